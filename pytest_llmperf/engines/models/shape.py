@@ -1,0 +1,73 @@
+"""The dimensions of a decoder-only transformer, and what follows from them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+BYTES_PER_VALUE = {"bfloat16": 2, "float16": 2, "float32": 4}
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Dimensions as published. A dense model is one expert that is always active, without a router.
+
+    Args:
+        name: in the registry.
+        family: the `model_type` of its config.json.
+        architecture: the class that engines load.
+        layers, hidden, heads, kv_heads, head_dim, intermediate, vocab: sizes; `intermediate` of one expert.
+        max_positions: longest sequence.
+        bos_id, eos_id: special tokens; all others decode to text.
+        experts, active_experts: per layer, and per token.
+        tie_embeddings: whether the output projection is the embedding.
+        qk_norm: whether queries and keys are normalised per head.
+        dtype: of weights and KV cache.
+    """
+
+    name: str
+    family: str
+    architecture: str
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    intermediate: int
+    vocab: int
+    max_positions: int
+    bos_id: int
+    eos_id: int
+    experts: int = 1
+    active_experts: int = 1
+    tie_embeddings: bool = False
+    qk_norm: bool = False
+    dtype: str = "bfloat16"
+
+    @property
+    def parameters(self) -> int:
+        """All parameters, as the published count: embeddings, layers, final norm, output projection unless tied."""
+        return self._parameters(self.experts)
+
+    @property
+    def active_parameters(self) -> int:
+        """Parameters that one token passes: `parameters` with the active experts only."""
+        return self._parameters(self.active_experts)
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of all parameters in `dtype`."""
+        return self.parameters * BYTES_PER_VALUE[self.dtype]
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        """Bytes of keys and values that one token keeps in all layers, in `dtype`."""
+        return 2 * self.layers * self.kv_heads * self.head_dim * BYTES_PER_VALUE[self.dtype]
+
+    def _parameters(self, experts: int) -> int:
+        embeddings = self.vocab * self.hidden * (1 if self.tie_embeddings else 2)
+        queries_and_output = 2 * self.hidden * self.heads * self.head_dim
+        keys_and_values = 2 * self.hidden * self.kv_heads * self.head_dim
+        router = self.hidden * self.experts if self.experts > 1 else 0
+        mlp = experts * 3 * self.hidden * self.intermediate
+        norms = 2 * self.hidden + (2 * self.head_dim if self.qk_norm else 0)
+        return embeddings + self.layers * (queries_and_output + keys_and_values + router + mlp + norms) + self.hidden

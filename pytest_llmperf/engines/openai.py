@@ -1,0 +1,30 @@
+"""The OpenAI completions request that every engine here understands."""
+
+from __future__ import annotations
+
+import json
+
+from pytest_llmperf.model.request import Request
+
+COMPLETIONS = "/v1/completions"
+
+
+def completion_body(request: Request, model: str) -> bytes:
+    """JSON body of a streamed completion of exactly `request.output_tokens` tokens.
+
+    Greedy, so that both sides of a comparison generate the same; usage in every chunk is the cheapest way to
+    learn how many tokens a chunk carries.
+    """
+    return json.dumps(
+        {
+            "model": model,
+            "prompt": list(request.prompt) if isinstance(request.prompt, tuple) else request.prompt,
+            "max_tokens": request.output_tokens,
+            "min_tokens": request.output_tokens,
+            "ignore_eos": True,
+            "temperature": 0,
+            "stream": True,
+            "stream_options": {"include_usage": True, "continuous_usage_stats": True},
+        },
+        separators=(",", ":"),
+    ).encode()

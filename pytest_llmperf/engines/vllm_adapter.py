@@ -1,0 +1,141 @@
+"""vLLM 0.26–0.32: arguments, environment, routes, counters."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from pytest_llmperf.engines.adapter import Placement
+from pytest_llmperf.engines.models import SHAPES, resolve_model
+from pytest_llmperf.engines.openai import COMPLETIONS, completion_body
+from pytest_llmperf.engines.spec import command_line, flags_of
+from pytest_llmperf.errors import EngineError
+from pytest_llmperf.model.engine import EngineSpec
+from pytest_llmperf.model.request import Request
+
+if TYPE_CHECKING:
+    import httpx
+
+    from pytest_llmperf.telemetry.prometheus import Scrape
+
+COUNTERS = {
+    "prompt_tokens": "vllm:prompt_tokens_total",
+    "prompt_tokens_cached": "vllm:prompt_tokens_cached_total",
+    "prefix_cache_queries": "vllm:prefix_cache_queries_total",
+    "prefix_cache_hits": "vllm:prefix_cache_hits_total",
+    "external_cache_queries": "vllm:external_prefix_cache_queries_total",
+    "external_cache_hits": "vllm:external_prefix_cache_hits_total",
+    "generation_tokens": "vllm:generation_tokens_total",
+    "preemptions": "vllm:num_preemptions_total",
+    "requests_finished": "vllm:request_success_total",
+    "queue_time_s_sum": "vllm:request_queue_time_seconds_sum",
+    "queue_time_count": "vllm:request_queue_time_seconds_count",
+    "spec_drafts": "vllm:spec_decode_num_drafts_total",
+    "spec_draft_tokens": "vllm:spec_decode_num_draft_tokens_total",
+    "spec_accepted_tokens": "vllm:spec_decode_num_accepted_tokens_total",
+}
+GAUGES = {
+    "kv_usage_peak": "vllm:kv_cache_usage_perc",
+    "running_peak": "vllm:num_requests_running",
+    "waiting_peak": "vllm:num_requests_waiting",
+}
+FACTS = ("block_size", "num_gpu_blocks", "cache_dtype", "enable_prefix_caching")
+
+# On a CPU the default executor's workers spin and starve the client: whole streams arrive in one read.
+CPU_ENV = {
+    "OMP_NUM_THREADS": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+}
+CPU_FLAGS = {"dtype": "bfloat16", "enforce_eager": True, "max_model_len": 4096}
+
+
+class VllmAdapter:
+    """The vLLM server, driven through its OpenAI routes and Prometheus page."""
+
+    name = "vllm"
+
+    def arguments(self, spec: EngineSpec, placement: Placement) -> list[str]:
+        module = ["-m", "vllm.entrypoints.cli.main"] if placement.environment.is_python else []
+        flags = self._flags(spec, placement)
+        return [*module, "serve", placement.model.path_or_hub_id, *command_line(flags)]
+
+    def environment(self, spec: EngineSpec, placement: Placement) -> dict[str, str]:
+        env = {
+            "VLLM_SERVER_DEV_MODE": "1",  # /reset_prefix_cache
+            "VLLM_NO_USAGE_STATS": "1",
+            "PYTHONHASHSEED": "0",        # block hashes must agree between processes and restarts
+        }
+        if placement.kind == "cpu":
+            env |= CPU_ENV
+            if _spans_processes(spec):
+                del env["VLLM_ENABLE_V1_MULTIPROCESSING"]
+        bundle = placement.environment.pythonpath
+        if bundle is not None and not (bundle / "flashinfer").exists():
+            env["VLLM_USE_FLASHINFER_SAMPLER"] = "0"
+        if os.environ.get("NCCL_NVLS_ENABLE") == "0":  # a host that forbids NVLink multicast
+            env["VLLM_ALLREDUCE_USE_SYMM_MEM"] = "0"
+        return env
+
+    def post(self, request: Request, model: str) -> tuple[str, bytes]:
+        return COMPLETIONS, completion_body(request, model)
+
+    def reset_cache(self, client: httpx.Client) -> bool:
+        response = client.post("/reset_prefix_cache")
+        if response.status_code == 404:
+            return False
+        if response.status_code != 200 or response.json().get("success", True) is not True:
+            raise EngineError(
+                f"vLLM did not reset its prefix cache ({response.status_code} {response.text[:100]!r}): "
+                "blocks are still held. Wait until no request runs, or ask for a fresh start."
+            )
+        return True
+
+    def counters(self, scrape: Scrape) -> Mapping[str, float]:
+        found = {name: scrape.total(sample) for name, sample in COUNTERS.items()}
+        positions = scrape.by_label("vllm:spec_decode_num_accepted_tokens_per_pos_total", "position")
+        found |= {f"spec_accepted_pos_{position}": value for position, value in positions.items()}
+        return {name: value for name, value in found.items() if value is not None}
+
+    def gauges(self, scrape: Scrape) -> Mapping[str, float]:
+        found = {name: scrape.total(sample) for name, sample in GAUGES.items()}
+        return {name: value for name, value in found.items() if value is not None}
+
+    def facts(self, scrape: Scrape) -> Mapping[str, str]:
+        labels = scrape.labels("vllm:cache_config_info")
+        return {name: labels[name] for name in FACTS if name in labels}
+
+    def _flags(self, spec: EngineSpec, placement: Placement) -> dict[str, object]:
+        defaults: dict[str, object] = {
+            "host": "127.0.0.1",
+            "port": placement.port,
+            "served_model_name": placement.served_name,
+            "generation_config": "vllm",  # a model's own sampling defaults would change what is measured
+            "enable_prompt_tokens_details": True,
+            "disable_uvicorn_access_log": True,
+            "seed": 0,
+        }
+        if placement.model.load_format is not None:
+            defaults["load_format"] = placement.model.load_format
+        if placement.kind == "cpu":
+            defaults |= CPU_FLAGS
+            if not _spans_processes(spec):
+                defaults["distributed_executor_backend"] = "uni"
+        return defaults | _with_draft_resolved(flags_of(spec), placement)
+
+
+def _with_draft_resolved(flags: dict[str, object], placement: Placement) -> dict[str, object]:
+    """A draft model is named like any model: a shape of the registry becomes its folder."""
+    draft = flags.get("speculative_config")
+    if isinstance(draft, dict) and draft.get("model") in SHAPES:
+        model = resolve_model(str(draft["model"]), placement.models_dir)
+        flags["speculative_config"] = draft | {"model": model.path_or_hub_id}
+    return flags
+
+
+def _spans_processes(spec: EngineSpec) -> bool:
+    flags = flags_of(spec)
+    names = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
+    return any(isinstance(size := flags.get(name), int) and size > 1 for name in names)

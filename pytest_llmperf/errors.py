@@ -1,0 +1,124 @@
+"""Every way this package refuses or fails, as one tree.
+
+LlmperfError
+├── UsageError                 what the user wrote cannot be meant
+│   ├── ConfigError            configuration file or option
+│   ├── SpecError              engine, model, workload or marker
+│   └── SloError               text of an SLO, claim or mechanism
+└── InfrastructureError        the run is no evidence: verdict ERROR, never FAIL
+    ├── EngineError            (carries `Evidence`)
+    │   ├── EnvironmentMissing the engine is not installed where it was looked for
+    │   ├── ExitedEarly        the server ended before it was ready
+    │   ├── StartupTimeout     it never became ready
+    │   ├── WrongServer        somebody else answers, or the model is not ours
+    │   ├── ServerDied         it ended while it was being measured
+    │   └── StopFailed         something of it survived the stop
+    ├── LoadError              the load generator failed or cannot be believed
+    ├── MetricUnavailable      a metric was asked for that this run does not have
+    └── HardwareBusy           somebody else uses the accelerator
+
+A message says what, where, why, and the next command. `Evidence` is what a reader needs
+beside it: the command, how the process ended, how long it took, the last lines of its log.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+class LlmperfError(Exception):
+    """Root of everything this package raises on purpose."""
+
+
+class UsageError(LlmperfError):
+    """What the user wrote cannot be meant."""
+
+
+class ConfigError(UsageError):
+    """A configuration file or option is wrong."""
+
+
+class SpecError(UsageError):
+    """An engine, model, workload or marker is described wrongly."""
+
+
+class SloError(UsageError):
+    """The text of an SLO, a claim or a mechanism cannot be read."""
+
+
+class InfrastructureError(LlmperfError):
+    """The run is no evidence, for a reason that no check asked about."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What is known about a server process, with secrets masked.
+
+    Args:
+        command: the command line.
+        ending: "exit code 2", "signal 9 (SIGKILL)", "running", …
+        elapsed_s: seconds from its start until this was written.
+        log_tail: the last lines of its log.
+        log_path: where the whole log lies.
+    """
+
+    command: str
+    ending: str
+    elapsed_s: float
+    log_tail: tuple[str, ...] = ()
+    log_path: str | None = None
+
+    def __str__(self) -> str:
+        lines = [f"command: {self.command}", f"process: {self.ending}, {self.elapsed_s:.1f} s after its start"]
+        if self.log_path:
+            lines.append(f"log: {self.log_path}")
+        lines += [f"  | {line}" for line in self.log_tail]
+        return "\n".join(lines)
+
+
+class EngineError(InfrastructureError):
+    """An engine did not start, serve or stop as it should."""
+
+    def __init__(self, message: str, evidence: Evidence | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.evidence = evidence
+
+    def __str__(self) -> str:
+        return self.message if self.evidence is None else f"{self.message}\n{self.evidence}"
+
+
+class EnvironmentMissing(EngineError):
+    """The engine is not installed where it was looked for."""
+
+
+class ExitedEarly(EngineError):
+    """The server process ended before it was ready."""
+
+
+class StartupTimeout(EngineError):
+    """The server did not become ready before its deadline."""
+
+
+class WrongServer(EngineError):
+    """Somebody else answers on the port, or the served model is not the one asked for."""
+
+
+class ServerDied(EngineError):
+    """The server process ended while it was being measured."""
+
+
+class StopFailed(EngineError):
+    """Some part of the server survived the stop."""
+
+
+class LoadError(InfrastructureError):
+    """The load generator failed, or what it recorded cannot be believed."""
+
+
+class MetricUnavailable(InfrastructureError):
+    """A metric was asked for that this run does not have."""
+
+
+class HardwareBusy(InfrastructureError):
+    """Somebody else uses the accelerator."""

@@ -1,0 +1,48 @@
+"""What crosses the pipes of the load process. A plan is one JSON head, then the bodies as they are."""
+
+from __future__ import annotations
+
+import json
+import struct
+from dataclasses import asdict
+
+from pytest_llmperf.model.plan import LoadPlan, PlannedRequest, StreamLimits
+
+SIZE = struct.Struct("<Q")
+PROGRESS = struct.Struct("<IIIq")  # the way back: sent, done, failed, elapsed_ns
+
+
+def pack_plan(plan: LoadPlan) -> bytes:
+    """The plan, preceded by its size as an unsigned 64-bit integer."""
+    head = {
+        "host": plan.host,
+        "port": plan.port,
+        "headers": plan.headers,
+        "concurrency": plan.concurrency,
+        "limits": asdict(plan.limits),
+        "retry_stale": plan.retry_stale,
+        "requests": [(r.index, r.path, len(r.body), r.at_ns, r.after, r.think_ns) for r in plan.requests],
+    }
+    text = json.dumps(head).encode()
+    packed = b"".join((SIZE.pack(len(text)), text, *(r.body for r in plan.requests)))
+    return SIZE.pack(len(packed)) + packed
+
+
+def unpack_plan(packed: bytes) -> LoadPlan:
+    """The reverse, without the leading size."""
+    (size,) = SIZE.unpack_from(packed)
+    start = SIZE.size + size
+    head = json.loads(packed[SIZE.size : start])
+    requests = []
+    for index, path, length, at_ns, after, think_ns in head["requests"]:
+        requests.append(PlannedRequest(index, path, packed[start : start + length], at_ns, after, think_ns))
+        start += length
+    return LoadPlan(
+        host=head["host"],
+        port=head["port"],
+        requests=tuple(requests),
+        headers=tuple((name, value) for name, value in head["headers"]),
+        concurrency=head["concurrency"],
+        limits=StreamLimits(**head["limits"]),
+        retry_stale=head["retry_stale"],
+    )

@@ -1,0 +1,119 @@
+"""What the load process leaves behind: an append-only file of frames, whole up to the last one if it dies.
+
+A frame is its kind (one byte), the size of its payload (unsigned 64 bits), the payload. Little-endian throughout.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from array import array
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pytest_llmperf.model.exchange import Ending, Exchange
+
+_FRAME = struct.Struct("<cQ")
+_EXCHANGE = struct.Struct("<IqqqBBIQI")  # index, intended, sent, ended, ending, reused, reads, data and error bytes
+_END = struct.Struct("<qqq")
+_START = struct.Struct("<q")
+_ENDINGS = tuple(Ending)
+_NEVER = -1
+
+
+class RecordingWriter:
+    """Appends frames with one system call each; nothing is buffered here."""
+
+    def __init__(self, path: Path) -> None:
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+
+    def start(self, started_ns: int) -> None:
+        self._append(b"S", _START.pack(started_ns))
+
+    def exchange(self, done: Exchange) -> None:
+        error = (done.error or "").encode()
+        head = _EXCHANGE.pack(
+            done.index, done.intended_ns, _NEVER if done.sent_ns is None else done.sent_ns, done.ended_ns,
+            _ENDINGS.index(done.ending), done.reused, len(done.read_ns), len(done.data), len(error),
+        )
+        self._append(b"X", head, done.read_ns.tobytes(), done.read_bytes.tobytes(), done.data, error)
+
+    def lag(self, beats_ns: array[int]) -> None:
+        self._append(b"L", beats_ns.tobytes())
+
+    def end(self, ended_ns: int, clock_gap_ns: int, cpu_ns: int) -> None:
+        self._append(b"E", _END.pack(ended_ns, clock_gap_ns, cpu_ns))
+        os.close(self._fd)
+
+    def _append(self, kind: bytes, *parts: bytes) -> None:
+        size = sum(map(len, parts))
+        written = os.writev(self._fd, (_FRAME.pack(kind, size), *parts))
+        if written != _FRAME.size + size:
+            raise OSError(f"only {written} of {_FRAME.size + size} bytes could be recorded: is the disk full?")
+
+
+@dataclass(slots=True)
+class Recording:
+    """A recording read back.
+
+    Attributes:
+        started_ns: time zero of the schedule; None where the process died before.
+        exchanges: by index, as far as they ended.
+        end: (ended_ns, clock_gap_ns, cpu_ns); None where the process died before.
+    """
+
+    started_ns: int | None = None
+    exchanges: dict[int, Exchange] = field(default_factory=dict)
+    loop_lag_ns: array[int] = field(default_factory=lambda: array("q"))
+    end: tuple[int, int, int] | None = None
+
+
+def read_recording(path: Path) -> Recording:
+    """Read every whole frame; what a dying process left half written is not there."""
+    recording = Recording()
+    if not path.exists():
+        return recording
+    data = memoryview(path.read_bytes())
+    position = 0
+    while position + _FRAME.size <= len(data):
+        kind, size = _FRAME.unpack_from(data, position)
+        position += _FRAME.size
+        if position + size > len(data):
+            break
+        _take_frame(recording, kind, data[position : position + size])
+        position += size
+    return recording
+
+
+def _take_frame(recording: Recording, kind: bytes, payload: memoryview) -> None:
+    if kind == b"S":
+        (recording.started_ns,) = _START.unpack(payload)
+    elif kind == b"X":
+        exchange = _read_exchange(payload)
+        recording.exchanges[exchange.index] = exchange
+    elif kind == b"L":
+        recording.loop_lag_ns.frombytes(payload)
+    elif kind == b"E":
+        recording.end = _END.unpack(payload)
+
+
+def _read_exchange(payload: memoryview) -> Exchange:
+    index, intended, sent, ended, ending, reused, reads, data_bytes, error_bytes = _EXCHANGE.unpack_from(payload)
+    stamps, sizes = array("q"), array("q")
+    width = reads * stamps.itemsize
+    start = _EXCHANGE.size
+    stamps.frombytes(payload[start : start + width])
+    sizes.frombytes(payload[start + width : start + 2 * width])
+    start += 2 * width
+    return Exchange(
+        index=index,
+        intended_ns=intended,
+        sent_ns=None if sent == _NEVER else sent,
+        ended_ns=ended,
+        ending=_ENDINGS[ending],
+        read_ns=stamps,
+        read_bytes=sizes,
+        data=bytes(payload[start : start + data_bytes]),
+        reused=bool(reused),
+        error=str(payload[start + data_bytes : start + data_bytes + error_bytes], "utf-8") or None,
+    )

@@ -1,0 +1,107 @@
+"""When which request goes out. Pure: time comes in as an argument."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+
+from pytest_llmperf.model.plan import LoadPlan, PlannedRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Departure:
+    """A request to send now, and when the schedule wanted that (CLOCK_MONOTONIC nanoseconds)."""
+
+    request: PlannedRequest
+    intended_ns: int
+
+
+class Schedule:
+    """Open loop by absolute times, closed loop by slots, conversations by their predecessors.
+
+    The intended time of a request is `at_ns` after the start; for the next turn of a conversation the end of
+    its predecessor plus `think_ns`, whatever became of the predecessor. In a closed loop a request without a
+    time of its own is intended when it can go: when it is ready and a slot is free. Next turns are served
+    before new conversations. A request that is late is sent late, and never skipped.
+    """
+
+    def __init__(self, plan: LoadPlan) -> None:
+        self._requests = plan.requests
+        self._concurrency = plan.concurrency
+        self._followers: dict[int, list[PlannedRequest]] = {}
+        for request in plan.requests:
+            if request.after is not None:
+                self._followers.setdefault(request.after, []).append(request)
+        self._unfinished = len(plan.requests)
+        self._started_ns = 0
+        self._due: list[tuple[int, int]] = []
+        self._ready: list[tuple[bool, int, int]] = []
+        self._slots: deque[int] | None = None
+        self._times: list[int] = []
+        self._timed_departures = 0
+
+    def start(self, started_ns: int) -> None:
+        """Fix time zero; nothing departs before."""
+        first = [r for r in self._requests if r.after is None]
+        self._started_ns = started_ns
+        self._due = [(started_ns + (r.at_ns or 0), r.index) for r in first]
+        heapify(self._due)
+        self._times = sorted(started_ns + r.at_ns for r in first if r.at_ns is not None)
+        if self._concurrency is not None:
+            self._slots = deque([started_ns] * self._concurrency)
+
+    @property
+    def done(self) -> bool:
+        return self._unfinished == 0
+
+    @property
+    def next_due_ns(self) -> int | None:
+        """When the next request becomes due; None where that depends on a request in flight."""
+        return self._due[0][0] if self._due else None
+
+    def upcoming(self, until_ns: int) -> int:
+        """Timed requests that become due until then and have not departed: so many connections are needed soon."""
+        return bisect_right(self._times, until_ns) - self._timed_departures
+
+    def depart(self, now_ns: int) -> list[Departure]:
+        """Requests to send now, in order; they count as departed."""
+        while self._due and self._due[0][0] <= now_ns:
+            due_ns, index = heappop(self._due)
+            heappush(self._ready, (self._requests[index].after is None, due_ns, index))
+        departures = []
+        while self._ready and (self._slots is None or self._slots):
+            _, due_ns, index = heappop(self._ready)
+            free_ns = due_ns if self._slots is None else self._slots.popleft()
+            departures.append(self._departure(self._requests[index], due_ns, free_ns))
+        return departures
+
+    def _departure(self, request: PlannedRequest, due_ns: int, free_ns: int) -> Departure:
+        if request.at_ns is None:
+            return Departure(request, max(due_ns, free_ns))
+        if request.after is None:
+            self._timed_departures += 1
+        return Departure(request, due_ns)
+
+    def finished(self, index: int, ended_ns: int) -> None:
+        """A request ended at `ended_ns`: its slot is free, and those that wait for it become due."""
+        self._unfinished -= 1
+        if self._slots is not None:
+            self._slots.append(ended_ns)
+        for request in self._followers.get(index, ()):
+            due_ns = ended_ns + request.think_ns
+            if request.at_ns is not None:
+                due_ns = max(due_ns, self._started_ns + request.at_ns)
+            heappush(self._due, (due_ns, request.index))
+
+
+def problem_of(requests: Sequence[PlannedRequest]) -> str | None:
+    """Why this plan could never end; None where it can."""
+    for position, request in enumerate(requests):
+        if request.index != position:
+            return f"request {request.index} stands at position {position}"
+        if request.after is not None and not 0 <= request.after < position:
+            return f"request {position} waits for request {request.after}, which does not come before it"
+    return None

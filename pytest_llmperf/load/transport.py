@@ -1,0 +1,48 @@
+"""What replays a plan."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from pytest_llmperf.model.exchange import Replay
+from pytest_llmperf.model.plan import LoadPlan
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a replay is; reported about four times a second.
+
+    Args:
+        sent: requests handed to a socket.
+        done: requests that ended, in whatever way.
+        failed: of these, the ones whose HTTP message did not end as announced.
+        elapsed_ns: since time zero of the schedule.
+    """
+
+    sent: int
+    done: int
+    failed: int
+    elapsed_ns: int
+
+
+class Transport(Protocol):
+    """Anything that can replay a plan against a server, or pretend to."""
+
+    def replay(
+        self,
+        plan: LoadPlan,
+        *,
+        cancel: threading.Event,
+        progress: Callable[[Progress], None] | None = None,
+    ) -> Replay:
+        """Send every request of the plan and return one exchange for each.
+
+        Once `cancel` is set, what is in flight ends as CANCELLED and what was not sent as NOT_SENT.
+
+        Raises:
+            LoadError: the load generator itself failed.
+        """
+        ...

@@ -1,0 +1,31 @@
+"""From what requests did to numbers with a name, a unit, a direction and a formula.
+
+Definitions follow `vllm bench serve`; other tools use the same words for other formulas, so every metric
+carries the id of its own.
+"""
+
+from pytest_llmperf.metrics.families import FAMILIES
+from pytest_llmperf.metrics.goodput import attained, goodput, slo_attainment
+from pytest_llmperf.metrics.registry import Metric, Source, all_metrics, find
+from pytest_llmperf.metrics.run import RunMetrics, measure
+from pytest_llmperf.metrics.summary import STATS, percentile
+from pytest_llmperf.metrics.units import Direction, Unit
+from pytest_llmperf.metrics.windows import window_rates
+
+__all__ = [
+    "FAMILIES",
+    "STATS",
+    "Direction",
+    "Metric",
+    "RunMetrics",
+    "Source",
+    "Unit",
+    "all_metrics",
+    "attained",
+    "find",
+    "goodput",
+    "measure",
+    "percentile",
+    "slo_attainment",
+    "window_rates",
+]

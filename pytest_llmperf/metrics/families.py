@@ -1,0 +1,111 @@
+"""What one request contributes to each latency sample, in nanoseconds.
+
+Each function takes the record of a served request. An empty tuple: this request has none by definition
+(a single token has no gap). None: the server did not say what is needed, so nobody can know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+
+from pytest_llmperf.model.record import RequestRecord
+
+Samples = tuple[float, ...]
+
+
+def ttft(record: RequestRecord) -> Samples:
+    return tuple(first - record.intended_ns for first in record.arrivals_ns[:1])
+
+
+def e2el(record: RequestRecord) -> Samples:
+    return tuple(last - record.intended_ns for last in record.arrivals_ns[-1:])
+
+
+def itl(record: RequestRecord) -> Samples:
+    return tuple(after - before for before, after in pairwise(record.arrivals_ns))
+
+
+def itl_per_token(record: RequestRecord) -> Samples | None:
+    """Each gap shared out among the tokens of the chunk that ended it; a chunk of none adds its gap to the next."""
+    if len(record.arrivals_ns) < 2:
+        return ()
+    if record.chunk_tokens is None:
+        return None
+    shared: list[float] = []
+    waited_ns = 0.0
+    for gap_ns, tokens in zip(itl(record), record.chunk_tokens[1:], strict=True):
+        waited_ns += gap_ns
+        if tokens:
+            shared += [waited_ns / tokens] * tokens
+            waited_ns = 0.0
+    return tuple(shared)
+
+
+def tpot(record: RequestRecord) -> Samples | None:
+    """None for one chunk, however many tokens it holds: nothing between them was timed, and 0 would be a lie."""
+    tokens = output_tokens(record)
+    if tokens is None:
+        return None
+    if tokens < 2 or len(record.arrivals_ns) < 2:
+        return ()
+    return ((record.arrivals_ns[-1] - record.arrivals_ns[0]) / (tokens - 1),)
+
+
+def largest_stall(record: RequestRecord) -> Samples:
+    gaps = itl(record)
+    return (max(gaps),) if gaps else ()
+
+
+def send_delay(record: RequestRecord) -> Samples:
+    return () if record.sent_ns is None else (record.sent_ns - record.intended_ns,)
+
+
+def output_tokens(record: RequestRecord) -> int | None:
+    """From the usage, else counted from the chunks."""
+    if record.output_tokens is not None:
+        return record.output_tokens
+    return None if record.chunk_tokens is None else sum(record.chunk_tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """One kind of latency, from which mean and percentiles are taken.
+
+    Args:
+        name: as in "ttft".
+        take: what a request contributes, in nanoseconds.
+        formula: in words.
+        formula_id: changes whenever the formula does.
+        needs: what must be there for the value to exist.
+        per_request: whether a request contributes at most one value.
+        with_failed: whether failed requests contribute too (it judges us, not the server).
+    """
+
+    name: str
+    take: Callable[[RequestRecord], Samples | None]
+    formula: str
+    formula_id: str
+    needs: str
+    per_request: bool = True
+    with_failed: bool = False
+
+
+_TWO_CHUNKS = "a served request with at least two content chunks"
+
+FAMILIES: dict[str, Family] = {family.name: family for family in (
+    Family("ttft", ttft, "first content chunk − intended send", "ttft.1", "a served request"),
+    Family("itl", itl, "gaps between consecutive content chunks, pooled over requests", "itl.1", _TWO_CHUNKS,
+           per_request=False),
+    Family("itl_per_token", itl_per_token, "each gap ÷ the n tokens of the chunk that ends it, counted n times, pooled",
+           "itl_per_token.1", f"{_TWO_CHUNKS}, and a server that says how many tokens each chunk holds",
+           per_request=False),
+    Family("tpot", tpot, "(last content chunk − first content chunk) ÷ (output tokens − 1)", "tpot.1",
+           f"{_TWO_CHUNKS}, and a server that reports output tokens in its usage"),
+    Family("e2el", e2el, "last content chunk − intended send", "e2el.1", "a served request"),
+    Family("largest_stall", largest_stall, "largest gap between consecutive content chunks of a request",
+           "largest_stall.1", _TWO_CHUNKS),
+    Family("send_delay", send_delay, "actual send − intended send, failed requests included", "send_delay.1",
+           "a request that was sent", with_failed=True),
+)}

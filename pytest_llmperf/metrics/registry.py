@@ -1,0 +1,132 @@
+"""Every metric there is: what docs and reports print, and what an SLO may name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from difflib import get_close_matches
+from enum import Enum
+from functools import cache
+
+from pytest_llmperf.errors import SloError
+from pytest_llmperf.metrics.families import FAMILIES, Family
+from pytest_llmperf.metrics.server import POSITION, SERVER, ServerFormula, acceptance_at
+from pytest_llmperf.metrics.summary import ALIASES, STATS
+from pytest_llmperf.metrics.units import Direction, Unit
+
+
+class Source(Enum):
+    """Who measured."""
+
+    CLIENT = "client"
+    SERVER = "server"
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One number that a run has.
+
+    Args:
+        name: as in SLO texts, e.g. "ttft_p99".
+        unit: of its value; shares are 0…1.
+        direction: which way is better.
+        formula_id: changes whenever the formula does; stored beside every number.
+        formula: in words.
+        source: our own clock or the server's counters.
+        needs: what must be there for the value to exist.
+        family, stat: "ttft" and "p99" for a statistic of a latency sample; None for anything else.
+        limited: whether the metric is only defined with limits, as in "goodput(ttft <= 500ms)".
+    """
+
+    name: str
+    unit: Unit
+    direction: Direction
+    formula_id: str
+    formula: str
+    source: Source
+    needs: str
+    family: str | None = None
+    stat: str | None = None
+    limited: bool = False
+
+
+def _statistic(family: Family, stat: str) -> Metric:
+    words = {"mean": "mean", "max": "largest"}.get(stat, f"{stat} (linear interpolation)")
+    return Metric(f"{family.name}_{stat}", Unit.MS, Direction.LOWER, f"{family.formula_id}/{stat}",
+                  f"{words} of: {family.formula}", Source.CLIENT, family.needs, family.name, stat)
+
+
+def _run_level(name: str, unit: Unit, direction: Direction, formula: str, needs: str = "a served request",
+               *, limited: bool = False) -> Metric:
+    return Metric(name, unit, direction, f"{name}.1", formula, Source.CLIENT, needs, limited=limited)
+
+
+def _server(formula: ServerFormula) -> Metric:
+    return Metric(formula.name, formula.unit, formula.direction, f"{formula.name}.1", formula.formula, Source.SERVER,
+                  f"the server counters {formula.needs}")
+
+
+_USAGE = "a served request, and a server that reports its token counts in its usage"
+_DURATION = "duration_s is first intended send → last content chunk"
+_RUN_LEVEL = (
+    _run_level("duration_s", Unit.S, Direction.LOWER, "first intended send → last content chunk of any request"),
+    _run_level("request_throughput", Unit.REQUESTS_PER_S, Direction.HIGHER,
+               f"served requests ÷ duration_s; {_DURATION}"),
+    _run_level("output_throughput", Unit.TOKENS_PER_S, Direction.HIGHER,
+               f"output tokens of served requests ÷ duration_s; {_DURATION}", _USAGE),
+    _run_level("total_token_throughput", Unit.TOKENS_PER_S, Direction.HIGHER,
+               f"prompt and output tokens of served requests ÷ duration_s; {_DURATION}", _USAGE),
+    _run_level("error_rate", Unit.SHARE, Direction.LOWER, "failed requests ÷ requests", "a request"),
+    _run_level("coalesced_share", Unit.SHARE, Direction.LOWER,
+               "content chunks that came in the same read as the one before ÷ gaps between content chunks",
+               "a served request with at least two content chunks"),
+    _run_level("goodput", Unit.REQUESTS_PER_S, Direction.HIGHER,
+               f"requests within every limit ÷ duration_s, a failed request never is; {_DURATION}", limited=True),
+    _run_level("slo_attainment", Unit.SHARE, Direction.HIGHER,
+               "requests within every limit ÷ requests, failed ones in the denominator only", limited=True),
+)
+
+
+@cache
+def all_metrics() -> dict[str, Metric]:
+    """By name: latency statistics, then run level, then the server's; draft positions stand as "pos0"."""
+    latencies = (_statistic(family, stat) for family in FAMILIES.values() for stat in STATS)
+    server = map(_server, [*SERVER.values(), acceptance_at(0)])
+    return {metric.name: metric for metric in (*latencies, *_RUN_LEVEL, *server)}
+
+
+def find(name: str) -> Metric:
+    """The metric of that name; "ttft_median" is "ttft_p50".
+
+    Raises:
+        SloError: no such metric; the message suggests near ones, or the statistics of a latency named without one.
+    """
+    family, _, stat = name.rpartition("_")
+    metric = all_metrics().get(f"{family}_{ALIASES.get(stat, stat)}") if family else None
+    metric = metric or all_metrics().get(name)
+    if metric is not None:
+        return metric
+    if position := POSITION.fullmatch(name):
+        return _server(acceptance_at(int(position[1])))
+    if name in FAMILIES:
+        stats = ", ".join(f"{name}_{stat}" for stat in STATS)
+        raise SloError(f"{name!r} is a whole sample; say which statistic of it: {stats}")
+    raise SloError(f"there is no metric {name!r}{suggestion(name, all_metrics())}")
+
+
+def find_family(name: str) -> Family:
+    """The latency sample of that name, e.g. "ttft".
+
+    Raises:
+        SloError: no such sample.
+    """
+    if name in FAMILIES:
+        return FAMILIES[name]
+    raise SloError(f"there is no latency sample {name!r}{suggestion(name, FAMILIES)}")
+
+
+def suggestion(name: str, names: Iterable[str]) -> str:
+    """"; did you mean …?", or all names where none is near."""
+    known = list(names)
+    near = get_close_matches(name.lower(), known, n=3, cutoff=0.6)
+    return f"; did you mean {' or '.join(near)}?" if near else f"; there are: {', '.join(known)}"

@@ -1,0 +1,130 @@
+"""All metrics of one run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pytest_llmperf.errors import MetricUnavailable
+from pytest_llmperf.metrics.families import FAMILIES, Samples, output_tokens
+from pytest_llmperf.metrics.registry import find, find_family
+from pytest_llmperf.metrics.server import Counters, server_values
+from pytest_llmperf.metrics.summary import summarise
+from pytest_llmperf.model.record import RequestRecord
+
+_NS_PER_MS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class RunMetrics:
+    """What one run came to. Build it with `measure`.
+
+    Args:
+        records: by intended send time.
+        contributions_ns: per latency sample, what each record contributed, None for a failed request; the whole
+            entry is None where the server did not say what is needed.
+        values: metric → value, None where it is unavailable.
+    """
+
+    records: tuple[RequestRecord, ...]
+    contributions_ns: Mapping[str, tuple[Samples | None, ...] | None] = field(repr=False)
+    values: Mapping[str, float | None] = field(repr=False)
+
+    def by_request(self, family: str) -> tuple[Samples | None, ...] | None:
+        """Nanoseconds that each request contributed, as `contributions_ns`.
+
+        Raises:
+            SloError: no such latency sample.
+        """
+        return self.contributions_ns[find_family(family).name]
+
+    def samples(self, family: str) -> tuple[float, ...]:
+        """The pooled sample in milliseconds, e.g. of "ttft"; empty where there is none.
+
+        Raises:
+            SloError: no such latency sample.
+        """
+        return tuple(value_ns / _NS_PER_MS for values in self.by_request(family) or () for value_ns in values or ())
+
+    def value(self, name: str) -> float | None:
+        """Value in the metric's unit; None where this run does not have it.
+
+        Raises:
+            SloError: no such metric.
+        """
+        return self.values.get(find(name).name)
+
+    def require(self, name: str) -> float:
+        """Like `value`, for those who cannot go on without it.
+
+        Raises:
+            SloError: no such metric.
+            MetricUnavailable: this run does not have it; the message says what it needs.
+        """
+        value = self.value(name)
+        if value is None:
+            raise MetricUnavailable(f"{name} is unavailable in this run: it needs {find(name).needs}")
+        return value
+
+    def all(self) -> dict[str, float | None]:
+        """Every metric by name."""
+        return dict(self.values)
+
+
+def measure(records: Sequence[RequestRecord], counters: Counters | None = None) -> RunMetrics:
+    """Metrics of one run.
+
+    Args:
+        records: one per request, in any order.
+        counters: what the server's counters grew by and the peaks of its gauges, under canonical names.
+    """
+    ordered = tuple(sorted(records, key=lambda record: (record.intended_ns, record.index)))
+    contributions = {name: _contributions(name, ordered) for name in FAMILIES}
+    values: dict[str, float | None] = {}
+    for name, by_request in contributions.items():
+        pooled = [value_ns / _NS_PER_MS for values_ns in by_request or () for value_ns in values_ns or ()]
+        values |= {f"{name}_{stat}": value for stat, value in summarise(pooled).items()}
+    values |= run_level(ordered)
+    values |= server_values(counters or {})
+    return RunMetrics(ordered, contributions, values)
+
+
+def _contributions(name: str, records: Sequence[RequestRecord]) -> tuple[Samples | None, ...] | None:
+    """See `RunMetrics.contributions_ns`. One request that cannot say makes all unknown: the rest is a selection."""
+    family = FAMILIES[name]
+    contributions: list[Samples | None] = []
+    for record in records:
+        if not (record.ok or family.with_failed):
+            contributions.append(None)
+        elif (taken := family.take(record)) is None:
+            return None
+        else:
+            contributions.append(taken)
+    return tuple(contributions)
+
+
+def run_level(records: Sequence[RequestRecord]) -> dict[str, float | None]:
+    """Duration, throughputs and shares of a run."""
+    served = [record for record in records if record.ok]
+    ends_ns = [record.arrivals_ns[-1] for record in served if record.arrivals_ns]
+    duration_s = (max(ends_ns) - min(record.intended_ns for record in records)) / 1e9 if ends_ns else None
+    output = _total([output_tokens(record) for record in served])
+    prompt = _total([record.prompt_tokens for record in served])
+    gaps = sum(max(0, len(record.arrivals_ns) - 1) for record in served)
+    return {
+        "duration_s": duration_s,
+        "request_throughput": _per_s(len(served), duration_s),
+        "output_throughput": _per_s(output, duration_s),
+        "total_token_throughput": _per_s(None if output is None or prompt is None else output + prompt, duration_s),
+        "error_rate": (len(records) - len(served)) / len(records) if records else None,
+        "coalesced_share": sum(record.coalesced_chunks for record in served) / gaps if gaps else None,
+    }
+
+
+def _total(counts: Sequence[int | None]) -> int | None:
+    known = [count for count in counts if count is not None]
+    return sum(known) if len(known) == len(counts) else None
+
+
+def _per_s(count: int | None, duration_s: float | None) -> float | None:
+    return None if count is None or not duration_s else count / duration_s

@@ -1,0 +1,95 @@
+"""Metrics from the server's own counters: differences over the run, and peaks of its gauges.
+
+Input is one mapping with canonical names, whatever the engine calls them. A counter that is absent, None or
+went backwards (the server restarted) makes the metrics that need it None.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from pytest_llmperf.metrics.units import Direction, Unit
+
+Counters = Mapping[str, float | None]
+POSITION = re.compile(r"spec_acceptance_rate_pos(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class ServerFormula:
+    """How a value comes from counters; see `Metric` for the words."""
+
+    name: str
+    unit: Unit
+    direction: Direction
+    take: Callable[[Counters], float | None]
+    formula: str
+    needs: str
+
+
+def known(counters: Counters, name: str) -> float | None:
+    """A counter's difference, or None where it cannot be believed."""
+    value = counters.get(name)
+    return value if value is not None and value >= 0 else None
+
+
+def ratio(counters: Counters, part: str, whole: str) -> float | None:
+    """part ÷ whole; None where either is unknown or the whole is 0."""
+    top, bottom = known(counters, part), known(counters, whole)
+    return None if top is None or not bottom else top / bottom
+
+
+def _prefix_cache_hit_rate(counters: Counters) -> float | None:
+    by_tokens = ratio(counters, "prompt_tokens_cached", "prompt_tokens")
+    return ratio(counters, "prefix_cache_hits", "prefix_cache_queries") if by_tokens is None else by_tokens
+
+
+def _queue_time_mean_ms(counters: Counters) -> float | None:
+    mean_s = ratio(counters, "queue_time_s_sum", "queue_time_count")
+    return None if mean_s is None else mean_s * 1000
+
+
+def _acceptance_length(counters: Counters) -> float | None:
+    accepted = ratio(counters, "spec_accepted_tokens", "spec_drafts")
+    return None if accepted is None else 1 + accepted
+
+
+def _plain(name: str, unit: Unit, direction: Direction, counter: str, formula: str) -> ServerFormula:
+    return ServerFormula(name, unit, direction, lambda counters: known(counters, counter), formula, counter)
+
+
+def _share(name: str, part: str, whole: str) -> ServerFormula:
+    return ServerFormula(name, Unit.SHARE, Direction.HIGHER, lambda counters: ratio(counters, part, whole),
+                         f"Δ{part} ÷ Δ{whole}", f"{part} and {whole}")
+
+
+SERVER: dict[str, ServerFormula] = {formula.name: formula for formula in (
+    ServerFormula("prefix_cache_hit_rate", Unit.SHARE, Direction.HIGHER, _prefix_cache_hit_rate,
+                  "Δprompt_tokens_cached ÷ Δprompt_tokens, else Δprefix_cache_hits ÷ Δprefix_cache_queries",
+                  "prompt_tokens_cached and prompt_tokens, or prefix_cache_hits and prefix_cache_queries"),
+    _plain("cached_tokens", Unit.COUNT, Direction.HIGHER, "prompt_tokens_cached", "Δprompt_tokens_cached"),
+    _share("external_cache_hit_rate", "external_cache_hits", "external_cache_queries"),
+    _plain("preemptions", Unit.COUNT, Direction.LOWER, "preemptions", "Δpreemptions"),
+    ServerFormula("queue_time_mean", Unit.MS, Direction.LOWER, _queue_time_mean_ms,
+                  "Δqueue_time_s_sum ÷ Δqueue_time_count", "queue_time_s_sum and queue_time_count"),
+    _plain("kv_usage_peak", Unit.SHARE, Direction.NEITHER, "kv_usage_peak", "largest sampled share of KV blocks held"),
+    _plain("running_peak", Unit.COUNT, Direction.NEITHER, "running_peak", "largest sampled number of running requests"),
+    _plain("waiting_peak", Unit.COUNT, Direction.LOWER, "waiting_peak", "largest sampled number of waiting requests"),
+    _share("spec_acceptance_rate", "spec_accepted_tokens", "spec_draft_tokens"),
+    ServerFormula("spec_acceptance_length", Unit.TOKENS_PER_STEP, Direction.HIGHER, _acceptance_length,
+                  "1 + Δspec_accepted_tokens ÷ Δspec_drafts", "spec_accepted_tokens and spec_drafts"),
+)}
+
+
+def acceptance_at(position: int) -> ServerFormula:
+    """Share of drafts whose token at `position` (from 0) was accepted, whatever came before it."""
+    return _share(f"spec_acceptance_rate_pos{position}", f"spec_accepted_pos_{position}", "spec_drafts")
+
+
+def server_values(counters: Counters) -> dict[str, float | None]:
+    """Every server metric by name; the positions of drafts as far as the counters name them."""
+    prefix = "spec_accepted_pos_"
+    positions = sorted(int(name.removeprefix(prefix)) for name in counters if name.startswith(prefix))
+    formulas = [*SERVER.values(), *map(acceptance_at, positions)]
+    return {formula.name: formula.take(counters) for formula in formulas}

@@ -1,0 +1,1 @@
+"""Frozen data that the layers hand to each other. Nothing here computes, reads or waits."""

@@ -1,0 +1,61 @@
+"""What the load generator is told to do: bytes and times, nothing about tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRequest:
+    """One HTTP POST.
+
+    Args:
+        index: the request's position in its workload.
+        path: HTTP path, e.g. "/v1/completions".
+        body: JSON body, UTF-8.
+        at_ns: when to send, in nanoseconds after the start of the replay; None: as soon as a slot is free.
+        after: index of the request whose end this one waits for.
+        think_ns: pause after that end.
+    """
+
+    index: int
+    path: str
+    body: bytes
+    at_ns: int | None = None
+    after: int | None = None
+    think_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StreamLimits:
+    """When to give up on a request. Checked off the hot path, ten times a second."""
+
+    connect_ns: int = 10_000_000_000
+    first_byte_ns: int = 120_000_000_000
+    idle_ns: int = 30_000_000_000
+    total_ns: int = 600_000_000_000
+    response_bytes: int = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class LoadPlan:
+    """A whole replay.
+
+    Args:
+        host: address to connect to, an IP literal or a name.
+        port: TCP port.
+        requests: by index.
+        headers: further HTTP headers, e.g. Authorization.
+        concurrency: at most so many requests in flight (closed loop); None: no limit (open loop).
+        limits: when to give up on a request.
+        retry_stale: send a request once more where a reused connection turned out to be closed before any
+            byte of the answer; off, because a retry hides a client event.
+    """
+
+    host: str
+    port: int
+    requests: tuple[PlannedRequest, ...]
+    headers: tuple[tuple[str, str], ...] = ()
+    concurrency: int | None = None
+    limits: StreamLimits = StreamLimits()
+    retry_stale: bool = False

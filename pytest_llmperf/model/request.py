@@ -1,0 +1,31 @@
+"""What a workload asks for, independent of the engine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request of a workload.
+
+    Args:
+        index: position in the workload, from 0.
+        prompt: token ids, or text where text was asked for.
+        output_tokens: exactly how many tokens the server must generate.
+        prompt_tokens: how many tokens the server must count in the prompt; None where only the server's
+            tokenizer knows (text).
+        at_ns: when to send, in nanoseconds after the start of the run; None in a closed loop.
+        after: index of the request that must have ended before (the previous turn of a conversation).
+        think_ns: pause between the end of `after` and this request.
+        tag: class of the request within a mixed workload ("stream", "prefill"), "" where there is one class.
+    """
+
+    index: int
+    prompt: tuple[int, ...] | str
+    output_tokens: int
+    prompt_tokens: int | None
+    at_ns: int | None = None
+    after: int | None = None
+    think_ns: int = 0
+    tag: str = ""

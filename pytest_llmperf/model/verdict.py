@@ -1,0 +1,52 @@
+"""What a check concluded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Verdict(Enum):
+    """Ordered by how much it matters: the worst of several speaks for a test."""
+
+    PASS = "PASS"
+    IMPROVED = "IMPROVED"
+    INCONCLUSIVE = "INCONCLUSIVE"
+    NO_BASELINE = "NO_BASELINE"
+    INCOMPARABLE = "INCOMPARABLE"
+    FAIL = "FAIL"
+    ERROR = "ERROR"
+
+    @property
+    def severity(self) -> int:
+        return list(Verdict).index(self)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """One line of the table that a user reads.
+
+    Args:
+        subject: the check as the user wrote it.
+        verdict: the class.
+        metric: its name, e.g. "ttft_p99".
+        limit: the limit, with unit.
+        measured: the value, with unit; "-" where there is none.
+        interval: its confidence interval, with level and unit; "" where there is none.
+        n: what it rests on, e.g. "4 of 1000 over, 3 runs on one server start".
+        reason: one sentence where the verdict is not PASS: the cause, and what to do.
+    """
+
+    subject: str
+    verdict: Verdict
+    metric: str = ""
+    limit: str = ""
+    measured: str = "-"
+    interval: str = ""
+    n: str = ""
+    reason: str = ""
+
+
+def worst(results: list[CheckResult] | tuple[CheckResult, ...]) -> Verdict:
+    """The verdict that speaks for all of them; PASS for none."""
+    return max((r.verdict for r in results), key=lambda v: v.severity, default=Verdict.PASS)

@@ -1,0 +1,83 @@
+"""Options, markers and the one object that a pytest session keeps."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from typing import TYPE_CHECKING, NoReturn
+
+import pytest
+
+from pytest_llmperf.plugin.state import STATE, State
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+MARKERS = (
+    "l4: runs on NVIDIA L4",
+    "a100: runs on NVIDIA A100",
+    "h100: runs on NVIDIA H100",
+    "h200: runs on NVIDIA H200",
+    "cpu: runs on a machine without a GPU",
+    "gpus(n): needs that many GPUs",
+    "engine(*specs, fresh=False, ids=None): engines that the `engine` fixture starts; a spec, or a function of the "
+    "case that gives one; fresh=True never shares the server",
+)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("llmperf", "LLM inference server performance")
+    group.addoption(
+        "--llmperf-engine",
+        action="append",
+        default=[],
+        metavar="NAME=PLACE",
+        help="where an engine is installed: a folder, an interpreter or a command, e.g. vllm=.engines/vllm-cpu",
+    )
+    group.addoption(
+        "--llmperf-runs",
+        default=None,
+        metavar="DIR",
+        help="where run folders are written (default: .llmperf/runs)",
+    )
+    group.addoption(
+        "--inconclusive",
+        choices=("skip", "fail"),
+        default="skip",
+        help="what an INCONCLUSIVE verdict is to pytest (default: skip, exit code 11)",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for marker in MARKERS:
+        config.addinivalue_line("markers", marker)
+    config.stash[STATE] = State(config)
+    if not hasattr(config, "workerinput"):
+        from pytest_llmperf.plugin.kinds import refuse_missing_hardware
+        from pytest_llmperf.plugin.reports import ReportWatcher
+
+        refuse_missing_hardware(config)
+        config.pluginmanager.register(ReportWatcher(config), "llmperf-reports")
+    _end_cleanly_on_sigterm()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    state = config.stash.get(STATE, None)
+    if state is not None:
+        state.close()
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    state = config.stash[STATE]
+    return f"llmperf: {state.hardware}" if state.hardware_known else None
+
+
+def _end_cleanly_on_sigterm() -> None:
+    """pytest installs no handler: a SIGTERM would skip every teardown."""
+    main = threading.current_thread() is threading.main_thread()
+    if main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, _interrupt)
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
+    raise KeyboardInterrupt("SIGTERM")

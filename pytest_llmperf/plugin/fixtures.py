@@ -1,0 +1,81 @@
+"""The fixtures `engine` and `perf`, and the parametrisation by `@pytest.mark.engine`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_llmperf.plugin.kinds import kind_of
+from pytest_llmperf.plugin.state import STATE
+from pytest_llmperf.plugin.verdicts import PERF, leave_without_traceback
+
+if TYPE_CHECKING:
+    from pytest_llmperf.engines.server import Server
+    from pytest_llmperf.model.engine import EngineSpec
+    from pytest_llmperf.session.perf import Perf
+
+MARKER_KEYWORDS = frozenset({"fresh", "ids"})
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """`@pytest.mark.engine(a, b)` makes one item per spec; a single spec adds nothing to the test's name."""
+    marker = metafunc.definition.get_closest_marker("engine")
+    if marker is None or "engine" not in metafunc.fixturenames:
+        return
+    _check_marker(marker, metafunc.definition.nodeid)
+    if len(marker.args) > 1:
+        ids = marker.kwargs.get("ids") or [f"engine{number}" for number in range(len(marker.args))]
+        metafunc.parametrize("engine", marker.args, indirect=True, ids=ids)
+
+
+def spec_of(item: pytest.Item) -> EngineSpec | None:
+    """The spec that an item's `engine` fixture will start; None where it uses none."""
+    from pytest_llmperf.model.engine import EngineSpec
+
+    callspec = getattr(item, "callspec", None)
+    params = {} if callspec is None else callspec.params
+    marker = item.get_closest_marker("engine")
+    chosen = params.get("engine", marker.args[0] if marker and marker.args else None)
+    if callable(chosen):
+        chosen = chosen(params.get("case"))
+    return chosen if isinstance(chosen, EngineSpec) else None
+
+
+@pytest.fixture
+def engine(request: pytest.FixtureRequest) -> Server:
+    """The running server of `@pytest.mark.engine(spec)`, shared by all tests with an equal spec."""
+    item: pytest.Item = request.node
+    spec = spec_of(item)
+    if spec is None:
+        raise pytest.UsageError(
+            f"{item.nodeid} uses the fixture `engine` and does not say which: add "
+            '@pytest.mark.engine(vllm("MODEL", …)) with a spec, or a function of the case that gives one.'
+        )
+    marker = item.get_closest_marker("engine")
+    fresh = bool(marker and marker.kwargs.get("fresh"))
+    with leave_without_traceback(item):
+        return item.config.stash[STATE].session.pool.acquire(spec, kind_of(item), fresh=fresh)
+
+
+@pytest.fixture
+def perf(request: pytest.FixtureRequest) -> Iterator[Perf]:
+    """Measure, check and claim. What is checked is collected; the worst verdict becomes the test's outcome."""
+    item: pytest.Item = request.node
+    with leave_without_traceback(item):
+        perf = item.config.stash[STATE].session.perf(item.nodeid, kind_of(item) or "cpu")
+    item.stash[PERF] = perf
+    yield perf
+    perf.close()
+
+
+def _check_marker(marker: pytest.Mark, nodeid: str) -> None:
+    unknown = sorted(set(marker.kwargs) - MARKER_KEYWORDS)
+    if unknown:
+        raise pytest.UsageError(
+            f"{nodeid}: @pytest.mark.engine has no keyword {', '.join(unknown)}; it takes specs and "
+            f"{', '.join(sorted(MARKER_KEYWORDS))}. Engine flags go into the spec: vllm(MODEL, {unknown[0]}=…)."
+        )
+    if not marker.args:
+        raise pytest.UsageError(f"{nodeid}: @pytest.mark.engine() names no engine. Write @pytest.mark.engine(vllm(MODEL)).")

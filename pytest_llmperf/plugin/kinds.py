@@ -1,0 +1,108 @@
+"""Hardware markers: what may run here, what was asked for, and why something is skipped."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_llmperf.plugin.state import STATE
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pytest_llmperf.telemetry.hardware import Hardware
+
+KINDS = ("l4", "a100", "h100", "h200", "cpu")  # the same tuple as telemetry.hardware.KINDS, without its import
+
+
+def by_kind(**rows: Mapping[str, object]) -> pytest.MarkDecorator:
+    """One test, one row of model, load and limits per hardware kind; the test's `case` argument is its row.
+
+    Each row becomes an item of its own with that kind's marker: `test_x[h200]` is what `-m h200` selects.
+
+    Raises:
+        SpecError: a key is no hardware kind.
+    """
+    unknown = sorted(set(rows) - set(KINDS))
+    if unknown or not rows:
+        from pytest_llmperf.errors import SpecError
+
+        raise SpecError(
+            f"by_kind({', '.join(rows)}): {', '.join(unknown) or 'no row'} is no hardware kind. Known: {', '.join(KINDS)}."
+        )
+    params = [
+        pytest.param(SimpleNamespace(kind=kind, **row), id=kind, marks=getattr(pytest.mark, kind))
+        for kind, row in rows.items()
+    ]
+    return pytest.mark.parametrize("case", params)
+
+
+def asked_kinds(expression: str) -> set[str]:
+    """Kinds that a `-m` expression explicitly asks for: without them it is false, with one of them alone true.
+
+    Every other marker name is tried both as present and as absent, so that `h200 and slow` asks for h200.
+    """
+    if not expression:
+        return set()
+    # No public API evaluates -m; this one has kept its shape since pytest 5.4.
+    from _pytest.mark.expression import Expression
+
+    parsed = Expression.compile(expression)
+
+    def holds(kind: str | None, others: bool) -> bool:
+        return parsed.evaluate(lambda name, /, **_: name == kind if name in KINDS else others)
+
+    return {k for k in KINDS for others in (False, True) if not holds(None, others) and holds(k, others)}
+
+
+def refuse_missing_hardware(config: pytest.Config) -> None:
+    """Usage error where hardware was asked for that is not here: never a green run of skips."""
+    if config.option.collectonly or config.option.help:
+        return
+    asked = asked_kinds(config.getoption("-m", default="") or "")
+    if not asked or "cpu" in asked:
+        return
+    hardware = config.stash[STATE].hardware
+    if hardware.kind not in asked:
+        wanted = " or ".join(sorted(asked))
+        raise pytest.UsageError(
+            f"-m asks for {wanted}, and this machine has {hardware}. Run it on a machine with {wanted}, "
+            f"look at what it would run with --collect-only, or drop -m to run what this machine can."
+        )
+
+
+def kinds_of(item: pytest.Item) -> list[str]:
+    """Hardware kinds that an item is marked with."""
+    return [kind for kind in KINDS if item.get_closest_marker(kind)]
+
+
+def running_kind(kinds: list[str], hardware: Hardware, asked: set[str]) -> str | None:
+    """The kind that an item with these markers runs as here; None where it cannot."""
+    if not kinds:
+        return hardware.kind or "cpu"
+    if hardware.kind in kinds:
+        return hardware.kind
+    return "cpu" if "cpu" in kinds and "cpu" in asked else None
+
+
+def kind_of(item: pytest.Item) -> str | None:
+    """The kind that this item runs as on this machine; None where it cannot."""
+    asked = asked_kinds(item.config.getoption("-m", default="") or "")
+    return running_kind(kinds_of(item), item.config.stash[STATE].hardware, asked)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip what cannot run here, with the reason."""
+    kinds = kinds_of(item)
+    if not kinds:
+        return
+    kind = kind_of(item)
+    hardware = item.config.stash[STATE].hardware
+    if kind is None:
+        how = "ask for it with -m cpu" if "cpu" in kinds else f"run it on a machine with {' or '.join(kinds)}"
+        pytest.skip(f"needs {' or '.join(kinds)}; this machine has {hardware}: {how}")
+    marker = item.get_closest_marker("gpus")
+    if marker is not None and kind != "cpu" and marker.args[0] > len(hardware.gpus):
+        pytest.skip(f"needs {marker.args[0]} GPUs; this machine has {hardware}")

@@ -1,0 +1,24 @@
+"""Tests with the same engine run one after the other, so that each server starts once."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_llmperf.plugin.fixtures import spec_of
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Move every item with a spec right behind the first item with the same spec; nothing else moves.
+
+    A fresh start belongs to its test alone: it comes last in its group, so that it costs the others no start.
+    """
+    groups: dict[object, list[pytest.Item]] = {}
+    for position, item in enumerate(items):
+        spec = spec_of(item) if item.get_closest_marker("engine") else None
+        groups.setdefault(position if spec is None else spec, []).append(item)
+    items[:] = [item for group in groups.values() for item in sorted(group, key=_wants_fresh)]
+
+
+def _wants_fresh(item: pytest.Item) -> bool:
+    marker = item.get_closest_marker("engine")
+    return bool(marker and marker.kwargs.get("fresh"))

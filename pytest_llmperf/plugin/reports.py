@@ -1,0 +1,52 @@
+"""Every report on the controller: which verdicts there were, and JUnit's `<error>` for an ERROR in the call phase."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_llmperf.plugin.state import STATE
+from pytest_llmperf.plugin.verdicts import verdict_of
+
+if TYPE_CHECKING:
+    import xml.etree.ElementTree as ET
+
+
+class ReportWatcher:
+    """One per session, on the controller: the hook itself is handed no config."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.config = config
+
+    @pytest.hookimpl(trylast=True)  # after JUnit's own hook has made its node
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        state = self.config.stash[STATE]
+        verdict = verdict_of(report)
+        if verdict is not None:
+            state.verdicts[report.nodeid] = verdict
+        if report.when == "call" and report.outcome == "rerun":  # type: ignore[comparison-overlap]
+            state.failed_before.add(report.nodeid)
+        if report.failed and verdict != "ERROR":
+            state.plain_failures += 1
+        if report.failed and report.when == "call":
+            state.failed_before.discard(report.nodeid)
+            if verdict == "ERROR":
+                self._as_error(report)
+
+    def _as_error(self, report: pytest.TestReport) -> None:
+        """JUnit files a failure of the call phase under `<failure>`; an ERROR is no regression and must not stand there.
+
+        The text stays ours: pytest's own `<error>` would say that the test failed on setup.
+        """
+        from _pytest.junitxml import xml_key
+
+        xml = self.config.stash.get(xml_key, None)
+        if xml is None:
+            return
+        node: ET.Element
+        for node in xml.node_reporter(report).nodes:
+            if node.tag == "failure":
+                node.tag = "error"
+                xml.stats["failure"] -= 1
+                xml.stats["error"] += 1

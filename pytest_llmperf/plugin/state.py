@@ -1,0 +1,63 @@
+"""What one pytest process keeps: hardware, settings, servers. Built when first asked for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pytest_llmperf.session.perf import PerfSession
+    from pytest_llmperf.telemetry.hardware import Hardware
+
+
+class State:
+    """Lazily built parts of a session; a run without performance tests builds none of them."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.config = config
+        self.failed_before: set[str] = set()
+        self.verdicts: dict[str, str] = {}
+        self.plain_failures = 0
+
+    @property
+    def hardware_known(self) -> bool:
+        return "hardware" in self.__dict__
+
+    @cached_property
+    def hardware(self) -> Hardware:
+        from pytest_llmperf.telemetry.hardware import detect
+
+        return detect()
+
+    @cached_property
+    def session(self) -> PerfSession:
+        from pytest_llmperf.config.settings import read_settings, with_engine_options
+        from pytest_llmperf.errors import ConfigError
+        from pytest_llmperf.session.perf import PerfSession
+
+        try:
+            settings = with_engine_options(read_settings(self.config.rootpath), self.config.getoption("--llmperf-engine"))
+        except ConfigError as error:
+            raise pytest.UsageError(str(error)) from error
+        runs_dir = self.config.getoption("--llmperf-runs")
+        if runs_dir is not None:
+            settings = replace(settings, runs_dir=runs_dir)
+        worker = getattr(self.config, "workerinput", {}).get("workerid", "")
+        return PerfSession(settings, self.config.rootpath, self.hardware, self._tell, worker)
+
+    def close(self) -> None:
+        """Stop whatever this process started."""
+        session: PerfSession | None = self.__dict__.get("session")
+        if session is not None:
+            session.close()
+
+    def _tell(self, line: str) -> None:
+        terminal = self.config.pluginmanager.get_plugin("terminalreporter")
+        if terminal is not None and self.config.get_verbosity() >= 0:
+            terminal.write_line(f"llmperf: {line}")
+
+
+STATE = pytest.StashKey[State]()

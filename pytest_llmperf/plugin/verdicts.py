@@ -1,0 +1,97 @@
+"""How a verdict becomes a pytest outcome: the worst one speaks, on the test itself, in its call phase."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_llmperf.plugin.state import STATE
+
+if TYPE_CHECKING:
+    from pytest_llmperf.session.perf import Perf
+
+PERF = pytest.StashKey["Perf"]()
+VERDICT = "llmperf_verdict"
+EXIT_ERROR = 10
+EXIT_INCONCLUSIVE = 11
+EXIT_PASS_AFTER_FAIL = 12
+
+
+@contextmanager
+def leave_without_traceback(item: pytest.Item) -> Iterator[None]:
+    """Our errors are sentences: show them without forty frames of plugin."""
+    from pytest_llmperf.errors import InfrastructureError, LlmperfError
+
+    try:
+        yield
+    except LlmperfError as error:
+        verdict = "ERROR" if isinstance(error, InfrastructureError) else "USAGE"
+        item.user_properties.append((VERDICT, verdict))
+        pytest.fail(f"llmperf {verdict}: {error}", pytrace=False)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """Run the test, then raise the worst verdict that its checks collected."""
+    with leave_without_traceback(item):
+        try:
+            outcome = yield
+        finally:
+            perf = item.stash.get(PERF, None)
+            if perf is not None:
+                item.user_properties.extend(perf.properties())
+    if perf is not None:
+        _raise_worst(item, perf)
+    return outcome
+
+
+def _raise_worst(item: pytest.Item, perf: Perf) -> None:
+    from pytest_llmperf.model.verdict import Verdict, worst
+    from pytest_llmperf.report.table import table
+
+    if not perf.results:
+        return
+    verdict = worst(perf.results)
+    item.user_properties.append((VERDICT, verdict.value))
+    text = f"llmperf {verdict.value}: {item.name}\n{table(perf.results)}"
+    if verdict.severity >= Verdict.NO_BASELINE.severity:
+        pytest.fail(text, pytrace=False)
+    if verdict is Verdict.INCONCLUSIVE:
+        if item.config.getoption("--inconclusive") == "fail":
+            pytest.fail(text, pytrace=False)
+        raise pytest.skip.Exception(text, _use_item_location=True)
+    item.add_report_section("call", "llmperf", text)
+
+
+def verdict_of(report: pytest.TestReport) -> str | None:
+    """The verdict that travels with a report, also from an xdist worker."""
+    found = [str(value) for name, value in report.user_properties if name == VERDICT]
+    return found[-1] if found else None
+
+
+def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str] | None:
+    """ERROR and INCONCLUSIVE have words of their own; pytest then prints "ERROR at call of …"."""
+    verdict = verdict_of(report) if report.when == "call" else None
+    if verdict == "ERROR" and report.failed:
+        return "error", "E", "ERROR"
+    if verdict == "INCONCLUSIVE" and report.skipped:
+        return "skipped", "i", "INCONCLUSIVE"
+    return None
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """1 FAIL · 10 ERROR · 11 nothing worse than INCONCLUSIVE · 12 a pass only after a fail."""
+    state = session.config.stash.get(STATE, None)
+    if state is None or hasattr(session.config, "workerinput"):
+        return
+    verdicts = set(state.verdicts.values())
+    if session.exitstatus == pytest.ExitCode.TESTS_FAILED and not state.plain_failures and "ERROR" in verdicts:
+        session.exitstatus = EXIT_ERROR
+    elif session.exitstatus == pytest.ExitCode.OK and state.failed_before:
+        session.exitstatus = EXIT_PASS_AFTER_FAIL
+    elif session.exitstatus == pytest.ExitCode.OK and "INCONCLUSIVE" in verdicts:
+        session.exitstatus = EXIT_INCONCLUSIVE

@@ -1,0 +1,61 @@
+"""The pipe from a server's stdout and stderr into its log."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from .secrets import StreamMask, secret_values
+from .serverlog import BoundedLog
+
+CHUNK_BYTES = 1 << 18
+
+
+class Drain:
+    """Reads whatever the server writes, so that it never blocks on us; secrets of `env` do not reach the file."""
+
+    def __init__(self, log_path: Path, cap_bytes: int, env: Mapping[str, str]) -> None:
+        self._log = BoundedLog(log_path, cap_bytes)
+        self._mask = StreamMask(secret_values(env))
+        self.read_end, write_fd = os.pipe()
+        self.write_end: BinaryIO = os.fdopen(write_fd, "wb", buffering=0)
+        self.ended = False
+        os.set_blocking(self.read_end, False)
+        _enlarge(self.read_end)
+
+    def read(self) -> bool:
+        """Take one chunk; returns False at the end of the stream."""
+        try:
+            data = os.read(self.read_end, CHUNK_BYTES)
+        except BlockingIOError:
+            return True
+        self._log.write(self._mask.feed(data))
+        return bool(data)
+
+    def read_all(self) -> None:
+        """Take what is in the pipe now, at most 16 MiB where somebody keeps writing."""
+        for _ in range(64):
+            try:
+                data = os.read(self.read_end, CHUNK_BYTES)
+            except BlockingIOError:
+                return
+            if not data:
+                return
+            self._log.write(self._mask.feed(data))
+
+    def close(self) -> None:
+        self.read_all()
+        self._log.write(self._mask.flush())
+        self._log.close()
+        os.close(self.read_end)
+
+
+def _enlarge(fd: int) -> None:
+    """A larger pipe rides over our pauses; refused where the user's quota of pipe memory is used up."""
+    import fcntl
+
+    with suppress(OSError):
+        fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, 1 << 20)

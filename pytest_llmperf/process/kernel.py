@@ -1,0 +1,40 @@
+"""The two prctl(2) calls that supervision rests on, and what a child does before it becomes the server."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+from functools import cache
+
+IGNORED = tuple(signal.Signals[name] for name in ("SIGINT", "SIGTERM", "SIGHUP") if name in signal.Signals.__members__)
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+
+
+def adopt_orphans() -> None:
+    """From now on orphans below this process become its children, however they detached themselves."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+class InChild:
+    """What the child does between fork and exec: undo what was ignored, and die with the watchdog."""
+
+    def __init__(self, watchdog_pid: int) -> None:
+        self._watchdog_pid = watchdog_pid
+
+    def __call__(self) -> None:
+        for signum in IGNORED:
+            signal.signal(signum, signal.SIG_DFL)
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != self._watchdog_pid:
+            os._exit(1)
+
+
+def _prctl(option: int, value: int) -> None:
+    if _libc().prctl(option, value, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), f"prctl {option}")
+
+
+@cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)

@@ -1,0 +1,63 @@
+"""What to start under supervision."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from .secrets import mask_argv
+from .unit import TAG, Member
+
+# py-setproctitle, which vLLM's workers use, writes their title over /proc/PID/environ unless this is set.
+_KEEP_ENVIRON = {"SPT_NOENV": "1"}
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One server to start.
+
+    Args:
+        argv: command line; argv[0] is looked up in the PATH of `env`.
+        env: the child's complete environment. The tag is added to it.
+        cwd: working directory.
+        run_dir: folder for the log and for `reaped.json`.
+        log_name: file in `run_dir` for stdout and stderr.
+        log_cap_bytes: size limit of the log: its head and its tail are kept.
+        tag: marks every process of this server; made by `Supervised.start` where empty.
+        grace_s: seconds between SIGTERM and SIGKILL on `stop`.
+        abandoned_grace_s: the same where this process has gone.
+    """
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str] = field(repr=False)
+    cwd: Path
+    run_dir: Path
+    log_name: str = "server.log"
+    log_cap_bytes: int = 16 << 20
+    tag: str = ""
+    grace_s: float = 10.0
+    abandoned_grace_s: float = 5.0
+
+    def __repr__(self) -> str:
+        return f"Launch({self.command})"
+
+    @property
+    def command(self) -> str:
+        """The command line for people, secrets masked."""
+        return mask_argv(self.argv, self.env)
+
+    @property
+    def log_path(self) -> Path:
+        return self.run_dir / self.log_name
+
+    def member(self) -> Member:
+        """As the watchdog takes it."""
+        return Member(
+            name=Path(self.log_name).stem,
+            argv=list(self.argv),
+            env={**self.env, **_KEEP_ENVIRON, TAG: self.tag},
+            cwd=str(self.cwd),
+            log_path=str(self.log_path),
+            log_cap_bytes=self.log_cap_bytes,
+        )

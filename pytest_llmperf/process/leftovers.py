@@ -1,0 +1,171 @@
+"""Servers that an earlier run could not end: found by the tag in their environment, killed only if they are ours."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_llmperf.clock import Clock, SystemClock, seconds
+
+from . import shm, tree
+from .unit import TAG, WATCHDOG_TAG
+
+_POLL_NS = 10_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Tag:
+    """Whose server a process belongs to.
+
+    Args:
+        uid: user that started it.
+        parent: process that started it.
+        nonce: tells the servers of one parent apart.
+    """
+
+    uid: int
+    parent: tree.Identity
+    nonce: str
+
+    def __str__(self) -> str:
+        return f"{self.uid}-{self.parent.pid}-{self.parent.starttime}-{self.nonce}"
+
+    @staticmethod
+    def parse(text: str) -> Tag | None:
+        """None where `text` is no tag of ours."""
+        parts = text.split("-", 3)
+        if len(parts) != 4 or not all(part.isascii() and part.isdigit() for part in parts[:3]):
+            return None
+        return Tag(int(parts[0]), tree.Identity(int(parts[1]), int(parts[2])), parts[3])
+
+
+@dataclass(frozen=True, slots=True)
+class Leftover:
+    """A process that outlived the run that started it."""
+
+    identity: tree.Identity
+    name: str
+    tag: str
+
+    def __str__(self) -> str:
+        return f"{self.name} (pid {self.identity.pid}, of the run with pid {self.tag.split('-')[1]})"
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """What a sweep did.
+
+    Args:
+        killed: leftovers that it ended.
+        survivors: leftovers that even SIGKILL did not end.
+        pending: leftovers whose watchdog still works on them; they were left to it.
+        shm_removed: shared-memory segments that they had used.
+    """
+
+    killed: tuple[Leftover, ...] = ()
+    survivors: tuple[Leftover, ...] = ()
+    pending: tuple[Leftover, ...] = ()
+    shm_removed: tuple[str, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.killed or self.survivors or self.pending)
+
+    def __str__(self) -> str:
+        parts = (
+            ("killed leftovers of an earlier run: ", self.killed),
+            ("could not kill: ", self.survivors),
+            ("still being ended by their watchdog: ", self.pending),
+        )
+        said = [title + ", ".join(map(str, found)) for title, found in parts if found]
+        return "; ".join(said) or "no leftovers"
+
+
+def new_tag(nonce: str) -> Tag:
+    """The tag for a server that this process starts."""
+    own = tree.identity_of(os.getpid())
+    if own is None:
+        raise OSError("this process is not visible under /proc; supervision needs Linux with /proc mounted")
+    return Tag(os.getuid(), own, nonce)
+
+
+def tagged(pids: Iterable[int] | None = None) -> Iterator[tuple[Leftover, Tag]]:
+    """Living processes of this uid and this pid namespace that bear a tag of this uid.
+
+    Args:
+        pids: where to look; everywhere by default. This process and those above it are never reported.
+    """
+    spared = {os.getpid(), *tree.ancestors(os.getpid())}
+    for pid in sorted(set(_own_pids() if pids is None else pids) - spared):
+        stat = tree.read_stat(pid)
+        text = tree.environment_value(pid, TAG)
+        tag = None if text is None else Tag.parse(text)
+        if stat is not None and stat.alive and tag is not None and tag.uid == os.getuid() and _same_namespace(pid):
+            yield Leftover(stat.identity, stat.name, str(tag)), tag
+
+
+def sweep(clock: Clock | None = None, *, limit_s: float = 5.0, pids: Iterable[int] | None = None) -> Sweep:
+    """End the servers of this user whose run and whose watchdog have both died.
+
+    Processes of a run that is alive are left alone, and so are those that a watchdog is ending.
+
+    Args:
+        clock: for the wait after SIGKILL.
+        limit_s: how long that wait may take.
+        pids: where to look; everywhere by default.
+    """
+    pids = None if pids is None else list(pids)
+    orphaned = [found for found, tag in tagged(pids) if not tree.is_alive(tag.parent)]
+    if not orphaned:
+        return Sweep()
+    watched = _watched_tags()
+    mine = [found for found in orphaned if found.tag not in watched]
+    swept = kill(mine, clock or SystemClock(), limit_s=limit_s)
+    return Sweep(swept.killed, swept.survivors, tuple(f for f in orphaned if f.tag in watched), swept.shm_removed)
+
+
+def kill(found: Iterable[Leftover], clock: Clock, *, limit_s: float = 5.0) -> Sweep:
+    """SIGKILL these processes, each only if pid, starttime and tag still agree, and wait until they have gone."""
+    victims = list(found)
+    before = shm.segments()
+    used = shm.used_by(victim.identity.pid for victim in victims)
+    for victim in victims:
+        tree.send(victim.identity, signal.SIGKILL, tag=(TAG, victim.tag))
+    deadline_ns = clock.now_ns() + seconds(limit_s)
+    while any(tree.is_alive(v.identity) for v in victims) and clock.now_ns() < deadline_ns:
+        clock.sleep_ns(_POLL_NS)
+    theirs = {segment for segment in before if segment.name in used}
+    removed = shm.remove_leaked(shm.segments() - theirs, used)
+    return Sweep(
+        killed=tuple(v for v in victims if not tree.is_alive(v.identity)),
+        survivors=tuple(v for v in victims if tree.is_alive(v.identity)),
+        shm_removed=tuple(removed),
+    )
+
+
+def _watched_tags() -> set[str]:
+    """Tags of units whose watchdog lives."""
+    found = (tree.environment_value(pid, WATCHDOG_TAG) for pid in _own_pids())
+    return {tag for tag in found if tag is not None}
+
+
+def _own_pids() -> list[int]:
+    uid = os.getuid()
+    found = []
+    for entry in os.scandir(tree.PROC):
+        try:
+            if entry.name.isdigit() and entry.stat().st_uid == uid:
+                found.append(int(entry.name))
+        except OSError:
+            continue
+    return found
+
+
+def _same_namespace(pid: int) -> bool:
+    """A tag's parent pid means something only in the pid namespace in which it was written."""
+    try:
+        return Path(f"/proc/{pid}/ns/pid").readlink() == Path("/proc/self/ns/pid").readlink()
+    except OSError:
+        return False

@@ -1,0 +1,170 @@
+"""A TCP port that no other run on this host takes: below the ephemeral range, locked as long as it is leased."""
+
+from __future__ import annotations
+
+import errno
+import math
+import os
+import random
+import socket
+import stat
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+from pytest_llmperf.errors import InfrastructureError
+
+from . import tree
+
+PORTS = range(20000, 30000)  # an outgoing connection takes its port from 32768 up and cannot take one of these
+HOST = "127.0.0.1"
+
+
+class PortLease:
+    """A port that is ours until `close`, or until this process ends.
+
+    The lock is on an open file: it goes with the process, so a crash leaves no stale lease.
+    """
+
+    def __init__(self, port: int, lock_fd: int) -> None:
+        self.port = port
+        self._lock_fd: int | None = lock_fd
+
+    def __repr__(self) -> str:
+        return f"<PortLease {self.port} {'closed' if self._lock_fd is None else 'held'}>"
+
+    def __enter__(self) -> PortLease:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give the port back; harmless a second time."""
+        if self._lock_fd is not None:
+            os.close(self._lock_fd)
+            self._lock_fd = None
+
+
+def reserve_port(rng: random.Random, *, ports: range = PORTS, folder: Path | None = None) -> PortLease:
+    """Lease a port that is free on 127.0.0.1.
+
+    Between this and the server's own bind a stranger who does not take part in the locking may still take the
+    port: a server that fails with EADDRINUSE wants a new lease.
+
+    Args:
+        rng: where to begin to look.
+        ports: the candidates.
+        folder: where the lock files are; per user, in the temporary directory, by default.
+
+    Raises:
+        InfrastructureError: no port is free, or the lock files cannot be kept.
+    """
+    folder = lock_folder() if folder is None else folder
+    for port in _shuffled(ports, rng):
+        lease = _try_lease(port, folder)
+        if lease is not None:
+            return lease
+    raise InfrastructureError(
+        f"no free port in {ports.start}-{ports.stop - 1} on {HOST}; lock files are in {folder}; "
+        "see which servers still run with `ss -ltnp`"
+    )
+
+
+def lock_folder() -> Path:
+    """The per-user folder of lock files; refuses one that belongs to somebody else."""
+    folder = Path(tempfile.gettempdir()) / f"llmperf-ports-{os.getuid()}"
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        found = folder.lstat()
+    except OSError as error:
+        raise InfrastructureError(f"cannot keep port locks in {folder}: {error}") from error
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+        raise InfrastructureError(f"{folder} is not a folder of uid {os.getuid()}; remove it, or set TMPDIR")
+    return folder
+
+
+def is_free(port: int) -> bool:
+    """Whether a server could bind 127.0.0.1:`port` now, without SO_REUSEADDR."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        try:
+            probe.bind((HOST, port))
+        except OSError:
+            return False
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """Who listens on a port.
+
+    Args:
+        uid: user of the socket.
+        pid: process that holds it; None where /proc does not let us see.
+        name: of that process.
+    """
+
+    uid: int
+    pid: int | None = None
+    name: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.name or 'a process'} (pid {self.pid or 'hidden'}, uid {self.uid})"
+
+
+def who_listens(port: int) -> Listener | None:
+    """The process that listens on TCP `port` of this host; None where nobody does."""
+    for table in ("tcp", "tcp6"):
+        for line in _lines(Path("/proc/net") / table):
+            fields = line.split()
+            if len(fields) > 9 and fields[3] == "0A" and int(fields[1].rpartition(":")[2], 16) == port:
+                return _holder(f"socket:[{fields[9]}]", int(fields[7]))
+    return None
+
+
+def _shuffled(ports: range, rng: random.Random) -> Iterator[int]:
+    """Every port once, in an order of its own for each caller."""
+    n = len(ports)
+    first = rng.randrange(n)
+    stride = next(s for s in iter(lambda: rng.randrange(1, n + 1), None) if math.gcd(s, n) == 1)
+    return (ports[(first + i * stride) % n] for i in range(n))
+
+
+def _try_lease(port: int, folder: Path) -> PortLease | None:
+    import fcntl
+
+    try:
+        fd = os.open(folder / f"{port}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise InfrastructureError(f"cannot keep port locks in {folder}: {error}") from error
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(fd)
+        if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+            raise InfrastructureError(f"{folder} does not support file locks: {error}; set TMPDIR") from error
+        return None
+    if is_free(port):
+        return PortLease(port, fd)
+    os.close(fd)
+    return None
+
+
+def _holder(link: str, uid: int) -> Listener:
+    for stat_ in tree.all_stats():
+        folder = tree.PROC / str(stat_.identity.pid) / "fd"
+        try:
+            if any(str(fd.readlink()) == link for fd in folder.iterdir()):
+                return Listener(uid, stat_.identity.pid, stat_.name)
+        except OSError:
+            continue
+    return Listener(uid)
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text().splitlines()[1:]
+    except OSError:
+        return []

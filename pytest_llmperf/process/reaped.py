@@ -1,0 +1,87 @@
+"""How the processes of a unit ended: the report that `stop` returns and `reaped.json` keeps."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Reaped:
+    """How one process of a unit ended.
+
+    Args:
+        pid: its process id.
+        starttime: clock ticks since boot; with the pid its identity.
+        name: as the kernel knew it.
+        ending: "exit code 0", "signal 15 (SIGTERM)", or "collected by its own parent".
+        sigkill: whether it needed SIGKILL.
+    """
+
+    pid: int
+    starttime: int
+    name: str
+    ending: str
+    sigkill: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StopReport:
+    """What stopping a unit took; also the content of `reaped.json`.
+
+    Args:
+        tag: of the unit.
+        why: "stop", "parent gone", or "watchdog lost".
+        reaped: every process that was alive when the stop began or came later, and the members.
+        survivors: processes that even SIGKILL did not end, as Reaped with ending "alive".
+        shm_removed: names of the shared-memory segments that were left behind and removed.
+        duration_s: from the start of the stop to its end.
+    """
+
+    tag: str
+    why: str
+    reaped: tuple[Reaped, ...] = ()
+    survivors: tuple[Reaped, ...] = ()
+    shm_removed: tuple[str, ...] = ()
+    duration_s: float = 0.0
+
+    @property
+    def sigkilled(self) -> tuple[Reaped, ...]:
+        """Those that did not end on SIGTERM."""
+        return tuple(process for process in self.reaped if process.sigkill)
+
+    def to_json(self, indent: int | None = None) -> str:
+        return json.dumps(asdict(self), indent=indent)
+
+    @staticmethod
+    def from_json(raw: Mapping[str, object]) -> StopReport:
+        """Of a decoded JSON object."""
+        lists = {key: tuple(Reaped(**item) for item in _list(raw[key])) for key in ("reaped", "survivors")}
+        return StopReport(
+            tag=str(raw["tag"]),
+            why=str(raw["why"]),
+            shm_removed=tuple(str(name) for name in _list(raw["shm_removed"])),
+            duration_s=float(str(raw["duration_s"])),
+            **lists,
+        )
+
+
+def _list(value: object) -> list:  # type: ignore[type-arg]
+    return value if isinstance(value, list) else []
+
+
+def write_report(run_dir: Path, report: StopReport) -> None:
+    """Write `reaped.json` so that it is there wholly or not at all; a full disk costs the file, not the clean-up."""
+    temporary = run_dir / f".reaped.{os.getpid()}.tmp"
+    try:
+        with temporary.open("w") as file:
+            file.write(report.to_json(indent=2) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(run_dir / "reaped.json")
+    except OSError as error:
+        print(f"reaped.json not written: {error}", file=sys.stderr)  # noqa: T201

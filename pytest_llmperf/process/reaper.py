@@ -1,0 +1,105 @@
+"""Ends everything below this process: SIGTERM, a grace, SIGKILL, and every exit status collected."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from . import tree
+from .reaped import Reaped
+
+KILL_LIMIT_NS = 10_000_000_000  # after SIGKILL: what still lives then hangs in the kernel
+
+
+class Reaper:
+    """Collects exit statuses all the time, and on `begin` ends what is left.
+
+    As child subreaper this process becomes the parent of every orphan below it, so "no children left"
+    (ECHILD) means that nothing is left, however it detached itself.
+
+    Args:
+        on_exit: called with pid and wait status of each process that was collected.
+    """
+
+    def __init__(self, on_exit: Callable[[int, int], None]) -> None:
+        self._on_exit = on_exit
+        self._known: dict[tree.Identity, Reaped] = {}
+        self._ended: set[tree.Identity] = set()
+        self._terminated: set[tree.Identity] = set()
+        self._deadline_ns: int | None = None
+        self.started_ns = 0
+
+    @property
+    def stopping(self) -> bool:
+        return self._deadline_ns is not None
+
+    def watch(self, pid: int) -> None:
+        """Report on this process even if it ends before the stop begins."""
+        stat = tree.read_stat(pid)
+        if stat is not None:
+            self._note(stat)
+
+    def begin(self, grace_s: float) -> None:
+        """Start to end everything. Called again it can only shorten the grace."""
+        deadline_ns = time.monotonic_ns() + round(grace_s * 1e9)
+        if self._deadline_ns is None:
+            self.started_ns = time.monotonic_ns()
+        self._deadline_ns = min(self._deadline_ns or deadline_ns, deadline_ns)
+
+    def collect(self) -> bool:
+        """Take every exit status there is; returns whether any child is left."""
+        while True:
+            try:
+                peek = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                return False
+            if peek is None:
+                return True
+            stat = tree.read_stat(peek.si_pid)  # a zombie still has its name and starttime
+            pid, status = os.waitpid(peek.si_pid, 0)
+            if stat is not None and (self.stopping or stat.identity in self._known):
+                self._note(stat)
+                self._end(stat.identity, tree.describe_status(status))
+            self._on_exit(pid, status)
+
+    def step(self) -> bool:
+        """One round of signals; returns whether the stop is over."""
+        if self._deadline_ns is None or not self.collect():
+            return self.stopping
+        now_ns = time.monotonic_ns()
+        for stat in tree.descendants(os.getpid()):
+            self._note(stat)
+            if not stat.alive:
+                continue
+            if now_ns >= self._deadline_ns:
+                self._known[stat.identity] = replace(self._known[stat.identity], sigkill=True)
+                tree.send(stat.identity, signal.SIGKILL)
+            elif stat.identity not in self._terminated:
+                self._terminated.add(stat.identity)
+                tree.send(stat.identity, signal.SIGTERM)
+                tree.send(stat.identity, signal.SIGCONT)  # a stopped process would take its SIGTERM only later
+        return now_ns >= self._deadline_ns + KILL_LIMIT_NS
+
+    def reaped(self) -> list[Reaped]:
+        """Every process that is known and has ended."""
+        for identity in self._known:
+            if identity not in self._ended and not tree.is_alive(identity):
+                self._end(identity, "collected by its own parent")
+        return [self._known[identity] for identity in sorted(self._ended)]
+
+    def survivors(self) -> list[Reaped]:
+        return [r for identity, r in sorted(self._known.items()) if identity not in self._ended]
+
+    def _note(self, stat: tree.Stat) -> None:
+        known = self._known.setdefault(
+            stat.identity, Reaped(stat.identity.pid, stat.identity.starttime, stat.name, "alive", sigkill=False)
+        )
+        if known.name != stat.name:  # between fork and exec a process bears its parent's name
+            self._known[stat.identity] = replace(known, name=stat.name)
+
+    def _end(self, identity: tree.Identity, ending: str) -> None:
+        self._ended.add(identity)
+        self._known[identity] = replace(self._known[identity], ending=ending)

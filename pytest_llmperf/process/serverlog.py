@@ -1,0 +1,107 @@
+"""A server's log with a size limit: its head and its tail are kept, what lies between is counted."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+_ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
+_NOT_XML = re.compile(r"[^\t\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # XML 1.0, less line ends
+_TAIL_READ_BYTES = 1 << 20
+
+
+class BoundedLog:
+    """Writes at most about `cap_bytes` to `path`, whatever it is fed; never raises on a full disk.
+
+    The first half goes to `path`, later bytes to two alternating segments beside it, a quarter each.
+    `close` joins them: head, a line saying how much is missing, tail.
+    """
+
+    def __init__(self, path: Path, cap_bytes: int) -> None:
+        self._path = path
+        self._current, self._older = _segments(path)
+        self._head_left = cap_bytes // 2
+        self._segment_bytes = max(1, cap_bytes // 4)
+        self._segment_left = 0
+        self._file = path.open("wb", buffering=0)
+        self.dropped_bytes = 0
+
+    def write(self, data: bytes) -> None:
+        head, rest = data[:self._head_left], data[self._head_left:]
+        self._head_left -= len(head)
+        self._put(head)
+        while rest:
+            if self._segment_left == 0:
+                self._rotate()
+            piece, rest = rest[:self._segment_left], rest[self._segment_left:]
+            self._segment_left -= len(piece)
+            self._put(piece)
+
+    def close(self) -> None:
+        self._file.close()
+        try:
+            tail = b"".join(part.read_bytes() for part in (self._older, self._current) if part.exists())
+            if self.dropped_bytes:
+                tail = f"\n[... {self.dropped_bytes} bytes left out ...]\n".encode() + tail
+            with self._path.open("ab") as whole:
+                whole.write(tail)
+            for part in (self._older, self._current):
+                part.unlink(missing_ok=True)
+        except OSError:
+            return  # the segments stay where `tail_lines` finds them
+
+    def _rotate(self) -> None:
+        self._segment_left = self._segment_bytes
+        self._file.close()
+        try:
+            if self._older.exists():
+                self.dropped_bytes += self._older.stat().st_size
+            if self._current.exists():
+                self._current.replace(self._older)
+            self._file = self._current.open("wb", buffering=0)
+        except OSError:
+            return  # `_put` counts what a closed file cannot take
+
+    def _put(self, data: bytes) -> None:
+        try:
+            while data:
+                data = data[self._file.write(data):]
+        except (OSError, ValueError):
+            self.dropped_bytes += len(data)
+
+
+def tail_lines(path: Path, n_lines: int) -> list[str]:
+    """The last lines of a log, finished or still being written, fit for a terminal and for XML 1.0.
+
+    Invalid UTF-8 and characters that XML forbids become U+FFFD, terminal colours go.
+    """
+    current, older = _segments(path)
+    data = b""
+    for part in (current, older, path):
+        if len(data) < _TAIL_READ_BYTES:
+            data = _end_of(part, _TAIL_READ_BYTES - len(data)) + data
+    text = data.decode("utf-8", errors="replace").replace("\r\n", "\n").replace("\r", "\n")
+    return [printable(line) for line in text.removesuffix("\n").split("\n")[-n_lines:]] if text else []
+
+
+def printable(line: str, limit_chars: int = 2000) -> str:
+    """One line without colours and illegal characters, cut in its middle where it is very long."""
+    line = _NOT_XML.sub("\ufffd", _ANSI.sub("", line))
+    if len(line) <= limit_chars:
+        return line
+    half = limit_chars // 2
+    return f"{line[:half]}[... {len(line) - 2 * half} characters ...]{line[-half:]}"
+
+
+def _segments(path: Path) -> tuple[Path, Path]:
+    return path.with_name(path.name + ".tail"), path.with_name(path.name + ".tail-older")
+
+
+def _end_of(path: Path, n_bytes: int) -> bytes:
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - n_bytes))
+            return file.read()
+    except OSError:
+        return b""

@@ -1,0 +1,224 @@
+"""The parent's handle on a supervised server."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from pytest_llmperf.clock import Clock, SystemClock
+from pytest_llmperf.errors import EngineError, EnvironmentMissing, Evidence, StopFailed
+
+from . import leftovers, tree
+from .launch import Launch
+from .reaped import Reaped, StopReport, write_report
+from .secrets import mask
+from .serverlog import tail_lines
+from .status import Status
+from .unit import WATCHDOG_TAG, Unit
+
+__all__ = ["Launch", "Reaped", "StopReport", "Supervised"]
+
+HANDSHAKE_S = 20.0
+STOP_MARGIN_S = 15.0  # the watchdog waits 10 s after SIGKILL before it names survivors
+
+
+class Supervised:
+    """A server process, everything below it, and the watchdog above it.
+
+    One thread may wait for its exit while another stops it. Dropping the last reference, or the end of this
+    process in whatever way, ends the server too.
+
+    Attributes:
+        launch: what was started, with its tag.
+        exited_event: set as soon as the server process has ended, for whatever reason.
+    """
+
+    @classmethod
+    def start(cls, launch: Launch, clock: Clock | None = None) -> Supervised:
+        """Start a server under a watchdog of its own.
+
+        Whatever interrupts this call, nothing is left running: the watchdog ends with its control pipe.
+
+        Args:
+            launch: what to start; its `run_dir` is made where it is missing.
+            clock: stamps the start, for `Evidence.elapsed_s`.
+
+        Raises:
+            EnvironmentMissing: the program is not there or may not be executed.
+            EngineError: it could not be started for another reason.
+        """
+        if not sys.platform.startswith("linux"):
+            raise EngineError("supervising a server needs Linux (/proc, prctl, pidfd); use endpoint(...) elsewhere")
+        launch.run_dir.mkdir(parents=True, exist_ok=True)
+        tag = launch.tag or str(leftovers.new_tag(os.urandom(6).hex()))
+        server = cls(replace(launch, tag=tag), clock or SystemClock())
+        try:
+            server._begin()
+        except BaseException:
+            server._abandon()
+            raise
+        return server
+
+    def __init__(self, launch: Launch, clock: Clock) -> None:
+        self.launch = launch
+        self._clock = clock
+        self._started_ns = clock.now_ns()
+        self._report: StopReport | None = None
+        self._lock = threading.RLock()
+        self._on_gone: list[Callable[[], None]] = []
+        with (launch.run_dir / "watchdog.log").open("ab") as errors:
+            self._watchdog = subprocess.Popen(
+                [sys.executable, "-I", "-S", str(Path(__file__).with_name("watchdog.py"))],
+                env={**os.environ, WATCHDOG_TAG: launch.tag},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                start_new_session=True,
+            )
+        self._status = Status(self._watchdog)
+        self.exited_event = self._status.exited
+
+    def __enter__(self) -> Supervised:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def __repr__(self) -> str:
+        state = f"running with pid {self.pid}" if self.alive() else f"exited with {self.ending()}"
+        return f"<Supervised {Path(self.launch.argv[0]).name} {state}>"
+
+    @property
+    def pid(self) -> int:
+        """Process id of the server itself; see `identity` before acting on it."""
+        return self.identity.pid
+
+    @property
+    def identity(self) -> tree.Identity:
+        """Pid and starttime of the server process."""
+        identity = self._status.identity
+        if identity is None:
+            raise EngineError("the server process was never started", self.evidence())
+        return identity
+
+    def alive(self) -> bool:
+        """Whether the server process has not ended yet. Costs nothing: the watchdog tells."""
+        return not self.exited_event.is_set()
+
+    def ending(self) -> str | None:
+        """ "exit code 2", "signal 9 (SIGKILL)", …; None while it runs."""
+        return self._status.ending if self.exited_event.is_set() else None
+
+    def wait_exit(self, timeout_s: float | None = None) -> str | None:
+        """Wait until the server process has ended; its ending, or None after `timeout_s`."""
+        self.exited_event.wait(timeout_s)
+        return self.ending()
+
+    def pids(self) -> tuple[int, ...]:
+        """The living processes of this server, wherever they detached themselves to; not the watchdog."""
+        return tuple(s.identity.pid for s in tree.descendants(self._watchdog.pid) if s.alive) if self._watched() else ()
+
+    def evidence(self, n_lines: int = 200) -> Evidence:
+        """What a reader of a failure needs, with secrets masked."""
+        lines = tail_lines(self.launch.log_path, n_lines)
+        return Evidence(
+            command=self.launch.command,
+            ending=self.ending() or "running",
+            elapsed_s=(self._clock.now_ns() - self._started_ns) / 1e9,
+            log_tail=tuple(mask("\n".join(lines), self.launch.env).split("\n")) if lines else (),
+            log_path=str(self.launch.log_path),
+        )
+
+    def on_gone(self, callback: Callable[[], None]) -> None:
+        """Call this at the end of a `stop` that left nothing behind, e.g. to give a port back."""
+        self._on_gone.append(callback)
+
+    def stop(self, grace_s: float | None = None) -> StopReport:
+        """End the server and everything below it. May be called again, also from another thread.
+
+        Args:
+            grace_s: seconds between SIGTERM and SIGKILL; the launch's own by default.
+
+        Raises:
+            StopFailed: something survived SIGKILL; its message names the pids.
+        """
+        grace_s = self.launch.grace_s if grace_s is None else grace_s
+        self._status.send({"do": "stop", "grace_s": grace_s})
+        self._status.finished.wait(grace_s + STOP_MARGIN_S)
+        with self._lock:
+            if self._report is None:
+                self._report = self._status.report or self._stop_without_watchdog()
+                self._close()
+            report = self._report
+        living = [p for p in report.survivors if tree.is_alive(tree.Identity(p.pid, p.starttime))]
+        if living:
+            named = ", ".join(f"{process.name} (pid {process.pid})" for process in living)
+            raise StopFailed(f"still alive after SIGKILL: {named}", self.evidence())
+        while self._on_gone:
+            self._on_gone.pop()()
+        return report
+
+    def _begin(self) -> None:
+        unit = Unit(
+            tag=self.launch.tag,
+            run_dir=str(self.launch.run_dir),
+            parent=list(_pair(leftovers.new_tag("").parent)),
+            members=[self.launch.member()],
+            abandoned_grace_s=self.launch.abandoned_grace_s,
+        )
+        self._status.send(json.loads(unit.to_json()))
+        self._status.started.wait(HANDSHAKE_S)
+        if self._status.identity is not None:
+            return
+        reason = self._status.failure or "the watchdog did not start it"
+        kind = EnvironmentMissing if self._status.missing else EngineError
+        raise kind(f"cannot start {self.launch.argv[0]!r}: {reason}", self.evidence())
+
+    def _abandon(self) -> None:
+        self._status.hang_up()
+        self._status.finished.wait(self.launch.abandoned_grace_s + STOP_MARGIN_S)
+        self._close()
+
+    def _watched(self) -> bool:
+        return not self._status.finished.is_set()
+
+    def _stop_without_watchdog(self) -> StopReport:
+        """The watchdog was killed or hangs: what bears our tag is killed from here."""
+        began_ns = self._clock.now_ns()
+        self._watchdog.kill()
+        self._watchdog.wait()
+        self._status.finished.wait(STOP_MARGIN_S)
+        found = [leftover for leftover, tag in leftovers.tagged() if str(tag) == self.launch.tag]
+        swept = leftovers.kill(found, self._clock)
+        report = StopReport(
+            tag=self.launch.tag,
+            why="watchdog lost",
+            reaped=tuple(_reaped(leftover, "signal 9 (SIGKILL)") for leftover in swept.killed),
+            survivors=tuple(_reaped(leftover, "alive") for leftover in swept.survivors),
+            shm_removed=swept.shm_removed,
+            duration_s=(self._clock.now_ns() - began_ns) / 1e9,
+        )
+        write_report(self.launch.run_dir, report)
+        return report
+
+    def _close(self) -> None:
+        self._status.hang_up()
+        self._watchdog.wait()
+        self._status.join()
+        errors = self.launch.run_dir / "watchdog.log"
+        if errors.exists() and errors.stat().st_size == 0:
+            errors.unlink()
+
+
+def _pair(identity: tree.Identity) -> tuple[int, int]:
+    return identity.pid, identity.starttime
+
+
+def _reaped(leftover: leftovers.Leftover, ending: str) -> Reaped:
+    return Reaped(leftover.identity.pid, leftover.identity.starttime, leftover.name, ending, sigkill=True)

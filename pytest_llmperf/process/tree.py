@@ -1,0 +1,149 @@
+"""Processes as Linux shows them under /proc: who they are, whose children, and how to signal exactly them."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+PROC = Path("/proc")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Identity:
+    """One process for good: a pid comes back after its process has gone, the pair does not.
+
+    Args:
+        pid: process id.
+        starttime: field 22 of /proc/PID/stat, clock ticks since boot.
+    """
+
+    pid: int
+    starttime: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stat:
+    """The part of /proc/PID/stat that supervision needs; see proc(5)."""
+
+    identity: Identity
+    name: str
+    state: str
+    ppid: int
+
+    @property
+    def alive(self) -> bool:
+        """A zombie has ended; only its exit status is left to collect."""
+        return self.state not in "ZX"
+
+
+def read_stat(pid: int) -> Stat | None:
+    """What /proc says of `pid`; None where there is no such process."""
+    try:
+        text = (PROC / str(pid) / "stat").read_bytes().decode(errors="replace")
+    except OSError:
+        return None
+    before, _, after = text.rpartition(")")
+    fields = after.split()
+    if len(fields) < 20:
+        return None
+    return Stat(Identity(pid, int(fields[19])), before.partition("(")[2], fields[0], int(fields[1]))
+
+
+def identity_of(pid: int) -> Identity | None:
+    stat = read_stat(pid)
+    return None if stat is None else stat.identity
+
+
+def is_alive(identity: Identity) -> bool:
+    """Whether this very process still runs (a zombie does not)."""
+    stat = read_stat(identity.pid)
+    return stat is not None and stat.identity == identity and stat.alive
+
+
+def all_stats() -> Iterator[Stat]:
+    for entry in os.scandir(PROC):
+        if entry.name.isdigit():
+            stat = read_stat(int(entry.name))
+            if stat is not None:
+                yield stat
+
+
+def descendants(root_pid: int) -> list[Stat]:
+    """Everything below `root_pid`, zombies included, parents before children."""
+    children: dict[int, list[Stat]] = {}
+    for stat in all_stats():
+        children.setdefault(stat.ppid, []).append(stat)
+    found = list(children.pop(root_pid, ()))
+    for stat in found:
+        found += children.pop(stat.identity.pid, ())
+    return found
+
+
+def ancestors(pid: int) -> list[int]:
+    """The pids above `pid`, nearest first."""
+    found: list[int] = []
+    stat = read_stat(pid)
+    while stat is not None and stat.ppid > 0 and stat.ppid not in found:
+        found.append(stat.ppid)
+        stat = read_stat(stat.ppid)
+    return found
+
+
+def environment_value(pid: int, name: str) -> str | None:
+    """The value `name` had when the process was executed; None where unset, or where /proc does not let us read."""
+    try:
+        block = (PROC / str(pid) / "environ").read_bytes()
+    except OSError:
+        return None
+    prefix = os.fsencode(name) + b"="
+    for entry in block.split(b"\0"):
+        if entry.startswith(prefix):
+            return os.fsdecode(entry[len(prefix):])
+    return None
+
+
+def send(identity: Identity, signum: int, *, tag: tuple[str, str] | None = None) -> bool:
+    """Signal this very process, or nobody.
+
+    The pidfd pins the process before its identity is read, so that a pid that was handed on in between
+    cannot be hit.
+
+    Args:
+        identity: whom to signal.
+        signum: signal number.
+        tag: (variable, value) that its environment must hold as well.
+
+    Returns:
+        Whether the signal was sent.
+    """
+    try:
+        handle = os.pidfd_open(identity.pid)
+    except OSError:
+        return False
+    try:
+        if identity_of(identity.pid) != identity:
+            return False
+        if tag is not None and environment_value(identity.pid, tag[0]) != tag[1]:
+            return False
+        signal.pidfd_send_signal(handle, signum)
+    except OSError:
+        return False
+    finally:
+        os.close(handle)
+    return True
+
+
+def describe_status(status: int) -> str:
+    """A wait status in words: "exit code 2", "signal 9 (SIGKILL)"."""
+    code = os.waitstatus_to_exitcode(status)
+    return f"exit code {code}" if code >= 0 else describe_signal(-code)
+
+
+def describe_signal(signum: int) -> str:
+    try:
+        return f"signal {signum} ({signal.Signals(signum).name})"
+    except ValueError:
+        return f"signal {signum}"

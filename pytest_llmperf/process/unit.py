@@ -1,0 +1,57 @@
+"""What the watchdog is told on its control pipe, as one line of JSON."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+
+TAG = "LLMPERF_TAG"
+WATCHDOG_TAG = "LLMPERF_WATCHDOG"
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One process of a unit.
+
+    Args:
+        name: what events call it.
+        argv: command line.
+        env: its complete environment.
+        cwd: working directory.
+        log_path: where its stdout and stderr go.
+        log_cap_bytes: size limit of that file.
+    """
+
+    name: str
+    argv: list[str]
+    env: dict[str, str]
+    cwd: str
+    log_path: str
+    log_cap_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """Processes that live and end together.
+
+    Args:
+        tag: marks every process of the unit, in its environment.
+        run_dir: where `reaped.json` goes.
+        parent: pid and starttime of the process for which the unit runs.
+        members: started in this order, stopped together.
+        abandoned_grace_s: seconds between SIGTERM and SIGKILL when the parent has gone.
+    """
+
+    tag: str
+    run_dir: str
+    parent: list[int]
+    members: list[Member]
+    abandoned_grace_s: float
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @staticmethod
+    def from_json(text: str) -> Unit:
+        raw = json.loads(text)
+        return Unit(**{**raw, "members": [Member(**member) for member in raw["members"]]})

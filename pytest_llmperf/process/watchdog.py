@@ -1,0 +1,210 @@
+"""The process that outlives its parent by a few seconds, to leave nothing of a server behind.
+
+Run by path, isolated from site-packages (`python -I -S watchdog.py`), in a session of its own. Standard input is
+the control pipe: first a `Unit` as one line of JSON, then `{"do": "stop", "grace_s": 10}`. Its end, however the
+parent came to it, means stop. Standard output takes one JSON line per event:
+
+    {"event": "started", "name": …, "pid": …, "starttime": …}
+    {"event": "failed", "name": …, "error": …, "missing": …}     a member could not be started
+    {"event": "exited", "name": …, "pid": …, "status": …}        status as of waitpid
+    {"event": "gone"}                                            no descendant is left
+    {"event": "stopped", "report": …}                            the last line
+
+PR_SET_PDEATHSIG alone would not do: it does not reach grandchildren. It serves here for the direct children,
+should the watchdog itself be killed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from pathlib import Path
+
+if not __package__:  # started by path: make the siblings importable (PEP 366)
+    sys.path.append(str(Path(__file__).resolve().parents[1]))
+    __package__ = "process"
+
+from . import kernel, shm, tree
+from .drain import Drain
+from .reaped import StopReport, write_report
+from .reaper import Reaper
+from .unit import Member, Unit
+
+CONTROL, STATUS = 0, 1
+STEP_S = 0.02
+
+
+class Watchdog:
+    """Starts the members of a unit, reports their ends, and ends them all when told or left alone."""
+
+    def __init__(self, unit: Unit) -> None:
+        self._unit = unit
+        self._selector = selectors.DefaultSelector()
+        self._reaper = Reaper(self._exited)
+        self._names: dict[int, str] = {}
+        self._drains: list[Drain] = []
+        self._shm_before = shm.segments()
+        self._shm_used: set[str] = set()
+        self._why = "stop"
+        self._control = b""
+        self._any_child = True
+
+    def run(self) -> None:
+        try:
+            self._serve()
+        except Exception:  # a fault of ours must not cost the clean-up
+            traceback.print_exc()
+            self._reaper.begin(0.0)
+            while not self._reaper.step():
+                time.sleep(STEP_S)
+        self._finish()
+
+    def _serve(self) -> None:
+        self._listen()
+        for member in self._unit.members:
+            if not self._start(member):
+                self._reaper.begin(0.0)
+                break
+        while not self._reaper.step():
+            for key, _ in self._selector.select(STEP_S if self._reaper.stopping else None):
+                key.data()
+
+    def _listen(self) -> None:
+        self._selector.register(CONTROL, selectors.EVENT_READ, self._on_control)
+        woken, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # a handler, so that the wake-up byte is written
+        signal.set_wakeup_fd(wake)
+        self._selector.register(woken, selectors.EVENT_READ, lambda: self._on_child(woken))
+        self._watch_parent()
+
+    def _watch_parent(self) -> None:
+        """A fork of the parent may hold the control pipe open after the parent's end; the pidfd tells all the same."""
+        pid, starttime = self._unit.parent
+        try:
+            handle = os.pidfd_open(pid)
+        except OSError:
+            handle = None
+        if handle is None or tree.identity_of(pid) != tree.Identity(pid, starttime):
+            self._abandoned()
+        else:
+            self._selector.register(handle, selectors.EVENT_READ, lambda: self._parent_ended(handle))
+
+    def _start(self, member: Member) -> bool:
+        if self._reaper.stopping:
+            return False
+        try:
+            drain = Drain(Path(member.log_path), member.log_cap_bytes, member.env)
+            with drain.write_end as output:
+                child = subprocess.Popen(
+                    member.argv, env=member.env, cwd=member.cwd, stdin=subprocess.DEVNULL, stdout=output,
+                    stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=kernel.InChild(os.getpid()),  # noqa: PLW1509
+                )
+        except (OSError, ValueError, subprocess.SubprocessError) as error:
+            missing = isinstance(error, FileNotFoundError | PermissionError)
+            _report(event="failed", name=member.name, error=str(error), missing=missing)
+            return False
+        child.returncode = 0  # the reaper collects it; Popen shall not try
+        self._drains.append(drain)
+        self._names[child.pid] = member.name
+        self._selector.register(drain.read_end, selectors.EVENT_READ, lambda: self._on_output(drain))
+        self._reaper.watch(child.pid)
+        identity = tree.identity_of(child.pid)
+        _report(event="started", name=member.name, pid=child.pid, starttime=identity.starttime if identity else 0)
+        return True
+
+    def _on_output(self, drain: Drain) -> None:
+        if not drain.read():
+            self._selector.unregister(drain.read_end)
+            drain.ended = True
+
+    def _on_child(self, woken: int) -> None:
+        os.read(woken, 4096)
+        had, self._any_child = self._any_child, self._reaper.collect()
+        if had and not self._any_child:
+            _report(event="gone")
+
+    def _exited(self, pid: int, status: int) -> None:
+        name = self._names.pop(pid, None)
+        if name is not None:
+            for drain in self._drains:
+                drain.read_all()  # its last words are in the log before its end is known
+            _report(event="exited", name=name, pid=pid, status=status)
+            self._note_shm()
+
+    def _on_control(self) -> None:
+        data = os.read(CONTROL, 65536)
+        if not data:
+            self._selector.unregister(CONTROL)
+            self._abandoned()
+        *lines, self._control = (self._control + data).split(b"\n")
+        for line in lines:
+            self._begin(float(json.loads(line)["grace_s"]))
+
+    def _parent_ended(self, handle: int) -> None:
+        self._selector.unregister(handle)  # it stays readable
+        self._abandoned()
+
+    def _abandoned(self) -> None:
+        if not self._reaper.stopping:
+            self._why = "parent gone"
+        self._begin(self._unit.abandoned_grace_s)
+
+    def _begin(self, grace_s: float) -> None:
+        if not self._reaper.stopping:
+            self._note_shm()
+        self._reaper.begin(grace_s)
+
+    def _note_shm(self) -> None:
+        self._shm_used |= shm.used_by(stat.identity.pid for stat in tree.descendants(os.getpid()))
+
+    def _finish(self) -> None:
+        for drain in self._drains:
+            drain.close()
+        duration_ns = time.monotonic_ns() - self._reaper.started_ns
+        report = StopReport(
+            tag=self._unit.tag,
+            why=self._why,
+            reaped=tuple(self._reaper.reaped()),
+            survivors=tuple(self._reaper.survivors()),
+            shm_removed=tuple(shm.remove_leaked(self._shm_before, self._shm_used)),
+            duration_s=duration_ns / 1e9,
+        )
+        write_report(Path(self._unit.run_dir), report)
+        _report(event="stopped", report=json.loads(report.to_json()))
+
+
+def _report(**event: object) -> None:
+    try:
+        os.write(STATUS, json.dumps(event).encode() + b"\n")
+    except OSError:
+        return  # nobody listens any more; the work goes on
+
+
+def _read_line() -> str | None:
+    data = b""
+    while not data.endswith(b"\n"):
+        chunk = os.read(CONTROL, 65536)
+        if not chunk:
+            return None
+        data += chunk
+    return data.decode()
+
+
+def main() -> None:
+    for signum in kernel.IGNORED:
+        signal.signal(signum, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    kernel.adopt_orphans()
+    text = _read_line()
+    if text is not None:
+        Watchdog(Unit.from_json(text)).run()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Measure, judge, summarise. Knows engines, load and verdicts, and nothing of pytest."""

@@ -1,0 +1,108 @@
+"""From measurements to verdicts: validity first, then the statistics of `slo`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from pytest_llmperf.config.settings import Settings
+from pytest_llmperf.errors import SloError
+from pytest_llmperf.metrics.registry import find
+from pytest_llmperf.metrics.units import Direction
+from pytest_llmperf.model.verdict import CheckResult, Verdict
+from pytest_llmperf.session.measurement import Measurement
+from pytest_llmperf.session.validity import problems
+from pytest_llmperf.slo.judge import judge_claim as judge_ratio
+from pytest_llmperf.slo.judge import judge_mechanism, judge_slo
+from pytest_llmperf.slo.model import Claim, Comparison, Mechanism
+from pytest_llmperf.slo.parse import parse_claim, parse_slo
+
+# What a claim may not make worse unless `allow` says so, and by how much (verdicts.md: 5 %).
+PRIMARIES = ("ttft_p50", "tpot_mean")
+TOLERATED = 1.05
+
+ClaimJudge = Callable[[Measurement, Measurement], list[CheckResult]]
+
+
+def judge_slos(measurement: Measurement, texts: Sequence[str], settings: Settings) -> list[CheckResult]:
+    """Judge SLO texts on a measurement; one ERROR instead where its runs are no evidence.
+
+    Raises:
+        SloError: a text cannot be read.
+    """
+    slos = [parse_slo(text) for text in texts]
+    invalid = _invalid([("", measurement)], {slo.metric for slo in slos}, settings)
+    if invalid:
+        return invalid
+    starts = [str(run.start_id) for run in measurement.runs]
+    return [judge_slo(slo, measurement.metrics, starts) for slo in slos]
+
+
+def judge_claim(text: str, mechanisms: Sequence[str], allow: Mapping[str, float], settings: Settings) -> ClaimJudge:
+    """Read a claim now, so that a typo costs no server start; judge it when both sides are measured.
+
+    Raises:
+        SloError: a text cannot be read.
+    """
+    claim = parse_claim(text)
+    if not isinstance(claim, Claim):
+        raise SloError(f"{text!r} is about one side. A claim is a ratio, e.g. \"ttft_p50(b) / ttft_p50(a) >= 3\"; "
+                       "what one side must show goes into mechanism=.")
+    causes = [_mechanism(cause) for cause in mechanisms]
+    prices = [_price(name, factor) for name, factor in allow.items()]
+    accepted = {claim.metric, *(price.metric for price in prices)}
+    guards = [_price(name, TOLERATED) for name in PRIMARIES if name not in accepted]
+
+    def judge(a: Measurement, b: Measurement) -> list[CheckResult]:
+        named = accepted | {cause.metric for cause in causes}
+        invalid = _invalid([("A, ", a), ("B, ", b)], named, settings)
+        if invalid:
+            return invalid
+        return [
+            *(judge_mechanism(cause, a.metrics if cause.side == "a" else b.metrics) for cause in causes),
+            judge_ratio(claim, a.metrics, b.metrics),
+            *(judge_ratio(price, a.metrics, b.metrics) for price in prices),
+            *(_guarded(judge_ratio(guard, a.metrics, b.metrics)) for guard in guards),
+        ]
+
+    return judge
+
+
+def _mechanism(text: str) -> Mechanism:
+    parsed = parse_claim(text)
+    if not isinstance(parsed, Mechanism):
+        raise SloError(f"{text!r} is a ratio. A mechanism is what one side must show, e.g. \"prefix_cache_hit_rate(a) >= 60%\".")
+    return parsed
+
+
+def _price(name: str, factor: float) -> Claim:
+    """A may be worse than B in this metric by at most `factor`."""
+    metric = find(name)
+    if factor < 1:
+        raise SloError(f"allow={{{name!r}: {factor}}}: a price is how many times worse A may be, at least 1.")
+    worse_when_larger = metric.direction is not Direction.HIGHER
+    text = f"{name}(a) / {name}(b) <= {factor:g}" if worse_when_larger else f"{name}(b) / {name}(a) <= {factor:g}"
+    return Claim(metric.name, "a" if worse_when_larger else "b", Comparison.AT_MOST, factor, text)
+
+
+def _guarded(result: CheckResult) -> CheckResult:
+    """A screen of one start cannot prove the absence of a 5 % loss: it fails what it sees, and does not claim the rest."""
+    if result.verdict is not Verdict.INCONCLUSIVE:
+        return result
+    return CheckResult(
+        subject=result.subject,
+        verdict=Verdict.PASS,
+        metric=result.metric,
+        limit=result.limit,
+        measured=result.measured,
+        interval=result.interval,
+        n=f"{result.n}; no loss seen, none excluded",
+    )
+
+
+def _invalid(
+    sides: Sequence[tuple[str, Measurement]], named: set[str], settings: Settings
+) -> list[CheckResult]:
+    reasons = [side + reason for side, measurement in sides for reason in problems(measurement, named, settings)]
+    if not reasons:
+        return []
+    return [CheckResult("valid runs", Verdict.ERROR, metric="validity", reason="the runs are no evidence: " + " ".join(reasons))]

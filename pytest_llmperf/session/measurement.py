@@ -1,0 +1,103 @@
+"""Runs of one workload on one engine: what `perf.measure` returns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+from pytest_llmperf.metrics import RunMetrics, measure
+from pytest_llmperf.model.record import RequestRecord
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One replay of a workload against one server start.
+
+    Args:
+        seed: added to the workload's own seed.
+        start_id: which server start of the session.
+        records: one per request, by index.
+        counters: what the server's counters grew by, and peaks of its gauges; empty where it shows none.
+        cache_reset: whether the prefix cache was emptied before the run.
+        restarted: whether the server's counters went backwards.
+        loop_lag_p99_ms: how late the load process ran its heartbeat.
+        clock_gap_ms: the longest time that it did not run at all.
+        started_at: UTC, ISO 8601; a label, never used for durations.
+    """
+
+    seed: int
+    start_id: int
+    records: tuple[RequestRecord, ...]
+    counters: Mapping[str, float | None] = field(default_factory=dict, repr=False)
+    cache_reset: bool = False
+    restarted: bool = False
+    loop_lag_p99_ms: float | None = None
+    clock_gap_ms: float = 0.0
+    started_at: str = ""
+
+    @property
+    def metrics(self) -> RunMetrics:
+        """All metrics of this run."""
+        return measure(self.records, self.counters)
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """Runs of one workload on one engine.
+
+    Args:
+        engine: the spec, as text.
+        workload: the workload, as text.
+        conditions: what must be equal for a comparison to mean something.
+        runs: in the order in which they were made.
+        metrics: of each run, in the same order.
+        expected_hit_rate: upper bound of the prefix-cache hit rate of this workload on this engine.
+        may_preempt: whether the test allows preemptions.
+    """
+
+    engine: str
+    workload: str
+    conditions: Mapping[str, str] = field(repr=False)
+    runs: tuple[Run, ...] = field(repr=False)
+    metrics: tuple[RunMetrics, ...] = field(repr=False)
+    expected_hit_rate: float | None = None
+    may_preempt: bool = False
+
+    @property
+    def records(self) -> tuple[RequestRecord, ...]:
+        """The request records of all runs."""
+        return tuple(record for run in self.runs for record in run.records)
+
+    def values(self, name: str) -> tuple[float | None, ...]:
+        """A metric's value in each run.
+
+        Raises:
+            SloError: no such metric.
+        """
+        return tuple(metrics.value(name) for metrics in self.metrics)
+
+    def value(self, name: str) -> float | None:
+        """Mean of a metric over the runs; None where a run does not have it.
+
+        Raises:
+            SloError: no such metric.
+        """
+        known = [value for value in self.values(name) if value is not None]
+        return fmean(known) if known and len(known) == len(self.runs) else None
+
+    def to_pandas(self) -> pd.DataFrame:
+        """One row per request: run, seed, start_id, then the fields of RequestRecord, with latencies in ms."""
+        from pytest_llmperf.report.frame import request_frame
+
+        return request_frame(self)
+
+    def to_vllm_json(self) -> dict[str, object]:
+        """The runs pooled, under the keys of `vllm bench serve --save-result`."""
+        from pytest_llmperf.report.vllm_json import vllm_json
+
+        return vllm_json(self)

@@ -1,0 +1,247 @@
+"""The object behind the `perf` fixture, and the session that its servers live in."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from pytest_llmperf.clock import Clock, SystemClock
+from pytest_llmperf.config.settings import Settings
+from pytest_llmperf.engines.launch import Launcher
+from pytest_llmperf.engines.pool import EnginePool
+from pytest_llmperf.engines.server import Server
+from pytest_llmperf.errors import SpecError, UsageError
+from pytest_llmperf.load.process import ProcessTransport
+from pytest_llmperf.load.transport import Progress, Transport
+from pytest_llmperf.metrics import measure as metrics_of
+from pytest_llmperf.model.engine import EngineSpec
+from pytest_llmperf.model.verdict import CheckResult, Verdict
+from pytest_llmperf.session.conditions import conditions, digest
+from pytest_llmperf.session.judge import judge_claim, judge_slos
+from pytest_llmperf.session.measurement import Measurement, Run
+from pytest_llmperf.session.replay import Replayer
+from pytest_llmperf.session.warm_up import warm_up
+from pytest_llmperf.telemetry.hardware import Hardware
+from pytest_llmperf.workload import Workload
+
+DEFAULT_RUNS = 3
+TELL_EVERY_NS = 10_000_000_000
+LOCK_NAME = "machine.lock"
+
+
+class PerfSession:
+    """What all tests of one process share: settings, hardware, the pool of servers, the run folder."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        root: Path,
+        hardware: Hardware,
+        tell: Callable[[str], None],
+        worker: str = "",
+        *,
+        clock: Clock | None = None,
+        transport: Transport | None = None,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        rng: random.Random | None = None,
+    ) -> None:
+        self.settings = settings
+        self.hardware = hardware
+        self.tell = tell
+        self.clock = clock or SystemClock()
+        self.transport = transport or ProcessTransport()
+        self.now = now
+        stamp = f"{now():%Y%m%dT%H%M%SZ}"
+        self.rng = rng or random.Random()  # noqa: S311 - ports and names, nothing that is measured
+        self.run_dir = root / settings.runs_dir / f"{stamp}-{self.rng.getrandbits(24):06x}{worker}"
+        launcher = Launcher(settings, root, self.run_dir, hardware.kind or "cpu", self.clock, self.rng, tell)
+        self.pool = EnginePool(launcher, lock_path(root))
+
+    def perf(self, test: str, kind: str) -> Perf:
+        """The object for one test."""
+        return Perf(self, test, kind)
+
+    def close(self) -> None:
+        """Stop whatever runs."""
+        self.pool.close()
+
+
+class Perf:
+    """Measure engines, check the results and claim one against another.
+
+    Nothing here raises for a bad result: results are collected, and the worst verdict becomes the test's outcome.
+    """
+
+    def __init__(self, session: PerfSession, test: str, kind: str) -> None:
+        self.session = session
+        self.test = test
+        self.kind = kind
+        self.results: list[CheckResult] = []
+        self.measurements: list[Measurement] = []
+
+    def __repr__(self) -> str:
+        return f"<Perf {self.test} on {self.kind}: {len(self.measurements)} measurements, {len(self.results)} results>"
+
+    def measure(
+        self,
+        engine: Server | EngineSpec,
+        workload: Workload,
+        *,
+        runs: int = DEFAULT_RUNS,
+        fresh: bool = False,
+        may_preempt: bool = False,
+        gauges: bool = False,
+    ) -> Measurement:
+        """Replay a workload, once per seed, on one server start.
+
+        Args:
+            engine: a running server (the `engine` fixture) or a spec to start.
+            workload: what to send; run i adds i to its seed, so that no prompt repeats.
+            runs: how many; the run is the unit of replication.
+            fresh: start the server anew, for a spec.
+            may_preempt: whether preemptions are part of what is measured; otherwise they make the run an ERROR.
+            gauges: sample gauges for kv_usage_peak, running_peak and waiting_peak. Off by default: rendering the
+                page costs the server some ms, which p99 ITL shows.
+
+        Raises:
+            InfrastructureError: the server or the load generator failed; nothing that was recorded is judged.
+        """
+        if not isinstance(workload, Workload):
+            raise SpecError(f"perf.measure(engine, {workload!r}): a workload is made by random_tokens(…), "
+                            "shared_prefix(…), mixed(…), multi_turn(…) or sharegpt(…).")
+        if runs < 1:
+            raise SpecError(f"perf.measure(…, runs={runs}): at least one run.")
+        server = self._server(engine, fresh=fresh)
+        if str(workload) not in server.warmed_for:
+            self.session.tell(f"{self.test}: warming up {server.spec}")
+            warm_up(server, workload, self._replayer("warm-up"))
+            server.warmed_for.add(str(workload))
+        made = tuple(
+            self._replayer(f"run {seed + 1} of {runs}", gauges=gauges).run(server, workload, seed) for seed in range(runs)
+        )
+        return self._keep(server, workload, made, may_preempt)
+
+    def check(self, measurement: Measurement, *slos: str) -> list[CheckResult]:
+        """Judge SLOs such as "ttft_p99 <= 500ms", "error_rate == 0", "goodput(ttft <= 500ms) >= 4/s".
+
+        Raises:
+            SloError: a text cannot be read.
+        """
+        if not slos:
+            raise UsageError('perf.check(run): name at least one SLO, e.g. perf.check(run, "ttft_p99 <= 500ms").')
+        results = judge_slos(measurement, slos, self.session.settings)
+        self.results += results
+        return results
+
+    def claim(
+        self,
+        a: EngineSpec,
+        b: EngineSpec,
+        workload: Workload,
+        text: str,
+        *,
+        mechanism: str | Sequence[str] = (),
+        allow: Mapping[str, float] | None = None,
+        runs: int = DEFAULT_RUNS,
+        may_preempt: bool = False,
+    ) -> list[CheckResult]:
+        """Judge a claim about A against B, e.g. "ttft_p50(b) / ttft_p50(a) >= 3", on the identical seeded workload.
+
+        A screen: one start of each side, `runs` seeds, the start-to-start deviation from a stated prior.
+
+        Args:
+            a: the candidate.
+            b: the reference.
+            text: a ratio of one metric on both sides against a number.
+            mechanism: what must be true for the number to have the claimed cause: "prefix_cache_hit_rate(a) >= 0.6".
+            allow: the price that the claim accepts: {"ttft_p50": 2.0} lets A be twice as bad there; other primary
+                metrics may not get worse.
+
+        Raises:
+            SloError: a text cannot be read.
+        """
+        mechanisms = (mechanism,) if isinstance(mechanism, str) else tuple(mechanism)
+        judge = judge_claim(text, mechanisms, allow or {}, self.session.settings)
+        # Whichever side already runs goes first: a start is dear.
+        b_first = self.session.pool.live_spec == b
+        measured = {
+            spec: self.measure(spec, workload, runs=runs, may_preempt=may_preempt) for spec in ((b, a) if b_first else (a, b))
+        }
+        results = judge(measured[a], measured[b])
+        self.results += results
+        return results
+
+    def properties(self) -> list[tuple[str, str]]:
+        """What JUnit keeps of this test: per measurement its metrics, digest of conditions, and every verdict."""
+        found: list[tuple[str, str]] = []
+        for number, measurement in enumerate(self.measurements, start=1):
+            prefix = f"llmperf.{number}"
+            found += [(f"{prefix}.engine", measurement.engine), (f"{prefix}.workload", measurement.workload)]
+            found += [(f"{prefix}.fingerprint", digest(measurement.conditions))]
+            found += [(f"{prefix}.weights", measurement.conditions.get("weights", "unknown"))]
+            for run, metrics in zip(measurement.runs, measurement.metrics, strict=True):
+                values = {name: value for name, value in metrics.all().items() if value is not None}
+                found.append((f"{prefix}.run{run.seed}", json.dumps({k: round(v, 6) for k, v in values.items()})))
+        for number, result in enumerate(self.results, start=1):
+            found.append((f"llmperf.check{number}", f"{result.verdict.value}: {result.subject}: {result.measured} {result.interval}".rstrip()))
+        return found
+
+    def close(self) -> None:
+        """Write what was measured to the run folder."""
+        if self.measurements:
+            from pytest_llmperf.report.run_folder import write_test
+
+            write_test(self.session.run_dir, self.test, self.measurements, self.results)
+
+    def _server(self, engine: Server | EngineSpec, *, fresh: bool) -> Server:
+        if isinstance(engine, EngineSpec):
+            return self.session.pool.acquire(engine, self.kind, fresh=fresh)
+        if not isinstance(engine, Server):
+            raise SpecError(f"perf.measure({engine!r}, …): an engine is the `engine` fixture or a spec such as vllm(MODEL).")
+        engine.check_alive()
+        return engine
+
+    def _replayer(self, what: str, *, gauges: bool = False) -> Replayer:
+        last_ns = 0
+
+        def tell(progress: Progress) -> None:
+            nonlocal last_ns
+            if progress.elapsed_ns - last_ns >= TELL_EVERY_NS:
+                last_ns = progress.elapsed_ns
+                self.session.tell(f"{self.test}: {what}, {progress.done} of {progress.sent} answered, "
+                                  f"{progress.failed} failed, {progress.elapsed_ns / 1e9:.0f} s")
+
+        interval_s = self.session.settings.gauge_interval_s if gauges else None
+        return Replayer(self.session.transport, self.session.now, interval_s, tell)
+
+    def _keep(self, server: Server, workload: Workload, runs: tuple[Run, ...], may_preempt: bool) -> Measurement:
+        facts = server.facts()
+        block = facts.get("block_size", "")
+        measurement = Measurement(
+            engine=str(server.spec),
+            workload=str(workload),
+            conditions=conditions(server, facts, workload, self.session.hardware, self.kind),
+            runs=runs,
+            metrics=tuple(metrics_of(run.records, run.counters) for run in runs),
+            expected_hit_rate=workload.expected_hit_rate(int(block)) if block.isdigit() else None,
+            may_preempt=may_preempt,
+        )
+        self.measurements.append(measurement)
+        return measurement
+
+
+def lock_path(root: Path) -> Path:
+    """The lock of this machine's accelerators, one per user, whatever the project."""
+    import os
+    import tempfile
+
+    del root
+    folder = Path(tempfile.gettempdir()) / f"llmperf-{os.getuid() if hasattr(os, 'getuid') else 'user'}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return folder / LOCK_NAME
+
+
+__all__ = ["Perf", "PerfSession", "Verdict"]

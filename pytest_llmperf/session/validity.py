@@ -1,0 +1,99 @@
+"""Is a run evidence at all? Asked before any statistics; what a check names is judged there instead."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator
+
+from pytest_llmperf.config.settings import Settings
+from pytest_llmperf.metrics import RunMetrics
+from pytest_llmperf.session.measurement import Measurement, Run
+
+HIT_RATE_SLACK = 0.02
+GAP_METRICS = ("itl", "largest_stall")
+
+
+def problems(measurement: Measurement, named: Collection[str], settings: Settings) -> list[str]:
+    """Why this measurement is no evidence; empty where it is.
+
+    Args:
+        named: metrics that the test names as SLO, claim or mechanism: a deviation there is a FAIL, not an ERROR.
+    """
+    found = []
+    for number, (run, metrics) in enumerate(zip(measurement.runs, measurement.metrics, strict=True), start=1):
+        for problem in _run_problems(measurement, run, metrics, named, settings):
+            found.append(f"run {number} (seed {run.seed}): {problem}")
+    return found
+
+
+def _run_problems(
+    measurement: Measurement, run: Run, metrics: RunMetrics, named: Collection[str], settings: Settings
+) -> Iterator[str]:
+    yield from _errors(run, named)
+    yield from _load_generator(run, metrics, named, settings)
+    yield from _server(measurement, run, metrics, named)
+
+
+def _errors(run: Run, named: Collection[str]) -> Iterator[str]:
+    failed = [record for record in run.records if not record.ok]
+    if failed and not {"error_rate", "goodput", "slo_attainment"} & set(named):
+        kinds = Counter(record.outcome.value for record in failed).most_common()
+        summary = ", ".join(f"{count} × {kind}" for kind, count in kinds)
+        yield (
+            f"{len(failed)} of {len(run.records)} requests failed ({summary}; first: {failed[0].detail}). "
+            'Name "error_rate == 0" in the check to have it judged as an SLO.'
+        )
+
+
+def _load_generator(run: Run, metrics: RunMetrics, named: Collection[str], settings: Settings) -> Iterator[str]:
+    delay_ms = metrics.value("send_delay_p99")
+    if delay_ms is not None and delay_ms > settings.send_delay_p99_limit_ms:
+        yield (
+            f"load generator saturated: requests were sent {delay_ms:.1f} ms late (p99, limit "
+            f"{settings.send_delay_p99_limit_ms:g} ms). Give it a free core, lower the rate, or raise "
+            "send_delay_p99_limit_ms."
+        )
+    coalesced = metrics.value("coalesced_share")
+    asks_for_gaps = any(name.startswith(GAP_METRICS) for name in named)
+    if asks_for_gaps and coalesced is not None and coalesced > settings.coalesced_limit:
+        yield (
+            f"{coalesced:.0%} of the chunks arrived together with the one before (limit {settings.coalesced_limit:.0%}): "
+            "gaps between them say nothing about the server. Something starves the client of CPU."
+        )
+    if run.clock_gap_ms > settings.clock_gap_limit_ms:
+        yield (
+            f"the load process did not run for {run.clock_gap_ms:.0f} ms (limit {settings.clock_gap_limit_ms:g} ms): "
+            "the machine was suspended or starved."
+        )
+
+
+def _server(measurement: Measurement, run: Run, metrics: RunMetrics, named: Collection[str]) -> Iterator[str]:
+    if run.restarted:
+        yield "the server's counters went backwards: it restarted itself during the run."
+    hit_rate = metrics.value("prefix_cache_hit_rate")
+    most = measurement.expected_hit_rate
+    if hit_rate is not None and most is not None and "prefix_cache_hit_rate" not in named and hit_rate > most + HIT_RATE_SLACK:
+        yield (
+            f"prefix-cache hit rate {hit_rate:.1%}, where this workload can have {most:.1%} at most: "
+            "prompts of an earlier run were still cached."
+        )
+    preemptions = metrics.value("preemptions")
+    if preemptions and "preemptions" not in named and not measurement.may_preempt:
+        yield (
+            f"{preemptions:g} preemptions: the KV cache was too small for this load. Name \"preemptions\" in the check, "
+            "or allow them with perf.measure(…, may_preempt=True)."
+        )
+    yield from _usage(run)
+
+
+def _usage(run: Run) -> Iterator[str]:
+    """What the answers claim against what the server counted."""
+    counted = run.counters.get("generation_tokens")
+    finished = run.counters.get("requests_finished")
+    if counted is None or not all(record.ok for record in run.records):
+        return
+    claimed = sum(record.output_tokens or 0 for record in run.records)
+    if finished is not None and finished != len(run.records):
+        yield f"the server finished {finished:g} requests and {len(run.records)} were ours: somebody else uses it."
+    elif claimed != counted:
+        yield f"answers claim {claimed} generated tokens, the server counted {counted:g}."

@@ -1,0 +1,65 @@
+"""Until the server is steady: a server that answers its health route is not warm yet."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from statistics import median
+
+from pytest_llmperf.engines.server import Server
+from pytest_llmperf.errors import EngineError
+from pytest_llmperf.model.request import Request
+from pytest_llmperf.session.replay import Replayer
+from pytest_llmperf.wire.completions import to_record
+from pytest_llmperf.workload import Workload
+
+# The rule is fixed beforehand and part of the fingerprint. Its seed lies apart from any that is measured.
+RULE = "batches of 6 requests, 2 at a time, ≤ 32 tokens, until medians of e2el of two batches agree within 25 %, at most 6"
+SEED = 1_000_000
+BATCH = 6
+CONCURRENCY = 2
+OUTPUT_TOKENS = 32
+AGREE = 1.25
+MOST_BATCHES = 6
+
+
+def warm_up(server: Server, workload: Workload, replayer: Replayer) -> None:
+    """Send the workload's own shapes, unmeasured, until two batches in a row take the same time.
+
+    Raises:
+        EngineError: a warm-up request fails, or the server does not become steady.
+    """
+    medians_ms: list[float] = []
+    for batch in range(MOST_BATCHES):
+        requests = _batch(workload, SEED + batch)
+        replay = replayer.replay(server, requests, CONCURRENCY)
+        records = [to_record(request, exchange) for request, exchange in zip(requests, replay.exchanges, strict=True)]
+        failed = next((record for record in records if not record.ok), None)
+        if failed is not None:
+            raise EngineError(
+                f"A warm-up request failed: {failed.outcome.value}: {failed.detail}. Nothing was measured.",
+                server.process.evidence() if server.process else None,
+            )
+        medians_ms.append(median((record.arrivals_ns[-1] - record.intended_ns) / 1e6 for record in records))
+        if len(medians_ms) > 1 and max(medians_ms[-2:]) <= AGREE * min(medians_ms[-2:]):
+            return
+    raise EngineError(
+        "The server did not become steady: medians of successive warm-up batches were "
+        f"{', '.join(f'{value:.1f}' for value in medians_ms)} ms. Something else uses this machine, or it still compiles.",
+        server.process.evidence() if server.process else None,
+    )
+
+
+def _batch(workload: Workload, seed: int) -> tuple[Request, ...]:
+    """The longest prompts of the workload, without its pauses: they compile what it will need."""
+    longest = sorted(workload.requests(seed), key=lambda request: -len(request.prompt))[:BATCH]
+    return tuple(
+        replace(
+            request,
+            index=index,
+            output_tokens=min(request.output_tokens, OUTPUT_TOKENS),
+            at_ns=None,
+            after=None,
+            think_ns=0,
+        )
+        for index, request in enumerate(longest)
+    )

@@ -1,0 +1,106 @@
+"""Demands on averages: means, medians, throughputs, rates of the server. Intervals over runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pytest_llmperf.metrics.registry import find
+from pytest_llmperf.metrics.run import RunMetrics
+from pytest_llmperf.metrics.summary import statistic
+from pytest_llmperf.metrics.units import Unit
+from pytest_llmperf.metrics.windows import window_rates
+from pytest_llmperf.model.verdict import CheckResult, Verdict
+from pytest_llmperf.slo.answer import answer
+from pytest_llmperf.slo.model import Comparison, Slo
+from pytest_llmperf.slo.sample import Sample, latency_limits, unavailable
+from pytest_llmperf.stats.binomial import share_interval
+from pytest_llmperf.stats.design import BATCHES_PER_RUN, batches
+from pytest_llmperf.stats.interval import Interval
+from pytest_llmperf.stats.mean import mean, t_interval, wider
+
+#: Requests that a batch needs for its mean to say anything.
+_REQUESTS_PER_BATCH = 2
+
+
+def judge_average(slo: Slo, sample: Sample, confidence: float) -> CheckResult:
+    """PASS where the interval lies on the right side of the limit, FAIL on the wrong one."""
+    values = [value for value in sample.values(slo) if value is not None]
+    if len(values) < len(sample.runs):
+        missing = len(sample.runs) - len(values)
+        return answer(slo, Verdict.ERROR, reason=unavailable(slo.metric, missing, len(sample.runs)))
+    interval = over_runs(slo, values, sample.starts, confidence) or within_run(slo, sample.runs[0], confidence)
+    n = f"{sample}{_not_counted(slo, sample)}"
+    if interval is None:
+        return answer(slo, Verdict.INCONCLUSIVE, measured=mean(values), n=n,
+                      reason=f"one run gives {slo.metric} no interval; measure a second one")
+    verdict = (interval.below if slo.comparison is Comparison.AT_MOST else interval.above)(slo.limit)
+    unit = find(slo.metric).unit
+    reason = f"the {interval.level_percent:g} % interval {unit.show_range(interval.low, interval.high)} "
+    reason += ("lies beyond the limit" if verdict is Verdict.FAIL
+               else "holds the limit; measure more runs, on more server starts")
+    return answer(slo, verdict, measured=mean(values), interval=interval, n=n, reason=reason)
+
+
+def judge_exact(slo: Slo, sample: Sample) -> CheckResult:
+    """Counts, maxima and equalities are facts of each run: every run must meet the limit."""
+    values = [value for value in sample.values(slo) if value is not None]
+    if len(values) < len(sample.runs):
+        missing = len(sample.runs) - len(values)
+        return answer(slo, Verdict.ERROR, reason=unavailable(slo.metric, missing, len(sample.runs)))
+    bad = [value for value in values if not slo.comparison.holds(value, slo.limit)]
+    worst = min(values) if slo.comparison is Comparison.AT_LEAST else max(values)
+    return answer(slo, Verdict.FAIL if bad else Verdict.PASS, measured=bad[0] if bad else worst,
+                  n=f"{sample}, each exactly{_not_counted(slo, sample)}",
+                  reason=f"{len(bad)} of {len(values)} runs miss the limit")
+
+
+def over_runs(slo: Slo, values: Sequence[float], starts: Sequence[str], confidence: float) -> Interval | None:
+    """Student's interval over runs, or over server starts where that is wider; None for a single run."""
+    if len(values) < 2:
+        return None
+    unit = find(slo.metric).unit
+    on_log = unit in (Unit.MS, Unit.S) and min(values) > 0
+    interval = t_interval(values, confidence, on_log=on_log)
+    by_start = [mean([value for value, start in zip(values, starts, strict=True) if start == one])
+                for one in dict.fromkeys(starts)]
+    if len(by_start) > 1:
+        interval = wider(interval, t_interval(by_start, confidence, on_log=on_log, centre=mean(values)))
+    return _within_range(interval, unit)
+
+
+def within_run(slo: Slo, run: RunMetrics, confidence: float) -> Interval | None:
+    """Interval from the batches of one run; for a share, as if each request decided a whole one.
+
+    No variable of the same mean between 0 and 1 varies more than one of zeros and ones, so the latter is careful.
+    None where the run cannot be split.
+    """
+    metric, value = find(slo.metric), run.value(slo.metric)
+    if metric.unit is Unit.SHARE and metric.name != "kv_usage_peak" and value is not None:
+        served = sum(record.ok for record in run.records)
+        return share_interval(min(1.0, value) * served, served, confidence) if served else None
+    replicates = _batch_values(slo, run)
+    if replicates is None:
+        return None
+    on_log = metric.unit is Unit.MS and min(replicates) > 0
+    return _within_range(t_interval(replicates, confidence, on_log=on_log, centre=value), metric.unit)
+
+
+def _batch_values(slo: Slo, run: RunMetrics) -> Sequence[float] | None:
+    metric = find(slo.metric)
+    if metric.family is None or metric.stat is None:
+        return window_rates(run, slo.metric, latency_limits(slo), BATCHES_PER_RUN)
+    served = [values for values in run.by_request(metric.family) or () if values]
+    if len(served) < BATCHES_PER_RUN * _REQUESTS_PER_BATCH:
+        return None
+    pooled = [[value_ns / 1e6 for values in batch for value_ns in values] for batch in batches(served)]
+    return [value for batch in pooled if (value := statistic(batch, metric.stat)) is not None]
+
+
+def _within_range(interval: Interval, unit: Unit) -> Interval:
+    top = 1.0 if unit is Unit.SHARE else float("inf")
+    return Interval(max(0.0, interval.low), min(top, interval.high), interval.confidence)
+
+
+def _not_counted(slo: Slo, sample: Sample) -> str:
+    failed = sum(not record.ok for run in sample.runs for record in run.records)
+    return f", {failed} failed requests not in it" if failed and find(slo.metric).family else ""

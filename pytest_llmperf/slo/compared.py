@@ -1,0 +1,96 @@
+"""Claims: one side against the other, and what a side must show for the claim to be believed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import ceil, log
+
+from pytest_llmperf.metrics.registry import Metric, find
+from pytest_llmperf.model.verdict import CheckResult, Verdict
+from pytest_llmperf.slo.answer import answer
+from pytest_llmperf.slo.model import Claim, Comparison, Mechanism
+from pytest_llmperf.slo.sample import Sample, unavailable
+from pytest_llmperf.stats.mean import t_quantile
+from pytest_llmperf.stats.ratio import RatioScreen, StartSd, ratio_screen
+
+_TAILS = ("p90", "p95", "p99", "max")
+_FIRST_TOKEN = ("ttft", "e2el", "send_delay")
+
+
+def start_sd_prior(metric: Metric) -> StartSd:
+    """Start-to-start spread to assume where none was calibrated.
+
+    Tails: a p99 of 300 requests rests on three of them. For a log-normal latency of 50 % spread its own sampling sd is
+    0.5 √(0.01 · 0.99 / 300) / φ(2.33) = 11 %; with a first token's 10 % on top, 15 %. Queues amplify likewise.
+    """
+    if metric.stat in _TAILS or metric.family == "largest_stall" or metric.name == "queue_time_mean":
+        return StartSd(0.15, "default for tails")
+    if metric.family in _FIRST_TOKEN:
+        return StartSd(0.10, "default for latencies with a first token")
+    return StartSd(0.03, "default for means per token and throughput")
+
+
+def judge_ratio(claim: Claim, a: Sample, b: Sample, start_sd: StartSd | None, confidence: float) -> CheckResult:
+    """PASS where the ratio is proven on the right side of the claim, FAIL where on the wrong one."""
+    top, bottom = (a, b) if claim.numerator == "a" else (b, a)
+    for side, sample in (("a", a), ("b", b)):
+        missing = sum(run.value(claim.metric) is None for run in sample.runs)
+        if missing:
+            reason = unavailable(claim.metric, missing, len(sample.runs), f" of {side}")
+            return _ratio_answer(claim, Verdict.ERROR, None, reason)
+    numerators, denominators = _values(claim, top), _values(claim, bottom)
+    if min(*numerators, *denominators) <= 0:
+        return _ratio_answer(claim, Verdict.ERROR, None, f"{claim.metric} is 0 in a run, so there is no ratio")
+    screen = ratio_screen(numerators, denominators, start_sd or start_sd_prior(find(claim.metric)),
+                          numerator_starts=top.start_count, denominator_starts=bottom.start_count,
+                          confidence=confidence)
+    limits = screen.interval
+    verdict = (limits.below if claim.comparison is Comparison.AT_MOST else limits.above)(claim.ratio)
+    return _ratio_answer(claim, verdict, screen, _why(claim, verdict, screen))
+
+
+def judge_mechanism(mechanism: Mechanism, a: Sample, b: Sample) -> CheckResult:
+    """Every run of the side must show it: a mechanism works or it does not."""
+    sample = a if mechanism.side == "a" else b
+    values = [run.value(mechanism.metric) for run in sample.runs]
+    known = [value for value in values if value is not None]
+    if len(known) < len(values):
+        reason = unavailable(mechanism.metric, len(values) - len(known), len(values), f" of {mechanism.side}")
+        return answer(mechanism, Verdict.ERROR, reason=reason)
+    bad = [value for value in known if not mechanism.comparison.holds(value, mechanism.limit)]
+    worst = min(known) if mechanism.comparison is Comparison.AT_LEAST else max(known)
+    shown = ", ".join(find(mechanism.metric).unit.show(value) for value in bad)
+    return answer(mechanism, Verdict.FAIL if bad else Verdict.PASS, measured=bad[0] if bad else worst,
+                  n=f"each of {len(known)} runs", reason=f"{len(bad)} of {len(known)} runs miss the limit: {shown}")
+
+
+def _values(claim: Claim, sample: Sample) -> Sequence[float]:
+    return [value for run in sample.runs if (value := run.value(claim.metric)) is not None]
+
+
+def _ratio_answer(claim: Claim, verdict: Verdict, screen: RatioScreen | None, reason: str) -> CheckResult:
+    metric = f"{claim.metric}({claim.numerator}) / {claim.metric}({claim.denominator})"
+    limit = f"{claim.comparison.sign} {claim.ratio:g}×"
+    subject = claim.text or str(claim)
+    if screen is None:
+        return CheckResult(subject, verdict, metric, limit, reason=reason)
+    limits, sd = screen.interval, screen.start_sd
+    return CheckResult(
+        subject, verdict, metric, limit,
+        measured=f"{screen.ratio:.3g}×",
+        interval=f"{limits.level_percent:g} % CI {limits.low:.3g}–{limits.high:.3g}×",
+        n=f"{screen.pairs} pair{'s' if screen.pairs > 1 else ''}, a screen with a start-to-start sd of "
+          f"{100 * sd.value:g} % ({sd.source})",
+        reason="" if verdict is Verdict.PASS else reason,
+    )
+
+
+def _why(claim: Claim, verdict: Verdict, screen: RatioScreen) -> str:
+    if verdict is Verdict.FAIL:
+        return f"the ratio is {screen.ratio:.3g}×, proven to miss {claim.comparison.sign} {claim.ratio:g}×"
+    distance = abs(log(screen.ratio) - log(claim.ratio))
+    reach = t_quantile(screen.interval.confidence, None) * screen.start_sd.value
+    if distance < reach / 10:
+        return "the ratio is too near the claim for an affordable number of server starts; claim less"
+    starts = max(2, ceil(2 * (reach / distance) ** 2))
+    return f"about {starts} server starts per side would decide it at this ratio; measure more pairs"

@@ -1,0 +1,117 @@
+"""Demands that count: percentiles, error rate, attainment. Each asks how many may miss."""
+
+from __future__ import annotations
+
+from math import floor
+
+from pytest_llmperf.metrics.families import FAMILIES
+from pytest_llmperf.metrics.goodput import attained
+from pytest_llmperf.metrics.registry import find
+from pytest_llmperf.metrics.run import RunMetrics
+from pytest_llmperf.metrics.summary import STATS, percentile
+from pytest_llmperf.model.verdict import CheckResult, Verdict
+from pytest_llmperf.slo.answer import answer
+from pytest_llmperf.slo.model import Comparison, Slo
+from pytest_llmperf.slo.sample import Sample, latency_limits, unavailable
+from pytest_llmperf.stats.binomial import share_interval
+from pytest_llmperf.stats.design import Count, total
+from pytest_llmperf.stats.exceedance import Exceedance, exceedance
+from pytest_llmperf.stats.interval import Interval
+
+_NS_PER_MS = 1_000_000
+
+
+def judge_percentile(slo: Slo, sample: Sample, confidence: float) -> CheckResult:
+    """"ttft_p99 <= 500ms": at most 1 % of the requests may be over, failed ones included."""
+    metric = find(slo.metric)
+    family, share = metric.family or "", STATS[metric.stat or ""]
+    counts = [over_limit(run, family, slo.limit) for run in sample.runs]
+    known = [count for count in counts if count is not None]
+    if len(known) < len(counts) or not any(total(count).of for count in known) or share is None:
+        missing = len(counts) - len(known) or len(counts)
+        return answer(slo, Verdict.ERROR, reason=unavailable(slo.metric, missing, len(counts)))
+    found = exceedance(known, sample.starts, round(1 - share, 6), confidence)
+    pooled = sorted(value for run in sample.runs for value in pooled_ms(run, family))
+    finite = pooled[min(len(pooled) - 1, floor((len(pooled) - 1) * share) + 1)] < float("inf")
+    return answer(slo, found.verdict, measured=percentile(pooled, share) if finite else None, interval=found.quantile_interval(pooled),
+                  n=rests_on(found, sample, "over"), reason=why(found, "over the limit"))
+
+
+def judge_share(slo: Slo, sample: Sample, confidence: float) -> CheckResult:
+    """"error_rate <= 1%" and "slo_attainment(…) >= 99%": binomials over requests; a limit of none is exact."""
+    misses = [_misses(run, slo) for run in sample.runs]
+    known = [run for run in misses if run]
+    if len(known) < len(misses):
+        return answer(slo, Verdict.ERROR, reason=unavailable(slo.metric, len(misses) - len(known), len(misses)))
+    attaining = slo.metric == "slo_attainment"
+    allowed = round(1 - slo.limit, 12) if attaining else slo.limit
+    both = total([total(run) for run in known])
+    rate = both.over / both.of
+    measured = 1 - rate if attaining else rate
+    word = "missed" if attaining else "failed"
+    if slo.comparison is Comparison.EQUAL or not 0 < allowed < 1:
+        holds = slo.comparison.holds(measured, slo.limit)
+        return answer(slo, Verdict.PASS if holds else Verdict.FAIL, measured=measured,
+                      n=f"{both.over} of {both.of} {word}, {sample}", reason=f"{both.over} of {both.of} {word}")
+    found = exceedance(known, sample.starts, allowed, confidence)
+    limits = share_interval(both.over * found.worth, found.effective_n, confidence)
+    shown = Interval(1 - limits.high, 1 - limits.low, confidence) if attaining else limits
+    return answer(slo, found.verdict, measured=measured, interval=shown,
+                  n=rests_on(found, sample, word), reason=why(found, word))
+
+
+def over_limit(run: RunMetrics, family: str, limit_ms: float) -> list[Count] | None:
+    """Of each request, by intended send time, how many of its observations are over; None where unavailable."""
+    by_request = run.by_request(family)
+    if by_request is None:
+        return None
+    limit_ns, lost = round(limit_ms * _NS_PER_MS), _lost(run, family)
+    return [Count(lost[position], lost[position]) if values is None
+            else Count(sum(value > limit_ns for value in values), len(values))
+            for position, values in enumerate(by_request)]
+
+
+def pooled_ms(run: RunMetrics, family: str) -> list[float]:
+    """The sample with failed requests as infinity."""
+    return [*run.samples(family), *[float("inf")] * sum(_lost(run, family).values())]
+
+
+def _lost(run: RunMetrics, family: str) -> dict[int, int]:
+    """Observations that each failed request, by position, would have brought: as many as it had asked for, if gaps
+    come at the same rate per token as in the served requests. At least one."""
+    by_request = run.by_request(family) or ()
+    failed = [position for position, values in enumerate(by_request) if values is None]
+    if FAMILIES[family].per_request:
+        return dict.fromkeys(failed, 1)
+    served = [(len(values), run.records[at].asked_output_tokens) for at, values in enumerate(by_request)
+              if values is not None]
+    asked = sum(max(0, tokens - 1) for _, tokens in served)
+    per_token = sum(gaps for gaps, _ in served) / asked if asked else 1.0
+    return {at: max(1, round(per_token * (run.records[at].asked_output_tokens - 1))) for at in failed}
+
+
+def _misses(run: RunMetrics, slo: Slo) -> list[Count] | None:
+    if slo.metric == "error_rate":
+        return [Count(int(not record.ok), 1) for record in run.records]
+    met = attained(run, latency_limits(slo))
+    return None if met is None else [Count(int(not good), 1) for good in met]
+
+
+def rests_on(found: Exceedance, sample: Sample, word: str) -> str:
+    """"4 of 1000 over, effective n 740, 3 runs, conditional on this server start"."""
+    count = f"{found.count.over} of {found.count.of} {word}"
+    effective = "" if found.worth == 1 else f", effective n {found.effective_n:.0f}"
+    return f"{count}{effective}, {sample}"
+
+
+def why(found: Exceedance, word: str) -> str:
+    """The cause of a FAIL, or what would end an INCONCLUSIVE."""
+    rate = f"{100 * found.count.over / found.count.of:.3g} %"
+    if found.verdict is Verdict.FAIL:
+        return (f"{rate} are {word} where {100 * found.allowed:.3g} % may be, "
+                f"more than chance allows at {100 * found.confidence:g} %")
+    more = found.still_needed()
+    if more is None:
+        return (f"{rate} {word} is too near the allowed {100 * found.allowed:.3g} % for any affordable number of "
+                "requests; choose another limit")
+    return f"about {more} more observations would decide it if {rate} stay {word}; measure more requests or more runs"

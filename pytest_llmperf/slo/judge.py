@@ -1,0 +1,70 @@
+"""From a demand and runs to a verdict, with the figures that a reader needs to believe it.
+
+percentile, error_rate, slo_attainment   exact binomial tests on the effective number of requests
+mean, p50, throughput, goodput, rates    intervals over runs (or starts, or the batches of a single run)
+counts, max, ==                          exactly, in every run
+claims                                   log ratio of pairs, a screen with a stated start-to-start sd
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pytest_llmperf.metrics.registry import find
+from pytest_llmperf.metrics.run import RunMetrics
+from pytest_llmperf.metrics.summary import STATS
+from pytest_llmperf.metrics.units import Unit
+from pytest_llmperf.model.verdict import CheckResult
+from pytest_llmperf.slo.answer import line
+from pytest_llmperf.slo.averaged import judge_average, judge_exact
+from pytest_llmperf.slo.compared import judge_mechanism, judge_ratio
+from pytest_llmperf.slo.counted import judge_percentile, judge_share
+from pytest_llmperf.slo.model import Claim, Comparison, Mechanism, Slo
+from pytest_llmperf.slo.sample import Sample
+from pytest_llmperf.stats.ratio import StartSd
+
+__all__ = ["judge_claim", "judge_slo", "line"]
+
+
+def judge_slo(slo: Slo, runs: Sequence[RunMetrics], starts: Sequence[str], *, confidence: float = 0.95) -> CheckResult:
+    """Judge one limit.
+
+    Args:
+        slo: the limit.
+        runs: of one workload on one engine.
+        starts: of each run a name of the server start it ran on.
+        confidence: of each one-sided decision; raise it where this is one of several looks.
+
+    Raises:
+        ValueError: no run, or not one start per run.
+    """
+    sample, metric = Sample(runs, starts), find(slo.metric)
+    if slo.metric in ("error_rate", "slo_attainment"):
+        return judge_share(slo, sample, confidence)
+    if metric.unit is Unit.COUNT or metric.stat == "max" or slo.comparison is Comparison.EQUAL:
+        return judge_exact(slo, sample)
+    if metric.stat in STATS and metric.stat not in ("mean", "p50"):
+        return judge_percentile(slo, sample, confidence)
+    return judge_average(slo, sample, confidence)
+
+
+def judge_claim(claim: Claim | Mechanism, runs_a: Sequence[RunMetrics], runs_b: Sequence[RunMetrics], *,
+                starts_a: Sequence[str] | None = None, starts_b: Sequence[str] | None = None,
+                start_sd: StartSd | None = None, confidence: float = 0.99) -> CheckResult:
+    """Judge a ratio of two sides, or what one side must show.
+
+    Args:
+        claim: the demand.
+        runs_a, runs_b: in pairs of the same workload and seed.
+        starts_a, starts_b: of each run its server start; one start per side where not given.
+        start_sd: calibrated start-to-start spread of the metric; None for the careful default.
+        confidence: of each one-sided decision.
+
+    Raises:
+        ValueError: no runs, runs that make no pairs, or not one start per run.
+    """
+    a = Sample(runs_a, starts_a or ["a"] * len(runs_a))
+    b = Sample(runs_b, starts_b or ["b"] * len(runs_b))
+    if isinstance(claim, Mechanism):
+        return judge_mechanism(claim, a, b)
+    return judge_ratio(claim, a, b, start_sd, confidence)

@@ -1,0 +1,115 @@
+"""Demands as values. `str()` of each is its canonical text, which parses back to an equal value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from decimal import Decimal
+from enum import Enum
+from typing import Literal
+
+from pytest_llmperf.metrics.registry import find
+from pytest_llmperf.metrics.units import Unit
+
+Side = Literal["a", "b"]
+
+#: How a limit in each unit is written in canonical text; a share as percent.
+_SUFFIX = {Unit.MS: "ms", Unit.S: "s", Unit.SHARE: "%", Unit.REQUESTS_PER_S: "/s", Unit.TOKENS_PER_S: "/s",
+           Unit.COUNT: "", Unit.TOKENS_PER_STEP: ""}
+
+
+class Comparison(Enum):
+    """How a value must stand to a limit."""
+
+    AT_MOST = "<="
+    AT_LEAST = ">="
+    EQUAL = "=="
+
+    @property
+    def sign(self) -> str:
+        return {"<=": "≤", ">=": "≥", "==": "="}[self.value]
+
+    def holds(self, value: float, limit: float) -> bool:
+        if self is Comparison.EQUAL:
+            return value == limit
+        return value <= limit if self is Comparison.AT_MOST else value >= limit
+
+
+@dataclass(frozen=True, slots=True)
+class LatencyLimit:
+    """One latency that every good request meets, as inside "goodput(ttft <= 500ms)"."""
+
+    family: str
+    limit_ms: float
+
+    def __str__(self) -> str:
+        return f"{self.family} <= {quantity(self.limit_ms, Unit.MS)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Slo:
+    """A limit on one metric of one measurement.
+
+    Args:
+        metric: canonical name.
+        comparison: how the value must stand to the limit.
+        limit: in the metric's unit.
+        within: the latency limits of goodput and slo_attainment.
+        text: as the user wrote it; two SLOs that mean the same are equal.
+    """
+
+    metric: str
+    comparison: Comparison
+    limit: float
+    within: tuple[LatencyLimit, ...] = ()
+    text: str = field(default="", compare=False)
+
+    def __str__(self) -> str:
+        inside = f"({', '.join(map(str, self.within))})" if self.within else ""
+        return f"{self.metric}{inside} {self.comparison.value} {quantity(self.limit, find(self.metric).unit)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """How many times one side's metric is the other's: metric(numerator) / metric(denominator) against `ratio`."""
+
+    metric: str
+    numerator: Side
+    comparison: Comparison
+    ratio: float
+    text: str = field(default="", compare=False)
+
+    @property
+    def denominator(self) -> Side:
+        return "a" if self.numerator == "b" else "b"
+
+    def __str__(self) -> str:
+        top, bottom = f"{self.metric}({self.numerator})", f"{self.metric}({self.denominator})"
+        return f"{top} / {bottom} {self.comparison.value} {plain(self.ratio)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Mechanism:
+    """What one side must show for a claim to be believed, e.g. that its cache was hit. `limit` as in `Slo`."""
+
+    metric: str
+    side: Side
+    comparison: Comparison
+    limit: float
+    text: str = field(default="", compare=False)
+
+    def __str__(self) -> str:
+        return f"{self.metric}({self.side}) {self.comparison.value} {quantity(self.limit, find(self.metric).unit)}"
+
+
+def quantity(value: float, unit: Unit) -> str:
+    """Number and unit so that reading them gives back exactly `value`; 0 needs no unit."""
+    if value == 0:
+        return "0"
+    exact = Decimal(repr(value)) * (100 if unit is Unit.SHARE else 1)
+    return f"{plain(exact)}{_SUFFIX[unit]}"
+
+
+def plain(value: float | Decimal) -> str:
+    """Shortest decimal text without an exponent."""
+    text = f"{value if isinstance(value, Decimal) else Decimal(repr(value)):f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text

@@ -1,0 +1,131 @@
+"""From texts to demands.
+
+SLO        ttft_p99 <= 500ms · error_rate == 0 · goodput(ttft <= 500ms, tpot <= 60ms) >= 4/s
+claim      ttft_p50(b) / ttft_p50(a) >= 3
+mechanism  prefix_cache_hit_rate(a) >= 60%
+"""
+
+from __future__ import annotations
+
+from pytest_llmperf.errors import SloError
+from pytest_llmperf.metrics.goodput import GOODPUT_FAMILIES
+from pytest_llmperf.metrics.registry import Metric, Source, find, suggestion
+from pytest_llmperf.metrics.units import Direction, Unit
+from pytest_llmperf.slo.model import Claim, Comparison, LatencyLimit, Mechanism, Side, Slo
+from pytest_llmperf.slo.quantity import read_comparison, read_number, read_quantity
+from pytest_llmperf.slo.text import Cursor, Token
+
+_EXACT_UNITS = (Unit.COUNT, Unit.SHARE)
+_RATIO_UNITS = (Unit.MS, Unit.S, Unit.REQUESTS_PER_S, Unit.TOKENS_PER_S, Unit.TOKENS_PER_STEP)
+
+
+def parse_slo(text: str) -> Slo:
+    """Read a limit on one measurement.
+
+    Raises:
+        SloError: what is wrong, where, and what was probably meant.
+    """
+    cursor = Cursor(text, "SLO")
+    metric, token = _read_metric(cursor)
+    if metric.limited:
+        within = _read_within(cursor, metric)
+    elif cursor.next.text == "(":
+        raise cursor.error(cursor.next, "an SLO is about one measurement; sides like (a) belong in a claim")
+    else:
+        within = ()
+    comparison, sign = read_comparison(cursor)
+    _check_sign(cursor, metric, comparison, sign)
+    _check_direction(cursor, metric, comparison, sign)
+    limit = read_quantity(cursor, metric.name, metric.unit)
+    cursor.expect_kind("end", f"nothing after the limit of {token.text}")
+    return Slo(metric.name, comparison, limit, within, text)
+
+
+def parse_claim(text: str) -> Claim | Mechanism:
+    """Read a ratio of two sides, or what one side must show.
+
+    Raises:
+        SloError: what is wrong, where, and what was probably meant.
+    """
+    cursor = Cursor(text, "claim")
+    metric, token = _read_metric(cursor)
+    if metric.limited:
+        raise cursor.error(token, f"{metric.name} is not compared between sides; use one of its latencies")
+    side = _read_side(cursor, metric)
+    if cursor.accept("/"):
+        return _read_ratio(cursor, metric, token, side)
+    comparison, sign = read_comparison(cursor)
+    _check_sign(cursor, metric, comparison, sign)
+    limit = read_quantity(cursor, metric.name, metric.unit)
+    cursor.expect_kind("end", "nothing after the limit")
+    return Mechanism(metric.name, side, comparison, limit, text)
+
+
+def _read_ratio(cursor: Cursor, metric: Metric, token: Token, numerator: Side) -> Claim:
+    """The rest of a claim, from after its slash."""
+    if metric.unit not in _RATIO_UNITS:
+        raise cursor.error(token, f"{metric.name} can be 0, so it has no ratio; limit each side, as in "
+                           f"'{metric.name}(a) >= …'")
+    other, other_token = _read_metric(cursor)
+    if other.name != metric.name:
+        raise cursor.error(other_token, f"a claim compares one metric on two sides; did you mean {metric.name}?")
+    side_token = cursor.next
+    if _read_side(cursor, other) == numerator:
+        raise cursor.error(side_token, f"both sides are {numerator!r}; one must be 'a' and one 'b'")
+    comparison, sign = read_comparison(cursor)
+    if comparison is Comparison.EQUAL:
+        raise cursor.error(sign, "two measurements are never exactly equal; use '<=' or '>='")
+    ratio, number = read_number(cursor)
+    if ratio == 0:
+        raise cursor.error(number, "a ratio is above 0")
+    cursor.expect_kind("end", "nothing after the ratio, which has no unit")
+    return Claim(metric.name, numerator, comparison, float(ratio), cursor.text)
+
+
+def _read_metric(cursor: Cursor) -> tuple[Metric, Token]:
+    token = cursor.expect_kind("name", "a metric")
+    try:
+        return find(token.text), token
+    except SloError as unknown:
+        raise cursor.error(token, str(unknown)) from None
+
+
+def _read_side(cursor: Cursor, metric: Metric) -> Side:
+    cursor.expect("(", f"and a side, as in {metric.name}(a)")
+    token = cursor.take()
+    if token.text not in ("a", "b"):
+        raise cursor.error(token, f"a side is 'a' or 'b', found {token.shown}")
+    cursor.expect(")", "after the side")
+    return "a" if token.text == "a" else "b"
+
+
+def _read_within(cursor: Cursor, metric: Metric) -> tuple[LatencyLimit, ...]:
+    cursor.expect("(", f"and limits, as in {metric.name}(ttft <= 500ms, tpot <= 60ms)")
+    limits: list[LatencyLimit] = []
+    while True:
+        token = cursor.expect_kind("name", "a latency")
+        if token.text not in GOODPUT_FAMILIES:
+            raise cursor.error(token, f"{token.text!r} is not a latency of which each request has one"
+                               f"{suggestion(token.text, GOODPUT_FAMILIES)}")
+        if token.text in (limit.family for limit in limits):
+            raise cursor.error(token, f"{token.text} is limited twice")
+        comparison, sign = read_comparison(cursor)
+        if comparison is not Comparison.AT_MOST:
+            raise cursor.error(sign, "a good request stays below its limits; did you mean '<='?")
+        limits.append(LatencyLimit(token.text, read_quantity(cursor, token.text, Unit.MS)))
+        if not cursor.accept(","):
+            cursor.expect(")", "after the limits")
+            return tuple(limits)
+
+
+def _check_sign(cursor: Cursor, metric: Metric, comparison: Comparison, sign: Token) -> None:
+    if comparison is Comparison.EQUAL and metric.unit not in _EXACT_UNITS:
+        raise cursor.error(sign, f"{metric.name} is measured, never exact; '==' is for counts and shares")
+
+
+def _check_direction(cursor: Cursor, metric: Metric, comparison: Comparison, sign: Token) -> None:
+    """Refuse a limit that only a bad server meets. The server's own metrics may be bounded from both sides."""
+    wrong = {Direction.LOWER: Comparison.AT_LEAST, Direction.HIGHER: Comparison.AT_MOST}.get(metric.direction)
+    if metric.source is Source.CLIENT and comparison is wrong:
+        right = "<=" if comparison is Comparison.AT_LEAST else ">="
+        raise cursor.error(sign, f"{metric.name} is better when {metric.direction.value}; did you mean {right!r}?")

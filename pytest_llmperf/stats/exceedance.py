@@ -1,0 +1,95 @@
+"""Is a percentile below its limit? Counted, not estimated: how many are over, and how many could be by chance.
+
+p99 ≤ L holds where at most 1 % lie over L. PASS and FAIL are exact one-sided binomial tests on the effective sample
+size; the interval of the percentile inverts the same tests, so it never contradicts them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pytest_llmperf.model.verdict import Verdict
+from pytest_llmperf.stats.binomial import at_least, at_most, fail_limit, pass_limit
+from pytest_llmperf.stats.design import Count, total, worth
+from pytest_llmperf.stats.interval import Interval
+
+#: More requests than this are not asked for.
+MOST_REQUESTS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Exceedance:
+    """What a count of observations over a limit proves.
+
+    Args:
+        count: how many of how many.
+        allowed: share that may be over.
+        worth: effective observations per observation.
+        confidence: of each one-sided test.
+    """
+
+    count: Count
+    allowed: float
+    worth: float
+    confidence: float
+
+    @property
+    def effective_n(self) -> float:
+        return self.count.of * self.worth
+
+    @property
+    def verdict(self) -> Verdict:
+        return self._verdict(self.count.over, self.count.of)
+
+    def still_needed(self) -> int | None:
+        """Further observations until this rate would be decided; None where it is too near the allowed one."""
+        rate = self.count.over / self.count.of
+        low = high = self.count.of
+        while self._verdict(rate * high, high) is Verdict.INCONCLUSIVE:
+            low, high = high, high * 2
+            if high > MOST_REQUESTS:
+                return None
+        while low + 1 < high:
+            middle = (low + high) // 2
+            decided = self._verdict(rate * middle, middle) is not Verdict.INCONCLUSIVE
+            low, high = (low, middle) if decided else (middle, high)
+        return high - self.count.of
+
+    def quantile_interval(self, values: Sequence[float]) -> Interval:
+        """Limits of the percentile between order statistics; infinite where the sample does not bound it.
+
+        Args:
+            values: all observations, failed requests as infinity.
+        """
+        falling = sorted(values, reverse=True)
+        few = pass_limit(len(falling), self.allowed, self.confidence, self.worth)
+        many = fail_limit(len(falling), self.allowed, self.confidence, self.worth)
+        high = float("inf") if few is None or few >= len(falling) else falling[few]
+        low = falling[-1] if many is None else falling[many - 1]
+        return Interval(low, high, self.confidence)
+
+    def _verdict(self, over: float, of: float) -> Verdict:
+        x, n, alpha = over * self.worth, of * self.worth, 1 - self.confidence
+        if at_most(x, n, self.allowed) <= alpha:
+            return Verdict.PASS
+        return Verdict.FAIL if at_least(x, n, self.allowed) <= alpha else Verdict.INCONCLUSIVE
+
+
+def exceedance(runs: Sequence[Sequence[Count]], starts: Sequence[str], allowed: float,
+               confidence: float = 0.95) -> Exceedance:
+    """Judge an exceedance rate.
+
+    Args:
+        runs: of each run its requests in the order of time.
+        starts: of each run the server start that it ran on.
+        allowed: share that may be over, between 0 and 1.
+        confidence: of each one-sided test.
+
+    Raises:
+        ValueError: no observation, or nothing to decide at `allowed` = 0.
+    """
+    everything = total([total(run) for run in runs])
+    if not everything.of or not 0 < allowed < 1:
+        raise ValueError(f"{everything.of} observations and an allowed share of {allowed} decide nothing")
+    return Exceedance(everything, allowed, worth(runs, starts, allowed, confidence), confidence)

@@ -1,0 +1,60 @@
+"""Intervals of means over few runs, or over batches of one run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from math import exp, fsum, log, sqrt
+from statistics import NormalDist
+
+from pytest_llmperf.stats.interval import Interval
+
+
+def mean(values: Sequence[float]) -> float:
+    return fsum(values) / len(values)
+
+
+def sd(values: Sequence[float]) -> float:
+    """Sample standard deviation, n − 1 in the denominator.
+
+    Raises:
+        ValueError: fewer than two values.
+    """
+    if len(values) < 2:
+        raise ValueError("a standard deviation needs two values")
+    centre = mean(values)
+    return sqrt(fsum((value - centre) ** 2 for value in values) / (len(values) - 1))
+
+
+@lru_cache(maxsize=1024)
+def t_quantile(probability: float, df: float | None) -> float:
+    """Quantile of Student's t; of the normal distribution where `df` is None."""
+    from scipy.special import stdtrit
+
+    return NormalDist().inv_cdf(probability) if df is None else float(stdtrit(df, probability))
+
+
+def t_interval(values: Sequence[float], confidence: float, *, on_log: bool = False,
+               centre: float | None = None) -> Interval:
+    """Student's interval of a mean.
+
+    Args:
+        values: two or more independent ones: a run's each, or a batch's.
+        confidence: of each limit, one-sided.
+        on_log: take the spread of the logarithms, for values above 0 whose errors multiply (latencies).
+        centre: the estimate to put the limits around where it is not the mean of `values`.
+
+    Raises:
+        ValueError: fewer than two values.
+    """
+    middle = mean(values) if centre is None else centre
+    spread = sd([log(value) for value in values] if on_log else values) / sqrt(len(values))
+    reach = t_quantile(confidence, len(values) - 1) * spread
+    if on_log:
+        return Interval(middle * exp(-reach), middle * exp(reach), confidence)
+    return Interval(middle - reach, middle + reach, confidence)
+
+
+def wider(one: Interval, other: Interval) -> Interval:
+    """The more careful of two intervals around one estimate."""
+    return one if one.high - one.low >= other.high - other.low else other

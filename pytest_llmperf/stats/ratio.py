@@ -1,0 +1,68 @@
+"""A against B in one session, from few pairs: a screen that borrows the start-to-start spread from a prior."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import exp, log, sqrt
+
+from pytest_llmperf.stats.interval import Interval
+from pytest_llmperf.stats.mean import mean, sd, t_quantile
+
+
+@dataclass(frozen=True, slots=True)
+class StartSd:
+    """How much a metric's logarithm moves from one server start to the next.
+
+    Args:
+        value: standard deviation of the natural logarithm; 0.03 is 3 %.
+        source: where it comes from, for the reader.
+    """
+
+    value: float
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class RatioScreen:
+    """A ratio of two sides with its limits.
+
+    Args:
+        ratio: geometric mean over the pairs.
+        interval: of the ratio, each limit one-sided.
+        start_sd: the prior that was used.
+        pair_sd: standard deviation of the pairs' log ratios; None with one pair, where the prior stands in.
+        pairs: how many.
+    """
+
+    ratio: float
+    interval: Interval
+    start_sd: StartSd
+    pair_sd: float | None
+    pairs: int
+
+
+def ratio_screen(numerators: Sequence[float], denominators: Sequence[float], start_sd: StartSd, *,
+                 numerator_starts: int = 1, denominator_starts: int = 1, confidence: float = 0.99) -> RatioScreen:
+    """Ratio of paired values, the same workload and seed in each pair.
+
+    SE² = s_start² (1/starts + 1/starts) + s_pair²/k. The prior counts as known; the degrees of freedom of the pairs
+    enter by Satterthwaite's formula (1946). One pair has no spread of its own: 2 s_start² stands in for s_pair².
+
+    Raises:
+        ValueError: no pair, unequal numbers, or a value that is not above 0.
+    """
+    if not numerators or len(numerators) != len(denominators):
+        raise ValueError(f"{len(numerators)} values on one side and {len(denominators)} on the other make no pairs")
+    if min(*numerators, *denominators) <= 0:
+        raise ValueError("a ratio needs values above 0")
+    logs = [log(top / bottom) for top, bottom in zip(numerators, denominators, strict=True)]
+    pairs = len(logs)
+    pair_sd = sd(logs) if pairs > 1 else None
+    from_starts = start_sd.value ** 2 * (1 / numerator_starts + 1 / denominator_starts)
+    from_pairs = (2 * start_sd.value ** 2 if pair_sd is None else pair_sd ** 2) / pairs
+    df = (from_starts + from_pairs) ** 2 * (pairs - 1) / from_pairs ** 2 if pair_sd else None
+    reach = t_quantile(confidence, df) * sqrt(from_starts + from_pairs)
+    centre = mean(logs)
+    limits = Interval(exp(centre - reach), exp(centre + reach), confidence)
+    return RatioScreen(exp(centre), limits, start_sd, pair_sd, pairs)

@@ -1,0 +1,1 @@
+"""What the machine and the server say while they are measured."""

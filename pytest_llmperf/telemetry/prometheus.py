@@ -1,0 +1,72 @@
+"""A server's /metrics page as numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pytest_llmperf.errors import MetricUnavailable
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One line of the page."""
+
+    name: str
+    labels: Mapping[str, str]
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class Scrape:
+    """One reading of the page."""
+
+    samples: tuple[Sample, ...]
+
+    def total(self, name: str) -> float | None:
+        """Sum over all label sets (engines, ranks); None where the server has no such sample."""
+        values = [s.value for s in self.samples if s.name == name]
+        return sum(values) if values else None
+
+    def by_label(self, name: str, label: str) -> dict[str, float]:
+        """Sums by the value of one label."""
+        sums: dict[str, float] = {}
+        for sample in self.samples:
+            if sample.name == name and label in sample.labels:
+                sums[sample.labels[label]] = sums.get(sample.labels[label], 0.0) + sample.value
+        return sums
+
+    def labels(self, name: str) -> Mapping[str, str]:
+        """Labels of the first such sample; empty where there is none."""
+        return next((s.labels for s in self.samples if s.name == name), {})
+
+
+def parse(text: str) -> Scrape:
+    """Read Prometheus text exposition.
+
+    Raises:
+        MetricUnavailable: the text is not in that format.
+    """
+    from prometheus_client.parser import text_string_to_metric_families
+
+    try:
+        families = list(text_string_to_metric_families(text))
+    except ValueError as error:
+        raise MetricUnavailable(f"/metrics is not Prometheus text: {error}; it begins {text[:80]!r}.") from error
+    return Scrape(tuple(Sample(s.name, s.labels, s.value) for family in families for s in family.samples))
+
+
+def deltas(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float | None]:
+    """Counter differences; None where one side lacks the counter that the other has.
+
+    A counter that appears during the run counts from 0, which is what Prometheus clients mean by it, but only
+    where the page was readable before.
+    """
+    if not before or not after:
+        return {}
+    return {name: after[name] - before.get(name, 0.0) if name in after else None for name in before.keys() | after.keys()}
+
+
+def restarted(before: Mapping[str, float], after: Mapping[str, float]) -> bool:
+    """Whether a counter went backwards, which only a restarted server can do."""
+    return any(after[name] < value for name, value in before.items() if name in after)

@@ -1,0 +1,1 @@
+"""Public fakes: scripted server and transport, streams, records. For tests of this package and of suites."""

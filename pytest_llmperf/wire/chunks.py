@@ -1,0 +1,84 @@
+"""What one event of an OpenAI-style stream says: content, tokens, usage, finish, error."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Token counts as the server gave them; None where it did not."""
+
+    prompt_tokens: int | None
+    completion_tokens: int | None
+    cached_tokens: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """One JSON event.
+
+    Args:
+        has_text: a choice carries content that is not merely the role or the finish. An empty text without
+            either is content: engines send it for tokens that have no text yet, or no tokenizer.
+        token_ids: how many token ids its choices list; None where they list none.
+        finish_reason: of the first choice that has one.
+        usage: counts so far, or the final ones; None where the event has none.
+        error: the error that it reports, as one line; None where it reports none.
+    """
+
+    has_choices: bool
+    has_text: bool
+    token_ids: int | None
+    finish_reason: str | None
+    usage: Usage | None
+    error: str | None
+
+
+def read_chunk(message: dict[str, Any], event_type: str = "") -> Chunk:
+    """Interpret the JSON object of one event.
+
+    Raises:
+        TypeError, AttributeError: it does not have the shape of a completion chunk.
+    """
+    choices = message.get("choices") or []
+    return Chunk(
+        has_choices=bool(choices),
+        has_text=any(_has_text(choice) for choice in choices),
+        token_ids=_token_ids(choices),
+        finish_reason=next((c["finish_reason"] for c in choices if c.get("finish_reason")), None),
+        usage=_usage(message.get("usage")),
+        error=_error(message, event_type),
+    )
+
+
+def _has_text(choice: dict[str, Any]) -> bool:
+    finished = bool(choice.get("finish_reason"))
+    if "delta" not in choice:
+        text = choice.get("text")
+        return bool(text) or (text == "" and not finished)
+    delta = choice["delta"] or {}
+    said = [delta.get(name) for name in ("content", "reasoning_content", "reasoning", "tool_calls")]
+    return any(said) or ("" in said and "role" not in delta and not finished)
+
+
+def _token_ids(choices: list[dict[str, Any]]) -> int | None:
+    counts = [len(c["token_ids"]) for c in choices if c.get("token_ids") is not None]
+    return sum(counts) if counts else None
+
+
+def _usage(usage: dict[str, Any] | None) -> Usage | None:
+    if not usage:
+        return None
+    details = usage.get("prompt_tokens_details") or {}
+    return Usage(usage.get("prompt_tokens"), usage.get("completion_tokens"), details.get("cached_tokens"))
+
+
+def _error(message: dict[str, Any], event_type: str) -> str | None:
+    error = message.get("error")
+    if error is None and (message.get("object") == "error" or event_type == "error"):
+        error = message
+    if isinstance(error, dict):
+        return f"{error.get('code') or error.get('type') or 'error'}: {error.get('message') or error}"
+    return None if error is None else str(error)

@@ -1,0 +1,142 @@
+"""From an exchange to a request record: streams of OpenAI-style completions and chat (vLLM, SGLang)."""
+
+from __future__ import annotations
+
+from pytest_llmperf.model.exchange import Ending, Exchange
+from pytest_llmperf.model.record import Outcome, RequestRecord
+from pytest_llmperf.model.request import Request
+from pytest_llmperf.wire.http import Answer, read_answer
+from pytest_llmperf.wire.stream import SHOWN_BYTES, Stream, read_stream
+
+_Judgement = tuple[Outcome, str | None]
+
+_GIVEN_UP = {
+    Ending.CANCELLED: Outcome.CANCELLED,
+    Ending.NOT_SENT: Outcome.CANCELLED,
+    Ending.CONNECT_FAILED: Outcome.NO_CONNECTION,
+    Ending.STALE: Outcome.STALE,
+}
+_CUT_SHORT = {
+    Ending.RESET: Outcome.RESET,
+    Ending.CLOSED_EARLY: Outcome.TRUNCATED,
+    Ending.CONNECT_TIMEOUT: Outcome.TIMEOUT,
+    Ending.FIRST_BYTE_TIMEOUT: Outcome.TIMEOUT,
+    Ending.IDLE_TIMEOUT: Outcome.TIMEOUT,
+    Ending.TOTAL_TIMEOUT: Outcome.TIMEOUT,
+    Ending.TOO_LARGE: Outcome.MALFORMED,
+}
+
+
+def to_record(request: Request, exchange: Exchange) -> RequestRecord:
+    """Parse what came and say whether it is what was asked for.
+
+    A content chunk is an event that brings at least one token: by the growth of its usage
+    (`continuous_usage_stats`), else by its `token_ids`, else by a text that is not merely the role or the
+    finish. Its stamp is that of the read that completed the event. Partial answers keep their arrivals.
+    """
+    answer = read_answer(exchange)
+    stream = read_stream(answer.pieces) if answer.status == 200 else Stream()
+    outcome, detail = _judge(request, exchange, answer, stream)
+    usage = stream.usage
+    return RequestRecord(
+        index=request.index,
+        intended_ns=exchange.intended_ns,
+        sent_ns=exchange.sent_ns,
+        ended_ns=exchange.ended_ns,
+        outcome=outcome,
+        detail=detail,
+        arrivals_ns=tuple(stream.arrivals_ns),
+        chunk_tokens=_counts(stream),
+        asked_prompt_tokens=request.prompt_tokens,
+        asked_output_tokens=request.output_tokens,
+        prompt_tokens=usage.prompt_tokens if usage else None,
+        output_tokens=usage.completion_tokens if usage else None,
+        cached_tokens=usage.cached_tokens if usage else None,
+        coalesced_chunks=stream.coalesced,
+        replaced_text=stream.replaced,
+        tag=request.tag,
+    )
+
+
+def _counts(stream: Stream) -> tuple[int, ...] | None:
+    known = tuple(n for n in stream.chunk_tokens if n is not None)
+    return known if known and len(known) == len(stream.chunk_tokens) else None
+
+
+def _judge(request: Request, exchange: Exchange, answer: Answer, stream: Stream) -> _Judgement:
+    """The first thing that is wrong, the most telling first: what the server said outranks how the socket ended."""
+    return (
+        _given_up(exchange)
+        or _http_problem(exchange, answer)
+        or _stream_problem(stream)
+        or _cut_short(exchange, stream)
+        or _incomplete(answer, stream)
+        or _wrong_length(request, stream)
+        or (Outcome.OK, None)
+    )
+
+
+def _given_up(exchange: Exchange) -> _Judgement | None:
+    outcome = _GIVEN_UP.get(exchange.ending)
+    return (outcome, _ending(exchange)) if outcome else None
+
+
+def _http_problem(exchange: Exchange, answer: Answer) -> _Judgement | None:
+    if answer.problem is not None:
+        return Outcome.MALFORMED, f"not HTTP ({answer.problem}): {exchange.data[:SHOWN_BYTES]!r}"
+    if answer.status is None or answer.status == 200:
+        return None
+    detail = f"HTTP {answer.status}"
+    if (pause := answer.header("retry-after")) is not None:
+        detail += f", Retry-After: {pause}"
+    if (elsewhere := answer.header("location")) is not None:
+        detail += f", redirect to {elsewhere} not followed"
+    return Outcome.HTTP_STATUS, f"{detail}: {answer.body[:SHOWN_BYTES]!r}"
+
+
+def _stream_problem(stream: Stream) -> _Judgement | None:
+    if stream.error is not None:
+        return Outcome.ERROR_IN_STREAM, " ".join(stream.error.split())[:SHOWN_BYTES]
+    if stream.problem is not None:
+        return Outcome.MALFORMED, stream.problem
+    return None
+
+
+def _cut_short(exchange: Exchange, stream: Stream) -> _Judgement | None:
+    outcome = _CUT_SHORT.get(exchange.ending)
+    return (outcome, f"{_ending(exchange)} after {len(stream.arrivals_ns)} content chunks") if outcome else None
+
+
+def _incomplete(answer: Answer, stream: Stream) -> _Judgement | None:
+    if stream.events == 0 and answer.body:
+        return Outcome.MALFORMED, f"no server-sent event in the answer: {answer.body[:SHOWN_BYTES]!r}"
+    has = {"finish_reason": stream.finish_reason, "usage": stream.usage, "[DONE]": stream.done}
+    missing = [name for name, value in has.items() if not value]
+    if not answer.complete:
+        missing.append("end of the HTTP message")
+    if missing:
+        seen = f"{len(stream.arrivals_ns)} content chunks"
+        return Outcome.TRUNCATED, f"the stream ended without {', '.join(missing)}, after {seen}"
+    return None if stream.arrivals_ns else (Outcome.EMPTY, "a complete stream without content")
+
+
+def _wrong_length(request: Request, stream: Stream) -> _Judgement | None:
+    """Usage against what was asked, and against what the chunks themselves brought: a usage that lies is an error."""
+    usage = stream.usage
+    if usage is None or usage.completion_tokens is None:
+        return Outcome.TRUNCATED, "usage without completion_tokens"
+    counts = _counts(stream)
+    complaints = []
+    if usage.completion_tokens != request.output_tokens:
+        complaints.append(f"{usage.completion_tokens} output tokens instead of {request.output_tokens}")
+    if request.prompt_tokens is not None and usage.prompt_tokens not in (None, request.prompt_tokens):
+        complaints.append(f"{usage.prompt_tokens} prompt tokens instead of {request.prompt_tokens}")
+    if counts is not None and sum(counts) != usage.completion_tokens:
+        complaints.append(f"the chunks bring {sum(counts)} tokens, usage says {usage.completion_tokens}")
+    if len(stream.arrivals_ns) > usage.completion_tokens:
+        complaints.append(f"{len(stream.arrivals_ns)} content chunks, usage says {usage.completion_tokens} tokens")
+    return (Outcome.WRONG_LENGTH, "; ".join(complaints)) if complaints else None
+
+
+def _ending(exchange: Exchange) -> str:
+    return exchange.ending.value if exchange.error is None else f"{exchange.ending.value}: {exchange.error}"

@@ -1,0 +1,134 @@
+"""HTTP/1.1 answers, framed by httptools (llhttp, the parser of Node.js)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import httptools
+
+from pytest_llmperf.model.exchange import Ending, Exchange
+
+
+class NotHttpError(ValueError):
+    """The bytes are not an HTTP/1.x response."""
+
+
+class Framing:
+    """Finds where one answer ends. The load process uses it as it is; `read_answer` adds the body.
+
+    Attributes:
+        status: of the final answer; None until its head was read. Interim answers (1xx) are skipped.
+        chunked: whether the body comes in chunks.
+        until_close: the body has no announced end, so only the end of the connection ends it.
+        complete: the message ended as it announced.
+        keep_alive: whether the connection may serve another request; known once complete.
+    """
+
+    def __init__(self) -> None:
+        self.status: int | None = None
+        self.headers: list[tuple[bytes, bytes]] = []
+        self.chunked = False
+        self.until_close = False
+        self.complete = False
+        self.keep_alive = False
+        self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
+
+    def feed(self, data: bytes) -> bool:
+        """Take further bytes; whether the message is complete. Bytes after its end are ignored.
+
+        Raises:
+            NotHttpError: these bytes cannot be part of an HTTP/1.x response.
+        """
+        if self._parser is None:
+            return self.complete
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as problem:
+            self.keep_alive = False
+            if not self.complete:
+                self._parser = None
+                raise NotHttpError(str(problem)) from problem
+        if self.complete:
+            self._parser = None  # parser and self refer to each other, and the load process runs without a collector
+        return self.complete
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if not self.complete:
+            self.headers.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        if self._parser is None or self.complete:
+            return
+        status = self._parser.get_status_code()
+        if status < 200:
+            self.headers.clear()
+            return
+        self.status = status
+        names = dict(self.headers)
+        self.chunked = names.get(b"transfer-encoding", b"").lower().endswith(b"chunked")
+        self.until_close = not self.chunked and b"content-length" not in names and status not in (204, 304)
+
+    def on_message_complete(self) -> None:
+        if self.status is not None and not self.complete and self._parser is not None:
+            self.complete = True
+            self.keep_alive = self._parser.should_keep_alive()
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One HTTP answer as far as it came.
+
+    Args:
+        status: None where not even the head came.
+        headers: names in lower case.
+        pieces: (stamp of the read that brought it in nanoseconds, bytes) of each piece of the body.
+        complete: the message ended as announced (or, without announcement, with an orderly close).
+        problem: why the bytes are not HTTP; None where they are.
+    """
+
+    status: int | None
+    headers: tuple[tuple[str, str], ...]
+    pieces: tuple[tuple[int, bytes], ...]
+    complete: bool
+    problem: str | None = None
+
+    @property
+    def body(self) -> bytes:
+        return b"".join(piece for _, piece in self.pieces)
+
+    def header(self, name: str) -> str | None:
+        """Value of the first header of that name (in lower case)."""
+        return next((value for key, value in self.headers if key == name), None)
+
+
+class _BodyFraming(Framing):
+    def __init__(self) -> None:
+        super().__init__()
+        self.stamp_ns = 0
+        self.pieces: list[tuple[int, bytes]] = []
+
+    def on_body(self, piece: bytes) -> None:
+        if not self.complete:
+            self.pieces.append((self.stamp_ns, piece))
+
+
+def read_answer(exchange: Exchange) -> Answer:
+    """Parse an exchange read by read, so that every piece of the body keeps the stamp of its read."""
+    framing = _BodyFraming()
+    problem = None
+    start = 0
+    for stamp_ns, size in zip(exchange.read_ns, exchange.read_bytes, strict=True):
+        framing.stamp_ns = stamp_ns
+        try:
+            framing.feed(exchange.data[start : start + size])
+        except NotHttpError as reason:
+            problem = str(reason)
+            break
+        start += size
+    return Answer(
+        status=framing.status,
+        headers=tuple((name.decode("latin-1"), value.decode("latin-1")) for name, value in framing.headers),
+        pieces=tuple(framing.pieces),
+        complete=framing.complete or (framing.until_close and exchange.ending is Ending.COMPLETE),
+        problem=problem,
+    )

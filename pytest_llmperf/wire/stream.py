@@ -1,0 +1,102 @@
+"""One answered stream, event by event, up to `[DONE]`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from pytest_llmperf.wire.chunks import Chunk, Usage, read_chunk
+from pytest_llmperf.wire.sse import Event, EventDecoder
+
+SHOWN_BYTES = 200
+
+
+@dataclass(slots=True)
+class Stream:
+    """What a stream said, and when.
+
+    Attributes:
+        arrivals_ns: stamp of the read that completed each content chunk.
+        chunk_tokens: tokens in each content chunk; None where the server did not say for that one.
+        coalesced: content chunks completed by the same read as the content chunk before.
+        events: events of any kind, `[DONE]` included.
+        problem: why an event could not be understood.
+    """
+
+    arrivals_ns: list[int] = field(default_factory=list)
+    chunk_tokens: list[int | None] = field(default_factory=list)
+    coalesced: int = 0
+    events: int = 0
+    finish_reason: str | None = None
+    usage: Usage | None = None
+    done: bool = False
+    error: str | None = None
+    problem: str | None = None
+    replaced: bool = False
+    _counted: int = 0
+
+    def take(self, event: Event, stamp_ns: int) -> None:
+        """Account for one event."""
+        self.events += 1
+        self.replaced = self.replaced or event.replaced
+        if event.data == "[DONE]":
+            self.done = True
+            return
+        if not event.data.strip():
+            return
+        try:
+            chunk = read_chunk(json.loads(event.data), event.type)
+            self._take_chunk(chunk, stamp_ns)
+        except (ValueError, TypeError, AttributeError, KeyError, RecursionError):
+            self.problem = f"not a JSON completion chunk: {event.data.encode()[:SHOWN_BYTES]!r}"
+
+    def _take_chunk(self, chunk: Chunk, stamp_ns: int) -> None:
+        self.error = self.error or chunk.error
+        self.finish_reason = self.finish_reason or chunk.finish_reason
+        tokens = self._tokens_of(chunk)
+        self.usage = _merged(self.usage, chunk.usage)
+        if not chunk.has_choices or not (chunk.has_text if tokens is None else tokens > 0):
+            return
+        if self.arrivals_ns and self.arrivals_ns[-1] == stamp_ns:
+            self.coalesced += 1
+        self.arrivals_ns.append(stamp_ns)
+        self.chunk_tokens.append(tokens)
+
+    def _tokens_of(self, chunk: Chunk) -> int | None:
+        """Tokens that this chunk brought: growth of the continuous usage, else the ids that it lists."""
+        if chunk.has_choices and chunk.usage is not None and chunk.usage.completion_tokens is not None:
+            total = chunk.usage.completion_tokens
+            grown, self._counted = total - self._counted, total
+            if grown < 0:
+                raise ValueError("usage counts down")
+            return grown
+        if chunk.token_ids is not None:
+            self._counted += chunk.token_ids
+        return chunk.token_ids
+
+
+def _merged(old: Usage | None, new: Usage | None) -> Usage | None:
+    """The later counts, field by field: continuous usage leaves out what only the final one knows, or the reverse."""
+    if old is None or new is None:
+        return new or old
+    return Usage(
+        old.prompt_tokens if new.prompt_tokens is None else new.prompt_tokens,
+        old.completion_tokens if new.completion_tokens is None else new.completion_tokens,
+        old.cached_tokens if new.cached_tokens is None else new.cached_tokens,
+    )
+
+
+def read_stream(pieces: Iterable[tuple[int, bytes]]) -> Stream:
+    """Decode (stamp_ns, bytes) pieces of an event stream; stops at `[DONE]` and at what cannot be understood."""
+    stream = Stream()
+    decoder = EventDecoder()
+    for stamp_ns, piece in pieces:
+        for event in decoder.feed(piece):
+            stream.take(event, stamp_ns)
+            if stream.done or stream.problem:
+                return stream
+        if decoder.overflowed:
+            stream.problem = "a line of the event stream is longer than the limit"
+            return stream
+    return stream

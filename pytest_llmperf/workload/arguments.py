@@ -1,0 +1,61 @@
+"""What a workload's arguments may be, and how they are written back as the call that made them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import fields
+from typing import Any
+
+from pytest_llmperf.errors import SpecError
+
+Length = int | tuple[int, int]
+
+
+def number(call: str, name: str, value: object, *, above: float | None = None, least: float | None = None) -> float:
+    """`value` as a finite float that is > above and >= least."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise SpecError(f"{call}: {name} must be a finite number, got {value!r}.")
+    if (above is not None and value <= above) or (least is not None and value < least):
+        bound = f"greater than {above:g}" if above is not None else f"at least {least:g}"
+        raise SpecError(f"{call}: {name} must be {bound}, got {value!r}.")
+    return float(value)
+
+
+def integer(call: str, name: str, value: object, *, least: int | None = 1) -> int:
+    """`value` as an int that is >= least."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise SpecError(f"{call}: {name} must be an integer, got {value!r}.")
+    if least is not None and value < least:
+        raise SpecError(f"{call}: {name} must be at least {least}, got {value}.")
+    return value
+
+
+def length(call: str, name: str, value: object, *, least: int = 1) -> Length:
+    """`value` as a fixed length or as (low, high), both included."""
+    if not isinstance(value, (tuple, list)):
+        return integer(call, name, value, least=least)
+    if len(value) != 2:
+        raise SpecError(f"{call}: {name} must be an integer or (low, high), got {value!r}.")
+    low, high = (integer(call, name, bound, least=least) for bound in value)
+    if low > high:
+        raise SpecError(f"{call}: {name} must have low <= high, got {value!r}; did you mean ({high}, {low})?")
+    return (low, high)
+
+
+def plain(value: float) -> str:
+    """A number as a person writes it: 8 for 8.0, exact otherwise."""
+    return repr(value).removesuffix(".0")
+
+
+def as_call(name: str, instance: Any) -> str:  # noqa: ANN401 - any dataclass
+    """`instance` as the call that makes it; arguments at their default are left out.
+
+    So a new argument with a default changes neither the text of older definitions nor their digest.
+    """
+    shown = []
+    for field in fields(instance):
+        value = getattr(instance, field.name)
+        if value != field.default:
+            text = plain(value) if isinstance(value, float) else repr(value)
+            shown.append(f"{field.metadata.get('argument', field.name)}={text}")
+    return f"{name}({', '.join(shown)})"

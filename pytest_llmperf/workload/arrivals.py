@@ -1,0 +1,170 @@
+"""When requests arrive: frozen descriptions that yield offsets in nanoseconds from the start of a run.
+
+Rates are requests per second. Random gaps are scaled so that the last of n requests arrives exactly at n / rate
+seconds, as `vllm bench serve` does: the offered rate does not depend on the seed, only the burstiness inside it.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import accumulate
+from random import Random
+
+from pytest_llmperf.clock import seconds
+from pytest_llmperf.errors import SpecError
+from pytest_llmperf.workload.arguments import integer, number, plain
+from pytest_llmperf.workload.seeds import stream
+
+
+class Arrivals(ABC):
+    """An arrival process. Equal descriptions give equal offsets, in every Python version."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def offsets_ns(self, count: int, seed: int) -> tuple[int, ...] | None:
+        """When each of `count` requests is sent, ascending; None in a closed loop."""
+
+    @property
+    def concurrency(self) -> int | None:
+        """The limit of requests in flight; None in an open loop."""
+        return None
+
+    @property
+    def capacity(self) -> int | None:
+        """How many requests it can place; None where there is no limit."""
+        return None
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class _Constant(Arrivals):
+    rate: float
+
+    def offsets_ns(self, count: int, seed: int) -> tuple[int, ...]:  # noqa: ARG002 - nothing is random here
+        return tuple(seconds(i / self.rate) for i in range(count))
+
+    def __str__(self) -> str:
+        return f"constant({plain(self.rate)})"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class _Gamma(Arrivals):
+    rate: float
+    burstiness: float = 1.0
+
+    def offsets_ns(self, count: int, seed: int) -> tuple[int, ...]:
+        return tuple(seconds(t / self.rate) for t in _scaled_sums(count, self.burstiness, seed))
+
+    def __str__(self) -> str:
+        if self.burstiness == 1:
+            return f"poisson({plain(self.rate)})"
+        return f"gamma({plain(self.rate)}, burstiness={plain(self.burstiness)})"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class _Ramp(Arrivals):
+    start_rate: float
+    end_rate: float
+
+    def offsets_ns(self, count: int, seed: int) -> tuple[int, ...]:
+        """Poisson in stretched time: with rate(t) = a + k·t the mean count is Λ(t) = a·t + k·t²/2, inverted here."""
+        a = self.start_rate
+        k = (self.end_rate**2 - a**2) / (2 * count)
+        return tuple(seconds(2 * s / (a + math.sqrt(a * a + 2 * k * s))) for s in _scaled_sums(count, 1.0, seed))
+
+    def __str__(self) -> str:
+        return f"ramp({plain(self.start_rate)}, {plain(self.end_rate)})"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class _AtTimes(Arrivals):
+    times_s: tuple[float, ...]
+
+    def offsets_ns(self, count: int, seed: int) -> tuple[int, ...]:  # noqa: ARG002 - nothing is random here
+        return tuple(seconds(t) for t in self.times_s[:count])
+
+    @property
+    def capacity(self) -> int:
+        return len(self.times_s)
+
+    def __str__(self) -> str:
+        return f"at_times(({', '.join(map(plain, self.times_s))},))"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class _Closed(Arrivals):
+    limit: int
+
+    def offsets_ns(self, count: int, seed: int) -> None:  # noqa: ARG002 - the server sets the pace
+        return None
+
+    @property
+    def concurrency(self) -> int:
+        return self.limit
+
+    def __str__(self) -> str:
+        return f"closed({self.limit})"
+
+
+def constant(rate: float) -> Arrivals:
+    """One request every 1/rate seconds, the first at 0."""
+    return _Constant(number("constant", "rate", rate, above=0))
+
+
+def poisson(rate: float) -> Arrivals:
+    """Independent exponential gaps with mean 1/rate seconds."""
+    return _Gamma(number("poisson", "rate", rate, above=0))
+
+
+def gamma(rate: float, burstiness: float) -> Arrivals:
+    """Gamma gaps with mean 1/rate seconds and shape `burstiness`: 1 is Poisson, less is burstier, more is steadier."""
+    return _Gamma(number("gamma", "rate", rate, above=0), number("gamma", "burstiness", burstiness, above=0))
+
+
+def ramp(start_rate: float, end_rate: float) -> Arrivals:
+    """Poisson whose rate moves linearly in time from `start_rate` to `end_rate`, reached at the last request."""
+    return _Ramp(number("ramp", "start_rate", start_rate, above=0), number("ramp", "end_rate", end_rate, above=0))
+
+
+def at_times(times_s: Iterable[float]) -> Arrivals:
+    """Exactly these seconds after the start, ascending; for recorded traces."""
+    times = tuple(number("at_times", "every time", t, least=0) for t in times_s)
+    if not times or list(times) != sorted(times):
+        raise SpecError("at_times: give at least one time, in ascending order.")
+    return _AtTimes(times)
+
+
+def closed(concurrency: int) -> Arrivals:
+    """A closed loop: so many requests in flight, the next one as soon as one ends."""
+    return _Closed(integer("closed", "concurrency", concurrency))
+
+
+def _scaled_sums(count: int, shape: float, seed: int) -> list[float]:
+    """Running sums of `count` gamma gaps, scaled so that the last one is `count`."""
+    rng = stream(seed, "arrivals")
+    draw = _exponential if shape == 1 else _gamma_variate
+    sums = list(accumulate(draw(rng, shape) for _ in range(count)))
+    return [s * count / sums[-1] for s in sums]
+
+
+def _exponential(rng: Random, shape: float) -> float:  # noqa: ARG001 - one signature for both draws
+    return -math.log(1.0 - rng.random())
+
+
+def _gamma_variate(rng: Random, shape: float) -> float:
+    """Gamma with scale 1: Marsaglia and Tsang, "A simple method for generating gamma variables" (ACM TOMS 26, 2000)."""
+    if shape < 1:
+        return _gamma_variate(rng, shape + 1) * math.pow(1.0 - rng.random(), 1 / shape)
+    d = shape - 1 / 3
+    c = 1 / math.sqrt(9 * d)
+    while True:
+        x = math.sqrt(-2 * math.log(1.0 - rng.random())) * math.cos(2 * math.pi * rng.random())  # Box-Muller
+        v = (1 + c * x) ** 3
+        if v > 0 and math.log(1.0 - rng.random()) < x * x / 2 + d - d * v + d * math.log(v):
+            return d * v

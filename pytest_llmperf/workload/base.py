@@ -1,0 +1,54 @@
+"""What every workload can say about itself."""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+
+from pytest_llmperf.errors import SpecError
+from pytest_llmperf.model.request import Request
+from pytest_llmperf.workload.arguments import integer
+from pytest_llmperf.workload.arrivals import Arrivals
+from pytest_llmperf.workload.hit_rate import ideal_hit_rate
+
+# Raise it when the same definition begins to give other requests: old baselines must not match.
+FORMAT = 1
+
+
+class Workload(ABC):
+    """A seeded list of requests and their arrival times: immutable, hashable, comparable by value."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def requests(self, seed_offset: int = 0) -> tuple[Request, ...]:
+        """The requests of the workload's seed + `seed_offset`, always the same ones. Other seeds share no prompt."""
+
+    @property
+    @abstractmethod
+    def concurrency(self) -> int | None:
+        """The limit of requests in flight in a closed loop; None in an open loop."""
+
+    @abstractmethod
+    def __str__(self) -> str:
+        """The call that makes this workload."""
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def digest(self) -> str:
+        """SHA-256 of the definition, in hexadecimal; equal on every machine and in every Python version."""
+        return hashlib.sha256(f"workload format {FORMAT}: {self}".encode()).hexdigest()
+
+    def expected_hit_rate(self, block_size: int) -> float:
+        """Upper bound, 0 to 1, of the share of prompt tokens that a prefix cache with such blocks can supply."""
+        return ideal_hit_rate(self.requests(), integer("expected_hit_rate", "block_size", block_size))
+
+
+def check_arrivals(call: str, arrivals: object, count: int) -> None:
+    """Refuse what is no arrival process, or one that is too short."""
+    if not isinstance(arrivals, Arrivals):
+        raise SpecError(f"{call}: arrivals must be one of constant, poisson, gamma, ramp, at_times and closed, as in "
+                        f"arrivals=poisson(8), got {arrivals!r}.")
+    if arrivals.capacity is not None and arrivals.capacity < count:
+        raise SpecError(f"{call}: {count} requests need {count} arrival times, at_times has {arrivals.capacity}.")

@@ -1,0 +1,73 @@
+"""Groups of requests that begin with the same long prefix: system prompts, documents, few-shot examples."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from pytest_llmperf.model.request import Request
+from pytest_llmperf.workload.arguments import Length, as_call, integer, length
+from pytest_llmperf.workload.arrivals import Arrivals
+from pytest_llmperf.workload.base import Workload, check_arrivals
+from pytest_llmperf.workload.prompts import as_text, draw_length, draw_tokens
+from pytest_llmperf.workload.seeds import stream
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class SharedPrefix(Workload):
+    """Built by `shared_prefix`."""
+
+    prefix: int
+    suffix: Length
+    output: Length
+    groups: int
+    arrivals: Arrivals
+    count: int = field(metadata={"argument": "requests"})
+    seed: int = 0
+    text: bool = False
+
+    def requests(self, seed_offset: int = 0) -> tuple[Request, ...]:
+        seed = self.seed + seed_offset
+        offsets_ns = self.arrivals.offsets_ns(self.count, seed)
+        prefixes = [draw_tokens(stream(seed, "prefix", group), self.prefix) for group in range(self.groups)]
+        suffixes, outputs = stream(seed, "suffix"), stream(seed, "output")
+        tokens = stream(seed, "tokens")
+        made = []
+        for index in range(self.count):
+            prompt = prefixes[index % self.groups] + draw_tokens(tokens, draw_length(suffixes, self.suffix))
+            made.append(Request(
+                index=index,
+                prompt=as_text(prompt) if self.text else prompt,
+                output_tokens=draw_length(outputs, self.output),
+                prompt_tokens=None if self.text else len(prompt),
+                at_ns=None if offsets_ns is None else offsets_ns[index],
+            ))
+        return tuple(made)
+
+    @property
+    def concurrency(self) -> int | None:
+        return self.arrivals.concurrency
+
+    def __str__(self) -> str:
+        return as_call("shared_prefix", self)
+
+
+def shared_prefix(*, suffix: Length, output: Length, arrivals: Arrivals, requests: int, prefix: int = 4000,
+                  groups: int = 1, seed: int = 0, text: bool = False) -> Workload:
+    """Requests that share a prefix within their group; the groups take turns.
+
+    Args:
+        suffix: tokens after the prefix (words where `text`): a number, or (low, high) uniform with both included.
+        output: tokens to generate, likewise.
+        arrivals: when they come.
+        requests: how many in all.
+        prefix: tokens that all requests of a group share.
+        groups: how many different prefixes.
+        seed: another seed has other prefixes, so nothing is shared between seeds.
+        text: send words instead of token ids.
+    """
+    call = "shared_prefix"
+    count = integer(call, "requests", requests)
+    check_arrivals(call, arrivals, count)
+    return SharedPrefix(integer(call, "prefix", prefix), length(call, "suffix", suffix),
+                        length(call, "output", output), integer(call, "groups", groups), arrivals, count,
+                        integer(call, "seed", seed, least=None), text)

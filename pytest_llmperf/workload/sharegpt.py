@@ -1,0 +1,107 @@
+"""Prompts from a file in the ShareGPT format: text as people write it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pytest_llmperf.errors import SpecError
+from pytest_llmperf.model.request import Request
+from pytest_llmperf.workload.arguments import as_call, integer
+from pytest_llmperf.workload.arrivals import Arrivals
+from pytest_llmperf.workload.base import FORMAT, Workload, check_arrivals
+from pytest_llmperf.workload.seeds import stream, uniform_int
+
+BYTES_PER_TOKEN = 4
+_PEOPLE, _MODELS = ("human", "user"), ("gpt", "assistant", "chatgpt", "bing", "bard")
+_EXPECTED = 'a JSON list of {"conversations": [{"from": "human", "value": "…"}, {"from": "gpt", "value": "…"}]}'
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class ShareGpt(Workload):
+    """Built by `sharegpt`."""
+
+    path: str
+    arrivals: Arrivals
+    count: int = field(metadata={"argument": "requests"})
+    seed: int = 0
+
+    def requests(self, seed_offset: int = 0) -> tuple[Request, ...]:
+        seed = self.seed + seed_offset
+        pairs = list(_usable_pairs(_read(self.path), self.path))
+        if len(pairs) < self.count:
+            raise SpecError(f"sharegpt: {self.path} has {len(pairs)} usable conversations (a first message and its "
+                            f"reply, neither very short nor very long), {self.count} were asked for. "
+                            f"Ask for fewer requests or use a larger file.")
+        offsets_ns = self.arrivals.offsets_ns(self.count, seed)
+        rng = stream(seed, "order")
+        for i in range(self.count):  # the start of a Fisher-Yates shuffle
+            j = uniform_int(rng, i, len(pairs) - 1)
+            pairs[i], pairs[j] = pairs[j], pairs[i]
+        return tuple(
+            Request(index, prompt, output_tokens, None, at_ns=None if offsets_ns is None else offsets_ns[index])
+            for index, (prompt, output_tokens) in enumerate(pairs[: self.count])
+        )
+
+    @property
+    def concurrency(self) -> int | None:
+        return self.arrivals.concurrency
+
+    def digest(self) -> str:
+        """As everywhere, but over the file's content in place of its path."""
+        content = hashlib.sha256(_read(self.path)).hexdigest()
+        definition = f"sharegpt({content}, {self.arrivals}, {self.count}, {self.seed})"
+        return hashlib.sha256(f"workload format {FORMAT}: {definition}".encode()).hexdigest()
+
+    def __str__(self) -> str:
+        return as_call("sharegpt", self)
+
+
+def sharegpt(path: str | Path, requests: int, arrivals: Arrivals, seed: int = 0) -> Workload:
+    """First messages of conversations as prompts; each asks for as many tokens as the recorded reply has.
+
+    Lengths are estimated at 4 bytes of UTF-8 per token. As in the usual benchmark clients a conversation is used when
+    message and reply have at least 4 tokens, the message at most 1,024 and both together at most 2,048.
+
+    Args:
+        path: the JSON file; read when the requests are made.
+        requests: how many.
+        arrivals: when they come.
+        seed: which of the conversations, and in which order.
+    """
+    count = integer("sharegpt", "requests", requests)
+    check_arrivals("sharegpt", arrivals, count)
+    return ShareGpt(str(path), arrivals, count, integer("sharegpt", "seed", seed, least=None))
+
+
+def _read(path: str) -> bytes:
+    try:
+        return Path(path).expanduser().read_bytes()
+    except OSError as error:
+        raise SpecError(f"sharegpt: cannot read {path}: {error.strerror}. It must be {_EXPECTED}.") from error
+
+
+def _usable_pairs(content: bytes, path: str) -> Iterator[tuple[str, int]]:
+    """(prompt, output tokens) of each conversation that the filter leaves."""
+    try:
+        conversations = [entry.get("conversations", entry.get("conversation", [])) for entry in json.loads(content)]
+    except (ValueError, AttributeError, TypeError) as error:
+        raise SpecError(f"sharegpt: {path} is not {_EXPECTED}: {error}.") from error
+    for turns in conversations:
+        pair = _first_pair(turns)
+        if pair is None:
+            continue
+        input_tokens, output_tokens = (-(-len(text.encode()) // BYTES_PER_TOKEN) for text in pair)
+        if 4 <= input_tokens <= 1024 and output_tokens >= 4 and input_tokens + output_tokens <= 2048:
+            yield pair[0], output_tokens
+
+
+def _first_pair(turns: object) -> tuple[str, str] | None:
+    """The first message and its reply, where the conversation begins with these."""
+    match turns:
+        case [{"from": asks, "value": str(prompt)}, {"from": replies, "value": str(reply)}, *_]:
+            return (prompt, reply) if asks in _PEOPLE and replies in _MODELS else None
+    return None

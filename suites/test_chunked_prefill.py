@@ -1,0 +1,34 @@
+"""Chunked prefill: a small token budget per step keeps long prompts from stalling the streams that run beside them.
+
+The price is time to first token: a prompt then needs several steps.
+"""
+
+from types import SimpleNamespace
+
+from pytest_llmperf import Perf, by_kind, closed, constant, mixed, vllm, with_flags
+
+CASES = by_kind(
+    cpu={"model": "tiny", "budget": 256, "most": 4096, "prompt": 3500, "streams": 2, "smoother": 2.0, "price": 3.0},
+    l4={"model": "phi-4-mini", "budget": 512, "most": 8192, "prompt": 7800, "streams": 8, "smoother": 2.0, "price": 2.5},
+    a100={"model": "llama-3.1-8b", "budget": 1024, "most": 8192, "prompt": 7800, "streams": 16, "smoother": 2.0, "price": 2.5},
+    h100={"model": "llama-3.1-8b", "budget": 1024, "most": 8192, "prompt": 7800, "streams": 16, "smoother": 2.0, "price": 2.5},
+    h200={"model": "llama-3.1-8b", "budget": 1024, "most": 8192, "prompt": 7800, "streams": 16, "smoother": 2.0, "price": 2.5},
+)
+
+
+@CASES
+def test_small_chunks_smooth_itl(case: SimpleNamespace, perf: Perf) -> None:
+    small = vllm(case.model, max_num_batched_tokens=case.budget, enable_prefix_caching=False)
+    large = with_flags(small, max_num_batched_tokens=case.most)
+    traffic = mixed(
+        stream={"input": 64, "output": 200, "arrivals": closed(case.streams), "requests": 6 * case.streams},
+        prefill={"input": case.prompt, "output": 4, "arrivals": constant(1), "requests": 12},
+    )
+    perf.claim(
+        small,
+        large,
+        traffic,
+        f"itl_p99(b) / itl_p99(a) >= {case.smoother}",
+        mechanism=[f"step_tokens_max(a) <= {case.budget}", f"step_tokens_max(b) >= {case.prompt}"],
+        allow={"ttft_p50": case.price},
+    )

@@ -1,0 +1,29 @@
+"""Tensor parallelism: it serves everywhere; that it scales is judged on GPUs, where there is something to gain."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from pytest_llmperf import Perf, by_kind, closed, poisson, random_tokens, vllm, with_flags
+
+CASES = by_kind(
+    a100={"model": "llama-3.1-8b", "rate": 4, "faster": 1.2},
+    h100={"model": "llama-3.1-8b", "rate": 8, "faster": 1.2},
+    h200={"model": "llama-3.1-8b", "rate": 8, "faster": 1.2},
+)
+
+
+@by_kind(cpu={"model": "tiny"})
+def test_two_ranks_serve(case: SimpleNamespace, perf: Perf) -> None:
+    engine = vllm(case.model, tensor_parallel_size=2)
+    run = perf.measure(engine, random_tokens(input=100, output=16, arrivals=closed(1), requests=12), runs=1)
+    perf.check(run, "error_rate == 0")
+
+
+@CASES
+@pytest.mark.gpus(2)
+def test_two_gpus_decode_faster_than_one(case: SimpleNamespace, perf: Perf) -> None:
+    one = vllm(case.model)
+    two = with_flags(one, tensor_parallel_size=2)
+    answers = random_tokens(input=1024, output=128, arrivals=poisson(case.rate), requests=100)
+    perf.claim(two, one, answers, f"tpot_mean(b) / tpot_mean(a) >= {case.faster}")

@@ -1,0 +1,275 @@
+"""Faults 8-13, 18, 19, 24: deaths of the server, of its watchdog, and of what earlier runs left."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from pytest_llmperf.errors import EnvironmentMissing, StopFailed
+from pytest_llmperf.process import leftovers, tree
+from pytest_llmperf.process.supervisor import Launch, Supervised
+from pytest_llmperf.process.unit import TAG
+
+if sys.platform != "linux":
+    pytest.skip("supervision is Linux only", allow_module_level=True)
+
+STUBS = Path(__file__).with_name("stubs")
+ROOT = Path(__file__).parents[2]
+
+
+def launch(folder, *options, **fields):
+    fields = {"grace_s": 0.3, "abandoned_grace_s": 0.3, **fields}
+    return Launch(
+        argv=(sys.executable, "-I", "-S", str(STUBS / "stub_server.py"), str(folder), *options),
+        env=dict(os.environ), cwd=folder, run_dir=folder / "run", **fields,
+    )
+
+
+def until(condition, limit_s=10.0):
+    deadline_s = time.monotonic() + limit_s
+    while not condition():
+        if time.monotonic() > deadline_s:
+            raise TimeoutError("the condition never held")
+        time.sleep(0.005)
+
+
+def roles(folder):
+    files = [path for path in (folder / "pids").iterdir() if path.suffix != ".tmp"]
+    return {path.name: tree.Identity(*map(int, path.read_text().split())) for path in files}
+
+
+@pytest.fixture
+def started(tmp_path):
+    """Start the stub with these parts and wait until all of them are there."""
+    servers = []
+
+    def start(*parts, **fields):
+        options = [word for part in parts for word in ("--with", part)]
+        servers.append(Supervised.start(launch(tmp_path, *options, **fields)))
+        until((tmp_path / "ready").exists)
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.stop(0)
+
+
+@pytest.mark.parametrize("code", [0, 2])
+def test_an_early_exit_is_known_at_once_with_evidence(tmp_path, code):
+    """Faults 18 and 19."""
+    argv = ("sh", "-c", f"echo the reason; exit {code}")
+    server = Supervised.start(Launch(argv, dict(os.environ), tmp_path, tmp_path / "run"))
+    assert server.wait_exit(1.0) == f"exit code {code}"
+    evidence = server.evidence()
+    assert evidence.log_tail == ("the reason",)
+    assert evidence.ending == f"exit code {code}"
+    assert f"exit {code}" in evidence.command
+    server.stop()
+
+
+def test_a_missing_program_is_named(tmp_path):
+    with pytest.raises(EnvironmentMissing, match="no-such-engine"):
+        Supervised.start(Launch(("no-such-engine",), dict(os.environ), tmp_path, tmp_path / "run"))
+
+
+def test_a_killed_server_is_noticed_within_50_ms(started):
+    """Fault 24."""
+    server = started("child")
+    killed_s = time.monotonic()
+    os.kill(server.pid, signal.SIGKILL)
+    assert server.wait_exit(5.0) == "signal 9 (SIGKILL)"
+    assert time.monotonic() - killed_s < 0.05
+    assert not server.alive()
+
+
+def test_what_a_dead_server_leaves_behind_is_still_reaped(started, tmp_path):
+    server = started("child", "detached")
+    os.kill(server.pid, signal.SIGKILL)
+    server.wait_exit(5.0)
+    who = roles(tmp_path)
+    assert tree.is_alive(who["child"])
+    assert set(server.pids()) == {who["child"].pid, who["detached"].pid}
+    report = server.stop()
+    assert not [role for role, identity in who.items() if tree.is_alive(identity)]
+    assert {process.pid for process in report.reaped} >= {identity.pid for identity in who.values()}
+    assert [process.pid for process in report.sigkilled] == [who["detached"].pid]
+
+
+def test_a_server_that_ignores_sigterm_is_killed_after_its_grace(tmp_path):
+    """Fault 10."""
+    server = Supervised.start(launch(tmp_path, "--ignore-term"))
+    until((tmp_path / "ready").exists)
+    began_s = time.monotonic()
+    report = server.stop(grace_s=0.4)
+    assert 0.35 <= time.monotonic() - began_s < 5.0
+    assert server.ending() == "signal 9 (SIGKILL)"
+    assert [process.pid for process in report.sigkilled] == [server.pid]
+
+
+def test_a_stopped_server_still_ends_on_sigterm(started):
+    server = started()
+    os.kill(server.pid, signal.SIGSTOP)
+    assert server.stop(grace_s=5.0).sigkilled == ()
+    assert server.ending() == "signal 15 (SIGTERM)"
+
+
+def test_a_zombie_is_not_alive_and_is_reaped(started, tmp_path):
+    """Fault 11."""
+    server = started("zombie")
+    zombie = roles(tmp_path)["zombie"]
+    until(lambda: tree.read_stat(zombie.pid).state == "Z")
+    assert not tree.is_alive(zombie)
+    assert zombie.pid not in server.pids()
+    server.stop()
+    assert tree.identity_of(zombie.pid) != zombie
+
+
+def test_orphans_that_end_while_the_server_runs_are_collected(tmp_path):
+    argv = ("sh", "-c", "(sleep 0.05 & echo $! > orphan); echo up > ready; sleep 60")
+    with Supervised.start(Launch(argv, dict(os.environ), tmp_path, tmp_path / "run")):
+        until(lambda: (tmp_path / "ready").exists())
+        orphan = int((tmp_path / "orphan").read_text())
+        until(lambda: tree.read_stat(orphan) is None)
+
+
+def test_without_its_watchdog_the_server_dies_and_stop_finds_the_rest_by_tag(started, tmp_path):
+    """Fault 8, with the run alive."""
+    server = started("child", "detached")
+    who = roles(tmp_path)
+    server._watchdog.kill()
+    assert "watchdog was lost" in server.wait_exit(5.0)
+    until(lambda: not tree.is_alive(who["server"]))
+    assert tree.is_alive(who["detached"])
+    report = server.stop()
+    assert report.why == "watchdog lost"
+    assert {process.pid for process in report.reaped} == {who["child"].pid, who["detached"].pid}
+    assert not any(map(tree.is_alive, who.values()))
+    assert report.shm_removed == ((tmp_path / "segment").read_text(),)
+    assert (tmp_path / "run" / "reaped.json").exists()
+
+
+@pytest.fixture
+def orphaned(tmp_path):
+    """A server whose run and whose watchdog were both killed; yields the roles that survived that."""
+    parent = subprocess.Popen(
+        [sys.executable, str(STUBS / "hold_server.py"), str(tmp_path), "0"],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    until((tmp_path / "ready").exists)
+    until((tmp_path / "watchdog").exists)
+    who = roles(tmp_path)
+    os.kill(int((tmp_path / "watchdog").read_text()), signal.SIGKILL)
+    parent.kill()
+    parent.wait()
+    until(lambda: not tree.is_alive(who.pop("server", tree.Identity(0, 0))))
+    yield who
+    for identity in who.values():
+        tree.send(identity, signal.SIGKILL)
+
+
+def test_leftovers_of_a_dead_run_are_swept(orphaned):
+    """Faults 8 and 13."""
+    swept = leftovers.sweep(pids=[identity.pid for identity in orphaned.values()])
+    assert {leftover.identity for leftover in swept.killed} == set(orphaned.values())
+    assert not any(map(tree.is_alive, orphaned.values()))
+    assert f"pid {orphaned['child'].pid}" in str(swept)
+    assert not leftovers.sweep(pids=[identity.pid for identity in orphaned.values()])
+
+
+def test_a_server_of_a_living_run_is_left_alone(started, tmp_path):
+    """Fault 13."""
+    started("child")
+    who = roles(tmp_path)
+    assert not leftovers.sweep(pids=[identity.pid for identity in who.values()])
+    assert all(map(tree.is_alive, who.values()))
+
+
+@pytest.fixture
+def sleeper():
+    processes = []
+
+    def start(**env):
+        processes.append(subprocess.Popen(["sleep", "60"], env={**os.environ, **env}))
+        return processes[-1]
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.parametrize("tag", ["", "nonsense", f"{os.getuid() + 1}-1-1-other-user", f"{os.getuid()}-x-1-n"])
+def test_processes_without_a_tag_of_ours_are_never_touched(sleeper, tag):
+    stranger = sleeper(**{TAG: tag})
+    assert not leftovers.sweep(pids=[stranger.pid])
+    assert stranger.poll() is None
+
+
+def test_a_reused_pid_is_not_killed(sleeper):
+    """Fault 12: a record names the pid of a process that has gone; a stranger has it now."""
+    stranger = sleeper()
+    now = tree.identity_of(stranger.pid)
+    tag = f"{os.getuid()}-1-1-gone"
+    stale = leftovers.Leftover(tree.Identity(now.pid, now.starttime - 1), "vllm", tag)
+    same_time = leftovers.Leftover(now, "vllm", tag)
+    leftovers.kill([stale, same_time], leftovers.SystemClock(), limit_s=0.05)
+    time.sleep(0.05)
+    assert stranger.poll() is None
+
+
+def test_a_leftover_with_a_living_watchdog_is_left_to_it(sleeper):
+    tag = f"{os.getuid()}-999999999-1-{os.getpid()}"
+    server, watchdog = sleeper(**{TAG: tag}), sleeper(**{leftovers.WATCHDOG_TAG: tag})
+    until(lambda: tree.environment_value(watchdog.pid, leftovers.WATCHDOG_TAG) == tag)
+    swept = leftovers.sweep(pids=[server.pid])
+    assert [leftover.identity.pid for leftover in swept.pending] == [server.pid]
+    assert server.poll() is None
+
+
+def test_a_fork_that_holds_the_control_pipe_open_does_not_keep_the_server(tmp_path):
+    """A user's fork inherits the write end; the pidfd of the parent tells the watchdog all the same."""
+    script = (
+        "import os, sys, time, pathlib\n"
+        "sys.path.insert(0, sys.argv[1])\n"
+        "from hold_server import hold, Supervised\n"
+        "start = Supervised.start\n"
+        "def start_and_fork(launch):\n"
+        "    server = start(launch)\n"
+        "    pid = os.fork()\n"
+        "    if pid == 0:\n"
+        "        time.sleep(60)\n"
+        "        os._exit(0)\n"
+        "    pathlib.Path(sys.argv[2], 'fork').write_text(str(pid))\n"
+        "    return server\n"
+        "Supervised.start = start_and_fork\n"
+        "hold(pathlib.Path(sys.argv[2]), 0, 0.3)\n"
+    )
+    parent = subprocess.Popen(
+        [sys.executable, "-c", script, str(STUBS), str(tmp_path)], env={**os.environ, "PYTHONPATH": str(ROOT)}
+    )
+    until((tmp_path / "ready").exists)
+    until((tmp_path / "fork").exists)
+    who = roles(tmp_path)
+    parent.kill()
+    parent.wait()
+    try:
+        until(lambda: not any(map(tree.is_alive, who.values())), limit_s=10.0)
+    finally:
+        os.kill(int((tmp_path / "fork").read_text()), signal.SIGKILL)
+
+
+def test_survivors_are_named(started, tmp_path):
+    """Nothing survives SIGKILL here, so the report of one that did is put in place."""
+    server = started()
+    report = server.stop()
+    own = tree.identity_of(os.getpid())
+    from pytest_llmperf.process.reaped import Reaped, StopReport
+
+    server._report = StopReport(report.tag, "stop", survivors=(Reaped(own.pid, own.starttime, "x", "alive", True),))
+    with pytest.raises(StopFailed, match=str(own.pid)):
+        server.stop()
+    server._report = report

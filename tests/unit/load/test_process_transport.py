@@ -1,0 +1,217 @@
+"""The load process over real sockets: connections, order, times, cancelling, dying."""
+
+import os
+import signal
+import threading
+import time
+
+import pytest
+
+from pytest_llmperf.errors import LoadError
+from pytest_llmperf.load.process import ProcessTransport
+from pytest_llmperf.model.exchange import Ending
+from pytest_llmperf.model.plan import LoadPlan, PlannedRequest
+from pytest_llmperf.testing.replaying import replay_scripts
+from pytest_llmperf.testing.scripted_server import ScriptedServer
+from pytest_llmperf.testing.streams import (
+    LAST_CHUNK,
+    STREAM_HEAD,
+    Close,
+    Hang,
+    Send,
+    StreamShape,
+    http_chunk,
+    plain,
+    streamed,
+)
+
+GOOD = streamed(StreamShape().events())
+MS = 1_000_000
+
+
+def test_sends_what_was_planned():
+    body = b'{"prompt":"' + b"x" * 3_000_000 + b'"}'  # more than a socket takes at once
+    with ScriptedServer(GOOD) as server:
+        requests = (PlannedRequest(0, "/v1/completions", body), PlannedRequest(1, "/v1/chat/completions", b"{}"))
+        plan = LoadPlan("127.0.0.1", server.port, requests, headers=(("Authorization", "Bearer k"),), concurrency=1)
+        ProcessTransport().replay(plan, cancel=threading.Event())
+    first, second = server.requests
+    assert first.body == body
+    assert first.head.startswith(b"POST /v1/completions HTTP/1.1\r\n")
+    assert b"\r\nHost: 127.0.0.1:%d\r\n" % server.port in first.head
+    assert b"\r\nAuthorization: Bearer k\r\n" in first.head
+    assert second.head.startswith(b"POST /v1/chat/completions ")
+
+
+def test_keeps_connections_alive():
+    with ScriptedServer(GOOD) as server:
+        replayed = replay_scripts(server, requests=5)
+    assert all(r.ok for r in replayed.records)
+    assert {r.connection for r in server.requests} == {0}
+    assert [e.reused for e in replayed.replay.exchanges] == [False, True, True, True, True]
+
+
+def test_connection_close_is_honoured():
+    with ScriptedServer([*plain(200, b"x", connection="close"), Close()]) as server:
+        replayed = replay_scripts(server, requests=3)
+    assert len({r.connection for r in server.requests}) == 3
+    assert {e.ending for e in replayed.replay.exchanges} == {Ending.COMPLETE}
+
+
+def test_closed_loop_keeps_the_concurrency():
+    with ScriptedServer(streamed(StreamShape().events(), ttft_s=0.05)) as server:
+        replayed = replay_scripts(server, requests=9, concurrency=3)
+    spans = [(e.sent_ns, e.ended_ns) for e in replayed.replay.exchanges]
+    together = [sum(start <= at < end for start, end in spans) for at, _ in spans]
+    assert max(together) == 3
+    assert server.connections == 3
+
+
+def test_open_loop_sends_on_time_over_connections_opened_ahead():
+    with ScriptedServer(streamed(StreamShape().events(), ttft_s=0.2)) as server:
+        replayed = replay_scripts(server, requests=20, at_ns=tuple(i * 7 * MS for i in range(20)))
+    late = sorted(e.sent_ns - e.intended_ns for e in replayed.replay.exchanges)
+    assert late[0] >= 0
+    assert late[10] < 5 * MS  # the machine may be busy; benchmarks measure the real figure
+    starts = [e.intended_ns - replayed.replay.started_ns for e in replayed.replay.exchanges]
+    assert starts == [i * 7 * MS for i in range(20)]
+
+
+def test_next_turn_waits_for_its_predecessor_and_thinks():
+    with ScriptedServer(streamed(StreamShape().events(), ttft_s=0.02)) as server:
+        requests = (PlannedRequest(0, "/", b"{}", at_ns=0), PlannedRequest(1, "/", b"{}", after=0, think_ns=30 * MS))
+        replay = ProcessTransport().replay(
+            LoadPlan("127.0.0.1", server.port, requests), cancel=threading.Event()
+        )
+    first, second = replay.exchanges
+    assert second.intended_ns == first.ended_ns + 30 * MS
+    assert second.sent_ns >= second.intended_ns
+
+
+def test_heartbeat_and_cpu_time_are_reported():
+    with ScriptedServer(streamed(StreamShape().events(), ttft_s=0.3)) as server:
+        replay = replay_scripts(server).replay
+    assert 15 <= len(replay.loop_lag_ns) <= 60
+    assert replay.cpu_ns > 0
+    assert replay.started_ns < replay.ended_ns
+
+
+def test_progress_is_reported_while_it_runs():
+    seen = []
+    with ScriptedServer(streamed(StreamShape().events(), ttft_s=0.4)) as server:
+        plan = LoadPlan("127.0.0.1", server.port, tuple(PlannedRequest(i, "/", b"{}") for i in range(3)), concurrency=2)
+        ProcessTransport().replay(plan, cancel=threading.Event(), progress=seen.append)
+    assert len(seen) >= 3
+    assert seen[0].sent == 2
+    assert seen[0].done == 0
+    assert (seen[-1].sent, seen[-1].done, seen[-1].failed) == (3, 3, 0)
+
+
+def test_an_empty_plan_ends_at_once():
+    assert ProcessTransport().replay(LoadPlan("127.0.0.1", 1, ()), cancel=threading.Event()).exchanges == ()
+
+
+@pytest.mark.parametrize("last", [[b"0\r\n", b"\r\n"], [b"0\r\nTrailer: t\r\n\r\n"], [b"0", b"\r", b"\n", b"\r", b"\n"]])
+def test_ends_of_unusual_shape_are_found(last):
+    events = [Send(STREAM_HEAD), *(Send(http_chunk(e)) for e in StreamShape().events())]
+    with ScriptedServer([*events, *(Send(part, 0.02) for part in last)]) as server:
+        replayed = replay_scripts(server, requests=2)
+    assert all(r.ok for r in replayed.records)
+    assert server.connections == 1
+
+
+def test_text_that_looks_like_the_last_chunk_ends_nothing():
+    first, *rest = StreamShape().events()
+    script = [Send(STREAM_HEAD), Send(http_chunk(first)), Send(http_chunk(b": 0\r\n\r\n")[:-2]), Send(b"\r\n", 0.05)]
+    script += [Send(http_chunk(e)) for e in rest] + [Send(LAST_CHUNK)]
+    with ScriptedServer(script) as server:
+        assert replay_scripts(server).record.ok
+
+
+def cancelled_after(delay_s, *, requests=4, at_ns=0):
+    cancel = threading.Event()
+    told = []
+    with ScriptedServer([Send(STREAM_HEAD), Hang()]) as server:
+        planned = tuple(PlannedRequest(i, "/", b"{}", at_ns=i * at_ns) for i in range(requests))
+        timer = threading.Timer(delay_s, lambda: (told.append(time.monotonic()), cancel.set()))
+        timer.start()
+        replay = ProcessTransport().replay(LoadPlan("127.0.0.1", server.port, planned), cancel=cancel)
+        timer.join()
+    return replay, time.monotonic() - told[0]
+
+
+def test_cancelling_ends_everything_at_once():
+    replay, took_s = cancelled_after(1.0, at_ns=100_000 * MS)
+    assert [e.ending for e in replay.exchanges] == [Ending.CANCELLED] + [Ending.NOT_SENT] * 3
+    assert took_s < 1.0
+
+
+def test_cancelling_before_the_start():
+    replay, _ = cancelled_after(0.0)
+    assert {e.ending for e in replay.exchanges} <= {Ending.CANCELLED, Ending.NOT_SENT}
+    assert len(replay.exchanges) == 4
+
+
+def test_impossible_plans_are_refused():
+    plan = LoadPlan("127.0.0.1", 1, (PlannedRequest(0, "/", b"", after=0),))
+    with pytest.raises(LoadError, match="waits for request 0"):
+        ProcessTransport().replay(plan, cancel=threading.Event())
+
+
+def test_a_host_without_address_is_an_error_of_the_load(tmp_path):
+    plan = LoadPlan("no-such-host.invalid", 1, (PlannedRequest(0, "/", b""),))
+    with pytest.raises(LoadError, match=r"cannot resolve 'no-such-host\.invalid'"):
+        ProcessTransport(folder=tmp_path).replay(plan, cancel=threading.Event())
+
+
+def test_recordings_are_removed_after_success(tmp_path):
+    with ScriptedServer(GOOD) as server:
+        plan = LoadPlan("127.0.0.1", server.port, (PlannedRequest(0, "/", b"{}"),))
+        ProcessTransport(folder=tmp_path).replay(plan, cancel=threading.Event())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_exception_in_the_progress_callback_ends_the_worker(tmp_path):
+    def interrupted(_):
+        raise KeyboardInterrupt
+
+    with ScriptedServer([Send(STREAM_HEAD), Hang()]) as server:
+        plan = LoadPlan("127.0.0.1", server.port, (PlannedRequest(0, "/", b"{}"),))
+        with pytest.raises(KeyboardInterrupt):
+            ProcessTransport(folder=tmp_path).replay(plan, cancel=threading.Event(), progress=interrupted)
+    assert children_of(os.getpid(), b"pytest_llmperf.load.worker") == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def children_of(pid, needle):
+    """Direct children whose command line holds `needle`."""
+    from pathlib import Path
+
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            if parent == pid and needle in (entry / "cmdline").read_bytes():
+                found.append(int(entry.name))
+        except OSError:
+            continue
+    return found
+
+
+def test_a_worker_that_is_killed_is_an_error_that_names_what_it_left(tmp_path):
+    def kill(progress):
+        if progress.done == 2:
+            for pid in children_of(os.getpid(), str(tmp_path).encode()):
+                os.kill(pid, signal.SIGKILL)
+
+    def answer(number, _):
+        return GOOD if number < 2 else [Send(STREAM_HEAD), Hang()]
+
+    with ScriptedServer(answer=answer) as server:
+        plan = LoadPlan("127.0.0.1", server.port, tuple(PlannedRequest(i, "/", b"{}") for i in range(3)), concurrency=1)
+        with pytest.raises(LoadError, match="killed by signal 9 after 2 of 3 requests") as caught:
+            ProcessTransport(folder=tmp_path).replay(plan, cancel=threading.Event(), progress=kill)
+    (kept,) = tmp_path.iterdir()
+    assert str(kept) in str(caught.value)

@@ -1,0 +1,108 @@
+"""The schedule, without time or loop."""
+
+from pytest_llmperf.load.schedule import Schedule, problem_of
+from pytest_llmperf.model.plan import LoadPlan, PlannedRequest
+
+START = 1_000
+
+
+def schedule_of(*requests: PlannedRequest, concurrency=None) -> Schedule:
+    schedule = Schedule(LoadPlan("127.0.0.1", 1, requests, concurrency=concurrency))
+    schedule.start(START)
+    return schedule
+
+
+def request(index, **options):
+    return PlannedRequest(index, "/", b"", **options)
+
+
+def departed(schedule, now_ns):
+    return [(d.request.index, d.intended_ns - START) for d in schedule.depart(START + now_ns)]
+
+
+def test_open_loop_departs_by_time_whatever_the_order_of_the_plan():
+    schedule = schedule_of(request(0, at_ns=20), request(1, at_ns=10), request(2, at_ns=30))
+    assert schedule.next_due_ns == START + 10
+    assert departed(schedule, 9) == []
+    assert departed(schedule, 20) == [(1, 10), (0, 20)]
+    assert schedule.next_due_ns == START + 30
+
+
+def test_late_requests_are_sent_late_and_keep_their_intended_time():
+    schedule = schedule_of(*(request(i, at_ns=i) for i in range(5)))
+    assert departed(schedule, 1_000_000) == [(i, i) for i in range(5)]
+
+
+def test_nothing_departs_before_the_start():
+    schedule = Schedule(LoadPlan("127.0.0.1", 1, (request(0),)))
+    assert schedule.depart(10**18) == []
+    assert schedule.upcoming(10**18) == 0
+
+
+def test_closed_loop_is_intended_when_a_slot_is_free():
+    schedule = schedule_of(*(request(i) for i in range(4)), concurrency=2)
+    assert departed(schedule, 5) == [(0, 0), (1, 0)]
+    assert departed(schedule, 50) == []
+    schedule.finished(1, START + 60)
+    assert departed(schedule, 65) == [(2, 60)]
+    schedule.finished(0, START + 70)
+    schedule.finished(2, START + 80)
+    assert departed(schedule, 85) == [(3, 70)]
+    assert not schedule.done
+    schedule.finished(3, START + 90)
+    assert schedule.done
+
+
+def test_limit_on_an_open_loop_makes_requests_late():
+    schedule = schedule_of(request(0, at_ns=0), request(1, at_ns=10), concurrency=1)
+    assert departed(schedule, 20) == [(0, 0)]
+    schedule.finished(0, START + 500)
+    assert departed(schedule, 510) == [(1, 10)]
+
+
+def test_next_turn_is_intended_at_the_end_of_the_last_one_plus_thinking():
+    schedule = schedule_of(request(0, at_ns=0), request(1, after=0, think_ns=100), request(2, after=1))
+    assert departed(schedule, 0) == [(0, 0)]
+    assert schedule.next_due_ns is None
+    schedule.finished(0, START + 50)
+    assert schedule.next_due_ns == START + 150
+    assert departed(schedule, 149) == []
+    assert departed(schedule, 160) == [(1, 150)]
+    schedule.finished(1, START + 200)
+    assert departed(schedule, 201) == [(2, 200)]
+
+
+def test_next_turn_with_a_time_waits_for_both():
+    schedule = schedule_of(request(0), request(1, after=0, at_ns=300), request(2, after=0, at_ns=10))
+    departed(schedule, 0)
+    schedule.finished(0, START + 50)
+    assert departed(schedule, 60) == [(2, 50)]
+    assert departed(schedule, 300) == [(1, 300)]
+
+
+def test_next_turns_are_served_before_new_conversations():
+    schedule = schedule_of(request(0), request(1, after=0), request(2), concurrency=1)
+    assert departed(schedule, 0) == [(0, 0)]
+    schedule.finished(0, START + 40)
+    assert departed(schedule, 41) == [(1, 40)]
+
+
+def test_slot_that_was_free_longer_does_not_move_the_intended_time_back():
+    schedule = schedule_of(request(0), request(1, after=0, think_ns=100), concurrency=1)
+    departed(schedule, 0)
+    schedule.finished(0, START + 40)
+    assert departed(schedule, 150) == [(1, 140)]
+
+
+def test_upcoming_counts_what_will_need_a_connection():
+    schedule = schedule_of(request(0, at_ns=10), request(1, at_ns=20), request(2, at_ns=90))
+    assert schedule.upcoming(START + 50) == 2
+    departed(schedule, 10)
+    assert schedule.upcoming(START + 50) == 1
+
+
+def test_plans_that_could_never_end_are_named():
+    assert problem_of([request(0), request(1, after=0)]) is None
+    assert "position 0" in problem_of([request(1)])
+    for after in (0, 1, -1):
+        assert "does not come before" in problem_of([request(0, after=after), request(1)])

@@ -1,0 +1,60 @@
+"""Every metric there is."""
+
+import pytest
+
+from pytest_llmperf.errors import SloError
+from pytest_llmperf.metrics import Direction, Source, Unit, all_metrics, find
+
+
+def test_every_metric_says_what_it_is_and_is_found_by_its_name():
+    for name, metric in all_metrics().items():
+        assert find(name) == metric
+        assert metric.name == name
+        assert metric.formula
+        assert metric.needs
+        assert metric.formula_id
+
+
+def test_formula_ids_are_unique():
+    ids = [metric.formula_id for metric in all_metrics().values()]
+    assert len(ids) == len(set(ids))
+
+
+def test_median_is_another_name_of_p50():
+    assert find("ttft_median") is find("ttft_p50")
+
+
+def test_a_latency_without_statistic_lists_the_statistics():
+    with pytest.raises(SloError, match="itl_mean, itl_p50, itl_p90, itl_p95, itl_p99, itl_max"):
+        find("itl")
+
+
+def test_far_from_every_name_all_are_listed():
+    with pytest.raises(SloError, match="there are: ttft_mean"):
+        find("zzzzzz")
+
+
+@pytest.mark.parametrize(("name", "unit", "direction", "source"), [
+    ("ttft_p99", Unit.MS, Direction.LOWER, Source.CLIENT),
+    ("request_throughput", Unit.REQUESTS_PER_S, Direction.HIGHER, Source.CLIENT),
+    ("error_rate", Unit.SHARE, Direction.LOWER, Source.CLIENT),
+    ("preemptions", Unit.COUNT, Direction.LOWER, Source.SERVER),
+    ("kv_usage_peak", Unit.SHARE, Direction.NEITHER, Source.SERVER),
+    ("spec_acceptance_rate_pos7", Unit.SHARE, Direction.HIGHER, Source.SERVER),
+])
+def test_units_directions_and_sources(name, unit, direction, source):
+    metric = find(name)
+    assert (metric.unit, metric.direction, metric.source) == (unit, direction, source)
+
+
+@pytest.mark.parametrize(("unit", "value", "text"), [
+    (Unit.MS, 471.04, "471 ms"), (Unit.SHARE, 0.963, "96.3 %"), (Unit.COUNT, 3.0, "3"),
+    (Unit.TOKENS_PER_S, 12345.6, "12346 tokens/s"), (Unit.MS, 0.0123456, "0.01235 ms"),
+])
+def test_values_read_with_their_unit(unit, value, text):
+    assert unit.show(value) == text
+
+
+def test_intervals_name_the_unit_once_and_infinity_in_words():
+    assert Unit.MS.show_range(431, 489) == "431–489 ms"
+    assert Unit.MS.show_range(431, float("inf")) == "431 ms or more, no upper limit"

@@ -1,0 +1,140 @@
+"""Names, folders and hub ids; building once."""
+
+import hashlib
+import json
+import multiprocessing
+import struct
+from pathlib import Path
+
+import pytest
+from safetensors import safe_open
+
+from pytest_llmperf.engines.models import SHAPES, ResolvedModel, resolve_model
+from pytest_llmperf.engines.models.resolve import FORMAT
+from pytest_llmperf.errors import SpecError
+
+# SHA-256 over all files of each model. Where one changes, raise FORMAT in resolve.py and take the new values.
+GOLDEN_FORMAT = 2
+GOLDEN = {
+    "llama-3.1-8b": "422ea2c128200438",
+    "llama-3.1-70b": "59b6c97299537dd9",
+    "qwen3-8b": "d8a5f290c9a5d74b",
+    "phi-4-mini": "1433325e241bf901",
+    "mixtral-8x7b": "232e8492a249068d",
+    "tiny": "dc998cffb969e22e",
+}
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("models")
+
+
+def content(folder: str) -> str:
+    digest = hashlib.sha256()
+    for path in sorted(Path(folder).iterdir()):
+        digest.update(path.name.encode() + path.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_a_built_model_never_changes_under_the_same_format(name, cache):
+    assert FORMAT == GOLDEN_FORMAT
+    assert content(resolve_model(name, cache).path_or_hub_id) == GOLDEN[name]
+
+
+def test_a_shape_is_built_with_dummy_weights(cache):
+    model = resolve_model("qwen3-8b", cache)
+    assert model == ResolvedModel(model.path_or_hub_id, "dummy", "dummy", SHAPES["qwen3-8b"], "qwen3-8b")
+    assert sorted(p.name for p in Path(model.path_or_hub_id).iterdir()) == [
+        "config.json", "tokenizer.json", "tokenizer_config.json"]
+
+
+def test_tiny_has_all_its_weights(cache):
+    model = resolve_model("tiny", cache)
+    assert (model.weights, model.load_format) == ("seeded", None)
+    with safe_open(Path(model.path_or_hub_id) / "model.safetensors", framework="np") as file:
+        shapes = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118 - no mapping
+        kinds = {file.get_slice(name).get_dtype() for name in shapes}
+    assert kinds == {"BF16"}
+    assert shapes["model.layers.3.self_attn.k_proj.weight"] == [128, 256]
+    sizes = (s[0] * (s[1] if len(s) > 1 else 1) for s in shapes.values())
+    assert sum(sizes) == SHAPES["tiny"].parameters
+
+
+def test_tiny_weights_are_small_signed_and_different(cache):
+    path = Path(resolve_model("tiny", cache).path_or_hub_id) / "model.safetensors"
+    data = path.read_bytes()
+    length = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + length])
+
+    def values(name: str) -> list[float]:
+        start, end = header[name]["data_offsets"]
+        raw = data[8 + length + start : 8 + length + end]
+        return [struct.unpack("<f", b"\0\0" + raw[i : i + 2])[0] for i in range(0, min(len(raw), 20_000), 2)]
+
+    queries, keys = values("model.layers.0.self_attn.q_proj.weight"), values("model.layers.0.self_attn.k_proj.weight")
+    assert set(values("model.norm.weight")) == {1.0}
+    assert all(1 / 128 <= abs(w) < 1 / 32 for w in queries)
+    assert abs(sum(queries) / len(queries)) < 0.001
+    assert (sum(w * w for w in queries) / len(queries)) ** 0.5 == pytest.approx(0.019, rel=0.02)
+    assert queries[:50] != keys[:50]
+
+
+def test_a_second_resolve_builds_nothing(cache):
+    folder = Path(resolve_model("mixtral-8x7b", cache).path_or_hub_id)
+    stamp = folder.stat().st_mtime_ns
+    assert resolve_model("mixtral-8x7b", cache) == resolve_model("mixtral-8x7b", cache)
+    assert folder.stat().st_mtime_ns == stamp
+
+
+def test_a_build_that_was_cut_off_is_begun_again(tmp_path):
+    folder = Path(resolve_model("mixtral-8x7b", tmp_path).path_or_hub_id)
+    half = tmp_path / f".{folder.name}.building"
+    folder.rename(half)
+    (half / "config.json").unlink()
+    assert content(resolve_model("mixtral-8x7b", tmp_path).path_or_hub_id) == GOLDEN["mixtral-8x7b"]
+    assert not half.exists()
+
+
+def _resolve(cache_dir: str) -> str:
+    return content(resolve_model("tiny", Path(cache_dir)).path_or_hub_id)
+
+
+def test_processes_that_build_at_once_get_one_whole_model(tmp_path):
+    with multiprocessing.get_context("spawn").Pool(3) as pool:
+        assert set(pool.map(_resolve, [str(tmp_path)] * 3)) == {GOLDEN["tiny"]}
+    assert len([p for p in tmp_path.iterdir() if p.is_dir()]) == 1
+
+
+def test_a_folder_with_a_config_is_a_checkpoint(tmp_path, monkeypatch):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "config.json").write_text("{}")
+    monkeypatch.chdir(tmp_path)
+    expected = ResolvedModel(str(tmp_path / "mine"), "checkpoint", None, None, "mine")
+    assert resolve_model(str(tmp_path / "mine"), tmp_path / "cache") == expected
+    assert resolve_model("./mine", tmp_path / "cache") == expected
+
+
+def test_an_unknown_hub_id_goes_through(tmp_path):
+    model = resolve_model("Qwen/Qwen3-8B", tmp_path)
+    assert model == ResolvedModel("Qwen/Qwen3-8B", "checkpoint", None, None, "Qwen/Qwen3-8B")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("name", "part"), [
+    ("llama-3-8b", "Did you mean 'llama-3.1-8b'.*Shapes: llama-3.1-8b, .*tiny"),
+    ("Tinny", "Did you mean 'tiny'"),
+    ("/no/such/folder", "no model '/no/such/folder'"),
+    ("xyzzy", "no model 'xyzzy'.*hub id"),
+    ("", "no model ''"),
+])
+def test_anything_else_is_refused_with_the_nearest_name(tmp_path, name, part):
+    with pytest.raises(SpecError, match=part) as caught:
+        resolve_model(name, tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_folder_without_config_is_refused(tmp_path):
+    with pytest.raises(SpecError, match=r"holds no config\.json"):
+        resolve_model(str(tmp_path), tmp_path / "cache")

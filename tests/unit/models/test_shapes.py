@@ -1,0 +1,56 @@
+"""Shapes against published counts."""
+
+import json
+
+import pytest
+
+from pytest_llmperf.engines.models import SHAPES, Shape
+from pytest_llmperf.engines.models.registry import config_json
+
+# Totals as the publishers' checkpoints count them (safetensors headers on the model pages).
+PUBLISHED_PARAMETERS = {
+    "llama-3.1-8b": 8_030_261_248,
+    "llama-3.1-70b": 70_553_706_496,
+    "qwen3-8b": 8_190_735_360,
+    "phi-4-mini": 3_836_021_760,
+    "mixtral-8x7b": 46_702_792_704,
+}
+
+
+@pytest.mark.parametrize(("name", "parameters"), PUBLISHED_PARAMETERS.items())
+def test_parameters_are_the_published_ones(name, parameters):
+    assert SHAPES[name].parameters == parameters
+    assert SHAPES[name].weight_bytes == 2 * parameters
+
+
+def test_a_mixture_passes_two_of_eight_experts():
+    """Mistral gives 12.9 billion active parameters; the router is counted for the active experts only."""
+    mixtral = SHAPES["mixtral-8x7b"]
+    assert mixtral.active_parameters == pytest.approx(12.9e9, rel=0.002)
+    assert all(s.active_parameters == s.parameters for s in SHAPES.values() if s is not mixtral)
+
+
+@pytest.mark.parametrize(("name", "kv_bytes"), [
+    ("llama-3.1-8b", 128 * 1024), ("llama-3.1-70b", 320 * 1024), ("qwen3-8b", 144 * 1024),
+    ("phi-4-mini", 128 * 1024), ("mixtral-8x7b", 128 * 1024), ("tiny", 2 * 1024),
+])
+def test_kv_bytes_per_token(name, kv_bytes):
+    assert SHAPES[name].kv_bytes_per_token == kv_bytes
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=lambda s: s.name)
+def test_config_says_what_the_shape_says(shape: Shape):
+    config = json.loads(config_json(shape))
+    assert config["num_hidden_layers"] == shape.layers
+    assert config["num_key_value_heads"] == shape.kv_heads
+    assert config["num_attention_heads"] * config["head_dim"] == shape.heads * shape.head_dim
+    assert config.get("num_local_experts", 1) == shape.experts
+    assert config.get("num_experts_per_tok", 1) == shape.active_experts
+    assert config["vocab_size"] > 9_999  # workloads draw ids up to there
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=lambda s: s.name)
+def test_special_tokens_are_outside_of_what_workloads_draw(shape: Shape):
+    for special in (shape.bos_id, shape.eos_id):
+        assert special < shape.vocab
+        assert not 1_000 <= special <= 9_999

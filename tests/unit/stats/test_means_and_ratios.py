@@ -1,0 +1,98 @@
+"""Intervals of means and ratios against scipy, statsmodels and hand-made figures."""
+
+from math import exp, log, sqrt
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats as scipy_stats
+from statsmodels.stats.weightstats import DescrStatsW
+
+from pytest_llmperf.stats.interval import Interval
+from pytest_llmperf.stats.mean import mean, sd, t_interval, t_quantile, wider
+from pytest_llmperf.stats.ratio import StartSd, ratio_screen
+
+samples = st.lists(st.floats(1, 1e6), min_size=2, max_size=30)
+
+
+@given(samples)
+def test_mean_and_sd_are_numpys(values):
+    assert mean(values) == pytest.approx(np.mean(values))
+    assert sd(values) == pytest.approx(np.std(values, ddof=1), abs=1e-6)
+
+
+def test_one_value_has_no_spread():
+    with pytest.raises(ValueError, match="two values"):
+        sd([1.0])
+
+
+@pytest.mark.parametrize(("df", "table"), [(1, 6.314), (2, 2.920), (4, 2.132), (9, 1.833), (30, 1.697), (None, 1.645)])
+def test_t_quantiles_are_the_tables(df, table):
+    assert t_quantile(0.95, df) == pytest.approx(table, abs=5e-4)
+
+
+@given(samples)
+def test_interval_is_statsmodels(values):
+    low, high = DescrStatsW(values).tconfint_mean(alpha=0.1)
+    found = t_interval(values, 0.95)
+    assert (found.low, found.high) == pytest.approx((low, high), rel=1e-6, abs=1e-6)
+
+
+@given(samples, st.floats(0.1, 10))
+def test_on_logs_the_interval_scales_with_the_unit(values, factor):
+    one, other = (t_interval(numbers, 0.95, on_log=True) for numbers in (values, [v * factor for v in values]))
+    assert (other.low, other.high) == pytest.approx((one.low * factor, one.high * factor))
+
+
+def test_on_logs_limits_lie_around_the_arithmetic_mean():
+    """A limit on a mean is on the arithmetic one; around the geometric one it would pass too often."""
+    found = t_interval([1.0, 4.0], 0.95, on_log=True)
+    assert sqrt(found.low * found.high) == pytest.approx(2.5)
+
+
+def test_an_estimate_from_elsewhere_centres_the_interval():
+    found = t_interval([1.0, 3.0], 0.95, centre=10.0)
+    assert (found.low + found.high) / 2 == pytest.approx(10)
+
+
+def test_the_wider_of_two():
+    narrow, wide = Interval(1, 2, 0.95), Interval(0, 3, 0.95)
+    assert wider(narrow, wide) is wider(wide, narrow) is wide
+
+
+def test_ratio_with_a_negligible_prior_is_the_paired_t_interval_of_logs():
+    tops, bottoms = [3.0, 3.3, 3.1, 2.9], [1.0, 1.05, 1.02, 0.99]
+    found = ratio_screen(tops, bottoms, StartSd(1e-9, "none"), confidence=0.99)
+    logs = [log(top / bottom) for top, bottom in zip(tops, bottoms, strict=True)]
+    reference = scipy_stats.ttest_1samp(logs, 0).confidence_interval(0.98)
+    assert (found.interval.low, found.interval.high) == pytest.approx((exp(reference.low), exp(reference.high)))
+
+
+def test_ratio_with_identical_pairs_is_the_prior_alone():
+    found = ratio_screen([3.0] * 3, [1.0] * 3, StartSd(0.10, "default"))
+    reach = 2.326348 * sqrt(2) * 0.10
+    assert found.ratio == pytest.approx(3)
+    assert found.interval.low == pytest.approx(3 * exp(-reach))
+    assert found.interval.high == pytest.approx(3 * exp(reach))
+
+
+def test_satterthwaite_by_hand():
+    """s_start 10 %, pairs ±5 %: SE² = 0.02 + 0.005/2, df = 0.0225²/0.0025² = 81."""
+    found = ratio_screen([exp(0.05), exp(-0.05)], [1.0, 1.0], StartSd(0.10, "default"))
+    assert log(found.interval.high) == pytest.approx(t_quantile(0.99, 81) * 0.15)
+    assert found.pair_sd == pytest.approx(sqrt(0.005))
+
+
+def test_one_pair_borrows_its_spread_and_more_starts_narrow():
+    one = ratio_screen([2.0], [1.0], StartSd(0.10, "default"))
+    assert one.pair_sd is None
+    assert log(one.interval.high / 2) == pytest.approx(2.326348 * sqrt(0.04))
+    more = ratio_screen([2.0], [1.0], StartSd(0.10, "default"), numerator_starts=4, denominator_starts=4)
+    assert more.interval.high < one.interval.high
+
+
+@pytest.mark.parametrize(("tops", "bottoms"), [([], []), ([1.0], [1.0, 2.0]), ([0.0], [1.0])])
+def test_what_makes_no_ratio(tops, bottoms):
+    with pytest.raises(ValueError, match="pairs|above 0"):
+        ratio_screen(tops, bottoms, StartSd(0.1, "default"))

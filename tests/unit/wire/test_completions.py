@@ -1,0 +1,272 @@
+"""Exchanges to records: what counts as content, and every outcome."""
+
+import json
+
+import pytest
+
+from pytest_llmperf.model.exchange import Ending
+from pytest_llmperf.model.record import Outcome
+from pytest_llmperf.model.request import Request
+from pytest_llmperf.testing.scripted_transport import make_exchange, stream_exchange
+from pytest_llmperf.testing.streams import (
+    DONE,
+    LAST_CHUNK,
+    STREAM_HEAD,
+    StreamShape,
+    error_event,
+    event,
+    http_chunk,
+    plain,
+)
+from pytest_llmperf.wire.completions import to_record
+
+MS = 1_000_000
+
+
+def asked(output_tokens=4, prompt_tokens=8):
+    return Request(0, (1,) * 8, output_tokens, prompt_tokens)
+
+
+def record_of(events, *, request=None, ending=Ending.COMPLETE, end=LAST_CHUNK, **options):
+    """One read per event, a millisecond apart, from 1 ms on."""
+    reads = [(0, STREAM_HEAD)]
+    reads += [((at + 1) * MS, http_chunk(data)) for at, data in enumerate(events)]
+    reads.append((reads[-1][0], end))
+    return to_record(request or asked(), make_exchange(reads, ending=ending, **options))
+
+
+@pytest.mark.parametrize("chat", [False, True])
+@pytest.mark.parametrize(("usage", "ids"), [(True, False), (False, True), (True, True)])
+def test_good_stream(chat, usage, ids):
+    shape = StreamShape((1, 3, 2), chat=chat, continuous_usage=usage, token_ids=ids, cached_tokens=5)
+    record = to_record(asked(6), stream_exchange(shape, intended_ns=MS))
+    assert (record.outcome, record.detail) == (Outcome.OK, None)
+    assert record.arrivals_ns == (51 * MS, 61 * MS, 71 * MS)
+    assert record.chunk_tokens == (1, 3, 2)
+    assert (record.prompt_tokens, record.output_tokens, record.cached_tokens) == (8, 6, 5)
+    assert record.coalesced_chunks == 0
+
+
+def test_counts_are_missing_where_the_server_does_not_say():
+    record = to_record(asked(6), stream_exchange(StreamShape((1, 3, 2), continuous_usage=False)))
+    assert record.ok
+    assert record.chunk_tokens is None
+    assert record.output_tokens == 6
+
+
+@pytest.mark.parametrize("chat", [False, True])
+def test_empty_text_of_a_real_token_is_content(chat):
+    record = to_record(asked(), stream_exchange(StreamShape(chat=chat, text="")))
+    assert record.ok
+    assert len(record.arrivals_ns) == 4
+
+
+@pytest.mark.parametrize("chat", [False, True])
+def test_empty_text_is_content_even_without_counts_except_at_the_finish(chat):
+    record = to_record(asked(), stream_exchange(StreamShape(chat=chat, text="", continuous_usage=False)))
+    assert len(record.arrivals_ns) == 3
+
+
+def test_finish_without_growth_is_not_content():
+    shape = StreamShape()
+    choice = {"index": 0, "text": "", "finish_reason": "length"}
+    body = [data.replace(b'"length"', b"null") for data in shape.events()[:4]]
+    record = record_of([*body, event({"choices": [choice], "usage": shape.usage(4)}), shape.usage_event(), DONE])
+    assert record.ok
+    assert len(record.arrivals_ns) == 4
+
+
+@pytest.mark.parametrize("field", ["content", "reasoning_content", "reasoning"])
+def test_any_kind_of_chat_content_counts(field):
+    choice = {"index": 0, "delta": {field: "hm"}, "finish_reason": "length"}
+    shape = StreamShape((1,), continuous_usage=False)
+    record = record_of([event({"choices": [choice]}), shape.usage_event(), DONE], request=asked(1))
+    assert record.ok
+    assert record.arrivals_ns == (MS,)
+
+
+def test_stamp_is_that_of_the_read_that_completed_the_event():
+    message = b"".join(map(http_chunk, StreamShape((1,)).events())) + LAST_CHUNK
+    reads = [(1, STREAM_HEAD + message[:20]), (2, message[20:40]), (3, message[40:])]
+    assert to_record(asked(1), make_exchange(reads)).arrivals_ns == (3,)
+
+
+def test_chunks_that_share_a_read_are_counted():
+    first, second, third, fourth, *rest = map(http_chunk, StreamShape().events())
+    reads = [(1, STREAM_HEAD), (2, first), (3, second + third), (4, fourth + b"".join(rest) + LAST_CHUNK)]
+    record = to_record(asked(), make_exchange(reads))
+    assert record.ok
+    assert record.arrivals_ns == (2, 3, 3, 4)
+    assert record.coalesced_chunks == 1
+
+
+def without(position):
+    events = StreamShape(continuous_usage=False).events()
+    del events[position]
+    return events
+
+
+@pytest.mark.parametrize(("position", "missing"), [(3, "finish_reason"), (4, "usage"), (5, "[DONE]")])
+def test_missing_end_is_truncated(position, missing):
+    record = record_of(without(position))
+    assert record.outcome is Outcome.TRUNCATED
+    assert missing in record.detail
+
+
+def test_missing_last_chunk_is_truncated_even_after_done():
+    assert record_of(StreamShape().events(), ending=Ending.CLOSED_EARLY, end=b"").outcome is Outcome.TRUNCATED
+
+
+def test_error_event_outranks_the_end_of_the_socket():
+    events = [*StreamShape().events()[:2], error_event("EngineCore died\nbadly")]
+    for ending in (Ending.COMPLETE, Ending.RESET):
+        record = record_of([*events, DONE], ending=ending)
+        assert record.outcome is Outcome.ERROR_IN_STREAM
+        assert record.detail == "500: EngineCore died badly"
+        assert len(record.arrivals_ns) == 2
+
+
+@pytest.mark.parametrize(
+    "data", [b'data: {"object":"error","message":"no"}\n\n', b'event: error\ndata: {"message":"no"}\n\n']
+)
+def test_other_shapes_of_an_error(data):
+    record = record_of([data, DONE])
+    assert record.outcome is Outcome.ERROR_IN_STREAM
+    assert "no" in record.detail
+
+
+def test_complete_stream_without_content_is_empty():
+    choice = {"index": 0, "text": "", "finish_reason": "stop"}
+    shape = StreamShape(())
+    record = record_of([event({"choices": [choice], "usage": shape.usage(0)}), shape.usage_event(), DONE])
+    assert record.outcome is Outcome.EMPTY
+
+
+@pytest.mark.parametrize(
+    ("shape", "request_", "words"),
+    [
+        (StreamShape((1, 1)), asked(4), "2 output tokens instead of 4"),
+        (StreamShape((1, 1)), asked(1), "2 output tokens instead of 1"),
+        (StreamShape((1,), prompt_tokens=9), asked(1), "9 prompt tokens instead of 8"),
+    ],
+)
+def test_wrong_length(shape, request_, words):
+    record = to_record(request_, stream_exchange(shape))
+    assert record.outcome is Outcome.WRONG_LENGTH
+    assert words in record.detail
+
+
+def test_prompt_of_unknown_length_is_not_checked():
+    assert to_record(asked(1, None), stream_exchange(StreamShape((1,), prompt_tokens=9))).ok
+
+
+def test_usage_that_contradicts_the_token_ids_is_caught():
+    shape = StreamShape((1, 1), continuous_usage=False, token_ids=True)
+    record = record_of([*shape.events()[:2], StreamShape((4,)).usage_event(), DONE])
+    assert record.outcome is Outcome.WRONG_LENGTH
+    assert "the chunks bring 2 tokens, usage says 4" in record.detail
+
+
+def test_usage_below_the_number_of_chunks_is_caught():
+    shape = StreamShape((1,) * 6, continuous_usage=False)
+    record = record_of([*shape.events()[:6], StreamShape((4,)).usage_event(), DONE])
+    assert record.outcome is Outcome.WRONG_LENGTH
+    assert "6 content chunks" in record.detail
+
+
+@pytest.mark.parametrize("bad", [b"{oops", b"[1]", b'"text"', b'{"choices":[1]}', b'{"choices":7}', b"[" * 100_000])
+def test_malformed_event_shows_its_first_bytes(bad):
+    record = record_of([*StreamShape().events()[:1], b"data: " + bad + b"\n\n", DONE])
+    assert record.outcome is Outcome.MALFORMED
+    assert repr(bad[:200]) in record.detail
+    assert len(record.arrivals_ns) == 1
+
+
+def test_usage_that_counts_down_is_malformed():
+    shape = StreamShape((3, 1))
+    events = shape.events()
+    assert record_of([events[1], events[0]]).outcome is Outcome.MALFORMED
+
+
+@pytest.mark.parametrize(("status", "headers", "words"), [
+    (500, {}, "HTTP 500: b'{}'"),
+    (429, {"retry_after": "7"}, "Retry-After: 7"),
+    (307, {"location": "http://elsewhere/"}, "redirect to http://elsewhere/ not followed"),
+    (204, {}, "HTTP 204"),
+])  # fmt: skip
+def test_other_status(status, headers, words):
+    body = b"" if status == 204 else b"{}"
+    reads = [(1, step.data) for step in plain(status, body, **headers)]
+    record = to_record(asked(), make_exchange(reads))
+    assert record.outcome is Outcome.HTTP_STATUS
+    assert words in record.detail
+
+
+def test_json_where_a_stream_was_asked_for_is_malformed():
+    reads = [(1, step.data) for step in plain(200, b'{"choices":[]}')]
+    record = to_record(asked(), make_exchange(reads))
+    assert record.outcome is Outcome.MALFORMED
+    assert "no server-sent event" in record.detail
+
+
+def test_other_protocols_are_malformed():
+    record = to_record(asked(), make_exchange([(1, b"SSH-2.0-x\r\n")], ending=Ending.CLOSED_EARLY))
+    assert record.outcome is Outcome.MALFORMED
+    assert "SSH-2.0" in record.detail
+
+
+@pytest.mark.parametrize(("ending", "outcome"), [
+    (Ending.CONNECT_FAILED, Outcome.NO_CONNECTION),
+    (Ending.STALE, Outcome.STALE),
+    (Ending.CANCELLED, Outcome.CANCELLED),
+    (Ending.NOT_SENT, Outcome.CANCELLED),
+    (Ending.RESET, Outcome.RESET),
+    (Ending.CLOSED_EARLY, Outcome.TRUNCATED),
+    (Ending.CONNECT_TIMEOUT, Outcome.TIMEOUT),
+    (Ending.FIRST_BYTE_TIMEOUT, Outcome.TIMEOUT),
+    (Ending.IDLE_TIMEOUT, Outcome.TIMEOUT),
+    (Ending.TOTAL_TIMEOUT, Outcome.TIMEOUT),
+    (Ending.TOO_LARGE, Outcome.MALFORMED),
+])  # fmt: skip
+def test_each_ending_of_an_exchange_has_its_outcome(ending, outcome):
+    record = to_record(asked(), make_exchange([], ending=ending, error="why"))
+    assert record.outcome is outcome
+    assert record.detail.startswith(f"{ending.value}: why")
+
+
+def test_every_ending_is_mapped():
+    for ending in Ending:
+        assert not to_record(asked(), make_exchange([], ending=ending)).ok
+
+
+def test_partial_answer_keeps_its_arrivals():
+    record = record_of(StreamShape().events()[:2], ending=Ending.RESET, end=b"")
+    assert record.outcome is Outcome.RESET
+    assert record.arrivals_ns == (MS, 2 * MS)
+    assert "after 2 content chunks" in record.detail
+
+
+def test_invalid_utf8_is_flagged_and_no_failure():
+    shape = StreamShape(text="~", continuous_usage=False)
+    record = record_of([data.replace(b"~", b"\xff") for data in shape.events()])
+    assert record.ok
+    assert record.replaced_text
+
+
+def test_comments_and_empty_data_say_nothing():
+    events = StreamShape().events()
+    record = record_of([b": ping\n\n", b"data:\n\n", *events])
+    assert record.ok
+    assert record.arrivals_ns[0] == 3 * MS
+
+
+def test_copies_what_the_workload_and_the_schedule_said():
+    request = Request(3, (1,) * 8, 4, 8, tag="stream")
+    record = to_record(request, stream_exchange(StreamShape(), index=3, intended_ns=5, sent_ns=7))
+    assert (record.index, record.intended_ns, record.sent_ns, record.tag) == (3, 5, 7, "stream")
+    assert (record.asked_output_tokens, record.asked_prompt_tokens) == (4, 8)
+
+
+def test_shape_is_what_vllm_sends():
+    first = json.loads(StreamShape().events()[0].removeprefix(b"data: "))
+    assert {"id", "object", "created", "model", "choices", "usage"} <= set(first)

@@ -1,0 +1,81 @@
+"""ShareGPT files: the filter, the order, and what a wrong file is told."""
+
+import json
+
+import pytest
+
+from pytest_llmperf.errors import SpecError
+from pytest_llmperf.workload import closed, poisson, sharegpt
+
+
+def entry(prompt: str, reply: str, *more: dict, asks: str = "human", replies: str = "gpt") -> dict:
+    return {"id": "x", "conversations": [{"from": asks, "value": prompt}, {"from": replies, "value": reply}, *more]}
+
+
+@pytest.fixture
+def share_file(tmp_path):
+    def write(content: object) -> str:
+        path = tmp_path / "share.json"
+        path.write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
+        return str(path)
+
+    return write
+
+
+def good(i: int) -> dict:
+    return entry(f"question number {i} " * 3, "answer " * (i + 4))
+
+
+def test_prompt_is_the_first_message_and_length_that_of_the_reply(share_file):
+    path = share_file([entry("Ümläut question here", "r" * 41)])
+    (request,) = sharegpt(path, requests=1, arrivals=closed(1)).requests()
+    assert request.prompt == "Ümläut question here"
+    assert request.output_tokens == 11
+    assert request.prompt_tokens is None
+
+
+def test_what_does_not_fit_is_left_out(share_file):
+    path = share_file([
+        entry("short", "r" * 100),                         # 2 tokens asked
+        entry("q" * 100, "r" * 8),                         # 2 tokens answered
+        entry("q" * 4 * 1025, "r" * 100),                  # prompt over 1,024
+        entry("q" * 4 * 1024, "r" * 4 * 1025),             # together over 2,048
+        entry("q" * 100, "r" * 100, asks="gpt"),           # begins with the model
+        {"conversations": []},
+        {"conversations": [{"from": "human", "value": None}, {"from": "gpt", "value": "r" * 100}]},
+        entry("q" * 4 * 1024, "r" * 4 * 1024, asks="user", replies="assistant"),
+    ])
+    (request,) = sharegpt(path, requests=1, arrivals=closed(1)).requests()
+    assert request.output_tokens == 1024
+    with pytest.raises(SpecError, match=r"has 1 usable conversations .* 2 were asked for"):
+        sharegpt(path, requests=2, arrivals=closed(1)).requests()
+
+
+def test_seed_chooses_and_orders(share_file):
+    workload = sharegpt(share_file([good(i) for i in range(40)]), requests=20, arrivals=poisson(4))
+    first, second = workload.requests(0), workload.requests(1)
+    assert first == workload.requests(0)
+    assert [r.prompt for r in first] != [r.prompt for r in second]
+    assert len({r.prompt for r in first}) == 20
+
+
+def test_digest_follows_the_content_and_not_the_path(tmp_path):
+    paths = [tmp_path / name for name in ("a.json", "b.json", "c.json")]
+    for path, content in zip(paths, ([good(1)], [good(1)], [good(2)]), strict=True):
+        path.write_text(json.dumps(content))
+    a, b, c = (sharegpt(path, requests=1, arrivals=closed(1)).digest() for path in paths)
+    assert a == b != c
+
+
+@pytest.mark.parametrize("content", ["not json", "{}", "3", "[1, 2]", '{"a": [1]}'])
+def test_a_wrong_file_is_named_with_the_expected_form(share_file, content):
+    path = share_file(content)
+    with pytest.raises(SpecError, match=r"sharegpt: .*share\.json") as caught:
+        sharegpt(path, requests=1, arrivals=closed(1)).requests()
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_file_says_so(tmp_path):
+    workload = sharegpt(tmp_path / "none.json", requests=1, arrivals=closed(1))
+    with pytest.raises(SpecError, match=r"cannot read .*none\.json: No such file"):
+        workload.requests()

@@ -1,0 +1,232 @@
+"""What holds for every workload, and what each one is for."""
+
+import hashlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_llmperf.errors import SpecError
+from pytest_llmperf.model.request import Request
+from pytest_llmperf.workload import (
+    Workload,
+    at_times,
+    closed,
+    constant,
+    mixed,
+    multi_turn,
+    poisson,
+    random_tokens,
+    shared_prefix,
+)
+
+RANDOM = random_tokens(input=(40, 200), output=(5, 9), arrivals=poisson(8), requests=20)
+SHARED = shared_prefix(prefix=96, suffix=(8, 32), output=4, groups=3, arrivals=closed(4), requests=12)
+TURNS = multi_turn(conversations=3, turns=4, input=(20, 40), output=30, arrivals=constant(1), think_s=0.5)
+MIXED = mixed(stream={"input": 16, "output": 60, "arrivals": closed(2), "requests": 6},
+              prefill={"input": 900, "output": 1, "arrivals": constant(2), "requests": 3})
+WORDS = random_tokens(input=12, output=5, arrivals=poisson(8), requests=4, text=True)
+ALL = {"random_tokens": RANDOM, "shared_prefix": SHARED, "multi_turn": TURNS, "mixed": MIXED, "words": WORDS}
+
+# Taken once: (definition, content). Another definition orphans baselines; other content makes them lie.
+GOLDEN = {
+    str(RANDOM): ("3d6b9a5011800854", "3e29b2a44be212b7"),
+    str(SHARED): ("6012f5b446a068f8", "4c64ba75045ae118"),
+    str(TURNS): ("cee83a16408b9aab", "5c56c4e3e3d66d05"),
+    str(MIXED): ("96070f41fc653d0b", "aa8d8448cca8ac1c"),
+    str(WORDS): ("d683d88755b7a78c", "8889a31bdad9929e"),
+}
+
+
+def content(requests: tuple[Request, ...]) -> str:
+    facts = [(r.index, r.prompt, r.output_tokens, r.prompt_tokens, r.at_ns, r.after, r.think_ns, r.tag)
+             for r in requests]
+    return hashlib.sha256(repr(facts).encode()).hexdigest()
+
+
+@pytest.mark.parametrize("workload", ALL.values(), ids=ALL)
+class TestEveryWorkload:
+    def test_never_changes(self, workload):
+        assert (workload.digest()[:16], content(workload.requests(3))[:16]) == GOLDEN[str(workload)]
+
+    def test_repeats_itself_and_differs_between_seeds(self, workload):
+        assert workload.requests(1) == workload.requests(1)
+        first, second = ({str(r.prompt) for r in workload.requests(seed)} for seed in (1, 2))
+        assert not first & second
+
+    def test_numbers_requests_and_looks_only_back(self, workload):
+        for position, request in enumerate(workload.requests()):
+            assert request.index == position
+            assert request.after is None or request.after < position
+            assert request.output_tokens >= 1
+
+    def test_prompt_tokens_are_counted_or_unknown(self, workload):
+        for request in workload.requests():
+            if isinstance(request.prompt, str):
+                assert request.prompt_tokens is None
+            else:
+                assert request.prompt_tokens == len(request.prompt)
+                assert all(1000 <= token <= 9999 for token in request.prompt)
+
+    def test_is_a_value(self, workload):
+        again = eval(str(workload))
+        assert again == workload
+        assert hash(again) == hash(workload)
+        assert again.digest() == workload.digest()
+        assert repr(workload) == str(workload)
+
+    def test_seed_offset_is_the_same_as_another_seed(self, workload):
+        other = eval(str(workload)[:-1] + ", seed=5)")
+        assert other.requests(0) == workload.requests(5)
+        assert other.digest() != workload.digest()
+
+
+class TestRandomTokens:
+    def test_lengths_cover_the_range_with_both_ends(self):
+        requests = random_tokens(input=(3, 5), output=(1, 2), arrivals=closed(1), requests=200).requests()
+        assert {r.prompt_tokens for r in requests} == {3, 4, 5}
+        assert {r.output_tokens for r in requests} == {1, 2}
+
+    def test_streams_are_independent(self):
+        """Another arrival process, output or input range leaves all else as it was."""
+        base = random_tokens(input=(40, 200), output=(5, 9), arrivals=poisson(8), requests=20).requests()
+        arrivals = random_tokens(input=(40, 200), output=(5, 9), arrivals=constant(8), requests=20).requests()
+        outputs = random_tokens(input=(40, 200), output=7, arrivals=poisson(8), requests=20).requests()
+        assert [r.prompt for r in arrivals] == [r.prompt for r in base]
+        assert [r.output_tokens for r in arrivals] == [r.output_tokens for r in base]
+        assert [(r.prompt, r.at_ns) for r in outputs] == [(r.prompt, r.at_ns) for r in base]
+        inputs = random_tokens(input=50, output=(5, 9), arrivals=poisson(8), requests=20).requests()
+        assert [(r.output_tokens, r.at_ns) for r in inputs] == [(r.output_tokens, r.at_ns) for r in base]
+
+    def test_tokens_use_the_whole_range_about_evenly(self):
+        """16-bit draws give an id 8 or 7 chances in 65,536, so a thousand ids get 21,973 or 19,226 of 180,000."""
+        (request,) = random_tokens(input=180_000, output=1, arrivals=closed(1), requests=1).requests()
+        counts = [0] * 9
+        for token in request.prompt:
+            counts[token // 1000 - 1] += 1
+        assert min(counts) > 18_700
+        assert max(counts) < 22_500
+        assert {min(request.prompt), max(request.prompt)} == {1000, 9999}
+
+    def test_nothing_is_shared(self):
+        assert RANDOM.expected_hit_rate(1) < 0.001
+        assert RANDOM.expected_hit_rate(16) == 0.0
+
+    def test_text_is_pronounceable_words(self):
+        for request in WORDS.requests():
+            words = request.prompt.split(" ")
+            assert len(words) == 12
+            assert all(len(w) == 5 and w[1] in "aeiou" and w[3] in "aeiou" and w.isascii() for w in words)
+
+    def test_every_id_has_its_own_word(self):
+        from pytest_llmperf.workload.prompts import FIRST_ID, LAST_ID, as_text
+
+        assert len(set(as_text(tuple(range(FIRST_ID, LAST_ID + 1))).split())) == 9000
+
+
+class TestSharedPrefix:
+    def test_groups_share_their_prefix_and_nothing_else(self):
+        prefixes = [r.prompt[:96] for r in SHARED.requests()]
+        assert len(set(prefixes)) == 3
+        assert prefixes[0] == prefixes[3] != prefixes[1]
+        assert len({r.prompt[96:] for r in SHARED.requests()}) == 12
+
+    def test_hit_rate_is_what_a_cache_of_whole_blocks_can_give(self):
+        one = shared_prefix(prefix=100, suffix=28, output=1, arrivals=closed(1), requests=10)
+        assert one.expected_hit_rate(16) == pytest.approx(9 * 96 / 1280)
+        assert one.expected_hit_rate(128) == 0.0
+        two = shared_prefix(prefix=96, suffix=32, output=1, groups=2, arrivals=closed(1), requests=10)
+        assert two.expected_hit_rate(16) == pytest.approx(8 * 96 / 1280)
+
+    def test_hit_rate_of_words_is_close(self):
+        words = shared_prefix(prefix=100, suffix=28, output=1, arrivals=closed(1), requests=10, text=True)
+        assert words.expected_hit_rate(16) == pytest.approx(9 * 96 / 1280)
+
+
+class TestMultiTurn:
+    def test_history_grows_by_reply_and_message(self):
+        first, second = TURNS.requests()[:2]
+        assert second.prompt[: len(first.prompt)] == first.prompt
+        assert len(second.prompt) >= len(first.prompt) + first.output_tokens + 20
+
+    def test_a_turn_waits_for_the_one_before(self):
+        requests = TURNS.requests()
+        assert [r.after for r in requests] == [None, 0, 1, 2, None, 4, 5, 6, None, 8, 9, 10]
+        assert [r.think_ns for r in requests[:2]] == [0, 500_000_000]
+        assert [r.at_ns for r in requests[::4]] == [0, 1_000_000_000, 2_000_000_000]
+        assert all(r.at_ns is None for r in requests if r.after is not None)
+
+    def test_hits_are_previous_prompts(self):
+        turns = multi_turn(conversations=2, turns=3, input=32, output=16, arrivals=closed(1))
+        assert turns.expected_hit_rate(16) == pytest.approx(2 * (32 + 80) / (2 * (32 + 80 + 128)))
+
+    def test_conversations_share_nothing(self):
+        assert len({r.prompt[:4] for r in TURNS.requests()}) == 3
+
+
+class TestMixed:
+    def test_is_ordered_by_time_and_tagged(self):
+        requests = MIXED.requests()
+        times = [r.at_ns or 0 for r in requests]
+        assert times == sorted(times)
+        assert {r.tag for r in requests} == {"stream", "prefill"}
+        assert {r.prompt_tokens for r in requests if r.tag == "prefill"} == {900}
+
+    def test_a_closed_class_becomes_chains(self):
+        streams = [r for r in MIXED.requests() if r.tag == "stream"]
+        assert MIXED.concurrency is None
+        assert [r.at_ns for r in streams] == [0, 0, None, None, None, None]
+        assert [r.after for r in streams[2:]] == [r.index for r in streams[:4]]
+
+    def test_equal_classes_get_different_prompts(self):
+        same = {"input": 50, "output": 1, "arrivals": poisson(1), "requests": 3}
+        assert len({r.prompt for r in mixed(stream=same, prefill=same).requests()}) == 6
+
+    def test_takes_a_workload_in_place_of_a_mapping(self):
+        assert mixed(stream=RANDOM, prefill=RANDOM).stream == RANDOM
+
+
+def test_the_limit_in_flight_comes_from_the_arrivals():
+    assert SHARED.concurrency == 4
+    assert RANDOM.concurrency is None
+
+
+@given(st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=12), max_size=8), st.integers(1, 5))
+def test_ideal_hit_rate_equals_a_search_through_earlier_prompts(prompts, block):
+    from pytest_llmperf.workload.hit_rate import ideal_hit_rate
+
+    requests = [Request(i, tuple(p), 1, len(p)) for i, p in enumerate(prompts)]
+    hits = 0
+    for i, prompt in enumerate(prompts):
+        lengths = range(0, len(prompt), block)  # shorter than the prompt: its last token is computed
+        hits += max(n for n in lengths if n == 0 or any(p[:n] == prompt[:n] for p in prompts[:i]))
+    total = sum(map(len, prompts))
+    assert ideal_hit_rate(requests, block) == (hits / total if total else 0.0)
+
+
+@pytest.mark.parametrize(("make", "part"), [
+    (lambda: random_tokens(0, 1, closed(1), 1), "input must be at least 1, got 0"),
+    (lambda: random_tokens((5, 3), 1, closed(1), 1), r"did you mean \(3, 5\)"),
+    (lambda: random_tokens((1, 2, 3), 1, closed(1), 1), "low, high"),
+    (lambda: random_tokens(1.5, 1, closed(1), 1), "input must be an integer"),
+    (lambda: random_tokens(1, 1, 8, 1), "arrivals must be one of .* got 8"),
+    (lambda: random_tokens(1, 1, closed(1), 0), "requests must be at least 1"),
+    (lambda: random_tokens(1, 1, at_times((0, 1)), 3), "3 requests need 3 arrival times, at_times has 2"),
+    (lambda: random_tokens(1, 1, closed(1), 1, seed="x"), "seed"),
+    (lambda: shared_prefix(prefix=0, suffix=1, output=1, arrivals=closed(1), requests=1), "prefix"),
+    (lambda: shared_prefix(groups=0, suffix=1, output=1, arrivals=closed(1), requests=1), "groups"),
+    (lambda: multi_turn(1, 0, 1, 1, closed(1)), "turns"),
+    (lambda: multi_turn(1, 1, 1, 1, closed(1), think_s=-1), "think_s must be at least 0"),
+    (lambda: mixed(stream={"input": 1}, prefill=RANDOM), "stream takes the arguments of random_tokens"),
+    (lambda: mixed(stream=RANDOM, prefill=SHARED), "prefill must be"),
+    (lambda: RANDOM.expected_hit_rate(0), "block_size"),
+])
+def test_nonsense_is_refused_in_one_paragraph(make, part):
+    with pytest.raises(SpecError, match=part) as caught:
+        make()
+    assert "\n" not in str(caught.value)
+
+
+def test_defaults_are_left_out_of_the_text():
+    assert str(RANDOM) == "random_tokens(input=(40, 200), output=(5, 9), arrivals=poisson(8), requests=20)"
+    assert isinstance(RANDOM, Workload)
