@@ -24,8 +24,8 @@ if TYPE_CHECKING:
         poisson,
         ramp,
         random_tokens,
-        sharegpt,
         shared_prefix,
+        sharegpt,
     )
 
 __version__ = "0.1.0"

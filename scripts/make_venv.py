@@ -6,7 +6,7 @@ import sys
 
 def main() -> None:
     if sys.version_info < (3, 11):
-        sys.exit(f"pytest-llmperf needs Python ≥ 3.11, this is {sys.version.split()[0]}: run `make PYTHON=python3.11 …`.")
+        sys.exit(f"Python ≥ 3.11 is needed, this is {sys.version.split()[0]}: run `make PYTHON=python3.11 …`.")
     made = subprocess.run([sys.executable, "-m", "venv", sys.argv[1]], check=False)
     if made.returncode:
         sys.exit("This Python cannot make virtual environments. On Debian and Ubuntu: apt install python3-venv.")

@@ -7,18 +7,37 @@ from types import SimpleNamespace
 
 from pytest_llmperf import Perf, by_kind, closed, constant, mixed, vllm, with_flags
 
+LLAMA = {
+    "model": "llama-3.1-8b",
+    "context": 16384,
+    "budget": 1024,
+    "most": 8192,
+    "prompt": 7800,
+    "streams": 16,
+    "smoother": 2.0,
+    "price": 2.5,
+}
 CASES = by_kind(
-    cpu={"model": "tiny", "budget": 256, "most": 4096, "prompt": 3500, "streams": 2, "smoother": 2.0, "price": 3.0},
-    l4={"model": "phi-4-mini", "budget": 512, "most": 8192, "prompt": 7800, "streams": 8, "smoother": 2.0, "price": 2.5},
-    a100={"model": "llama-3.1-8b", "budget": 1024, "most": 8192, "prompt": 7800, "streams": 16, "smoother": 2.0, "price": 2.5},
-    h100={"model": "llama-3.1-8b", "budget": 1024, "most": 8192, "prompt": 7800, "streams": 16, "smoother": 2.0, "price": 2.5},
-    h200={"model": "llama-3.1-8b", "budget": 1024, "most": 8192, "prompt": 7800, "streams": 16, "smoother": 2.0, "price": 2.5},
+    cpu={
+        "model": "tiny",
+        "context": 4096,
+        "budget": 256,
+        "most": 4096,
+        "prompt": 3500,
+        "streams": 2,
+        "smoother": 2.0,
+        "price": 3.0,
+    },
+    l4=LLAMA | {"model": "phi-4-mini", "budget": 512, "streams": 8},
+    a100=LLAMA,
+    h100=LLAMA,
+    h200=LLAMA,
 )
 
 
 @CASES
 def test_small_chunks_smooth_itl(case: SimpleNamespace, perf: Perf) -> None:
-    small = vllm(case.model, max_num_batched_tokens=case.budget, enable_prefix_caching=False)
+    small = vllm(case.model, max_model_len=case.context, max_num_batched_tokens=case.budget)
     large = with_flags(small, max_num_batched_tokens=case.most)
     traffic = mixed(
         stream={"input": 64, "output": 200, "arrivals": closed(case.streams), "requests": 6 * case.streams},

@@ -8,18 +8,18 @@ NGRAM = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 4,
 
 # Random weights answer with loops, which n-grams guess well: the mechanism is real, the text is not.
 CASES = by_kind(
-    cpu={"model": "tiny", "input": 200, "output": 160, "acceptance": "40%", "faster": 1.15},
-    l4={"model": "phi-4-mini", "input": 512, "output": 256, "acceptance": "30%", "faster": 1.2},
-    a100={"model": "llama-3.1-8b", "input": 1024, "output": 256, "acceptance": "30%", "faster": 1.2},
-    h100={"model": "llama-3.1-8b", "input": 1024, "output": 256, "acceptance": "30%", "faster": 1.2},
-    h200={"model": "llama-3.1-8b", "input": 1024, "output": 256, "acceptance": "30%", "faster": 1.2},
+    cpu={"model": "tiny", "context": 4096, "input": 200, "output": 160, "acceptance": "40%", "faster": 1.15},
+    l4={"model": "phi-4-mini", "context": 16384, "input": 512, "output": 256, "acceptance": "30%", "faster": 1.2},
+    a100={"model": "llama-3.1-8b", "context": 16384, "input": 1024, "output": 256, "acceptance": "30%", "faster": 1.2},
+    h100={"model": "llama-3.1-8b", "context": 16384, "input": 1024, "output": 256, "acceptance": "30%", "faster": 1.2},
+    h200={"model": "llama-3.1-8b", "context": 16384, "input": 1024, "output": 256, "acceptance": "30%", "faster": 1.2},
 )
 
 
 @CASES
 def test_ngram_drafts_pay(case: SimpleNamespace, perf: Perf) -> None:
     # vLLM drops async scheduling for n-gram drafts; dropped on both sides, so that one thing differs.
-    plain = vllm(case.model, async_scheduling=False)
+    plain = vllm(case.model, max_model_len=case.context, async_scheduling=False)
     drafting = with_flags(plain, speculative_config=NGRAM)
     answers = random_tokens(input=case.input, output=case.output, arrivals=closed(1), requests=12)
     perf.claim(
@@ -31,9 +31,9 @@ def test_ngram_drafts_pay(case: SimpleNamespace, perf: Perf) -> None:
     )
 
 
-@by_kind(cpu={"model": "tiny"}, l4={"model": "phi-4-mini"})
+@by_kind(cpu={"model": "tiny", "context": 4096}, l4={"model": "phi-4-mini", "context": 16384})
 def test_a_draft_model_equal_to_its_target_is_always_right(case: SimpleNamespace, perf: Perf) -> None:
     draft = {"method": "draft_model", "model": case.model, "num_speculative_tokens": 4}
-    engine = vllm(case.model, async_scheduling=False, speculative_config=draft)
+    engine = vllm(case.model, max_model_len=case.context, async_scheduling=False, speculative_config=draft)
     run = perf.measure(engine, random_tokens(input=200, output=64, arrivals=closed(1), requests=6), runs=1)
     perf.check(run, "spec_acceptance_rate == 100%", "spec_acceptance_length >= 5", "error_rate == 0")

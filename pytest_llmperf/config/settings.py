@@ -69,7 +69,8 @@ def settings_from(values: Mapping[str, object], origin: str) -> Settings:
     for key, value in values.items():
         if key not in known:
             close = get_close_matches(key, known, n=1)
-            problems.append(f"{key}: unknown." + (f" Did you mean {close[0]}?" if close else f" Known: {', '.join(known)}."))
+            hint = f"Did you mean {close[0]}?" if close else f"Known: {', '.join(known)}."
+            problems.append(f"{key}: unknown. {hint}")
         elif (problem := _problem(value, known[key])) is not None:
             problems.append(f"{key} = {value!r}: {problem}")
         else:

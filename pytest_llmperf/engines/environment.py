@@ -66,7 +66,8 @@ def _configured(engine: str, value: str, root: Path) -> Environment:
     words = shlex.split(value)
     command = shutil.which(words[0]) if words else None
     if command is not None:
-        return Environment((command, *words[1:]), Path(command).name.startswith("python"), None, value)
+        interpreter = len(words) == 1 and Path(command).name.startswith("python")
+        return Environment((command, *words[1:]), interpreter, None, value)
     raise EnvironmentMissing(
         f"The environment of {engine} is set to {value!r}, which is neither a folder, an interpreter nor a command "
         f"(looked at {path} and on PATH). Correct --llmperf-engine or [tool.llmperf.engines] {engine}."

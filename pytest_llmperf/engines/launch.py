@@ -132,8 +132,7 @@ class Launcher:
                 )
             try:
                 server.check_identity()
-                server.generate_one_token(max(1.0, timeout_s - waited_s))
-                return
+                return server.generate_one_token(max(1.0, timeout_s - waited_s))
             except WrongServer as error:
                 raise WrongServer(error.message, process.evidence()) from None
             except (httpx.HTTPError, EngineError, ValueError) as error:

@@ -11,10 +11,11 @@ from pytest_llmperf.engines.launch import Launcher
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.errors import HardwareBusy
 from pytest_llmperf.model.engine import EngineSpec
+from pytest_llmperf.process.leftovers import sweep
 
-LOCK_TIMEOUT_S = 3600.0
+LOCK_TIMEOUT_S = 3600
 LOCK_POLL_S = 0.2
-TELL_EVERY_S = 30.0
+TELL_EVERY_S = 30
 
 
 class EnginePool:
@@ -79,15 +80,20 @@ class EnginePool:
         self.close()
 
     def _take_hardware(self) -> None:
-        waited_s = 0.0
-        while not self._lock.is_locked:
+        """Wait for the machine; whoever gets it clears away what an earlier, killed run left behind."""
+        if self._lock.is_locked:
+            return
+        for waited_s in range(0, LOCK_TIMEOUT_S, TELL_EVERY_S):
             try:
                 self._lock.acquire(timeout=TELL_EVERY_S, poll_interval=LOCK_POLL_S)
             except Timeout:
-                waited_s += TELL_EVERY_S
-                self.launcher.progress(f"waiting for another run to release this machine, {waited_s:.0f} s")
-                if waited_s >= LOCK_TIMEOUT_S:
-                    raise HardwareBusy(
-                        f"Another pytest-llmperf run has used this machine for {waited_s:.0f} s (lock "
-                        f"{self._lock.lock_file}). End it, or run one at a time."
-                    ) from None
+                seconds = waited_s + TELL_EVERY_S
+                self.launcher.progress(f"waiting for another run to release this machine, {seconds} s")
+            else:
+                if cleared := sweep(self.launcher.clock):
+                    self.launcher.progress(str(cleared))
+                return
+        raise HardwareBusy(
+            f"Another pytest-llmperf run has used this machine for {LOCK_TIMEOUT_S} s (lock {self._lock.lock_file}). "
+            "End it, or run one at a time."
+        )

@@ -49,7 +49,9 @@ def build_spec(engine: str, model: str, env: Mapping[str, str], flags: Mapping[s
     return EngineSpec(
         engine=engine,
         model=model,
-        flags=tuple(sorted((name, _as_json(engine, name, value)) for name, value in flags.items() if value is not None)),
+        flags=tuple(
+            sorted((name, _as_json(engine, name, value)) for name, value in flags.items() if value is not None)
+        ),
         env=tuple(sorted((str(name), str(value)) for name, value in env.items())),
     )
 

@@ -49,7 +49,7 @@ CPU_ENV = {
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
 }
-CPU_FLAGS = {"dtype": "bfloat16", "enforce_eager": True, "max_model_len": 4096}
+CPU_FLAGS = {"dtype": "bfloat16", "enforce_eager": True}
 
 
 class VllmAdapter:
@@ -97,6 +97,8 @@ class VllmAdapter:
         found = {name: scrape.total(sample) for name, sample in COUNTERS.items()}
         positions = scrape.by_label("vllm:spec_decode_num_accepted_tokens_per_pos_total", "position")
         found |= {f"spec_accepted_pos_{position}": value for position, value in positions.items()}
+        steps = scrape.by_label("vllm:iteration_tokens_total_bucket", "le")
+        found |= {f"step_tokens_le_{float(edge):g}": value for edge, value in steps.items()}
         return {name: value for name, value in found.items() if value is not None}
 
     def gauges(self, scrape: Scrape) -> Mapping[str, float]:

@@ -23,13 +23,18 @@ from pytest_llmperf.load.transport import Progress
 from pytest_llmperf.model.exchange import Replay
 from pytest_llmperf.model.plan import LoadPlan
 
-_POLL_S = 0.05
+# The worker finds modules where we do, as multiprocessing has it: the package may be on sys.path in any way.
+_BOOT = (
+    "import sys; sys.path[:] = sys.argv[1].split(':'); "
+    "from pytest_llmperf.load.worker import main; sys.exit(main(sys.argv[2]))"
+)
+_POLL_MS = 50
 _CANCEL_GRACE_S = 2.0
 _SILENCE_S = 60.0
 
 
 class ProcessTransport:
-    """Implements `Transport` with `python -m pytest_llmperf.load.worker`. Proxies of the environment are not used.
+    """Implements `Transport` with a child that runs `load.worker`. Proxies of the environment are not used.
 
     Args:
         folder: where recordings are written; a temporary folder where None. A recording is removed after a
@@ -67,7 +72,7 @@ def _run_worker(
     plan: LoadPlan, folder: Path, cancel: threading.Event, progress: Callable[[Progress], None] | None
 ) -> int:
     """Start the worker, hand it the plan, follow it to its end; its exit status."""
-    command = [sys.executable, "-P", "-m", "pytest_llmperf.load.worker", str(folder / "recording")]
+    command = [sys.executable, "-c", _BOOT, ":".join(sys.path), str(folder / "recording")]
     with (folder / "stderr").open("wb") as errors:
         worker = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, bufsize=0, start_new_session=True
@@ -93,13 +98,15 @@ def _follow(
     """Pass progress on and a cancellation down, until the worker closes its end or falls silent."""
     quiet_until_s = time.monotonic() + _SILENCE_S
     cancelled = False
+    readable = select.poll()
+    readable.register(reports, select.POLLIN)
     while True:
         if cancel.is_set() and not cancelled:
             cancelled = True
             quiet_until_s = time.monotonic() + _CANCEL_GRACE_S
             with suppress(BrokenPipeError):
                 control.write(b"c")
-        if select.select([reports], [], [], _POLL_S)[0]:
+        if readable.poll(_POLL_MS):
             data = os.read(reports.fileno(), PROGRESS.size * 64)
             if not data:
                 return

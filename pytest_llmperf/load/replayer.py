@@ -9,7 +9,8 @@ from collections import deque
 from collections.abc import Callable
 from time import monotonic_ns
 
-from pytest_llmperf.load.client import Client, Flight
+from pytest_llmperf.load.client import Client
+from pytest_llmperf.load.flight import Flight
 from pytest_llmperf.load.handover import PROGRESS
 from pytest_llmperf.load.recording import RecordingWriter
 from pytest_llmperf.load.schedule import Schedule
@@ -66,7 +67,7 @@ class Replayer:
         self._writer.start(self._started_ns)
         self._beat_due_ns, self._boot_due_ns = monotonic_ns(), _boottime_ns()
         self._beat()
-        if not self._over.is_set():
+        if not self._schedule.done:
             self._pump_soon()
             await self._over.wait()
         while self._landed:

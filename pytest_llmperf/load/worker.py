@@ -24,7 +24,7 @@ _CONTROL_FD = 0
 _PROGRESS_FD = 1
 
 
-def main(recording: Path) -> int:
+def main(recording: str) -> int:
     """Replay the plan from stdin into `recording`; the exit status."""
     plan = unpack_plan(_read_exactly(SIZE.unpack(_read_exactly(SIZE.size))[0]))
     _raise_file_limit()
@@ -34,7 +34,7 @@ def main(recording: Path) -> int:
         sys.stderr.write(f"cannot resolve {plan.host!r}: {problem}\n")
         return 1
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        runner.run(_replay(plan, address, RecordingWriter(recording)))
+        runner.run(_replay(plan, address, RecordingWriter(Path(recording))))
     return 0
 
 
@@ -93,4 +93,4 @@ def _read_exactly(size: int) -> bytes:
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1])))
+    sys.exit(main(sys.argv[1]))

@@ -78,4 +78,6 @@ def _check_marker(marker: pytest.Mark, nodeid: str) -> None:
             f"{', '.join(sorted(MARKER_KEYWORDS))}. Engine flags go into the spec: vllm(MODEL, {unknown[0]}=…)."
         )
     if not marker.args:
-        raise pytest.UsageError(f"{nodeid}: @pytest.mark.engine() names no engine. Write @pytest.mark.engine(vllm(MODEL)).")
+        raise pytest.UsageError(
+            f"{nodeid}: @pytest.mark.engine() names no engine. Write @pytest.mark.engine(vllm(MODEL))."
+        )

@@ -29,9 +29,8 @@ def by_kind(**rows: Mapping[str, object]) -> pytest.MarkDecorator:
     if unknown or not rows:
         from pytest_llmperf.errors import SpecError
 
-        raise SpecError(
-            f"by_kind({', '.join(rows)}): {', '.join(unknown) or 'no row'} is no hardware kind. Known: {', '.join(KINDS)}."
-        )
+        wrong = ", ".join(unknown) or "no row"
+        raise SpecError(f"by_kind({', '.join(rows)}): {wrong} is no hardware kind. Known: {', '.join(KINDS)}.")
     params = [
         pytest.param(SimpleNamespace(kind=kind, **row), id=kind, marks=getattr(pytest.mark, kind))
         for kind, row in rows.items()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -39,7 +40,8 @@ class State:
         from pytest_llmperf.session.perf import PerfSession
 
         try:
-            settings = with_engine_options(read_settings(self.config.rootpath), self.config.getoption("--llmperf-engine"))
+            settings = read_settings(self.config.rootpath)
+            settings = with_engine_options(settings, self.config.getoption("--llmperf-engine"))
         except ConfigError as error:
             raise pytest.UsageError(str(error)) from error
         runs_dir = self.config.getoption("--llmperf-runs")
@@ -55,8 +57,12 @@ class State:
             session.close()
 
     def _tell(self, line: str) -> None:
+        """A line for whoever watches, at once: pytest would keep what is printed until the test has ended."""
         terminal = self.config.pluginmanager.get_plugin("terminalreporter")
-        if terminal is not None and self.config.get_verbosity() >= 0:
+        capture = self.config.pluginmanager.get_plugin("capturemanager")
+        if terminal is None or self.config.get_verbosity() < 0:
+            return
+        with capture.global_and_fixture_disabled() if capture is not None else nullcontext():
             terminal.write_line(f"llmperf: {line}")
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -116,6 +118,8 @@ def sweep(clock: Clock | None = None, *, limit_s: float = 5.0, pids: Iterable[in
         limit_s: how long that wait may take.
         pids: where to look; everywhere by default.
     """
+    if not sys.platform.startswith("linux"):
+        return Sweep()  # nothing is supervised elsewhere
     pids = None if pids is None else list(pids)
     orphaned = [found for found, tag in tagged(pids) if not tree.is_alive(tag.parent)]
     if not orphaned:
@@ -154,12 +158,10 @@ def _watched_tags() -> set[str]:
 def _own_pids() -> list[int]:
     uid = os.getuid()
     found = []
-    for entry in os.scandir(tree.PROC):
-        try:
+    for entry in tree.PROC.iterdir():
+        with suppress(OSError):  # ended meanwhile
             if entry.name.isdigit() and entry.stat().st_uid == uid:
                 found.append(int(entry.name))
-        except OSError:
-            continue
     return found
 
 

@@ -24,18 +24,14 @@ class Segment:
 def segments(folder: Path = FOLDER) -> set[Segment]:
     """All segments of multiprocessing's naming that belong to this uid."""
     found: set[Segment] = set()
-    try:
-        entries = list(os.scandir(folder))
-    except OSError:
+    if not folder.is_dir():
         return found
-    for entry in entries:
-        if entry.name.startswith(PREFIXES):
-            try:
-                stat = entry.stat(follow_symlinks=False)
-            except OSError:
-                continue
-            if stat.st_uid == os.getuid():
-                found.add(Segment(entry.name, stat.st_ino))
+    for path in folder.iterdir():
+        if path.name.startswith(PREFIXES):
+            with suppress(OSError):  # removed meanwhile
+                stat = path.lstat()
+                if stat.st_uid == os.getuid():
+                    found.add(Segment(path.name, stat.st_ino))
     return found
 
 
@@ -50,7 +46,9 @@ def used_by(pids: Iterable[int], folder: Path = FOLDER) -> set[str]:
     return names
 
 
-def remove_leaked(before: set[Segment], used: set[str], folder: Path = FOLDER) -> list[str]:
+def remove_leaked(
+    before: set[Segment], used: set[str], folder: Path = FOLDER, *, whole_host: bool | None = None
+) -> list[str]:
     """Remove what a server left behind, never what somebody still uses.
 
     A segment goes if it appeared after `before` was taken, belongs to this uid, and no living process has it
@@ -61,12 +59,13 @@ def remove_leaked(before: set[Segment], used: set[str], folder: Path = FOLDER) -
         before: the segments that were there before the server started.
         used: names that the server's processes were seen using.
         folder: where the segments are.
+        whole_host: whether every process that could use them is visible here; found out where None.
 
     Returns:
         The names that were removed, sorted.
     """
     fresh = segments(folder) - before
-    if not _sees_whole_host():
+    if not (_sees_whole_host() if whole_host is None else whole_host):
         fresh = {segment for segment in fresh if segment.name in used}
     if not fresh:
         return []

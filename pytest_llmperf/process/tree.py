@@ -64,9 +64,9 @@ def is_alive(identity: Identity) -> bool:
 
 
 def all_stats() -> Iterator[Stat]:
-    for entry in os.scandir(PROC):
-        if entry.name.isdigit():
-            stat = read_stat(int(entry.name))
+    for name in os.listdir(PROC):  # noqa: PTH208  a Path per process would cost more than reading it
+        if name.isdigit():
+            stat = read_stat(int(name))
             if stat is not None:
                 yield stat
 

@@ -19,4 +19,5 @@ def table(results: Sequence[CheckResult]) -> str:
 
 
 def _cells(result: CheckResult) -> tuple[str, ...]:
-    return (result.metric or result.subject, result.limit, result.measured, result.interval, result.n, result.verdict.value)
+    name = result.metric or result.subject
+    return (name, result.limit, result.measured, result.interval, result.n, result.verdict.value)

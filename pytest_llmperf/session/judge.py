@@ -11,14 +11,15 @@ from pytest_llmperf.metrics.units import Direction
 from pytest_llmperf.model.verdict import CheckResult, Verdict
 from pytest_llmperf.session.measurement import Measurement
 from pytest_llmperf.session.validity import problems
-from pytest_llmperf.slo.judge import judge_claim as judge_ratio
-from pytest_llmperf.slo.judge import judge_mechanism, judge_slo
+from pytest_llmperf.slo.judge import judge_claim as judge_sides
+from pytest_llmperf.slo.judge import judge_slo
 from pytest_llmperf.slo.model import Claim, Comparison, Mechanism
 from pytest_llmperf.slo.parse import parse_claim, parse_slo
 
 # What a claim may not make worse unless `allow` says so, and by how much (verdicts.md: 5 %).
 PRIMARIES = ("ttft_p50", "tpot_mean")
 TOLERATED = 1.05
+SHOWN_REASONS = 2
 
 ClaimJudge = Callable[[Measurement, Measurement], list[CheckResult]]
 
@@ -49,6 +50,7 @@ def judge_claim(text: str, mechanisms: Sequence[str], allow: Mapping[str, float]
                        "what one side must show goes into mechanism=.")
     causes = [_mechanism(cause) for cause in mechanisms]
     prices = [_price(name, factor) for name, factor in allow.items()]
+    demands: list[Claim | Mechanism] = [*causes, claim, *prices]
     accepted = {claim.metric, *(price.metric for price in prices)}
     guards = [_price(name, TOLERATED) for name in PRIMARIES if name not in accepted]
 
@@ -58,10 +60,8 @@ def judge_claim(text: str, mechanisms: Sequence[str], allow: Mapping[str, float]
         if invalid:
             return invalid
         return [
-            *(judge_mechanism(cause, a.metrics if cause.side == "a" else b.metrics) for cause in causes),
-            judge_ratio(claim, a.metrics, b.metrics),
-            *(judge_ratio(price, a.metrics, b.metrics) for price in prices),
-            *(_guarded(judge_ratio(guard, a.metrics, b.metrics)) for guard in guards),
+            *(judge_sides(demand, a.metrics, b.metrics) for demand in demands),
+            *(_guarded(judge_sides(guard, a.metrics, b.metrics)) for guard in guards),
         ]
 
     return judge
@@ -70,7 +70,9 @@ def judge_claim(text: str, mechanisms: Sequence[str], allow: Mapping[str, float]
 def _mechanism(text: str) -> Mechanism:
     parsed = parse_claim(text)
     if not isinstance(parsed, Mechanism):
-        raise SloError(f"{text!r} is a ratio. A mechanism is what one side must show, e.g. \"prefix_cache_hit_rate(a) >= 60%\".")
+        raise SloError(
+            f"{text!r} is a ratio. A mechanism is what one side must show, e.g. \"prefix_cache_hit_rate(a) >= 60%\"."
+        )
     return parsed
 
 
@@ -85,7 +87,7 @@ def _price(name: str, factor: float) -> Claim:
 
 
 def _guarded(result: CheckResult) -> CheckResult:
-    """A screen of one start cannot prove the absence of a 5 % loss: it fails what it sees, and does not claim the rest."""
+    """A screen cannot prove the absence of a 5 % loss: it fails what it sees, and does not claim the rest."""
     if result.verdict is not Verdict.INCONCLUSIVE:
         return result
     return CheckResult(
@@ -105,4 +107,6 @@ def _invalid(
     reasons = [side + reason for side, measurement in sides for reason in problems(measurement, named, settings)]
     if not reasons:
         return []
-    return [CheckResult("valid runs", Verdict.ERROR, metric="validity", reason="the runs are no evidence: " + " ".join(reasons))]
+    more = f" And {len(reasons) - SHOWN_REASONS} more like these." if len(reasons) > SHOWN_REASONS else ""
+    reason = "the runs are no evidence: " + " ".join(reasons[:SHOWN_REASONS]) + more
+    return [CheckResult("valid runs", Verdict.ERROR, metric="validity", reason=reason)]

@@ -55,7 +55,7 @@ class PerfSession:
         self.transport = transport or ProcessTransport()
         self.now = now
         stamp = f"{now():%Y%m%dT%H%M%SZ}"
-        self.rng = rng or random.Random()  # noqa: S311 - ports and names, nothing that is measured
+        self.rng = rng or random.Random()
         self.run_dir = root / settings.runs_dir / f"{stamp}-{self.rng.getrandbits(24):06x}{worker}"
         launcher = Launcher(settings, root, self.run_dir, hardware.kind or "cpu", self.clock, self.rng, tell)
         self.pool = EnginePool(launcher, lock_path(root))
@@ -120,7 +120,8 @@ class Perf:
             warm_up(server, workload, self._replayer("warm-up"))
             server.warmed_for.add(str(workload))
         made = tuple(
-            self._replayer(f"run {seed + 1} of {runs}", gauges=gauges).run(server, workload, seed) for seed in range(runs)
+            self._replayer(f"run {seed + 1} of {runs}", gauges=gauges).run(server, workload, seed)
+            for seed in range(runs)
         )
         return self._keep(server, workload, made, may_preempt)
 
@@ -167,9 +168,8 @@ class Perf:
         judge = judge_claim(text, mechanisms, allow or {}, self.session.settings)
         # Whichever side already runs goes first: a start is dear.
         b_first = self.session.pool.live_spec == b
-        measured = {
-            spec: self.measure(spec, workload, runs=runs, may_preempt=may_preempt) for spec in ((b, a) if b_first else (a, b))
-        }
+        order = (b, a) if b_first else (a, b)
+        measured = {spec: self.measure(spec, workload, runs=runs, may_preempt=may_preempt) for spec in order}
         results = judge(measured[a], measured[b])
         self.results += results
         return results
@@ -186,7 +186,8 @@ class Perf:
                 values = {name: value for name, value in metrics.all().items() if value is not None}
                 found.append((f"{prefix}.run{run.seed}", json.dumps({k: round(v, 6) for k, v in values.items()})))
         for number, result in enumerate(self.results, start=1):
-            found.append((f"llmperf.check{number}", f"{result.verdict.value}: {result.subject}: {result.measured} {result.interval}".rstrip()))
+            line = f"{result.verdict.value}: {result.subject}: {result.measured} {result.interval}"
+            found.append((f"llmperf.check{number}", line.rstrip()))
         return found
 
     def close(self) -> None:
@@ -200,7 +201,9 @@ class Perf:
         if isinstance(engine, EngineSpec):
             return self.session.pool.acquire(engine, self.kind, fresh=fresh)
         if not isinstance(engine, Server):
-            raise SpecError(f"perf.measure({engine!r}, …): an engine is the `engine` fixture or a spec such as vllm(MODEL).")
+            raise SpecError(
+                f"perf.measure({engine!r}, …): an engine is the `engine` fixture or a spec such as vllm(MODEL)."
+            )
         engine.check_alive()
         return engine
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -13,6 +13,7 @@ from pytest_llmperf.load.transport import Progress, Transport
 from pytest_llmperf.metrics import percentile
 from pytest_llmperf.model.exchange import Replay
 from pytest_llmperf.model.plan import LoadPlan, PlannedRequest
+from pytest_llmperf.model.record import RequestRecord
 from pytest_llmperf.model.request import Request
 from pytest_llmperf.session.measurement import Run
 from pytest_llmperf.telemetry.prometheus import deltas, restarted
@@ -52,7 +53,7 @@ class Replayer:
         peaks: dict[str, float] = {}
         with self._sampling(server, peaks):
             replay = self.replay(server, requests, workload.concurrency)
-        records = tuple(to_record(request, exchange) for request, exchange in zip(requests, replay.exchanges, strict=True))
+        records = records_of(requests, replay)
         served = sum(record.ok for record in records)
         after = server.wait_idle(before.get("requests_finished", 0.0), served)
         server.check_alive()
@@ -100,6 +101,11 @@ class Replayer:
         finally:
             done.set()
             thread.join()
+
+
+def records_of(requests: tuple[Request, ...], replay: Replay) -> tuple[RequestRecord, ...]:
+    """What each request did, read from the bytes that came."""
+    return tuple(to_record(request, exchange) for request, exchange in zip(requests, replay.exchanges, strict=True))
 
 
 def _planned(server: Server, request: Request) -> PlannedRequest:

@@ -57,7 +57,7 @@ def _load_generator(run: Run, metrics: RunMetrics, named: Collection[str], setti
     asks_for_gaps = any(name.startswith(GAP_METRICS) for name in named)
     if asks_for_gaps and coalesced is not None and coalesced > settings.coalesced_limit:
         yield (
-            f"{coalesced:.0%} of the chunks arrived together with the one before (limit {settings.coalesced_limit:.0%}): "
+            f"{coalesced:.0%} of the chunks came together with the one before (limit {settings.coalesced_limit:.0%}): "
             "gaps between them say nothing about the server. Something starves the client of CPU."
         )
     if run.clock_gap_ms > settings.clock_gap_limit_ms:
@@ -72,7 +72,8 @@ def _server(measurement: Measurement, run: Run, metrics: RunMetrics, named: Coll
         yield "the server's counters went backwards: it restarted itself during the run."
     hit_rate = metrics.value("prefix_cache_hit_rate")
     most = measurement.expected_hit_rate
-    if hit_rate is not None and most is not None and "prefix_cache_hit_rate" not in named and hit_rate > most + HIT_RATE_SLACK:
+    judged = "prefix_cache_hit_rate" in named
+    if not judged and hit_rate is not None and most is not None and hit_rate > most + HIT_RATE_SLACK:
         yield (
             f"prefix-cache hit rate {hit_rate:.1%}, where this workload can have {most:.1%} at most: "
             "prompts of an earlier run were still cached."
@@ -80,7 +81,7 @@ def _server(measurement: Measurement, run: Run, metrics: RunMetrics, named: Coll
     preemptions = metrics.value("preemptions")
     if preemptions and "preemptions" not in named and not measurement.may_preempt:
         yield (
-            f"{preemptions:g} preemptions: the KV cache was too small for this load. Name \"preemptions\" in the check, "
+            f"{preemptions:g} preemptions: the KV cache was too small for this load. Name them in the check, "
             "or allow them with perf.measure(…, may_preempt=True)."
         )
     yield from _usage(run)

@@ -8,12 +8,11 @@ from statistics import median
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.errors import EngineError
 from pytest_llmperf.model.request import Request
-from pytest_llmperf.session.replay import Replayer
-from pytest_llmperf.wire.completions import to_record
+from pytest_llmperf.session.replay import Replayer, records_of
 from pytest_llmperf.workload import Workload
 
 # The rule is fixed beforehand and part of the fingerprint. Its seed lies apart from any that is measured.
-RULE = "batches of 6 requests, 2 at a time, ≤ 32 tokens, until medians of e2el of two batches agree within 25 %, at most 6"
+RULE = "batches of 6, 2 at a time, ≤ 32 tokens, until the e2el medians of two in a row agree within 25 %, at most 6"
 SEED = 1_000_000
 BATCH = 6
 CONCURRENCY = 2
@@ -32,7 +31,7 @@ def warm_up(server: Server, workload: Workload, replayer: Replayer) -> None:
     for batch in range(MOST_BATCHES):
         requests = _batch(workload, SEED + batch)
         replay = replayer.replay(server, requests, CONCURRENCY)
-        records = [to_record(request, exchange) for request, exchange in zip(requests, replay.exchanges, strict=True)]
+        records = records_of(requests, replay)
         failed = next((record for record in records if not record.ok), None)
         if failed is not None:
             raise EngineError(
@@ -44,7 +43,8 @@ def warm_up(server: Server, workload: Workload, replayer: Replayer) -> None:
             return
     raise EngineError(
         "The server did not become steady: medians of successive warm-up batches were "
-        f"{', '.join(f'{value:.1f}' for value in medians_ms)} ms. Something else uses this machine, or it still compiles.",
+        f"{', '.join(f'{value:.1f}' for value in medians_ms)} ms. "
+        "Something else uses this machine, or it still compiles.",
         server.process.evidence() if server.process else None,
     )
 

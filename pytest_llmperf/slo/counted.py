@@ -33,7 +33,8 @@ def judge_percentile(slo: Slo, sample: Sample, confidence: float) -> CheckResult
     found = exceedance(known, sample.starts, round(1 - share, 6), confidence)
     pooled = sorted(value for run in sample.runs for value in pooled_ms(run, family))
     finite = pooled[min(len(pooled) - 1, floor((len(pooled) - 1) * share) + 1)] < float("inf")
-    return answer(slo, found.verdict, measured=percentile(pooled, share) if finite else None, interval=found.quantile_interval(pooled),
+    measured = percentile(pooled, share) if finite else None
+    return answer(slo, found.verdict, measured=measured, interval=found.quantile_interval(pooled),
                   n=rests_on(found, sample, "over"), reason=why(found, "over the limit"))
 
 

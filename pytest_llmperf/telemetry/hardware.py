@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, cast
 
 GPU_KINDS = ("l4", "a100", "h100", "h200")
 KINDS = (*GPU_KINDS, "cpu")
@@ -79,23 +79,29 @@ def detect(nvml: Nvml | None = None, timeout_s: float = NVML_TIMEOUT_S) -> Hardw
 
 
 def _ask(nvml: Nvml | None) -> Hardware:
+    nvml = nvml or _pynvml()
     if nvml is None:
-        try:
-            import pynvml as nvml  # type: ignore[no-redef]
-        except ImportError:
-            return Hardware(problem="nvidia-ml-py is not installed")
+        return Hardware(problem="nvidia-ml-py is not installed")
     try:
         nvml.nvmlInit()
-    except Exception as error:  # noqa: BLE001 - no driver at all is the normal case on a CPU machine
+    except Exception as error:
         return Hardware(problem=f"NVML: {error}")
     try:
         handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
         gpus = tuple(_gpu(nvml, index, handle) for index, handle in enumerate(handles))
         return Hardware(gpus, driver=str(nvml.nvmlSystemGetDriverVersion()))
-    except Exception as error:  # noqa: BLE001 - NVML errors carry their own sentence
+    except Exception as error:
         return Hardware(problem=f"NVML: {error}")
     finally:
         nvml.nvmlShutdown()
+
+
+def _pynvml() -> Nvml | None:
+    try:
+        import pynvml
+    except ImportError:
+        return None
+    return cast("Nvml", pynvml)
 
 
 def _gpu(nvml: Nvml, index: int, handle: object) -> Gpu:

@@ -64,7 +64,8 @@ def deltas(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str,
     """
     if not before or not after:
         return {}
-    return {name: after[name] - before.get(name, 0.0) if name in after else None for name in before.keys() | after.keys()}
+    names = before.keys() | after.keys()
+    return {name: after[name] - before.get(name, 0.0) if name in after else None for name in names}
 
 
 def restarted(before: Mapping[str, float], after: Mapping[str, float]) -> bool:

@@ -60,8 +60,8 @@ def test_the_last_words_are_there_when_the_end_is_known(tmp_path):
     for attempt in range(5):
         folder = tmp_path / str(attempt)
         folder.mkdir()
-        server = run(folder, "--burst-bytes", "300000")
-        assert server.launch.log_path.stat().st_size == 300000
+        server = run(folder, "--burst-bytes", "4000000")
+        assert server.launch.log_path.stat().st_size == 4000000
         server.stop()
 
 

@@ -57,12 +57,16 @@ def _merges(space: str) -> Iterator[tuple[str, str]]:
 
     Syllables of a consonant and a vowel come first, so that a pronounceable word is about two tokens.
     """
-    letters = sorted(product(ascii_lowercase, repeat=2), key=lambda two: two[0] in "aeiou" or two[1] not in "aeiou")
-    pairs = ["".join(two) for two in letters]
+    letters = sorted(product(ascii_lowercase, ascii_lowercase), key=lambda two: not _is_syllable(*two))
+    pairs = [first + second for first, second in letters]
     yield from letters
     yield from ((space, pair) for pair in pairs)
     yield from product(pairs, ascii_lowercase)
     yield from product(pairs, pairs)
+
+
+def _is_syllable(first: str, second: str) -> bool:
+    return first not in "aeiou" and second in "aeiou"
 
 
 def _tokenizer(vocabulary: dict[str, int], merges: list[tuple[str, str]], special: dict[int, str]) -> dict[str, Any]:

@@ -2,8 +2,10 @@
 
 import os
 import signal
+import socket
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -111,7 +113,34 @@ def test_an_empty_plan_ends_at_once():
     assert ProcessTransport().replay(LoadPlan("127.0.0.1", 1, ()), cancel=threading.Event()).exchanges == ()
 
 
-@pytest.mark.parametrize("last", [[b"0\r\n", b"\r\n"], [b"0\r\nTrailer: t\r\n\r\n"], [b"0", b"\r", b"\n", b"\r", b"\n"]])
+def test_answer_before_the_request_was_read_ends_the_connection():
+    """What is left of a request must not run into the next one."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    heads = []
+
+    def answer_early():
+        for _ in range(2):
+            connection, _ = listener.accept()
+            heads.append(connection.recv(64))
+            connection.sendall(b"HTTP/1.1 413 Large\r\nContent-Length: 0\r\n\r\n")
+            accepted.append(connection)
+
+    accepted: list[socket.socket] = []
+    thread = threading.Thread(target=answer_early)
+    thread.start()
+    requests = tuple(PlannedRequest(i, "/", b"x" * 30_000_000) for i in range(2))
+    plan = LoadPlan("127.0.0.1", listener.getsockname()[1], requests, concurrency=1)
+    replay = ProcessTransport().replay(plan, cancel=threading.Event())
+    thread.join()
+    for opened in (listener, *accepted):
+        opened.close()
+    assert [e.ending for e in replay.exchanges] == [Ending.COMPLETE] * 2
+    assert [head[:6] for head in heads] == [b"POST /"] * 2
+
+
+@pytest.mark.parametrize(
+    "last", [[b"0\r\n", b"\r\n"], [b"0\r\nTrailer: t\r\n\r\n"], [b"0", b"\r", b"\n", b"\r", b"\n"]]
+)
 def test_ends_of_unusual_shape_are_found(last):
     events = [Send(STREAM_HEAD), *(Send(http_chunk(e)) for e in StreamShape().events())]
     with ScriptedServer([*events, *(Send(part, 0.02) for part in last)]) as server:
@@ -185,8 +214,6 @@ def test_an_exception_in_the_progress_callback_ends_the_worker(tmp_path):
 
 def children_of(pid, needle):
     """Direct children whose command line holds `needle`."""
-    from pathlib import Path
-
     found = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():

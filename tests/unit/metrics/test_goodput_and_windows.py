@@ -31,6 +31,10 @@ def test_every_limit_must_hold_and_failed_requests_miss():
     assert slo_attainment(run, limits) == 0.4
 
 
+def test_without_limits_served_is_good():
+    assert attained(mixed_run(), {}) == (True, True, True, False, True)
+
+
 def test_a_single_token_meets_a_limit_on_what_it_has_not():
     assert attained(measure([make_record(chunks=1)]), {"tpot": 1, "largest_stall": 1}) == (True,)
 
@@ -61,6 +65,11 @@ def test_windows_average_to_the_metric_of_the_run(times, name):
     rates = window_rates(run, name, limits)
     assert len(rates) == 10
     assert sum(rates) / 10 == pytest.approx(whole)
+
+
+def test_the_last_completion_lies_in_the_last_window():
+    rates = window_rates(mixed_run(), "request_throughput", {})
+    assert rates == (3, *[0] * 8, 1)
 
 
 def test_windows_of_anything_else_are_unavailable():

@@ -55,10 +55,15 @@ def test_latency_counts_from_the_intended_send_not_the_actual_one():
     late = make_record(send_delay_ms=200, ttft_ms=250)
     assert take("ttft", late) == (250_000_000,)
     assert take("send_delay", late) == (200_000_000,)
+    assert take("e2el", late) == (340_000_000,)
 
 
 def test_a_chunk_without_tokens_hands_its_gap_to_the_next():
     assert take("itl_per_token", record_of(0, 5, [10, 20], chunk_tokens=(1, 0, 2))) == (15, 15)
+
+
+def test_the_largest_stall_is_the_longest_gap():
+    assert take("largest_stall", make_record(itl_ms=[10, 70, 20])) == (70_000_000,)
 
 
 def test_tpot_divides_by_tokens_not_by_chunks():

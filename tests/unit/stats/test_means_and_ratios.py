@@ -94,5 +94,5 @@ def test_one_pair_borrows_its_spread_and_more_starts_narrow():
 
 @pytest.mark.parametrize(("tops", "bottoms"), [([], []), ([1.0], [1.0, 2.0]), ([0.0], [1.0])])
 def test_what_makes_no_ratio(tops, bottoms):
-    with pytest.raises(ValueError, match="pairs|above 0"):
+    with pytest.raises(ValueError, match=r"pairs|above 0"):
         ratio_screen(tops, bottoms, StartSd(0.1, "default"))

@@ -1,0 +1,69 @@
+"""One request from its departure to its end, as the load process holds it."""
+
+from __future__ import annotations
+
+import asyncio
+from array import array
+from dataclasses import dataclass, field
+
+from pytest_llmperf.model.exchange import Ending, Exchange
+from pytest_llmperf.model.plan import PlannedRequest, StreamLimits
+from pytest_llmperf.wire.http import Framing
+
+
+@dataclass(slots=True, eq=False)
+class Flight:
+    """Reads are kept as they came; only the framing looks at them, and only where the message may have ended.
+
+    Attributes:
+        departed_ns: when the schedule let it go; it is sent once a connection is open.
+        framed: reads that the framing has seen.
+        sized: reads that `size_bytes` counts.
+        opening: the task that opens its connection.
+    """
+
+    request: PlannedRequest
+    intended_ns: int
+    departed_ns: int
+    sent_ns: int | None = None
+    reused: bool = False
+    retried: bool = False
+    stamps: array[int] = field(default_factory=lambda: array("q"))
+    reads: list[bytes] = field(default_factory=list)
+    framing: Framing = field(default_factory=Framing)
+    framed: int = 0
+    size_bytes: int = 0
+    sized: int = 0
+    opening: asyncio.Task[None] | None = None
+    ending: Ending = Ending.NOT_SENT
+    ended_ns: int = 0
+    error: str | None = None
+
+    def overdue(self, now_ns: int, limits: StreamLimits) -> Ending | None:
+        """Which limit it exceeds, if any."""
+        if self.sent_ns is None:
+            return Ending.CONNECT_TIMEOUT if now_ns - self.departed_ns > limits.connect_ns else None
+        if now_ns - self.sent_ns > limits.total_ns:
+            return Ending.TOTAL_TIMEOUT
+        if not self.stamps:
+            return Ending.FIRST_BYTE_TIMEOUT if now_ns - self.sent_ns > limits.first_byte_ns else None
+        self.size_bytes += sum(map(len, self.reads[self.sized :]))
+        self.sized = len(self.reads)
+        if self.size_bytes > limits.response_bytes:
+            return Ending.TOO_LARGE
+        return Ending.IDLE_TIMEOUT if now_ns - self.stamps[-1] > limits.idle_ns else None
+
+    def find_end(self) -> bool:
+        """Whether the reads so far hold the whole message."""
+        if self.framed == len(self.reads):
+            return self.framing.complete
+        fresh, self.framed = self.reads[self.framed :], len(self.reads)
+        return self.framing.feed(b"".join(fresh))
+
+    def exchange(self) -> Exchange:
+        """All that is known of it."""
+        sizes = array("q", map(len, self.reads))
+        return Exchange(
+            self.request.index, self.intended_ns, self.sent_ns, self.ended_ns, self.ending,
+            self.stamps, sizes, b"".join(self.reads), self.reused, self.error,
+        )

@@ -1,0 +1,124 @@
+"""Faults of ports and readiness (14, 15, 18–23), through the real launcher against a stub server."""
+
+import random
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+
+import pytest
+
+from pytest_llmperf import endpoint, vllm
+from pytest_llmperf.clock import SystemClock
+from pytest_llmperf.config.settings import Settings
+from pytest_llmperf.engines.launch import Launcher
+from pytest_llmperf.errors import EngineError, EnvironmentMissing, ExitedEarly, SpecError, StartupTimeout, WrongServer
+
+STUB = Path(__file__).parents[1] / "stubs" / "engine.py"
+
+
+@pytest.fixture
+def launcher(tmp_path):
+    settings = Settings(
+        engines=MappingProxyType({"vllm": f"{sys.executable} {STUB}"}), ready_timeout_s=20.0, stop_grace_s=2.0
+    )
+    return Launcher(settings, tmp_path, tmp_path / "run", "cpu", SystemClock(), random.Random(7))
+
+
+def spec(mode, **env):
+    return vllm("tiny", env={"STUB_MODE": mode, **env})
+
+
+def left_running(launcher):
+    marker = str(launcher.root / launcher.settings.cache_dir)  # the stub's argv names the model folder of this test
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if marker.encode() in path.read_bytes():
+                found.append(path.parent.name)
+        except OSError:
+            continue
+    return found
+
+
+def test_a_server_that_generates_is_ready(launcher):
+    server = launcher.start(spec(""), 1)
+    try:
+        assert server.served_name in server.served_models()
+        assert server.starting_s is not None
+        assert server.facts()["version"] == "stub-1"
+    finally:
+        server.stop(2.0)
+    assert not left_running(launcher)
+
+
+@pytest.mark.parametrize(("mode", "ending"), [("exit-2", "exit code 2"), ("exit-0", "exit code 0")])
+def test_an_exit_in_startup_fails_at_once_with_evidence(launcher, mode, ending):
+    began = time.monotonic()
+    with pytest.raises(ExitedEarly) as caught:
+        launcher.start(spec(mode), 1)
+    assert time.monotonic() - began < 10  # the readiness timeout is 20 s
+    assert ending in str(caught.value)
+    assert "engine.py serve" in str(caught.value)
+    if mode == "exit-2":
+        assert "unrecognized arguments: --no-such-flag" in str(caught.value)
+
+
+def test_never_ready_is_an_error_at_the_deadline(launcher):
+    impatient = replace(launcher, settings=replace(launcher.settings, ready_timeout_s=1.5))
+    with pytest.raises(StartupTimeout, match=r"not ready within 1\.5 s"):
+        impatient.start(spec("never"), 1)
+    assert not left_running(launcher)
+
+
+def test_healthy_without_tokens_is_not_ready(launcher):
+    impatient = replace(launcher, settings=replace(launcher.settings, ready_timeout_s=3.0))
+    with pytest.raises(StartupTimeout, match="engine core is dead"):
+        impatient.start(spec("no-tokens"), 1)
+    assert not left_running(launcher)
+
+
+def test_somebody_else_on_the_port_is_not_measured(launcher):
+    with pytest.raises(WrongServer, match="somebody-else"):
+        launcher.start(spec("foreign"), 1)
+    assert not left_running(launcher)
+
+
+def test_a_port_taken_between_pick_and_bind_is_retried(launcher, tmp_path):
+    server = launcher.start(spec("port-taken", STUB_ONCE=str(tmp_path / "once")), 1)
+    try:
+        assert server.served_name in server.served_models()
+    finally:
+        server.stop(2.0)
+
+
+def test_a_proxy_in_the_environment_is_bypassed(launcher, monkeypatch):
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    launcher.start(spec(""), 1).stop(2.0)
+
+
+def test_a_missing_environment_names_the_command_that_installs_it(tmp_path):
+    launcher = Launcher(Settings(), tmp_path, tmp_path / "run", "cpu", SystemClock(), random.Random(7))
+    with pytest.raises(EnvironmentMissing, match="make engine-vllm-cpu"):
+        launcher.start(vllm("tiny"), 1)
+
+
+def test_an_unknown_model_starts_nothing(launcher):
+    with pytest.raises(SpecError, match=r"llama-3\.1-8b"):
+        launcher.start(vllm("lama-3.1-8b"), 1)
+
+
+def test_a_dead_endpoint_says_how_to_look(launcher):
+    with pytest.raises(EngineError, match=r"curl http://127\.0\.0\.1:9/v1/models"):
+        launcher.start(endpoint("http://127.0.0.1:9", model="m"), 1)
+
+
+def test_an_endpoint_with_another_model_is_refused(launcher):
+    server = launcher.start(spec(""), 1)
+    try:
+        with pytest.raises(WrongServer, match=server.served_name):
+            launcher.start(endpoint(server.url, model="m"), 2)
+    finally:
+        server.stop(2.0)

@@ -1,0 +1,68 @@
+"""Faults during a run (24, 33, 45) through the whole session: what is no evidence becomes an ERROR."""
+
+import random
+import sys
+import time
+from pathlib import Path
+from types import MappingProxyType
+
+import pytest
+
+from pytest_llmperf import Verdict, closed, random_tokens, vllm
+from pytest_llmperf.config.settings import Settings
+from pytest_llmperf.errors import ServerDied
+from pytest_llmperf.session.perf import PerfSession
+from pytest_llmperf.telemetry.hardware import Hardware
+
+STUB = Path(__file__).parents[1] / "stubs" / "engine.py"
+WORKLOAD = random_tokens(input=8, output=20, arrivals=closed(2), requests=12)
+
+
+@pytest.fixture
+def session(tmp_path):
+    settings = Settings(
+        engines=MappingProxyType({"vllm": f"{sys.executable} {STUB}"}),
+        ready_timeout_s=20.0,
+        stop_grace_s=2.0,
+        send_delay_p99_limit_ms=5000.0,  # not the subject here, and these tests share their cores
+        clock_gap_limit_ms=60_000.0,
+    )
+    made = PerfSession(settings, tmp_path, Hardware(), lambda _line: None, rng=random.Random())
+    yield made
+    made.close()
+
+
+def measured(session, mode, **kwargs):
+    perf = session.perf("test", "cpu")
+    run = perf.measure(vllm("tiny", env={"STUB_MODE": mode}), WORKLOAD, runs=1, **kwargs)
+    return perf, run
+
+
+def test_a_sound_run_passes(session):
+    perf, run = measured(session, "")
+    (result,) = perf.check(run, "error_rate == 0")
+    assert result.verdict is Verdict.PASS, result
+    assert len(run.records) == 12
+    assert all(record.output_tokens == 20 for record in run.records)
+
+
+def test_a_server_killed_mid_run_is_named_within_seconds(session):
+    began = time.monotonic()
+    with pytest.raises(ServerDied, match=r"died: signal 9 \(SIGKILL\)"):
+        measured(session, "dies-after-5")
+    assert time.monotonic() - began < 30
+
+
+def test_usage_that_lies_is_an_error(session):
+    perf, run = measured(session, "lies")
+    (result,) = perf.check(run, "error_rate == 0")
+    assert result.verdict is Verdict.ERROR
+    assert "answers claim 240 generated tokens, the server counted 480" in result.reason
+
+
+def test_missing_counters_are_an_error_only_where_asked_for(session):
+    perf, run = measured(session, "no-metrics")
+    fine, unavailable = perf.check(run, "error_rate == 0", "preemptions == 0")
+    assert fine.verdict is Verdict.PASS
+    assert unavailable.verdict is Verdict.ERROR
+    assert "preemptions" in unavailable.reason

@@ -1,0 +1,31 @@
+"""Each test runs a real pytest with our plugin in a folder of its own."""
+
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+
+# Results are handed in as values: how they come about is tested elsewhere, here it is what pytest makes of them.
+RESULTS = """
+from pytest_llmperf.model.verdict import CheckResult, Verdict
+
+def give(perf, *verdicts):
+    for verdict in verdicts:
+        perf.results.append(CheckResult(f"ttft_p99 <= {verdict}", Verdict(verdict), metric="ttft_p99", limit="1 ms",
+                                        measured="2 ms", reason=f"because of {verdict}"))
+"""
+
+
+@pytest.fixture
+def run(pytester):
+    """Run pytest on a test file's text; gives (result, JUnit root)."""
+    pytester.makepyfile(results=RESULTS)
+    pytester.syspathinsert()
+
+    def run(text, *args):
+        pytester.makepyfile(test_it=f"from results import give\n\n{text}")
+        result = pytester.runpytest_subprocess("--junitxml=junit.xml", "-p", "no:cacheprovider", *args)
+        path = Path(pytester.path, "junit.xml")
+        return result, ET.parse(path).getroot() if path.exists() else None
+
+    return run

@@ -1,0 +1,89 @@
+"""`@pytest.mark.engine` and `by_kind`: parametrisation, order, and what is refused."""
+
+import pytest
+
+
+def test_one_row_per_kind_makes_one_item_with_that_marker(pytester):
+    pytester.makepyfile(
+        """
+        from pytest_llmperf import by_kind
+
+        @by_kind(cpu={"model": "tiny"}, h200={"model": "llama-3.1-8b"})
+        def test_x(case): assert case.model == "tiny" and case.kind == "cpu"
+        """
+    )
+    result = pytester.runpytest_subprocess("-m", "cpu", "-v")
+    result.assert_outcomes(passed=1, deselected=1)
+    result.stdout.fnmatch_lines(["*::test_x?cpu?*PASSED*"])
+
+
+def test_a_row_for_an_unknown_kind_is_refused(pytester):
+    pytester.makepyfile("from pytest_llmperf import by_kind\n@by_kind(b200={})\ndef test_x(case): pass\n")
+    result = pytester.runpytest_subprocess()
+    result.stdout.fnmatch_lines(["*b200 is no hardware kind. Known: l4, a100, h100, h200, cpu*"])
+
+
+@pytest.mark.parametrize(
+    ("marker", "complaint"),
+    [
+        ("engine(vllm('tiny'), max_num_seqs=4)", "has no keyword max_num_seqs*vllm(MODEL, max_num_seqs=…)"),
+        ("engine()", "names no engine"),
+    ],
+)
+def test_a_wrong_marker_says_what_to_write(pytester, marker, complaint):
+    pytester.makepyfile(
+        f"import pytest\nfrom pytest_llmperf import vllm\n@pytest.mark.{marker}\ndef test_x(engine): pass\n"
+    )
+    result = pytester.runpytest_subprocess()
+    result.stdout.fnmatch_lines([f"*{complaint}*".replace("[", "?")])
+
+
+def test_the_fixture_without_the_marker_says_what_to_write(pytester):
+    pytester.makepyfile("def test_x(engine): pass\n")
+    result = pytester.runpytest_subprocess()
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["*@pytest.mark.engine(vllm(*"])
+
+
+def test_equal_specs_run_one_after_the_other_and_fresh_ones_last(pytester):
+    pytester.makepyfile(
+        """
+        import pytest
+        from pytest_llmperf import vllm
+
+        one, two = vllm("tiny", max_num_seqs=1), vllm("tiny", max_num_seqs=2)
+
+        @pytest.mark.engine(one, fresh=True)
+        def test_a(engine): pass
+
+        @pytest.mark.engine(two)
+        def test_b(engine): pass
+
+        def test_c(): pass
+
+        @pytest.mark.engine(vllm("tiny", max_num_seqs=1))
+        def test_d(engine): pass
+
+        @pytest.mark.engine(one, two, ids=["one", "two"])
+        def test_e(engine): pass
+        """
+    )
+    result = pytester.runpytest_subprocess("--collect-only", "-q")
+    order = [line.split("::")[1] for line in result.outlines if "::" in line]
+    assert order == ["test_d", "test_e[one]", "test_a", "test_b", "test_e[two]", "test_c"]
+
+
+def test_a_spec_may_depend_on_the_case(pytester):
+    pytester.makepyfile(
+        """
+        import pytest
+        from pytest_llmperf import by_kind, vllm
+        from pytest_llmperf.plugin.fixtures import spec_of
+
+        @by_kind(cpu={"model": "tiny"})
+        @pytest.mark.engine(lambda case: vllm(case.model, max_num_seqs=3))
+        def test_x(request, case):
+            assert str(spec_of(request.node)) == "vllm('tiny', max_num_seqs=3)"
+        """
+    )
+    pytester.runpytest_subprocess("-m", "cpu").assert_outcomes(passed=1)

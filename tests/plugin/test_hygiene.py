@@ -1,0 +1,88 @@
+"""What the plugin must not do: start things when only looking, disturb runs without it, leave a SIGTERM unheard."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+SUITE = """
+import pytest
+from pytest_llmperf import closed, random_tokens, vllm
+
+@pytest.mark.engine(vllm("tiny"))
+def test_x(engine, perf):
+    run = perf.measure(engine, random_tokens(input=8, output=8, arrivals=closed(1), requests=6))
+    perf.check(run, "error_rate == 0")
+"""
+
+
+@pytest.mark.parametrize("args", [("--help",), ("--collect-only",), ("--version",)])
+def test_looking_starts_and_writes_nothing(pytester, args):
+    pytester.makepyfile(SUITE)
+    before = {path.name for path in pytester.path.iterdir()}
+    pytester.runpytest_subprocess("-p", "no:cacheprovider", *args)
+    after = {path.name for path in pytester.path.iterdir()} - {"__pycache__", "runpytest-0"}  # pytester's own basetemp
+    assert after == before
+
+
+def test_heavy_imports_stay_away_from_runs_that_do_not_measure(pytester):
+    pytester.makepyfile(
+        """
+        import sys
+
+        def test_x():
+            heavy = {"numpy", "pandas", "scipy", "httpx", "uvloop", "httptools", "asyncio", "pynvml"} & set(sys.modules)
+            ours = {name for name in sys.modules if name.startswith("pytest_llmperf") and "plugin" not in name}
+            assert not heavy
+            assert ours <= {"pytest_llmperf", "pytest_llmperf.errors"}
+        """
+    )
+    others = ("xdist", "xdist.looponfail", "hypothesispytest", "anyio", "benchmark")
+    disabled = [arg for name in others for arg in ("-p", f"no:{name}")]
+    pytester.runpytest_subprocess(*disabled).assert_outcomes(passed=1)
+
+
+def test_sigterm_runs_the_teardowns(pytester):
+    pytester.makepyfile(
+        """
+        import time, pytest
+        from pathlib import Path
+
+        @pytest.fixture
+        def resource():
+            yield
+            Path("torn-down").touch()
+
+        def test_x(resource):
+            Path("started").touch()
+            time.sleep(60)
+        """
+    )
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider"]
+    process = subprocess.Popen(command, cwd=pytester.path, stdout=subprocess.DEVNULL)
+    deadline = time.monotonic() + 30
+    while not Path(pytester.path, "started").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    os.kill(process.pid, signal.SIGTERM)
+    assert process.wait(20) == 2
+    assert Path(pytester.path, "torn-down").exists()
+
+
+def test_a_wrong_setting_is_a_usage_error_that_names_file_and_key(pytester):
+    pytester.makepyfile(SUITE)
+    Path(pytester.path, "llmperf.toml").write_text('ready_timeout = 3\nstop_grace_s = "long"\n')
+    result = pytester.runpytest_subprocess()
+    text = result.stdout.str() + result.stderr.str()
+    assert "llmperf.toml" in text
+    assert "ready_timeout: unknown. Did you mean ready_timeout_s?" in text
+    assert "stop_grace_s = 'long': must be a number" in text
+
+
+def test_a_wrong_engine_option_is_explained(pytester):
+    pytester.makepyfile(SUITE)
+    result = pytester.runpytest_subprocess("--llmperf-engine=vllm")
+    assert "write it as NAME=PLACE" in result.stdout.str() + result.stderr.str()

@@ -1,0 +1,122 @@
+"""How verdicts become pytest outcomes, JUnit elements and exit codes."""
+
+import pytest
+
+
+def one(*verdicts):
+    return f"def test_it(perf): give(perf, {', '.join(map(repr, verdicts))})\n"
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "outcome", "tag", "code"),
+    [
+        (("PASS",), {"passed": 1}, None, 0),
+        (("IMPROVED",), {"passed": 1}, None, 0),
+        (("FAIL",), {"failed": 1}, "failure", 1),
+        (("ERROR",), {"errors": 1}, "error", 10),
+        (("INCONCLUSIVE",), {"skipped": 1}, "skipped", 11),
+        (("INCONCLUSIVE", "FAIL"), {"failed": 1}, "failure", 1),
+        (("FAIL", "ERROR"), {"errors": 1}, "error", 10),
+        (("PASS", "INCONCLUSIVE"), {"skipped": 1}, "skipped", 11),
+    ],
+    ids=lambda value: "+".join(value) if isinstance(value, tuple) else "",
+)
+def test_the_worst_verdict_speaks(run, verdicts, outcome, tag, code):
+    result, junit = run(one(*verdicts))
+    result.assert_outcomes(**outcome)
+    assert result.ret == code
+    (case,) = junit.iter("testcase")
+    assert {child.tag for child in case} - {"properties", "system-out"} == ({tag} if tag else set())
+    suite = next(junit.iter("testsuite"))
+    assert suite.get("failures") == str(int(tag == "failure"))
+    assert suite.get("errors") == str(int(tag == "error"))
+
+
+def test_under_xdist_every_verdict_arrives_at_the_controller(run):
+    verdicts = ("PASS", "FAIL", "ERROR", "INCONCLUSIVE")
+    text = "".join(f"def test_{v.lower()}(perf): give(perf, {v!r})\n" for v in verdicts)
+    result, junit = run(text, "-n", "2")
+    result.assert_outcomes(passed=1, failed=1, errors=1, skipped=1)
+    assert result.ret == 1
+    outcomes = {"failure", "error", "skipped"}
+    tags = {case.get("name"): {child.tag for child in case} & outcomes for case in junit.iter("testcase")}
+    expected = {"pass": set(), "fail": {"failure"}, "error": {"error"}, "inconclusive": {"skipped"}}
+    assert tags == {f"test_{name}": tag for name, tag in expected.items()}
+    suite = next(junit.iter("testsuite"))
+    assert (suite.get("failures"), suite.get("errors"), suite.get("skipped")) == ("1", "1", "1")
+
+
+@pytest.mark.parametrize(("verdict", "code"), [("ERROR", 10), ("INCONCLUSIVE", 11)])
+def test_exit_codes_are_the_same_under_xdist(run, verdict, code):
+    result, _ = run(one(verdict), "-n", "2")
+    assert result.ret == code
+
+
+def test_an_error_says_that_it_came_from_the_call(run):
+    result, junit = run(one("ERROR"))
+    result.stdout.fnmatch_lines(["*ERROR at call of test_it*", "*because of ERROR*"])
+    (error,) = junit.iter("error")
+    assert "setup" not in error.get("message")
+    assert "because of ERROR" in error.text
+
+
+def test_the_verdict_and_the_table_are_in_junit(run):
+    _, junit = run(one("FAIL"))
+    properties = {node.get("name"): node.get("value") for node in junit.iter("property")}
+    assert properties["llmperf_verdict"] == "FAIL"
+    assert properties["llmperf.check1"].startswith("FAIL: ttft_p99")
+    (failure,) = junit.iter("failure")
+    for word in ("metric", "limit", "measured", "interval", "verdict", "because of FAIL"):
+        assert word in failure.text
+
+
+def test_inconclusive_is_a_failure_where_asked(run):
+    result, junit = run(one("INCONCLUSIVE"), "--inconclusive=fail")
+    result.assert_outcomes(failed=1)
+    assert result.ret == 1
+    assert len(list(junit.iter("failure"))) == 1
+
+
+def test_infrastructure_errors_of_the_body_are_errors_and_keep_their_evidence(run):
+    text = """
+from pytest_llmperf.errors import Evidence, ServerDied
+
+def test_it(perf):
+    evidence = Evidence("vllm serve", "signal 9", 3.0, ("last \\x1b[31mwords \\x00",))
+    raise ServerDied("The server died: signal 9.", evidence)
+"""
+    result, junit = run(text)
+    assert result.ret == 10
+    (error,) = junit.iter("error")
+    assert "signal 9" in error.text
+    assert "words" in error.text  # and the file parsed, whatever the server logged
+
+
+def test_an_ordinary_failure_stays_one(run):
+    result, _ = run("def test_it(perf): assert 1 == 2\n")
+    result.assert_outcomes(failed=1)
+    assert result.ret == 1
+
+
+def test_a_failure_beside_an_error_exits_with_1(run):
+    result, _ = run("def test_a(perf): give(perf, 'FAIL')\ndef test_b(perf): give(perf, 'ERROR')\n")
+    assert result.ret == 1
+
+
+def test_a_pass_after_a_fail_is_not_silently_green(run):
+    text = """
+from pathlib import Path
+
+def test_it(perf):
+    seen = Path("seen")
+    give(perf, "PASS" if seen.exists() else "FAIL")
+    seen.touch()
+"""
+    result, _ = run(text, "--reruns=1")
+    assert result.ret == 12
+
+
+def test_verdicts_do_not_need_assertions(pytester, run, monkeypatch):
+    monkeypatch.setenv("PYTHONOPTIMIZE", "1")
+    result, _ = run(one("FAIL"), "-W", "ignore::pytest.PytestConfigWarning")
+    assert result.ret == 1

@@ -1,0 +1,115 @@
+"""A stub inference server: `engine.py serve MODEL --port N --served-model-name X …`, misbehaving by STUB_MODE.
+
+It speaks what the launcher needs (models, one token, version, metrics, reset) and a stream of exact token counts.
+"""
+
+import json
+import os
+import sys
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+MODE = os.environ.get("STUB_MODE", "")
+ITL_S = float(os.environ.get("STUB_ITL_S", "0.001"))
+COUNTS = {"requests": 0, "prompt": 0, "generated": 0}
+LOCK = threading.Lock()
+
+
+def option(name):
+    return sys.argv[sys.argv.index(name) + 1]
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *args):
+        pass
+
+    def send(self, status, body, kind="application/json"):
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def do_GET(self):
+        if self.path == "/v1/models":
+            name = "somebody-else" if MODE == "foreign" else option("--served-model-name")
+            self.send(200, {"data": [{"id": name}]})
+        elif self.path == "/version":
+            self.send(200, {"version": "stub-1"})
+        elif self.path == "/metrics":
+            self.metrics()
+        else:
+            self.send(404, {})
+
+    def metrics(self):
+        if MODE == "no-metrics":
+            return self.send(404, {})
+        lines = [
+            f"vllm:request_success_total {COUNTS['requests']}",
+            f"vllm:prompt_tokens_total {COUNTS['prompt']}",
+            f"vllm:generation_tokens_total {COUNTS['generated'] * (2 if MODE == 'lies' else 1)}",
+            "vllm:prompt_tokens_cached_total 0",
+        ]
+        return self.send(200, "\n".join([*lines, ""]).encode(), "text/plain")
+
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        if self.path == "/reset_prefix_cache":
+            return self.send(200, {"success": True})
+        if MODE == "no-tokens":
+            return self.send(500, {"error": "engine core is dead"})
+        asked = json.loads(body)
+        prompt, tokens = len(asked["prompt"]), asked["max_tokens"]
+        usage = {"prompt_tokens": prompt, "completion_tokens": tokens, "total_tokens": prompt + tokens}
+        if not asked.get("stream"):
+            return self.send(200, {"choices": [{"text": "x", "finish_reason": "length"}], "usage": usage})
+        self.stream(tokens, usage)
+        with LOCK:
+            COUNTS["requests"] += 1
+            COUNTS["prompt"] += prompt
+            COUNTS["generated"] += tokens
+        if MODE == "dies-after-5" and COUNTS["requests"] >= 5 + 12:
+            os.kill(os.getpid(), 9)
+
+    def stream(self, tokens, usage):
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        for done in range(1, tokens + 1):
+            time.sleep(ITL_S)
+            so_far = usage | {"completion_tokens": done}
+            last = "length" if done == tokens else None
+            self.event({"choices": [{"index": 0, "text": "x", "finish_reason": last}], "usage": so_far})
+        self.event({"choices": [], "usage": usage})
+        self.chunk(b"data: [DONE]\n\n")
+        self.chunk(b"")
+
+    def event(self, value):
+        self.chunk(f"data: {json.dumps(value)}\n\n".encode())
+
+    def chunk(self, data):
+        self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
+
+
+def main():
+    if MODE == "exit-2":
+        print("stub: error: unrecognized arguments: --no-such-flag", flush=True)
+        sys.exit(2)
+    if MODE == "exit-0":
+        sys.exit(0)
+    if MODE == "port-taken" and not os.path.exists(os.environ["STUB_ONCE"]):
+        open(os.environ["STUB_ONCE"], "w").close()
+        print("OSError: [Errno 98] Address already in use", flush=True)
+        sys.exit(1)
+    if MODE == "never":
+        time.sleep(600)
+    ThreadingHTTPServer(("127.0.0.1", int(option("--port"))), Handler).serve_forever()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+"""Leases of ports: every candidate is tried once, a closed lease is given back."""
+
+import os
+import random
+
+import pytest
+
+from pytest_llmperf.errors import InfrastructureError
+from pytest_llmperf.process.ports import PORTS, is_free, lock_folder, reserve_port
+
+
+def test_ports_lie_below_the_range_of_outgoing_connections():
+    assert PORTS[0] == 20000
+    assert PORTS[-1] == 29999
+
+
+def test_the_same_seed_begins_at_the_same_port(tmp_path):
+    chosen = []
+    for _ in range(2):
+        with reserve_port(random.Random(5), folder=tmp_path) as lease:
+            chosen.append(lease.port)
+            assert is_free(lease.port)
+    assert chosen[0] == chosen[1]
+    assert chosen[0] in PORTS
+
+
+@pytest.mark.parametrize("n", [1, 2, 7, 10])
+def test_every_port_of_a_range_can_be_leased_and_then_none_is_left(tmp_path, n):
+    candidates = range(22000, 22000 + n)
+    leases = [reserve_port(random.Random(i), ports=candidates, folder=tmp_path) for i in range(n)]
+    assert {lease.port for lease in leases} == set(candidates)
+    with pytest.raises(InfrastructureError, match="no free port"):
+        reserve_port(random.Random(0), ports=candidates, folder=tmp_path)
+    leases[0].close()
+    leases[0].close()
+    assert "closed" in repr(leases[0])
+    again = reserve_port(random.Random(0), ports=candidates, folder=tmp_path)
+    assert again.port == leases[0].port
+    for lease in [again, *leases]:
+        lease.close()
+
+
+def test_locks_are_kept_in_a_folder_of_this_user(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    folder = lock_folder()
+    assert folder == lock_folder()
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert folder.stat().st_uid == os.getuid()
+
+
+def test_a_link_in_place_of_the_folder_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / f"llmperf-ports-{os.getuid()}").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(InfrastructureError, match="is not a folder of uid"):
+        lock_folder()
+
+
+@pytest.mark.skipif(not hasattr(os, "getuid") or os.getuid() != 0, reason="only root can give a folder away")
+def test_a_folder_of_somebody_else_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    os.chown(lock_folder(), 12345, 12345)
+    with pytest.raises(InfrastructureError, match="is not a folder of uid"):
+        lock_folder()
+
+
+def test_a_folder_that_cannot_be_written_is_an_error_not_an_unlocked_port(tmp_path):
+    with pytest.raises(InfrastructureError, match="cannot keep port locks"):
+        reserve_port(random.Random(0), folder=tmp_path / "missing")

