@@ -14,6 +14,7 @@ LLAMA = {
     "most": 8192,
     "prompt": 7800,
     "streams": 16,
+    "prefills_per_s": 2,  # often enough that more than 1 % of the gaps are stalls: p99 must see them
     "smoother": 2.0,
     "price": 2.5,
 }
@@ -25,11 +26,12 @@ CASES = by_kind(
         "most": 4096,
         "prompt": 3500,
         "streams": 2,
+        "prefills_per_s": 3,
         "smoother": 2.0,
         "price": 3.0,
     },
-    l4=LLAMA | {"model": "phi-4-mini", "budget": 512, "streams": 8},
-    a100=LLAMA,
+    l4=LLAMA | {"model": "phi-4-mini", "budget": 512, "streams": 8, "prefills_per_s": 0.5},
+    a100=LLAMA | {"prefills_per_s": 1},
     h100=LLAMA,
     h200=LLAMA,
 )
@@ -41,13 +43,13 @@ def test_small_chunks_smooth_itl(case: SimpleNamespace, perf: Perf) -> None:
     large = with_flags(small, max_num_batched_tokens=case.most)
     traffic = mixed(
         stream={"input": 64, "output": 200, "arrivals": closed(case.streams), "requests": 6 * case.streams},
-        prefill={"input": case.prompt, "output": 4, "arrivals": constant(1), "requests": 12},
+        prefill={"input": case.prompt, "output": 4, "arrivals": constant(case.prefills_per_s), "requests": 24},
     )
     perf.claim(
         small,
         large,
         traffic,
         f"itl_p99(b) / itl_p99(a) >= {case.smoother}",
-        mechanism=[f"step_tokens_max(a) <= {case.budget}", f"step_tokens_max(b) >= {case.prompt}"],
+        mechanism=[f"chunk_budget(a) <= {case.budget}", f"chunk_budget(b) >= {case.prompt}"],
         allow={"ttft_p50": case.price},
     )

@@ -76,5 +76,12 @@ class Adapter(Protocol):
         ...
 
     def facts(self, scrape: Scrape) -> Mapping[str, str]:
-        """What the server says of itself that a comparison depends on (KV blocks, block size, …)."""
+        """What the metrics page says of the server that a comparison depends on (KV blocks, block size, …)."""
+        ...
+
+    def resolved(self, client: httpx.Client) -> Mapping[str, str]:
+        """The configuration that the server resolved, whatever its flags were; empty where it does not tell.
+
+        `max_num_batched_tokens` becomes the metric chunk_budget.
+        """
         ...

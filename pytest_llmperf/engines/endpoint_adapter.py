@@ -42,3 +42,6 @@ class EndpointAdapter:
 
     def facts(self, scrape: Scrape) -> Mapping[str, str]:
         return VllmAdapter().facts(scrape)
+
+    def resolved(self, client: httpx.Client) -> Mapping[str, str]:
+        return VllmAdapter().resolved(client)

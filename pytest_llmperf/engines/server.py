@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from pytest_llmperf.engines.adapter import Adapter
@@ -102,10 +103,13 @@ class Server:
         scrape = self.scrape()
         return {} if scrape is None else self.adapter.gauges(scrape)
 
-    def facts(self) -> dict[str, str]:
-        """Version and what else a comparison depends on."""
+    @cached_property
+    def facts(self) -> Mapping[str, str]:
+        """Version, resolved configuration and what else a comparison depends on; asked once per start."""
         scrape = self.scrape()
-        found = {} if scrape is None else dict(self.adapter.facts(scrape))
+        found = dict(self.adapter.resolved(self.client))
+        if scrape is not None:
+            found |= self.adapter.facts(scrape)
         response = self.client.get("/version")
         if response.status_code == 200 and "version" in (body := response.json()):
             found["version"] = str(body["version"])

@@ -40,7 +40,12 @@ GAUGES = {
     "running_peak": "vllm:num_requests_running",
     "waiting_peak": "vllm:num_requests_waiting",
 }
-FACTS = ("block_size", "num_gpu_blocks", "cache_dtype", "enable_prefix_caching")
+CACHE_FACTS = ("block_size", "num_gpu_blocks", "cache_dtype", "enable_prefix_caching")
+CONFIG_FACTS = {
+    "scheduler_config": ("max_num_batched_tokens", "max_num_seqs", "async_scheduling"),
+    "parallel_config": ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"),
+    "model_config": ("max_model_len", "dtype", "enforce_eager", "quantization"),
+}
 
 # On a CPU the default executor's workers spin and starve the client: whole streams arrive in one read.
 CPU_ENV = {
@@ -97,8 +102,6 @@ class VllmAdapter:
         found = {name: scrape.total(sample) for name, sample in COUNTERS.items()}
         positions = scrape.by_label("vllm:spec_decode_num_accepted_tokens_per_pos_total", "position")
         found |= {f"spec_accepted_pos_{position}": value for position, value in positions.items()}
-        steps = scrape.by_label("vllm:iteration_tokens_total_bucket", "le")
-        found |= {f"step_tokens_le_{float(edge):g}": value for edge, value in steps.items()}
         return {name: value for name, value in found.items() if value is not None}
 
     def gauges(self, scrape: Scrape) -> Mapping[str, float]:
@@ -107,7 +110,13 @@ class VllmAdapter:
 
     def facts(self, scrape: Scrape) -> Mapping[str, str]:
         labels = scrape.labels("vllm:cache_config_info")
-        return {name: labels[name] for name in FACTS if name in labels}
+        return {name: labels[name] for name in CACHE_FACTS if name in labels}
+
+    def resolved(self, client: httpx.Client) -> Mapping[str, str]:
+        response = client.get("/server_info", params={"config_format": "json"})
+        config = response.json().get("vllm_config", {}) if response.status_code == 200 else {}
+        found = {name: config.get(section, {}).get(name) for section, names in CONFIG_FACTS.items() for name in names}
+        return {name: str(value) for name, value in found.items() if value is not None}
 
     def _flags(self, spec: EngineSpec, placement: Placement) -> dict[str, object]:
         defaults: dict[str, object] = {

@@ -84,7 +84,7 @@ class Client:
         """A flight is over: hand it on, keep or close its connection. Later calls do nothing."""
         if flight not in self._flights:
             return
-        if ending is Ending.STALE and self._plan.retry_stale and not flight.retried:
+        if ending is Ending.STALE and self._plan.retry_stale:
             self._retry(flight)
             return
         connection = self._flights.pop(flight)
@@ -111,7 +111,8 @@ class Client:
             connection.transport.abort()
 
     def _retry(self, flight: Flight) -> None:
-        flight.retried, flight.reused, flight.sent_ns = True, False, None
+        """On a new connection, so that it cannot turn out stale again."""
+        flight.reused, flight.sent_ns = False, None
         flight.departed_ns = monotonic_ns()
         self._flights[flight] = None
         flight.opening = self._loop.create_task(self._open_for(flight))

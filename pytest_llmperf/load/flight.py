@@ -27,7 +27,6 @@ class Flight:
     departed_ns: int
     sent_ns: int | None = None
     reused: bool = False
-    retried: bool = False
     stamps: array[int] = field(default_factory=lambda: array("q"))
     reads: list[bytes] = field(default_factory=list)
     framing: Framing = field(default_factory=Framing)

@@ -72,6 +72,8 @@ class Replayer:
             await self._over.wait()
         while self._landed:
             self._record()
+        self._client.cancel()  # closes what is idle
+        self._note_lag()
         self._flush()
         self._writer.end(monotonic_ns(), self._clock_gap_ns, time.process_time_ns() - cpu_ns)
 
@@ -139,15 +141,17 @@ class Replayer:
         else:
             self._pump_soon()
 
-    def _expect_beat(self) -> None:
-        self._beat_due_ns = monotonic_ns() + _BEAT_NS
-        self._boot_due_ns = _boottime_ns() + _BEAT_NS
-        self._loop.call_later(_BEAT_NS / 1e9, self._beat)
+    def _note_lag(self) -> int:
+        """Record how late this beat is, expect the next one; the time of this one."""
+        now_ns, boot_ns = monotonic_ns(), _boottime_ns()
+        self._lag.append(max(0, now_ns - self._beat_due_ns))
+        self._clock_gap_ns = max(self._clock_gap_ns, boot_ns - self._boot_due_ns)
+        # Counted from the start of this beat: a pause in the midst of it must show in the next.
+        self._beat_due_ns, self._boot_due_ns = now_ns + _BEAT_NS, boot_ns + _BEAT_NS
+        return now_ns
 
     def _beat(self) -> None:
-        now_ns = monotonic_ns()
-        self._lag.append(max(0, now_ns - self._beat_due_ns))
-        self._clock_gap_ns = max(self._clock_gap_ns, _boottime_ns() - self._boot_due_ns)
+        now_ns = self._note_lag()
         if self._over.is_set():
             return
         self._client.sweep(now_ns, self._beats % _BEATS_PER_SWEEP, _BEATS_PER_SWEEP)
@@ -155,7 +159,7 @@ class Replayer:
         self._beats += 1
         if self._beats % _BEATS_PER_REPORT == 0:
             self._flush()
-        self._expect_beat()
+        self._loop.call_later(max(0, self._beat_due_ns - monotonic_ns()) / 1e9, self._beat)
 
     def _flush(self) -> None:
         self._writer.lag(self._lag)

@@ -55,19 +55,6 @@ def _acceptance_length(counters: Counters) -> float | None:
     return None if accepted is None else 1 + accepted
 
 
-STEP_TOKENS = "step_tokens_le_"
-
-
-def _step_tokens_max(counters: Counters) -> float | None:
-    """From a cumulative histogram of tokens per step: the upper edge of the highest bucket that grew."""
-    edges = sorted(float(name.removeprefix(STEP_TOKENS)) for name in counters if name.startswith(STEP_TOKENS))
-    by_edge = {edge: known(counters, f"{STEP_TOKENS}{edge:g}") for edge in edges}
-    steps = [value for value in by_edge.values() if value is not None]
-    if not steps or len(steps) < len(edges) or not max(steps):
-        return None
-    return next(edge for edge in edges if by_edge[edge] == max(steps))
-
-
 def _plain(name: str, unit: Unit, direction: Direction, counter: str, formula: str) -> ServerFormula:
     return ServerFormula(name, unit, direction, lambda counters: known(counters, counter), formula, counter)
 
@@ -89,9 +76,8 @@ SERVER: dict[str, ServerFormula] = {formula.name: formula for formula in (
     _plain("kv_usage_peak", Unit.SHARE, Direction.NEITHER, "kv_usage_peak", "largest sampled share of KV blocks held"),
     _plain("running_peak", Unit.COUNT, Direction.NEITHER, "running_peak", "largest sampled number of running requests"),
     _plain("waiting_peak", Unit.COUNT, Direction.LOWER, "waiting_peak", "largest sampled number of waiting requests"),
-    ServerFormula("step_tokens_max", Unit.COUNT, Direction.NEITHER, _step_tokens_max,
-                  "upper edge of the highest bucket of tokens per engine step that a step fell into",
-                  "step_tokens_le_<edge>"),
+    _plain("chunk_budget", Unit.COUNT, Direction.NEITHER, "chunk_budget",
+           "tokens that one engine step may process, as the server resolved it"),
     _share("spec_acceptance_rate", "spec_accepted_tokens", "spec_draft_tokens"),
     ServerFormula("spec_acceptance_length", Unit.TOKENS_PER_STEP, Direction.HIGHER, _acceptance_length,
                   "1 + Δspec_accepted_tokens ÷ Δspec_drafts", "spec_accepted_tokens and spec_drafts"),

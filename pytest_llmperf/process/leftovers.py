@@ -130,18 +130,27 @@ def sweep(clock: Clock | None = None, *, limit_s: float = 5.0, pids: Iterable[in
     return Sweep(swept.killed, swept.survivors, tuple(f for f in orphaned if f.tag in watched), swept.shm_removed)
 
 
-def kill(found: Iterable[Leftover], clock: Clock, *, limit_s: float = 5.0) -> Sweep:
-    """SIGKILL these processes, each only if pid, starttime and tag still agree, and wait until they have gone."""
+def kill(
+    found: Iterable[Leftover], clock: Clock, *, limit_s: float = 5.0, shm_before: set[shm.Segment] | None = None
+) -> Sweep:
+    """SIGKILL these processes, each only if pid, starttime and tag still agree, and wait until they have gone.
+
+    Args:
+        found: whom to kill.
+        clock: for the wait.
+        limit_s: how long to wait.
+        shm_before: shared memory that was there before they started; where None, only what they use now is removed.
+    """
     victims = list(found)
-    before = shm.segments()
     used = shm.used_by(victim.identity.pid for victim in victims)
     for victim in victims:
         tree.send(victim.identity, signal.SIGKILL, tag=(TAG, victim.tag))
     deadline_ns = clock.now_ns() + seconds(limit_s)
     while any(tree.is_alive(v.identity) for v in victims) and clock.now_ns() < deadline_ns:
         clock.sleep_ns(_POLL_NS)
-    theirs = {segment for segment in before if segment.name in used}
-    removed = shm.remove_leaked(shm.segments() - theirs, used)
+    if shm_before is None:
+        shm_before = {segment for segment in shm.segments() if segment.name not in used}
+    removed = shm.remove_leaked(shm_before, used)
     return Sweep(
         killed=tuple(v for v in victims if not tree.is_alive(v.identity)),
         survivors=tuple(v for v in victims if tree.is_alive(v.identity)),

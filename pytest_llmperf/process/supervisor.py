@@ -14,7 +14,7 @@ from pathlib import Path
 from pytest_llmperf.clock import Clock, SystemClock
 from pytest_llmperf.errors import EngineError, EnvironmentMissing, Evidence, StopFailed
 
-from . import leftovers, tree
+from . import leftovers, shm, tree
 from .launch import Launch
 from .reaped import Reaped, StopReport, write_report
 from .secrets import mask
@@ -71,6 +71,7 @@ class Supervised:
         self._started_ns = clock.now_ns()
         self._report: StopReport | None = None
         self._lock = threading.RLock()
+        self._shm_before = shm.segments()
         self._on_gone: list[Callable[[], None]] = []
         with (launch.run_dir / "watchdog.log").open("ab") as errors:
             self._watchdog = subprocess.Popen(
@@ -195,7 +196,7 @@ class Supervised:
         self._watchdog.wait()
         self._status.finished.wait(STOP_MARGIN_S)
         found = [leftover for leftover, tag in leftovers.tagged() if str(tag) == self.launch.tag]
-        swept = leftovers.kill(found, self._clock)
+        swept = leftovers.kill(found, self._clock, shm_before=self._shm_before)
         report = StopReport(
             tag=self.launch.tag,
             why="watchdog lost",

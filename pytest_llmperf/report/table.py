@@ -1,4 +1,4 @@
-"""The one table of a verdict: check, limit, measured, interval, what it rests on, verdict; then the reasons."""
+"""The one table of a verdict: metric, limit, measured, verdict, interval, what it rests on; then the reasons."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from pytest_llmperf.model.verdict import CheckResult
 
-HEAD = ("metric", "limit", "measured", "interval", "n", "verdict")
+HEAD = ("metric", "limit", "measured", "verdict", "interval", "n")
 
 
 def table(results: Sequence[CheckResult]) -> str:
@@ -20,4 +20,4 @@ def table(results: Sequence[CheckResult]) -> str:
 
 def _cells(result: CheckResult) -> tuple[str, ...]:
     name = result.metric or result.subject
-    return (name, result.limit, result.measured, result.interval, result.n, result.verdict.value)
+    return (name, result.limit, result.measured, result.verdict.value, result.interval, result.n)

@@ -221,7 +221,7 @@ class Perf:
         return Replayer(self.session.transport, self.session.now, interval_s, tell)
 
     def _keep(self, server: Server, workload: Workload, runs: tuple[Run, ...], may_preempt: bool) -> Measurement:
-        facts = server.facts()
+        facts = server.facts
         block = facts.get("block_size", "")
         measurement = Measurement(
             engine=str(server.spec),

@@ -62,7 +62,7 @@ class Replayer:
             seed=seed,
             start_id=server.start_id,
             records=records,
-            counters=deltas(before, after) | peaks,
+            counters=deltas(before, after) | peaks | _constants(server),
             cache_reset=cache_reset,
             restarted=restarted(before, after),
             loop_lag_p99_ms=lag,
@@ -106,6 +106,12 @@ class Replayer:
 def records_of(requests: tuple[Request, ...], replay: Replay) -> tuple[RequestRecord, ...]:
     """What each request did, read from the bytes that came."""
     return tuple(to_record(request, exchange) for request, exchange in zip(requests, replay.exchanges, strict=True))
+
+
+def _constants(server: Server) -> dict[str, float]:
+    """Resolved settings that a mechanism may name."""
+    budget = server.facts.get("max_num_batched_tokens", "")
+    return {"chunk_budget": float(budget)} if budget.isdigit() else {}
 
 
 def _planned(server: Server, request: Request) -> PlannedRequest:

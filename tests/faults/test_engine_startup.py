@@ -47,7 +47,7 @@ def test_a_server_that_generates_is_ready(launcher):
     try:
         assert server.served_name in server.served_models()
         assert server.starting_s is not None
-        assert server.facts()["version"] == "stub-1"
+        assert server.facts["version"] == "stub-1"
     finally:
         server.stop(2.0)
     assert not left_running(launcher)

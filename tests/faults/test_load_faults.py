@@ -38,6 +38,10 @@ def worker_pids():
     return found
 
 
+def state_of(pid):
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
 def test_localhost_means_ipv4():
     """Fault 17: the server listens on 127.0.0.1 only, whatever else the name means here."""
     with ScriptedServer(GOOD) as server:
@@ -175,9 +179,12 @@ def test_load_process_that_does_not_run_is_seen_in_lag_and_lateness():
 
     def stop_the_worker_once(progress):
         if progress.done >= 3 and not stopped:
+            assert progress.done < 30
             stopped.extend(worker_pids())
             os.kill(stopped[0], signal.SIGSTOP)
+            wait_until(lambda: state_of(stopped[0]) == "T")
             time.sleep(0.6)
+            assert state_of(stopped[0]) == "T"
             os.kill(stopped[0], signal.SIGCONT)
 
     with ScriptedServer(GOOD) as server:

@@ -155,6 +155,21 @@ def test_without_its_watchdog_the_server_dies_and_stop_finds_the_rest_by_tag(sta
     assert (tmp_path / "run" / "reaped.json").exists()
 
 
+@pytest.mark.parametrize("lost", ["nobody", "server", "watchdog"])
+def test_shared_memory_of_a_dead_process_is_removed(started, tmp_path, lost):
+    """Whoever made it may be gone before anybody looks."""
+    server = started("segment")
+    semaphore = Path("/dev/shm") / (tmp_path / "semaphore").read_text()
+    assert semaphore.exists()
+    if lost == "server":
+        os.kill(server.pid, signal.SIGKILL)
+    elif lost == "watchdog":
+        server._watchdog.kill()
+    server.wait_exit(0.1 if lost == "nobody" else 5.0)
+    assert semaphore.name in server.stop().shm_removed
+    assert not semaphore.exists()
+
+
 @pytest.fixture
 def orphaned(tmp_path):
     """A server whose run and whose watchdog were both killed; yields the roles that survived that."""

@@ -218,5 +218,5 @@ def test_arrivals_are_stamped_when_the_bytes_came():
     record = replayed.record
     assert begun < record.intended_ns <= record.sent_ns < record.arrivals_ns[0] < time.monotonic_ns()
     assert record.arrivals_ns[0] - record.sent_ns >= 99 * MS
-    assert record.arrivals_ns[3] - record.arrivals_ns[0] >= 60 * MS  # one late read at most hides one gap
+    assert record.arrivals_ns[3] - record.sent_ns >= 186 * MS  # lower bounds only: reads may be late on a busy machine
     assert len(set(record.arrivals_ns)) + record.coalesced_chunks == 4

@@ -47,6 +47,14 @@ def detached(folder: Path) -> None:
     os.waitpid(middle, 0)
 
 
+def segment(folder: Path) -> None:
+    """A semaphore that the server made and that nobody but the server would remove."""
+    name = f"sem.mp-{os.getpid():x}{time.monotonic_ns():x}"
+    os.close(os.open(f"/dev/shm/{name}", os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+    (folder / "semaphore").write_text(name)
+    register(folder, "segment")
+
+
 def zombie(folder: Path) -> None:
     """A child that ends and that nobody waits for."""
     if os.fork() == 0:
@@ -66,11 +74,14 @@ def listen(port: int) -> None:
                 connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok")
 
 
+PARTS = {"child": child, "detached": detached, "segment": segment, "zombie": zombie}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
     parser.add_argument("--port", type=int)
-    parser.add_argument("--with", dest="parts", action="append", choices=["child", "detached", "zombie"], default=[])
+    parser.add_argument("--with", dest="parts", action="append", choices=list(PARTS), default=[])
     parser.add_argument("--ignore-term", action="store_true")
     parser.add_argument("--say", default="", help="text to print, with Python escapes, as Latin-1 bytes")
     parser.add_argument("--burst-bytes", type=int, default=0, help="so many bytes without a line end")
@@ -81,7 +92,7 @@ def main() -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     register(options.folder, "server")
     for part in options.parts:
-        {"child": child, "detached": detached, "zombie": zombie}[part](options.folder)
+        PARTS[part](options.folder)
     sys.stdout.buffer.write(options.say.encode("latin-1").decode("unicode_escape").encode("latin-1"))
     for start in range(0, options.burst_bytes, 65536):
         sys.stdout.buffer.write(b"x" * min(65536, options.burst_bytes - start))

@@ -29,6 +29,10 @@ def test_crlf_split_between_cr_and_lf_is_one_ending():
     assert texts(b"data: a\r", b"\n", b"\r", b"\ndata: b\r\n\r\n") == ["a", "b"]
 
 
+def test_crlf_split_within_an_event_does_not_end_it():
+    assert texts(b"data: a\r", b"\ndata: b\r", b"\n\r", b"\n") == ["a\nb"]
+
+
 def test_event_is_complete_at_the_cr_of_its_blank_line():
     assert texts(b"data: a\r\n\r") == ["a"]
 

@@ -1,0 +1,31 @@
+"""One replay on a loop of ours: what the heartbeat sees."""
+
+import asyncio
+import time
+
+from pytest_llmperf.load.handover import PROGRESS
+from pytest_llmperf.load.recording import RecordingWriter, read_recording
+from pytest_llmperf.load.replayer import Replayer
+from pytest_llmperf.model.plan import LoadPlan, PlannedRequest
+from pytest_llmperf.testing.scripted_server import ScriptedServer
+from pytest_llmperf.testing.streams import StreamShape, streamed
+
+
+def test_a_pause_within_a_beat_shows_in_the_next(tmp_path):
+    """Fault 48: a process may be stopped at any moment, also while it reports."""
+    reports = []
+
+    def report(progress):
+        reports.append(PROGRESS.unpack(progress))
+        if len(reports) == 1:
+            time.sleep(0.1)
+
+    async def replay(plan):
+        await Replayer(plan, "127.0.0.1", RecordingWriter(tmp_path / "recording"), report).run()
+
+    with ScriptedServer(streamed(StreamShape().events(), ttft_s=0.5)) as server:
+        asyncio.run(replay(LoadPlan("127.0.0.1", server.port, (PlannedRequest(0, "/", b"{}"),))))
+    recording = read_recording(tmp_path / "recording")
+    assert max(recording.loop_lag_ns) > 80_000_000
+    assert recording.end[1] > 80_000_000
+    assert reports[-1][:3] == (1, 1, 0)
