@@ -36,4 +36,4 @@ def test_a_draft_model_equal_to_its_target_is_always_right(case: SimpleNamespace
     draft = {"method": "draft_model", "model": case.model, "num_speculative_tokens": 4}
     engine = vllm(case.model, max_model_len=case.context, async_scheduling=False, speculative_config=draft)
     run = perf.measure(engine, random_tokens(input=200, output=64, arrivals=closed(1), requests=6), runs=1)
-    perf.check(run, "spec_acceptance_rate == 100%", "spec_acceptance_length >= 5", "error_rate == 0")
+    perf.check(run, "spec_acceptance_rate == 100%", "error_rate == 0")

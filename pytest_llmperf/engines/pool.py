@@ -31,6 +31,7 @@ class EnginePool:
         self.launcher = launcher
         self.starts = 0
         self._server: Server | None = None
+        self._endpoints: dict[EngineSpec, Server] = {}
         self._lock = FileLock(lock_path)
 
     def __repr__(self) -> str:
@@ -48,12 +49,13 @@ class EnginePool:
             kind: hardware kind that the test runs as.
             fresh: start anew even if one runs.
         """
+        if spec.url is not None:
+            return self._attached(spec, kind)
         if self._server is not None and self._server.spec == spec and not fresh:
             self._server.check_alive()
             return self._server
         self.release()
-        if spec.url is None:
-            self._take_hardware()
+        self._take_hardware()
         self.starts += 1
         self._server = self.launcher.start(spec, self.starts, kind)
         return self._server
@@ -68,6 +70,8 @@ class EnginePool:
         """Stop what runs and let others have the hardware."""
         try:
             self.release()
+            for endpoint in self._endpoints.values():
+                endpoint.stop(0)
         finally:
             self._lock.release(force=True)
 
@@ -78,6 +82,13 @@ class EnginePool:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _attached(self, spec: EngineSpec, kind: str | None) -> Server:
+        """An endpoint takes nothing of this machine: what runs here goes on running."""
+        if spec not in self._endpoints:
+            self.starts += 1
+            self._endpoints[spec] = self.launcher.start(spec, self.starts, kind)
+        return self._endpoints[spec]
 
     def _take_hardware(self) -> None:
         """Wait for the machine; whoever gets it clears away what an earlier, killed run left behind."""

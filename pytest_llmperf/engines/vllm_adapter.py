@@ -35,6 +35,7 @@ COUNTERS = {
     "spec_draft_tokens": "vllm:spec_decode_num_draft_tokens_total",
     "spec_accepted_tokens": "vllm:spec_decode_num_accepted_tokens_total",
 }
+SPEC_COUNTERS = ("spec_drafts", "spec_draft_tokens", "spec_accepted_tokens")
 GAUGES = {
     "kv_usage_peak": "vllm:kv_cache_usage_perc",
     "running_peak": "vllm:num_requests_running",
@@ -102,6 +103,8 @@ class VllmAdapter:
         found = {name: scrape.total(sample) for name, sample in COUNTERS.items()}
         positions = scrape.by_label("vllm:spec_decode_num_accepted_tokens_per_pos_total", "position")
         found |= {f"spec_accepted_pos_{position}": value for position, value in positions.items()}
+        if found["generation_tokens"] is not None and found["spec_draft_tokens"] is None:
+            found |= dict.fromkeys(SPEC_COUNTERS, 0.0)  # vLLM shows them only where it speculates
         return {name: value for name, value in found.items() if value is not None}
 
     def gauges(self, scrape: Scrape) -> Mapping[str, float]:

