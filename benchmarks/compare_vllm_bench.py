@@ -50,7 +50,7 @@ class Given(Workload):
     def requests(self, seed_offset: int = 0) -> tuple[Request, ...]:
         del seed_offset
         return tuple(
-            Request(index, prompt, OUTPUT, INPUT, at_ns=seconds(at_s))
+            Request(index, prompt, OUTPUT, None, at_ns=seconds(at_s))
             for index, (prompt, at_s) in enumerate(self.prompts)
         )
 
