@@ -23,9 +23,9 @@ lint: $(VENV)/wheel
 types: $(VENV)/wheel
 	$(BIN)/mypy
 
-# The kill matrix of the process tests, 200 times each ending.
+# The kill matrix, 200 times each ending, side by side because a case mostly waits: 15 to 20 minutes on two cores.
 soak: $(VENV)/wheel
-	LLMPERF_KILL_REPEATS=200 $(BIN)/pytest tests/faults/test_process_kill_matrix.py
+	LLMPERF_KILL_REPEATS=200 $(BIN)/pytest tests/faults/test_process_kill_matrix.py -n 6 -q
 
 bench: $(VENV)/wheel
 	$(BIN)/pytest benchmarks --benchmark-only

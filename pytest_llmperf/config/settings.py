@@ -6,10 +6,13 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from difflib import get_close_matches
+from math import inf
 from pathlib import Path
 from types import MappingProxyType
 
 from pytest_llmperf.errors import ConfigError
+
+NEVER_ZERO = ("_timeout_s", "_interval_s")  # a request without time always fails, sampling without pause never rests
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +27,10 @@ class Settings:
         coalesced_limit: share of chunks that may arrive together with the one before; above it ITL is no evidence.
         clock_gap_limit_ms: a longer pause of the load process discards the run.
         gauge_interval_s: how often gauges are sampled in runs that ask for their peaks.
-        measure_timeout_s: for one run.
+        measure_timeout_s: for one run; then it is given up and an ERROR.
+        first_byte_timeout_s: from sending a request to the first byte of its answer.
+        idle_timeout_s: between two reads of one answer.
+        request_timeout_s: for a whole request.
         runs_dir: where run folders are written.
         cache_dir: where models are built.
     """
@@ -37,6 +43,9 @@ class Settings:
     clock_gap_limit_ms: float = 1000.0
     gauge_interval_s: float = 0.25
     measure_timeout_s: float = 900.0
+    first_byte_timeout_s: float = 120.0
+    idle_timeout_s: float = 30.0
+    request_timeout_s: float = 600.0
     runs_dir: str = ".llmperf/runs"
     cache_dir: str = ".llmperf/models"
 
@@ -71,7 +80,7 @@ def settings_from(values: Mapping[str, object], origin: str) -> Settings:
             close = get_close_matches(key, known, n=1)
             hint = f"Did you mean {close[0]}?" if close else f"Known: {', '.join(known)}."
             problems.append(f"{key}: unknown. {hint}")
-        elif (problem := _problem(value, known[key])) is not None:
+        elif (problem := _problem(key, value, known[key])) is not None:
             problems.append(f"{key} = {value!r}: {problem}")
         else:
             accepted[key] = MappingProxyType(dict(value)) if isinstance(value, Mapping) else value
@@ -99,20 +108,26 @@ def with_engine_options(settings: Settings, options: list[str]) -> Settings:
 
 
 def _table(path: Path, keys: tuple[str, ...]) -> Mapping[str, object] | None:
+    """The table under these keys; None where it is not there."""
     try:
-        table: object = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: not readable as TOML: {error}") from error
     for key in keys:
-        table = table.get(key) if isinstance(table, dict) else None
-    return table if isinstance(table, dict) else None
+        if key not in table:
+            return None
+        table = table[key]
+        if not isinstance(table, dict):
+            raise ConfigError(f"{path}: {key} = {table!r}: must be a table, [{'.'.join(keys)}]")
+    return table
 
 
-def _problem(value: object, default: object) -> str | None:
+def _problem(key: str, value: object, default: object) -> str | None:
     if isinstance(default, Mapping):
         good = isinstance(value, Mapping) and all(isinstance(v, str) for v in value.values())
         return None if good else "must be a table of NAME = \"PLACE\""
     if isinstance(default, float):
-        number = isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
-        return None if number else "must be a number ≥ 0"
+        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < inf:
+            return "must be a number ≥ 0"
+        return "must be more than 0" if value == 0 and key.endswith(NEVER_ZERO) else None
     return None if isinstance(value, str) and value else "must be a text"

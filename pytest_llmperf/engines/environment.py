@@ -52,7 +52,7 @@ def find_environment(engine: str, kind: str, configured: str | None, root: Path)
     looked = ", ".join(str(place) for place in places)
     raise EnvironmentMissing(
         f"{engine} is not installed: looked at {looked} and in this interpreter. "
-        f"Install it with `{INSTALL_HINT.get(engine, 'pip')}`, or name its environment with "
+        f"Install it with `{INSTALL_HINT.get(engine, f'pip install {engine}')}`, or name its environment with "
         f"--llmperf-engine {engine}=PATH or [tool.llmperf.engines] {engine} = \"PATH\"."
     )
 
@@ -63,7 +63,7 @@ def _configured(engine: str, value: str, root: Path) -> Environment:
         return _directory(engine, path)
     if path.is_file() and os.access(path, os.X_OK):
         return Environment((str(path),), path.name.startswith("python"), None, str(path))
-    words = shlex.split(value)
+    words = _words(value)
     command = shutil.which(words[0]) if words else None
     if command is not None:
         interpreter = len(words) == 1 and Path(command).name.startswith("python")
@@ -74,6 +74,13 @@ def _configured(engine: str, value: str, root: Path) -> Environment:
     )
 
 
+def _words(value: str) -> list[str]:
+    try:
+        return shlex.split(value)
+    except ValueError:  # a quote that is never closed: no command
+        return []
+
+
 def _directory(engine: str, path: Path) -> Environment:
     python = path / "bin" / "python"
     if python.exists():
@@ -82,5 +89,5 @@ def _directory(engine: str, path: Path) -> Environment:
         return Environment((sys.executable,), True, path, f"{path} (bundle, run by {sys.executable})")
     raise EnvironmentMissing(
         f"{path} is no environment of {engine}: it has neither bin/python nor a folder {engine}/. "
-        f"Remove it and run `{INSTALL_HINT.get(engine, 'pip')}`."
+        f"Remove it and run `{INSTALL_HINT.get(engine, f'pip install {engine}')}`."
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from pytest_llmperf.engines.adapters import adapter_of
 from pytest_llmperf.engines.environment import find_environment
 from pytest_llmperf.engines.models import resolve_model
 from pytest_llmperf.engines.server import Server
+from pytest_llmperf.engines.spec import described
 from pytest_llmperf.errors import EngineError, Evidence, ExitedEarly, StartupTimeout, WrongServer
 from pytest_llmperf.model.engine import EngineSpec
 from pytest_llmperf.process.ports import reserve_port
@@ -23,6 +23,7 @@ from pytest_llmperf.process.supervisor import Launch, Supervised
 
 PORT_ATTEMPTS = 5
 POLL_S = 0.1
+ABANDONED_GRACE_S = 5.0  # nobody is left who could wait for longer
 PORT_TAKEN = ("address already in use", "errno 98", "eaddrinuse")
 # A server is no part of the test process: what configures pytest and its interpreter stays behind.
 NOT_INHERITED = ("PYTHONPATH", "PYTHONHOME", "PYTEST_", "COV_", "PYTHONWARNINGS", "PYTHONDEVMODE")
@@ -92,26 +93,37 @@ class Launcher:
         port = reserve_port(self.rng)
         nonce = f"{model.name.rsplit('/', 1)[-1]}-{self.rng.getrandbits(32):08x}"
         placement = Placement(kind, port.port, nonce, model, environment, models_dir)
-        launch = Launch(
-            argv=(*environment.prefix, *adapter.arguments(spec, placement)),
-            env=_child_environment(spec, adapter, placement),
-            cwd=self.root,
-            run_dir=self.run_dir / "servers" / f"{start_id:02d}-{spec.engine}-{attempt}",
-        )
-        self.progress(f"starting {spec}: {shlex.join(launch.argv)}")
         started_ns = self.clock.now_ns()
-        process = Supervised.start(launch, self.clock)
+        try:
+            process = self._spawn(spec, adapter, placement, f"{start_id:02d}-{spec.engine}-{attempt}")
+        except BaseException:
+            port.close()
+            raise
         process.on_gone(port.close)
         server = Server(
             spec, adapter, f"http://127.0.0.1:{port.port}", nonce, start_id=start_id, model=model, process=process
         )
         try:
             self._wait_ready(server, process, started_ns)
-        except BaseException:  # also KeyboardInterrupt: whatever happens, nothing stays behind
-            server.stop(self.settings.stop_grace_s)
+            server.check_configuration()
+        except BaseException as error:  # also KeyboardInterrupt: whatever happens, nothing stays behind
+            if isinstance(error, EngineError):
+                error.evidence = error.evidence or process.evidence()
+            _stop_after(error, server, self.settings.stop_grace_s)
             raise
         server.starting_s = (self.clock.now_ns() - started_ns) / 1e9
         return server
+
+    def _spawn(self, spec: EngineSpec, adapter: Adapter, placement: Placement, folder: str) -> Supervised:
+        launch = Launch(
+            argv=(*placement.environment.prefix, *adapter.arguments(spec, placement)),
+            env=_child_environment(spec, adapter, placement),
+            cwd=self.root,
+            run_dir=self.run_dir / "servers" / folder,
+            abandoned_grace_s=min(ABANDONED_GRACE_S, self.settings.stop_grace_s),
+        )
+        self.progress(f"starting {described(spec)}: {launch.command}")
+        return Supervised.start(launch, self.clock)
 
     def _configured(self, engine: str, kind: str) -> str | None:
         engines = self.settings.engines
@@ -133,9 +145,9 @@ class Launcher:
             try:
                 server.check_identity()
                 return server.generate_one_token(max(1.0, timeout_s - waited_s))
-            except WrongServer as error:
-                raise WrongServer(error.message, process.evidence()) from None
-            except (httpx.HTTPError, EngineError, ValueError) as error:
+            except WrongServer:
+                raise
+            except (httpx.HTTPError, EngineError) as error:
                 last = f"{type(error).__name__}: {error}"
             if waited_s - told_s >= 10:
                 told_s = waited_s
@@ -146,6 +158,14 @@ class Launcher:
             "Raise ready_timeout_s if it is only slow.",
             process.evidence(),
         )
+
+
+def _stop_after(error: BaseException, server: Server, grace_s: float) -> None:
+    """What went wrong first is what a reader needs; a stop that fails, too, is a note on it."""
+    try:
+        server.stop(grace_s)
+    except EngineError as also:
+        error.add_note(str(also))
 
 
 def _child_environment(spec: EngineSpec, adapter: Adapter, placement: Placement) -> dict[str, str]:

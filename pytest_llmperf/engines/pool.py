@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
 from filelock import FileLock, Timeout
 
+from pytest_llmperf.clock import Clock, seconds
 from pytest_llmperf.engines.launch import Launcher
 from pytest_llmperf.engines.server import Server
-from pytest_llmperf.errors import HardwareBusy
+from pytest_llmperf.errors import HardwareBusy, ServerDied, SpecError
 from pytest_llmperf.model.engine import EngineSpec
-from pytest_llmperf.process.leftovers import sweep
+from pytest_llmperf.process.leftovers import Sweep, sweep
 
 LOCK_TIMEOUT_S = 3600
 LOCK_POLL_S = 0.2
+LEFTOVERS_TIMEOUT_S = 60.0
 TELL_EVERY_S = 30
+
+
+def lock_of_this_machine() -> Path:
+    """The lock of this machine's accelerators, one per user, whatever the project."""
+    folder = Path(tempfile.gettempdir()) / f"llmperf-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return folder / "machine.lock"
 
 
 class EnginePool:
@@ -25,17 +37,20 @@ class EnginePool:
     Args:
         launcher: how to start one.
         lock_path: the lock of this hardware.
+        sweep: ends what killed runs left on it.
     """
 
-    def __init__(self, launcher: Launcher, lock_path: Path) -> None:
+    def __init__(self, launcher: Launcher, lock_path: Path, sweep: Callable[[Clock], Sweep] = sweep) -> None:
         self.launcher = launcher
+        self._sweep = sweep
         self.starts = 0
         self._server: Server | None = None
+        self._kind: str | None = None
         self._endpoints: dict[EngineSpec, Server] = {}
         self._lock = FileLock(lock_path)
 
     def __repr__(self) -> str:
-        return f"<EnginePool {self.starts} starts, {'idle' if self._server is None else self._server.spec}>"
+        return f"<EnginePool {self.starts} starts, {'idle' if self._server is None else self._server}>"
 
     @property
     def live_spec(self) -> EngineSpec | None:
@@ -46,19 +61,25 @@ class EnginePool:
         """The server of that spec; starts it, after stopping another one, where it does not run yet.
 
         Args:
-            kind: hardware kind that the test runs as.
+            kind: hardware kind that the test runs as; None: the session's.
             fresh: start anew even if one runs.
+
+        Raises:
+            SpecError: an endpoint was asked for a fresh start.
+            EngineError: it did not start; nothing is left running.
         """
         if spec.url is not None:
-            return self._attached(spec, kind)
-        if self._server is not None and self._server.spec == spec and not fresh:
-            self._server.check_alive()
-            return self._server
+            return self._attached(spec, fresh=fresh)
+        server = self._server
+        if server is not None and not fresh and (server.spec, self._kind) == (spec, kind) and self._lives(server):
+            return server
         self.release()
         self._take_hardware()
         self.starts += 1
         self._server = self.launcher.start(spec, self.starts, kind)
+        self._kind = kind
         return self._server
+
 
     def release(self) -> None:
         """Stop what runs. The next `acquire` starts anew."""
@@ -67,11 +88,11 @@ class EnginePool:
             server.stop(self.launcher.settings.stop_grace_s)
 
     def close(self) -> None:
-        """Stop what runs and let others have the hardware."""
+        """Stop what runs and let others have the hardware. The next `acquire` starts anew."""
         try:
             self.release()
-            for endpoint in self._endpoints.values():
-                endpoint.stop(0)
+            while self._endpoints:
+                self._endpoints.popitem()[1].stop(0)
         finally:
             self._lock.release(force=True)
 
@@ -83,12 +104,23 @@ class EnginePool:
     ) -> None:
         self.close()
 
-    def _attached(self, spec: EngineSpec, kind: str | None) -> Server:
+    def _attached(self, spec: EngineSpec, *, fresh: bool) -> Server:
         """An endpoint takes nothing of this machine: what runs here goes on running."""
+        if fresh:
+            raise SpecError(f"{spec} cannot be started anew: somebody else runs it. Drop fresh=True.")
         if spec not in self._endpoints:
             self.starts += 1
-            self._endpoints[spec] = self.launcher.start(spec, self.starts, kind)
+            self._endpoints[spec] = self.launcher.start(spec, self.starts)
         return self._endpoints[spec]
+
+    def _lives(self, server: Server) -> bool:
+        """Whoever measured when a server died was told so; the next one gets a new server, not the same error."""
+        try:
+            server.check_alive()
+        except ServerDied as death:
+            self.launcher.progress(f"{death.message} Starting it again.")
+            return False
+        return True
 
     def _take_hardware(self) -> None:
         """Wait for the machine; whoever gets it clears away what an earlier, killed run left behind."""
@@ -98,13 +130,24 @@ class EnginePool:
             try:
                 self._lock.acquire(timeout=TELL_EVERY_S, poll_interval=LOCK_POLL_S)
             except Timeout:
-                seconds = waited_s + TELL_EVERY_S
-                self.launcher.progress(f"waiting for another run to release this machine, {seconds} s")
+                told_s = waited_s + TELL_EVERY_S
+                self.launcher.progress(f"waiting for another run to release this machine, {told_s} s")
             else:
-                if cleared := sweep(self.launcher.clock):
-                    self.launcher.progress(str(cleared))
+                self._clear_leftovers()
                 return
         raise HardwareBusy(
             f"Another pytest-llmperf run has used this machine for {LOCK_TIMEOUT_S} s (lock {self._lock.lock_file}). "
             "End it, or run one at a time."
         )
+
+    def _clear_leftovers(self) -> None:
+        """End what a killed run left; where its watchdog is doing that, wait: two servers would share the machine."""
+        clock = self.launcher.clock
+        deadline_ns = clock.now_ns() + seconds(LEFTOVERS_TIMEOUT_S)
+        while cleared := self._sweep(clock):
+            self.launcher.progress(str(cleared))
+            if not cleared.pending:
+                return
+            if clock.now_ns() > deadline_ns:
+                raise HardwareBusy(f"After {LEFTOVERS_TIMEOUT_S:g} s: {cleared}. Look at `ps -ef --forest`.")
+            clock.sleep_ns(seconds(LOCK_POLL_S))

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from pytest_llmperf.engines.adapter import Adapter
+from pytest_llmperf.engines.answers import json_object, section
 from pytest_llmperf.engines.models import ResolvedModel
-from pytest_llmperf.errors import EngineError, MetricUnavailable, ServerDied, WrongServer
+from pytest_llmperf.engines.spec import described, flags_of
+from pytest_llmperf.errors import EngineError, MetricUnavailable, ServerDied, SpecError, WrongServer
 from pytest_llmperf.model.engine import EngineSpec
 from pytest_llmperf.model.request import Request
 from pytest_llmperf.telemetry.prometheus import Scrape, parse
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
     from pytest_llmperf.process.supervisor import Supervised
 
 CONTROL_TIMEOUT_S = 30.0
+DEATH_TELLS_S = 0.5  # a dying server's sockets close before its end is known
 
 
 class Server:
@@ -34,6 +38,7 @@ class Server:
         process: the supervised process; None for an endpoint.
         start_id: counts the starts of a session; runs on one start share it.
         starting_s: seconds from launch to the first generated token.
+        transport: of the control requests; None: a socket.
     """
 
     def __init__(
@@ -47,6 +52,7 @@ class Server:
         model: ResolvedModel | None = None,
         process: Supervised | None = None,
         starting_s: float | None = None,
+        transport: httpx.BaseTransport | None = None,
     ) -> None:
         import httpx
 
@@ -60,17 +66,19 @@ class Server:
         self.starting_s = starting_s
         self.warmed_for: set[str] = set()
         # trust_env=False: a proxy from the environment has no business between us and loopback
-        self.client: httpx.Client = httpx.Client(base_url=url, timeout=CONTROL_TIMEOUT_S, trust_env=False)
+        self.client: httpx.Client = httpx.Client(
+            base_url=url, timeout=CONTROL_TIMEOUT_S, trust_env=False, transport=transport
+        )
 
     def __repr__(self) -> str:
         state = "not ours" if self.process is None else repr(self.process)
-        return f"<Server {self.spec} at {self.url}, {state}>"
+        return f"<Server {described(self.spec)} at {self.url}, {state}>"
 
     @property
     def address(self) -> tuple[str, int]:
         """Host and port of the timed path."""
         url = self.client.base_url
-        return url.host, url.port or (443 if url.scheme == "https" else 80)
+        return url.host, url.port or 80
 
     def post(self, request: Request) -> tuple[str, bytes]:
         """HTTP path and body for one request of a workload."""
@@ -78,7 +86,12 @@ class Server:
         return self.client.base_url.path.rstrip("/") + path, body
 
     def check_alive(self) -> None:
-        """Raise ServerDied if the process has ended."""
+        """Raise ServerDied if the process has ended by itself, SpecError if it was stopped to make room for another."""
+        if self.client.is_closed:
+            raise SpecError(
+                f"{described(self.spec)} was stopped when this test started another engine: one runs at a time. "
+                "Measure it before, or hand the spec itself to perf.measure, which starts it again."
+            )
         if self.process is not None and (ending := self.process.ending()) is not None:
             raise ServerDied(f"The {self.spec.engine} server died: {ending}.", self.process.evidence())
 
@@ -107,18 +120,42 @@ class Server:
     def facts(self) -> Mapping[str, str]:
         """Version, resolved configuration and what else a comparison depends on; asked once per start."""
         scrape = self.scrape()
-        found = dict(self.adapter.resolved(self.client))
+        with self._answering("its configuration"):
+            found = dict(self.adapter.resolved(self.client))
+            response = self.client.get("/version")
         if scrape is not None:
             found |= self.adapter.facts(scrape)
-        response = self.client.get("/version")
-        if response.status_code == 200 and "version" in (body := response.json()):
+        if "version" in (body := json_object(response)):
             found["version"] = str(body["version"])
         return found
 
     def reset_cache(self) -> bool:
         """Empty the prefix cache; False where this server cannot."""
         self.check_alive()
-        return self.adapter.reset_cache(self.client)
+        with self._answering("an emptied prefix cache"):
+            return self.adapter.reset_cache(self.client)
+
+    def check_responsive(self, timeout_s: float) -> None:
+        """Raise EngineError where the server runs and yet answers nothing within `timeout_s`."""
+        with self._answering("its models"):
+            self.client.get("/v1/models", timeout=timeout_s)
+
+    @contextmanager
+    def _answering(self, what: str) -> Iterator[None]:
+        """A server that is dead or silent is an EngineError with the evidence, not somebody's HTTP exception."""
+        import httpx
+
+        try:
+            yield
+        except httpx.HTTPError as error:
+            if self.process is not None:
+                self.process.wait_exit(DEATH_TELLS_S)
+            self.check_alive()
+            raise EngineError(
+                f"The {self.spec.engine} server hangs: asked for {what}, it did not answer "
+                f"({type(error).__name__}: {error}).",
+                self.process.evidence() if self.process else None,
+            ) from error
 
     def check_identity(self) -> None:
         """Raise WrongServer unless the served models hold our name."""
@@ -131,10 +168,31 @@ class Server:
 
     def served_models(self) -> list[str]:
         """Ids from /v1/models."""
+        return [str(entry["id"]) for entry in self._served()]
+
+    def check_configuration(self) -> None:
+        """Raise WrongServer where it loaded another model, or resolved a flag to another number, than was asked for.
+
+        Only what the server tells is compared, and only numbers: words have several spellings.
+        """
+        wanted = self.model.path_or_hub_id if self.model else None
+        roots = {str(entry["root"]) for entry in self._served() if entry.get("root")}
+        if wanted is not None and roots and wanted not in roots:
+            raise WrongServer(f"The server at {self.url} loaded {', '.join(sorted(roots))}, not {wanted}.")
+        for name, asked in flags_of(self.spec).items():
+            resolved = self.facts.get(name, "")
+            if type(asked) is int and resolved.isdigit() and int(resolved) != asked:
+                raise WrongServer(
+                    f"{described(self.spec)} asks for {name}={asked}, and the server resolved it to {resolved}: what "
+                    "would be measured is not what the test says. Nothing was measured."
+                )
+
+    def _served(self) -> list[dict[str, object]]:
         response = self.client.get("/v1/models")
-        if response.status_code != 200:
+        listed = json_object(response).get("data")
+        if not isinstance(listed, list):
             raise EngineError(f"{self.url}/v1/models answered {response.status_code}: {response.text[:200]!r}")
-        return [str(entry["id"]) for entry in response.json().get("data", [])]
+        return [entry for entry in listed if isinstance(entry, dict) and "id" in entry]
 
     def generate_one_token(self, timeout_s: float) -> None:
         """One real token: a health route alone proves little.
@@ -145,8 +203,7 @@ class Server:
         path, _ = self.adapter.post(Request(0, (1000,), 1, 1), self.served_name)
         body = {"model": self.served_name, "prompt": [1000, 1001, 1002], "max_tokens": 1, "temperature": 0}
         response = self.client.post(path, json=body, timeout=timeout_s)
-        usage = response.json().get("usage", {}) if response.status_code == 200 else {}
-        if usage.get("completion_tokens") != 1:
+        if section(json_object(response), "usage").get("completion_tokens") != 1:
             raise EngineError(
                 f"{self.url} is up but generates nothing: POST {path} for one token answered "
                 f"{response.status_code}: {response.text[:200]!r}"

@@ -12,6 +12,10 @@ from pytest_llmperf.model.engine import EngineSpec
 
 Flag = str | int | float | bool | None | Mapping[str, object] | list[object] | tuple[object, ...]
 
+# Where a server listens and under which name is the launcher's business: it proves by them that the server is ours.
+LAUNCHERS_OWN = frozenset({"host", "port", "served_model_name"})
+NO_FLAGS = frozenset({"model", "env"})
+
 
 def vllm(model: str, *, env: Mapping[str, str] | None = None, **flags: Flag) -> EngineSpec:
     """A vLLM server to start.
@@ -30,15 +34,21 @@ def endpoint(url: str, *, model: str) -> EngineSpec:
     """An OpenAI-compatible server that is already running; it is measured and never started, stopped or reset.
 
     Args:
-        url: e.g. "http://10.0.0.5:8000"; a path is kept as a prefix.
+        url: e.g. "http://10.0.0.5:8000"; a path is kept as a prefix. Without TLS, credentials or query.
         model: the id under which it serves.
+
+    Raises:
+        SpecError: the URL or the model cannot be meant.
     """
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    if "@" in url:  # not shown: what stands before it may be a password
         raise SpecError(
-            f"endpoint({url!r}): this is not an http(s) URL with a host. "
-            'Write it as endpoint("http://HOST:PORT", model="ID").'
+            "endpoint(…): the URL holds credentials (an @), which would end up in results. Leave them out; "
+            "a server that asks for them can be measured behind a local proxy that adds them."
         )
+    if (problem := _url_problem(url)) is not None:
+        raise SpecError(f'endpoint({url!r}): {problem} Write it as endpoint("http://HOST:PORT", model="ID").')
+    if not isinstance(model, str) or not model:
+        raise SpecError(f"endpoint({url!r}, model={model!r}): the model is the id that /v1/models lists, as text.")
     return EngineSpec(engine="endpoint", model=model, url=url.rstrip("/"))
 
 
@@ -46,6 +56,11 @@ def build_spec(engine: str, model: str, env: Mapping[str, str], flags: Mapping[s
     """The spec of an engine that we start; equal arguments in any order give equal specs."""
     if not isinstance(model, str) or not model:
         raise SpecError(f"{engine}({model!r}): the model is a shape name, a path or a hub id, as text.")
+    if taken := sorted(LAUNCHERS_OWN & set(flags)):
+        raise SpecError(
+            f"{engine}({model!r}, {taken[0]}=…): {', '.join(taken)} is set by the launcher, which picks a free port on "
+            "127.0.0.1 and a name that proves that the server is ours. Leave it out."
+        )
     return EngineSpec(
         engine=engine,
         model=model,
@@ -57,7 +72,15 @@ def build_spec(engine: str, model: str, env: Mapping[str, str], flags: Mapping[s
 
 
 def with_flags(spec: EngineSpec, **flags: Flag) -> EngineSpec:
-    """The same spec with some flags changed; None removes one."""
+    """The same spec with some flags changed; None removes one.
+
+    Raises:
+        SpecError: `spec` is an endpoint, or what is given is no flag.
+    """
+    if spec.url is not None:
+        raise SpecError(f"with_flags({spec}, …): an endpoint was started by somebody else, with flags of its own.")
+    if wrong := sorted(NO_FLAGS & set(flags)):
+        raise SpecError(f"with_flags(…, {wrong[0]}=…): this is no flag. Build another spec: {spec.engine}(MODEL, …).")
     merged = {name: json.loads(value) for name, value in spec.flags} | flags
     return replace(spec, flags=build_spec(spec.engine, spec.model, {}, merged).flags)
 
@@ -65,6 +88,13 @@ def with_flags(spec: EngineSpec, **flags: Flag) -> EngineSpec:
 def flags_of(spec: EngineSpec) -> dict[str, object]:
     """Flag values as Python objects."""
     return {name: json.loads(value) for name, value in spec.flags}
+
+
+def described(spec: EngineSpec) -> str:
+    """The spec for people and files: secrets in its environment and flags are masked."""
+    from pytest_llmperf.process.secrets import mask
+
+    return mask(str(spec), dict(spec.env))
 
 
 def command_line(flags: Mapping[str, object]) -> list[str]:
@@ -83,6 +113,24 @@ def command_line(flags: Mapping[str, object]) -> list[str]:
         else:
             argv += [option, str(value)]
     return argv
+
+
+def _url_problem(url: str) -> str | None:
+    """Why an endpoint cannot be measured there; None where it can."""
+    try:
+        parts = urlsplit(url)
+        port_is_valid = parts.port is None or parts.port > 0
+    except ValueError as error:
+        return f"{error}."
+    if parts.scheme == "https":
+        return "the load generator speaks no TLS, so https cannot be measured."
+    if parts.scheme != "http" or not parts.hostname or not port_is_valid:
+        return "this is not an http URL with a host."
+    if parts.query or parts.fragment:
+        return "a query or fragment has no meaning here."
+    if parts.path.rstrip("/").endswith("/v1"):
+        return "leave the /v1 out, it is part of every request's path."
+    return None
 
 
 def _as_json(engine: str, name: str, value: Flag) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from pytest_llmperf.engines.adapter import Placement
+from pytest_llmperf.engines.answers import json_object, section
 from pytest_llmperf.engines.models import SHAPES, resolve_model
 from pytest_llmperf.engines.openai import COMPLETIONS, completion_body
 from pytest_llmperf.engines.spec import command_line, flags_of
@@ -34,6 +35,7 @@ COUNTERS = {
     "spec_drafts": "vllm:spec_decode_num_drafts_total",
     "spec_draft_tokens": "vllm:spec_decode_num_draft_tokens_total",
     "spec_accepted_tokens": "vllm:spec_decode_num_accepted_tokens_total",
+    "process_start_time_s": "process_start_time_seconds",
 }
 SPEC_COUNTERS = ("spec_drafts", "spec_draft_tokens", "spec_accepted_tokens")
 GAUGES = {
@@ -92,7 +94,7 @@ class VllmAdapter:
         response = client.post("/reset_prefix_cache")
         if response.status_code == 404:
             return False
-        if response.status_code != 200 or response.json().get("success", True) is not True:
+        if response.status_code != 200 or json_object(response).get("success", True) is not True:
             raise EngineError(
                 f"vLLM did not reset its prefix cache ({response.status_code} {response.text[:100]!r}): "
                 "blocks are still held. Wait until no request runs, or ask for a fresh start."
@@ -116,9 +118,9 @@ class VllmAdapter:
         return {name: labels[name] for name in CACHE_FACTS if name in labels}
 
     def resolved(self, client: httpx.Client) -> Mapping[str, str]:
-        response = client.get("/server_info", params={"config_format": "json"})
-        config = response.json().get("vllm_config", {}) if response.status_code == 200 else {}
-        found = {name: config.get(section, {}).get(name) for section, names in CONFIG_FACTS.items() for name in names}
+        answer = json_object(client.get("/server_info", params={"config_format": "json"}))
+        config = section(answer, "vllm_config")
+        found = {name: section(config, part).get(name) for part, names in CONFIG_FACTS.items() for name in names}
         return {name: str(value) for name, value in found.items() if value is not None}
 
     def _flags(self, spec: EngineSpec, placement: Placement) -> dict[str, object]:

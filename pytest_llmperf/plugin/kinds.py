@@ -48,7 +48,10 @@ def asked_kinds(expression: str) -> set[str]:
     # No public API evaluates -m; this one has kept its shape since pytest 5.4.
     from _pytest.mark.expression import Expression
 
-    parsed = Expression.compile(expression)
+    try:
+        parsed = Expression.compile(expression)
+    except SyntaxError:  # pytest itself says so a moment later
+        return set()
 
     def holds(kind: str | None, others: bool) -> bool:
         return parsed.evaluate(lambda name, /, **_: name == kind if name in KINDS else others)
@@ -80,7 +83,7 @@ def kinds_of(item: pytest.Item) -> list[str]:
 def running_kind(kinds: list[str], hardware: Hardware, asked: set[str]) -> str | None:
     """The kind that an item with these markers runs as here; None where it cannot."""
     if not kinds:
-        return hardware.kind or "cpu"
+        return hardware.kind
     if hardware.kind in kinds:
         return hardware.kind
     return "cpu" if "cpu" in kinds and "cpu" in asked else None
@@ -102,6 +105,15 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     if kind is None:
         how = "ask for it with -m cpu" if "cpu" in kinds else f"run it on a machine with {' or '.join(kinds)}"
         pytest.skip(f"needs {' or '.join(kinds)}; this machine has {hardware}: {how}")
+    needed = _gpus_of(item)
+    if kind != "cpu" and needed > len(hardware.gpus):
+        pytest.skip(f"needs {needed} GPUs; this machine has {hardware}")
+
+
+def _gpus_of(item: pytest.Item) -> int:
     marker = item.get_closest_marker("gpus")
-    if marker is not None and kind != "cpu" and marker.args[0] > len(hardware.gpus):
-        pytest.skip(f"needs {marker.args[0]} GPUs; this machine has {hardware}")
+    if marker is None:
+        return 0
+    if len(marker.args) != 1 or marker.kwargs or not isinstance(marker.args[0], int):
+        raise pytest.UsageError(f"{item.nodeid}: write the number of GPUs as @pytest.mark.gpus(2).")
+    return marker.args[0]

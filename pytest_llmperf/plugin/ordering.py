@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from pytest_llmperf.plugin.fixtures import spec_of
+
+if TYPE_CHECKING:
+    from pytest_llmperf.model.engine import EngineSpec
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -14,9 +19,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """
     groups: dict[object, list[pytest.Item]] = {}
     for position, item in enumerate(items):
-        spec = spec_of(item) if item.get_closest_marker("engine") else None
+        spec = _spec_or_none(item)
         groups.setdefault(position if spec is None else spec, []).append(item)
     items[:] = [item for group in groups.values() for item in sorted(group, key=_wants_fresh)]
+
+
+def _spec_or_none(item: pytest.Item) -> EngineSpec | None:
+    """A marker's function that fails is its own test's failure, when the `engine` fixture calls it again."""
+    if item.get_closest_marker("engine") is None:
+        return None
+    try:
+        return spec_of(item)
+    except Exception:
+        return None
 
 
 def _wants_fresh(item: pytest.Item) -> bool:

@@ -39,16 +39,14 @@ class State:
         from pytest_llmperf.errors import ConfigError
         from pytest_llmperf.session.perf import PerfSession
 
+        worker = getattr(self.config, "workerinput", {}).get("workerid", "")
         try:
             settings = read_settings(self.config.rootpath)
             settings = with_engine_options(settings, self.config.getoption("--llmperf-engine"))
+            settings = replace(settings, runs_dir=self.config.getoption("--llmperf-runs") or settings.runs_dir)
+            return PerfSession(settings, self.config.rootpath, self.hardware, self._tell, worker)
         except ConfigError as error:
             raise pytest.UsageError(str(error)) from error
-        runs_dir = self.config.getoption("--llmperf-runs")
-        if runs_dir is not None:
-            settings = replace(settings, runs_dir=runs_dir)
-        worker = getattr(self.config, "workerinput", {}).get("workerid", "")
-        return PerfSession(settings, self.config.rootpath, self.hardware, self._tell, worker)
 
     def close(self) -> None:
         """Stop whatever this process started."""

@@ -18,6 +18,7 @@ VERDICT = "llmperf_verdict"
 EXIT_ERROR = 10
 EXIT_INCONCLUSIVE = 11
 EXIT_PASS_AFTER_FAIL = 12
+TIMEOUT = "from pytest-timeout"
 
 
 @contextmanager
@@ -30,7 +31,17 @@ def leave_without_traceback(item: pytest.Item) -> Iterator[None]:
     except LlmperfError as error:
         verdict = "ERROR" if isinstance(error, InfrastructureError) else "USAGE"
         item.user_properties.append((VERDICT, verdict))
-        pytest.fail(f"llmperf {verdict}: {error}", pytrace=False)
+        text = "\n".join([str(error), *getattr(error, "__notes__", ())])
+        pytest.fail(f"llmperf {verdict}: {text}", pytrace=False)
+    except pytest.fail.Exception as error:
+        if uses_llmperf(item) and TIMEOUT in str(error):  # cut short: no evidence for or against anything
+            item.user_properties.append((VERDICT, "ERROR"))
+        raise
+
+
+def uses_llmperf(item: pytest.Item) -> bool:
+    """Whether it has one of our fixtures."""
+    return not {"engine", "perf"}.isdisjoint(getattr(item, "fixturenames", ()))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -39,13 +50,23 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     with leave_without_traceback(item):
         try:
             outcome = yield
+        except pytest.skip.Exception:  # must not hide what a check before it has found
+            _conclude(item)
+            raise
         finally:
             perf = item.stash.get(PERF, None)
             if perf is not None:
                 item.user_properties.extend(perf.properties())
-    if perf is not None:
-        _raise_worst(item, perf)
+    _conclude(item)
     return outcome
+
+
+def _conclude(item: pytest.Item) -> None:
+    """The test has reached an end of its own: its checks speak."""
+    perf = item.stash.get(PERF, None)
+    if perf is not None:
+        perf.complete = True
+        _raise_worst(item, perf)
 
 
 def _raise_worst(item: pytest.Item, perf: Perf) -> None:

@@ -1,7 +1,8 @@
-"""The run folder: one JSON file per test, written when the test ends, so that an interrupted session keeps it."""
+"""The run folder: one JSON file per test, written after each run, so that an interrupted session keeps what it has."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -16,21 +17,35 @@ if TYPE_CHECKING:
     from pytest_llmperf.session.measurement import Measurement
 
 SCHEMA = 1
+READABLE_LENGTH = 150  # file systems take 255 bytes
 
 
-def write_test(run_dir: Path, test: str, measurements: Sequence[Measurement], results: Sequence[CheckResult]) -> Path:
-    """Write `tests/<test>.json`, whole or not at all. Holds metrics and times, never prompts or answers."""
+def write_test(
+    run_dir: Path,
+    test: str,
+    measurements: Sequence[Measurement],
+    results: Sequence[CheckResult],
+    *,
+    complete: bool = True,
+) -> Path:
+    """Write `tests/<test>-<digest>.json`, whole or not at all. Holds metrics and times, never prompts or answers.
+
+    Args:
+        complete: whether the test reached its end; a file without that is no result, whatever it holds.
+    """
     folder = run_dir / "tests"
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{re.sub(r'[^A-Za-z0-9_.-]+', '-', test).strip('-')}.json"
+    path = folder / file_name(test)
     text = json.dumps(
         {
             "schema": SCHEMA,
             "test": test,
+            "complete": complete,
             "measurements": [_measurement(measurement) for measurement in measurements],
             "checks": [{**asdict(result), "verdict": result.verdict.value} for result in results],
         },
         indent=1,
+        allow_nan=False,
     )
     temporary = path.with_suffix(f".{os.getpid()}.tmp")
     temporary.write_text(text + "\n", encoding="utf-8")
@@ -38,16 +53,24 @@ def write_test(run_dir: Path, test: str, measurements: Sequence[Measurement], re
     return path
 
 
+def file_name(test: str) -> str:
+    """A file name that people can read and that no other test of a session has, whatever its parameters are."""
+    readable = re.sub(r"[^A-Za-z0-9_.-]+", "-", test).strip("-.")[-READABLE_LENGTH:]
+    return f"{readable}-{hashlib.sha256(test.encode()).hexdigest()[:8]}.json"
+
+
 def _measurement(measurement: Measurement) -> dict[str, object]:
     return {
         "engine": measurement.engine,
         "workload": measurement.workload,
+        "complete": measurement.complete,
         "conditions": dict(measurement.conditions),
         "runs": [
             {
                 "seed": run.seed,
                 "start_id": run.start_id,
                 "started_at": run.started_at,
+                "wall_clock_jump_ms": run.wall_clock_jump_ms,
                 "cache_reset": run.cache_reset,
                 "loop_lag_p99_ms": run.loop_lag_p99_ms,
                 "clock_gap_ms": run.clock_gap_ms,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from statistics import stdev
+from statistics import pstdev
 from typing import TYPE_CHECKING
 
 from pytest_llmperf.metrics import measure
@@ -27,8 +27,8 @@ def vllm_json(measurement: Measurement) -> dict[str, object]:
     durations_s = [metrics.value("duration_s") for metrics in measurement.metrics]
     duration_s = sum(value for value in durations_s if value is not None)
     served = [record for record in records if record.ok]
-    prompt = sum(record.prompt_tokens or 0 for record in served)
-    output = sum(output_tokens(record) or 0 for record in served)
+    prompt = _total([record.prompt_tokens for record in served])
+    output = _total([output_tokens(record) for record in served])
     counts: dict[str, object] = {
         "backend": measurement.conditions.get("engine"),
         "model_id": measurement.conditions.get("model"),
@@ -40,7 +40,7 @@ def vllm_json(measurement: Measurement) -> dict[str, object]:
         "total_output_tokens": output,
         "request_throughput": _per(len(served), duration_s),
         "output_throughput": _per(output, duration_s),
-        "total_token_throughput": _per(prompt + output, duration_s),
+        "total_token_throughput": _per(_total([prompt, output]), duration_s),
         "request_goodput": None,
     }
     return counts | _detail(records) | _latencies(records)
@@ -49,7 +49,7 @@ def vllm_json(measurement: Measurement) -> dict[str, object]:
 def _detail(records: list[RequestRecord]) -> dict[str, object]:
     return {
         "input_lens": [record.prompt_tokens for record in records],
-        "output_lens": [record.output_tokens for record in records],
+        "output_lens": [output_tokens(record) for record in records],
         "ttfts": [_latency_s(record, 0) for record in records],
         "itls": [[_seconds(before, after) for before, after in pairwise(record.arrivals_ns)] for record in records],
         "latencies": [_latency_s(record, -1) for record in records],
@@ -65,13 +65,18 @@ def _latencies(records: list[RequestRecord]) -> dict[str, object]:
         values = pooled.samples(family)
         found[f"mean_{family}_ms"] = pooled.value(f"{family}_mean")
         found[f"median_{family}_ms"] = pooled.value(f"{family}_p50")
-        found[f"std_{family}_ms"] = stdev(values) if len(values) > 1 else None
+        found[f"std_{family}_ms"] = pstdev(values) if values else None
         found |= {f"{percentile}_{family}_ms": pooled.value(f"{family}_{percentile}") for percentile in PERCENTILES}
     return found
 
 
-def _per(count: int, duration_s: float) -> float | None:
-    return count / duration_s if duration_s else None
+def _total(counts: list[int | None]) -> int | None:
+    known = [count for count in counts if count is not None]
+    return sum(known) if len(known) == len(counts) else None
+
+
+def _per(count: int | None, duration_s: float) -> float | None:
+    return None if count is None or not duration_s else count / duration_s
 
 
 def _latency_s(record: RequestRecord, position: int) -> float | None:

@@ -7,6 +7,8 @@ import json
 from collections.abc import Mapping
 
 from pytest_llmperf.engines.server import Server
+from pytest_llmperf.engines.spec import flags_of
+from pytest_llmperf.process.secrets import mask
 from pytest_llmperf.session.warm_up import RULE
 from pytest_llmperf.telemetry.hardware import Hardware
 from pytest_llmperf.workload import Workload
@@ -16,21 +18,29 @@ def conditions(
     server: Server, facts: Mapping[str, str], workload: Workload, hardware: Hardware, kind: str
 ) -> dict[str, str]:
     """The conditions of a measurement, name → value as text."""
-    spec = server.spec
+    spec, env = server.spec, dict(server.spec.env)
     known = {
         "hardware": kind,
-        "gpu": hardware.gpus[0].name if hardware.gpus and kind != "cpu" else "none",
-        "gpu_count": str(len(hardware.gpus)) if kind != "cpu" else "0",
-        "driver": hardware.driver or "none",
         "engine": spec.engine,
-        "model": spec.model,
-        "weights": server.model.weights if server.model else "checkpoint",
-        "flags": json.dumps(dict(spec.flags), sort_keys=True),
-        "env": json.dumps(dict(spec.env), sort_keys=True),
+        "model": server.model.name if server.model else spec.model,
+        "weights": server.model.weights if server.model else "unknown",
+        "flags": mask(json.dumps(flags_of(spec), sort_keys=True), env),
+        "env": mask(json.dumps(env, sort_keys=True), env),
         "workload": workload.digest(),
         "warm_up": RULE,
     }
-    return known | {f"engine.{name}": value for name, value in facts.items()}
+    place = _accelerators(hardware, kind) if spec.url is None else {"url": spec.url}
+    return known | place | {f"engine.{name}": value for name, value in facts.items()}
+
+
+def _accelerators(hardware: Hardware, kind: str) -> dict[str, str]:
+    """What the server ran on; of an endpoint's machine nothing is known."""
+    used = hardware.gpus if kind != "cpu" else ()
+    return {
+        "gpu": used[0].name if used else "none",
+        "gpu_count": str(len(used)),
+        "driver": hardware.driver or "none",
+    }
 
 
 def digest(known: Mapping[str, str]) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from math import inf
 
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.errors import SloError
@@ -53,15 +55,15 @@ def judge_claim(text: str, mechanisms: Sequence[str], allow: Mapping[str, float]
     demands: list[Claim | Mechanism] = [*causes, claim, *prices]
     accepted = {claim.metric, *(price.metric for price in prices)}
     guards = [_price(name, TOLERATED) for name in PRIMARIES if name not in accepted]
+    named = accepted | {cause.metric for cause in causes}
 
     def judge(a: Measurement, b: Measurement) -> list[CheckResult]:
-        named = accepted | {cause.metric for cause in causes}
         invalid = _invalid([("A, ", a), ("B, ", b)], named, settings)
         if invalid:
             return invalid
         return [
             *(judge_sides(demand, a.metrics, b.metrics) for demand in demands),
-            *(_guarded(judge_sides(guard, a.metrics, b.metrics)) for guard in guards),
+            *(_guarded(judge_sides(guard, a.metrics, b.metrics)) for guard in guards if _known(guard.metric, a, b)),
         ]
 
     return judge
@@ -79,26 +81,25 @@ def _mechanism(text: str) -> Mechanism:
 def _price(name: str, factor: float) -> Claim:
     """A may be worse than B in this metric by at most `factor`."""
     metric = find(name)
-    if factor < 1:
-        raise SloError(f"allow={{{name!r}: {factor}}}: a price is how many times worse A may be, at least 1.")
+    if metric.limited:
+        raise SloError(f"allow={{{name!r}: …}}: {name} exists only with limits, so it cannot be a price.")
+    if not isinstance(factor, int | float) or not 1 <= factor < inf:
+        raise SloError(f"allow={{{name!r}: {factor!r}}}: a price is how many times worse A may be, at least 1.")
     worse_when_larger = metric.direction is not Direction.HIGHER
     text = f"{name}(a) / {name}(b) <= {factor:g}" if worse_when_larger else f"{name}(b) / {name}(a) <= {factor:g}"
     return Claim(metric.name, "a" if worse_when_larger else "b", Comparison.AT_MOST, factor, text)
+
+
+def _known(metric: str, a: Measurement, b: Measurement) -> bool:
+    """Whether a guard has something to guard: answers of one token have no tpot on either side."""
+    return any(value is not None for side in (a, b) for value in side.values(metric))
 
 
 def _guarded(result: CheckResult) -> CheckResult:
     """A screen cannot prove the absence of a 5 % loss: it fails what it sees, and does not claim the rest."""
     if result.verdict is not Verdict.INCONCLUSIVE:
         return result
-    return CheckResult(
-        subject=result.subject,
-        verdict=Verdict.PASS,
-        metric=result.metric,
-        limit=result.limit,
-        measured=result.measured,
-        interval=result.interval,
-        n=f"{result.n}; no loss seen, none excluded",
-    )
+    return replace(result, verdict=Verdict.PASS, n=f"{result.n}; no loss seen, none excluded", reason="")
 
 
 def _invalid(

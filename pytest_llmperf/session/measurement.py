@@ -24,10 +24,11 @@ class Run:
         records: one per request, by index.
         counters: what the server's counters grew by, and peaks of its gauges; empty where it shows none.
         cache_reset: whether the prefix cache was emptied before the run.
-        restarted: whether the server's counters went backwards.
+        restarted: whether the server's process began anew, as its page says.
         loop_lag_p99_ms: how late the load process ran its heartbeat.
         clock_gap_ms: the longest time that it did not run at all.
         started_at: UTC, ISO 8601; a label, never used for durations.
+        wall_clock_jump_ms: by how much the wall clock was set during the run: `started_at` is doubtful where large.
     """
 
     seed: int
@@ -39,6 +40,7 @@ class Run:
     loop_lag_p99_ms: float | None = None
     clock_gap_ms: float = 0.0
     started_at: str = ""
+    wall_clock_jump_ms: float = 0.0
 
     @property
     def metrics(self) -> RunMetrics:
@@ -58,6 +60,7 @@ class Measurement:
         metrics: of each run, in the same order.
         expected_hit_rate: upper bound of the prefix-cache hit rate of this workload on this engine.
         may_preempt: whether the test allows preemptions.
+        complete: whether all runs that were asked for are there.
     """
 
     engine: str
@@ -67,6 +70,7 @@ class Measurement:
     metrics: tuple[RunMetrics, ...] = field(repr=False)
     expected_hit_rate: float | None = None
     may_preempt: bool = False
+    complete: bool = True
 
     @property
     def records(self) -> tuple[RequestRecord, ...]:
@@ -91,7 +95,7 @@ class Measurement:
         return fmean(known) if known and len(known) == len(self.runs) else None
 
     def to_pandas(self) -> pd.DataFrame:
-        """One row per request: run, seed, start_id, then the fields of RequestRecord, with latencies in ms."""
+        """One row per request: run, seed, start_id, then what the request did; times and latencies in ms."""
         from pytest_llmperf.report.frame import request_frame
 
         return request_frame(self)

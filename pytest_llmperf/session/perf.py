@@ -2,34 +2,35 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from pytest_llmperf.clock import Clock, SystemClock
 from pytest_llmperf.config.settings import Settings
+from pytest_llmperf.engines.adapters import check_configured
 from pytest_llmperf.engines.launch import Launcher
-from pytest_llmperf.engines.pool import EnginePool
+from pytest_llmperf.engines.pool import EnginePool, lock_of_this_machine
 from pytest_llmperf.engines.server import Server
+from pytest_llmperf.engines.spec import described
 from pytest_llmperf.errors import SpecError, UsageError
 from pytest_llmperf.load.process import ProcessTransport
 from pytest_llmperf.load.transport import Progress, Transport
 from pytest_llmperf.metrics import measure as metrics_of
 from pytest_llmperf.model.engine import EngineSpec
-from pytest_llmperf.model.verdict import CheckResult, Verdict
-from pytest_llmperf.session.conditions import conditions, digest
+from pytest_llmperf.model.verdict import CheckResult
+from pytest_llmperf.session.conditions import conditions
 from pytest_llmperf.session.judge import judge_claim, judge_slos
 from pytest_llmperf.session.measurement import Measurement, Run
-from pytest_llmperf.session.replay import Replayer
+from pytest_llmperf.session.replay import Replayer, stream_limits
 from pytest_llmperf.session.warm_up import warm_up
 from pytest_llmperf.telemetry.hardware import Hardware
 from pytest_llmperf.workload import Workload
 
 DEFAULT_RUNS = 3
 TELL_EVERY_NS = 10_000_000_000
-LOCK_NAME = "machine.lock"
 
 
 class PerfSession:
@@ -48,6 +49,7 @@ class PerfSession:
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         rng: random.Random | None = None,
     ) -> None:
+        check_configured(settings.engines)
         self.settings = settings
         self.hardware = hardware
         self.tell = tell
@@ -57,8 +59,8 @@ class PerfSession:
         stamp = f"{now():%Y%m%dT%H%M%SZ}"
         self.rng = rng or random.Random()
         self.run_dir = root / settings.runs_dir / f"{stamp}-{self.rng.getrandbits(24):06x}{worker}"
-        launcher = Launcher(settings, root, self.run_dir, hardware.kind or "cpu", self.clock, self.rng, tell)
-        self.pool = EnginePool(launcher, lock_path(root))
+        launcher = Launcher(settings, root, self.run_dir, hardware.kind, self.clock, self.rng, tell)
+        self.pool = EnginePool(launcher, lock_of_this_machine())
 
     def perf(self, test: str, kind: str) -> Perf:
         """The object for one test."""
@@ -81,6 +83,8 @@ class Perf:
         self.kind = kind
         self.results: list[CheckResult] = []
         self.measurements: list[Measurement] = []
+        self.complete = False  # until the test has reached its end
+        self._begun = False
 
     def __repr__(self) -> str:
         return f"<Perf {self.test} on {self.kind}: {len(self.measurements)} measurements, {len(self.results)} results>"
@@ -114,16 +118,18 @@ class Perf:
                             "shared_prefix(…), mixed(…), multi_turn(…) or sharegpt(…).")
         if runs < 1:
             raise SpecError(f"perf.measure(…, runs={runs}): at least one run.")
+        self._begun = True
+        self._write()
         server = self._server(engine, fresh=fresh)
         if str(workload) not in server.warmed_for:
-            self.session.tell(f"{self.test}: warming up {server.spec}")
+            self.session.tell(f"{self.test}: warming up {described(server.spec)}")
             warm_up(server, workload, self._replayer("warm-up"))
             server.warmed_for.add(str(workload))
-        made = tuple(
-            self._replayer(f"run {seed + 1} of {runs}", gauges=gauges).run(server, workload, seed)
-            for seed in range(runs)
-        )
-        return self._keep(server, workload, made, may_preempt)
+        kept = self._nothing_yet(server, workload, may_preempt)
+        for seed in range(runs):
+            run = self._replayer(f"run {seed + 1} of {runs}", gauges=gauges).run(server, workload, seed)
+            kept = self._keep(kept, run, complete=seed + 1 == runs)
+        return kept
 
     def check(self, measurement: Measurement, *slos: str) -> list[CheckResult]:
         """Judge SLOs such as "ttft_p99 <= 500ms", "error_rate == 0", "goodput(ttft <= 500ms) >= 4/s".
@@ -176,26 +182,19 @@ class Perf:
 
     def properties(self) -> list[tuple[str, str]]:
         """What JUnit keeps of this test: per measurement its metrics, digest of conditions, and every verdict."""
-        found: list[tuple[str, str]] = []
-        for number, measurement in enumerate(self.measurements, start=1):
-            prefix = f"llmperf.{number}"
-            found += [(f"{prefix}.engine", measurement.engine), (f"{prefix}.workload", measurement.workload)]
-            found += [(f"{prefix}.fingerprint", digest(measurement.conditions))]
-            found += [(f"{prefix}.weights", measurement.conditions.get("weights", "unknown"))]
-            for run, metrics in zip(measurement.runs, measurement.metrics, strict=True):
-                values = {name: value for name, value in metrics.all().items() if value is not None}
-                found.append((f"{prefix}.run{run.seed}", json.dumps({k: round(v, 6) for k, v in values.items()})))
-        for number, result in enumerate(self.results, start=1):
-            line = f"{result.verdict.value}: {result.subject}: {result.measured} {result.interval}"
-            found.append((f"llmperf.check{number}", line.rstrip()))
-        return found
+        from pytest_llmperf.report.properties import properties
+
+        return properties(self.measurements, self.results)
 
     def close(self) -> None:
         """Write what was measured to the run folder."""
-        if self.measurements:
-            from pytest_llmperf.report.run_folder import write_test
+        if self._begun:
+            self._write()
 
-            write_test(self.session.run_dir, self.test, self.measurements, self.results)
+    def _write(self) -> None:
+        from pytest_llmperf.report.run_folder import write_test
+
+        write_test(self.session.run_dir, self.test, self.measurements, self.results, complete=self.complete)
 
     def _server(self, engine: Server | EngineSpec, *, fresh: bool) -> Server:
         if isinstance(engine, EngineSpec):
@@ -217,34 +216,38 @@ class Perf:
                 self.session.tell(f"{self.test}: {what}, {progress.done} of {progress.sent} answered, "
                                   f"{progress.failed} failed, {progress.elapsed_ns / 1e9:.0f} s")
 
-        interval_s = self.session.settings.gauge_interval_s if gauges else None
-        return Replayer(self.session.transport, self.session.now, interval_s, tell)
+        settings = self.session.settings
+        return Replayer(
+            self.session.transport,
+            self.session.now,
+            settings.gauge_interval_s if gauges else None,
+            tell,
+            clock=self.session.clock,
+            limits=stream_limits(settings),
+            timeout_s=settings.measure_timeout_s,
+        )
 
-    def _keep(self, server: Server, workload: Workload, runs: tuple[Run, ...], may_preempt: bool) -> Measurement:
+    def _nothing_yet(self, server: Server, workload: Workload, may_preempt: bool) -> Measurement:
         facts = server.facts
         block = facts.get("block_size", "")
         measurement = Measurement(
-            engine=str(server.spec),
+            engine=described(server.spec),
             workload=str(workload),
             conditions=conditions(server, facts, workload, self.session.hardware, self.kind),
-            runs=runs,
-            metrics=tuple(metrics_of(run.records, run.counters) for run in runs),
+            runs=(),
+            metrics=(),
             expected_hit_rate=workload.expected_hit_rate(int(block)) if block.isdigit() else None,
             may_preempt=may_preempt,
+            complete=False,
         )
         self.measurements.append(measurement)
         return measurement
 
+    def _keep(self, before: Measurement, run: Run, *, complete: bool) -> Measurement:
+        """One run more, in the run folder at once: an interruption loses only the run that it cuts short."""
+        metrics = metrics_of(run.records, run.counters)
+        after = replace(before, runs=(*before.runs, run), metrics=(*before.metrics, metrics), complete=complete)
+        self.measurements[-1] = after
+        self._write()
+        return after
 
-def lock_path(root: Path) -> Path:
-    """The lock of this machine's accelerators, one per user, whatever the project."""
-    import os
-    import tempfile
-
-    del root
-    folder = Path(tempfile.gettempdir()) / f"llmperf-{os.getuid() if hasattr(os, 'getuid') else 'user'}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    return folder / LOCK_NAME
-
-
-__all__ = ["Perf", "PerfSession", "Verdict"]

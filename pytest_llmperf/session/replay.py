@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-from datetime import datetime
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 
+from pytest_llmperf.clock import Clock, SystemClock, seconds
+from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.engines.server import Server
+from pytest_llmperf.errors import EngineError, LoadError
 from pytest_llmperf.load.transport import Progress, Transport
 from pytest_llmperf.metrics import percentile
-from pytest_llmperf.model.exchange import Replay
-from pytest_llmperf.model.plan import LoadPlan, PlannedRequest
+from pytest_llmperf.model.exchange import Ending, Replay
+from pytest_llmperf.model.plan import LoadPlan, PlannedRequest, StreamLimits
 from pytest_llmperf.model.record import RequestRecord
 from pytest_llmperf.model.request import Request
+from pytest_llmperf.session.cancelling import cancelled_at_deadline, cancelled_on_death
 from pytest_llmperf.session.measurement import Run
 from pytest_llmperf.telemetry.prometheus import deltas, restarted
 from pytest_llmperf.wire.completions import to_record
 from pytest_llmperf.workload import Workload
 
-DEATH_POLL_S = 0.05
+SILENT = (Ending.FIRST_BYTE_TIMEOUT, Ending.IDLE_TIMEOUT, Ending.TOTAL_TIMEOUT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,31 +36,40 @@ class Replayer:
         now: the wall clock, for labels.
         gauge_interval_s: how often gauges are sampled for their peak; None: never.
         progress: called about four times a second during a run.
+        clock: tells the wall clock's jumps from the time that passed.
+        limits: when to give up on a request.
+        timeout_s: when to give up a run.
     """
 
     transport: Transport
     now: Callable[[], datetime]
     gauge_interval_s: float | None = None
     progress: Callable[[Progress], None] | None = None
+    clock: Clock = field(default_factory=SystemClock)
+    limits: StreamLimits = field(default_factory=StreamLimits)
+    timeout_s: float = 900.0
 
     def run(self, server: Server, workload: Workload, seed: int) -> Run:
         """One run, the cache emptied before it.
 
         Raises:
             ServerDied: the server ended before the last answer.
-            LoadError: the load generator failed.
+            LoadError: the load generator failed, or the run took too long.
         """
         requests = workload.requests(seed)
         cache_reset = server.reset_cache()
-        started_at = self.now().isoformat(timespec="seconds")
+        started_at, started_ns = self.now(), self.clock.now_ns()
         before = server.counters()
         peaks: dict[str, float] = {}
         with self._sampling(server, peaks):
             replay = self.replay(server, requests, workload.concurrency)
+        jump_ns = seconds((self.now() - started_at).total_seconds()) - (self.clock.now_ns() - started_ns)
         records = records_of(requests, replay)
         served = sum(record.ok for record in records)
         after = server.wait_idle(before.get("requests_finished", 0.0), served)
         server.check_alive()
+        if before and not after:
+            raise EngineError("The server showed its counters before the run, and not after it: was it replaced?")
         lag = percentile(sorted(lag_ns / 1e6 for lag_ns in replay.loop_lag_ns), 0.99) if replay.loop_lag_ns else None
         return Run(
             seed=seed,
@@ -67,22 +80,31 @@ class Replayer:
             restarted=restarted(before, after),
             loop_lag_p99_ms=lag,
             clock_gap_ms=replay.clock_gap_ns / 1e6,
-            started_at=started_at,
+            started_at=started_at.astimezone(UTC).isoformat(timespec="seconds"),
+            wall_clock_jump_ms=jump_ns / 1e6,
         )
 
     def replay(self, server: Server, requests: tuple[Request, ...], concurrency: int | None) -> Replay:
         """Send the requests and read the answers; given up within a second of the server's death."""
         host, port = server.address
-        plan = LoadPlan(host, port, tuple(_planned(server, request) for request in requests), concurrency=concurrency)
+        planned = tuple(_planned(server, request) for request in requests)
+        plan = LoadPlan(host, port, planned, concurrency=concurrency, limits=self.limits)
         cancel = threading.Event()
-        with _cancelled_on_death(server, cancel):
+        with cancelled_on_death(server, cancel), cancelled_at_deadline(self.timeout_s, cancel) as late:
             replay = self.transport.replay(plan, cancel=cancel, progress=self.progress)
         server.check_alive()
+        if late.is_set():
+            raise LoadError(
+                f"The run did not end within {self.timeout_s:g} s and was given up. Send fewer requests, or raise "
+                "measure_timeout_s."
+            )
+        if any(exchange.ending in SILENT for exchange in replay.exchanges):
+            server.check_responsive(self.limits.idle_ns / 1e9)
         return replay
 
     @contextmanager
     def _sampling(self, server: Server, peaks: dict[str, float]) -> Iterator[None]:
-        """Peaks of gauges while the block runs. """
+        """Peaks of gauges while the block runs."""
         interval_s = self.gauge_interval_s
         if interval_s is None:
             yield
@@ -90,9 +112,10 @@ class Replayer:
         done = threading.Event()
 
         def sample() -> None:
-            while not done.wait(interval_s):
-                for name, value in server.gauges().items():
-                    peaks[name] = max(value, peaks.get(name, value))
+            with suppress(EngineError):  # it died: the replay says so
+                while not done.wait(interval_s):
+                    for name, value in server.gauges().items():
+                        peaks[name] = max(value, peaks.get(name, value))
 
         thread = threading.Thread(target=sample, daemon=True, name="llmperf-gauges")
         thread.start()
@@ -119,26 +142,10 @@ def _planned(server: Server, request: Request) -> PlannedRequest:
     return PlannedRequest(request.index, path, body, request.at_ns, request.after, request.think_ns)
 
 
-
-@contextmanager
-def _cancelled_on_death(server: Server, cancel: threading.Event) -> Iterator[None]:
-    """Set `cancel` as soon as the server's process ends."""
-    process = server.process
-    if process is None:
-        yield
-        return
-    done = threading.Event()
-
-    def watch() -> None:
-        while not done.is_set():
-            if process.wait_exit(DEATH_POLL_S):
-                cancel.set()
-                return
-
-    thread = threading.Thread(target=watch, daemon=True, name="llmperf-death-watch")
-    thread.start()
-    try:
-        yield
-    finally:
-        done.set()
-        thread.join()
+def stream_limits(settings: Settings) -> StreamLimits:
+    """When to give up on a request, as the settings say."""
+    return StreamLimits(
+        first_byte_ns=seconds(settings.first_byte_timeout_s),
+        idle_ns=seconds(settings.idle_timeout_s),
+        total_ns=seconds(settings.request_timeout_s),
+    )

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 import threading
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol, cast
 
 GPU_KINDS = ("l4", "a100", "h100", "h200")
 KINDS = (*GPU_KINDS, "cpu")
+OTHER_GPU = "other-gpu"  # a model that no marker stands for; its results must not pass for a CPU's
 NVML_TIMEOUT_S = 10.0
 
 
@@ -26,12 +28,12 @@ class Nvml(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One device. `kind` is None for a model that no marker stands for."""
+    """One device. `kind` is None for a model that no marker stands for, `memory_bytes` where nobody knows."""
 
     index: int
     name: str
     kind: str | None
-    memory_bytes: int
+    memory_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +51,9 @@ class Hardware:
     problem: str | None = None
 
     @property
-    def kind(self) -> str | None:
-        """Kind of the first GPU, "cpu" where there is none, None for a GPU that no marker stands for."""
-        return self.gpus[0].kind if self.gpus else "cpu"
+    def kind(self) -> str:
+        """Kind of the first GPU, `OTHER_GPU` where no marker stands for it, "cpu" where there is none."""
+        return (self.gpus[0].kind or OTHER_GPU) if self.gpus else "cpu"
 
     def __str__(self) -> str:
         if self.gpus:
@@ -93,7 +95,8 @@ def _ask(nvml: Nvml | None) -> Hardware:
     except Exception as error:
         return Hardware(problem=f"NVML: {error}")
     finally:
-        nvml.nvmlShutdown()
+        with suppress(Exception):  # what was read is read
+            nvml.nvmlShutdown()
 
 
 def _pynvml() -> Nvml | None:
@@ -106,5 +109,7 @@ def _pynvml() -> Nvml | None:
 
 def _gpu(nvml: Nvml, index: int, handle: object) -> Gpu:
     name = str(nvml.nvmlDeviceGetName(handle))
-    memory = nvml.nvmlDeviceGetMemoryInfo(handle)
-    return Gpu(index, name, gpu_kind(name), int(getattr(memory, "total", 0)))
+    total = None
+    with suppress(Exception):  # not supported where CPU and GPU share their memory
+        total = getattr(nvml.nvmlDeviceGetMemoryInfo(handle), "total", None)
+    return Gpu(index, name, gpu_kind(name), total)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import isfinite
 
 from pytest_llmperf.errors import MetricUnavailable
+
+START_TIME = "process_start_time_s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +45,7 @@ class Scrape:
 
 
 def parse(text: str) -> Scrape:
-    """Read Prometheus text exposition.
+    """Read Prometheus text exposition. A value that is no finite number (NaN of an empty summary) is left out.
 
     Raises:
         MetricUnavailable: the text is not in that format.
@@ -53,7 +56,8 @@ def parse(text: str) -> Scrape:
         families = list(text_string_to_metric_families(text))
     except ValueError as error:
         raise MetricUnavailable(f"/metrics is not Prometheus text: {error}; it begins {text[:80]!r}.") from error
-    return Scrape(tuple(Sample(s.name, s.labels, s.value) for family in families for s in family.samples))
+    samples = (sample for family in families for sample in family.samples)
+    return Scrape(tuple(Sample(s.name, s.labels, float(s.value)) for s in samples if isfinite(s.value)))
 
 
 def deltas(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float | None]:
@@ -64,10 +68,13 @@ def deltas(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str,
     """
     if not before or not after:
         return {}
-    names = before.keys() | after.keys()
+    names = (before.keys() | after.keys()) - {START_TIME}
     return {name: after[name] - before.get(name, 0.0) if name in after else None for name in names}
 
 
 def restarted(before: Mapping[str, float], after: Mapping[str, float]) -> bool:
-    """Whether a counter went backwards, which only a restarted server can do."""
+    """Whether the server's process began anew: its start time changed, or a counter went backwards."""
+    began = (before.get(START_TIME), after.get(START_TIME))
+    if None not in began and began[0] != began[1]:
+        return True
     return any(after[name] < value for name, value in before.items() if name in after)

@@ -2,7 +2,9 @@
 
 A parent is a function from a `Case` to a command. The command must start a server that writes
 `FOLDER/pids/<role>` ("PID STARTTIME") for each of its processes and then `FOLDER/ready`, write its own pid to
-`FOLDER/holder`, hold the server until `FOLDER/finish` appears, and leave `reaped.json` under `FOLDER/run`.
+`FOLDER/holder`, hold the server until `FOLDER/finish` appears, and leave `reaped.json` below `FOLDER/run`.
+A server that chooses its own port writes it to `FOLDER/port`; a `detached` process is deaf to SIGTERM and holds
+the shared-memory segment named in `FOLDER/segment`.
 """
 
 import json
@@ -22,6 +24,7 @@ from pytest_llmperf.process import ports, tree
 ROOT = Path(__file__).parents[2]
 STUBS = Path(__file__).with_name("stubs")
 LIMIT_S = 10.0
+IDLE_PLUGINS = ("cacheprovider", "hypothesispytest", "benchmark", "anyio")  # a soak starts pytest 1400 times
 
 
 class Ending(Enum):
@@ -39,7 +42,7 @@ class Case:
     ending: Ending
     folder: Path
     port: int
-    timeout_s: float = 1.5
+    timeout_s: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -50,7 +53,8 @@ class Outcome:
         orphans: processes of the server that were alive after the limit.
         took_s: from the end of the holder to the end of the last process.
         unlisted: roles of processes that reaped.json does not name.
-        deaf_sigkilled: whether reaped.json says that the grandchild that ignores SIGTERM needed SIGKILL.
+        deaf_sigkilled: whether reaped.json says that the grandchild that ignores SIGTERM needed SIGKILL; None where
+            there was none.
     """
 
     orphans: list[tree.Identity]
@@ -58,7 +62,7 @@ class Outcome:
     port_free: bool
     unlisted: list[str]
     segment_left: bool
-    deaf_sigkilled: bool
+    deaf_sigkilled: bool | None
     report: dict = field(repr=False)
     output: str = ""
 
@@ -87,30 +91,58 @@ def pytest_run(case: Case) -> tuple[list[str], dict[str, str]]:
     return argv, {"KILL_MATRIX_FOLDER": str(case.folder), "KILL_MATRIX_PORT": str(case.port)}
 
 
-def play(parent: Parent, case: Case) -> Outcome:
+def plugin_run(case: Case) -> tuple[list[str], dict[str, str]]:
+    """Real pytest with our plugin, whose `engine` fixture starts the stub engine."""
+    engine = Path(__file__).parents[1] / "stubs" / "engine.py"
+    return plugin_command(case, STUBS / "hold_engine.py", f"{sys.executable} {engine}")
+
+
+def plugin_command(case: Case, test_file: Path, engine: str) -> tuple[list[str], dict[str, str]]:
+    """Our plugin on a test file, with a lock of the machine of its own."""
+    models = case.folder.parent / "models"
+    (case.folder / "llmperf.toml").write_text(f'stop_grace_s = 0.5\ncache_dir = "{models}"\n')
+    argv = [sys.executable, "-m", "pytest", str(test_file), "-c", os.devnull, f"--rootdir={case.folder}"]
+    argv += ["--import-mode=importlib", "-q", f"--junitxml={case.folder}/junit.xml"]
+    argv += [word for name in IDLE_PLUGINS for word in ("-p", f"no:{name}")]
+    argv += [f"--llmperf-engine=vllm={engine}", f"--llmperf-runs={case.folder}/run"]
+    if case.ending in (Ending.TIMEOUT_SIGNAL, Ending.TIMEOUT_THREAD):
+        method = case.ending.value.removeprefix("timeout-")
+        argv += [f"--timeout={case.timeout_s}", f"--timeout-method={method}", "-o", "timeout_func_only=true"]
+    if case.ending is Ending.WORKER_KILLED:
+        argv += ["-n", "1", "--max-worker-restart=0"]
+    return argv, {"KILL_MATRIX_FOLDER": str(case.folder), "TMPDIR": str(case.folder)}
+
+
+def play(parent: Parent, case: Case, ready_limit_s: float = 60.0) -> Outcome:
     """Start the parent, end it as the case says, and look at what is left."""
     with _started(parent, case) as process:
-        _wait_for((case.folder / "ready").exists, 30.0, process)
+        _wait_for((case.folder / "ready").exists, ready_limit_s, process)
         processes = read_pids(case.folder)
         _inject(case, process)
         ended_s = time.monotonic()
         orphans = wait_gone(list(processes.values()), LIMIT_S)
         took_s = time.monotonic() - ended_s
-        _wait_for((case.folder / "run" / "reaped.json").exists, LIMIT_S)
+        _wait_for(lambda: _reports(case), LIMIT_S)
         process.wait(LIMIT_S)
-    report = json.loads((case.folder / "run" / "reaped.json").read_text())
+    (path,) = _reports(case)
+    report = json.loads(path.read_text())
     listed = {(item["pid"], item["starttime"]): item for item in report["reaped"]}
-    deaf = processes["detached"]
+    deaf = processes.get("detached")
+    chosen, segment = case.folder / "port", case.folder / "segment"
     return Outcome(
         orphans=orphans,
         took_s=took_s,
-        port_free=ports.who_listens(case.port) is None,
+        port_free=ports.who_listens(int(chosen.read_text()) if chosen.exists() else case.port) is None,
         unlisted=[role for role, who in processes.items() if (who.pid, who.starttime) not in listed],
-        segment_left=(Path("/dev/shm") / (case.folder / "segment").read_text()).exists(),
-        deaf_sigkilled=listed[deaf.pid, deaf.starttime]["sigkill"],
+        segment_left=segment.exists() and (Path("/dev/shm") / segment.read_text()).exists(),
+        deaf_sigkilled=listed[deaf.pid, deaf.starttime]["sigkill"] if deaf else None,
         report=report,
         output=(case.folder / "parent.log").read_text(),
     )
+
+
+def _reports(case: Case) -> list[Path]:
+    return list((case.folder / "run").rglob("reaped.json"))
 
 
 def read_pids(folder: Path) -> dict[str, tree.Identity]:
@@ -127,6 +159,11 @@ def wait_gone(processes: list[tree.Identity], limit_s: float) -> list[tree.Ident
     return alive
 
 
+def hear_sigint() -> None:
+    """A shell starts what runs in the background with SIGINT ignored, and that is inherited."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @contextmanager
 def _started(parent: Parent, case: Case) -> Iterator[subprocess.Popen]:
     argv, env = parent(case)
@@ -135,7 +172,7 @@ def _started(parent: Parent, case: Case) -> Iterator[subprocess.Popen]:
     with (case.folder / "parent.log").open("wb") as log:
         process = subprocess.Popen(
             argv, env={**os.environ, "PYTHONPATH": pythonpath, **env}, stdout=log, stderr=log, stdin=subprocess.DEVNULL,
-            start_new_session=True,
+            start_new_session=True, preexec_fn=hear_sigint,  # noqa: PLW1509
         )
     try:
         yield process

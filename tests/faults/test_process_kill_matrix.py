@@ -24,11 +24,13 @@ def _load(name):
 
 matrix = _load("kill_matrix")
 REPEATS = int(os.environ.get("LLMPERF_KILL_REPEATS", "1"))
+ONCE = (matrix.pytest_run,)  # what the plugin adds to pytest is what is worth many repetitions
+PARENTS = (matrix.driver, matrix.plugin_run, *(ONCE if REPEATS == 1 else ()))
 
 
 @pytest.mark.parametrize("repeat", range(REPEATS))
 @pytest.mark.parametrize("ending", matrix.Ending, ids=lambda ending: ending.value)
-@pytest.mark.parametrize("parent", [matrix.driver, matrix.pytest_run], ids=lambda parent: parent.__name__)
+@pytest.mark.parametrize("parent", PARENTS, ids=lambda parent: parent.__name__)
 def test_nothing_is_left(parent, ending, repeat, tmp_path):
     with reserve_port(random.Random(f"{os.getpid()}{parent.__name__}{ending}{repeat}")) as lease:
         outcome = matrix.play(parent, matrix.Case(ending, tmp_path, lease.port))

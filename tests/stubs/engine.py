@@ -1,10 +1,17 @@
 """A stub inference server: `engine.py serve MODEL --port N --served-model-name X …`, misbehaving by STUB_MODE.
 
 It speaks what the launcher needs (models, one token, version, metrics, reset) and a stream of exact token counts.
+
+STUB_AFTER: how many streams go well before a mode sets in that breaks a run (12 is what a warm-up sends at least).
+STUB_NOTE: file that holds the time (CLOCK_MONOTONIC, s) of the latest stream's start, or of the server's own end.
+STUB_ALONE: file that a server locks; one that finds it locked exits.
+STUB_FAMILY: folder in which a child and a detached grandchild register, see tests/faults/stubs/stub_server.py.
 """
 
+import fcntl
 import json
 import os
+import signal
 import sys
 import threading
 import time
@@ -12,12 +19,20 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 MODE = os.environ.get("STUB_MODE", "")
 ITL_S = float(os.environ.get("STUB_ITL_S", "0.001"))
+AFTER = int(os.environ.get("STUB_AFTER", "17"))
 COUNTS = {"requests": 0, "prompt": 0, "generated": 0}
+STREAMS = {"begun": 0, "ended": 0}
 LOCK = threading.Lock()
 
 
 def option(name):
     return sys.argv[sys.argv.index(name) + 1]
+
+
+def note():
+    if "STUB_NOTE" in os.environ:
+        with open(os.environ["STUB_NOTE"], "w") as file:
+            file.write(str(time.monotonic()))
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -37,11 +52,14 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self):
         if self.path == "/v1/models":
             name = "somebody-else" if MODE == "foreign" else option("--served-model-name")
-            self.send(200, {"data": [{"id": name}]})
+            root = "another-model" if MODE == "wrong-model" else sys.argv[2]
+            self.send(200, {"data": [{"id": name, "root": root}]})
         elif self.path == "/version":
             self.send(200, {"version": "stub-1"})
         elif self.path == "/metrics":
             self.metrics()
+        elif self.path.startswith("/server_info"):
+            self.send(200, {"vllm_config": {"scheduler_config": {"max_num_seqs": 64}}})
         else:
             self.send(404, {})
 
@@ -53,6 +71,7 @@ class Handler(BaseHTTPRequestHandler):
             f"vllm:prompt_tokens_total {COUNTS['prompt']}",
             f"vllm:generation_tokens_total {COUNTS['generated'] * (2 if MODE == 'lies' else 1)}",
             "vllm:prompt_tokens_cached_total 0",
+            f"process_start_time_seconds {2e9 if MODE == 'restarts' and STREAMS['ended'] > AFTER else 1e9}",
         ]
         return self.send(200, "\n".join([*lines, ""]).encode(), "text/plain")
 
@@ -67,13 +86,25 @@ class Handler(BaseHTTPRequestHandler):
         usage = {"prompt_tokens": prompt, "completion_tokens": tokens, "total_tokens": prompt + tokens}
         if not asked.get("stream"):
             return self.send(200, {"choices": [{"text": "x", "finish_reason": "length"}], "usage": usage})
+        with LOCK:
+            STREAMS["begun"] += 1
+            broken = STREAMS["begun"] > AFTER
+            note()
+        if broken and MODE in ("short", "long"):
+            tokens += -2 if MODE == "short" else 2
+            usage |= {"completion_tokens": tokens}
         self.stream(tokens, usage)
         with LOCK:
+            STREAMS["ended"] += 1
+            if MODE == "resets" and STREAMS["ended"] == AFTER:
+                COUNTS.update(requests=0, prompt=0, generated=0)
             COUNTS["requests"] += 1
             COUNTS["prompt"] += prompt
             COUNTS["generated"] += tokens
-        if MODE == "dies-after-5" and COUNTS["requests"] >= 5 + 12:
-            os.kill(os.getpid(), 9)
+            if STREAMS["ended"] >= AFTER and MODE in ("dies", "hangs"):
+                print(f"stub: last words before it {MODE}", flush=True)
+                note()
+                os.kill(os.getpid(), signal.SIGKILL if MODE == "dies" else signal.SIGSTOP)
 
     def stream(self, tokens, usage):
         self.send_response(200)
@@ -96,7 +127,37 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
 
 
+def be_alone(path):
+    """Hold the lock for as long as this process lives."""
+    handle = os.open(path, os.O_CREAT | os.O_RDWR)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        print("stub: error: two servers at once", flush=True)
+        sys.exit(3)
+
+
+def have_family(folder):
+    import pathlib
+
+    sys.path.append(str(pathlib.Path(__file__).parents[1] / "faults" / "stubs"))
+    import stub_server
+
+    folder = pathlib.Path(folder)
+    (folder / "pids").mkdir(parents=True, exist_ok=True)
+    (folder / "port").write_text(option("--port"))
+    stub_server.register(folder, "server")
+    stub_server.child(folder)
+    stub_server.detached(folder)
+
+
 def main():
+    if "STUB_ALONE" in os.environ:
+        be_alone(os.environ["STUB_ALONE"])
+    if "STUB_FAMILY" in os.environ:
+        have_family(os.environ["STUB_FAMILY"])
+    if MODE == "deaf":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if MODE == "exit-2":
         print("stub: error: unrecognized arguments: --no-such-flag", flush=True)
         sys.exit(2)

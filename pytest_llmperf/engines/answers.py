@@ -1,0 +1,25 @@
+"""What a server answers to control requests: it may be anything, so nothing is taken for granted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import httpx
+
+
+def json_object(response: httpx.Response) -> dict[str, object]:
+    """The JSON object in an answer of status 200; empty for any other answer."""
+    if response.status_code != 200:
+        return {}
+    try:
+        body = response.json()
+    except ValueError:
+        return {}
+    return body if isinstance(body, dict) else {}
+
+
+def section(table: dict[str, object], name: str) -> dict[str, object]:
+    """The object under a name; empty where there is something else or nothing."""
+    found = table.get(name)
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,45 @@
+"""What JUnit keeps of a test, as (name, value) pairs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from pytest_llmperf.model.verdict import CheckResult
+from pytest_llmperf.session.conditions import digest
+
+if TYPE_CHECKING:
+    from pytest_llmperf.metrics import RunMetrics
+    from pytest_llmperf.session.measurement import Measurement
+
+DECIMALS = 6
+
+
+def properties(measurements: Sequence[Measurement], results: Sequence[CheckResult]) -> list[tuple[str, str]]:
+    """Per measurement its engine, workload, digest of conditions and the metrics of each run; then every verdict.
+
+    Some 2 kB for each run, whatever the number of requests.
+    """
+    found: list[tuple[str, str]] = []
+    for number, measurement in enumerate(measurements, start=1):
+        found += ((f"llmperf.{number}.{name}", value) for name, value in _of_measurement(measurement))
+    for number, result in enumerate(results, start=1):
+        line = f"{result.verdict.value}: {result.subject}: {result.measured} {result.interval}"
+        found.append((f"llmperf.check{number}", line.rstrip()))
+    return found
+
+
+def _of_measurement(measurement: Measurement) -> Iterator[tuple[str, str]]:
+    yield "engine", measurement.engine
+    yield "workload", measurement.workload
+    yield "fingerprint", digest(measurement.conditions)
+    yield "weights", measurement.conditions.get("weights", "unknown")
+    for run, metrics in zip(measurement.runs, measurement.metrics, strict=True):
+        yield f"run{run.seed}", _as_json(metrics)
+
+
+def _as_json(metrics: RunMetrics) -> str:
+    """Metrics that the run has."""
+    known = {name: round(value, DECIMALS) for name, value in metrics.all().items() if value is not None}
+    return json.dumps(known, allow_nan=False)

@@ -1,0 +1,53 @@
+"""What ends a replay early: the server's death, or the clock."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pytest_llmperf.engines.server import Server
+
+DEATH_POLL_S = 0.05
+
+
+@contextmanager
+def cancelled_at_deadline(timeout_s: float, cancel: threading.Event) -> Iterator[threading.Event]:
+    """Set `cancel` when the block takes longer; the event that it gives says whether that happened."""
+    late = threading.Event()
+
+    def give_up() -> None:
+        late.set()
+        cancel.set()
+
+    timer = threading.Timer(timeout_s, give_up)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield late
+    finally:
+        timer.cancel()
+
+
+@contextmanager
+def cancelled_on_death(server: Server, cancel: threading.Event) -> Iterator[None]:
+    """Set `cancel` as soon as the server's process ends."""
+    process = server.process
+    if process is None:
+        yield
+        return
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.is_set():
+            if process.wait_exit(DEATH_POLL_S):
+                cancel.set()
+                return
+
+    thread = threading.Thread(target=watch, daemon=True, name="llmperf-death-watch")
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()

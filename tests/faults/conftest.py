@@ -1,0 +1,127 @@
+"""Suites on the stub engine, run by a real pytest that the test may interrupt."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+
+ENGINE = Path(__file__).parents[1] / "stubs" / "engine.py"
+STUBBED = """
+from pytest_llmperf import closed, random_tokens, vllm
+
+FEW = random_tokens(input=8, output=20, arrivals=closed(2), requests=12)
+
+def stub(mode="", **env):
+    return vllm("tiny", env={"STUB_MODE": mode, **env})
+"""
+SETTINGS = """
+ready_timeout_s = 20
+stop_grace_s = 1
+send_delay_p99_limit_ms = 5000   # these tests share their cores
+clock_gap_limit_ms = 60000
+"""
+
+
+class Suite:
+    """A suite in a folder of its own, with its own lock of the machine."""
+
+    def __init__(self, pytester):
+        self.pytester = pytester
+        self.folder = Path(pytester.path)
+        self.note = self.folder / "note"
+        pytester.makepyfile(stubbed=STUBBED)
+        self.settings()
+
+    def settings(self, **changed):
+        lines = [line for line in SETTINGS.splitlines() if line.split(" ")[0] not in changed]
+        lines += [f"{name} = {value}" for name, value in changed.items()]
+        (self.folder / "llmperf.toml").write_text("\n".join(lines))
+
+    def write(self, text):
+        self.pytester.makepyfile(test_it=f"import time, os, signal, pytest\nfrom stubbed import *\n\n{text}")
+
+    def arguments(self, *args):
+        engine = f"--llmperf-engine=vllm={sys.executable} {ENGINE}"
+        return [engine, "--junitxml=junit.xml", "-p", "no:cacheprovider", *args]
+
+    def run(self, text, *args):
+        """Run to the end; gives (result, JUnit root)."""
+        self.write(text)
+        result = self.pytester.runpytest_subprocess(*self.arguments(*args))
+        return result, self.junit()
+
+    def start(self, text, *args):
+        """Start in a process group of its own, as a terminal would."""
+        self.write(text)
+        command = [sys.executable, "-m", "pytest", *self.arguments(*args)]
+        with (self.folder / "output").open("wb") as output:
+            return subprocess.Popen(
+                command, cwd=self.folder, stdout=output, stderr=output, stdin=subprocess.DEVNULL, process_group=0,
+                # A shell starts what runs in the background with SIGINT ignored, and that is inherited.
+                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
+            )
+
+    @staticmethod
+    def until(condition, limit_s=30.0):
+        """Wait for a condition; gives its value."""
+        deadline_s = time.monotonic() + limit_s
+        while not (value := condition()):
+            if time.monotonic() > deadline_s:
+                raise TimeoutError("the condition never held")
+            time.sleep(0.02)
+        return value
+
+    def output(self):
+        return (self.folder / "output").read_text()
+
+    def junit(self):
+        path = self.folder / "junit.xml"
+        return ET.parse(path).getroot() if path.exists() else None
+
+    def kept(self):
+        """The run folder's files, by test name; each must be whole."""
+        files = self.folder.glob(".llmperf/runs/*/tests/*.json")
+        found = [json.loads(path.read_text()) for path in files]
+        return {entry["test"].split("::")[1]: entry for entry in found}
+
+    def living(self):
+        """Processes that came from this suite's folder: they share its TMPDIR."""
+        mark = f"TMPDIR={self.folder}\0".encode()
+        found = {}
+        for entry in Path("/proc").glob("[0-9]*"):
+            try:
+                if mark in (entry / "environ").read_bytes():
+                    found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+            except OSError:
+                continue
+        return {pid: command for pid, command in found.items() if pid != os.getpid() and command}
+
+    def servers(self):
+        """Pids of the stub servers that run."""
+        return [pid for pid, command in self.living().items() if str(ENGINE) in command.split(" ")]
+
+    def nothing_left(self, limit_s=10.0):
+        """Every process of the suite has ended by then."""
+        deadline_s = time.monotonic() + limit_s
+        while (living := self.living()) and time.monotonic() < deadline_s:
+            time.sleep(0.02)
+        assert not living
+
+
+@pytest.fixture
+def suite(pytester, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(pytester.path))
+    monkeypatch.setenv("STUB_NOTE", str(Path(pytester.path, "note")))
+    made = Suite(pytester)
+    yield made
+    for pid in made.living():
+        try:
+            os.kill(pid, 9)
+        except ProcessLookupError:
+            continue

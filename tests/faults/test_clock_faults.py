@@ -1,0 +1,111 @@
+"""Faults 47-49: clocks that jump, processes that stand still, time zones."""
+
+import random
+import sys
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import MappingProxyType
+
+import pytest
+
+from pytest_llmperf import Verdict, closed, random_tokens, vllm
+from pytest_llmperf.config.settings import Settings
+from pytest_llmperf.session.perf import PerfSession
+from pytest_llmperf.telemetry.hardware import Hardware
+
+STUB = Path(__file__).parents[1] / "stubs" / "engine.py"
+
+
+@pytest.mark.parametrize("hours", [1, -1])
+def test_the_wall_clock_jumps(tmp_path, monkeypatch, hours):
+    """Fault 47: durations come from the monotonic clock; the stamp's doubtfulness is in the record."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    asked = 0
+
+    def now():
+        nonlocal asked
+        asked += 1
+        return datetime.now(UTC) + asked * timedelta(hours=hours)
+
+    settings = Settings(engines=MappingProxyType({"vllm": f"{sys.executable} {STUB}"}), send_delay_p99_limit_ms=5000.0)
+    session = PerfSession(settings, tmp_path, Hardware(), lambda _line: None, now=now, rng=random.Random())
+    try:
+        perf = session.perf("test", "cpu")
+        began_ns = time.monotonic_ns()
+        workload = random_tokens(input=8, output=20, arrivals=closed(2), requests=12)
+        measurement = perf.measure(vllm("tiny", env={"STUB_ITL_S": "0.002"}), workload, runs=1)
+        took_ms = (time.monotonic_ns() - began_ns) / 1e6
+        (result,) = perf.check(measurement, "error_rate == 0")
+    finally:
+        session.close()
+    (run,) = measurement.runs
+    assert result.verdict is Verdict.PASS
+    assert 19 * 2 <= run.metrics.value("e2el_p50") <= took_ms
+    assert run.wall_clock_jump_ms == pytest.approx(hours * 3_600_000, abs=200)
+
+
+STOPPED = """
+import threading
+from pathlib import Path
+
+def pid_of(what):
+    if what == "pytest":
+        return os.getpid()
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (entry / "cmdline").read_bytes()
+            parent = (entry / "stat").read_text().rpartition(")")[2].split()[1]
+        except OSError:
+            continue
+        if parent == str(os.getpid()) and b"load.worker" in command:
+            return int(entry.name)
+
+@pytest.mark.engine(stub("", STUB_ITL_S="0.015"))
+def test_x(engine, perf):
+    perf.measure(engine, FEW, runs=1)  # warm from here on
+    def stop():
+        time.sleep(1.0)
+        pid = pid_of({what!r})
+        os.system(f"(kill -STOP {{pid}}; sleep 2; kill -CONT {{pid}}) &")
+    threading.Thread(target=stop).start()
+    longer = random_tokens(input=8, output=20, arrivals=closed(2), requests=24)
+    engine.warmed_for.add(str(longer))
+    perf.check(perf.measure(engine, longer, runs=1), "error_rate == 0")
+"""
+
+
+def test_the_load_process_stands_still(suite):
+    """Fault 48: a suspended machine or a starved process; its run is discarded."""
+    suite.settings(clock_gap_limit_ms=1000)
+    result, junit = suite.run(STOPPED.format(what="load"))
+    assert result.ret == 10
+    (error,) = junit.iter("error")
+    assert "the load process did not run for " in error.text
+    suite.nothing_left()
+
+
+def test_pytest_stands_still(suite):
+    """Fault 48: the load has a process of its own; what pytest does meanwhile does not reach it."""
+    suite.settings(clock_gap_limit_ms=1000)
+    result, _ = suite.run(STOPPED.format(what="pytest"))
+    result.assert_outcomes(passed=1)
+
+
+def test_times_are_utc_whatever_the_time_zone(suite, monkeypatch):
+    """Fault 49."""
+    monkeypatch.setenv("TZ", "Asia/Kathmandu")
+    began = datetime.now(UTC).replace(microsecond=0)
+    result, _ = suite.run(
+        "@pytest.mark.engine(stub())\n"
+        "def test_x(engine, perf):\n"
+        "    assert time.localtime().tm_gmtoff == 20700\n"
+        "    perf.check(perf.measure(engine, FEW, runs=1), 'error_rate == 0')\n"
+    )
+    result.assert_outcomes(passed=1)
+    stamp = suite.kept()["test_x"]["measurements"][0]["runs"][0]["started_at"]
+    assert stamp.endswith("+00:00")
+    assert began <= datetime.fromisoformat(stamp) <= datetime.now(UTC)
+    (folder,) = suite.folder.glob(".llmperf/runs/*")
+    named = datetime.strptime(folder.name.split("-")[0], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
+    assert began <= named <= datetime.now(UTC)

@@ -1,0 +1,138 @@
+"""Faults of a server (24, 25, 33, 42-46) as a user's pytest run shows them: outcome, exit code, JUnit, evidence."""
+
+import time
+
+import pytest
+
+ONE = """
+@pytest.mark.engine(stub({mode!r}))
+def test_x(engine, perf):
+    perf.check(perf.measure(engine, FEW, runs={runs}), {slos})
+"""
+
+
+def one(mode, *slos, runs=1):
+    return ONE.format(mode=mode, runs=runs, slos=", ".join(map(repr, slos)))
+
+
+def only(junit, tag):
+    """The one element of that tag; JUnit counts agree with it."""
+    (found,) = junit.iter(tag)
+    counted = next(junit.iter("testsuite"))
+    counts = {name: int(counted.get(name)) for name in ("errors", "failures", "skipped")}
+    assert sum(counts.values()) == 1
+    assert counts[{"error": "errors", "failure": "failures", "skipped": "skipped"}[tag]] == 1
+    return found
+
+
+DEATHS = """
+from pytest_llmperf import constant
+
+@pytest.mark.parametrize("attempt", range(2))
+@pytest.mark.engine(stub("dies", STUB_ITL_S="0.02"), fresh=True)
+def test_x(engine, perf, attempt):
+    try:
+        perf.measure(engine, random_tokens(input=8, output=20, arrivals=constant(4), requests=40))
+    finally:
+        after_s = time.monotonic() - float(open(os.environ["STUB_NOTE"]).read())
+        open(f"given-up-{attempt}", "w").write(str(after_s))
+"""
+
+
+def test_a_server_killed_mid_run(suite):
+    """Fault 24: its requests are given up within a second. The better of two, on a machine shared with other tests."""
+    result, junit = suite.run(DEATHS)
+    result.assert_outcomes(errors=2)
+    assert result.ret == 10
+    errors = list(junit.iter("error"))
+    assert len(errors) == 2
+    for words in ("died: signal 9 (SIGKILL)", "command: ", "engine.py serve", "last words before it dies", "log: "):
+        assert words in errors[0].text
+    assert min(float((suite.folder / f"given-up-{attempt}").read_text()) for attempt in range(2)) <= 1.0
+    assert not any(entry["complete"] for entry in suite.kept().values())
+    suite.nothing_left()
+
+
+@pytest.mark.parametrize("slo", ["ttft_p50 <= 10s", "error_rate == 0"])
+def test_a_server_that_hangs_mid_run(suite, slo):
+    """Fault 25: an ERROR even where the test names the error rate, and long before a human would give up."""
+    suite.settings(idle_timeout_s=1, first_byte_timeout_s=1)
+    began_s = time.monotonic()
+    result, junit = suite.run(one("hangs", slo, runs=2))
+    assert time.monotonic() - began_s < 30
+    assert result.ret == 10
+    text = only(junit, "error").text
+    assert "server hangs" in text
+    assert "last words before it hangs" in text
+    suite.nothing_left()
+
+
+def test_a_run_that_takes_too_long(suite):
+    suite.settings(measure_timeout_s=3)
+    result, junit = suite.run(
+        "@pytest.mark.engine(stub('', STUB_ITL_S='0.1'))\n"
+        "def test_x(engine, perf): perf.measure(engine, FEW)\n"
+    )
+    assert result.ret == 10
+    assert "did not end within 3 s" in only(junit, "error").text
+
+
+@pytest.mark.parametrize(
+    ("mode", "words"),
+    [
+        ("lies", "the server counted 480"),  # fault 33
+        ("short", "wrong length"),  # fault 43
+        ("long", "wrong length"),
+        ("foreign", "serves somebody-else, not 'tiny-"),  # fault 44
+        ("wrong-model", "loaded another-model, not "),
+        ("resets", "restarted itself"),  # fault 46
+        ("restarts", "restarted itself"),
+    ],
+)
+def test_what_is_no_evidence_is_an_error(suite, mode, words):
+    result, junit = suite.run(one(mode, "ttft_p50 <= 10s"))
+    assert result.ret == 10
+    assert words in only(junit, "error").text
+
+
+def test_answers_too_short_from_the_start(suite, monkeypatch):
+    """Fault 43 in the warm-up already."""
+    monkeypatch.setenv("STUB_AFTER", "0")
+    result, junit = suite.run(one("short", "error_rate == 0"))
+    assert result.ret == 10
+    assert "A warm-up request failed: wrong length" in only(junit, "error").text
+
+
+def test_a_flag_that_the_server_did_not_take(suite):
+    """Fault 44."""
+    result, junit = suite.run(
+        "from pytest_llmperf import with_flags\n"
+        "@pytest.mark.engine(with_flags(stub(), max_num_seqs=8))\ndef test_x(engine): pass\n"
+        "@pytest.mark.engine(with_flags(stub(), max_num_seqs=64))\ndef test_y(engine): pass\n"
+    )
+    result.assert_outcomes(passed=1, errors=1)
+    assert result.ret == 10
+    assert "asks for max_num_seqs=8, and the server resolved it to 64" in only(junit, "error").text
+
+
+@pytest.mark.parametrize(
+    ("slo", "code", "tag"), [("ttft_p99 <= 10s", 11, "skipped"), ("ttft_p99 <= 0.001ms", 1, "failure")]
+)
+def test_too_few_requests_for_the_percentile(suite, slo, code, tag):
+    """Fault 42: 12 requests prove no p99, however good they are; they may well disprove it."""
+    result, junit = suite.run(one("", slo))
+    assert result.ret == code
+    assert only(junit, tag) is not None
+
+
+def test_missing_counters_cost_only_who_asks_for_them(suite):
+    """Fault 45."""
+    result, junit = suite.run(
+        one("no-metrics", "error_rate == 0", "preemptions == 0")
+        + one("no-metrics", "error_rate == 0").replace("test_x", "test_y")
+    )
+    result.assert_outcomes(passed=1, errors=1)
+    assert result.ret == 10
+    text = only(junit, "error").text
+    assert "preemptions" in text
+    assert "PASS" in text

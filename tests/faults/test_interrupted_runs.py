@@ -1,0 +1,125 @@
+"""Faults 2, 3, 5, 6: a run that is cut short leaves no process, tears no file, and marks what it kept as partial."""
+
+import os
+import signal
+import time
+
+import pytest
+
+SUITE = """
+@pytest.mark.engine(stub())
+def test_first(engine, perf):
+    perf.check(perf.measure(engine, FEW, runs=1), "error_rate == 0")
+
+@pytest.mark.engine(stub({mode!r}, STUB_ITL_S="{itl_s}"))
+def test_second(engine, perf):
+    perf.check(perf.measure(engine, FEW, runs=100), "error_rate == 0")
+"""
+FAST, SLOW = "0.002", "0.2"
+NOTHING = {"measurements": []}
+
+
+def second(suite):
+    return suite.kept().get("test_second")
+
+
+# Moment → mode and speed of the second server, and how the moment shows from outside.
+MOMENTS = {
+    "start-up": ("never", FAST, lambda suite: list(suite.folder.glob(".llmperf/runs/*/servers/02-*/server.log"))),
+    "warm-up": ("", SLOW, second),
+    "mid-run": ("", FAST, lambda suite: any(made["runs"] for made in (second(suite) or NOTHING)["measurements"])),
+}
+MEASURING = pytest.mark.parametrize("moment", MOMENTS)
+
+
+def at(moment, suite, *args):
+    """A run that has come to that moment."""
+    mode, itl_s, seen = MOMENTS[moment]
+    process = suite.start(SUITE.format(mode=mode, itl_s=itl_s), *args)
+    suite.until(lambda: seen(suite) or process.poll() is not None)
+    assert process.poll() is None, suite.output()
+    return process
+
+
+def assert_first_whole_second_partial(suite, moment):
+    kept = suite.kept()
+    assert kept["test_first"]["complete"]
+    assert kept["test_first"]["measurements"][0]["complete"]
+    assert ("test_second" in kept) == (moment != "start-up")
+    if moment != "start-up":
+        assert not kept["test_second"]["complete"]
+        assert not any(measurement["complete"] for measurement in kept["test_second"]["measurements"])
+    if moment == "mid-run":
+        assert 0 < len(kept["test_second"]["measurements"][0]["runs"]) < 100
+
+
+@MEASURING
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM], ids=lambda signum: signum.name)
+def test_interrupted_by_a_signal(suite, signum, moment):
+    """Faults 2 and 3: both end like Ctrl-C does."""
+    process = at(moment, suite)
+    os.killpg(process.pid, signum)
+    assert process.wait(20) == 2, suite.output()
+    suite.nothing_left(0.5)  # the teardowns have seen to it, not the watchdog afterwards
+    assert_first_whole_second_partial(suite, moment)
+    named = [case.get("name") for case in suite.junit().iter("testcase") if case.get("name")]  # pytest leaves a stub
+    assert named == ["test_first"]
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM], ids=lambda signum: signum.name)
+def test_interrupted_under_xdist(suite, signum):
+    """The controller is told; its workers, and what they started, end with it."""
+    process = at("mid-run", suite, "-n1")
+    process.send_signal(signum)
+    assert process.wait(20) == 2, suite.output()
+    suite.nothing_left()
+    assert_first_whole_second_partial(suite, "mid-run")
+
+
+def test_interrupted_before_anything_began(suite):
+    """Fault 2, a tenth of a second after the start: before there are handlers."""
+    process = suite.start(SUITE.format(mode="", itl_s=FAST))
+    time.sleep(0.1)
+    os.killpg(process.pid, signal.SIGINT)
+    assert process.wait(20) != 0
+    suite.nothing_left(0.5)
+    assert not suite.kept()
+
+
+@MEASURING
+def test_killed(suite, moment):
+    """Fault 4: what was kept says itself that it is partial, since nobody was left to say so."""
+    process = at(moment, suite)
+    process.kill()
+    process.wait()
+    suite.nothing_left()
+    assert_first_whole_second_partial(suite, moment)
+
+
+@MEASURING
+def test_timeout_by_signal(suite, moment):
+    """Fault 5: an ERROR, wherever it strikes; a timeout says nothing about performance."""
+    mode, itl_s, _ = MOMENTS[moment]
+    result, junit = suite.run(SUITE.format(mode=mode, itl_s=itl_s), "--timeout=4", "--timeout-method=signal")
+    result.assert_outcomes(passed=1, errors=1)
+    assert result.ret == 10
+    suite.nothing_left(0.5)
+    assert_first_whole_second_partial(suite, moment)
+    (error,) = junit.iter("error")
+    assert "Timeout" in error.text
+    assert next(junit.iter("testsuite")).get("failures") == "0"
+
+
+def test_timeout_of_a_test_that_is_not_ours_stays_a_failure(suite):
+    result, _ = suite.run("def test_x(): time.sleep(30)\n", "--timeout=0.5", "--timeout-method=signal")
+    result.assert_outcomes(failed=1)
+    assert result.ret == 1
+
+
+def test_timeout_by_thread(suite):
+    """Fault 6: `os._exit` in the midst of it."""
+    process = suite.start(SUITE.format(mode="", itl_s=FAST), "--timeout=4", "--timeout-method=thread")
+    assert process.wait(60) == 1
+    suite.nothing_left()
+    assert "+ Timeout +" in suite.output()
+    assert_first_whole_second_partial(suite, "mid-run")

@@ -1,0 +1,82 @@
+"""Settings: where they come from, and that every wrong key is named at once."""
+
+import pytest
+
+from pytest_llmperf.config.settings import Settings, read_settings, settings_from, with_engine_options
+from pytest_llmperf.errors import ConfigError
+
+
+def test_defaults_where_nothing_is_written(tmp_path):
+    assert read_settings(tmp_path) == Settings()
+    (tmp_path / "pyproject.toml").write_text("[tool.other]\nx = 1\n")
+    assert read_settings(tmp_path) == Settings()
+
+
+def test_pyproject_table(tmp_path):
+    (tmp_path / "pyproject.toml").write_text(
+        '[tool.llmperf]\nready_timeout_s = 5\n[tool.llmperf.engines]\n"vllm@h200" = "/opt/vllm"\n'
+    )
+    settings = read_settings(tmp_path)
+    assert settings.ready_timeout_s == 5
+    assert dict(settings.engines) == {"vllm@h200": "/opt/vllm"}
+
+
+def test_a_file_of_its_own_comes_before_pyproject(tmp_path):
+    (tmp_path / "pyproject.toml").write_text("[tool.llmperf]\nready_timeout_s = 5\n")
+    (tmp_path / "llmperf.toml").write_text("ready_timeout_s = 6\n")
+    assert read_settings(tmp_path).ready_timeout_s == 6
+
+
+@pytest.mark.parametrize("text", ["ready_timeout_s = ", "\x00"])
+def test_a_broken_file_is_named(tmp_path, text):
+    (tmp_path / "llmperf.toml").write_text(text)
+    with pytest.raises(ConfigError, match=r"llmperf\.toml: not readable as TOML"):
+        read_settings(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["tool = 3", "[tool]\nllmperf = 3"])
+def test_a_value_where_the_table_should_be_is_not_ignored(tmp_path, text):
+    (tmp_path / "pyproject.toml").write_text(text)
+    with pytest.raises(ConfigError, match=r"must be a table, \[tool\.llmperf\]"):
+        read_settings(tmp_path)
+
+
+def test_every_wrong_key_is_named_at_once():
+    with pytest.raises(ConfigError) as caught:
+        settings_from({"ready_timout_s": 1, "stop_grace_s": -1, "runs_dir": "", "engines": {"vllm": 3}}, "here")
+    text = str(caught.value)
+    assert text.startswith("here: ")
+    assert "ready_timout_s: unknown. Did you mean ready_timeout_s?" in text
+    assert "stop_grace_s = -1: must be a number ≥ 0" in text
+    assert "runs_dir = '': must be a text" in text
+    assert "engines = {'vllm': 3}: must be a table" in text
+
+
+@pytest.mark.parametrize("value", [True, "5", float("nan"), float("inf"), None])
+def test_what_is_no_number_is_refused(value):
+    with pytest.raises(ConfigError, match="must be a number"):
+        settings_from({"stop_grace_s": value}, "here")
+
+
+@pytest.mark.parametrize("key", ["ready_timeout_s", "measure_timeout_s", "gauge_interval_s", "idle_timeout_s"])
+def test_no_time_at_all_is_refused(key):
+    with pytest.raises(ConfigError, match="must be more than 0"):
+        settings_from({key: 0}, "here")
+
+
+def test_zero_grace_and_zero_limits_are_meant():
+    settings = settings_from({"stop_grace_s": 0, "coalesced_limit": 0.0}, "here")
+    assert (settings.stop_grace_s, settings.coalesced_limit) == (0, 0.0)
+
+
+def test_the_command_line_comes_last():
+    settings = settings_from({"engines": {"vllm": "a", "vllm@cpu": "b"}}, "here")
+    changed = with_engine_options(settings, ["vllm=c", "sglang=d=e"])
+    assert dict(changed.engines) == {"vllm": "c", "vllm@cpu": "b", "sglang": "d=e"}
+    assert settings.engines["vllm"] == "a"
+
+
+@pytest.mark.parametrize("option", ["vllm", "=x", "vllm="])
+def test_a_malformed_option_says_how_to_write_it(option):
+    with pytest.raises(ConfigError, match="NAME=PLACE"):
+        with_engine_options(Settings(), [option])

@@ -1,0 +1,118 @@
+"""A fake inference server for tests without sockets: control requests and load see the same counters."""
+
+import json
+
+import httpx
+import pytest
+
+from pytest_llmperf.engines.adapters import adapter_of
+from pytest_llmperf.engines.server import Server
+from pytest_llmperf.engines.spec import endpoint
+from pytest_llmperf.errors import Evidence
+from pytest_llmperf.testing.scripted_transport import ScriptedTransport, stream_exchange
+from pytest_llmperf.testing.streams import StreamShape
+
+MS = 1_000_000
+
+
+class FakeProcess:
+    """What `Server` and `Replayer` use of a supervised process."""
+
+    def __init__(self):
+        self.ended = None
+        self.stopped = 0
+
+    def ending(self):
+        return self.ended
+
+    def wait_exit(self, timeout_s=None):
+        return self.ended
+
+    def evidence(self, n_lines=200):
+        return Evidence("fake serve", self.ended or "running", 1.0)
+
+    def stop(self, grace_s=None):
+        self.stopped += 1
+        self.ended = self.ended or "signal 15 (SIGTERM)"
+
+
+class FakeEngine:
+    """Counts what it is sent. `answers` replaces a path's answer: a Response, or an exception to raise."""
+
+    def __init__(self):
+        self.answers = {}
+        self.asked = []
+        self.finished = self.prompt = self.generated = self.preemptions = 0
+        self.tokens = None  # of each answer; None: as many as were asked for
+        self.ttft_ms = 50.0
+        self.on_replay = lambda: None  # called when a replay begins
+        self.transport = ScriptedTransport(self.exchanges)
+
+    def answer(self, request):
+        path = request.url.path
+        self.asked.append(path)
+        found = self.answers.get(path, self.routes().get(path, httpx.Response(404)))
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def routes(self):
+        usage = {"completion_tokens": 1}
+        return {
+            "/v1/models": httpx.Response(200, json={"data": [{"id": "m", "root": "m"}]}),
+            "/v1/completions": httpx.Response(200, json={"usage": usage}),
+            "/metrics": httpx.Response(200, text=self.page()),
+            "/version": httpx.Response(200, json={"version": "1.2"}),
+            "/reset_prefix_cache": httpx.Response(200, json={"success": True}),
+        }
+
+    def page(self):
+        return (
+            f"vllm:request_success_total {self.finished}\nvllm:prompt_tokens_total {self.prompt}\n"
+            f"vllm:generation_tokens_total {self.generated}\nvllm:num_preemptions_total {self.preemptions}\n"
+            "vllm:prompt_tokens_cached_total 0\nvllm:num_requests_running 3\n"
+            'vllm:cache_config_info{block_size="16",num_gpu_blocks="100"} 1\n'
+        )
+
+    def exchanges(self, plan):
+        self.on_replay()
+        made = []
+        for request in plan.requests:
+            body = json.loads(request.body)
+            tokens = self.tokens or body["max_tokens"]
+            self.finished += 1
+            self.prompt += len(body["prompt"])
+            self.generated += tokens
+            shape = StreamShape(chunk_tokens=(1,) * tokens, prompt_tokens=len(body["prompt"]))
+            ttft_ns = round(self.ttft_ms * MS)
+            made.append(
+                stream_exchange(shape, index=request.index, intended_ns=request.at_ns or 0, ttft_ns=ttft_ns)
+            )
+        return made
+
+
+@pytest.fixture
+def fake_engine():
+    return FakeEngine()
+
+
+@pytest.fixture
+def make_server(fake_engine):
+    """A `Server` that talks to `fake_engine`."""
+    made = []
+
+    def make(spec=None, *, process=None, engine=None, url="http://127.0.0.1:8000", **kwargs):
+        spec = spec or endpoint(url, model="m")
+        transport = httpx.MockTransport((engine or fake_engine).answer)
+        kwargs = {"start_id": 1, "process": process, "transport": transport} | kwargs
+        made.append(Server(spec, adapter_of(spec.engine), url, "m", **kwargs))
+        return made[-1]
+
+    yield make
+    for server in made:
+        server.client.close()
+
+
+@pytest.fixture
+def fake_process():
+    return FakeProcess()

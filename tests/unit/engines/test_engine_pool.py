@@ -1,0 +1,115 @@
+"""Sharing servers: one at a time, started when needed, and no failure that stays for ever."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from pytest_llmperf.config.settings import Settings
+from pytest_llmperf.engines.launch import _stop_after
+from pytest_llmperf.engines.pool import EnginePool
+from pytest_llmperf.engines.spec import endpoint, vllm
+from pytest_llmperf.errors import ExitedEarly, SpecError, StopFailed
+from pytest_llmperf.process.leftovers import Sweep
+
+ONE, TWO = vllm("one"), vllm("two")
+
+
+class FakeLauncher:
+    """Starts servers without processes; `failure` is raised once instead."""
+
+    def __init__(self, make_server, make_process):
+        self.settings = Settings()
+        self.clock = SimpleNamespace(now_ns=lambda: 0)
+        self.make_server, self.make_process = make_server, make_process
+        self.lines, self.kinds, self.failure = [], [], None
+        self.progress = self.lines.append
+
+    def start(self, spec, start_id, kind=None):
+        self.kinds.append(kind)
+        if self.failure is not None:
+            error, self.failure = self.failure, None
+            raise error
+        process = None if spec.url else self.make_process()
+        return self.make_server(spec, process=process, start_id=start_id)
+
+
+@pytest.fixture
+def launcher(make_server, fake_process):
+    return FakeLauncher(make_server, type(fake_process))
+
+
+@pytest.fixture
+def pool(launcher, tmp_path):
+    with EnginePool(launcher, tmp_path / "lock", lambda _clock: Sweep()) as pool:
+        yield pool
+
+
+def test_an_equal_spec_shares_and_another_one_replaces(pool):
+    first = pool.acquire(ONE)
+    assert pool.acquire(vllm("one")) is first
+    second = pool.acquire(TWO)
+    assert first.process.stopped == 1
+    assert pool.live_spec == TWO
+    assert (second.start_id, pool.starts) == (2, 2)
+
+
+def test_fresh_starts_anew(pool):
+    first = pool.acquire(ONE)
+    assert pool.acquire(ONE, fresh=True) is not first
+    assert first.process.stopped == 1
+
+
+def test_another_kind_is_another_server(pool, launcher):
+    first = pool.acquire(ONE, "h200")
+    assert pool.acquire(ONE, "h200") is first
+    assert pool.acquire(ONE, "cpu") is not first
+    assert launcher.kinds == ["h200", "cpu"]
+
+
+def test_a_failed_start_leaves_nothing_and_the_next_one_tries_again(pool, launcher):
+    old = pool.acquire(TWO)
+    launcher.failure = ExitedEarly("exit code 2")
+    with pytest.raises(ExitedEarly):
+        pool.acquire(ONE)
+    assert old.process.stopped == 1
+    assert pool.live_spec is None
+    assert pool.acquire(ONE).spec == ONE
+
+
+def test_a_death_between_tests_is_told_and_not_inherited(pool, launcher):
+    first = pool.acquire(ONE)
+    first.process.ended = "signal 9 (SIGKILL)"
+    assert pool.acquire(ONE) is not first
+    assert any("signal 9" in line and "again" in line for line in launcher.lines)
+
+
+def test_endpoints_live_beside_the_server(pool):
+    server = pool.acquire(ONE)
+    there = pool.acquire(endpoint("http://h:1", model="m"))
+    assert pool.acquire(endpoint("http://h:1", model="m")) is there
+    assert pool.live_spec == ONE
+    assert server.process.stopped == 0
+
+
+def test_an_endpoint_cannot_be_fresh(pool):
+    with pytest.raises(SpecError, match="cannot be started anew"):
+        pool.acquire(endpoint("http://h:1", model="m"), fresh=True)
+
+
+def test_close_stops_everything_and_gives_the_machine_back(pool, launcher, tmp_path):
+    server = pool.acquire(ONE)
+    pool.close()
+    assert server.process.stopped == 1
+    with EnginePool(launcher, tmp_path / "lock", lambda _clock: Sweep()) as other:
+        assert other.acquire(ONE).spec == ONE
+        assert not launcher.lines  # it did not have to wait
+
+
+def test_a_stop_that_fails_does_not_hide_why_the_start_failed(make_server, fake_process):
+    def survives(_grace_s):
+        raise StopFailed("still alive after SIGKILL: python (pid 7)")
+
+    fake_process.stop = survives
+    error = ExitedEarly("exit code 2")
+    _stop_after(error, make_server(ONE, process=fake_process), 1.0)
+    assert "pid 7" in error.__notes__[0]

@@ -1,0 +1,95 @@
+"""Where an engine is looked for, and what is said where it is not found."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from pytest_llmperf.engines.adapters import adapter_of, check_configured
+from pytest_llmperf.engines.environment import find_environment
+from pytest_llmperf.errors import ConfigError, EnvironmentMissing, SpecError
+
+
+def venv(path):
+    (path / "bin").mkdir(parents=True)
+    (path / "bin" / "python").symlink_to(sys.executable)
+    return path
+
+
+def bundle(path, engine="vllm"):
+    (path / engine).mkdir(parents=True)
+    (path / engine / "__init__.py").touch()
+    return path
+
+
+def test_the_kinds_own_environment_comes_first(tmp_path):
+    venv(tmp_path / ".engines" / "vllm")
+    assert find_environment("vllm", "h200", None, tmp_path).origin.endswith(".engines/vllm")
+    venv(tmp_path / ".engines" / "vllm-h200")
+    found = find_environment("vllm", "h200", None, tmp_path)
+    assert found.prefix == (str(tmp_path / ".engines" / "vllm-h200" / "bin" / "python"),)  # the link, not its target
+    assert found.is_python
+    assert found.pythonpath is None
+    assert find_environment("vllm", "cpu", None, tmp_path).origin.endswith(".engines/vllm")
+
+
+def test_a_bundle_is_run_by_this_interpreter(tmp_path):
+    folder = bundle(tmp_path / ".engines" / "vllm")
+    found = find_environment("vllm", "cpu", None, tmp_path)
+    assert found.prefix == (sys.executable,)
+    assert found.pythonpath == folder
+
+
+def test_what_is_configured_comes_before_what_is_there(tmp_path):
+    venv(tmp_path / ".engines" / "vllm")
+    venv(tmp_path / "mine")
+    found = find_environment("vllm", "cpu", "mine", tmp_path)
+    assert found.prefix == (str(tmp_path / "mine" / "bin" / "python"),)
+
+
+def test_an_interpreter_and_commands(tmp_path):
+    interpreter = venv(tmp_path / "v") / "bin" / "python"
+    assert find_environment("vllm", "cpu", str(interpreter), tmp_path).is_python
+    assert find_environment("vllm", "cpu", "sh", tmp_path).prefix[0].endswith("/sh")
+    with_arguments = find_environment("vllm", "cpu", f"{interpreter} 'my engine.py'", tmp_path)
+    assert with_arguments.prefix == (str(interpreter), "my engine.py")
+    assert not with_arguments.is_python  # "-m vllm" must not follow
+
+
+def test_this_interpreter_is_the_last_place(tmp_path):
+    assert find_environment("pytest", "cpu", None, tmp_path).origin == "this interpreter"
+
+
+@pytest.mark.parametrize("value", ["no-such-command", "'unclosed", ""])
+def test_a_wrong_setting_is_quoted(tmp_path, value):
+    with pytest.raises(EnvironmentMissing) as caught:
+        find_environment("vllm", "cpu", value or "/nowhere", tmp_path)
+    assert "neither a folder, an interpreter nor a command" in str(caught.value)
+
+
+def test_an_empty_folder_is_no_environment(tmp_path):
+    (tmp_path / ".engines" / "vllm").mkdir(parents=True)
+    with pytest.raises(EnvironmentMissing, match=r"neither bin/python nor a folder vllm/.*make engine-vllm-cpu"):
+        find_environment("vllm", "cpu", None, tmp_path)
+
+
+def test_nothing_anywhere_names_the_places_and_the_ways(tmp_path):
+    with pytest.raises(EnvironmentMissing) as caught:
+        find_environment("nosuchengine", "h200", None, tmp_path)
+    text = str(caught.value)
+    assert str(Path(".engines") / "nosuchengine-h200") in text
+    assert "pip install nosuchengine" in text
+    assert "--llmperf-engine nosuchengine=PATH" in text
+
+
+def test_an_unknown_engine_suggests_a_known_one():
+    with pytest.raises(SpecError, match="Did you mean 'vllm'"):
+        adapter_of("vlm")
+
+
+def test_settings_for_an_unknown_engine_or_kind_are_refused_together():
+    check_configured(["vllm", "vllm@cpu", "vllm@other-gpu"])
+    with pytest.raises(ConfigError) as caught:
+        check_configured(["vlm", "vllm@h20"])
+    assert "vlm: There is no engine 'vlm'. Did you mean 'vllm'?" in str(caught.value)
+    assert "vllm@h20: 'h20' is no hardware kind" in str(caught.value)

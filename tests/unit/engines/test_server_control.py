@@ -1,0 +1,120 @@
+"""The control side of a server: whatever it answers, or whether it answers, an error of ours says so."""
+
+import httpx
+import pytest
+
+from pytest_llmperf.engines.models import ResolvedModel
+from pytest_llmperf.engines.spec import endpoint, vllm
+from pytest_llmperf.errors import EngineError, ServerDied, SpecError, WrongServer
+from pytest_llmperf.model.request import Request
+
+HTML = httpx.Response(200, text="<html>hello</html>")
+SILENT = httpx.ReadTimeout("timed out")
+
+
+NOTHING = httpx.Response(200, json={})
+
+
+@pytest.mark.parametrize("answer", [HTML, NOTHING, httpx.Response(503), httpx.Response(200, json=[])])
+def test_models_of_another_shape(make_server, fake_engine, answer):
+    fake_engine.answers["/v1/models"] = answer
+    with pytest.raises(EngineError, match=r"/v1/models answered"):
+        make_server().check_identity()
+
+
+def test_another_model_is_the_wrong_server(make_server, fake_engine):
+    fake_engine.answers["/v1/models"] = httpx.Response(200, json={"data": [{"id": "x"}, {"name": "m"}, "m"]})
+    with pytest.raises(WrongServer, match="serves x, not 'm'"):
+        make_server().check_identity()
+
+
+@pytest.mark.parametrize(
+    "answer", [HTML, httpx.Response(500, text="dead"), httpx.Response(200, json={"usage": None}), httpx.Response(200)]
+)
+def test_an_answer_without_a_token(make_server, fake_engine, answer):
+    fake_engine.answers["/v1/completions"] = answer
+    with pytest.raises(EngineError, match="is up but generates nothing"):
+        make_server().generate_one_token(1.0)
+
+
+def test_facts_of_a_sound_server(make_server):
+    assert dict(make_server().facts) == {"block_size": "16", "num_gpu_blocks": "100", "version": "1.2"}
+
+
+def test_facts_of_a_server_that_tells_nothing(make_server, fake_engine):
+    fake_engine.answers |= {"/version": HTML, "/server_info": HTML, "/metrics": HTML}
+    assert dict(make_server().facts) == {}
+
+
+@pytest.mark.parametrize("path", ["/version", "/server_info"])
+def test_a_server_that_hangs_is_not_a_traceback(make_server, fake_engine, path):
+    fake_engine.answers[path] = SILENT
+    with pytest.raises(EngineError, match=r"hangs.*ReadTimeout"):
+        _ = make_server().facts
+
+
+def test_a_server_that_died_says_how(make_server, fake_engine, fake_process):
+    fake_engine.answers |= {"/metrics": httpx.ConnectError("refused"), "/version": httpx.ConnectError("refused")}
+    server = make_server(vllm("m"), process=fake_process)
+    assert server.counters() == {}  # unreachable, and as far as anybody knows alive
+    fake_process.ended = "signal 9 (SIGKILL)"
+    with pytest.raises(ServerDied, match="signal 9"):
+        server.counters()
+    with pytest.raises(ServerDied, match="signal 9"):
+        server.reset_cache()
+
+
+def test_a_server_that_was_stopped_for_another_did_not_die(make_server, fake_process):
+    server = make_server(vllm("m"), process=fake_process)
+    server.stop(0)
+    with pytest.raises(SpecError, match="one runs at a time"):
+        server.check_alive()
+
+
+def test_other_peoples_caches_are_left_alone(make_server, fake_engine):
+    assert make_server().reset_cache() is False
+    assert "/reset_prefix_cache" not in fake_engine.asked
+
+
+def test_idle_is_when_all_are_counted(make_server, fake_engine):
+    server = make_server()
+    pages = iter([4, 4, 6])
+
+    def page(request):
+        fake_engine.finished = next(pages)
+        return fake_engine.answer(request)
+
+    server.client = httpx.Client(base_url=server.url, transport=httpx.MockTransport(page))
+    assert server.wait_idle(1.0, 5)["requests_finished"] == 6
+
+
+def test_waiting_for_idle_ends(make_server):
+    assert make_server().wait_idle(0.0, 5, timeout_s=0.0)["requests_finished"] == 0
+
+
+@pytest.mark.parametrize(
+    ("url", "address", "path"),
+    [
+        ("http://10.0.0.5", ("10.0.0.5", 80), "/v1/completions"),
+        ("http://[::1]:8000", ("::1", 8000), "/v1/completions"),
+        ("http://h:81/team/proxy", ("h", 81), "/team/proxy/v1/completions"),
+    ],
+)
+def test_where_requests_go(make_server, url, address, path):
+    server = make_server(endpoint(url, model="m"), url=url)
+    assert server.address == address
+    assert server.post(Request(0, (1, 2), 3, 2))[0] == path
+
+
+def test_another_loaded_model_or_flag_is_the_wrong_server(make_server, fake_engine):
+    loaded = ResolvedModel("/models/other", "dummy", "dummy", None, "other")
+    with pytest.raises(WrongServer, match="loaded m, not /models/other"):
+        make_server(vllm("other"), model=loaded).check_configuration()
+    config = {"vllm_config": {"scheduler_config": {"max_num_seqs": 4}}}
+    fake_engine.answers["/server_info"] = httpx.Response(200, json=config)
+    with pytest.raises(WrongServer, match="max_num_seqs=8, and the server resolved it to 4"):
+        make_server(vllm("m", max_num_seqs=8)).check_configuration()
+
+
+def test_its_text_holds_no_secret(make_server):
+    assert "topsecret1" not in repr(make_server(vllm("m", env={"HF_TOKEN": "topsecret1"})))

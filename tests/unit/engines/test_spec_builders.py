@@ -1,0 +1,109 @@
+"""Specs: equal where they mean the same, hashable, and refused early where they cannot be meant."""
+
+import json
+
+import pytest
+
+from pytest_llmperf.engines.spec import command_line, described, endpoint, flags_of, vllm, with_flags
+from pytest_llmperf.errors import SpecError
+
+
+def test_order_does_not_matter():
+    one = vllm("m", a=1, b={"x": 1, "y": 2}, env={"P": "1", "Q": "2"})
+    two = vllm("m", b={"y": 2, "x": 1}, a=1, env={"Q": "2", "P": "1"})
+    assert one == two
+    assert hash(one) == hash(two)
+
+
+@pytest.mark.parametrize("other", [vllm("m", a=2), vllm("n", a=1), vllm("m", a=True), vllm("m", a=1, env={"P": "1"})])
+def test_what_differs_is_not_equal(other):
+    assert vllm("m", a=1) != other
+
+
+def test_none_leaves_a_flag_out():
+    assert vllm("m", a=None) == vllm("m")
+
+
+def test_flags_come_back_as_they_went_in():
+    flags = {"a": 0.9, "b": False, "c": [1, "x"], "d": {"k": None}}
+    assert flags_of(vllm("m", **flags)) == flags
+    assert flags_of(vllm("m", c=(1, "x")))["c"] == [1, "x"]
+
+
+def test_changed_flags():
+    one = vllm("m", a=1, b=2, env={"P": "1"})
+    assert with_flags(one, a=3, c=4) == vllm("m", a=3, b=2, c=4, env={"P": "1"})
+    assert with_flags(one, b=None) == vllm("m", a=1, env={"P": "1"})
+
+
+def test_rendering():
+    flags = {"on": True, "with_off": False, "n_x": 3, "share": 0.9, "name": "a b", "conf": {"b": 1, "a": "x"}}
+    conf = json.dumps({"a": "x", "b": 1})
+    assert command_line(flags) == [
+        "--on", "--no-with-off", "--n-x", "3", "--share", "0.9", "--name", "a b", "--conf", conf,
+    ]  # fmt: skip
+    assert command_line({"sizes": [1, 2]}) == ["--sizes", "1", "2"]
+
+
+@pytest.mark.parametrize(
+    ("build", "complaint"),
+    [
+        (lambda: vllm(""), "the model is a shape name, a path or a hub id"),
+        (lambda: vllm(None), "the model is a shape name, a path or a hub id"),
+        (lambda: vllm("m", a=object()), r"vllm\(…, a=<object"),
+        (lambda: vllm("m", a=float("nan")), "a flag is text, a number"),
+        (lambda: vllm("m", port=8000), "port is set by the launcher"),
+        (lambda: with_flags(vllm("m"), served_model_name="x"), "served_model_name is set by the launcher"),
+        (lambda: with_flags(vllm("m"), model="n"), "model=….: this is no flag"),
+        (lambda: with_flags(vllm("m"), env={}), "env=….: this is no flag"),
+        (lambda: with_flags(endpoint("http://h:1", model="m"), a=1), "an endpoint was started by somebody else"),
+    ],
+)
+def test_what_cannot_be_meant(build, complaint):
+    with pytest.raises(SpecError, match=complaint):
+        build()
+
+
+@pytest.mark.parametrize(
+    ("url", "complaint"),
+    [
+        ("https://h:8000", "no TLS"),
+        ("h:8000", "no.* http URL with a host"),
+        ("http://:8000", "no.* http URL with a host"),
+        ("http://h:0", "no.* http URL with a host"),
+        ("http://h:99999", "[Pp]ort out of range"),
+        ("http://h:x", "[Pp]ort could not be cast"),
+        ("http://[::1:8000", "IPv6"),
+        ("http://h:8000/v1", "leave the /v1 out"),
+        ("http://h:8000/proxy/v1/", "leave the /v1 out"),
+        ("http://h:8000?key=1", "query or fragment"),
+    ],
+)
+def test_an_endpoint_that_cannot_be_measured(url, complaint):
+    with pytest.raises(SpecError, match=complaint):
+        endpoint(url, model="m")
+
+
+@pytest.mark.parametrize("url", ["http://user:hunter22@h:8000", "ftp://user:hunter22@h", "user:hunter22@h"])
+def test_credentials_in_a_url_are_refused_and_not_repeated(url):
+    with pytest.raises(SpecError, match="holds credentials") as caught:
+        endpoint(url, model="m")
+    assert "hunter22" not in str(caught.value)
+
+
+def test_an_endpoint_needs_a_model():
+    with pytest.raises(SpecError, match="the id that /v1/models lists"):
+        endpoint("http://h:1", model="")
+
+
+def test_a_path_stays_and_a_last_slash_goes():
+    assert endpoint("http://h:1/proxy/", model="org/m").url == "http://h:1/proxy"
+    assert endpoint("http://[::1]:8000", model="m").url == "http://[::1]:8000"
+
+
+def test_secrets_are_not_described():
+    spec = vllm("m", api_key="sk-abcdefgh", env={"HF_TOKEN": "topsecret1", "VLLM_X": "shown"})
+    text = described(spec)
+    assert "topsecret1" not in text
+    assert "sk-abcdefgh" not in text
+    assert "shown" in text

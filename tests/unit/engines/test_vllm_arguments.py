@@ -1,0 +1,165 @@
+"""vLLM's command line, environment, counters and resolved configuration."""
+
+import json
+from pathlib import Path
+
+import httpx
+import pytest
+
+from pytest_llmperf.engines.adapter import Placement
+from pytest_llmperf.engines.environment import Environment
+from pytest_llmperf.engines.models import ResolvedModel
+from pytest_llmperf.engines.spec import vllm
+from pytest_llmperf.engines.vllm_adapter import VllmAdapter
+from pytest_llmperf.errors import EngineError
+from pytest_llmperf.telemetry.prometheus import parse
+
+VENV = Environment(("/v/bin/python",), True, None, "/v")
+COMMAND = Environment(("/bin/vllm",), False, None, "vllm")
+DUMMY = ResolvedModel("/models/llama", "dummy", "dummy", None, "llama-3.1-8b")
+CHECKPOINT = ResolvedModel("org/name", "checkpoint", None, None, "org/name")
+
+
+def placement(kind="h200", model=DUMMY, environment=VENV, models_dir=Path("/models")):
+    return Placement(kind, 8123, "llama-abc", model, environment, models_dir)
+
+
+def options(arguments):
+    """--x value pairs of a command line, after the positional model."""
+    found, rest = {}, arguments[arguments.index("serve") + 2 :]
+    for word in rest:
+        if word.startswith("--"):
+            found[word], last = True, word
+        else:
+            found[last] = word if found[last] is True else f"{found[last]} {word}"
+    return found
+
+
+def test_an_interpreter_gets_the_module_and_a_command_does_not():
+    spec = vllm("llama-3.1-8b")
+    assert VllmAdapter().arguments(spec, placement())[:4] == [
+        "-m", "vllm.entrypoints.cli.main", "serve", "/models/llama",
+    ]  # fmt: skip
+    assert VllmAdapter().arguments(spec, placement(environment=COMMAND))[:2] == ["serve", "/models/llama"]
+
+
+def test_on_a_gpu_only_what_identity_and_evidence_need():
+    found = options(VllmAdapter().arguments(vllm("llama-3.1-8b"), placement()))
+    assert found["--host"] == "127.0.0.1"
+    assert found["--port"] == "8123"
+    assert found["--served-model-name"] == "llama-abc"
+    assert found["--load-format"] == "dummy"
+    assert not {"--enforce-eager", "--dtype", "--distributed-executor-backend"} & set(found)
+    env = VllmAdapter().environment(vllm("llama-3.1-8b"), placement())
+    assert env["VLLM_SERVER_DEV_MODE"] == "1"
+    assert not any(name.startswith(("VLLM_CPU", "OMP")) for name in env)
+
+
+def test_a_checkpoint_is_loaded_as_the_engine_does_by_itself():
+    assert "--load-format" not in options(VllmAdapter().arguments(vllm("org/name"), placement(model=CHECKPOINT)))
+
+
+def test_on_a_cpu():
+    found = options(VllmAdapter().arguments(vllm("tiny"), placement("cpu")))
+    assert found["--enforce-eager"] is True
+    assert found["--dtype"] == "bfloat16"
+    assert found["--distributed-executor-backend"] == "uni"
+    assert VllmAdapter().environment(vllm("tiny"), placement("cpu"))["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
+
+
+@pytest.mark.parametrize("flag", ["tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"])
+def test_several_ranks_need_several_processes_on_a_cpu_too(flag):
+    spec = vllm("tiny", **{flag: 2})
+    assert "--distributed-executor-backend" not in options(VllmAdapter().arguments(spec, placement("cpu")))
+    assert "VLLM_ENABLE_V1_MULTIPROCESSING" not in VllmAdapter().environment(spec, placement("cpu"))
+
+
+def test_the_specs_flags_come_last():
+    found = options(VllmAdapter().arguments(vllm("tiny", enforce_eager=False, seed=7), placement("cpu")))
+    assert "--no-enforce-eager" in found
+    assert "--enforce-eager" not in found
+    assert found["--seed"] == "7"
+
+
+def test_a_bundle_without_flashinfer_does_not_ask_for_it(tmp_path):
+    bundle = Environment(("python",), True, tmp_path, "bundle")
+    spec = vllm("tiny")
+    assert VllmAdapter().environment(spec, placement(environment=bundle))["VLLM_USE_FLASHINFER_SAMPLER"] == "0"
+    (tmp_path / "flashinfer").mkdir()
+    assert "VLLM_USE_FLASHINFER_SAMPLER" not in VllmAdapter().environment(spec, placement(environment=bundle))
+
+
+def test_a_forbidden_multicast_is_passed_on(monkeypatch):
+    monkeypatch.setenv("NCCL_NVLS_ENABLE", "0")
+    assert VllmAdapter().environment(vllm("tiny"), placement())["VLLM_ALLREDUCE_USE_SYMM_MEM"] == "0"
+
+
+def test_a_draft_model_of_the_registry_becomes_its_folder(tmp_path):
+    spec = vllm("tiny", speculative_config={"method": "draft_model", "model": "phi-4-mini"})
+    found = options(VllmAdapter().arguments(spec, placement(models_dir=tmp_path)))
+    config = json.loads(found["--speculative-config"])
+    assert Path(config["model"]).parent == tmp_path
+    assert (Path(config["model"]) / "config.json").is_file()
+    assert config["method"] == "draft_model"
+
+
+def test_any_other_draft_stays():
+    spec = vllm("tiny", speculative_config={"method": "ngram", "model": "org/draft"})
+    found = options(VllmAdapter().arguments(spec, placement()))
+    assert json.loads(found["--speculative-config"])["model"] == "org/draft"
+
+
+def test_counters_under_their_own_names():
+    page = (
+        'vllm:generation_tokens_total{engine="0"} 5\nvllm:generation_tokens_total{engine="1"} 7\n'
+        'vllm:spec_decode_num_accepted_tokens_per_pos_total{position="0"} 4\n'
+        "vllm:spec_decode_num_draft_tokens_total 8\n"
+    )
+    assert VllmAdapter().counters(parse(page)) == {
+        "generation_tokens": 12,
+        "spec_accepted_pos_0": 4,
+        "spec_draft_tokens": 8,
+    }
+
+
+def test_a_server_that_never_speculated_says_zero_and_a_stranger_nothing():
+    assert VllmAdapter().counters(parse("vllm:generation_tokens_total 5\n"))["spec_draft_tokens"] == 0
+    assert VllmAdapter().counters(parse("other_total 5\n")) == {}
+
+
+def client(answer):
+    return httpx.Client(base_url="http://h", transport=httpx.MockTransport(lambda _request: answer))
+
+
+def test_the_resolved_configuration():
+    config = {"scheduler_config": {"max_num_batched_tokens": 2048}, "model_config": {"dtype": "bf16", "x": 1}}
+    found = VllmAdapter().resolved(client(httpx.Response(200, json={"vllm_config": config})))
+    assert found == {"max_num_batched_tokens": "2048", "dtype": "bf16"}
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        httpx.Response(404),
+        httpx.Response(200, text="<html>"),
+        httpx.Response(200, json=[1]),
+        httpx.Response(200, json={"vllm_config": "VllmConfig(model=…)"}),
+        httpx.Response(200, json={"vllm_config": {"scheduler_config": None}}),
+    ],
+)
+def test_an_answer_of_another_shape_tells_nothing(answer):
+    assert VllmAdapter().resolved(client(answer)) == {}
+
+
+@pytest.mark.parametrize(
+    ("answer", "done"),
+    [(httpx.Response(200, json={"success": True}), True), (httpx.Response(200), True), (httpx.Response(404), False)],
+)
+def test_the_cache_is_emptied_or_the_server_cannot(answer, done):
+    assert VllmAdapter().reset_cache(client(answer)) is done
+
+
+@pytest.mark.parametrize("answer", [httpx.Response(200, json={"success": False}), httpx.Response(500)])
+def test_a_cache_that_was_not_emptied_is_an_error(answer):
+    with pytest.raises(EngineError, match="did not reset its prefix cache"):
+        VllmAdapter().reset_cache(client(answer))

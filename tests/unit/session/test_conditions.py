@@ -1,0 +1,90 @@
+"""Conditions: what changes the digest, what must not, and what must not be in them."""
+
+import pytest
+
+from pytest_llmperf import closed, endpoint, random_tokens, vllm
+from pytest_llmperf.engines.models import ResolvedModel
+from pytest_llmperf.session.conditions import conditions, digest
+from pytest_llmperf.telemetry.hardware import OTHER_GPU, Gpu, Hardware
+
+SPEC = vllm("m", max_num_seqs=4)
+WORKLOAD = random_tokens(input=8, output=8, arrivals=closed(1), requests=6)
+H200 = Hardware((Gpu(0, "NVIDIA H200", "h200"),), driver="580")
+MODEL = ResolvedModel("/machine/path/m", "dummy", "dummy", None, "m")
+FACTS = {"version": "1", "block_size": "16"}
+
+
+@pytest.fixture
+def known(make_server):
+    def known(spec=SPEC, facts=None, workload=WORKLOAD, hardware=H200, kind="h200", model=MODEL):
+        return conditions(make_server(spec, model=model), FACTS if facts is None else facts, workload, hardware, kind)
+
+    return known
+
+
+def test_what_is_kept(known):
+    found = known()
+    assert found["hardware"] == "h200"
+    assert found["gpu"] == "NVIDIA H200"
+    assert found["gpu_count"] == "1"
+    assert found["driver"] == "580"
+    assert found["weights"] == "dummy"
+    assert found["flags"] == '{"max_num_seqs": 4}'
+    assert found["engine.version"] == "1"
+    assert not any("/machine/path" in value for value in found.values())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"spec": vllm("m", max_num_seqs=5)},
+        {"spec": vllm("m", max_num_seqs=4, env={"X": "1"})},
+        {"facts": FACTS | {"version": "2"}},
+        {"workload": random_tokens(input=8, output=9, arrivals=closed(1), requests=6)},
+        {"hardware": Hardware((Gpu(0, "NVIDIA H200 NVL", "h200"),), driver="580")},
+        {"hardware": Hardware((Gpu(0, "NVIDIA H200", "h200"),) * 2, driver="580")},
+        {"hardware": Hardware((Gpu(0, "NVIDIA H200", "h200"),), driver="581")},
+        {"kind": "h100"},
+        {"model": ResolvedModel("/x", "seeded", None, None, "m")},
+        {"model": ResolvedModel("/x", "dummy", "dummy", None, "n")},
+    ],
+)
+def test_what_makes_two_measurements_incomparable(known, change):
+    assert digest(known(**change)) != digest(known())
+
+
+@pytest.mark.parametrize(
+    "same",
+    [
+        {"facts": dict(reversed(FACTS.items()))},
+        {"model": ResolvedModel("/another/machine/m", "dummy", "dummy", None, "m")},
+        {"spec": vllm("m", max_num_seqs=4, env={})},
+    ],
+)
+def test_what_does_not(known, same):
+    assert digest(known(**same)) == digest(known())
+
+
+def test_a_cpu_run_on_a_gpu_machine_used_no_gpu(known):
+    found = known(kind="cpu")
+    assert (found["gpu"], found["gpu_count"]) == ("none", "0")
+
+
+def test_a_gpu_without_a_marker_is_a_gpu(known):
+    found = known(hardware=Hardware((Gpu(0, "NVIDIA L40S", None),), driver="580"), kind=OTHER_GPU)
+    assert (found["hardware"], found["gpu"]) == ("other-gpu", "NVIDIA L40S")
+
+
+def test_of_an_endpoint_nothing_is_known_but_its_place(known):
+    found = known(spec=endpoint("http://h:1", model="m"), model=None)
+    assert found["url"] == "http://h:1"
+    assert found["weights"] == "unknown"
+    assert "gpu" not in found
+    assert digest(found) != digest(known(spec=endpoint("http://h:2", model="m"), model=None))
+
+
+def test_secrets_are_masked(known):
+    spec = vllm("m", api_key="sk-abcdefgh", env={"HF_TOKEN": "topsecret1"})
+    text = str(known(spec=spec))
+    assert "topsecret1" not in text
+    assert "sk-abcdefgh" not in text

@@ -1,0 +1,153 @@
+"""`perf.measure`, `check` and `claim` on fake servers: what is kept, told and refused."""
+
+import json
+import random
+from datetime import UTC, datetime
+
+import httpx
+import pytest
+
+from pytest_llmperf import Verdict, closed, endpoint, random_tokens
+from pytest_llmperf.config.settings import Settings
+from pytest_llmperf.errors import ConfigError, EngineError, SloError, SpecError, UsageError
+from pytest_llmperf.session.perf import PerfSession
+from pytest_llmperf.telemetry.hardware import Hardware
+
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+WORKLOAD = random_tokens(input=8, output=5, arrivals=closed(2), requests=12)
+SETTINGS = Settings(clock_gap_limit_ms=60_000.0)
+
+
+@pytest.fixture
+def told():
+    return []
+
+
+@pytest.fixture
+def session(tmp_path, fake_engine, told):
+    with_fakes = {"transport": fake_engine.transport, "now": lambda: NOW, "rng": random.Random(5)}
+    session = PerfSession(SETTINGS, tmp_path, Hardware(), told.append, "gw1", **with_fakes)
+    yield session
+    session.close()
+
+
+@pytest.fixture
+def perf(session):
+    return session.perf("tests/test_a.py::test_x[a/b]", "cpu")
+
+
+def written(session):
+    (path,) = session.run_dir.glob("tests/*.json")
+    return json.loads(path.read_text())
+
+
+def test_measure_makes_one_run_per_seed(perf, make_server, fake_engine):
+    measurement = perf.measure(make_server(), WORKLOAD, runs=2)
+    assert [run.seed for run in measurement.runs] == [0, 1]
+    assert perf.measurements == [measurement]
+    assert measurement.complete
+    assert measurement.expected_hit_rate == 0
+    assert measurement.value("ttft_p50") == pytest.approx(50.0)
+    assert len(fake_engine.transport.plans) == 2 + 2  # two batches of warm-up
+
+
+def test_a_warm_server_is_not_warmed_again(perf, make_server, fake_engine, told):
+    server = make_server()
+    perf.measure(server, WORKLOAD, runs=1)
+    perf.measure(server, WORKLOAD, runs=1)
+    assert len(fake_engine.transport.plans) == 2 + 1 + 1
+    assert sum("warming up" in line for line in told) == 1
+
+
+def test_results_reach_the_run_folder(perf, session, make_server):
+    measurement = perf.measure(make_server(), WORKLOAD, runs=1)
+    (result,) = perf.check(measurement, "error_rate == 0")
+    assert result.verdict is Verdict.PASS
+    assert perf.results == [result]
+    perf.complete = True
+    perf.close()
+    kept = written(session)
+    assert kept["test"] == "tests/test_a.py::test_x[a/b]"
+    assert kept["checks"][0]["verdict"] == "PASS"
+    assert kept["measurements"][0]["runs"][0]["metrics"]["error_rate"] == 0
+    assert session.run_dir.name.startswith("20260102T030405Z-")
+    assert session.run_dir.name.endswith("gw1")
+
+
+def test_a_server_that_fails_midway_leaves_what_was_measured_and_no_result(perf, session, make_server, fake_engine):
+    server = make_server()
+
+    def vanish_in_the_second_run():
+        if len(fake_engine.transport.plans) == 2 + 2:
+            fake_engine.answers["/metrics"] = httpx.ReadTimeout("timed out")
+
+    fake_engine.on_replay = vanish_in_the_second_run
+    with pytest.raises(EngineError, match="not after it"):
+        perf.measure(server, WORKLOAD, runs=3)
+    kept = written(session)
+    assert len(kept["measurements"][0]["runs"]) == 1
+    assert kept["complete"] is False
+    assert kept["measurements"][0]["complete"] is False
+
+
+def test_invalid_runs_are_errors(perf, make_server, fake_engine):
+    def somebody_else():
+        fake_engine.finished += 1
+
+    server = make_server()
+    perf.measure(server, WORKLOAD, runs=1)
+    fake_engine.on_replay = somebody_else
+    (result,) = perf.check(perf.measure(server, WORKLOAD, runs=1), "error_rate == 0")
+    assert result.verdict is Verdict.ERROR
+    assert "the server finished 13 requests and 12 were ours" in result.reason
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "complaint"),
+    [
+        (lambda perf, server: perf.measure(server, "tokens"), SpecError, "a workload is made by"),
+        (lambda perf, server: perf.measure(server, WORKLOAD, runs=0), SpecError, "at least one run"),
+        (lambda perf, server: perf.measure("vllm", WORKLOAD), SpecError, "an engine is the `engine` fixture or a spec"),
+        (lambda perf, server: perf.check(None), UsageError, "name at least one SLO"),
+        (lambda perf, server: perf.claim(server, server, WORKLOAD, "ttft >= 3"), SloError, "ttft"),
+    ],
+)
+def test_what_cannot_be_meant_starts_nothing(perf, make_server, fake_engine, call, error, complaint):
+    with pytest.raises(error, match=complaint):
+        call(perf, make_server())
+    assert not fake_engine.transport.plans
+
+
+def test_a_claim_judges_both_sides(perf, session, make_server, fake_engine):
+    fast, slow = make_server(), make_server(endpoint("http://127.0.0.1:1", model="slow"))
+
+    def b_is_slower():
+        fake_engine.ttft_ms = 100.0 if len(fake_engine.transport.plans) > 2 + 3 else 10.0
+
+    fake_engine.on_replay = b_is_slower
+    results = perf.claim(fast, slow, WORKLOAD, "ttft_p50(b) / ttft_p50(a) >= 3")
+    assert [result.verdict for result in results] == [Verdict.PASS, Verdict.PASS]
+    assert perf.results == results
+
+
+def test_properties_for_junit(perf, make_server):
+    measurement = perf.measure(make_server(), WORKLOAD, runs=2)
+    perf.check(measurement, "error_rate == 0")
+    found = dict(perf.properties())
+    assert found["llmperf.1.engine"].startswith("endpoint('http://127.0.0.1:8000'")
+    assert found["llmperf.1.weights"] == "unknown"
+    assert len(found["llmperf.1.fingerprint"]) == 16
+    assert json.loads(found["llmperf.1.run1"])["ttft_p50"] == 50.0
+    assert found["llmperf.check1"].startswith("PASS: error_rate == 0: 0")
+    assert max(len(value) for value in found.values()) < 3000
+
+
+def test_a_setting_for_no_engine_is_refused(tmp_path):
+    settings = Settings(engines={"vlm": "/opt/vllm"})
+    with pytest.raises(ConfigError, match="Did you mean 'vllm'"):
+        PerfSession(settings, tmp_path, Hardware(), print)
+
+
+def test_looking_at_it_starts_nothing(perf, session):
+    assert "0 measurements" in repr(perf)
+    assert not session.run_dir.exists()

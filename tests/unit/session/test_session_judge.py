@@ -1,0 +1,122 @@
+"""Validity before statistics; claims with causes, prices and guards."""
+
+import pytest
+
+from pytest_llmperf import Verdict
+from pytest_llmperf.config.settings import Settings
+from pytest_llmperf.errors import SloError
+from pytest_llmperf.session.judge import judge_claim, judge_slos
+from pytest_llmperf.testing.records import make_record
+
+SETTINGS = Settings()
+
+
+@pytest.fixture
+def side(make_run, make_measurement):
+    """Three seeds with these latencies; `counters` as the server's."""
+
+    def side(ttft_ms=50.0, itl_ms=10.0, chunks=10, counters=False, **fields):
+        def records(seed):
+            return [
+                make_record(i, intended_ms=100 * i, ttft_ms=ttft_ms + 0.1 * seed, itl_ms=itl_ms, chunks=chunks)
+                for i in range(20)
+            ]
+
+        runs = [make_run(records(seed), seed=seed, counters=counters, **fields) for seed in range(3)]
+        return make_measurement(*runs)
+
+    return side
+
+
+def verdicts(results):
+    return {result.metric: result.verdict for result in results}
+
+
+def test_slos_one_result_each(side):
+    results = judge_slos(side(), ["ttft_p50 <= 60ms", "error_rate == 0", "ttft_p50 <= 40ms"], SETTINGS)
+    assert [result.verdict for result in results] == [Verdict.PASS, Verdict.PASS, Verdict.FAIL]
+
+
+def test_an_invalid_run_is_one_error_that_counts_the_reasons(side):
+    (result,) = judge_slos(side(restarted=True, clock_gap_ms=9e9), ["ttft_p50 <= 60ms", "error_rate == 0"], SETTINGS)
+    assert result.verdict is Verdict.ERROR
+    assert result.metric == "validity"
+    assert "run 1 (seed 0)" in result.reason
+    assert "And 4 more like these." in result.reason  # 3 runs with two reasons each, two are shown
+
+
+def test_an_unreadable_slo(side):
+    with pytest.raises(SloError, match="did you mean"):
+        judge_slos(side(), ["ttft_p9 <= 60ms"], SETTINGS)
+
+
+def claim(a, b, text="ttft_p50(b) / ttft_p50(a) >= 2", causes=(), allow=None):
+    return judge_claim(text, causes, allow or {}, SETTINGS)(a, b)
+
+
+def test_a_claim_with_its_guard(side):
+    results = claim(side(ttft_ms=10), side(ttft_ms=100))
+    assert verdicts(results) == {
+        "ttft_p50(b) / ttft_p50(a)": Verdict.PASS,
+        "tpot_mean(a) / tpot_mean(b)": Verdict.PASS,
+    }
+    assert "no loss seen, none excluded" in results[1].n
+    assert results[1].reason == ""
+
+
+def test_a_claim_that_is_not_so(side):
+    assert verdicts(claim(side(ttft_ms=100), side(ttft_ms=100)))["ttft_p50(b) / ttft_p50(a)"] is Verdict.FAIL
+
+
+def test_a_price_that_nobody_accepted(side):
+    a, b = side(ttft_ms=10, itl_ms=20), side(ttft_ms=100, itl_ms=10)
+    assert verdicts(claim(a, b))["tpot_mean(a) / tpot_mean(b)"] is Verdict.FAIL
+    assert verdicts(claim(a, b, allow={"tpot_mean": 3.0}))["tpot_mean(a) / tpot_mean(b)"] is Verdict.PASS
+    assert verdicts(claim(a, b, allow={"tpot_mean": 1.2}))["tpot_mean(a) / tpot_mean(b)"] is Verdict.FAIL
+
+
+def test_the_price_of_what_is_better_when_higher_is_turned_round(side):
+    results = claim(side(ttft_ms=10), side(ttft_ms=100), allow={"output_throughput": 2.0})
+    assert "output_throughput(b) / output_throughput(a)" in verdicts(results)
+
+
+def test_the_right_number_without_its_cause(side):
+    counters = {"prompt_tokens_cached": 0.0}
+    a, b = side(ttft_ms=10, counters=counters), side(ttft_ms=100, counters=counters)
+    results = claim(a, b, causes=["prefix_cache_hit_rate(a) >= 60%"])
+    assert results[0].verdict is Verdict.FAIL
+    assert results[1].verdict is Verdict.PASS
+
+
+def test_a_guard_without_anything_to_guard_is_left_out(side):
+    results = claim(side(ttft_ms=10, chunks=1), side(ttft_ms=100, chunks=1))  # one token has no tpot
+    assert list(verdicts(results)) == ["ttft_p50(b) / ttft_p50(a)"]
+
+
+def test_a_guard_that_one_side_cannot_show_is_an_error(side):
+    results = claim(side(ttft_ms=10, chunks=1), side(ttft_ms=100))
+    assert verdicts(results)["tpot_mean(a) / tpot_mean(b)"] is Verdict.ERROR
+
+
+def test_an_invalid_side_is_named(side):
+    (result,) = claim(side(), side(restarted=True))
+    assert result.verdict is Verdict.ERROR
+    assert "B, run 1" in result.reason
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("ttft_p50(a) <= 3ms", ()), "A claim is a ratio"),
+        (("ttft_p50(b) / ttft_p50(a) >= 2", ("ttft_p50(b) / ttft_p50(a) >= 2",)), "is a ratio. A mechanism"),
+        (("ttft_p50(b) / ttft_p50(a) >= 2", (), {"ttft_p51": 2.0}), "there is no metric"),
+        (("ttft_p50(b) / ttft_p50(a) >= 2", (), {"ttft_p99": 0.5}), "at least 1"),
+        (("ttft_p50(b) / ttft_p50(a) >= 2", (), {"ttft_p99": "2x"}), "at least 1"),
+        (("ttft_p50(b) / ttft_p50(a) >= 2", (), {"ttft_p99": float("nan")}), "at least 1"),
+        (("ttft_p50(b) / ttft_p50(a) >= 2", (), {"goodput": 2.0}), "cannot be a price"),
+    ],
+)
+def test_what_is_written_wrongly_is_refused_before_any_start(arguments, complaint):
+    text, causes, *rest = arguments
+    with pytest.raises(SloError, match=complaint):
+        judge_claim(text, causes, rest[0] if rest else {}, SETTINGS)

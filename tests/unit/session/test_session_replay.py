@@ -1,0 +1,139 @@
+"""One replay against a fake server: plan, counters, peaks, and every way in which the server fails during it."""
+
+from datetime import UTC, datetime
+
+import httpx
+import pytest
+
+from pytest_llmperf import closed, constant, endpoint, random_tokens, vllm
+from pytest_llmperf.errors import EngineError, ServerDied
+from pytest_llmperf.load.transport import Progress
+from pytest_llmperf.model.plan import StreamLimits
+from pytest_llmperf.session.replay import Replayer
+from pytest_llmperf.session.warm_up import BATCH, MOST_BATCHES, warm_up
+
+NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+WORKLOAD = random_tokens(input=8, output=5, arrivals=constant(10), requests=12)
+
+
+class StillClock:
+    """Two readings apart by nothing."""
+
+    def now_ns(self):
+        return 0
+
+    def sleep_ns(self, duration_ns):
+        raise AssertionError("nothing here waits")
+
+
+@pytest.fixture
+def replayer(fake_engine):
+    def replayer(**fields):
+        return Replayer(fake_engine.transport, lambda: NOW, clock=StillClock(), **fields)
+
+    return replayer
+
+
+def test_a_run(make_server, replayer):
+    run = replayer().run(make_server(), WORKLOAD, 3)
+    assert (run.seed, run.start_id, run.started_at) == (3, 1, "2026-01-02T03:04:05+00:00")
+    assert [record.index for record in run.records] == list(range(12))
+    assert all(record.ok for record in run.records)
+    assert run.counters["generation_tokens"] == 60
+    assert run.counters["requests_finished"] == 12
+    assert not run.restarted
+    assert run.cache_reset is False  # an endpoint's cache is not ours
+    assert run.loop_lag_p99_ms is None
+    assert run.wall_clock_jump_ms == 0
+
+
+def test_the_plan_is_the_seeds_own(make_server, replayer, fake_engine):
+    server = make_server(endpoint("http://h:81/proxy", model="m"), url="http://h:81/proxy")
+    limits = StreamLimits(idle_ns=7)
+    replayer(limits=limits).run(server, WORKLOAD, 3)
+    (plan,) = fake_engine.transport.plans
+    asked = WORKLOAD.requests(3)
+    assert (plan.host, plan.port, plan.concurrency, plan.limits) == ("h", 81, None, limits)
+    assert [request.at_ns for request in plan.requests] == [request.at_ns for request in asked]
+    assert plan.requests[0].path == "/proxy/v1/completions"
+    assert b'"model":"m"' in plan.requests[0].body
+
+
+def test_a_closed_loop_has_its_limit(make_server, replayer, fake_engine):
+    replayer().run(make_server(), random_tokens(input=8, output=5, arrivals=closed(3), requests=6), 0)
+    assert fake_engine.transport.plans[0].concurrency == 3
+
+
+def test_our_own_servers_cache_is_emptied_first(make_server, replayer, fake_engine, fake_process):
+    run = replayer().run(make_server(vllm("m"), process=fake_process), WORKLOAD, 0)
+    assert run.cache_reset
+    assert fake_engine.asked.index("/reset_prefix_cache") < fake_engine.asked.index("/metrics")
+
+
+def test_a_server_without_counters_is_measured_all_the_same(make_server, replayer, fake_engine):
+    fake_engine.answers["/metrics"] = httpx.Response(404)
+    run = replayer().run(make_server(), WORKLOAD, 0)
+    assert run.counters == {}
+    assert len(run.records) == 12
+
+
+def test_counters_that_vanish_during_the_run_are_no_evidence(make_server, replayer, fake_engine):
+    gone = {"/metrics": httpx.ReadTimeout("timed out")}
+    fake_engine.on_replay = lambda: fake_engine.answers.update(gone)
+    with pytest.raises(EngineError, match="showed its counters before the run, and not after it"):
+        replayer().run(make_server(), WORKLOAD, 0)
+
+
+def test_a_death_during_the_run(make_server, replayer, fake_engine, fake_process):
+    def die():
+        fake_process.ended = "signal 9 (SIGKILL)"
+
+    fake_engine.on_replay = die
+    with pytest.raises(ServerDied, match="signal 9"):
+        replayer().run(make_server(vllm("m"), process=fake_process), WORKLOAD, 0)
+
+
+def test_a_budget_that_the_server_tells_can_be_named(make_server, replayer, fake_engine):
+    config = {"vllm_config": {"scheduler_config": {"max_num_batched_tokens": 2048}}}
+    fake_engine.answers["/server_info"] = httpx.Response(200, json=config)
+    assert replayer().run(make_server(), WORKLOAD, 0).counters["chunk_budget"] == 2048.0
+
+
+def test_progress_is_passed_on(make_server, replayer):
+    seen = []
+    replayer(progress=seen.append).run(make_server(), WORKLOAD, 0)
+    assert seen
+    assert isinstance(seen[0], Progress)
+
+
+def test_warm_up_ends_when_two_batches_agree(make_server, replayer, fake_engine):
+    warm_up(make_server(), WORKLOAD, replayer())
+    plans = fake_engine.transport.plans
+    assert len(plans) == 2
+    assert all(len(plan.requests) == BATCH and plan.concurrency == 2 for plan in plans)
+    assert all(request.at_ns is None for plan in plans for request in plan.requests)
+    measured = {request.body for request in fake_engine.transport.plans[0].requests}
+    replayer().run(make_server(), WORKLOAD, 0)
+    assert not measured & {request.body for request in plans[-1].requests}  # nothing warmed is measured
+
+
+def test_warm_up_waits_until_its_requests_are_counted(make_server, replayer, fake_engine):
+    """Else they are a stranger's in the first run."""
+    warm_up(make_server(), WORKLOAD, replayer())
+    assert fake_engine.asked == ["/metrics", "/metrics"]  # before the first batch, and after the last
+
+
+def test_a_server_that_never_becomes_steady(make_server, replayer, fake_engine):
+    def slow_down():
+        fake_engine.ttft_ms *= 2
+
+    fake_engine.on_replay = slow_down
+    with pytest.raises(EngineError, match="did not become steady"):
+        warm_up(make_server(), WORKLOAD, replayer())
+    assert len(fake_engine.transport.plans) == MOST_BATCHES
+
+
+def test_a_warm_up_request_that_fails(make_server, replayer, fake_engine):
+    fake_engine.tokens = 3
+    with pytest.raises(EngineError, match=r"A warm-up request failed: wrong length"):
+        warm_up(make_server(), WORKLOAD, replayer())

@@ -1,0 +1,110 @@
+"""Each gate fires, says what to do, and is silent where the test itself judges what it looks at."""
+
+import pytest
+
+from pytest_llmperf.config.settings import Settings
+from pytest_llmperf.model.record import Outcome
+from pytest_llmperf.session.validity import problems
+from pytest_llmperf.testing.records import make_record
+
+SETTINGS = Settings()
+
+
+def records(count=20, **fields):
+    return [make_record(index, intended_ms=100 * index, **fields) for index in range(count)]
+
+
+@pytest.fixture
+def found(make_run, make_measurement):
+    """Problems of one run; keywords of the measurement start with `m_`."""
+
+    def found(named=(), *, settings=SETTINGS, **fields):
+        of_measurement = {name[2:]: fields.pop(name) for name in list(fields) if name.startswith("m_")}
+        return problems(make_measurement(make_run(**fields), **of_measurement), set(named), settings)
+
+    return found
+
+
+def test_a_sound_run_has_none(found):
+    assert found(["ttft_p99", "itl_p99"]) == []
+
+
+def test_a_run_without_counters_has_none(found):
+    assert found(counters=False, m_expected_hit_rate=0.0) == []
+
+
+@pytest.mark.parametrize("judging", ["error_rate", "goodput", "slo_attainment"])
+def test_failed_requests(found, judging):
+    bad = [*records(18), make_record(18, outcome=Outcome.RESET), make_record(19, outcome=Outcome.TIMEOUT)]
+    (text,) = found(["ttft_p99"], records=bad)
+    assert text.startswith("run 1 (seed 0): 2 of 20 requests failed (1 × reset, 1 × timeout; first: reset).")
+    assert "error_rate == 0" in text
+    assert found([judging], records=bad) == []
+
+
+@pytest.mark.parametrize("judging", ["send_delay_p99", "send_delay_max"])
+def test_a_late_load_generator(found, judging):
+    late = records(send_delay_ms=11.0)
+    (text,) = found(records=late)
+    assert "load generator saturated: requests were sent 11.0 ms late (p99, limit 10 ms)" in text
+    assert found([judging], records=late) == []
+    assert found(settings=Settings(send_delay_p99_limit_ms=12.0), records=late) == []
+
+
+@pytest.mark.parametrize("asking", ["itl_p99", "itl_per_token_p50", "largest_stall_max"])
+def test_coalesced_chunks_matter_to_gaps_only(found, asking):
+    together = records(coalesced_chunks=3)
+    (text,) = found([asking], records=together)
+    assert "33% of the chunks came together" in text
+    assert found(["ttft_p99", "tpot_mean"], records=together) == []
+    assert found([asking, "coalesced_share"], records=together) == []
+
+
+def test_a_stopped_clock(found):
+    (text,) = found(clock_gap_ms=1200.0)
+    assert "did not run for 1200 ms" in text
+    assert found(clock_gap_ms=900.0) == []
+
+
+def test_a_restarted_server(found):
+    (text,) = found(restarted=True)
+    assert "restarted itself" in text
+
+
+def test_unexpected_cache_hits(found):
+    hits = {"prompt_tokens_cached": 80.0}
+    (text,) = found(counters=hits, m_expected_hit_rate=0.1)
+    assert "hit rate 50.0%, where this workload can have 10.0% at most" in text
+    assert found(counters=hits, m_expected_hit_rate=0.49) == []  # within the slack
+    assert found(counters=hits) == []  # no bound is known
+    assert found(["prefix_cache_hit_rate"], counters=hits, m_expected_hit_rate=0.1) == []
+
+
+def test_preemptions(found):
+    (text,) = found(counters={"preemptions": 2.0})
+    assert "2 preemptions" in text
+    assert "may_preempt=True" in text
+    assert found(counters={"preemptions": 2.0}, m_may_preempt=True) == []
+    assert found(["preemptions"], counters={"preemptions": 2.0}) == []
+
+
+def test_somebody_else_uses_the_server(found):
+    (text,) = found(counters={"requests_finished": 21.0, "generation_tokens": 210.0})
+    assert "the server finished 21 requests and 20 were ours" in text
+
+
+@pytest.mark.parametrize("counted", [100, 400])
+def test_answers_that_claim_other_tokens_than_were_generated(found, counted):
+    (text,) = found(counters={"generation_tokens": float(counted)})
+    assert f"answers claim 200 generated tokens, the server counted {counted}" in text
+
+
+def test_failed_requests_make_the_counts_incomparable(found):
+    bad = [*records(19), make_record(19, outcome=Outcome.RESET)]
+    assert found(["error_rate"], records=bad, counters={"generation_tokens": 100.0, "requests_finished": 3.0}) == []
+
+
+def test_runs_are_numbered(make_run, make_measurement):
+    measurement = make_measurement(make_run(), make_run(seed=1, restarted=True))
+    (text,) = problems(measurement, set(), SETTINGS)
+    assert text.startswith("run 2 (seed 1): ")

@@ -1,0 +1,106 @@
+"""Which marker a GPU gets, and what becomes of a driver that does not answer."""
+
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from pytest_llmperf.telemetry.hardware import OTHER_GPU, Gpu, Hardware, detect, gpu_kind
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("NVIDIA L4", "l4"),
+        ("NVIDIA L40", None),
+        ("NVIDIA L40S", None),
+        ("NVIDIA A100-SXM4-80GB", "a100"),
+        ("NVIDIA A100-PCIE-40GB", "a100"),
+        ("NVIDIA A100 80GB PCIe", "a100"),
+        ("NVIDIA A100X", None),
+        ("NVIDIA H100 80GB HBM3", "h100"),
+        ("NVIDIA H100 PCIe", "h100"),
+        ("NVIDIA H100 NVL", "h100"),
+        ("NVIDIA H200", "h200"),
+        ("NVIDIA H200 NVL", "h200"),
+        ("NVIDIA GH200 480GB", None),
+        ("NVIDIA H20", None),
+        ("NVIDIA GeForce RTX 4090", None),
+    ],
+)
+def test_kind_of_a_device_name(name, kind):
+    assert gpu_kind(name) == kind
+
+
+def test_kind_of_a_machine():
+    assert Hardware().kind == "cpu"
+    assert Hardware((Gpu(0, "NVIDIA H200", "h200"),)).kind == "h200"
+    assert Hardware((Gpu(0, "NVIDIA L40S", None),)).kind == OTHER_GPU  # a GPU, so never "cpu"
+
+
+class Nvml:
+    """As pynvml, of two H200s; `fails` names the call that raises."""
+
+    def __init__(self, fails=""):
+        self.fails = fails
+        self.hang = threading.Event()
+
+    def _call(self, name):
+        if name == self.fails:
+            raise RuntimeError(f"{name} failed")
+
+    def nvmlInit(self):
+        if self.fails == "hang":
+            self.hang.wait()
+        self._call("nvmlInit")
+
+    def nvmlShutdown(self):
+        self._call("nvmlShutdown")
+
+    def nvmlDeviceGetCount(self):
+        return 2
+
+    def nvmlDeviceGetHandleByIndex(self, index):
+        self._call("nvmlDeviceGetHandleByIndex")
+        return index
+
+    def nvmlDeviceGetName(self, handle):
+        return "NVIDIA H200"
+
+    def nvmlDeviceGetMemoryInfo(self, handle):
+        self._call("nvmlDeviceGetMemoryInfo")
+        return SimpleNamespace(total=141 << 30)
+
+    def nvmlSystemGetDriverVersion(self):
+        return "580.1"
+
+
+def test_two_gpus():
+    hardware = detect(Nvml())
+    assert [gpu.memory_bytes for gpu in hardware.gpus] == [141 << 30] * 2
+    assert str(hardware) == "2 × NVIDIA H200, driver 580.1"
+
+
+@pytest.mark.parametrize("call", ["nvmlInit", "nvmlDeviceGetHandleByIndex"])
+def test_a_driver_that_fails_is_named(call):
+    hardware = detect(Nvml(fails=call))
+    assert hardware.gpus == ()
+    assert str(hardware) == f"no GPU (NVML: {call} failed)"
+
+
+def test_a_shutdown_that_fails_loses_nothing():
+    assert detect(Nvml(fails="nvmlShutdown")).kind == "h200"
+
+
+def test_memory_that_the_driver_does_not_tell_is_unknown():
+    hardware = detect(Nvml(fails="nvmlDeviceGetMemoryInfo"))
+    assert hardware.kind == "h200"
+    assert hardware.gpus[0].memory_bytes is None
+
+
+def test_a_hanging_driver_does_not_hang_us():
+    nvml = Nvml(fails="hang")
+    try:
+        assert "did not answer within 0.05 s" in str(detect(nvml, timeout_s=0.05))
+    finally:
+        nvml.hang.set()
