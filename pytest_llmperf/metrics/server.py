@@ -82,6 +82,7 @@ SERVER: dict[str, ServerFormula] = {formula.name: formula for formula in (
     _plain("kv_usage_peak", Unit.SHARE, Direction.NEITHER, "kv_usage_peak", "largest sampled share of KV blocks held"),
     _plain("running_peak", Unit.COUNT, Direction.NEITHER, "running_peak", "largest sampled number of running requests"),
     _plain("waiting_peak", Unit.COUNT, Direction.LOWER, "waiting_peak", "largest sampled number of waiting requests"),
+    _plain("kv_blocks", Unit.COUNT, Direction.HIGHER, "kv_blocks", "blocks of the KV cache, as the server made them"),
     _plain("chunk_budget", Unit.COUNT, Direction.NEITHER, "chunk_budget",
            "tokens that one engine step may process, as the server resolved it"),
     ServerFormula("spec_acceptance_rate", Unit.SHARE, Direction.HIGHER, _acceptance_rate,

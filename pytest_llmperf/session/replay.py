@@ -24,6 +24,7 @@ from pytest_llmperf.telemetry.prometheus import deltas, restarted
 from pytest_llmperf.wire.completions import to_record
 from pytest_llmperf.workload import Workload
 
+CONSTANTS = {"chunk_budget": "max_num_batched_tokens", "kv_blocks": "num_gpu_blocks"}
 SILENT = (Ending.FIRST_BYTE_TIMEOUT, Ending.IDLE_TIMEOUT, Ending.TOTAL_TIMEOUT)
 
 
@@ -132,9 +133,8 @@ def records_of(requests: tuple[Request, ...], replay: Replay) -> tuple[RequestRe
 
 
 def _constants(server: Server) -> dict[str, float]:
-    """Resolved settings that a mechanism may name."""
-    budget = server.facts.get("max_num_batched_tokens", "")
-    return {"chunk_budget": float(budget)} if budget.isdigit() else {}
+    """What the server resolved at its start and a mechanism may name."""
+    return {name: float(text) for name, fact in CONSTANTS.items() if (text := server.facts.get(fact, "")).isdigit()}
 
 
 def _planned(server: Server, request: Request) -> PlannedRequest:

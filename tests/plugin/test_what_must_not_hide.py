@@ -4,7 +4,8 @@ import pytest
 
 
 @pytest.mark.parametrize(
-    ("verdict", "outcome", "code"), [("FAIL", {"failed": 1}, 1), ("ERROR", {"errors": 1}, 10), ("PASS", {"skipped": 1}, 0)]
+    ("verdict", "outcome", "code"),
+    [("FAIL", {"failed": 1}, 1), ("ERROR", {"errors": 1}, 10), ("PASS", {"skipped": 1}, 0)],
 )
 def test_a_skip_does_not_hide_what_was_found_before_it(run, verdict, outcome, code):
     result, _ = run(f"import pytest\ndef test_it(perf):\n    give(perf, {verdict!r})\n    pytest.skip('the rest')\n")
