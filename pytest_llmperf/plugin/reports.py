@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from xml.etree import ElementTree
 
 import pytest
 
 from pytest_llmperf.plugin.state import STATE
 from pytest_llmperf.plugin.verdicts import verdict_of
-
-if TYPE_CHECKING:
-    import xml.etree.ElementTree as ET
 
 
 class ReportWatcher:
@@ -31,22 +28,27 @@ class ReportWatcher:
             state.plain_failures += 1
         if report.failed and report.when == "call":
             state.failed_before.discard(report.nodeid)
-            if verdict == "ERROR":
-                self._as_error(report)
+        if report.failed and verdict == "ERROR":
+            self._as_error(report)
 
     def _as_error(self, report: pytest.TestReport) -> None:
         """JUnit files every failure of the call phase under `<failure>`; an ERROR is no regression.
 
-        The text stays ours: pytest's own `<error>` would say that the test failed on setup.
+        The text stays ours: pytest's own `<error>` would say that the test failed on setup. The evidence stands
+        under `<system-err>` too, where readers of a dead process look for it.
         """
-        from _pytest.junitxml import xml_key
+        from _pytest.junitxml import bin_xml_escape, xml_key
 
         xml = self.config.stash.get(xml_key, None)
         if xml is None:
             return
-        node: ET.Element
-        for node in xml.node_reporter(report).nodes:
+        reporter = xml.node_reporter(report)
+        node: ElementTree.Element
+        for node in reporter.nodes:
             if node.tag == "failure":
                 node.tag = "error"
                 xml.stats["failure"] -= 1
                 xml.stats["error"] += 1
+        evidence = ElementTree.Element("system-err")
+        evidence.text = bin_xml_escape(report.longreprtext)
+        reporter.append(evidence)

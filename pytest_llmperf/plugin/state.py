@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from pytest_llmperf.session.perf import PerfSession
+    from pytest_llmperf.session.perf_session import PerfSession
     from pytest_llmperf.telemetry.hardware import Hardware
 
 
@@ -37,7 +37,7 @@ class State:
     def session(self) -> PerfSession:
         from pytest_llmperf.config.settings import read_settings, with_engine_options
         from pytest_llmperf.errors import ConfigError
-        from pytest_llmperf.session.perf import PerfSession
+        from pytest_llmperf.session.perf_session import PerfSession
 
         worker = getattr(self.config, "workerinput", {}).get("workerid", "")
         try:

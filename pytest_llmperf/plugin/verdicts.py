@@ -32,6 +32,8 @@ def leave_without_traceback(item: pytest.Item) -> Iterator[None]:
         verdict = "ERROR" if isinstance(error, InfrastructureError) else "USAGE"
         item.user_properties.append((VERDICT, verdict))
         text = "\n".join([str(error), *getattr(error, "__notes__", ())])
+        if PERF in item.stash:
+            item.stash[PERF].error = text
         pytest.fail(f"llmperf {verdict}: {text}", pytrace=False)
     except pytest.fail.Exception as error:
         if uses_llmperf(item) and TIMEOUT in str(error):  # cut short: no evidence for or against anything

@@ -27,11 +27,13 @@ def write_test(
     results: Sequence[CheckResult],
     *,
     complete: bool = True,
+    error: str | None = None,
 ) -> Path:
     """Write `tests/<test>-<digest>.json`, whole or not at all. Holds metrics and times, never prompts or answers.
 
     Args:
         complete: whether the test reached its end; a file without that is no result, whatever it holds.
+        error: what ended it before, with the evidence.
     """
     folder = run_dir / "tests"
     folder.mkdir(parents=True, exist_ok=True)
@@ -41,6 +43,7 @@ def write_test(
             "schema": SCHEMA,
             "test": test,
             "complete": complete,
+            "error": error,
             "measurements": [_measurement(measurement) for measurement in measurements],
             "checks": [{**asdict(result), "verdict": result.verdict.value} for result in results],
         },

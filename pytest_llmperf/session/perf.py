@@ -1,23 +1,15 @@
-"""The object behind the `perf` fixture, and the session that its servers live in."""
+"""The object behind the `perf` fixture."""
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-from pytest_llmperf.clock import Clock, SystemClock
-from pytest_llmperf.config.settings import Settings
-from pytest_llmperf.engines.adapters import check_configured
-from pytest_llmperf.engines.launch import Launcher
-from pytest_llmperf.engines.pool import EnginePool, lock_of_this_machine
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.engines.spec import described
 from pytest_llmperf.errors import SpecError, UsageError
-from pytest_llmperf.load.process import ProcessTransport
-from pytest_llmperf.load.transport import Progress, Transport
+from pytest_llmperf.load.transport import Progress
 from pytest_llmperf.metrics import measure as metrics_of
 from pytest_llmperf.model.engine import EngineSpec
 from pytest_llmperf.model.verdict import CheckResult
@@ -26,49 +18,13 @@ from pytest_llmperf.session.judge import judge_claim, judge_slos
 from pytest_llmperf.session.measurement import Measurement, Run
 from pytest_llmperf.session.replay import Replayer, stream_limits
 from pytest_llmperf.session.warm_up import warm_up
-from pytest_llmperf.telemetry.hardware import Hardware
 from pytest_llmperf.workload import Workload
+
+if TYPE_CHECKING:
+    from pytest_llmperf.session.perf_session import PerfSession
 
 DEFAULT_RUNS = 3
 TELL_EVERY_NS = 10_000_000_000
-
-
-class PerfSession:
-    """What all tests of one process share: settings, hardware, the pool of servers, the run folder."""
-
-    def __init__(
-        self,
-        settings: Settings,
-        root: Path,
-        hardware: Hardware,
-        tell: Callable[[str], None],
-        worker: str = "",
-        *,
-        clock: Clock | None = None,
-        transport: Transport | None = None,
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
-        rng: random.Random | None = None,
-    ) -> None:
-        check_configured(settings.engines)
-        self.settings = settings
-        self.hardware = hardware
-        self.tell = tell
-        self.clock = clock or SystemClock()
-        self.transport = transport or ProcessTransport()
-        self.now = now
-        stamp = f"{now():%Y%m%dT%H%M%SZ}"
-        self.rng = rng or random.Random()
-        self.run_dir = root / settings.runs_dir / f"{stamp}-{self.rng.getrandbits(24):06x}{worker}"
-        launcher = Launcher(settings, root, self.run_dir, hardware.kind, self.clock, self.rng, tell)
-        self.pool = EnginePool(launcher, lock_of_this_machine())
-
-    def perf(self, test: str, kind: str) -> Perf:
-        """The object for one test."""
-        return Perf(self, test, kind)
-
-    def close(self) -> None:
-        """Stop whatever runs."""
-        self.pool.close()
 
 
 class Perf:
@@ -84,6 +40,7 @@ class Perf:
         self.results: list[CheckResult] = []
         self.measurements: list[Measurement] = []
         self.complete = False  # until the test has reached its end
+        self.error: str | None = None  # what ended it before, with the evidence
         self._begun = False
 
     def __repr__(self) -> str:
@@ -194,7 +151,14 @@ class Perf:
     def _write(self) -> None:
         from pytest_llmperf.report.run_folder import write_test
 
-        write_test(self.session.run_dir, self.test, self.measurements, self.results, complete=self.complete)
+        write_test(
+            self.session.run_dir,
+            self.test,
+            self.measurements,
+            self.results,
+            complete=self.complete,
+            error=self.error,
+        )
 
     def _server(self, engine: Server | EngineSpec, *, fresh: bool) -> Server:
         if isinstance(engine, EngineSpec):

@@ -11,7 +11,7 @@ import pytest
 from pytest_llmperf import Verdict, closed, random_tokens, vllm
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.errors import ServerDied
-from pytest_llmperf.session.perf import PerfSession
+from pytest_llmperf.session.perf_session import PerfSession
 from pytest_llmperf.telemetry.hardware import Hardware
 
 STUB = Path(__file__).parents[1] / "stubs" / "engine.py"

@@ -26,7 +26,7 @@ def test_the_worst_verdict_speaks(run, verdicts, outcome, tag, code):
     result.assert_outcomes(**outcome)
     assert result.ret == code
     (case,) = junit.iter("testcase")
-    assert {child.tag for child in case} - {"properties", "system-out"} == ({tag} if tag else set())
+    assert {child.tag for child in case} - {"properties", "system-out", "system-err"} == ({tag} if tag else set())
     suite = next(junit.iter("testsuite"))
     assert suite.get("failures") == str(int(tag == "failure"))
     assert suite.get("errors") == str(int(tag == "error"))
@@ -90,6 +90,8 @@ def test_it(perf):
     (error,) = junit.iter("error")
     assert "signal 9" in error.text
     assert "words" in error.text  # and the file parsed, whatever the server logged
+    (captured,) = junit.iter("system-err")
+    assert "words" in captured.text
 
 
 def test_an_ordinary_failure_stays_one(run):

@@ -10,7 +10,7 @@ import pytest
 from pytest_llmperf import Verdict, closed, endpoint, random_tokens
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.errors import ConfigError, EngineError, SloError, SpecError, UsageError
-from pytest_llmperf.session.perf import PerfSession
+from pytest_llmperf.session.perf_session import PerfSession
 from pytest_llmperf.telemetry.hardware import Hardware
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
