@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from pytest_llmperf.engines.server import Server
+from pytest_llmperf.session.beside import beside
 
 DEATH_POLL_S = 0.05
 
@@ -36,18 +37,12 @@ def cancelled_on_death(server: Server, cancel: threading.Event) -> Iterator[None
     if process is None:
         yield
         return
-    done = threading.Event()
 
-    def watch() -> None:
+    def watch(done: threading.Event) -> None:
         while not done.is_set():
             if process.wait_exit(DEATH_POLL_S):
                 cancel.set()
                 return
 
-    thread = threading.Thread(target=watch, daemon=True, name="llmperf-death-watch")
-    thread.start()
-    try:
+    with beside(watch, "llmperf-death-watch"):
         yield
-    finally:
-        done.set()
-        thread.join()

@@ -18,6 +18,7 @@ from pytest_llmperf.model.exchange import Ending, Replay
 from pytest_llmperf.model.plan import LoadPlan, PlannedRequest, StreamLimits
 from pytest_llmperf.model.record import RequestRecord
 from pytest_llmperf.model.request import Request
+from pytest_llmperf.session.beside import beside
 from pytest_llmperf.session.cancelling import cancelled_at_deadline, cancelled_on_death
 from pytest_llmperf.session.measurement import Run
 from pytest_llmperf.telemetry.prometheus import deltas, restarted
@@ -110,21 +111,15 @@ class Replayer:
         if interval_s is None:
             yield
             return
-        done = threading.Event()
 
-        def sample() -> None:
+        def sample(done: threading.Event) -> None:
             with suppress(EngineError):  # it died: the replay says so
                 while not done.wait(interval_s):
                     for name, value in server.gauges().items():
                         peaks[name] = max(value, peaks.get(name, value))
 
-        thread = threading.Thread(target=sample, daemon=True, name="llmperf-gauges")
-        thread.start()
-        try:
+        with beside(sample, "llmperf-gauges"):
             yield
-        finally:
-            done.set()
-            thread.join()
 
 
 def records_of(requests: tuple[Request, ...], replay: Replay) -> tuple[RequestRecord, ...]:
