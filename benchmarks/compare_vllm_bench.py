@@ -39,6 +39,9 @@ METRICS = {
     "TPOT": ("tpot_p50", "median_tpot_ms"),
     "ITL": ("itl_p50", "median_itl_ms"),
 }
+MEAN = {"TPOT, mean": ("tpot_mean", "mean_tpot_ms")}
+# What the server itself says of each client's run: the two share its cores, so they slow it differently.
+SERVER_TPOT = "vllm:request_time_per_output_token_seconds"
 
 
 @dataclass(frozen=True)
@@ -108,29 +111,48 @@ def one_round(server: Server, replayer: Replayer, seed: int, folder: Path) -> di
     warm_up(server, workload, replayer)
 
     def we() -> dict[str, float]:
+        before = server_tpot(server)
         run = replayer.run(server, workload, 0)
         assert all(record.ok for record in run.records), [r.detail for r in run.records if not r.ok][:1]
-        return {name: run.metrics.require(ours) for name, (ours, _) in METRICS.items()}
+        found = {name: run.metrics.require(ours) for name, (ours, _) in (METRICS | MEAN).items()}
+        return found | {"server": mean_since(before, server)}
 
     def they() -> dict[str, float]:
         server.reset_cache()
+        before = server_tpot(server)
         result = theirs(server, seed, folder)
         assert result["completed"] == REQUESTS
-        return {name: result[key] for name, (_, key) in METRICS.items()}
+        found = {name: result[key] for name, (_, key) in (METRICS | MEAN).items()}
+        return found | {"server": mean_since(before, server)}
 
     if seed % 2:
         their, our = they(), we()
     else:
         our, their = we(), they()
     print(seed, our, their)
-    return {name: (our[name], their[name]) for name in METRICS}
+    rows = {name: (our[name], their[name]) for name in METRICS}
+    (mean,) = MEAN
+    return rows | {"TPOT ÷ the server's own, means": (our[mean] / our["server"], their[mean] / their["server"])}
+
+
+def server_tpot(server: Server) -> tuple[float, float]:
+    """Sum in seconds and count of the server's own time per output token."""
+    scrape = server.scrape()
+    assert scrape is not None
+    return scrape.total(f"{SERVER_TPOT}_sum") or 0.0, scrape.total(f"{SERVER_TPOT}_count") or 0.0
+
+
+def mean_since(before: tuple[float, float], server: Server) -> float:
+    """The server's own mean time per output token since then, ms."""
+    after = server_tpot(server)
+    return 1000 * (after[0] - before[0]) / (after[1] - before[1])
 
 
 def table(rows: list[dict[str, tuple[float, float]]]) -> str:
     rounds = " | ".join(f"round {number}" for number in range(1, len(rows) + 1))
     lines = [f"| median of {REQUESTS} requests, ms | {rounds} | median | ours ÷ theirs |"]
     lines.append("|---" * (len(rows) + 3) + "|")
-    for name in METRICS:
+    for name in rows[0]:
         for side, who in enumerate(("ours", "vllm bench serve")):
             values = [row[name][side] for row in rows]
             ratio = median(row[name][0] / row[name][1] for row in rows)
