@@ -157,8 +157,9 @@ def table(rows: list[dict[str, tuple[float, float]]]) -> str:
             values = [row[name][side] for row in rows]
             ratio = median(row[name][0] / row[name][1] for row in rows)
             shown = f"{ratio:.3f}" if side == 0 else ""
-            cells = " | ".join(f"{value:.2f}" for value in values)
-            lines.append(f"| {name}, {who} | {cells} | {median(values):.2f} | {shown} |")
+            digits = 4 if "÷" in name else 2
+            cells = " | ".join(f"{value:.{digits}f}" for value in (*values, median(values)))
+            lines.append(f"| {name}, {who} | {cells} | {shown} |")
     return "\n".join(lines)
 
 
