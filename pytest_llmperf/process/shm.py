@@ -1,4 +1,4 @@
-"""Shared-memory segments that Python's multiprocessing leaves in /dev/shm when it is killed."""
+"""Shared-memory segments that servers leave in /dev/shm: multiprocessing's when killed, vLLM's CPU ranks' always."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 FOLDER = Path("/dev/shm")  # noqa: S108  where POSIX shared memory lives on Linux
-PREFIXES = ("psm_", "sem.mp-")
+PREFIXES = ("psm_", "sem.mp-", "vllm_dist_")
 _INITIAL_PID_NAMESPACE = "pid:[4026531836]"
 
 
@@ -22,7 +22,7 @@ class Segment:
 
 
 def segments(folder: Path = FOLDER) -> set[Segment]:
-    """All segments of multiprocessing's naming that belong to this uid."""
+    """All segments of these namings that belong to this uid."""
     found: set[Segment] = set()
     if not folder.is_dir():
         return found

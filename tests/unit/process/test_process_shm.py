@@ -19,9 +19,10 @@ def create(folder, name):
 def test_new_segments_of_multiprocessing_are_removed_and_nothing_else(tmp_path):
     create(tmp_path, "psm_old")
     before = shm.segments(tmp_path)
-    for name in ("psm_new", "sem.mp-new", "somebody_elses", "psm"):
+    ours = ["psm_new", "sem.mp-new", "vllm_dist_new-tp:0-[0-1]-cpushm_0"]
+    for name in (*ours, "somebody_elses", "psm"):
         create(tmp_path, name)
-    assert shm.remove_leaked(before, {"psm_new", "sem.mp-new"}, tmp_path) == ["psm_new", "sem.mp-new"]
+    assert shm.remove_leaked(before, set(ours), tmp_path) == ours
     assert sorted(path.name for path in tmp_path.iterdir()) == ["psm", "psm_old", "somebody_elses"]
 
 
