@@ -80,7 +80,6 @@ class EnginePool:
         self._kind = kind
         return self._server
 
-
     def release(self) -> None:
         """Stop what runs. The next `acquire` starts anew."""
         server, self._server = self._server, None
