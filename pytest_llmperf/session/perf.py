@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_llmperf.engines.server import Server
-from pytest_llmperf.engines.spec import described
 from pytest_llmperf.errors import SpecError, UsageError
-from pytest_llmperf.load.transport import Progress
-from pytest_llmperf.metrics import measure as metrics_of
 from pytest_llmperf.model.engine import EngineSpec
-from pytest_llmperf.model.verdict import CheckResult
-from pytest_llmperf.session.conditions import conditions
+from pytest_llmperf.model.verdict import CheckResult, Verdict, worst
 from pytest_llmperf.session.judge import judge_claim, judge_slos
-from pytest_llmperf.session.measurement import Measurement, Run
-from pytest_llmperf.session.replay import Replayer, stream_limits
-from pytest_llmperf.session.warm_up import warm_up
+from pytest_llmperf.session.measurement import Measurement
+from pytest_llmperf.session.series import Series
 from pytest_llmperf.workload import Workload
 
 if TYPE_CHECKING:
     from pytest_llmperf.session.perf_session import PerfSession
 
 DEFAULT_RUNS = 3
-TELL_EVERY_NS = 10_000_000_000
+# One claim errs in at most 1 % of cases on either side, however often it is looked at (Bonferroni over the looks). Half
+# goes to the first look, where most claims are decided and three pairs leave the least to spend.
+ALPHA_OF_LOOKS = (0.005, 0.0025, 0.0025)
 
 
 class Perf:
@@ -38,10 +34,15 @@ class Perf:
         self.test = test
         self.kind = kind
         self.results: list[CheckResult] = []
-        self.measurements: list[Measurement] = []
+        self.series: list[Series] = []
         self.complete = False  # until the test has reached its end
         self.error: str | None = None  # what ended it before, with the evidence
         self._begun = False
+
+    @property
+    def measurements(self) -> list[Measurement]:
+        """What was measured so far, unfinished ones included."""
+        return [series.measurement for series in self.series if series.measurement is not None]
 
     def __repr__(self) -> str:
         return f"<Perf {self.test} on {self.kind}: {len(self.measurements)} measurements, {len(self.results)} results>"
@@ -75,18 +76,7 @@ class Perf:
                             "shared_prefix(…), mixed(…), multi_turn(…) or sharegpt(…).")
         if runs < 1:
             raise SpecError(f"perf.measure(…, runs={runs}): at least one run.")
-        self._begun = True
-        self._write()
-        server = self._server(engine, fresh=fresh)
-        if str(workload) not in server.warmed_for:
-            self.session.tell(f"{self.test}: warming up {described(server.spec)}")
-            warm_up(server, workload, self._replayer("warm-up"))
-            server.warmed_for.add(str(workload))
-        kept = self._nothing_yet(server, workload, may_preempt)
-        for seed in range(runs):
-            run = self._replayer(f"run {seed + 1} of {runs}", gauges=gauges).run(server, workload, seed)
-            kept = self._keep(kept, run, complete=seed + 1 == runs)
-        return kept
+        return self._series(engine, workload, fresh=fresh, may_preempt=may_preempt, gauges=gauges).extend(runs)
 
     def check(self, measurement: Measurement, *slos: str) -> list[CheckResult]:
         """Judge SLOs such as "ttft_p99 <= 500ms", "error_rate == 0", "goodput(ttft <= 500ms) >= 4/s".
@@ -114,7 +104,9 @@ class Perf:
     ) -> list[CheckResult]:
         """Judge a claim about A against B, e.g. "ttft_p50(b) / ttft_p50(a) >= 3", on the identical seeded workload.
 
-        A screen: one start of each side, `runs` seeds, the start-to-start deviation from a stated prior.
+        Sequential: after `runs` seeds on one start of each side, what is still open buys as many again, at most twice;
+        the order turns each time (A B, B A, A B), so that a drift cancels and a look costs one start. Until both sides
+        have several starts the start-to-start deviation comes from a stated prior: a screen.
 
         Args:
             a: the candidate.
@@ -129,11 +121,18 @@ class Perf:
         """
         mechanisms = (mechanism,) if isinstance(mechanism, str) else tuple(mechanism)
         judge = judge_claim(text, mechanisms, allow or {}, self.session.settings)
+        started_ns = self.session.clock.now_ns()
+        side_a, side_b = (self._series(spec, workload, may_preempt=may_preempt) for spec in (a, b))
         # Whichever side already runs goes first: a start is dear.
-        b_first = self.session.pool.live_spec == b
-        order = (b, a) if b_first else (a, b)
-        first, second = (self.measure(spec, workload, runs=runs, may_preempt=may_preempt) for spec in order)
-        results = judge(second, first) if b_first else judge(first, second)
+        order = [side_b, side_a] if self.session.pool.live_spec == b else [side_a, side_b]
+        for alpha in ALPHA_OF_LOOKS:
+            for side in order:
+                side.extend(runs)
+            results = judge(side_a.finished, side_b.finished, 1 - alpha)
+            elapsed_s = (self.session.clock.now_ns() - started_ns) / 1e9
+            if worst(results) is not Verdict.INCONCLUSIVE or elapsed_s > self.session.settings.extension_limit_s:
+                break
+            order.reverse()
         self.results += results
         return results
 
@@ -160,58 +159,19 @@ class Perf:
             error=self.error,
         )
 
-    def _server(self, engine: Server | EngineSpec, *, fresh: bool) -> Server:
-        if isinstance(engine, EngineSpec):
-            return self.session.pool.acquire(engine, self.kind, fresh=fresh)
-        if not isinstance(engine, Server):
-            raise SpecError(
-                f"perf.measure({engine!r}, …): an engine is the `engine` fixture or a spec such as vllm(MODEL)."
-            )
-        engine.check_alive()
-        return engine
-
-    def _replayer(self, what: str, *, gauges: bool = False) -> Replayer:
-        last_ns = 0
-
-        def tell(progress: Progress) -> None:
-            nonlocal last_ns
-            if progress.elapsed_ns - last_ns >= TELL_EVERY_NS:
-                last_ns = progress.elapsed_ns
-                self.session.tell(f"{self.test}: {what}, {progress.done} of {progress.sent} answered, "
-                                  f"{progress.failed} failed, {progress.elapsed_ns / 1e9:.0f} s")
-
-        settings = self.session.settings
-        return Replayer(
-            self.session.transport,
-            self.session.now,
-            settings.gauge_interval_s if gauges else None,
-            tell,
-            clock=self.session.clock,
-            limits=stream_limits(settings),
-            timeout_s=settings.measure_timeout_s,
-        )
-
-    def _nothing_yet(self, server: Server, workload: Workload, may_preempt: bool) -> Measurement:
-        facts = server.facts
-        block = facts.get("block_size", "")
-        measurement = Measurement(
-            engine=described(server.spec),
-            workload=str(workload),
-            conditions=conditions(server, facts, workload, self.session.hardware, self.kind),
-            runs=(),
-            metrics=(),
-            expected_hit_rate=workload.expected_hit_rate(int(block)) if block.isdigit() else None,
-            may_preempt=may_preempt,
-            complete=False,
-        )
-        self.measurements.append(measurement)
-        return measurement
-
-    def _keep(self, before: Measurement, run: Run, *, complete: bool) -> Measurement:
-        """One run more, in the run folder at once: an interruption loses only the run that it cuts short."""
-        metrics = metrics_of(run.records, run.counters)
-        after = replace(before, runs=(*before.runs, run), metrics=(*before.metrics, metrics), complete=complete)
-        self.measurements[-1] = after
-        self._write()
-        return after
-
+    def _series(
+        self,
+        engine: Server | EngineSpec,
+        workload: Workload,
+        *,
+        fresh: bool = False,
+        may_preempt: bool = False,
+        gauges: bool = False,
+    ) -> Series:
+        series = Series(self.session, self.test, self.kind, engine, workload, on_run=self._write,
+                        fresh=fresh, may_preempt=may_preempt, gauges=gauges)
+        self.series.append(series)
+        if not self._begun:
+            self._begun = True
+            self._write()
+        return series

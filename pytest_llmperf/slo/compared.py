@@ -46,7 +46,8 @@ def judge_ratio(claim: Claim, a: Sample, b: Sample, start_sd: StartSd | None, co
                           confidence=confidence)
     limits = screen.interval
     verdict = (limits.below if claim.comparison is Comparison.AT_MOST else limits.above)(claim.ratio)
-    return _ratio_answer(claim, verdict, screen, _why(claim, verdict, screen))
+    starts = (top.start_count, bottom.start_count) if claim.numerator == "a" else (bottom.start_count, top.start_count)
+    return _ratio_answer(claim, verdict, screen, _why(claim, verdict, screen), starts)
 
 
 def judge_mechanism(mechanism: Mechanism, a: Sample, b: Sample) -> CheckResult:
@@ -68,7 +69,8 @@ def _values(claim: Claim, sample: Sample) -> Sequence[float]:
     return [value for run in sample.runs if (value := run.value(claim.metric)) is not None]
 
 
-def _ratio_answer(claim: Claim, verdict: Verdict, screen: RatioScreen | None, reason: str) -> CheckResult:
+def _ratio_answer(claim: Claim, verdict: Verdict, screen: RatioScreen | None, reason: str,
+                  starts: tuple[int, int] = (1, 1)) -> CheckResult:
     metric = f"{claim.metric}({claim.numerator}) / {claim.metric}({claim.denominator})"
     limit = f"{claim.comparison.sign} {claim.ratio:g}×"
     subject = claim.text or str(claim)
@@ -79,7 +81,8 @@ def _ratio_answer(claim: Claim, verdict: Verdict, screen: RatioScreen | None, re
         subject, verdict, metric, limit,
         measured=f"{screen.ratio:.3g}×",
         interval=f"{limits.level_percent:g} % CI {limits.low:.3g}–{limits.high:.3g}×",
-        n=f"{screen.pairs} pair{'s' if screen.pairs > 1 else ''}, a screen with a start-to-start sd of "
+        n=f"{screen.pairs} pair{'s' if screen.pairs > 1 else ''} on {starts[0]} + {starts[1]} starts, a screen with a "
+          f"start-to-start sd of "
           f"{100 * sd.value:g} % ({sd.source})",
         reason="" if verdict is Verdict.PASS else reason,
     )

@@ -130,6 +130,30 @@ def test_a_claim_judges_both_sides(perf, session, make_server, fake_engine):
     assert perf.results == results
 
 
+def test_an_open_claim_buys_more_pairs_in_turned_order(perf, make_server, fake_engine):
+    """Three pairs leave 2× open because one of them is far off; six do not, nine are not bought."""
+    fast, slow = make_server(), make_server(endpoint("http://127.0.0.1:1", model="slow"))
+    first_of_b, last_of_b, odd_one = 6, 13, 10  # A: 2 batches of warm-up, 3 runs; B: 2, 3 and at once 3 more; A: 3 more
+
+    def one_slow_pair():
+        sent = len(fake_engine.transport.plans)
+        of_b = first_of_b <= sent <= last_of_b
+        fake_engine.ttft_ms = (26.0 if sent == odd_one else 40.0) if of_b else 10.0
+
+    fake_engine.on_replay = one_slow_pair
+    result = perf.claim(fast, slow, WORKLOAD, "ttft_p50(b) / ttft_p50(a) >= 2")[0]
+    assert result.verdict is Verdict.PASS
+    assert result.n.startswith("6 pairs")
+    assert [run.seed for run in perf.measurements[0].runs] == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_claim_that_stays_open_ends_and_says_so(perf, make_server):
+    same, other = make_server(), make_server(endpoint("http://127.0.0.1:1", model="slow"))
+    result = perf.claim(same, other, WORKLOAD, "ttft_p50(b) / ttft_p50(a) >= 1.02")[0]
+    assert result.verdict is Verdict.INCONCLUSIVE
+    assert result.n.startswith("9 pairs")
+
+
 def test_properties_for_junit(perf, make_server):
     measurement = perf.measure(make_server(), WORKLOAD, runs=2)
     perf.check(measurement, "error_rate == 0")

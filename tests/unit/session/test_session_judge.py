@@ -51,7 +51,7 @@ def test_an_unreadable_slo(side):
 
 
 def claim(a, b, text="ttft_p50(b) / ttft_p50(a) >= 2", causes=(), allow=None):
-    return judge_claim(text, causes, allow or {}, SETTINGS)(a, b)
+    return judge_claim(text, causes, allow or {}, SETTINGS)(a, b, 0.99)
 
 
 def test_a_claim_with_its_guard(side):

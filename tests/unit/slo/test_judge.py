@@ -235,7 +235,7 @@ def side(centre, **counters):
 def test_claims(text, verdict):
     result = judge_claim(parse_claim(text), side(100), side(400))
     assert result.verdict is verdict
-    assert "3 pairs, a screen with a start-to-start sd of 10 % (default" in result.n
+    assert "3 pairs on 1 + 1 starts, a screen with a start-to-start sd of 10 % (default" in result.n
     assert result.interval.startswith("98 % CI ")
     assert bool(result.reason) == (verdict is not PASS)
 

@@ -1,0 +1,146 @@
+"""A measurement in the making: runs of one workload on one engine, seed after seed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pytest_llmperf.engines.server import Server
+from pytest_llmperf.engines.spec import described
+from pytest_llmperf.errors import SpecError
+from pytest_llmperf.load.transport import Progress
+from pytest_llmperf.metrics import measure as metrics_of
+from pytest_llmperf.model.engine import EngineSpec
+from pytest_llmperf.session.conditions import conditions
+from pytest_llmperf.session.measurement import Measurement, Run
+from pytest_llmperf.session.replay import Replayer, stream_limits
+from pytest_llmperf.session.warm_up import warm_up
+from pytest_llmperf.workload import Workload
+
+if TYPE_CHECKING:
+    from pytest_llmperf.session.perf_session import PerfSession
+
+TELL_EVERY_NS = 10_000_000_000
+
+
+class Series:
+    """Runs of one workload on one engine. It can be extended later, on the same server start or on another.
+
+    Args:
+        session: what starts servers and sends.
+        test: for progress lines.
+        kind: hardware kind that the test runs as.
+        engine: a running server, or a spec to start.
+        workload: run i adds i to its seed, so that no prompt repeats.
+        on_run: called after every run: an interruption loses only the run that it cuts short.
+        fresh, may_preempt, gauges: as `perf.measure` says.
+    """
+
+    def __init__(
+        self,
+        session: PerfSession,
+        test: str,
+        kind: str,
+        engine: Server | EngineSpec,
+        workload: Workload,
+        *,
+        on_run: Callable[[], None],
+        fresh: bool = False,
+        may_preempt: bool = False,
+        gauges: bool = False,
+    ) -> None:
+        self.session = session
+        self.test = test
+        self.kind = kind
+        self.engine = engine
+        self.workload = workload
+        self.measurement: Measurement | None = None
+        self._on_run = on_run
+        self._fresh = fresh
+        self._may_preempt = may_preempt
+        self._gauges = gauges
+
+    @property
+    def finished(self) -> Measurement:
+        """The measurement, once there is one.
+
+        Raises:
+            SpecError: nothing was measured yet.
+        """
+        if self.measurement is None:
+            raise SpecError(f"{self.test}: nothing was measured yet.")
+        return self.measurement
+
+    def extend(self, runs: int) -> Measurement:
+        """So many runs more, with the seeds that follow.
+
+        Raises:
+            InfrastructureError: the server or the load generator failed.
+        """
+        server = self._server()
+        if str(self.workload) not in server.warmed_for:
+            self.session.tell(f"{self.test}: warming up {described(server.spec)}")
+            warm_up(server, self.workload, self._replayer("warm-up"))
+            server.warmed_for.add(str(self.workload))
+        kept = replace(self.measurement or self._nothing_yet(server), complete=False)
+        self.measurement = kept
+        first = len(kept.runs)
+        for seed in range(first, first + runs):
+            label = f"run {seed - first + 1} of {runs}"
+            run = self._replayer(label, gauges=self._gauges).run(server, self.workload, seed)
+            kept = self._keep(kept, run, complete=seed + 1 == first + runs)
+        return kept
+
+    def _server(self) -> Server:
+        if isinstance(self.engine, EngineSpec):
+            fresh = self._fresh and self.measurement is None
+            return self.session.pool.acquire(self.engine, self.kind, fresh=fresh)
+        if not isinstance(self.engine, Server):
+            raise SpecError(
+                f"perf.measure({self.engine!r}, …): an engine is the `engine` fixture or a spec such as vllm(MODEL)."
+            )
+        self.engine.check_alive()
+        return self.engine
+
+    def _replayer(self, what: str, *, gauges: bool = False) -> Replayer:
+        last_ns = 0
+
+        def tell(progress: Progress) -> None:
+            nonlocal last_ns
+            if progress.elapsed_ns - last_ns >= TELL_EVERY_NS:
+                last_ns = progress.elapsed_ns
+                self.session.tell(f"{self.test}: {what}, {progress.done} of {progress.sent} answered, "
+                                  f"{progress.failed} failed, {progress.elapsed_ns / 1e9:.0f} s")
+
+        settings = self.session.settings
+        return Replayer(
+            self.session.transport,
+            self.session.now,
+            settings.gauge_interval_s if gauges else None,
+            tell,
+            clock=self.session.clock,
+            limits=stream_limits(settings),
+            timeout_s=settings.measure_timeout_s,
+        )
+
+    def _nothing_yet(self, server: Server) -> Measurement:
+        facts = server.facts
+        block = facts.get("block_size", "")
+        return Measurement(
+            engine=described(server.spec),
+            workload=str(self.workload),
+            conditions=conditions(server, facts, self.workload, self.session.hardware, self.kind),
+            runs=(),
+            metrics=(),
+            expected_hit_rate=self.workload.expected_hit_rate(int(block)) if block.isdigit() else None,
+            may_preempt=self._may_preempt,
+            complete=False,
+        )
+
+    def _keep(self, before: Measurement, run: Run, *, complete: bool) -> Measurement:
+        metrics = metrics_of(run.records, run.counters)
+        after = replace(before, runs=(*before.runs, run), metrics=(*before.metrics, metrics), complete=complete)
+        self.measurement = after
+        self._on_run()
+        return after
