@@ -1,11 +1,22 @@
-# Two commands: `make test` (no engine, minutes) and `make test-engines` (real vLLM on this machine's CPU).
+# `make demo` (the suites on an emulated H200), `make test` (no engine, minutes), `make test-engines` (real vLLM on this
+# machine's CPU).
 # What is tested is the wheel, installed; the checkout itself is never importable.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 SOURCES := $(shell find pytest_llmperf -type f -name '*.py') pyproject.toml README.md
 
-.PHONY: test test-engines lint types engine-vllm-cpu soak bench clean
+.PHONY: demo demo-regression test test-engines lint types engine-vllm-cpu soak bench clean
+
+# Every suite on an emulated H200 in virtual time, and one over HTTP in real time.
+demo: $(VENV)/wheel
+	$(BIN)/pytest suites --emulate h200 --junitxml=.llmperf/demo.xml
+	$(BIN)/pytest suites/test_serving.py --emulate h200 --emulate-clock real --junitxml=.llmperf/demo-http.xml
+	@echo "Results: .llmperf/demo.xml, .llmperf/demo-http.xml and, raw, the two newest folders of .llmperf/runs"
+
+# The prefix cache never hits, whatever its flag says: ends red, and the metric that names the cause is in the table.
+demo-regression: $(VENV)/wheel
+	$(BIN)/pytest suites/test_prefix_caching.py --emulate h200 --emulate-fault prefix_cache=off
 
 test: $(VENV)/wheel lint types
 	# Most of the time these wait for processes and sockets, so more workers than cores.

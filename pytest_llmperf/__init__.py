@@ -9,7 +9,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from pytest_llmperf.engines.server import Server
     from pytest_llmperf.engines.spec import endpoint, vllm, with_flags
+    from pytest_llmperf.model.engine import EngineSpec
     from pytest_llmperf.model.verdict import CheckResult, Verdict
     from pytest_llmperf.plugin.kinds import by_kind
     from pytest_llmperf.session.measurement import Measurement
@@ -32,8 +34,10 @@ __version__ = "0.1.0"
 
 _HOME = {
     "CheckResult": "model.verdict",
+    "EngineSpec": "model.engine",
     "Measurement": "session.measurement",
     "Perf": "session.perf",
+    "Server": "engines.server",
     "Verdict": "model.verdict",
     "at_times": "workload",
     "by_kind": "plugin.kinds",
@@ -54,8 +58,10 @@ _HOME = {
 
 __all__ = [
     "CheckResult",
+    "EngineSpec",
     "Measurement",
     "Perf",
+    "Server",
     "Verdict",
     "at_times",
     "by_kind",

@@ -28,6 +28,23 @@ class SystemClock:
         time.sleep(max(0, duration_ns) / 1e9)
 
 
+class VirtualClock:
+    """A clock that only jumps: when somebody sleeps, or when an emulated engine says what time it is."""
+
+    def __init__(self) -> None:
+        self._now_ns = 0
+
+    def now_ns(self) -> int:
+        return self._now_ns
+
+    def sleep_ns(self, duration_ns: int) -> None:
+        self._now_ns += max(0, duration_ns)
+
+    def advance_to(self, now_ns: int) -> None:
+        """Jump ahead; a time that has passed changes nothing."""
+        self._now_ns = max(self._now_ns, now_ns)
+
+
 def seconds(value_s: float) -> int:
     """Seconds as integer nanoseconds, rounded to the nearest."""
     return round(value_s * 1_000_000_000)

@@ -10,8 +10,11 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
+import pytest_llmperf
+from pytest_llmperf.config.emulation import GPUS, Emulation
 from pytest_llmperf.errors import EnvironmentMissing
 
+EMULATOR = "pytest_llmperf.emulator"
 INSTALL_HINT = {"vllm": "make engine-vllm-cpu"}
 
 
@@ -55,6 +58,18 @@ def find_environment(engine: str, kind: str, configured: str | None, root: Path)
         f"Install it with `{INSTALL_HINT.get(engine, f'pip install {engine}')}`, or name its environment with "
         f"--llmperf-engine {engine}=PATH or [tool.llmperf.engines] {engine} = \"PATH\"."
     )
+
+
+def emulator_environment(emulation: Emulation, engine: str, start_id: int) -> Environment:
+    """The emulator as an engine's command. Every start draws noise of its own, in every session the same."""
+    prefix = [sys.executable, "-m", EMULATOR, "--hardware", emulation.kind, "--gpus", str(GPUS), "--engine", engine]
+    if emulation.clock == "virtual":
+        prefix.append("--pipe")
+    for fault in emulation.faults:
+        prefix += ["--fault", fault]
+    prefix += ["--noise", emulation.noise, "--noise-seed", str(emulation.seed * 1_000_000 + start_id), "--"]
+    package = Path(pytest_llmperf.__file__).parents[1]
+    return Environment(tuple(prefix), False, package, str(emulation))
 
 
 def _configured(engine: str, value: str, root: Path) -> Environment:

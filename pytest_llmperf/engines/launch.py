@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_llmperf.clock import Clock
+from pytest_llmperf.config.emulation import Emulation
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.engines.adapter import Adapter, Placement
 from pytest_llmperf.engines.adapters import adapter_of
-from pytest_llmperf.engines.environment import find_environment
+from pytest_llmperf.engines.environment import Environment, emulator_environment, find_environment
 from pytest_llmperf.engines.models import resolve_model
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.engines.spec import described
@@ -40,6 +41,7 @@ class Launcher:
         kind: hardware kind of this session.
         clock, rng: time and chance.
         progress: called with one line a few times a minute while a server starts.
+        emulation: the emulator takes the place of every engine; None: the engines themselves.
     """
 
     settings: Settings
@@ -49,6 +51,7 @@ class Launcher:
     clock: Clock
     rng: random.Random
     progress: Callable[[str], None] = lambda _line: None
+    emulation: Emulation | None = None
 
     def start(self, spec: EngineSpec, start_id: int, kind: str | None = None) -> Server:
         """A server that has generated one token under our name.
@@ -89,7 +92,7 @@ class Launcher:
     def _start_once(self, spec: EngineSpec, adapter: Adapter, start_id: int, kind: str, attempt: int) -> Server:
         models_dir = self.root / self.settings.cache_dir
         model = resolve_model(spec.model, models_dir)
-        environment = find_environment(spec.engine, kind, self._configured(spec.engine, kind), self.root)
+        environment = self._environment(spec.engine, kind, start_id)
         port = reserve_port(self.rng)
         nonce = f"{model.name.rsplit('/', 1)[-1]}-{self.rng.getrandbits(32):08x}"
         placement = Placement(kind, port.port, nonce, model, environment, models_dir)
@@ -117,7 +120,7 @@ class Launcher:
     def _spawn(self, spec: EngineSpec, adapter: Adapter, placement: Placement, folder: str) -> Supervised:
         launch = Launch(
             argv=(*placement.environment.prefix, *adapter.arguments(spec, placement)),
-            env=_child_environment(spec, adapter, placement),
+            env=child_environment(spec, adapter, placement),
             cwd=self.root,
             run_dir=self.run_dir / "servers" / folder,
             abandoned_grace_s=min(ABANDONED_GRACE_S, self.settings.stop_grace_s),
@@ -125,9 +128,12 @@ class Launcher:
         self.progress(f"starting {described(spec)}: {launch.command}")
         return Supervised.start(launch, self.clock)
 
-    def _configured(self, engine: str, kind: str) -> str | None:
+    def _environment(self, engine: str, kind: str, start_id: int) -> Environment:
+        if self.emulation is not None:
+            return emulator_environment(self.emulation, engine, start_id)
         engines = self.settings.engines
-        return engines.get(f"{engine}@{kind}", engines.get(engine))
+        configured = engines.get(f"{engine}@{kind}", engines.get(engine))
+        return find_environment(engine, kind, configured, self.root)
 
     def _wait_ready(self, server: Server, process: Supervised, started_ns: int) -> None:
         """Until our model is listed and one token came; fails at once when the process ends."""
@@ -168,7 +174,8 @@ def _stop_after(error: BaseException, server: Server, grace_s: float) -> None:
         error.add_note(str(also))
 
 
-def _child_environment(spec: EngineSpec, adapter: Adapter, placement: Placement) -> dict[str, str]:
+def child_environment(spec: EngineSpec, adapter: Adapter, placement: Placement) -> dict[str, str]:
+    """The complete environment of a server: what we inherited less what is ours, the adapter's, the spec's own."""
     env = {name: value for name, value in os.environ.items() if not name.startswith(NOT_INHERITED)}
     if placement.environment.pythonpath is not None:
         env["PYTHONPATH"] = str(placement.environment.pythonpath)

@@ -7,11 +7,12 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
+from typing import Protocol
 
 from filelock import FileLock, Timeout
 
 from pytest_llmperf.clock import Clock, seconds
-from pytest_llmperf.engines.launch import Launcher
+from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.errors import HardwareBusy, ServerDied, SpecError
 from pytest_llmperf.model.engine import EngineSpec
@@ -30,24 +31,39 @@ def lock_of_this_machine() -> Path:
     return folder / "machine.lock"
 
 
+class Starter(Protocol):
+    """What starts servers: `Launcher`, or the emulator's."""
+
+    @property
+    def settings(self) -> Settings: ...
+    @property
+    def clock(self) -> Clock: ...
+    @property
+    def progress(self) -> Callable[[str], None]: ...
+
+    def start(self, spec: EngineSpec, start_id: int, kind: str | None = None) -> Server:
+        """A server that has generated one token under our name."""
+        ...
+
+
 class EnginePool:
     """Starts, shares and stops servers. An engine takes the whole machine, so one runs at a time; a lock beside
     it makes other processes of this user (xdist workers, a second CI job) wait their turn.
 
     Args:
         launcher: how to start one.
-        lock_path: the lock of this hardware.
+        lock_path: the lock of this hardware; None: no hardware is used, nobody waits for anybody.
         sweep: ends what killed runs left on it.
     """
 
-    def __init__(self, launcher: Launcher, lock_path: Path, sweep: Callable[[Clock], Sweep] = sweep) -> None:
+    def __init__(self, launcher: Starter, lock_path: Path | None, sweep: Callable[[Clock], Sweep] = sweep) -> None:
         self.launcher = launcher
         self._sweep = sweep
         self.starts = 0
         self._server: Server | None = None
         self._kind: str | None = None
         self._endpoints: dict[EngineSpec, Server] = {}
-        self._lock = FileLock(lock_path)
+        self._lock = None if lock_path is None else FileLock(lock_path)
 
     def __repr__(self) -> str:
         return f"<EnginePool {self.starts} starts, {'idle' if self._server is None else self._server}>"
@@ -93,7 +109,8 @@ class EnginePool:
             while self._endpoints:
                 self._endpoints.popitem()[1].stop(0)
         finally:
-            self._lock.release(force=True)
+            if self._lock is not None:
+                self._lock.release(force=True)
 
     def __enter__(self) -> EnginePool:
         return self
@@ -123,7 +140,7 @@ class EnginePool:
 
     def _take_hardware(self) -> None:
         """Wait for the machine; whoever gets it clears away what an earlier, killed run left behind."""
-        if self._lock.is_locked:
+        if self._lock is None or self._lock.is_locked:
             return
         for waited_s in range(0, LOCK_TIMEOUT_S, TELL_EVERY_S):
             try:

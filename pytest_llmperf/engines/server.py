@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from pytest_llmperf.clock import Clock, SystemClock, seconds
 from pytest_llmperf.engines.adapter import Adapter
 from pytest_llmperf.engines.answers import json_object, section
 from pytest_llmperf.engines.models import ResolvedModel
@@ -20,9 +20,11 @@ from pytest_llmperf.telemetry.prometheus import Scrape, parse
 if TYPE_CHECKING:
     import httpx
 
+    from pytest_llmperf.process.piped import PipedProcess
     from pytest_llmperf.process.supervisor import Supervised
 
 CONTROL_TIMEOUT_S = 30.0
+IDLE_POLL_NS = 50_000_000
 DEATH_TELLS_S = 0.5  # a dying server's sockets close before its end is known
 
 
@@ -39,6 +41,7 @@ class Server:
         start_id: counts the starts of a session; runs on one start share it.
         starting_s: seconds from launch to the first generated token.
         transport: of the control requests; None: a socket.
+        clock: what waiting is measured by.
     """
 
     def __init__(
@@ -50,9 +53,10 @@ class Server:
         *,
         start_id: int,
         model: ResolvedModel | None = None,
-        process: Supervised | None = None,
+        process: Supervised | PipedProcess | None = None,
         starting_s: float | None = None,
         transport: httpx.BaseTransport | None = None,
+        clock: Clock | None = None,
     ) -> None:
         import httpx
 
@@ -64,6 +68,7 @@ class Server:
         self.model = model
         self.process = process
         self.starting_s = starting_s
+        self.clock = clock or SystemClock()
         self.warmed_for: set[str] = set()
         # trust_env=False: a proxy from the environment has no business between us and loopback
         self.client: httpx.Client = httpx.Client(
@@ -211,13 +216,13 @@ class Server:
 
     def wait_idle(self, finished_before: float, requests: int, timeout_s: float = 5.0) -> Mapping[str, float]:
         """Counters once the server has counted `requests` more finished ones: they lag the last byte by a step."""
-        deadline = time.monotonic() + timeout_s
+        deadline_ns = self.clock.now_ns() + seconds(timeout_s)
         while True:
             counters = self.counters()
             finished = counters.get("requests_finished")
-            if finished is None or finished - finished_before >= requests or time.monotonic() > deadline:
+            if finished is None or finished - finished_before >= requests or self.clock.now_ns() > deadline_ns:
                 return counters
-            time.sleep(0.05)
+            self.clock.sleep_ns(IDLE_POLL_NS)
 
     def stop(self, grace_s: float) -> None:
         """End the process and wait until every descendant is gone; nothing to do for an endpoint."""

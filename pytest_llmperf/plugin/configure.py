@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
+from pytest_llmperf.plugin.kinds import GPU_KINDS
 from pytest_llmperf.plugin.state import STATE, State
 
 if TYPE_CHECKING:
@@ -41,6 +42,39 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="where run folders are written (default: .llmperf/runs)",
     )
     group.addoption(
+        "--emulate",
+        choices=GPU_KINDS,
+        default=None,
+        help="let the built-in emulator of this hardware stand in for every engine; results are labelled emulated",
+    )
+    group.addoption(
+        "--emulate-clock",
+        choices=("virtual", "real"),
+        default="virtual",
+        help="virtual time (default), or real time behind HTTP",
+    )
+    group.addoption(
+        "--emulate-fault",
+        action="append",
+        default=[],
+        metavar="FAULT",
+        help="plant one, e.g. prefix_cache=off, step_time=+5%%, chunk_budget=/4; may be repeated "
+        "(python -m pytest_llmperf.emulator --help lists them)",
+    )
+    group.addoption(
+        "--emulate-noise",
+        default=None,
+        metavar="SPREAD",
+        help="spread of step times, e.g. session=0.3%%,run=0.5%%,step=1%% (the default); none: exact",
+    )
+    group.addoption(
+        "--emulate-seed",
+        type=int,
+        default=0,
+        metavar="N",
+        help="seed of that noise (default: 0)",
+    )
+    group.addoption(
         "--inconclusive",
         choices=("skip", "fail"),
         default="skip",
@@ -56,6 +90,7 @@ def pytest_configure(config: pytest.Config) -> None:
         from pytest_llmperf.plugin.kinds import refuse_missing_hardware
         from pytest_llmperf.plugin.reports import ReportWatcher
 
+        _refuse_orphans(config)
         refuse_missing_hardware(config)
         config.pluginmanager.register(ReportWatcher(config), "llmperf-reports")
     _end_cleanly_on_sigterm()
@@ -69,7 +104,18 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 def pytest_report_header(config: pytest.Config) -> str | None:
     state = config.stash[STATE]
+    if state.emulation is not None:
+        return f"llmperf: {state.emulation}: nothing here was measured on hardware"
     return f"llmperf: {state.hardware}" if state.hardware_known else None
+
+
+def _refuse_orphans(config: pytest.Config) -> None:
+    """A fault or seed without --emulate would be dropped in silence."""
+    defaults: dict[str, object] = {"--emulate-clock": "virtual", "--emulate-fault": [], "--emulate-noise": None, "--emulate-seed": 0}
+    given = [name for name, default in defaults.items() if config.getoption(name) != default]
+    if given and config.getoption("--emulate") is None:
+        kinds = ", ".join(GPU_KINDS)
+        raise pytest.UsageError(f"{given[0]} says how to emulate, and --emulate KIND is missing: one of {kinds}.")
 
 
 def _end_cleanly_on_sigterm() -> None:

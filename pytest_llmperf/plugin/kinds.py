@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
     from pytest_llmperf.telemetry.hardware import Hardware
 
-KINDS = ("l4", "a100", "h100", "h200", "cpu")  # the same tuple as telemetry.hardware.KINDS, without its import
+# The same tuples as in telemetry.hardware, without its import.
+GPU_KINDS = ("l4", "a100", "h100", "h200")
+KINDS = (*GPU_KINDS, "cpu")
 
 
 def by_kind(**rows: Mapping[str, object]) -> pytest.MarkDecorator:
@@ -69,9 +71,10 @@ def refuse_missing_hardware(config: pytest.Config) -> None:
     hardware = config.stash[STATE].hardware
     if hardware.kind not in asked:
         wanted = " or ".join(sorted(asked))
+        here = "--emulate gives" if hardware.emulated else "this machine has"
         raise pytest.UsageError(
-            f"-m asks for {wanted}, and this machine has {hardware}. Run it on a machine with {wanted}, "
-            f"look at what it would run with --collect-only, or drop -m to run what this machine can."
+            f"-m asks for {wanted}, and {here} {hardware}. Run it on a machine with {wanted}, emulate one with "
+            f"--emulate {min(asked)}, look at what it would run with --collect-only, or drop -m to run what can run here."
         )
 
 
@@ -86,7 +89,8 @@ def running_kind(kinds: list[str], hardware: Hardware, asked: set[str]) -> str |
         return hardware.kind
     if hardware.kind in kinds:
         return hardware.kind
-    return "cpu" if "cpu" in kinds and "cpu" in asked else None
+    real_cpu = "cpu" in kinds and "cpu" in asked and not hardware.emulated
+    return "cpu" if real_cpu else None
 
 
 def kind_of(item: pytest.Item) -> str | None:
@@ -104,10 +108,16 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     hardware = item.config.stash[STATE].hardware
     if kind is None:
         how = "ask for it with -m cpu" if "cpu" in kinds else f"run it on a machine with {' or '.join(kinds)}"
-        pytest.skip(f"needs {' or '.join(kinds)}; this machine has {hardware}: {how}")
+        if not hardware.emulated and "cpu" not in kinds:
+            how += f", or emulate one with --emulate {kinds[0]}"
+        pytest.skip(f"needs {' or '.join(kinds)}; {_here(hardware)}: {how}")
     needed = _gpus_of(item)
     if kind != "cpu" and needed > len(hardware.gpus):
-        pytest.skip(f"needs {needed} GPUs; this machine has {hardware}")
+        pytest.skip(f"needs {needed} GPUs; {_here(hardware)}")
+
+
+def _here(hardware: Hardware) -> str:
+    return f"this run has {hardware}" if hardware.emulated else f"this machine has {hardware}"
 
 
 def _gpus_of(item: pytest.Item) -> int:

@@ -16,6 +16,14 @@ class ReportWatcher:
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
 
+    def pytest_sessionstart(self) -> None:
+        """The whole report says what is emulated, also where no test ran."""
+        from _pytest.junitxml import xml_key
+
+        emulation, xml = self.config.stash[STATE].emulation, self.config.stash.get(xml_key, None)
+        if emulation is not None and xml is not None:
+            xml.add_global_property("llmperf.emulated", str(emulation))
+
     @pytest.hookimpl(trylast=True)  # after JUnit's own hook has made its node
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         state = self.config.stash[STATE]

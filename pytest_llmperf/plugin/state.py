@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
+    from pytest_llmperf.config.emulation import Emulation
     from pytest_llmperf.session.perf_session import PerfSession
     from pytest_llmperf.telemetry.hardware import Hardware
 
@@ -28,10 +29,30 @@ class State:
         return "hardware" in self.__dict__
 
     @cached_property
-    def hardware(self) -> Hardware:
-        from pytest_llmperf.telemetry.hardware import detect
+    def emulation(self) -> Emulation | None:
+        """What stands in for the engines; None: nothing does."""
+        option = self.config.getoption
+        if option("--emulate") is None:
+            return None
+        from pytest_llmperf.config.emulation import NOISE, Emulation
 
-        return detect()
+        return Emulation(
+            kind=option("--emulate"),
+            clock=option("--emulate-clock"),
+            faults=tuple(option("--emulate-fault")),
+            noise=option("--emulate-noise") or NOISE,
+            seed=option("--emulate-seed"),
+        )
+
+    @cached_property
+    def hardware(self) -> Hardware:
+        from pytest_llmperf.telemetry.hardware import detect, emulated_hardware
+
+        if self.emulation is None:
+            return detect()
+        from pytest_llmperf.config.emulation import GPUS
+
+        return emulated_hardware(self.emulation.kind, GPUS)
 
     @cached_property
     def session(self) -> PerfSession:
@@ -44,7 +65,9 @@ class State:
             settings = read_settings(self.config.rootpath)
             settings = with_engine_options(settings, self.config.getoption("--llmperf-engine"))
             settings = replace(settings, runs_dir=self.config.getoption("--llmperf-runs") or settings.runs_dir)
-            return PerfSession(settings, self.config.rootpath, self.hardware, self._tell, worker)
+            return PerfSession(
+                settings, self.config.rootpath, self.hardware, self._tell, worker, emulation=self.emulation
+            )
         except ConfigError as error:
             raise pytest.UsageError(str(error)) from error
 

@@ -138,7 +138,11 @@ def send(identity: Identity, signum: int, *, tag: tuple[str, str] | None = None)
 
 def describe_status(status: int) -> str:
     """A wait status in words: "exit code 2", "signal 9 (SIGKILL)"."""
-    code = os.waitstatus_to_exitcode(status)
+    return describe_code(os.waitstatus_to_exitcode(status))
+
+
+def describe_code(code: int) -> str:
+    """The same for an exit code as `subprocess` gives it: negative for a signal."""
     return f"exit code {code}" if code >= 0 else describe_signal(-code)
 
 

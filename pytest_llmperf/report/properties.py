@@ -33,6 +33,7 @@ def properties(measurements: Sequence[Measurement], results: Sequence[CheckResul
 def _of_measurement(measurement: Measurement) -> Iterator[tuple[str, str]]:
     yield "engine", measurement.engine
     yield "workload", measurement.workload
+    yield "hardware", measurement.conditions.get("hardware", "unknown")
     yield "fingerprint", digest(measurement.conditions)
     yield "weights", measurement.conditions.get("weights", "unknown")
     for run, metrics in zip(measurement.runs, measurement.metrics, strict=True):

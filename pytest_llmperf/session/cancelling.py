@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from pytest_llmperf.engines.server import Server
-from pytest_llmperf.session.beside import beside
+from pytest_llmperf.process.beside import beside
 
 DEATH_POLL_S = 0.05
 

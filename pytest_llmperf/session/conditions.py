@@ -24,7 +24,7 @@ def conditions(
     """The conditions of a measurement, name → value as text."""
     spec, env = server.spec, dict(server.spec.env)
     known = {
-        "hardware": kind,
+        "hardware": f"emulated {kind}" if hardware.emulated else kind,
         "engine": spec.engine,
         "model": server.model.name if server.model else spec.model,
         "weights": server.model.weights if server.model else "unknown",

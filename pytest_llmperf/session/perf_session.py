@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from pytest_llmperf.clock import Clock, SystemClock
+from pytest_llmperf.clock import Clock, SystemClock, VirtualClock
+from pytest_llmperf.config.emulation import Emulation
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.engines.adapters import check_configured
+from pytest_llmperf.engines.emulated import VirtualLauncher
 from pytest_llmperf.engines.launch import Launcher
 from pytest_llmperf.engines.pool import EnginePool, lock_of_this_machine
 from pytest_llmperf.load.process import ProcessTransport
 from pytest_llmperf.load.transport import Transport
+from pytest_llmperf.load.virtual import VirtualEngine, VirtualTransport
 from pytest_llmperf.session.perf import Perf
 from pytest_llmperf.telemetry.hardware import Hardware
 
@@ -33,6 +36,7 @@ class PerfSession:
         transport: Transport | None = None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         rng: random.Random | None = None,
+        emulation: Emulation | None = None,
     ) -> None:
         check_configured(settings.engines)
         self.settings = settings
@@ -41,11 +45,22 @@ class PerfSession:
         self.clock = clock or SystemClock()
         self.transport = transport or ProcessTransport()
         self.now = now
-        stamp = f"{now():%Y%m%dT%H%M%SZ}"
         self.rng = rng or random.Random()
-        self.run_dir = root / settings.runs_dir / f"{stamp}-{self.rng.getrandbits(24):06x}{worker}"
-        launcher = Launcher(settings, root, self.run_dir, hardware.kind, self.clock, self.rng, tell)
-        self.pool = EnginePool(launcher, lock_of_this_machine())
+        self.run_dir = root / settings.runs_dir / f"{now():%Y%m%dT%H%M%SZ}-{self.rng.getrandbits(24):06x}{worker}"
+        if emulation is not None and emulation.clock == "virtual":
+            self.pool = self._in_virtual_time(root, emulation)
+        else:
+            launcher = Launcher(settings, root, self.run_dir, hardware.kind, self.clock, self.rng, tell, emulation)
+            self.pool = EnginePool(launcher, lock_of_this_machine())
+
+    def _in_virtual_time(self, root: Path, emulation: Emulation) -> EnginePool:
+        """The emulator behind the same seams: clock, transport and launcher."""
+        clock, engines, begun = VirtualClock(), dict[str, VirtualEngine](), self.now()
+        self.clock = clock
+        self.transport = VirtualTransport(engines)
+        self.now = lambda: begun + timedelta(microseconds=clock.now_ns() // 1000)
+        launcher = VirtualLauncher(emulation, self.settings, root, self.run_dir, clock, self.rng, self.tell, engines)
+        return EnginePool(launcher, lock_path=None)
 
     def perf(self, test: str, kind: str) -> Perf:
         """The object for one test."""

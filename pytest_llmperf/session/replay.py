@@ -18,7 +18,7 @@ from pytest_llmperf.model.exchange import Ending, Replay
 from pytest_llmperf.model.plan import LoadPlan, PlannedRequest, StreamLimits
 from pytest_llmperf.model.record import RequestRecord
 from pytest_llmperf.model.request import Request
-from pytest_llmperf.session.beside import beside
+from pytest_llmperf.process.beside import beside
 from pytest_llmperf.session.cancelling import cancelled_at_deadline, cancelled_on_death
 from pytest_llmperf.session.measurement import Run
 from pytest_llmperf.telemetry.prometheus import deltas, restarted

@@ -44,11 +44,13 @@ class Hardware:
         gpus: as NVML lists them.
         driver: NVIDIA driver version; None without one.
         problem: why NVML could not be asked, where it could not.
+        emulated: nothing of it exists.
     """
 
     gpus: tuple[Gpu, ...] = ()
     driver: str | None = None
     problem: str | None = None
+    emulated: bool = False
 
     @property
     def kind(self) -> str:
@@ -56,9 +58,16 @@ class Hardware:
         return (self.gpus[0].kind or OTHER_GPU) if self.gpus else "cpu"
 
     def __str__(self) -> str:
+        if self.emulated:
+            return f"{len(self.gpus)} × {self.gpus[0].name}"
         if self.gpus:
             return f"{len(self.gpus)} × {self.gpus[0].name}, driver {self.driver}"
         return f"no GPU ({self.problem})" if self.problem else "no GPU"
+
+
+def emulated_hardware(kind: str, gpus: int) -> Hardware:
+    """What an emulated host has. Its name says so wherever it is shown."""
+    return Hardware(tuple(Gpu(index, f"emulated {kind}", kind) for index in range(gpus)), emulated=True)
 
 
 def gpu_kind(name: str) -> str | None:

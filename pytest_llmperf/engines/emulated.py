@@ -1,0 +1,101 @@
+"""The emulator in place of an engine: the engine's own command line, run by another program."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pytest_llmperf.clock import VirtualClock
+from pytest_llmperf.config.emulation import Emulation
+from pytest_llmperf.config.settings import Settings
+from pytest_llmperf.engines.adapter import Placement
+from pytest_llmperf.engines.adapters import adapter_of
+from pytest_llmperf.engines.environment import emulator_environment
+from pytest_llmperf.engines.launch import child_environment
+from pytest_llmperf.engines.models import resolve_model
+from pytest_llmperf.engines.server import Server
+from pytest_llmperf.engines.spec import described
+from pytest_llmperf.errors import EngineError, ExitedEarly, SpecError
+from pytest_llmperf.load.virtual import VirtualEngine
+from pytest_llmperf.model.engine import EngineSpec
+from pytest_llmperf.process.launch import Launch
+from pytest_llmperf.process.piped import PipedProcess
+
+NO_PORT = 1  # nothing listens in virtual time, and the engine's command line wants one
+
+
+@dataclass(frozen=True, slots=True)
+class VirtualLauncher:
+    """Starts emulated engines in virtual time: no port, no watchdog, no waiting.
+
+    Args:
+        emulation: what is emulated.
+        settings, root, run_dir, rng, progress: as of a `Launcher`.
+        clock: the session's, which the engines move on.
+        engines: those that run, by the host name that stands for them; shared with the transport.
+    """
+
+    emulation: Emulation
+    settings: Settings
+    root: Path
+    run_dir: Path
+    clock: VirtualClock
+    rng: random.Random
+    progress: Callable[[str], None] = lambda _line: None
+    engines: dict[str, VirtualEngine] = field(default_factory=dict)
+
+    def start(self, spec: EngineSpec, start_id: int, kind: str | None = None) -> Server:
+        """An emulated server that has generated one token under our name.
+
+        Raises:
+            SpecError: an endpoint, which is no engine that we start.
+            EngineError: with the evidence; nothing is left running.
+        """
+        if spec.url is not None:
+            raise SpecError(f"{spec} is a server that already runs: nothing can stand in for it. Drop --emulate.")
+        adapter = adapter_of(spec.engine)
+        models_dir = self.root / self.settings.cache_dir
+        model = resolve_model(spec.model, models_dir)
+        environment = emulator_environment(self.emulation, spec.engine, start_id)
+        name = f"{model.name.rsplit('/', 1)[-1]}-{self.rng.getrandbits(32):08x}"
+        placement = Placement(kind or self.emulation.kind, NO_PORT, name, model, environment, models_dir)
+        launch = Launch(
+            argv=(*environment.prefix, *adapter.arguments(spec, placement)),
+            env=child_environment(spec, adapter, placement),
+            cwd=self.root,
+            run_dir=self.run_dir / "servers" / f"{start_id:02d}-{spec.engine}-emulated",
+        )
+        self.progress(f"starting {described(spec)}, {self.emulation}")
+        from pytest_llmperf.engines.control import PipeControl
+
+        host = f"emulated-{start_id}"
+        engine = self._begin(launch, spec)
+        self.engines[host] = engine
+        server = Server(spec, adapter, f"http://{host}", name, start_id=start_id, model=model, process=engine.process,
+                        transport=PipeControl(engine), clock=self.clock)
+        try:
+            server.check_identity()
+            server.generate_one_token(self.settings.ready_timeout_s)
+            server.check_configuration()
+        except BaseException:
+            server.stop(0)
+            raise
+        return server
+
+    def _begin(self, launch: Launch, spec: EngineSpec) -> VirtualEngine:
+        process = PipedProcess(launch, self.clock)
+        try:
+            process.read()  # "ready": the flags were understood and the model fits
+        except EngineError as error:
+            process.stop(0)
+            raise ExitedEarly(
+                f"The emulated {spec.engine} server ended before it was ready: {process.ending()}.",
+                process.evidence(),
+            ) from error
+        except BaseException:
+            process.stop(0)
+            raise
+        return VirtualEngine(process, self.clock)
+

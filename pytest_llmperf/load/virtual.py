@@ -1,0 +1,121 @@
+"""Replays against an emulated engine in virtual time: the plan goes in, bytes and their stamps come back."""
+
+from __future__ import annotations
+
+import threading
+from array import array
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pytest_llmperf.clock import VirtualClock
+from pytest_llmperf.load.transport import Progress
+from pytest_llmperf.model.exchange import Ending, Exchange, Replay
+from pytest_llmperf.model.plan import LoadPlan
+from pytest_llmperf.process.beside import beside
+from pytest_llmperf.process.piped import PipedProcess
+
+CANCEL_POLL_S = 0.1
+
+
+class VirtualEngine:
+    """An emulated engine behind a pipe, and where its time lies on the session's clock.
+
+    Every engine's own clock begins at 0; the session's goes on.
+    """
+
+    def __init__(self, process: PipedProcess, clock: VirtualClock) -> None:
+        self.process = process
+        self.clock = clock
+        self.begun_ns = clock.now_ns()
+        self._engine_ns = 0
+
+    def call(self, command: Mapping[str, object]) -> dict[str, Any]:
+        """One command; the session's clock follows the engine's.
+
+        Raises:
+            EngineError: the engine ended, or refuses.
+        """
+        slept_ns = self.clock.now_ns() - self.begun_ns - self._engine_ns
+        if slept_ns > 0:
+            self._follow(self.process.call({"sleep": {"ns": slept_ns}}))
+        return self._follow(self.process.call(command))
+
+    def _follow(self, answer: dict[str, Any]) -> dict[str, Any]:
+        self._engine_ns = int(answer["now_ns"])
+        self.clock.advance_to(self.begun_ns + self._engine_ns)
+        return answer
+
+
+class VirtualTransport:
+    """Replays plans against emulated engines, found by the host that their plan names."""
+
+    def __init__(self, engines: Mapping[str, VirtualEngine]) -> None:
+        self.engines = engines
+
+    def replay(
+        self,
+        plan: LoadPlan,
+        *,
+        cancel: threading.Event,
+        progress: Callable[[Progress], None] | None = None,
+    ) -> Replay:
+        """One exchange per request; nothing is late and nothing coalesces, since time waits for us.
+
+        Raises:
+            EngineError: the emulator ended, or the replay was given up.
+        """
+        engine = self.engines[plan.host]
+
+        def kill_when_cancelled(done: threading.Event) -> None:
+            while not done.wait(CANCEL_POLL_S):
+                if cancel.is_set():
+                    engine.process.kill()
+
+        with beside(kill_when_cancelled, "llmperf-virtual-cancel"):
+            answer = engine.call({"replay": _as_json(plan)})
+        replay = Replay(
+            started_ns=engine.begun_ns + answer["started_ns"],
+            ended_ns=engine.begun_ns + answer["ended_ns"],
+            exchanges=tuple(_exchange(found, engine.begun_ns) for found in answer["exchanges"]),
+        )
+        if progress is not None:
+            failed = sum(exchange.ending is not Ending.COMPLETE for exchange in replay.exchanges)
+            sent = len(replay.exchanges)
+            progress(Progress(sent, sent, failed, replay.ended_ns - replay.started_ns))
+        return replay
+
+
+def _as_json(plan: LoadPlan) -> dict[str, object]:
+    return {
+        "concurrency": plan.concurrency,
+        "limits": {
+            "first_byte_ns": plan.limits.first_byte_ns,
+            "idle_ns": plan.limits.idle_ns,
+            "total_ns": plan.limits.total_ns,
+        },
+        "requests": [
+            {
+                "index": request.index,
+                "path": request.path,
+                "body": request.body.decode(),
+                "at_ns": request.at_ns,
+                "after": request.after,
+                "think_ns": request.think_ns,
+            }
+            for request in plan.requests
+        ],
+    }
+
+
+def _exchange(found: Mapping[str, Any], begun_ns: int) -> Exchange:
+    sent_ns = found["sent_ns"]
+    return Exchange(
+        index=found["index"],
+        intended_ns=begun_ns + found["intended_ns"],
+        sent_ns=None if sent_ns is None else begun_ns + sent_ns,
+        ended_ns=begun_ns + found["ended_ns"],
+        ending=Ending(found["ending"]),
+        read_ns=array("q", (begun_ns + stamp for stamp in found["read_ns"])),
+        read_bytes=array("q", found["read_bytes"]),
+        data=found["data"].encode(),
+    )

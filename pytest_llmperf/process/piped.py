@@ -1,0 +1,123 @@
+"""A child that is told what to do through its pipes, one JSON object a line, and ends with them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from pytest_llmperf.clock import Clock
+from pytest_llmperf.errors import EngineError, Evidence
+from pytest_llmperf.process.launch import Launch
+from pytest_llmperf.process.secrets import mask
+from pytest_llmperf.process.serverlog import tail_lines
+from pytest_llmperf.process.tree import describe_code
+
+KILL_WAIT_S = 5.0
+
+
+class PipedProcess:
+    """A child process that answers commands.
+
+    It needs no watchdog: whatever ends this process closes the pipe, and the child ends with it.
+
+    Args:
+        launch: what to start; its output beside the answers goes to the launch's log.
+        clock: stamps the start, for `Evidence.elapsed_s`.
+
+    Raises:
+        EngineError: the program cannot be started.
+    """
+
+    def __init__(self, launch: Launch, clock: Clock) -> None:
+        self.launch = launch
+        self._clock = clock
+        self._started_ns = clock.now_ns()
+        self._one_at_a_time = threading.Lock()
+        launch.run_dir.mkdir(parents=True, exist_ok=True)
+        try:
+            with launch.log_path.open("wb") as log:
+                self._popen = subprocess.Popen(
+                    launch.argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env=dict(launch.env),
+                    cwd=launch.cwd, start_new_session=True,  # Ctrl-C is for us; the closed pipe is for the child
+                )
+        except OSError as error:
+            raise EngineError(f"{Path(launch.argv[0]).name} cannot be started: {error}") from error
+
+    def __repr__(self) -> str:
+        return f"<PipedProcess {self._popen.pid}, {self.ending() or 'running'}>"
+
+    def read(self) -> dict[str, Any]:
+        """The child's next line.
+
+        Raises:
+            EngineError: it ended, or wrote something else than an object.
+        """
+        line = self._popen.stdout.readline() if self._popen.stdout else b""
+        if not line:
+            self.wait_exit(KILL_WAIT_S)
+            raise EngineError(f"The emulator ended: {self.ending() or 'it closed its pipe'}.", self.evidence())
+        try:
+            answer = json.loads(line)
+        except ValueError:
+            answer = None
+        if not isinstance(answer, dict):
+            raise EngineError(f"The emulator wrote no JSON object: {line[:200]!r}", self.evidence())
+        return answer
+
+    def call(self, command: Mapping[str, object]) -> dict[str, Any]:
+        """Send one command and read its answer.
+
+        Raises:
+            EngineError: the child ended, or says that the command is wrong.
+        """
+        with self._one_at_a_time:
+            if self._popen.stdin is not None:
+                with suppress(OSError, ValueError):  # a closed pipe: `read` says how the child ended
+                    self._popen.stdin.write(json.dumps(command, separators=(",", ":")).encode() + b"\n")
+                    self._popen.stdin.flush()
+            answer = self.read()
+        if "error" in answer:
+            raise EngineError(f"The emulator refuses: {answer['error']}", self.evidence())
+        return answer
+
+    def ending(self) -> str | None:
+        """ "exit code 2", "signal 9 (SIGKILL)", …; None while it runs."""
+        code = self._popen.poll()
+        return None if code is None else describe_code(code)
+
+    def wait_exit(self, timeout_s: float | None = None) -> str | None:
+        """Wait until it has ended; its ending, or None after `timeout_s`."""
+        with suppress(subprocess.TimeoutExpired):
+            self._popen.wait(timeout_s)
+        return self.ending()
+
+    def evidence(self, n_lines: int = 200) -> Evidence:
+        """What a reader of a failure needs, with secrets masked."""
+        lines = tail_lines(self.launch.log_path, n_lines)
+        return Evidence(
+            command=self.launch.command,
+            ending=self.ending() or "running",
+            elapsed_s=(self._clock.now_ns() - self._started_ns) / 1e9,
+            log_tail=tuple(mask("\n".join(lines), self.launch.env).split("\n")) if lines else (),
+            log_path=str(self.launch.log_path),
+        )
+
+    def kill(self) -> None:
+        """End it at once: whoever waits for its answer gets an EngineError."""
+        self._popen.kill()
+
+    def stop(self, grace_s: float | None = None) -> None:
+        """Close its pipe and wait; killed where it does not end. May be called again."""
+        with suppress(OSError):
+            if self._popen.stdin is not None:
+                self._popen.stdin.close()
+        if self.wait_exit(KILL_WAIT_S if grace_s is None else grace_s) is None:
+            self._popen.kill()
+            self._popen.wait()
+        if self._popen.stdout is not None:
+            self._popen.stdout.close()

@@ -1,0 +1,84 @@
+"""A child that is told what to do through its pipes."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from pytest_llmperf.clock import VirtualClock
+from pytest_llmperf.errors import EngineError
+from pytest_llmperf.process.launch import Launch
+from pytest_llmperf.process.piped import PipedProcess
+
+STUB = Path(__file__).parents[2] / "stubs" / "piped_engine.py"
+
+
+@pytest.fixture
+def begin(tmp_path):
+    begun = []
+
+    def begin(*argv):
+        launch = Launch(argv=argv or (sys.executable, str(STUB)), env={"TOKEN": "hush-hush"}, cwd=tmp_path,
+                        run_dir=tmp_path / "run")
+        begun.append(PipedProcess(launch, VirtualClock()))
+        return begun[-1]
+
+    yield begin
+    for process in begun:
+        process.stop(0)
+
+
+def test_it_answers_one_command_after_the_other(begin):
+    process = begin()
+    assert process.read() == {"ready": True, "now_ns": 0}
+    assert process.call({"sleep": {"ns": 5}}) == {"now_ns": 5}
+    assert process.call({"sleep": {"ns": 5}}) == {"now_ns": 10}
+    assert process.ending() is None
+
+
+def test_closing_the_pipe_ends_it(begin):
+    process = begin()
+    process.read()
+    process.stop(5)
+    assert process.ending() == "exit code 0"
+    process.stop(5)
+
+
+def test_a_refused_command_is_an_error_and_the_child_goes_on(begin):
+    process = begin()
+    process.read()
+    with pytest.raises(EngineError, match="refuses: no command nonsense"):
+        process.call({"nonsense": 1})
+    assert process.call({"sleep": {"ns": 1}})["now_ns"] == 1
+
+
+def test_its_death_says_how_and_shows_the_log(begin):
+    process = begin()
+    process.read()
+    with pytest.raises(EngineError, match=r"ended: exit code 3(.|\n)*the reason is here"):
+        process.call({"exit": 3})
+    with pytest.raises(EngineError, match="ended: exit code 3"):
+        process.call({"sleep": {"ns": 1}})
+
+
+def test_an_answer_that_is_no_object(begin):
+    process = begin()
+    process.read()
+    with pytest.raises(EngineError, match="no JSON object: b'no json"):
+        process.call({"garbage": 1})
+
+
+def test_killed_while_somebody_waits(begin):
+    import threading
+
+    process = begin()
+    process.read()
+    timer = threading.Timer(0.2, process.kill)
+    timer.start()
+    with pytest.raises(EngineError, match="signal 9"):
+        process.call({"hang": 1})
+
+
+def test_a_program_that_is_not_there(begin):
+    with pytest.raises(EngineError, match="no-such-program cannot be started"):
+        begin("/nowhere/no-such-program")
