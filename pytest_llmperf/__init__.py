@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pytest_llmperf.engines.server import Server
-    from pytest_llmperf.engines.spec import endpoint, vllm, with_flags
+    from pytest_llmperf.engines.spec import endpoint, sglang, vllm, with_flags
     from pytest_llmperf.model.engine import EngineSpec
     from pytest_llmperf.model.verdict import CheckResult, Verdict
     from pytest_llmperf.plugin.kinds import by_kind
@@ -50,6 +50,7 @@ _HOME = {
     "poisson": "workload",
     "ramp": "workload",
     "random_tokens": "workload",
+    "sglang": "engines.spec",
     "shared_prefix": "workload",
     "sharegpt": "workload",
     "vllm": "engines.spec",
@@ -74,6 +75,7 @@ __all__ = [
     "poisson",
     "ramp",
     "random_tokens",
+    "sglang",
     "shared_prefix",
     "sharegpt",
     "vllm",

@@ -15,6 +15,7 @@ LlmperfError
     │   └── StopFailed         something of it survived the stop
     ├── LoadError              the load generator failed or cannot be believed
     ├── MetricUnavailable      a metric was asked for that this run does not have
+    ├── BaselineError          a stored baseline cannot be read, believed or written
     └── HardwareBusy           somebody else uses the accelerator
 
 A message says what, where, why, and the next command. `Evidence` is what a reader needs
@@ -118,6 +119,10 @@ class LoadError(InfrastructureError):
 
 class MetricUnavailable(InfrastructureError):
     """A metric was asked for that this run does not have."""
+
+
+class BaselineError(InfrastructureError):
+    """A stored baseline cannot be read, believed or written. Never the same as having none."""
 
 
 class HardwareBusy(InfrastructureError):

@@ -41,11 +41,15 @@ class Recipe:
         python: the version that the pinned wheels are for.
         hollow: distributions that are satisfied by metadata alone: requirements that need CUDA, or break without it.
         check: Python code that imports what serving needs and fails where something is missing.
+        local: folders beside the pins whose packages become a distribution of that name; their entry points.
+        partial: distributions that are installed without all of their own requirements, which `check` stands in for.
     """
 
     python: str
     hollow: tuple[str, ...]
     check: str
+    local: tuple[tuple[str, str], ...] = ()
+    partial: tuple[str, ...] = ()
 
 
 RECIPES = {
@@ -64,6 +68,17 @@ RECIPES = {
         check="import vllm.entrypoints.cli.main, lmcache.v1.multiprocess.server, lmcache.integration.vllm\n"
               "from vllm.platforms import current_platform\n"
               "if not current_platform.is_cpu(): raise SystemExit('vLLM does not see a CPU platform')",
+    ),
+    "sglang-cpu": Recipe(
+        python="3.11",
+        hollow=("triton",),
+        check="import sglang.launch_server, sglang.srt.entrypoints.http_server, lmcache.v1.multiprocess.server\n"
+              "import lmcache.integration.sglang.unified_lmcache_mp_connector\n"
+              "from sglang.srt.platforms import current_platform\n"
+              "if current_platform.device_name != 'cpu' or not current_platform.is_out_of_tree():\n"
+              "    raise SystemExit('SGLang does not see the plain CPU platform')",
+        local=(("sglang_plain_cpu", "[sglang.srt.platforms]\nplain_cpu = sglang_plain_cpu:activate\n"),),
+        partial=("sglang", "lmcache"),  # both ask for CUDA packages, and SGLang for another PyTorch
     ),
 }
 
@@ -110,7 +125,8 @@ def read_pins(path: Path) -> list[str]:
 
 
 def digest_of(recipe: Recipe, pins: list[str]) -> str:
-    return hashlib.sha256("\n".join([repr(recipe), *pins]).encode()).hexdigest() + "\n"
+    code = [repr(code_of(name)) for name, _ in recipe.local]
+    return hashlib.sha256("\n".join([repr(recipe), *code, *pins]).encode()).hexdigest() + "\n"
 
 
 def find_python(version: str) -> str:
@@ -151,6 +167,7 @@ def install_pins(recipe: Recipe, pins: list[str], directory: Path) -> None:
         if name in recipe.hollow:
             write_hollow_wheel(wheels, name, version)
     hashed = [pin for pin in pins if "--hash=" in pin]
+    pip = [str(directory / "bin" / "python"), "-m", "pip", "--disable-pip-version-check"]
     for file_name, lines, options in (
         ("hashed.txt", hashed, ["--require-hashes"]),
         ("pinned.txt", [pin for pin in pins if pin not in hashed], ["--find-links", str(wheels)]),
@@ -159,29 +176,54 @@ def install_pins(recipe: Recipe, pins: list[str], directory: Path) -> None:
             continue
         requirements = directory / file_name
         requirements.write_text("\n".join(lines) + "\n")
-        pip = [str(directory / "bin" / "python"), "-m", "pip", "--disable-pip-version-check"]
         run([*pip, "install", "--quiet", "--no-deps", "--only-binary", ":all:", *options, "-r", str(requirements)])
+    for name, entry_points in recipe.local:
+        wheel = write_wheel(wheels, name, "0", code_of(name), entry_points)
+        run([*pip, "install", "--quiet", "--no-deps", str(wheel)])
+
+
+def code_of(name: str) -> dict[str, str]:
+    """The modules of a distribution that lies beside the pins, by their path in it."""
+    root = HERE / "engines" / name
+    return {str(path.relative_to(root)): path.read_text() for path in sorted(root.rglob("*.py"))}
 
 
 def write_hollow_wheel(folder: Path, name: str, version: str) -> None:
     """A wheel that holds metadata and no code."""
+    write_wheel(folder, name, version, {})
+
+
+def write_wheel(folder: Path, name: str, version: str, code: dict[str, str], entry_points: str = "") -> Path:
+    """A wheel of pure Python."""
     stem = f"{name.replace('-', '_')}-{version}"
     info = f"{stem}.dist-info"
-    files = {
-        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\nSummary: metadata only\n",
+    files = code | {
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\nSummary: made on the spot\n",
         f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: install_engine\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{info}/entry_points.txt": entry_points,
     }
     files[f"{info}/RECORD"] = "".join(f"{file},,\n" for file in (*files, f"{info}/RECORD"))
-    with zipfile.ZipFile(folder / f"{stem}-py3-none-any.whl", "w") as wheel:
+    made = folder / f"{stem}-py3-none-any.whl"
+    with zipfile.ZipFile(made, "w") as wheel:
         for file, text in files.items():
             wheel.writestr(file, text)
+    return made
 
 
 def verify(recipe: Recipe, directory: Path) -> None:
-    """All requirements are met, and what serving needs can be imported."""
+    """All requirements are met but those of partial distributions, and what serving needs can be imported."""
     python = str(directory / "bin" / "python")
-    run([python, "-m", "pip", "--disable-pip-version-check", "check"])
+    command = [python, "-m", "pip", "--disable-pip-version-check", "check"]
+    checked = subprocess.run(command, capture_output=True, text=True, check=False)
+    unmet = unmet_requirements(checked.stdout, recipe.partial)
+    if checked.returncode != 0 and (unmet or not checked.stdout):
+        raise InstallError("\n".join(["requirements are not met:", *unmet, *checked.stderr.splitlines()]))
     run([python, "-c", recipe.check])
+
+
+def unmet_requirements(report: str, partial: tuple[str, ...]) -> list[str]:
+    """Lines of `pip check` that are about other distributions than the partial ones."""
+    return [line for line in report.splitlines() if line.split(" ")[0] not in partial]
 
 
 def write_atomically(path: Path, text: str) -> None:

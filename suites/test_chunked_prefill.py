@@ -30,7 +30,7 @@ CASES = by_kind(
         "smoother": 2.0,
         "price": 3.0,
     },
-    l4=LLAMA | {"model": "phi-4-mini", "budget": 512, "streams": 8},
+    l4=LLAMA | {"model": "phi-4-mini", "streams": 8, "price": 3.0},
     a100=LLAMA,
     h100=LLAMA,
     h200=LLAMA,

@@ -32,6 +32,8 @@ class Settings:
         first_byte_timeout_s: from sending a request to the first byte of its answer.
         idle_timeout_s: between two reads of one answer.
         request_timeout_s: for a whole request.
+        compare_across: conditions that may differ from a baseline's, e.g. "engine.version", "driver".
+        baselines_dir: where baselines lie.
         runs_dir: where run folders are written.
         cache_dir: where models are built.
     """
@@ -48,6 +50,8 @@ class Settings:
     first_byte_timeout_s: float = 120.0
     idle_timeout_s: float = 30.0
     request_timeout_s: float = 600.0
+    compare_across: tuple[str, ...] = ()
+    baselines_dir: str = "baselines"
     runs_dir: str = ".llmperf/runs"
     cache_dir: str = ".llmperf/models"
 
@@ -85,7 +89,7 @@ def settings_from(values: Mapping[str, object], origin: str) -> Settings:
         elif (problem := _problem(key, value, known[key])) is not None:
             problems.append(f"{key} = {value!r}: {problem}")
         else:
-            accepted[key] = MappingProxyType(dict(value)) if isinstance(value, Mapping) else value
+            accepted[key] = _frozen(value)
     if problems:
         raise ConfigError(f"{origin}: " + "; ".join(problems))
     return replace(defaults, **accepted)  # type: ignore[arg-type]
@@ -124,10 +128,19 @@ def _table(path: Path, keys: tuple[str, ...]) -> Mapping[str, object] | None:
     return table
 
 
+def _frozen(value: object) -> object:
+    if isinstance(value, Mapping):
+        return MappingProxyType(dict(value))
+    return tuple(value) if isinstance(value, list) else value
+
+
 def _problem(key: str, value: object, default: object) -> str | None:
     if isinstance(default, Mapping):
         good = isinstance(value, Mapping) and all(isinstance(v, str) for v in value.values())
         return None if good else "must be a table of NAME = \"PLACE\""
+    if isinstance(default, tuple):
+        texts = isinstance(value, list) and all(isinstance(v, str) for v in value)
+        return None if texts else "must be a list of texts"
     if isinstance(default, float):
         if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < inf:
             return "must be a number ≥ 0"

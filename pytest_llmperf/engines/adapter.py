@@ -21,6 +21,20 @@ if TYPE_CHECKING:
     from pytest_llmperf.telemetry.prometheus import Scrape
 
 
+class Attached(Protocol):
+    """LMCache's server, as an engine's arguments name it."""
+
+    @property
+    def port(self) -> int:
+        """Of its message queue."""
+        ...
+
+    @property
+    def config_file(self) -> Path:
+        """Names that port for an engine that reads a file."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Placement:
     """Everything about one launch that the spec does not say.
@@ -32,6 +46,7 @@ class Placement:
         model: what to load.
         environment: where the engine is installed.
         models_dir: where models of the registry are built.
+        lmcache: the LMCache server that runs for this engine; None: there is none, or it is emulated.
     """
 
     kind: str
@@ -40,6 +55,7 @@ class Placement:
     model: ResolvedModel
     environment: Environment
     models_dir: Path
+    lmcache: Attached | None = None
 
 
 class Adapter(Protocol):
@@ -55,7 +71,11 @@ class Adapter(Protocol):
         """Environment variables beside the inherited ones; the spec's own come on top."""
         ...
 
-    def post(self, request: Request, model: str) -> tuple[str, bytes]:
+    def ready(self, client: httpx.Client) -> bool:
+        """Whether the server has done what it does for itself before it serves; asked without disturbing it."""
+        ...
+
+    def post(self, spec: EngineSpec, request: Request, model: str) -> tuple[str, bytes]:
         """HTTP path and JSON body that make the server stream an answer of exactly the asked length."""
         ...
 
@@ -82,6 +102,11 @@ class Adapter(Protocol):
     def resolved(self, client: httpx.Client) -> Mapping[str, str]:
         """The configuration that the server resolved, whatever its flags were; empty where it does not tell.
 
-        `max_num_batched_tokens` becomes the metric chunk_budget.
+        `block_size`, `num_gpu_blocks` (metric kv_blocks) and `max_num_batched_tokens` (metric chunk_budget) are
+        vLLM's names, and mean the same for every engine.
         """
+        ...
+
+    def loaded(self, client: httpx.Client) -> str | None:
+        """Path or hub id of the model that it loaded; None where it does not tell."""
         ...

@@ -7,11 +7,12 @@ from difflib import get_close_matches
 
 from pytest_llmperf.engines.adapter import Adapter
 from pytest_llmperf.engines.endpoint_adapter import EndpointAdapter
+from pytest_llmperf.engines.sglang_adapter import SglangAdapter
 from pytest_llmperf.engines.vllm_adapter import VllmAdapter
 from pytest_llmperf.errors import ConfigError, SpecError
 from pytest_llmperf.telemetry.hardware import KINDS, OTHER_GPU
 
-ADAPTERS: dict[str, Adapter] = {"vllm": VllmAdapter(), "endpoint": EndpointAdapter()}
+ADAPTERS: dict[str, Adapter] = {"vllm": VllmAdapter(), "sglang": SglangAdapter(), "endpoint": EndpointAdapter()}
 
 
 def adapter_of(engine: str) -> Adapter:

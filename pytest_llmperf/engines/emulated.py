@@ -14,6 +14,7 @@ from pytest_llmperf.engines.adapter import Placement
 from pytest_llmperf.engines.adapters import adapter_of
 from pytest_llmperf.engines.environment import emulator_environment
 from pytest_llmperf.engines.launch import child_environment
+from pytest_llmperf.engines.lmcache import LMCacheServer
 from pytest_llmperf.engines.models import resolve_model
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.engines.spec import described
@@ -46,7 +47,9 @@ class VirtualLauncher:
     progress: Callable[[str], None] = lambda _line: None
     engines: dict[str, VirtualEngine] = field(default_factory=dict)
 
-    def start(self, spec: EngineSpec, start_id: int, kind: str | None = None) -> Server:
+    def start(
+        self, spec: EngineSpec, start_id: int, kind: str | None = None, lmcache: LMCacheServer | None = None  # noqa: ARG002
+    ) -> Server:
         """An emulated server that has generated one token under our name.
 
         Raises:

@@ -15,7 +15,7 @@ from pytest_llmperf.config.emulation import GPUS, Emulation
 from pytest_llmperf.errors import EnvironmentMissing
 
 EMULATOR = "pytest_llmperf.emulator"
-INSTALL_HINT = {"vllm": "make engine-vllm-cpu"}
+INSTALL_HINT = {"vllm": "make engine-vllm-cpu", "sglang": "make engine-sglang-cpu"}
 
 
 @dataclass(frozen=True, slots=True)

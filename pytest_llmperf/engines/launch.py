@@ -14,6 +14,8 @@ from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.engines.adapter import Adapter, Placement
 from pytest_llmperf.engines.adapters import adapter_of
 from pytest_llmperf.engines.environment import Environment, emulator_environment, find_environment
+from pytest_llmperf.engines.lmcache import LMCacheLaunch, LMCacheServer, start_lmcache
+from pytest_llmperf.engines.lmcache_proof import is_attached, prove_hits
 from pytest_llmperf.engines.models import resolve_model
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.engines.spec import described
@@ -27,7 +29,8 @@ POLL_S = 0.1
 ABANDONED_GRACE_S = 5.0  # nobody is left who could wait for longer
 PORT_TAKEN = ("address already in use", "errno 98", "eaddrinuse")
 # A server is no part of the test process: what configures pytest and its interpreter stays behind.
-NOT_INHERITED = ("PYTHONPATH", "PYTHONHOME", "PYTEST_", "COV_", "PYTHONWARNINGS", "PYTHONDEVMODE")
+# LMCache is configured by the spec alone: its variables in a shell would change what is measured.
+NOT_INHERITED = ("PYTHONPATH", "PYTHONHOME", "PYTEST_", "COV_", "PYTHONWARNINGS", "PYTHONDEVMODE", "LMCACHE_")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +56,13 @@ class Launcher:
     progress: Callable[[str], None] = lambda _line: None
     emulation: Emulation | None = None
 
-    def start(self, spec: EngineSpec, start_id: int, kind: str | None = None) -> Server:
+    def start(
+        self, spec: EngineSpec, start_id: int, kind: str | None = None, lmcache: LMCacheServer | None = None
+    ) -> Server:
         """A server that has generated one token under our name.
+
+        Args:
+            lmcache: an LMCache server that runs already and becomes part of the unit; it ends where the start fails.
 
         Raises:
             EngineError: with the evidence; nothing is left running.
@@ -65,9 +73,10 @@ class Launcher:
         kind = kind or self.kind
         for attempt in range(1, PORT_ATTEMPTS + 1):
             try:
-                return self._start_once(spec, adapter, start_id, kind, attempt)
+                return self._start_once(spec, adapter, start_id, kind, attempt=attempt, lmcache=lmcache)
             except ExitedEarly as error:
-                if attempt == PORT_ATTEMPTS or not _port_was_taken(error):
+                # An LMCache server that was handed in ended with the failed start, and what it held with it.
+                if attempt == PORT_ATTEMPTS or lmcache is not None or not _port_was_taken(error):
                     raise
         raise AssertionError("unreachable: the last attempt returns or raises")
 
@@ -89,26 +98,36 @@ class Launcher:
             raise
         return server
 
-    def _start_once(self, spec: EngineSpec, adapter: Adapter, start_id: int, kind: str, attempt: int) -> Server:
+    def _start_once(
+        self, spec: EngineSpec, adapter: Adapter, start_id: int, kind: str, *, attempt: int,
+        lmcache: LMCacheServer | None,
+    ) -> Server:
         models_dir = self.root / self.settings.cache_dir
         model = resolve_model(spec.model, models_dir)
         environment = self._environment(spec.engine, kind, start_id)
+        folder = self.run_dir / "servers" / f"{start_id:02d}-{spec.engine}-{attempt}"
         port = reserve_port(self.rng)
         nonce = f"{model.name.rsplit('/', 1)[-1]}-{self.rng.getrandbits(32):08x}"
-        placement = Placement(kind, port.port, nonce, model, environment, models_dir)
         started_ns = self.clock.now_ns()
         try:
-            process = self._spawn(spec, adapter, placement, f"{start_id:02d}-{spec.engine}-{attempt}")
+            lmcache = lmcache or self._lmcache(spec, kind, environment, folder / "lmcache")
+            placement = Placement(kind, port.port, nonce, model, environment, models_dir, lmcache)
+            process = self._spawn(spec, adapter, placement, folder)
         except BaseException:
             port.close()
+            if lmcache is not None:
+                lmcache.stop(self.settings.stop_grace_s)
             raise
         process.on_gone(port.close)
         server = Server(
-            spec, adapter, f"http://127.0.0.1:{port.port}", nonce, start_id=start_id, model=model, process=process
+            spec, adapter, f"http://127.0.0.1:{port.port}", nonce, start_id=start_id, model=model, process=process,
+            lmcache=lmcache,
         )
         try:
             self._wait_ready(server, process, started_ns)
             server.check_configuration()
+            if self.emulation is None and is_attached(spec):
+                prove_hits(server, self.rng)
         except BaseException as error:  # also KeyboardInterrupt: whatever happens, nothing stays behind
             if isinstance(error, EngineError):
                 error.evidence = error.evidence or process.evidence()
@@ -117,12 +136,28 @@ class Launcher:
         server.starting_s = (self.clock.now_ns() - started_ns) / 1e9
         return server
 
-    def _spawn(self, spec: EngineSpec, adapter: Adapter, placement: Placement, folder: str) -> Supervised:
+    def _lmcache(self, spec: EngineSpec, kind: str, environment: Environment, folder: Path) -> LMCacheServer | None:
+        """The LMCache server that the spec wants beside its engine; an emulated engine emulates it, too."""
+        wanted = spec.lmcache
+        if wanted is None or wanted.in_process or self.emulation is not None:
+            return None
+        ports = (reserve_port(self.rng), reserve_port(self.rng))
+        env = inherited(environment) | {"PYTHONHASHSEED": "0", "LMCACHE_DISABLE_BANNER": "1"} | dict(spec.env)
+        launch = LMCacheLaunch(wanted, kind, environment, env, self.root, folder, ports)
+        self.progress(f"starting LMCache for {described(spec)}")
+        try:
+            return start_lmcache(launch, self.clock, self.settings.ready_timeout_s)
+        except BaseException:
+            for port in ports:
+                port.close()
+            raise
+
+    def _spawn(self, spec: EngineSpec, adapter: Adapter, placement: Placement, folder: Path) -> Supervised:
         launch = Launch(
             argv=(*placement.environment.prefix, *adapter.arguments(spec, placement)),
             env=child_environment(spec, adapter, placement),
             cwd=self.root,
-            run_dir=self.run_dir / "servers" / folder,
+            run_dir=folder,
             abandoned_grace_s=min(ABANDONED_GRACE_S, self.settings.stop_grace_s),
         )
         self.progress(f"starting {described(spec)}: {launch.command}")
@@ -150,6 +185,7 @@ class Launcher:
                 )
             try:
                 server.check_identity()
+                server.check_ready()
                 return server.generate_one_token(max(1.0, timeout_s - waited_s))
             except WrongServer:
                 raise
@@ -159,6 +195,8 @@ class Launcher:
                 told_s = waited_s
                 self.progress(f"waiting for {server.spec.engine}, {waited_s:.0f} s: {_last_line(process.evidence(1))}")
             process.wait_exit(POLL_S)
+            if server.lmcache is not None:
+                server.lmcache.check_alive()
         raise StartupTimeout(
             f"The {server.spec.engine} server was not ready within {timeout_s:g} s; last: {last}. "
             "Raise ready_timeout_s if it is only slow.",
@@ -174,11 +212,17 @@ def _stop_after(error: BaseException, server: Server, grace_s: float) -> None:
         error.add_note(str(also))
 
 
+def inherited(environment: Environment) -> dict[str, str]:
+    """What a process of an engine takes over from us."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith(NOT_INHERITED)}
+    if environment.pythonpath is not None:
+        env["PYTHONPATH"] = str(environment.pythonpath)
+    return env
+
+
 def child_environment(spec: EngineSpec, adapter: Adapter, placement: Placement) -> dict[str, str]:
     """The complete environment of a server: what we inherited less what is ours, the adapter's, the spec's own."""
-    env = {name: value for name, value in os.environ.items() if not name.startswith(NOT_INHERITED)}
-    if placement.environment.pythonpath is not None:
-        env["PYTHONPATH"] = str(placement.environment.pythonpath)
+    env = inherited(placement.environment)
     if Path(placement.model.path_or_hub_id).exists():
         env["HF_HUB_OFFLINE"] = "1"  # everything is on disk: a hub that does not answer must not delay the start
     return env | adapter.environment(spec, placement) | dict(spec.env)

@@ -13,6 +13,7 @@ from filelock import FileLock, Timeout
 
 from pytest_llmperf.clock import Clock, seconds
 from pytest_llmperf.config.settings import Settings
+from pytest_llmperf.engines.lmcache import LMCacheServer
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.errors import HardwareBusy, ServerDied, SpecError
 from pytest_llmperf.model.engine import EngineSpec
@@ -41,8 +42,10 @@ class Starter(Protocol):
     @property
     def progress(self) -> Callable[[str], None]: ...
 
-    def start(self, spec: EngineSpec, start_id: int, kind: str | None = None) -> Server:
-        """A server that has generated one token under our name."""
+    def start(
+        self, spec: EngineSpec, start_id: int, kind: str | None = None, lmcache: LMCacheServer | None = None
+    ) -> Server:
+        """A server that has generated one token under our name; `lmcache`: one that runs already, to be part of it."""
         ...
 
 
@@ -73,12 +76,15 @@ class EnginePool:
         """Spec of the server that runs now."""
         return None if self._server is None else self._server.spec
 
-    def acquire(self, spec: EngineSpec, kind: str | None = None, *, fresh: bool = False) -> Server:
+    def acquire(
+        self, spec: EngineSpec, kind: str | None = None, *, fresh: bool = False, keep_lmcache: bool = False
+    ) -> Server:
         """The server of that spec; starts it, after stopping another one, where it does not run yet.
 
         Args:
             kind: hardware kind that the test runs as; None: the session's.
             fresh: start anew even if one runs.
+            keep_lmcache: a fresh start takes over the LMCache server of this spec's running unit, memory and all.
 
         Raises:
             SpecError: an endpoint was asked for a fresh start.
@@ -89,10 +95,17 @@ class EnginePool:
         server = self._server
         if server is not None and not fresh and (server.spec, self._kind) == (spec, kind) and self._lives(server):
             return server
-        self.release()
-        self._take_hardware()
-        self.starts += 1
-        self._server = self.launcher.start(spec, self.starts, kind)
+        keeps = keep_lmcache and server is not None and (server.spec, self._kind) == (spec, kind)
+        lmcache = server.detach_lmcache() if keeps and server is not None else None
+        try:
+            self.release()
+            self._take_hardware()
+            self.starts += 1
+            self._server = self.launcher.start(spec, self.starts, kind, lmcache)
+        except BaseException:
+            if lmcache is not None:  # harmless where the start that failed has stopped it
+                lmcache.stop(self.launcher.settings.stop_grace_s)
+            raise
         self._kind = kind
         return self._server
 

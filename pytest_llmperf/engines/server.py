@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import json
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -20,6 +21,7 @@ from pytest_llmperf.telemetry.prometheus import Scrape, parse
 if TYPE_CHECKING:
     import httpx
 
+    from pytest_llmperf.engines.lmcache import LMCacheServer
     from pytest_llmperf.process.piped import PipedProcess
     from pytest_llmperf.process.supervisor import Supervised
 
@@ -42,6 +44,7 @@ class Server:
         starting_s: seconds from launch to the first generated token.
         transport: of the control requests; None: a socket.
         clock: what waiting is measured by.
+        lmcache: the LMCache server of this unit, which ends with it; None: there is none.
     """
 
     def __init__(
@@ -57,6 +60,7 @@ class Server:
         starting_s: float | None = None,
         transport: httpx.BaseTransport | None = None,
         clock: Clock | None = None,
+        lmcache: LMCacheServer | None = None,
     ) -> None:
         import httpx
 
@@ -69,6 +73,7 @@ class Server:
         self.process = process
         self.starting_s = starting_s
         self.clock = clock or SystemClock()
+        self.lmcache = lmcache
         self.warmed_for: set[str] = set()
         # trust_env=False: a proxy from the environment has no business between us and loopback
         self.client: httpx.Client = httpx.Client(
@@ -87,7 +92,7 @@ class Server:
 
     def post(self, request: Request) -> tuple[str, bytes]:
         """HTTP path and body for one request of a workload."""
-        path, body = self.adapter.post(request, self.served_name)
+        path, body = self.adapter.post(self.spec, request, self.served_name)
         return self.client.base_url.path.rstrip("/") + path, body
 
     def check_alive(self) -> None:
@@ -99,6 +104,14 @@ class Server:
             )
         if self.process is not None and (ending := self.process.ending()) is not None:
             raise ServerDied(f"The {self.spec.engine} server died: {ending}.", self.process.evidence())
+        if self.lmcache is not None:
+            self.lmcache.check_alive()
+
+    def wait_death(self, timeout_s: float) -> bool:
+        """Wait until a process of this unit has ended, or for `timeout_s`; whether one has."""
+        if self.process is not None and self.process.wait_exit(timeout_s) is not None:
+            return True
+        return self.lmcache is not None and self.lmcache.process.ending() is not None
 
     def scrape(self) -> Scrape | None:
         """One reading of /metrics; None where the server has none."""
@@ -114,7 +127,10 @@ class Server:
     def counters(self) -> Mapping[str, float]:
         """Counters now, under canonical names; empty where the server shows none."""
         scrape = self.scrape()
-        return {} if scrape is None else self.adapter.counters(scrape)
+        if scrape is None:
+            return {}
+        beside = {} if self.lmcache is None else self.lmcache.counters()
+        return {**self.adapter.counters(scrape), **beside}
 
     def gauges(self) -> Mapping[str, float]:
         """Gauges now, under canonical names."""
@@ -132,13 +148,22 @@ class Server:
             found |= self.adapter.facts(scrape)
         if "version" in (body := json_object(response)):
             found["version"] = str(body["version"])
-        return found
+        return found if self.lmcache is None else found | self.lmcache.facts()
 
-    def reset_cache(self) -> bool:
-        """Empty the prefix cache; False where this server cannot."""
+    def reset_cache(self, keep: Collection[str] = ()) -> bool:
+        """Empty every tier of the cache but those of `keep`; False where the engine's own cannot be emptied.
+
+        Args:
+            keep: of "engine" (its own KV cache), "l1" and "l2" (LMCache's host memory and disk).
+        """
         self.check_alive()
-        with self._answering("an emptied prefix cache"):
-            return self.adapter.reset_cache(self.client)
+        emptied = False
+        if "engine" not in keep:
+            with self._answering("an emptied prefix cache"):
+                emptied = self.adapter.reset_cache(self.client)
+        if self.lmcache is not None:
+            self.lmcache.clear({"l1", "l2"} - set(keep), self.clock)
+        return emptied
 
     def check_responsive(self, timeout_s: float) -> None:
         """Raise EngineError where the server runs and yet answers nothing within `timeout_s`."""
@@ -181,9 +206,10 @@ class Server:
         Only what the server tells is compared, and only numbers: words have several spellings.
         """
         wanted = self.model.path_or_hub_id if self.model else None
-        roots = {str(entry["root"]) for entry in self._served() if entry.get("root")}
-        if wanted is not None and roots and wanted not in roots:
-            raise WrongServer(f"The server at {self.url} loaded {', '.join(sorted(roots))}, not {wanted}.")
+        with self._answering("its model"):
+            loaded = self.adapter.loaded(self.client)
+        if None not in (wanted, loaded) and wanted != loaded:
+            raise WrongServer(f"The server at {self.url} loaded {loaded}, not {wanted}.")
         for name, asked in flags_of(self.spec).items():
             resolved = self.facts.get(name, "")
             if type(asked) is int and resolved.isdigit() and int(resolved) != asked:
@@ -199,16 +225,24 @@ class Server:
             raise EngineError(f"{self.url}/v1/models answered {response.status_code}: {response.text[:200]!r}")
         return [entry for entry in listed if isinstance(entry, dict) and "id" in entry]
 
-    def generate_one_token(self, timeout_s: float) -> None:
+    def check_ready(self) -> None:
+        """Raise EngineError while the server is still busy with itself."""
+        if not self.adapter.ready(self.client):
+            raise EngineError(f"{self.url} answers and is not ready yet.")
+
+    def generate_one_token(self, timeout_s: float, prompt: tuple[int, ...] = (1000, 1001, 1002)) -> None:
         """One real token: a health route alone proves little.
 
         Raises:
             EngineError: the server answers, and not with a token.
         """
-        path, _ = self.adapter.post(Request(0, (1000,), 1, 1), self.served_name)
-        body = {"model": self.served_name, "prompt": [1000, 1001, 1002], "max_tokens": 1, "temperature": 0}
+        path, streamed = self.adapter.post(self.spec, Request(0, prompt, 1, len(prompt)), self.served_name)
+        body = json.loads(streamed) | {"stream": False}
+        body.pop("stream_options", None)
         response = self.client.post(path, json=body, timeout=timeout_s)
-        if section(json_object(response), "usage").get("completion_tokens") != 1:
+        answer = json_object(response)
+        counts = section(answer, "usage") or section(answer, "meta_info")
+        if counts.get("completion_tokens") != 1:
             raise EngineError(
                 f"{self.url} is up but generates nothing: POST {path} for one token answered "
                 f"{response.status_code}: {response.text[:200]!r}"
@@ -225,7 +259,17 @@ class Server:
             self.clock.sleep_ns(IDLE_POLL_NS)
 
     def stop(self, grace_s: float) -> None:
-        """End the process and wait until every descendant is gone; nothing to do for an endpoint."""
+        """End the unit and wait until every descendant is gone; nothing to do for an endpoint."""
         self.client.close()
-        if self.process is not None:
-            self.process.stop(grace_s)
+        lmcache = self.detach_lmcache()
+        try:
+            if self.process is not None:
+                self.process.stop(grace_s)
+        finally:
+            if lmcache is not None:
+                lmcache.stop(grace_s)
+
+    def detach_lmcache(self) -> LMCacheServer | None:
+        """Take the LMCache server out of this unit: it outlives the engine, and whoever has it must stop it."""
+        lmcache, self.lmcache = self.lmcache, None
+        return lmcache

@@ -30,6 +30,20 @@ def vllm(model: str, *, env: Mapping[str, str] | None = None, **flags: Flag) -> 
     return build_spec("vllm", model, env or {}, flags)
 
 
+def sglang(model: str, *, env: Mapping[str, str] | None = None, **flags: Flag) -> EngineSpec:
+    """An SGLang server to start.
+
+    Args:
+        model: a shape name ("llama-3.1-8b", "tiny", …), a path, or a hub id.
+        env: further environment variables of the server.
+        flags: SGLang's own flags with underscores: `chunked_prefill_size=1024`, `disable_radix_cache=True`,
+            `schedule_policy="lpm"`. They are passed through; SGLang refuses what it does not know. Its switches have
+            no opposite: leave one out (None) instead of setting it to False. With `skip_tokenizer_init=True` it is
+            driven through /generate instead of its OpenAI routes.
+    """
+    return build_spec("sglang", model, env or {}, flags)
+
+
 def endpoint(url: str, *, model: str) -> EngineSpec:
     """An OpenAI-compatible server that is already running; it is measured and never started, stopped or reset.
 

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 
 from pytest_llmperf.engines.adapter import Placement
 from pytest_llmperf.engines.answers import json_object, section
+from pytest_llmperf.engines.lmcache_settings import CONNECTORS, in_process_settings
 from pytest_llmperf.engines.models import SHAPES, resolve_model
 from pytest_llmperf.engines.openai import COMPLETIONS, completion_body
 from pytest_llmperf.engines.spec import command_line, flags_of
 from pytest_llmperf.errors import EngineError
 from pytest_llmperf.model.engine import EngineSpec
+from pytest_llmperf.model.lmcache import LMCache
 from pytest_llmperf.model.request import Request
 
 if TYPE_CHECKING:
@@ -80,6 +82,8 @@ class VllmAdapter:
             env |= CPU_ENV
             if _spans_processes(spec):
                 del env["VLLM_ENABLE_V1_MULTIPROCESSING"]
+        if spec.lmcache is not None:
+            env |= in_process_settings(spec.lmcache)
         bundle = placement.environment.pythonpath
         if bundle is not None and not (bundle / "flashinfer").exists():
             env["VLLM_USE_FLASHINFER_SAMPLER"] = "0"
@@ -87,7 +91,10 @@ class VllmAdapter:
             env["VLLM_ALLREDUCE_USE_SYMM_MEM"] = "0"
         return env
 
-    def post(self, request: Request, model: str) -> tuple[str, bytes]:
+    def ready(self, client: httpx.Client) -> bool:  # noqa: ARG002 - it listens when it can serve
+        return True
+
+    def post(self, spec: EngineSpec, request: Request, model: str) -> tuple[str, bytes]:  # noqa: ARG002
         return COMPLETIONS, completion_body(request, model)
 
     def reset_cache(self, client: httpx.Client) -> bool:
@@ -123,6 +130,11 @@ class VllmAdapter:
         found = {name: section(config, part).get(name) for part, names in CONFIG_FACTS.items() for name in names}
         return {name: str(value) for name, value in found.items() if value is not None}
 
+    def loaded(self, client: httpx.Client) -> str | None:
+        listed = json_object(client.get("/v1/models")).get("data")
+        roots = [entry.get("root") for entry in listed if isinstance(entry, dict)] if isinstance(listed, list) else []
+        return str(roots[0]) if roots and roots[0] else None
+
     def _flags(self, spec: EngineSpec, placement: Placement) -> dict[str, object]:
         defaults: dict[str, object] = {
             "host": "127.0.0.1",
@@ -139,7 +151,18 @@ class VllmAdapter:
             defaults |= CPU_FLAGS
             if not _spans_processes(spec):
                 defaults["distributed_executor_backend"] = "uni"
+        if spec.lmcache is not None:
+            defaults["kv_transfer_config"] = _connector(spec.lmcache, placement)
         return defaults | _with_draft_resolved(flags_of(spec), placement)
+
+
+def _connector(lmcache: LMCache, placement: Placement) -> dict[str, object]:
+    """What makes vLLM use LMCache."""
+    connector: dict[str, object] = {"kv_connector": CONNECTORS[lmcache.in_process], "kv_role": "kv_both"}
+    if placement.lmcache is not None:
+        extra = {"lmcache.mp.host": "tcp://127.0.0.1", "lmcache.mp.port": placement.lmcache.port}
+        connector["kv_connector_extra_config"] = extra
+    return connector
 
 
 def _with_draft_resolved(flags: dict[str, object], placement: Placement) -> dict[str, object]:

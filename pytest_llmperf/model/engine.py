@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from pytest_llmperf.errors import SpecError
+from pytest_llmperf.model.lmcache import LMCache, lmcache_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +20,7 @@ class EngineSpec:
         flags: (name, value as JSON) in the engine's own names, sorted; kept as text so that the spec hashes.
         env: further environment variables, sorted.
         url: of a server that is already running; None where we start it.
+        lmcache: what is attached below the engine's own KV cache; None: nothing. See `with_lmcache`.
     """
 
     engine: str
@@ -24,9 +28,25 @@ class EngineSpec:
     flags: tuple[tuple[str, str], ...] = ()
     env: tuple[tuple[str, str], ...] = ()
     url: str | None = None
+    lmcache: LMCache | None = None
+
+    def with_lmcache(self, **options: object) -> EngineSpec:
+        """The same engine with LMCache below its KV cache: one unit, started, watched and stopped together.
+
+        Args:
+            options: `chunk_size` (tokens), `l1_size_gb` (host memory), `l2_path` (folder of the disk tier),
+                `eviction_policy`, `in_process` (LMCacheConnectorV1, vLLM only); defaults as in `LMCache`.
+
+        Raises:
+            SpecError: an unknown option, a value that cannot be meant, or an engine that somebody else runs.
+        """
+        if self.url is not None:
+            raise SpecError(f"{self}.with_lmcache(…): an endpoint was started by somebody else, with its own caches.")
+        return replace(self, lmcache=lmcache_of(options))
 
     def __str__(self) -> str:
         shown = [repr(self.model)] if self.url is None else [repr(self.url), f"model={self.model!r}"]
         shown += [f"{name}={value}" for name, value in self.flags]
         shown += [f"env.{name}={value}" for name, value in self.env]
-        return f"{self.engine}({', '.join(shown)})"
+        attached = "" if self.lmcache is None else f".with_lmcache({self.lmcache})"
+        return f"{self.engine}({', '.join(shown)}){attached}"

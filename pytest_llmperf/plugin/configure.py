@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
+from pytest_llmperf.plugin.baselines import BaselineUpdater, add_options, mode_of, refuse_senseless
 from pytest_llmperf.plugin.kinds import GPU_KINDS
 from pytest_llmperf.plugin.state import STATE, State
 
@@ -74,6 +75,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="N",
         help="seed of that noise (default: 0)",
     )
+    add_options(group)
     group.addoption(
         "--inconclusive",
         choices=("skip", "fail"),
@@ -91,8 +93,11 @@ def pytest_configure(config: pytest.Config) -> None:
         from pytest_llmperf.plugin.reports import ReportWatcher
 
         _refuse_orphans(config)
+        refuse_senseless(config)
         refuse_missing_hardware(config)
         config.pluginmanager.register(ReportWatcher(config), "llmperf-reports")
+        if (mode := mode_of(config)) is not None:
+            config.pluginmanager.register(BaselineUpdater(config, mode), "llmperf-baselines")
     _end_cleanly_on_sigterm()
 
 
@@ -111,7 +116,9 @@ def pytest_report_header(config: pytest.Config) -> str | None:
 
 def _refuse_orphans(config: pytest.Config) -> None:
     """A fault or seed without --emulate would be dropped in silence."""
-    defaults: dict[str, object] = {"--emulate-clock": "virtual", "--emulate-fault": [], "--emulate-noise": None, "--emulate-seed": 0}
+    defaults: dict[str, object] = {
+        "--emulate-clock": "virtual", "--emulate-fault": [], "--emulate-noise": None, "--emulate-seed": 0,
+    }
     given = [name for name, default in defaults.items() if config.getoption(name) != default]
     if given and config.getoption("--emulate") is None:
         kinds = ", ".join(GPU_KINDS)

@@ -73,8 +73,8 @@ def refuse_missing_hardware(config: pytest.Config) -> None:
         wanted = " or ".join(sorted(asked))
         here = "--emulate gives" if hardware.emulated else "this machine has"
         raise pytest.UsageError(
-            f"-m asks for {wanted}, and {here} {hardware}. Run it on a machine with {wanted}, emulate one with "
-            f"--emulate {min(asked)}, look at what it would run with --collect-only, or drop -m to run what can run here."
+            f"-m asks for {wanted}, and {here} {hardware}. Run it on a machine with {wanted}, emulate one: "
+            f"--emulate {min(asked)}, look at what it would run with --collect-only, or drop -m to run what can run."
         )
 
 
@@ -107,13 +107,17 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     kind = kind_of(item)
     hardware = item.config.stash[STATE].hardware
     if kind is None:
-        how = "ask for it with -m cpu" if "cpu" in kinds else f"run it on a machine with {' or '.join(kinds)}"
-        if not hardware.emulated and "cpu" not in kinds:
-            how += f", or emulate one with --emulate {kinds[0]}"
-        pytest.skip(f"needs {' or '.join(kinds)}; {_here(hardware)}: {how}")
+        pytest.skip(f"needs {' or '.join(kinds)}; {_here(hardware)}: {_way_out(kinds, hardware)}")
     needed = _gpus_of(item)
     if kind != "cpu" and needed > len(hardware.gpus):
         pytest.skip(f"needs {needed} GPUs; {_here(hardware)}")
+
+
+def _way_out(kinds: list[str], hardware: Hardware) -> str:
+    if "cpu" in kinds:
+        return "drop --emulate and ask for it with -m cpu" if hardware.emulated else "ask for it with -m cpu"
+    machine = f"run it on a machine with {' or '.join(kinds)}"
+    return f"emulate it with --emulate {kinds[0]}" if hardware.emulated else f"{machine}, or --emulate {kinds[0]}"
 
 
 def _here(hardware: Hardware) -> str:

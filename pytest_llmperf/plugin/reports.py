@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 import pytest
 
 from pytest_llmperf.plugin.state import STATE
-from pytest_llmperf.plugin.verdicts import verdict_of
+from pytest_llmperf.plugin.verdicts import UNKNOWN, verdict_of
 
 
 class ReportWatcher:
@@ -30,6 +30,9 @@ class ReportWatcher:
         verdict = verdict_of(report)
         if verdict is not None:
             state.verdicts[report.nodeid] = verdict
+        if report.when == "call":
+            open_ = verdict in UNKNOWN and report.skipped
+            (state.left_open.add if open_ else state.left_open.discard)(report.nodeid)
         if report.when == "call" and str(report.outcome) == "rerun":  # pytest-rerunfailures' own outcome
             state.failed_before.add(report.nodeid)
         if report.failed and verdict != "ERROR":

@@ -11,6 +11,7 @@ import pytest
 
 if TYPE_CHECKING:
     from pytest_llmperf.config.emulation import Emulation
+    from pytest_llmperf.config.settings import Settings
     from pytest_llmperf.session.perf_session import PerfSession
     from pytest_llmperf.telemetry.hardware import Hardware
 
@@ -23,6 +24,7 @@ class State:
         self.failed_before: set[str] = set()
         self.verdicts: dict[str, str] = {}
         self.plain_failures = 0
+        self.left_open: set[str] = set()
 
     @property
     def hardware_known(self) -> bool:
@@ -55,18 +57,26 @@ class State:
         return emulated_hardware(self.emulation.kind, GPUS)
 
     @cached_property
-    def session(self) -> PerfSession:
+    def settings(self) -> Settings:
         from pytest_llmperf.config.settings import read_settings, with_engine_options
+        from pytest_llmperf.errors import ConfigError
+
+        try:
+            settings = read_settings(self.config.rootpath)
+            settings = with_engine_options(settings, self.config.getoption("--llmperf-engine"))
+        except ConfigError as error:
+            raise pytest.UsageError(str(error)) from error
+        return replace(settings, runs_dir=self.config.getoption("--llmperf-runs") or settings.runs_dir)
+
+    @cached_property
+    def session(self) -> PerfSession:
         from pytest_llmperf.errors import ConfigError
         from pytest_llmperf.session.perf_session import PerfSession
 
         worker = getattr(self.config, "workerinput", {}).get("workerid", "")
         try:
-            settings = read_settings(self.config.rootpath)
-            settings = with_engine_options(settings, self.config.getoption("--llmperf-engine"))
-            settings = replace(settings, runs_dir=self.config.getoption("--llmperf-runs") or settings.runs_dir)
             return PerfSession(
-                settings, self.config.rootpath, self.hardware, self._tell, worker, emulation=self.emulation
+                self.settings, self.config.rootpath, self.hardware, self._tell, worker, emulation=self.emulation
             )
         except ConfigError as error:
             raise pytest.UsageError(str(error)) from error

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_llmperf.plugin.baselines import RUN_FILE, mode_of
 from pytest_llmperf.plugin.state import STATE
 
 if TYPE_CHECKING:
+    from pytest_llmperf.model.verdict import Verdict
     from pytest_llmperf.session.perf import Perf
 
 PERF = pytest.StashKey["Perf"]()
@@ -18,6 +21,7 @@ VERDICT = "llmperf_verdict"
 EXIT_ERROR = 10
 EXIT_INCONCLUSIVE = 11
 EXIT_PASS_AFTER_FAIL = 12
+UNKNOWN = ("INCONCLUSIVE", "NO_BASELINE", "INCOMPARABLE")
 TIMEOUT = "from pytest-timeout"
 
 
@@ -59,6 +63,8 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
             perf = item.stash.get(PERF, None)
             if perf is not None:
                 item.user_properties.extend(perf.properties())
+                if perf.run_file is not None:
+                    item.user_properties.append((RUN_FILE, str(perf.run_file)))
     _conclude(item)
     return outcome
 
@@ -80,13 +86,27 @@ def _raise_worst(item: pytest.Item, perf: Perf) -> None:
     verdict = worst(perf.results)
     item.user_properties.append((VERDICT, verdict.value))
     text = f"llmperf {verdict.value}: {item.name}\n{table(perf.results)}"
-    if verdict.severity >= Verdict.NO_BASELINE.severity:
+    if verdict.severity >= Verdict.FAIL.severity:
         pytest.fail(text, pytrace=False)
-    if verdict is Verdict.INCONCLUSIVE:
-        if item.config.getoption("--inconclusive") == "fail":
+    unknown = verdict in (Verdict.INCONCLUSIVE, Verdict.NO_BASELINE, Verdict.INCOMPARABLE)
+    if unknown and not _is_what_an_update_is_for(item.config, verdict):
+        if _fails(item.config, verdict):
             pytest.fail(text, pytrace=False)
         raise pytest.skip.Exception(text, _use_item_location=True)
     item.add_report_section("call", "llmperf", text)
+
+
+def _is_what_an_update_is_for(config: pytest.Config, verdict: Verdict) -> bool:
+    """A baseline that is not there, or not for these conditions, is about to be made."""
+    return verdict.value in ("NO_BASELINE", "INCOMPARABLE") and mode_of(config) is not None
+
+
+def _fails(config: pytest.Config, verdict: Verdict) -> bool:
+    """Whether a verdict that knows nothing is a failure to pytest."""
+    if verdict.value == "INCONCLUSIVE":
+        return bool(config.getoption("--inconclusive") == "fail")
+    asked = config.getoption("--missing-baseline")
+    return bool(asked == "fail" if asked else os.environ.get("CI"))
 
 
 def verdict_of(report: pytest.TestReport) -> str | None:
@@ -100,8 +120,8 @@ def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str] 
     verdict = verdict_of(report) if report.when == "call" else None
     if verdict == "ERROR" and report.failed:
         return "error", "E", "ERROR"
-    if verdict == "INCONCLUSIVE" and report.skipped:
-        return "skipped", "i", "INCONCLUSIVE"
+    if verdict in UNKNOWN and report.skipped:
+        return "skipped", "i", str(verdict)
     return None
 
 
@@ -116,5 +136,5 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         session.exitstatus = EXIT_ERROR
     elif session.exitstatus == pytest.ExitCode.OK and state.failed_before:
         session.exitstatus = EXIT_PASS_AFTER_FAIL
-    elif session.exitstatus == pytest.ExitCode.OK and "INCONCLUSIVE" in verdicts:
+    elif session.exitstatus == pytest.ExitCode.OK and state.left_open:
         session.exitstatus = EXIT_INCONCLUSIVE

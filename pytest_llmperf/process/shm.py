@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 FOLDER = Path("/dev/shm")  # noqa: S108  where POSIX shared memory lives on Linux
-PREFIXES = ("psm_", "sem.mp-", "vllm_dist_")
+PREFIXES = ("psm_", "sem.mp-", "vllm_dist_", "sglang_loads_")
 _INITIAL_PID_NAMESPACE = "pid:[4026531836]"
 
 

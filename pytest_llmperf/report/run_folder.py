@@ -67,6 +67,8 @@ def _measurement(measurement: Measurement) -> dict[str, object]:
         "engine": measurement.engine,
         "workload": measurement.workload,
         "complete": measurement.complete,
+        "baseline": measurement.baseline,
+        "primaries": list(measurement.primaries),
         "conditions": dict(measurement.conditions),
         "runs": [
             {

@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.engines.spec import flags_of
 from pytest_llmperf.metrics.registry import all_metrics
+from pytest_llmperf.model.engine import EngineSpec
 from pytest_llmperf.process.secrets import mask
 from pytest_llmperf.session.warm_up import RULE
 from pytest_llmperf.telemetry.hardware import Hardware
@@ -28,6 +30,7 @@ def conditions(
         "engine": spec.engine,
         "model": server.model.name if server.model else spec.model,
         "weights": server.model.weights if server.model else "unknown",
+        "lmcache": _lmcache(spec),
         "flags": mask(json.dumps(flags_of(spec), sort_keys=True), env),
         "env": mask(json.dumps(env, sort_keys=True), env),
         "workload": workload.digest(),
@@ -36,6 +39,14 @@ def conditions(
     }
     place = _accelerators(hardware, kind) if spec.url is None else {"url": spec.url}
     return known | place | {f"engine.{name}": value for name, value in facts.items() if name not in MEASURED}
+
+
+def _lmcache(spec: EngineSpec) -> str:
+    """What is attached; where its disk is makes no difference."""
+    attached = spec.lmcache
+    if attached is None:
+        return "none"
+    return str(replace(attached, l2_path=None if attached.l2_path is None else "fs"))
 
 
 def _formulas() -> str:

@@ -33,9 +33,9 @@ def judge_slos(measurement: Measurement, texts: Sequence[str], settings: Setting
         SloError: a text cannot be read.
     """
     slos = [parse_slo(text) for text in texts]
-    invalid = _invalid([("", measurement)], {slo.metric for slo in slos}, settings)
-    if invalid:
-        return invalid
+    bad = invalid([("", measurement)], {slo.metric for slo in slos}, settings)
+    if bad:
+        return bad
     starts = [str(run.start_id) for run in measurement.runs]
     return [judge_slo(slo, measurement.metrics, starts) for slo in slos]
 
@@ -60,9 +60,9 @@ def judge_claim(text: str, mechanisms: Sequence[str], allow: Mapping[str, float]
     named = accepted | {cause.metric for cause in causes}
 
     def judge(a: Measurement, b: Measurement, confidence: float) -> list[CheckResult]:
-        invalid = _invalid([("A, ", a), ("B, ", b)], named, settings)
-        if invalid:
-            return invalid
+        bad = invalid([("A, ", a), ("B, ", b)], named, settings)
+        if bad:
+            return bad
         starts_a, starts_b = ([str(run.start_id) for run in side.runs] for side in (a, b))
 
         def judged(demand: Claim | Mechanism) -> CheckResult:
@@ -110,9 +110,15 @@ def _guarded(result: CheckResult) -> CheckResult:
     return replace(result, verdict=Verdict.PASS, n=f"{result.n}; no loss seen, none excluded", reason="")
 
 
-def _invalid(
+def invalid(
     sides: Sequence[tuple[str, Measurement]], named: set[str], settings: Settings
 ) -> list[CheckResult]:
+    """One ERROR where runs are no evidence; empty where they are.
+
+    Args:
+        sides: a prefix for the reasons, and a measurement.
+        named: metrics that the test names: their deviations are judged, not errors.
+    """
     reasons = [side + reason for side, measurement in sides for reason in problems(measurement, named, settings)]
     if not reasons:
         return []

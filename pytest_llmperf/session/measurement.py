@@ -59,8 +59,11 @@ class Measurement:
         runs: in the order in which they were made.
         metrics: of each run, in the same order.
         expected_hit_rate: upper bound of the prefix-cache hit rate of this workload on this engine.
+        lmcache_reuse: the same for LMCache's chunks; None where no LMCache is attached.
         may_preempt: whether the test allows preemptions.
         complete: whether all runs that were asked for are there.
+        baseline: name under which it is compared with a stored baseline, "" for a test's only one; None: it is not.
+        primaries: the metrics that such a comparison judges.
     """
 
     engine: str
@@ -69,8 +72,11 @@ class Measurement:
     runs: tuple[Run, ...] = field(repr=False)
     metrics: tuple[RunMetrics, ...] = field(repr=False)
     expected_hit_rate: float | None = None
+    lmcache_reuse: float | None = None
     may_preempt: bool = False
     complete: bool = True
+    baseline: str | None = None
+    primaries: tuple[str, ...] = ()
 
     @property
     def records(self) -> tuple[RequestRecord, ...]:

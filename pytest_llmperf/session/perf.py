@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.errors import SpecError, UsageError
+from pytest_llmperf.metrics.registry import find
 from pytest_llmperf.model.engine import EngineSpec
 from pytest_llmperf.model.verdict import CheckResult, Verdict, worst
+from pytest_llmperf.session.against import default_primaries, margins_from
+from pytest_llmperf.session.comparing import compare
 from pytest_llmperf.session.judge import judge_claim, judge_slos
 from pytest_llmperf.session.measurement import Measurement
 from pytest_llmperf.session.series import Series
+from pytest_llmperf.slo.parse import parse_slo
 from pytest_llmperf.workload import Workload
 
 if TYPE_CHECKING:
     from pytest_llmperf.session.perf_session import PerfSession
 
 DEFAULT_RUNS = 3
+TIERS = ("engine", "l1", "l2")
 # One claim errs in at most 1 % of cases on either side, however often it is looked at (Bonferroni over the looks). Half
 # goes to the first look, where most claims are decided and three pairs leave the least to spend.
 ALPHA_OF_LOOKS = (0.005, 0.0025, 0.0025)
@@ -37,6 +43,7 @@ class Perf:
         self.series: list[Series] = []
         self.complete = False  # until the test has reached its end
         self.error: str | None = None  # what ended it before, with the evidence
+        self.run_file: Path | None = None  # once something was measured
         self._begun = False
 
     @property
@@ -56,6 +63,7 @@ class Perf:
         fresh: bool = False,
         may_preempt: bool = False,
         gauges: bool = False,
+        keep: Sequence[str] = (),
     ) -> Measurement:
         """Replay a workload, once per seed, on one server start.
 
@@ -67,6 +75,9 @@ class Perf:
             may_preempt: whether preemptions are part of what is measured; otherwise they make the run an ERROR.
             gauges: sample gauges for kv_usage_peak, running_peak and waiting_peak. Off by default: rendering the
                 page costs the server some ms, which p99 ITL shows.
+            keep: tiers of the cache that are not emptied before each run: "engine" (its own), "l1" and "l2" (LMCache's
+                host memory and disk). Measured again, a workload finds what its first measurement left there. With
+                `fresh`, "l1" restarts the engine beside its LMCache server, and "l2" alone restarts both.
 
         Raises:
             InfrastructureError: the server or the load generator failed; nothing that was recorded is judged.
@@ -76,17 +87,43 @@ class Perf:
                             "shared_prefix(…), mixed(…), multi_turn(…) or sharegpt(…).")
         if runs < 1:
             raise SpecError(f"perf.measure(…, runs={runs}): at least one run.")
-        return self._series(engine, workload, fresh=fresh, may_preempt=may_preempt, gauges=gauges).extend(runs)
+        if unknown := sorted(set(keep) - set(TIERS)):
+            raise SpecError(f"perf.measure(…, keep={unknown}): tiers of the cache are {', '.join(TIERS)}.")
+        series = self._series(engine, workload, fresh=fresh, may_preempt=may_preempt, gauges=gauges, keep=tuple(keep))
+        return series.extend(runs)
 
-    def check(self, measurement: Measurement, *slos: str) -> list[CheckResult]:
-        """Judge SLOs such as "ttft_p99 <= 500ms", "error_rate == 0", "goodput(ttft <= 500ms) >= 4/s".
+    def check(
+        self,
+        measurement: Measurement,
+        *slos: str,
+        baseline: bool | str = False,
+        primaries: Sequence[str] = (),
+        margins: Mapping[str, float | tuple[float, float]] | None = None,
+    ) -> list[CheckResult]:
+        """Judge SLOs such as "ttft_p99 <= 500ms", "error_rate == 0", "goodput(ttft <= 500ms) >= 4/s", and compare
+        with the stored baseline.
+
+        Args:
+            measurement: what `measure` gave. A comparison that stays open extends it, to 5 and then 8 runs.
+            slos: limits.
+            baseline: compare; a text names the measurement where a test compares several.
+            primaries: metrics that the comparison judges; by default median TTFT, mean TPOT and, in a closed loop,
+                output throughput.
+            margins: how much worse a metric may be, as a share: {"ttft_p50": 0.1}, or (negligible, tolerated).
 
         Raises:
-            SloError: a text cannot be read.
+            SloError: a text cannot be read, or margins make no sense.
         """
-        if not slos:
-            raise UsageError('perf.check(run): name at least one SLO, e.g. perf.check(run, "ttft_p99 <= 500ms").')
-        results = judge_slos(measurement, slos, self.session.settings)
+        if not slos and baseline is False:
+            raise UsageError('perf.check(run): name at least one SLO, e.g. perf.check(run, "ttft_p99 <= 500ms"), or '
+                             "compare with the baseline: perf.check(run, baseline=True).")
+        named = [parse_slo(text).metric for text in slos]
+        against: list[CheckResult] = []
+        if baseline is not False:
+            series = self._series_of(measurement)
+            against = self._against(series, "" if baseline is True else baseline, primaries, margins or {}, named)
+            measurement = series.finished
+        results = [*(judge_slos(measurement, slos, self.session.settings) if slos else []), *against]
         self.results += results
         return results
 
@@ -150,13 +187,36 @@ class Perf:
     def _write(self) -> None:
         from pytest_llmperf.report.run_folder import write_test
 
-        write_test(
+        self.run_file = write_test(
             self.session.run_dir,
             self.test,
             self.measurements,
             self.results,
             complete=self.complete,
             error=self.error,
+        )
+
+    def _against(
+        self,
+        series: Series,
+        name: str,
+        primaries: Sequence[str],
+        margins: Mapping[str, float | tuple[float, float]],
+        named: Sequence[str],
+    ) -> list[CheckResult]:
+        own_margins = margins_from(margins)
+        closed_loop = series.workload.concurrency is not None
+        chosen = tuple(find(metric).name for metric in primaries)
+        series.compared_as(name, chosen or default_primaries(series.finished, closed_loop=closed_loop))
+        return compare(series, self.session, named, own_margins)
+
+    def _series_of(self, measurement: Measurement) -> Series:
+        for series in self.series:
+            if series.measurement is measurement:
+                return series
+        raise UsageError(
+            "perf.check(run, baseline=True): this run was not measured by this test, or was compared already. Give it "
+            "what perf.measure(…) returned; name several with baseline=\"NAME\"."
         )
 
     def _series(
@@ -167,9 +227,10 @@ class Perf:
         fresh: bool = False,
         may_preempt: bool = False,
         gauges: bool = False,
+        keep: tuple[str, ...] = (),
     ) -> Series:
         series = Series(self.session, self.test, self.kind, engine, workload, on_run=self._write,
-                        fresh=fresh, may_preempt=may_preempt, gauges=gauges)
+                        fresh=fresh, may_preempt=may_preempt, gauges=gauges, keep=keep)
         self.series.append(series)
         if not self._begun:
             self._begun = True

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from pytest_llmperf.baseline.store import Store
 from pytest_llmperf.clock import Clock, SystemClock, VirtualClock
 from pytest_llmperf.config.emulation import Emulation
 from pytest_llmperf.config.settings import Settings
@@ -17,7 +18,9 @@ from pytest_llmperf.engines.pool import EnginePool, lock_of_this_machine
 from pytest_llmperf.load.process import ProcessTransport
 from pytest_llmperf.load.transport import Transport
 from pytest_llmperf.load.virtual import VirtualEngine, VirtualTransport
+from pytest_llmperf.session.comparing import Baselines
 from pytest_llmperf.session.perf import Perf
+from pytest_llmperf.session.provenance import host_digest
 from pytest_llmperf.telemetry.hardware import Hardware
 
 
@@ -42,16 +45,20 @@ class PerfSession:
         self.settings = settings
         self.hardware = hardware
         self.tell = tell
+        self.root = root
         self.clock = clock or SystemClock()
         self.transport = transport or ProcessTransport()
         self.now = now
         self.rng = rng or random.Random()
         self.run_dir = root / settings.runs_dir / f"{now():%Y%m%dT%H%M%SZ}-{self.rng.getrandbits(24):06x}{worker}"
+        store = Store(root / settings.baselines_dir)
+        self.baselines = Baselines(store, host_digest(), settings.compare_across)
         if emulation is not None and emulation.clock == "virtual":
             self.pool = self._in_virtual_time(root, emulation)
         else:
             launcher = Launcher(settings, root, self.run_dir, hardware.kind, self.clock, self.rng, tell, emulation)
-            self.pool = EnginePool(launcher, lock_of_this_machine())
+            # An emulator in real time takes nothing of this machine's accelerators.
+            self.pool = EnginePool(launcher, None if emulation else lock_of_this_machine())
 
     def _in_virtual_time(self, root: Path, emulation: Emulation) -> EnginePool:
         """The emulator behind the same seams: clock, transport and launcher."""

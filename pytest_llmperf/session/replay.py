@@ -41,6 +41,7 @@ class Replayer:
         clock: tells the wall clock's jumps from the time that passed.
         limits: when to give up on a request.
         timeout_s: when to give up a run.
+        keep: tiers of the cache that are not emptied before a run, see `Server.reset_cache`.
     """
 
     transport: Transport
@@ -50,16 +51,17 @@ class Replayer:
     clock: Clock = field(default_factory=SystemClock)
     limits: StreamLimits = field(default_factory=StreamLimits)
     timeout_s: float = 900.0
+    keep: tuple[str, ...] = ()
 
     def run(self, server: Server, workload: Workload, seed: int) -> Run:
-        """One run, the cache emptied before it.
+        """One run, the cache emptied before it but for the tiers of `keep`.
 
         Raises:
             ServerDied: the server ended before the last answer.
             LoadError: the load generator failed, or the run took too long.
         """
         requests = workload.requests(seed)
-        cache_reset = server.reset_cache()
+        cache_reset = server.reset_cache(self.keep)
         started_at, started_ns = self.now(), self.clock.now_ns()
         before = server.counters()
         peaks: dict[str, float] = {}

@@ -34,7 +34,7 @@ class Series:
         engine: a running server, or a spec to start.
         workload: run i adds i to its seed, so that no prompt repeats.
         on_run: called after every run: an interruption loses only the run that it cuts short.
-        fresh, may_preempt, gauges: as `perf.measure` says.
+        fresh, may_preempt, gauges, keep: as `perf.measure` says.
     """
 
     def __init__(
@@ -49,6 +49,7 @@ class Series:
         fresh: bool = False,
         may_preempt: bool = False,
         gauges: bool = False,
+        keep: tuple[str, ...] = (),
     ) -> None:
         self.session = session
         self.test = test
@@ -60,6 +61,7 @@ class Series:
         self._fresh = fresh
         self._may_preempt = may_preempt
         self._gauges = gauges
+        self._keep_tiers = keep
 
     @property
     def finished(self) -> Measurement:
@@ -72,8 +74,17 @@ class Series:
             raise SpecError(f"{self.test}: nothing was measured yet.")
         return self.measurement
 
-    def extend(self, runs: int) -> Measurement:
+    def compared_as(self, baseline: str, primaries: tuple[str, ...]) -> None:
+        """Note under which name and by which metrics it is compared with a baseline."""
+        self.measurement = replace(self.finished, baseline=baseline, primaries=primaries)
+        self._on_run()
+
+    def extend(self, runs: int, *, seeds: int | None = None) -> Measurement:
         """So many runs more, with the seeds that follow.
+
+        Args:
+            runs: how many.
+            seeds: begin again with the first seed after so many; None: every run has a seed of its own.
 
         Raises:
             InfrastructureError: the server or the load generator failed.
@@ -86,16 +97,18 @@ class Series:
         kept = replace(self.measurement or self._nothing_yet(server), complete=False)
         self.measurement = kept
         first = len(kept.runs)
-        for seed in range(first, first + runs):
-            label = f"run {seed - first + 1} of {runs}"
+        for number in range(first, first + runs):
+            seed = number if seeds is None else number % seeds
+            label = f"run {number - first + 1} of {runs}"
             run = self._replayer(label, gauges=self._gauges).run(server, self.workload, seed)
-            kept = self._keep(kept, run, complete=seed + 1 == first + runs)
+            kept = self._keep(kept, run, complete=number + 1 == first + runs)
         return kept
 
     def _server(self) -> Server:
         if isinstance(self.engine, EngineSpec):
             fresh = self._fresh and self.measurement is None
-            return self.session.pool.acquire(self.engine, self.kind, fresh=fresh)
+            keep_lmcache = "l1" in self._keep_tiers
+            return self.session.pool.acquire(self.engine, self.kind, fresh=fresh, keep_lmcache=keep_lmcache)
         if not isinstance(self.engine, Server):
             raise SpecError(
                 f"perf.measure({self.engine!r}, …): an engine is the `engine` fixture or a spec such as vllm(MODEL)."
@@ -122,21 +135,28 @@ class Series:
             clock=self.session.clock,
             limits=stream_limits(settings),
             timeout_s=settings.measure_timeout_s,
+            keep=self._keep_tiers,
         )
 
     def _nothing_yet(self, server: Server) -> Measurement:
         facts = server.facts
-        block = facts.get("block_size", "")
+        attached = server.spec.lmcache
         return Measurement(
             engine=described(server.spec),
             workload=str(self.workload),
             conditions=conditions(server, facts, self.workload, self.session.hardware, self.kind),
             runs=(),
             metrics=(),
-            expected_hit_rate=self.workload.expected_hit_rate(int(block)) if block.isdigit() else None,
+            expected_hit_rate=self._expected_hit_rate(facts.get("block_size", "")),
+            lmcache_reuse=None if attached is None else self.workload.expected_hit_rate(attached.chunk_size),
             may_preempt=self._may_preempt,
             complete=False,
         )
+
+    def _expected_hit_rate(self, block_size: str) -> float | None:
+        """None where prompts of an earlier run may be cached on purpose."""
+        known = block_size.isdigit() and not self._keep_tiers
+        return self.workload.expected_hit_rate(int(block_size)) if known else None
 
     def _keep(self, before: Measurement, run: Run, *, complete: bool) -> Measurement:
         metrics = metrics_of(run.records, run.counters)

@@ -10,6 +10,7 @@ from pytest_llmperf.metrics import RunMetrics
 from pytest_llmperf.session.measurement import Measurement, Run
 
 HIT_RATE_SLACK = 0.02
+LEAST_REUSE = 0.1  # of less, a cache that is small or late may miss it all
 GAP_METRICS = ("itl", "largest_stall")
 
 
@@ -79,6 +80,7 @@ def _server(measurement: Measurement, run: Run, metrics: RunMetrics, named: Coll
             f"prefix-cache hit rate {hit_rate:.1%}, where this workload can have {most:.1%} at most: "
             "prompts of an earlier run were still cached."
         )
+    yield from _lmcache(measurement, run, metrics, named)
     preemptions = metrics.value("preemptions")
     if preemptions and "preemptions" not in named and not measurement.may_preempt:
         yield (
@@ -86,6 +88,18 @@ def _server(measurement: Measurement, run: Run, metrics: RunMetrics, named: Coll
             "or allow them with perf.measure(…, may_preempt=True)."
         )
     yield from _usage(run)
+
+
+def _lmcache(measurement: Measurement, run: Run, metrics: RunMetrics, named: Collection[str]) -> Iterator[str]:
+    """Attached, and idle although prompts repeat and the engine's own cache did not have them."""
+    reuse, hits = measurement.lmcache_reuse, run.counters.get("external_cache_hits")
+    own = metrics.value("prefix_cache_hit_rate") or 0.0
+    judged = {"external_cache_hit_rate", "external_cached_tokens", "lmcache_hit_rate"} & set(named)
+    if not judged and hits == 0 and reuse is not None and reuse >= LEAST_REUSE and own < reuse / 2:
+        yield (
+            f"LMCache is attached and never hit: {reuse:.0%} of the prompt tokens repeat, and the engine computed "
+            f"all but {own:.0%}."
+        )
 
 
 def _usage(run: Run) -> Iterator[str]:

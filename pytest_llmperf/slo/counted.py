@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from math import floor
+from collections.abc import Sequence
+from math import exp, floor
 
 from pytest_llmperf.metrics.families import FAMILIES
 from pytest_llmperf.metrics.goodput import attained
@@ -14,7 +15,7 @@ from pytest_llmperf.slo.answer import answer
 from pytest_llmperf.slo.model import Comparison, Slo
 from pytest_llmperf.slo.sample import Sample, latency_limits, unavailable
 from pytest_llmperf.stats.binomial import share_interval
-from pytest_llmperf.stats.design import Count, total
+from pytest_llmperf.stats.design import Count, start_reach, total
 from pytest_llmperf.stats.exceedance import Exceedance, exceedance
 from pytest_llmperf.stats.interval import Interval
 
@@ -30,8 +31,11 @@ def judge_percentile(slo: Slo, sample: Sample, confidence: float) -> CheckResult
     if len(known) < len(counts) or not any(total(count).of for count in known) or share is None:
         missing = len(counts) - len(known) or len(counts)
         return answer(slo, Verdict.ERROR, reason=unavailable(slo.metric, missing, len(counts)))
-    found = exceedance(known, sample.starts, round(1 - share, 6), confidence)
-    pooled = sorted(value for run in sample.runs for value in pooled_ms(run, family))
+    by_run = [pooled_ms(run, family) for run in sample.runs]
+    reach = start_reach(by_run, sample.starts, confidence)
+    near = None if sample.start_count < 2 else over_any(by_run, slo.limit * exp(-reach))
+    found = exceedance(known, sample.starts, round(1 - share, 6), confidence, reach=reach, near=near)
+    pooled = sorted(value for values in by_run for value in values)
     finite = pooled[min(len(pooled) - 1, floor((len(pooled) - 1) * share) + 1)] < float("inf")
     measured = percentile(pooled, share) if finite else None
     return answer(slo, found.verdict, measured=measured, interval=found.quantile_interval(pooled),
@@ -70,6 +74,11 @@ def over_limit(run: RunMetrics, family: str, limit_ms: float) -> list[Count] | N
     return [Count(lost[position], lost[position]) if values is None
             else Count(sum(value > limit_ns for value in values), len(values))
             for position, values in enumerate(by_request)]
+
+
+def over_any(by_run: Sequence[Sequence[float]], limit_ms: float) -> Count:
+    """How many of all latencies are over a limit."""
+    return Count(sum(value > limit_ms for values in by_run for value in values), sum(map(len, by_run)))
 
 
 def pooled_ms(run: RunMetrics, family: str) -> list[float]:
@@ -111,6 +120,9 @@ def why(found: Exceedance, word: str) -> str:
     if found.verdict is Verdict.FAIL:
         return (f"{rate} are {word} where {100 * found.allowed:.3g} % may be, "
                 f"more than chance allows at {100 * found.confidence:g} %")
+    if found.starts_differ:
+        return (f"{rate} are {word}, which would be few enough, but the server starts differ so much that others may "
+                f"be {100 * (exp(found.reach) - 1):.2g} % slower; measure on more server starts")
     more = found.still_needed()
     if more is None:
         return (f"{rate} {word} is too near the allowed {100 * found.allowed:.3g} % for any affordable number of "

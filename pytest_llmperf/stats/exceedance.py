@@ -1,17 +1,19 @@
 """Is a percentile below its limit? Counted, not estimated: how many are over, and how many could be by chance.
 
 p99 ≤ L holds where at most 1 % lie over L. PASS and FAIL are exact one-sided binomial tests on the effective sample
-size; the interval of the percentile inverts the same tests, so it never contradicts them.
+size; the interval of the percentile inverts the same tests, so it never contradicts them. Where server starts differ, a
+PASS must hold for a limit that is lower by as much as that may hide.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import exp
 
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.stats.binomial import at_least, at_most, fail_limit, pass_limit
-from pytest_llmperf.stats.design import Count, total, worth
+from pytest_llmperf.stats.design import GROWTH_LEVELLED_STARTS, GROWTH_STARTS, Count, total, worth
 from pytest_llmperf.stats.interval import Interval
 
 #: More requests than this are not asked for.
@@ -27,12 +29,16 @@ class Exceedance:
         allowed: share that may be over.
         worth: effective observations per observation.
         confidence: of each one-sided test.
+        reach: log ratio by which a PASS must stay below the limit; 0 for none.
+        near: how many are over the limit lowered by `reach`; None where that is the limit itself.
     """
 
     count: Count
     allowed: float
     worth: float
     confidence: float
+    reach: float = 0.0
+    near: Count | None = None
 
     @property
     def effective_n(self) -> float:
@@ -40,19 +46,24 @@ class Exceedance:
 
     @property
     def verdict(self) -> Verdict:
-        return self._verdict(self.count.over, self.count.of)
+        return self._verdict(self.count.of)
+
+    @property
+    def starts_differ(self) -> bool:
+        """Whether nothing but the difference between server starts stands against a PASS."""
+        alone = Exceedance(self.count, self.allowed, self.worth, self.confidence)
+        return self.verdict is Verdict.INCONCLUSIVE and alone.verdict is Verdict.PASS
 
     def still_needed(self) -> int | None:
         """Further observations until this rate would be decided; None where it is too near the allowed one."""
-        rate = self.count.over / self.count.of
         low = high = self.count.of
-        while self._verdict(rate * high, high) is Verdict.INCONCLUSIVE:
+        while self._verdict(high) is Verdict.INCONCLUSIVE:
             low, high = high, high * 2
             if high > MOST_REQUESTS:
                 return None
         while low + 1 < high:
             middle = (low + high) // 2
-            decided = self._verdict(rate * middle, middle) is not Verdict.INCONCLUSIVE
+            decided = self._verdict(middle) is not Verdict.INCONCLUSIVE
             low, high = (low, middle) if decided else (middle, high)
         return high - self.count.of
 
@@ -65,19 +76,21 @@ class Exceedance:
         falling = sorted(values, reverse=True)
         few = pass_limit(len(falling), self.allowed, self.confidence, self.worth)
         many = fail_limit(len(falling), self.allowed, self.confidence, self.worth)
-        high = float("inf") if few is None or few >= len(falling) else falling[few]
+        high = float("inf") if few is None or few >= len(falling) else falling[few] * exp(self.reach)
         low = falling[-1] if many is None else falling[many - 1]
         return Interval(low, high, self.confidence)
 
-    def _verdict(self, over: float, of: float) -> Verdict:
-        x, n, alpha = over * self.worth, of * self.worth, 1 - self.confidence
-        if at_most(x, n, self.allowed) <= alpha:
+    def _verdict(self, of: float) -> Verdict:
+        """With so many observations at the rates that were seen."""
+        n, alpha, near = of * self.worth, 1 - self.confidence, self.near or self.count
+        if at_most(near.over * of / near.of * self.worth, n, self.allowed) <= alpha:
             return Verdict.PASS
-        return Verdict.FAIL if at_least(x, n, self.allowed) <= alpha else Verdict.INCONCLUSIVE
+        over = self.count.over * of / self.count.of * self.worth
+        return Verdict.FAIL if at_least(over, n, self.allowed) <= alpha else Verdict.INCONCLUSIVE
 
 
 def exceedance(runs: Sequence[Sequence[Count]], starts: Sequence[str], allowed: float,
-               confidence: float = 0.95) -> Exceedance:
+               confidence: float = 0.95, *, reach: float = 0.0, near: Count | None = None) -> Exceedance:
     """Judge an exceedance rate.
 
     Args:
@@ -85,6 +98,7 @@ def exceedance(runs: Sequence[Sequence[Count]], starts: Sequence[str], allowed: 
         starts: of each run the server start that it ran on.
         allowed: share that may be over, between 0 and 1.
         confidence: of each one-sided test.
+        reach, near: what is known of the starts beside these counts (`design.start_reach`), see `Exceedance`.
 
     Raises:
         ValueError: no observation, or nothing to decide at `allowed` = 0.
@@ -92,4 +106,5 @@ def exceedance(runs: Sequence[Sequence[Count]], starts: Sequence[str], allowed: 
     everything = total([total(run) for run in runs])
     if not everything.of or not 0 < allowed < 1:
         raise ValueError(f"{everything.of} observations and an allowed share of {allowed} decide nothing")
-    return Exceedance(everything, allowed, worth(runs, starts, allowed, confidence), confidence)
+    growth = GROWTH_STARTS if near is None else GROWTH_LEVELLED_STARTS
+    return Exceedance(everything, allowed, worth(runs, starts, allowed, confidence, growth), confidence, reach, near)

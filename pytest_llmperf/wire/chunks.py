@@ -42,6 +42,8 @@ def read_chunk(message: dict[str, Any], event_type: str = "") -> Chunk:
     Raises:
         TypeError, AttributeError: it does not have the shape of a completion chunk.
     """
+    if "meta_info" in message:
+        return _native_chunk(message["meta_info"])
     choices = message.get("choices") or []
     return Chunk(
         has_choices=bool(choices),
@@ -50,6 +52,20 @@ def read_chunk(message: dict[str, Any], event_type: str = "") -> Chunk:
         finish_reason=next((c["finish_reason"] for c in choices if c.get("finish_reason")), None),
         usage=_usage(message.get("usage")),
         error=_error(message, event_type),
+    )
+
+
+def _native_chunk(meta: dict[str, Any]) -> Chunk:
+    """An event of SGLang's /generate. Its text may be cumulative or not; its counts always are."""
+    reason = meta.get("finish_reason") or {}
+    aborted = reason.get("type") == "abort"
+    return Chunk(
+        has_choices=True,
+        has_text=True,
+        token_ids=None,
+        finish_reason=reason.get("type"),
+        usage=Usage(meta.get("prompt_tokens"), meta.get("completion_tokens"), meta.get("cached_tokens")),
+        error=f"abort: {reason.get('message')}" if aborted else None,
     )
 
 

@@ -13,7 +13,7 @@ LAYERS = [
     {"errors", "clock", "model"},
     {"slo", "stats", "metrics", "workload", "wire"},
     {"config"},
-    {"load", "engines", "process", "telemetry"},
+    {"load", "engines", "process", "telemetry", "baseline"},
     {"session", "report"},
     {"plugin"},
 ]

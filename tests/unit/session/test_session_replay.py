@@ -47,6 +47,13 @@ def test_a_run(make_server, replayer):
     assert run.wall_clock_jump_ms == 0
 
 
+def test_a_tier_that_is_kept_is_not_emptied(make_server, replayer, fake_engine):
+    server = make_server(vllm("m"))
+    assert replayer(keep=("engine",)).run(server, WORKLOAD, 0).cache_reset is False
+    assert "/reset_prefix_cache" not in fake_engine.asked
+    assert replayer().run(server, WORKLOAD, 0).cache_reset is True
+
+
 def test_the_plan_is_the_seeds_own(make_server, replayer, fake_engine):
     server = make_server(endpoint("http://h:81/proxy", model="m"), url="http://h:81/proxy")
     limits = StreamLimits(idle_ns=7)

@@ -80,6 +80,29 @@ def test_unexpected_cache_hits(found):
     assert found(["prefix_cache_hit_rate"], counters=hits, m_expected_hit_rate=0.1) == []
 
 
+IDLE = {"external_cache_hits": 0.0, "prompt_tokens_cached": 0.0}
+
+
+def test_an_lmcache_that_never_hits(found):
+    (text,) = found(counters=IDLE, m_lmcache_reuse=0.8)
+    assert "LMCache is attached and never hit: 80% of the prompt tokens repeat" in text
+    assert found(["external_cache_hit_rate"], counters=IDLE, m_lmcache_reuse=0.8) == []
+
+
+@pytest.mark.parametrize(
+    ("counters", "reuse"),
+    [
+        (IDLE, None),                                       # none is attached
+        (IDLE, 0.05),                                       # nothing to hit
+        (IDLE | {"external_cache_hits": 1.0}, 0.8),
+        (IDLE | {"prompt_tokens_cached": 120.0}, 0.8),      # the engine's own cache had it all
+        ({"prompt_tokens_cached": 0.0}, 0.8),               # nobody counts
+    ],
+)
+def test_an_lmcache_that_has_an_excuse(found, counters, reuse):
+    assert found(counters=counters, m_lmcache_reuse=reuse) == []
+
+
 def test_preemptions(found):
     (text,) = found(counters={"preemptions": 2.0})
     assert "2 preemptions" in text

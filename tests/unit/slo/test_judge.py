@@ -76,6 +76,17 @@ def test_several_starts_are_named():
     assert "5 runs on 5 server starts" in judge("ttft_p99 <= 500ms", runs, list("abcde")).n
 
 
+def test_starts_that_differ_must_stay_clear_of_the_limit():
+    """Medians of 340 to 420 ms on five starts: none is over 500 ms, and the next start may be."""
+    runs = [run_of(spread(1000, 0, seed, centre)) for seed, centre in enumerate((340, 360, 380, 400, 420))]
+    one_start, five_starts = (judge("ttft_p99 <= 500ms", runs, starts) for starts in (["s"] * 5, list("abcde")))
+    assert one_start.verdict is PASS
+    assert five_starts.verdict is INCONCLUSIVE
+    assert "server starts differ so much that others may be 18 % slower" in five_starts.reason
+    assert judge("ttft_p99 <= 600ms", runs, list("abcde")).verdict is PASS
+    assert judge("ttft_p99 <= 400ms", runs, list("abcde")).verdict is FAIL
+
+
 def test_failed_requests_are_over():
     """Fault 26."""
     quick = spread(1000)

@@ -1,11 +1,13 @@
 """How many over the limit prove what, with requests that resemble each other."""
 
+from math import exp, log, sqrt
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_llmperf.model.verdict import Verdict
-from pytest_llmperf.stats.design import PRIOR_EFFECT, Count, batches, design_effect, total, worth
+from pytest_llmperf.stats.design import PRIOR_EFFECT, REACH, Count, batches, design_effect, start_reach, total, worth
 from pytest_llmperf.stats.exceedance import Exceedance, exceedance
 
 INF = float("inf")
@@ -43,10 +45,10 @@ def test_a_rate_at_the_allowed_one_is_never_decided():
 
 
 @given(st.lists(st.floats(1, 1000) | st.just(INF), min_size=1, max_size=400), st.floats(1, 1000), st.floats(0.2, 1),
-       st.sampled_from([0.01, 0.05, 0.1, 0.5]))
-def test_the_interval_never_contradicts_the_verdict(values, limit, share_worth, allowed):
-    over = sum(value > limit for value in values)
-    found = Exceedance(Count(over, len(values)), allowed, share_worth, 0.95)
+       st.sampled_from([0.01, 0.05, 0.1, 0.5]), st.floats(0, 2))
+def test_the_interval_never_contradicts_the_verdict(values, limit, share_worth, allowed, reach):
+    over, near = (sum(value * exp(by) > limit for value in values) for by in (0, reach))
+    found = Exceedance(Count(over, len(values)), allowed, share_worth, 0.95, reach, Count(near, len(values)))
     interval = found.quantile_interval(values)
     assert (interval.high <= limit) == (found.verdict is Verdict.PASS)
     if found.verdict is Verdict.FAIL:
@@ -106,6 +108,26 @@ def test_a_pooled_sample_counts_requests_as_clusters():
     bunched = [[Count(100 if i == 7 else 0, 100) for i in range(100)]]
     spread = [[Count(1, 100) for _ in range(100)]]
     assert worth(bunched, ["s"], 0.01, 0.95) < worth(spread, ["s"], 0.01, 0.95) / 10
+
+
+def test_one_start_has_no_reach():
+    assert start_reach([[1.0, 2.0], [8.0]], ["s", "s"], 0.95) == 0
+
+
+def test_reach_of_starts_by_hand():
+    """Levels e⁰, e⁰·¹ and e⁰·²: sd 0.1, t(2) 2.92. Failed requests and zeros say nothing of a level."""
+    values = [[exp(-1), exp(1)], [exp(0.1), INF, 0.0], [exp(0.2)], [exp(0.2)]]
+    found = start_reach(values, ["a", "b", "c", "c"], 0.95)
+    assert found == pytest.approx(REACH * 2.919986 * 0.1 / sqrt(3))
+
+
+def test_a_pass_keeps_clear_of_the_limit_by_the_reach_and_a_fail_needs_none():
+    clear = Exceedance(Count(0, 1000), 0.01, 1.0, 0.95, log(1.1), Count(4, 1000))
+    touched = Exceedance(Count(0, 1000), 0.01, 1.0, 0.95, log(1.1), Count(5, 1000))
+    over = Exceedance(Count(16, 1000), 0.01, 1.0, 0.95, log(1.1), Count(900, 1000))
+    assert [found.verdict for found in (clear, touched, over)] == [Verdict.PASS, Verdict.INCONCLUSIVE, Verdict.FAIL]
+    assert [found.starts_differ for found in (clear, touched, over)] == [False, True, False]
+    assert clear.quantile_interval(list(range(1, 1001))).high == pytest.approx(996 * 1.1)
 
 
 def test_a_single_observation_decides_nothing():

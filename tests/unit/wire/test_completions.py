@@ -47,6 +47,27 @@ def test_good_stream(chat, usage, ids):
     assert record.coalesced_chunks == 0
 
 
+def native(done, reason=None, **meta):
+    """An event of SGLang's /generate with cumulative text."""
+    counts = {"prompt_tokens": 8, "completion_tokens": done, "cached_tokens": 5}
+    return event({"text": "x" * done, "meta_info": {"finish_reason": reason, **counts, **meta}})
+
+
+def test_sglangs_own_stream():
+    record = record_of([native(1), native(3), native(4, {"type": "length", "length": 4}), DONE])
+    assert (record.outcome, record.detail) == (Outcome.OK, None)
+    assert record.chunk_tokens == (1, 2, 1)
+    assert (record.prompt_tokens, record.output_tokens, record.cached_tokens) == (8, 4, 5)
+
+
+def test_sglangs_own_stream_aborted_or_short():
+    aborted = record_of([native(1), native(2, {"type": "abort", "message": "too long"}), DONE])
+    assert (aborted.outcome, aborted.detail) == (Outcome.ERROR_IN_STREAM, "abort: too long")
+    short = record_of([native(1), native(2, {"type": "length"}), DONE])
+    assert short.outcome is Outcome.WRONG_LENGTH
+    assert record_of([native(1), native(4), DONE]).outcome is not Outcome.OK  # it never finished
+
+
 def test_counts_are_missing_where_the_server_does_not_say():
     record = to_record(asked(6), stream_exchange(StreamShape((1, 3, 2), continuous_usage=False)))
     assert record.ok

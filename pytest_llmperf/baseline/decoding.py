@@ -1,0 +1,96 @@
+"""A baseline file read back: strictly, so that what is wrong in it is an error and never a missing baseline."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from pytest_llmperf.baseline.checked import Node, parse
+from pytest_llmperf.baseline.model import SCHEMA, Baseline, StoredMeasurement, StoredSession
+from pytest_llmperf.errors import BaselineError
+
+SESSION_FIELDS = ("id", "date", "commit", "host", "accepted", "anchor", "runs")
+
+
+def decode(data: bytes, origin: str) -> Baseline:
+    """Read a file, canonical or edited by hand.
+
+    Args:
+        origin: the file, for messages.
+
+    Raises:
+        BaselineError: with the file, the place in it and what to do.
+    """
+    top = parse(data, origin)
+    schema = top.table().get("schema")
+    if schema is None:
+        top.refuse("its schema is missing")
+    if schema.integer() > SCHEMA:
+        raise BaselineError(
+            f"{origin}: schema {schema.value}, and this pytest-llmperf reads {SCHEMA}. Install a newer one."
+        )
+    if schema.integer() != SCHEMA:
+        schema.refuse(f"there never was a schema {schema.value}")
+    fields = top.fields(("schema", "test", "measurements"))
+    names = fields["measurements"].table()
+    return Baseline(fields["test"].text(), {name: _stored(node) for name, node in names.items()})
+
+
+def _stored(node: Node) -> StoredMeasurement:
+    fields = node.fields(("fingerprint", "sessions", "metrics", "primaries", "formulas"))
+    lines, metrics, formulas = fields["sessions"].items(), fields["metrics"].table(), fields["formulas"].texts()
+    primaries = tuple(name.text() for name in fields["primaries"].items())
+    rows = {metric: row.items() for metric, row in metrics.items()}
+    for metric, row in rows.items():
+        if len(row) != len(lines):
+            metrics[metric].refuse(f"values of {len(row)} sessions, and there are {len(lines)}")
+    if set(formulas) != set(metrics):
+        fields["formulas"].refuse(f"not one per metric: {', '.join(sorted(set(formulas) ^ set(metrics)))}")
+    if unknown := sorted(set(primaries) - set(metrics)):
+        fields["primaries"].refuse(f"{', '.join(unknown)} has no values")
+    sessions = [_stored_session(line, {metric: row[i] for metric, row in rows.items()}) for i, line in enumerate(lines)]
+    _check(sessions, fields["sessions"])
+    return StoredMeasurement(fields["fingerprint"].texts(), tuple(sessions), primaries, formulas)
+
+
+def _check(sessions: list[StoredSession], node: Node) -> None:
+    ids = sorted(session.id for session in sessions)
+    if twice := [one for one, other in pairwise(ids) if one == other]:
+        node.refuse(f"session {twice[0]} stands there twice")
+    if sum(session.anchor for session in sessions) != 1:
+        node.refuse("exactly one session is the anchor")
+
+
+def _stored_session(line: Node, values: dict[str, Node]) -> StoredSession:
+    fields = line.fields(SESSION_FIELDS, ("differs",))
+    runs = tuple(_run(run) for run in fields["runs"].items())
+    if not runs:
+        fields["runs"].refuse("a session has at least one run")
+    return StoredSession(
+        id=fields["id"].text(),
+        date=fields["date"].text(),
+        commit=fields["commit"].text_or_none(),
+        host=fields["host"].text(),
+        accepted=fields["accepted"].text_or_none(),
+        anchor=fields["anchor"].flag(),
+        runs=runs,
+        metrics={metric: _values(node, len(runs)) for metric, node in values.items()},
+        differs=_differing(fields.get("differs")),
+    )
+
+
+def _differing(node: Node | None) -> dict[str, str | None]:
+    return {} if node is None else {name: value.text_or_none() for name, value in node.table().items()}
+
+
+def _run(node: Node) -> tuple[int, int]:
+    pair = [item.integer() for item in node.items()]
+    if len(pair) != 2:
+        node.refuse("a run is [seed, server start]")
+    return pair[0], pair[1]
+
+
+def _values(node: Node, runs: int) -> tuple[float | None, ...]:
+    values = tuple(value.number_or_none() for value in node.items())
+    if len(values) != runs:
+        node.refuse(f"{len(values)} values, and the session has {runs} runs")
+    return values

@@ -1,0 +1,66 @@
+"""What must be equal for a comparison with a baseline to mean something."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from pytest_llmperf.baseline.model import StoredMeasurement
+from pytest_llmperf.metrics.registry import find
+
+# Formulas are compared metric by metric: a digest of all would void every baseline when one metric is added.
+PER_METRIC = frozenset({"formulas"})
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A condition that is not what it was; None where it is absent."""
+
+    field: str
+    stored: str | None
+    now: str | None
+
+    def __str__(self) -> str:
+        return f"{self.field}: {_shown(self.stored)} stored, {_shown(self.now)} now"
+
+
+def fingerprint_of(conditions: Mapping[str, str]) -> dict[str, str]:
+    """The part of a measurement's conditions that is stored."""
+    return {field: value for field, value in conditions.items() if field not in PER_METRIC}
+
+
+def formulas_of(metrics: Iterable[str]) -> dict[str, str]:
+    """Metric → id of its formula.
+
+    Raises:
+        SloError: no such metric.
+    """
+    return {metric: find(metric).formula_id for metric in metrics}
+
+
+def differences(
+    stored: StoredMeasurement, conditions: Mapping[str, str], primaries: Collection[str], across: Collection[str] = ()
+) -> tuple[Difference, ...]:
+    """Why a measurement under `conditions` cannot be compared with what is stored; empty where it can.
+
+    Args:
+        primaries: the metrics that would be compared: their formulas must be the same.
+        across: fields that may differ (`compare_across`).
+    """
+    before, now = stored.fingerprint, fingerprint_of(conditions)
+    changed = [
+        Difference(field, before.get(field), now.get(field))
+        for field in sorted((before.keys() | now.keys()) - set(across) - PER_METRIC)
+        if before.get(field) != now.get(field)
+    ]
+    formulas = formulas_of(metric for metric in primaries if metric in stored.formulas)
+    changed += [
+        Difference(f"formula of {metric}", stored.formulas[metric], formula)
+        for metric, formula in formulas.items()
+        if stored.formulas[metric] != formula
+    ]
+    return tuple(changed)
+
+
+def _shown(value: str | None) -> str:
+    return "absent" if value is None else value

@@ -1,0 +1,120 @@
+"""What a session measured, as its run files say it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pytest_llmperf.baseline.checked import Node
+from pytest_llmperf.model.verdict import Verdict
+
+REPAIR = "It is no run file of this version; run the test again."
+
+
+@dataclass(frozen=True, slots=True)
+class FreshRun:
+    """One run.
+
+    Args:
+        seed, start: added to the workload's seed; which server start of the session.
+        metrics: every metric by name.
+        contended: who else used the hardware, where somebody did.
+    """
+
+    seed: int
+    start: int
+    metrics: Mapping[str, float | None]
+    contended: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FreshMeasurement:
+    """One that is to be compared with a baseline, under that name; else as `session.measurement.Measurement`."""
+
+    name: str
+    primaries: tuple[str, ...]
+    conditions: Mapping[str, str]
+    complete: bool
+    runs: tuple[FreshRun, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """The part of a `CheckResult` that an update looks at."""
+
+    subject: str
+    metric: str
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class FreshTest:
+    """One test of the session.
+
+    Args:
+        test: its id.
+        complete: whether it reached its end.
+        error: what ended it before.
+        measurements: those with a baseline.
+        checks: all of them.
+    """
+
+    test: str
+    complete: bool
+    error: str | None
+    measurements: tuple[FreshMeasurement, ...]
+    checks: tuple[Check, ...]
+
+
+def fresh_test(content: Mapping[str, object], origin: str) -> FreshTest:
+    """Read the content of a run file (`report.run_folder`).
+
+    Args:
+        origin: the file, for messages.
+
+    Raises:
+        BaselineError: it is none.
+    """
+    fields = _fields(Node(dict(content), origin, repair=REPAIR), "test", "complete", "error", "measurements", "checks")
+    measured = [_fields(node, "baseline") for node in fields["measurements"].items()]
+    return FreshTest(
+        test=fields["test"].text(),
+        complete=fields["complete"].flag(),
+        error=fields["error"].text_or_none(),
+        measurements=tuple(_measurement(node) for node in measured if node["baseline"].value is not None),
+        checks=tuple(_check(node) for node in fields["checks"].items()),
+    )
+
+
+def _measurement(fields: dict[str, Node]) -> FreshMeasurement:
+    return FreshMeasurement(
+        name=fields["baseline"].text(),
+        primaries=tuple(node.text() for node in fields["primaries"].items()),
+        conditions=fields["conditions"].texts(),
+        complete=fields["complete"].flag(),
+        runs=tuple(_run(node) for node in fields["runs"].items()),
+    )
+
+
+def _run(node: Node) -> FreshRun:
+    fields = _fields(node, "seed", "start_id", "metrics")
+    return FreshRun(
+        seed=fields["seed"].integer(),
+        start=fields["start_id"].integer(),
+        metrics={name: value.number_or_none() for name, value in fields["metrics"].table().items()},
+        contended=fields["contended"].text_or_none() if "contended" in fields else None,
+    )
+
+
+def _check(node: Node) -> Check:
+    fields = _fields(node, "subject", "metric", "verdict")
+    verdict = fields["verdict"].text()
+    if verdict not in Verdict.__members__:
+        fields["verdict"].refuse(f"{verdict!r} is no verdict")
+    return Check(fields["subject"].text(), fields["metric"].text(), Verdict[verdict])
+
+
+def _fields(node: Node, *required: str) -> dict[str, Node]:
+    """An object with at least these keys."""
+    table = node.table()
+    return node.fields(required, optional=table)

@@ -1,0 +1,95 @@
+"""What a baseline file holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """Where the runs of an update come from.
+
+    Args:
+        session: id of the pytest session, e.g. "20261121T112233Z-ab12cd".
+        date: UTC, ISO 8601, e.g. "2026-11-21".
+        commit: of the working tree; None outside git.
+        dirty: whether the working tree differs from that commit.
+        host: digest of the host's name.
+    """
+
+    session: str
+    date: str
+    commit: str | None
+    dirty: bool
+    host: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSession:
+    """What a baseline keeps of one pytest session.
+
+    Args:
+        id, date, host: as in `Provenance`.
+        commit: as there, with "-dirty" where the working tree differed.
+        accepted: the reason for which a person took it although something spoke against it.
+        anchor: creeping is measured from this session; one of a measurement is.
+        runs: of each run its seed and which server start of its session it ran on.
+        metrics: metric → its value in each run, None where it is missing.
+        differs: conditions that may differ (`compare_across`) and did: this session's values, None where absent.
+    """
+
+    id: str
+    date: str
+    commit: str | None
+    host: str
+    accepted: str | None
+    anchor: bool
+    runs: tuple[tuple[int, int], ...]
+    metrics: Mapping[str, tuple[float | None, ...]]
+    differs: Mapping[str, str | None] = field(default_factory=dict)
+
+    def values(self, metric: str) -> tuple[float | None, ...]:
+        """A metric's value in each run."""
+        return self.metrics.get(metric, (None,) * len(self.runs))
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMeasurement:
+    """One named measurement of a test.
+
+    Args:
+        fingerprint: the conditions that must be equal for a comparison.
+        sessions: oldest first, at least one.
+        primaries: the metrics that a comparison judges.
+        formulas: metric → id of the formula behind its values.
+    """
+
+    fingerprint: Mapping[str, str]
+    sessions: tuple[StoredSession, ...]
+    primaries: tuple[str, ...]
+    formulas: Mapping[str, str]
+
+    @property
+    def anchor(self) -> StoredSession:
+        return next(session for session in self.sessions if session.anchor)
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Every metric that any session has, sorted."""
+        return tuple(sorted({name for session in self.sessions for name in session.metrics}))
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """The baseline of one test on one hardware kind.
+
+    Args:
+        test: its id without the kind's parameter, e.g. "suites/test_x.py::test_y[engine0]".
+        measurements: by name; "" is a test's only one.
+    """
+
+    test: str
+    measurements: Mapping[str, StoredMeasurement]

@@ -1,0 +1,71 @@
+"""Why runs do not become a baseline: never, or not without a person's reason."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pytest_llmperf.baseline.fresh import FreshMeasurement, FreshTest
+from pytest_llmperf.baseline.model import Provenance
+from pytest_llmperf.model.verdict import Verdict
+
+REFUSED = (Verdict.FAIL, Verdict.ERROR, Verdict.INCONCLUSIVE)
+SHOWN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Obstacle:
+    """Something that a person may accept.
+
+    Args:
+        text: what it is.
+        level: whether accepting it accepts another level of performance, and so moves the anchor.
+    """
+
+    text: str
+    level: bool = False
+
+
+def impossible(test: FreshTest, fresh: FreshMeasurement) -> list[str]:
+    """What no reason outweighs: there is nothing that a later run could be compared with."""
+    return list(_impossible(test, fresh))
+
+
+def _impossible(test: FreshTest, fresh: FreshMeasurement) -> Iterator[str]:
+    if test.error is not None:
+        yield f"the test ended with an error: {test.error.splitlines()[0] if test.error else 'unknown'}"
+    elif not test.complete:
+        yield "the test did not reach its end"
+    if not fresh.complete or not fresh.runs:
+        yield f"the measurement is incomplete, with {len(fresh.runs)} runs"
+    names = Counter(measurement.name for measurement in test.measurements)
+    if names[fresh.name] > 1:
+        yield f"{names[fresh.name]} measurements of this test share the baseline name {fresh.name!r}; name them"
+    if not fresh.primaries:
+        yield "it names no primary metric"
+    for metric in fresh.primaries:
+        missing = sum(run.metrics.get(metric) is None for run in fresh.runs)
+        if missing:
+            yield f"{metric} is missing in {missing} of {len(fresh.runs)} runs"
+
+
+def doubts(test: FreshTest, fresh: FreshMeasurement, provenance: Provenance) -> list[Obstacle]:
+    """What a person may accept, whatever is stored."""
+    found = [
+        Obstacle(f"{verdict.value}: {_subjects(test, verdict)}", level=verdict is Verdict.FAIL)
+        for verdict in REFUSED
+        if any(check.verdict is verdict for check in test.checks)
+    ]
+    contended = [run.contended for run in fresh.runs if run.contended is not None]
+    if contended:
+        found.append(Obstacle(f"contended in {len(contended)} of {len(fresh.runs)} runs: {contended[0]}"))
+    if provenance.dirty:
+        found.append(Obstacle(f"the working tree differs from commit {provenance.commit}"))
+    return found
+
+
+def _subjects(test: FreshTest, verdict: Verdict) -> str:
+    subjects = list(dict.fromkeys(check.subject for check in test.checks if check.verdict is verdict))
+    more = f" and {len(subjects) - SHOWN} more" if len(subjects) > SHOWN else ""
+    return ", ".join(subjects[:SHOWN]) + more

@@ -1,0 +1,156 @@
+"""What an update of baselines does, decided before anything is written. Values in, values out."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from pytest_llmperf.baseline.fresh import FreshMeasurement, FreshTest
+from pytest_llmperf.baseline.levels import mean_level
+from pytest_llmperf.baseline.merging import Merger, Terms
+from pytest_llmperf.baseline.model import Baseline, StoredMeasurement
+from pytest_llmperf.baseline.obstacles import doubts, impossible
+from pytest_llmperf.baseline.paths import bare_test, baseline_path, kind_of
+from pytest_llmperf.baseline.planned import Action, Entry, Move, Plan
+from pytest_llmperf.errors import UsageError
+from pytest_llmperf.model.verdict import Verdict
+
+Mode = Literal["all", "new"]
+
+THERE = "there is one already; --update-baselines takes this session in"
+STORED = "this session is stored already"
+UNMEASURED = "this session did not measure it; remove it from the file where the name is gone"
+ORPHANED: dict[Mode, str] = {
+    "all": "its test no longer exists: the file is removed",
+    "new": "its test no longer exists; --update-baselines removes the file",
+}
+CLASH = "{} share this file; rename one of them, or correct \"test\" in the file where the test was moved"
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A measurement with its test, and that test's id as files know it."""
+
+    test: FreshTest
+    fresh: FreshMeasurement
+    owner: str
+
+
+def plan(
+    tests: Sequence[FreshTest],
+    existing: Mapping[str, Baseline],
+    terms: Terms,
+    mode: Mode,
+    collected: Collection[str] | None = None,
+) -> Plan:
+    """Decide what an update does.
+
+    Args:
+        tests: what ran in this session.
+        existing: path → baseline, of every kind that ran.
+        terms: provenance, a person's reason, margins.
+        mode: "all" takes in everything that ran and is valid, "new" only what has no baseline.
+        collected: ids of all tests that exist; None where only a part was collected (-k, a path, an error in
+            collecting): then nothing is orphaned.
+
+    Raises:
+        UsageError: the reason is empty.
+    """
+    if terms.accept is not None and not terms.accept.strip():
+        raise UsageError('--accept "": say why; the reason is stored beside the values.')
+    entries: list[Entry] = []
+    files: dict[str, Baseline | None] = {}
+    ran = _by_path(tests)
+    for path, cases in ran.items():
+        lines, baseline = _plan_file(path, cases, existing.get(path), terms, mode)
+        entries += lines
+        if baseline is not None:
+            files[path] = baseline
+    others = {path: baseline for path, baseline in existing.items() if path not in ran}
+    orphans = [path for path, baseline in others.items() if _orphaned(path, baseline, collected)]
+    entries += [Entry(Action.ORPHANED, path, reasons=(ORPHANED[mode],)) for path in orphans]
+    if mode == "all":
+        files |= dict.fromkeys(orphans)
+    entries.sort(key=lambda entry: (entry.path, entry.measurement))
+    return Plan(tuple(entries), files, len(others) - len(orphans))
+
+
+def _by_path(tests: Sequence[FreshTest]) -> dict[str, list[Case]]:
+    found: dict[str, list[Case]] = defaultdict(list)
+    for test in tests:
+        for fresh in test.measurements:
+            kind = kind_of(fresh.conditions)
+            found[baseline_path(test.test, kind)].append(Case(test, fresh, bare_test(test.test, kind)))
+    return found
+
+
+def _plan_file(
+    path: str, cases: Sequence[Case], known: Baseline | None, terms: Terms, mode: Mode
+) -> tuple[list[Entry], Baseline | None]:
+    """The lines of one file, and its new content where that changes."""
+    owners = {case.owner for case in cases} | ({known.test} if known is not None else set())
+    if len(owners) > 1 or len({case.test.test for case in cases}) > 1:
+        names = sorted(owners if len(owners) > 1 else {case.test.test for case in cases})
+        return [Entry(Action.REFUSED, path, reasons=(CLASH.format(" and ".join(names)),))], None
+    before = dict(known.measurements) if known is not None else {}
+    after, entries = dict(before), []
+    for case in cases:
+        entry, stored = _decide(path, case, after.get(case.fresh.name), terms, mode)
+        entries.append(entry)
+        if stored is not None:
+            after[case.fresh.name] = stored
+    unmeasured = sorted(before.keys() - {case.fresh.name for case in cases})
+    entries += [Entry(Action.KEPT, path, name, reasons=(UNMEASURED,)) for name in unmeasured]
+    return entries, Baseline(cases[0].owner, after) if after != before else None
+
+
+def _decide(
+    path: str, case: Case, stored: StoredMeasurement | None, terms: Terms, mode: Mode
+) -> tuple[Entry, StoredMeasurement | None]:
+    """What happens to one measurement, and what to store where something does."""
+    test, fresh = case.test, case.fresh
+    if stored is not None and mode == "new":
+        return Entry(Action.KEPT, path, fresh.name, reasons=(THERE,)), None
+    never = impossible(test, fresh)
+    if never:
+        return Entry(Action.REFUSED, path, fresh.name, reasons=tuple(never)), None
+    improved = {check.metric for check in test.checks if check.verdict is Verdict.IMPROVED}
+    merger = Merger(fresh, stored, doubts(test, fresh, terms.provenance), improved, terms)
+    if merger.mixed is not None:
+        return Entry(Action.REFUSED, path, fresh.name, reasons=(merger.mixed,)), None
+    obstacles = tuple(obstacle.text for obstacle in merger.obstacles)
+    if obstacles and terms.accept is None:
+        return Entry(Action.REFUSED, path, fresh.name, reasons=obstacles, acceptable=True), None
+    result = merger.result()
+    if result == stored:
+        return Entry(Action.KEPT, path, fresh.name, reasons=(STORED,)), None
+    accepted = (f"accepted ({terms.accept}): {'; '.join(obstacles)}",) if obstacles else ()
+    return Entry(
+        Action.CREATED if stored is None else Action.CHANGED,
+        path,
+        fresh.name,
+        reasons=(*accepted, *_dropped(stored, result)),
+        moves=_moves(stored, result),
+        primaries=result.primaries,
+        sessions=len(result.sessions),
+    ), result
+
+
+def _moves(stored: StoredMeasurement | None, result: StoredMeasurement) -> tuple[Move, ...]:
+    before = stored.sessions if stored is not None else ()
+    return tuple(
+        Move(metric, mean_level(before, metric), mean_level(result.sessions, metric)) for metric in result.metrics
+    )
+
+
+def _dropped(stored: StoredMeasurement | None, result: StoredMeasurement) -> list[str]:
+    kept = {session.id for session in result.sessions}
+    gone = [session.id for session in stored.sessions if session.id not in kept] if stored is not None else []
+    return [f"drops out: {', '.join(gone)}"] if gone else []
+
+
+def _orphaned(path: str, baseline: Baseline, collected: Collection[str] | None) -> bool:
+    kind = path.partition("/")[0]
+    return collected is not None and baseline.test not in {bare_test(test, kind) for test in collected}

@@ -1,0 +1,131 @@
+"""Which sessions a baseline keeps, and which one it takes only on a person's word.
+
+The anchor is the first session, the last one whose level a person accepted, or the last proven improvement. It keeps
+small steps from adding up: each may lie within the margin while their sum does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import log1p
+from statistics import fmean, median
+
+from pytest_llmperf.baseline.levels import offset, offsets, percent
+from pytest_llmperf.baseline.model import StoredSession
+from pytest_llmperf.metrics.registry import find
+
+MOST_SESSIONS = 10
+TOLERATED = 0.05
+TOLERATED_TAIL = 0.15
+TAILS = ("p90", "p95", "p99", "max")
+OUTLIER_SDS = 4
+MAD_TO_SD = 1.4826  # of a normal distribution
+
+
+@dataclass(frozen=True, slots=True)
+class Shift:
+    """A primary metric whose level has moved too far.
+
+    Args:
+        metric: its name.
+        log_ratio: by how much; positive: larger than before.
+        text: for people.
+    """
+
+    metric: str
+    log_ratio: float
+    text: str
+
+
+def tolerated(metric: str, margins: Mapping[str, float]) -> float:
+    """Relative change of a metric that is still tolerated, e.g. 0.05."""
+    found = find(metric)
+    return margins.get(metric, TOLERATED_TAIL if found.stat in TAILS else TOLERATED)
+
+
+def capped(sessions: Sequence[StoredSession]) -> tuple[StoredSession, ...]:
+    """At most ten: the oldest that is not the anchor drops out."""
+    kept = list(sessions)
+    while len(kept) > MOST_SESSIONS:
+        kept.remove(next(session for session in kept if not session.anchor))
+    return tuple(kept)
+
+
+def pooled(before: StoredSession, session: StoredSession) -> StoredSession:
+    """Two results of one session: their runs together; a run that was stored before does not count twice."""
+    names = sorted(before.metrics.keys() | session.metrics.keys())
+    known = set(_rows(before, names))
+    rows = [*_rows(before, names), *(row for row in _rows(session, names) if row not in known)]
+    return replace(
+        session,
+        accepted=session.accepted or before.accepted,
+        anchor=session.anchor or before.anchor,
+        runs=tuple(run for run, _ in rows),
+        metrics={name: tuple(values[i] for _, values in rows) for i, name in enumerate(names)},
+    )
+
+
+def creeping(
+    sessions: Sequence[StoredSession], primaries: Iterable[str], margins: Mapping[str, float]
+) -> list[Shift]:
+    """Where the mean over the sessions to be stored has left the anchor by more than is tolerated."""
+    anchor = next(session for session in sessions if session.anchor)
+    found = []
+    for metric in primaries:
+        moves, margin = offsets(sessions, anchor, metric), tolerated(metric, margins)
+        if moves and abs(fmean(moves)) > log1p(margin):
+            text = (
+                f"{metric} would creep: {percent(fmean(moves))} over {len(moves)} sessions since the anchor "
+                f"{anchor.id}, tolerated are {margin:.0%}"
+            )
+            found.append(Shift(metric, fmean(moves), text))
+    return found
+
+
+def outlying(
+    session: StoredSession, others: Sequence[StoredSession], primaries: Iterable[str], margins: Mapping[str, float]
+) -> list[Shift]:
+    """Where a session lies further from the others than four of their sd, or than is tolerated, whichever is more.
+
+    Median and median absolute deviation (Leys et al., 2013): a few bad sessions among the others must not hide one.
+    """
+    found = []
+    for metric in primaries:
+        moves = offsets(others, session, metric)
+        if not moves:
+            continue
+        middle = median(moves)
+        sd = MAD_TO_SD * median(abs(move - middle) for move in moves) if len(moves) > 1 else 0.0
+        margin = tolerated(metric, margins)
+        if abs(middle) > max(OUTLIER_SDS * sd, log1p(margin)):
+            text = (
+                f"{metric} is an outlier: {percent(-middle)} from the {len(moves)} stored session(s), whose sd is "
+                f"{sd:.1%}; tolerated are {margin:.0%}"
+            )
+            found.append(Shift(metric, -middle, text))
+    return found
+
+
+def at_level_of(
+    session: StoredSession, others: Sequence[StoredSession], primaries: Sequence[str], margins: Mapping[str, float]
+) -> tuple[StoredSession, ...]:
+    """Those of the others that lie within the margins around a session whose level was accepted, none an anchor.
+
+    A mean over two levels would be neither, and the next session at the accepted level would fail against it.
+    """
+
+    def near(other: StoredSession, metric: str) -> bool:
+        move = offset(other, session, metric)
+        return move is None or abs(move) <= log1p(tolerated(metric, margins))
+
+    return tuple(
+        replace(other, anchor=False) for other in others if all(near(other, metric) for metric in primaries)
+    )
+
+
+def _rows(
+    session: StoredSession, names: Sequence[str]
+) -> list[tuple[tuple[int, int], tuple[float | None, ...]]]:
+    columns = [session.values(name) for name in names]
+    return [(run, tuple(column[i] for column in columns)) for i, run in enumerate(session.runs)]

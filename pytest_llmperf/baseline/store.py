@@ -1,0 +1,184 @@
+"""Read baselines, and write several at once under a lock: whoever reads sees all of an update or nothing of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from filelock import BaseFileLock, FileLock, SoftFileLock, Timeout
+
+from pytest_llmperf.baseline.disk import Disk
+from pytest_llmperf.baseline.journal import Journal, inside
+from pytest_llmperf.baseline.model import Baseline
+from pytest_llmperf.baseline.paths import bare_test, baseline_path
+from pytest_llmperf.baseline.text import decode, encode
+from pytest_llmperf.errors import BaselineError
+
+LOCK_TIMEOUT_S = 60.0
+LOCK_POLL_S = 0.01
+
+
+class Store:
+    """The baselines in a folder.
+
+    Args:
+        root: the folder, e.g. PROJECT/baselines; made when something is first written.
+        disk: what touches it.
+        make_lock: a lock that the operating system frees when its holder dies.
+        timeout_s: how long to wait for another process that is writing.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        *,
+        disk: Disk | None = None,
+        make_lock: Callable[[Path], BaseFileLock] = FileLock,
+        timeout_s: float = LOCK_TIMEOUT_S,
+    ) -> None:
+        self.root = root
+        self._disk = disk or Disk()
+        self._journal = Journal(root, self._disk)
+        self._make_lock = make_lock
+        self._timeout_s = timeout_s
+
+    def __repr__(self) -> str:
+        return f"<Store {self.root}>"
+
+    def read(self, test: str, kind: str) -> Baseline | None:
+        """The baseline of one test, whose kind's parameter is not looked at; None where there is none.
+
+        Raises:
+            BaselineError: there is one that cannot be read or believed.
+        """
+        self._settle()
+        path = baseline_path(test, kind)
+        found = self._read(path)
+        owner = bare_test(test, kind)
+        if found is not None and found.test != owner:
+            raise BaselineError(
+                f"{self.root / path} belongs to {found.test}, not to {owner}. Where the test was moved, correct "
+                '"test" in the file; where both exist, rename one of them or its file.'
+            )
+        return found
+
+    def read_all(self, kind: str) -> dict[str, Baseline]:
+        """Path → baseline, of every test of a kind, as one update left them.
+
+        Raises:
+            BaselineError: one of them cannot be read or believed.
+        """
+        self._settle()
+        before = self._journal.stamp()
+        found = self._read_kind(kind)
+        if self._journal.pending or self._journal.stamp() != before:  # somebody writes just now
+            with self._locked():
+                return self._read_kind(kind)
+        return found
+
+    @contextmanager
+    def update(self) -> Iterator[Update]:
+        """Hold the lock from reading to writing, so that no update of another process is lost in between.
+
+        Raises:
+            BaselineError: the lock cannot be had.
+        """
+        with self._locked():
+            yield Update(self)
+
+    def _settle(self) -> None:
+        """Finish what a killed writer left."""
+        if self._journal.pending:
+            with self._locked():
+                pass
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        lock = self._acquire()
+        try:
+            try:
+                self._journal.recover()
+            except OSError as error:
+                raise BaselineError(
+                    f"{self.root}: an update that was interrupted cannot be finished: {error}. "
+                    "Make the folder writable, and look whether its disk is full."
+                ) from error
+            yield
+        finally:
+            lock.release()
+
+    def _acquire(self) -> BaseFileLock:
+        path = self._journal.folder / "lock"
+        lock = self._make_lock(path)
+        try:
+            self._journal.prepare()
+            lock.acquire(timeout=self._timeout_s, poll_interval=LOCK_POLL_S)
+        except Timeout as error:
+            raise BaselineError(
+                f"Another process has been updating {self.root} for {self._timeout_s:g} s (lock {path}). "
+                "Nothing was changed; try again when it has ended."
+            ) from error
+        except (OSError, NotImplementedError) as error:
+            raise BaselineError(
+                f"{self.root} cannot be locked: {error}. Nothing was changed. Baselines are written only under a "
+                "lock: use a writable folder on a local disk."
+            ) from error
+        if isinstance(lock, SoftFileLock):  # what filelock falls back to; a killed holder would keep it for ever
+            lock.release()
+            raise BaselineError(
+                f"The file system of {self.root} has no locks. Nothing was changed: use a folder on a local disk."
+            )
+        return lock
+
+    def _read_kind(self, kind: str) -> dict[str, Baseline]:
+        folder = inside(self.root, baseline_path("x.py::x", kind).partition("/")[0])
+        paths = sorted(path.relative_to(self.root).as_posix() for path in folder.glob("*/[!.]*.json"))
+        found = {path: self._read(path) for path in paths}
+        return {path: baseline for path, baseline in found.items() if baseline is not None}
+
+    def _read(self, path: str) -> Baseline | None:
+        target = inside(self.root, path)
+        try:
+            data = target.read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise BaselineError(f"{target} cannot be read: {error}.") from error
+        return decode(data, str(target))
+
+    def _write(self, files: Mapping[str, Baseline | None]) -> None:
+        if not files:
+            return
+        contents = {path: None if baseline is None else encode(baseline) for path, baseline in files.items()}
+        for path, content in contents.items():
+            if content is not None:
+                decode(content, path)  # what could not be read again is never written
+        try:
+            self._journal.commit(contents)
+        except OSError as error:
+            state = (
+                "The update is written down, and whoever reads next finishes it"
+                if self._journal.pending
+                else "Nothing was changed"
+            )
+            raise BaselineError(f"{self.root} cannot be written: {error}. {state}.") from error
+
+
+class Update:
+    """What may be done while the lock is held."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def read_all(self, kind: str) -> dict[str, Baseline]:
+        """As `Store.read_all`; nobody changes them before `write`."""
+        return self._store._read_kind(kind)
+
+    def write(self, files: Mapping[str, Baseline | None]) -> None:
+        """Write all of them, path → baseline, or nothing; None removes a file.
+
+        Raises:
+            BaselineError: read-only, disk full, …; the message says that nothing was changed.
+        """
+        self._store._write(files)

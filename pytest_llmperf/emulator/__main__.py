@@ -1,0 +1,78 @@
+"""`python -m pytest_llmperf.emulator --hardware h200 … -- serve MODEL …`."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from pytest_llmperf.emulator.cluster.deployment import Deployment
+from pytest_llmperf.emulator.cost.coefficients import coefficients_for
+from pytest_llmperf.emulator.cost.step_time import StepTime
+from pytest_llmperf.emulator.flags.parser import StartError
+from pytest_llmperf.emulator.flags.resolve import resolve
+from pytest_llmperf.emulator.http.service import Service
+from pytest_llmperf.emulator.noise import Disturbance
+from pytest_llmperf.emulator.options import Options, read_options
+from pytest_llmperf.emulator.quantities import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_VIRTUAL_EPOCH_NS = 1_767_225_600_000_000_000  # 2026-01-01: virtual time must not depend on the day
+
+
+def build_service(options: Options) -> Service:
+    """The server that the options describe, at the start of its clock.
+
+    Raises:
+        UsageError, StartError: what is asked for cannot be emulated, or the engine would not start.
+    """
+    launch = resolve(options)
+    config = options.faults.hidden(launch.config)
+    coefficients = coefficients_for(config.engine, config.gpu)
+    disturbance = Disturbance(options.noise, options.faults)
+    deployment = Deployment(config, StepTime(config, coefficients), disturbance, options.seed)
+    if options.mode != "http":
+        return Service(launch, deployment, options.faults, options.seed, _VIRTUAL_EPOCH_NS)
+    now_ns = time.monotonic_ns()
+    deployment.sleep_until(now_ns)
+    return Service(launch, deployment, options.faults, options.seed, time.time_ns() - now_ns)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run until told to stop; the exit code."""
+    try:
+        options = read_options(argv)
+        service = build_service(options)
+        return _run(options, service)
+    except UsageError as error:
+        print(f"error: {error}", file=sys.stderr)  # noqa: T201
+        return 2
+    except StartError as error:
+        print(f"ValueError: {error}", file=sys.stderr)  # noqa: T201
+        return 1
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains once more at its end
+        return 1
+
+
+def _run(options: Options, service: Service) -> int:
+    if options.mode == "pipe":
+        from pytest_llmperf.emulator.virtual.pipe import serve_pipe
+
+        serve_pipe(service, sys.stdin, sys.stdout)
+        return 0
+    if options.mode == "virtual":
+        from pytest_llmperf.emulator.virtual.workload import run_workload
+
+        run_workload(service, sys.stdin, sys.stdout)
+        return 0
+    from pytest_llmperf.emulator.http.server import serve_http
+
+    return serve_http(service, options.record)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,153 @@
+"""SGLang's KV cache: a pool of tokens that running sequences and a radix tree of prefixes share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pytest_llmperf.emulator.cache.radix_tree import Node, RadixTree
+from pytest_llmperf.emulator.core.sequence import Sequence
+
+
+@dataclass(slots=True)
+class Holding:
+    """What a running sequence holds.
+
+    Args:
+        node: where its prefix in the tree ends, locked.
+        shared: tokens of that prefix.
+        owned: tokens of the pool that are its own, whole pages.
+    """
+
+    node: Node
+    shared: int
+    owned: int = 0
+
+
+class RadixCache:
+    """The pool and the tree, by the rules of SGLang 0.5.15.
+
+    Every token of the pool is empty, in the tree, or owned by a sequence. A prompt enters the tree when it, or a chunk
+    of it, has been computed, and the whole sequence when it finishes; what was there already is given back to the pool.
+    A retracted sequence leaves nothing behind. The tree gives up unlocked leaves when the pool is short.
+
+    Args:
+        capacity: tokens of KV cache.
+        page_size: tokens that are allocated and found together; 1: token-exact.
+        enabled: False: nothing is kept (--disable-radix-cache).
+    """
+
+    def __init__(self, capacity: int, page_size: int = 1, enabled: bool = True) -> None:
+        self.capacity = capacity - capacity % page_size
+        self.page_size = page_size
+        self.enabled = enabled
+        self.tree = RadixTree(page_size)
+        self.empty = self.capacity
+        self.leaked = 0
+        self.evicted = 0
+        self._held: dict[Sequence, Holding] = {}
+
+    @property
+    def free(self) -> int:
+        """Tokens that can be had: empty, or cached and not in use."""
+        return self.empty + self.tree.evictable
+
+    @property
+    def owned(self) -> int:
+        return sum(holding.owned for holding in self._held.values())
+
+    @property
+    def usage(self) -> float:
+        """Share of the pool that is held, 0 to 1; what is only cached does not count."""
+        return 1 - self.free / self.capacity if self.capacity else 0.0
+
+    def holds(self, sequence: Sequence) -> bool:
+        """Whether a sequence was admitted and not released."""
+        return sequence in self._held
+
+    def lookup(self, sequence: Sequence) -> int:
+        """Tokens of the longest cached prefix that leaves one to compute."""
+        return self.match(sequence)[0]
+
+    def match(self, sequence: Sequence) -> tuple[int, Node | None]:
+        """The longest cached prefix that leaves a token to compute, and its node."""
+        if not self.enabled:
+            return 0, None
+        return self.tree.match(sequence.tokens(0, sequence.length - 1), sequence.salt)
+
+    def hold(self, sequence: Sequence) -> int:
+        """Admits a sequence: locks the prefix that it shares, whose length it gives."""
+        if sequence in self._held:
+            raise RuntimeError(f"sequence {sequence.id} holds KV cache already")
+        shared, node = self.match(sequence)
+        if node is None:
+            node = Node((), None)
+        self.tree.lock(node)
+        self._held[sequence] = Holding(node, shared)
+        return shared
+
+    def needed(self, sequence: Sequence, upto: int) -> int:
+        """Tokens of the pool that a sequence lacks to hold its first `upto` tokens."""
+        holding = self._held[sequence]
+        pages = -(-upto // self.page_size)
+        return max(0, pages * self.page_size - holding.shared - holding.owned)
+
+    def room(self, sequence: Sequence, computed: int) -> int:
+        """How many tokens a sequence could compute after so many."""
+        holding = self._held[sequence]
+        return holding.shared + holding.owned - computed + self.free // self.page_size * self.page_size
+
+    def leak(self, tokens: int) -> None:
+        """Loses so many tokens for ever, or as many as there are."""
+        tokens = min(tokens, self.free)
+        self.make_room(tokens)
+        self.empty -= tokens
+        self.leaked += tokens
+
+    def make_room(self, tokens: int) -> bool:
+        """Evicts until so many tokens are empty; False where they cannot be had."""
+        if self.empty < tokens:
+            gone = self.tree.evict(tokens - self.empty)
+            self.evicted += gone
+            self.empty += gone
+        return self.empty >= tokens
+
+    def allocate(self, sequence: Sequence, upto: int) -> bool:
+        """Room for the first `upto` tokens of a sequence; False, and nothing changed, where there is none."""
+        tokens = self.needed(sequence, upto)
+        if not self.make_room(tokens):
+            return False
+        self.empty -= tokens
+        self._held[sequence].owned += tokens
+        return True
+
+    def keep(self, sequence: Sequence, upto: int) -> None:
+        """Puts the first `upto` tokens, which are computed, in the tree; the sequence goes on sharing them."""
+        if not self.enabled:
+            return
+        holding = self._held[sequence]
+        whole = upto - upto % self.page_size
+        if whole <= holding.shared:
+            return
+        already, node = self.tree.insert(sequence.tokens(0, whole), sequence.salt)
+        self.tree.lock(node)
+        self.tree.unlock(holding.node)
+        holding.owned -= whole - holding.shared
+        self.empty += already - holding.shared
+        holding.node, holding.shared = node, whole
+
+    def release(self, sequence: Sequence, computed: int | None = None) -> None:
+        """A sequence ends: its first `computed` tokens stay in the tree, or nothing (retracted) where None."""
+        if computed is not None:
+            self.keep(sequence, computed)
+        holding = self._held.pop(sequence)
+        self.empty += holding.owned
+        self.tree.unlock(holding.node)
+
+    def reset(self) -> bool:
+        """Forgets all prefixes; False, and nothing changed, while sequences hold any (as /flush_cache)."""
+        if self._held:
+            return False
+        self.empty += self.tree.size
+        self.tree.reset()
+        return True
+

@@ -1,0 +1,173 @@
+"""KV cache below the GPU's memory, as LMCache keeps it."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from pytest_llmperf.emulator.config import Tier
+from pytest_llmperf.emulator.core.sequence import Sequence
+
+
+class ChunkStore:
+    """The chunks that one tier holds; the least recently used make room.
+
+    Args:
+        chunk_bytes: KV cache of one chunk, all GPUs together.
+    """
+
+    def __init__(self, tier: Tier, chunk_bytes: float) -> None:
+        self.tier = tier
+        self.chunk_bytes = chunk_bytes
+        self.capacity = int(tier.capacity_bytes // chunk_bytes)
+        self.hits = 0
+        self.evicted = 0
+        self._chunks: OrderedDict[int, None] = OrderedDict()
+        self._free_ns = 0
+
+    def __contains__(self, key: int) -> bool:
+        return key in self._chunks
+
+    def __len__(self) -> int:
+        return len(self._chunks)
+
+    @property
+    def used_bytes(self) -> float:
+        return len(self._chunks) * self.chunk_bytes
+
+    def touch(self, key: int) -> None:
+        if key in self._chunks:
+            self._chunks.move_to_end(key)
+
+    def put(self, key: int) -> None:
+        if self.capacity == 0:
+            return
+        if key not in self._chunks and len(self._chunks) == self.capacity:
+            self._chunks.popitem(last=False)
+            self.evicted += 1
+        self._chunks[key] = None
+        self._chunks.move_to_end(key)
+
+    def clear(self) -> None:
+        self._chunks.clear()
+
+    def read(self, chunks: int, now_ns: int) -> int:
+        """Reads so many chunks after those that were asked for before; when the last one is on the GPU, ns."""
+        took_s = self.tier.latency_s + chunks * self.chunk_bytes / self.tier.bytes_per_s
+        self._free_ns = max(now_ns, self._free_ns) + round(1e9 * took_s)
+        return self._free_ns
+
+
+class Tiers:
+    """LMCache 0.5 below one engine (an `ExternalKv`).
+
+    A prompt is cut in chunks; each whole chunk that has been computed is written to every tier, under a key of all
+    the tokens up to its end. A prompt is looked up from its start, chunk by chunk, the fastest tier first, until a
+    chunk is in none. What the GPU's own prefix cache does not have of this is loaded in place of prefill, whole chunks
+    at the tier's rate and after its latency, one load at a time per tier; a chunk that came from a lower tier is put
+    into those above it. Generated tokens are not kept (save_decode_cache is off), nor is the rest below a chunk.
+
+    Loads are asynchronous, as LMCache's server does them and enable_async_loading has them: the sequence waits and the
+    others' steps go on. (In-process LMCache without that option loads within the step and stalls them.) Stores are not:
+    the step that computed a chunk ends when the chunk has left the GPU, at the rate of the fastest tier; tiers below
+    that one are written from there in the background.
+
+    Args:
+        tiers: the fastest first, all with the same chunk_tokens.
+        bytes_per_token: KV cache of a token, all GPUs together.
+        store_bytes_per_s: out of the GPU; None: as the first tier's rate into it.
+    """
+
+    prefilled = False
+
+    def __init__(self, tiers: tuple[Tier, ...], bytes_per_token: float, store_bytes_per_s: float | None = None) -> None:
+        if not tiers:
+            raise ValueError("there must be at least one tier")
+        sizes = {tier.chunk_tokens for tier in tiers}
+        if len(sizes) != 1:
+            raise ValueError(f"tiers must have the same chunk_tokens, not {sorted(sizes)}")
+        self.chunk_tokens = sizes.pop()
+        self.chunk_bytes = self.chunk_tokens * bytes_per_token
+        self.stores = [ChunkStore(tier, self.chunk_bytes) for tier in tiers]
+        self.store_bytes_per_s = tiers[0].bytes_per_s if store_bytes_per_s is None else store_bytes_per_s
+        self.stored_tokens = 0
+        self._keys: dict[Sequence, list[int]] = {}
+        self._kept: dict[Sequence, int] = {}
+
+    @property
+    def hits(self) -> dict[str, int]:
+        """Tokens loaded, by the tier where they were found."""
+        return {store.tier.name: store.hits for store in self.stores}
+
+    def clear(self, name: str | None = None) -> None:
+        """Empties a tier, or all of them."""
+        known = [store.tier.name for store in self.stores]
+        if name is not None and name not in known:
+            raise ValueError(f"there is no tier {name!r}, only {', '.join(known)}")
+        for store in self.stores:
+            if name in (None, store.tier.name):
+                store.clear()
+
+    def matched(self, sequence: Sequence, local_tokens: int) -> int:
+        found = 0
+        keys = self._chunk_keys(sequence)
+        while found < len(keys) and self._holder(keys[found]) is not None:
+            found += 1
+        for key in reversed(keys[:found]):
+            for store in self.stores:
+                store.touch(key)
+        return max(0, min(found * self.chunk_tokens, sequence.length - 1) - local_tokens)
+
+    def load(self, sequence: Sequence, local_tokens: int, tokens: int, now_ns: int) -> int:
+        first = local_tokens // self.chunk_tokens
+        last = -(-(local_tokens + tokens) // self.chunk_tokens)
+        wanted: dict[int, list[int]] = {}
+        for index in range(first, last):
+            level = self._holder(self._chunk_keys(sequence)[index])
+            if level is None:
+                raise RuntimeError("a chunk was dropped between its lookup and its load")
+            wanted.setdefault(level, []).append(index)
+        ready_ns = now_ns
+        for level, indices in wanted.items():
+            ready_ns = max(ready_ns, self.stores[level].read(len(indices), now_ns))
+            if not sequence.preemptions:
+                end = local_tokens + tokens
+                self.stores[level].hits += sum(self._overlap(index, local_tokens, end) for index in indices)
+            for index in indices:
+                for store in self.stores[:level]:
+                    store.put(self._chunk_keys(sequence)[index])
+        return ready_ns
+
+    def store_s(self, sequence: Sequence, before: int, after: int) -> float:  # noqa: ARG002
+        keys = self._chunk_keys(sequence)
+        kept = self._kept.get(sequence, 0)
+        whole = min(after // self.chunk_tokens, len(keys))
+        if whole <= kept:
+            return 0.0
+        self._kept[sequence] = whole
+        new = [key for key in keys[kept:whole] if any(key not in store for store in self.stores if store.capacity)]
+        for key in new:
+            for store in self.stores:
+                store.put(key)
+        self.stored_tokens += len(new) * self.chunk_tokens
+        return len(new) * self.chunk_bytes / self.store_bytes_per_s
+
+    def forget(self, sequence: Sequence) -> None:
+        self._keys.pop(sequence, None)
+        self._kept.pop(sequence, None)
+
+    def _holder(self, key: int) -> int | None:
+        return next((level for level, store in enumerate(self.stores) if key in store), None)
+
+    def _overlap(self, index: int, start: int, end: int) -> int:
+        return min((index + 1) * self.chunk_tokens, end) - max(index * self.chunk_tokens, start)
+
+    def _chunk_keys(self, sequence: Sequence) -> list[int]:
+        keys = self._keys.get(sequence)
+        if keys is None:
+            size, key = self.chunk_tokens, hash(sequence.salt)
+            keys = []
+            for end in range(size, len(sequence.prompt) + 1, size):
+                key = hash((key, sequence.prompt[end - size : end]))
+                keys.append(key)
+            self._keys[sequence] = keys
+        return keys

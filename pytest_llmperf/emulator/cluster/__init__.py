@@ -1,0 +1,1 @@
+"""Several engines as one deployment: data parallel behind a router, prefill apart from decode."""

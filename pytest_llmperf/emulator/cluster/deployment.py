@@ -1,0 +1,191 @@
+"""Several engines as one server."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pytest_llmperf.emulator.cache.tiers import Tiers
+from pytest_llmperf.emulator.cluster.router import EngineLoad, Router, RouterName, make_router
+from pytest_llmperf.emulator.cluster.split import DECODE, PREFILL, Split
+from pytest_llmperf.emulator.cluster.timeline import Timeline
+from pytest_llmperf.emulator.cluster.transfer import TransferLink, TransferredKv
+from pytest_llmperf.emulator.core.counters import Counters
+from pytest_llmperf.emulator.core.engine import Disturber, Engine, Leap, Step, StepTimer
+from pytest_llmperf.emulator.core.scheduler import VllmScheduler
+from pytest_llmperf.emulator.core.sequence import Sequence
+from pytest_llmperf.emulator.core.sglang_scheduler import SglangScheduler
+from pytest_llmperf.emulator.cost.capacity import kv_bytes_per_gpu
+
+if TYPE_CHECKING:
+    from pytest_llmperf.emulator.cache.external import ExternalKv
+    from pytest_llmperf.emulator.config import EngineConfig, Tier
+
+
+class Deployment:
+    """What a client talks to, and the clock of its steps.
+
+    data_parallel makes as many engines, each with a prefix cache of its own and its share of the tiers' capacity,
+    behind a router: vLLM's internal balancing, or SGLang's router. transfer makes a prefill and a decode engine (see
+    Split).
+
+    Args:
+        step_time: of every engine.
+        disturbance: of every engine alike, by the number of its step.
+        seed: of the accepted drafts; each engine draws its own.
+        router: None: the one that the engine comes with.
+
+    Attributes:
+        now_ns: when the last step that was run ends, or later.
+        tiers: of each engine that has any.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        step_time: StepTimer,
+        disturbance: Disturber | None = None,
+        seed: int = 0,
+        router: RouterName | None = None,
+    ) -> None:
+        self.config = config
+        self.step_time = step_time
+        self.now_ns = 0
+        self.tiers: list[Tiers] = []
+        self.link = TransferLink(config.transfer) if config.transfer is not None else None
+        self._disturbance = disturbance
+        self._bytes_per_token = config.tensor_parallel * kv_bytes_per_gpu(
+            config.shape, config.kv, config.tensor_parallel
+        )
+        self._split: Split | None = None
+        self._router: Router | None = None
+        if self.link is not None:
+            if config.data_parallel > 1:
+                raise ValueError("A prefill/decode split is one engine of each kind: no data parallel.")
+            handed = TransferredKv(self.link, self._bytes_per_token)
+            self.engines = [self._engine(self._tiers(), seed), self._engine(handed, seed + 1)]
+        else:
+            self.engines = [self._engine(self._tiers(), seed + index) for index in range(config.data_parallel)]
+        self._timeline = Timeline(self.engines)
+        if self.link is not None:
+            self._split = Split(self._timeline, handed)
+        elif config.data_parallel > 1:
+            own: RouterName = "least-loaded" if config.engine == "vllm" else "cache-aware"
+            self._router = make_router(router or own, config.data_parallel)
+
+    @property
+    def counters(self) -> Counters:
+        """Of all engines together. Of a split: requests and tokens as the decode engine has them, and the prefix cache
+        of the prefill engine."""
+        if self._split is None:
+            return sum((engine.counters for engine in self.engines), Counters())
+        prefill, decode = self.engines[PREFILL].counters, self.engines[DECODE].counters
+        return replace(
+            decode,
+            prefix_cache_queries=prefill.prefix_cache_queries,
+            prefix_cache_hits=prefill.prefix_cache_hits,
+            preemptions=prefill.preemptions + decode.preemptions,
+            steps=prefill.steps + decode.steps,
+        )
+
+    @property
+    def tier_hits(self) -> dict[str, int]:
+        """Tokens that were loaded from each tier."""
+        return {tier.name: sum(tiers.hits[tier.name] for tiers in self.tiers) for tier in self.config.tiers}
+
+    def ingress_ns(self, prompt_tokens: int) -> int:
+        """From the client's send to the engine's queue, and back."""
+        return round(self.step_time.ingress_s(prompt_tokens) * 1e9)
+
+    def submit(self, sequence: Sequence, now_ns: int) -> None:
+        """Queues a sequence. All steps that begin before now must have been advanced through.
+
+        Raises:
+            ValueError: it could never run to its end here.
+        """
+        if self._split is not None:
+            self._split.submit(sequence, now_ns)
+        else:
+            self._timeline.give(self._route(sequence), sequence, now_ns)
+        self.now_ns = max(self.now_ns, now_ns)
+
+    def abort(self, sequence: Sequence) -> None:
+        """Drops a sequence, whatever its state; no effect where it has ended."""
+        if self._split is not None:
+            self._split.abort(sequence)
+        else:
+            self._timeline.drop(sequence)
+
+    def next_ns(self) -> int | None:
+        """When the next step begins; None where there is nothing to do."""
+        return (self._split or self._timeline).next_ns()
+
+    def advance(self, until_ns: int | None, leaping: bool = True) -> Step | Leap | None:
+        """Runs the next step, or leap of steps, that begins before `until_ns`; None where none does.
+
+        What it gives lies in the future until `ended_ns`. With several engines the ends are not in order, and a step of
+        a prefill engine gives nothing.
+        """
+        if self._split is not None:
+            done = self._split.advance(until_ns, leaping)
+        else:
+            found = self._timeline.advance(until_ns, leaping)
+            done = found[1] if found is not None else None
+        if done is not None:
+            self.now_ns = max(self.now_ns, done.ended_ns)
+        return done
+
+    def sleep_until(self, now_ns: int) -> None:
+        """Lets time pass where nothing is to do."""
+        self.now_ns = max(self.now_ns, now_ns)
+
+    def reset_prefix_cache(self) -> bool:
+        """Empties the GPUs' own; tiers keep theirs. False while blocks are held."""
+        each = [engine.reset_prefix_cache() for engine in self.engines]
+        done = all(each)
+        if done and self._router is not None:
+            self._router.reset()
+        return done
+
+    def clear_tiers(self, name: str | None = None) -> None:
+        """Empties a tier, or all of them.
+
+        Raises:
+            ValueError: there is no such tier.
+        """
+        for tiers in self.tiers:
+            tiers.clear(name)
+
+    def begin_run(self) -> None:
+        for engine in self.engines:
+            engine.begin_run()
+
+    def _engine(self, external: ExternalKv | None, seed: int) -> Engine:
+        config = self.config
+        if config.engine == "sglang" and config.speculation is not None:
+            config = replace(config, async_scheduling=False)
+        kind = VllmScheduler if config.engine == "vllm" else SglangScheduler
+        leaked = self._disturbance.leaked_blocks if self._disturbance is not None else 0
+        return Engine(config, self.step_time, self._disturbance, scheduler=kind(config, external, leaked, seed))
+
+    def _tiers(self) -> Tiers | None:
+        if not self.config.tiers:
+            return None
+        self.tiers.append(Tiers(tuple(map(self._share, self.config.tiers)), self._bytes_per_token))
+        return self.tiers[-1]
+
+    def _share(self, tier: Tier) -> Tier:
+        """What one engine has of a tier: each GPU has its own way to the host's memory, all share that to the disk."""
+        lanes = self.config.tensor_parallel if tier.name == "cpu" else 1
+        capacity = tier.capacity_bytes // self.config.data_parallel
+        return replace(tier, capacity_bytes=capacity, bytes_per_s=tier.bytes_per_s * lanes)
+
+    def _route(self, sequence: Sequence) -> int:
+        if self._router is None:
+            return 0
+        gauges = [engine.gauges for engine in self.engines]
+        loads = [
+            EngineLoad(count, gauge.waiting, gauge.kv_usage)
+            for count, gauge in zip(self._timeline.in_flight, gauges, strict=True)
+        ]
+        return self._router.choose(sequence.prompt, sequence.salt, loads)

@@ -1,0 +1,87 @@
+"""A prefill engine and a decode engine that play one."""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+
+from pytest_llmperf.emulator.cluster.timeline import Timeline
+from pytest_llmperf.emulator.cluster.transfer import TransferredKv
+from pytest_llmperf.emulator.core.engine import Leap, Step
+from pytest_llmperf.emulator.core.sequence import Sequence
+
+PREFILL, DECODE = 0, 1
+
+
+class Split:
+    """The prefill engine computes the prompt and one token, as vLLM's proxies ask it to (max_tokens = 1); then the
+    decode engine gets the request, pulls the KV cache over the link and samples every token that the client gets, the
+    first one too: the proxy throws away the prefill engine's. So the time to first token contains the transfer and a
+    decode step, but no prefill. (SGLang's decode engine hands on the prefill engine's token and saves that step, too.)
+
+    The prefill engine's blocks are free when it is done, not only when they were pulled.
+
+    Args:
+        timeline: of a prefill engine and a decode engine.
+        handed: what the decode engine has as its external KV cache.
+    """
+
+    def __init__(self, timeline: Timeline, handed: TransferredKv) -> None:
+        self._timeline = timeline
+        self._handed = handed
+        self._prompts: dict[Sequence, Sequence] = {}  # what the prefill engine computes, and for whom
+        self._handovers: list[tuple[int, int, Sequence, Sequence]] = []
+        self._number = 0
+        self._found: dict[Sequence, int] = {}
+
+    def submit(self, sequence: Sequence, now_ns: int) -> None:
+        prompt = Sequence(sequence.id, sequence.prompt, 1, now_ns, sequence.salt)
+        self._timeline.engines[DECODE].check(sequence)
+        self._timeline.give(PREFILL, prompt, now_ns)
+        sequence.arrived_ns = now_ns
+        self._prompts[prompt] = sequence
+
+    def abort(self, sequence: Sequence) -> None:
+        for prompt in [p for p, s in self._prompts.items() if s is sequence]:
+            del self._prompts[prompt]
+            self._timeline.drop(prompt)
+            sequence.end = "abort"
+        self._timeline.drop(sequence)
+        self._found.pop(sequence, None)
+
+    def next_ns(self) -> int | None:
+        starts = [self._timeline.next_ns(), self._handovers[0][0] if self._handovers else None]
+        return min((start for start in starts if start is not None), default=None)
+
+    def advance(self, until_ns: int | None, leaping: bool) -> Step | Leap | None:
+        while True:
+            handover_ns = self._handovers[0][0] if self._handovers else None
+            limits = [limit for limit in (until_ns, handover_ns) if limit is not None]
+            found = self._timeline.advance(min(limits, default=None), leaping)
+            if found is not None:
+                index, done = found
+                return self._prefilled(done) if index == PREFILL else self._decoded(done)
+            if handover_ns is None or (until_ns is not None and handover_ns >= until_ns):
+                return None
+            self._hand_over(*heappop(self._handovers))
+
+    def _prefilled(self, done: Step | Leap) -> Step:
+        for prompt in done.finished:
+            self._number += 1
+            heappush(self._handovers, (done.ended_ns, self._number, prompt, self._prompts[prompt]))
+        return Step(done.started_ns, done.ended_ns, [], [])
+
+    def _hand_over(self, now_ns: int, number: int, prompt: Sequence, sequence: Sequence) -> None:
+        del number
+        if self._prompts.pop(prompt, None) is None:
+            return
+        arrived_ns, sequence.first_scheduled_ns = sequence.arrived_ns, prompt.first_scheduled_ns
+        self._found[sequence] = prompt.cached_tokens or 0
+        self._handed.offer(sequence)
+        self._timeline.give(DECODE, sequence, now_ns)
+        sequence.arrived_ns = arrived_ns
+
+    def _decoded(self, done: Step | Leap) -> Step | Leap:
+        """The client is told what the prefill engine found cached, not that all came from there."""
+        for sequence in done.finished:
+            sequence.cached_tokens = self._found.pop(sequence, 0)
+        return done

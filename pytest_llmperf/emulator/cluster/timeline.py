@@ -1,0 +1,100 @@
+"""The steps of several engines in one order of time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as List
+
+from pytest_llmperf.emulator.core.engine import Engine, Leap, Step
+from pytest_llmperf.emulator.core.sequence import Sequence
+
+
+class Timeline:
+    """Engines, each with the time at which its next step can begin.
+
+    Steps are run in the order in which they begin, so that nothing that one engine gives out comes too late for what
+    another one begins after it. A leap of one engine ends before any other can end a sequence.
+    """
+
+    def __init__(self, engines: List[Engine]) -> None:
+        self.engines = engines
+        self.in_flight = [0] * len(engines)
+        self._place: dict[Sequence, int] = {}
+        self._free_ns = [0] * len(engines)
+        self._calm_ns: list[int | None] = [None] * len(engines)
+        self._stuck = [False] * len(engines)
+
+    def give(self, index: int, sequence: Sequence, now_ns: int) -> None:
+        """Queues a sequence at an engine whose steps that begin before now have been run.
+
+        Raises:
+            ValueError: it could never run to its end there.
+        """
+        self.engines[index].add(sequence, now_ns)
+        self._free_ns[index] = max(self._free_ns[index], now_ns)
+        self._changed(index)
+        self.in_flight[index] += 1
+        self._place[sequence] = index
+
+    def drop(self, sequence: Sequence) -> None:
+        """Aborts a sequence; no effect where it has ended."""
+        index = self._place.pop(sequence, None)
+        if index is not None:
+            self.engines[index].abort(sequence)
+            self.in_flight[index] -= 1
+            self._changed(index)
+
+    def next_ns(self) -> int | None:
+        """When the next step begins; None where there is nothing to do."""
+        starts = [start for start in map(self._start_ns, range(len(self.engines))) if start is not None]
+        return min(starts, default=None)
+
+    def advance(self, until_ns: int | None, leaping: bool = True) -> tuple[int, Step | Leap] | None:
+        """Runs the next step, or leap, that begins before `until_ns`: of which engine, and what it gave."""
+        while True:
+            started = [(start, i) for i in range(len(self.engines)) if (start := self._start_ns(i)) is not None]
+            if not started:
+                return None
+            start_ns, index = min(started)
+            if until_ns is not None and start_ns >= until_ns:
+                return None
+            done = self._run(index, start_ns, until_ns, leaping)
+            if done is not None:
+                return index, done
+
+    def _run(self, index: int, start_ns: int, until_ns: int | None, leaping: bool) -> Step | Leap | None:
+        engine = self.engines[index]
+        done: Step | Leap | None = None
+        if leaping:
+            done = engine.leap(start_ns, self._calm_until_ns(index, until_ns))
+        done = done or engine.step(start_ns)
+        ready_ns = engine.scheduler.wake_ns()
+        if done is None and ready_ns is not None and ready_ns <= start_ns:  # loaded in no time
+            done = engine.step(start_ns)
+        self._changed(index)
+        if done is None:  # what waits cannot go before something is loaded, or something else happens
+            self._stuck[index] = ready_ns is None or ready_ns <= start_ns
+            self._free_ns[index] = max(start_ns, ready_ns or 0)
+            return None
+        self._free_ns[index] = done.ended_ns
+        for sequence in done.finished:
+            del self._place[sequence]
+            self.in_flight[index] -= 1
+        return done
+
+    def _start_ns(self, index: int) -> int | None:
+        return None if self._stuck[index] else self.engines[index].wake_ns(self._free_ns[index])
+
+    def _calm_until_ns(self, index: int, until_ns: int | None) -> int | None:
+        """Before this time no other engine ends a sequence."""
+        for other in range(len(self.engines)):
+            start_ns = self._start_ns(other) if other != index else None
+            if start_ns is None:
+                continue
+            calm_ns = self._calm_ns[other]
+            if calm_ns is None:
+                calm_ns = self._calm_ns[other] = self.engines[other].calm_until_ns(start_ns)
+            until_ns = calm_ns if until_ns is None else min(until_ns, calm_ns)
+        return until_ns
+
+    def _changed(self, index: int) -> None:
+        self._stuck[index], self._calm_ns[index] = False, None

@@ -1,0 +1,67 @@
+"""KV cache on its way from a prefill engine to a decode engine."""
+
+from __future__ import annotations
+
+from pytest_llmperf.emulator.config import Link
+from pytest_llmperf.emulator.core.sequence import Sequence
+
+
+class TransferLink:
+    """One transfer at a time, in the order in which they begin.
+
+    Args:
+        link: its rate and its latency, which each transfer pays.
+    """
+
+    def __init__(self, link: Link) -> None:
+        self.link = link
+        self.transfers = 0
+        self.bytes = 0
+        self.busy_ns = 0
+        self._free_ns = 0
+
+    def send(self, size: int, now_ns: int) -> int:
+        """Puts so many bytes on the link; when the last one is there, ns."""
+        took_ns = round(1e9 * (self.link.latency_s + size / self.link.bytes_per_s))
+        self._free_ns = max(now_ns, self._free_ns) + took_ns
+        self.transfers += 1
+        self.bytes += size
+        self.busy_ns += took_ns
+        return self._free_ns
+
+
+class TransferredKv:
+    """The prefill engine's blocks as the decode engine finds them (an `ExternalKv`), by the rules of vLLM's NIXL
+    connector: the decode engine pulls the whole prompt but what its own prefix cache has, once it has allocated the
+    blocks; it computes the last prompt token again and so samples the first token itself. After a preemption the
+    prompt is computed here: the prefill engine's copy is gone.
+
+    Args:
+        bytes_per_token: KV cache of a token, all GPUs together.
+    """
+
+    prefilled = True
+
+    def __init__(self, link: TransferLink, bytes_per_token: float) -> None:
+        self.link = link
+        self.bytes_per_token = bytes_per_token
+        self._ready: set[Sequence] = set()
+
+    def offer(self, sequence: Sequence) -> None:
+        """Its prompt is computed and can be pulled."""
+        self._ready.add(sequence)
+
+    def matched(self, sequence: Sequence, local_tokens: int) -> int:
+        if sequence not in self._ready:
+            return 0
+        return max(0, len(sequence.prompt) - 1 - local_tokens)
+
+    def load(self, sequence: Sequence, local_tokens: int, tokens: int, now_ns: int) -> int:  # noqa: ARG002
+        self._ready.discard(sequence)
+        return self.link.send(round((len(sequence.prompt) - local_tokens) * self.bytes_per_token), now_ns)
+
+    def store_s(self, sequence: Sequence, before: int, after: int) -> float:  # noqa: ARG002
+        return 0.0
+
+    def forget(self, sequence: Sequence) -> None:
+        self._ready.discard(sequence)

@@ -1,0 +1,111 @@
+"""What an emulated engine resolved from its flags: everything that the core needs to know."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from pytest_llmperf.emulator.cost.gpu import Gpu
+from pytest_llmperf.emulator.cost.shape import ModelShape
+
+Dtype = Literal["bfloat16", "fp8"]
+Policy = Literal["fcfs", "lpm"]
+
+
+@dataclass(frozen=True, slots=True)
+class Speculation:
+    """Draft and verify.
+
+    Args:
+        draft_tokens: proposed per step and sequence.
+        acceptance: probability that position i is accepted, given that all before it were.
+        draft: shape of the draft model; None where drafting costs nothing on the GPU (n-grams).
+        of_target: the draft model reads the target's hidden states (EAGLE, MTP). Then vLLM computes the last cached
+            block of a prompt again.
+    """
+
+    draft_tokens: int
+    acceptance: tuple[float, ...]
+    draft: ModelShape | None = None
+    of_target: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Tier:
+    """A store of KV cache below the GPU's memory, as LMCache has it.
+
+    Args:
+        name: "cpu" or "disk".
+        capacity_bytes: what fits, all GPUs together.
+        bytes_per_s: into the GPU.
+        latency_s: of one access, however small.
+        chunk_tokens: stored and found in multiples of this.
+    """
+
+    name: str
+    capacity_bytes: int
+    bytes_per_s: float
+    latency_s: float
+    chunk_tokens: int = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """What carries KV cache from a prefill engine to a decode engine."""
+
+    bytes_per_s: float
+    latency_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """One emulated deployment.
+
+    Args:
+        engine: whose rules it plays.
+        shape, gpu: the model and the hardware it is placed on.
+        max_model_len: longest sequence, tokens.
+        max_num_batched_tokens: token budget of a step (SGLang: chunked_prefill_size, for prefill only).
+        max_num_seqs: most sequences that run at once.
+        block_size: tokens per KV block (SGLang: page size).
+        num_blocks: KV blocks of one replica.
+        prefix_caching: whether finished blocks are found again.
+        chunked_prefill: whether a prompt may be cut to the budget.
+        policy: in which order waiting sequences are admitted.
+        weights, kv: how they are kept.
+        tensor_parallel, data_parallel: GPUs per replica, and replicas.
+        expert_parallel: whether experts are spread whole over the GPUs instead of cut.
+        cuda_graphs: whether decode steps replay a captured graph; False: eager.
+        max_graph_size: largest batch that was captured.
+        async_scheduling: whether the next step is scheduled while the present one computes.
+        speculation: None: one token per step.
+        tiers: below the GPU, the fastest first.
+        transfer: not None: one prefill engine and one decode engine with this link between them.
+        max_prefill_tokens, mixed_chunk, conservativeness: SGLang's options of (nearly) these names.
+    """
+
+    engine: Literal["vllm", "sglang"]
+    shape: ModelShape
+    gpu: Gpu
+    max_model_len: int
+    max_num_batched_tokens: int
+    max_num_seqs: int
+    block_size: int
+    num_blocks: int
+    prefix_caching: bool = True
+    chunked_prefill: bool = True
+    policy: Policy = "fcfs"
+    weights: Dtype = "bfloat16"
+    kv: Dtype = "bfloat16"
+    tensor_parallel: int = 1
+    data_parallel: int = 1
+    expert_parallel: bool = False
+    cuda_graphs: bool = True
+    max_graph_size: int = 512
+    async_scheduling: bool = True
+    speculation: Speculation | None = None
+    tiers: tuple[Tier, ...] = ()
+    transfer: Link | None = None
+    max_prefill_tokens: int = 16384
+    mixed_chunk: bool = False
+    conservativeness: float = 1.0

@@ -1,0 +1,1 @@
+"""Continuous batching: what runs in which step."""

@@ -1,0 +1,111 @@
+"""Whether a waiting sequence can go, and the blocks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from pytest_llmperf.emulator.core.blocks import BlockPool
+from pytest_llmperf.emulator.core.counters import Counters
+from pytest_llmperf.emulator.core.sequence import Sequence
+
+if TYPE_CHECKING:
+    from pytest_llmperf.emulator.cache.external import ExternalKv
+    from pytest_llmperf.emulator.config import EngineConfig
+
+
+class Admission:
+    """There must be blocks for all tokens of a sequence, though it takes those of its first chunk only.
+
+    With speculation a chunk of a single token is filled up with empty drafts, so that all rows of a step that only
+    decodes are equally long. `padded` is that length, 0 where the step does not only decode.
+
+    Args:
+        external: KV cache outside of this engine's own. What is found there is loaded while the sequence is set aside
+            with blocks for it; that must leave enough blocks for those who are prefilling.
+    """
+
+    def __init__(
+        self, config: EngineConfig, pool: BlockPool, counters: Counters, external: ExternalKv | None = None
+    ) -> None:
+        self.external = external
+        self.loading: list[tuple[int, Sequence]] = []
+        self._pool = pool
+        self._counters = counters
+        self._chunked = config.chunked_prefill
+        self._longest = config.max_model_len
+        speculation = config.speculation
+        drafts = speculation.draft_tokens if speculation else 0
+        self._lookahead = drafts if speculation and speculation.draft else 0
+        self._verified = 1 + drafts + self._lookahead if drafts else 0
+
+    def admit(self, sequence: Sequence, budget: int, padded: int = 0) -> int:
+        """Tokens of its first chunk, with blocks for them; 0 where it cannot go."""
+        pool = self._pool
+        hits = pool.found(sequence)
+        chunk = self._place(sequence, hits, len(hits) * pool.block_size, budget, padded)
+        if chunk:
+            self._counters.observe_lookup(sequence, sequence.computed if pool.caching else None, self._none)
+        return chunk
+
+    def admit_or_load(
+        self, sequence: Sequence, budget: int, padded: int, prefilling: Iterable[Sequence], now_ns: int
+    ) -> tuple[int, bool]:
+        """The same where there is external KV cache; and whether the sequence was set aside to load from there."""
+        pool, external = self._pool, self.external
+        hits = pool.found(sequence)
+        local = len(hits) * pool.block_size
+        found = external.matched(sequence, local) if external is not None else 0
+        if external is None or not found:
+            return self.admit(sequence, budget, padded), False
+        size, free = pool.block_size, pool.free - pool.idle_among(hits)
+        lacking = -(-(local + found) // size) - len(hits)
+        whole = -(-sequence.length // size) - len(hits)
+        if whole > free or lacking > free - self._reserved(prefilling):
+            return 0, False
+        pool.share(sequence, hits)
+        pool.take(sequence, lacking)
+        sequence.computed = local + found
+        self._counters.observe_lookup(sequence, local if pool.caching else None, found)
+        self.loading.append((external.load(sequence, local, found, now_ns), sequence))
+        return 0, True
+
+    def resume(self, sequence: Sequence, budget: int, padded: int = 0) -> int:
+        """Tokens of the first chunk after what was loaded; 0 where it cannot go on yet."""
+        return self._place(sequence, [], min(sequence.computed, sequence.length - 1), budget, padded)
+
+    def _place(self, sequence: Sequence, hits: list[int], computed: int, budget: int, padded: int) -> int:
+        pool, size = self._pool, self._pool.block_size
+        length = sequence.length
+        new = length - computed
+        if new == 1 and padded and computed + padded < self._longest:
+            if padded > budget:
+                return 0
+            new = padded
+        elif new > budget:
+            if not self._chunked:
+                return 0
+            new = budget
+        upto = min(computed + new + self._lookahead, self._longest)
+        held = len(sequence.blocks) + len(hits)
+        lacking = -(-upto // size) - held
+        if max(lacking, -(-length // size) - held) > pool.free - (pool.idle_among(hits) if hits else 0):
+            return 0
+        if hits:
+            pool.share(sequence, hits)
+        if lacking > 0:
+            pool.take(sequence, lacking)
+        sequence.computed = computed
+        pool.keep(sequence, min(computed + new, length) // size)
+        return new
+
+    def _reserved(self, prefilling: Iterable[Sequence]) -> int:
+        """Blocks that these, and those whose load goes on, will still take."""
+        size = self._pool.block_size
+        partial = [*prefilling, *(sequence for _, sequence in self.loading)]
+        lacking = (-(-(s.length + self._verified) // size) - len(s.blocks) for s in partial)
+        return sum(max(0, count) for count in lacking) + -(-self._verified // size)
+
+    @property
+    def _none(self) -> int | None:
+        return None if self.external is None else 0

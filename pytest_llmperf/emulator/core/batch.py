@@ -1,0 +1,59 @@
+"""What one step computes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from pytest_llmperf.emulator.core.sequence import Sequence
+from pytest_llmperf.emulator.cost.load import StepLoad
+
+
+@dataclass(slots=True, eq=False)
+class Batch:
+    """The rows of a step and their sums, as StepLoad has them.
+
+    Args:
+        rows: sequence, tokens that are computed, drafts among them, whether a token is sampled.
+        unsampled: rows whose prompt goes on in a later step.
+        pairs2: twice the query–key pairs, a whole number.
+        drafted: tokens that a draft model proposes after it.
+        store_s: time that the step waits for KV cache to leave the GPU.
+        prefilling: with speculation: a sequence that was running before is still at its prompt.
+        blank: sequences whose drafts are none, only filling.
+    """
+
+    rows: list[tuple[Sequence, int, int, bool]] = field(default_factory=list)
+    tokens: int = 0
+    prefill_tokens: int = 0
+    unsampled: int = 0
+    sampled: int = 0
+    kv_tokens: int = 0
+    pairs2: int = 0
+    drafted: int = 0
+    store_s: float = 0.0
+    prefilling: bool = False
+    blank: list[Sequence] = field(default_factory=list)
+
+    def add(self, sequence: Sequence, new: int, before: int, drafts: int, sampling: bool) -> None:
+        """A row that computes `new` tokens after `before` ones."""
+        self.rows.append((sequence, new, drafts, sampling))
+        self.tokens += new
+        self.sampled += 1 + drafts
+        self.kv_tokens += before + new
+        self.pairs2 += new * (2 * before + new + 1)
+        if before < sequence.prompt_length or new > 1 + drafts:
+            self.prefill_tokens += new
+        if not sampling:
+            self.unsampled += 1
+
+    def load(self) -> StepLoad:
+        """For the step-time model."""
+        return StepLoad(
+            len(self.rows),
+            self.tokens,
+            self.prefill_tokens,
+            self.sampled,
+            self.kv_tokens,
+            self.pairs2 / 2,
+            self.drafted,
+        )

@@ -1,0 +1,247 @@
+"""One engine on a clock that its caller keeps: what runs when, and who gets which tokens."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from pytest_llmperf.emulator.core.counters import Counters, Gauges
+from pytest_llmperf.emulator.core.scheduler import VllmScheduler
+from pytest_llmperf.emulator.cost.load import StepLoad
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from pytest_llmperf.emulator.cache.external import ExternalKv
+    from pytest_llmperf.emulator.config import EngineConfig
+    from pytest_llmperf.emulator.core.batch import Batch
+    from pytest_llmperf.emulator.core.policy import Scheduler
+    from pytest_llmperf.emulator.core.sequence import Sequence
+
+_AHEAD = 512  # steps whose disturbance is asked for at once
+
+
+class StepTimer(Protocol):
+    """How long a step takes: cost.step_time.StepTime."""
+
+    def seconds(self, load: StepLoad) -> float | npt.NDArray[np.float64]: ...
+
+    def ingress_s(self, prompt_tokens: int) -> float: ...
+
+
+class Disturber(Protocol):
+    """What makes steps longer: noise.Disturbance."""
+
+    leaked_blocks: int
+
+    def factors(self, first_step: int, count: int) -> npt.NDArray[np.float64]: ...
+
+    def delays_s(self, first_step: int, count: int) -> npt.NDArray[np.float64]: ...
+
+    def begin_run(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step.
+
+    Args:
+        started_ns, ended_ns: on the caller's clock.
+        tokens: how many tokens each sequence gets at `ended_ns`.
+        finished: those that end with that.
+    """
+
+    started_ns: int
+    ended_ns: int
+    tokens: list[tuple[Sequence, int]]
+    finished: list[Sequence] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Leap:
+    """Steps in a row in each of which the same sequences get one token each.
+
+    Args:
+        started_ns: of the first step.
+        ends_ns: when each step ended and gave out its tokens.
+        sequences: who got them.
+        finished: those that end with the last step.
+    """
+
+    started_ns: int
+    ends_ns: list[int]
+    sequences: list[Sequence]
+    finished: list[Sequence]
+
+    @property
+    def ended_ns(self) -> int:
+        return self.ends_ns[-1]
+
+
+class Engine:
+    """Steps through what was added. The caller keeps the time and never starts a step before the last one ended.
+
+    Args:
+        step_time: how long a step takes.
+        disturbance: what multiplies that, and stalls between steps; None: nothing.
+        seed: of the accepted drafts.
+        external: KV cache outside of this engine's own.
+        scheduler: None: vLLM's.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        step_time: StepTimer,
+        disturbance: Disturber | None = None,
+        seed: int = 0,
+        *,
+        external: ExternalKv | None = None,
+        scheduler: Scheduler | None = None,
+    ) -> None:
+        self.config = config
+        self._step_time = step_time
+        self._disturbance = disturbance
+        leaked_blocks = disturbance.leaked_blocks if disturbance is not None else 0
+        self.scheduler: Scheduler = scheduler or VllmScheduler(config, external, leaked_blocks, seed)
+        self._pending: Batch | None = None
+        self._first = 0
+        self._factors = self._delays = np.ones(0)
+
+    @property
+    def counters(self) -> Counters:
+        return self.scheduler.counters
+
+    @property
+    def gauges(self) -> Gauges:
+        scheduler = self.scheduler
+        return Gauges(len(scheduler.running), len(scheduler.waiting), scheduler.usage)
+
+    @property
+    def idle(self) -> bool:
+        """Nothing runs, waits or is being loaded."""
+        return self.wake_ns(0) is None
+
+    def add(self, sequence: Sequence, now_ns: int) -> None:
+        """Queues a sequence; it can be in any step that is scheduled from now on.
+
+        Raises:
+            ValueError: it could never run to its end here.
+        """
+        sequence.arrived_ns = now_ns
+        self.scheduler.add(sequence)
+
+    def abort(self, sequence: Sequence) -> None:
+        """Drops a sequence, whatever its state; no effect where it has ended."""
+        self.scheduler.abort(sequence)
+
+    def step(self, now_ns: int) -> Step | None:
+        """Runs the next step from now on; None where there is none. Its outcome is in the books at once."""
+        batch = self._pending or self.scheduler.schedule(now_ns)
+        self._pending = None
+        if batch is None:
+            return None
+        if self.config.async_scheduling:
+            self._pending = self.scheduler.schedule(now_ns)
+        ended_ns = now_ns + self._duration_ns(batch)
+        tokens, finished = self.scheduler.complete(batch, ended_ns)
+        return Step(now_ns, ended_ns, tokens, finished)
+
+    def leap(self, now_ns: int, until_ns: int | None) -> Leap | None:
+        """Runs all steps from now on that start before `until_ns` and in which nothing but decoding happens, at once.
+
+        The same as `step` after `step`. None where the next step is of another kind.
+        """
+        scheduler = self.scheduler
+        steps, kv_tokens = scheduler.steady(self._pending)
+        if not steps:
+            return None
+        wake_ns = scheduler.wake_ns()
+        if wake_ns is not None and (until_ns is None or wake_ns < until_ns):
+            until_ns = wake_ns
+        if until_ns is not None and until_ns <= now_ns:
+            return None
+        sequences = list(scheduler.running)
+        ends = np.cumsum(self._durations_ns(steps, len(sequences), kv_tokens))
+        ends += now_ns
+        if until_ns is not None and ends[-1] >= until_ns:
+            steps = min(steps, int(ends.searchsorted(until_ns)) + 1)
+            ends = ends[:steps]
+        ends_ns = ends.tolist()
+        finished = scheduler.glide(steps, ends_ns[-1])
+        if self._pending is not None and not self._pending.rows:
+            self._pending = None
+        self.counters.steps += steps
+        return Leap(now_ns, ends_ns, sequences, finished)
+
+    def calm_until_ns(self, now_ns: int) -> int:
+        """The time before which no sequence ends, if the next step begins now and nothing is added or aborted."""
+        scheduler = self.scheduler
+        steps, kv_tokens = scheduler.steady(self._pending)
+        if not steps:
+            return now_ns + 1
+        ends_ns = now_ns + int(self._durations_ns(steps, len(scheduler.running), kv_tokens).sum())
+        wake_ns = scheduler.wake_ns()
+        return ends_ns if wake_ns is None else max(now_ns + 1, min(ends_ns, wake_ns))
+
+    def check(self, sequence: Sequence) -> None:
+        """Whether a sequence could run to its end here.
+
+        Raises:
+            ValueError: it could not.
+        """
+        self.scheduler.check(sequence)
+
+    def wake_ns(self, now_ns: int) -> int | None:
+        """When a step can begin, not before now; None where there is nothing to do."""
+        scheduler = self.scheduler
+        if scheduler.running or scheduler.waiting or self._pending is not None:
+            return now_ns
+        ready_ns = scheduler.wake_ns()
+        return None if ready_ns is None else max(now_ns, ready_ns)
+
+    def reset_prefix_cache(self) -> bool:
+        """Empties the prefix cache; False, and nothing changed, while blocks are held."""
+        return self.scheduler.reset_prefix_cache()
+
+    def begin_run(self) -> None:
+        """Draws the run's noise anew."""
+        if self._disturbance is not None:
+            self._disturbance.begin_run()
+        self.forget_noise()
+
+    def forget_noise(self) -> None:
+        """To be called where the disturbance, which other engines may share, began a run without this one."""
+        self._factors = self._delays = np.ones(0)
+
+    def _duration_ns(self, batch: Batch) -> int:
+        number = self.counters.steps
+        self.counters.steps = number + 1
+        seconds = float(self._step_time.seconds(batch.load()))
+        if batch.store_s:
+            seconds += batch.store_s
+        if self._disturbance is not None:
+            offset = self._disturbed(number, 1)
+            seconds = seconds * float(self._factors[offset]) + float(self._delays[offset])
+        return max(1, round(seconds * 1e9))
+
+    def _durations_ns(self, steps: int, sequences: int, kv_tokens: int) -> npt.NDArray[np.int64]:
+        number = self.counters.steps
+        kv = np.arange(kv_tokens, kv_tokens + sequences * steps, sequences)
+        seconds = self._step_time.seconds(StepLoad(sequences, sequences, 0, sequences, kv, kv.astype(np.float64)))
+        if self._disturbance is not None:
+            offset = self._disturbed(number, steps)
+            seconds = seconds * self._factors[offset : offset + steps] + self._delays[offset : offset + steps]
+        return np.maximum(np.rint(seconds * 1e9), 1.0).astype(np.int64)
+
+    def _disturbed(self, first: int, count: int) -> int:
+        """Where the disturbance of these steps begins in what was asked for ahead."""
+        offset = first - self._first
+        if self._disturbance is not None and not 0 <= offset <= len(self._factors) - count:
+            ahead = max(count, _AHEAD)
+            self._first, offset = first, 0
+            self._factors = self._disturbance.factors(first, ahead)
+            self._delays = self._disturbance.delays_s(first, ahead)
+        return offset

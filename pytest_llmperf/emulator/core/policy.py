@@ -1,0 +1,78 @@
+"""What an engine asks of its scheduler."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Protocol
+
+from pytest_llmperf.emulator.core.batch import Batch
+from pytest_llmperf.emulator.core.counters import Counters
+from pytest_llmperf.emulator.core.sequence import Sequence
+
+
+class Scheduler(Protocol):
+    """Decides what runs in which step, and keeps the books.
+
+    With asynchronous scheduling `schedule` is called for the next batch before `complete` for the one that computes.
+    """
+
+    counters: Counters
+
+    @property
+    def running(self) -> Collection[Sequence]: ...
+
+    @property
+    def waiting(self) -> Collection[Sequence]:
+        """Those in the queue, preempted ones too."""
+        ...
+
+    @property
+    def usage(self) -> float:
+        """Share of the KV cache that is held, 0 to 1."""
+        ...
+
+    def check(self, sequence: Sequence) -> None:
+        """Raises:
+        ValueError: a sequence could never run to its end here.
+        """
+        ...
+
+    def add(self, sequence: Sequence) -> None:
+        """Queues a sequence.
+
+        Raises:
+            ValueError: it could never run to its end here.
+        """
+        ...
+
+    def abort(self, sequence: Sequence) -> None:
+        """Drops a sequence wherever it is; no effect where it has ended."""
+        ...
+
+    def schedule(self, now_ns: int) -> Batch | None:
+        """The next batch; None where nothing can run now."""
+        ...
+
+    def complete(self, batch: Batch, now_ns: int) -> tuple[list[tuple[Sequence, int]], list[Sequence]]:
+        """A batch is computed: how many tokens each sequence gets, and which ones end with that."""
+        ...
+
+    def steady(self, pending: Batch | None) -> tuple[int, int]:
+        """For how many steps every running sequence gets one token and nothing else happens but that some end with the
+        last of them (0: unknown), and the `kv_tokens` of the first step. `pending`: the batch that is scheduled
+        already, with asynchronous scheduling.
+        """
+        ...
+
+    def glide(self, steps: int, now_ns: int) -> list[Sequence]:
+        """Brings the books to after so many steady steps, that is to now, and the pending batch with them; which
+        sequences ended."""
+        ...
+
+    def wake_ns(self) -> int | None:
+        """When a sequence that is set aside (its KV cache is being loaded) can go on; None where there is none."""
+        ...
+
+    def reset_prefix_cache(self) -> bool:
+        """Empties it; False, and nothing changed, while blocks are held."""
+        ...

@@ -1,0 +1,180 @@
+"""vLLM's V1 scheduler (0.32): running sequences first, then waiting ones, within the token budget of a step."""
+
+from __future__ import annotations
+
+from pytest_llmperf.emulator.core.batch import Batch
+from pytest_llmperf.emulator.core.gliding import GlidingBooks
+from pytest_llmperf.emulator.core.sequence import Sequence
+
+
+class VllmScheduler(GlidingBooks):
+    """First come, first served.
+
+    Each running sequence gets the tokens that it lacks: the next chunk of its prompt, or its last token and the drafts
+    after it. Where blocks run out, the sequence that was admitted last loses its own and goes to the front of the
+    queue; a step in which that happened admits nobody.
+
+    With asynchronous scheduling a batch is scheduled while the one before computes: what that one gives counts as
+    `expected`, and a sequence whose last token is in flight keeps its place and its blocks for one batch more.
+    """
+
+    def schedule(self, now_ns: int) -> Batch | None:
+        batch = Batch()
+        while True:
+            preempted = self.counters.preemptions
+            budget = self._continue_running(batch)
+            if preempted == self.counters.preemptions:
+                if self.waiting or self._admission.loading:
+                    self._admit(batch, budget, now_ns)
+                break
+            if batch.rows or self._in_flight is not None:
+                break
+        if not batch.rows:
+            return None
+        if self._drafts:
+            batch.drafted = self._drafts * (len(batch.rows) - batch.unsampled)
+        self._settled = False
+        if self._asynchronous:
+            self._in_flight = batch
+        return batch
+
+    def complete(self, batch: Batch, now_ns: int) -> tuple[list[tuple[Sequence, int]], list[Sequence]]:
+        given: list[tuple[Sequence, int]] = []
+        finished: list[Sequence] = []
+        total = prompts = 0
+        for sequence, _, drafts, sampling in batch.rows:
+            if sequence.end is not None:
+                continue
+            if not sampling:
+                sequence.stale = False
+                continue
+            count = self._accept(sequence, drafts, sequence in batch.blank)
+            given.append((sequence, count))
+            total += count
+            if sequence.first_token_ns is None:
+                sequence.first_token_ns = now_ns
+                prompts += self.counters.observe_prompt(sequence)
+            if sequence.generated >= sequence.max_tokens:
+                finished.append(sequence)
+        if given:
+            self.counters.generation_tokens += total
+            self.counters.observe_iteration(total + prompts)
+        if finished:
+            self._finish(finished, now_ns)
+        if self._in_flight is batch:
+            self._in_flight = None
+        self._settled = not batch.unsampled and len(given) - len(finished) == len(self.running)
+        return given, finished
+
+    def _continue_running(self, batch: Batch) -> int:
+        """Rows for running sequences; what is left of the budget."""
+        budget, longest = self._config.max_num_batched_tokens, self._config.max_model_len
+        running, rows, pool = self.running, batch.rows, self.pool
+        size, lookahead, caching, expects = pool.block_size, self._lookahead, pool.caching, self._asynchronous
+        slot, drafting = self._slot, self._drafts > 0
+        decoding = kv_tokens = index = 0
+        prefilling = False
+        while index < len(running) and budget > slot:
+            sequence = running[index]
+            index += 1
+            before, expected = sequence.computed, sequence.expected
+            if expected and before + 2 - expected >= sequence.limit:
+                continue
+            length = sequence.prompt_length + sequence.generated
+            new = length + sequence.drafts + expected - before
+            if new != 1:
+                new = min(new, budget - slot, longest - before - 1)
+                if new <= 0:
+                    continue
+            upto = before + new
+            if upto + lookahead > sequence.room:
+                lacking = -(-min(upto + lookahead, longest) // size) - len(sequence.blocks)
+                if lacking > 0:
+                    if not self._make_room(lacking, sequence):
+                        break
+                    pool.take(sequence, lacking)
+            if caching:
+                full = (upto if upto < length else length) // size
+                if full > sequence.kept:
+                    pool.keep(sequence, full)
+            budget -= new + slot
+            prefilling |= drafting and not sequence.drafts
+            if new == 1 and before >= sequence.prompt_length and upto >= length + expected:
+                sequence.computed = upto
+                sequence.drafts = self._drafts
+                if expects:
+                    sequence.expected = expected + 1
+                rows.append((sequence, 1, 0, True))
+                kv_tokens += upto
+                decoding += 1
+            else:
+                drafts = max(0, upto - length - expected) if sequence.drafts else 0
+                self._enter(batch, sequence, new, drafts)
+        batch.prefilling |= prefilling
+        batch.tokens += decoding
+        batch.sampled += decoding
+        batch.kv_tokens += kv_tokens
+        batch.pairs2 += 2 * kv_tokens
+        return budget
+
+    def _make_room(self, blocks: int, sequence: Sequence) -> bool:
+        """Preempts from the end until so many blocks are free; False where the sequence itself had to go."""
+        while blocks > self.pool.free:
+            victim = self.running.pop()
+            self._preempt(victim)
+            if victim is sequence:
+                return False
+        return True
+
+    def _enter(self, batch: Batch, sequence: Sequence, new: int, drafts: int) -> None:
+        """A row, and what it does to its sequence."""
+        before = sequence.computed
+        sequence.computed = before + new
+        sampling = before + new >= sequence.prompt_length + sequence.generated + sequence.expected
+        batch.add(sequence, new, before, drafts, sampling)
+        if self._external is not None and before < sequence.prompt_length:
+            batch.store_s += self._external.store_s(sequence, before, before + new)
+        if not sampling:
+            return
+        sequence.drafts = self._drafts
+        if self._asynchronous:
+            sequence.expected += 1 + drafts
+
+    def _admit(self, batch: Batch, budget: int, now_ns: int) -> None:
+        """Rows for sequences that were waiting, as long as the next one can go; those that were loaded come first."""
+        loading, slot = self._admission.loading, self._slot
+        padded = 0 if batch.prefilling or not self._drafts else 1 + self._drafts
+        alone = not batch.rows  # then a prompt of a single token is not filled up
+        while budget > slot and len(self.running) < self._config.max_num_seqs:
+            loaded = next((entry for entry in loading if entry[0] <= now_ns), None) if loading else None
+            if loaded is not None:
+                sequence = loaded[1]
+                new = self._admission.resume(sequence, budget - slot, padded)
+                if not new:
+                    return
+                loading.remove(loaded)
+            else:
+                if not self.waiting or self.waiting[0].stale:
+                    return
+                sequence = self.waiting[0]
+                filled = 0 if alone and sequence.length == 1 else padded
+                new, aside = self._take_in(sequence, budget - slot, filled, now_ns)
+                if not new and not aside:
+                    return
+                self.waiting.popleft()
+                if aside:
+                    continue
+            self.running.append(sequence)
+            if sequence.first_scheduled_ns is None:
+                sequence.first_scheduled_ns = now_ns
+            budget -= new + slot
+            drafts = max(0, sequence.computed + new - sequence.length)
+            if drafts:
+                batch.blank.append(sequence)
+            self._enter(batch, sequence, new, drafts)
+
+    def _take_in(self, sequence: Sequence, budget: int, padded: int, now_ns: int) -> tuple[int, bool]:
+        if self._external is None:
+            return self._admission.admit(sequence, budget, padded), False
+        prefilling = [s for s in self.running if s.computed < s.length + s.expected]
+        return self._admission.admit_or_load(sequence, budget, padded, prefilling, now_ns)

@@ -1,0 +1,100 @@
+"""One request on its way through the engine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+EndReason = Literal["length", "abort"]
+
+_LOWEST, _SPAN = 10, 241  # generated ids; small enough for any vocabulary
+_WHEEL = tuple(_LOWEST + position % _SPAN for position in range(_SPAN + 4096))
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """A prompt and the tokens that follow it. The scheduler changes it in place.
+
+    Args:
+        id: unique within an engine.
+        prompt: token ids.
+        max_tokens: how many tokens it generates.
+        arrived_ns: when the engine got it.
+        salt: separates prefix caches ("" shares).
+        computed: tokens whose KV is in the cache or in a step in flight, prompt and generated ones together.
+        generated: tokens sampled so far.
+        cached_tokens: prompt tokens that its first admission found cached, anywhere; None before that.
+        external_tokens: those of them that came from outside the GPU's own cache.
+        preemptions: how often it lost its blocks.
+        first_scheduled_ns, first_token_ns, ended_ns: when it first left the queue, and when those steps ended.
+        end: why it ended; None while it goes on.
+        blocks: ids of the KV blocks that it holds, in the order of its tokens.
+        kept: how many of its blocks the prefix cache knows.
+        hashes: of its full blocks, each with all before it.
+        expected: tokens that the steps in flight are to give.
+        drafts: tokens proposed for its next step.
+        stale: it was preempted while a step in flight computed it.
+        prompt_length, limit: tokens of the prompt, and with all that it generates.
+        room: tokens that fit in its blocks.
+    """
+
+    id: int
+    prompt: tuple[int, ...]
+    max_tokens: int
+    arrived_ns: int
+    salt: str = ""
+    computed: int = 0
+    generated: int = 0
+    cached_tokens: int | None = None
+    external_tokens: int = 0
+    preemptions: int = 0
+    first_scheduled_ns: int | None = None
+    first_token_ns: int | None = None
+    ended_ns: int | None = None
+    end: EndReason | None = None
+    blocks: list[int] = field(default_factory=list, repr=False)
+    kept: int = 0
+    hashes: list[int] = field(default_factory=list, repr=False)
+    expected: int = 0
+    drafts: int = 0
+    stale: bool = False
+    prompt_length: int = field(init=False)
+    limit: int = field(init=False)
+    room: int = field(init=False, default=0)
+    _turn: int | None = field(init=False, default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        self.prompt_length = len(self.prompt)
+        self.limit = self.prompt_length + self.max_tokens
+
+    @property
+    def length(self) -> int:
+        """Prompt and generated tokens."""
+        return self.prompt_length + self.generated
+
+    @property
+    def finished(self) -> bool:
+        return self.generated >= self.max_tokens
+
+    def token(self, position: int) -> int:
+        """The id at a position; generated ones are a fixed function of the prompt, so a repeat repeats them."""
+        if position < self.prompt_length:
+            return self.prompt[position]
+        return _WHEEL[(self._start() + position) % _SPAN]
+
+    def tokens(self, start: int, stop: int) -> tuple[int, ...]:
+        """The ids at positions start … stop − 1."""
+        length = self.prompt_length
+        if stop <= length:
+            return self.prompt[start:stop]
+        if start < length:
+            return self.prompt[start:] + self.tokens(length, stop)
+        turn = (self._start() + start) % _SPAN
+        if turn + stop - start <= len(_WHEEL):
+            return _WHEEL[turn : turn + stop - start]
+        return tuple(self.token(position) for position in range(start, stop))
+
+    def _start(self) -> int:
+        if self._turn is None:
+            self._turn = hash(self.prompt) % _SPAN
+        return self._turn

@@ -1,0 +1,181 @@
+"""Which waiting sequences go into SGLang's next prefill batch (0.5.15), and how much of each."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytest_llmperf.emulator.core.sglang_policy import PrefillBudget, by_longest_prefix
+
+if TYPE_CHECKING:
+    from pytest_llmperf.emulator.cache.external import ExternalKv
+    from pytest_llmperf.emulator.cache.radix import RadixCache
+    from pytest_llmperf.emulator.config import EngineConfig
+    from pytest_llmperf.emulator.core.counters import Counters
+    from pytest_llmperf.emulator.core.sequence import Sequence
+
+MOST_NEW_TOKENS = 4096
+
+
+class PrefillQueue:
+    """What waits, what loads KV cache from outside, and the prompt that was cut.
+
+    Admission reserves prompt + max_tokens (4096 of them at most) of the newcomer, and of the running ones a share of
+    their remaining max_tokens (0.5.23: all of it for requests with ignore_eos). A prompt that passes the chunk is cut
+    and goes on in the next batch, before all others; only one can be cut at a time. Once the pool or the running places
+    were found full nobody is admitted until a sequence leaves.
+
+    Attributes:
+        full: the pool or the running places were found full.
+    """
+
+    def __init__(
+        self, config: EngineConfig, cache: RadixCache, counters: Counters, external: ExternalKv | None
+    ) -> None:
+        self.waiting: list[Sequence] = []
+        self.loading: list[tuple[int, Sequence]] = []
+        self.chunked: Sequence | None = None
+        self.full = False
+        self._config = config
+        self._cache = cache
+        self._counters = counters
+        self._external = external
+        self._longest_first = config.policy == "lpm" and config.prefix_caching
+        self._chunk = config.max_num_batched_tokens if config.chunked_prefill else None
+
+    def discard(self, sequence: Sequence) -> None:
+        """Forgets a sequence."""
+        self.loading = [entry for entry in self.loading if entry[1] is not sequence]
+        self.waiting = [waiting for waiting in self.waiting if waiting is not sequence]
+        if sequence is self.chunked:
+            self.chunked = None
+        self.full = False
+
+    def take_up_loaded(self, now_ns: int, places: int) -> list[Sequence]:
+        """Those whose load is over go to the front of the queue; or, so many at most, they are given to decode at once
+        where nothing is left to prefill."""
+        decoding: list[Sequence] = []
+        at_once = self._external is not None and self._external.prefilled
+        for entry in [entry for entry in self.loading if entry[0] <= now_ns]:
+            sequence = entry[1]
+            self.loading.remove(entry)
+            if at_once and sequence.computed == sequence.length - 1 and len(decoding) < places:
+                decoding.append(sequence)
+            else:
+                self.waiting.insert(0, sequence)
+        return decoding
+
+    def choose(self, running: list[Sequence], share: float, now_ns: int) -> list[tuple[Sequence, int]]:
+        """The next batch: sequences and how many tokens of each. They are no longer waiting.
+
+        Args:
+            share: of the remaining max_tokens of running sequences that is reserved for them.
+        """
+        if not running:
+            self.full = False
+        if (self.full or not self.waiting) and self.chunked is None:
+            return []
+        if self.chunked is None and len(running) >= self._config.max_num_seqs:
+            self.full = True
+            return []
+        budget = self._budget(running, share)
+        chosen: list[tuple[Sequence, int]] = []
+        if self.chunked is not None and (tokens := self._continue(self.chunked, budget)):
+            chosen.append((self.chunked, tokens))
+            self.chunked = None
+        self._admit(chosen, running, budget, now_ns)
+        for sequence, tokens in chosen:
+            if sequence.computed + tokens < sequence.length:
+                self.chunked = sequence
+        return chosen
+
+    def _budget(self, running: list[Sequence], share: float) -> PrefillBudget:
+        mixed = len(running) if self._config.mixed_chunk else 0
+        remaining = [min(s.max_tokens - s.generated, MOST_NEW_TOKENS) for s in running]
+        chunk = None if self._chunk is None else self._chunk - mixed
+        prefill = self._config.max_prefill_tokens - mixed
+        return PrefillBudget(self._cache, sum(remaining) * share + mixed, chunk, prefill)
+
+    def _continue(self, sequence: Sequence, budget: PrefillBudget) -> int:
+        """Tokens of the next chunk of the prompt that was cut. What running sequences are expected to need does not
+        stop it; a pool without a single token does."""
+        rest = sequence.length - sequence.computed
+        limit = rest if budget.chunk is None else budget.chunk
+        if 0 < budget.pool < limit:
+            limit = max(1, int(budget.pool))
+        tokens = max(0, min(rest, limit, self._cache.room(sequence, sequence.computed)))
+        budget.charge(tokens, min(sequence.max_tokens, MOST_NEW_TOKENS) if tokens == rest else 0)
+        return tokens
+
+    def _admit(
+        self, chosen: list[tuple[Sequence, int]], running: list[Sequence], budget: PrefillBudget, now_ns: int
+    ) -> None:
+        """Adds waiting sequences that go along."""
+        gone: set[Sequence] = set()
+        for sequence in self._ordered():
+            if budget.spent:
+                break
+            if len(chosen) >= self._config.max_num_seqs - len(running):
+                self.full = True
+                break
+            tokens, aside = self._take_in(sequence, budget, bool(chosen), now_ns)
+            if tokens:
+                chosen.append((sequence, tokens))
+            if tokens or aside:
+                gone.add(sequence)
+            if tokens is None or budget.pool <= 0:
+                self.full = bool(chosen or running)
+                break
+            if not tokens and not aside:
+                break
+        if gone:
+            self.waiting = [sequence for sequence in self.waiting if sequence not in gone]
+        elif not (chosen or running or self.loading or self.chunked):
+            self._untangle(chosen, budget, now_ns)
+
+    def _untangle(self, chosen: list[tuple[Sequence, int]], budget: PrefillBudget, now_ns: int) -> None:
+        """Nobody runs and nobody can go: of those that loaded KV cache and hold it, the last one loses it."""
+        holding = [sequence for sequence in self.waiting if self._cache.holds(sequence)]
+        if len(holding) > 1:
+            self._cache.release(holding[-1])
+            holding[-1].computed = 0
+            self._admit(chosen, [], budget, now_ns)
+
+    def _ordered(self) -> list[Sequence]:
+        if not self._longest_first:
+            return list(self.waiting)
+        return by_longest_prefix(self.waiting, self._cache.lookup, lambda s: s.tokens(0, s.length))
+
+    def _take_in(
+        self, sequence: Sequence, budget: PrefillBudget, others: bool, now_ns: int
+    ) -> tuple[int | None, bool]:
+        """Tokens of its first chunk (0: not in this batch; None: the pool is too full), and whether it was set aside to
+        load KV cache."""
+        cache, external = self._cache, self._external
+        loaded = cache.holds(sequence)
+        local = sequence.computed if loaded else cache.hold(sequence)
+        rest, found, aside = sequence.length - local, 0, False
+        if external is not None and not loaded:
+            found = external.matched(sequence, local)
+            aside = found > 0 or (external.prefilled and sequence.prompt_length == local + 1)
+        new_tokens = min(max(sequence.max_tokens - sequence.generated, 0), MOST_NEW_TOKENS)
+        fits = rest + new_tokens + cache.page_size < budget.pool
+        tokens = budget.fit(local, rest, others) if fits and not aside else 0
+        if not (fits and (tokens or aside)):
+            if not loaded:
+                cache.release(sequence)
+            return (0 if fits else None), False
+        if not loaded:
+            sequence.computed = local
+            asked = None if external is None else found
+            self._counters.observe_lookup(sequence, local if cache.enabled else None, asked)
+        if external is not None and aside:
+            self._load(external, sequence, local, found, now_ns)
+            return 0, True
+        budget.charge(tokens, min(sequence.max_tokens, MOST_NEW_TOKENS) if tokens == rest else 0)
+        return tokens, False
+
+    def _load(self, external: ExternalKv, sequence: Sequence, local: int, found: int, now_ns: int) -> None:
+        if not self._cache.allocate(sequence, local + found):
+            raise RuntimeError(f"no KV cache to load {found} tokens of sequence {sequence.id} into")
+        sequence.computed = local + found
+        self.loading.append((external.load(sequence, local, found, now_ns), sequence))

@@ -1,0 +1,1 @@
+"""How long a step takes, and how much KV cache fits."""

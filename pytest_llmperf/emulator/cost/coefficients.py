@@ -1,0 +1,93 @@
+"""What a datasheet does not say: fitted numbers, and where they come from."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, fields
+from importlib.resources import files
+from typing import Any
+
+from pytest_llmperf.emulator.cost.gpu import Gpu
+
+_FITTED_GPUS = ("h100", "h200")
+
+
+@dataclass(frozen=True, slots=True)
+class Coefficients:
+    """Shares of the datasheet's peak, and overheads in seconds.
+
+    Args:
+        weight_bandwidth: share of memory bandwidth when reading weights.
+        kv_bandwidth, kv_bandwidth_fp8: the same when attention reads a KV cache in bfloat16, and in fp8.
+        matrix, matrix_fp8, attention: share of peak FLOP/s of matrix products in bfloat16 and fp8, and of attention.
+        expert_bandwidth, expert_matrix: the same for routed experts, on top of the dense ones; the work is padded to
+            whole tiles of rows per expert.
+        sharpness: exponent p of max(a, b) ≈ (a^p + b^p)^(1/p) between reading weights and computing.
+        step_s, layer_s, sequence_s: fixed time of a step, of a layer, and of a sequence in a step.
+        fp8_layer_s: further time of a layer that brings its activations into fp8.
+        token_s: of a token outside of matrix products, times hidden size and layers (normalisation, residual, copies).
+        sync_s, sync_sequence_s: further time of a step, and of a sequence in it, where scheduling does not overlap.
+        expert_token_s: of one token's copy for one routed expert, as token_s: sorting tokens by expert and back.
+        expert_layer_s: further time of a layer with routed experts.
+        expert_ungraphed_layer_s: what a layer with routed experts adds to ungraphed_layer_s.
+        stream_s: least time of a step per sequence in it: the front end cannot pass tokens on faster.
+        eager_layer_s, ungraphed_layer_s: least time of a layer where kernels are launched one by one: without any
+            graph, and in a batch of a kind or size that was not captured.
+        allreduce_s, allreduce_bandwidth: latency of one all-reduce, and share of the link's bandwidth.
+        ingress_s, ingress_token_s: from the client's send to the queue and back, fixed and per token of the prompt.
+        provenance: where these numbers come from; starts with "extrapolated" where nothing was measured on that GPU.
+    """
+
+    weight_bandwidth: float
+    kv_bandwidth: float
+    kv_bandwidth_fp8: float
+    matrix: float
+    matrix_fp8: float
+    attention: float
+    expert_bandwidth: float
+    expert_matrix: float
+    sharpness: float
+    step_s: float
+    layer_s: float
+    fp8_layer_s: float
+    sequence_s: float
+    token_s: float
+    sync_s: float
+    sync_sequence_s: float
+    expert_token_s: float
+    expert_layer_s: float
+    expert_ungraphed_layer_s: float
+    stream_s: float
+    eager_layer_s: float
+    ungraphed_layer_s: float
+    allreduce_s: float
+    allreduce_bandwidth: float
+    ingress_s: float
+    ingress_token_s: float
+    provenance: str
+
+    @property
+    def extrapolated(self) -> bool:
+        return self.provenance.startswith("extrapolated")
+
+
+def stored() -> dict[str, Any]:
+    """The shipped file: `provenance` and, per engine, the numbers."""
+    text = files("pytest_llmperf.emulator.cost").joinpath("coefficients.json").read_text(encoding="utf-8")
+    loaded: dict[str, Any] = json.loads(text)
+    return loaded
+
+
+def coefficients_for(engine: str, gpu: Gpu) -> Coefficients:
+    """The shipped numbers of an engine, for a GPU."""
+    data = stored()
+    origin = data["provenance"]["summary"]
+    if gpu.name not in _FITTED_GPUS:
+        origin = f"extrapolated from the datasheet of {gpu.name} with what was {origin}"
+    return from_numbers(data["engines"][engine], origin)
+
+
+def from_numbers(numbers: dict[str, float], provenance: str) -> Coefficients:
+    """Coefficients by name; all of them must be there."""
+    names = [field.name for field in fields(Coefficients) if field.name != "provenance"]
+    return Coefficients(**{name: numbers[name] for name in names}, provenance=provenance)

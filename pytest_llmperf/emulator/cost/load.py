@@ -1,0 +1,34 @@
+"""What one step computes, as the step-time model sees it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+
+@dataclass(frozen=True, slots=True)
+class StepLoad:
+    """Sums over the sequences of one step. `kv_tokens` and `attention_pairs` may be arrays: one value per step of a
+    stretch in which nothing else changes.
+
+    Args:
+        sequences: rows of the batch.
+        tokens: new tokens, of prompts and of decoding sequences (drafts included).
+        prefill_tokens: those of `tokens` that belong to prompts.
+        sampled: rows of logits.
+        kv_tokens: tokens of KV cache that attention reads, the new ones included.
+        attention_pairs: query–key pairs: Σ new × (context before + (new + 1)/2).
+        drafted: tokens that a draft model proposes.
+    """
+
+    sequences: int
+    tokens: int
+    prefill_tokens: int
+    sampled: int
+    kv_tokens: int | npt.NDArray[np.int64]
+    attention_pairs: float | npt.NDArray[np.float64]
+    drafted: int = 0

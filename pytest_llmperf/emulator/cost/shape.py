@@ -1,0 +1,144 @@
+"""Models known by name, and config.json for all others."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from pytest_llmperf.emulator.cost.dimensions import Dtype, Latent, ModelShape
+
+__all__ = ["SHAPES", "ModelShape", "UnknownModel", "read_shape"]
+
+_V3 = Latent(query_rank=1536, kv_rank=512, rope=64, nope=128, value=128)
+
+_SHAPES = (
+    ModelShape("llama-3.1-8b", 32, 4096, 32, 8, 128, 14336, 128256),
+    ModelShape("llama-3.1-70b", 80, 8192, 64, 8, 128, 28672, 128256),
+    ModelShape("qwen3-8b", 36, 4096, 32, 8, 128, 12288, 151936, qk_norm=True, max_positions=40960),
+    ModelShape("qwen3-32b", 64, 5120, 64, 8, 128, 25600, 151936, qk_norm=True, max_positions=40960),
+    ModelShape("phi-4-mini", 32, 3072, 24, 8, 128, 8192, 200064, tied=True),
+    ModelShape("mixtral-8x7b", 32, 4096, 32, 8, 128, 14336, 32000, experts=8, active_experts=2, max_positions=32768),
+    ModelShape("tiny", 4, 256, 4, 2, 64, 768, 10240, max_positions=32768),
+    ModelShape("qwen3-235b-a22b", 94, 4096, 64, 4, 128, 1536, 151936, experts=128, active_experts=8, qk_norm=True,
+               max_positions=40960),
+    ModelShape("gpt-oss-120b", 36, 2880, 64, 8, 64, 2880, 201088, experts=128, active_experts=4, window=128,
+               window_layers=18, expert_bits=4.25),
+    ModelShape("deepseek-v3", 61, 7168, 128, 128, 192, 2048, 129280, experts=256, active_experts=8, shared_experts=1,
+               dense_layers=3, dense_intermediate=18432, latent=_V3, max_positions=163840, published="fp8"),
+    ModelShape("kimi-k2.5", 61, 7168, 64, 64, 192, 2048, 163840, experts=384, active_experts=8, shared_experts=1,
+               dense_layers=1, dense_intermediate=18432, latent=_V3, max_positions=262144, expert_bits=4.5),
+    ModelShape("minimax-m2.5", 62, 3072, 48, 8, 128, 1536, 200064, experts=256, active_experts=8, qk_norm=True,
+               max_positions=196608, published="fp8"),
+    ModelShape("glm-5", 78, 6144, 64, 64, 256, 2048, 154880, experts=256, active_experts=8, shared_experts=1,
+               dense_layers=3, dense_intermediate=12288, max_positions=202752, published="fp8",
+               latent=Latent(query_rank=2048, kv_rank=512, rope=64, nope=192, value=256, top_k=2048)),
+    ModelShape("qwen3.5-397b-a17b", 60, 4096, 32, 2, 256, 1024, 248320, experts=512, active_experts=10,
+               shared_experts=1, linear_layers=45, max_positions=262144),
+)
+
+SHAPES = {shape.name: shape for shape in _SHAPES}
+_ALIASES = {
+    "meta-llama/llama-3.1-8b": "llama-3.1-8b",
+    "meta-llama/llama-3.1-8b-instruct": "llama-3.1-8b",
+    "meta-llama/meta-llama-3.1-8b-instruct": "llama-3.1-8b",
+    "meta-llama/llama-3.1-70b": "llama-3.1-70b",
+    "meta-llama/llama-3.1-70b-instruct": "llama-3.1-70b",
+    "meta-llama/llama-3.3-70b-instruct": "llama-3.1-70b",
+    "qwen/qwen3-8b": "qwen3-8b",
+    "qwen/qwen3-32b": "qwen3-32b",
+    "qwen/qwen3-235b-a22b": "qwen3-235b-a22b",
+    "qwen/qwen3-235b-a22b-fp8": "qwen3-235b-a22b",
+    "qwen/qwen3.5-397b-a17b": "qwen3.5-397b-a17b",
+    "microsoft/phi-4-mini-instruct": "phi-4-mini",
+    "mistralai/mixtral-8x7b-instruct-v0.1": "mixtral-8x7b",
+    "openai/gpt-oss-120b": "gpt-oss-120b",
+    "deepseek-ai/deepseek-r1": "deepseek-v3",
+    "deepseek-ai/deepseek-v3": "deepseek-v3",
+    "moonshotai/kimi-k2.5": "kimi-k2.5",
+    "minimaxai/minimax-m2.5": "minimax-m2.5",
+    "zhipuai/glm-5": "glm-5",
+    "zai-org/glm-5": "glm-5",
+}
+
+
+class UnknownModel(ValueError):
+    """Neither a known name nor a folder with a config.json that can be read."""
+
+
+def read_shape(name_or_folder: str | Path) -> ModelShape:
+    """The shape of a known model, or of a folder that holds config.json in Hugging Face form.
+
+    Raises:
+        UnknownModel: says what is known, or which key of config.json is missing.
+    """
+    name = str(name_or_folder).lower()
+    known = SHAPES.get(_ALIASES.get(name, name))
+    if known is not None:
+        return known
+    path = Path(name_or_folder) / "config.json"
+    if not path.is_file():
+        raise UnknownModel(f"{name_or_folder}: not a folder with a config.json, and not one of {', '.join(SHAPES)}")
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UnknownModel(f"{path}: {error}") from None
+    try:
+        return _from_config(str(name_or_folder), config.get("text_config", config))
+    except KeyError as error:
+        raise UnknownModel(f"{path} has no {error}") from None
+
+
+def _from_config(name: str, config: dict[str, Any]) -> ModelShape:
+    hidden, heads = config["hidden_size"], config["num_attention_heads"]
+    experts = config.get("num_local_experts") or config.get("num_experts") or config.get("n_routed_experts") or 1
+    moe = experts > 1
+    intermediate = config.get("moe_intermediate_size") if moe else None
+    linear = sum(kind == "linear_attention" for kind in config.get("layer_types") or ())
+    windowed = sum(kind == "sliding_attention" for kind in config.get("layer_types") or ())
+    return ModelShape(
+        name=name,
+        layers=config["num_hidden_layers"],
+        hidden=hidden,
+        heads=heads,
+        kv_heads=config.get("num_key_value_heads") or heads,
+        head_dim=config.get("head_dim") or hidden // heads,
+        intermediate=intermediate or config["intermediate_size"],
+        vocab=config["vocab_size"],
+        experts=experts,
+        active_experts=config["num_experts_per_tok"] if moe else 1,
+        tied=bool(config.get("tie_word_embeddings", False)),
+        qk_norm=str(config.get("model_type", "")).startswith(("qwen3", "minimax")),
+        max_positions=config.get("max_position_embeddings", 131072),
+        shared_experts=config.get("n_shared_experts") or 0,
+        dense_layers=(config.get("first_k_dense_replace") or 0) if moe else 0,
+        dense_intermediate=config.get("intermediate_size") or 0,
+        latent=_latent(config),
+        window=(config.get("sliding_window") or 0) if windowed else 0,
+        window_layers=windowed,
+        linear_layers=linear,
+        published=_published(config),
+        expert_bits=4.25 if _method(config) == "mxfp4" else None,
+    )
+
+
+def _latent(config: dict[str, Any]) -> Latent | None:
+    if not config.get("kv_lora_rank"):
+        return None
+    return Latent(
+        query_rank=config.get("q_lora_rank") or 0,
+        kv_rank=config["kv_lora_rank"],
+        rope=config["qk_rope_head_dim"],
+        nope=config["qk_nope_head_dim"],
+        value=config["v_head_dim"],
+        top_k=config.get("index_topk") or 0,
+    )
+
+
+def _method(config: dict[str, Any]) -> str:
+    return str((config.get("quantization_config") or {}).get("quant_method", ""))
+
+
+def _published(config: dict[str, Any]) -> Dtype:
+    quantized = json.dumps(config.get("quantization_config") or {}).lower()
+    return "fp8" if "fp8" in quantized or "float-quantized" in quantized else "bfloat16"

@@ -1,0 +1,132 @@
+"""How long one step takes: a roofline with fitted shares of the peaks and fitted overheads."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+
+from pytest_llmperf.emulator.cost.capacity import kv_bytes_per_gpu
+from pytest_llmperf.emulator.cost.coefficients import Coefficients
+from pytest_llmperf.emulator.cost.dimensions import ModelShape
+from pytest_llmperf.emulator.cost.load import StepLoad
+from pytest_llmperf.emulator.cost.matrices import matrices_of
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from pytest_llmperf.emulator.config import EngineConfig
+
+
+class StepTime:
+    """Seconds of a step of one replica.
+
+    step = overheads + matrices + attention + all-reduces (+ the draft model), where
+    matrices = smooth max(weights read once / bandwidth, FLOPs / peak), routed experts apart from the rest;
+    attention = KV cache read / bandwidth + pairs × FLOPs / peak;
+    all-reduces = 2 per layer × (latency + 2 (tp − 1)/tp × bytes / link).
+    Only additions and products touch the two fields of a load that may be arrays, so that a stretch of steps at once
+    has exactly the times of its steps one by one.
+    """
+
+    def __init__(self, config: EngineConfig, coefficients: Coefficients) -> None:
+        shape, gpu, tp = config.shape, config.gpu, config.tensor_parallel
+        self._config = config
+        self._coefficients = coefficients
+        self._products_s = lru_cache(maxsize=4096)(matrices_of(config, coefficients).seconds)
+        share = coefficients.kv_bandwidth_fp8 if config.kv == "fp8" else coefficients.kv_bandwidth
+        self._kv_s = kv_bytes_per_gpu(shape, config.kv, tp) / (gpu.bandwidth_bytes_per_s * share)
+        self._pair_s = shape.pair_flops / tp / (gpu.bf16_flops * coefficients.attention)
+        self._window, self._windowed = _window(shape)
+        self._fixed_s = coefficients.step_s + shape.layers * coefficients.layer_s
+        self._fixed_s += shape.expert_layers * coefficients.expert_layer_s
+        if config.weights == "fp8":
+            self._fixed_s += shape.layers * coefficients.fp8_layer_s
+        self._sequence_s = coefficients.sequence_s
+        if not config.async_scheduling:
+            self._fixed_s += coefficients.sync_s
+            self._sequence_s += coefficients.sync_sequence_s
+        per_token = coefficients.token_s * shape.layers
+        per_token += coefficients.expert_token_s * shape.expert_layers * shape.active_experts
+        self._token_s = per_token * shape.hidden / gpu.bandwidth_bytes_per_s
+        self._eager_s = shape.layers * coefficients.eager_layer_s
+        self._ungraphed_s = shape.layers * coefficients.ungraphed_layer_s
+        self._ungraphed_s += shape.expert_layers * coefficients.expert_ungraphed_layer_s
+        self._sglang = config.engine == "sglang"
+        self._stream_s = coefficients.stream_s
+        self._reduce_s, self._reduce_token_s = _all_reduces(config, coefficients)
+        self._draft = _draft(config, coefficients)
+
+    def seconds(self, load: StepLoad) -> float | npt.NDArray[np.float64]:
+        """Duration of a step; an array where the load has arrays."""
+        fixed = self._fixed_s + load.sequences * self._sequence_s + load.tokens * self._token_s
+        fixed += self._reduce_s + load.tokens * self._reduce_token_s
+        fixed += self._products_s(load.tokens, load.sampled)
+        if self._draft is not None and load.drafted:
+            fixed += self._draft_s(load)
+        total = fixed + self._attention_s(load)
+        return _at_least(total, max(load.sampled * self._stream_s, self._launch_s(load)))
+
+    def ingress_s(self, prompt_tokens: int) -> float:
+        """From the client's send to the engine's queue, and from the first token back to the client."""
+        return self._coefficients.ingress_s + prompt_tokens * self._coefficients.ingress_token_s
+
+    def _attention_s(self, load: StepLoad) -> float | npt.NDArray[np.float64]:
+        read_s = load.kv_tokens * self._kv_s
+        full = cast("float | npt.NDArray[np.float64]", read_s + load.attention_pairs * self._pair_s)
+        if not self._windowed:
+            return full
+        kv = np.minimum(load.kv_tokens, load.sequences * self._window + load.tokens)
+        pairs = np.minimum(load.attention_pairs, load.tokens * self._window)
+        near = kv * self._kv_s + pairs * self._pair_s
+        mixed = near * self._windowed + full * (1 - self._windowed)
+        return mixed if isinstance(mixed, np.ndarray) else float(mixed)
+
+    def _launch_s(self, load: StepLoad) -> float:
+        """The least time in which kernels can be launched one by one; no limit where a captured graph is replayed.
+
+        vLLM captures all small batches, SGLang those that only decode.
+        """
+        if not self._config.cuda_graphs:
+            return self._eager_s
+        captured = load.tokens <= self._config.max_graph_size
+        return 0.0 if captured and not (self._sglang and load.prefill_tokens) else self._ungraphed_s
+
+    def _draft_s(self, load: StepLoad) -> float:
+        rounds = load.drafted / load.sequences
+        one = StepLoad(load.sequences, load.sequences, 0, load.sequences, load.sequences, float(load.sequences))
+        return rounds * float(self._draft.seconds(one)) if self._draft else 0.0
+
+
+def _at_least(seconds: float | npt.NDArray[np.float64], least_s: float) -> float | npt.NDArray[np.float64]:
+    if isinstance(seconds, np.ndarray):
+        limited: npt.NDArray[np.float64] = np.maximum(seconds, least_s)
+        return limited
+    return max(seconds, least_s)
+
+
+def _window(shape: ModelShape) -> tuple[int, float]:
+    """How many tokens the layers with limited attention look at, and which share of the layers they are."""
+    if shape.latent is not None and shape.latent.top_k:
+        return shape.latent.top_k, 1.0
+    return shape.window, shape.window_layers / (shape.layers - shape.linear_layers)
+
+
+def _all_reduces(config: EngineConfig, coefficients: Coefficients) -> tuple[float, float]:
+    """Seconds per step, and per token: one after attention and one after the MLP of every layer."""
+    tp = config.tensor_parallel
+    if tp == 1:
+        return 0.0, 0.0
+    link = config.gpu.peer_bytes_per_s * coefficients.allreduce_bandwidth
+    count = 2 * config.shape.layers
+    return count * coefficients.allreduce_s, count * 2 * (tp - 1) / tp * config.shape.hidden * 2 / link
+
+
+def _draft(config: EngineConfig, coefficients: Coefficients) -> StepTime | None:
+    """The draft model on the same GPUs, one token per sequence and pass; its passes share the step's own overheads."""
+    if config.speculation is None or config.speculation.draft is None:
+        return None
+    own = replace(config, shape=config.speculation.draft, speculation=None, async_scheduling=True)
+    return StepTime(own, replace(coefficients, step_s=0.0, sequence_s=0.0))

@@ -1,0 +1,137 @@
+"""Regressions planted on purpose: each has a known truth that a verdict can be held against."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING
+
+from pytest_llmperf.emulator.quantities import UsageError, divisor, duration_s, fraction
+
+if TYPE_CHECKING:
+    from pytest_llmperf.emulator.config import EngineConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Faults:
+    """What is wrong with this server; the defaults are health.
+
+    Args:
+        step_time: added to every step, as a fraction of it.
+        prefix_cache_off: the prefix cache never hits, whatever the flags say.
+        chunk_budget: divides the token budget of a step. Resolved, so it shows.
+        kv: changes the number of KV blocks by this fraction. Resolved, so it shows.
+        acceptance: added to the acceptance probability of each draft position.
+        tp_link: divides the bandwidth between GPUs.
+        offload_bandwidth: divides the bandwidth of the tiers below the GPU's memory.
+        stalls, stall_s: share of the steps that the scheduler delays, and for how long.
+        leaked_blocks: KV blocks that a finished request keeps for ever.
+        throttle, throttle_steps: step time grows by this fraction, linearly over so many steps, and stays there.
+        errors, hangs, truncated: share of the requests that fail (half with an HTTP status, half in the stream),
+            that stop without an end, and that close without [DONE].
+    """
+
+    step_time: float = 0.0
+    prefix_cache_off: bool = False
+    chunk_budget: float = 1.0
+    kv: float = 0.0
+    acceptance: float = 0.0
+    tp_link: float = 1.0
+    offload_bandwidth: float = 1.0
+    stalls: float = 0.0
+    stall_s: float = 0.05
+    leaked_blocks: int = 0
+    throttle: float = 0.0
+    throttle_steps: int = 5000
+    errors: float = 0.0
+    hangs: float = 0.0
+    truncated: float = 0.0
+
+    def resolved(self, config: EngineConfig) -> EngineConfig:
+        """The configuration with those faults that a server would own up to."""
+        return replace(
+            config,
+            max_num_batched_tokens=max(1, round(config.max_num_batched_tokens / self.chunk_budget)),
+            num_blocks=max(2, round(config.num_blocks * (1 + self.kv))),
+        )
+
+    def hidden(self, config: EngineConfig) -> EngineConfig:
+        """A resolved configuration with the faults that no server would know of: what the core runs."""
+        link = config.gpu.link_bytes_per_s
+        gpu = replace(
+            config.gpu,
+            link_bytes_per_s=None if link is None else link / self.tp_link,
+            pcie_bytes_per_s=config.gpu.pcie_bytes_per_s / (self.tp_link if link is None else 1.0),
+        )
+        speculation = config.speculation
+        if speculation is not None and self.acceptance:
+            changed = tuple(min(1.0, max(0.0, rate + self.acceptance)) for rate in speculation.acceptance)
+            speculation = replace(speculation, acceptance=changed)
+        tiers = tuple(replace(t, bytes_per_s=t.bytes_per_s / self.offload_bandwidth) for t in config.tiers)
+        caching = config.prefix_caching and not self.prefix_cache_off
+        return replace(config, gpu=gpu, speculation=speculation, tiers=tiers, prefix_caching=caching)
+
+
+def _share(text: str, where: str) -> float:
+    return fraction(text, where, least=0.0, most=1.0)
+
+
+def _stalls(text: str, where: str) -> dict[str, object]:
+    share, _, length = text.partition(":")
+    found: dict[str, object] = {"stalls": _share(share, where)}
+    return found | ({"stall_s": duration_s(length, where)} if length else {})
+
+
+def _throttle(text: str, where: str) -> dict[str, object]:
+    depth, _, steps = text.partition(":")
+    found: dict[str, object] = {"throttle": fraction(depth or "+30%", where, least=0.0)}
+    if steps and (not steps.isdecimal() or int(steps) < 1):
+        raise UsageError(f"{where}: {steps!r} is no number of steps.")
+    return found | ({"throttle_steps": int(steps)} if steps else {})
+
+
+def _prefix_cache(text: str, where: str) -> dict[str, object]:
+    if text != "off":
+        raise UsageError(f"{where}: it can only be off.")
+    return {"prefix_cache_off": True}
+
+
+def _leak(text: str, where: str) -> dict[str, object]:
+    if text and (not text.isdecimal() or int(text) < 1):
+        raise UsageError(f"{where}: {text!r} is no number of blocks.")
+    return {"leaked_blocks": int(text or 1)}
+
+
+# name → (how its value looks, what it means)
+_READERS: dict[str, tuple[str, Callable[[str, str], dict[str, object]]]] = {
+    "step_time": ("+5%", lambda text, where: {"step_time": fraction(text, where, least=-0.99)}),
+    "prefix_cache": ("off", _prefix_cache),
+    "chunk_budget": ("/4", lambda text, where: {"chunk_budget": divisor(text, where)}),
+    "kv": ("-50%", lambda text, where: {"kv": fraction(text, where, least=-0.999)}),
+    "acceptance": ("-0.2", lambda text, where: {"acceptance": fraction(text, where, most=1.0)}),
+    "tp_link": ("/2", lambda text, where: {"tp_link": divisor(text, where)}),
+    "offload_bandwidth": ("/4", lambda text, where: {"offload_bandwidth": divisor(text, where)}),
+    "stalls": ("1%[:50ms]", _stalls),
+    "leak": ("[BLOCKS]", _leak),
+    "throttle": ("+30%[:STEPS]", _throttle),
+    "errors": ("1%", lambda text, where: {"errors": _share(text, where)}),
+    "hangs": ("1%", lambda text, where: {"hangs": _share(text, where)}),
+    "truncated": ("1%", lambda text, where: {"truncated": _share(text, where)}),
+}
+FAULTS = tuple(f"{name}={value}" for name, (value, _) in _READERS.items())
+
+
+def parse_faults(options: Iterable[str]) -> Faults:
+    """Read options like "step_time=+5%" or "leak"; the later one wins.
+
+    Raises:
+        UsageError: no such fault, or a value that it cannot have.
+    """
+    found: dict[str, object] = {}
+    for option in options:
+        name, _, value = option.partition("=")
+        if name not in _READERS:
+            raise UsageError(f"--fault {option}: no such fault. There are {', '.join(FAULTS)}.")
+        found |= _READERS[name][1](value.strip(), f"--fault {option}")
+    known = {field.name for field in fields(Faults)}
+    return Faults(**{name: value for name, value in found.items() if name in known})  # type: ignore[arg-type]

@@ -1,0 +1,1 @@
+"""The engines' own command lines, resolved as the engines would on that hardware."""

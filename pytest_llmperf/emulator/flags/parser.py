@@ -1,0 +1,192 @@
+"""Engines' argument parsers, emulated: what is not known to be without effect is refused, never ignored."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from pytest_llmperf.emulator.quantities import UsageError
+
+_HUMAN = {"k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}
+
+
+class StartError(RuntimeError):
+    """The engine would not have started; the text is what it would have said. Exit code 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Harmless:
+    """Flags that change nothing that is emulated, by the number of values they take.
+
+    Args:
+        switches: none (also as --no-…).
+        single: one.
+        several: one or more.
+    """
+
+    switches: Sequence[str] = ()
+    single: Sequence[str] = ()
+    several: Sequence[str] = ()
+
+
+class EngineParser(argparse.ArgumentParser):
+    """argparse that takes underscores for dashes and dotted JSON options, and refuses by exception.
+
+    Args:
+        engine: whose command line it is, for messages.
+        harmless: flags to accept and drop.
+        json_options: options whose value is JSON; `--name.key value` sets one key of it.
+    """
+
+    def __init__(self, engine: str, harmless: Harmless, json_options: Iterable[str] = ()) -> None:
+        super().__init__(prog=engine, add_help=False, allow_abbrev=False)
+        self._engine = engine
+        self._json_options = set(json_options)
+        for name in harmless.switches:
+            self.add_argument(f"--{name}", f"--no-{name}", action="store_true", dest=f"harmless {name}")
+        for name in harmless.single:
+            self.add_argument(f"--{name}", dest=f"harmless {name}")
+        for name in harmless.several:
+            self.add_argument(f"--{name}", nargs="+", dest=f"harmless {name}")
+
+    def switch(self, *names: str, default: bool | None = None) -> None:
+        """Add --x and --no-x."""
+        self.add_argument(*names, action=argparse.BooleanOptionalAction, default=default)
+
+    def read(self, argv: Sequence[str]) -> argparse.Namespace:
+        """Parse.
+
+        Raises:
+            UsageError: a flag that cannot be emulated, or a value that cannot be.
+        """
+        words = [_with_dashes(word) for word in argv]
+        words = self._merged(words)
+        for word in words:
+            name = word.partition("=")[0]
+            if _is_flag(word) and name not in self._option_string_actions:
+                raise UsageError(f"{self._engine}: {name} cannot be emulated. These flags can: {self.known()}.")
+        found, rest = self.parse_known_args(words)
+        if rest:
+            raise UsageError(f"{self._engine}: what is {rest[0]!r}? These flags can be emulated: {self.known()}.")
+        return found
+
+    def known(self) -> str:
+        """The flags with an effect, as a list for messages."""
+        actions = [action for action in self._actions if not action.dest.startswith("harmless")]
+        return ", ".join(action.option_strings[0] for action in actions if action.option_strings)
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{self._engine}: {message}.")
+
+    def _merged(self, words: list[str]) -> list[str]:
+        """Dotted options folded into the JSON value of their option."""
+        plain: list[str] = []
+        parts: dict[str, dict[str, Any]] = {}
+        position = 0
+        while position < len(words):
+            option, equals, value = words[position].partition("=")
+            root, dot, key = option.partition(".")
+            position += 1
+            if not dot or root not in self._json_options:
+                plain.append(words[position - 1])
+                continue
+            if not equals:
+                if position == len(words):
+                    raise UsageError(f"{self._engine}: {option} needs a value.")
+                value = words[position]
+                position += 1
+            _put(parts.setdefault(root, {}), key.split("."), _json_or_text(value))
+        for root, value_of in parts.items():
+            plain += [root, json.dumps(value_of)]
+        return plain
+
+
+def json_object(text: str) -> dict[str, Any]:
+    """An option's JSON object.
+
+    Raises:
+        argparse.ArgumentTypeError: it is none.
+    """
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is no JSON ({error})") from None
+    if not isinstance(value, dict):
+        raise argparse.ArgumentTypeError(f"{text!r} is no JSON object")
+    return value
+
+
+def human_int(text: str) -> int:
+    """1024, 8k (8,000) or 8K (8,192), as vLLM reads them.
+
+    Raises:
+        argparse.ArgumentTypeError: it is no whole number.
+    """
+    scale = _HUMAN.get(text[-1:], 1)
+    try:
+        value = float(text[:-1] if scale > 1 else text) * scale
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number") from None
+    if value != int(value):
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number")
+    return int(value)
+
+
+def positive(text: str) -> int:
+    """A whole number of at least 1.
+
+    Raises:
+        argparse.ArgumentTypeError: it is none.
+    """
+    value = human_int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is less than 1")
+    return value
+
+
+def only(found: argparse.Namespace, engine: str, **values: Sequence[object]) -> None:
+    """Refuse options that have another than the given values, which change nothing.
+
+    Raises:
+        UsageError: one has.
+    """
+    for name, allowed in values.items():
+        if (value := getattr(found, name)) not in allowed:
+            flag = "--" + name.replace("_", "-")
+            can = " or ".join(str(item) for item in allowed if item is not None)
+            raise UsageError(f"{engine}: {flag} {value} cannot be emulated; only {can} can.")
+
+
+def without_serve(argv: Sequence[str]) -> Sequence[str]:
+    """The arguments after the subcommand, where there is one."""
+    return argv[1:] if argv and argv[0] == "serve" else argv
+
+
+def _is_flag(word: str) -> bool:
+    return word.startswith("-") and not word[1:2].isdigit() and word not in ("-", "--")
+
+
+def _with_dashes(word: str) -> str:
+    if word.startswith("-O") and word[2:].isdigit():
+        return f"--optimization-level={word[2:]}"
+    if not word.startswith("--"):
+        return word
+    option, equals, value = word.partition("=")
+    root, dot, key = option.partition(".")
+    return root.replace("_", "-") + dot + key + equals + value
+
+
+def _put(into: dict[str, Any], keys: list[str], value: object) -> None:
+    for key in keys[:-1]:
+        into = into.setdefault(key, {})
+    into[keys[-1]] = value
+
+
+def _json_or_text(text: str) -> object:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

@@ -1,0 +1,124 @@
+"""Speculative decoding as the flags ask for it, and how often its drafts are right where nobody says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from pytest_llmperf.emulator.config import Speculation
+from pytest_llmperf.emulator.cost.shape import ModelShape, UnknownModel, read_shape
+from pytest_llmperf.emulator.flags.parser import StartError
+from pytest_llmperf.emulator.quantities import UsageError
+
+# Methods whose drafts are made on the host or by a model of their own: vLLM then schedules step by step.
+WITHOUT_ASYNC = frozenset({"ngram", "suffix", "draft_model"})
+
+_OF_TARGET = frozenset({"eagle", "eagle3", "mtp"})
+
+# P(position i is accepted | all before it were). The last one holds for all further positions.
+# eagle3: vLLM's own expectations on MT-bench (k = 3, greedy): .730/.521/.355 for Llama 3.1 8B, .654/.399/.202 for
+# Qwen3 8B. eagle: mean length 2.296 at k = 3. mtp: DeepSeek-V3's report. ngram, suffix, draft_model: nobody publishes
+# them per position; text decides, so these are only ordinary values.
+_ACCEPTANCE: dict[str, tuple[float, ...]] = {
+    "eagle3": (0.730, 0.714, 0.681),
+    "eagle": (0.60,),
+    "mtp": (0.85,),
+    "ngram": (0.65,),
+    "suffix": (0.70,),
+    "draft_model": (0.75,),
+}
+_EAGLE3_OF = {"qwen3-8b": (0.654, 0.610, 0.506)}
+_DEFAULT_TOKENS = {"suffix": 24, "mtp": 1}
+_KNOWN_KEYS = frozenset({
+    "method", "model", "num_speculative_tokens", "prompt_lookup_max", "prompt_lookup_min", "rejection_sample_method",
+    "synthetic_acceptance_rates", "synthetic_acceptance_length", "draft_load_config", "draft_sample_method",
+    "suffix_decoding_max_tree_depth", "suffix_decoding_max_cached_requests", "suffix_decoding_max_spec_factor",
+    "suffix_decoding_min_token_prob", "attention_backend", "disable_padded_drafter_batch", "max_model_len",
+    "draft_tensor_parallel_size", "quantization",
+})  # fmt: skip
+
+
+def speculation(asked: dict[str, Any], target: ModelShape, target_name: str) -> Speculation:
+    """vLLM's speculative_config.
+
+    Raises:
+        UsageError: a method or key that cannot be emulated.
+        StartError: a value that vLLM refuses.
+    """
+    if unknown := sorted(set(asked) - _KNOWN_KEYS):
+        raise UsageError(
+            f"vllm: speculative_config {unknown[0]!r} cannot be emulated. These keys can: "
+            f"{', '.join(sorted(_KNOWN_KEYS))}."
+        )
+    method = _method(asked)
+    tokens = asked.get("num_speculative_tokens", _DEFAULT_TOKENS.get(method))
+    if not isinstance(tokens, int) or tokens < 1:
+        raise StartError(f"speculative_config needs num_speculative_tokens of at least 1, not {tokens!r}.")
+    draft = _draft_shape(method, asked, target)
+    if asked.get("rejection_sample_method") == "synthetic":
+        given, length = asked.get("synthetic_acceptance_rates"), asked.get("synthetic_acceptance_length")
+        return Speculation(tokens, synthetic_rates(tokens, given, length), draft, method in _OF_TARGET)
+    return Speculation(tokens, _accepted(method, asked, target, target_name, tokens), draft, method in _OF_TARGET)
+
+
+def synthetic_rates(tokens: int, rates: list[float] | None, length: float | None) -> tuple[float, ...]:
+    """Conditional acceptance per position from unconditional rates or from a mean acceptance length.
+
+    A length L accepts floor(L − 1) positions always, the next with what is left, none after it.
+
+    Raises:
+        StartError: not exactly one of both, or values outside their range.
+    """
+    if (rates is None) == (length is None):
+        raise StartError("synthetic rejection needs either synthetic_acceptance_rates or synthetic_acceptance_length.")
+    if length is not None:
+        if not 1.0 <= length <= tokens + 1:
+            raise StartError(f"synthetic_acceptance_length must be in [1, {tokens + 1}], got {length}.")
+        return tuple(min(1.0, max(0.0, length - 1 - position)) for position in range(tokens))
+    if rates is None or len(rates) != tokens or not all(0 <= rate <= 1 for rate in rates):
+        raise StartError(f"synthetic_acceptance_rates must be {tokens} values in [0, 1], got {rates}.")
+    if any(later > earlier for earlier, later in pairwise(rates)):
+        raise StartError(f"synthetic_acceptance_rates must not increase, got {rates}.")
+    return tuple(rate / before if before else 0.0 for before, rate in pairwise([1.0, *rates]))
+
+
+def _method(asked: dict[str, Any]) -> str:
+    method = asked.get("method") or ("draft_model" if asked.get("model") else None)
+    if isinstance(method, str) and method.endswith("_mtp"):
+        method = "mtp"  # deepseek_mtp and its like are older names of it
+    if method not in _ACCEPTANCE:
+        known = ", ".join(_ACCEPTANCE)
+        raise UsageError(f"vllm: speculative method {method!r} cannot be emulated. These can: {known}.")
+    return str(method)
+
+
+def _accepted(
+    method: str, asked: dict[str, Any], target: ModelShape, target_name: str, tokens: int
+) -> tuple[float, ...]:
+    known = _ACCEPTANCE[method]
+    if method == "eagle3":
+        known = _EAGLE3_OF.get(target.name, known)
+    if method == "draft_model" and _same(str(asked.get("model")), target_name):
+        known = (1.0,)
+    return (known + (known[-1],) * tokens)[:tokens]
+
+
+def _draft_shape(method: str, asked: dict[str, Any], target: ModelShape) -> ModelShape | None:
+    """What drafts: a model of its own, or one layer of the target with its head."""
+    if method == "draft_model":
+        if not asked.get("model"):
+            raise StartError("speculative_config with method draft_model needs a model.")
+        try:
+            return read_shape(str(asked["model"]))
+        except UnknownModel as error:
+            raise StartError(f"speculative_config: {error}") from None
+    if method in _OF_TARGET:
+        name = f"{target.name} {method}"
+        return replace(target, name=name, layers=1, dense_layers=0, window_layers=0, linear_layers=0)
+    return None
+
+
+def _same(first: str, second: str) -> bool:
+    return first == second or Path(first).resolve() == Path(second).resolve()

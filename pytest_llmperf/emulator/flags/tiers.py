@@ -1,0 +1,97 @@
+"""Stores of KV cache below the GPU's memory, as vLLM's connectors and LMCache are told of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pytest_llmperf.emulator.config import Tier
+from pytest_llmperf.emulator.cost.gpu import Gpu
+from pytest_llmperf.emulator.flags.parser import StartError
+from pytest_llmperf.emulator.quantities import UsageError
+
+_GIB = 2**30
+_LMCACHE = ("LMCacheConnectorV1", "LMCacheMPConnector")
+_PCIE_SHARE = 0.8           # of the link's peak, for copies of many blocks
+_HOST_LATENCY_S = 50e-6
+_DISK_BYTES_PER_S = 5e9     # one PCIe 4 NVMe drive
+_DISK_LATENCY_S = 300e-6
+_LMCACHE_DEFAULTS: dict[str, str] = {
+    "chunk_size": "256", "local_cpu": "true", "max_local_cpu_size": "5.0", "local_disk": "", "max_local_disk_size": "0",
+}  # fmt: skip
+
+
+def host_tier(gpu: Gpu, capacity_bytes: float, chunk_tokens: int) -> Tier:
+    """The host's memory."""
+    return Tier("cpu", int(capacity_bytes), gpu.pcie_bytes_per_s * _PCIE_SHARE, _HOST_LATENCY_S, chunk_tokens)
+
+
+def disk_tier(capacity_bytes: float, chunk_tokens: int) -> Tier:
+    """A local drive."""
+    return Tier("disk", int(capacity_bytes), _DISK_BYTES_PER_S, _DISK_LATENCY_S, chunk_tokens)
+
+
+def connector_tiers(
+    transfer: dict[str, Any] | None, gpu: Gpu, block_size: int, workers: int, env: Mapping[str, str]
+) -> tuple[Tier, ...]:
+    """What vLLM's kv_transfer_config adds.
+
+    Args:
+        transfer: the option's JSON object.
+        workers: GPUs that each have a store of LMCache's configured size.
+        env: LMCACHE_CONFIG_FILE and LMCACHE_… as LMCache reads them.
+
+    Raises:
+        UsageError: a connector that cannot be emulated.
+        StartError: LMCache's file cannot be read.
+    """
+    if transfer is None:
+        return ()
+    connector = transfer.get("kv_connector")
+    extra = transfer.get("kv_connector_extra_config") or {}
+    if connector == "OffloadingConnector" and "cpu_bytes_to_use" in extra:
+        tiers = [host_tier(gpu, extra["cpu_bytes_to_use"], block_size)]
+        if extra.get("secondary_tiers"):
+            tiers.append(disk_tier(1e12, block_size))
+        return tuple(tiers)
+    if connector in _LMCACHE:
+        return lmcache_tiers(gpu, workers, env)
+    raise UsageError(
+        f"vllm: kv_connector {connector!r} cannot be emulated. These can: OffloadingConnector (with cpu_bytes_to_use), "
+        f"{', '.join(_LMCACHE)}. A prefill/decode split is the emulator's own option --split."
+    )
+
+
+def lmcache_tiers(gpu: Gpu, workers: int, env: Mapping[str, str]) -> tuple[Tier, ...]:
+    """LMCache's stores: its file's keys, over which the environment goes, over its defaults.
+
+    Raises:
+        StartError: the file cannot be read, or a size is no number.
+    """
+    values = _LMCACHE_DEFAULTS | _file_values(env.get("LMCACHE_CONFIG_FILE"))
+    values |= {name: env[f"LMCACHE_{name.upper()}"] for name in values if f"LMCACHE_{name.upper()}" in env}
+    try:
+        chunk = int(values["chunk_size"])
+        host_bytes = float(values["max_local_cpu_size"]) * _GIB * workers
+        disk_bytes = float(values["max_local_disk_size"]) * _GIB * workers
+    except ValueError as error:
+        raise StartError(f"LMCache's configuration: {error}") from None
+    tiers = []
+    if values["local_cpu"].lower() in ("true", "1") and host_bytes > 0:
+        tiers.append(host_tier(gpu, host_bytes, chunk))
+    if values["local_disk"].lower() not in ("", "null", "none", "~") and disk_bytes > 0:
+        tiers.append(disk_tier(disk_bytes, chunk))
+    return tuple(tiers)
+
+
+def _file_values(path: str | None) -> dict[str, str]:
+    """The known keys of LMCache's flat YAML; it only warns of unknown ones, so they are passed over."""
+    if path is None:
+        return {}
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise StartError(f"LMCACHE_CONFIG_FILE: {error}") from None
+    pairs = [line.partition("#")[0].partition(":") for line in lines if not line.startswith((" ", "-", "#"))]
+    return {key.strip(): value.strip().strip("\"'") for key, _, value in pairs if key.strip() in _LMCACHE_DEFAULTS}

@@ -1,0 +1,72 @@
+"""vLLM's command line: `serve MODEL --flag …`, with the defaults that 0.26 to 0.32 resolve."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from pytest_llmperf.emulator.config import Link
+from pytest_llmperf.emulator.cost.shape import UnknownModel, read_shape
+from pytest_llmperf.emulator.flags.launch import Launch, Machine
+from pytest_llmperf.emulator.flags.parser import StartError, only, without_serve
+from pytest_llmperf.emulator.flags.vllm_config import FP8_KV, vllm_config
+from pytest_llmperf.emulator.flags.vllm_extras import vllm_speculation, vllm_tiers
+from pytest_llmperf.emulator.flags.vllm_parser import vllm_parser
+from pytest_llmperf.emulator.quantities import UsageError
+
+
+def vllm_launch(
+    argv: Sequence[str],
+    machine: Machine,
+    env: Mapping[str, str],
+    *,
+    split: Link | None = None,
+    acceptance: tuple[float, ...] | None = None,
+) -> Launch:
+    """Resolve vLLM's arguments as it would on that machine.
+
+    Args:
+        argv: with or without a leading "serve".
+        machine: GPUs.
+        env: environment variables, of which LMCache's are read.
+        split: not None: prefill and decode on GPUs of their own, joined by this link.
+        acceptance: of drafts, per position, in place of the method's own.
+
+    Raises:
+        UsageError: what cannot be emulated.
+        StartError: what vLLM itself would refuse, the model that does not fit among it.
+    """
+    found = vllm_parser().read(without_serve(argv))
+    only(found, "vllm", pipeline_parallel_size=(1,), scheduling_policy=("fcfs",), stream_interval=(1,),
+         long_prefill_token_threshold=(0,), dtype=("auto", "bfloat16", "float16", "half"),
+         quantization=(None, "fp8"), kv_cache_dtype=("auto", "bfloat16", *FP8_KV))  # fmt: skip
+    machine.check(found.tensor_parallel_size, found.data_parallel_size, 2 if split else 1)
+    model = found.model_tag or found.model
+    if model is None:
+        raise UsageError("vllm: which model? Write `serve MODEL …`, or --model MODEL.")
+    try:
+        shape = read_shape(model)
+    except UnknownModel as error:
+        raise StartError(str(error)) from None
+    drafts = vllm_speculation(found, shape, model, acceptance)
+    config = vllm_config(
+        found, shape, machine.gpu, drafts=drafts, tiers=vllm_tiers(found, machine.gpu, env), split=split
+    )
+    return Launch(
+        config=config,
+        host=found.host,
+        port=found.port,
+        model=model,
+        served_names=tuple(found.served_model_name or [model]),
+        cached_details=found.enable_prompt_tokens_details,
+        usage_always=found.enable_force_include_usage,
+        tokenizer=not found.skip_tokenizer_init,
+        metrics=not found.disable_log_stats,
+        utilization=found.gpu_memory_utilization,
+        facts={
+            "dtype": "torch.float16" if found.dtype in ("float16", "half") else "torch.bfloat16",
+            "enforce_eager": found.enforce_eager,
+            "quantization": found.quantization,
+            "cache_dtype": found.kv_cache_dtype,
+            "speculative_config": found.speculative_config,
+        },
+    )

@@ -1,0 +1,56 @@
+"""What vLLM's flags say of speculative decoding and of stores below the GPU."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from typing import Any
+
+from pytest_llmperf.emulator.config import Speculation, Tier
+from pytest_llmperf.emulator.cost.gpu import Gpu
+from pytest_llmperf.emulator.cost.shape import ModelShape
+from pytest_llmperf.emulator.flags.parser import StartError
+from pytest_llmperf.emulator.flags.speculation import WITHOUT_ASYNC, speculation
+from pytest_llmperf.emulator.flags.tiers import connector_tiers, host_tier
+
+_GIB = 2**30
+
+
+def _asked_speculation(found: argparse.Namespace) -> dict[str, Any] | None:
+    asked = dict(found.speculative_config or {})
+    short = {"method": found.spec_method, "model": found.spec_model, "num_speculative_tokens": found.spec_tokens}
+    asked |= {name: value for name, value in short.items() if value is not None}
+    return asked or None
+
+
+def vllm_speculation(
+    found: argparse.Namespace, shape: ModelShape, model: str, acceptance: tuple[float, ...] | None
+) -> Speculation | None:
+    """Drafts, with the given acceptance where the flags do not say it; None where none were asked for."""
+    asked = _asked_speculation(found)
+    if asked is None:
+        return None
+    drafts = speculation(asked, shape, model)
+    if acceptance is None or "rejection_sample_method" in asked:
+        return drafts
+    rates = (acceptance + (acceptance[-1],) * drafts.draft_tokens)[: drafts.draft_tokens]
+    return Speculation(drafts.draft_tokens, rates, drafts.draft)
+
+
+def asynchronous(found: argparse.Namespace) -> bool:
+    """Whether the next step is scheduled while the present one computes: unless drafts come from the host."""
+    asked = _asked_speculation(found) or {}
+    unable = asked.get("method", "draft_model" if "model" in asked else None) in WITHOUT_ASYNC
+    if found.async_scheduling and unable:
+        raise StartError(f"async scheduling is not supported with {asked.get('method')} speculative decoding.")
+    return not unable if found.async_scheduling is None else bool(found.async_scheduling)
+
+
+def vllm_tiers(found: argparse.Namespace, gpu: Gpu, env: Mapping[str, str]) -> tuple[Tier, ...]:
+    """Stores below the GPU, from whichever of the flags that name one."""
+    workers = found.tensor_parallel_size * found.data_parallel_size
+    if found.kv_offloading_size:
+        if found.kv_offloading_backend == "lmcache":  # vLLM passes the size on to nobody
+            return connector_tiers({"kv_connector": "LMCacheMPConnector"}, gpu, found.block_size, workers, env)
+        return (host_tier(gpu, found.kv_offloading_size * _GIB, found.block_size),)
+    return connector_tiers(found.kv_transfer_config, gpu, found.block_size, workers, env)

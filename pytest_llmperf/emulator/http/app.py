@@ -1,0 +1,120 @@
+"""The ASGI application: bare, because its hot path is one send per token."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import TYPE_CHECKING, Any
+
+from pytest_llmperf.emulator.http.events import CRASHED, events_of
+from pytest_llmperf.emulator.http.framing import EVENT_STREAM
+from pytest_llmperf.emulator.http.outlet import Outlet, Send
+from pytest_llmperf.emulator.http.replies import Refusal, Reply
+from pytest_llmperf.emulator.http.streams import Stream
+from pytest_llmperf.emulator.http.whole import whole_answer
+
+if TYPE_CHECKING:
+    from pytest_llmperf.emulator.http.realtime import RealTime
+    from pytest_llmperf.emulator.http.recorder import Recorder
+    from pytest_llmperf.emulator.http.service import Service
+
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+_LARGEST_BODY = 64 * 2**20
+
+
+class App:
+    """Answers HTTP requests from a service that runs in real time."""
+
+    def __init__(self, service: Service, realtime: RealTime, recorder: Recorder | None = None) -> None:
+        self._service = service
+        self._realtime = realtime
+        self._recorder = recorder
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        received_ns = time.monotonic_ns()
+        method, path = scope["method"], scope["path"]
+        try:
+            body = await _body(receive)
+            if body is None:
+                return
+            if self._service.generates(method, path):
+                await self._generate(path, body, received_ns, receive, send)
+            else:
+                await _send_reply(send, self._service.reply(method, path))
+        except Refusal as refusal:
+            await _send_reply(send, refusal.reply())
+
+    async def _generate(self, path: str, body: bytes, received_ns: int, receive: Receive, send: Send) -> None:
+        service = self._service
+        ask = service.ask(path, body)
+        number = service.number()
+        fate = service.fate(number, ask.max_tokens)
+        if fate is not None and fate.kind == "refused":
+            raise CRASHED
+        arrived_ns = received_ns + service.deployment.ingress_ns(ask.prompt_tokens)
+        outlet = Outlet(send) if ask.stream else None
+        created = int(service.unix_s(received_ns))
+        events = events_of(ask, service.launch, number, created) if ask.stream else None
+        stream = Stream(
+            ask, number, fate, received_ns=received_ns, arrived_ns=arrived_ns, events=events, outlet=outlet
+        )
+        if outlet is not None:
+            await send(_start(200, EVENT_STREAM))
+        self._realtime.arrive(stream)
+        ending = await self._ended(stream, receive)
+        if self._recorder is not None:
+            self._recorder.request(stream, ending)
+        if outlet is not None:
+            await outlet.flushed() if ending in ("complete", "error") else outlet.close()
+        elif ending == "complete":
+            await _send_reply(send, whole_answer(ask, service.launch, number, created, stream.answers))
+        elif ending != "gone":
+            raise CRASHED
+
+    async def _ended(self, stream: Stream, receive: Receive) -> str:
+        """How it ended; "gone" where the client closed the connection, which aborts it."""
+        gone = asyncio.ensure_future(receive())
+        either: set[asyncio.Future[Any]] = {stream.ended, gone}
+        try:
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if not stream.ended.done():
+                return "gone"
+            if stream.ended.result() == "hang":
+                await gone
+            return stream.ended.result()
+        finally:
+            gone.cancel()
+            if not stream.ended.done() or stream.ended.result() != "complete":
+                self._realtime.leave(stream)
+
+
+async def _body(receive: Receive) -> bytes | None:
+    """The request's body; None where the client went before its end.
+
+    Raises:
+        Refusal: it is too large.
+    """
+    body = b""
+    while True:
+        message = await receive()
+        if message["type"] != "http.request":
+            return None
+        body += bytes(message.get("body", b""))
+        if len(body) > _LARGEST_BODY:
+            raise Refusal(413, f"The body is larger than {_LARGEST_BODY} bytes.")
+        if not message.get("more_body"):
+            return body
+
+
+def _start(status: int, content_type: str, length: int | None = None) -> dict[str, Any]:
+    headers = [] if length is None else [(b"content-length", b"%d" % length)]
+    headers.append((b"content-type", content_type.encode()))
+    return {"type": "http.response.start", "status": status, "headers": headers}
+
+
+async def _send_reply(send: Send, reply: Reply) -> None:
+    await send(_start(reply.status, reply.content_type, len(reply.body)))
+    await send({"type": "http.response.body", "body": reply.body})

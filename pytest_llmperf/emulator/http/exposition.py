@@ -1,0 +1,81 @@
+"""Prometheus' text format: histograms that observe many values at once, and a page of samples."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+Labels = Mapping[str, str]
+
+
+class Histogram:
+    """Counts of values at most each bound, and their sum."""
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self._bounds = list(bounds)
+        self._counts = [0] * (len(self._bounds) + 1)
+        self._sum = 0.0
+
+    def observe(self, value: float, times: int = 1) -> None:
+        self._counts[bisect_left(self._bounds, value)] += times
+        self._sum += value * times
+
+    def observe_all(self, values: npt.NDArray[np.float64]) -> None:
+        """The same as observing them one by one, but for rounding of the sum."""
+        found = np.bincount(np.searchsorted(self._bounds, values), minlength=len(self._counts))
+        self._counts = [count + int(more) for count, more in zip(self._counts, found, strict=True)]
+        self._sum += float(values.sum())
+
+    @property
+    def count(self) -> int:
+        return sum(self._counts)
+
+    @property
+    def total(self) -> float:
+        return self._sum
+
+    def cumulative(self) -> list[tuple[str, int]]:
+        """(upper bound as text, how many values were at most that), the last one +Inf."""
+        rows, below = [], 0
+        for bound, count in zip([*self._bounds, float("inf")], self._counts, strict=True):
+            below += count
+            rows.append(("+Inf" if bound == float("inf") else repr(float(bound)), below))
+        return rows
+
+
+class Page:
+    """Collects families and writes them in order."""
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+
+    def family(self, name: str, kind: str, text: str) -> None:
+        """Begin a family. Counters go by their name with `_total` here as in their samples."""
+        self._lines += [f"# HELP {name} {text}", f"# TYPE {name} {kind}"]
+
+    def sample(self, name: str, labels: Labels, value: float) -> None:
+        self._lines.append(f"{name}{_shown(labels)} {float(value)!r}")
+
+    def histogram(self, name: str, labels: Labels, histogram: Histogram) -> None:
+        for bound, count in histogram.cumulative():
+            self.sample(f"{name}_bucket", {**labels, "le": bound}, count)
+        self.sample(f"{name}_count", labels, histogram.count)
+        self.sample(f"{name}_sum", labels, histogram.total)
+
+    def body(self) -> bytes:
+        return ("\n".join(self._lines) + "\n").encode()
+
+
+def _shown(labels: Labels) -> str:
+    if not labels:
+        return ""
+    pairs = (f'{name}="{_escaped(value)}"' for name, value in labels.items())
+    return "{" + ",".join(pairs) + "}"
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

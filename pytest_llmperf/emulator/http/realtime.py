@@ -1,0 +1,132 @@
+"""The deployment in real time: steps end when the model says, and their tokens leave then.
+
+The order of events is that of virtual time: a step begins at the intended end of the one before it, however late that
+was noticed, with the requests that had arrived by then; so lateness never adds up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING
+
+from pytest_llmperf.emulator.core.engine import Leap, Step
+
+if TYPE_CHECKING:
+    from pytest_llmperf.emulator.core.sequence import Sequence
+    from pytest_llmperf.emulator.http.service import Service
+    from pytest_llmperf.emulator.http.streams import Stream
+
+
+class RealTime:
+    """Runs a service's deployment on CLOCK_MONOTONIC."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._deployment = service.deployment
+        self._arrivals: list[tuple[int, int, Stream]] = []
+        self._steps: list[tuple[int, int, Step | Leap]] = []
+        self._numbered = 0
+        self._passed_ns = 0
+        self._open: dict[Sequence, tuple[Stream, int]] = {}
+        self._wake: asyncio.Future[None] | None = None
+
+    def arrive(self, stream: Stream) -> None:
+        """Take a request; it reaches the queue at its `arrived_ns`, which moves on if that is history already."""
+        stream.arrived_ns = max(stream.arrived_ns, self._passed_ns + 1)
+        heappush(self._arrivals, (stream.arrived_ns, stream.number, stream))
+        self._interrupt()
+
+    def leave(self, stream: Stream) -> None:
+        """Drop a request whose client has gone, whatever its state."""
+        self._arrivals = [entry for entry in self._arrivals if entry[2] is not stream]
+        for sequence in [sequence for sequence, (owner, _) in self._open.items() if owner is stream]:
+            del self._open[sequence]
+            self._deployment.abort(sequence)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            due_ns = self._due_ns()
+            if due_ns is None or due_ns > time.monotonic_ns():
+                await self._until(due_ns)
+            elif self._happen(due_ns):
+                await asyncio.sleep(0)  # requests must be read even where every step is late
+
+    def _due_ns(self) -> int | None:
+        starts_ns = self._deployment.next_ns()
+        times = [heap[0][0] for heap in (self._steps, self._arrivals) if heap]
+        return min(times if starts_ns is None else [starts_ns, *times], default=None)
+
+    def _happen(self, now_ns: int) -> bool:
+        """The one event of this moment that comes first; whether others are to have their turn now."""
+        self._passed_ns = now_ns
+        if self._steps and self._steps[0][0] <= now_ns:
+            self._emit(heappop(self._steps)[2])
+            return True
+        if self._arrivals and self._arrivals[0][0] <= now_ns:
+            self._submit(heappop(self._arrivals)[2])
+            return False
+        step = self._deployment.advance(now_ns + 1, leaping=False)
+        if step is None:
+            return True  # what is queued cannot run
+        self._numbered += 1
+        heappush(self._steps, (step.ended_ns, self._numbered, step))
+        return False
+
+    def _submit(self, stream: Stream) -> None:
+        for index, sequence in enumerate(self._service.sequences(stream.ask, stream.arrived_ns)):
+            self._open[sequence] = stream, index
+            try:
+                self._deployment.submit(sequence, stream.arrived_ns)
+            except ValueError as refusal:
+                if self._service.leaks:
+                    continue
+                stream.refuse(str(refusal))
+                self.leave(stream)
+                return
+
+    def _emit(self, step: Step | Leap) -> None:
+        if isinstance(step, Leap):
+            raise TypeError("real time does not leap")
+        latencies = self._service.latencies
+        for sequence, count in step.tokens:
+            found = self._open.get(sequence)
+            if found is None:
+                continue  # its client has gone
+            stream, index = found
+            first_ns, previous_ns = stream.emission(index, sequence, count, step.ended_ns)
+            if stream.ended.done():
+                self._strike(stream)
+            elif previous_ns:
+                latencies.gap(step.ended_ns - previous_ns, count)
+            else:
+                latencies.first_token(sequence, first_ns)
+        for sequence in step.finished:
+            found = self._open.pop(sequence, None)
+            if found is not None:
+                first_ns = sequence.first_token_ns or step.ended_ns
+                self._service.finished(sequence, first_ns, step.ended_ns)
+                found[0].finish_one()
+
+    def _strike(self, stream: Stream) -> None:
+        """A planted fault has ended the answer; a request that hangs goes on in the engine, unheard."""
+        if stream.ended.result() != "hang":
+            self.leave(stream)
+
+    async def _until(self, due_ns: int | None) -> None:
+        """Sleep until then, or until something arrives. uvloop's timers count milliseconds: the rest is passes of the
+        loop, half a millisecond at most."""
+        loop = asyncio.get_running_loop()
+        self._wake = loop.create_future()
+        timer = None
+        if due_ns is not None:
+            timer = loop.call_later((due_ns - time.monotonic_ns()) / 1e9, self._interrupt)
+        await self._wake
+        if timer is not None:
+            timer.cancel()
+
+    def _interrupt(self) -> None:
+        if self._wake is not None and not self._wake.done():
+            self._wake.set_result(None)

@@ -1,0 +1,159 @@
+"""Everything of a server but its clock and its sockets: the same object serves real time and virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from pytest_llmperf.emulator.core.counters import Gauges
+from pytest_llmperf.emulator.core.sequence import Sequence
+from pytest_llmperf.emulator.fates import Fate, fate_of
+from pytest_llmperf.emulator.http import pages
+from pytest_llmperf.emulator.http.asks import KINDS, Ask, read_ask
+from pytest_llmperf.emulator.http.exposition import CONTENT_TYPE
+from pytest_llmperf.emulator.http.latencies import Latencies
+from pytest_llmperf.emulator.http.replies import TEXT, Refusal, Reply, json_reply
+from pytest_llmperf.emulator.http.sglang_page import sglang_page
+from pytest_llmperf.emulator.http.vllm_page import vllm_page
+
+if TYPE_CHECKING:
+    from pytest_llmperf.emulator.cluster.deployment import Deployment
+    from pytest_llmperf.emulator.core.counters import Counters
+    from pytest_llmperf.emulator.faults import Faults
+    from pytest_llmperf.emulator.flags.launch import Launch
+
+_COMMON = {"/health", "/ping", "/v1/models", "/version", "/metrics"}
+_OF_VLLM = {"/reset_prefix_cache", "/server_info", "/load"}
+_OF_SGLANG = {"/health_generate", "/get_server_info", "/server_info", "/model_info", "/get_model_info", "/flush_cache"}
+_POSTED = {"/reset_prefix_cache"}
+
+
+class Service:
+    """A server's routes.
+
+    Args:
+        launch: what the server says of itself.
+        deployment: what runs behind it; its faults need not show in `launch`.
+        faults, seed: which requests end badly.
+        epoch_ns: what the deployment's clock reads 0 at, nanoseconds since 1970.
+    """
+
+    def __init__(self, launch: Launch, deployment: Deployment, faults: Faults, seed: int, epoch_ns: int) -> None:
+        self.launch = launch
+        self.deployment = deployment
+        self._sglang = launch.config.engine == "sglang"
+        self.latencies = Latencies(launch.config.max_model_len, per_token=self._sglang)
+        self._faults = faults
+        self._seed = seed
+        self._epoch_ns = epoch_ns
+        self._started_ns = deployment.now_ns
+        self._numbers = 0
+        self._ids = 0
+        self._served = 0
+
+    def unix_s(self, now_ns: int) -> float:
+        """Seconds since 1970."""
+        return (self._epoch_ns + now_ns) / 1e9
+
+    @property
+    def leaks(self) -> bool:
+        """Whether what does not fit waits for ever instead of being refused: nobody knows of the lost blocks."""
+        return self._faults.leaked_blocks > 0
+
+    def generates(self, method: str, path: str) -> bool:
+        """Whether this is a request for tokens."""
+        return method == "POST" and path in KINDS and (path != "/generate" or self._sglang)
+
+    def ask(self, path: str, body: bytes) -> Ask:
+        """Read a request for tokens.
+
+        Raises:
+            Refusal: it cannot be served.
+        """
+        return read_ask(path, body, self.launch)
+
+    def number(self) -> int:
+        """Numbers requests in the order in which they come."""
+        self._numbers += 1
+        return self._numbers - 1
+
+    def fate(self, number: int, max_tokens: int) -> Fate | None:
+        """How a planted fault ends request `number`; None: it is served."""
+        return fate_of(self._faults, self._seed, number, max_tokens)
+
+    def sequences(self, ask: Ask, arrived_ns: int) -> list[Sequence]:
+        """What the request puts into the engine."""
+        made = [
+            Sequence(self._ids + index, prompt, ask.max_tokens, arrived_ns, ask.salt)
+            for index, prompt in enumerate(ask.prompts)
+        ]
+        self._ids += len(made)
+        return made
+
+    def finished(self, sequence: Sequence, first_ns: int, last_ns: int) -> None:
+        """Book a sequence that got all its tokens."""
+        self._served += 1
+        self.latencies.finished(sequence, first_ns, last_ns)
+
+    def reply(self, method: str, target: str) -> Reply:
+        """Answer any other request."""
+        path = urlsplit(target).path
+        known = _COMMON | (_OF_SGLANG if self._sglang else _OF_VLLM)
+        if path in KINDS or path in known:
+            posted = path in KINDS or path in _POSTED
+            if method not in (("POST",) if posted else ("GET", "HEAD", "POST")):
+                return Refusal(405, "Method Not Allowed", "Method Not Allowed").reply()
+        if path not in known or (path == "/metrics" and not self.launch.metrics):
+            return Refusal(404, f"Not Found: {path}", "Not Found").reply()
+        return self._page(path)
+
+    def _page(self, path: str) -> Reply:
+        made: dict[str, Callable[[], Reply]] = {
+            "/v1/models": lambda: pages.models(self.launch, int(self._started_s)),
+            "/version": lambda: pages.version(self.launch),
+            "/metrics": self._metrics,
+            "/server_info": lambda: pages.server_info(self.launch),
+            "/get_server_info": lambda: pages.server_info(self.launch),
+            "/model_info": lambda: pages.sglang_model_info(self.launch),
+            "/get_model_info": lambda: pages.sglang_model_info(self.launch),
+            "/reset_prefix_cache": self._reset,
+            "/flush_cache": self._reset,
+            "/load": self._load,
+        }
+        return made[path]() if path in made else Reply(200, b"", TEXT)
+
+    @property
+    def _started_s(self) -> float:
+        return self.unix_s(self._started_ns)
+
+    def _metrics(self) -> Reply:
+        page = sglang_page if self._sglang else vllm_page
+        body = page(self.launch, self._engines(), started_s=self._started_s, served=self._served)
+        return Reply(200, body, CONTENT_TYPE)
+
+    def _load(self) -> Reply:
+        return json_reply({"server_load": sum(engine.gauges.running for engine in self.deployment.engines)})
+
+    def _reset(self) -> Reply:
+        done = self.deployment.reset_prefix_cache()
+        if done:
+            self.deployment.begin_run()
+        if self._sglang:
+            said = "Cache flushed.\n" if done else "Flush cache failed: requests run or wait.\n"
+            return Reply(200 if done else 400, said.encode(), TEXT)
+        return json_reply({"success": done})
+
+    def _engines(self) -> list[tuple[Counters, Gauges, Latencies]]:
+        """One row per data-parallel engine; latencies are kept for all together, under the first."""
+        engines = self.deployment.engines
+        if self.launch.config.transfer is not None:
+            gauges = [engine.gauges for engine in engines]
+            usage = max(found.kv_usage for found in gauges)
+            whole = Gauges(sum(g.running for g in gauges), sum(g.waiting for g in gauges), usage)
+            return [(self.deployment.counters, whole, self.latencies)]
+        others = Latencies(self.launch.config.max_model_len)
+        return [
+            (engine.counters, engine.gauges, self.latencies if index == 0 else others)
+            for index, engine in enumerate(engines)
+        ]

@@ -1,0 +1,112 @@
+"""One request in real time."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+from pytest_llmperf.emulator.http.events import CRASHED, DONE, error_event
+from pytest_llmperf.emulator.http.replies import Refusal
+from pytest_llmperf.emulator.http.whole import Generated
+
+if TYPE_CHECKING:
+    from pytest_llmperf.emulator.core.sequence import Sequence
+    from pytest_llmperf.emulator.fates import Fate
+    from pytest_llmperf.emulator.http.asks import Ask
+    from pytest_llmperf.emulator.http.events import Events
+    from pytest_llmperf.emulator.http.outlet import Outlet
+
+
+class Stream:
+    """Takes the tokens of its sequences and sends them on, or keeps them where the answer is to come at once.
+
+    Args:
+        ask, number, fate: see service.py.
+        received_ns, arrived_ns: when the request was read, and when it reaches the engine's queue.
+        events, outlet: None where the answer comes at once.
+
+    Attributes:
+        answers: what each prompt got.
+        intended_ns, sent_ns, counts: per emission.
+        ended: how it ended: complete, error, truncated, hang.
+    """
+
+    def __init__(
+        self, ask: Ask, number: int, fate: Fate | None, *, received_ns: int, arrived_ns: int,
+        events: Events | None = None, outlet: Outlet | None = None,
+    ) -> None:  # fmt: skip
+        self.ask = ask
+        self.number = number
+        self.received_ns = received_ns
+        self.arrived_ns = arrived_ns
+        self.answers = [Generated() for _ in ask.prompts]
+        self.intended_ns: list[int] = []
+        self.sent_ns: list[int] = []
+        self.counts: list[int] = []
+        self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._fate = fate
+        self._events = events
+        self._outlet = outlet
+        self._total = 0
+        self._unfinished = len(ask.prompts)
+        self._last_ns = [0] * len(ask.prompts)
+        self._first_ns = [0] * len(ask.prompts)
+
+    def emission(self, index: int, sequence: Sequence, count: int, intended_ns: int) -> tuple[int, int]:
+        """Send what a step brought; when the sequence's first and previous tokens were intended."""
+        if self._cut(count):
+            return self._first_ns[index], self._last_ns[index]
+        if not self._total and self._events is not None and self._outlet is not None:
+            for event in self._events.opening():
+                self._outlet.write(event)
+        self._total += count
+        end = sequence.prompt_length + sequence.generated
+        ids = sequence.tokens(end - count, end)
+        if self._events is None or self._outlet is None:
+            answer = self.answers[index]
+            answer.ids += ids
+            answer.cached = sequence.cached_tokens or 0
+        else:
+            self._outlet.write(self._events.tokens(index, ids, sequence.cached_tokens or 0, sequence.finished))
+        self.intended_ns.append(intended_ns)
+        self.sent_ns.append(time.monotonic_ns())
+        self.counts.append(count)
+        previous_ns = self._last_ns[index]
+        self._last_ns[index] = intended_ns
+        self._first_ns[index] = self._first_ns[index] or intended_ns
+        return self._first_ns[index], previous_ns
+
+    def finish_one(self) -> None:
+        """One of its sequences has all its tokens."""
+        self._unfinished -= 1
+        if self._unfinished or self.ended.done():
+            return
+        if self._events is not None and self._outlet is not None:
+            for event in self._events.end():
+                self._outlet.write(event)
+            self._outlet.write(b"", more=False)
+        self.ended.set_result("complete")
+
+    def refuse(self, reason: str) -> None:
+        """The engine will never be able to serve it."""
+        self._fail(Refusal(400, reason))
+        self.ended.set_result("error")
+
+    def _cut(self, count: int) -> bool:
+        """Whether a planted fault ends it before these tokens."""
+        if self.ended.done():
+            return True
+        if self._fate is None or self._total + count <= self._fate.after_tokens:
+            return False
+        if self._fate.kind == "error":
+            self._fail(CRASHED)
+        self.ended.set_result(self._fate.kind)
+        return True
+
+    def _fail(self, error: Refusal) -> None:
+        if self._outlet is None:
+            return
+        for piece in (error_event(error), DONE):
+            self._outlet.write(piece)
+        self._outlet.write(b"", more=False)

@@ -1,0 +1,42 @@
+"""Texts of token ids, and token ids of texts: a tokenizer without a vocabulary file.
+
+Every id has a text of its own, a space and four letters, so that answers that come back in a later prompt are the same
+tokens again. Other text is cut into pieces of up to four characters, about as many tokens as a real tokenizer makes.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from zlib import crc32
+
+_PIECE = re.compile(r"\s*[^\s]{1,4}|\s+")
+_OWN = re.compile(" [a-z]{4}")
+_LETTERS = 4
+_LARGEST: int = 26**_LETTERS
+
+
+@cache
+def text_of(token: int) -> str:
+    """The text of an id below 26⁴: " aaab"."""
+    letters: list[str] = []
+    for _ in range(_LETTERS):
+        token, letter = divmod(token, 26)
+        letters.append(chr(97 + letter))
+    return " " + "".join(reversed(letters))
+
+
+def tokens_of(text: str, vocab: int) -> tuple[int, ...]:
+    """Token ids of any text; all below `vocab`."""
+    return tuple(_token(piece, vocab) for piece in _PIECE.findall(text))
+
+
+@cache
+def _token(piece: str, vocab: int) -> int:
+    if _OWN.fullmatch(piece):
+        own = 0
+        for letter in piece[1:]:
+            own = own * 26 + ord(letter) - 97
+        if own < vocab:
+            return own
+    return crc32(piece.encode()) % min(vocab, _LARGEST)

@@ -1,0 +1,125 @@
+"""What makes one step longer than another of the same work: noise, stalls, throttling.
+
+Everything here is a function of a seed, the run and the number of the step, so that many steps at once get exactly the
+factors that they get one by one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from itertools import accumulate
+from math import exp, sqrt
+
+import numpy as np
+import numpy.typing as npt
+
+from pytest_llmperf.emulator.faults import Faults
+from pytest_llmperf.emulator.quantities import UsageError, fraction
+
+_BLOCK = 4096  # steps drawn together; the autocorrelation starts afresh at each block
+_SESSION, _RUN, _STEP, _STALL = range(4)  # streams of one seed
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """Standard deviations of the logarithm of step times.
+
+    Args:
+        session: one factor for the life of the process.
+        run: one factor for each run.
+        step: of one step among its neighbours.
+        ar: autocorrelation of successive steps.
+        seed: equal seeds give equal noise.
+    """
+
+    session: float = 0.0
+    run: float = 0.0
+    step: float = 0.0
+    ar: float = 0.0
+    seed: int = 0
+
+
+def parse_noise(text: str, seed: int) -> Noise:
+    """Read e.g. "session=0.3%,run=0.5%,step=1%,ar=0.6"; what is not named is 0.
+
+    Raises:
+        UsageError: the text is no such list.
+    """
+    known = [field.name for field in fields(Noise) if field.name != "seed"]
+    values: dict[str, float] = {}
+    for part in filter(None, text.split(",")):
+        name, equals, value = part.partition("=")
+        if name not in known or not equals:
+            raise UsageError(f"--noise {text}: {part!r} is none of {', '.join(f'{n}=…' for n in known)}.")
+        values[name] = fraction(value, f"--noise {part}", least=0.0, most=0.999)
+    return Noise(**values, seed=seed)
+
+
+class Disturbance:
+    """Factors on step times, and delays between steps, as the noise and the faults say.
+
+    Attributes:
+        leaked_blocks: KV blocks that each finished request keeps for ever (a planted leak); 0 in health.
+    """
+
+    def __init__(self, noise: Noise | None = None, faults: Faults | None = None) -> None:
+        self._noise = noise or Noise()
+        self._faults = faults or Faults()
+        self._session = self._drawn(_SESSION, 0, self._noise.session)
+        self._runs = 0
+        self._run = self._drawn(_RUN, 0, self._noise.run)
+        self._blocks = lru_cache(maxsize=8)(self._step_noise)
+        self._stalls = lru_cache(maxsize=8)(self._stall_block)
+        self.leaked_blocks = self._faults.leaked_blocks
+
+    def begin_run(self) -> None:
+        """Draw the run's factor anew."""
+        self._runs += 1
+        self._run = self._drawn(_RUN, self._runs, self._noise.run)
+
+    def factors(self, first_step: int, count: int) -> npt.NDArray[np.float64]:
+        """What multiplies the durations of `count` steps from number `first_step` on."""
+        constant = self._session * self._run * (1.0 + self._faults.step_time)
+        values = np.full(count, constant)
+        if self._noise.step:
+            values *= np.concatenate([self._blocks(block)[part] for block, part in _parts(first_step, count)])
+        if self._faults.throttle:
+            ramp = np.minimum(1.0, np.arange(first_step, first_step + count) / self._faults.throttle_steps)
+            values *= 1.0 + self._faults.throttle * ramp
+        return values
+
+    def delays_s(self, first_step: int, count: int) -> npt.NDArray[np.float64]:
+        """Seconds that the scheduler stalls before each of those steps."""
+        if not self._faults.stalls:
+            return np.zeros(count)
+        return np.concatenate([self._stalls(block)[part] for block, part in _parts(first_step, count)])
+
+    def _drawn(self, stream: int, index: int, sigma: float) -> float:
+        if not sigma:
+            return 1.0
+        return exp(sigma * float(self._random(stream, index).standard_normal()) - sigma * sigma / 2)
+
+    def _step_noise(self, block: int) -> npt.NDArray[np.float64]:
+        normal = self._random(_STEP, block).standard_normal(_BLOCK)
+        ar, sigma = self._noise.ar, self._noise.step
+        normal[1:] *= sqrt(1.0 - ar * ar)
+        walk = np.array(list(accumulate(normal.tolist(), lambda last, shock: ar * last + shock)))
+        return np.exp(sigma * walk - sigma * sigma / 2)
+
+    def _stall_block(self, block: int) -> npt.NDArray[np.float64]:
+        hit = self._random(_STALL, block).random(_BLOCK) < self._faults.stalls
+        return np.where(hit, self._faults.stall_s, 0.0)
+
+    def _random(self, stream: int, index: int) -> np.random.Generator:
+        return np.random.default_rng((self._noise.seed, stream, index))
+
+
+def _parts(first: int, count: int) -> list[tuple[int, slice]]:
+    """The blocks that hold steps first … first + count − 1, and which of their steps those are."""
+    parts = []
+    end = first + count
+    for block in range(first // _BLOCK, (end + _BLOCK - 1) // _BLOCK):
+        start = block * _BLOCK
+        parts.append((block, slice(max(first - start, 0), min(end - start, _BLOCK))))
+    return parts

@@ -1,0 +1,137 @@
+"""The emulator's own options; everything else on the command line is the engine's."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+from pytest_llmperf.emulator.config import Link
+from pytest_llmperf.emulator.faults import FAULTS, Faults, parse_faults
+from pytest_llmperf.emulator.flags.launch import Machine, machine
+from pytest_llmperf.emulator.noise import Noise, parse_noise
+from pytest_llmperf.emulator.quantities import UsageError, duration_s, fraction
+
+_ENGINE_OF_MODULE = {"vllm": "vllm", "sglang": "sglang"}
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What to emulate and how.
+
+    Args:
+        machine: the hardware.
+        engine: whose command line `engine_argv` is.
+        mode: http: real time; virtual: a workload from stdin; pipe: commands from stdin.
+        faults, noise, seed: what is wrong, what varies, and the seed of everything random.
+        split: prefill and decode apart, joined by this link.
+        acceptance: of drafts, by position, in place of the method's own.
+        record: file for each token's intended and actual send time.
+    """
+
+    machine: Machine
+    engine: str
+    mode: str
+    faults: Faults
+    noise: Noise
+    seed: int
+    split: Link | None
+    acceptance: tuple[float, ...] | None
+    record: str | None
+    engine_argv: tuple[str, ...]
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message}. See python -m pytest_llmperf.emulator --help.")
+
+
+def read_options(argv: Sequence[str]) -> Options:
+    """Read the command line.
+
+    Raises:
+        UsageError: says what is wrong and what could be there.
+    """
+    own, theirs = _divided(list(argv))
+    found, rest = _parser().parse_known_args(own)
+    if found.gpus < 1:
+        raise UsageError(f"--gpus {found.gpus}: at least 1.")
+    engine, engine_argv = _engine(found.engine, [*rest, *theirs])
+    mode = "pipe" if found.pipe else "virtual" if found.virtual or found.clock == "virtual" else "http"
+    return Options(
+        machine=machine(found.hardware, found.gpus),
+        engine=engine,
+        mode=mode,
+        faults=parse_faults(found.fault),
+        noise=parse_noise(found.noise, found.noise_seed),
+        seed=found.noise_seed,
+        split=_link(found.split),
+        acceptance=_rates(found.acceptance),
+        record=found.record,
+        engine_argv=tuple(engine_argv),
+    )
+
+
+def _parser() -> _Parser:
+    parser = _Parser(
+        prog="python -m pytest_llmperf.emulator",
+        allow_abbrev=False,
+        description="An LLM inference server without a GPU. What follows -- is the engine's own command line, e.g. "
+        "--hardware h200 -- serve llama-3.1-8b --max-num-batched-tokens 1024.",
+    )
+    add = parser.add_argument
+    add("--hardware", required=True, help="l4, a100, h100 or h200")
+    add("--gpus", type=int, default=1, help="how many of them (1)")
+    add("--engine", choices=("vllm", "sglang"), help="whose flags and rules (vllm)")
+    add("--clock", choices=("real", "virtual"), default="real", help="real: an HTTP server; virtual: --virtual")
+    add("--virtual", action="store_true", help="read a workload from stdin, write records to stdout, JSON lines")
+    add("--pipe", action="store_true", help="answer commands from stdin on stdout, JSON lines, in virtual time")
+    add("--fault", action="append", default=[], metavar="NAME[=VALUE]", help=_help(f"plant one: {', '.join(FAULTS)}"))
+    add("--noise", default="", help=_help("e.g. session=0.3%,run=0.5%,step=1%,ar=0.6"))
+    add("--noise-seed", type=int, default=0, help="seed of noise, faults and accepted drafts (0)")
+    add("--acceptance", help="acceptance of drafts by position, e.g. 0.7,0.6")
+    add("--split", metavar="BYTES/S[:LATENCY]", help="prefill and decode on GPUs of their own, e.g. 50e9:20us")
+    add("--record", metavar="FILE", help="write each token's intended and actual send time, JSON lines")
+    return parser
+
+
+def _divided(argv: list[str]) -> tuple[list[str], list[str]]:
+    if "--" not in argv:
+        return argv, []
+    at = argv.index("--")
+    return argv[:at], argv[at + 1 :]
+
+
+def _engine(named: str | None, argv: list[str]) -> tuple[str, list[str]]:
+    """The engine, and its arguments without `-m MODULE`, which names it too."""
+    if argv[:1] != ["-m"]:
+        return named or "vllm", argv
+    module = argv[1] if len(argv) > 1 else ""
+    engine = _ENGINE_OF_MODULE.get(module.partition(".")[0])
+    if engine is None or (named and named != engine):
+        raise UsageError(f"-m {module}: it can be vllm.entrypoints.cli.main or sglang.launch_server.")
+    return engine, argv[2:]
+
+
+def _link(text: str | None) -> Link | None:
+    if text is None:
+        return None
+    rate, _, latency = text.partition(":")
+    try:
+        bytes_per_s = float(rate)
+    except ValueError:
+        bytes_per_s = 0.0
+    if bytes_per_s <= 0:
+        raise UsageError(f"--split {text}: {rate!r} is no rate in bytes per second, like 50e9.")
+    return Link(bytes_per_s, duration_s(latency, f"--split {text}") if latency else 0.0)
+
+
+def _rates(text: str | None) -> tuple[float, ...] | None:
+    if text is None:
+        return None
+    return tuple(fraction(part, f"--acceptance {text}", least=0.0, most=1.0) for part in text.split(","))
+
+
+def _help(text: str) -> str:
+    return text.replace("%", "%%")

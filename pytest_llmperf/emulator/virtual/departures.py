@@ -1,0 +1,108 @@
+"""When which request of a plan goes out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request of a plan.
+
+    Args:
+        index: its position in the plan.
+        prompt: token ids.
+        max_tokens: how many tokens are generated.
+        at_ns: when it is sent, after the start; None: as soon as a slot is free.
+        after: index of the request whose end it waits for.
+        think_ns: pause after that end.
+        salt: separates prefix caches.
+    """
+
+    index: int
+    prompt: tuple[int, ...]
+    max_tokens: int
+    at_ns: int | None = None
+    after: int | None = None
+    think_ns: int = 0
+    salt: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a client does.
+
+    Args:
+        requests: by index; one that waits for another comes after it.
+        concurrency: at most so many in flight (closed loop); None: no limit (open loop).
+    """
+
+    requests: tuple[Request, ...]
+    concurrency: int | None = None
+
+    def __post_init__(self) -> None:
+        for position, request in enumerate(self.requests):
+            if request.index != position:
+                raise ValueError(f"request {request.index} stands at position {position}")
+            if request.after is not None and not 0 <= request.after < position:
+                raise ValueError(f"request {position} waits for request {request.after}, which is not before it")
+        if self.concurrency is not None and self.concurrency < 1:
+            raise ValueError(f"concurrency {self.concurrency} lets nothing go")
+
+
+class Departures:
+    """A request is due at its time, or when its predecessor has ended and the client has thought, whatever became of
+    the predecessor; it goes when it is due and a slot is free, next turns before first ones."""
+
+    def __init__(self, plan: Plan, started_ns: int) -> None:
+        self._requests = plan.requests
+        self._started_ns = started_ns
+        self._due = [(started_ns + (r.at_ns or 0), r.index) for r in plan.requests if r.after is None]
+        heapify(self._due)
+        self._ready: list[tuple[bool, int, int]] = []
+        self._slots = None if plan.concurrency is None else [started_ns] * plan.concurrency
+        self._followers: dict[int, list[Request]] = {}
+        for request in plan.requests:
+            if request.after is not None:
+                self._followers.setdefault(request.after, []).append(request)
+
+    @property
+    def next_ns(self) -> int | None:
+        """When the next request goes; None where that depends on requests in flight."""
+        if self._slots is None:
+            return self._due[0][0] if self._due else None
+        if not self._slots or not (self._ready or self._due):
+            return None
+        return self._slots[0] if self._ready else max(self._slots[0], self._due[0][0])
+
+    def known(self) -> list[tuple[Request, int]]:
+        """Open loop: all requests whose time is known by now, each with that time; they count as gone."""
+        if self._slots is not None or not self._due:
+            return []
+        due = sorted(self._due)
+        self._due = []
+        return [(self._requests[index], due_ns) for due_ns, index in due]
+
+    def go(self, now_ns: int) -> list[tuple[Request, int]]:
+        """Requests that go now, each with the time that was intended for it."""
+        while self._due and self._due[0][0] <= now_ns:
+            due_ns, index = heappop(self._due)
+            heappush(self._ready, (self._requests[index].after is None, due_ns, index))
+        gone = []
+        while self._ready and (self._slots is None or (self._slots and self._slots[0] <= now_ns)):
+            _, due_ns, index = heappop(self._ready)
+            request = self._requests[index]
+            free_ns = due_ns if self._slots is None else heappop(self._slots)
+            gone.append((request, max(due_ns, free_ns) if request.at_ns is None else due_ns))
+        return gone
+
+    def ended(self, index: int, ended_ns: int) -> None:
+        """A request has ended, or will at that time."""
+        if self._slots is not None:
+            heappush(self._slots, ended_ns)
+        for request in self._followers.get(index, ()):
+            due_ns = ended_ns + request.think_ns
+            if request.at_ns is not None:
+                due_ns = max(due_ns, self._started_ns + request.at_ns)
+            heappush(self._due, (due_ns, request.index))

@@ -1,0 +1,224 @@
+"""LMCache's server beside an engine: started before it, watched with it, stopped after it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_llmperf.clock import Clock, seconds
+from pytest_llmperf.engines.answers import json_object, section
+from pytest_llmperf.engines.environment import Environment
+from pytest_llmperf.errors import EngineError, EnvironmentMissing, ExitedEarly, ServerDied, StartupTimeout, WrongServer
+from pytest_llmperf.model.lmcache import LMCache
+from pytest_llmperf.process.launch import Launch
+from pytest_llmperf.process.ports import PortLease
+from pytest_llmperf.process.supervisor import Supervised
+from pytest_llmperf.telemetry.prometheus import parse
+
+if TYPE_CHECKING:
+    import httpx
+
+COUNTERS = {
+    "lmcache_lookup_tokens": "lmcache_mp_lookup_requested_tokens_total",
+    "lmcache_hit_tokens": "lmcache_mp_lookup_hit_tokens_total",
+    "lmcache_l1_hit_tokens": "lmcache_mp_lookup_hit_l1_tokens_total",
+    "lmcache_l2_hit_tokens": "lmcache_mp_lookup_hit_l2_tokens_total",
+}
+HELD_BYTES = "lmcache_mp_l1_memory_usage_bytes"
+DISK_FILES = "*@*.data"  # what its file adapter writes, and nothing else
+POLL_S = 0.1
+CLEAR_TIMEOUT_S = 10.0  # chunks that are being stored are not cleared before that is done
+
+
+@dataclass(frozen=True, slots=True)
+class LMCacheLaunch:
+    """Everything about one start that the spec does not say.
+
+    Args:
+        wanted: chunk size, tiers, policy.
+        kind: hardware kind.
+        environment: the engine's, which has LMCache installed, too.
+        env: environment variables.
+        root: project root, for relative places.
+        run_dir: folder for the log and the file that tells SGLang where the server is.
+        ports: of its message queue and of its HTTP side.
+    """
+
+    wanted: LMCache
+    kind: str
+    environment: Environment
+    env: Mapping[str, str]
+    root: Path
+    run_dir: Path
+    ports: tuple[PortLease, PortLease]
+
+    @property
+    def disk(self) -> Path | None:
+        """The folder of the disk tier."""
+        return None if self.wanted.l2_path is None else self.root / self.wanted.l2_path
+
+    def argv(self) -> tuple[str, ...]:
+        """The server's command line."""
+        messages, http = (str(lease.port) for lease in self.ports)
+        options = {
+            "host": "127.0.0.1", "port": messages, "http-host": "127.0.0.1", "http-port": http,
+            "chunk-size": str(self.wanted.chunk_size), "l1-size-gb": f"{self.wanted.l1_size_gb:g}",
+            "eviction-policy": self.wanted.eviction_policy,
+        }  # fmt: skip
+        if self.kind == "cpu":
+            options["supported-transfer-mode"] = "engine_driven"  # the other one needs device memory to map
+        if self.disk is not None:
+            options["l2-adapter"] = json.dumps({"type": "fs", "base_path": str(self.disk)})
+        return (*_command(self.environment), "server", *(word for k, v in options.items() for word in (f"--{k}", v)))
+
+
+class LMCacheServer:
+    """A running LMCache server; made by `start_lmcache`."""
+
+    def __init__(self, launch: LMCacheLaunch, process: Supervised) -> None:
+        import httpx
+
+        self.launch = launch
+        self.process = process
+        self.port = launch.ports[0].port
+        self.client: httpx.Client = httpx.Client(
+            base_url=f"http://127.0.0.1:{launch.ports[1].port}", timeout=30.0, trust_env=False
+        )
+
+    def __repr__(self) -> str:
+        return f"<LMCacheServer {self.launch.wanted}, {self.process!r}>"
+
+    @property
+    def config_file(self) -> Path:
+        """Tells SGLang where the server is."""
+        return self.launch.run_dir / "lmcache.yaml"
+
+    def check_alive(self) -> None:
+        """Raise ServerDied if it has ended."""
+        if (ending := self.process.ending()) is not None:
+            raise ServerDied(f"The LMCache server died: {ending}.", self.process.evidence())
+
+    def counters(self) -> dict[str, float]:
+        """Counters now, under canonical names; one that was never counted is 0."""
+        page = parse(self._get("/metrics").text)
+        return {name: page.total(sample) or 0.0 for name, sample in COUNTERS.items()}
+
+    def facts(self) -> dict[str, str]:
+        """What a comparison depends on, as the server resolved it.
+
+        Raises:
+            WrongServer: it uses another chunk size than it was asked for.
+        """
+        resolved = section(json_object(self._get("/config")), "mp").get("chunk_size")
+        wanted = self.launch.wanted
+        if resolved is not None and resolved != wanted.chunk_size:
+            raise WrongServer(f"LMCache was asked for chunks of {wanted.chunk_size} tokens and uses {resolved}.")
+        return {
+            "lmcache.version": self._get("/version").text.strip('"\n '),
+            "lmcache.chunk_size": str(wanted.chunk_size),
+            "lmcache.l1_size_gb": f"{wanted.l1_size_gb:g}",
+            "lmcache.eviction_policy": wanted.eviction_policy,
+            "lmcache.l2": "none" if wanted.l2_path is None else "fs",
+        }
+
+    def clear(self, tiers: Collection[str], clock: Clock) -> None:
+        """Empty tiers "l1" (host memory) and "l2" (disk).
+
+        Raises:
+            EngineError: chunks stayed in L1.
+        """
+        if "l1" in tiers:
+            self._clear_memory(clock)
+        if "l2" in tiers and self.launch.disk is not None:
+            for file in self.launch.disk.glob(DISK_FILES):
+                file.unlink(missing_ok=True)
+
+    def stop(self, grace_s: float) -> None:
+        """End it and wait until every descendant is gone."""
+        self.client.close()
+        self.process.stop(grace_s)
+
+    def _clear_memory(self, clock: Clock) -> None:
+        deadline_ns = clock.now_ns() + seconds(CLEAR_TIMEOUT_S)
+        while True:
+            self._answer("POST", "/cache/clear", json={"tier": "l1", "force": False})
+            held_bytes = parse(self._get("/metrics").text).total(HELD_BYTES)
+            if not held_bytes:
+                return
+            if clock.now_ns() > deadline_ns:
+                raise EngineError(f"LMCache's L1 still holds {held_bytes:g} bytes after it was cleared.",
+                                  self.process.evidence())
+            clock.sleep_ns(seconds(POLL_S))
+
+    def _get(self, path: str) -> httpx.Response:
+        return self._answer("GET", path)
+
+    def _answer(self, method: str, path: str, **body: object) -> httpx.Response:
+        """An answer of status 200; anything else is an EngineError with the evidence."""
+        import httpx
+
+        try:
+            response = self.client.request(method, path, **body)  # type: ignore[arg-type]
+        except httpx.HTTPError as error:
+            self.process.wait_exit(0.5)  # a dying server's sockets close before its end is known
+            self.check_alive()
+            evidence = self.process.evidence()
+            raise EngineError(f"The LMCache server hangs: {method} {path}: {error}.", evidence) from error
+        if response.status_code != 200:
+            raise EngineError(f"LMCache answered {method} {path} with {response.status_code}: {response.text[:200]!r}.",
+                              self.process.evidence())
+        return response
+
+
+def start_lmcache(launch: LMCacheLaunch, clock: Clock, timeout_s: float) -> LMCacheServer:
+    """A server that answers.
+
+    Raises:
+        EngineError: with the evidence; nothing is left running.
+    """
+    launch.run_dir.mkdir(parents=True, exist_ok=True)
+    if launch.disk is not None:
+        launch.disk.mkdir(parents=True, exist_ok=True)
+    argv, folder = launch.argv(), launch.run_dir
+    process = Supervised.start(Launch(argv, launch.env, launch.root, folder, log_name="lmcache.log"), clock)
+    for lease in launch.ports:
+        process.on_gone(lease.close)
+    server = LMCacheServer(launch, process)
+    server.config_file.write_text(f"mp_host: 127.0.0.1\nmp_port: {server.port}\n", encoding="utf-8")
+    try:
+        _wait_healthy(server, clock, timeout_s)
+    except BaseException:
+        server.stop(0)
+        raise
+    return server
+
+
+def _wait_healthy(server: LMCacheServer, clock: Clock, timeout_s: float) -> None:
+    import httpx
+
+    deadline_ns = clock.now_ns() + seconds(timeout_s)
+    while clock.now_ns() < deadline_ns:
+        if (ending := server.process.wait_exit(POLL_S)) is not None:
+            raise ExitedEarly(f"The LMCache server ended before it was ready: {ending}.", server.process.evidence())
+        try:
+            if server.client.get("/healthcheck").status_code == 200:
+                return
+        except httpx.HTTPError:
+            continue
+    raise StartupTimeout(f"The LMCache server was not ready within {timeout_s:g} s.", server.process.evidence())
+
+
+def _command(environment: Environment) -> tuple[str, ...]:
+    """LMCache's command in the engine's environment."""
+    if environment.is_python:
+        return (*environment.prefix, "-m", "lmcache.cli.main")
+    beside = Path(environment.prefix[0]).with_name("lmcache")
+    if not beside.exists():
+        raise EnvironmentMissing(
+            f"with_lmcache(…) needs LMCache where the engine is, and there is no {beside}. Install it there, or name "
+            "an environment or interpreter that has both instead of a command."
+        )
+    return (str(beside),)

@@ -1,0 +1,63 @@
+"""Is LMCache attached, and does it work? One that serves and never hits costs time and looks like a slow engine."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+from pytest_llmperf.clock import seconds
+from pytest_llmperf.engines.server import Server
+from pytest_llmperf.engines.spec import described, flags_of
+from pytest_llmperf.errors import EngineError
+from pytest_llmperf.model.engine import EngineSpec
+
+CHUNK_BY_DEFAULT = 256
+FIRST_TOKEN, TOKENS = 1000, 8000  # every model that we know has these
+TRY_FOR_S = 10.0                  # storing goes on after the answer
+PAUSE_NS = seconds(0.2)
+IGNORED_KEY = "Unknown configuration key"
+
+
+def is_attached(spec: EngineSpec) -> bool:
+    """Whether the engine shall use LMCache, by `with_lmcache` or by its own flags."""
+    flags = flags_of(spec)
+    by_hand = flags.get("enable_lmcache") is True or flags.get("kv_offloading_backend") == "lmcache"
+    return spec.lmcache is not None or by_hand or "LMCache" in str(flags.get("kv_transfer_config"))
+
+
+def prove_hits(server: Server, rng: random.Random) -> None:
+    """Send a prompt, empty the engine's own cache, and send it again: part of it must come from LMCache.
+
+    Raises:
+        EngineError: nothing did, or LMCache ignores a part of its configuration.
+    """
+    _check_configuration(server)
+    chunk = CHUNK_BY_DEFAULT if server.spec.lmcache is None else server.spec.lmcache.chunk_size
+    prompt = tuple(FIRST_TOKEN + rng.randrange(TOKENS) for _ in range(2 * chunk + 1))
+    deadline_ns = server.clock.now_ns() + seconds(TRY_FOR_S)
+    server.generate_one_token(TRY_FOR_S, prompt)
+    while True:
+        server.clock.sleep_ns(PAUSE_NS)
+        before = server.counters().get("external_cache_hits", 0.0)
+        if not server.reset_cache(keep=("l1", "l2")):
+            return  # where the engine's own cache cannot be emptied nothing can be proved
+        server.generate_one_token(TRY_FOR_S, prompt)
+        if server.wait_idle(0.0, 0).get("external_cache_hits", 0.0) > before:
+            return
+        if server.clock.now_ns() > deadline_ns:
+            raise EngineError(
+                f"LMCache is attached and never hit: {described(server.spec)} serves, and a prompt of {len(prompt)} "
+                "tokens sent twice was computed twice. Its log says why; detach LMCache, or correct the connector.",
+                server.process.evidence() if server.process else None,
+            )
+
+
+def _check_configuration(server: Server) -> None:
+    """LMCache passes over what it does not understand with a warning; here that is an error."""
+    evidence = server.process.evidence() if server.process else None
+    if evidence is None or evidence.log_path is None:
+        return
+    text = Path(evidence.log_path).read_text(encoding="utf-8", errors="replace")
+    ignored = [line.strip() for line in text.splitlines() if IGNORED_KEY in line]
+    if ignored:
+        raise EngineError(f"LMCache ignores a part of its configuration: {ignored[0]}", evidence)

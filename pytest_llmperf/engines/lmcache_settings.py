@@ -1,0 +1,21 @@
+"""How engines are told of LMCache: names of connectors, and the environment of one inside the engine's process."""
+
+from __future__ import annotations
+
+from pytest_llmperf.model.lmcache import LMCache
+
+CONNECTORS = {True: "LMCacheConnectorV1", False: "LMCacheMPConnector"}  # vLLM's, by `in_process`
+DISK_GB = 64
+
+
+def in_process_settings(lmcache: LMCache) -> dict[str, str]:
+    """LMCache's variables; a server beside the engine has them on its command line, and these do no harm there."""
+    env = {
+        "LMCACHE_CHUNK_SIZE": str(lmcache.chunk_size),
+        "LMCACHE_LOCAL_CPU": "True",
+        "LMCACHE_MAX_LOCAL_CPU_SIZE": f"{lmcache.l1_size_gb:g}",
+        "LMCACHE_CACHE_POLICY": lmcache.eviction_policy,
+    }
+    if lmcache.l2_path is not None:
+        env |= {"LMCACHE_LOCAL_DISK": lmcache.l2_path, "LMCACHE_MAX_LOCAL_DISK_SIZE": str(DISK_GB)}
+    return env

@@ -1,0 +1,215 @@
+"""SGLang 0.5.15–0.5.23: arguments, environment, routes, counters."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from pytest_llmperf.engines.adapter import Placement
+from pytest_llmperf.engines.answers import json_object
+from pytest_llmperf.engines.lmcache_settings import in_process_settings
+from pytest_llmperf.engines.models import SHAPES, resolve_model
+from pytest_llmperf.engines.openai import COMPLETIONS, completion_body
+from pytest_llmperf.engines.spec import command_line, flags_of
+from pytest_llmperf.errors import EngineError, SpecError
+from pytest_llmperf.model.engine import EngineSpec
+from pytest_llmperf.model.request import Request
+
+if TYPE_CHECKING:
+    import httpx
+
+    from pytest_llmperf.telemetry.prometheus import Scrape
+
+GENERATE = "/generate"
+FLUSH_TIMEOUT_S = 5  # it refuses while requests or stores are under way, and waits that long for their end
+
+COUNTERS = {
+    "prompt_tokens": "sglang:prompt_tokens_total",
+    "generation_tokens": "sglang:generation_tokens_total",
+    "requests_finished": "sglang:num_requests_total",
+    "spec_drafts": "sglang:spec_verify_calls_total",
+    "process_start_time_s": "process_start_time_seconds",
+}
+OF_THE_SCHEDULER = {
+    "preemptions": "sglang:num_retracted_requests_total",
+    "queue_time_s_sum": "sglang:queue_time_seconds_sum",
+    "queue_time_count": "sglang:queue_time_seconds_count",
+}
+GAUGES = {
+    "kv_usage_peak": "sglang:token_usage",
+    "running_peak": "sglang:num_running_reqs",
+    "waiting_peak": "sglang:num_queue_reqs",
+}
+FACTS = (
+    "version", "context_length", "chunked_prefill_size", "max_prefill_tokens", "max_running_requests", "page_size",
+    "schedule_policy", "disable_radix_cache", "disable_overlap_schedule", "tp_size", "dp_size", "pp_size", "dtype",
+    "kv_cache_dtype", "quantization", "attention_backend", "speculative_algorithm", "speculative_num_draft_tokens",
+)  # fmt: skip
+
+CPU_FLAGS: dict[str, object] = {
+    "device": "cpu",
+    "attention_backend": "torch_native",
+    "sampling_backend": "pytorch",
+    "disable_overlap_schedule": True,
+    "mem_fraction_static": 0.1,
+    "max_total_tokens": 40000,
+}
+
+
+class SglangAdapter:
+    """The SGLang server, driven through its OpenAI routes, or through /generate where it has no tokenizer."""
+
+    name = "sglang"
+
+    def arguments(self, spec: EngineSpec, placement: Placement) -> list[str]:
+        command = ["-m", "sglang.launch_server"] if placement.environment.is_python else ["serve"]
+        flags = self._flags(spec, placement)
+        return [*command, "--model-path", placement.model.path_or_hub_id, *command_line(flags)]
+
+    def environment(self, spec: EngineSpec, placement: Placement) -> dict[str, str]:
+        env = {
+            "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "0",  # /health tells, and generates nothing
+            "PYTHONHASHSEED": "0",
+        }
+        if spec.lmcache is not None:
+            env |= in_process_settings(spec.lmcache)
+        if placement.kind == "cpu":
+            env["OMP_NUM_THREADS"] = "1"
+            ranks = flags_of(spec).get("tp_size", 1)
+            if isinstance(ranks, int) and ranks > 1:
+                env["SGLANG_CPU_OMP_THREADS_BIND"] = "|".join(str(core) for core in range(ranks))
+        return env
+
+    def ready(self, client: httpx.Client) -> bool:
+        """Whether SGLang's own warm-up is over: its request would otherwise come among those that we count."""
+        return client.get("/health").status_code == 200
+
+    def post(self, spec: EngineSpec, request: Request, model: str) -> tuple[str, bytes]:
+        if flags_of(spec).get("skip_tokenizer_init") is True:  # its OpenAI routes answer with text, and it has none
+            return GENERATE, generate_body(request)
+        return COMPLETIONS, completion_body(request, model)
+
+    def reset_cache(self, client: httpx.Client) -> bool:
+        response = client.post("/flush_cache", params={"timeout": FLUSH_TIMEOUT_S})
+        if response.status_code == 404:
+            return False
+        if response.status_code != 200:
+            raise EngineError(
+                f"SGLang did not flush its cache ({response.status_code} {response.text[:100]!r}): requests still run. "
+                "Wait until none does, or ask for a fresh start."
+            )
+        return True
+
+    def counters(self, scrape: Scrape) -> Mapping[str, float]:
+        found = {name: scrape.total(sample) for name, sample in COUNTERS.items()}
+        found |= {name: _of_first_rank(scrape, sample) for name, sample in OF_THE_SCHEDULER.items()}
+        if found["generation_tokens"] is None:
+            return {name: value for name, value in found.items() if value is not None}
+        found |= _cached(scrape, found["prompt_tokens"])
+        found["preemptions"] = found["preemptions"] or 0.0  # absent until the first
+        found |= _speculation(found, scrape.total("sglang:spec_num_draft_tokens"))
+        return {name: value for name, value in found.items() if value is not None}
+
+    def gauges(self, scrape: Scrape) -> Mapping[str, float]:
+        found = {name: _of_first_rank(scrape, sample) for name, sample in GAUGES.items()}
+        return {name: value for name, value in found.items() if value is not None}
+
+    def facts(self, scrape: Scrape) -> Mapping[str, str]:  # noqa: ARG002 - its configuration tells everything
+        return {}
+
+    def resolved(self, client: httpx.Client) -> Mapping[str, str]:
+        answer = _server_info(client)
+        found = {name: str(answer[name]) for name in FACTS if answer.get(name) is not None}
+        sizes = ("page_size", "max_total_num_tokens", "chunked_prefill_size")
+        page, tokens, chunk = (answer.get(name) for name in sizes)
+        if isinstance(page, int) and page > 0:
+            found["block_size"] = str(page)
+            if isinstance(tokens, int):
+                found["num_gpu_blocks"] = str(tokens // page)
+        if isinstance(chunk, int) and chunk > 0:  # -1: prompts are not divided
+            found["max_num_batched_tokens"] = str(chunk)
+        return found
+
+    def loaded(self, client: httpx.Client) -> str | None:
+        path = _server_info(client).get("model_path")
+        return None if path is None else str(path)
+
+    def _flags(self, spec: EngineSpec, placement: Placement) -> dict[str, object]:
+        defaults: dict[str, object] = {
+            "host": "127.0.0.1",
+            "port": placement.port,
+            "served_model_name": placement.served_name,
+            "sampling_defaults": "openai",  # a model's own sampling defaults would change what is measured
+            "enable_metrics": True,
+            "enable_cache_report": True,
+            "log_level_http": "warning",
+            "random_seed": 0,
+        }
+        if placement.model.load_format is not None:
+            defaults["load_format"] = placement.model.load_format
+        if placement.kind == "cpu":
+            defaults |= CPU_FLAGS
+        if spec.lmcache is not None:
+            defaults |= _lmcache_flags(spec, placement)
+        return defaults | _with_draft_resolved(flags_of(spec), placement)
+
+
+def generate_body(request: Request) -> bytes:
+    """JSON body of a streamed native generation of exactly `request.output_tokens` tokens."""
+    prompt = {"input_ids": list(request.prompt)} if isinstance(request.prompt, tuple) else {"text": request.prompt}
+    sampling = {"max_new_tokens": request.output_tokens, "ignore_eos": True, "temperature": 0}
+    return json.dumps(prompt | {"sampling_params": sampling, "stream": True}, separators=(",", ":")).encode()
+
+
+def _server_info(client: httpx.Client) -> dict[str, object]:
+    """Its arguments as it resolved them; before 0.5.23 some builds know the older name only."""
+    return json_object(client.get("/server_info")) or json_object(client.get("/get_server_info"))
+
+
+def _of_first_rank(scrape: Scrape, sample: str) -> float | None:
+    """Summed over data-parallel engines; every tensor-parallel rank may say the same, so one is believed."""
+    by_rank = scrape.by_label(sample, "tp_rank")
+    return by_rank.get("0") if by_rank else scrape.total(sample)
+
+
+def _cached(scrape: Scrape, prompt_tokens: float | None) -> dict[str, float | None]:
+    """Prompt tokens by where they came from; a source is absent until its first hit."""
+    by_source = scrape.by_label("sglang:cached_tokens_total", "cache_source")
+    total = by_source.pop("total", None)
+    device = by_source.pop("device", 0.0)
+    external = sum(by_source.values())  # host memory (HiCache) and storage (LMCache among others)
+    return {
+        "prompt_tokens_cached": device + external if total is None else total,
+        "external_cache_hits": external,
+        "external_cache_queries": None if prompt_tokens is None else prompt_tokens - device,
+    }
+
+
+def _speculation(found: Mapping[str, float | None], draft_tokens: float | None) -> dict[str, float | None]:
+    """Drafts and what came of them. SGLang counts verification steps; the rest follows from its tokens.
+
+    Every request has one token of its prefill, and every step one that no draft is needed for.
+    """
+    steps, tokens, requests = (found[name] for name in ("spec_drafts", "generation_tokens", "requests_finished"))
+    if tokens is None or not steps:
+        return {"spec_drafts": 0.0, "spec_draft_tokens": 0.0, "spec_accepted_tokens": 0.0}
+    drafted = None if not draft_tokens else steps * (draft_tokens - 1)  # the first is the root, not a guess
+    return {"spec_draft_tokens": drafted, "spec_accepted_tokens": tokens - (requests or 0.0) - steps}
+
+
+def _lmcache_flags(spec: EngineSpec, placement: Placement) -> dict[str, object]:
+    if spec.lmcache is not None and spec.lmcache.in_process:
+        raise SpecError("sglang(…).with_lmcache(in_process=True): SGLang knows LMCache as a server only. Leave it out.")
+    found: dict[str, object] = {"enable_lmcache": True}
+    if placement.lmcache is not None:
+        found["lmcache_config_file"] = str(placement.lmcache.config_file)
+    return found
+
+
+def _with_draft_resolved(flags: dict[str, object], placement: Placement) -> dict[str, object]:
+    """A draft model is named like any model: a shape of the registry becomes its folder."""
+    draft = flags.get("speculative_draft_model_path")
+    if draft in SHAPES:
+        flags["speculative_draft_model_path"] = resolve_model(str(draft), placement.models_dir).path_or_hub_id
+    return flags

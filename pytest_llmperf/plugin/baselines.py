@@ -1,0 +1,155 @@
+"""`--update-baselines`: the controller takes what ran into the baselines, once, at the end of the session."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import pytest
+
+from pytest_llmperf.plugin.state import STATE
+
+if TYPE_CHECKING:
+    from pytest_llmperf.baseline.planned import Plan
+
+RUN_FILE = "llmperf.run_file"
+Mode = Literal["all", "new"]
+
+
+def add_options(group: pytest.OptionGroup) -> None:
+    group.addoption(
+        "--update-baselines",
+        action="store_true",
+        help="take what this run measures into the baselines, if it is valid",
+    )
+    group.addoption(
+        "--update-baselines-new",
+        action="store_true",
+        help="create missing baselines; change none that exists",
+    )
+    group.addoption(
+        "--accept",
+        default=None,
+        metavar="REASON",
+        help="with --update-baselines: take in what would be refused; the reason is stored",
+    )
+    group.addoption(
+        "--missing-baseline",
+        choices=("fail", "skip"),
+        default=None,
+        help="what a missing or incomparable baseline is to pytest (default: fail where CI is set, else skip)",
+    )
+
+
+def mode_of(config: pytest.Config) -> Mode | None:
+    """Which baselines this run changes; None: none."""
+    if config.getoption("--update-baselines"):
+        return "all"
+    return "new" if config.getoption("--update-baselines-new") else None
+
+
+def refuse_senseless(config: pytest.Config) -> None:
+    """Options that contradict each other, before anything runs."""
+    if config.getoption("--update-baselines") and config.getoption("--update-baselines-new"):
+        raise pytest.UsageError("--update-baselines and --update-baselines-new: choose one.")
+    if config.getoption("--accept") is not None and mode_of(config) is None:
+        raise pytest.UsageError("--accept REASON goes with --update-baselines or --update-baselines-new.")
+    if config.getoption("--accept") is not None and not config.getoption("--accept").strip():
+        raise pytest.UsageError('--accept "": say why; the reason is stored beside the values.')
+
+
+class BaselineUpdater:
+    """One per session, on the controller.
+
+    Args:
+        config: pytest's.
+        mode: all that ran, or missing baselines only.
+    """
+
+    def __init__(self, config: pytest.Config, mode: Mode) -> None:
+        self.config = config
+        self.mode = mode
+        self.run_files: dict[str, Path] = {}
+        self.collected: set[str] | None = None
+        self.text = ""
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Before anything is deselected."""
+        self.collected = {item.nodeid for item in items}
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed:
+            self._partial = True
+
+    _partial = False
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        for name, value in report.user_properties:
+            if name == RUN_FILE:
+                self.run_files[report.nodeid] = Path(str(value))
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        from pytest_llmperf.baseline.summary import summary
+        from pytest_llmperf.errors import LlmperfError
+
+        if session.config.option.collectonly:
+            return
+        try:
+            planned = self._update()
+        except LlmperfError as error:
+            self.text = f"baselines: nothing was updated: {error}"
+            session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
+            return
+        self.text = summary(planned)
+        if _refused(planned):
+            session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if self.text:
+            terminalreporter.section("baselines", sep="=")
+            terminalreporter.write_line(self.text)
+
+    def _update(self) -> Plan:
+        from pytest_llmperf.baseline.merging import Terms
+        from pytest_llmperf.baseline.store import Store
+        from pytest_llmperf.session.provenance import provenance
+        from pytest_llmperf.session.updating import update
+
+        settings, root = self.config.stash[STATE].settings, self.config.rootpath
+        files = [self.run_files[test] for test in sorted(self.run_files)]
+        now = datetime.now(UTC)
+        session = files[0].parents[1].name if files else f"{now:%Y%m%dT%H%M%SZ}"
+        terms = Terms(
+            provenance(root, session, now, settings.baselines_dir),
+            accept=self.config.getoption("--accept"),
+            across=settings.compare_across,
+        )
+        known = None if self._partial else self.collected
+        store = Store(root / settings.baselines_dir)
+        return update(store, files, terms, self.mode, collected=known, in_scope=self._whole_files())
+
+    def _whole_files(self) -> set[str]:
+        """Test files below the folders or files that were named as a whole, whether they still exist or not."""
+        root = self.config.rootpath
+        named = [root / argument for argument in self.config.args if "::" not in argument]
+        stored = self._stored_files()
+        return {file for file in stored if any((root / file).is_relative_to(place) for place in named)}
+
+    def _stored_files(self) -> set[str]:
+        from pytest_llmperf.baseline.store import Store
+
+        settings = self.config.stash[STATE].settings
+        folder = self.config.rootpath / settings.baselines_dir
+        kinds = [path.name for path in folder.iterdir() if path.is_dir()] if folder.is_dir() else []
+        store = Store(folder)
+        found = (baseline.test for kind in kinds if kind[:1] not in "._" for baseline in store.read_all(kind).values())
+        return {test.partition("::")[0] for test in found}
+
+
+def _refused(planned: Plan) -> bool:
+    from pytest_llmperf.baseline.planned import Action
+
+    return planned.count(Action.REFUSED) > 0

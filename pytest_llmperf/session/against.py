@@ -1,0 +1,175 @@
+"""A measurement against its stored baseline: comparable at all, then how much worse, metric by metric."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pytest_llmperf.baseline.fingerprint import differences
+from pytest_llmperf.baseline.model import StoredMeasurement
+from pytest_llmperf.errors import SloError
+from pytest_llmperf.metrics.registry import Metric, find
+from pytest_llmperf.metrics.units import Direction
+from pytest_llmperf.model.verdict import CheckResult, Verdict
+from pytest_llmperf.session.measurement import Measurement
+from pytest_llmperf.stats.decision import PASS_CONFIDENCE, Comparison, decide, smallest_seen
+from pytest_llmperf.stats.looks import alpha_at
+from pytest_llmperf.stats.prior import Margins, Scale
+from pytest_llmperf.stats.priors import margins_for, prior_for, scale_of
+from pytest_llmperf.stats.shift import Shift, by_host, shift
+
+# Throughput of an open loop is the rate at which requests arrive, whatever the server does.
+CLOSED_LOOP = ("ttft_p50", "tpot_mean", "output_throughput")
+OPEN_LOOP = ("ttft_p50", "tpot_mean")
+SUBJECT = "baseline"
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """How a measurement is compared.
+
+    Args:
+        primaries: the metrics that are judged.
+        margins: of those that do not take their default.
+        suite_primaries: how many metrics the whole suite judges.
+        kind: hardware kind, for defaults.
+        host: digest of this host's name.
+        across: conditions that may differ.
+    """
+
+    primaries: tuple[str, ...]
+    margins: Mapping[str, Margins]
+    suite_primaries: int
+    kind: str
+    host: str
+    across: tuple[str, ...] = ()
+
+
+def default_primaries(measurement: Measurement, *, closed_loop: bool) -> tuple[str, ...]:
+    """What is judged where a test names nothing: of the usual metrics those that this measurement has."""
+    usual = CLOSED_LOOP if closed_loop else OPEN_LOOP
+    return tuple(name for name in usual if all(value is not None for value in measurement.values(name)))
+
+
+def margins_from(given: Mapping[str, float | tuple[float, float]]) -> dict[str, Margins]:
+    """A test's own margins: tolerated alone, or (negligible, tolerated), as shares.
+
+    Raises:
+        SloError: no such metric, or no such margins.
+    """
+    found = {}
+    for name, value in given.items():
+        metric = find(name)
+        negligible, tolerated = value if isinstance(value, tuple) else (0.4 * value, value)
+        try:
+            found[metric.name] = Margins(negligible, tolerated)
+        except ValueError as error:
+            raise SloError(f"margins={{{name!r}: {value!r}}}: {error}. Write 0.05 for 5 %, or (0.02, 0.05).") from error
+    return found
+
+
+def incomparable(measurement: Measurement, stored: StoredMeasurement, terms: Terms) -> CheckResult | None:
+    """INCOMPARABLE with the fields that differ; None where the comparison means something."""
+    found = differences(stored, measurement.conditions, terms.primaries, terms.across)
+    missing = [name for name in terms.primaries if name not in stored.metrics]
+    if not found and not missing:
+        return None
+    reasons = [str(difference) for difference in found] + [f"{name} is not stored" for name in missing]
+    return CheckResult(
+        SUBJECT, Verdict.INCOMPARABLE, metric="fingerprint",
+        reason=f"{'; '.join(reasons)}. Measure under the stored conditions, or start the baseline anew with "
+               "--update-baselines --accept \"REASON\"",
+    )
+
+
+def judge_against(
+    measurement: Measurement, stored: StoredMeasurement, terms: Terms, looked_at: int
+) -> list[CheckResult]:
+    """One result per primary metric.
+
+    Args:
+        measurement: today's runs, paired with the stored ones by seed.
+        looked_at: how many runs there were at the look before, 0 at the first: looks share the error.
+    """
+    alpha = alpha_at(
+        len(measurement.runs), looked_at, sessions=len(stored.sessions), primaries=len(terms.primaries),
+        suite_primaries=max(terms.suite_primaries, len(terms.primaries)),
+    )
+    metrics = [find(name) for name in terms.primaries]
+    compared: dict[str, Comparison] = {}
+    unusable: dict[str, CheckResult] = {}
+    for metric in metrics:
+        try:
+            compared[metric.name] = _compared(measurement, stored, metric, terms)
+        except ValueError as error:
+            unusable[metric.name] = CheckResult(f"{SUBJECT} {metric.name}", Verdict.ERROR, metric.name,
+                                                reason=f"cannot be compared: {error}.")
+    verdicts = dict(zip(compared, decide(list(compared.values()), alpha), strict=True))
+    return [
+        unusable.get(metric.name) or _result(metric, verdicts[metric.name], compared[metric.name], alpha)
+        for metric in metrics
+    ]
+
+
+def _compared(measurement: Measurement, stored: StoredMeasurement, metric: Metric, terms: Terms) -> Comparison:
+    scale, larger_is_worse = scale_of(metric), _worse_when_larger(metric)
+
+    def runs(seeds: Sequence[int], values: Sequence[float | None]) -> list[tuple[int, float]]:
+        read = (scale.read(value, worse_when_larger=larger_is_worse) for value in values)
+        return list(zip(seeds, read, strict=True))
+
+    fresh = runs([run.seed for run in measurement.runs], measurement.values(metric.name))
+    sessions = [session for session in stored.sessions if metric.name in session.metrics]
+    before = [runs([seed for seed, _ in session.runs], session.values(metric.name)) for session in sessions]
+    grouped = by_host(before, [session.host for session in sessions], terms.host)
+    margins = terms.margins.get(metric.name) or margins_for(metric, terms.kind)
+    return Comparison(shift(fresh, grouped, prior_for(metric, terms.kind)), margins.on(scale))
+
+
+def _result(metric: Metric, verdict: Verdict, comparison: Comparison, alpha: float) -> CheckResult:
+    found, margins, scale = comparison.shift, comparison.margins, scale_of(metric)
+    larger_is_worse = _worse_when_larger(metric)
+
+    def shown(distance: float) -> str:
+        change = 100 * scale.change(distance, worse_when_larger=larger_is_worse)
+        return f"{change:+.1f} {'%' if scale is Scale.LOG else 'pp'}"
+
+    low, high = sorted(
+        (found.lower(PASS_CONFIDENCE), found.upper(PASS_CONFIDENCE)),
+        key=lambda distance: scale.change(distance, worse_when_larger=larger_is_worse),
+    )
+    seen = smallest_seen(found, margins.negligible, alpha)
+    would = f"; would have seen {shown(seen)}" if verdict is Verdict.PASS and alpha > 0 else ""
+    against = f"{len(found.differences)} runs against {found.stored_runs} of {_sessions(found)}"
+    return CheckResult(
+        subject=f"{SUBJECT} {metric.name}",
+        verdict=verdict,
+        metric=metric.name,
+        limit=f"{'≤' if larger_is_worse else '≥'} {shown(margins.tolerated)}",
+        measured=shown(found.effect),
+        interval=f"90 % CI {shown(low)} … {shown(high)}",
+        n=against + would,
+        reason=_reason(metric, verdict, shown(found.effect), shown(margins.negligible), found),
+    )
+
+
+def _sessions(found: Shift) -> str:
+    if found.screen:
+        return f"one session (a screen: spread between sessions {100 * found.session_sd:.1f} %, {found.prior.source})"
+    return f"{found.sessions} sessions"
+
+
+def _reason(metric: Metric, verdict: Verdict, effect: str, negligible: str, found: Shift) -> str:
+    if verdict is Verdict.FAIL:
+        return f"{metric.name} is {effect} off its baseline, proven to be worse by more than {negligible}"
+    if verdict is Verdict.IMPROVED:
+        return f"{metric.name} is {effect} off its baseline: better. Take it in with --update-baselines"
+    if verdict is Verdict.INCONCLUSIVE:
+        more = "store more sessions" if found.sessions < 5 else "compare with the baseline's build today"
+        return (f"runs differ by {100 * found.run_sd:.1f} % and sessions by {100 * found.session_sd:.1f} % (sd): "
+                f"{more}, or give this metric a wider margin")
+    return ""
+
+
+def _worse_when_larger(metric: Metric) -> bool:
+    return metric.direction is not Direction.HIGHER

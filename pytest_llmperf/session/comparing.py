@@ -1,0 +1,89 @@
+"""Compare a measurement with its baseline, with as many runs as that takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from pytest_llmperf.baseline.model import StoredMeasurement
+from pytest_llmperf.baseline.paths import kind_of
+from pytest_llmperf.baseline.store import Store
+from pytest_llmperf.model.verdict import CheckResult, Verdict, worst
+from pytest_llmperf.session.against import SUBJECT, Terms, incomparable, judge_against
+from pytest_llmperf.session.judge import invalid
+from pytest_llmperf.session.series import Series
+from pytest_llmperf.stats.looks import LOOKS
+from pytest_llmperf.stats.prior import Margins
+
+if TYPE_CHECKING:
+    from pytest_llmperf.session.perf_session import PerfSession
+
+
+class Baselines:
+    """The stored baselines as a session sees them; counted once per kind, since all of them share one α."""
+
+    def __init__(self, store: Store, host: str, across: tuple[str, ...]) -> None:
+        self.store = store
+        self.host = host
+        self.across = across
+        self._primaries: dict[str, int] = {}
+
+    def find(self, test: str, kind: str, name: str) -> StoredMeasurement | None:
+        """The stored measurement of that name.
+
+        Raises:
+            BaselineError: its file cannot be read or believed.
+        """
+        baseline = self.store.read(test, kind)
+        return None if baseline is None else baseline.measurements.get(name)
+
+    def terms(self, kind: str, primaries: tuple[str, ...], margins: Mapping[str, Margins]) -> Terms:
+        """How a measurement of this kind is compared."""
+        if kind not in self._primaries:
+            stored = self.store.read_all(kind).values()
+            self._primaries[kind] = sum(len(one.primaries) for each in stored for one in each.measurements.values())
+        return Terms(primaries, margins, self._primaries[kind], kind, self.host, self.across)
+
+
+def compare(
+    series: Series, session: PerfSession, named: Sequence[str], margins: Mapping[str, Margins]
+) -> list[CheckResult]:
+    """Judge against the baseline; where that is INCONCLUSIVE and time allows, buy runs: 3, 5, 8.
+
+    Args:
+        series: its measurement says under which name and by which metrics it is compared.
+        named: metrics that the test names elsewhere; their deviations are judged there.
+        margins: the test's own.
+
+    Raises:
+        InfrastructureError: the baseline cannot be read, or the server or the load generator failed.
+    """
+    measurement = series.finished
+    kind = kind_of(measurement.conditions)
+    stored = session.baselines.find(series.test, kind, measurement.baseline or "")
+    if stored is None:
+        return [_nothing_stored(series.test, kind)]
+    terms = session.baselines.terms(kind, measurement.primaries, margins)
+    different = incomparable(measurement, stored, terms)
+    if different is not None:
+        return [different]
+    seeds = min(len({seed for seed, _ in one.runs}) for one in stored.sessions)
+    started_ns, looked_at = session.clock.now_ns(), 0
+    while True:
+        measurement = series.finished
+        bad = invalid([("", measurement)], {*named, *terms.primaries}, session.settings)
+        results = bad or judge_against(measurement, stored, terms, looked_at)
+        looked_at = len(measurement.runs)
+        elapsed_s = (session.clock.now_ns() - started_ns) / 1e9
+        further = next((look for look in LOOKS if look > looked_at), None)
+        open_ = worst(results) is Verdict.INCONCLUSIVE
+        if not open_ or further is None or elapsed_s > session.settings.extension_limit_s:
+            return results
+        series.extend(further - looked_at, seeds=seeds)
+
+
+def _nothing_stored(test: str, kind: str) -> CheckResult:
+    return CheckResult(
+        SUBJECT, Verdict.NO_BASELINE, metric="baseline",
+        reason=f"nothing is stored for this test on {kind}. Create it: pytest '{test}' --update-baselines-new",
+    )

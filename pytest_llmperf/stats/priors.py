@@ -1,0 +1,89 @@
+"""How noisy each kind of metric is where nobody calibrated, and the margins that noise leaves room for.
+
+Measured on H200s under vLLM: between days on other hosts (33 pairs) median TTFT moves 2.7 % and TPOT 0.31 %; three
+hosts of this project's own moved mean TPOT by 0.1 to 1.7 % and median TTFT by up to 7 %; the same seed on two starts of
+one host moved TPOT by 0.3 %. The priors round that up, and are worth few degrees of freedom, so that ten sessions of
+somebody's own outweigh them. Shared CPUs were not measured: their priors are a guess on the careful side.
+
+Margins were chosen by simulation (scripts/simulate_verdicts.py). A median TTFT that moves 2.7 % from session to
+session is INCONCLUSIVE in 52 % (ten stored sessions) to 78 % (one) of comparisons under margins of 2 and 5 %, and in
+0.1 to 4 % under 3 and 15 %.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from pytest_llmperf.metrics.registry import Metric
+from pytest_llmperf.metrics.units import Direction, Unit
+from pytest_llmperf.stats.prior import Margins, Prior, Scale
+
+
+class Kind(Enum):
+    """Metrics that are noisy in the same way."""
+
+    TTFT = "latency with a first token"
+    TPOT = "mean per token, or throughput"
+    TAIL = "tail"
+    SHARE = "share"
+
+
+_H200 = "default, from H200 sessions on several hosts and days"
+_GUESS = "default, a guess"
+_DF = 6
+
+_PRIORS = {
+    Kind.TTFT: Prior(0.02, 0.027, _DF, _H200),
+    Kind.TPOT: Prior(0.006, 0.004, _DF, _H200),
+    Kind.TAIL: Prior(0.05, 0.05, _DF, _GUESS),
+    Kind.SHARE: Prior(0.005, 0.005, _DF, _GUESS),
+}
+_CPU_PRIORS = {
+    Kind.TTFT: Prior(0.04, 0.054, _DF, f"{_GUESS} for CPUs"),
+    Kind.TPOT: Prior(0.02, 0.02, _DF, f"{_GUESS} for CPUs"),
+    Kind.TAIL: Prior(0.10, 0.10, _DF, f"{_GUESS} for CPUs"),
+    Kind.SHARE: Prior(0.005, 0.005, _DF, f"{_GUESS} for CPUs"),
+}
+_MARGINS = {
+    Kind.TTFT: Margins(0.03, 0.15),
+    Kind.TPOT: Margins(0.02, 0.05),
+    Kind.TAIL: Margins(0.05, 0.15),
+    Kind.SHARE: Margins(0.01, 0.03),
+}
+_CPU_MARGINS = {
+    Kind.TTFT: Margins(0.05, 0.25),
+    Kind.TPOT: Margins(0.05, 0.15),
+    Kind.TAIL: Margins(0.10, 0.40),
+    Kind.SHARE: Margins(0.01, 0.03),
+}
+_TAILS = ("p90", "p95", "p99", "max")
+_FIRST_TOKEN = ("ttft", "e2el", "send_delay")
+
+
+def kind_of(metric: Metric) -> Kind:
+    """Which metrics it is as noisy as."""
+    if metric.unit is Unit.SHARE:
+        return Kind.SHARE
+    if metric.stat in _TAILS or metric.family == "largest_stall" or metric.name == "queue_time_mean":
+        return Kind.TAIL
+    return Kind.TTFT if metric.family in _FIRST_TOKEN else Kind.TPOT
+
+
+def prior_for(metric: Metric, hardware: str) -> Prior:
+    """The default prior of a metric on a kind of hardware; "cpu" is noisier than any accelerator."""
+    return (_CPU_PRIORS if hardware == "cpu" else _PRIORS)[kind_of(metric)]
+
+
+def margins_for(metric: Metric, hardware: str) -> Margins:
+    """The default margins, as shares: 0.02 is 2 %, of a share 2 percentage points."""
+    return (_CPU_MARGINS if hardware == "cpu" else _MARGINS)[kind_of(metric)]
+
+
+def scale_of(metric: Metric) -> Scale:
+    """Shares differ by points, since they may be 0; everything else by its ratio."""
+    return Scale.POINTS if metric.unit is Unit.SHARE else Scale.LOG
+
+
+def worse_when_larger(metric: Metric) -> bool:
+    """True also where neither way is better: a change is then reported as if more were worse."""
+    return metric.direction is not Direction.HIGHER

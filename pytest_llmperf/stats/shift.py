@@ -1,0 +1,182 @@
+"""How much worse today's runs are than the stored ones, paired by seed, and how well that is known.
+
+SE² = s_session² (1 + 1/D) + s_run² (1/k + 1/m) with k runs today and m over D stored sessions, or what least squares
+make of it where seeds and numbers are uneven. Few sessions know their spread badly, so both variances are shrunk
+towards a prior (scaled inverse χ² with `Prior.df` degrees of freedom). t limits, degrees of freedom by Satterthwaite.
+
+By simulation (scripts/simulate_verdicts.py):
+- Where runs are noisier than the prior says, sessions are taken to be so too, in the prior's proportion: one stored
+  session on hardware seven times noisier than the prior then alarms falsely in 0.6 % of suite runs.
+- t limits hold for runs with heavy tails (t with 3 degrees of freedom). A few spoilt runs among today's do move a mean,
+  and three runs cannot outvote two: so an alarm must not be carried by a minority (`Shift.carried`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+from pytest_llmperf.stats.mean import t_quantile
+from pytest_llmperf.stats.prior import Prior
+from pytest_llmperf.stats.satterthwaite import satterthwaite
+
+if TYPE_CHECKING:
+    from pytest_llmperf.stats.layout import Layout
+
+#: (seed, value on the metric's scale); a larger value is worse.
+SeededRun = tuple[int, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Shift:
+    """A difference on the metric's scale; above 0 today's runs are worse.
+
+    Args:
+        effect: the difference.
+        se: its standard error.
+        df: Satterthwaite's degrees of freedom.
+        run_sd, session_sd: as estimated, prior included.
+        differences: of each of today's runs from the stored mean of its seed.
+        sessions: stored ones that share a seed with today's.
+        stored_runs: how many runs they have.
+        prior: the one used.
+    """
+
+    effect: float
+    se: float
+    df: float
+    run_sd: float
+    session_sd: float
+    differences: tuple[float, ...]
+    sessions: int
+    stored_runs: int
+    prior: Prior
+
+    @property
+    def screen(self) -> bool:
+        """Whether the spread between sessions is the prior's alone, so that the result is a screen."""
+        return self.sessions < 2
+
+    def lower(self, confidence: float) -> float:
+        return self.effect - t_quantile(confidence, self.df) * self.se
+
+    def upper(self, confidence: float) -> float:
+        return self.effect + t_quantile(confidence, self.df) * self.se
+
+    def p_worse(self, by: float) -> float:
+        """p of "worse by at most `by`": small where it is proven to be worse by more."""
+        from scipy.special import stdtr
+
+        return float(stdtr(self.df, (by - self.effect) / self.se))
+
+    def p_better(self, by: float) -> float:
+        """p of "better by at most `by`"."""
+        return self.mirrored().p_worse(by)
+
+    def carried(self, beyond: float) -> bool:
+        """Whether nearly all of today's runs (of 3 all, of 5 but one, of 8 but two) show at least half of what the
+        effect has beyond a margin, so that no minority of spoilt runs carries it."""
+        half = (self.effect + beyond) / 2
+        showing = sum(difference >= half for difference in self.differences)
+        return showing >= len(self.differences) - len(self.differences) // 4
+
+    def mirrored(self) -> Shift:
+        """As seen from the good side."""
+        return Shift(-self.effect, self.se, self.df, self.run_sd, self.session_sd,
+                     tuple(-difference for difference in self.differences), self.sessions, self.stored_runs, self.prior)
+
+
+def shift(fresh: Sequence[SeededRun], stored: Sequence[Sequence[SeededRun]], prior: Prior) -> Shift:
+    """Compare today's runs with stored sessions.
+
+    Args:
+        fresh: today's runs, all of one session; seeds may repeat.
+        stored: the runs of each session. One that shares no seed with today's is left out.
+        prior: of this metric.
+
+    Raises:
+        ValueError: no run today, or no stored session shares a seed with it.
+    """
+    import numpy as np
+
+    from pytest_llmperf.stats.layout import layout
+
+    seeds = {seed for seed, _ in fresh}
+    paired = [session for session in stored if seeds & {seed for seed, _ in session}]
+    if not fresh or not paired:
+        raise ValueError(f"today's seeds {sorted(seeds)} are in none of the {len(stored)} stored sessions")
+    plan = layout(tuple(seed for seed, _ in fresh), tuple(tuple(seed for seed, _ in session) for session in paired))
+    values = np.array([value for session in (fresh, *paired) for _, value in session])
+    known = spread(plan, float(plan.run_squares(values)), float(plan.session_squares(values)), prior, max)
+    return Shift(
+        effect=float(plan.differ(values)),
+        se=known.variance**0.5,
+        df=known.df,
+        run_sd=known.run**0.5,
+        session_sd=known.session**0.5,
+        differences=_differences(fresh, paired),
+        sessions=plan.sessions,
+        stored_runs=len(values) - len(fresh),
+        prior=prior,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Variances: of a run, of a session, and of the effect with its degrees of freedom."""
+
+    run: float
+    session: float
+    variance: float
+    df: float
+
+
+def spread(plan: Layout, run_squares: float, session_squares: float, prior: Prior,
+           larger: Callable[[float, float], float]) -> Spread:
+    """Variances from sums of squares and a prior.
+
+    Args:
+        plan: which seeds ran where.
+        run_squares, session_squares: as `Layout` gives them.
+        prior: of this metric.
+        larger: maximum of two; with numpy's, all this works on arrays as well.
+    """
+    run_df = prior.df + plan.leftover_df
+    run = (prior.df * prior.run_sd**2 + run_squares) / run_df
+    undiluted = larger(run, run_squares / max(1, plan.leftover_df))
+    expected = prior.session_sd**2 * larger(1.0, undiluted / prior.run_sd**2)
+    stored_df = plan.sessions - 1
+    weight = stored_df / (prior.df + stored_df)
+    from_runs = plan.levels_runs * run
+    observed = larger(from_runs, session_squares / max(1, stored_df))
+    today = 1 + 1 / plan.sessions
+    parts = (
+        (today * (1 - weight) * expected, prior.df),
+        (today * weight * observed, float(stored_df)),
+        (plan.effect_runs * run - today * weight * from_runs, run_df),
+    )
+    used = parts if stored_df else (parts[0], parts[2])
+    return Spread(run, (1 - weight) * expected + weight * (observed - from_runs),
+                  sum(variance for variance, _ in used), satterthwaite(used))
+
+
+def by_host(stored: Sequence[Sequence[SeededRun]], hosts: Sequence[str], today: str) -> list[list[SeededRun]]:
+    """Sessions as they are where today's host is among theirs; else one session per host.
+
+    Ten sessions of one host say nothing of how much another host differs: against a new one they count as one.
+    """
+    if today in hosts:
+        return [list(session) for session in stored]
+    return [[run for session, host in zip(stored, hosts, strict=True) if host == one for run in session]
+            for one in dict.fromkeys(hosts)]
+
+
+def _differences(fresh: Sequence[SeededRun], stored: Sequence[Sequence[SeededRun]]) -> tuple[float, ...]:
+    """Runs whose seed is stored nowhere have no pair and are left out."""
+    known: dict[int, list[float]] = {}
+    for session in stored:
+        for seed, value in session:
+            known.setdefault(seed, []).append(value)
+    return tuple(value - fmean(known[seed]) for seed, value in fresh if seed in known)

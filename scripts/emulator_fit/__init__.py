@@ -1,0 +1,1 @@
+"""Fitting and checking the emulator's step times against measured serving runs."""

@@ -1,0 +1,102 @@
+"""Which runs are fitted on, which are held out, and the files that say so."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from emulator_fit.fitting import Correction, correction, engine_of, fit_dense, fit_experts
+from emulator_fit.parameters import ENGINES, Numbers, start
+from emulator_fit.rows import Row, read_rows, sha256_of
+from pytest_llmperf.emulator.cost.coefficients import Coefficients, from_numbers
+
+CROWD = 256  # seven runs of a mixture had 512 clients, and a limit of running sequences that the file does not give
+FOLDS = 5
+ROUNDS = 10
+COEFFICIENTS = Path("pytest_llmperf/emulator/cost/coefficients.json")
+HELD_OUT = Path("scripts/data/held_out.json")
+OWN = "docs/measured/h200.md"
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Rows that were held out, and what was fitted without them."""
+
+    name: str
+    rows: tuple[Row, ...]
+    numbers: Numbers
+
+    def coefficients(self, row: Row) -> Coefficients:
+        return from_numbers(self.numbers[engine_of(row)], self.name)
+
+
+def targets(rows: Sequence[Row]) -> list[Row]:
+    """What the emulator is for: vLLM and SGLang, at a stated concurrency that their servers admitted."""
+    return [row for row in rows if row.backend in ENGINES and row.stated and (row.dense or row.concurrency <= CROWD)]
+
+
+def fold_of(row: Row, configurations: Sequence[tuple[str, ...]]) -> int:
+    """Rows of one configuration are held out together; configurations are dealt to the folds in their sorted order."""
+    return configurations.index(row.configuration) % FOLDS
+
+
+def read_splits(root: Path) -> list[Split]:
+    """Those that are stored: five folds, and H100 → H200."""
+    stored = json.loads((root / HELD_OUT).read_text(encoding="utf-8"))
+    rows = {row.id: row for row in targets(read_rows())}
+    return [Split(s["name"], tuple(rows[i] for i in s["held_out"]), s["engines"]) for s in stored["splits"]]
+
+
+def write(root: Path) -> None:
+    """Fits everything and writes both files."""
+    rows = targets(read_rows())
+    corrections = {row.id: correction(row, start(), ROUNDS) for row in rows}
+    shipped = _fit(rows, corrections, with_anchors=True)
+    _dump(root / COEFFICIENTS, {"provenance": _provenance(rows), "engines": shipped})
+    splits = [_split(f"fold {fold}", rows, _held(rows, fold), corrections) for fold in range(FOLDS)]
+    newer = [row for row in rows if row.gpu == "h200"]
+    splits.append(_split("H100 → H200", rows, newer, corrections, with_anchors=False))
+    _dump(root / HELD_OUT, {"sha256": sha256_of(), "splits": splits})
+
+
+def _held(rows: Sequence[Row], fold: int) -> list[Row]:
+    configurations = sorted({row.configuration for row in rows})
+    return [row for row in rows if fold_of(row, configurations) == fold]
+
+
+def _split(
+    name: str,
+    rows: Sequence[Row],
+    held: Sequence[Row],
+    corrections: Mapping[str, Correction],
+    with_anchors: bool = True,
+) -> dict[str, Any]:
+    ids = {row.id for row in held}
+    numbers = _fit([row for row in rows if row.id not in ids], corrections, with_anchors)
+    return {"name": name, "held_out": sorted(ids), "engines": numbers}
+
+
+def _fit(rows: Sequence[Row], corrections: Mapping[str, Correction], with_anchors: bool) -> Numbers:
+    numbers = fit_dense([row for row in rows if row.dense], corrections, with_anchors)
+    numbers = fit_experts([row for row in rows if not row.dense], corrections, numbers)
+    return {engine: {name: float(f"{value:.4g}") for name, value in own.items()} for engine, own in numbers.items()}
+
+
+def _provenance(rows: Sequence[Row]) -> dict[str, Any]:
+    dense = sum(row.dense for row in rows)
+    return {
+        "summary": f"fitted on {dense} runs of dense models and {len(rows) - dense} of mixtures of experts on H100 and "
+        "H200, and on steps measured on H200",
+        "data": "scripts/data/served_h100_h200.csv",
+        "sha256": sha256_of(),
+        "own": OWN,
+        "script": "scripts/fit_emulator.py",
+        "assumed": ["eager_layer_s"],
+    }
+
+
+def _dump(path: Path, content: dict[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=1, sort_keys=True, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -1,0 +1,338 @@
+"""How often baseline verdicts are wrong, on noise whose truth is known. Prints Markdown tables.
+
+    python scripts/simulate_verdicts.py alarms power margins robust hosts others --suites 10000
+
+A suite run is M primary metrics, three to a test, each test against D stored sessions of three runs (seeds 0, 1, 2),
+with looks at 3, 5 and 8 runs of today's. The variances, priors, margins, looks and α are the package's own; only the
+decisions are written once more, for arrays: tests/unit/stats/test_simulated_verdicts.py holds them against `decide`.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+from scipy.special import stdtr, stdtrit
+from scipy.stats import beta, rankdata
+
+from pytest_llmperf.stats.decision import PASS_CONFIDENCE
+from pytest_llmperf.stats.layout import layout
+from pytest_llmperf.stats.looks import LOOKS, SUITE_ALPHA, alpha_at
+from pytest_llmperf.stats.prior import Margins, Prior, Scale
+from pytest_llmperf.stats.priors import _MARGINS, _PRIORS, Kind
+from pytest_llmperf.stats.shift import spread
+
+Array = npt.NDArray[np.float64]
+PASS, IMPROVED, INCONCLUSIVE, FAIL = range(4)
+SEEDS = (0, 1, 2)
+CHUNK = 500
+#: Run and session sd: the grid that every A/A table goes through.
+TPOT_PRIOR = _PRIORS[Kind.TPOT]
+TPOT_MARGINS = _MARGINS[Kind.TPOT].on(Scale.LOG)
+GRID = ((0.005, 0.003), (0.01, 0.005), (0.02, 0.01), (0.035, 0.02))
+TTFT_NOISE = (0.02, 0.027)
+
+
+@dataclass(frozen=True)
+class Noise:
+    """What moves a metric's logarithm though nothing changed.
+
+    Args:
+        run, session: standard deviations.
+        run_df, session_df: Student's t of so many degrees of freedom, scaled to that sd; None for normal.
+        spoilt: share of runs that are 20 % slower in every metric.
+        host: sd between hosts, where all stored sessions are of one host and today's is another.
+    """
+
+    run: float
+    session: float
+    run_df: float | None = None
+    session_df: float | None = None
+    spoilt: float = 0.0
+    host: float = 0.0
+
+
+@dataclass(frozen=True)
+class Suite:
+    """M metrics, `per_test` to a test, against D stored sessions; `effect` on the logarithm of all of them."""
+
+    noise: Noise
+    sessions: int = 10
+    metrics: int = 30
+    per_test: int = 3
+    effect: float = 0.0
+    most_runs: int = LOOKS[-1]
+    prior: Prior = TPOT_PRIOR
+    margins: Margins = TPOT_MARGINS
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Of each suite, test and metric its verdict, and of each suite and test the runs it took."""
+
+    verdicts: npt.NDArray[np.int64]
+    runs: npt.NDArray[np.int64]
+
+    def suites_with(self, verdict: int) -> int:
+        return int((self.verdicts == verdict).any((1, 2)).sum())
+
+    def share(self, verdict: int) -> float:
+        return float((self.verdicts == verdict).mean())
+
+
+def simulate(suite: Suite, suites: int, rng: np.random.Generator) -> Outcome:
+    """So many independent suite runs, each with a baseline of its own."""
+    parts = [judged(suite, *draw(suite, min(CHUNK, suites - done), rng)) for done in range(0, suites, CHUNK)]
+    return Outcome(np.concatenate([part.verdicts for part in parts]), np.concatenate([part.runs for part in parts]))
+
+
+def draw(suite: Suite, suites: int, rng: np.random.Generator) -> tuple[Array, Array]:
+    """Today's runs (suites × tests × metrics × 8) and the stored ones (… × sessions × 3), as logarithms."""
+    noise, shape = suite.noise, (suites, suite.metrics // suite.per_test, suite.per_test)
+
+    def runs(*more: int) -> Array:
+        spoilt = rng.random((*shape[:2], 1, *more)) < noise.spoilt
+        return noise.run * _standard(noise.run_df, (*shape, *more), rng) + np.log(1.2) * spoilt
+
+    levels = noise.session * _standard(noise.session_df, (*shape, suite.sessions + 1), rng)
+    other_host = noise.host * 2**0.5 * rng.standard_normal((*shape, 1))
+    return (runs(LOOKS[-1]) + levels[..., :1] + other_host + suite.effect,
+            runs(suite.sessions, len(SEEDS)) + levels[..., 1:, None])
+
+
+def judged(suite: Suite, today: Array, stored: Array) -> Outcome:
+    """Look after look, until a test fails or nothing of it is open."""
+    shape = today.shape[:-1]
+    verdicts = np.full(shape, INCONCLUSIVE)
+    runs = np.zeros(shape[:2], dtype=np.int64)
+    open_tests = np.ones(shape[:2], dtype=bool)
+    looked_at = 0
+    for count in LOOKS:
+        if count > suite.most_runs:
+            break
+        found = look(suite, today[..., :count], stored, looked_at)
+        verdicts = np.where(open_tests[..., None], found, verdicts)
+        runs[open_tests] = count
+        open_tests &= (verdicts == INCONCLUSIVE).any(-1) & (verdicts != FAIL).all(-1)
+        looked_at = count
+    return Outcome(verdicts, runs)
+
+
+def look(suite: Suite, today: Array, stored: Array, looked_at: int) -> npt.NDArray[np.int64]:
+    """`decide` for arrays."""
+    count, sessions = today.shape[-1], 1 if suite.noise.host else suite.sessions
+    seeds = tuple(SEEDS[i % len(SEEDS)] for i in range(count))
+    plan = layout(seeds, (SEEDS * (suite.sessions // sessions),) * sessions)
+    values = np.concatenate([today, stored.reshape(*stored.shape[:-2], -1)], axis=-1)
+    known = spread(plan, plan.run_squares(values), plan.session_squares(values), suite.prior, np.maximum)
+    effect, se, df = plan.differ(values), np.sqrt(known.variance), known.df
+    alpha = alpha_at(count, looked_at, sessions=sessions, primaries=suite.per_test, suite_primaries=suite.metrics)
+    differences = today - stored.mean(-2)[..., list(seeds)]
+    margin = suite.margins.negligible
+    worse = holm(stdtr(df, (margin - effect) / se), alpha) & carried(effect, differences, margin)
+    better = holm(stdtr(df, (margin + effect) / se), alpha) & carried(-effect, -differences, margin)
+    within = effect + stdtrit(df, PASS_CONFIDENCE) * se < suite.margins.tolerated
+    return np.where(worse, FAIL, np.where(better, IMPROVED, np.where(within, PASS, INCONCLUSIVE)))
+
+
+def holm(p: Array, alpha: float) -> npt.NDArray[np.bool_]:
+    """Along the last axis."""
+    order = np.argsort(p, axis=-1)
+    levels = alpha / (p.shape[-1] - np.arange(p.shape[-1]))
+    small = (np.take_along_axis(p, order, -1) <= levels) & (alpha > 0)
+    falls = np.logical_and.accumulate(small, axis=-1)
+    rejected = np.zeros_like(falls)
+    np.put_along_axis(rejected, order, falls, -1)
+    return rejected
+
+
+def carried(effect: Array, differences: Array, margin: float) -> npt.NDArray[np.bool_]:
+    showing = (differences >= ((effect + margin) / 2)[..., None]).sum(-1)
+    return np.asarray(showing >= differences.shape[-1] - differences.shape[-1] // 4)
+
+
+def upper(count: int, of: int) -> float:
+    """Clopper–Pearson's upper 95 % limit, one-sided."""
+    return 1.0 if count >= of else float(beta.ppf(0.95, count + 1, of - count))
+
+
+def _standard(df: float | None, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
+    if df is None:
+        return rng.standard_normal(shape)
+    return rng.standard_t(df, shape) * ((df - 2) / df) ** 0.5
+
+
+def ttft(suite: Suite) -> Suite:
+    """The same suite of medians of the time to the first token."""
+    return replace(suite, prior=_PRIORS[Kind.TTFT], margins=_MARGINS[Kind.TTFT].on(Scale.LOG))
+
+
+def percent(value: float) -> str:
+    return f"{100 * value:.3g} %"
+
+
+def row(*cells: object) -> str:
+    return "| " + " | ".join(map(str, cells)) + " |"
+
+
+def heading(title: str, *columns: str) -> Iterator[str]:
+    yield f"\n{title}\n"
+    yield row(*columns)
+    yield row(*["---"] * len(columns))
+
+
+def cells(suite: Suite) -> Iterator[tuple[str, Suite]]:
+    """The grid under TPOT's prior and margins, then TTFT's own noise under TTFT's."""
+    for run, session in GRID:
+        yield f"TPOT {percent(run)} / {percent(session)}", replace(suite, noise=replace(suite.noise, run=run,
+                                                                                       session=session))
+    run, session = TTFT_NOISE
+    yield f"TTFT {percent(run)} / {percent(session)}", ttft(replace(suite, noise=replace(suite.noise, run=run,
+                                                                                       session=session)))
+
+
+def a_a_rows(suite: Suite, suites: int, rng: np.random.Generator,
+             label: Callable[[Suite], tuple[object, ...]]) -> Iterator[str]:
+    for name, one in cells(suite):
+        found = simulate(one, suites, rng)
+        alarms = found.suites_with(FAIL)
+        yield row(name, *label(one), f"{alarms} of {suites}", percent(upper(alarms, suites)),
+                  found.suites_with(IMPROVED), percent(found.share(INCONCLUSIVE)), f"{found.runs.mean():.2f}")
+
+
+_A_A = ("false alarms, suite runs", "upper 95 % limit", "suite runs with IMPROVED", "INCONCLUSIVE", "runs per test")
+
+
+def alarms_table(suites: int, rng: np.random.Generator) -> Iterator[str]:
+    yield from heading("A/A: nothing changed", "noise, run / session", "M", "stored sessions", *_A_A)
+    for metrics in (9, 30):
+        for sessions in (1, 2, 3, 5, 10):
+            suite = Suite(Noise(0, 0), sessions=sessions, metrics=metrics)
+            yield from a_a_rows(suite, suites, rng, lambda one: (one.metrics, one.sessions))
+
+
+def robust_table(suites: int, rng: np.random.Generator) -> Iterator[str]:
+    yield from heading("A/A under noise that is not normal, M = 30", "noise, run / session", "what", "stored sessions",
+                       *_A_A)
+    strange = {"runs t(3)": Noise(0, 0, run_df=3), "5 % of runs +20 %": Noise(0, 0, spoilt=0.05),
+               "runs and sessions t(3)": Noise(0, 0, run_df=3, session_df=3)}
+    for name, noise in strange.items():
+        for sessions in (1, 3, 5, 10):
+            yield from a_a_rows(Suite(noise, sessions=sessions), suites, rng,
+                                lambda one, name=name: (name, one.sessions))  # type: ignore[misc]
+
+
+def hosts_table(suites: int, rng: np.random.Generator) -> Iterator[str]:
+    yield from heading("A/A on another host than all stored sessions', M = 30; host sd 0.9 % (TPOT), 2.7 % (TTFT)",
+                       "noise, run / session", "stored sessions", *_A_A)
+    for sessions in (1, 3, 10):
+        for name, one in cells(Suite(Noise(0, 0), sessions=sessions)):
+            host = 0.027 if name.startswith("TTFT") else 0.009
+            alone = replace(one, noise=replace(one.noise, session=one.noise.session / 3, host=host))
+            found = simulate(alone, suites, rng)
+            alarms = found.suites_with(FAIL)
+            yield row(name, sessions, f"{alarms} of {suites}", percent(upper(alarms, suites)),
+                      found.suites_with(IMPROVED), percent(found.share(INCONCLUSIVE)), f"{found.runs.mean():.2f}")
+
+
+def power_table(suites: int, rng: np.random.Generator) -> Iterator[str]:
+    yield from heading("Power of one metric, tests of one metric", "noise, run / session", "effect", "M",
+                       "stored sessions", "most runs", "FAIL", "PASS", "INCONCLUSIVE", "runs per test")
+    tpot = ((0.005, 0.003, 0.05), (0.01, 0.005, 0.05), (0.01, 0.005, 0.10), (0.02, 0.01, 0.10), (0.035, 0.02, 0.20))
+    for run, session, effect in tpot:
+        for metrics in (10, 30):
+            for sessions, most in ((1, 8), (3, 5), (5, 5), (10, 5), (10, 8)):
+                suite = Suite(Noise(run, session), sessions, metrics, 1, np.log1p(effect), most)
+                yield _power_row("TPOT", suite, effect, max(20, suites // metrics), rng)
+    for effect in (0.15, 0.30):
+        for sessions, most in ((1, 8), (3, 8), (5, 8), (10, 5), (10, 8)):
+            suite = ttft(Suite(Noise(*TTFT_NOISE), sessions, 10, 1, np.log1p(effect), most))
+            yield _power_row("TTFT", suite, effect, max(20, suites // 10), rng)
+
+
+def _power_row(name: str, suite: Suite, effect: float, suites: int, rng: np.random.Generator) -> str:
+    found = simulate(suite, suites, rng)
+    return row(f"{name} {percent(suite.noise.run)} / {percent(suite.noise.session)}", f"+{percent(effect)}",
+               suite.metrics, suite.sessions, suite.most_runs, percent(found.share(FAIL)), percent(found.share(PASS)),
+               percent(found.share(INCONCLUSIVE)), f"{found.runs.mean():.2f}")
+
+
+def margins_table(suites: int, rng: np.random.Generator) -> Iterator[str]:
+    yield from heading("Margins for the median TTFT (run 2 %, session 2.7 %), M = 30, tests of one metric", "margins",
+                       "stored sessions", "A/A INCONCLUSIVE", "A/A suite runs with FAIL", "FAIL at +15 %",
+                       "FAIL at +30 %")
+    for margins in (Margins(0.02, 0.05), Margins(0.03, 0.10), Margins(0.03, 0.15), Margins(0.05, 0.15)):
+        for sessions in (1, 3, 5, 10):
+            suite = replace(ttft(Suite(Noise(*TTFT_NOISE), sessions, per_test=1)), margins=margins.on(Scale.LOG))
+            quiet = simulate(suite, suites // 5, rng)
+            loud = [simulate(replace(suite, effect=np.log1p(effect)), max(20, suites // 50), rng).share(FAIL)
+                    for effect in (0.15, 0.30)]
+            yield row(f"{percent(margins.negligible)} / {percent(margins.tolerated)}", sessions,
+                      percent(quiet.share(INCONCLUSIVE)), f"{quiet.suites_with(FAIL)} of {suites // 5}",
+                      *map(percent, loud))
+
+
+def others_table(suites: int, rng: np.random.Generator) -> Iterator[str]:
+    """Requests: 100 to a run, log-normal with an sd of 30 % around their run's level."""
+    yield from heading("The same data judged by others, M = 30, ten stored sessions: alarms", "noise, run / session",
+                       "changed", "these verdicts", "mean of 3 runs over all stored +5 %",
+                       "pytest-benchmark mean:5 % (last session)", "Mann–Whitney on pooled requests, p < 1 %/M",
+                       "Mann–Whitney, p < 5 %")
+    for run, session in (*GRID, TTFT_NOISE):
+        for effect in (0.0, 0.05, 0.10):
+            suite = Suite(Noise(run, session), effect=np.log1p(effect))
+            if (run, session) == TTFT_NOISE:
+                suite = ttft(suite)
+            ours, theirs = [], []
+            for done in range(0, suites, CHUNK):
+                today, stored = draw(suite, min(CHUNK, suites - done), rng)
+                ours.append((judged(suite, today, stored).verdicts == FAIL).reshape(len(today), -1))
+                theirs.append([alarm.reshape(len(today), -1) for alarm in others(suite, today[..., :3], stored, rng)])
+            alarms = [np.concatenate(ours), *map(np.concatenate, zip(*theirs, strict=True))]
+            shares = [alarm.any(-1).mean() if not effect else alarm.mean() for alarm in alarms]
+            unit = "suite runs" if not effect else "metrics"
+            yield row(f"{percent(run)} / {percent(session)}", f"+{percent(effect)}" if effect else "nothing",
+                      *(f"{percent(share)} of {unit}" for share in shares))
+
+
+def others(suite: Suite, today: Array, stored: Array, rng: np.random.Generator) -> list[npt.NDArray[np.bool_]]:
+    """Whether each of the other rules alarms, of each metric; all see today's first three runs."""
+    mean, last = np.exp(today).mean(-1), stored[..., -1, :]
+    rank_p = mann_whitney(requests(today, rng), requests(last, rng))
+    return [mean > 1.05 * np.exp(stored).mean((-1, -2)), mean > 1.05 * np.exp(last).mean(-1),
+            rank_p < SUITE_ALPHA / suite.metrics, rank_p < 0.05]
+
+
+def requests(runs: Array, rng: np.random.Generator) -> Array:
+    """100 requests of each run, pooled; float32 halves the memory."""
+    each = runs[..., None] + 0.3 * rng.standard_normal((*runs.shape, 100), dtype=np.float32)
+    return each.astype(np.float32).reshape(*runs.shape[:-1], -1)
+
+
+def mann_whitney(ours: Array, theirs: Array) -> Array:
+    """One-sided p of "not larger", normal approximation without ties."""
+    n, m = ours.shape[-1], theirs.shape[-1]
+    u = rankdata(np.concatenate([ours, theirs], -1), axis=-1)[..., :n].sum(-1) - n * (n + 1) / 2
+    return np.asarray(stdtr(1e6, -(u - n * m / 2) / np.sqrt(n * m * (n + m + 1) / 12)))
+
+
+TABLES = {"alarms": alarms_table, "power": power_table, "margins": margins_table, "robust": robust_table,
+          "hosts": hosts_table, "others": others_table}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("tables", nargs="*", default=list(TABLES), choices=list(TABLES))
+    parser.add_argument("--suites", type=int, default=1000, help="suite runs per row")
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    for name in options.tables:
+        for line in TABLES[name](options.suites, np.random.default_rng(options.seed)):
+            print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,99 @@
+"""What the emulator sends is read without a complaint by the client that reads the real engines."""
+
+import json
+from array import array
+
+import pytest
+
+from pytest_llmperf.emulator.__main__ import build_service
+from pytest_llmperf.emulator.options import read_options
+from pytest_llmperf.emulator.virtual.pipe import answer
+from pytest_llmperf.engines.adapters import adapter_of
+from pytest_llmperf.engines.spec import build_spec
+from pytest_llmperf.model.exchange import Ending, Exchange
+from pytest_llmperf.model.record import Outcome
+from pytest_llmperf.model.request import Request
+from pytest_llmperf.telemetry.prometheus import parse
+from pytest_llmperf.wire.completions import to_record
+
+PROMPT = tuple(range(40))
+DRAFTS = ["--speculative-config", '{"method": "ngram", "num_speculative_tokens": 3}']
+SGLANG = ["--model-path", "tiny", "--enable-cache-report", "--enable-metrics"]
+
+
+def service(engine, flags, *options):
+    return build_service(read_options(["--hardware", "h200", "--engine", engine, "--pipe", *options, "--", *flags]))
+
+
+def record(server, path, body, tokens=20):
+    request = {"index": 0, "path": path, "body": body.decode()}
+    (found,) = answer(server, json.dumps({"replay": {"concurrency": 1, "requests": [request]}}))["exchanges"]
+    exchange = Exchange(
+        0, found["intended_ns"], found["sent_ns"], found["ended_ns"], Ending(found["ending"]),
+        array("q", found["read_ns"]), array("q", found["read_bytes"]), found["data"].encode(),
+    )  # fmt: skip
+    return to_record(Request(0, PROMPT, tokens, len(PROMPT)), exchange)
+
+
+@pytest.mark.parametrize(
+    ("engine", "flags"),
+    [
+        ("vllm", ["serve", "tiny", "--enable-prompt-tokens-details"]),
+        ("vllm", ["serve", "tiny", "--enable-prompt-tokens-details", "--skip-tokenizer-init"]),
+        ("vllm", ["serve", "tiny", "--enable-prompt-tokens-details", *DRAFTS]),
+        ("sglang", SGLANG),
+        ("sglang", [*SGLANG, "--skip-tokenizer-init"]),
+    ],
+)
+def test_streams_are_good_to_the_client(engine, flags):
+    server = service(engine, flags)
+    silent = {"skip_tokenizer_init": True} if "--skip-tokenizer-init" in flags else {}
+    spec = build_spec(engine, "tiny", {}, silent)
+    path, body = adapter_of(engine).post(spec, Request(0, PROMPT, 20, len(PROMPT)), "tiny")
+    first, second = record(server, path, body), record(server, path, body)
+    for found in (first, second):
+        assert (found.outcome, found.detail) == (Outcome.OK, None)
+        assert found.output_tokens == sum(found.chunk_tokens) == 20
+        assert found.prompt_tokens == 40
+        assert found.coalesced_chunks == 0
+    assert first.cached_tokens == 0
+    assert second.cached_tokens == (32 if engine == "vllm" else 39)
+    if flags[-1] == DRAFTS[-1]:
+        assert max(first.chunk_tokens) > 1
+
+
+@pytest.mark.parametrize(
+    ("fault", "outcomes"),
+    [
+        ("errors=100%", {Outcome.HTTP_STATUS, Outcome.ERROR_IN_STREAM}),
+        ("hangs=100%", {Outcome.TIMEOUT}),
+        ("truncated=100%", {Outcome.TRUNCATED}),
+    ],
+)
+def test_planted_faults_are_what_they_claim_to_be(fault, outcomes):
+    server = service("vllm", ["serve", "tiny"], "--fault", fault)
+    path, body = adapter_of("vllm").post(build_spec("vllm", "tiny", {}, {}), Request(0, PROMPT, 20, 40), "tiny")
+    assert {record(server, path, body).outcome for _ in range(12)} == outcomes
+
+
+@pytest.mark.parametrize(("engine", "flags"), [("vllm", ["serve", "tiny", *DRAFTS]), ("sglang", SGLANG)])
+def test_counters_are_found_where_the_adapter_looks(engine, flags):
+    server = service(engine, flags)
+    adapter = adapter_of(engine)
+    path, body = adapter.post(build_spec(engine, "tiny", {}, {}), Request(0, PROMPT, 20, 40), "tiny")
+    for _ in range(2):
+        record(server, path, body)
+    page = answer(server, json.dumps({"http": {"method": "GET", "path": "/metrics", "body": None}}))["body"]
+    counters = adapter.counters(parse(page))
+    assert (counters["prompt_tokens"], counters["generation_tokens"], counters["requests_finished"]) == (80, 40, 2)
+    assert counters["prompt_tokens_cached"] == (32 if engine == "vllm" else 39)
+    assert counters["preemptions"] == 0
+    assert counters["queue_time_count"] == 2
+    assert counters["process_start_time_s"] > 0
+    assert set(adapter.gauges(parse(page))) == {"kv_usage_peak", "running_peak", "waiting_peak"}
+    if engine == "vllm":
+        assert counters["spec_accepted_tokens"] <= counters["spec_draft_tokens"] == 3 * counters["spec_drafts"]
+        assert counters["spec_accepted_pos_0"] >= counters["spec_accepted_pos_2"]
+        assert set(adapter.facts(parse(page))) == {
+            "block_size", "num_gpu_blocks", "cache_dtype", "enable_prefix_caching"
+        }  # fmt: skip

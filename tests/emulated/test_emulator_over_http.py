@@ -1,0 +1,266 @@
+"""The emulated server over a real loopback socket."""
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import pytest
+
+from pytest_llmperf.emulator.__main__ import build_service
+from pytest_llmperf.emulator.options import read_options
+from pytest_llmperf.emulator.virtual.client import Posted, fly
+
+ALL = {"include_usage": True, "continuous_usage_stats": True}
+
+
+def events(response):
+    return [line[6:] for line in response.iter_lines() if line.startswith("data: ")]
+
+
+def body(tokens=8, **more):
+    return {"prompt": list(range(40)), "max_tokens": tokens, "stream": True, "stream_options": ALL} | more
+
+
+def run(command):
+    return subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+
+
+def test_it_says_where_it_listens_and_stops_cleanly(emulate, client):
+    server = emulate()
+    assert server.said.startswith("emulated h200: vllm tiny")
+    assert server.url in server.said
+    assert client.get(f"{server.url}/health").status_code == 200
+    code, took_s = server.stop()
+    assert code == 0
+    assert took_s < 1
+
+
+def test_a_completion(emulate, client):
+    server = emulate()
+    with client.stream("POST", f"{server.url}/v1/completions", json=body()) as response:
+        assert response.status_code == 200
+        assert response.headers["content-type"].startswith("text/event-stream")
+        found = events(response)
+    assert found[-1] == "[DONE]"
+    chunks = [json.loads(event) for event in found[:-2]]
+    assert [chunk["usage"]["completion_tokens"] for chunk in chunks] == list(range(1, 9))
+    assert chunks[-1]["choices"][0]["finish_reason"] == "length"
+    assert json.loads(found[-2])["usage"]["prompt_tokens_details"] == {"cached_tokens": 0}
+
+
+def test_streamed_and_whole_answers_agree(emulate, client):
+    server = emulate()
+    with client.stream("POST", f"{server.url}/v1/completions", json=body(return_token_ids=True)) as response:
+        chunks = [json.loads(event) for event in events(response)[:-2]]
+    whole = client.post(
+        f"{server.url}/v1/completions", json={"prompt": list(range(40)), "max_tokens": 8, "return_token_ids": True}
+    ).json()
+    (choice,) = whole["choices"]
+    assert choice["text"] == "".join(chunk["choices"][0]["text"] for chunk in chunks)
+    assert choice["token_ids"] == [token for chunk in chunks for token in chunk["choices"][0]["token_ids"]]
+    assert whole["usage"]["prompt_tokens_details"]["cached_tokens"] == 32
+
+
+def test_chat_and_pages(emulate, client):
+    server = emulate()
+    chat = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 3}
+    said = client.post(f"{server.url}/v1/chat/completions", json=chat).json()
+    assert said["choices"][0]["message"]["content"]
+    (model,) = client.get(f"{server.url}/v1/models").json()["data"]
+    assert (model["id"], model["root"], model["max_model_len"]) == ("tiny", "tiny", 4096)
+    assert "emulated" in client.get(f"{server.url}/version").json()["version"]
+    info = client.get(f"{server.url}/server_info", params={"config_format": "json"}).json()["vllm_config"]
+    assert info["scheduler_config"]["async_scheduling"] is True
+    assert client.post(f"{server.url}/reset_prefix_cache").json() == {"success": True}
+    page = client.get(f"{server.url}/metrics").text
+    assert 'vllm:generation_tokens_total{engine="0",model_name="tiny"} 3.0' in page
+
+
+def test_errors_have_openais_form(emulate, client):
+    server = emulate()
+    answers = [
+        (client.post(f"{server.url}/v1/completions", content=b"{"), 400),
+        (client.post(f"{server.url}/v1/completions", json=body(model="other")), 404),
+        (client.post(f"{server.url}/v1/completions", json=body(tokens=5000)), 400),
+        (client.get(f"{server.url}/v1/completions"), 405),
+        (client.get(f"{server.url}/none"), 404),
+    ]
+    for response, status in answers:
+        assert response.status_code == status
+        assert response.json()["error"]["code"] == status
+
+
+def test_a_client_that_goes_away_aborts_its_sequence(emulate, client):
+    server = emulate(engine=["serve", "llama-3.1-8b", "--max-model-len", "8192"])
+    with client.stream("POST", f"{server.url}/v1/completions", json=body(tokens=4000)) as response:
+        lines = response.iter_lines()  # closes the response when nobody keeps it
+        next(lines)
+        page = client.get(f"{server.url}/metrics").text
+        assert 'vllm:num_requests_running{engine="0",model_name="llama-3.1-8b"} 1.0' in page
+    for _ in range(100):
+        page = client.get(f"{server.url}/metrics").text
+        if 'vllm:num_requests_running{engine="0",model_name="llama-3.1-8b"} 0.0' in page:
+            break
+        time.sleep(0.02)
+    assert 'finished_reason="abort"} 1.0' in page
+    assert 'vllm:kv_cache_usage_perc{engine="0",model_name="llama-3.1-8b"} 0.0' in page
+
+
+def test_a_client_that_does_not_read_stops_only_itself(emulate, client):
+    server = emulate()
+    with client.stream("POST", f"{server.url}/v1/completions", json=body(tokens=4000)) as response:
+        with client.stream("POST", f"{server.url}/v1/completions", json=body(tokens=500)) as other:
+            assert len(events(other)) == 502
+        time.sleep(4)
+        assert len(events(response)) == 4002
+
+
+def test_sigterm_does_not_wait_for_streams(emulate):
+    server = emulate(engine=["serve", "llama-3.1-8b", "--max-model-len", "100000"])
+    seen = []
+
+    def read():
+        url = f"{server.url}/v1/completions"
+        with httpx.stream("POST", url, json=body(tokens=50_000), trust_env=False) as response:
+            try:
+                seen.extend(response.iter_lines())
+            except httpx.HTTPError as broken:
+                seen.append(type(broken).__name__)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    time.sleep(0.5)
+    code, took_s = server.stop()
+    reader.join(5)
+    assert code == 0
+    assert took_s < 1
+    assert seen[-1] == "RemoteProtocolError"
+
+
+def test_a_taken_port_is_said_at_once(emulate):
+    server = emulate()
+    command = [sys.executable, "-m", "pytest_llmperf.emulator", "--hardware", "h200", "--model", "tiny"]
+    second = run([*command, "--port", str(server.port)])
+    assert second.returncode == 1
+    assert "address already in use" in second.stderr.lower()
+
+
+@pytest.mark.parametrize(
+    ("argv", "code", "words"),
+    [
+        (["--hardware", "h200", "--", "serve", "tiny", "--enable-lora"], 2, "--enable-lora cannot be emulated"),
+        (["--hardware", "h200", "--fault", "fire", "--model", "tiny"], 2, "no such fault"),
+        (["--hardware", "h200", "--", "serve", "tiny", "-tp", "2"], 2, "--gpus 2"),
+        (["--hardware", "l4", "--model", "llama-3.1-70b"], 1, "No available memory for the cache blocks"),
+        (["--model", "tiny"], 2, "--hardware"),
+    ],
+)
+def test_bad_command_lines(argv, code, words):
+    done = run([sys.executable, "-m", "pytest_llmperf.emulator", *argv])
+    assert done.returncode == code
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(("fault", "seen"), [("errors=100%", "error"), ("truncated=100%", "closed")])
+def test_planted_http_faults(emulate, client, fault, seen):
+    server = emulate("--fault", fault)
+    found = set()
+    for _ in range(12):
+        try:
+            with client.stream("POST", f"{server.url}/v1/completions", json=body()) as response:
+                said = events(response) if response.status_code == 200 else ["status"]
+            found.add("error" if any('"error":{' in event for event in said) else said[-1])
+        except httpx.RemoteProtocolError:
+            found.add("closed")
+    assert found == ({"status", "error"} if seen == "error" else {"closed"})
+
+
+def test_a_planted_hang(emulate):
+    server = emulate("--fault", "hangs=100%")
+    with (
+        httpx.Client(timeout=1, trust_env=False) as hasty,
+        pytest.raises(httpx.ReadTimeout),
+        hasty.stream("POST", f"{server.url}/v1/completions", json=body()) as response,
+    ):
+        events(response)
+    assert httpx.get(f"{server.url}/health", trust_env=False).status_code == 200
+
+
+def test_sglang(emulate, client):
+    server = emulate("--engine", "sglang", engine=["--model-path", "tiny", "--enable-metrics", "--enable-cache-report"])
+    asked = {"input_ids": list(range(30)), "sampling_params": {"max_new_tokens": 4, "ignore_eos": True}, "stream": True}
+    for _ in range(2):
+        with client.stream("POST", f"{server.url}/generate", json=asked) as response:
+            found = events(response)
+    *chunks, done = found
+    assert done == "[DONE]"
+    assert [len(json.loads(chunk)["output_ids"]) for chunk in chunks] == [1, 2, 3, 4]
+    assert json.loads(chunks[-1])["meta_info"]["cached_tokens"] == 29
+    for path in ("/health", "/health_generate", "/get_server_info", "/server_info", "/v1/models"):
+        assert client.get(f"{server.url}{path}").status_code == 200, path
+    assert "sglang:generation_tokens_total" in client.get(f"{server.url}/metrics").text
+    assert client.post(f"{server.url}/flush_cache").status_code == 200
+    assert client.post(f"{server.url}/reset_prefix_cache").status_code == 404
+
+
+def test_real_time_agrees_with_virtual_time(emulate, client, tmp_path):
+    """The same requests at the same times: steps are equal, so tokens differ by no more than the server's own error."""
+    record = tmp_path / "sends.jsonl"
+    server = emulate("--record", str(record), engine=["serve", "llama-3.1-8b", "--max-model-len", "8192"])
+    with client.stream("POST", f"{server.url}/v1/completions", json=body(tokens=100)) as response:
+        events(response)
+    time.sleep(0.2)
+    (row,) = [json.loads(line) for line in record.read_text().splitlines()]
+    assert row["ending"] == "complete"
+    service = build_service(read_options(["--hardware", "h200", "--pipe", "--", "serve", "llama-3.1-8b",
+                                          "--max-model-len", "8192"]))  # fmt: skip
+    (flight,) = fly(service, [Posted(0, "/v1/completions", json.dumps(body(tokens=100)).encode())])
+    virtual = [at_ns - flight.arrived_ns for at_ns in flight.lines[0].token_ns]
+    intended = [at_ns - row["arrived_ns"] for at_ns in row["intended_ns"]]
+    assert intended == virtual
+    assert row["arrived_ns"] - row["received_ns"] >= flight.arrived_ns - flight.sent_ns
+    # How late they leave depends on the machine: benchmarks/test_emulator_http.py
+    assert all(sent > meant for sent, meant in zip(row["sent_ns"], row["intended_ns"], strict=True))
+
+
+@pytest.mark.parametrize(
+    ("options", "more"),
+    [
+        ([], []),
+        (["--noise", "session=1%,step=2%,ar=0.5", "--fault", "stalls=2%"], []),
+        (["--gpus", "2"], ["-dp", "2"]),
+        (["--gpus", "2", "--split", "50e9:20us"], []),
+    ],
+)
+def test_many_streams_are_scheduled_as_in_virtual_time(emulate, tmp_path, options, more):
+    """Whatever the moments at which the requests were read, virtual time with the same moments ends the same steps."""
+    record = tmp_path / "sends.jsonl"
+    flags = ["serve", "llama-3.1-8b", "--max-model-len", "8192", "--max-num-batched-tokens", "512", *more]
+    server = emulate("--record", str(record), *options, engine=flags)
+    bodies = [json.dumps(body(tokens=40) | {"prompt": [number] * 300}) for number in range(12)]
+
+    def send(text):
+        url = f"{server.url}/v1/completions"
+        with httpx.stream("POST", url, content=text, trust_env=False, timeout=20) as response:
+            events(response)
+
+    with ThreadPoolExecutor(6) as threads:
+        list(threads.map(send, bodies))
+    for _ in range(100):
+        rows = sorted(map(json.loads, record.read_text().splitlines()), key=lambda row: row["number"])
+        if len(rows) == 12:
+            break
+        time.sleep(0.05)
+    first_ns = min(row["arrived_ns"] for row in rows)
+    posts = [Posted(number, "/v1/completions", bodies[number].encode(), row["arrived_ns"] - first_ns)
+             for number, row in enumerate(rows)]  # fmt: skip
+    flights = fly(build_service(read_options(["--hardware", "h200", "--pipe", *options, "--", *flags])), posts)
+    for row, flight in zip(rows, flights, strict=True):
+        assert flight.arrived_ns - flights[0].arrived_ns == row["arrived_ns"] - rows[0]["arrived_ns"]
+        start_ns = row["arrived_ns"] - flight.arrived_ns
+        assert [at_ns - start_ns for at_ns in row["intended_ns"]] == flight.lines[0].token_ns

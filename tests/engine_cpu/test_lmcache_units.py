@@ -1,0 +1,116 @@
+"""An engine and its LMCache server as one unit, real: exact hits by tier, warm restarts, and deaths that are told."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from pytest_llmperf.process import shm, tree
+
+pytestmark = [pytest.mark.real_engine, pytest.mark.timeout(900)]
+BOTH = pytest.mark.parametrize("which", ["vllm", "sglang"])
+
+HEAD = """
+import os, threading, time
+import pytest
+from pytest_llmperf import closed, random_tokens, sglang, vllm
+from pytest_llmperf.process import tree
+
+pytestmark = [pytest.mark.cpu]
+ENGINES = {"vllm": vllm("tiny", max_model_len=4096), "sglang": sglang("tiny", context_length=4096)}
+E = ENGINES["WHICH"]
+"""
+
+TIERS = HEAD + """
+def test_tiers(perf):
+    \"\"\"Prompts of 300 tokens hold one whole chunk of 256 each: 10 prompts, 2560 tokens, from any tier.\"\"\"
+    spec = E.with_lmcache(chunk_size=256, l1_size_gb=1, l2_path="kv")
+    prompts = random_tokens(input=300, output=4, arrivals=closed(1), requests=10)
+
+    def hits(**how):
+        run = perf.measure(spec, prompts, runs=1, **how)
+        perf.check(run, "error_rate == 0")
+        counted = run.runs[0].counters
+        assert counted["prompt_tokens"] == 3000
+        assert counted["prompt_tokens_cached"] == counted["external_cache_hits"]
+        tiers = ("external_cache_hits", "lmcache_l1_hit_tokens", "lmcache_l2_hit_tokens")
+        return tuple(counted[name] for name in tiers)
+
+    assert hits() == (0, 0, 0)
+    assert hits(keep=("l1", "l2")) == (2560, 2560, 0)
+    assert hits(keep=("l1", "l2"), fresh=True) == (2560, 2560, 0)   # another engine, the same LMCache server
+    assert hits(keep=("l2",)) == (2560, 0, 2560)
+    assert hits(keep=("l2",), fresh=True) == (2560, 0, 2560)        # both anew
+    assert hits() == (0, 0, 0)
+"""
+
+
+@BOTH
+def test_every_tier_hits_to_the_block(run_real, which):
+    _, tags = run_real(TIERS.replace("WHICH", which))
+    assert tags == {"test_tiers": set()}
+
+
+KILLED = HEAD + """
+@pytest.mark.engine(E.with_lmcache(l1_size_gb=1))
+@pytest.mark.parametrize("victim", ["lmcache", "engine", "worker"])
+def test_killed(engine, perf, victim):
+    below = {tree.read_stat(pid).name: pid for pid in engine.process.pids() if pid != engine.process.pid}
+    workers = [pid for name, pid in below.items() if name.startswith(("VLLM", "sglang::sched"))]
+    worker = workers[0] if workers else None
+    pid = {"lmcache": engine.lmcache.process.pid, "engine": engine.process.pid, "worker": worker}[victim]
+    killed = []
+    def kill():
+        killed.append(time.monotonic())
+        os.kill(pid, 9)
+    threading.Timer(6.0, kill).start()
+    try:
+        perf.measure(engine, random_tokens(input=100, output=200, arrivals=closed(2), requests=400), runs=1)
+    finally:
+        print(f"told after {time.monotonic() - killed[0]:.1f} s")
+"""
+
+
+@BOTH
+def test_the_death_of_any_of_them_is_told_within_seconds(run_real, which, pytester):
+    shared_before = shm.segments()
+    result, tags = run_real(KILLED.replace("WHICH", which))
+    assert tags == {f"test_killed[{victim}]": {"error"} for victim in ("lmcache", "engine", "worker")}
+    assert result.ret == 10
+    told = [float(found) for found in re.findall(r"told after ([\d.]+) s", result.stdout.str())]
+    assert max(told) < 10, told
+    result.stdout.fnmatch_lines(["*LMCache server died: signal 9 (SIGKILL)*"])
+    result.stdout.fnmatch_lines([f"*The {which} server died: *"])
+    pids = [stat.identity.pid for stat in tree.all_stats()]
+    left = {segment.name for segment in shm.segments() - shared_before}
+    assert left <= shm.used_by(pids)  # by others on this machine, that is
+    assert not [pid for pid in pids if names(pid, str(pytester.path))]
+
+
+def names(pid, place):
+    """Whether a process names a folder in its command line."""
+    try:
+        return place in Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:
+        return False
+
+
+SILENT = HEAD + """
+REPEATS = random_tokens(input=300, output=4, arrivals=closed(1), requests=6)
+
+def test_a_connector_that_serves_and_never_hits(perf):
+    perf.measure(vllm("tiny", max_model_len=4096).with_lmcache(in_process=True), REPEATS, runs=1)
+
+def test_an_unknown_option(perf):
+    perf.measure(E.with_lmcache(chunk_sise=128), REPEATS, runs=1)
+"""
+
+
+@pytest.mark.parametrize("which", ["vllm"])
+def test_an_lmcache_that_never_hits_is_an_error_that_names_it(run_real, which):
+    result, tags = run_real(SILENT.replace("WHICH", which))
+    assert tags["test_a_connector_that_serves_and_never_hits"] == {"error"}
+    result.stdout.fnmatch_lines(["*LMCache is attached and never hit: vllm('tiny'*"])
+    result.stdout.fnmatch_lines(["*No supported cpu connector found*"])
+    result.stdout.fnmatch_lines(["*with_lmcache(chunk_sise=*Did you mean 'chunk_size'*"])
+    assert result.ret != 0

@@ -1,0 +1,71 @@
+"""Baselines on a disk that fills up and on one that cannot be written.
+
+    unshare -rm python baseline_disk.py FOLDER
+
+Mounts a small file system of its own, which nobody else sees and which ends with the process.
+"""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from pytest_llmperf.baseline.model import Baseline, StoredMeasurement, StoredSession
+from pytest_llmperf.baseline.store import Store
+from pytest_llmperf.errors import BaselineError
+
+PAGE_BYTES = 4096
+
+
+def files(value):
+    values = {f"metric{i}": (float(value),) for i in range(100)}
+    session = StoredSession("id", "date", None, "host", None, True, ((0, 1),), values)
+    stored = StoredMeasurement({}, (session,), ("metric0",), dict.fromkeys(values, "1"))
+    return {f"h200/{name}/test_{name}.json": Baseline(name, {"": stored}) for name in ("x", "y", f"z{value}")}
+
+
+def values(root):
+    """Test → its value."""
+    found = Store(root).read_all("h200").values()
+    return {one.test: one.measurements[""].sessions[0].values("metric0")[0] for one in found}
+
+
+def attempt(root, value):
+    """Write; gives what it said and what is there now."""
+    try:
+        with Store(root, timeout_s=1).update() as update:
+            update.write(files(value))
+    except BaselineError as error:
+        return {"said": str(error), "values": values(root)}
+    return {"said": "", "values": values(root)}
+
+
+def fill(path, free_pages):
+    """Take all room but so many pages."""
+    with path.open("wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(b"0" * PAGE_BYTES)
+        except OSError:
+            file.truncate(max(0, file.tell() - free_pages * PAGE_BYTES))
+
+
+def main(mount):
+    root, filler = mount / "baselines", mount / "filler"
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", mount], check=True)
+    told = {"first": attempt(root, 0), "full": []}
+    for free_pages in range(12):
+        fill(filler, free_pages)
+        told["full"].append(attempt(root, free_pages + 1))
+        filler.unlink()
+        subprocess.run(["rm", "-rf", *root.glob("h200/z*")], check=True)
+        attempt(root, 0)
+    subprocess.run(["mount", "-o", "remount,ro", mount], check=True)
+    told["read-only"] = attempt(root, 99)
+    subprocess.run(["mount", "-o", "remount,rw", mount], check=True)
+    told["last"] = attempt(root, 99)
+    return told
+
+
+if __name__ == "__main__":
+    print(json.dumps(main(Path(sys.argv[1]))))

@@ -1,0 +1,151 @@
+"""Baselines through pytest, on the emulator: made, compared with, refused, and never changed by the way."""
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+SUITE = """
+from pytest_llmperf import by_kind, closed, random_tokens, vllm
+
+CASES = by_kind(h200={"model": "llama-3.1-8b"}, l4={"model": "phi-4-mini"})
+
+@CASES
+def test_decode(case, perf):
+    traffic = random_tokens(input=200, output=40, arrivals=closed(4), requests=24)
+    run = perf.measure(vllm(case.model, max_model_len=LENGTH), traffic)
+    perf.check(run, "error_rate == 0", baseline=True)
+"""
+STORED = "baselines/emulated-h200/it/test_decode.json"
+
+
+@pytest.fixture
+def emulate(run, pytester, monkeypatch):
+    monkeypatch.delenv("CI", raising=False)
+
+    def emulate(*args, length=8192, text=SUITE):
+        return run(text.replace("LENGTH", str(length)), "--emulate", "h200", "-k", "h200", *args)
+
+    emulate.stored = lambda: json.loads(Path(pytester.path, STORED).read_text())["measurements"][""]
+    emulate.path = Path(pytester.path, STORED)
+    return emulate
+
+
+def test_a_missing_baseline_is_no_pass(emulate):
+    result, _ = emulate("-rs")
+    assert result.ret == 11
+    result.stdout.fnmatch_lines(["*--update-baselines-new*"])
+    assert not emulate.path.exists()
+
+
+@pytest.mark.parametrize("how", ["ci", "option"])
+def test_a_missing_baseline_fails_in_ci(emulate, monkeypatch, how):
+    if how == "ci":
+        monkeypatch.setenv("CI", "true")
+    result, _ = emulate(*(["--missing-baseline", "fail"] if how == "option" else []))
+    assert result.ret == 1
+    result.stdout.fnmatch_lines(["*nothing is stored for this test on emulated-h200*"])
+    assert not emulate.path.exists()
+
+
+def test_made_then_passed_then_a_slower_engine_fails(emulate):
+    for seed in "123":
+        result, _ = emulate("--update-baselines", "--emulate-seed", seed)
+        assert result.ret == 0
+    result.stdout.fnmatch_lines(["baselines: 1 changed", "*tpot_mean * 3 sessions"])
+    assert len(emulate.stored()["sessions"]) == 3
+    before = emulate.path.read_bytes()
+    result, _ = emulate("--emulate-seed", "4")
+    assert result.ret == 0
+    result, junit = emulate("--emulate-seed", "5", "--emulate-fault", "step_time=+10%")
+    assert result.ret == 1
+    result.stdout.fnmatch_lines(["*tpot_mean *FAIL*runs against 9 of 3 sessions*"])
+    assert junit.find(".//failure") is not None
+    result, _ = emulate("--emulate-seed", "6", "--emulate-fault", "step_time=-10%")
+    assert result.ret == 0
+    assert emulate.path.read_bytes() == before
+
+
+def test_a_failed_comparison_is_taken_in_only_with_a_reason(emulate):
+    for seed in "123":
+        emulate("--update-baselines", "--emulate-seed", seed)
+    before = emulate.path.read_bytes()
+    slower = ("--update-baselines", "--emulate-fault", "step_time=+10%")
+    result, _ = emulate(*slower)
+    assert result.ret == 1
+    result.stdout.fnmatch_lines(["baselines: 1 refused"])
+    assert emulate.path.read_bytes() == before
+    result, _ = emulate(*slower, "--accept", "larger vocabulary")
+    result.stdout.fnmatch_lines(["baselines: 1 changed"])
+    assert emulate.stored()["sessions"][-1]["accepted"] == "larger vocabulary"
+
+
+def test_other_flags_are_incomparable_and_named(emulate):
+    emulate("--update-baselines-new")
+    result, _ = emulate("-rs", length=4096)
+    assert result.ret == 11
+    result.stdout.fnmatch_lines(["*engine.max_model_len: 8192 stored, 4096 now*"])
+    result, _ = emulate("--missing-baseline", "fail", length=4096)
+    assert result.ret == 1
+
+
+def test_new_changes_nothing_that_exists(emulate):
+    emulate("--update-baselines-new")
+    before = emulate.path.read_bytes()
+    result, _ = emulate("--update-baselines-new", "--emulate-seed", "7")
+    result.stdout.fnmatch_lines(["baselines: 1 kept"])
+    assert emulate.path.read_bytes() == before
+
+
+def test_the_controller_writes_for_its_workers(emulate):
+    text = SUITE + SUITE[SUITE.index("@CASES"):].replace("test_decode", "test_again").replace("input=200", "input=300")
+    result, _ = emulate("--update-baselines", "-n", "2", text=text)
+    assert result.ret == 0
+    result.stdout.fnmatch_lines(["baselines: 2 created"])
+    assert {path.name for path in emulate.path.parent.iterdir()} == {"test_decode.json", "test_again.json"}
+
+
+def test_a_corrupt_baseline_is_an_error_and_not_none(emulate):
+    emulate("--update-baselines-new")
+    emulate.path.write_text(emulate.path.read_text()[:300])
+    result, junit = emulate()
+    assert result.ret == 10
+    assert "test_decode.json" in junit.find(".//error").text
+
+
+def test_a_test_that_is_gone_loses_its_baseline_only_when_all_is_collected(emulate, pytester):
+    emulate("--update-baselines-new")
+    gone = "def test_nothing(): pass"
+    result, _ = emulate("--update-baselines", "-k", "nothing", text=gone)
+    assert emulate.path.exists()
+    pytester.makepyfile(test_it=SUITE.replace("LENGTH", "8192").replace("test_decode", "test_other"))
+    result = pytester.runpytest_subprocess("--emulate", "h200", "--update-baselines")
+    result.stdout.fnmatch_lines(["*orphaned  emulated-h200/it/test_decode.json*"])
+    assert not emulate.path.exists()
+
+
+def test_changed_code_is_dirty(emulate, pytester):
+    who = ["-c", "user.email=a@b", "-c", "user.name=a"]
+    for command in (["init", "-q"], ["add", "results.py"], [*who, "commit", "-qm", "x"]):
+        subprocess.run(["git", *command], cwd=pytester.path, check=True)
+    result, _ = emulate("--update-baselines-new")
+    assert result.ret == 0
+    assert len(emulate.stored()["sessions"][0]["commit"]) == 12
+    Path(pytester.path, "results.py").write_text("changed = 1\ndef give(*_): pass\n")
+    result = pytester.runpytest_subprocess("--emulate", "h200", "-k", "h200", "--update-baselines")
+    result.stdout.fnmatch_lines(["baselines: 1 refused", "*the working tree differs from commit*"])
+
+
+@pytest.mark.parametrize(
+    ("args", "complaint"),
+    [
+        (("--update-baselines", "--update-baselines-new"), "*choose one*"),
+        (("--accept", "why"), "*goes with --update-baselines*"),
+        (("--update-baselines", "--accept", " "), "*say why*"),
+    ],
+)
+def test_options_that_contradict_each_other(emulate, args, complaint):
+    result, _ = emulate(*args)
+    assert result.ret == 4
+    result.stderr.fnmatch_lines([complaint])

@@ -1,0 +1,127 @@
+"""`--emulate`: the emulator in place of the engine, and everything that it touches says so."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+SUITE = """
+from pytest_llmperf import by_kind, closed, random_tokens, shared_prefix, poisson, vllm, with_flags
+
+CASES = by_kind(h200={"model": "llama-3.1-8b"}, l4={"model": "phi-4-mini"}, cpu={"model": "tiny"})
+
+@CASES
+def test_slo(case, perf):
+    engine = vllm(case.model, max_model_len=8192)
+    run = perf.measure(engine, random_tokens(input=100, output=20, arrivals=closed(2), requests=12))
+    perf.check(run, "error_rate == 0", "tpot_mean <= 100ms")
+
+@CASES
+def test_cache(case, perf):
+    on = vllm(case.model, max_model_len=8192, enable_prefix_caching=True)
+    traffic = shared_prefix(prefix=2000, suffix=(32, 96), output=8, groups=3, arrivals=poisson(4), requests=30)
+    perf.claim(on, with_flags(on, enable_prefix_caching=False), traffic, "ttft_p50(b) / ttft_p50(a) >= 1.5",
+               mechanism=["prefix_cache_hit_rate(a) >= 80%", "prefix_cache_hit_rate(b) == 0"])
+"""
+
+
+@pytest.fixture
+def emulate(run):
+    return lambda *args: run(SUITE, "--emulate", *args)
+
+
+def properties(case):
+    return {p.get("name"): p.get("value") for p in case.iter("property")}
+
+
+def test_suites_pass_and_say_that_they_are_emulated(emulate, pytester):
+    result, junit = emulate("h200", "-rs")
+    result.assert_outcomes(passed=2, skipped=4)
+    result.stdout.fnmatch_lines(["*emulated h200, virtual time: nothing here was measured on hardware*"])
+    result.stdout.fnmatch_lines(["*needs l4; this run has 8 × emulated h200*"])
+    suite = junit.find(".//testsuite")
+    assert properties(suite.find("properties"))["llmperf.emulated"] == "emulated h200, virtual time"
+    (case,) = [case for case in junit.iter("testcase") if case.get("name") == "test_slo[h200]"]
+    assert properties(case)["llmperf.1.hardware"] == "emulated h200"
+    (kept,) = Path(pytester.path, ".llmperf/runs").glob("*/tests/*test_slo*.json")
+    assert json.loads(kept.read_text())["measurements"][0]["conditions"]["hardware"] == "emulated h200"
+
+
+def test_the_same_seed_gives_the_same_numbers_and_another_one_others(emulate):
+    def numbers(*args):
+        _, junit = emulate("h200", "-k", "test_slo", *args)
+        return [value for name, value in properties(junit).items() if re.fullmatch(r"llmperf\.1\.run\d", name)]
+
+    first = numbers()
+    assert first
+    assert numbers() == first
+    assert numbers("--emulate-seed", "1") != first
+
+
+def test_a_planted_fault_fails_the_claim_by_its_cause(emulate):
+    result, junit = emulate("h200", "--emulate-fault", "prefix_cache=off")
+    assert result.ret == 1
+    result.assert_outcomes(passed=1, failed=1, skipped=4)
+    result.stdout.fnmatch_lines(["*prefix_cache_hit_rate(a)*FAIL*"])
+    assert "planted: prefix_cache=off" in properties(junit)["llmperf.emulated"]
+
+
+def test_a_fault_that_nobody_knows(emulate):
+    result, junit = emulate("h200", "--emulate-fault", "gremlins=5", "-k", "test_slo")
+    assert result.ret == 10
+    assert "gremlins" in next(junit.iter("error")).get("message", "") + next(junit.iter("error")).text
+
+
+def test_a_flag_that_cannot_be_emulated_is_refused(run):
+    result, _ = run(
+        """
+from pytest_llmperf import closed, random_tokens, vllm
+
+def test_it(perf):
+    perf.measure(vllm("tiny", frobnicate=3), random_tokens(input=8, output=4, arrivals=closed(1), requests=2))
+""",
+        "--emulate", "h200",
+    )
+    assert result.ret == 10
+    result.stdout.fnmatch_lines(["*--frobnicate*"])
+
+
+def test_an_endpoint_is_not_emulated(run):
+    result, _ = run(
+        """
+from pytest_llmperf import closed, endpoint, random_tokens
+
+def test_it(perf):
+    perf.measure(endpoint("http://127.0.0.1:1", model="m"), random_tokens(input=8, output=4, arrivals=closed(1),
+                 requests=2))
+""",
+        "--emulate", "h200",
+    )
+    assert result.ret == 1
+    result.stdout.fnmatch_lines(["*nothing can stand in for it. Drop --emulate.*"])
+
+
+@pytest.mark.parametrize(
+    ("args", "complaint"),
+    [
+        (("--emulate", "b200"), "*invalid choice: 'b200'*"),
+        (("--emulate-fault", "kv=-50%"), "*--emulate KIND is missing*"),
+        (("--emulate", "h200", "-m", "l4"), "*-m asks for l4, and --emulate gives 8 × emulated h200*"),
+    ],
+)
+def test_what_cannot_be_meant(run, args, complaint):
+    result, _ = run(SUITE, *args)
+    assert result.ret == 4
+    result.stderr.fnmatch_lines([complaint])
+
+
+def test_workers_emulate_side_by_side(emulate):
+    result, _ = emulate("h200", "-n", "2")
+    result.assert_outcomes(passed=2, skipped=4)
+
+
+def test_in_real_time_over_http(emulate):
+    result, junit = emulate("h200", "--emulate-clock", "real", "-k", "test_slo")
+    result.assert_outcomes(passed=1, skipped=2)
+    assert properties(junit)["llmperf.emulated"] == "emulated h200, real time"

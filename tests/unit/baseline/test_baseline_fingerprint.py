@@ -1,0 +1,45 @@
+"""Which conditions must be equal."""
+
+import pytest
+
+from pytest_llmperf.baseline.fingerprint import differences, fingerprint_of
+
+
+def shown(make, conditions, primaries=("tpot_mean",), across=(), **stored):
+    return [str(one) for one in differences(make.history(1.0, **stored), conditions, primaries, across)]
+
+
+def test_equal_conditions_have_no_difference(make):
+    assert shown(make, make.CONDITIONS) == []
+
+
+@pytest.mark.parametrize(
+    ("changed", "text"),
+    [
+        ({"engine.version": "2.0"}, "engine.version: 1.0 stored, 2.0 now"),
+        ({"driver": "570"}, "driver: absent stored, 570 now"),
+        ({"model": "n"}, "model: m stored, n now"),
+    ],
+)
+def test_every_field_counts(make, changed, text):
+    """Fault 57."""
+    assert shown(make, make.CONDITIONS | changed) == [text]
+    assert shown(make, make.CONDITIONS | changed, across=tuple(changed)) == []
+    assert shown(make, make.CONDITIONS | changed, across=("other",)) == [text]
+
+
+def test_a_field_that_went_counts(make):
+    less = {name: value for name, value in make.CONDITIONS.items() if name != "model"}
+    assert shown(make, less) == ["model: m stored, absent now"]
+
+
+def test_a_formula_counts_where_its_metric_is_compared(make):
+    assert shown(make, make.CONDITIONS, tpot_mean="tpot.0/mean") == [
+        "formula of tpot_mean: tpot.0/mean stored, tpot.1/mean now"
+    ]
+    assert shown(make, make.CONDITIONS, primaries=("ttft_p50",), tpot_mean="tpot.0/mean") == []
+
+
+def test_a_new_metric_elsewhere_voids_nothing(make):
+    assert "formulas" not in fingerprint_of(make.CONDITIONS)
+    assert shown(make, make.CONDITIONS | {"formulas": "another digest"}) == []

@@ -1,0 +1,84 @@
+"""Where a test's baseline lies: readable, inside the folder, nobody else's."""
+
+from pathlib import PurePosixPath
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from pytest_llmperf.baseline.paths import bare_test, baseline_path, kind_of
+
+
+@pytest.mark.parametrize(
+    ("test", "kind", "path"),
+    [
+        ("suites/test_serving.py::test_x", "h200", "h200/serving/test_x.json"),
+        ("suites/test_serving.py::test_x[h200]", "h200", "h200/serving/test_x.json"),
+        ("suites/test_serving.py::test_x[h200]", "emulated-h200", "emulated-h200/serving/test_x.json"),
+        ("suites/test_serving.py::test_x[h200-engine0]", "h200", "h200/serving/test_x-engine0.json"),
+        ("suites/test_serving.py::test_x[engine0-h200]", "h200", "h200/serving/test_x-engine0.json"),
+        ("suites/test_serving.py::test_x[l4]", "h200", "h200/serving/test_x-l4.json"),
+        ("test_a.py::TestIt::test_x[1.5-b]", "cpu", "cpu/a/TestIt.test_x-1.5-b.json"),
+        ("checks.py::test_x", "cpu", "cpu/checks/test_x.json"),
+    ],
+)
+def test_where_it_lies(test, kind, path):
+    assert baseline_path(test, kind) == path
+
+
+@pytest.mark.parametrize(
+    ("test", "bare"),
+    [
+        ("t.py::x[h200]", "t.py::x"),
+        ("t.py::x[a-h200-b]", "t.py::x[a-b]"),
+        ("t.py::x[h200x]", "t.py::x[h200x]"),
+        ("t.py::x[a[h200]]", "t.py::x[a[h200]]"),
+        ("t.py::x", "t.py::x"),
+    ],
+)
+def test_only_the_kind_goes_from_the_name(test, bare):
+    assert bare_test(test, "h200") == bare
+
+
+def test_the_kind_comes_from_the_conditions():
+    assert kind_of({"hardware": "emulated h200"}) == "emulated-h200"
+    assert kind_of({"hardware": "cpu"}) == "cpu"
+    assert kind_of({}) == "unknown"
+
+
+names = st.text(max_size=30) | st.sampled_from(["x", "x[a]", "x[a/b]", "x[a-b]", "x[..]", "../../x", "x-a", "", "."])
+plain = st.from_regex(r"x(\[[ab./-]{0,3}\])?", fullmatch=True)
+
+
+@given(names, names, names)
+def test_no_name_leaves_the_folder(kind, suite, name):
+    path = PurePosixPath(baseline_path(f"{suite}::{name}", kind))
+    assert len(path.parts) == 3
+    assert not {"", ".", ".."} & set(path.parts)
+    assert not path.is_absolute()
+    assert not any(part.startswith(".") for part in path.parts[:2])
+    assert all(len(part.encode()) <= 255 for part in path.parts)
+    assert path.suffix == ".json"
+
+
+@given(names | plain, names | plain)
+@example("x[a]", "x-a")
+@example("x[a/b]", "x[a-b]")
+@example("x[]", "x-")
+@example("a::b", "a.b")
+def test_two_names_have_two_files(one, other):
+    if one != other:
+        assert baseline_path(f"t.py::{one}", "h200") != baseline_path(f"t.py::{other}", "h200")
+
+
+@pytest.mark.parametrize("wrong", ["../../etc", "h200/../../x", "..", ".update", "a b", "é"])
+def test_a_wrong_kind_or_suite_stays_apart(wrong):
+    kind, suite, _ = baseline_path(f"{wrong}.py::test_x", wrong).split("/")
+    assert "~" in kind
+    assert suite != wrong
+
+
+def test_long_names_are_cut_and_stay_apart():
+    one, other = (baseline_path(f"t.py::test_x[{'a' * 300}{end}]", "h200") for end in "bc")
+    assert one != other
+    assert len(one) < 200

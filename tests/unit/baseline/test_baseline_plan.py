@@ -1,0 +1,412 @@
+"""What an update does, and what it refuses."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from pytest_llmperf import CheckResult, Verdict
+from pytest_llmperf.baseline.fresh import FreshTest, fresh_test
+from pytest_llmperf.baseline.model import Baseline
+from pytest_llmperf.baseline.plan import plan
+from pytest_llmperf.baseline.planned import Action
+from pytest_llmperf.baseline.text import decode, encode, rounded
+from pytest_llmperf.errors import BaselineError, UsageError
+
+PATH = "h200/serving/test_it.json"
+
+
+@pytest.fixture
+def decide(make):
+    """One test against one stored measurement; gives (entry, measurement to be written or None)."""
+
+    def decide(result, stored=None, mode="all", **options):
+        existing = {} if stored is None else {PATH: make.baseline(stored)}
+        found = plan([result], existing, make.terms(**options), mode)
+        (entry,) = found.entries
+        assert entry.path == PATH
+        assert set(found.files) <= {PATH}
+        written = found.files[PATH].measurements[""] if found.files else None
+        assert (written is not None) == (entry.action in (Action.CREATED, Action.CHANGED))
+        if written is not None:
+            assert decode(encode(found.files[PATH]), "f") == found.files[PATH]
+            assert sum(session.anchor for session in written.sessions) == 1
+        return entry, written
+
+    return decide
+
+
+def test_a_first_session_creates_and_is_the_anchor(make, decide):
+    fresh = make.fresh(tpot_mean=(6.46, 6.4, 6.5400004), ttft_p50=43.0, primaries=("tpot_mean",))
+    entry, written = decide(make.result(fresh, verdicts=[("NO_BASELINE", "tpot_mean")]))
+    assert (entry.action, entry.sessions, entry.primaries) == (Action.CREATED, 1, ("tpot_mean",))
+    (session,) = written.sessions
+    assert (session.id, session.date, session.commit) == ("20260201T000000Z-today1", "2026-02-01", "def")
+    assert (session.anchor, session.accepted) == (True, None)
+    assert session.values("tpot_mean") == (6.46, 6.4, 6.54)
+    assert session.runs == ((0, 1), (1, 1), (2, 1))
+    assert written.primaries == ("tpot_mean",)
+    assert written.formulas == {"tpot_mean": "tpot.1/mean", "ttft_p50": "ttft.1/p50"}
+    assert written.fingerprint == {"hardware": "h200", "engine.version": "1.0", "model": "m"}
+
+
+def test_metrics_that_no_run_has_are_not_stored(make, decide):
+    metrics = {"tpot_mean": 1.0, "kv_usage_peak": None, "spec_acceptance_rate": (None, 0.5, None)}
+    _, written = decide(make.result(make.fresh(**metrics, primaries=("tpot_mean",))))
+    assert written.metrics == ("spec_acceptance_rate", "tpot_mean")
+    assert written.sessions[0].values("spec_acceptance_rate") == (None, 0.5, None)
+
+
+def test_the_baseline_of_a_test_without_one_is_no_matter(make):
+    found = plan([make.result()], {}, make.terms(), "all")
+    assert (found.entries, dict(found.files)) == ((), {})
+
+
+def test_sessions_accumulate(make, decide):
+    entry, written = decide(make.result(make.fresh(tpot_mean=101.0)), make.history(100.0, 100.0))
+    assert (entry.action, entry.sessions) == (Action.CHANGED, 3)
+    assert [session.anchor for session in written.sessions] == [True, False, False]
+    (move,) = entry.moves
+    assert (move.metric, move.old) == ("tpot_mean", 100.0)
+    assert move.percent == pytest.approx(1 / 3)
+
+
+def test_at_most_ten(make, decide):
+    entry, written = decide(make.result(make.fresh(tpot_mean=100.0)), make.history(*[100.0] * 10))
+    assert len(written.sessions) == 10
+    assert written.sessions[0].anchor
+    assert entry.reasons == ("drops out: 20260101T000000Z-000001",)
+
+
+def test_new_leaves_what_is_there_and_takes_what_is_missing(make, decide):
+    entry, _ = decide(make.result(make.fresh(tpot_mean=101.0)), make.history(100.0), mode="new")
+    assert entry.action is Action.KEPT
+    entry, _ = decide(make.result(make.fresh(tpot_mean=101.0)), mode="new")
+    assert entry.action is Action.CREATED
+    failed = make.result(make.fresh(tpot_mean=101.0), verdicts=[("FAIL", "tpot_mean")])
+    assert decide(failed, make.history(100.0), mode="new", accept="why")[0].action is Action.KEPT
+
+
+@pytest.mark.parametrize("verdict", ["FAIL", "ERROR", "INCONCLUSIVE"])
+@pytest.mark.parametrize("there", [True, False])
+def test_a_bad_verdict_is_refused_and_can_be_accepted(make, decide, verdict, there):
+    """Fault 59."""
+    result = make.result(make.fresh(tpot_mean=101.0), verdicts=[("PASS", "itl_mean"), (verdict, "tpot_mean")])
+    stored = make.history(100.0) if there else None
+    entry, _ = decide(result, stored)
+    assert (entry.action, entry.acceptable) == (Action.REFUSED, True)
+    assert entry.reasons == (f"{verdict}: check tpot_mean",)
+    entry, written = decide(result, stored, accept="a new driver")
+    assert entry.action is (Action.CHANGED if there else Action.CREATED)
+    assert entry.reasons == (f"accepted (a new driver): {verdict}: check tpot_mean",)
+    assert written.sessions[-1].accepted == "a new driver"
+    # Accepting doubtful runs is not accepting another level.
+    assert written.sessions[-1].anchor is (verdict == "FAIL" or not there)
+
+
+@pytest.mark.parametrize("verdict", ["PASS", "IMPROVED", "NO_BASELINE", "INCOMPARABLE"])
+def test_other_verdicts_are_no_obstacle_of_their_own(make, decide, verdict):
+    result = make.result(make.fresh(tpot_mean=101.0), verdicts=[(verdict, "tpot_mean")])
+    assert decide(result, make.history(100.0))[0].action is Action.CHANGED
+
+
+def test_a_reason_is_kept_only_where_it_was_needed(make, decide):
+    _, written = decide(make.result(make.fresh(tpot_mean=101.0)), make.history(100.0), accept="why")
+    assert [(one.accepted, one.anchor) for one in written.sessions] == [(None, True), (None, False)]
+
+
+@pytest.mark.parametrize("reason", ["", "  "])
+def test_an_empty_reason_is_none(make, decide, reason):
+    with pytest.raises(UsageError, match="say why"):
+        decide(make.result(make.fresh(tpot_mean=1.0)), accept=reason)
+
+
+def test_contended_and_dirty_runs_are_refused(make, decide):
+    entry, _ = decide(make.result(make.fresh(tpot_mean=1.0, contended="pid 7 of bob")))
+    assert (entry.action, entry.acceptable) == (Action.REFUSED, True)
+    assert entry.reasons == ("contended in 3 of 3 runs: pid 7 of bob",)
+    entry, _ = decide(make.result(make.fresh(tpot_mean=1.0)), dirty=True)
+    assert (entry.action, entry.reasons) == (Action.REFUSED, ("the working tree differs from commit def",))
+    _, written = decide(make.result(make.fresh(tpot_mean=1.0)), dirty=True, accept="why")
+    assert written.sessions[0].commit == "def-dirty"
+
+
+@pytest.mark.parametrize(
+    ("fresh", "result", "reason"),
+    [
+        ({"complete": False}, {}, "the measurement is incomplete, with 3 runs"),
+        ({"tpot_mean": ()}, {}, "the measurement is incomplete, with 0 runs"),
+        ({"tpot_mean": (1.0, None, 1.0)}, {}, "tpot_mean is missing in 1 of 3 runs"),
+        ({"primaries": ("ttft_p50",)}, {}, "ttft_p50 is missing in 3 of 3 runs"),
+        ({}, {"complete": False}, "the test did not reach its end"),
+        ({}, {"error": "The server died.\nlog…"}, "the test ended with an error: The server died."),
+    ],
+)
+def test_what_is_no_result_is_refused_for_good(make, decide, fresh, result, reason):
+    result = make.result(make.fresh(**{"tpot_mean": 1.0} | fresh), **result)
+    for options in ({}, {"accept": "why"}):
+        entry, _ = decide(result, **options)
+        assert (entry.action, entry.acceptable, entry.reasons) == (Action.REFUSED, False, (reason,))
+
+
+def test_a_measurement_without_primaries_is_refused(make, decide):
+    entry, _ = decide(make.result(replace(make.fresh(tpot_mean=1.0), primaries=())))
+    assert entry.reasons == ("it names no primary metric",)
+
+
+def test_other_conditions_begin_anew_where_accepted(make, decide):
+    result = make.result(make.fresh(tpot_mean=150.0, conditions=make.CONDITIONS | {"engine.version": "2.0"}))
+    entry, _ = decide(result, make.history(100.0, 100.0))
+    assert (entry.action, entry.acceptable) == (Action.REFUSED, True)
+    assert entry.reasons == ("other conditions: engine.version: 1.0 stored, 2.0 now",)
+    entry, written = decide(result, make.history(100.0, 100.0), accept="vLLM 2")
+    assert entry.action is Action.CHANGED
+    assert [(one.anchor, one.accepted) for one in written.sessions] == [(True, "vLLM 2")]
+    assert written.fingerprint["engine.version"] == "2.0"
+    assert entry.moves[0].percent == pytest.approx(50)
+    assert "drops out: 20260100T000000Z-000000, 20260101T000000Z-000001" in entry.reasons
+
+
+def test_conditions_that_may_differ_are_kept_with_their_session(make, decide):
+    newer = make.CONDITIONS | {"engine.version": "2.0", "driver": "570"}
+    across = ("engine.version", "driver")
+    result = make.result(make.fresh(tpot_mean=101.0, conditions=newer))
+    entry, written = decide(result, make.history(100.0), across=across)
+    assert entry.action is Action.CHANGED
+    assert [one.differs for one in written.sessions] == [{"engine.version": "1.0", "driver": None}, {}]
+    assert written.fingerprint["engine.version"] == "2.0"
+    # And back again: now the other one differs.
+    older = make.result(make.fresh(tpot_mean=101.0))
+    _, written = decide(older, written, across=across, session_id="20260301T000000Z-later1")
+    assert [one.differs for one in written.sessions] == [{}, {"engine.version": "2.0", "driver": "570"}, {}]
+
+
+def test_another_formula_of_a_primary_is_another_condition(make, decide):
+    entry, _ = decide(make.result(make.fresh(tpot_mean=1.0)), make.history(1.0, tpot_mean="tpot.0/mean"))
+    assert entry.reasons == ("other conditions: formula of tpot_mean: tpot.0/mean stored, tpot.1/mean now",)
+
+
+def test_another_formula_of_another_metric_drops_its_old_values(make, decide):
+    old = make.session(0, anchor=True, tpot_mean=1.0, itl_mean=9.0, e2el_mean=7.0)
+    stored = make.stored(old, itl_mean="itl.0/mean")
+    fresh = make.fresh(tpot_mean=1.0, itl_mean=2.0, primaries=("tpot_mean",))
+    entry, written = decide(make.result(fresh), stored)
+    assert entry.action is Action.CHANGED
+    assert [one.values("itl_mean") for one in written.sessions] == [(None,) * 3, (2.0,) * 3]
+    assert [one.values("e2el_mean") for one in written.sessions] == [(7.0,) * 3, (None,) * 3]
+    assert written.formulas == {"e2el_mean": "e2el.1/mean", "itl_mean": "itl.1/mean", "tpot_mean": "tpot.1/mean"}
+
+
+def test_creeping_is_refused_until_a_person_accepts_the_level(make, decide):
+    """Fault 61."""
+    stored = make.history(*(rounded(100 * 1.02**step) for step in range(5)))
+    crept = make.result(make.fresh(tpot_mean=100 * 1.02**5))
+    entry, _ = decide(crept, stored)
+    assert (entry.action, entry.acceptable) == (Action.REFUSED, True)
+    assert entry.reasons[0].startswith("tpot_mean would creep: +5.1 %")
+    _, written = decide(crept, stored, accept="slower sampling, on purpose")
+    # Its level is the anchor now; what lies further from it than is tolerated has gone.
+    assert [one.anchor for one in written.sessions] == [False, False, True]
+    assert written.sessions[-1].accepted == "slower sampling, on purpose"
+    _, written = decide(crept, written, session_id="20260301T000000Z-later1")
+    assert [one.anchor for one in written.sessions] == [False, False, True, False]
+
+
+def test_an_outlier_is_refused_until_accepted(make, decide):
+    """Fault 60."""
+    stored = make.history(100, 100.3, 99.8, 100.1)
+    entry, _ = decide(make.result(make.fresh(tpot_mean=107.0)), stored)
+    assert len(entry.reasons) == 1
+    assert "outlier: +6.9 % from the 4" in entry.reasons[0]
+    _, written = decide(make.result(make.fresh(tpot_mean=107.0)), stored, accept="why")
+    assert [one.values("tpot_mean")[0] for one in written.sessions] == [107.0]
+    wide = decide(make.result(make.fresh(tpot_mean=107.0)), stored, margins={"tpot_mean": 0.1})
+    assert wide[0].action is Action.CHANGED
+
+
+@pytest.mark.parametrize(
+    ("metric", "value", "verdict", "action"),
+    [
+        ("tpot_mean", 90.0, "IMPROVED", Action.CHANGED),
+        ("tpot_mean", 90.0, "PASS", Action.REFUSED),
+        ("tpot_mean", 110.0, "IMPROVED", Action.REFUSED),
+        ("output_throughput", 110.0, "IMPROVED", Action.CHANGED),
+        ("output_throughput", 90.0, "IMPROVED", Action.REFUSED),
+        ("kv_usage_peak", 90.0, "IMPROVED", Action.REFUSED),
+    ],
+)
+def test_a_proven_improvement_needs_nobody(make, decide, metric, value, verdict, action):
+    stored = make.history(100.0, 100.0, metric=metric)
+    entry, written = decide(make.result(make.fresh(**{metric: value}), verdicts=[(verdict, metric)]), stored)
+    assert entry.action is action
+    if written is not None:
+        assert [(one.anchor, one.accepted) for one in written.sessions] == [(True, None)]
+
+
+def test_a_rerun_of_a_session_pools(make, decide):
+    terms = {"session_id": "20260301T000000Z-rerun1"}
+    _, once = decide(make.result(make.fresh(tpot_mean=(1.0, 1.01, 1.02))), make.history(1.0), **terms)
+    entry, twice = decide(make.result(make.fresh(tpot_mean=(1.0, 1.03, 1.02))), once, **terms)
+    assert entry.action is Action.CHANGED
+    assert len(twice.sessions) == 2
+    assert twice.sessions[1].values("tpot_mean") == (1.0, 1.01, 1.02, 1.03)
+    entry, _ = decide(make.result(make.fresh(tpot_mean=(1.0, 1.03, 1.02))), twice, **terms)
+    assert (entry.action, entry.reasons) == (Action.KEPT, ("this session is stored already",))
+
+
+def test_two_results_of_one_test_pool_within_a_plan(make):
+    results = [make.result(make.fresh(tpot_mean=1.0, start=start)) for start in (1, 2)]
+    found = plan(results, {}, make.terms(), "all")
+    assert [entry.action for entry in found.entries] == [Action.CREATED, Action.CHANGED]
+    (session,) = found.files[PATH].measurements[""].sessions
+    assert session.runs == ((0, 1), (1, 1), (2, 1), (0, 2), (1, 2), (2, 2))
+
+
+def test_one_session_under_two_conditions_is_refused(make, decide):
+    terms = {"session_id": "20260301T000000Z-rerun1", "accept": "why"}
+    _, once = decide(make.result(make.fresh(tpot_mean=1.0)), **terms)
+    other = make.result(make.fresh(tpot_mean=1.0, conditions=make.CONDITIONS | {"model": "n"}))
+    entry, _ = decide(other, once, **terms)
+    assert (entry.action, entry.acceptable) == (Action.REFUSED, False)
+    assert "under other conditions before: model: m stored, n now" in entry.reasons[0]
+
+
+def test_named_measurements_of_a_test_share_its_file(make):
+    fresh = [make.fresh(name=name, tpot_mean=1.0) for name in ("cold", "cached")]
+    found = plan([make.result(*fresh)], {}, make.terms(), "all")
+    assert [(entry.measurement, entry.action) for entry in found.entries] == [
+        ("cached", Action.CREATED), ("cold", Action.CREATED)
+    ]  # fmt: skip
+    assert set(found.files[PATH].measurements) == {"cold", "cached"}
+
+
+def test_what_was_not_measured_stays(make):
+    stored = Baseline(make.TEST, {"cold": make.history(1.0), "gone": make.history(2.0)})
+    found = plan([make.result(make.fresh(name="cold", tpot_mean=1.0))], {PATH: stored}, make.terms(), "all")
+    assert [entry.action for entry in found.entries] == [Action.CHANGED, Action.KEPT]
+    assert found.files[PATH].measurements["gone"] == stored.measurements["gone"]
+
+
+def test_two_measurements_of_one_name_are_refused(make):
+    twice = [make.fresh(tpot_mean=1.0), make.fresh(tpot_mean=2.0)]
+    found = plan([make.result(*twice)], {}, make.terms(accept="why"), "all")
+    assert {entry.action for entry in found.entries} == {Action.REFUSED}
+    assert "2 measurements of this test share the baseline name ''" in found.entries[0].reasons[0]
+    assert not found.files
+
+
+def test_one_refused_measurement_does_not_hold_up_another(make):
+    good, bad = make.fresh(name="a", tpot_mean=1.0), make.fresh(name="b", tpot_mean=1.0, complete=False)
+    found = plan([make.result(good, bad)], {}, make.terms(), "all")
+    assert [entry.action for entry in found.entries] == [Action.CREATED, Action.REFUSED]
+    assert set(found.files[PATH].measurements) == {"a"}
+
+
+@pytest.mark.parametrize("accept", [None, "why"])
+def test_a_file_of_another_test_is_not_touched(make, accept):
+    elsewhere = make.result(make.fresh(tpot_mean=1.0), test="old/test_serving.py::test_it")
+    found = plan([elsewhere], {PATH: make.baseline(make.history(1.0))}, make.terms(accept=accept), "all")
+    (entry,) = found.entries
+    assert (entry.action, entry.acceptable) == (Action.REFUSED, False)
+    assert "old/test_serving.py::test_it and suites/test_serving.py::test_it share this file" in entry.reasons[0]
+    assert not found.files
+
+
+@pytest.mark.parametrize(
+    "tests",
+    [("a/test_x.py::t", "b/test_x.py::t"), ("test_x.py::t[h200-a-b]", "test_x.py::t[a-h200-b]")],
+)
+def test_two_tests_with_one_file_are_both_refused(make, tests):
+    results = [make.result(make.fresh(tpot_mean=1.0), test=test) for test in tests]
+    found = plan(results, {}, make.terms(), "all")
+    assert [entry.action for entry in found.entries] == [Action.REFUSED]
+    assert not found.files
+
+
+def test_kinds_are_apart(make):
+    conditions = [make.CONDITIONS | {"hardware": hardware} for hardware in ("h200", "emulated h200", "cpu")]
+    results = [make.result(make.fresh(tpot_mean=1.0, conditions=one)) for one in conditions]
+    results[2] = replace(results[2], test=f"{make.TEST}[cpu]")
+    found = plan(results, {}, make.terms(), "all")
+    kinds = {path.partition("/")[0] for path in found.files}
+    assert kinds == {"h200", "emulated-h200", "cpu"}
+    assert {baseline.test for baseline in found.files.values()} == {make.TEST}
+
+
+class TestOrphans:
+    """Baselines whose test is no longer there."""
+
+    OLD = "h200/serving/test_old.json"
+    OTHER = "suites/test_serving.py::test_other"
+
+    @pytest.fixture
+    def existing(self, make):
+        return {
+            PATH: make.baseline(make.history(1.0)),
+            self.OLD: make.baseline(make.history(1.0), test="suites/test_serving.py::test_old"),
+            "h200/serving/test_other.json": make.baseline(make.history(1.0), test=self.OTHER),
+        }
+
+    def plan(self, make, existing, mode, collected):
+        return plan([make.result(make.fresh(tpot_mean=1.0))], existing, make.terms(), mode, collected)
+
+    def test_they_go_when_the_whole_suite_was_collected(self, make, existing):
+        found = self.plan(make, existing, "all", [f"{make.TEST}[h200]", f"{self.OTHER}[h200]"])
+        assert [entry.path for entry in found.entries if entry.action is Action.ORPHANED] == [self.OLD]
+        assert found.files[self.OLD] is None
+        assert set(found.files) == {PATH, self.OLD}
+        assert found.untouched == 1
+
+    def test_a_filtered_run_never_deletes(self, make, existing):
+        found = self.plan(make, existing, "all", None)
+        assert found.count(Action.ORPHANED) == 0
+        assert set(found.files) == {PATH}
+        assert found.untouched == 2
+
+    def test_new_only_names_them(self, make, existing):
+        found = self.plan(make, existing, "new", [make.TEST, self.OTHER])
+        assert found.count(Action.ORPHANED) == 1
+        assert not found.files
+
+    def test_the_row_of_another_kind_keeps_no_file(self, make, existing):
+        found = self.plan(make, existing, "all", [make.TEST, f"{self.OTHER}[l4]", f"{self.OTHER}[cpu]"])
+        assert found.count(Action.ORPHANED) == 2
+
+
+def run_file(**changes):
+    """As `report.run_folder` writes it."""
+    run = {"seed": 0, "start_id": 1, "cache_reset": True, "metrics": {"tpot_mean": 6.5, "kv_usage_peak": None}}
+    measurement = {
+        "engine": "vllm('m')", "workload": "w", "complete": True, "baseline": "", "primaries": ["tpot_mean"],
+        "conditions": {"hardware": "h200"}, "runs": [run, run | {"contended": "pid 7"}],
+    }  # fmt: skip
+    unused = measurement | {"baseline": None, "primaries": []}
+    check = {"subject": "ttft_p99 <= 1s", "metric": "ttft_p99", "verdict": "FAIL", "reason": "slow"}
+    content = {"schema": 1, "test": "t.py::x", "complete": True, "error": None}
+    return content | {"measurements": [measurement, unused], "checks": [check]} | changes
+
+
+def test_a_run_file_is_read():
+    found = fresh_test(json.loads(json.dumps(run_file())), "file")
+    assert isinstance(found, FreshTest)
+    (measurement,) = found.measurements
+    assert (measurement.name, measurement.primaries, measurement.complete) == ("", ("tpot_mean",), True)
+    assert [run.contended for run in measurement.runs] == [None, "pid 7"]
+    assert measurement.runs[0].metrics == {"tpot_mean": 6.5, "kv_usage_peak": None}
+    assert [check.verdict.value for check in found.checks] == ["FAIL"]
+
+
+@pytest.mark.parametrize("changes", [{"test": 1}, {"measurements": [{}]}, {"checks": [{"subject": "", "metric": "",
+                                                                                      "verdict": "GOOD"}]}])
+def test_what_is_no_run_file_is_said(changes):
+    with pytest.raises(BaselineError, match="run the test again"):
+        fresh_test(run_file(**changes), "file")
+
+
+def test_what_the_run_folder_writes_can_be_planned(tmp_path, make, fake_measurement):
+    from pytest_llmperf.report.run_folder import write_test
+
+    path = write_test(tmp_path, make.TEST, [fake_measurement], [CheckResult("x", Verdict.NO_BASELINE, "tpot_mean")])
+    found = plan([fresh_test(json.loads(path.read_text()), str(path))], {}, make.terms(), "all")
+    assert [entry.action for entry in found.entries] == [Action.CREATED]
+    assert len(found.files[PATH].measurements[""].metrics) > 30

@@ -1,0 +1,159 @@
+"""Which sessions are kept, and when a person must say so."""
+
+import random
+from math import exp, inf, log
+
+import pytest
+
+from pytest_llmperf.baseline.levels import mean_level, offset, percent
+from pytest_llmperf.baseline.rules import at_level_of, capped, creeping, outlying, pooled, tolerated
+
+
+def ids(sessions):
+    return [int(one.id[-2:]) for one in sessions]
+
+
+def sessions_of(make, values, metric="tpot_mean"):
+    return [make.session(i, anchor=i == 0, **{metric: value}) for i, value in enumerate(values)]
+
+
+def test_offsets_are_paired_by_seed(make):
+    """Seeds differ by 20 %, the sessions by 1 %: only that counts, also where one has more runs of one seed."""
+    one = make.session(0, tpot_mean=(10.0, 12.0, 8.0))
+    other = make.session(1, tpot_mean=(10.1, 12.0, 12.24), runs=((0, 1), (1, 1), (1, 2)))
+    assert offset(other, one, "tpot_mean") == pytest.approx(log(1.01))
+
+
+def test_offsets_without_a_common_seed_compare_means(make):
+    one = make.session(0, tpot_mean=(10.0, 10.0))
+    other = make.session(1, tpot_mean=(11.0, 11.0), runs=((5, 1), (6, 1)))
+    assert offset(other, one, "tpot_mean") == pytest.approx(log(1.1))
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "expected"),
+    [(0.0, 0.0, 0.0), (0.0, 1.0, inf), (1.0, 0.0, inf), ((None, 2.0), (4.0, 4.0), log(0.5)), (None, 1.0, None)],
+)
+def test_offsets_of_zeros_and_of_what_is_missing(make, one, other, expected):
+    found = offset(make.session(0, tpot_mean=one), make.session(1, tpot_mean=other), "tpot_mean")
+    assert found == expected or found == pytest.approx(expected)
+
+
+def test_levels_are_means_over_sessions(make):
+    sessions = [make.session(0, tpot_mean=(1.0, 1.0, 1.0, 1.0)), make.session(1, tpot_mean=(2.0, 3.0))]
+    assert mean_level(sessions, "tpot_mean") == pytest.approx(1.75)
+    assert mean_level(sessions, "ttft_p50") is None
+
+
+def test_percents_read_well():
+    assert percent(log(0.9)) == "-10.0 %"
+    assert percent(inf) == "from or to 0"
+
+
+def test_margins_by_metric():
+    assert tolerated("tpot_mean", {}) == 0.05
+    assert tolerated("itl_p99", {}) == 0.15
+    assert tolerated("output_throughput", {}) == 0.05
+    assert tolerated("itl_p99", {"itl_p99": 0.3}) == 0.3
+
+
+def test_the_oldest_drops_out_and_never_the_anchor(make):
+    sessions = sessions_of(make, [1.0] * 12)
+    assert ids(capped(sessions)) == [0, 3, 4, 5, 6, 7, 8, 9, 10, 11]
+    assert ids(capped(sessions[:10])) == list(range(10))
+
+
+def test_a_rerun_adds_its_runs(make):
+    first = make.session(1, anchor=True, accepted="why", tpot_mean=(1.0, 2.0), ttft_p50=(5.0, 6.0))
+    again = make.session(1, tpot_mean=(1.0, 2.5), itl_mean=(None, 3.0))
+    both = pooled(first, again)
+    assert both.runs == ((0, 1), (1, 1), (0, 1), (1, 1))
+    assert both.values("tpot_mean") == (1.0, 2.0, 1.0, 2.5)
+    assert both.values("ttft_p50") == (5.0, 6.0, None, None)
+    assert both.values("itl_mean") == (None, None, None, 3.0)
+    assert (both.anchor, both.accepted) == (True, "why")
+    assert pooled(both, again) == both
+    assert pooled(first, first) == first
+
+
+def test_small_steps_do_not_add_up(make):
+    """Fault 61: +2 % five times, each within the margin."""
+    values, refused = [100.0], []
+    for step in range(1, 6):
+        values.append(100 * 1.02**step)
+        refused.append(bool(creeping(sessions_of(make, values), ["tpot_mean"], {})))
+    assert refused == [False, False, False, False, True]
+    (shift,) = creeping(sessions_of(make, values), ["tpot_mean"], {})
+    assert (shift.metric, shift.log_ratio > 0) == ("tpot_mean", True)
+    assert "+5.1 % over 6 sessions since the anchor 20260100T000000Z-000000, tolerated are 5%" in shift.text
+    assert not creeping(sessions_of(make, values), ["tpot_mean"], {"tpot_mean": 0.06})
+
+
+def test_creeping_down_counts_too(make):
+    assert creeping(sessions_of(make, [100.0, 90, 90, 90]), ["tpot_mean"], {})[0].log_ratio < 0
+
+
+def test_creeping_looks_at_primaries_only(make):
+    sessions = [make.session(i, anchor=not i, tpot_mean=1.0, ttft_p50=1.0 + i) for i in range(4)]
+    assert not creeping(sessions, ["tpot_mean"], {})
+    assert creeping(sessions, ["tpot_mean", "ttft_p50"], {})[0].metric == "ttft_p50"
+
+
+def test_a_new_primary_without_values_in_the_anchor_cannot_creep(make):
+    sessions = [make.session(0, anchor=True, tpot_mean=1.0), make.session(1, tpot_mean=1.0, ttft_p50=9.0)]
+    assert not creeping(sessions, ["ttft_p50"], {})
+
+
+@pytest.mark.parametrize(
+    ("others", "value", "outlier"),
+    [
+        ([100.0], 104.0, False),
+        ([100.0], 106.0, True),
+        ([100.0], 94.0, True),
+        ([100, 100.5, 99.5, 100], 106.0, True),
+        ([100, 97, 103, 98, 102], 106.0, False),  # they spread: 4 sd are more than the margin
+        ([100, 97, 103, 98, 102], 120.0, True),
+        ([], 106.0, False),
+    ],
+)
+def test_outliers(make, others, value, outlier):
+    found = outlying(make.session(99, tpot_mean=value), sessions_of(make, others), ["tpot_mean"], {})
+    assert bool(found) is outlier
+    if found:
+        assert found[0].log_ratio == pytest.approx(log(value / 100), abs=0.01)
+
+
+def test_three_broken_nights_do_not_hide_a_fourth(make):
+    """Fault 60: the mean and the sd of a contaminated window let it pass; its median does not."""
+    window = sessions_of(make, [100, 100.4, 99.7, 100.2, 99.9, 100.1, 131, 128, 133])
+    assert outlying(make.session(99, tpot_mean=130.0), window, ["tpot_mean"], {})
+    assert not outlying(make.session(99, tpot_mean=100.3), window, ["tpot_mean"], {})
+
+
+def test_tails_have_a_wider_margin(make):
+    others = sessions_of(make, [100.0], metric="itl_p99")
+    assert not outlying(make.session(99, itl_p99=112.0), others, ["itl_p99"], {})
+    assert outlying(make.session(99, itl_p99=117.0), others, ["itl_p99"], {})
+
+
+def test_an_accepted_level_keeps_what_is_near_it(make):
+    sessions = sessions_of(make, [100.0, 102.0, 104.0])
+    kept = at_level_of(make.session(99, tpot_mean=106.0), sessions, ["tpot_mean"], {})
+    assert ids(kept) == [1, 2]
+    assert not any(one.anchor for one in kept)
+    assert at_level_of(make.session(99, tpot_mean=200.0), sessions, ["tpot_mean"], {}) == ()
+
+
+@pytest.mark.parametrize("sd", [0.003, 0.005, 0.01])
+def test_steady_sessions_are_hardly_ever_refused(make, sd):
+    """What is known of mean TPOT (0.3 % between hosts) and of good metrics: ten sessions, nothing changed."""
+    rng = random.Random(1)
+    refused = 0
+    for _ in range(200):
+        sessions = sessions_of(make, [100 * exp(rng.gauss(0, sd))])
+        for number in range(1, 10):
+            new = make.session(number, tpot_mean=100 * exp(rng.gauss(0, sd)))
+            refused += bool(outlying(new, sessions, ["tpot_mean"], {}))
+            refused += bool(creeping([*sessions, new], ["tpot_mean"], {}))
+            sessions.append(new)
+    assert refused <= (0 if sd < 0.01 else 4)

@@ -1,0 +1,408 @@
+"""Reading, and writing several files at once: whatever fails at whatever moment, all of an update or nothing of it."""
+
+import errno
+import os
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from filelock import FileLock, SoftFileLock
+
+from pytest_llmperf.baseline.disk import Disk
+from pytest_llmperf.baseline.paths import baseline_path
+from pytest_llmperf.baseline.store import Store
+from pytest_llmperf.baseline.text import encode
+from pytest_llmperf.errors import BaselineError
+
+KIND = "h200"
+TESTS = tuple(f"test_{suite}.py::test_{name}" for suite in "ab" for name in "xy")
+
+
+def files_of(make, value, tests=TESTS):
+    return {baseline_path(test, KIND): make.baseline(make.history(value), test=test) for test in tests}
+
+
+def quick(root):
+    """A store that does not wait for the device."""
+    return Store(root, disk=DyingDisk())
+
+
+def write(store, files):
+    with store.update() as update:
+        update.write(files)
+
+
+def values(found):
+    return {path: one.measurements[""].sessions[0].values("tpot_mean")[0] for path, one in found.items()}
+
+
+def texts(root):
+    """What lies there without anybody's help."""
+    return {path.relative_to(root).as_posix(): path.read_bytes() for path in root.glob("*/[!.]*/[!.]*.json")}
+
+
+def leftovers(root):
+    return list(root.rglob(".*.new"))
+
+
+class Killed(BaseException):
+    """The process is no more."""
+
+
+class DyingDisk(Disk):
+    """Dies at one step, in the middle of it where it can, and does nothing any more. Waits for no device."""
+
+    def __init__(self, at=10**9):
+        self.steps = []
+        self.at = at
+
+    def step(self, name, path):
+        self.steps.append((name, Path(path).name))
+        if len(self.steps) > self.at:
+            raise Killed
+
+    def write(self, path, data):
+        if len(self.steps) == self.at:
+            path.write_bytes(data[: len(data) // 2])
+        self.step("write", path)
+        path.write_bytes(data)
+
+    def make_folder(self, path):
+        self.step("make_folder", path)
+        super().make_folder(path)
+
+    def rename(self, source, target):
+        self.step("rename", target)
+        super().rename(source, target)
+
+    def remove(self, path):
+        self.step("remove", path)
+        super().remove(path)
+
+    def remove_empty(self, folder):
+        self.step("remove_empty", folder)
+        super().remove_empty(folder)
+
+    def sync_folder(self, path):
+        self.step("sync_folder", path)
+
+
+class FullDisk(DyingDisk):
+    """From one step on there is no room; what takes none still works."""
+
+    def step(self, name, path):
+        self.steps.append((name, Path(path).name))
+        if len(self.steps) > self.at and name in ("write", "make_folder"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+
+class FailingDisk(DyingDisk):
+    """From one step on nothing works, the first time for a reason of its own."""
+
+    def step(self, name, path):
+        self.steps.append((name, Path(path).name))
+        if len(self.steps) - 1 == self.at:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        if len(self.steps) > self.at:
+            raise OSError(errno.EROFS, "Read-only file system")
+
+
+class BrokenOnce(DyingDisk):
+    """One step fails, for no reason of its own."""
+
+    def step(self, name, path):
+        self.steps.append((name, Path(path).name))
+        if len(self.steps) - 1 == self.at:
+            raise OSError(errno.EIO, "Input/output error")
+
+
+def steps_of_an_update(make, root):
+    disk = DyingDisk()
+    write(quick(root), files_of(make, 1.0))
+    write(Store(root, disk=disk), changes(make))
+    return disk.steps
+
+
+def changes(make):
+    """Three files get new content, one goes, and one comes in a new folder."""
+    new = files_of(make, 2.0, (*TESTS[1:], "test_c.py::test_z"))
+    return {baseline_path(TESTS[0], KIND): None, **new}
+
+
+def test_there_is_nothing_where_nothing_was_written(tmp_path):
+    store = Store(tmp_path / "baselines")
+    assert store.read(TESTS[0], KIND) is None
+    assert store.read_all(KIND) == {}
+    assert not (tmp_path / "baselines").exists()
+
+
+def test_what_was_written_is_read(tmp_path, make):
+    store = Store(tmp_path / "baselines")
+    files = files_of(make, 1.0)
+    write(store, files)
+    assert store.read_all(KIND) == files
+    assert store.read_all("l4") == {}
+    assert store.read(f"{TESTS[0]}[h200]", KIND) == files[baseline_path(TESTS[0], KIND)]
+    assert not leftovers(tmp_path)
+
+
+def test_reading_leaves_no_trace(tmp_path, make):
+    write(Store(tmp_path), files_of(make, 1.0))
+    for path in (tmp_path / ".update").iterdir():
+        path.unlink()
+    (tmp_path / ".update").rmdir()
+    Store(tmp_path).read_all(KIND)
+    assert not (tmp_path / ".update").exists()
+
+
+def test_its_own_files_are_hidden_from_git(tmp_path, make):
+    write(Store(tmp_path), files_of(make, 1.0))
+    assert (tmp_path / ".update" / ".gitignore").read_text() == "*\n"
+    assert {path.name for path in tmp_path.iterdir()} == {KIND, ".update"}
+
+
+def test_a_file_of_another_test_is_not_believed(tmp_path, make):
+    write(Store(tmp_path), files_of(make, 1.0))
+    with pytest.raises(BaselineError, match=r"h200/a/test_x.json belongs to test_a.py::test_x, not to old/test_a.py"):
+        Store(tmp_path).read("old/test_a.py::test_x", KIND)
+
+
+def test_a_corrupt_file_is_never_a_missing_one(tmp_path, make):
+    write(Store(tmp_path), files_of(make, 1.0))
+    path = tmp_path / baseline_path(TESTS[0], KIND)
+    for broken in (b"", path.read_bytes()[:50]):
+        path.write_bytes(broken)
+        for read in (lambda: Store(tmp_path).read(TESTS[0], KIND), lambda: Store(tmp_path).read_all(KIND)):
+            with pytest.raises(BaselineError, match=rf"{path}.*line \d+, column"):
+                read()
+
+
+def test_what_cannot_be_opened_is_never_a_missing_one(tmp_path):
+    path = tmp_path / baseline_path(TESTS[0], KIND)
+    path.mkdir(parents=True)
+    with pytest.raises(BaselineError, match="cannot be read"):
+        Store(tmp_path).read(TESTS[0], KIND)
+
+
+def test_an_update_sees_what_it_changes(tmp_path, make):
+    store = Store(tmp_path)
+    write(store, files_of(make, 1.0))
+    with store.update() as update:
+        assert set(values(update.read_all(KIND)).values()) == {1.0}
+        update.write({})
+        update.write(files_of(make, 2.0))
+    assert set(values(store.read_all(KIND)).values()) == {2.0}
+
+
+def test_none_removes_a_file(tmp_path, make):
+    store = Store(tmp_path)
+    write(store, files_of(make, 1.0))
+    write(store, changes(make))
+    assert values(store.read_all(KIND)) == {path: 2.0 for path, one in changes(make).items() if one is not None}
+
+
+def test_what_could_not_be_read_again_is_not_written(tmp_path, make):
+    broken = make.baseline(make.stored(make.session(0, anchor=False, tpot_mean=1.0)), test=TESTS[0])
+    with pytest.raises(BaselineError, match="anchor"):
+        write(Store(tmp_path), {baseline_path(TESTS[0], KIND): broken})
+    assert not texts(tmp_path)
+
+
+def test_an_update_is_all_or_nothing_whenever_its_process_dies(tmp_path, make):
+    steps = steps_of_an_update(make, tmp_path / "whole")
+    assert len(steps) > 20
+    before, after = set(), set()
+    for at in range(len(steps)):
+        root = tmp_path / str(at)
+        write(quick(root), files_of(make, 1.0))
+        old = texts(root)
+        with pytest.raises(Killed):
+            write(Store(root, disk=DyingDisk(at)), changes(make))
+        new = texts(tmp_path / "whole")
+        assert all(data in (old.get(path), new.get(path)) for path, data in texts(root).items())  # never torn
+        (before if quick(root).read(TESTS[1], KIND).measurements[""].sessions[0].values("tpot_mean")[0] == 1
+         else after).add(at)
+        assert texts(root) == (old if at in before else new)  # the reader has finished or discarded it
+        write(quick(root), files_of(make, 3.0))
+        assert set(values(quick(root).read_all(KIND)).values()) <= {2.0, 3.0}
+        assert not leftovers(root)
+    assert before
+    assert after
+    assert max(before) < min(after)  # there is one moment at which it happens
+    assert steps[max(before)] == ("rename", "journal.json")
+
+
+def test_recovery_can_die_as_well(tmp_path, make):
+    steps = steps_of_an_update(make, tmp_path / "whole")
+    happened = steps.index(("rename", "journal.json")) + 1
+    for at in range(12):
+        root = tmp_path / str(at)
+        write(quick(root), files_of(make, 1.0))
+        with pytest.raises(Killed):
+            write(Store(root, disk=DyingDisk(happened)), changes(make))
+        with suppress(Killed):
+            Store(root, disk=DyingDisk(at)).read_all(KIND)
+        assert set(values(quick(root).read_all(KIND)).values()) == {2.0}
+        assert texts(root) == texts(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("disk", [FullDisk, BrokenOnce, FailingDisk])
+def test_an_error_changes_nothing_or_says_otherwise(tmp_path, make, disk):
+    steps = steps_of_an_update(make, tmp_path / "whole")
+    happened = steps.index(("rename", "journal.json"))
+    seen = 0
+    for at in range(len(steps)):
+        root = tmp_path / str(at)
+        write(quick(root), files_of(make, 1.0))
+        old = texts(root)
+        said = error_of(Store(root, disk=disk(at)), changes(make))
+        seen += bool(said)
+        assert not said or str(root) in said
+        assert not said or "No space left" in said or "Input/output" in said
+        if "Nothing was changed" in said:
+            assert texts(root) == old
+            assert not leftovers(root) or disk is FailingDisk  # the next one removes them
+        else:
+            assert at > happened or not said
+            assert not said or "whoever reads next finishes it" in said
+            assert set(values(quick(root).read_all(KIND)).values()) == {2.0}
+        write(quick(root), files_of(make, 3.0))
+        assert not leftovers(root)
+    assert seen > 5
+
+
+def error_of(store, files):
+    try:
+        write(store, files)
+    except BaselineError as error:
+        return str(error)
+    return ""
+
+
+def test_everything_is_on_the_device_before_anything_is_replaced(tmp_path, make):
+    steps = steps_of_an_update(make, tmp_path)
+    journal = steps.index(("rename", "journal.json"))
+    written = [i for i, (name, _) in enumerate(steps) if name == "write"]
+    assert max(written) < journal
+    synced = {name for step, name in steps[max(written[:-1]):journal] if step == "sync_folder"}
+    assert {"a", "b", "c", KIND} <= synced
+    assert steps[journal + 1] == ("sync_folder", ".update")  # it has happened from here on
+    last = max(i for i, step in enumerate(steps) if step == ("rename", "test_z.json"))
+    done = steps.index(("rename", "done.json"))
+    assert {"a", "b", "c"} <= {name for step, name in steps[last:done] if step == "sync_folder"}
+
+
+def test_new_folders_of_a_failed_update_go_again(tmp_path, make):
+    write(Store(tmp_path), files_of(make, 1.0))
+    disk = FullDisk(10**9)
+    write(Store(tmp_path, disk=disk), files_of(make, 2.0))
+    disk = FullDisk(len(disk.steps) - 8)
+    with pytest.raises(BaselineError):
+        write(Store(tmp_path, disk=disk), files_of(make, 1.0, tuple(f"test_n{i}.py::test_x" for i in range(9))))
+    assert {path.name for path in (tmp_path / KIND).iterdir()} == {"a", "b"}
+
+
+def test_a_writer_waits_for_another_and_says_so_when_it_gives_up(tmp_path, make):
+    store = Store(tmp_path)
+    with store.update(), pytest.raises(BaselineError, match=r"Another process.*for 0.05 s.*Nothing was changed"):
+        write(Store(tmp_path, timeout_s=0.05), files_of(make, 1.0))
+    write(Store(tmp_path, timeout_s=0.05), files_of(make, 1.0))
+
+
+def test_a_reader_waits_for_a_writer_that_is_in_the_middle(tmp_path, make):
+    """It never sees half of an update, although it takes no lock otherwise."""
+    write(quick(tmp_path), files_of(make, 0.0))
+    torn, stop = [], threading.Event()
+
+    def read():
+        store = quick(tmp_path)
+        while not stop.is_set():
+            seen = set(values(store.read_all(KIND)).values())
+            if len(seen) != 1:
+                torn.append(seen)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for value in range(1, 60):
+        write(quick(tmp_path), files_of(make, float(value)))
+    stop.set()
+    reader.join()
+    assert not torn
+
+
+def test_an_update_between_two_files_of_a_reader_is_seen_whole(tmp_path, make):
+    """The reader has read the first file, and waits at the second, when everything is replaced."""
+    files, new = files_of(make, 1.0), files_of(make, 2.0)
+    write(Store(tmp_path), files)
+    first, second = (tmp_path / path for path in sorted(files)[:2])
+    contents = first.read_bytes(), encode(new[sorted(files)[1]])
+    for path in (first, second):
+        path.unlink()
+        os.mkfifo(path)
+    found = []
+    reader = threading.Thread(target=lambda: found.append(values(Store(tmp_path).read_all(KIND))))
+    reader.start()
+    first.write_bytes(contents[0])  # returns when the reader has it
+    with second.open("wb") as pipe:  # returns when the reader is there
+        write(Store(tmp_path), new)
+        pipe.write(contents[1])
+    reader.join()
+    assert found == [dict.fromkeys(new, 2.0)]
+
+
+def test_a_rename_is_one_step_of_the_file_system(tmp_path):
+    source, target = tmp_path / "new", tmp_path / "old"
+    source.write_text("new")
+    target.write_text("old")
+    number = source.stat().st_ino
+    Disk().rename(source, target)
+    assert (target.stat().st_ino, source.exists()) == (number, False)
+
+
+class Unsupported(FileLock):
+    """What NFS without a lock daemon answers."""
+
+    def _acquire(self):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+
+@pytest.mark.parametrize(("lock", "says"), [(Unsupported, "No locks available"), (SoftFileLock, "has no locks")])
+def test_without_a_lock_nothing_is_written(tmp_path, make, lock, says):
+    """Fault 53."""
+    with pytest.raises(BaselineError, match=rf"(?s){says}.*Nothing was changed|{says}.*Nothing was changed"):
+        write(Store(tmp_path, make_lock=lock, timeout_s=0.1), files_of(make, 1.0))
+    assert not texts(tmp_path)
+    write(Store(tmp_path), files_of(make, 1.0))
+
+
+@pytest.mark.parametrize("path", ["../x.json", "/etc/x.json", "h200/../../x.json", ""])
+def test_no_path_leaves_the_folder(tmp_path, make, path):
+    root = tmp_path / "baselines"
+    with pytest.raises(BaselineError, match="leads out of the folder"):
+        write(Store(root), {path: make.baseline(make.history(1.0))})
+    assert not (tmp_path / "x.json").exists()
+
+
+def test_a_symbolic_link_out_of_the_folder_is_not_followed(tmp_path, make):
+    """Fault 67."""
+    outside, root = tmp_path / "outside", tmp_path / "baselines"
+    write(Store(outside), files_of(make, 1.0))
+    root.mkdir()
+    (root / KIND).symlink_to(outside / KIND)
+    before = texts(outside)
+    for act in (
+        lambda: Store(root).read(TESTS[0], KIND),
+        lambda: Store(root).read_all(KIND),
+        lambda: write(Store(root), files_of(make, 2.0)),
+    ):
+        with pytest.raises(BaselineError, match="leads out of the folder"):
+            act()
+    assert texts(outside) == before
+
+
+def test_the_folder_itself_may_be_a_link(tmp_path, make):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    write(Store(tmp_path / "link"), files_of(make, 1.0))
+    assert len(Store(tmp_path / "real").read_all(KIND)) == len(TESTS)

@@ -1,0 +1,152 @@
+"""The radix tree against a model that keeps every node as a whole prefix in a dictionary and looks at all of them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_llmperf.emulator.cache.radix_tree import Node, RadixTree, shared_prefix
+
+Tokens = tuple[int, ...]
+
+
+class PrefixDictionary:
+    def __init__(self, page: int) -> None:
+        self.page = page
+        self.used: dict[Tokens, int] = {}
+        self.locked: list[Tokens] = []
+        self.clock = 0
+
+    def whole(self, tokens: Tokens) -> Tokens:
+        return tokens[: len(tokens) // self.page * self.page]
+
+    def match(self, tokens: Tokens) -> Tokens:
+        self.clock += 1
+        cached = {prefix[:n] for prefix in self.used for n in range(0, len(prefix) + 1, self.page)}
+        tokens = self.whole(tokens)
+        found = max((tokens[:n] for n in range(len(tokens) + 1) if tokens[:n] in cached), key=len, default=())
+        if found and found not in self.used:
+            below = min((p for p in self.used if p[: len(found)] == found), key=len)
+            self.used[below] = self.clock
+            self.used[found] = self.clock
+        for prefix in self.used:
+            if prefix == found[: len(prefix)]:
+                self.used[prefix] = self.clock
+        return found
+
+    def insert(self, tokens: Tokens) -> Tokens:
+        found = self.match(tokens)
+        if found != self.whole(tokens):
+            self.clock += 1
+            self.used[self.whole(tokens)] = self.clock
+        return found
+
+    def evict(self, tokens: int) -> int:
+        gone = 0
+        while gone < tokens:
+            leaves = [p for p in self.used if not any(q[: len(p)] == p for q in self.used if q != p)]
+            free = [p for p in leaves if not any(q[: len(p)] == p for q in self.locked)]
+            if not free:
+                break
+            oldest = min(free, key=self.used.__getitem__)
+            del self.used[oldest]
+            gone += len(oldest) - max((len(p) for p in self.used if p == oldest[: len(p)]), default=0)
+        return gone
+
+    def size(self) -> int:
+        return self.page * len({p[:n] for p in self.used for n in range(self.page, len(p) + 1, self.page)})
+
+    def locked_size(self) -> int:
+        return self.page * len({p[:n] for p in self.locked for n in range(self.page, len(p) + 1, self.page)})
+
+
+PROMPT = st.lists(st.integers(0, 1), max_size=9).map(tuple)
+OPERATION = st.one_of(
+    st.tuples(st.sampled_from(["match", "insert", "lock"]), PROMPT),
+    st.tuples(st.sampled_from(["evict", "unlock"]), st.integers(0, 12)),
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(page=st.integers(1, 3), operations=st.lists(OPERATION, max_size=40))
+def test_the_tree_does_what_a_dictionary_of_prefixes_does(page: int, operations: list[tuple[str, object]]) -> None:
+    tree, model = RadixTree(page), PrefixDictionary(page)
+    locks: list[Node] = []
+    for name, argument in operations:
+        if isinstance(argument, tuple):
+            if name == "insert":
+                assert tree.insert(argument)[0] == len(model.insert(argument))
+            else:
+                matched, node = tree.match(argument)
+                found = model.match(argument)
+                assert matched == len(found)
+                if name == "lock":
+                    tree.lock(node)
+                    locks.append(node)
+                    model.locked.append(found)
+        elif name == "evict":
+            assert tree.evict(argument) == model.evict(argument)
+        elif locks:
+            model.locked.pop(argument % len(locks))
+            tree.unlock(locks.pop(argument % len(locks)))
+        assert tree.size == model.size() == sum(len(node.key) for node in tree.nodes())
+        assert tree.locked == model.locked_size()
+        assert len(list(tree.nodes())) == len(model.used)
+
+
+@given(key=PROMPT, tokens=PROMPT, start=st.integers(0, 9), repeat=st.integers(1, 40))
+def test_shared_prefix_counts_as_a_loop_does(key: Tokens, tokens: Tokens, start: int, repeat: int) -> None:
+    key, tokens = key * repeat, tokens * repeat
+    start = min(start, len(tokens))
+    same = 0
+    while same < min(len(key), len(tokens) - start) and key[same] == tokens[start + same]:
+        same += 1
+    assert shared_prefix(key, tokens, start) == same
+
+
+def test_salts_share_nothing() -> None:
+    tree = RadixTree()
+    tree.insert((1, 2, 3), "a")
+    assert tree.match((1, 2, 3), "a")[0] == 3
+    assert tree.match((1, 2, 3), "b")[0] == 0
+
+
+def test_the_least_recently_used_leaf_goes_first() -> None:
+    tree = RadixTree()
+    for prompt in ((1, 1, 1), (2, 2), (3,)):
+        tree.insert(prompt)
+    tree.match((1, 1, 1))
+    assert tree.evict(1) == 2
+    assert [tree.match(p)[0] for p in ((1, 1, 1), (2, 2), (3,))] == [3, 0, 1]
+
+
+def test_one_unlock_too_many_is_an_error() -> None:
+    tree = RadixTree()
+    node = tree.insert((1, 2))[1]
+    tree.lock(node)
+    tree.unlock(node)
+    with pytest.raises(RuntimeError, match="more often"):
+        tree.unlock(node)
+
+
+def test_page_size_must_be_positive() -> None:
+    with pytest.raises(ValueError, match="page_size"):
+        RadixTree(0)
+
+
+def test_both_parts_of_a_split_stay_locked() -> None:
+    tree = RadixTree()
+    node = tree.insert((1, 2, 3, 4))[1]
+    tree.lock(node)
+    tree.match((1, 2, 9))
+    assert (tree.evict(9), tree.locked) == (0, 4)
+    tree.unlock(node)
+    assert (tree.locked, tree.evict(9)) == (0, 4)
+
+
+@pytest.mark.parametrize("position", range(200))
+def test_one_other_token_is_found_wherever_it_is(position: int) -> None:
+    tokens = tuple(range(200))
+    other = (*tokens[:position], -1, *tokens[position + 1 :])
+    assert shared_prefix(other, (7, *tokens), 1) == position

@@ -1,0 +1,374 @@
+"""SGLang's rules of admission, chunking, retraction and order, without any clock."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_llmperf.emulator.config import EngineConfig, Speculation
+from pytest_llmperf.emulator.core.sequence import Sequence
+from pytest_llmperf.emulator.core.sglang_policy import NewTokenRatio, by_longest_prefix
+from pytest_llmperf.emulator.core.sglang_scheduler import SglangScheduler
+from pytest_llmperf.emulator.cost.gpu import GPUS
+from pytest_llmperf.emulator.cost.shape import SHAPES
+
+IDS = itertools.count()
+CONFIG = EngineConfig(
+    engine="sglang",
+    shape=SHAPES["tiny"],
+    gpu=GPUS["h200"],
+    max_model_len=100_000,
+    max_num_batched_tokens=100,
+    max_num_seqs=64,
+    block_size=1,
+    num_blocks=10_000,
+    async_scheduling=False,
+)
+
+
+def sequence(prompt: tuple[int, ...] | int, max_tokens: int = 4) -> Sequence:
+    number = next(IDS)
+    tokens = prompt if isinstance(prompt, tuple) else tuple(100_000 * (number + 1) + i for i in range(prompt))
+    return Sequence(number, tokens, max_tokens, 0)
+
+
+def scheduler(**changes: object) -> SglangScheduler:
+    return SglangScheduler(replace(CONFIG, **changes))  # type: ignore[arg-type]
+
+
+def step(engine: SglangScheduler) -> list[tuple[Sequence, int]]:
+    batch = engine.schedule(0)
+    if batch is None:
+        return []
+    engine.complete(batch, 0)
+    return [row[:2] for row in batch.rows]
+
+
+def drain(engine: SglangScheduler, steps: int = 3_000) -> list[list[tuple[Sequence, int]]]:
+    done = []
+    while engine.waiting or engine.running:
+        done.append(step(engine))
+        assert done[-1]
+        assert len(done) < steps
+    return done
+
+
+def test_a_prefill_stops_the_decodes() -> None:
+    engine = scheduler()
+    first, second = sequence(10), sequence(20)
+    engine.add(first)
+    assert step(engine) == [(first, 10)]
+    assert step(engine) == [(first, 1)]
+    engine.add(second)
+    assert step(engine) == [(second, 20)]
+    assert step(engine) == [(first, 1), (second, 1)]
+
+
+def test_mixed_chunks_decode_along() -> None:
+    engine = scheduler(mixed_chunk=True)
+    first, second = sequence(10), sequence(200)
+    engine.add(first)
+    step(engine)
+    engine.add(second)
+    assert step(engine) == [(second, 99), (first, 1)]
+
+
+def test_a_long_prompt_is_cut_and_its_rest_comes_before_all_others() -> None:
+    engine = scheduler()
+    long, short = sequence(250), sequence(30)
+    engine.add(long)
+    engine.add(short)
+    assert [step(engine) for _ in range(3)] == [[(long, 100)], [(long, 100)], [(long, 50), (short, 30)]]
+    assert (long.generated, short.generated) == (1, 1)
+
+
+def test_without_chunks_a_prompt_is_whole_and_above_the_prefill_limit_alone() -> None:
+    engine = scheduler(chunked_prefill=False, max_prefill_tokens=100)
+    long, other = sequence(250), sequence(30)
+    engine.add(long)
+    engine.add(other)
+    assert step(engine) == [(long, 250)]
+    assert step(engine) == [(other, 30)]
+
+
+def test_without_chunks_a_second_prompt_must_fit_whole() -> None:
+    engine = scheduler(chunked_prefill=False, max_prefill_tokens=100)
+    first, second, third = sequence(40), sequence(60), sequence(39)
+    for one in (first, second, third):
+        engine.add(one)
+    assert step(engine) == [(first, 40)]
+    assert step(engine) == [(second, 60), (third, 39)]
+
+
+def test_max_running_requests() -> None:
+    engine = scheduler(max_num_seqs=2)
+    three = [sequence(5) for _ in range(3)]
+    for one in three:
+        engine.add(one)
+    assert max(len(batch) for batch in drain(engine)) == 2
+    assert all(one.end == "length" for one in three)
+
+
+def test_admission_reserves_max_tokens() -> None:
+    engine = scheduler(num_blocks=300)
+    first, second = sequence(10, max_tokens=240), sequence(10, max_tokens=60)
+    engine.add(first)
+    engine.add(second)
+    assert step(engine) == [(first, 10)]
+    assert step(engine) == [(first, 1)]
+    assert engine.waiting == [second]
+
+
+def test_what_is_reserved_is_clipped() -> None:
+    engine = scheduler(num_blocks=9_000, max_num_batched_tokens=8192)
+    pair = [sequence(100, max_tokens=5_000), sequence(100, max_tokens=5_000)]
+    for one in pair:
+        engine.add(one)
+    assert len(step(engine)) == 2
+
+
+def test_admission_counts_a_share_of_what_the_running_ones_may_still_generate() -> None:
+    def admitted(conservativeness: float) -> bool:
+        engine = scheduler(num_blocks=200, conservativeness=conservativeness)
+        first, second = sequence(10, max_tokens=101), sequence(20, max_tokens=99)
+        engine.add(first)
+        step(engine)
+        engine.add(second)
+        return step(engine) == [(second, 20)]
+
+    assert not admitted(1.0)  # 190 - 0.7 × 100 = 120 = 20 + 99 + 1
+    assert admitted(0.99)
+
+
+def test_nobody_is_admitted_after_the_pool_was_full_until_one_leaves() -> None:
+    engine = scheduler(num_blocks=200)
+    first, second, small = sequence(10, max_tokens=101), sequence(60, max_tokens=99), sequence(1, max_tokens=1)
+    engine.add(first)
+    step(engine)
+    engine.add(second)
+    step(engine)
+    engine.add(small)
+    while first.end is None:
+        assert step(engine) == [(first, 1)]
+    assert step(engine) == [(second, 60), (small, 1)]
+
+
+def over_admitted() -> tuple[SglangScheduler, Sequence, Sequence]:
+    """A pool of 60 tokens for two that need 50 and 42."""
+    engine = scheduler(num_blocks=60, conservativeness=0.0)
+    old, young = sequence(10, max_tokens=40), sequence(12, max_tokens=30)
+    engine.add(old)
+    for _ in range(6):
+        step(engine)
+    engine.add(young)
+    assert step(engine) == [(young, 12)]
+    return engine, old, young
+
+
+def test_the_fewest_output_tokens_are_retracted_first() -> None:
+    engine, old, young = over_admitted()
+    for _ in range(30):
+        if engine.counters.preemptions:
+            break
+        step(engine)
+    assert (old.preemptions, young.preemptions) == (0, 1)
+    assert engine.waiting == [young]
+    assert engine.ratio.current > 0.9
+
+
+def test_a_retraction_sets_the_ratio_to_what_was_used_and_20_tokens() -> None:
+    ratio = NewTokenRatio()
+    one = sequence(5, max_tokens=100)
+    one.generated = 10
+    ratio.after_retraction([one])
+    assert ratio.current == pytest.approx(30 / 101)
+
+
+def test_a_retracted_sequence_computes_its_own_output_again() -> None:
+    engine, _, young = over_admitted()
+    rows = [row for batch in drain(engine) for row in batch if row[0] is young and row[1] > 1]
+    assert len(rows) == 1
+    assert 12 < rows[0][1] < 42
+    assert young.generated == 30
+    assert engine.cache.free == 60
+
+
+def test_the_token_in_flight_of_a_retracted_sequence_is_dropped() -> None:
+    engine = scheduler(num_blocks=60, conservativeness=0.0, async_scheduling=True)
+    old, young = sequence(10, max_tokens=40), sequence(12, max_tokens=30)
+    engine.add(old)
+    coming = None
+    for number in range(60):
+        if number == 6:
+            engine.add(young)
+        batch, coming = coming or engine.schedule(0), None
+        assert batch is not None
+        coming = engine.schedule(0)
+        generated = young.generated
+        tokens, _ = engine.complete(batch, 0)
+        if engine.counters.preemptions:
+            assert any(row[0] is young for row in batch.rows)
+            assert [one for one, _ in tokens] == [old]
+            assert (young.generated, young.expected, young.stale) == (generated, 0, False)
+            return
+    pytest.fail("nothing was retracted")
+
+
+def test_a_prompt_is_shared_as_soon_as_it_is_computed() -> None:
+    engine = scheduler()
+    first, second = sequence(tuple(range(50)), max_tokens=20), sequence((*range(50), 1))
+    engine.add(first)
+    step(engine)
+    engine.add(second)
+    assert step(engine) == [(second, 1)]
+
+
+def test_a_leaving_sequence_opens_the_door_though_others_run() -> None:
+    engine = scheduler(max_num_seqs=2)
+    first, second, third = sequence(5, max_tokens=3), sequence(5, max_tokens=30), sequence(5)
+    for one in (first, second, third):
+        engine.add(one)
+    assert [len(step(engine)) for _ in range(3)] == [2, 2, 2]
+    assert first.end == "length"
+    assert step(engine) == [(third, 5)]
+
+
+def test_lpm_takes_the_longest_cached_prefix_first() -> None:
+    engine = scheduler(policy="lpm", max_num_seqs=1)
+    cached = tuple(range(50))
+    engine.add(sequence(cached, max_tokens=1))
+    drain(engine)
+    cold, warm = sequence(60), sequence((*cached, 1))
+    engine.add(cold)
+    engine.add(warm)
+    assert step(engine) == [(warm, 1)]
+
+
+def test_lpm_falls_back_to_fcfs_above_128() -> None:
+    queue = [sequence((i,)) for i in range(129)]
+    assert by_longest_prefix(queue, lambda s: s.prompt[0], lambda s: s.prompt) == queue
+    assert by_longest_prefix(queue[1:], lambda s: s.prompt[0], lambda s: s.prompt) != queue[1:]
+
+
+def test_lpm_defers_those_that_will_share_a_prefix_with_one_before() -> None:
+    shared = tuple(range(40))
+    first, second, other = sequence((*shared, 1)), sequence((*shared, 2)), sequence(7)
+    assert by_longest_prefix([first, second, other], lambda s: 0, lambda s: s.prompt) == [first, other, second]
+
+
+def test_without_a_tree_lpm_is_fcfs_and_nothing_is_found() -> None:
+    engine = scheduler(policy="lpm", prefix_caching=False)
+    for _ in range(2):
+        one = sequence(tuple(range(50)), max_tokens=1)
+        engine.add(one)
+        assert step(engine) == [(one, 50)]
+    assert engine.counters.prefix_cache_queries == 0
+
+
+def test_the_ratio_falls_to_its_floor_in_600_steps() -> None:
+    ratio = NewTokenRatio()
+    assert ratio.current == 0.7
+    ratio.decay(300)
+    assert ratio.current == pytest.approx(0.7 * (1 + 0.14) / 2)
+    ratio.decay(301)
+    assert ratio.current == ratio.least
+    assert NewTokenRatio(2.0).current == 1.0
+
+
+def test_what_could_never_run_is_refused() -> None:
+    engine = scheduler(num_blocks=100)
+    with pytest.raises(ValueError, match="98 tokens that one request can have"):
+        engine.add(sequence(50, max_tokens=60))
+
+
+def test_hits_are_counted_once_and_to_the_token() -> None:
+    engine = scheduler()
+    for extra in (1, 2):
+        engine.add(sequence((*range(33), extra), max_tokens=1))
+        drain(engine)
+    assert (engine.counters.prefix_cache_queries, engine.counters.prefix_cache_hits) == (68, 33)
+    assert (engine.counters.prompt_tokens, engine.counters.prompt_tokens_cached) == (68, 33)
+
+
+def test_accepted_drafts_come_with_their_step() -> None:
+    engine = scheduler(speculation=Speculation(3, (1.0, 1.0, 0.0)))
+    one = sequence(10, max_tokens=8)
+    engine.add(one)
+    for expected in (10, 13, 16):
+        step(engine)
+        assert (one.computed, one.length) == (expected, expected + 1)
+    assert [rows[0][1] for rows in drain(engine)] == [4]
+    assert engine.counters.spec_accepted_per_position == [3, 3, 0]
+    assert one.generated == 8
+    assert engine.cache.free == 10_000
+
+
+PROMPT = st.lists(st.integers(0, 1), min_size=1, max_size=40).map(tuple)
+
+
+@settings(max_examples=250, deadline=None)
+@given(
+    requests=st.lists(st.tuples(PROMPT, st.integers(1, 30), st.integers(0, 20)), min_size=1, max_size=25),
+    capacity=st.integers(80, 200),
+    page=st.sampled_from([1, 1, 4]),
+    chunk=st.sampled_from([None, 8, 16]),
+    policy=st.sampled_from(["fcfs", "lpm"]),
+    mixed=st.booleans(),
+    ahead=st.booleans(),
+    conservativeness=st.sampled_from([0.0, 0.3, 1.0]),
+)
+def test_every_sequence_finishes_once_and_no_token_is_lost(
+    requests: list[tuple[tuple[int, ...], int, int]],
+    capacity: int,
+    page: int,
+    chunk: int | None,
+    policy: str,
+    mixed: bool,
+    ahead: bool,
+    conservativeness: float,
+) -> None:
+    engine = scheduler(
+        num_blocks=capacity // page,
+        block_size=page,
+        max_num_batched_tokens=chunk or 100,
+        chunked_prefill=chunk is not None,
+        max_num_seqs=8,
+        mixed_chunk=mixed and page == 1,
+        policy=policy,
+        conservativeness=conservativeness,
+        async_scheduling=ahead,
+    )
+    cache = engine.cache
+    pending = sorted(((at, sequence(prompt, new)) for prompt, new, at in requests), key=lambda pair: pair[0])
+    everyone = [one for _, one in pending]
+    given_out = dict.fromkeys(everyone, 0)
+    ended: list[Sequence] = []
+    coming = None
+    for number in range(3_000):
+        while pending and pending[0][0] <= number:
+            engine.add(pending.pop(0)[1])
+        batch, coming = coming or engine.schedule(0), None
+        if batch is None:
+            assert not engine.waiting
+            assert not engine.running
+            if not pending:
+                break
+            continue
+        if ahead:
+            coming = engine.schedule(0)
+        prefill = [row for row in batch.rows if row[1] > 1 or row[0].generated == 0]
+        assert chunk is None or sum(row[1] for row in prefill) <= chunk
+        tokens, finished = engine.complete(batch, 0)
+        for one, count in tokens:
+            given_out[one] += count
+        ended += finished
+        assert cache.empty + cache.tree.size + cache.owned == cache.capacity
+        assert len(engine.running) <= 8 + mixed
+    assert given_out == {one: one.max_tokens for one in everyone}
+    assert sorted(one.id for one in ended) == sorted(one.id for one in everyone)
+    assert cache.free == cache.capacity
+    assert engine.counters.finished_length == len(everyone)

@@ -1,0 +1,176 @@
+"""LMCache's tiers: what is found where, how long it takes, and what makes room."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_llmperf.emulator.cache.tiers import ChunkStore, Tiers
+from pytest_llmperf.emulator.config import Tier
+from pytest_llmperf.emulator.core.sequence import Sequence
+
+CHUNK, TOKEN_BYTES = 4, 10.0
+CHUNK_BYTES = 40
+
+
+def tiers(cpu_chunks: int = 100, disk_chunks: int | None = None) -> Tiers:
+    made = [Tier("cpu", cpu_chunks * CHUNK_BYTES, 40e3, 0.5e-3, CHUNK)]
+    if disk_chunks is not None:
+        made.append(Tier("disk", disk_chunks * CHUNK_BYTES, 4e3, 1e-3, CHUNK))
+    return Tiers(tuple(made), TOKEN_BYTES)
+
+
+def sequence(prompt: tuple[int, ...], salt: str = "", generated: int = 0) -> Sequence:
+    return Sequence(0, prompt, 100, 0, salt, generated=generated)
+
+
+def prefill(store: Tiers, *prompts: tuple[int, ...]) -> None:
+    for prompt in prompts:
+        store.store_s(sequence(prompt), 0, len(prompt))
+
+
+def span(start: int, length: int) -> tuple[int, ...]:
+    return tuple(range(start, start + length))
+
+
+def test_whole_chunks_are_found_and_a_token_is_left_to_compute() -> None:
+    store = tiers()
+    prefill(store, span(0, 14))
+    assert store.matched(sequence(span(0, 14)), 0) == 12
+    assert store.matched(sequence(span(0, 12)), 0) == 11
+    assert store.matched(sequence(span(0, 14)), 5) == 7
+    assert store.matched(sequence(span(0, 14)), 13) == 0
+    assert store.matched(sequence(span(0, 14), salt="other"), 0) == 0
+    assert store.matched(sequence((*span(0, 8), *span(50, 8))), 0) == 8
+
+
+def test_less_than_a_chunk_is_never_kept() -> None:
+    store = tiers()
+    prefill(store, span(0, 3))
+    assert store.stored_tokens == 0
+
+
+def test_generated_tokens_are_not_kept() -> None:
+    store = tiers()
+    one = sequence(span(0, 6), generated=10)
+    store.store_s(one, 0, 16)
+    assert store.stored_tokens == 4
+
+
+def test_a_load_takes_latency_and_bytes_of_whole_chunks_one_after_another() -> None:
+    store = tiers()
+    prefill(store, span(0, 16))
+    one = sequence(span(0, 17))
+    assert store.load(one, 0, 16, 0) == 4_500_000
+    assert store.load(one, 6, 10, 0) == 4_500_000 + 3_500_000
+    assert store.load(one, 0, 4, 10_000_000) == 11_500_000
+    assert store.hits == {"cpu": 30}
+
+
+def test_each_chunk_comes_from_the_fastest_tier_that_has_it_and_is_put_above() -> None:
+    store = tiers(disk_chunks=100)
+    prefill(store, span(0, 8))
+    store.clear("cpu")
+    one = sequence(span(0, 9))
+    assert store.load(one, 0, 8, 0) == 21_000_000
+    assert store.hits == {"cpu": 0, "disk": 8}
+    assert store.load(one, 0, 8, 50_000_000) == 52_500_000
+    assert store.hits == {"cpu": 8, "disk": 8}
+
+
+def test_hits_of_a_preempted_sequence_do_not_count_again() -> None:
+    store = tiers()
+    prefill(store, span(0, 8))
+    one = sequence(span(0, 9))
+    one.preemptions = 1
+    store.load(one, 0, 8, 0)
+    assert store.hits == {"cpu": 0}
+
+
+def test_stores_cost_their_bytes_once() -> None:
+    store = tiers(disk_chunks=100)
+    one = sequence(span(0, 20))
+    assert store.store_s(one, 0, 3) == 0
+    assert store.store_s(one, 3, 9) == pytest.approx(2 * CHUNK_BYTES / 40e3)
+    assert store.store_s(one, 9, 20) == pytest.approx(3 * CHUNK_BYTES / 40e3)
+    assert store.store_s(sequence(span(0, 20)), 0, 20) == 0
+    assert store.stored_tokens == 20
+
+
+def test_what_was_dropped_meanwhile_is_not_stored_again_by_the_same_sequence() -> None:
+    store = tiers(cpu_chunks=1)
+    one = sequence(span(0, 12))
+    assert store.store_s(one, 0, 8) == pytest.approx(2 * CHUNK_BYTES / 40e3)
+    assert store.store_s(one, 8, 12) == pytest.approx(CHUNK_BYTES / 40e3)
+
+
+def test_the_least_recently_used_chunk_makes_room_the_end_of_a_prompt_first() -> None:
+    store = tiers(cpu_chunks=4)
+    prefill(store, span(0, 8), span(100, 8))
+    assert store.matched(sequence(span(0, 9)), 0) == 8
+    prefill(store, span(200, 4))
+    assert store.matched(sequence(span(0, 9)), 0) == 8
+    assert store.matched(sequence(span(100, 9)), 0) == 0
+    prefill(store, span(300, 4), span(400, 8))
+    assert store.matched(sequence(span(0, 9)), 0) == 4
+
+
+def test_the_disk_keeps_what_the_cpu_had_to_drop() -> None:
+    store = tiers(cpu_chunks=1, disk_chunks=100)
+    prefill(store, span(0, 16))
+    assert store.matched(sequence(span(0, 17)), 0) == 16
+
+
+def test_clearing() -> None:
+    store = tiers(disk_chunks=100)
+    prefill(store, span(0, 8))
+    store.clear()
+    assert store.matched(sequence(span(0, 9)), 0) == 0
+    with pytest.raises(ValueError, match="no tier 'tape'"):
+        store.clear("tape")
+
+
+def test_a_tier_too_small_for_a_chunk_keeps_nothing() -> None:
+    store = ChunkStore(Tier("cpu", 39, 1.0, 0.0, CHUNK), CHUNK_BYTES)
+    store.put(1)
+    assert len(store) == 0
+
+
+def test_tiers_share_one_chunk_size() -> None:
+    with pytest.raises(ValueError, match="same chunk_tokens"):
+        Tiers((Tier("cpu", 1, 1.0, 0.0, 16), Tier("disk", 1, 1.0, 0.0, 256)), 1.0)
+    with pytest.raises(ValueError, match="at least one tier"):
+        Tiers((), 1.0)
+
+
+PROMPT = st.lists(st.integers(0, 1), min_size=1, max_size=24).map(tuple)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    prompts=st.lists(PROMPT, max_size=30),
+    cpu=st.integers(0, 6),
+    disk=st.none() | st.integers(0, 12),
+    local=st.integers(0, 20),
+)
+def test_bytes_stay_within_capacity_and_what_matches_can_be_loaded(
+    prompts: list[tuple[int, ...]], cpu: int, disk: int | None, local: int
+) -> None:
+    store = tiers(cpu, disk)
+    now = 0
+    for prompt in prompts:
+        one = sequence(prompt)
+        own = min(local, len(prompt) - 1)
+        found = store.matched(one, own)
+        assert own + found < len(prompt)
+        if found:
+            ready = store.load(one, own, found, now)
+            assert ready > now
+            now = ready
+        store.store_s(one, own + found, len(prompt))
+        store.forget(one)
+        for level in store.stores:
+            assert level.used_bytes <= level.tier.capacity_bytes
+    assert not store._keys
+    assert not store._kept

@@ -1,0 +1,343 @@
+"""Several engines behind one door, with step times that are a plain sum."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pytest_llmperf.emulator.cluster.deployment import Deployment
+from pytest_llmperf.emulator.config import EngineConfig, Link, Tier
+from pytest_llmperf.emulator.core.sequence import Sequence
+from pytest_llmperf.emulator.core.sglang_scheduler import SglangScheduler
+from pytest_llmperf.emulator.cost.gpu import GPUS
+from pytest_llmperf.emulator.cost.load import StepLoad
+from pytest_llmperf.emulator.cost.shape import SHAPES
+from pytest_llmperf.emulator.virtual.departures import Plan, Request
+from pytest_llmperf.emulator.virtual.replay import Answer, replay
+
+MS = 1_000_000
+CONFIG = EngineConfig(
+    engine="vllm",
+    shape=SHAPES["tiny"],
+    gpu=GPUS["h200"],
+    max_model_len=4096,
+    max_num_batched_tokens=512,
+    max_num_seqs=16,
+    block_size=16,
+    num_blocks=1001,
+)
+SGLANG = replace(CONFIG, engine="sglang", block_size=1, num_blocks=16_000)
+KV_BYTES = SHAPES["tiny"].kv_bytes_per_token("bfloat16")
+
+
+class Stub:
+    """1 ms a step, 20 µs a token, 1 ns a token of context."""
+
+    def seconds(self, load: StepLoad) -> float | npt.NDArray[np.float64]:
+        return 1e-3 + 20e-6 * load.tokens + 1e-9 * load.kv_tokens
+
+    def ingress_s(self, prompt_tokens: int) -> float:
+        return 0.5e-3
+
+
+def deployment(config: EngineConfig = CONFIG, **changes: Any) -> Deployment:
+    router = changes.pop("router", None)
+    return Deployment(replace(config, **changes), Stub(), router=router)
+
+
+def prompt(number: int, length: int) -> tuple[int, ...]:
+    return tuple(random.Random(number).randrange(1000) for _ in range(length))
+
+
+def plan(*requests: tuple[tuple[int, ...], int, float | None], concurrency: int | None = None) -> Plan:
+    made = (
+        Request(index, tokens, new, None if at_ms is None else round(at_ms * MS))
+        for index, (tokens, new, at_ms) in enumerate(requests)
+    )
+    return Plan(tuple(made), concurrency)
+
+
+def ttft_ms(answer: Answer) -> float:
+    return (answer.token_ns[0] - answer.sent_ns) / MS
+
+
+def gaps_ms(answers: list[Answer]) -> list[float]:
+    return [gap / MS for answer in answers for gap in np.diff(answer.token_ns).tolist()]
+
+
+def held(server: Deployment) -> list[float]:
+    """Share of the KV cache that is not free, by engine."""
+    return [engine.gauges.kv_usage for engine in server.engines]
+
+
+TIERS = (Tier("cpu", 10**9, 50e9, 50e-6), Tier("disk", 10**10, 5e9, 300e-6))
+KINDS: dict[str, dict[str, Any]] = {
+    "one": {},
+    "two": {"data_parallel": 2},
+    "three": {"data_parallel": 3},
+    "split": {"transfer": Link(1e9, 1e-4)},
+    "tiers": {"tiers": TIERS},
+    "two with tiers": {"data_parallel": 2, "tiers": TIERS},
+    "split with tiers": {"transfer": Link(1e9, 1e-4), "tiers": TIERS},
+    "small": {"num_blocks": 0},
+    "two small": {"num_blocks": 0, "data_parallel": 2},
+    "split small": {"num_blocks": 0, "transfer": Link(1e9, 1e-4)},
+}
+REQUEST = st.tuples(
+    st.tuples(st.integers(0, 3), st.integers(1, 300)).map(lambda pair: prompt(*pair)),
+    st.integers(1, 60),
+    st.integers(0, 40),
+)
+
+
+@pytest.mark.parametrize("engine", [CONFIG, SGLANG], ids=["vllm", "sglang"])
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=6, deadline=None)
+@given(
+    requests=st.lists(REQUEST, min_size=1, max_size=20),
+    concurrency=st.sampled_from([None, None, 3]),
+    ahead=st.booleans(),
+)
+def test_every_request_ends_once_and_everything_is_given_back(
+    engine: EngineConfig, kind: str, requests: list[Any], concurrency: int | None, ahead: bool
+) -> None:
+    changes = dict(KINDS[kind], async_scheduling=ahead)
+    if "num_blocks" in changes:
+        changes["num_blocks"] = 30 if engine.engine == "vllm" else 450
+    server = deployment(engine, **changes)
+    answers = replay(server, plan(*requests, concurrency=concurrency))
+    assert [sum(a.token_counts) for a in answers] == [new for _, new, _ in requests]
+    assert all(a.refusal is None for a in answers)
+    assert all(a.token_ns == sorted(a.token_ns) for a in answers)
+    assert all(a.token_ns[0] > a.sent_ns and a.ended_ns == a.token_ns[-1] for a in answers)
+    assert server.counters.finished_length == len(requests)
+    assert server.counters.generation_tokens == sum(new for _, new, _ in requests)
+    assert held(server) == [0] * len(server.engines)
+    assert server.next_ns() is None
+    assert server.reset_prefix_cache()
+
+
+def ratios(server: Deployment) -> list[float]:
+    """What SGLang has learnt of how much is generated."""
+    schedulers = [engine.scheduler for engine in server.engines]
+    return [found.ratio.current for found in schedulers if isinstance(found, SglangScheduler)]
+
+
+class Stepwise:
+    """The same deployment that never leaps."""
+
+    def __init__(self, server: Deployment) -> None:
+        self.server = server
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.server, name)
+
+    def advance(self, until_ns: int | None) -> Any:
+        return self.server.advance(until_ns, leaping=False)
+
+
+@pytest.mark.parametrize("engine", [CONFIG, SGLANG], ids=["vllm", "sglang"])
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=6, deadline=None)
+@given(
+    requests=st.lists(REQUEST, min_size=1, max_size=12),
+    concurrency=st.sampled_from([None, None, 3]),
+    ahead=st.booleans(),
+)
+def test_leaps_change_nothing(
+    engine: EngineConfig, kind: str, requests: list[Any], concurrency: int | None, ahead: bool
+) -> None:
+    changes = dict(KINDS[kind], async_scheduling=ahead)
+    if "num_blocks" in changes:
+        changes["num_blocks"] = 30 if engine.engine == "vllm" else 450
+    whole, single = deployment(engine, **changes), deployment(engine, **changes)
+    made = plan(*requests, concurrency=concurrency)
+    assert replay(whole, made) == replay(Stepwise(single), made)
+    assert whole.counters == single.counters
+    assert whole.tier_hits == single.tier_hits
+    assert ratios(whole) == ratios(single)
+
+
+def test_no_leap_passes_what_a_later_request_of_the_other_engine_brings_about() -> None:
+    long = [Request(i, prompt(i, 40), 200, 0) for i in range(2)]
+    short = [Request(i, prompt(i, 40), 5, 20 * MS if i == 2 else None, i - 1 if i > 2 else None) for i in range(2, 12)]
+    made = Plan((*long, *short))
+    servers = [deployment(data_parallel=2, router="round-robin") for _ in range(2)]
+    assert replay(servers[0], made) == replay(Stepwise(servers[1]), made)
+
+
+def test_engines_leap_side_by_side() -> None:
+    server = deployment(data_parallel=2)
+    for number in range(4):
+        server.submit(Sequence(number, prompt(number, 40), 500, 0), 0)
+    calls = 0
+    while server.advance(None) is not None:
+        calls += 1
+    assert calls < 20
+
+
+def test_two_engines_compute_side_by_side() -> None:
+    requests = [(prompt(i, 500), 20, 0.0) for i in range(8)]
+    one, two = (replay(deployment(data_parallel=n), plan(*requests)) for n in (1, 2))
+    assert max(a.ended_ns or 0 for a in two) < 0.7 * max(a.ended_ns or 0 for a in one)
+
+
+def hit_rate(router: str, seed: int, engines: int = 4, groups: int = 9) -> float:
+    chance = random.Random(seed)
+    order = [chance.randrange(groups) for _ in range(80)]
+    requests = [(prompt(g, 320) + prompt(1000 + i, 20), 4, 30.0 * i) for i, g in enumerate(order)]
+    server = deployment(SGLANG, data_parallel=engines, router=router)
+    replay(server, plan(*requests))
+    return server.counters.prefix_cache_hits / server.counters.prefix_cache_queries
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_cache_aware_router_hits_more_than_round_robin(seed: int) -> None:
+    assert hit_rate("cache-aware", seed) > 1.2 * hit_rate("round-robin", seed)
+
+
+@settings(max_examples=10, deadline=None)
+@given(seed=st.integers(0, 10**6), engines=st.integers(2, 4), groups=st.integers(1, 12))
+def test_a_cache_aware_router_never_hits_less_than_round_robin(seed: int, engines: int, groups: int) -> None:
+    assert hit_rate("cache-aware", seed, engines, groups) >= hit_rate("round-robin", seed, engines, groups)
+
+
+def test_the_decode_engine_gives_the_first_token_after_the_transfer() -> None:
+    tokens = prompt(0, 400)
+    link = Link(bytes_per_s=1e9, latency_s=2e-3)
+    transfer_ms = 2 + 400 * KV_BYTES / 1e9 * 1e3
+    server = deployment(transfer=link)
+    (answer,) = replay(server, plan((tokens, 10, 0.0)))
+    prefill_ms = 1 + 0.020 * 400 + 1e-6 * 400
+    decode_ms = 1 + 0.020 + 1e-6 * 400
+    assert ttft_ms(answer) == pytest.approx(0.5 + prefill_ms + transfer_ms + decode_ms, abs=0.01)
+    assert server.link is not None
+    assert (server.link.transfers, server.link.bytes) == (1, 400 * KV_BYTES)
+
+
+def test_decoding_is_not_disturbed_by_prompts_on_the_other_engine() -> None:
+    requests = [(prompt(i, 400), 50, 10.0 * i) for i in range(30)]
+    together = gaps_ms(replay(deployment(), plan(*requests)))
+    apart = gaps_ms(replay(deployment(transfer=Link(1e18, 0.0)), plan(*requests)))
+    assert max(apart) < 3 < max(together)
+    assert np.mean(apart) < np.mean(together)
+
+
+@settings(max_examples=25, deadline=None)
+@pytest.mark.parametrize("engine", [CONFIG, SGLANG], ids=["vllm", "sglang"])
+@given(requests=st.lists(REQUEST.filter(lambda r: r[1] > 1), min_size=2, max_size=16))
+def test_no_gap_of_a_split_with_an_infinite_link_is_longer_than_a_step_that_decodes_all(
+    engine: EngineConfig, requests: list[Any]
+) -> None:
+    apart = gaps_ms(replay(deployment(engine, transfer=Link(1e18, 0.0)), plan(*requests)))
+    assert max(apart) <= 1 + (0.020 + 1e-6 * 360) * len(requests)
+
+
+def test_the_client_is_told_what_the_prefill_engine_found() -> None:
+    tokens = prompt(0, 321)
+    server = deployment(transfer=Link(1e9, 1e-4))
+    answers = replay(server, plan((tokens, 4, 0.0), (tokens, 4, 100.0)))
+    assert [a.cached_tokens for a in answers] == [0, 320]
+    assert (server.counters.prefix_cache_queries, server.counters.prefix_cache_hits) == (642, 320)
+    assert server.counters.finished_length == 2
+
+
+def test_a_split_refuses_at_once_what_the_decode_engine_could_not_take() -> None:
+    (answer,) = replay(deployment(transfer=Link(1e9, 1e-4)), plan((prompt(0, 4000), 200, 0.0)))
+    assert answer.refusal is not None
+
+
+def test_a_split_is_one_of_each() -> None:
+    with pytest.raises(ValueError, match="no data parallel"):
+        deployment(transfer=Link(1e9, 1e-4), data_parallel=2)
+
+
+@pytest.mark.parametrize("engine", [CONFIG, SGLANG], ids=["vllm", "sglang"])
+@pytest.mark.parametrize("kind", ["two", "split", "tiers"])
+def test_an_aborted_request_gives_everything_back(engine: EngineConfig, kind: str) -> None:
+    for steps in range(12):
+        server = deployment(engine, **KINDS[kind])
+        pair = [Sequence(i, prompt(i, 900), 20, 0) for i in range(2)]
+        for one in pair:
+            server.submit(one, 0)
+        for _ in range(steps):
+            server.advance(None, leaping=False)
+        server.abort(pair[0])
+        server.abort(pair[0])
+        while server.advance(None) is not None:
+            pass
+        assert held(server) == [0] * len(server.engines)
+        assert pair[1].generated == 20
+
+
+def second_ttft_ms(tiers: tuple[Tier, ...], clear: str | None = None, engine: EngineConfig = CONFIG) -> float:
+    """Of a prompt that was there before; the GPU's own cache is emptied in between if `clear` says so."""
+    tokens = prompt(0, 2048)
+    server = deployment(engine, tiers=tiers, shape=SHAPES["llama-3.1-8b"])
+    replay(server, plan((tokens, 2, 0.0)))
+    if clear is not None:
+        assert server.reset_prefix_cache()
+    if clear == "cpu":
+        server.clear_tiers("cpu")
+    (answer,) = replay(server, plan((tokens, 2, 0.0)))
+    return ttft_ms(answer)
+
+
+@pytest.mark.parametrize("engine", [CONFIG, SGLANG], ids=["vllm", "sglang"])
+def test_gpu_before_cpu_before_disk_before_computing(engine: EngineConfig) -> None:
+    cpu, disk = Tier("cpu", 10**10, 50e9, 50e-6), Tier("disk", 10**11, 10e9, 300e-6)
+    times = [
+        second_ttft_ms((cpu, disk), None, engine),
+        second_ttft_ms((cpu, disk), "gpu", engine),
+        second_ttft_ms((cpu, disk), "cpu", engine),
+        second_ttft_ms((), "gpu", engine),
+    ]
+    assert times == sorted(times)
+    loading_ms = 2048 * SHAPES["llama-3.1-8b"].kv_bytes_per_token("bfloat16") / 50e9 * 1e3 + 0.05
+    assert times[1] == pytest.approx(0.5 + loading_ms + 1 + 0.020, abs=0.01)
+
+
+def test_stores_lengthen_the_prefill_by_their_bytes() -> None:
+    tokens, shape = prompt(0, 512), SHAPES["llama-3.1-8b"]
+    (without,) = replay(deployment(shape=shape), plan((tokens, 2, 0.0)))
+    (stored,) = replay(deployment(shape=shape, tiers=TIERS), plan((tokens, 2, 0.0)))
+    bytes_ms = 512 * shape.kv_bytes_per_token("bfloat16") / 50e9 * 1e3
+    assert ttft_ms(stored) - ttft_ms(without) == pytest.approx(bytes_ms, abs=0.001)
+
+
+def test_others_decode_while_one_loads() -> None:
+    slow = (Tier("cpu", 10**10, 1e8, 0.0),)
+    tokens = prompt(0, 2048)
+    server = deployment(tiers=slow)
+    replay(server, plan((tokens, 1, 0.0)))
+    assert server.reset_prefix_cache()
+    loading_ms = 2048 * KV_BYTES / 1e8 * 1e3
+    first, second = replay(server, plan((prompt(1, 16), 200, 0.0), (tokens, 1, 5.0)))
+    assert ttft_ms(second) > loading_ms
+    assert max(gaps_ms([first])) < 2.5
+    assert server.tier_hits == {"cpu": 2047}
+    assert server.counters.external_hits == 2047
+
+
+def test_each_gpu_loads_its_share() -> None:
+    cpu = (Tier("cpu", 10**10, 1e9, 0.0),)
+    tokens = prompt(0, 2048)
+    times = []
+    for gpus in (1, 2):
+        server = deployment(tiers=cpu, tensor_parallel=gpus, shape=SHAPES["llama-3.1-8b"])
+        replay(server, plan((tokens, 1, 0.0)))
+        server.reset_prefix_cache()
+        times.append(ttft_ms(replay(server, plan((tokens, 1, 0.0)))[0]))
+    assert times[0] == pytest.approx(2 * times[1], rel=0.05)
+
+
+def test_a_tier_has_to_be_there_to_be_cleared() -> None:
+    with pytest.raises(ValueError, match="no tier 'tape', only cpu, disk"):
+        deployment(tiers=TIERS).clear_tiers("tape")

@@ -1,0 +1,46 @@
+"""The link between a prefill engine and a decode engine."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_llmperf.emulator.cluster.transfer import TransferLink, TransferredKv
+from pytest_llmperf.emulator.config import Link
+from pytest_llmperf.emulator.core.sequence import Sequence
+
+
+def test_one_transfer_at_a_time() -> None:
+    link = TransferLink(Link(bytes_per_s=1e6, latency_s=1e-3))
+    assert link.send(1000, 0) == 2_000_000
+    assert link.send(1000, 500_000) == 4_000_000
+    assert link.send(1000, 10_000_000) == 12_000_000
+    assert (link.transfers, link.bytes, link.busy_ns) == (3, 3000, 6_000_000)
+
+
+@given(sends=st.lists(st.tuples(st.integers(0, 10**7), st.integers(0, 10**6)), max_size=20), rate=st.floats(1e3, 1e12))
+def test_the_link_never_carries_more_than_its_rate(sends: list[tuple[int, int]], rate: float) -> None:
+    link = TransferLink(Link(rate, 1e-4))
+    arrivals = [(now, size, link.send(size, now)) for now, size in sorted(sends)]
+    for first in range(len(arrivals)):
+        for last in range(first, len(arrivals)):
+            span_s = (arrivals[last][2] - arrivals[first][0] + 20) / 1e9
+            assert sum(size for _, size, _ in arrivals[first : last + 1]) <= span_s * rate * (1 + 1e-6)
+
+
+def test_only_what_was_offered_is_there_and_only_once() -> None:
+    handed = TransferredKv(TransferLink(Link(1e6, 0.0)), 10.0)
+    one = Sequence(0, tuple(range(101)), 4, 0)
+    assert handed.matched(one, 0) == 0
+    handed.offer(one)
+    assert (handed.matched(one, 0), handed.matched(one, 96)) == (100, 4)
+    assert handed.load(one, 1, 99, 0) == 1_000_000
+    assert handed.matched(one, 0) == 0
+
+
+def test_a_forgotten_sequence_is_not_offered() -> None:
+    handed = TransferredKv(TransferLink(Link(1e6, 0.0)), 10.0)
+    one = Sequence(0, (1, 2, 3), 4, 0)
+    handed.offer(one)
+    handed.forget(one)
+    assert handed.matched(one, 0) == 0

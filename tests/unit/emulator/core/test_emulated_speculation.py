@@ -1,0 +1,54 @@
+"""Accepted drafts: by position, seeded, and never past the end."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_llmperf.emulator.config import Speculation
+from pytest_llmperf.emulator.core.speculation import Acceptance
+from pytest_llmperf.emulator.cost.shape import SHAPES
+
+
+def test_each_position_has_its_own_probability_given_those_before():
+    rates = (0.8, 0.5, 0.9)
+    acceptance = Acceptance(Speculation(3, rates), 7)
+    drawn = [acceptance.draw(3) for _ in range(60_000)]
+    reached = [sum(count >= position for count in drawn) for position in range(4)]
+    for position, rate in enumerate(rates):
+        assert reached[position + 1] / reached[position] == pytest.approx(rate, abs=0.01)
+
+
+def test_what_is_not_proposed_is_not_accepted():
+    acceptance = Acceptance(Speculation(3, (1.0, 1.0, 1.0)), 7)
+    assert [acceptance.draw(drafts) for drafts in (3, 2, 1)] == [3, 2, 1]
+
+
+@pytest.mark.parametrize(("rates", "expected"), [((0.0, 1.0), 0), ((1.0, 0.0), 1), ((1.0, 1.0), 2), ((1.0,), 2)])
+def test_certain_ones(rates, expected):
+    acceptance = Acceptance(Speculation(2, rates), 7)
+    assert {acceptance.draw(2) for _ in range(100)} == {expected}
+
+
+def test_equal_seeds_draw_alike():
+    one, two, other = (Acceptance(Speculation(3, (0.5, 0.5, 0.5)), seed) for seed in (1, 1, 2))
+    draws = [[acceptance.draw(3) for _ in range(5000)] for acceptance in (one, two, other)]
+    assert draws[0] == draws[1] != draws[2]
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize("draft", [None, SHAPES["tiny"]])
+def test_counters_and_tokens_per_step(lab, asynchronous, draft):
+    engine = lab.engine(speculation=Speculation(3, (1.0, 1.0, 0.0), draft), async_scheduling=asynchronous)
+    one = lab.sequence(1, 8, 12)
+    events = lab.drive(engine, [(0, one)], False)
+    assert [dict(event.tokens).get(1, 0) for event in events][:5] == [1, 3, 3, 3, 2]
+    counters = engine.counters
+    assert (counters.spec_drafts, counters.spec_draft_tokens, counters.spec_accepted_tokens) == (4, 12, 8)
+    assert counters.spec_accepted_per_position == [4, 4, 0]
+    assert counters.generation_tokens == one.generated == 12
+
+
+def test_no_step_that_speculates_is_leapt(lab):
+    engine = lab.engine(speculation=Speculation(1, (0.5,)))
+    engine.add(lab.sequence(1, 8, 30), 0)
+    assert engine.leap(engine.step(0).ended_ns, None) is None

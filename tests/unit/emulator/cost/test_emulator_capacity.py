@@ -1,0 +1,47 @@
+"""How many blocks fit."""
+
+import pytest
+
+from pytest_llmperf.emulator.cost.capacity import DoesNotFit, default_utilization, kv_blocks
+from pytest_llmperf.emulator.cost.gpu import GPUS
+from pytest_llmperf.emulator.cost.shape import SHAPES
+
+LLAMA, H200 = SHAPES["llama-3.1-8b"], GPUS["h200"]
+
+
+def blocks(shape=LLAMA, gpu=H200, tp=1, weights="bfloat16", kv="bfloat16", block=16, share=0.92, budget=8192, **more):
+    return kv_blocks(shape, gpu, tp, weights, kv, block, share, budget, **more)
+
+
+def test_the_blocks_that_vllm_found_on_an_h200():
+    assert blocks() == pytest.approx(57489, rel=0.003)
+    assert blocks(tp=2) == pytest.approx(123188, rel=0.003)
+
+
+def test_fp8_cache_holds_twice_as_many_tokens():
+    assert blocks(kv="fp8") == pytest.approx(2 * blocks(), abs=1)
+
+
+def test_more_gpus_smaller_weights_and_a_smaller_budget_leave_more():
+    assert blocks(tp=2) > 2 * blocks()
+    assert blocks(weights="fp8") > blocks()
+    assert blocks(budget=2048) > blocks()
+
+
+def test_heads_are_copied_beyond_their_number():
+    shape = SHAPES["qwen3-235b-a22b"]
+    four, eight = (blocks(shape, tp=tp, weights="fp8") for tp in (4, 8))
+    assert eight < 2 * four
+
+
+def test_what_does_not_fit_is_an_error_with_both_sides():
+    with pytest.raises(DoesNotFit, match=r"llama-3\.1-70b in bfloat16 on 1 × h100: weights take 131\.\d GiB"):
+        blocks(SHAPES["llama-3.1-70b"], GPUS["h100"])
+
+
+def test_sglang_takes_weights_and_cache_from_its_share_alone():
+    share = default_utilization("sglang", H200)
+    assert 0.85 < share < 0.92
+    tokens = blocks(block=1, share=share, engine="sglang")
+    assert tokens * 131072 + LLAMA.weight_bytes("bfloat16") < H200.memory_bytes * share
+    assert default_utilization("sglang", GPUS["l4"], 2048) > 0.75

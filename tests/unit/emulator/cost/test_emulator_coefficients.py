@@ -1,0 +1,40 @@
+"""The shipped numbers, and what they say of themselves."""
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from pytest_llmperf.emulator.cost.coefficients import coefficients_for, stored
+from pytest_llmperf.emulator.cost.gpu import GPUS
+
+DATA = Path(__file__).parents[4] / "scripts" / "data" / "served_h100_h200.csv"
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+@pytest.mark.parametrize("gpu", ["l4", "a100", "h100", "h200"])
+def test_provenance_says_what_is_extrapolated(engine, gpu):
+    coefficients = coefficients_for(engine, GPUS[gpu])
+    assert coefficients.extrapolated is (gpu in ("l4", "a100"))
+    assert coefficients.provenance.startswith("extrapolated" if gpu in ("l4", "a100") else "fitted on")
+    assert gpu in coefficients.provenance or not coefficients.extrapolated
+
+
+def test_they_were_fitted_on_the_data_that_is_here():
+    assert stored()["provenance"]["sha256"] == hashlib.sha256(DATA.read_bytes()).hexdigest()
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_shares_of_a_peak_are_below_it(engine):
+    numbers = stored()["engines"][engine]
+    for name, value in numbers.items():
+        assert value > 0
+        if "bandwidth" in name or name in ("matrix", "matrix_fp8", "attention"):
+            assert value <= 1, name
+
+
+def test_hardware_has_one_value_for_both_engines():
+    vllm, sglang = stored()["engines"]["vllm"], stored()["engines"]["sglang"]
+    assert vllm.keys() == sglang.keys()
+    for name in ("weight_bandwidth", "kv_bandwidth", "matrix", "matrix_fp8", "attention", "allreduce_bandwidth"):
+        assert vllm[name] == sglang[name]

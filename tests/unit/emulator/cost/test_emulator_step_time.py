@@ -1,0 +1,162 @@
+"""The physics of a step: what must hold whatever the coefficients are."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from pytest_llmperf.emulator.config import EngineConfig, Speculation
+from pytest_llmperf.emulator.cost.coefficients import coefficients_for
+from pytest_llmperf.emulator.cost.gpu import GPUS
+from pytest_llmperf.emulator.cost.load import StepLoad
+from pytest_llmperf.emulator.cost.shape import SHAPES
+from pytest_llmperf.emulator.cost.step_time import StepTime
+
+ENGINES = ["vllm", "sglang"]
+
+
+def config(engine="vllm", model="llama-3.1-8b", gpu="h200", **more):
+    defaults = {
+        "max_model_len": 16384, "max_num_batched_tokens": 8192, "max_num_seqs": 1024, "block_size": 16,
+        "num_blocks": 57489,
+    }  # fmt: skip
+    return EngineConfig(engine, SHAPES[model], GPUS[gpu], **(defaults | more))
+
+
+def timer(*args, **more):
+    resolved = config(*args, **more)
+    return StepTime(resolved, coefficients_for(resolved.engine, resolved.gpu))
+
+
+def decode(n, context):
+    return StepLoad(n, n, 0, n, n * context, float(n * context))
+
+
+def prefill(tokens, before=0):
+    return StepLoad(1, tokens, tokens, 1, before + tokens, tokens * (before + (tokens + 1) / 2))
+
+
+DECODES = [decode(1, 100), decode(16, 1000), decode(200, 2000)]
+LOADS = [*DECODES, prefill(64), prefill(1024), prefill(8192), prefill(512, 9000)]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("gpu", ["l4", "a100", "h100", "h200"])
+@pytest.mark.parametrize("model", ["llama-3.1-8b", "qwen3-8b", "mixtral-8x7b", "deepseek-v3", "gpt-oss-120b"])
+def test_more_work_never_takes_less_time(engine, gpu, model):
+    step = timer(engine, model, gpu)
+    for smaller, larger in [
+        (decode(4, 500), decode(4, 501)),
+        (decode(4, 500), decode(5, 500)),
+        (prefill(100), prefill(101)),
+        (prefill(600), prefill(601)),
+        (prefill(600), prefill(600, 100)),
+    ]:
+        assert step.seconds(smaller) <= step.seconds(larger)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("load", LOADS)
+def test_more_gpus_never_compute_longer(engine, load):
+    """All-reduces aside, which more GPUs do pay for."""
+    free = replace(coefficients_for(engine, GPUS["h200"]), allreduce_s=0.0, allreduce_bandwidth=1e9)
+    times = [StepTime(config(engine, "llama-3.1-70b", tensor_parallel=tp), free).seconds(load) for tp in (1, 2, 4, 8)]
+    assert times == sorted(times, reverse=True)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("weights", ["bfloat16", "fp8"])
+@pytest.mark.parametrize("load", LOADS)
+@pytest.mark.parametrize("gpu", ["l4", "a100", "h100", "h200"])
+def test_never_faster_than_the_datasheet(engine, weights, load, gpu):
+    hardware, shape = GPUS[gpu], SHAPES["llama-3.1-8b"]
+    width = 1 if weights == "fp8" else 2
+    read = shape.dense_parameters * width + shape.head_parameters * 2 + load.kv_tokens * 131072
+    peak = hardware.fp8_flops if weights == "fp8" and hardware.fp8_flops else hardware.bf16_flops
+    flops = 2 * shape.dense_parameters * load.tokens
+    bound = max(read / hardware.bandwidth_bytes_per_s, flops / peak)
+    assert timer(engine, gpu=gpu, weights=weights).seconds(load) >= bound
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_fp8_is_quicker_where_weights_or_flops_are_the_limit(engine):
+    for load in (decode(1, 1000), prefill(8192)):
+        assert timer(engine, weights="fp8").seconds(load) < timer(engine).seconds(load)
+
+
+def test_a_gpu_without_fp8_reads_less_and_computes_no_faster():
+    small, large = prefill(16), prefill(8192)
+    fp8, bf16 = timer(gpu="a100", weights="fp8"), timer(gpu="a100")
+    assert fp8.seconds(small) < bf16.seconds(small)
+    assert fp8.seconds(large) > 0.98 * bf16.seconds(large)
+
+
+@pytest.mark.parametrize("model", ["llama-3.1-8b", "gpt-oss-120b"])
+def test_a_stretch_at_once_has_exactly_the_times_of_its_steps(model):
+    """Otherwise virtual time would depend on how far it leaps."""
+    step = timer(model=model)
+    kv = np.arange(16000, 16000 + 16 * 300, 16)
+    at_once = step.seconds(StepLoad(16, 16, 0, 16, kv, kv.astype(np.float64)))
+    one_by_one = [step.seconds(StepLoad(16, 16, 0, 16, int(k), float(k))) for k in kv]
+    assert at_once.tolist() == one_by_one
+
+
+def test_a_mixture_reads_the_experts_that_its_batch_visits():
+    step = timer(model="mixtral-8x7b")
+    one, many = step.seconds(decode(1, 10)), step.seconds(decode(64, 10))
+    dense = SHAPES["mixtral-8x7b"].dense_parameters * 2 / GPUS["h200"].bandwidth_bytes_per_s
+    assert many > 2.5 * one
+    assert one > dense
+
+
+def test_eager_steps_take_as_long_as_their_launches():
+    eager, graphs = timer(cuda_graphs=False), timer()
+    assert eager.seconds(decode(1, 100)) > 1.5 * graphs.seconds(decode(1, 100))
+    assert eager.seconds(prefill(8192)) == graphs.seconds(prefill(8192))
+
+
+def test_synchronous_scheduling_costs_time():
+    assert timer(async_scheduling=False).seconds(decode(4, 100)) > timer().seconds(decode(4, 100))
+
+
+def test_a_draft_model_costs_its_passes_and_n_grams_none():
+    verify = StepLoad(1, 5, 0, 5, 1005, 5010.0, drafted=4)
+    none = timer().seconds(verify)
+    n_grams = timer(speculation=Speculation(4, (0.5,) * 4)).seconds(verify)
+    model = timer(speculation=Speculation(4, (0.5,) * 4, draft=SHAPES["tiny"])).seconds(verify)
+    large = timer(speculation=Speculation(4, (0.5,) * 4, draft=SHAPES["phi-4-mini"])).seconds(verify)
+    assert none == n_grams < model < large
+    assert large - none > 4 * 2 * SHAPES["phi-4-mini"].dense_parameters / GPUS["h200"].bandwidth_bytes_per_s
+
+
+def test_the_front_end_limits_how_many_tokens_leave():
+    step = timer("sglang", weights="fp8", tensor_parallel=8)
+    limit = coefficients_for("sglang", GPUS["h200"]).stream_s
+    assert step.seconds(decode(2000, 10)) >= 2000 * limit
+
+
+def test_tokens_travel_longer_with_longer_prompts():
+    step = timer()
+    assert 0 < step.ingress_s(10) < step.ingress_s(10000) < 0.2
+
+
+@pytest.mark.parametrize("tp", [2, 4, 8])
+def test_two_all_reduces_a_layer(tp):
+    """Each latency + 2 (tp − 1)/tp × bytes / link."""
+    known = coefficients_for("vllm", GPUS["h200"])
+    free = replace(known, allreduce_s=0.0, allreduce_bandwidth=1e12)
+    resolved, load = config(tensor_parallel=tp), prefill(400)
+    link = GPUS["h200"].link_bytes_per_s * known.allreduce_bandwidth
+    expected = 2 * 32 * (known.allreduce_s + 2 * (tp - 1) / tp * 400 * 4096 * 2 / link)
+    spent = StepTime(resolved, known).seconds(load) - StepTime(resolved, free).seconds(load)
+    assert spent == pytest.approx(expected, rel=1e-6)
+
+
+def test_without_nvlink_all_reduces_go_over_pcie():
+    load = prefill(2000)
+    slow = timer(gpu="l4", weights="fp8", tensor_parallel=2).seconds(load)
+    fast = StepTime(
+        replace(config(gpu="l4", weights="fp8", tensor_parallel=2), gpu=replace(GPUS["l4"], link_bytes_per_s=450e9)),
+        coefficients_for("vllm", GPUS["l4"]),
+    ).seconds(load)
+    assert slow > 1.1 * fast

@@ -1,0 +1,78 @@
+"""SGLang's command line."""
+
+import pytest
+
+from pytest_llmperf.emulator.flags.launch import machine
+from pytest_llmperf.emulator.flags.parser import StartError
+from pytest_llmperf.emulator.flags.sglang import sglang_launch
+from pytest_llmperf.emulator.quantities import UsageError
+
+
+def launch(*flags, hardware="h200", gpus=1, model="llama-3.1-8b", env=None):
+    return sglang_launch(["--model-path", model, *flags], machine(hardware, gpus), env or {})
+
+
+def config(*flags, **options):
+    return launch(*flags, **options).config
+
+
+def test_defaults():
+    found = launch()
+    assert (found.port, found.metrics, found.cached_details) == (30000, False, False)
+    assert found.served_names == ("llama-3.1-8b",)
+    resolved = found.config
+    assert (resolved.engine, resolved.policy, resolved.block_size) == ("sglang", "fcfs", 1)
+    assert (resolved.max_num_batched_tokens, resolved.max_graph_size) == (8192, 256)
+    assert 2048 <= resolved.max_num_seqs <= 4096
+    assert resolved.num_blocks > 500_000
+    assert config(hardware="l4", model="phi-4-mini").max_num_batched_tokens == 2048
+
+
+def test_flags_that_change_what_runs():
+    found = config(
+        "--tp", "2", "--chunked-prefill-size", "4096", "--schedule-policy", "lpm", "--page-size", "16",
+        "--disable-radix-cache", "--disable-cuda-graph", "--disable-overlap-schedule", "--max-total-tokens", "32000",
+        "--max-running-requests", "64", "--kv-cache-dtype", "fp8_e5m2", "--quantization", "fp8", gpus=2,
+    )  # fmt: skip
+    assert (found.tensor_parallel, found.max_num_batched_tokens, found.policy) == (2, 4096, "lpm")
+    assert (found.block_size, found.num_blocks, found.max_num_seqs) == (16, 2000, 64)
+    assert [found.prefix_caching, found.cuda_graphs, found.async_scheduling] == [False] * 3
+    assert (found.kv, found.weights) == ("fp8", "fp8")
+
+
+def test_scheduling():
+    found = config("--enable-mixed-chunk", "--max-prefill-tokens", "9000", "--schedule-conservativeness", "0.7")
+    assert (found.mixed_chunk, found.max_prefill_tokens, found.conservativeness) == (True, 9000, 0.7)
+    assert not config().mixed_chunk
+
+
+def test_no_chunked_prefill():
+    found = config("--chunked-prefill-size", "-1")
+    assert not found.chunked_prefill
+    assert found.max_num_batched_tokens == 16384
+
+
+def test_drafts():
+    found = config("--speculative-algorithm", "EAGLE3", "--speculative-num-steps", "3", "--speculative-eagle-topk", "1",
+                   "--speculative-num-draft-tokens", "4")  # fmt: skip
+    assert found.speculation.draft_tokens == 3
+    assert found.async_scheduling
+    with pytest.raises(UsageError, match="eagle-topk"):
+        launch("--speculative-algorithm", "EAGLE", "--speculative-num-steps", "3", "--speculative-eagle-topk", "4")
+
+
+def test_hierarchical_cache():
+    assert config().tiers == ()
+    tiers = config("--enable-hierarchical-cache", "--hicache-size", "50").tiers
+    assert [(tier.name, tier.capacity_bytes) for tier in tiers] == [("cpu", 50 * 10**9)]
+    both = config("--enable-hicache", "--hicache-storage-backend", "file").tiers
+    assert [tier.name for tier in both] == ["cpu", "disk"]
+
+
+def test_refusals():
+    with pytest.raises(UsageError, match=r"cannot be emulated.*--mem-fraction-static"):
+        launch("--enable-lora")
+    with pytest.raises(UsageError, match="needs 2 GPUs"):
+        launch("--tp", "2")
+    with pytest.raises(StartError, match="Not enough memory"):
+        launch(model="llama-3.1-70b", hardware="l4")

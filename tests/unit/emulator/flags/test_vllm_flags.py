@@ -1,0 +1,180 @@
+"""vLLM's command line resolves as vLLM resolves it; what cannot be emulated is refused by name."""
+
+import json
+
+import pytest
+
+from pytest_llmperf.emulator.flags.launch import machine
+from pytest_llmperf.emulator.flags.parser import StartError
+from pytest_llmperf.emulator.flags.vllm import vllm_launch
+from pytest_llmperf.emulator.quantities import UsageError
+
+
+def launch(*flags, hardware="h200", gpus=1, model="llama-3.1-8b", env=None, **options):
+    return vllm_launch(["serve", model, *flags], machine(hardware, gpus), env or {}, **options)
+
+
+def config(*flags, **options):
+    return launch(*flags, **options).config
+
+
+@pytest.mark.parametrize(
+    ("hardware", "budget", "sequences"),
+    [("h200", 8192, 1024), ("h100", 8192, 1024), ("a100", 2048, 256), ("l4", 2048, 256)],
+)
+def test_defaults_depend_on_the_gpu(hardware, budget, sequences):
+    found = config("--max-model-len", "4096", hardware=hardware, model="phi-4-mini")
+    assert (found.max_num_batched_tokens, found.max_num_seqs, found.block_size) == (budget, sequences, 16)
+    assert found.prefix_caching
+    assert found.chunked_prefill
+    assert found.async_scheduling
+    assert found.cuda_graphs
+    assert found.max_graph_size == 512
+
+
+def test_the_plugins_own_command_line():
+    found = launch(
+        "--host", "127.0.0.1", "--port", "23456", "--served-model-name", "nonce", "--generation-config", "vllm",
+        "--enable-prompt-tokens-details", "--disable-uvicorn-access-log", "--seed", "0", "--load-format", "dummy",
+        "--max-model-len", "16384", "--max-num-batched-tokens", "1024", "--no-enable-prefix-caching",
+        "--no-async-scheduling",
+    )  # fmt: skip
+    assert (found.host, found.port, found.served_names, found.model) == ("127.0.0.1", 23456, ("nonce",), "llama-3.1-8b")
+    assert found.cached_details
+    assert (found.config.max_model_len, found.config.max_num_batched_tokens) == (16384, 1024)
+    assert not found.config.prefix_caching
+    assert not found.config.async_scheduling
+    assert found.config.max_num_seqs == 1024
+
+
+def test_underscores_equals_signs_and_human_numbers():
+    found = config("--max_num_seqs=64", "--max-num-batched-tokens", "2K", "--max_model_len", "8k")
+    assert (found.max_num_seqs, found.max_num_batched_tokens, found.max_model_len) == (64, 2048, 8000)
+
+
+def test_the_budget_never_exceeds_what_all_sequences_can_hold():
+    assert config("--max-num-seqs", "2", "--max-model-len", "1000").max_num_batched_tokens == 2000
+    assert config("--no-enable-chunked-prefill", "--max-model-len", "16384").max_num_batched_tokens == 16384
+    assert config("--performance-mode", "throughput").max_num_batched_tokens == 16384
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [["--enforce-eager"], ["-O0"], ["--compilation-config", '{"cudagraph_mode": "NONE"}'],
+     ["--compilation-config.cudagraph_mode", "NONE"], ["-cc", '{"mode": 0}']],
+)  # fmt: skip
+def test_eager_in_all_its_spellings(flags):
+    assert not config(*flags).cuda_graphs
+
+
+def test_graph_sizes():
+    assert config("--cudagraph-capture-sizes", "1", "2", "64").max_graph_size == 64
+    assert config("--max-num-seqs", "16").max_graph_size == 32
+    assert config("--max-cudagraph-capture-size", "128").max_graph_size == 128
+
+
+def test_memory():
+    default = config("--max-model-len", "8192")
+    assert config("--max-model-len", "8192", "--gpu-memory-utilization", "0.5").num_blocks < default.num_blocks
+    assert config("--max-model-len", "8192", "--kv-cache-dtype", "fp8").num_blocks == pytest.approx(
+        2 * default.num_blocks, abs=2
+    )
+    assert config("--max-model-len", "8192", "--quantization", "fp8").num_blocks > default.num_blocks
+    assert config("--num-gpu-blocks-override", "100").num_blocks == 100
+    bytes_per_block = 16 * 2 * 32 * 8 * 128 * 2
+    assert config("--max-model-len", "160", "--kv-cache-memory-bytes", str(50 * bytes_per_block)).num_blocks == 50
+
+
+def test_a_model_that_does_not_fit_says_so_as_vllm_does():
+    with pytest.raises(StartError, match="No available memory for the cache blocks"):
+        launch(model="llama-3.1-70b", hardware="l4")
+    with pytest.raises(StartError, match=r"max seq len \(131072\).*estimated maximum model length is \d+"):
+        launch(model="llama-3.1-8b", hardware="l4")
+
+
+def test_parallelism_beyond_the_gpus_names_both_numbers():
+    assert config("-tp", "2", gpus=2).tensor_parallel == 2
+    with pytest.raises(UsageError, match=r"needs 8 GPUs.*has 2"):
+        launch("--tensor-parallel-size", "4", "-dp", "2", gpus=2)
+    with pytest.raises(UsageError, match="pipeline-parallel-size 2"):
+        launch("-pp", "2", gpus=2)
+
+
+@pytest.mark.parametrize("flag", ["--enable-lora", "--no-such-flag", "--lora-modules=a"])
+def test_what_cannot_be_emulated_is_refused_with_a_list_of_what_can(flag):
+    with pytest.raises(UsageError, match=r"cannot be emulated.*--max-num-batched-tokens.*--enable-prefix-caching"):
+        launch(flag)
+
+
+@pytest.mark.parametrize(
+    "flags", [["--scheduling-policy", "priority"], ["--stream-interval", "4"], ["--quantization", "awq"],
+              ["--kv-cache-dtype", "nvfp4"], ["--kv-transfer-config", '{"kv_connector": "NixlConnector"}'],
+              ["-cc", '{"pass_config": {}}'], ["--max-num-seqs", "0"], ["--max-num-seqs"]],
+)  # fmt: skip
+def test_values_that_cannot_be_emulated_are_refused(flags):
+    with pytest.raises(UsageError):
+        launch(*flags)
+
+
+def spec(**given):
+    return config("--speculative-config", json.dumps({"num_speculative_tokens": 3, **given}))
+
+
+def test_drafts_by_method():
+    assert spec(method="eagle3").speculation.acceptance == (0.730, 0.714, 0.681)
+    assert spec(method="eagle3", num_speculative_tokens=5).speculation.acceptance[3:] == (0.681, 0.681)
+    assert spec(method="eagle3").speculation.draft.layers == 1
+    assert spec(method="ngram").speculation.draft is None
+    assert spec(method="draft_model", model="tiny").speculation.draft.name == "tiny"
+
+
+def test_a_draft_equal_to_its_target_is_always_right():
+    assert spec(method="draft_model", model="llama-3.1-8b").speculation.acceptance == (1.0, 1.0, 1.0)
+
+
+def test_async_scheduling_goes_off_for_drafts_of_the_host():
+    assert not spec(method="ngram").async_scheduling
+    assert not spec(method="draft_model", model="tiny").async_scheduling
+    assert spec(method="eagle3").async_scheduling
+    with pytest.raises(StartError, match="async scheduling"):
+        launch("--async-scheduling", "-sc", '{"method": "ngram", "num_speculative_tokens": 2}')
+
+
+def test_synthetic_acceptance():
+    synthetic = {"method": "ngram", "num_speculative_tokens": 4, "rejection_sample_method": "synthetic"}
+    length = config("-sc", json.dumps({**synthetic, "synthetic_acceptance_length": 2.5}))
+    assert length.speculation.acceptance == (1.0, 0.5, 0.0, 0.0)
+    rates = config("-sc", json.dumps({**synthetic, "synthetic_acceptance_rates": [0.8, 0.4, 0.4, 0.0]}))
+    assert rates.speculation.acceptance == pytest.approx((0.8, 0.5, 1.0, 0.0))
+    with pytest.raises(StartError, match="must not increase"):
+        config("-sc", json.dumps({**synthetic, "synthetic_acceptance_rates": [0.1, 0.4, 0.4, 0.0]}))
+
+
+def test_given_acceptance_takes_the_place_of_the_methods_own():
+    found = config("-sc", '{"method": "ngram", "num_speculative_tokens": 3}', acceptance=(0.9, 0.5))
+    assert found.speculation.acceptance == (0.9, 0.5, 0.5)
+
+
+def test_tiers(tmp_path):
+    offload = config("--kv-offloading-size", "10")
+    assert [(tier.name, tier.capacity_bytes) for tier in offload.tiers] == [("cpu", 10 * 2**30)]
+    file = tmp_path / "lmcache.yaml"
+    file.write_text(
+        'chunk_size: 128  # tokens\nmax_local_cpu_size: 2.0\nlocal_disk: "file:///x/"\nstorage:\n  - a: 1\n'
+    )
+    connector = ["--kv-transfer-config", '{"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both"}']
+    env = {"LMCACHE_CONFIG_FILE": str(file), "LMCACHE_MAX_LOCAL_DISK_SIZE": "7"}
+    found = config(*connector, env=env).tiers
+    assert [(tier.name, tier.capacity_bytes // 2**30, tier.chunk_tokens) for tier in found] == [
+        ("cpu", 2, 128),
+        ("disk", 7, 128),
+    ]
+
+
+def test_unknown_models_name_those_that_are_known():
+    with pytest.raises(StartError, match=r"llama-3\.1-8b"):
+        launch(model="/no/such/folder")
+    with pytest.raises(UsageError, match="which model"):
+        vllm_launch([], machine("h200", 1), {})
+    with pytest.raises(UsageError, match="--hardware x100"):
+        machine("x100", 1)

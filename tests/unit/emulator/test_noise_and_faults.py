@@ -1,0 +1,143 @@
+"""Noise has the spread and the memory that was asked for; each fault changes what it says and nothing else."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from pytest_llmperf.emulator.config import EngineConfig, Speculation, Tier
+from pytest_llmperf.emulator.cost.gpu import GPUS
+from pytest_llmperf.emulator.cost.shape import SHAPES
+from pytest_llmperf.emulator.fates import fate_of
+from pytest_llmperf.emulator.faults import FAULTS, Faults, parse_faults
+from pytest_llmperf.emulator.noise import Disturbance, Noise, parse_noise
+from pytest_llmperf.emulator.quantities import UsageError
+
+CONFIG = EngineConfig(
+    engine="vllm", shape=SHAPES["tiny"], gpu=GPUS["h200"], max_model_len=4096, max_num_batched_tokens=8192,
+    max_num_seqs=256, block_size=16, num_blocks=1000, tensor_parallel=2,
+    speculation=Speculation(3, (0.9, 0.5, 0.1)), tiers=(Tier("cpu", 10**9, 5e10, 1e-5),),
+)  # fmt: skip
+
+
+def test_no_noise_and_no_fault_is_exactly_one():
+    calm = Disturbance()
+    assert calm.factors(0, 5).tolist() == [1.0] * 5
+    assert calm.delays_s(0, 5).tolist() == [0.0] * 5
+    assert calm.leaked_blocks == 0
+
+
+def test_many_steps_at_once_are_the_same_as_one_by_one():
+    noise = Disturbance(parse_noise("step=1%,ar=0.6", 7), parse_faults(["stalls=3%", "throttle=+20%:500"]))
+    for first, count in ((0, 300), (4090, 20), (10_000, 5000)):
+        at_once, delays = noise.factors(first, count), noise.delays_s(first, count)
+        for step in range(0, count, 97):
+            assert noise.factors(first + step, 1)[0] == at_once[step]
+            assert noise.delays_s(first + step, 1)[0] == delays[step]
+
+
+def test_step_noise_has_its_spread_and_its_memory():
+    values = np.log(Disturbance(Noise(step=0.02, ar=0.6, seed=1)).factors(0, 200_000))
+    assert values.std() == pytest.approx(0.02, rel=0.03)
+    assert np.corrcoef(values[:-1], values[1:])[0, 1] == pytest.approx(0.6, abs=0.02)
+    assert np.exp(values).mean() == pytest.approx(1.0, abs=0.001)
+
+
+def test_a_session_keeps_its_factor_and_each_run_draws_its_own():
+    session = [math.log(Disturbance(Noise(session=0.01, seed=seed)).factors(0, 1)[0]) for seed in range(400)]
+    assert np.std(session) == pytest.approx(0.01, rel=0.12)
+    one = Disturbance(Noise(run=0.01, seed=3))
+    runs = []
+    for _ in range(400):
+        one.begin_run()
+        runs.append(math.log(one.factors(0, 1)[0]))
+        assert one.factors(500, 2).tolist() == [one.factors(0, 1)[0]] * 2
+    assert np.std(runs) == pytest.approx(0.01, rel=0.12)
+    both = Disturbance(Noise(session=0.01, seed=3))
+    before = both.factors(0, 1)[0]
+    both.begin_run()
+    assert both.factors(0, 1)[0] == before
+
+
+def test_equal_seeds_give_equal_noise():
+    text = "session=0.3%,run=0.5%,step=1%,ar=0.6"
+    first, second, other = (Disturbance(parse_noise(text, seed)) for seed in (1, 1, 2))
+    assert first.factors(0, 100).tolist() == second.factors(0, 100).tolist()
+    assert first.factors(0, 100).tolist() != other.factors(0, 100).tolist()
+
+
+@pytest.mark.parametrize("text", ["step", "steps=1%", "step=x", "step=-1%", "ar=1"])
+def test_bad_noise_is_refused(text):
+    with pytest.raises(UsageError):
+        parse_noise(text, 0)
+
+
+def test_step_time_is_longer_by_the_fraction():
+    slow = Disturbance(faults=parse_faults(["step_time=+5%"]))
+    assert slow.factors(0, 3) == pytest.approx([1.05] * 3)
+
+
+def test_stalls_hit_their_share_of_the_steps():
+    delays = Disturbance(faults=parse_faults(["stalls=1%:20ms"])).delays_s(0, 100_000)
+    assert set(delays.tolist()) == {0.0, 0.02}
+    assert (delays > 0).mean() == pytest.approx(0.01, rel=0.1)
+
+
+def test_throttling_ramps_and_stays():
+    ramp = Disturbance(faults=parse_faults(["throttle=+30%:100"])).factors(0, 300)
+    assert ramp[0] == 1.0
+    assert ramp[50] == pytest.approx(1.15)
+    assert ramp[100:] == pytest.approx([1.3] * 200)
+
+
+def test_a_leak_is_for_the_engine_to_carry_out():
+    assert Disturbance(faults=parse_faults(["leak"])).leaked_blocks == 1
+    assert Disturbance(faults=parse_faults(["leak=4"])).leaked_blocks == 4
+
+
+def test_what_a_server_would_own_up_to_shows():
+    shown = parse_faults(["chunk_budget=/4", "kv=-50%"]).resolved(CONFIG)
+    assert shown == replace(CONFIG, max_num_batched_tokens=2048, num_blocks=500)
+    assert parse_faults(["prefix_cache=off", "tp_link=/2", "acceptance=-0.2", "offload_bandwidth=/4"]).resolved(
+        CONFIG
+    ) == CONFIG
+
+
+def test_what_it_would_not_know_is_hidden():
+    ran = parse_faults(["prefix_cache=off", "tp_link=/2", "acceptance=-0.2", "offload_bandwidth=/4"]).hidden(CONFIG)
+    assert not ran.prefix_caching
+    assert ran.gpu.link_bytes_per_s == CONFIG.gpu.link_bytes_per_s / 2
+    assert ran.speculation.acceptance == pytest.approx((0.7, 0.3, 0.0))
+    assert ran.tiers[0].bytes_per_s == 1.25e10
+    assert parse_faults(["chunk_budget=/4", "kv=-50%"]).hidden(CONFIG) == CONFIG
+
+
+def test_a_gpu_without_nvlink_has_its_other_link_divided():
+    on_l4 = replace(CONFIG, gpu=GPUS["l4"])
+    assert parse_faults(["tp_link=/2"]).hidden(on_l4).gpu.peer_bytes_per_s == on_l4.gpu.peer_bytes_per_s / 2
+
+
+@pytest.mark.parametrize(
+    "option",
+    ["nonsense=1", "step_time=much", "chunk_budget=4", "prefix_cache=on", "errors=200%", "leak=x", "stalls=1%:5"],
+)
+def test_bad_faults_are_refused(option):
+    with pytest.raises(UsageError, match="--fault"):
+        parse_faults([option])
+
+
+def test_every_listed_fault_can_be_read():
+    for text in FAULTS:
+        assert parse_faults([text.partition("[")[0].rstrip("=")]) != Faults()
+
+
+def test_fates_have_their_shares_and_repeat():
+    faults = parse_faults(["errors=10%", "hangs=5%", "truncated=5%"])
+    fates = [fate_of(faults, 1, number, 64) for number in range(20_000)]
+    kinds = [None if fate is None else fate.kind for fate in fates]
+    shares = {kind: kinds.count(kind) / len(kinds) for kind in ("refused", "error", "hang", "truncated")}
+    assert shares == pytest.approx({"refused": 0.05, "error": 0.05, "hang": 0.05, "truncated": 0.05}, rel=0.15)
+    assert all(0 <= fate.after_tokens < 64 for fate in fates if fate)
+    assert fates[:100] == [fate_of(faults, 1, number, 64) for number in range(100)]
+    assert fate_of(Faults(), 1, 0, 64) is None

@@ -1,0 +1,79 @@
+"""When requests of a plan go out: open loop, closed loop, conversations."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_llmperf.emulator.virtual.departures import Departures, Plan, Request
+
+
+def plan(*requests: dict[str, int | None], concurrency: int | None = None) -> Plan:
+    return Plan(tuple(Request(i, (1,), 1, **request) for i, request in enumerate(requests)), concurrency)
+
+
+def gone(departures: Departures, now_ns: int) -> list[tuple[int, int]]:
+    return [(request.index, intended_ns) for request, intended_ns in departures.go(now_ns)]
+
+
+def test_open_loop_goes_by_the_times_of_the_plan():
+    departures = Departures(plan({"at_ns": 30}, {"at_ns": 10}, {}), 1000)
+    assert departures.next_ns == 1000
+    assert gone(departures, 1000) == [(2, 1000)]
+    assert departures.next_ns == 1010
+    assert gone(departures, 1015) == [(1, 1010)]
+    assert [(r.index, ns) for r, ns in departures.known()] == [(0, 1030)]
+    assert departures.next_ns is None
+
+
+def test_closed_loop_goes_when_a_slot_is_free():
+    departures = Departures(plan({}, {}, {}, concurrency=2), 0)
+    assert departures.known() == []
+    assert gone(departures, 0) == [(0, 0), (1, 0)]
+    assert departures.next_ns is None
+    departures.ended(1, 70)
+    assert departures.next_ns == 70
+    assert gone(departures, 69) == []
+    assert gone(departures, 70) == [(2, 70)]
+
+
+def test_in_a_closed_loop_too_nothing_goes_before_its_time():
+    departures = Departures(plan({"at_ns": 30}, concurrency=1), 0)
+    assert gone(departures, 0) == []
+    assert departures.next_ns == 30
+
+
+def test_a_late_request_keeps_its_intended_time():
+    departures = Departures(plan({"at_ns": 0}, {"at_ns": 10}, concurrency=1), 0)
+    assert gone(departures, 0) == [(0, 0)]
+    departures.ended(0, 50)
+    assert departures.next_ns == 50
+    assert gone(departures, 50) == [(1, 10)]
+
+
+def test_a_next_turn_waits_for_the_end_and_the_pause_and_goes_before_new_ones():
+    departures = Departures(plan({}, {"after": 0, "think_ns": 20}, {}, {}, concurrency=1), 0)
+    assert gone(departures, 0) == [(0, 0)]
+    departures.ended(0, 100)
+    assert gone(departures, 100) == [(2, 100)]
+    departures.ended(2, 150)
+    assert gone(departures, 150) == [(1, 150)]
+
+
+def test_a_turn_may_have_a_time_of_its_own_too():
+    departures = Departures(plan({}, {"after": 0, "think_ns": 20, "at_ns": 500}), 1000)
+    departures.go(1000)
+    departures.ended(0, 1100)
+    assert departures.next_ns == 1500
+
+
+@pytest.mark.parametrize(
+    ("requests", "concurrency", "why"),
+    [
+        ((Request(1, (1,), 1),), None, "stands at position 0"),
+        ((Request(0, (1,), 1, after=0),), None, "not before it"),
+        ((Request(0, (1,), 1),), 0, "lets nothing go"),
+    ],
+)
+def test_plans_that_could_not_end_are_refused(requests, concurrency, why):
+    with pytest.raises(ValueError, match=why):
+        Plan(requests, concurrency)

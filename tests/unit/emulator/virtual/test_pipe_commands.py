@@ -1,0 +1,255 @@
+"""The pipe: every command has one answer; a replay gives what a client would have read, and when."""
+
+import io
+import json
+
+import pytest
+
+from pytest_llmperf.emulator.__main__ import build_service
+from pytest_llmperf.emulator.fates import fate_of
+from pytest_llmperf.emulator.faults import parse_faults
+from pytest_llmperf.emulator.http.framing import LAST_CHUNK
+from pytest_llmperf.emulator.options import read_options
+from pytest_llmperf.emulator.virtual.client import FIRST_BYTE_NS, IDLE_NS
+from pytest_llmperf.emulator.virtual.pipe import answer, serve_pipe
+from pytest_llmperf.emulator.virtual.workload import run_workload
+
+MS = 1_000_000
+
+
+def service(*options, model="tiny", flags=("--max-model-len", "4096", "--enable-prompt-tokens-details")):
+    return build_service(read_options(["--hardware", "h200", "--pipe", *options, "--", "serve", model, *flags]))
+
+
+def body(prompt=(1, 2, 3), tokens=4, **more):
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    streamed = {"prompt": list(prompt), "max_tokens": tokens, "stream": True, "stream_options": options}
+    return json.dumps(streamed | more)
+
+
+def post(index, at_ns=None, path="/v1/completions", **given):
+    return {"index": index, "path": path, "body": given.pop("body", None) or body(), "at_ns": at_ns, **given}
+
+
+def say(server, **command):
+    found = answer(server, json.dumps(command))
+    assert "error" not in found, found
+    return found
+
+
+def replay(server, *requests, concurrency=None, name="replay"):
+    return say(server, **{name: {"concurrency": concurrency, "requests": list(requests)}})
+
+
+def texts(exchange):
+    """The payloads of the events of a stream, which must be framed without a flaw."""
+    top, _, rest = exchange["data"].partition("\r\n\r\n")
+    assert top.startswith("HTTP/1.1 200 OK\r\n")
+    events = []
+    while rest and rest != LAST_CHUNK.decode():
+        size, _, rest = rest.partition("\r\n")
+        event, rest = rest[: int(size, 16)], rest[int(size, 16) :]
+        assert rest.startswith("\r\n")
+        assert event.startswith("data: ")
+        events.append(event[6:-2])
+        rest = rest[2:]
+    return events
+
+
+def test_a_session():
+    commands = io.StringIO('{"sleep": {"ns": 5}}\n\n{"http": {"method": "GET", "path": "/health", "body": null}}\n')
+    answers = io.StringIO()
+    serve_pipe(service(), commands, answers)
+    assert [json.loads(line) for line in answers.getvalue().splitlines()] == [
+        {"ready": True, "now_ns": 0},
+        {"now_ns": 5},
+        {"status": 200, "content_type": "text/plain; charset=utf-8", "body": "", "now_ns": 5},
+    ]
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["nonsense", "[]", "{}", '{"x": 1}', '{"sleep": {"ns": -1}}', '{"sleep": {}}', '{"http": {"method": "GET"}}',
+     '{"replay": {"requests": [{"index": 3, "body": "{}"}]}}', '{"replay": {"requests": [{"index": 0}]}}'],
+)  # fmt: skip
+def test_a_bad_command_is_answered_with_a_sentence(line):
+    found = answer(service(), line)
+    assert set(found) == {"error"}
+    assert found["error"]
+
+
+def test_a_stream_is_one_read_for_the_head_and_one_per_event():
+    found = replay(service(), post(0, at_ns=2 * MS))
+    (exchange,) = found["exchanges"]
+    assert (exchange["intended_ns"], exchange["sent_ns"], exchange["ending"]) == (2 * MS, 2 * MS, "complete")
+    events = texts(exchange)
+    assert len(events) == 6
+    assert events[-1] == "[DONE]"
+    assert len(exchange["read_ns"]) == len(exchange["read_bytes"]) == 1 + 6 + 1
+    assert sum(exchange["read_bytes"]) == len(exchange["data"])
+    assert sorted(exchange["read_ns"]) == exchange["read_ns"]
+    assert exchange["read_ns"][0] > exchange["sent_ns"]
+    usage = json.loads(events[-2])["usage"]
+    assert usage["completion_tokens"] == 4
+    assert exchange["ended_ns"] == exchange["read_ns"][-1] == found["ended_ns"] == found["now_ns"]
+
+
+def test_records_are_the_same_facts_without_bytes():
+    with_bytes = replay(service(), post(0), post(1, at_ns=MS))["exchanges"]
+    records = replay(service(), post(0), post(1, at_ns=MS), name="simulate")["records"]
+    for exchange, record in zip(with_bytes, records, strict=True):
+        assert record["token_ns"] == exchange["read_ns"][1:5]
+        assert record["token_counts"] == [1] * 4
+        assert record["ended_ns"] == exchange["ended_ns"]
+        assert (record["prompt_tokens"], record["output_tokens"], record["outcome"]) == (3, 4, "ok")
+
+
+def test_every_route_answers_and_a_completion_takes_virtual_time():
+    server = service()
+    models = say(server, http={"method": "GET", "path": "/v1/models", "body": None})
+    assert json.loads(models["body"])["data"][0]["id"] == "tiny"
+    whole = say(server, http={"method": "POST", "path": "/v1/completions", "body": '{"prompt": [1], "max_tokens": 9}'})
+    assert whole["status"] == 200
+    assert json.loads(whole["body"])["usage"]["completion_tokens"] == 9
+    assert whole["now_ns"] > 0
+    streamed = say(server, http={"method": "POST", "path": "/v1/completions", "body": body()})
+    assert streamed["body"].endswith("data: [DONE]\n\n")
+    bad = say(server, http={"method": "POST", "path": "/v1/completions", "body": "{}"})
+    assert bad["status"] == 400
+    assert say(server, http={"method": "GET", "path": "/v1/completions", "body": None})["status"] == 405
+    assert say(server, http={"method": "GET", "path": "/generate", "body": None})["status"] == 405
+    assert say(server, http={"method": "GET", "path": "/none", "body": None})["status"] == 404
+    page = say(server, http={"method": "GET", "path": "/metrics?x=1", "body": None})["body"]
+    assert 'vllm:request_success_total{engine="0",model_name="tiny",finished_reason="length"} 2.0' in page
+
+
+def test_the_prefix_cache_works_and_is_reset():
+    server = service()
+    prompt = list(range(100))
+    replay(server, post(0, body=body(prompt)))
+    cached = replay(server, post(0, body=body(prompt)), name="simulate")["records"][0]["cached_tokens"]
+    assert cached == 96
+    reset = say(server, http={"method": "POST", "path": "/reset_prefix_cache", "body": ""})
+    assert json.loads(reset["body"]) == {"success": True}
+    assert replay(server, post(0, body=body(prompt)), name="simulate")["records"][0]["cached_tokens"] == 0
+
+
+def test_a_cache_that_is_off_by_fault_keeps_its_flag_and_never_hits():
+    server = service("--fault", "prefix_cache=off")
+    for _ in range(2):
+        found = replay(server, post(0, body=body(range(100))), name="simulate")
+    assert found["records"][0]["cached_tokens"] == 0
+    page = say(server, http={"method": "GET", "path": "/metrics", "body": None})["body"]
+    assert 'enable_prefix_caching="True"' in page
+
+
+def test_a_smaller_budget_by_fault_shows():
+    info = say(service("--fault", "chunk_budget=/4"), http={"method": "GET", "path": "/server_info", "body": None})
+    assert json.loads(info["body"])["vllm_config"]["scheduler_config"]["max_num_batched_tokens"] == 2048
+
+
+def test_slower_steps_by_fault_take_longer():
+    def took(*options):
+        token_ns = replay(service(*options), post(0, body=body(tokens=50)), name="simulate")["records"][0]["token_ns"]
+        return token_ns[-1] - token_ns[0]
+
+    assert took("--fault", "step_time=+5%") == pytest.approx(1.05 * took(), rel=1e-6)
+
+
+def test_closed_loops_and_conversations():
+    requests = [post(0), post(1), post(2), post(3, after=0, think_ns=7 * MS)]
+    found = replay(service(), *requests, concurrency=2)["exchanges"]
+    assert found[2]["sent_ns"] == min(found[0]["ended_ns"], found[1]["ended_ns"])
+    assert found[3]["intended_ns"] >= found[0]["ended_ns"] + 7 * MS
+
+
+def faulty(fault, tokens=20, requests=40):
+    server = service("--fault", f"{fault}=50%", "--noise-seed", "3")
+    return replay(server, *[post(i, at_ns=i * MS, body=body([i], tokens)) for i in range(requests)])["exchanges"]
+
+
+def test_errors_are_statuses_and_events():
+    found = faulty("errors")
+    heads = [exchange["data"][:12] for exchange in found]
+    refused, served = heads.count("HTTP/1.1 500"), heads.count("HTTP/1.1 200")
+    inside = [e for e in found if '"error":{' in e["data"] and e["data"].startswith("HTTP/1.1 200")]
+    assert refused >= 4
+    assert len(inside) >= 4
+    assert refused + served == 40
+    assert refused + len(inside) < 35
+    for exchange in inside:
+        assert exchange["ending"] == "complete"
+        assert texts(exchange)[-1] == "[DONE]"
+        assert "error" in json.loads(texts(exchange)[-2])
+
+
+def test_truncated_streams_close_early():
+    fates = [fate_of(parse_faults(["truncated=50%"]), 3, number, 20) for number in range(40)]
+    assert 10 <= sum(fate is not None for fate in fates) <= 30
+    for exchange, fate in zip(faulty("truncated"), fates, strict=True):
+        if fate is None:
+            assert exchange["ending"] == "complete"
+            assert "[DONE]" in exchange["data"]
+        else:
+            assert exchange["ending"] == "closed early"
+            assert "[DONE]" not in exchange["data"]
+            assert not exchange["data"].endswith(LAST_CHUNK.decode())
+            assert len(texts(exchange)) == fate.after_tokens
+
+
+def test_hanging_streams_end_when_the_client_loses_patience():
+    found = faulty("hangs")
+    hung = [exchange for exchange in found if exchange["ending"] == "idle timeout"]
+    assert 10 <= len(hung) <= 30
+    for exchange in hung:
+        assert exchange["ended_ns"] == exchange["read_ns"][-1] + IDLE_NS
+
+
+def test_a_server_that_leaks_gets_stuck_and_is_given_up():
+    server = service("--fault", "leak=4", flags=("--num-gpu-blocks-override", "40", "--max-model-len", "256"))
+    requests = [post(i, body=body([i] * 100, 20)) for i in range(20)]
+    endings = [exchange["ending"] for exchange in replay(server, *requests, concurrency=1)["exchanges"]]
+    assert endings[0] == "complete"
+    assert endings[-1] == "idle timeout"
+    whole = json.dumps({"prompt": [1] * 200, "max_tokens": 5})
+    (last,) = replay(server, post(0, body=whole), name="simulate")["records"]
+    assert last["outcome"] == "timeout"
+    assert last["ended_ns"] == last["sent_ns"] + FIRST_BYTE_NS
+
+
+def test_runs_are_deterministic():
+    noise = ("--noise", "session=1%,run=1%,step=2%,ar=0.5", "--fault", "stalls=1%", "--noise-seed", "9")
+
+    def run():
+        server = service(*noise)
+        return [replay(server, *[post(i, at_ns=i * MS) for i in range(10)]) for _ in range(2)]
+
+    assert run() == run()
+
+
+@pytest.mark.parametrize(("noise", "differ"), [("session=1%", False), ("run=1%", True)])
+def test_each_replay_is_a_run(noise, differ):
+    server = service("--noise", noise, "--noise-seed", "9")
+    runs = [replay(server, post(0, body=body([9], 20)), name="simulate")["records"][0]["token_ns"] for _ in range(2)]
+    assert (runs[0][-1] - runs[0][1] != runs[1][-1] - runs[1][1]) is differ
+
+
+def test_a_workload_from_stdin():
+    lines = io.StringIO(
+        '{"concurrency": 1}\n{"prompt_tokens": 20, "max_tokens": 3}\n\n'
+        '{"prompt": "some text", "think_ns": 5, "after": 0}\n'
+    )
+    records = io.StringIO()
+    run_workload(service(), lines, records)
+    first, second = map(json.loads, records.getvalue().splitlines())
+    assert (first["prompt_tokens"], first["output_tokens"]) == (20, 3)
+    assert second["sent_ns"] == first["ended_ns"] + 5
+    assert second["output_tokens"] == 16
+
+
+@pytest.mark.parametrize("line", ["x", '{"promt": [1]}', '{"index": 4, "prompt": [1]}', '{"prompt": [1], "after": 7}'])
+def test_a_bad_workload_names_its_line(line):
+    from pytest_llmperf.emulator.quantities import UsageError
+
+    with pytest.raises(UsageError, match="workload"):
+        run_workload(service(), io.StringIO(line + "\n"), io.StringIO())

@@ -1,0 +1,158 @@
+"""LMCache's server as part of a unit: its counters, its tiers, its death, and the proof that it hits."""
+
+import random
+from types import SimpleNamespace
+
+import httpx
+import pytest
+
+from pytest_llmperf.clock import VirtualClock
+from pytest_llmperf.engines.lmcache import LMCacheLaunch, LMCacheServer
+from pytest_llmperf.engines.lmcache_proof import prove_hits
+from pytest_llmperf.engines.spec import vllm
+from pytest_llmperf.errors import EngineError, ServerDied, WrongServer
+
+SPEC = vllm("m").with_lmcache(chunk_size=4, l2_path="kv")
+
+
+class FakeStore:
+    """What LMCache's HTTP side answers. `clears_needed`: chunks are being stored that often."""
+
+    def __init__(self):
+        self.held, self.clears_needed, self.asked, self.chunk_size = 100, 1, [], 4
+
+    def answer(self, request):
+        self.asked.append(request.url.path)
+        if request.url.path == "/cache/clear":
+            self.clears_needed -= 1
+            self.held = 0 if self.clears_needed <= 0 else self.held
+            return httpx.Response(200, json={"status": "ok"})
+        pages = {
+            "/metrics": httpx.Response(200, text=(
+                'lmcache_mp_lookup_requested_tokens_total{cache_salt=""} 12\n'
+                'lmcache_mp_lookup_hit_tokens_total{cache_salt=""} 8\n'
+                f"lmcache_mp_l1_memory_usage_bytes {self.held}\n"
+            )),
+            "/config": httpx.Response(200, json={"mp": {"chunk_size": self.chunk_size}}),
+            "/version": httpx.Response(200, text='"0.5.6"'),
+        }  # fmt: skip
+        return pages.get(request.url.path, httpx.Response(503, text="not yet"))
+
+
+@pytest.fixture
+def store():
+    return FakeStore()
+
+
+@pytest.fixture
+def lmcache(store, tmp_path, fake_process):
+    ports = (SimpleNamespace(port=5001), SimpleNamespace(port=5002))
+    launch = LMCacheLaunch(SPEC.lmcache, "cpu", None, {}, tmp_path, tmp_path / "run", ports)
+    server = LMCacheServer(launch, fake_process)
+    server.client = httpx.Client(base_url="http://l", transport=httpx.MockTransport(store.answer))
+    (tmp_path / "kv").mkdir()
+    (tmp_path / "kv" / "m@0x1@0@ab.data").touch()
+    return server
+
+
+def test_its_counters_stand_beside_the_engines(make_server, lmcache):
+    found = make_server(SPEC, lmcache=lmcache).counters()
+    assert found["prompt_tokens"] == 0
+    assert (found["lmcache_lookup_tokens"], found["lmcache_hit_tokens"], found["lmcache_l2_hit_tokens"]) == (12, 8, 0)
+
+
+def test_facts_and_another_chunk_size(make_server, lmcache, store):
+    assert make_server(SPEC, lmcache=lmcache).facts["lmcache.version"] == "0.5.6"
+    store.chunk_size = 256
+    with pytest.raises(WrongServer, match="chunks of 4 tokens and uses 256"):
+        lmcache.facts()
+
+
+@pytest.mark.parametrize(
+    ("keep", "held", "files", "own"),
+    [((), 0, 0, True), (("l1",), 100, 0, True), (("l2",), 0, 1, True), (("engine", "l1", "l2"), 100, 1, False)],
+)
+def test_each_tier_is_emptied_or_kept(make_server, fake_engine, lmcache, store, keep, held, files, own):
+    assert make_server(SPEC, lmcache=lmcache, clock=VirtualClock()).reset_cache(keep) is own
+    assert store.held == held
+    assert len(list(lmcache.launch.disk.iterdir())) == files
+    assert ("/reset_prefix_cache" in fake_engine.asked) is own
+
+
+def test_clearing_waits_for_what_is_being_stored_but_not_for_ever(lmcache, store):
+    store.clears_needed = 3
+    lmcache.clear({"l1"}, VirtualClock())
+    assert store.asked.count("/cache/clear") == 3
+    store.held, store.clears_needed = 100, 10_000
+    with pytest.raises(EngineError, match="L1 still holds 100 bytes"):
+        lmcache.clear({"l1"}, VirtualClock())
+
+
+def test_its_death_is_the_units_death(make_server, lmcache, fake_process):
+    server = make_server(SPEC, process=type(fake_process)(), lmcache=lmcache)
+    server.check_alive()
+    assert not server.wait_death(0)
+    fake_process.ended = "signal 9 (SIGKILL)"
+    assert server.wait_death(0)
+    with pytest.raises(ServerDied, match=r"The LMCache server died: signal 9 \(SIGKILL\)"):
+        server.check_alive()
+
+
+def test_both_are_stopped_even_where_the_engine_resists(make_server, lmcache, fake_process):
+    engine = type(fake_process)()
+    engine.stop = lambda _grace_s: (_ for _ in ()).throw(EngineError("resists"))
+    with pytest.raises(EngineError, match="resists"):
+        make_server(SPEC, process=engine, lmcache=lmcache).stop(1.0)
+    assert fake_process.stopped == 1
+
+
+def test_an_answer_that_is_no_answer(lmcache, fake_process):
+    lmcache.client = httpx.Client(base_url="http://l", transport=httpx.MockTransport(lambda _: httpx.Response(503)))
+    with pytest.raises(EngineError, match="answered GET /metrics with 503"):
+        lmcache.counters()
+
+    def refused(request):
+        raise httpx.ConnectError("refused", request=request)
+
+    lmcache.client = httpx.Client(base_url="http://l", transport=httpx.MockTransport(refused))
+    with pytest.raises(EngineError, match="hangs: GET /metrics"):
+        lmcache.counters()
+    fake_process.ended = "exit code 1"
+    with pytest.raises(ServerDied, match="exit code 1"):
+        lmcache.counters()
+
+
+def pages(fake_engine, hits):
+    """The engine's pages from now on, with so many external hits one after the other."""
+    left = iter(hits)
+
+    def answer(request):
+        if request.url.path == "/metrics":
+            fake_engine.answers["/metrics"] = httpx.Response(
+                200, text=f"vllm:external_prefix_cache_hits_total {next(left, 0)}\n"
+            )
+        return fake_engine.answer(request)
+
+    return SimpleNamespace(answer=answer)
+
+
+def test_a_prompt_that_comes_back_proves_it(make_server, fake_engine):
+    engine = pages(fake_engine, [0, 0, 0, 8])  # before and after each of two tries
+    prove_hits(make_server(SPEC, engine=engine, clock=VirtualClock()), random.Random(1))
+    assert fake_engine.asked.count("/v1/completions") == 3  # stored, missed while storing went on, hit
+
+
+def test_one_that_never_hits_is_named(make_server, fake_engine, fake_process):
+    server = make_server(SPEC, engine=pages(fake_engine, []), process=fake_process, clock=VirtualClock())
+    with pytest.raises(EngineError, match=r"LMCache is attached and never hit: vllm\('m'\).* 9 tokens") as caught:
+        prove_hits(server, random.Random(1))
+    assert caught.value.evidence is not None
+
+
+def test_a_key_that_lmcache_ignores_is_an_error(make_server, fake_process, tmp_path):
+    log = tmp_path / "server.log"
+    log.write_text("INFO fine\nLMCache WARNING: Unknown configuration key: storage\n")
+    evidence = SimpleNamespace(log_path=str(log))
+    fake_process.evidence = lambda: evidence
+    with pytest.raises(EngineError, match=r"ignores a part of its configuration: .*key: storage"):
+        prove_hits(make_server(SPEC, process=fake_process, clock=VirtualClock()), random.Random(1))

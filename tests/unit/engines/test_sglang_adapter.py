@@ -1,0 +1,205 @@
+"""SGLang's command line, environment, routes, counters and resolved configuration."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import httpx
+import pytest
+
+from pytest_llmperf.engines.adapter import Placement
+from pytest_llmperf.engines.environment import Environment
+from pytest_llmperf.engines.models import ResolvedModel
+from pytest_llmperf.engines.sglang_adapter import SglangAdapter
+from pytest_llmperf.engines.spec import sglang
+from pytest_llmperf.errors import EngineError, SpecError
+from pytest_llmperf.metrics.server import server_values
+from pytest_llmperf.model.request import Request
+from pytest_llmperf.telemetry.prometheus import deltas, parse
+
+VENV = Environment(("/v/bin/python",), True, None, "/v")
+COMMAND = Environment(("/bin/sglang",), False, None, "sglang")
+DUMMY = ResolvedModel("/models/llama", "dummy", "dummy", None, "llama-3.1-8b")
+ADAPTER = SglangAdapter()
+PROMPT = Request(0, (5, 6, 7), 16, 3)
+
+
+def placement(kind="h200", environment=VENV, lmcache=None, models_dir=Path("/models")):
+    return Placement(kind, 8123, "llama-abc", DUMMY, environment, models_dir, lmcache)
+
+
+def options(arguments):
+    """--x value pairs of a command line."""
+    found, last = {}, ""
+    for word in arguments[arguments.index("--model-path") :]:
+        if word.startswith("--"):
+            found[word], last = True, word
+        else:
+            found[last] = word
+    return found
+
+
+def client(answers):
+    """A client whose server has one answer a path, and 404 for every other."""
+    return httpx.Client(
+        base_url="http://h",
+        transport=httpx.MockTransport(lambda request: answers.get(request.url.path, httpx.Response(404))),
+    )
+
+
+def test_an_interpreter_gets_the_module_and_a_command_its_word():
+    spec = sglang("llama-3.1-8b")
+    assert ADAPTER.arguments(spec, placement())[:2] == ["-m", "sglang.launch_server"]
+    assert ADAPTER.arguments(spec, placement(environment=COMMAND))[0] == "serve"
+    assert options(ADAPTER.arguments(spec, placement()))["--model-path"] == "/models/llama"
+
+
+def test_on_a_gpu_only_what_identity_and_evidence_need():
+    found = options(ADAPTER.arguments(sglang("llama-3.1-8b"), placement()))
+    assert found["--port"] == "8123"
+    assert found["--served-model-name"] == "llama-abc"
+    assert found["--load-format"] == "dummy"
+    assert found["--enable-metrics"] is found["--enable-cache-report"] is True
+    assert not {"--device", "--attention-backend", "--disable-overlap-schedule", "--skip-server-warmup"} & set(found)
+    assert "OMP_NUM_THREADS" not in ADAPTER.environment(sglang("llama-3.1-8b"), placement())
+
+
+def test_on_a_cpu_and_the_specs_flags_come_last():
+    found = options(ADAPTER.arguments(sglang("tiny", max_total_tokens=9000), placement("cpu")))
+    assert found["--attention-backend"] == "torch_native"
+    assert found["--max-total-tokens"] == "9000"
+    env = ADAPTER.environment(sglang("tiny", tp_size=2), placement("cpu"))
+    assert env["OMP_NUM_THREADS"] == "1"
+    assert env["SGLANG_CPU_OMP_THREADS_BIND"] == "0|1"
+
+
+def test_health_is_asked_without_a_generation():
+    assert ADAPTER.environment(sglang("m"), placement())["SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION"] == "0"
+    assert ADAPTER.ready(client({"/health": httpx.Response(200)}))
+    assert not ADAPTER.ready(client({"/health": httpx.Response(503)}))
+
+
+def test_requests_go_to_the_openai_route_or_to_generate_where_there_is_no_tokenizer():
+    path, body = ADAPTER.post(sglang("m"), PROMPT, "nonce")
+    assert path == "/v1/completions"
+    assert json.loads(body)["model"] == "nonce"
+    path, body = ADAPTER.post(sglang("m", skip_tokenizer_init=True), PROMPT, "nonce")
+    assert path == "/generate"
+    sampling = {"max_new_tokens": 16, "ignore_eos": True, "temperature": 0}
+    assert json.loads(body) == {"input_ids": [5, 6, 7], "sampling_params": sampling, "stream": True}
+
+
+@pytest.mark.parametrize(("status", "done"), [(200, True), (404, False)])
+def test_the_cache_is_flushed_or_the_server_cannot(status, done):
+    assert ADAPTER.reset_cache(client({"/flush_cache": httpx.Response(status)})) is done
+
+
+def test_a_cache_that_was_not_flushed_is_an_error():
+    with pytest.raises(EngineError, match=r"did not flush its cache .*pending requests"):
+        ADAPTER.reset_cache(client({"/flush_cache": httpx.Response(400, text="pending requests")}))
+
+
+PAGE = """
+sglang:prompt_tokens_total{is_streaming="false"} 100
+sglang:prompt_tokens_total{is_streaming="true"} 2900
+sglang:generation_tokens_total{is_streaming="true"} 320
+sglang:num_requests_total{is_streaming="true"} 20
+sglang:queue_time_seconds_sum{tp_rank="0"} 2.5
+sglang:queue_time_seconds_sum{tp_rank="1"} 2.5
+sglang:queue_time_seconds_count{tp_rank="0"} 20
+sglang:token_usage{tp_rank="0"} 0.25
+sglang:cache_hit_rate 0.99
+"""
+
+
+def metrics_of(page, before=PAGE):
+    return server_values(deltas(ADAPTER.counters(parse(before)), ADAPTER.counters(parse(page))))
+
+
+def test_counters_under_the_names_of_every_engine():
+    found = ADAPTER.counters(parse(PAGE))
+    assert found["prompt_tokens"] == 3000
+    assert found["requests_finished"] == 20
+    assert found["queue_time_s_sum"] == 2.5  # both ranks say the same
+    assert found["preemptions"] == found["prompt_tokens_cached"] == found["spec_draft_tokens"] == 0
+    assert ADAPTER.gauges(parse(PAGE)) == {"kv_usage_peak": 0.25}
+    assert ADAPTER.counters(parse("other_total 5\n")) == {}
+
+
+@pytest.mark.parametrize(
+    ("sources", "cached", "external"),
+    [
+        ({"device": 1200}, 1200, 0),
+        ({"device": 200, "storage": 1000}, 1200, 1000),
+        ({"device": 200, "host": 1000, "total": 1200}, 1200, 1000),
+        ({"total": 1200}, 1200, 0),
+    ],
+)
+def test_cached_tokens_by_where_they_came_from(sources, cached, external):
+    lines = [f'sglang:cached_tokens_total{{cache_source="{name}"}} {value}' for name, value in sources.items()]
+    found = ADAPTER.counters(parse(PAGE + "\n".join(lines) + "\n"))
+    assert found["prompt_tokens_cached"] == cached
+    assert found["external_cache_hits"] == external
+    assert found["external_cache_queries"] == 3000 - sources.get("device", 0)
+
+
+def test_the_gauge_that_lies_is_not_asked():
+    more = PAGE.replace("2900", "3900") + 'sglang:cached_tokens_total{cache_source="device"} 250\n'
+    assert metrics_of(more)["prefix_cache_hit_rate"] == 0.25
+
+
+def test_acceptance_follows_from_tokens_and_verification_steps():
+    """10 requests more, each of 1 prefill token and 6 steps of 4 tokens: of 4 guesses a step 3 are right."""
+    drafts = "sglang:spec_verify_calls_total {}\nsglang:spec_num_draft_tokens 5\n"
+    before = PAGE + drafts.format(100)
+    after = PAGE.replace("} 320", "} 570").replace('requests_total{is_streaming="true"} 20', "requests_total 30")
+    found = metrics_of(after + drafts.format(160), before)
+    assert found["spec_acceptance_length"] == 4
+    assert found["spec_acceptance_rate"] == 0.75
+
+
+def test_retractions_are_preemptions():
+    assert metrics_of(PAGE + 'sglang:num_retracted_requests_total{tp_rank="0"} 3\n')["preemptions"] == 3
+
+
+INFO = {
+    "model_path": "/models/llama", "version": "0.5.23", "page_size": 16, "max_total_num_tokens": 40000,
+    "chunked_prefill_size": 4096, "quantization": None, "schedule_policy": "lpm", "api_key": "hidden",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("path", ["/server_info", "/get_server_info"])
+def test_the_resolved_configuration(path):
+    server = client({path: httpx.Response(200, json=INFO)})
+    assert ADAPTER.resolved(server) == {
+        "version": "0.5.23", "page_size": "16", "chunked_prefill_size": "4096", "schedule_policy": "lpm",
+        "block_size": "16", "num_gpu_blocks": "2500", "max_num_batched_tokens": "4096",
+    }  # fmt: skip
+    assert ADAPTER.loaded(server) == "/models/llama"
+
+
+def test_prompts_that_are_not_divided_have_no_budget():
+    server = client({"/server_info": httpx.Response(200, json=INFO | {"chunked_prefill_size": -1})})
+    assert "max_num_batched_tokens" not in ADAPTER.resolved(server)
+
+
+@pytest.mark.parametrize("answer", [httpx.Response(404), httpx.Response(200, text="<html>")])
+def test_an_answer_of_another_shape_tells_nothing(answer):
+    server = client({"/server_info": answer})
+    assert ADAPTER.resolved(server) == {}
+    assert ADAPTER.loaded(server) is None
+
+
+def test_lmcache_is_named_by_a_file_and_never_in_process():
+    beside = SimpleNamespace(port=1, config_file=Path("/run/lmcache.yaml"))
+    found = options(ADAPTER.arguments(sglang("m").with_lmcache(), placement(lmcache=beside)))
+    assert found["--enable-lmcache"] is True
+    assert found["--lmcache-config-file"] == "/run/lmcache.yaml"
+    with pytest.raises(SpecError, match="as a server only"):
+        ADAPTER.arguments(sglang("m").with_lmcache(in_process=True), placement())
+
+
+def test_a_draft_model_of_the_registry_becomes_its_folder(tmp_path):
+    spec = sglang("tiny", speculative_draft_model_path="phi-4-mini")
+    found = options(ADAPTER.arguments(spec, placement(models_dir=tmp_path)))
+    assert Path(found["--speculative-draft-model-path"]).parent == tmp_path

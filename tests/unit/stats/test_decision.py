@@ -1,0 +1,87 @@
+"""Which verdict a difference gets, and how small a one would have been seen."""
+
+from dataclasses import replace
+from math import inf
+
+import numpy as np
+import pytest
+from scipy import stats as scipy_stats
+
+from pytest_llmperf.model.verdict import Verdict
+from pytest_llmperf.stats.decision import Comparison, decide, smallest_seen
+from pytest_llmperf.stats.prior import Margins, Prior
+from pytest_llmperf.stats.shift import Shift
+
+MARGINS = Margins(0.02, 0.05)
+PRIOR = Prior(0.005, 0.004, 6, "test")
+
+
+def seen(effect, se=0.003, df=20.0, runs=None):
+    return Comparison(Shift(effect, se, df, 0.005, 0.004, tuple(runs or [effect] * 3), 10, 30, PRIOR), MARGINS)
+
+
+def verdict(effect, alpha=0.001, **how):
+    return decide([seen(effect, **how)], alpha)[0]
+
+
+@pytest.mark.parametrize(("effect", "se", "expected"), [
+    (0.0, 0.003, Verdict.PASS), (0.03, 0.003, Verdict.PASS), (0.06, 0.003, Verdict.FAIL),
+    (0.048, 0.003, Verdict.FAIL), (0.0, 0.04, Verdict.INCONCLUSIVE), (0.06, 0.03, Verdict.INCONCLUSIVE),
+    (-0.06, 0.003, Verdict.IMPROVED), (-0.03, 0.003, Verdict.PASS), (-0.06, 0.02, Verdict.PASS),
+    (-0.06, 0.07, Verdict.INCONCLUSIVE),
+])
+def test_verdicts(effect, se, expected):
+    assert verdict(effect, se=se) is expected
+
+
+def test_what_fails_and_would_pass_fails():
+    """3.5 % to a hair: more than negligible for certain, and tolerated for certain."""
+    assert verdict(0.035, se=0.0001) is Verdict.FAIL
+
+
+def test_limits_decide_at_their_levels():
+    """FAIL where effect − t(1 − α) se > δ0, PASS where effect + t(95 %) se < δ1."""
+    t = scipy_stats.t(20)
+    threshold = 0.02 + t.ppf(0.999) * 0.008
+    assert verdict(threshold + 1e-9, se=0.008) is Verdict.FAIL
+    assert verdict(threshold - 1e-9, se=0.008) is Verdict.INCONCLUSIVE
+    threshold = 0.05 - t.ppf(0.95) * 0.008
+    assert verdict(threshold + 1e-9, se=0.008) is Verdict.INCONCLUSIVE
+    assert verdict(threshold - 1e-9, se=0.008) is Verdict.PASS
+
+
+def test_without_alpha_nothing_fails_or_improves():
+    assert verdict(0.5, alpha=0.0) is Verdict.INCONCLUSIVE
+    assert verdict(-0.5, alpha=0.0) is Verdict.PASS
+
+
+def test_two_spoilt_runs_of_three_do_not_fail_a_metric():
+    assert verdict(0.06, runs=[0.09, 0.09, 0.0]) is Verdict.INCONCLUSIVE
+    assert verdict(-0.06, runs=[-0.09, -0.09, 0.0]) is Verdict.PASS
+
+
+def test_metrics_of_one_test_share_alpha_by_holm():
+    """Alone at a third of α the second would not fail; beside a clear first one it has a half."""
+    t = scipy_stats.t(20)
+    clear, fair = seen(0.09), seen(0.02 + t.ppf(1 - 0.001 / 2.5) * 0.003)
+    assert decide([fair, seen(0), seen(0)], 0.001)[0] is not Verdict.FAIL
+    assert decide([fair, clear, seen(0)], 0.001)[:2] == [Verdict.FAIL, Verdict.FAIL]
+
+
+def test_each_metric_has_its_own_margins():
+    tail = replace(seen(0.06), margins=Margins(0.05, 0.15))
+    assert decide([seen(0.06), tail], 0.001) == [Verdict.FAIL, Verdict.PASS]
+
+
+def test_the_smallest_effect_is_seen_as_often_as_promised():
+    """Run it: noise of that standard error, known with 12 degrees of freedom."""
+    rng, trials, one = np.random.default_rng(6), 40_000, seen(0.0, se=0.004, df=12.0).shift
+    smallest = smallest_seen(one, 0.02, 0.001)
+    effects = smallest + 0.004 * rng.standard_normal(trials)
+    errors = 0.004 * np.sqrt(rng.chisquare(12, trials) / 12)
+    found = (effects - 0.02) / errors > scipy_stats.t.ppf(0.999, 12)
+    assert 0.89 <= found.mean() <= 0.91
+
+
+def test_without_alpha_nothing_would_have_been_seen():
+    assert smallest_seen(seen(0.0).shift, 0.02, 0.0) == inf

@@ -1,0 +1,43 @@
+"""What of α is spent when: never more in all than the suite has."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_llmperf.stats.looks import LOOKS, SUITE_ALPHA, alpha_at, spent_by
+
+
+def spending(counts, sessions=10, primaries=3, suite=30):
+    before = [0, *counts]
+    return [alpha_at(runs, looked, sessions=sessions, primaries=primaries, suite_primaries=suite)
+            for looked, runs in zip(before, counts, strict=False)]
+
+
+def test_a_half_then_quarters():
+    assert spending(LOOKS) == pytest.approx([0.0005, 0.00025, 0.00025])
+
+
+@pytest.mark.parametrize("sessions", [1, 2])
+def test_few_sessions_wait_for_the_last_look(sessions):
+    assert spending(LOOKS, sessions) == pytest.approx([0, 0, 0.001])
+
+
+def test_who_looks_late_has_lost_nothing():
+    assert spending([8]) == pytest.approx([0.001])
+    assert spending([3, 8]) == pytest.approx([0.0005, 0.0005])
+
+
+def test_too_few_runs_spend_nothing():
+    assert spent_by(2, 10) == 0
+
+
+@given(st.lists(st.integers(1, 12), min_size=1, max_size=6), st.integers(1, 12), st.integers(1, 30))
+def test_all_looks_of_all_tests_together_spend_at_most_the_suites(counts, sessions, primaries):
+    assert sum(spending(counts if counts == sorted(counts) else sorted(counts), sessions, primaries)) \
+        <= SUITE_ALPHA * primaries / 30 + 1e-12
+
+
+@pytest.mark.parametrize(("primaries", "suite"), [(0, 3), (4, 3)])
+def test_impossible_suites(primaries, suite):
+    with pytest.raises(ValueError, match="primary metrics"):
+        alpha_at(3, 0, sessions=3, primaries=primaries, suite_primaries=suite)

@@ -1,0 +1,163 @@
+"""Today against stored sessions: exact cases, formulas by hand, coverage, and what must not matter."""
+
+from math import sqrt
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats as scipy_stats
+
+from pytest_llmperf.stats.layout import layout
+from pytest_llmperf.stats.prior import Prior
+from pytest_llmperf.stats.shift import by_host, shift, spread
+
+SEEDS = (0, 1, 2)
+NO_PRIOR = Prior(1e-6, 1e-9, 1e-9, "nearly none")
+CERTAIN = Prior(0.02, 0.01, 1e12, "taken as known")
+PRIOR = Prior(0.005, 0.004, 6, "test")
+
+
+def session(rng, level=0.0, run_sd=0.01, seeds=SEEDS):
+    return [(seed, level + 0.1 * seed + run_sd * rng.standard_normal()) for seed in seeds]
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(4)
+
+
+def test_without_a_prior_it_is_the_t_test_of_a_new_session_among_the_others(rng):
+    """As many runs as the stored sessions have: only the sessions' own spread counts, with D − 1 degrees of freedom."""
+    stored = [session(rng, 0.05 * rng.standard_normal()) for _ in range(6)]
+    fresh = session(rng, 0.2)
+    found = shift(fresh, stored, NO_PRIOR)
+    means = [np.mean([value for _, value in one]) for one in stored]
+    reach = scipy_stats.t.ppf(0.999, 5) * np.std(means, ddof=1) * sqrt(1 + 1 / 6)
+    effect = np.mean([value for _, value in fresh]) - np.mean(means)
+    assert found.effect == pytest.approx(effect)
+    assert found.df == pytest.approx(5, rel=1e-4)
+    assert (found.lower(0.999), found.upper(0.999)) == pytest.approx((effect - reach, effect + reach), rel=1e-4)
+
+
+@pytest.mark.parametrize(("seeds", "sessions"), [(SEEDS, 1), (SEEDS, 10), ((0, 1, 2, 0, 1, 2), 4)])
+def test_with_a_certain_prior_it_is_the_formula(rng, seeds, sessions):
+    found = shift(session(rng, seeds=seeds), [session(rng) for _ in range(sessions)], CERTAIN)
+    expected = 0.01**2 * (1 + 1 / sessions) + 0.02**2 * (1 / len(seeds) + 1 / (3 * sessions))
+    assert found.se == pytest.approx(sqrt(expected), rel=1e-6)
+    assert (found.sessions, found.stored_runs, len(found.differences)) == (sessions, 3 * sessions, len(seeds))
+
+
+def test_shrinking_by_hand():
+    """One seed, run noise unknown to the data: run² = 1. Levels −2 and 2: mean square 8, of which 1 is runs'.
+
+    Prior session² = 4 with 3 degrees of freedom against 1: (3·4 + 1·7)/4 = 4.75. SE² = 1.5·4.75 + 1 + 1/2.
+    """
+    found = shift([(0, 10.0)], [[(0, -2.0)], [(0, 2.0)]], Prior(1, 2, 3, "test"))
+    assert (found.run_sd, found.session_sd) == (pytest.approx(1), pytest.approx(sqrt(4.75)))
+    assert found.se**2 == pytest.approx(1.5 * 4.75 + 1.5)
+    parts = (1.5 * 0.75 * 4, 1.5 * 0.25 * 8, 1.5 - 1.5 * 0.25)
+    assert found.df == pytest.approx(sum(parts) ** 2 / (parts[0] ** 2 / 3 + parts[1] ** 2 / 1 + parts[2] ** 2 / 3))
+
+
+def test_sessions_closer_than_their_runs_allow_leave_the_prior():
+    found = shift([(0, 0.0)], [[(0, 1.0)], [(0, 1.0)]], Prior(1, 2, 3, "test"))
+    assert found.session_sd == pytest.approx(sqrt(3 / 4) * 2)
+
+
+def test_one_session_is_a_screen_and_rests_on_the_prior(rng):
+    alone, pair = (shift(session(rng), [session(rng)] * count, PRIOR) for count in (1, 2))
+    assert alone.screen
+    assert not pair.screen
+    assert alone.session_sd >= PRIOR.session_sd
+
+
+def test_noisier_runs_than_the_prior_says_make_noisier_sessions():
+    """Leftovers of ±0.01 where the prior says 0.001: its session sd grows in proportion to the data's own."""
+    calm = Prior(0.001, 0.001, 6, "test")
+    found = shift([(0, 0.0), (1, 0.02)], [[(0, 0.02), (1, 0.0)]], calm)
+    squares = 4 * 0.01**2
+    assert found.session_sd == pytest.approx(0.001 * sqrt(squares / 0.001**2))
+
+
+def test_more_sessions_and_more_runs_narrow(rng):
+    def se(runs, sessions):
+        return np.mean([shift(session(rng, seeds=SEEDS * runs), [session(rng) for _ in range(sessions)], PRIOR).se
+                        for _ in range(100)])
+
+    assert se(1, 10) < se(1, 3) < se(1, 1)
+    assert se(3, 10) < se(1, 10)
+
+
+@pytest.mark.parametrize(("sessions", "seeds"), [(3, SEEDS), (10, (0, 1, 2, 0, 1)), (5, (0, 1, 2) * 3)])
+def test_limits_cover_as_announced(sessions, seeds):
+    """Noise drawn as the prior believes it (scaled inverse χ²): the limit is exceeded in its share of trials."""
+    rng, trials, prior = np.random.default_rng(5), 40_000, Prior(0.005, 0.004, 6, "test")
+    run, between = (sd * np.sqrt(prior.df / rng.chisquare(prior.df, (trials, 1))) for sd in (0.005, 0.004))
+    plan = layout(seeds, (SEEDS,) * sessions)
+    numbers = [0] * len(seeds) + [number for number in range(1, sessions + 1) for _ in SEEDS]
+    values = run * rng.standard_normal((trials, len(numbers)))
+    values += (between * rng.standard_normal((trials, sessions + 1)))[:, numbers]
+    known = spread(plan, plan.run_squares(values), plan.session_squares(values), prior, np.maximum)
+    for alpha in (0.05, 0.001):
+        beyond = plan.differ(values) / np.sqrt(known.variance) > scipy_stats.t.ppf(1 - alpha, known.df)
+        assert beyond.mean() <= alpha + 3 * sqrt(alpha / trials)
+        assert beyond.mean() >= alpha / 5
+
+
+@given(st.integers(0, 1000), st.floats(-5, 5))
+@settings(max_examples=30)
+def test_a_larger_value_today_is_worse_and_nothing_else_moves(seed, more):
+    rng = np.random.default_rng(seed)
+    fresh, stored = session(rng, seeds=(0, 1, 2, 2)), [session(rng, seeds=(0, 2)), session(rng, seeds=(1, 2, 0))]
+    one, other = (shift([(s, value + by) for s, value in fresh], stored, PRIOR) for by in (0, more))
+    assert other.effect - one.effect == pytest.approx(more)
+    assert (other.se, other.df) == pytest.approx((one.se, one.df))
+    assert np.subtract(other.differences, one.differences) == pytest.approx([more] * 4)
+
+
+def test_p_values_are_scipys_t(rng):
+    found = shift(session(rng, 0.03), [session(rng) for _ in range(4)], PRIOR)
+    assert found.p_worse(0.01) == pytest.approx(scipy_stats.t.sf((found.effect - 0.01) / found.se, found.df))
+    assert found.p_better(0.01) == pytest.approx(scipy_stats.t.sf((-found.effect - 0.01) / found.se, found.df))
+    assert found.p_worse(found.lower(0.999)) == pytest.approx(0.001)
+
+
+def test_limits_mirror(rng):
+    found = shift(session(rng, 0.03), [session(rng) for _ in range(4)], PRIOR)
+    assert found.mirrored().upper(0.99) == pytest.approx(-found.lower(0.99))
+    assert found.mirrored().mirrored() == found
+
+
+@pytest.mark.parametrize(("values", "carried"), [
+    ([10, 10, 10], True), ([13, 13, 4], False), ([12, 12, 6], True),  # of three, all
+    ([10, 10, 10, 10, 0], True), ([15, 15, 15, 0, 0], False),  # of five, four
+    ([9] * 6 + [0] * 2, True), ([9] * 5 + [0] * 3, False),   # of eight, six
+])
+def test_a_minority_carries_no_alarm(values, carried):
+    seeds = range(len(values))
+    found = shift(list(zip(seeds, values, strict=True)), [[(seed, 0.0) for seed in seeds]], PRIOR)
+    assert found.carried(0.02) is carried
+    assert shift([(s, -v) for s, v in enumerate(values)], [[(s, 0.0) for s in seeds]], PRIOR).mirrored().carried(
+        0.02) is carried
+
+
+def test_sessions_and_runs_without_a_pair_are_left_out(rng):
+    stored = [session(rng), session(rng)]
+    plain = shift(session(np.random.default_rng(1)), stored, PRIOR)
+    more = shift([*session(np.random.default_rng(1)), (77, 5.0)], [*stored, [(88, 9.0)]], PRIOR)
+    assert (more.effect, more.sessions, more.differences) == (pytest.approx(plain.effect), 2, plain.differences)
+
+
+@pytest.mark.parametrize(("fresh", "stored"), [([], [[(0, 1.0)]]), ([(0, 1.0)], []), ([(0, 1.0)], [[(1, 1.0)]])])
+def test_no_pair_at_all_is_an_error(fresh, stored):
+    with pytest.raises(ValueError, match="are in none of the"):
+        shift(fresh, stored, PRIOR)
+
+
+def test_against_a_new_host_the_sessions_of_one_host_count_as_one(rng):
+    stored = [session(rng) for _ in range(5)]
+    assert by_host(stored, ["a", "a", "b", "a", "b"], "a") == stored
+    merged = by_host(stored, ["a", "a", "b", "a", "b"], "c")
+    assert merged == [[*stored[0], *stored[1], *stored[3]], [*stored[2], *stored[4]]]
+    assert shift(session(rng), by_host(stored, ["a"] * 5, "c"), PRIOR).screen

@@ -1,0 +1,133 @@
+"""The simulation behind the published error rates: its arrays decide as the package does, and a small run of it.
+
+The full tables: python scripts/simulate_verdicts.py --suites 10000.
+"""
+
+import importlib.util
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pytest_llmperf.model.verdict import Verdict
+from pytest_llmperf.stats.decision import Comparison, decide
+from pytest_llmperf.stats.looks import LOOKS, alpha_at
+from pytest_llmperf.stats.shift import by_host, shift
+
+SCRIPT = Path(__file__).parents[3] / "scripts" / "simulate_verdicts.py"
+
+
+@pytest.fixture(scope="module")
+def made():
+    spec = importlib.util.spec_from_file_location("simulate_verdicts", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+def by_the_package(suite, today, stored):
+    """One test, look after look: its verdicts, and how many runs they took."""
+    seeds = [i % 3 for i in range(8)]
+    hosts = ["a"] * suite.sessions
+    looked_at = 0
+    for count in LOOKS:
+        compared = []
+        for fresh, sessions in zip(today, stored, strict=True):
+            pairs = [list(zip(seeds, session, strict=False)) for session in sessions.tolist()]
+            known = by_host(pairs, hosts, "b" if suite.noise.host else "a")
+            found = shift(list(zip(seeds, fresh[:count].tolist(), strict=False)), known, suite.prior)
+            compared.append(Comparison(found, suite.margins))
+        alpha = alpha_at(count, looked_at, sessions=len(known), primaries=suite.per_test, suite_primaries=suite.metrics)
+        verdicts = decide(compared, alpha)
+        if Verdict.FAIL in verdicts or Verdict.INCONCLUSIVE not in verdicts:
+            break
+        looked_at = count
+    return verdicts, count
+
+
+@pytest.mark.parametrize("noise", [
+    {"run": 0.005, "session": 0.003}, {"run": 0.035, "session": 0.02}, {"run": 0.01, "session": 0.01, "spoilt": 0.3},
+    {"run": 0.02, "session": 0.01, "host": 0.03}, {"run": 0.02, "session": 0.02, "run_df": 3, "session_df": 3},
+])
+@pytest.mark.parametrize("sessions", [1, 3])
+@pytest.mark.parametrize("effect", [-0.06, 0.0, 0.06])
+def test_arrays_decide_as_the_package(made, noise, sessions, effect):
+    suite = made.Suite(made.Noise(**noise), sessions, metrics=6, effect=effect)
+    today, stored = made.draw(suite, 4, np.random.default_rng(1))
+    outcome = made.judged(suite, today, stored)
+    names = {Verdict.PASS: made.PASS, Verdict.IMPROVED: made.IMPROVED, Verdict.INCONCLUSIVE: made.INCONCLUSIVE,
+             Verdict.FAIL: made.FAIL}
+    for place in np.ndindex(outcome.runs.shape):
+        verdicts, runs = by_the_package(suite, today[place], stored[place])
+        assert [names[verdict] for verdict in verdicts] == outcome.verdicts[place].tolist()
+        assert runs == outcome.runs[place]
+
+
+@pytest.mark.parametrize("runs", LOOKS)
+def test_arrays_are_carried_as_the_package_says(made, runs):
+    today = np.random.default_rng(10).uniform(0, 0.2, (300, runs))
+    found = [shift(list(enumerate(row)), [list(enumerate([0.0] * runs))], made.TPOT_PRIOR) for row in today.tolist()]
+    effects = np.array([one.effect for one in found])
+    assert made.carried(effects, today, 0.02).tolist() == [one.carried(0.02) for one in found]
+    assert 0 < made.carried(effects, today, 0.02).sum() < 300
+
+
+@pytest.mark.parametrize("sessions", [1, 3, 10])
+def test_nothing_changed_raises_no_alarm(made, sessions):
+    """400 suite runs of 30 metrics in each cell: at most 1 % with an alarm (8 with chance), calm TPOT decided."""
+    for name, suite in made.cells(made.Suite(made.Noise(0, 0), sessions=sessions)):
+        found = made.simulate(suite, 400, np.random.default_rng(2))
+        assert found.suites_with(made.FAIL) <= 8, name
+        if name in ("TPOT 0.5 % / 0.3 %", "TPOT 1 % / 0.5 %"):
+            assert found.share(made.INCONCLUSIVE) <= 0.05
+
+
+@pytest.mark.parametrize("strange", [{"run_df": 3}, {"spoilt": 0.05}])
+def test_heavy_tails_and_spoilt_runs_raise_no_alarm(made, strange):
+    for sessions in (3, 10):
+        for name, suite in made.cells(made.Suite(made.Noise(0, 0, **strange), sessions=sessions)):
+            assert made.simulate(suite, 400, np.random.default_rng(3)).suites_with(made.FAIL) <= 8, name
+
+
+def test_another_host_raises_no_alarm_unless_hosts_are_ignored(made):
+    suite = made.ttft(made.Suite(made.Noise(0.02, 0.005, host=0.05)))
+    today, stored = made.draw(suite, 200, np.random.default_rng(4))
+    blind = replace(suite, noise=replace(suite.noise, host=0.0))
+    alarms = [(made.judged(one, today, stored).verdicts == made.FAIL).any((1, 2)).sum() for one in (suite, blind)]
+    assert alarms[0] <= 5
+    assert alarms[1] > 50
+
+
+@pytest.mark.parametrize(("run", "session", "effect", "metrics", "power"), [
+    (0.005, 0.003, 0.05, 10, 0.97), (0.005, 0.003, 0.05, 30, 0.94), (0.01, 0.005, 0.10, 30, 0.99),
+])
+def test_regressions_are_found(made, run, session, effect, metrics, power):
+    suite = made.Suite(made.Noise(run, session), 10, metrics, 1, np.log1p(effect), most_runs=5)
+    assert made.simulate(suite, 6000 // metrics, np.random.default_rng(5)).share(made.FAIL) >= power
+
+
+def test_others_cry_wolf(made):
+    """On calm hardware only Mann–Whitney on pooled requests; on a noisier one thresholds too."""
+    suite = made.Suite(made.Noise(0.035, 0.02))
+    today, stored = made.draw(suite, 20, np.random.default_rng(6))
+    alarms = made.others(suite, today[..., :3], stored, np.random.default_rng(7))
+    assert [alarm.any((1, 2)).mean() > 0.3 for alarm in alarms] == [True] * 4
+
+
+def test_mann_whitney_is_scipys(made):
+    from scipy.stats import mannwhitneyu
+
+    rng = np.random.default_rng(8)
+    ours, theirs = rng.standard_normal((2, 3, 40))
+    expected = mannwhitneyu(ours, theirs, alternative="greater", axis=-1, method="asymptotic", use_continuity=False)
+    assert made.mann_whitney(ours, theirs) == pytest.approx(expected.pvalue, rel=1e-4)
+
+
+def test_every_table_prints(made):
+    for table in made.TABLES.values():
+        rows = list(table(20, np.random.default_rng(9)))
+        assert len(rows) > 5
+        assert all(row.count("|") == rows[1].count("|") for row in rows[1:])
