@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SOURCES := $(shell find pytest_llmperf -type f -name '*.py') pyproject.toml README.md
 
-.PHONY: demo demo-regression test test-engines lint types engine-vllm-cpu engine-sglang-cpu soak soak-baselines bench clean
+.PHONY: demo demo-regression emulated-baselines test test-engines lint types engine-vllm-cpu engine-sglang-cpu soak soak-baselines bench clean
 
 # Every suite on an emulated H200 in virtual time, and one over HTTP in real time.
 demo: $(VENV)/wheel
@@ -17,6 +17,15 @@ demo: $(VENV)/wheel
 # The prefix cache never hits, whatever its flag says: ends red, and the metric that names the cause is in the table.
 demo-regression: $(VENV)/wheel
 	$(BIN)/pytest suites/test_prefix_caching.py --emulate h200 --emulate-fault prefix_cache=off
+
+# After the emulator's coefficients or a suite have changed: three sessions of each emulated kind, from nothing.
+emulated-baselines: $(VENV)/wheel
+	for kind in l4 a100 h100 h200; do \
+		rm -rf baselines/emulated-$$kind; \
+		for seed in 1 2 3; do \
+			$(BIN)/pytest suites -q --emulate $$kind -k $$kind --emulate-seed $$seed --update-baselines -n 2 || exit 1; \
+		done; \
+	done
 
 test: $(VENV)/wheel lint types
 	# Most of the time these wait for processes and sockets, so more workers than cores.

@@ -23,7 +23,7 @@ from pytest_llmperf.stats.layout import layout
 from pytest_llmperf.stats.looks import LOOKS, SUITE_ALPHA, alpha_at
 from pytest_llmperf.stats.prior import Margins, Prior, Scale
 from pytest_llmperf.stats.priors import _MARGINS, _PRIORS, Kind
-from pytest_llmperf.stats.shift import spread
+from pytest_llmperf.stats.spread import spread
 
 Array = npt.NDArray[np.float64]
 PASS, IMPROVED, INCONCLUSIVE, FAIL = range(4)

@@ -42,4 +42,6 @@ def test_evicted_prefixes_come_back_from_the_host(case: SimpleNamespace, perf: P
         questions,
         f"ttft_p50(b) / ttft_p50(a) >= {case.sooner}",
         mechanism="external_cache_hit_rate(a) >= 30%",
+        baseline=True,
+        primaries=["ttft_p50", "external_cache_hit_rate"],
     )

@@ -12,8 +12,9 @@ LLAMA = {
 }  # fmt: skip
 CASES = by_kind(
     cpu={
-        "model": "tiny", "context": 4096, "prefix": 2048, "rate": 3, "requests": 24, "chunk": 128, "host_gb": 1,
-        "sooner": 1.3, "loss": 1.6, "documents": 10,
+        # Beside so small a model's prefill the copying of its cache is much: 1.4× to the first token.
+        "model": "tiny", "context": 4096, "prefix": 2048, "rate": 3, "requests": 18, "chunk": 128, "host_gb": 1,
+        "sooner": 1.5, "loss": 2.0, "documents": 10,
     },
     l4=LLAMA | {"model": "phi-4-mini", "rate": 1, "host_gb": 16},
     a100=LLAMA,
@@ -75,4 +76,4 @@ def test_what_was_computed_outlives_the_engine(engine_name: str, case: SimpleNam
     cold = perf.measure(engine, documents, runs=1)
     warm = perf.measure(engine, documents, runs=1, fresh=True, keep=("l1",))
     perf.check(cold, "external_cached_tokens == 0", "error_rate == 0")
-    perf.check(warm, "external_cache_hit_rate >= 90%", "error_rate == 0")
+    perf.check(warm, f"external_cached_tokens >= {case.documents * (case.prefix - case.chunk)}", "error_rate == 0")

@@ -33,7 +33,7 @@ def build_service(options: Options) -> Service:
     config = options.faults.hidden(launch.config)
     coefficients = coefficients_for(config.engine, config.gpu)
     disturbance = Disturbance(options.noise, options.faults)
-    deployment = Deployment(config, StepTime(config, coefficients), disturbance, options.seed)
+    deployment = Deployment(config, StepTime(config, coefficients), disturbance)
     if options.mode != "http":
         return Service(launch, deployment, options.faults, options.seed, _VIRTUAL_EPOCH_NS)
     now_ns = time.monotonic_ns()

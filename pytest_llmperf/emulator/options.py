@@ -89,7 +89,7 @@ def _parser() -> _Parser:
     add("--pipe", action="store_true", help="answer commands from stdin on stdout, JSON lines, in virtual time")
     add("--fault", action="append", default=[], metavar="NAME[=VALUE]", help=_help(f"plant one: {', '.join(FAULTS)}"))
     add("--noise", default="", help=_help("e.g. session=0.3%,run=0.5%,step=1%,ar=0.6"))
-    add("--noise-seed", type=int, default=0, help="seed of noise, faults and accepted drafts (0)")
+    add("--noise-seed", type=int, default=0, help="seed of noise and faults (0)")
     add("--acceptance", help="acceptance of drafts by position, e.g. 0.7,0.6")
     add("--split", metavar="BYTES/S[:LATENCY]", help="prefill and decode on GPUs of their own, e.g. 50e9:20us")
     add("--record", metavar="FILE", help="write each token's intended and actual send time, JSON lines")

@@ -16,7 +16,7 @@ from pytest_llmperf.session.comparing import compare
 from pytest_llmperf.session.judge import judge_claim, judge_slos
 from pytest_llmperf.session.measurement import Measurement
 from pytest_llmperf.session.series import Series
-from pytest_llmperf.slo.parse import parse_slo
+from pytest_llmperf.slo.parse import parse_claim, parse_slo
 from pytest_llmperf.workload import Workload
 
 if TYPE_CHECKING:
@@ -138,6 +138,9 @@ class Perf:
         allow: Mapping[str, float] | None = None,
         runs: int = DEFAULT_RUNS,
         may_preempt: bool = False,
+        baseline: bool | str = False,
+        primaries: Sequence[str] = (),
+        margins: Mapping[str, float | tuple[float, float]] | None = None,
     ) -> list[CheckResult]:
         """Judge a claim about A against B, e.g. "ttft_p50(b) / ttft_p50(a) >= 3", on the identical seeded workload.
 
@@ -152,6 +155,7 @@ class Perf:
             mechanism: what must be true for the number to have the claimed cause: "prefix_cache_hit_rate(a) >= 0.6".
             allow: the price that the claim accepts: {"ttft_p50": 2.0} lets A be twice as bad there; other primary
                 metrics may not get worse.
+            baseline, primaries, margins: compare A with its stored baseline, too, as `check` does.
 
         Raises:
             SloError: a text cannot be read.
@@ -170,6 +174,10 @@ class Perf:
             if worst(results) is not Verdict.INCONCLUSIVE or elapsed_s > self.session.settings.extension_limit_s:
                 break
             order.reverse()
+        if baseline is not False and worst(results) is not Verdict.ERROR:
+            named = [parse_claim(cause).metric for cause in mechanisms]
+            name = "" if baseline is True else baseline
+            results += self._against(side_a, name, primaries, margins or {}, named)
         self.results += results
         return results
 

@@ -12,8 +12,8 @@ SPENT = (0.5, 0.75, 1.0)
 #: One suite run in a hundred may raise a false alarm.
 SUITE_ALPHA = 0.01
 #: Fewer stored sessions say too little about noise, so that all α waits for the last look. By simulation: on hardware
-#: seven times noisier than the prior says, one session and α from the first look on alarm falsely in 26 % of suite
-#: runs, and in 0.5 % this way.
+#: six times noisier than the prior says, one session and α from the first look on alarm falsely in 17 % of suite runs,
+#: and in 0.6 % this way.
 ENOUGH_SESSIONS = 3
 
 

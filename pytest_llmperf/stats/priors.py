@@ -6,8 +6,8 @@ one host moved TPOT by 0.3 %. The priors round that up, and are worth few degree
 somebody's own outweigh them. Shared CPUs were not measured: their priors are a guess on the careful side.
 
 Margins were chosen by simulation (scripts/simulate_verdicts.py). A median TTFT that moves 2.7 % from session to
-session is INCONCLUSIVE in 52 % (ten stored sessions) to 78 % (one) of comparisons under margins of 2 and 5 %, and in
-0.1 to 4 % under 3 and 15 %.
+session is INCONCLUSIVE in 50 % (ten stored sessions) to 75 % (one) of comparisons under margins of 2 and 5 %, and in
+0.2 to 7 % under 3 and 15 %.
 """
 
 from __future__ import annotations

@@ -1,29 +1,21 @@
 """How much worse today's runs are than the stored ones, paired by seed, and how well that is known.
 
 SE² = s_session² (1 + 1/D) + s_run² (1/k + 1/m) with k runs today and m over D stored sessions, or what least squares
-make of it where seeds and numbers are uneven. Few sessions know their spread badly, so both variances are shrunk
-towards a prior (scaled inverse χ² with `Prior.df` degrees of freedom). t limits, degrees of freedom by Satterthwaite.
+make of it where seeds and numbers are uneven (`layout`). The variances are the data's and a prior's (`spread`).
 
-By simulation (scripts/simulate_verdicts.py):
-- Where runs are noisier than the prior says, sessions are taken to be so too, in the prior's proportion: one stored
-  session on hardware seven times noisier than the prior then alarms falsely in 0.6 % of suite runs.
-- t limits hold for runs with heavy tails (t with 3 degrees of freedom). A few spoilt runs among today's do move a mean,
-  and three runs cannot outvote two: so an alarm must not be carried by a minority (`Shift.carried`).
+t limits hold for runs with heavy tails (t with 3 degrees of freedom; simulated in scripts/simulate_verdicts.py). A few
+spoilt runs among today's do move a mean, so an alarm must not be carried by a minority (`Shift.carried`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import TYPE_CHECKING
 
 from pytest_llmperf.stats.mean import t_quantile
 from pytest_llmperf.stats.prior import Prior
-from pytest_llmperf.stats.satterthwaite import satterthwaite
-
-if TYPE_CHECKING:
-    from pytest_llmperf.stats.layout import Layout
+from pytest_llmperf.stats.spread import spread
 
 #: (seed, value on the metric's scale); a larger value is worse.
 SeededRun = tuple[int, float]
@@ -121,45 +113,6 @@ def shift(fresh: Sequence[SeededRun], stored: Sequence[Sequence[SeededRun]], pri
         stored_runs=len(values) - len(fresh),
         prior=prior,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Spread:
-    """Variances: of a run, of a session, and of the effect with its degrees of freedom."""
-
-    run: float
-    session: float
-    variance: float
-    df: float
-
-
-def spread(plan: Layout, run_squares: float, session_squares: float, prior: Prior,
-           larger: Callable[[float, float], float]) -> Spread:
-    """Variances from sums of squares and a prior.
-
-    Args:
-        plan: which seeds ran where.
-        run_squares, session_squares: as `Layout` gives them.
-        prior: of this metric.
-        larger: maximum of two; with numpy's, all this works on arrays as well.
-    """
-    run_df = prior.df + plan.leftover_df
-    run = (prior.df * prior.run_sd**2 + run_squares) / run_df
-    undiluted = larger(run, run_squares / max(1, plan.leftover_df))
-    expected = prior.session_sd**2 * larger(1.0, undiluted / prior.run_sd**2)
-    stored_df = plan.sessions - 1
-    weight = stored_df / (prior.df + stored_df)
-    from_runs = plan.levels_runs * run
-    observed = larger(from_runs, session_squares / max(1, stored_df))
-    today = 1 + 1 / plan.sessions
-    parts = (
-        (today * (1 - weight) * expected, prior.df),
-        (today * weight * observed, float(stored_df)),
-        (plan.effect_runs * run - today * weight * from_runs, run_df),
-    )
-    used = parts if stored_df else (parts[0], parts[2])
-    return Spread(run, (1 - weight) * expected + weight * (observed - from_runs),
-                  sum(variance for variance, _ in used), satterthwaite(used))
 
 
 def by_host(stored: Sequence[Sequence[SeededRun]], hosts: Sequence[str], today: str) -> list[list[SeededRun]]:

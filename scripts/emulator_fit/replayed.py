@@ -24,7 +24,7 @@ class Means:
 def replayed(row: Row, coefficients: Coefficients, rounds: int = 10, seed: int = 0) -> Means:
     """Mean TTFT and TPOT of `rounds` × concurrency requests in a closed loop."""
     config = row.config
-    deployment = Deployment(config, StepTime(config, coefficients), seed=seed)
+    deployment = Deployment(config, StepTime(config, coefficients))
     answers = replay(deployment, plan_of(row, rounds, seed))
     return replace(_means(answers), preemptions=round(deployment.counters.preemptions))
 

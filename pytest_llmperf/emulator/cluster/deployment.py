@@ -32,7 +32,6 @@ class Deployment:
     Args:
         step_time: of every engine.
         disturbance: of every engine alike, by the number of its step.
-        seed: of the accepted drafts; each engine draws its own.
         router: None: the one that the engine comes with.
 
     Attributes:
@@ -45,7 +44,6 @@ class Deployment:
         config: EngineConfig,
         step_time: StepTimer,
         disturbance: Disturber | None = None,
-        seed: int = 0,
         router: RouterName | None = None,
     ) -> None:
         self.config = config
@@ -63,9 +61,9 @@ class Deployment:
             if config.data_parallel > 1:
                 raise ValueError("A prefill/decode split is one engine of each kind: no data parallel.")
             handed = TransferredKv(self.link, self._bytes_per_token)
-            self.engines = [self._engine(self._tiers(), seed), self._engine(handed, seed + 1)]
+            self.engines = [self._engine(self._tiers()), self._engine(handed)]
         else:
-            self.engines = [self._engine(self._tiers(), seed + index) for index in range(config.data_parallel)]
+            self.engines = [self._engine(self._tiers()) for _ in range(config.data_parallel)]
         self._timeline = Timeline(self.engines)
         if self.link is not None:
             self._split = Split(self._timeline, handed)
@@ -160,13 +158,13 @@ class Deployment:
         for engine in self.engines:
             engine.begin_run()
 
-    def _engine(self, external: ExternalKv | None, seed: int) -> Engine:
+    def _engine(self, external: ExternalKv | None) -> Engine:
         config = self.config
         if config.engine == "sglang" and config.speculation is not None:
             config = replace(config, async_scheduling=False)
         kind = VllmScheduler if config.engine == "vllm" else SglangScheduler
         leaked = self._disturbance.leaked_blocks if self._disturbance is not None else 0
-        return Engine(config, self.step_time, self._disturbance, scheduler=kind(config, external, leaked, seed))
+        return Engine(config, self.step_time, self._disturbance, scheduler=kind(config, external, leaked))
 
     def _tiers(self) -> Tiers | None:
         if not self.config.tiers:

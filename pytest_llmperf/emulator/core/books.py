@@ -23,14 +23,13 @@ class Books:
     Args:
         external: KV cache outside of this engine's own.
         leaked_blocks: that each finished request keeps for ever (a planted leak).
-        seed: of the accepted drafts.
 
     Raises:
         ValueError: the token budget has no room for one sequence and its drafts.
     """
 
     def __init__(
-        self, config: EngineConfig, external: ExternalKv | None = None, leaked_blocks: int = 0, seed: int = 0
+        self, config: EngineConfig, external: ExternalKv | None = None, leaked_blocks: int = 0
     ) -> None:
         self.counters = Counters()
         self.running: list[Sequence] = []
@@ -43,7 +42,7 @@ class Books:
         self._asynchronous = config.async_scheduling
         self._external = external
         self._leaked_blocks = leaked_blocks
-        self._acceptance = Acceptance(speculation, seed) if speculation else None
+        self._acceptance = Acceptance(speculation) if speculation else None
         self._drafts = speculation.draft_tokens if speculation else 0
         self._lookahead = self._drafts if speculation and speculation.draft else 0
         # Of the budget, per row: a draft model of its own reads one token more.
@@ -116,7 +115,7 @@ class Books:
         """Tokens that a row gives its sequence."""
         count, lag = 1, sequence.expected
         if drafts and self._acceptance is not None:
-            accepted = 0 if blank else self._acceptance.draw(drafts)
+            accepted = 0 if blank else self._acceptance.draw(sequence.moment, drafts)
             self.counters.observe_drafts(drafts, accepted)
             count = min(1 + accepted, sequence.max_tokens - sequence.generated)
             if not sequence.stale:

@@ -86,7 +86,6 @@ class Engine:
     Args:
         step_time: how long a step takes.
         disturbance: what multiplies that, and stalls between steps; None: nothing.
-        seed: of the accepted drafts.
         external: KV cache outside of this engine's own.
         scheduler: None: vLLM's.
     """
@@ -96,7 +95,6 @@ class Engine:
         config: EngineConfig,
         step_time: StepTimer,
         disturbance: Disturber | None = None,
-        seed: int = 0,
         *,
         external: ExternalKv | None = None,
         scheduler: Scheduler | None = None,
@@ -105,7 +103,7 @@ class Engine:
         self._step_time = step_time
         self._disturbance = disturbance
         leaked_blocks = disturbance.leaked_blocks if disturbance is not None else 0
-        self.scheduler: Scheduler = scheduler or VllmScheduler(config, external, leaked_blocks, seed)
+        self.scheduler: Scheduler = scheduler or VllmScheduler(config, external, leaked_blocks)
         self._pending: Batch | None = None
         self._first = 0
         self._factors = self._delays = np.ones(0)

@@ -94,7 +94,12 @@ class Sequence:
             return _WHEEL[turn : turn + stop - start]
         return tuple(self.token(position) for position in range(start, stop))
 
+    @property
+    def moment(self) -> int:
+        """A number for this prompt at this length: what is random in a text follows from it."""
+        return hash((self._start(), self.generated))
+
     def _start(self) -> int:
         if self._turn is None:
-            self._turn = hash(self.prompt) % _SPAN
+            self._turn = hash(self.prompt)
         return self._turn

@@ -34,7 +34,6 @@ class SglangScheduler:
     Args:
         external: KV cache outside of this engine's own.
         leaked_blocks: pages that each finished request keeps for ever (a planted leak).
-        seed: of the accepted drafts.
     """
 
     def __init__(
@@ -42,7 +41,6 @@ class SglangScheduler:
         config: EngineConfig,
         external: ExternalKv | None = None,
         leaked_blocks: int = 0,
-        seed: int = 0,
     ) -> None:
         self.counters = Counters()
         self.cache = RadixCache(config.num_blocks * config.block_size, config.block_size, config.prefix_caching)
@@ -50,7 +48,7 @@ class SglangScheduler:
         self._config = config
         self._external = external
         self._leaked_blocks = leaked_blocks
-        self._acceptance = Acceptance(config.speculation, seed) if config.speculation else None
+        self._acceptance = Acceptance(config.speculation) if config.speculation else None
         self._drafts = config.speculation.draft_tokens if config.speculation else 0
         self.counters.spec_accepted_per_position = [0] * self._drafts
         self._asynchronous = config.async_scheduling and not self._drafts
@@ -205,7 +203,7 @@ class SglangScheduler:
         """Tokens that a row gives its sequence."""
         count = 1
         if drafts and self._acceptance is not None:
-            accepted = self._acceptance.draw(drafts)
+            accepted = self._acceptance.draw(sequence.moment, drafts)
             self.counters.observe_drafts(drafts, accepted)
             sequence.computed -= drafts - accepted
             count = min(1 + accepted, sequence.max_tokens - sequence.generated)

@@ -254,6 +254,14 @@ def test_a_rerun_of_a_session_pools(make, decide):
     assert (entry.action, entry.reasons) == (Action.KEPT, ("this session is stored already",))
 
 
+def test_a_rerun_stays_where_its_session_is(make, decide):
+    stored = make.history(1.0, 1.0, 1.0)
+    second = stored.sessions[1].id
+    _, written = decide(make.result(make.fresh(tpot_mean=1.01)), stored, session_id=second)
+    assert [one.id for one in written.sessions] == [one.id for one in stored.sessions]
+    assert len(written.sessions[1].runs) == 6
+
+
 def test_two_results_of_one_test_pool_within_a_plan(make):
     results = [make.result(make.fresh(tpot_mean=1.0, start=start)) for start in (1, 2)]
     found = plan(results, {}, make.terms(), "all")

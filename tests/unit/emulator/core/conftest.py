@@ -75,8 +75,8 @@ class Lab:
     def config(self, **changes: Any) -> EngineConfig:
         return replace(CONFIG, **changes)
 
-    def engine(self, disturbance: Any = None, seed: int = 0, **changes: Any) -> Engine:
-        return Engine(self.config(**changes), LinearTime(), disturbance, seed)
+    def engine(self, disturbance: Any = None, **changes: Any) -> Engine:
+        return Engine(self.config(**changes), LinearTime(), disturbance)
 
     def scheduler(self, leaked_blocks: int = 0, **changes: Any) -> VllmScheduler:
         return VllmScheduler(self.config(**changes), None, leaked_blocks)

@@ -11,28 +11,32 @@ from pytest_llmperf.emulator.cost.shape import SHAPES
 
 def test_each_position_has_its_own_probability_given_those_before():
     rates = (0.8, 0.5, 0.9)
-    acceptance = Acceptance(Speculation(3, rates), 7)
-    drawn = [acceptance.draw(3) for _ in range(60_000)]
+    acceptance = Acceptance(Speculation(3, rates))
+    drawn = [acceptance.draw(hash((5, key)), 3) for key in range(60_000)]
     reached = [sum(count >= position for count in drawn) for position in range(4)]
     for position, rate in enumerate(rates):
         assert reached[position + 1] / reached[position] == pytest.approx(rate, abs=0.01)
 
 
 def test_what_is_not_proposed_is_not_accepted():
-    acceptance = Acceptance(Speculation(3, (1.0, 1.0, 1.0)), 7)
-    assert [acceptance.draw(drafts) for drafts in (3, 2, 1)] == [3, 2, 1]
+    acceptance = Acceptance(Speculation(3, (1.0, 1.0, 1.0)))
+    assert [acceptance.draw(0, drafts) for drafts in (3, 2, 1)] == [3, 2, 1]
 
 
 @pytest.mark.parametrize(("rates", "expected"), [((0.0, 1.0), 0), ((1.0, 0.0), 1), ((1.0, 1.0), 2), ((1.0,), 2)])
 def test_certain_ones(rates, expected):
-    acceptance = Acceptance(Speculation(2, rates), 7)
-    assert {acceptance.draw(2) for _ in range(100)} == {expected}
+    acceptance = Acceptance(Speculation(2, rates))
+    assert {acceptance.draw(key, 2) for key in range(100)} == {expected}
 
 
-def test_equal_seeds_draw_alike():
-    one, two, other = (Acceptance(Speculation(3, (0.5, 0.5, 0.5)), seed) for seed in (1, 1, 2))
-    draws = [[acceptance.draw(3) for _ in range(5000)] for acceptance in (one, two, other)]
-    assert draws[0] == draws[1] != draws[2]
+def test_equal_texts_draw_alike(lab):
+    def accepted(token):
+        engine = lab.engine(speculation=Speculation(3, (0.5, 0.5, 0.5)))
+        lab.drive(engine, [(0, lab.sequence(token, 8, 200))], False)
+        return engine.counters.spec_accepted_tokens
+
+    assert accepted(1) == accepted(1)
+    assert len({accepted(token) for token in range(1, 8)}) > 1
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
