@@ -9,13 +9,12 @@ from pytest_llmperf.baseline.fingerprint import differences
 from pytest_llmperf.baseline.model import StoredMeasurement
 from pytest_llmperf.errors import SloError
 from pytest_llmperf.metrics.registry import Metric, find
-from pytest_llmperf.metrics.units import Direction
 from pytest_llmperf.model.verdict import CheckResult, Verdict
 from pytest_llmperf.session.measurement import Measurement
 from pytest_llmperf.stats.decision import PASS_CONFIDENCE, Comparison, decide, smallest_seen
-from pytest_llmperf.stats.looks import alpha_at
+from pytest_llmperf.stats.looks import SUITE_ALPHA, alpha_at
 from pytest_llmperf.stats.prior import Margins, Scale
-from pytest_llmperf.stats.priors import margins_for, prior_for, scale_of
+from pytest_llmperf.stats.priors import margins_for, prior_for, scale_of, worse_when_larger
 from pytest_llmperf.stats.shift import Shift, by_host, shift
 
 # Throughput of an open loop is the rate at which requests arrive, whatever the server does.
@@ -91,10 +90,7 @@ def judge_against(
         measurement: today's runs, paired with the stored ones by seed.
         looked_at: how many runs there were at the look before, 0 at the first: looks share the error.
     """
-    alpha = alpha_at(
-        len(measurement.runs), looked_at, sessions=len(stored.sessions), primaries=len(terms.primaries),
-        suite_primaries=max(terms.suite_primaries, len(terms.primaries)),
-    )
+    suite_primaries = max(terms.suite_primaries, len(terms.primaries))
     metrics = [find(name) for name in terms.primaries]
     compared: dict[str, Comparison] = {}
     unusable: dict[str, CheckResult] = {}
@@ -104,15 +100,20 @@ def judge_against(
         except ValueError as error:
             unusable[metric.name] = CheckResult(f"{SUBJECT} {metric.name}", Verdict.ERROR, metric.name,
                                                 reason=f"cannot be compared: {error}.")
+    # Sessions of other hosts than today's count once per host, so a metric may know fewer of them than are stored.
+    known = min((one.shift.sessions for one in compared.values()), default=1)
+    alpha = alpha_at(len(measurement.runs), looked_at, sessions=known, primaries=len(terms.primaries),
+                     suite_primaries=suite_primaries)
     verdicts = dict(zip(compared, decide(list(compared.values()), alpha), strict=True))
     return [
-        unusable.get(metric.name) or _result(metric, verdicts[metric.name], compared[metric.name], alpha)
+        unusable.get(metric.name)
+        or _result(metric, verdicts[metric.name], compared[metric.name], SUITE_ALPHA / suite_primaries)
         for metric in metrics
     ]
 
 
 def _compared(measurement: Measurement, stored: StoredMeasurement, metric: Metric, terms: Terms) -> Comparison:
-    scale, larger_is_worse = scale_of(metric), _worse_when_larger(metric)
+    scale, larger_is_worse = scale_of(metric), worse_when_larger(metric)
 
     def runs(seeds: Sequence[int], values: Sequence[float | None]) -> list[tuple[int, float]]:
         read = (scale.read(value, worse_when_larger=larger_is_worse) for value in values)
@@ -128,7 +129,7 @@ def _compared(measurement: Measurement, stored: StoredMeasurement, metric: Metri
 
 def _result(metric: Metric, verdict: Verdict, comparison: Comparison, alpha: float) -> CheckResult:
     found, margins, scale = comparison.shift, comparison.margins, scale_of(metric)
-    larger_is_worse = _worse_when_larger(metric)
+    larger_is_worse = worse_when_larger(metric)
 
     def shown(distance: float) -> str:
         change = 100 * scale.change(distance, worse_when_larger=larger_is_worse)
@@ -139,7 +140,7 @@ def _result(metric: Metric, verdict: Verdict, comparison: Comparison, alpha: flo
         key=lambda distance: scale.change(distance, worse_when_larger=larger_is_worse),
     )
     seen = smallest_seen(found, margins.negligible, alpha)
-    would = f"; would have seen {shown(seen)}" if verdict is Verdict.PASS and alpha > 0 else ""
+    would = f"; would have seen {shown(seen)}" if verdict is Verdict.PASS else ""
     against = f"{len(found.differences)} runs against {found.stored_runs} of {_sessions(found)}"
     return CheckResult(
         subject=f"{SUBJECT} {metric.name}",
@@ -169,7 +170,3 @@ def _reason(metric: Metric, verdict: Verdict, effect: str, negligible: str, foun
         return (f"runs differ by {100 * found.run_sd:.1f} % and sessions by {100 * found.session_sd:.1f} % (sd): "
                 f"{more}, or give this metric a wider margin")
     return ""
-
-
-def _worse_when_larger(metric: Metric) -> bool:
-    return metric.direction is not Direction.HIGHER

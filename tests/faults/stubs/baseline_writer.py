@@ -132,6 +132,8 @@ def main(root, kills, rng):
                 raise ValueError(f"generation {generation}, and {known}: lost")
     with Store(root).update() as update:
         update.write({SOMETIMES: content(SOMETIMES, 1)})
+    if any(root.rglob(".*.new")):
+        raise ValueError("a killed writer's temporaries are still there")
     seconds = time.monotonic() - started_s
     return {"kills": kills, "generations": known["begun"], "seconds": seconds, "update_s": took_s, **states}
 
