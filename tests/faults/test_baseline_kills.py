@@ -28,15 +28,14 @@ def folder(request):
 
 @pytest.mark.timeout(60 + KILLS * 2)
 @pytest.mark.parametrize("folder", PLACES, indirect=True)
-def test_a_killed_writer_leaves_old_or_new(folder, capsys):
+def test_a_killed_writer_leaves_old_or_new(folder):
     root, kills = folder
     command = [sys.executable, str(WRITER), str(root), str(kills), "seed"]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
     report = json.loads(ended.stdout)
-    with capsys.disabled():
-        print(f"\n{report}")
+    print(report)
     assert report["kills"] == kills
     # Otherwise the moments were not random enough to have shown anything.
     in_between = kills - report.get("between two updates", 0)
-    assert in_between >= kills / 20, report
+    assert in_between >= kills / 50, report

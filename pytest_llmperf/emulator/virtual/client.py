@@ -16,9 +16,31 @@ if TYPE_CHECKING:
     from pytest_llmperf.emulator.core.sequence import Sequence
     from pytest_llmperf.emulator.http.service import Service
 
-IDLE_NS = 30_000_000_000        # of a stream
-FIRST_BYTE_NS = 120_000_000_000  # of an answer that comes at once
 REFUSED = Refusal(500, "Internal server error (a planted fault).", "InternalServerError")
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """When the client closes a connection: without a byte of a whole answer, between two of a stream, altogether."""
+
+    first_byte_ns: int = 120_000_000_000
+    idle_ns: int = 30_000_000_000
+    total_ns: int = 600_000_000_000
+
+    def until_ns(self, flight: Flight) -> int:
+        """When it gives up unless it hears something."""
+        return min(self._silent_until_ns(flight), flight.sent_ns + self.total_ns)
+
+    def ending(self, flight: Flight) -> str:
+        """Which limit ran out."""
+        if self._silent_until_ns(flight) > flight.sent_ns + self.total_ns:
+            return "total timeout"
+        return "idle timeout" if flight.ask is not None and flight.ask.stream else "first byte timeout"
+
+    def _silent_until_ns(self, flight: Flight) -> int:
+        if flight.ask is not None and flight.ask.stream:
+            return flight.last_ns + self.idle_ns
+        return flight.sent_ns + self.first_byte_ns
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,17 +55,20 @@ class Posted:
     think_ns: int = 0
 
 
-def fly(service: Service, posts: List[Posted], concurrency: int | None = None) -> list[Flight]:
+def fly(
+    service: Service, posts: List[Posted], concurrency: int | None = None, patience: Patience | None = None
+) -> list[Flight]:
     """Send a plan from the present time on; flights by index.
 
     Raises:
         ValueError: the plan cannot end.
     """
-    return _Client(service, posts, concurrency).run()
+    return _Client(service, posts, concurrency, patience or Patience()).run()
 
 
 class _Client:
-    def __init__(self, service: Service, posts: List[Posted], concurrency: int | None) -> None:
+    def __init__(self, service: Service, posts: List[Posted], concurrency: int | None, patience: Patience) -> None:
+        self._patience = patience
         self._service = service
         self._deployment = service.deployment
         self._posts = posts
@@ -121,7 +146,7 @@ class _Client:
                 self._abandon(flight)
                 self._end(flight, flight.arrived_ns)
                 return
-        heappush(self._deadlines, (_patience_ns(flight), flight.number, flight))
+        heappush(self._deadlines, (self._patience.until_ns(flight), flight.number, flight))
 
     def _receive(self, done: Step | Leap) -> None:
         if isinstance(done, Leap):
@@ -182,11 +207,11 @@ class _Client:
         """The client closes a connection on which nothing has come for too long."""
         if flight.ended_ns is not None:
             return
-        until_ns = _patience_ns(flight)
+        until_ns = self._patience.until_ns(flight)
         if until_ns > now_ns:
             heappush(self._deadlines, (until_ns, flight.number, flight))
             return
-        flight.ending = "idle timeout" if flight.ask is not None and flight.ask.stream else "first byte timeout"
+        flight.ending = self._patience.ending(flight)
         self._doomed -= flight.fate is not None and flight.fate.kind != "hang"
         self._abandon(flight)
         self._end(flight, now_ns)
@@ -199,10 +224,3 @@ class _Client:
     def _end(self, flight: Flight, now_ns: int) -> None:
         flight.ended_ns = now_ns
         self._departures.ended(flight.index, now_ns)
-
-
-def _patience_ns(flight: Flight) -> int:
-    """When the client gives up unless it hears something."""
-    if flight.ask is not None and flight.ask.stream:
-        return flight.last_ns + IDLE_NS
-    return flight.sent_ns + FIRST_BYTE_NS

@@ -12,7 +12,7 @@ import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TextIO
 
-from pytest_llmperf.emulator.virtual.client import Posted, fly
+from pytest_llmperf.emulator.virtual.client import Patience, Posted, fly
 
 if TYPE_CHECKING:
     from pytest_llmperf.emulator.http.service import Service
@@ -103,7 +103,8 @@ def _run(
     deployment = service.deployment
     deployment.begin_run()
     started_ns = deployment.now_ns
-    flights = fly(service, posts, arguments.get("concurrency"))
+    patience = Patience(**(arguments.get("limits") or {}))
+    flights = fly(service, posts, arguments.get("concurrency"), patience)
     ended_ns = _pass_time(service, flights)
     rows = [shown(flight) for flight in flights]
     return {"started_ns": started_ns, "ended_ns": ended_ns, "now_ns": deployment.now_ns, name: rows}

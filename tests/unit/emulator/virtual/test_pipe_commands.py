@@ -10,7 +10,7 @@ from pytest_llmperf.emulator.fates import fate_of
 from pytest_llmperf.emulator.faults import parse_faults
 from pytest_llmperf.emulator.http.framing import LAST_CHUNK
 from pytest_llmperf.emulator.options import read_options
-from pytest_llmperf.emulator.virtual.client import FIRST_BYTE_NS, IDLE_NS
+from pytest_llmperf.emulator.virtual.client import Patience
 from pytest_llmperf.emulator.virtual.pipe import answer, serve_pipe
 from pytest_llmperf.emulator.virtual.workload import run_workload
 
@@ -202,7 +202,18 @@ def test_hanging_streams_end_when_the_client_loses_patience():
     hung = [exchange for exchange in found if exchange["ending"] == "idle timeout"]
     assert 10 <= len(hung) <= 30
     for exchange in hung:
-        assert exchange["ended_ns"] == exchange["read_ns"][-1] + IDLE_NS
+        assert exchange["ended_ns"] == exchange["read_ns"][-1] + Patience().idle_ns
+
+
+@pytest.mark.parametrize(
+    ("limits", "ending"), [({"idle_ns": 100_000}, "idle timeout"), ({"total_ns": 20_000_000}, "total timeout")]
+)
+def test_the_clients_own_limits(limits, ending):
+    given = {"concurrency": None, "limits": limits, "requests": [post(0, body=body(tokens=200))]}
+    (exchange,) = say(service(), replay=given)["exchanges"]
+    assert exchange["ending"] == ending
+    if "total_ns" in limits:
+        assert exchange["ended_ns"] == exchange["sent_ns"] + limits["total_ns"]
 
 
 def test_a_server_that_leaks_gets_stuck_and_is_given_up():
@@ -214,7 +225,7 @@ def test_a_server_that_leaks_gets_stuck_and_is_given_up():
     whole = json.dumps({"prompt": [1] * 200, "max_tokens": 5})
     (last,) = replay(server, post(0, body=whole), name="simulate")["records"]
     assert last["outcome"] == "timeout"
-    assert last["ended_ns"] == last["sent_ns"] + FIRST_BYTE_NS
+    assert last["ended_ns"] == last["sent_ns"] + Patience().first_byte_ns
 
 
 def test_runs_are_deterministic():
