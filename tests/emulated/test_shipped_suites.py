@@ -1,6 +1,6 @@
 """The shipped suites on the emulator: green on every kind, red for every planted fault, with the cause named.
 
-About two minutes on two cores, so they run apart from the fast tests: `make test-suites`.
+They take minutes, so they run apart from the fast tests: `make test-emulated`.
 """
 
 import subprocess
@@ -24,7 +24,7 @@ FAULTS = [
     ("step_time=+10%", "serving", "tpot_mean is"),
 ]
 
-pytestmark = pytest.mark.shipped_suites
+pytestmark = pytest.mark.emulated
 
 
 @pytest.fixture

@@ -19,6 +19,8 @@ def test_decode(case, perf):
 """
 STORED = "baselines/emulated-h200/it/test_decode.json"
 
+pytestmark = pytest.mark.emulated
+
 
 @pytest.fixture
 def emulate(run, pytester, monkeypatch):

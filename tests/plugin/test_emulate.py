@@ -25,6 +25,8 @@ def test_cache(case, perf):
                mechanism=["prefix_cache_hit_rate(a) >= 80%", "prefix_cache_hit_rate(b) == 0"])
 """
 
+pytestmark = pytest.mark.emulated
+
 
 @pytest.fixture
 def emulate(run):
