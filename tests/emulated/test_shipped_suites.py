@@ -15,14 +15,14 @@ FAULTS = [
     ("prefix_cache=off", "prefix_caching", "prefix_cache_hit_rate(a)"),
     ("chunk_budget=/4", "chunked_prefill", "max_num_batched_tokens"),
     ("acceptance=-0.2", "speculative_decoding", "spec_acceptance_rate(a)"),
+    ("tp_link=/2", "tensor_parallel", "ttft_p50 is"),   # these two need the ten stored sessions
+    ("throttle", "serving", "tpot_mean is"),
     ("kv=-50%", "kv_cache", "kv_blocks"),
     ("offload_bandwidth=/4", "kv_cache", "ttft_p50 is"),
     ("stalls=1%", "serving", "largest_stall_p50"),
     ("leak", "serving", "blocks are still held"),
     ("step_time=+10%", "serving", "tpot_mean is"),
 ]
-# Three stored sessions prove neither: the first moves one TTFT by a fifth, and drifting runs look like noisy ones.
-OPEN = [("tp_link=/2", "tensor_parallel", "ttft_p50"), ("throttle", "serving", "tpot_mean")]
 
 pytestmark = pytest.mark.emulated
 
@@ -53,13 +53,4 @@ def test_red_for_every_planted_fault(suites, fault, suite, cause):
                          "--emulate-fault", fault)
     told = [node.text or "" for tag in ("failure", "error") for node in junit.iter(tag)]
     assert done.returncode in (1, 10), done.stdout[-3000:]
-    assert any(cause in text for text in told), told
-
-
-@pytest.mark.parametrize(("fault", "suite", "cause"), OPEN, ids=[fault for fault, *_ in OPEN])
-def test_never_silently_green(suites, fault, suite, cause):
-    done, junit = suites(f"suites/test_{suite}.py", "--emulate", "h200", "-k", "h200", "--emulate-seed", "8",
-                         "--emulate-fault", fault)
-    told = [f"{node.get('message')} {node.text}" for tag in ("failure", "skipped") for node in junit.iter(tag)]
-    assert done.returncode in (1, 11), done.stdout[-3000:]
     assert any(cause in text for text in told), told
