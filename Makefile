@@ -18,11 +18,11 @@ demo: $(VENV)/wheel
 demo-regression: $(VENV)/wheel
 	$(BIN)/pytest suites/test_prefix_caching.py --emulate h200 --emulate-fault prefix_cache=off
 
-# After the emulator's coefficients or a suite have changed: three sessions of each emulated kind, from nothing.
+# After the emulator's coefficients or a suite have changed: ten sessions of each emulated kind, from nothing.
 emulated-baselines: $(VENV)/wheel
 	for kind in l4 a100 h100 h200; do \
 		rm -rf baselines/emulated-$$kind; \
-		for seed in 1 2 3; do \
+		for seed in 1 2 3 4 5 6 7 8 9 10; do \
 			$(BIN)/pytest suites -q --emulate $$kind -k $$kind --emulate-seed $$seed --update-baselines -n 2 || exit 1; \
 		done; \
 	done
