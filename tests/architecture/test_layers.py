@@ -15,11 +15,12 @@ LAYERS = [
     {"config"},
     {"load", "engines", "process", "telemetry", "baseline"},
     {"session", "report"},
-    {"plugin"},
+    {"calibration"},
+    {"plugin", "cli"},
 ]
 RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 APART = {"emulator"}  # imports none of ours, and nothing imports it
-ANYWHERE = {"testing", "__init__"}  # the public front and the public fakes
+ANYWHERE = {"testing", "__init__", "__main__"}  # the public front and the public fakes
 NEVER = {"unittest.mock", "random.seed"}
 PYTEST_MAY_BE_IMPORTED_BY = {"plugin", "testing"}
 PURE = LAYERS[0] | LAYERS[1]
