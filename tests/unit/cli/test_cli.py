@@ -23,6 +23,7 @@ def test_every_command_says_what_it_does():
 
 
 def test_as_a_module():
-    told = subprocess.run([sys.executable, "-m", "pytest_llmperf", "--version"], capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", "pytest_llmperf", "--version"]
+    told = subprocess.run(command, capture_output=True, text=True, check=False)
     assert told.returncode == 0
     assert told.stdout.startswith("pytest-llmperf ")
