@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from pytest_llmperf.engines.spec import described
 from pytest_llmperf.errors import EngineError, ExitedEarly, SpecError
 from pytest_llmperf.load.virtual import VirtualEngine
 from pytest_llmperf.model.engine import EngineSpec
+from pytest_llmperf.model.status import Starting, Tell, tell_nobody
 from pytest_llmperf.process.launch import Launch
 from pytest_llmperf.process.piped import PipedProcess
 
@@ -44,7 +44,7 @@ class VirtualLauncher:
     run_dir: Path
     clock: VirtualClock
     rng: random.Random
-    progress: Callable[[str], None] = lambda _line: None
+    progress: Tell = tell_nobody
     engines: dict[str, VirtualEngine] = field(default_factory=dict)
 
     def start(
@@ -70,7 +70,7 @@ class VirtualLauncher:
             cwd=self.root,
             run_dir=self.run_dir / "servers" / f"{start_id:02d}-{spec.engine}-emulated",
         )
-        self.progress(f"starting {described(spec)}, {self.emulation}")
+        self.progress(Starting(described(spec)))
         from pytest_llmperf.engines.control import PipeControl
 
         host = f"emulated-{start_id}"

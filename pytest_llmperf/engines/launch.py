@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,11 +20,13 @@ from pytest_llmperf.engines.server import Server
 from pytest_llmperf.engines.spec import described
 from pytest_llmperf.errors import EngineError, Evidence, ExitedEarly, StartupTimeout, WrongServer
 from pytest_llmperf.model.engine import EngineSpec
+from pytest_llmperf.model.status import Starting, Tell, tell_nobody
 from pytest_llmperf.process.ports import reserve_port
 from pytest_llmperf.process.supervisor import Launch, Supervised
 
 PORT_ATTEMPTS = 5
 POLL_S = 0.1
+TELL_EVERY_S = 1.0
 ABANDONED_GRACE_S = 5.0  # nobody is left who could wait for longer
 PORT_TAKEN = ("address already in use", "errno 98", "eaddrinuse")
 # A server is no part of the test process: what configures pytest and its interpreter stays behind.
@@ -43,7 +44,7 @@ class Launcher:
         run_dir: folder for logs; each start gets a folder below it.
         kind: hardware kind of this session.
         clock, rng: time and chance.
-        progress: called with one line a few times a minute while a server starts.
+        progress: told about once a second how a start goes on.
         emulation: the emulator takes the place of every engine; None: the engines themselves.
     """
 
@@ -53,7 +54,7 @@ class Launcher:
     kind: str
     clock: Clock
     rng: random.Random
-    progress: Callable[[str], None] = lambda _line: None
+    progress: Tell = tell_nobody
     emulation: Emulation | None = None
 
     def start(
@@ -144,7 +145,7 @@ class Launcher:
         ports = (reserve_port(self.rng), reserve_port(self.rng))
         env = inherited(environment) | {"PYTHONHASHSEED": "0", "LMCACHE_DISABLE_BANNER": "1"} | dict(spec.env)
         launch = LMCacheLaunch(wanted, kind, environment, env, self.root, folder, ports)
-        self.progress(f"starting LMCache for {described(spec)}")
+        self.progress(Starting(f"LMCache for {described(spec)}"))
         try:
             return start_lmcache(launch, self.clock, self.settings.ready_timeout_s)
         except BaseException:
@@ -160,7 +161,7 @@ class Launcher:
             run_dir=folder,
             abandoned_grace_s=min(ABANDONED_GRACE_S, self.settings.stop_grace_s),
         )
-        self.progress(f"starting {described(spec)}: {launch.command}")
+        self.progress(Starting(described(spec)))
         return Supervised.start(launch, self.clock)
 
     def _environment(self, engine: str, kind: str, start_id: int) -> Environment:
@@ -191,9 +192,9 @@ class Launcher:
                 raise
             except (httpx.HTTPError, EngineError) as error:
                 last = f"{type(error).__name__}: {error}"
-            if waited_s - told_s >= 10:
+            if waited_s - told_s >= TELL_EVERY_S:
                 told_s = waited_s
-                self.progress(f"waiting for {server.spec.engine}, {waited_s:.0f} s: {_last_line(process.evidence(1))}")
+                self.progress(Starting(described(server.spec), _last_line(process.evidence(1))))
             process.wait_exit(POLL_S)
             if server.lmcache is not None:
                 server.lmcache.check_alive()
@@ -234,4 +235,4 @@ def _port_was_taken(error: ExitedEarly) -> bool:
 
 
 def _last_line(evidence: Evidence) -> str:
-    return evidence.log_tail[-1][:120] if evidence.log_tail else "(no output yet)"
+    return evidence.log_tail[-1] if evidence.log_tail else "(no output yet)"

@@ -17,12 +17,13 @@ from pytest_llmperf.engines.lmcache import LMCacheServer
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.errors import HardwareBusy, ServerDied, SpecError
 from pytest_llmperf.model.engine import EngineSpec
+from pytest_llmperf.model.status import Note, Tell, Waiting
 from pytest_llmperf.process.leftovers import Sweep, sweep
 
 LOCK_TIMEOUT_S = 3600
 LOCK_POLL_S = 0.2
 LEFTOVERS_TIMEOUT_S = 60.0
-TELL_EVERY_S = 30
+TELL_EVERY_S = 5
 
 
 def lock_of_this_machine() -> Path:
@@ -40,7 +41,7 @@ class Starter(Protocol):
     @property
     def clock(self) -> Clock: ...
     @property
-    def progress(self) -> Callable[[str], None]: ...
+    def progress(self) -> Tell: ...
 
     def start(
         self, spec: EngineSpec, start_id: int, kind: str | None = None, lmcache: LMCacheServer | None = None
@@ -147,7 +148,7 @@ class EnginePool:
         try:
             server.check_alive()
         except ServerDied as death:
-            self.launcher.progress(f"{death.message} Starting it again.")
+            self.launcher.progress(Note(f"{death.message} Starting it again."))
             return False
         return True
 
@@ -155,12 +156,11 @@ class EnginePool:
         """Wait for the machine; whoever gets it clears away what an earlier, killed run left behind."""
         if self._lock is None or self._lock.is_locked:
             return
-        for waited_s in range(0, LOCK_TIMEOUT_S, TELL_EVERY_S):
+        for _ in range(0, LOCK_TIMEOUT_S, TELL_EVERY_S):
             try:
                 self._lock.acquire(timeout=TELL_EVERY_S, poll_interval=LOCK_POLL_S)
             except Timeout:
-                told_s = waited_s + TELL_EVERY_S
-                self.launcher.progress(f"waiting for another run to release this machine, {told_s} s")
+                self.launcher.progress(Waiting("another run uses this machine"))
             else:
                 self._clear_leftovers()
                 return
@@ -174,7 +174,7 @@ class EnginePool:
         clock = self.launcher.clock
         deadline_ns = clock.now_ns() + seconds(LEFTOVERS_TIMEOUT_S)
         while cleared := self._sweep(clock):
-            self.launcher.progress(str(cleared))
+            self.launcher.progress(Note(str(cleared)))
             if not cleared.pending:
                 return
             if clock.now_ns() > deadline_ns:

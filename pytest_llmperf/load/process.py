@@ -17,8 +17,9 @@ from typing import IO
 
 from pytest_llmperf.errors import LoadError
 from pytest_llmperf.load.handover import PROGRESS, pack_plan
-from pytest_llmperf.load.recording import Recording, read_recording
+from pytest_llmperf.load.recording import Recording, RecordingTail, read_recording
 from pytest_llmperf.load.schedule import problem_of
+from pytest_llmperf.load.so_far import SoFar
 from pytest_llmperf.load.transport import Progress
 from pytest_llmperf.model.exchange import Replay
 from pytest_llmperf.model.plan import LoadPlan
@@ -82,7 +83,7 @@ def _run_worker(
         try:
             with suppress(BrokenPipeError):  # it died already: its exit status says so
                 _write_all(control, pack_plan(plan))
-            _follow(control, reports, cancel, progress)
+            _follow(control, reports, cancel, None if progress is None else _watching(folder / "recording", progress))
         except BaseException:
             worker.kill()
             raise
@@ -93,7 +94,7 @@ def _run_worker(
 
 
 def _follow(
-    control: IO[bytes], reports: IO[bytes], cancel: threading.Event, progress: Callable[[Progress], None] | None
+    control: IO[bytes], reports: IO[bytes], cancel: threading.Event, report: Callable[[bytes], None] | None
 ) -> None:
     """Pass progress on and a cancellation down, until the worker closes its end or falls silent."""
     quiet_until_s = time.monotonic() + _SILENCE_S
@@ -112,10 +113,23 @@ def _follow(
                 return
             if not cancelled:
                 quiet_until_s = time.monotonic() + _SILENCE_S
-            if progress is not None:
-                progress(Progress(*PROGRESS.unpack_from(data, len(data) - PROGRESS.size)))
+            if report is not None:
+                report(data[-PROGRESS.size :])
         elif time.monotonic() > quiet_until_s:
             return
+
+
+def _watching(recording: Path, progress: Callable[[Progress], None]) -> Callable[[bytes], None]:
+    """Adds what the recording holds so far to what the worker reports: its own loop counts and computes nothing."""
+    tail, so_far = RecordingTail(recording), SoFar()
+
+    def report(packed: bytes) -> None:
+        for exchange in tail.exchanges():
+            so_far.add(exchange)
+        sent, done, failed, elapsed_ns = PROGRESS.unpack(packed)
+        progress(Progress(sent, done, failed, elapsed_ns, so_far.ttft_ns, so_far.itl_ns))
+
+    return report
 
 
 def _end(worker: subprocess.Popen[bytes]) -> None:

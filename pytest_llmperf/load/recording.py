@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import struct
 from array import array
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -71,18 +72,44 @@ class Recording:
 def read_recording(path: Path) -> Recording:
     """Read every whole frame; what a dying process left half written is not there."""
     recording = Recording()
-    if not path.exists():
-        return recording
-    data = memoryview(path.read_bytes())
+    if path.exists():
+        for kind, payload in _frames(memoryview(path.read_bytes())):
+            _take_frame(recording, kind, payload)
+    return recording
+
+
+class RecordingTail:
+    """Reads a recording while it is written, which costs the writer nothing."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._position = 0
+
+    def exchanges(self) -> list[Exchange]:
+        """Those that ended since the last call."""
+        if not self._path.exists():
+            return []
+        with self._path.open("rb") as file:
+            file.seek(self._position)
+            data = memoryview(file.read())
+        found = []
+        for kind, payload in _frames(data):
+            self._position += _FRAME.size + len(payload)
+            if kind == b"X":
+                found.append(_read_exchange(payload))
+        return found
+
+
+def _frames(data: memoryview) -> Iterator[tuple[bytes, memoryview]]:
+    """Kind and payload of every whole frame."""
     position = 0
     while position + _FRAME.size <= len(data):
         kind, size = _FRAME.unpack_from(data, position)
         position += _FRAME.size
         if position + size > len(data):
-            break
-        _take_frame(recording, kind, data[position : position + size])
+            return
+        yield kind, data[position : position + size]
         position += size
-    return recording
 
 
 def _take_frame(recording: Recording, kind: bytes, payload: memoryview) -> None:

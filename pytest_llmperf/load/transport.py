@@ -20,12 +20,15 @@ class Progress:
         done: requests that ended, in whatever way.
         failed: of these, the ones whose HTTP message did not end as announced.
         elapsed_ns: since time zero of the schedule.
+        ttft_ns, itl_ns: running medians as `SoFar` has them; None before the first answer.
     """
 
     sent: int
     done: int
     failed: int
     elapsed_ns: int
+    ttft_ns: int | None = None
+    itl_ns: int | None = None
 
 
 class Transport(Protocol):

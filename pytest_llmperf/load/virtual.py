@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pytest_llmperf.clock import VirtualClock
+from pytest_llmperf.load.so_far import SoFar
 from pytest_llmperf.load.transport import Progress
 from pytest_llmperf.model.exchange import Ending, Exchange, Replay
 from pytest_llmperf.model.plan import LoadPlan
@@ -80,8 +81,11 @@ class VirtualTransport:
         )
         if progress is not None:
             failed = sum(exchange.ending is not Ending.COMPLETE for exchange in replay.exchanges)
-            sent = len(replay.exchanges)
-            progress(Progress(sent, sent, failed, replay.ended_ns - replay.started_ns))
+            sent, so_far = len(replay.exchanges), SoFar()
+            for exchange in replay.exchanges:
+                so_far.add(exchange)
+            elapsed_ns = replay.ended_ns - replay.started_ns
+            progress(Progress(sent, sent, failed, elapsed_ns, so_far.ttft_ns, so_far.itl_ns))
         return replay
 
 

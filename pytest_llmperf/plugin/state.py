@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -12,6 +11,8 @@ import pytest
 if TYPE_CHECKING:
     from pytest_llmperf.config.emulation import Emulation
     from pytest_llmperf.config.settings import Settings
+    from pytest_llmperf.model.status import Status
+    from pytest_llmperf.report.watch import Watch
     from pytest_llmperf.session.perf_session import PerfSession
     from pytest_llmperf.telemetry.hardware import Hardware
 
@@ -25,6 +26,7 @@ class State:
         self.verdicts: dict[str, str] = {}
         self.plain_failures = 0
         self.left_open: set[str] = set()
+        self.subject = ""  # the test that runs now
 
     @property
     def hardware_known(self) -> bool:
@@ -87,14 +89,26 @@ class State:
         if session is not None:
             session.close()
 
-    def _tell(self, line: str) -> None:
-        """A line for whoever watches, at once: pytest would keep what is printed until the test has ended."""
-        terminal = self.config.pluginmanager.get_plugin("terminalreporter")
-        capture = self.config.pluginmanager.get_plugin("capturemanager")
-        if terminal is None or self.config.get_verbosity() < 0:
-            return
-        with capture.global_and_fixture_disabled() if capture is not None else nullcontext():
-            terminal.write_line(f"llmperf: {line}")
+    @cached_property
+    def watch(self) -> Watch | None:
+        """What shows this process's work; None where nobody wants to see it."""
+        from pytest_llmperf.plugin.watching import watch_of
+
+        return watch_of(self.config)
+
+    def rest(self) -> None:
+        """pytest writes now."""
+        if (watch := self.__dict__.get("watch")) is not None:
+            watch.rest()
+
+    def stop_showing(self) -> None:
+        if (watch := self.__dict__.get("watch")) is not None:
+            watch.close()
+
+    def _tell(self, status: Status) -> None:
+        if self.watch is not None:
+            self.watch.subject = self.subject
+            self.watch.tell(status)
 
 
 STATE = pytest.StashKey[State]()

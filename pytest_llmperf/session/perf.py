@@ -163,7 +163,8 @@ class Perf:
         mechanisms = (mechanism,) if isinstance(mechanism, str) else tuple(mechanism)
         judge = judge_claim(text, mechanisms, allow or {}, self.session.settings)
         started_ns = self.session.clock.now_ns()
-        side_a, side_b = (self._series(spec, workload, may_preempt=may_preempt) for spec in (a, b))
+        side_a = self._series(a, workload, may_preempt=may_preempt, label="A")
+        side_b = self._series(b, workload, may_preempt=may_preempt, label="B")
         # Whichever side already runs goes first: a start is dear.
         order = [side_b, side_a] if self.session.pool.live_spec == b else [side_a, side_b]
         for alpha in ALPHA_OF_LOOKS:
@@ -236,9 +237,10 @@ class Perf:
         may_preempt: bool = False,
         gauges: bool = False,
         keep: tuple[str, ...] = (),
+        label: str = "",
     ) -> Series:
         series = Series(self.session, self.test, self.kind, engine, workload, on_run=self._write,
-                        fresh=fresh, may_preempt=may_preempt, gauges=gauges, keep=keep)
+                        fresh=fresh, may_preempt=may_preempt, gauges=gauges, keep=keep, label=label)
         self.series.append(series)
         if not self._begun:
             self._begun = True

@@ -18,6 +18,7 @@ from pytest_llmperf.engines.pool import EnginePool, lock_of_this_machine
 from pytest_llmperf.load.process import ProcessTransport
 from pytest_llmperf.load.transport import Transport
 from pytest_llmperf.load.virtual import VirtualEngine, VirtualTransport
+from pytest_llmperf.model.status import Tell
 from pytest_llmperf.session.comparing import Baselines
 from pytest_llmperf.session.perf import Perf
 from pytest_llmperf.session.provenance import host_digest
@@ -32,7 +33,7 @@ class PerfSession:
         settings: Settings,
         root: Path,
         hardware: Hardware,
-        tell: Callable[[str], None],
+        tell: Tell,
         worker: str = "",
         *,
         clock: Clock | None = None,

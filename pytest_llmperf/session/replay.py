@@ -26,6 +26,7 @@ from pytest_llmperf.wire.completions import to_record
 from pytest_llmperf.workload import Workload
 
 CONSTANTS = {"chunk_budget": "max_num_batched_tokens", "kv_blocks": "num_gpu_blocks"}
+Watch = Callable[[Progress, LoadPlan], None]
 SILENT = (Ending.FIRST_BYTE_TIMEOUT, Ending.IDLE_TIMEOUT, Ending.TOTAL_TIMEOUT)
 
 
@@ -37,7 +38,7 @@ class Replayer:
         transport: what sends.
         now: the wall clock, for labels.
         gauge_interval_s: how often gauges are sampled for their peak; None: never.
-        progress: called about four times a second during a run.
+        progress: called about four times a second during a run, with the plan that is replayed.
         clock: tells the wall clock's jumps from the time that passed.
         limits: when to give up on a request.
         timeout_s: when to give up a run.
@@ -47,7 +48,7 @@ class Replayer:
     transport: Transport
     now: Callable[[], datetime]
     gauge_interval_s: float | None = None
-    progress: Callable[[Progress], None] | None = None
+    progress: Watch | None = None
     clock: Clock = field(default_factory=SystemClock)
     limits: StreamLimits = field(default_factory=StreamLimits)
     timeout_s: float = 900.0
@@ -94,8 +95,10 @@ class Replayer:
         planned = tuple(_planned(server, request) for request in requests)
         plan = LoadPlan(host, port, planned, concurrency=concurrency, limits=self.limits)
         cancel = threading.Event()
+        watch = self.progress
+        progress = None if watch is None else lambda progress: watch(progress, plan)
         with cancelled_on_death(server, cancel), cancelled_at_deadline(self.timeout_s, cancel) as late:
-            replay = self.transport.replay(plan, cancel=cancel, progress=self.progress)
+            replay = self.transport.replay(plan, cancel=cancel, progress=progress)
         server.check_alive()
         if late.is_set():
             raise LoadError(

@@ -12,16 +12,17 @@ from pytest_llmperf.errors import SpecError
 from pytest_llmperf.load.transport import Progress
 from pytest_llmperf.metrics import measure as metrics_of
 from pytest_llmperf.model.engine import EngineSpec
+from pytest_llmperf.model.plan import LoadPlan
+from pytest_llmperf.model.status import WarmingUp
 from pytest_llmperf.session.conditions import conditions
 from pytest_llmperf.session.measurement import Measurement, Run
-from pytest_llmperf.session.replay import Replayer, stream_limits
+from pytest_llmperf.session.replay import Replayer, Watch, stream_limits
 from pytest_llmperf.session.warm_up import warm_up
+from pytest_llmperf.session.watching import measuring
 from pytest_llmperf.workload import Workload
 
 if TYPE_CHECKING:
     from pytest_llmperf.session.perf_session import PerfSession
-
-TELL_EVERY_NS = 10_000_000_000
 
 
 class Series:
@@ -29,12 +30,13 @@ class Series:
 
     Args:
         session: what starts servers and sends.
-        test: for progress lines.
+        test: its id, for messages.
         kind: hardware kind that the test runs as.
         engine: a running server, or a spec to start.
         workload: run i adds i to its seed, so that no prompt repeats.
         on_run: called after every run: an interruption loses only the run that it cuts short.
         fresh, may_preempt, gauges, keep: as `perf.measure` says.
+        label: tells whoever watches this series from the others of its test.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class Series:
         may_preempt: bool = False,
         gauges: bool = False,
         keep: tuple[str, ...] = (),
+        label: str = "",
     ) -> None:
         self.session = session
         self.test = test
@@ -57,6 +60,7 @@ class Series:
         self.engine = engine
         self.workload = workload
         self.measurement: Measurement | None = None
+        self.label = label
         self._on_run = on_run
         self._fresh = fresh
         self._may_preempt = may_preempt
@@ -91,16 +95,16 @@ class Series:
         """
         server = self._server()
         if str(self.workload) not in server.warmed_for:
-            self.session.tell(f"{self.test}: warming up {described(server.spec)}")
-            warm_up(server, self.workload, self._replayer("warm-up"))
+            self.session.tell(WarmingUp(described(server.spec)))
+            warm_up(server, self.workload, self._replayer())
             server.warmed_for.add(str(self.workload))
         kept = replace(self.measurement or self._nothing_yet(server), complete=False)
         self.measurement = kept
         first = len(kept.runs)
         for number in range(first, first + runs):
             seed = number if seeds is None else number % seeds
-            label = f"run {number - first + 1} of {runs}"
-            run = self._replayer(label, gauges=self._gauges).run(server, self.workload, seed)
+            watch = self._watch(number - first + 1, runs)
+            run = self._replayer(watch, gauges=self._gauges).run(server, self.workload, seed)
             kept = self._keep(kept, run, complete=number + 1 == first + runs)
         return kept
 
@@ -116,22 +120,19 @@ class Series:
         self.engine.check_alive()
         return self.engine
 
-    def _replayer(self, what: str, *, gauges: bool = False) -> Replayer:
-        last_ns = 0
+    def _watch(self, run: int, runs: int) -> Watch:
+        def tell(progress: Progress, plan: LoadPlan) -> None:
+            self.session.tell(measuring(progress, plan, run=run, runs=runs, label=self.label))
 
-        def tell(progress: Progress) -> None:
-            nonlocal last_ns
-            if progress.elapsed_ns - last_ns >= TELL_EVERY_NS:
-                last_ns = progress.elapsed_ns
-                self.session.tell(f"{self.test}: {what}, {progress.done} of {progress.sent} answered, "
-                                  f"{progress.failed} failed, {progress.elapsed_ns / 1e9:.0f} s")
+        return tell
 
+    def _replayer(self, progress: Watch | None = None, *, gauges: bool = False) -> Replayer:
         settings = self.session.settings
         return Replayer(
             self.session.transport,
             self.session.now,
             settings.gauge_interval_s if gauges else None,
-            tell,
+            progress,
             clock=self.session.clock,
             limits=stream_limits(settings),
             timeout_s=settings.measure_timeout_s,

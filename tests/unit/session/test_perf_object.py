@@ -10,6 +10,7 @@ import pytest
 from pytest_llmperf import Verdict, closed, endpoint, random_tokens
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.errors import ConfigError, EngineError, SloError, SpecError, UsageError
+from pytest_llmperf.model.status import Measuring, WarmingUp
 from pytest_llmperf.session.perf_session import PerfSession
 from pytest_llmperf.telemetry.hardware import Hardware
 
@@ -56,7 +57,8 @@ def test_a_warm_server_is_not_warmed_again(perf, make_server, fake_engine, told)
     perf.measure(server, WORKLOAD, runs=1)
     perf.measure(server, WORKLOAD, runs=1)
     assert len(fake_engine.transport.plans) == 2 + 1 + 1
-    assert sum("warming up" in line for line in told) == 1
+    assert sum(isinstance(status, WarmingUp) for status in told) == 1
+    assert [status.done for status in told if isinstance(status, Measuring)] == [12, 12]
 
 
 def test_results_reach_the_run_folder(perf, session, make_server):

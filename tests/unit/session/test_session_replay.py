@@ -108,9 +108,10 @@ def test_a_budget_that_the_server_tells_can_be_named(make_server, replayer, fake
 
 def test_progress_is_passed_on(make_server, replayer):
     seen = []
-    replayer(progress=seen.append).run(make_server(), WORKLOAD, 0)
-    assert seen
-    assert isinstance(seen[0], Progress)
+    replayer(progress=lambda progress, plan: seen.append((progress, plan))).run(make_server(), WORKLOAD, 0)
+    ((progress, plan),) = seen
+    assert isinstance(progress, Progress)
+    assert len(plan.requests) == 12
 
 
 def test_warm_up_ends_when_two_batches_agree(make_server, replayer, fake_engine):

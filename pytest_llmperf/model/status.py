@@ -1,0 +1,95 @@
+"""What goes on now, for whoever watches; `phase` tells one stage of the work from the next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Starting:
+    """A server is started.
+
+    Args:
+        engine: the spec, as text, secrets masked.
+        log_line: the last line of its log so far, secrets masked.
+    """
+
+    engine: str
+    log_line: str = ""
+
+    @property
+    def phase(self) -> str:
+        return f"starting {self.engine}"
+
+
+@dataclass(frozen=True, slots=True)
+class WarmingUp:
+    """A server is warmed up."""
+
+    engine: str
+
+    @property
+    def phase(self) -> str:
+        return f"warming up {self.engine}"
+
+
+@dataclass(frozen=True, slots=True)
+class Measuring:
+    """A run goes on.
+
+    Args:
+        run, runs: "run 2 of 3".
+        asked: requests of the workload.
+        done, failed: requests that ended, and of these the failed ones.
+        elapsed_s: since time zero of the schedule.
+        rate_asked: requests/s that the schedule asks for; None in a closed loop.
+        rate: requests/s that ended so far; None before the first.
+        ttft_ms, itl_ms: medians over the requests that ended, from the stamps of reads; None before the first.
+        left_s: until the last of the runs ends, as far as one can tell; None: one cannot.
+        label: which side of a claim, or which point of a search; "" where there is only one.
+    """
+
+    run: int
+    runs: int
+    asked: int
+    done: int
+    failed: int
+    elapsed_s: float
+    rate_asked: float | None = None
+    rate: float | None = None
+    ttft_ms: float | None = None
+    itl_ms: float | None = None
+    left_s: float | None = None
+    label: str = ""
+
+    @property
+    def phase(self) -> str:
+        of = f"run {self.run} of {self.runs}"
+        return f"{self.label}, {of}" if self.label else of
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Nothing can be done just now, for that reason."""
+
+    reason: str
+
+    @property
+    def phase(self) -> str:
+        return f"waiting: {self.reason}"
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Something happened that a reader should know later, too."""
+
+    text: str
+
+
+Status = Starting | WarmingUp | Measuring | Waiting | Note
+Tell = Callable[[Status], None]
+
+
+def tell_nobody(_status: Status) -> None:
+    """Nobody watches."""

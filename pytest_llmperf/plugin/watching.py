@@ -1,0 +1,187 @@
+"""What goes on, shown on pytest's own terminal. Under xdist each worker writes lines, and the controller shows them.
+
+`-q` shows a line a minute, `-qq` nothing. Where a test may write to the terminal itself (`-s`, live logging, a
+debugger) there are lines instead of a live display.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable
+from contextlib import nullcontext, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, TextIO
+
+import pytest
+
+from pytest_llmperf.plugin.state import STATE
+
+if TYPE_CHECKING:
+    from pytest_llmperf.report.watch import Pace, Watch
+
+WORKER_LINES = "llmperf_lines"
+QUIET_S = 60.0
+POLL_S = 0.5
+
+
+class Terminal:
+    """pytest's terminal, reachable also while a test's output is captured."""
+
+    def __init__(self, reporter: pytest.TerminalReporter) -> None:
+        self._reporter = reporter
+        file = reporter._tw._file
+        try:
+            # Capturing points descriptor 1 elsewhere while a test runs; this copy is made while it does not.
+            self.file: TextIO = os.fdopen(os.dup(file.fileno()), "w", encoding="utf-8", errors="replace")
+        except (OSError, ValueError, AttributeError):  # no file of the operating system: nothing captures it either
+            self.file = file
+
+    @property
+    def live(self) -> bool:
+        """Whether lines may be drawn and erased here."""
+        config = self._reporter.config
+        others_write = (
+            config.getoption("capture") in ("no", "tee-sys")
+            or config.getoption("usepdb", default=False)
+            or config.getoption("trace", default=False)
+            or config.getini("log_cli")
+            or config.getoption("log_cli_level", default=None)
+        )
+        return self.file.isatty() and os.environ.get("TERM") != "dumb" and not os.environ.get("CI") and not others_write
+
+    def column(self) -> int:
+        """Where pytest has stopped in its line."""
+        return self._reporter._tw.width_of_current_line
+
+    def line(self, text: str) -> None:
+        """Write a whole line, below what pytest has begun."""
+        begun = "\n" if self.column() else ""
+        self.file.write(f"{begun}llmperf: {text}\n")
+        self.file.flush()
+        self._reporter._tw._current_line = ""  # pytest goes on in a new line, and counts from there
+
+
+def pace_of(config: pytest.Config) -> Pace | None:
+    """How often lines come; None: nobody wants any."""
+    from pytest_llmperf.report.watch import Pace
+
+    if config.get_verbosity() < -1:
+        return None
+    return Pace(QUIET_S, QUIET_S) if config.get_verbosity() < 0 else Pace()
+
+
+def watch_of(config: pytest.Config) -> Watch | None:
+    """What shows this process's work; None where nobody wants to see it. Called while a test runs."""
+    from pytest_llmperf.report.watch import LineWatch
+
+    pace = pace_of(config)
+    if pace is None:
+        return None
+    lines = getattr(config, "workerinput", {}).get(WORKER_LINES)
+    if lines is not None:
+        return LineWatch(_appending(Path(lines)), pace=pace)
+    terminal = terminal_of(config)
+    if terminal is None:
+        return None
+    if terminal.live and config.get_verbosity() >= 0:
+        from pytest_llmperf.report.live import LiveWatch
+
+        return LiveWatch(terminal.file, terminal.line, terminal.column)
+    return LineWatch(terminal.line, pace=pace)
+
+
+def terminal_of(config: pytest.Config) -> Terminal | None:
+    """pytest's terminal; None where it has none: `-p no:terminal`, an xdist worker."""
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    capture = config.pluginmanager.get_plugin("capturemanager")
+    if reporter is None:
+        return None
+    with capture.global_and_fixture_disabled() if capture is not None else nullcontext():
+        return Terminal(reporter)
+
+
+def _appending(path: Path) -> Callable[[str], None]:
+    def write(line: str) -> None:
+        with suppress(OSError), path.open("a", encoding="utf-8") as file:  # the controller is gone: nobody reads
+            file.write(f"{line}\n")
+
+    return write
+
+
+class WorkerNode(Protocol):
+    """What is used of xdist's `WorkerController`."""
+
+    workerinput: dict[str, str]
+
+
+class Workers:
+    """What xdist's workers write, shown by the controller: one file each, read twice a second."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._folder: Path | None = None
+        self._read_bytes: dict[str, int] = {}
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_configure_node(self, node: WorkerNode) -> None:
+        """xdist's, before it starts a worker."""
+        if self._folder is None:
+            self._folder = Path(tempfile.mkdtemp(prefix="llmperf-lines-"))
+            self._begin(self._folder)
+        node.workerinput[WORKER_LINES] = str(self._folder / node.workerinput["workerid"])
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self) -> None:
+        self._over.set()
+        if self._thread is not None:
+            self._thread.join()
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _begin(self, folder: Path) -> None:
+        terminal = terminal_of(self._config)
+        if terminal is not None and pace_of(self._config) is not None:
+            self._thread = threading.Thread(target=self._follow, args=(terminal, folder), name="llmperf-workers")
+            self._thread.start()
+
+    def _follow(self, terminal: Terminal, folder: Path) -> None:
+        while not self._over.wait(POLL_S):
+            for path in sorted(folder.iterdir()):
+                for line in self._fresh_lines(path):
+                    terminal.line(f"[{path.name}] {line}")
+
+    def _fresh_lines(self, path: Path) -> list[str]:
+        """Whole ones; what a worker is just writing comes next time."""
+        with path.open("rb") as file:
+            file.seek(self._read_bytes.get(path.name, 0))
+            whole, end, _ = file.read().rpartition(b"\n")
+        self._read_bytes[path.name] = self._read_bytes.get(path.name, 0) + len(whole) + len(end)
+        return whole.decode("utf-8", "replace").splitlines() if end else []
+
+
+class Showing:
+    """Keeps the display out of pytest's own way: it rests whenever pytest writes."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._state = config.stash[STATE]
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> None:
+        self._state.subject = item.nodeid.rpartition("/")[2]
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logreport(self) -> None:
+        self._state.rest()
+
+    def pytest_enter_pdb(self) -> None:
+        """From here on the terminal belongs to the debugger."""
+        self._state.stop_showing()
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self) -> None:
+        self._state.stop_showing()

@@ -1,0 +1,46 @@
+"""What goes on now, as words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pytest_llmperf.model.status import Measuring, Note, Starting, Status
+
+MINUTE_S = 60
+
+
+def sentence(status: Status, elapsed_s: float) -> str:
+    """One line that can stand alone in a log.
+
+    Args:
+        elapsed_s: since the phase began.
+    """
+    if isinstance(status, Note):
+        return status.text
+    if isinstance(status, Measuring):
+        return f"{status.phase}: {', '.join(facts(status))}"
+    said = f": {status.log_line}" if isinstance(status, Starting) and status.log_line else ""
+    return f"{status.phase}, {duration(elapsed_s)}{said}"
+
+
+def facts(status: Measuring) -> Iterator[str]:
+    """What is known of a run that goes on, the surest first."""
+    yield f"{status.done} of {status.asked} answered"
+    if status.failed:
+        yield f"{status.failed} failed"
+    if status.rate is not None:
+        asked = "" if status.rate_asked is None else f" ({status.rate_asked:.3g}/s asked)"
+        yield f"{status.rate:.3g}/s{asked}"
+    if status.ttft_ms is not None:
+        yield f"TTFT {status.ttft_ms:.3g} ms"
+    if status.itl_ms is not None:
+        yield f"ITL {status.itl_ms:.3g} ms"
+    yield duration(status.elapsed_s)
+    if status.left_s:
+        yield f"{duration(status.left_s)} left"
+
+
+def duration(value_s: float) -> str:
+    """For people: "42 s", "3 min 5 s"."""
+    whole_s = round(value_s)
+    return f"{whole_s} s" if whole_s < MINUTE_S else f"{whole_s // MINUTE_S} min {whole_s % MINUTE_S} s"

@@ -1,0 +1,135 @@
+"""Shows what goes on to whoever watches: a live display on a terminal, lines anywhere else."""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pytest_llmperf.clock import Clock, SystemClock, seconds
+from pytest_llmperf.model.status import Measuring, Note, Status
+from pytest_llmperf.report.status_text import sentence
+
+TICK_S = 0.25
+FIRST_LINE_S = 1.0  # a phase that ends before is no news: in virtual time nearly all do
+EVERY_S = 10.0
+
+
+class Watch(ABC):
+    """Takes statuses from the thread that works and shows them from a thread of its own.
+
+    So a call that blocks for minutes still shows its seconds passing, and telling costs an assignment.
+
+    Args:
+        clock: of the person who watches, never a virtual one.
+    """
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self.subject = ""  # what the statuses are about: a test
+        self._clock = clock or SystemClock()
+        self._lock = threading.RLock()
+        self._status: Status | None = None
+        self._begun_ns = 0
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def tell(self, status: Status) -> None:
+        """Something goes on, or has happened."""
+        with self._lock:
+            if self._over.is_set():
+                return
+            if isinstance(status, Note):
+                self._note(status)
+                return
+            if self._status is None or isinstance(self._status, Note) or self._status.phase != status.phase:
+                self._next_phase(status)
+                self._begun_ns = self._clock.now_ns()
+            self._status = status
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="llmperf-watch", daemon=True)
+                self._thread.start()
+
+    def rest(self) -> None:
+        """Nothing goes on; others may write to the terminal now."""
+        with self._lock:
+            if self._status is not None:
+                self._next_phase(None)
+            self._status = None
+
+    def close(self) -> None:
+        """Show nothing any more. May be called again."""
+        self.rest()
+        self._over.set()
+
+    def tick(self) -> None:
+        """Show what there is to show now; called four times a second."""
+        with self._lock:
+            if self._status is not None and not self._over.is_set():
+                self._show(self._status, (self._clock.now_ns() - self._begun_ns) / 1e9)
+
+    @abstractmethod
+    def _show(self, status: Status, elapsed_s: float) -> None: ...
+
+    @abstractmethod
+    def _next_phase(self, status: Status | None) -> None:
+        """The status before this one was the last of its phase."""
+
+    @abstractmethod
+    def _note(self, note: Note) -> None: ...
+
+    def _run(self) -> None:
+        while not self._over.wait(TICK_S):
+            self.tick()
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How often lines come.
+
+    Args:
+        first_s: into a phase, its first line.
+        every_s: between two lines of one phase.
+    """
+
+    first_s: float = FIRST_LINE_S
+    every_s: float = EVERY_S
+
+
+class LineWatch(Watch):
+    """A line when a phase has begun, one every ten seconds, and one with the result of every run.
+
+    Args:
+        write: takes one line, without its end.
+    """
+
+    def __init__(self, write: Callable[[str], None], clock: Clock | None = None, pace: Pace | None = None) -> None:
+        super().__init__(clock)
+        self._write = write
+        self._pace = pace or Pace()
+        self._told_ns: int | None = None  # of this phase; None: not yet
+        self._last = ""
+
+    def _show(self, status: Status, elapsed_s: float) -> None:
+        now_ns = self._clock.now_ns()
+        if self._told_ns is None:
+            due = elapsed_s >= self._pace.first_s
+        else:
+            due = now_ns - self._told_ns >= seconds(self._pace.every_s)
+        if due:
+            self._told_ns = now_ns
+            self._say(sentence(status, elapsed_s))
+
+    def _next_phase(self, status: Status | None) -> None:  # noqa: ARG002
+        if self._told_ns is not None and isinstance(self._status, Measuring):
+            self._say(sentence(self._status, 0))
+        self._told_ns = None
+
+    def _note(self, note: Note) -> None:
+        self._say(note.text)
+
+    def _say(self, text: str) -> None:
+        line = f"{self.subject}: {text}" if self.subject else text
+        if line != self._last:
+            self._write(line)
+        self._last = line

@@ -1,0 +1,131 @@
+"""What is seen while a test works: on a terminal, in a log, with and without capturing, under xdist."""
+
+import fcntl
+import os
+import pty
+import re
+import select
+import struct
+import subprocess
+import sys
+import termios
+import time
+
+import pyte
+import pytest
+
+WORK = """
+import time
+from pytest_llmperf.model.status import Measuring, Starting
+
+def test_it(perf):
+    print("a word of the test")
+    perf.session.tell(Starting("vllm('m')", "Loading weights"))
+    time.sleep(1.7)
+    perf.session.tell(Measuring(1, 1, asked=9, done=4, failed=0, elapsed_s=2.0, ttft_ms=45.0))
+    time.sleep(1.7)
+    give(perf, "FAIL")
+"""
+STARTING = "llmperf: *test_it.py::test_it: starting vllm('m'), 1 s: Loading weights"
+RUNNING = "llmperf: *test_it.py::test_it: run 1 of 1: 4 of 9 answered, TTFT 45 ms, 2 s"
+
+
+def captured(result):
+    return result.stdout.str().partition("Captured stdout call")[2]
+
+
+@pytest.mark.parametrize("capture", ["fd", "sys", "no"])
+def test_lines_come_whatever_is_captured_and_are_no_output_of_the_test(run, capture):
+    result, _ = run(WORK, f"--capture={capture}")
+    result.stdout.fnmatch_lines([STARTING, RUNNING])
+    assert "starting" not in captured(result)
+    assert ("a word of the test" in captured(result)) == (capture != "no")
+
+
+def test_workers_of_xdist_are_shown_by_the_controller(run):
+    result, _ = run(WORK, "-n", "1")
+    result.stdout.fnmatch_lines([STARTING.replace("llmperf: ", "llmperf: [[]gw0[]] "), "*4 of 9 answered*"])
+
+
+@pytest.mark.parametrize("options", [("-q",), ("-qq",), ("-p", "no:terminal")])
+def test_quiet(run, options):
+    result, _ = run(WORK, *options)
+    assert result.ret == 1
+    assert "llmperf: " not in result.stdout.str().replace("llmperf FAIL: ", "")
+
+
+def test_a_run_without_performance_tests_shows_nothing_and_loads_nothing(run):
+    text = "def test_it():\n    import sys\n    assert 'rich' not in sys.modules\n"
+    result, _ = run(text, "-n", "1")
+    result.assert_outcomes(passed=1)
+    assert "llmperf" not in result.stdout.str().partition("collected")[2]
+
+
+class Screen:
+    """pytest on a terminal of its own."""
+
+    def __init__(self, folder, *options):
+        ours, theirs = pty.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 50, 100, 0, 0))
+        environment = {name: value for name, value in os.environ.items() if name != "CI"} | {"TERM": "xterm"}
+        command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *options]
+        self.process = subprocess.Popen(command, cwd=folder, stdin=theirs, stdout=theirs, stderr=theirs,
+                                        env=environment)
+        os.close(theirs)
+        self._pty = ours
+        self._screen = pyte.Screen(100, 50)
+        self._stream = pyte.ByteStream(self._screen)
+
+    def lines(self):
+        """What is seen now."""
+        while select.select([self._pty], [], [], 0.1)[0]:
+            try:
+                data = os.read(self._pty, 65536)
+            except OSError:  # the other end is closed
+                break
+            self._stream.feed(data)
+        return [line.rstrip() for line in self._screen.display]
+
+    def until(self, pattern):
+        """The lines as soon as one of them matches."""
+        deadline_s = time.monotonic() + 60
+        while time.monotonic() < deadline_s:
+            lines = self.lines()
+            if any(re.search(pattern, line) for line in lines):
+                return lines
+        raise AssertionError(f"never seen: {pattern}\n" + "\n".join(self.lines()))
+
+    def end(self):
+        self.until(r"= .* in [\d.]+s")
+        self.process.wait(30)
+        lines = self.lines()
+        os.close(self._pty)
+        return [line for line in lines if line]
+
+
+@pytest.fixture
+def screen(pytester, run, monkeypatch):
+    def screen(*options):
+        run(WORK.replace("FAIL", "PASS"), "--collect-only")  # writes the files
+        return Screen(pytester.path, *options)
+
+    return screen
+
+
+def test_on_a_terminal_it_is_live_and_leaves_nothing_behind(screen):
+    shown = screen()
+    lines = shown.until("starting vllm")
+    assert any("Loading weights" in line for line in lines)
+    lines = shown.until("run 1 of 1")
+    assert any("4 of 9 answered · TTFT 45 ms" in line for line in lines)
+    assert not any("starting" in line for line in lines)  # replaced, not repeated
+    ended = shown.end()
+    assert any(re.fullmatch(r"test_it\.py \. +\[100%\]", line) for line in ended)
+    assert not any("run 1 of 1" in line for line in ended)
+
+
+def test_where_the_test_writes_itself_there_are_lines(screen):
+    ended = screen("-s").end()
+    text = "\n".join(ended)
+    assert "a word of the test" in text
+    assert "llmperf: test_it.py::test_it: run 1 of 1: 4 of 9 answered" in text

@@ -1,0 +1,183 @@
+"""When something is shown, and when not. Time is turned by hand; the thread's own ticks then change nothing."""
+
+import io
+
+import pytest
+
+from pytest_llmperf.clock import VirtualClock, seconds
+from pytest_llmperf.model.status import Measuring, Note, Starting, WarmingUp
+from pytest_llmperf.report.live import LiveWatch
+from pytest_llmperf.report.watch import LineWatch, Pace
+
+
+@pytest.fixture
+def clock():
+    return VirtualClock()
+
+
+@pytest.fixture
+def watch(clock):
+    lines = []
+    watch = LineWatch(lines.append, clock)
+    watch.lines = lines
+    watch.subject = "test_it"
+    yield watch
+    watch.close()
+
+
+def after(watch, clock, duration_s):
+    clock.sleep_ns(seconds(duration_s))
+    watch.tick()
+
+
+def run(done, number=1):
+    return Measuring(number, 3, asked=10, done=done, failed=0, elapsed_s=float(done))
+
+
+def test_a_phase_that_passes_at_once_is_no_news(watch, clock):
+    for status in (Starting("e"), WarmingUp("e"), run(10), run(10, 2), run(10, 3)):
+        watch.tell(status)
+        after(watch, clock, 0.2)
+    watch.rest()
+    assert watch.lines == []
+
+
+def test_a_phase_is_told_once_it_lasts_and_then_every_ten_seconds(watch, clock):
+    watch.tell(Starting("e"))
+    for _ in range(60):
+        after(watch, clock, 0.5)
+        watch.tell(Starting("e", "Loading"))  # the same phase, with news
+    assert watch.lines == [f"test_it: starting e, {s} s: Loading" for s in (1, 11, 21)]
+
+
+def test_a_call_that_blocks_still_shows_its_time(watch, clock):
+    watch.tell(Starting("e", "Compiling"))
+    for _ in range(61):
+        after(watch, clock, 1)
+    assert len(watch.lines) == 7
+    assert watch.lines[-1].endswith("1 min 1 s: Compiling")
+
+
+def test_a_run_that_was_shown_says_how_it_ended(watch, clock):
+    watch.tell(run(1))
+    after(watch, clock, 2)
+    watch.tell(run(10))
+    watch.tell(run(0, 2))
+    assert watch.lines[-1].startswith("test_it: run 1 of 3: 10 of 10 answered")
+    assert len(watch.lines) == 2
+
+
+def test_the_same_line_does_not_come_twice(watch, clock):
+    watch.tell(run(10))
+    after(watch, clock, 2)
+    watch.rest()
+    assert len(watch.lines) == 1
+
+
+def test_what_happened_is_told_at_once(watch):
+    watch.tell(Note("The server died."))
+    assert watch.lines == ["test_it: The server died."]
+
+
+def test_at_rest_and_after_the_end_it_is_silent(watch, clock):
+    watch.tell(Starting("e"))
+    watch.rest()
+    after(watch, clock, 100)
+    watch.close()
+    watch.tell(Note("too late"))
+    after(watch, clock, 100)
+    assert watch.lines == []
+
+
+def test_a_quiet_pace(clock):
+    lines = []
+    watch = LineWatch(lines.append, clock, Pace(60, 60))
+    watch.tell(Starting("e"))
+    for _ in range(130):
+        after(watch, clock, 1)
+    watch.close()
+    assert [line.rpartition(", ")[2] for line in lines] == ["1 min 0 s", "2 min 0 s"]
+
+
+def test_it_ticks_by_itself():
+    from threading import Event
+
+    told = Event()
+    watch = LineWatch(lambda _line: told.set(), pace=Pace(0, 0))
+    watch.tell(Starting("e"))
+    assert told.wait(10)
+    watch.close()
+
+
+def screen_of(file, columns=60, lines=10):
+    import pyte
+
+    screen = pyte.Screen(columns, lines)
+    pyte.Stream(screen).feed(file.getvalue().replace("\n", "\r\n"))
+    return screen
+
+
+def shown(screen):
+    return [line.rstrip() for line in screen.display if line.strip()]
+
+
+@pytest.fixture
+def live(clock):
+    file = io.StringIO()
+    file.write("tests/test_it.py ")
+    watch = LiveWatch(file, lambda line: file.write(f"{line}\n"), lambda: len("tests/test_it.py "), clock)
+    watch.subject = "test_it[h200]"
+    yield watch, file
+    watch.close()
+
+
+def test_two_lines_below_what_pytest_wrote(live, clock):
+    watch, file = live
+    watch.tell(run(4))
+    watch.tick()
+    after(watch, clock, 1)
+    first, head, facts = shown(screen_of(file))
+    assert first == "tests/test_it.py"
+    assert head.startswith("test_it[h200]  run 1 of 3")
+    assert facts == "  4 of 10 answered · 4 s"
+
+
+def test_nothing_of_it_stays_and_pytest_goes_on_where_it_was(live, clock):
+    watch, file = live
+    for status in (Starting("e", "Loading"), run(4), run(5)):
+        watch.tell(status)
+        after(watch, clock, 1)
+        after(watch, clock, 1)
+    watch.rest()
+    file.write(".")
+    assert shown(screen_of(file)) == ["tests/test_it.py ."]
+    assert not screen_of(file).cursor.hidden
+
+
+def test_it_goes_at_the_lowest_line_of_the_screen_too(live, clock):
+    watch, file = live
+    text = "\n" * 30 + file.getvalue()
+    file.seek(0)
+    file.write(text)
+    watch.tell(run(4))
+    watch.tick()
+    after(watch, clock, 1)
+    watch.rest()
+    file.write(".")
+    assert shown(screen_of(file)) == ["tests/test_it.py ."]
+
+
+def test_long_lines_are_cut_not_wrapped(live, clock):
+    watch, file = live
+    watch.tell(Starting("e" * 200, "l" * 200))
+    watch.tick()
+    after(watch, clock, 1)
+    assert len(shown(screen_of(file, columns=80))) == 3
+
+
+def test_a_phase_that_passes_at_once_does_not_flicker(live):
+    watch, file = live
+    watch.tell(run(10))
+    watch.tick()
+    watch.rest()
+    assert file.getvalue() == "tests/test_it.py "
