@@ -11,6 +11,7 @@ import pytest
 from pytest_llmperf.plugin.baselines import BaselineUpdater, add_options, mode_of, refuse_senseless
 from pytest_llmperf.plugin.kinds import GPU_KINDS
 from pytest_llmperf.plugin.state import STATE, State
+from pytest_llmperf.plugin.summary import EndSummary
 from pytest_llmperf.plugin.watching import Showing, Workers
 
 if TYPE_CHECKING:
@@ -100,6 +101,7 @@ def pytest_configure(config: pytest.Config) -> None:
         if (mode := mode_of(config)) is not None:
             config.pluginmanager.register(BaselineUpdater(config, mode), "llmperf-baselines")
         config.pluginmanager.register(Workers(config), "llmperf-workers")
+        config.pluginmanager.register(EndSummary(config), "llmperf-summary")
     config.pluginmanager.register(Showing(config), "llmperf-showing")
     _end_cleanly_on_sigterm()
 

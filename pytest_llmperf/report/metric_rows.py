@@ -1,0 +1,54 @@
+"""Every metric of a measurement: its mean over the runs, the interval of that mean, and what the baseline has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import fmean
+
+from pytest_llmperf.baseline.model import StoredMeasurement
+from pytest_llmperf.metrics.registry import Metric, all_metrics
+from pytest_llmperf.stats.mean import t_interval
+
+HEAD = ("metric", "mean", "90 % CI", "baseline", "change")
+CONFIDENCE = 0.95  # of each limit
+
+
+def metric_table(runs: Sequence[Mapping[str, float | None]], stored: StoredMeasurement | None) -> list[str]:
+    """Aligned lines, one per metric that every run has.
+
+    Args:
+        runs: metric → value, of each run.
+        stored: the measurement's baseline; None: it has none.
+    """
+    rows = [HEAD, *_rows(runs, stored)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(HEAD))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def _rows(runs: Sequence[Mapping[str, float | None]], stored: StoredMeasurement | None) -> Iterator[tuple[str, ...]]:
+    for metric in all_metrics().values():
+        known = [run.get(metric.name) for run in runs]
+        values = [value for value in known if value is not None]
+        if not values or len(values) < len(known):
+            continue
+        before = None if stored is None else baseline_mean(stored, metric.name)
+        yield (
+            metric.name,
+            metric.unit.show(fmean(values)),
+            _interval(metric, values),
+            "-" if before is None else metric.unit.show(before),
+            "-" if not before else f"{100 * (fmean(values) / before - 1):+.1f} %",
+        )
+
+
+def baseline_mean(stored: StoredMeasurement, metric: str) -> float | None:
+    """Mean over all stored runs; None where none of them has the metric."""
+    known = [value for session in stored.sessions for value in session.values(metric) if value is not None]
+    return fmean(known) if known else None
+
+
+def _interval(metric: Metric, values: Sequence[float]) -> str:
+    if len(values) < 2 or len(set(values)) == 1:
+        return ""
+    found = t_interval(values, CONFIDENCE, on_log=min(values) > 0)
+    return metric.unit.show_range(found.low, found.high)

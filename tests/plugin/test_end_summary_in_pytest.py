@@ -1,0 +1,66 @@
+"""The summary where users see it, plain and under xdist."""
+
+import pytest
+
+TEXT = """
+def test_good(perf): give(perf, "PASS")
+def test_bad(perf): give(perf, "PASS", "FAIL")
+def test_missing(perf): give(perf, "NO_BASELINE")
+def test_plain(): assert True
+def test_dead(perf):
+    from pytest_llmperf.errors import Evidence, ServerDied
+    raise ServerDied("It died: signal 9.", Evidence("vllm serve", "signal 9", 3.0, ("words",), "/runs/server.log"))
+"""
+SEEN = [
+    "*= llmperf: 1 ERROR, 1 FAIL, 1 NO_BASELINE, 1 PASS =*",
+    "ERROR        test_dead     It died: signal 9.",
+    "FAIL         test_bad      2 ms  ttft_p99 <= FAIL",
+    "NO_BASELINE  test_missing  2 ms  ttft_p99 <= NO_BASELINE",
+    "PASS         test_good     2 ms  ttft_p99 <= PASS",
+    "next:",
+    "  less /runs/server.log",
+    "  pytest test_it.py::test_missing --update-baselines-new",
+]
+
+
+@pytest.mark.parametrize("options", [(), ("-n", "2")], ids=["plain", "xdist"])
+def test_verdicts_numbers_and_commands(run, options):
+    result, _ = run(TEXT, *options)
+    result.stdout.fnmatch_lines(SEEN)
+    assert "test_plain  " not in result.stdout.str()
+
+
+def test_what_stands_in_for_hardware_is_repeated_in_commands(run):
+    result, _ = run(TEXT, "--emulate", "h200")
+    result.stdout.fnmatch_lines(["  pytest test_it.py::test_missing --emulate h200 --update-baselines-new"])
+
+
+def test_no_performance_tests_no_summary(run):
+    result, _ = run("def test_it(): assert True\n")
+    assert "llmperf" not in result.stdout.str().partition("collected")[2]
+
+
+def test_very_quiet_has_none(run):
+    result, _ = run(TEXT, "-qq")
+    assert "next:" not in result.stdout.str()
+
+
+MEASURED = """
+from pytest_llmperf import poisson, random_tokens, vllm
+
+def test_it(perf):
+    work = random_tokens(input=100, output=8, arrivals=poisson(8), requests=20)
+    perf.check(perf.measure(vllm("llama-3.1-8b", max_model_len=4096), work), "ttft_p50 <= 5s", baseline=True)
+"""
+
+
+@pytest.mark.emulated
+def test_verbose_shows_every_metric_with_its_interval_and_its_baseline(run):
+    result, _ = run(MEASURED, "--emulate", "h200", "--update-baselines-new")
+    assert result.ret == 0
+    result, _ = run(MEASURED, "--emulate", "h200", "--emulate-seed", "1", "-v")
+    result.stdout.fnmatch_lines(["*vllm('llama-3.1-8b'*random_tokens(*", "  metric *90 % CI *baseline *change"])
+    rows = {line.split()[0]: line for line in result.outlines if line.startswith("  ")}
+    assert "–" in rows["ttft_p50"]
+    assert rows["ttft_p50"].rstrip().endswith("%")
+    assert {"itl_p99", "output_throughput", "prefix_cache_hit_rate"} <= set(rows)

@@ -1,0 +1,98 @@
+"""One screen: verdicts with their numbers, and commands that can be copied."""
+
+from pytest_llmperf.report.end_summary import Ended, counts, summary
+
+
+def ended(verdict, name="test_a", *checks, **fields):
+    checks = checks or (f"{verdict}: ttft_p99 <= 60ms: 61.2 ms 95 % CI 60–62 ms",)
+    return Ended(f"suites/test_s.py::{name}", verdict, checks, run="R1", **fields)
+
+
+def lines(*tests, options=(), width=80, **fields):
+    return summary(tests, options, width, **fields)
+
+
+def test_nothing_where_no_performance_test_ran():
+    assert lines() == []
+
+
+def test_the_number_that_decided_and_the_next_command():
+    assert lines(ended("FAIL")) == [
+        "FAIL  test_a  61.2 ms  ttft_p99 <= 60ms",
+        "next:",
+        "  llmperf show R1 suites/test_s.py::test_a",
+    ]
+
+
+def test_only_the_check_that_spoke_is_shown_and_a_claim_before_its_mechanism():
+    checks = (
+        "PASS: error_rate == 0: 0 %",
+        "FAIL: prefix_cache_hit_rate(a) >= 80%: 0 %",
+        "FAIL: ttft_p50(b) / ttft_p50(a) >= 3: 0.99× 99 % CI 0.7–1.4×",
+    )
+    assert lines(ended("FAIL", "test_a", *checks))[0] == "FAIL  test_a  0.99×  ttft_p50(b) / ttft_p50(a) >= 3"
+    assert lines(ended("PASS", "test_a", *checks))[0] == "PASS  test_a  0 %  error_rate == 0"
+
+
+def test_the_worst_comes_first():
+    shown = lines(ended("PASS", "test_p"), ended("ERROR", "test_e"), ended("FAIL", "test_f"))
+    assert [line.split()[0] for line in shown[:3]] == ["ERROR", "FAIL", "PASS"]
+
+
+def test_an_error_names_the_log():
+    error = "The vllm server died: signal 9.\ncommand: vllm serve\nlog: /runs/R1/server log\n  | words"
+    shown = lines(ended("ERROR", "test_a", "PASS: error_rate == 0: 0 %", error=error))
+    assert shown == [
+        "ERROR  test_a  The vllm server died: signal 9.",
+        "next:",
+        "  less '/runs/R1/server log'",
+    ]
+
+
+def test_what_is_missing_or_open_is_one_command_for_all():
+    tests = [ended("NO_BASELINE", name, "NO_BASELINE: baseline: -") for name in ("test_a", "test_b[h200]")]
+    shown = lines(*tests, ended("IMPROVED", "test_i"), ended("INCONCLUSIVE", "test_o"), ended("INCOMPARABLE", "test_c"),
+                  options=("--emulate", "h200"))
+    steps = {line.strip() for line in shown[shown.index("next:") + 1 :]}
+    assert steps == {
+        "pytest suites/test_s.py::test_a 'suites/test_s.py::test_b[h200]' --emulate h200 --update-baselines-new",
+        "pytest suites/test_s.py::test_c --emulate h200 --update-baselines --accept \"REASON\"",
+        "pytest suites/test_s.py::test_o --emulate h200",
+        "pytest suites/test_s.py::test_i --emulate h200 --update-baselines",
+    }
+
+
+def test_many_tests_of_a_file_are_named_by_the_file():
+    shown = lines(*(ended("NO_BASELINE", f"test_{i}") for i in range(5)))
+    assert shown[-1] == "  pytest suites/test_s.py --update-baselines-new"
+
+
+def test_ten_tests_fit_a_screen_whatever_they_are():
+    kinds = ("FAIL", "FAIL", "FAIL", "FAIL", "ERROR", "NO_BASELINE", "INCONCLUSIVE", "INCOMPARABLE", "IMPROVED", "PASS")
+    error = "It did not start.\nlog: /x"
+    tests = [ended(kind, f"test_{i}_with_a_name_that_is_as_long_as_names_are[h200-case{i}]",
+                   error=error if kind == "ERROR" else "") for i, kind in enumerate(kinds)]
+    shown = lines(*tests)
+    assert len(shown) <= 24 - 3  # our title, pytest's last line, the prompt
+    verdicts = shown[: shown.index("next:")]
+    assert len(verdicts) == 10
+    assert all(len(line) <= 80 for line in verdicts)
+    assert all("61.2 ms" in line for line in verdicts if "ERROR" not in line)
+
+
+def test_many_passes_are_folded():
+    tests = [ended("PASS", f"test_{i}") for i in range(40)] + [ended("FAIL", "test_f")]
+    shown = lines(*tests)
+    assert shown[:2] == ["FAIL  test_f  61.2 ms  ttft_p99 <= 60ms", "…     and 40 PASS; each of them with -v"]
+    assert len(lines(*tests, every=True)) == 41 + 2
+
+
+def test_many_failures_are_folded_too():
+    shown = lines(*(ended("FAIL", f"test_{i}") for i in range(40)))
+    assert len(shown) == 9 + 1 + 1 + 4
+    assert shown[9] == "…     and 31 FAIL; each of them with -v"
+    assert shown[-1] == "  … and 37 more like this"
+
+
+def test_counts():
+    assert counts([ended("FAIL"), ended("PASS"), ended("PASS")]) == "1 FAIL, 2 PASS"

@@ -1,0 +1,30 @@
+"""Every metric with its interval and its baseline."""
+
+from pytest_llmperf.baseline.model import StoredMeasurement, StoredSession
+from pytest_llmperf.report.metric_rows import metric_table
+
+
+def stored(**metrics):
+    session = StoredSession("s", "2026-01-02", None, "h", None, True, ((0, 1), (1, 1)), metrics)
+    return StoredMeasurement({}, (session,), (), {})
+
+
+def cells(line):
+    return [cell.strip() for cell in line.split("  ") if cell.strip()]
+
+
+def test_mean_interval_baseline_and_change():
+    runs = [{"ttft_p50": 40.0, "error_rate": 0.0}, {"ttft_p50": 44.0, "error_rate": 0.0}]
+    head, ttft, errors = metric_table(runs, stored(ttft_p50=(40.0, 40.0)))
+    assert cells(head) == ["metric", "mean", "90 % CI", "baseline", "change"]
+    # log 44/40 = 0.0953, sd 0.0674; t(0.95, 1 df) = 6.314; 6.314 · 0.0674 / √2 = 0.301; 42 · e^±0.301
+    assert cells(ttft) == ["ttft_p50", "42 ms", "31.09–56.74 ms", "40 ms", "+5.0 %"]
+    assert cells(errors) == ["error_rate", "0 %", "-", "-"]
+
+
+def test_a_metric_that_a_run_misses_is_left_out():
+    assert len(metric_table([{"ttft_p50": 40.0}, {"ttft_p50": None}], None)) == 1
+
+
+def test_one_run_has_no_interval():
+    assert cells(metric_table([{"ttft_p50": 40.0}], None)[1]) == ["ttft_p50", "40 ms", "-", "-"]
