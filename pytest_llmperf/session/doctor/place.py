@@ -1,0 +1,66 @@
+"""The machine and the project that are examined, as values: tests hand in their own."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_llmperf.config.settings import Settings
+from pytest_llmperf.engines.environment import Environment
+from pytest_llmperf.session.doctor.version import version_in
+from pytest_llmperf.telemetry.hardware import Hardware
+
+DEVICE = Path("/dev/nvidia0")
+SHM = Path("/dev/shm")  # noqa: S108  (looked at, not written to)
+HUB = Path("~/.cache/huggingface/hub")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What the examination depends on.
+
+    Args:
+        root: of the project.
+        settings: of the project.
+        hardware: what NVML says.
+        has_device: whether the kernel shows an NVIDIA device, whatever NVML says.
+        cores: that this process may use.
+        shm_bytes: size of shared memory; None where there is none.
+        open_files: how many files a process may have open at most.
+        free_bytes: of the disk that holds the run folders.
+        hub: the hub's cache of downloaded models.
+        version_in: version of an engine in its environment; None where that cannot be told.
+    """
+
+    root: Path
+    settings: Settings
+    hardware: Hardware
+    has_device: bool
+    cores: int
+    shm_bytes: int | None
+    open_files: int
+    free_bytes: int
+    hub: Path
+    version_in: Callable[[Environment, str], str | None] = version_in
+
+
+def this_place(root: Path, settings: Settings, hardware: Hardware) -> Place:
+    """This machine."""
+    hub = os.environ.get("HF_HUB_CACHE") or (
+        Path(os.environ["HF_HOME"]) / "hub" if "HF_HOME" in os.environ else HUB.expanduser()
+    )
+    return Place(
+        root=root,
+        settings=settings,
+        hardware=hardware,
+        has_device=DEVICE.exists(),
+        cores=len(os.sched_getaffinity(0)),
+        shm_bytes=shutil.disk_usage(SHM).total if SHM.is_dir() else None,
+        open_files=resource.getrlimit(resource.RLIMIT_NOFILE)[1],
+        free_bytes=shutil.disk_usage(root).free,
+        hub=Path(hub),
+    )

@@ -1,0 +1,52 @@
+"""Baselines that a run on this machine would be compared with."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+from pytest_llmperf.baseline.model import StoredMeasurement
+from pytest_llmperf.baseline.store import Store
+from pytest_llmperf.errors import BaselineError
+from pytest_llmperf.session.doctor.finding import Finding
+from pytest_llmperf.session.doctor.place import Place
+
+PART = "baselines"
+
+
+def baselines(place: Place, versions: Mapping[str, str]) -> Iterator[Finding]:
+    """How many there are for this kind, and what sets them apart from this machine.
+
+    Args:
+        versions: of the engines that are installed.
+    """
+    kind = place.hardware.kind
+    try:
+        found = Store(place.root / place.settings.baselines_dir).read_all(kind)
+    except BaselineError as error:
+        yield Finding(PART, str(error), "correct or remove that file; git has what it was")
+        return
+    stored = [one for baseline in found.values() for one in baseline.measurements.values()]
+    if not stored:
+        yield Finding(PART, f"none for {kind} in {place.settings.baselines_dir}/: comparisons will be NO_BASELINE",
+                      "create them: pytest suites --update-baselines-new")
+        return
+    differs = [tuple(_differences(one, place, versions)) for one in stored]
+    matching = sum(not difference for difference in differs)
+    yield Finding(PART, f"{matching} of {len(stored)} measurements for {kind} match this machine")
+    for difference, count in Counter(one for each in differs for one in each).items():
+        yield Finding(PART, f"{count} with {difference}: INCOMPARABLE",
+                      'compare on the stored one, or start anew: --update-baselines --accept "REASON"')
+
+
+def _differences(stored: StoredMeasurement, place: Place, versions: Mapping[str, str]) -> Iterator[str]:
+    hardware, before = place.hardware, stored.fingerprint
+    engine = before.get("engine", "")
+    now = {"engine.version": versions.get(engine)}
+    if hardware.gpus:
+        now |= {"gpu": hardware.gpus[0].name, "driver": hardware.driver, "gpu_count": str(len(hardware.gpus))}
+    for field, value in now.items():
+        known = None not in (value, before.get(field))
+        if known and value != before[field] and field not in place.settings.compare_across:
+            name = f"{engine} version" if field == "engine.version" else field
+            yield f"{name} {before[field]} (here {value})"
