@@ -27,6 +27,9 @@ class Settings:
         coalesced_limit: share of chunks that may arrive together with the one before; above it ITL is no evidence.
         clock_gap_limit_ms: a longer pause of the load process discards the run.
         gauge_interval_s: how often gauges are sampled in runs that ask for their peaks.
+        gpu_interval_s: how often the GPUs are sampled during a run.
+        gpu_free_limit_mib: a GPU on which more memory is in use before a server starts is not free.
+        gpu_free_timeout_s: how long to wait until it is.
         measure_timeout_s: for one run; then it is given up and an ERROR.
         extension_limit_s: a claim that is still open buys no further runs once it has taken this long.
         first_byte_timeout_s: from sending a request to the first byte of its answer.
@@ -45,6 +48,9 @@ class Settings:
     coalesced_limit: float = 0.05
     clock_gap_limit_ms: float = 1000.0
     gauge_interval_s: float = 0.25
+    gpu_interval_s: float = 0.2
+    gpu_free_limit_mib: float = 256.0
+    gpu_free_timeout_s: float = 60.0
     measure_timeout_s: float = 900.0
     extension_limit_s: float = 600.0
     first_byte_timeout_s: float = 120.0

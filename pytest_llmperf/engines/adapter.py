@@ -92,7 +92,7 @@ class Adapter(Protocol):
         ...
 
     def gauges(self, scrape: Scrape) -> Mapping[str, float]:
-        """Gauges worth a peak, under their canonical names."""
+        """Gauges worth following, as far as the engine has them: kv_usage (share), running, waiting (requests)."""
         ...
 
     def facts(self, scrape: Scrape) -> Mapping[str, str]:

@@ -58,11 +58,19 @@ class EnginePool:
         launcher: how to start one.
         lock_path: the lock of this hardware; None: no hardware is used, nobody waits for anybody.
         sweep: ends what killed runs left on it.
+        wait_free: called before each start; raises HardwareBusy where a stranger is on the accelerators.
     """
 
-    def __init__(self, launcher: Starter, lock_path: Path | None, sweep: Callable[[Clock], Sweep] = sweep) -> None:
+    def __init__(
+        self,
+        launcher: Starter,
+        lock_path: Path | None,
+        sweep: Callable[[Clock], Sweep] = sweep,
+        wait_free: Callable[[EngineSpec, str | None], None] = lambda _spec, _kind: None,
+    ) -> None:
         self.launcher = launcher
         self._sweep = sweep
+        self._wait_free = wait_free
         self.starts = 0
         self._server: Server | None = None
         self._kind: str | None = None
@@ -89,6 +97,7 @@ class EnginePool:
 
         Raises:
             SpecError: an endpoint was asked for a fresh start.
+            HardwareBusy: somebody else uses the accelerators.
             EngineError: it did not start; nothing is left running.
         """
         if spec.url is not None:
@@ -101,6 +110,7 @@ class EnginePool:
         try:
             self.release()
             self._take_hardware()
+            self._wait_free(spec, kind)
             self.starts += 1
             self._server = self.launcher.start(spec, self.starts, kind, lmcache)
         except BaseException:

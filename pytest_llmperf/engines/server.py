@@ -107,6 +107,11 @@ class Server:
         if self.lmcache is not None:
             self.lmcache.check_alive()
 
+    def pids(self) -> tuple[int, ...]:
+        """The living processes of this unit; none of an endpoint, or in virtual time."""
+        units = [self.process, None if self.lmcache is None else self.lmcache.process]
+        return tuple(pid for unit in units if unit is not None for pid in unit.pids())
+
     def wait_death(self, timeout_s: float) -> bool:
         """Wait until a process of this unit has ended, or for `timeout_s`; whether one has."""
         if self.process is not None and self.process.wait_exit(timeout_s) is not None:

@@ -37,9 +37,9 @@ OF_THE_SCHEDULER = {
     "queue_time_count": "sglang:queue_time_seconds_count",
 }
 GAUGES = {
-    "kv_usage_peak": "sglang:token_usage",
-    "running_peak": "sglang:num_running_reqs",
-    "waiting_peak": "sglang:num_queue_reqs",
+    "kv_usage": "sglang:token_usage",
+    "running": "sglang:num_running_reqs",
+    "waiting": "sglang:num_queue_reqs",
 }
 FACTS = (
     "version", "context_length", "chunked_prefill_size", "max_prefill_tokens", "max_running_requests", "page_size",

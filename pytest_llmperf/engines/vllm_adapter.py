@@ -41,9 +41,9 @@ COUNTERS = {
 }
 SPEC_COUNTERS = ("spec_drafts", "spec_draft_tokens", "spec_accepted_tokens")
 GAUGES = {
-    "kv_usage_peak": "vllm:kv_cache_usage_perc",
-    "running_peak": "vllm:num_requests_running",
-    "waiting_peak": "vllm:num_requests_waiting",
+    "kv_usage": "vllm:kv_cache_usage_perc",
+    "running": "vllm:num_requests_running",
+    "waiting": "vllm:num_requests_waiting",
 }
 CACHE_FACTS = ("block_size", "num_gpu_blocks", "cache_dtype", "enable_prefix_caching")
 CONFIG_FACTS = {

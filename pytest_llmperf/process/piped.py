@@ -85,6 +85,10 @@ class PipedProcess:
             raise EngineError(f"The emulator refuses: {answer['error']}", self.evidence())
         return answer
 
+    def pids(self) -> tuple[int, ...]:
+        """Its process id while it runs."""
+        return (self._popen.pid,) if self.ending() is None else ()
+
     def ending(self) -> str | None:
         """ "exit code 2", "signal 9 (SIGKILL)", …; None while it runs."""
         code = self._popen.poll()

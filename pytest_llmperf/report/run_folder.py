@@ -11,10 +11,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pytest_llmperf.model.telemetry import GpuTrace, gauge_columns
 from pytest_llmperf.model.verdict import CheckResult
 
 if TYPE_CHECKING:
-    from pytest_llmperf.session.measurement import Measurement
+    from pytest_llmperf.metrics import RunMetrics
+    from pytest_llmperf.session.measurement import Measurement, Run
 
 SCHEMA = 1
 READABLE_LENGTH = 150  # file systems take 255 bytes
@@ -38,7 +40,7 @@ def write_test(
     folder = run_dir / "tests"
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / file_name(test)
-    text = json.dumps(
+    text = _dense(json.dumps(
         {
             "schema": SCHEMA,
             "test": test,
@@ -49,7 +51,7 @@ def write_test(
         },
         indent=1,
         allow_nan=False,
-    )
+    ))
     temporary = path.with_suffix(f".{os.getpid()}.tmp")
     temporary.write_text(text + "\n", encoding="utf-8")
     temporary.replace(path)
@@ -70,18 +72,39 @@ def _measurement(measurement: Measurement) -> dict[str, object]:
         "baseline": measurement.baseline,
         "primaries": list(measurement.primaries),
         "conditions": dict(measurement.conditions),
-        "runs": [
-            {
-                "seed": run.seed,
-                "start_id": run.start_id,
-                "started_at": run.started_at,
-                "wall_clock_jump_ms": run.wall_clock_jump_ms,
-                "cache_reset": run.cache_reset,
-                "loop_lag_p99_ms": run.loop_lag_p99_ms,
-                "clock_gap_ms": run.clock_gap_ms,
-                "counters": dict(run.counters),
-                "metrics": metrics.all(),
-            }
-            for run, metrics in zip(measurement.runs, measurement.metrics, strict=True)
-        ],
+        "runs": [_run(run, metrics) for run, metrics in zip(measurement.runs, measurement.metrics, strict=True)],
     }
+
+
+def _run(run: Run, metrics: RunMetrics) -> dict[str, object]:
+    """`gpu` and `server` are tables, column by column; their `at_ns` counts from the run's time zero."""
+    trace = run.gpu
+    return {
+        "seed": run.seed,
+        "start_id": run.start_id,
+        "started_at": run.started_at,
+        "wall_clock_jump_ms": run.wall_clock_jump_ms,
+        "cache_reset": run.cache_reset,
+        "loop_lag_p99_ms": run.loop_lag_p99_ms,
+        "clock_gap_ms": run.clock_gap_ms,
+        "contended": None if trace is None else trace.contended,
+        "counters": dict(run.counters),
+        "metrics": metrics.all(),
+        "gpu": None if trace is None else trace.columns(),
+        "gpu_state": None if trace is None else _state(trace),
+        "server": gauge_columns(run.gauges) if run.gauges else None,
+    }
+
+
+def _state(trace: GpuTrace) -> dict[str, object]:
+    return {
+        "devices": [{**asdict(device), "settings": dict(device.settings)} for device in trace.devices],
+        "pids_visible": trace.pids_visible,
+        "faults": list(trace.faults),
+        "problem": trace.problem,
+    }
+
+
+def _dense(text: str) -> str:
+    """Lists of plain values on one line each: a table's column is read as one, and thousands of lines are not."""
+    return re.sub(r"\[\n[^\[\]{}\"]*\]", lambda found: " ".join(found.group().split()), text)

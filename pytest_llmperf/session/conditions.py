@@ -58,11 +58,18 @@ def _formulas() -> str:
 def _accelerators(hardware: Hardware, kind: str) -> dict[str, str]:
     """What the server ran on; of an endpoint's machine nothing is known."""
     used = hardware.gpus if kind != "cpu" else ()
-    return {
+    known = {
         "gpu": used[0].name if used else "none",
         "gpu_count": str(len(used)),
         "driver": hardware.driver or "none",
     }
+    names = dict.fromkeys(name for gpu in used for name, _ in gpu.settings)
+    return known | {f"gpu.{name}": _of_all([dict(gpu.settings).get(name) for gpu in used]) for name in names}
+
+
+def _of_all(values: list[str | None]) -> str:
+    """One value where all GPUs agree."""
+    return " / ".join(dict.fromkeys(value or "unknown" for value in values))
 
 
 def digest(known: Mapping[str, str]) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from pytest_llmperf.metrics import RunMetrics, measure
 from pytest_llmperf.model.record import RequestRecord
+from pytest_llmperf.model.telemetry import GaugeSample, GpuTrace
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,6 +30,8 @@ class Run:
         clock_gap_ms: the longest time that it did not run at all.
         started_at: UTC, ISO 8601; a label, never used for durations.
         wall_clock_jump_ms: by how much the wall clock was set during the run: `started_at` is doubtful where large.
+        gpu: what happened on the server's GPUs; None where there are none, or nobody can look.
+        gauges: the server's gauges over time; empty where they were not asked for.
     """
 
     seed: int
@@ -41,6 +44,8 @@ class Run:
     clock_gap_ms: float = 0.0
     started_at: str = ""
     wall_clock_jump_ms: float = 0.0
+    gpu: GpuTrace | None = field(default=None, repr=False)
+    gauges: tuple[GaugeSample, ...] = field(default=(), repr=False)
 
     @property
     def metrics(self) -> RunMetrics:

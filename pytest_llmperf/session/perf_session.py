@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -15,14 +16,18 @@ from pytest_llmperf.engines.adapters import check_configured
 from pytest_llmperf.engines.emulated import VirtualLauncher
 from pytest_llmperf.engines.launch import Launcher
 from pytest_llmperf.engines.pool import EnginePool, lock_of_this_machine
+from pytest_llmperf.engines.server import Server
+from pytest_llmperf.engines.spec import flags_of
 from pytest_llmperf.load.process import ProcessTransport
 from pytest_llmperf.load.transport import Transport
 from pytest_llmperf.load.virtual import VirtualEngine, VirtualTransport
+from pytest_llmperf.model.engine import EngineSpec
 from pytest_llmperf.model.status import Tell
 from pytest_llmperf.session.comparing import Baselines
 from pytest_llmperf.session.perf import Perf
 from pytest_llmperf.session.provenance import host_digest
-from pytest_llmperf.telemetry.hardware import Hardware
+from pytest_llmperf.telemetry.accelerators import Accelerators, TraceOf
+from pytest_llmperf.telemetry.hardware import Gpu, Hardware
 
 
 class PerfSession:
@@ -54,12 +59,17 @@ class PerfSession:
         self.run_dir = root / settings.runs_dir / f"{now():%Y%m%dT%H%M%SZ}-{self.rng.getrandbits(24):06x}{worker}"
         store = Store(root / settings.baselines_dir)
         self.baselines = Baselines(store, host_digest(), settings.compare_across)
+        self.accelerators = Accelerators(
+            hardware, self.clock, tell, settings.gpu_interval_s, round(settings.gpu_free_limit_mib * 2**20),
+            settings.gpu_free_timeout_s,
+        )
         if emulation is not None and emulation.clock == "virtual":
             self.pool = self._in_virtual_time(root, emulation)
         else:
             launcher = Launcher(settings, root, self.run_dir, hardware.kind, self.clock, self.rng, tell, emulation)
             # An emulator in real time takes nothing of this machine's accelerators.
-            self.pool = EnginePool(launcher, None if emulation else lock_of_this_machine())
+            lock = None if emulation else lock_of_this_machine()
+            self.pool = EnginePool(launcher, lock, wait_free=self._wait_free)
 
     def _in_virtual_time(self, root: Path, emulation: Emulation) -> EnginePool:
         """The emulator behind the same seams: clock, transport and launcher."""
@@ -69,6 +79,17 @@ class PerfSession:
         self.now = lambda: begun + timedelta(microseconds=clock.now_ns() // 1000)
         launcher = VirtualLauncher(emulation, self.settings, root, self.run_dir, clock, self.rng, self.tell, engines)
         return EnginePool(launcher, lock_path=None)
+
+    def watched(self, server: Server, kind: str) -> AbstractContextManager[TraceOf]:
+        """Look at the GPUs of a server while a block runs; at none for an endpoint, whose machine is not known."""
+        gpus = () if server.spec.url is not None else self._gpus(server.spec, kind)
+        return self.accelerators.watched(gpus, server.pids)
+
+    def _wait_free(self, spec: EngineSpec, kind: str | None) -> None:
+        self.accelerators.wait_free(self._gpus(spec, kind))
+
+    def _gpus(self, spec: EngineSpec, kind: str | None) -> tuple[Gpu, ...]:
+        return self.accelerators.of_server(flags_of(spec), dict(spec.env), kind)
 
     def perf(self, test: str, kind: str) -> Perf:
         """The object for one test."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from pytest_llmperf.clock import Clock, SystemClock, seconds
@@ -18,9 +18,11 @@ from pytest_llmperf.model.exchange import Ending, Replay
 from pytest_llmperf.model.plan import LoadPlan, PlannedRequest, StreamLimits
 from pytest_llmperf.model.record import RequestRecord
 from pytest_llmperf.model.request import Request
+from pytest_llmperf.model.telemetry import GaugeSample
 from pytest_llmperf.process.beside import beside
 from pytest_llmperf.session.cancelling import cancelled_at_deadline, cancelled_on_death
 from pytest_llmperf.session.measurement import Run
+from pytest_llmperf.telemetry.accelerators import TraceOf
 from pytest_llmperf.telemetry.prometheus import deltas, restarted
 from pytest_llmperf.wire.completions import to_record
 from pytest_llmperf.workload import Workload
@@ -43,6 +45,7 @@ class Replayer:
         limits: when to give up on a request.
         timeout_s: when to give up a run.
         keep: tiers of the cache that are not emptied before a run, see `Server.reset_cache`.
+        watched: looks at the GPUs of a server while a block runs; None: there are none to look at.
     """
 
     transport: Transport
@@ -53,6 +56,7 @@ class Replayer:
     limits: StreamLimits = field(default_factory=StreamLimits)
     timeout_s: float = 900.0
     keep: tuple[str, ...] = ()
+    watched: Callable[[Server], AbstractContextManager[TraceOf]] | None = None
 
     def run(self, server: Server, workload: Workload, seed: int) -> Run:
         """One run, the cache emptied before it but for the tiers of `keep`.
@@ -65,8 +69,8 @@ class Replayer:
         cache_reset = server.reset_cache(self.keep)
         started_at, started_ns = self.now(), self.clock.now_ns()
         before = server.counters()
-        peaks: dict[str, float] = {}
-        with self._sampling(server, peaks):
+        watched = nullcontext(_nothing_watched) if self.watched is None else self.watched(server)
+        with watched as trace, self._sampling(server) as gauges:
             replay = self.replay(server, requests, workload.concurrency)
         jump_ns = seconds((self.now() - started_at).total_seconds()) - (self.clock.now_ns() - started_ns)
         records = records_of(requests, replay)
@@ -80,13 +84,15 @@ class Replayer:
             seed=seed,
             start_id=server.start_id,
             records=records,
-            counters=deltas(before, after) | peaks | _constants(server),
+            counters=deltas(before, after) | _peaks(gauges) | _constants(server),
             cache_reset=cache_reset,
             restarted=restarted(before, after),
             loop_lag_p99_ms=lag,
             clock_gap_ms=replay.clock_gap_ns / 1e6,
             started_at=started_at.astimezone(UTC).isoformat(timespec="seconds"),
             wall_clock_jump_ms=jump_ns / 1e6,
+            gpu=trace(replay.started_ns),
+            gauges=tuple(replace(sample, at_ns=sample.at_ns - replay.started_ns) for sample in gauges),
         )
 
     def replay(self, server: Server, requests: tuple[Request, ...], concurrency: int | None) -> Replay:
@@ -110,26 +116,36 @@ class Replayer:
         return replay
 
     @contextmanager
-    def _sampling(self, server: Server, peaks: dict[str, float]) -> Iterator[None]:
-        """Peaks of gauges while the block runs."""
-        interval_s = self.gauge_interval_s
+    def _sampling(self, server: Server) -> Iterator[list[GaugeSample]]:
+        """Gauges while the block runs, at the session clock's times."""
+        interval_s, samples = self.gauge_interval_s, list[GaugeSample]()
         if interval_s is None:
-            yield
+            yield samples
             return
 
         def sample(done: threading.Event) -> None:
             with suppress(EngineError):  # it died: the replay says so
                 while not done.wait(interval_s):
-                    for name, value in server.gauges().items():
-                        peaks[name] = max(value, peaks.get(name, value))
+                    values = server.gauges()
+                    samples.append(GaugeSample(self.clock.now_ns(), values))
 
         with beside(sample, "llmperf-gauges"):
-            yield
+            yield samples
 
 
 def records_of(requests: tuple[Request, ...], replay: Replay) -> tuple[RequestRecord, ...]:
     """What each request did, read from the bytes that came."""
     return tuple(to_record(request, exchange) for request, exchange in zip(requests, replay.exchanges, strict=True))
+
+
+def _nothing_watched(_origin_ns: int) -> None:
+    """The trace of a run without GPUs."""
+
+
+def _peaks(gauges: list[GaugeSample]) -> dict[str, float]:
+    """The largest value of each gauge: vLLM's `running` becomes the metric `running_peak`."""
+    names = {name for sample in gauges for name in sample.values}
+    return {f"{name}_peak": max(sample.values[name] for sample in gauges if name in sample.values) for name in names}
 
 
 def _constants(server: Server) -> dict[str, float]:

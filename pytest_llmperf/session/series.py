@@ -137,6 +137,7 @@ class Series:
             limits=stream_limits(settings),
             timeout_s=settings.measure_timeout_s,
             keep=self._keep_tiers,
+            watched=lambda server: self.session.watched(server, self.kind),
         )
 
     def _nothing_yet(self, server: Server) -> Measurement:

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator
 
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.metrics import RunMetrics
+from pytest_llmperf.session.gpu_gates import gpu_problems
 from pytest_llmperf.session.measurement import Measurement, Run
 
 HIT_RATE_SLACK = 0.02
@@ -33,6 +34,8 @@ def _run_problems(
     yield from _errors(run, named)
     yield from _load_generator(run, metrics, named, settings)
     yield from _server(measurement, run, metrics, named)
+    if run.gpu is not None:
+        yield from gpu_problems(run.gpu, measurement.runs[0].gpu)
 
 
 def _errors(run: Run, named: Collection[str]) -> Iterator[str]:

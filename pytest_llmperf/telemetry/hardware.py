@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
-import threading
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Protocol, cast
+from dataclasses import dataclass, replace
+
+from pytest_llmperf.telemetry.bounded import bounded
+from pytest_llmperf.telemetry.gpu_reading import read_settings
+from pytest_llmperf.telemetry.nvml import GpuLost, Nvml, asked, pynvml
+from pytest_llmperf.telemetry.visible import VARIABLE, visible
 
 GPU_KINDS = ("l4", "a100", "h100", "h200")
 KINDS = (*GPU_KINDS, "cpu")
@@ -14,26 +19,25 @@ OTHER_GPU = "other-gpu"  # a model that no marker stands for; its results must n
 NVML_TIMEOUT_S = 10.0
 
 
-class Nvml(Protocol):
-    """The part of pynvml that is used here; tests hand in their own."""
-
-    def nvmlInit(self) -> None: ...
-    def nvmlShutdown(self) -> None: ...
-    def nvmlDeviceGetCount(self) -> int: ...
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> object: ...
-    def nvmlDeviceGetName(self, handle: object) -> str: ...
-    def nvmlDeviceGetMemoryInfo(self, handle: object) -> object: ...
-    def nvmlSystemGetDriverVersion(self) -> str: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One device. `kind` is None for a model that no marker stands for, `memory_bytes` where nobody knows."""
+    """One device.
+
+    Args:
+        index: NVML's.
+        name: its model.
+        kind: marker of that model; None for one that no marker stands for.
+        memory_bytes: None where nobody knows.
+        uuid: NVML's; "" where it does not tell.
+        settings: see `read_settings`.
+    """
 
     index: int
     name: str
     kind: str | None
     memory_bytes: int | None = None
+    uuid: str = ""
+    settings: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +45,7 @@ class Hardware:
     """What this machine is, for markers and fingerprints.
 
     Args:
-        gpus: as NVML lists them.
+        gpus: those that CUDA_VISIBLE_DEVICES leaves visible, in its order; without it all, as NVML lists them.
         driver: NVIDIA driver version; None without one.
         problem: why NVML could not be asked, where it could not.
         emulated: nothing of it exists.
@@ -80,17 +84,20 @@ def gpu_kind(name: str) -> str | None:
     return next((kind for kind in GPU_KINDS if kind in words), None)
 
 
-def detect(nvml: Nvml | None = None, timeout_s: float = NVML_TIMEOUT_S) -> Hardware:
+def detect(
+    nvml: Nvml | None = None, timeout_s: float = NVML_TIMEOUT_S, environ: Mapping[str, str] = os.environ
+) -> Hardware:
     """Ask NVML, for at most `timeout_s`: a hanging driver must not hang every pytest run."""
-    answer: list[Hardware] = []
-    thread = threading.Thread(target=lambda: answer.append(_ask(nvml)), daemon=True, name="llmperf-nvml")
-    thread.start()
-    thread.join(timeout_s)
-    return answer[0] if answer else Hardware(problem=f"NVML did not answer within {timeout_s:g} s")
+    found = bounded(lambda: _ask(nvml), timeout_s)
+    found = found or Hardware(problem=f"NVML did not answer within {timeout_s:g} s")
+    seen = visible(found.gpus, environ)
+    if found.gpus and not seen:
+        return Hardware(problem=f"{VARIABLE}={environ[VARIABLE]!r} names none of its {len(found.gpus)} GPUs")
+    return replace(found, gpus=seen)
 
 
 def _ask(nvml: Nvml | None) -> Hardware:
-    nvml = nvml or _pynvml()
+    nvml = nvml or pynvml()
     if nvml is None:
         return Hardware(problem="nvidia-ml-py is not installed")
     try:
@@ -108,17 +115,11 @@ def _ask(nvml: Nvml | None) -> Hardware:
             nvml.nvmlShutdown()
 
 
-def _pynvml() -> Nvml | None:
-    try:
-        import pynvml
-    except ImportError:
-        return None
-    return cast("Nvml", pynvml)
-
-
 def _gpu(nvml: Nvml, index: int, handle: object) -> Gpu:
     name = str(nvml.nvmlDeviceGetName(handle))
-    total = None
-    with suppress(Exception):  # not supported where CPU and GPU share their memory
-        total = getattr(nvml.nvmlDeviceGetMemoryInfo(handle), "total", None)
-    return Gpu(index, name, gpu_kind(name), total)
+    try:
+        total = getattr(asked(nvml, "nvmlDeviceGetMemoryInfo", handle), "total", None)  # none where the CPU shares it
+        uuid = asked(nvml, "nvmlDeviceGetUUID", handle) or ""
+        return Gpu(index, name, gpu_kind(name), total, str(uuid), read_settings(nvml, handle))
+    except GpuLost as lost:
+        raise OSError(f"GPU {index} ({name}) {lost}") from lost

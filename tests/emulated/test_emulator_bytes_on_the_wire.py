@@ -90,7 +90,7 @@ def test_counters_are_found_where_the_adapter_looks(engine, flags):
     assert counters["preemptions"] == 0
     assert counters["queue_time_count"] == 2
     assert counters["process_start_time_s"] > 0
-    assert set(adapter.gauges(parse(page))) == {"kv_usage_peak", "running_peak", "waiting_peak"}
+    assert set(adapter.gauges(parse(page))) == {"kv_usage", "running", "waiting"}
     if engine == "vllm":
         assert counters["spec_accepted_tokens"] <= counters["spec_draft_tokens"] == 3 * counters["spec_drafts"]
         assert counters["spec_accepted_pos_0"] >= counters["spec_accepted_pos_2"]

@@ -122,7 +122,7 @@ def test_counters_under_the_names_of_every_engine():
     assert found["requests_finished"] == 20
     assert found["queue_time_s_sum"] == 2.5  # both ranks say the same
     assert found["preemptions"] == found["prompt_tokens_cached"] == found["spec_draft_tokens"] == 0
-    assert ADAPTER.gauges(parse(PAGE)) == {"kv_usage_peak": 0.25}
+    assert ADAPTER.gauges(parse(PAGE)) == {"kv_usage": 0.25}
     assert ADAPTER.counters(parse("other_total 5\n")) == {}
 
 

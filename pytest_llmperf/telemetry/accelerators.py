@@ -1,0 +1,145 @@
+"""The GPUs of this machine as a session uses them: free before a server starts, watched while it is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+
+from pytest_llmperf.clock import Clock, seconds
+from pytest_llmperf.errors import HardwareBusy
+from pytest_llmperf.model.telemetry import GpuTrace
+from pytest_llmperf.telemetry.bounded import bounded
+from pytest_llmperf.telemetry.gpu_reading import memory_in_use, occupants
+from pytest_llmperf.telemetry.gpu_watch import GpuWatch
+from pytest_llmperf.telemetry.hardware import NVML_TIMEOUT_S, Gpu, Hardware
+from pytest_llmperf.telemetry.nvml import GpuNvml, pynvml
+from pytest_llmperf.telemetry.strangers import name_of, user_of
+from pytest_llmperf.telemetry.visible import VARIABLE, visible
+
+#: From the time zero of a run, ns, to its trace; None where nothing was watched.
+TraceOf = Callable[[int], GpuTrace | None]
+POLL_S = 0.5
+TELL_EVERY_S = 10.0
+# Flags of vLLM and SGLang whose product is the number of GPUs that a server takes.
+RANKS = (("tensor_parallel_size", "tp_size"), ("pipeline_parallel_size", "pp_size"), ("data_parallel_size", "dp_size"))
+
+
+@dataclass(slots=True)
+class Accelerators:
+    """What a session knows of its GPUs.
+
+    Args:
+        hardware: what was found; emulated or none: nothing is watched.
+        clock: stamps samples, and what waiting is measured by.
+        tell: for a line when something is wrong with the driver, once.
+        interval_s: between two samples.
+        free_bytes: a GPU on which no more than this is in use is free.
+        free_timeout_s: how long to wait until one is.
+        nvml: the driver's library; None: nvidia-ml-py.
+    """
+
+    hardware: Hardware
+    clock: Clock
+    tell: Callable[[str], None]
+    interval_s: float
+    free_bytes: int
+    free_timeout_s: float
+    nvml: GpuNvml | None = None
+    _told: set[str] = field(default_factory=set)
+    _hangs: bool = False
+
+    def of_server(self, flags: Mapping[str, object], env: Mapping[str, str], kind: str | None) -> tuple[Gpu, ...]:
+        """The GPUs that a server with these flags takes: the first ones that it can see."""
+        if kind == "cpu" or self.hardware.emulated or not self.hardware.gpus:
+            return ()
+        here = self.hardware.gpus
+        shown = visible(here, env) if VARIABLE in env else here
+        count = 1
+        for names in RANKS:
+            size = next((flags[name] for name in names if name in flags), 1)
+            count *= size if isinstance(size, int) and size > 0 else 1
+        return shown[:count]
+
+    @contextmanager
+    def watched(self, gpus: tuple[Gpu, ...], ours: Callable[[], Collection[int]]) -> Iterator[TraceOf]:
+        """Sample GPUs while the block runs.
+
+        Gives what turns the time zero of the run, ns, into its trace once the block has ended; None: nothing to watch.
+        """
+        nvml = self.nvml or pynvml()
+        if not gpus or nvml is None or self._hangs:
+            yield lambda _origin_ns: None
+            return
+        watch = GpuWatch(nvml, gpus, ours, self.clock, self.interval_s)
+        watch.start()
+        try:
+            yield lambda origin_ns: self._judged(watch.trace(origin_ns))
+        finally:
+            self._hangs = not watch.stop()
+
+    def wait_free(self, gpus: tuple[Gpu, ...]) -> None:
+        """Wait until nobody holds memory on these GPUs; the driver takes seconds to free a dead server's.
+
+        Raises:
+            HardwareBusy: somebody still does; names them, where process ids can be seen.
+        """
+        if not gpus or self._hangs:
+            return
+        began_ns = told_ns = self.clock.now_ns()
+        while busy := self._in_use(gpus):
+            now_ns = self.clock.now_ns()
+            if now_ns - began_ns >= seconds(self.free_timeout_s):
+                raise HardwareBusy(
+                    f"{'; '.join(busy)}, after waiting {self.free_timeout_s:g} s. What is measured beside it is no "
+                    "evidence. Find it with nvidia-smi and end it, choose other GPUs with CUDA_VISIBLE_DEVICES, "
+                    "or raise gpu_free_limit_mib if it stays and does nothing."
+                )
+            if now_ns - told_ns >= seconds(TELL_EVERY_S):
+                told_ns = now_ns
+                self.tell(f"waiting for the GPU: {'; '.join(busy)}")
+            self.clock.sleep_ns(seconds(POLL_S))
+
+    def _in_use(self, gpus: tuple[Gpu, ...]) -> list[str]:
+        """A sentence for each GPU on which somebody holds memory; none where the driver does not say."""
+        nvml = self.nvml or pynvml()
+        if nvml is None:
+            return []
+        found = bounded(lambda: _busy(nvml, gpus, self.free_bytes), NVML_TIMEOUT_S)
+        self._hangs = found is None
+        return found or []
+
+    def _judged(self, trace: GpuTrace) -> GpuTrace:
+        if trace.problem is not None:
+            self._tell_once(f"the GPUs were not watched: {trace.problem}")
+        if trace.pids_visible is False:
+            self._tell_once("the driver's process ids are not this container's: another process on a GPU shows only "
+                            "before a server starts")
+        return trace
+
+    def _tell_once(self, line: str) -> None:
+        if line not in self._told:
+            self._told.add(line)
+            self.tell(line)
+
+
+def _busy(nvml: GpuNvml, gpus: tuple[Gpu, ...], free_bytes: int) -> list[str]:
+    """A driver that cannot be asked knows of nobody: the run's own trace says that it could not."""
+    try:
+        nvml.nvmlInit()
+        return [found for gpu in gpus if (found := _busy_gpu(nvml, gpu, free_bytes)) is not None]
+    except Exception:
+        return []
+    finally:
+        with suppress(Exception):
+            nvml.nvmlShutdown()
+
+
+def _busy_gpu(nvml: GpuNvml, gpu: Gpu, free_bytes: int) -> str | None:
+    handle = nvml.nvmlDeviceGetHandleByIndex(gpu.index)
+    used = memory_in_use(nvml, handle)
+    if used is None or used <= free_bytes:
+        return None
+    pids = sorted({occupant.pid for occupant in occupants(nvml, handle)})
+    who = ", ".join(f"pid {pid} ({name_of(pid) or '?'} of {user_of(pid) or '?'})" for pid in pids)
+    return f"GPU {gpu.index} has {used / 2**20:,.0f} MiB in use, by {who or 'a process that cannot be seen from here'}"

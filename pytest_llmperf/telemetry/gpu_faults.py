@@ -1,0 +1,54 @@
+"""Hardware errors of a GPU during a run: Xids, uncorrected memory errors, a GPU that is gone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pytest_llmperf.telemetry.gpu_reading import uncorrected_errors
+from pytest_llmperf.telemetry.nvml import XID, GpuNvml, asked
+
+MOST_XIDS = 20  # a broken GPU repeats itself
+
+
+class FaultWatch:
+    """Counts before, looks after. A driver or container without events or ECC counters tells of none.
+
+    Args:
+        nvml: the driver's library.
+    """
+
+    def __init__(self, nvml: GpuNvml) -> None:
+        self._nvml = nvml
+        self._before: dict[int, int | None] = {}
+        self._events: Any = None
+        self._found: list[str] = []
+
+    def begin(self, index: int, handle: object) -> None:
+        """Note the counters of one GPU, and listen to it."""
+        self._before[index] = uncorrected_errors(self._nvml, handle)
+        if self._events is None:
+            self._events = asked(self._nvml, "nvmlEventSetCreate")
+        if self._events is not None:
+            asked(self._nvml, "nvmlDeviceRegisterEvents", handle, XID, self._events)
+
+    def end(self, handles: Mapping[int, object]) -> None:
+        """Ask what has happened since `begin`."""
+        for _ in range(MOST_XIDS):
+            event = None if self._events is None else asked(self._nvml, "nvmlEventSetWait_v2", self._events, 0)
+            if event is None:
+                break
+            self._found.append(f"a GPU reported Xid {event.eventData} (NVIDIA's list of Xid errors says what it means)")
+        if self._events is not None:
+            asked(self._nvml, "nvmlEventSetFree", self._events)
+        for index, handle in handles.items():
+            before, after = self._before.get(index), uncorrected_errors(self._nvml, handle)
+            if before is not None and after is not None and after > before:
+                self._found.append(f"GPU {index} had {after - before} uncorrected memory errors (ECC)")
+
+    def lost(self, why: str) -> None:
+        """Every further question would be answered in the same way."""
+        self._found.append(f"a GPU {why}")
+
+    def found(self) -> tuple[str, ...]:
+        return tuple(self._found)

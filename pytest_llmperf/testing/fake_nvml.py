@@ -1,0 +1,197 @@
+"""NVML without a driver: GPUs as plain objects that a test changes, also while they are watched.
+
+To be found by a whole pytest run, put a module `pynvml.py` on its path that holds
+
+    from pytest_llmperf.testing.fake_nvml import FakeGpu, FakeNvml
+    fake = FakeNvml([FakeGpu()])
+    __getattr__ = fake.__getattribute__
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+NOT_SUPPORTED, NOT_FOUND, TIMEOUT, GPU_IS_LOST = 3, 6, 10, 15
+
+
+class FakeNvmlError(Exception):
+    """As pynvml.NVMLError: `value` is NVML's return code."""
+
+    def __init__(self, value: int) -> None:
+        super().__init__(f"NVML error {value}")
+        self.value = value
+
+
+@dataclass(slots=True)
+class FakeGpu:
+    """One GPU; change any field at any time.
+
+    Args:
+        used_bytes: in use, by whomever.
+        processes: process id → bytes that it holds, None where the driver does not tell.
+        sm_pct: process id → share of the SMs that it uses.
+        reasons: clock event reasons, a bit mask.
+        ecc_errors: uncorrected ones so far; None: it has no ECC.
+        lost: every question about it fails.
+    """
+
+    name: str = "NVIDIA H200"
+    uuid: str = "GPU-00000000-0000-0000-0000-000000000000"
+    total_bytes: int = 141 << 30
+    used_bytes: int = 0
+    processes: dict[int, int | None] = field(default_factory=dict)
+    sm_pct: dict[int, int] = field(default_factory=dict)
+    utilization_pct: int = 0
+    sm_clock_mhz: int = 1980
+    memory_clock_mhz: int = 3201
+    application_clocks_mhz: tuple[int, int] = (1980, 3201)
+    power_mw: int = 120_000
+    power_limit_mw: int = 700_000
+    temperature_c: int = 40
+    reasons: int = 0
+    ecc_errors: int | None = 0
+    persistence: bool = True
+    mig: bool = False
+    lost: bool = False
+
+
+class FakeNvml:
+    """Implements `telemetry.nvml.GpuNvml`.
+
+    Args:
+        gpus: by index.
+        unsupported: names of calls that fail as a driver that does not support them does.
+        broken: names of calls that fail otherwise.
+
+    Attributes:
+        xids: Xids that are still to be reported.
+        answering: while it is cleared, every call waits: the driver hangs.
+        calls: how often each call was made.
+    """
+
+    def __init__(
+        self, gpus: Sequence[FakeGpu] = (), unsupported: Sequence[str] = (), broken: Sequence[str] = ()
+    ) -> None:
+        self.gpus = list(gpus)
+        self.unsupported = set(unsupported)
+        self.broken = set(broken)
+        self.xids: list[int] = []
+        self.answering = threading.Event()
+        self.answering.set()
+        self.calls: dict[str, int] = {}
+        self._now_us = 0
+
+    def nvmlInit(self) -> None:
+        self._begin("nvmlInit")
+
+    def nvmlShutdown(self) -> None:
+        self._begin("nvmlShutdown")
+
+    def nvmlSystemGetDriverVersion(self) -> str:
+        return "580.1"
+
+    def nvmlDeviceGetCount(self) -> int:
+        return len(self.gpus)
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> object:
+        self._gpu("nvmlDeviceGetHandleByIndex", index)
+        return index
+
+    def nvmlDeviceGetName(self, handle: object) -> str:
+        return self._gpu("nvmlDeviceGetName", handle).name
+
+    def nvmlDeviceGetUUID(self, handle: object) -> str:
+        return self._gpu("nvmlDeviceGetUUID", handle).uuid
+
+    def nvmlDeviceGetMemoryInfo(self, handle: object, version: int | None = None) -> Any:
+        gpu = self._gpu("nvmlDeviceGetMemoryInfo_v2" if version else "nvmlDeviceGetMemoryInfo", handle)
+        return SimpleNamespace(total=gpu.total_bytes, used=gpu.used_bytes, free=gpu.total_bytes - gpu.used_bytes)
+
+    def nvmlDeviceGetPersistenceMode(self, handle: object) -> int:
+        return int(self._gpu("nvmlDeviceGetPersistenceMode", handle).persistence)
+
+    def nvmlDeviceGetEccMode(self, handle: object) -> Sequence[int]:
+        on = int(self._gpu("nvmlDeviceGetEccMode", handle).ecc_errors is not None)
+        return [on, on]
+
+    def nvmlDeviceGetMigMode(self, device: object) -> Sequence[int]:
+        on = int(self._gpu("nvmlDeviceGetMigMode", device).mig)
+        return [on, on]
+
+    def nvmlDeviceGetPowerManagementLimit(self, handle: object) -> int:
+        return self._gpu("nvmlDeviceGetPowerManagementLimit", handle).power_limit_mw
+
+    def nvmlDeviceGetApplicationsClock(self, handle: object, type: int) -> int:
+        return self._gpu("nvmlDeviceGetApplicationsClock", handle).application_clocks_mhz[type - 1]
+
+    def nvmlDeviceGetUtilizationRates(self, handle: object) -> Any:
+        return SimpleNamespace(gpu=self._gpu("nvmlDeviceGetUtilizationRates", handle).utilization_pct, memory=0)
+
+    def nvmlDeviceGetClockInfo(self, handle: object, type: int) -> int:
+        gpu = self._gpu("nvmlDeviceGetClockInfo", handle)
+        return (gpu.sm_clock_mhz, gpu.memory_clock_mhz)[type - 1]
+
+    def nvmlDeviceGetPowerUsage(self, handle: object) -> int:
+        return self._gpu("nvmlDeviceGetPowerUsage", handle).power_mw
+
+    def nvmlDeviceGetTemperature(self, handle: object, sensor: int) -> int:  # noqa: ARG002
+        return self._gpu("nvmlDeviceGetTemperature", handle).temperature_c
+
+    def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle: object) -> int:
+        return self._gpu("nvmlDeviceGetCurrentClocksThrottleReasons", handle).reasons
+
+    def nvmlDeviceGetComputeRunningProcesses(self, handle: object) -> Sequence[Any]:
+        gpu = self._gpu("nvmlDeviceGetComputeRunningProcesses", handle)
+        return [SimpleNamespace(pid=pid, usedGpuMemory=used) for pid, used in gpu.processes.items()]
+
+    def nvmlDeviceGetGraphicsRunningProcesses(self, handle: object) -> Sequence[Any]:
+        self._gpu("nvmlDeviceGetGraphicsRunningProcesses", handle)
+        return []
+
+    def nvmlDeviceGetProcessUtilization(self, handle: object, timeStamp: int) -> Sequence[Any]:  # noqa: ARG002
+        gpu = self._gpu("nvmlDeviceGetProcessUtilization", handle)
+        if not gpu.sm_pct:
+            raise FakeNvmlError(NOT_FOUND)
+        self._now_us += 1
+        return [SimpleNamespace(pid=pid, smUtil=used, timeStamp=self._now_us) for pid, used in gpu.sm_pct.items()]
+
+    def nvmlDeviceGetTotalEccErrors(self, handle: object, errorType: int, counterType: int) -> int:  # noqa: ARG002
+        errors = self._gpu("nvmlDeviceGetTotalEccErrors", handle).ecc_errors
+        if errors is None:
+            raise FakeNvmlError(NOT_SUPPORTED)
+        return errors
+
+    def nvmlEventSetCreate(self) -> object:
+        self._begin("nvmlEventSetCreate")
+        return "events"
+
+    def nvmlDeviceRegisterEvents(self, handle: object, eventTypes: int, eventSet: object) -> None:  # noqa: ARG002
+        self._gpu("nvmlDeviceRegisterEvents", handle)
+
+    def nvmlEventSetFree(self, eventSet: object) -> None:  # noqa: ARG002
+        self._begin("nvmlEventSetFree")
+
+    def nvmlEventSetWait_v2(self, eventSet: object, timeoutms: int) -> Any:  # noqa: ARG002
+        self._begin("nvmlEventSetWait_v2")
+        if not self.xids:
+            raise FakeNvmlError(TIMEOUT)
+        return SimpleNamespace(eventData=self.xids.pop(0))
+
+    def _begin(self, call: str) -> None:
+        self.calls[call] = self.calls.get(call, 0) + 1
+        self.answering.wait()
+        if call in self.broken:
+            raise RuntimeError(f"{call} failed")
+        if call in self.unsupported:
+            raise FakeNvmlError(NOT_SUPPORTED)
+
+    def _gpu(self, call: str, handle: object) -> FakeGpu:
+        self._begin(call)
+        gpu = self.gpus[handle] if isinstance(handle, int) else None
+        if gpu is None or gpu.lost:
+            raise FakeNvmlError(GPU_IS_LOST)
+        return gpu

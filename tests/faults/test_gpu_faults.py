@@ -1,0 +1,198 @@
+"""Faults 68 to 75 at the user's door: a pytest run on a stub engine that finds a fake `pynvml` on its path."""
+
+import pytest
+
+FAKE = """
+import os
+from pytest_llmperf.testing.fake_nvml import FakeGpu, FakeNvml
+
+fake = FakeNvml([FakeGpu(uuid=f"GPU-{i}") for i in range(int(os.environ.get("FAKE_GPUS", "1")))])
+gpu = fake.gpus[0]
+gpu.used_bytes = int(os.environ.get("FAKE_USED", "0")) << 20
+__getattr__ = fake.__getattribute__
+"""
+# The fixture starts the server; then its process holds memory, and what BODY does happens before anything is measured.
+SUITE = """
+import threading
+from pynvml import fake, gpu
+
+def after_next(call, change):
+    before = fake.calls.get(call, 0)
+    def wait():
+        while fake.calls.get(call, 0) == before:
+            time.sleep(0.001)
+        change()
+    threading.Thread(target=wait, daemon=True).start()
+
+@pytest.mark.h200
+@pytest.mark.engine(stub())
+def test_x(engine, perf):
+    gpu.processes = {{engine.process.pid: 70 << 30}}
+    gpu.used_bytes = 70 << 30
+    {body}
+    run = perf.measure(engine, FEW, runs={runs})
+    perf.check(run, "error_rate == 0")
+"""
+
+
+@pytest.fixture
+def measured(suite, monkeypatch):
+    """Run such a suite; gives (result, JUnit's text of what went wrong, the kept file or None)."""
+    (suite.folder / "pynvml.py").write_text(FAKE)
+    monkeypatch.setenv("PYTHONPATH", str(suite.folder), prepend=":")
+    suite.settings(gpu_interval_s=0.01, gpu_free_timeout_s=0.2)
+
+    def measured(body="pass", *args, runs=1):
+        result, junit = suite.run(SUITE.format(body=body, runs=runs), "-m", "h200", *args)
+        told = "" if junit is None else "".join(node.text or "" for node in junit.iter("error"))
+        return result, told, suite.kept().get("test_x")
+
+    return measured
+
+
+def test_a_healthy_gpu_is_in_the_run_file(measured):
+    result, _, kept = measured("gpu.power_mw = 650_000; gpu.reasons = 0x4  # sw power cap: an H200 under load")
+    assert result.ret == 0
+    (run,) = kept["measurements"][0]["runs"]
+    table = run["gpu"]
+    assert len(table["at_ns"]) >= 2
+    assert table["at_ns"] == sorted(table["at_ns"])
+    assert {name: values[0] for name, values in table.items() if name != "at_ns"} == {
+        "device": 0, "utilization_pct": 0, "memory_used_bytes": 70 << 30, "sm_clock_mhz": 1980,
+        "memory_clock_mhz": 3201, "power_w": 650.0, "temperature_c": 40, "throttle_reasons": 4,
+    }
+    assert run["contended"] is None
+    assert run["gpu_state"]["pids_visible"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    ["gpu.processes[os.getppid()] = 3 << 30", "gpu.processes[os.getppid()] = 1 << 20; gpu.sm_pct[os.getppid()] = 55"],
+    ids=["memory", "SMs"],
+)
+def test_another_process_on_our_gpu(measured, body):
+    """Fault 68, during the run: the pid and the user are named, and no baseline takes it."""
+    result, told, kept = measured(body)
+    assert result.ret == 10
+    assert "the GPU was contended: pid " in told
+    assert "of GPU 0" in told
+    assert kept["measurements"][0]["runs"][0]["contended"].startswith("pid ")
+
+
+def test_an_idle_context_of_a_monitor_is_no_competitor(measured):
+    result, _, _ = measured("gpu.processes[os.getppid()] = 100 << 20")
+    assert result.ret == 0
+
+
+def test_process_ids_that_a_container_hides(measured):
+    """Ours is not among them, so nobody can tell who the others are: said, not guessed."""
+    result, _, kept = measured("gpu.processes = {4_000_000: 70 << 30}")
+    assert result.ret == 0
+    assert kept["measurements"][0]["runs"][0]["gpu_state"]["pids_visible"] is False
+    result.stdout.fnmatch_lines(["*process ids are not this container's*"])
+
+
+def test_memory_in_use_before_the_server_starts(measured, monkeypatch):
+    """Faults 68 and 69: a stranger, or a server whose memory never comes back."""
+    monkeypatch.setenv("FAKE_USED", "30000")
+    result, _, kept = measured()
+    assert result.ret == 10
+    result.stdout.fnmatch_lines(["*GPU 0 has 30,000 MiB in use, by a process that cannot be seen from here, after *"])
+    assert kept is None
+
+
+@pytest.mark.parametrize(
+    ("reasons", "name"), [(0x40, "hw_thermal_slowdown"), (0x84, "hw_power_brake_slowdown"), (0x20, "sw_thermal")]
+)
+def test_a_throttled_gpu(measured, reasons, name):
+    """Fault 70."""
+    result, told, _ = measured(f"gpu.reasons = {reasons}; gpu.temperature_c = 91")
+    assert result.ret == 10
+    assert f"the GPU was throttled ({name}" in told
+    assert "up to 91 °C" in told
+
+
+def test_settings_are_part_of_the_fingerprint(measured):
+    """Fault 71."""
+    _, _, kept = measured()
+    conditions = kept["measurements"][0]["conditions"]
+    assert {name.removeprefix("gpu."): value for name, value in conditions.items() if name.startswith("gpu.")} == {
+        "persistence": "on", "ecc": "on", "mig": "off", "power_limit_mw": "700000",
+        "application_sm_clock_mhz": "1980", "application_memory_clock_mhz": "3201",
+    }
+
+
+def test_a_partitioned_gpu_is_not_the_marker_s(measured):
+    """Fault 71."""
+    result, told, _ = measured("gpu.mig = True")
+    assert result.ret == 10
+    assert "GPU 0 (NVIDIA H200) is partitioned (MIG)" in told
+
+
+def test_clocks_that_change_between_runs(measured):
+    """Fault 71: somebody lowers the limit."""
+    result, told, _ = measured("after_next('nvmlShutdown', lambda: setattr(gpu, 'power_limit_mw', 400_000))", runs=3)
+    assert result.ret == 10
+    assert "power_limit_mw 700000 → 400000" in told
+
+
+@pytest.mark.parametrize("body", ["fake.broken = {'nvmlInit'}", "fake.gpus.clear()"])
+def test_a_driver_that_dies_costs_the_telemetry_and_not_the_run(measured, body):
+    """Fault 72."""
+    result, _, kept = measured(body)
+    assert result.ret == 0
+    result.stdout.fnmatch_lines(["*the GPUs were not watched: *"])
+    assert kept["measurements"][0]["runs"][0]["gpu_state"]["problem"]
+
+
+def test_a_driver_that_hangs_costs_the_telemetry_and_not_the_run(measured):
+    """Fault 72: said once, and not asked again."""
+    result, _, kept = measured("fake.answering.clear()", runs=2)
+    assert result.ret == 0
+    assert result.stdout.str().count("did not answer") == 1
+    first, second = kept["measurements"][0]["runs"]
+    assert "did not answer" in first["gpu_state"]["problem"]
+    assert second["gpu"] is None
+
+
+def test_fields_that_a_driver_does_not_support_are_unknown(measured):
+    result, _, kept = measured("fake.unsupported = {'nvmlDeviceGetPowerUsage', 'nvmlDeviceGetProcessUtilization'}")
+    assert result.ret == 0
+    table = kept["measurements"][0]["runs"][0]["gpu"]
+    assert set(table["power_w"]) == {None}
+    assert set(table["sm_clock_mhz"]) == {1980}
+
+
+@pytest.mark.parametrize(
+    ("body", "sentence"),
+    [
+        ("fake.xids = [79]", "a GPU reported Xid 79"),
+        ("gpu.lost = True", "a GPU fell off the bus"),
+        ("after_next('nvmlDeviceGetTemperature', lambda: setattr(gpu, 'ecc_errors', 2))",
+         "GPU 0 had 2 uncorrected memory errors"),
+        ("after_next('nvmlDeviceGetTemperature', lambda: setattr(gpu, 'lost', True))", "a GPU fell off the bus"),
+    ],
+    ids=["Xid", "lost before", "ECC", "lost"],
+)
+def test_hardware_errors(measured, body, sentence):
+    """Fault 73."""
+    result, told, _ = measured(body)
+    assert result.ret == 10
+    assert sentence in told
+
+
+def test_gpus_that_the_environment_hides(suite, measured, monkeypatch):
+    """Fault 74: of two, one may be used."""
+    monkeypatch.setenv("FAKE_GPUS", "2")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    result, _ = suite.run("@pytest.mark.h200\n@pytest.mark.gpus(2)\ndef test_x(): pass\n", "-rs")
+    assert result.ret == 0
+    result.stdout.fnmatch_lines(["*needs 2 GPUs; this machine has 1 × NVIDIA H200*"])
+
+
+def test_a_gpu_that_no_marker_stands_for(suite, measured):
+    """Fault 75: it must not pass for one that is known, nor for a CPU."""
+    (suite.folder / "pynvml.py").write_text(FAKE + "gpu.name = 'NVIDIA L40S'\n")
+    result, _ = suite.run("@pytest.mark.l4\ndef test_x(): pass\n@pytest.mark.cpu\ndef test_y(): pass\n", "-rs")
+    result.assert_outcomes(skipped=2)
+    result.stdout.fnmatch_lines(["*needs l4; this machine has 1 × NVIDIA L40S*"])
