@@ -1,0 +1,107 @@
+"""Which GPUs a server takes, and that it starts only where they are free."""
+
+import pytest
+
+from pytest_llmperf.clock import VirtualClock
+from pytest_llmperf.errors import HardwareBusy
+from pytest_llmperf.telemetry.accelerators import Accelerators
+from pytest_llmperf.telemetry.hardware import Gpu, Hardware, emulated_hardware
+from pytest_llmperf.testing.fake_nvml import FakeGpu, FakeNvml
+
+FOUR = Hardware(tuple(Gpu(i, "NVIDIA H200", "h200", uuid=f"GPU-{i}") for i in range(4)))
+
+
+@pytest.fixture
+def nvml():
+    return FakeNvml([FakeGpu() for _ in range(4)])
+
+
+@pytest.fixture
+def told():
+    return []
+
+
+@pytest.fixture
+def accelerators(nvml, told):
+    return Accelerators(FOUR, VirtualClock(), told.append, 0.2, 256 << 20, 60.0, nvml)
+
+
+@pytest.mark.parametrize(
+    ("flags", "env", "kind", "indices"),
+    [
+        ({}, {}, "h200", [0]),
+        ({"tensor_parallel_size": 2}, {}, "h200", [0, 1]),
+        ({"tensor_parallel_size": 2, "pipeline_parallel_size": 2}, {}, None, [0, 1, 2, 3]),
+        ({"tp_size": 2, "dp_size": 2}, {}, "h200", [0, 1, 2, 3]),
+        ({"tensor_parallel_size": 2}, {"CUDA_VISIBLE_DEVICES": "3,1"}, "h200", [3, 1]),
+        ({"tensor_parallel_size": "auto"}, {}, "h200", [0]),
+        ({"tensor_parallel_size": 2}, {}, "cpu", []),
+    ],
+)
+def test_a_server_s_gpus(accelerators, flags, env, kind, indices):
+    assert [gpu.index for gpu in accelerators.of_server(flags, env, kind)] == indices
+
+
+@pytest.mark.parametrize("hardware", [Hardware(), emulated_hardware("h200", 8)])
+def test_nothing_is_watched_where_nothing_is(accelerators, nvml, hardware):
+    accelerators.hardware = hardware
+    gpus = accelerators.of_server({}, {}, "h200")
+    accelerators.wait_free(gpus)
+    with accelerators.watched(gpus, lambda: []) as trace:
+        pass
+    assert trace(0) is None
+    assert nvml.calls == {}
+
+
+def test_free_gpus_cost_no_wait(accelerators):
+    accelerators.wait_free(FOUR.gpus)
+    assert accelerators.clock.now_ns() == 0
+
+
+def test_a_context_s_remains_are_free_enough(accelerators, nvml):
+    nvml.gpus[0].used_bytes = 256 << 20
+    accelerators.wait_free(FOUR.gpus)
+    assert accelerators.clock.now_ns() == 0
+
+
+class Freed(VirtualClock):
+    """At 30 s the driver frees what a dead server held."""
+
+    def __init__(self, gpu):
+        super().__init__()
+        self.gpu = gpu
+
+    def sleep_ns(self, duration_ns):
+        super().sleep_ns(duration_ns)
+        if self.now_ns() >= 30_000_000_000:
+            self.gpu.used_bytes = 0
+
+
+def test_memory_that_comes_back_is_waited_for(accelerators, nvml, told):
+    nvml.gpus[1].used_bytes = 60 << 30
+    accelerators.clock = Freed(nvml.gpus[1])
+    accelerators.wait_free(FOUR.gpus[:2])
+    assert accelerators.clock.now_ns() == 30_000_000_000
+    assert told[0].startswith("waiting for the GPU: GPU 1 has 61,440 MiB in use")
+    assert len(told) == 2
+
+
+def test_memory_that_does_not_come_back_is_an_error_that_names_its_owner(accelerators, nvml):
+    """Fault 69."""
+    nvml.gpus[0].used_bytes = 60 << 30
+    nvml.gpus[0].processes = {4_000_000: 60 << 30}
+    with pytest.raises(HardwareBusy, match=r"GPU 0 has 61,440 MiB in use, by pid 4000000 .*, after waiting 60 s\."):
+        accelerators.wait_free(FOUR.gpus[:1])
+    assert accelerators.clock.now_ns() == 60_000_000_000
+
+
+def test_others_gpus_are_not_ours_to_judge(accelerators, nvml):
+    nvml.gpus[3].used_bytes = 60 << 30
+    accelerators.wait_free(FOUR.gpus[:2])
+
+
+@pytest.mark.parametrize("call", ["nvmlInit", "nvmlDeviceGetMemoryInfo_v2"])
+def test_a_driver_that_does_not_say_does_not_stop_the_start(accelerators, nvml, call):
+    nvml.gpus[0].used_bytes = 60 << 30
+    nvml.broken = {call}
+    accelerators.wait_free(FOUR.gpus[:1])

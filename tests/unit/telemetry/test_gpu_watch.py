@@ -1,0 +1,148 @@
+"""What a thread sees of fake GPUs, and what it makes of a driver that is old, mute, gone or hanging."""
+
+import os
+
+import pytest
+
+from pytest_llmperf.clock import SystemClock
+from pytest_llmperf.telemetry.gpu_watch import GpuWatch
+from pytest_llmperf.telemetry.hardware import Gpu
+from pytest_llmperf.testing.fake_nvml import FakeGpu, FakeNvml
+
+OURS, THEIRS = 1_000_001, os.getppid()
+GPUS = (Gpu(0, "NVIDIA H200", "h200"), Gpu(1, "NVIDIA H200", "h200"))
+
+
+@pytest.fixture
+def nvml():
+    return FakeNvml([FakeGpu(used_bytes=9 << 30, processes={OURS: 9 << 30}, utilization_pct=93), FakeGpu()])
+
+
+@pytest.fixture
+def seen(nvml):
+    """The trace of a watch that took its first and its last sample, and what was done between them."""
+
+    def seen(between=lambda: None, gpus=GPUS[:1], ours=lambda: [OURS], timeout_s=5.0):
+        watch = GpuWatch(nvml, gpus, ours, SystemClock(), interval_s=0.002)
+        watch.start()
+        while not nvml.calls.get("nvmlDeviceGetTemperature") and watch._thread.is_alive() and nvml.answering.is_set():
+            pass
+        between()
+        watch.stop(timeout_s)
+        return watch.trace(0)
+
+    return seen
+
+
+def test_every_gpu_is_sampled_in_the_order_of_time(seen):
+    trace = seen(gpus=GPUS)
+    columns = trace.columns()
+    assert columns["at_ns"] == sorted(columns["at_ns"])
+    assert columns["device"][:2] == [0, 1]
+    assert columns["device"].count(0) == columns["device"].count(1) >= 2
+    assert columns["utilization_pct"][:2] == [93, 0]
+    assert columns["memory_used_bytes"][:2] == [9 << 30, 0]
+    assert columns["power_w"][0] == 120.0
+    assert trace.problem is None
+    assert trace.faults == ()
+
+
+def test_times_count_from_the_run_s_zero(nvml):
+    clock = SystemClock()
+    watch = GpuWatch(nvml, GPUS[:1], lambda: [OURS], clock, interval_s=10)
+    begun_ns = clock.now_ns()
+    watch.start()
+    watch.stop()
+    first, last = (watch.trace(begun_ns).samples[i].at_ns for i in (0, -1))
+    assert 0 <= first <= last <= clock.now_ns() - begun_ns
+    assert watch.trace(begun_ns + 10**12).samples[0].at_ns == first - 10**12
+
+
+def test_who_comes_and_goes_is_still_named_with_the_most_that_it_held(seen, nvml):
+    processes = nvml.gpus[0].processes
+
+    def visit():
+        looks = nvml.calls["nvmlDeviceGetComputeRunningProcesses"]
+        processes[THEIRS] = 5 << 30
+        while nvml.calls["nvmlDeviceGetComputeRunningProcesses"] < looks + 2:
+            pass
+        del processes[THEIRS]
+
+    (stranger,) = seen(visit).strangers
+    assert (stranger.pid, stranger.memory_bytes, stranger.device) == (THEIRS, 5 << 30, 0)
+    assert stranger.user
+    assert stranger.name
+
+
+def test_a_process_that_only_computes_is_named_too(seen, nvml):
+    nvml.gpus[0].sm_pct = {THEIRS: 40, OURS: 60}
+    (stranger,) = seen().strangers
+    assert (stranger.pid, stranger.sm_pct) == (THEIRS, 40)
+
+
+def test_a_process_of_ours_that_started_late_is_no_stranger(seen, nvml):
+    late = 1_000_002
+    ours = [OURS]
+
+    def start():
+        ours.append(late)
+        nvml.gpus[0].processes[late] = 5 << 30
+
+    trace = seen(start, ours=lambda: tuple(ours))
+    assert trace.strangers == ()
+    assert trace.pids_visible
+
+
+@pytest.mark.parametrize(("processes", "visible"), [({}, None), ({4_000_000: 9 << 30}, False), ({OURS: None}, True)])
+def test_strangers_are_told_only_where_our_own_process_is_seen(seen, nvml, processes, visible):
+    nvml.gpus[0].processes = processes
+    trace = seen()
+    assert trace.pids_visible is visible
+    assert trace.strangers == ()
+
+
+def test_an_old_driver_s_memory_includes_its_reserve(seen, nvml):
+    nvml.unsupported = {"nvmlDeviceGetMemoryInfo_v2"}
+    assert set(seen().columns()["memory_used_bytes"]) == {9 << 30}
+
+
+@pytest.mark.parametrize("missing", ["nvmlEventSetCreate", "nvmlDeviceGetTotalEccErrors", "nvmlDeviceRegisterEvents"])
+def test_no_events_and_no_counters_are_no_faults(seen, nvml, missing):
+    nvml.unsupported = {missing}
+    trace = seen()
+    assert trace.faults == ()
+    assert trace.problem is None
+
+
+def test_a_fault_is_told_once(seen, nvml):
+    trace = seen(lambda: nvml.xids.extend([31, 31]))
+    assert [fault[:22] for fault in trace.faults] == ["a GPU reported Xid 31 ", "a GPU reported Xid 31 "]
+
+
+def test_errors_before_the_run_are_not_its_own(seen, nvml):
+    nvml.gpus[0].ecc_errors = 7
+    assert seen().faults == ()
+    (fault,) = seen(lambda: setattr(nvml.gpus[0], "ecc_errors", 9)).faults
+    assert fault.startswith("GPU 0 had 2 uncorrected memory errors")
+
+
+def test_a_gpu_that_goes_keeps_what_was_seen(seen, nvml):
+    trace = seen(lambda: setattr(nvml.gpus[0], "lost", True))
+    assert trace.faults == ("a GPU fell off the bus",)
+    assert trace.samples
+    assert trace.problem is None
+
+
+def test_a_driver_that_falls_silent_is_said_and_keeps_what_was_seen(seen, nvml):
+    trace = seen(lambda: nvml.broken.update({*vars(FakeNvml), "nvmlDeviceGetMemoryInfo_v2"}))
+    assert trace.problem == "NVML: the driver tells nothing of GPU 0 any more"
+    assert trace.samples
+    assert trace.faults == ()
+
+
+def test_a_driver_that_hangs_is_left_behind(seen, nvml):
+    nvml.answering.clear()
+    try:
+        assert "did not answer within 0.05 s" in seen(timeout_s=0.05).problem
+    finally:
+        nvml.answering.set()

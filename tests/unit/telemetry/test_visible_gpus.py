@@ -1,0 +1,39 @@
+"""CUDA_VISIBLE_DEVICES, as CUDA reads it."""
+
+import pytest
+
+from pytest_llmperf.telemetry.hardware import Gpu, detect
+from pytest_llmperf.telemetry.visible import visible
+from pytest_llmperf.testing.fake_nvml import FakeGpu, FakeNvml
+
+GPUS = [Gpu(0, "H", None, uuid="GPU-aa1"), Gpu(1, "H", None, uuid="GPU-ab2"), Gpu(2, "H", None)]
+
+
+@pytest.mark.parametrize(
+    ("value", "indices"),
+    [
+        (None, [0, 1, 2]),
+        ("", []),
+        ("1", [1]),
+        ("2,0", [2, 0]),
+        (" 0 , 1 ", [0, 1]),
+        ("0,7,1", [0]),               # CUDA ends at the first that it does not know
+        ("-1", []),
+        ("GPU-ab2", [1]),
+        ("GPU-ab", [1]),
+        ("GPU-a", []),                # of two
+        ("MIG-GPU-aa1/1/0", [0]),
+        ("NoDevFiles", []),
+    ],
+)
+def test_which_are_visible(value, indices):
+    environ = {} if value is None else {"CUDA_VISIBLE_DEVICES": value}
+    assert [gpu.index for gpu in visible(GPUS, environ)] == indices
+
+
+def test_a_machine_is_what_may_be_used_of_it():
+    nvml = FakeNvml([FakeGpu(), FakeGpu(name="NVIDIA L4")])
+    assert detect(nvml, environ={"CUDA_VISIBLE_DEVICES": "1"}).kind == "l4"
+    hidden = detect(nvml, environ={"CUDA_VISIBLE_DEVICES": "-1"})
+    assert hidden.kind == "cpu"
+    assert str(hidden) == "no GPU (CUDA_VISIBLE_DEVICES='-1' names none of its 2 GPUs)"
