@@ -11,6 +11,7 @@ from pytest_llmperf.errors import SloError
 from pytest_llmperf.metrics.registry import Metric, find
 from pytest_llmperf.model.verdict import CheckResult, Verdict
 from pytest_llmperf.session.measurement import Measurement
+from pytest_llmperf.session.steadiness import drifting
 from pytest_llmperf.stats.decision import PASS_CONFIDENCE, Comparison, decide, smallest_seen
 from pytest_llmperf.stats.looks import SUITE_ALPHA, alpha_at
 from pytest_llmperf.stats.prior import Margins, Scale
@@ -96,10 +97,14 @@ def judge_against(
     unusable: dict[str, CheckResult] = {}
     for metric in metrics:
         try:
-            compared[metric.name] = _compared(measurement, stored, metric, terms)
+            comparison, why = _compared(measurement, stored, metric, terms)
         except ValueError as error:
-            unusable[metric.name] = CheckResult(f"{SUBJECT} {metric.name}", Verdict.ERROR, metric.name,
-                                                reason=f"cannot be compared: {error}.")
+            unusable[metric.name] = _no_evidence(metric, f"cannot be compared: {error}.")
+            continue
+        if why is None:
+            compared[metric.name] = comparison
+        else:
+            unusable[metric.name] = _no_evidence(metric, why)
     # Sessions of other hosts than today's count once per host, so a metric may know fewer of them than are stored.
     known = min((one.shift.sessions for one in compared.values()), default=1)
     alpha = alpha_at(len(measurement.runs), looked_at, sessions=known, primaries=len(terms.primaries),
@@ -112,7 +117,14 @@ def judge_against(
     ]
 
 
-def _compared(measurement: Measurement, stored: StoredMeasurement, metric: Metric, terms: Terms) -> Comparison:
+def _no_evidence(metric: Metric, reason: str) -> CheckResult:
+    return CheckResult(f"{SUBJECT} {metric.name}", Verdict.ERROR, metric.name, reason=reason)
+
+
+def _compared(
+    measurement: Measurement, stored: StoredMeasurement, metric: Metric, terms: Terms
+) -> tuple[Comparison, str | None]:
+    """The comparison, and why today's runs are no evidence; None where they are."""
     scale, larger_is_worse = scale_of(metric), worse_when_larger(metric)
 
     def runs(seeds: Sequence[int], values: Sequence[float | None]) -> list[tuple[int, float]]:
@@ -123,8 +135,9 @@ def _compared(measurement: Measurement, stored: StoredMeasurement, metric: Metri
     sessions = [session for session in stored.sessions if metric.name in session.metrics]
     before = [runs([seed for seed, _ in session.runs], session.values(metric.name)) for session in sessions]
     grouped = by_host(before, [session.host for session in sessions], terms.host)
-    margins = terms.margins.get(metric.name) or margins_for(metric, terms.kind)
-    return Comparison(shift(fresh, grouped, prior_for(metric, terms.kind)), margins.on(scale))
+    margins = (terms.margins.get(metric.name) or margins_for(metric, terms.kind)).on(scale)
+    found = shift(fresh, grouped, prior_for(metric, terms.kind))
+    return Comparison(found, margins), drifting(found, grouped, margins.tolerated)
 
 
 def _result(metric: Metric, verdict: Verdict, comparison: Comparison, alpha: float) -> CheckResult:

@@ -9,6 +9,7 @@ from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.metrics import RunMetrics
 from pytest_llmperf.session.gpu_gates import gpu_problems
 from pytest_llmperf.session.measurement import Measurement, Run
+from pytest_llmperf.session.steadiness import unsteady
 
 HIT_RATE_SLACK = 0.02
 LEAST_REUSE = 0.1  # of less, a cache that is small or late may miss it all
@@ -25,7 +26,7 @@ def problems(measurement: Measurement, named: Collection[str], settings: Setting
     for number, (run, metrics) in enumerate(zip(measurement.runs, measurement.metrics, strict=True), start=1):
         for problem in _run_problems(measurement, run, metrics, named, settings):
             found.append(f"run {number} (seed {run.seed}): {problem}")
-    return found
+    return found or list(unsteady(measurement))
 
 
 def _run_problems(

@@ -1,0 +1,78 @@
+"""Is what was measured one level at all? A server that still warms up, a GPU that heats up and a leak are none.
+
+The rule is fixed: a straight line through successive runs of one start that rises or falls by more than the tolerated
+margin of TPOT, with p below `ALPHA`. False alarms and power are measured by scripts/measure_steadiness.py. Nothing is
+cut off a run: a comparison pairs the same seeds, so a run-in that belongs to the workload cancels, and MSER on single
+runs calls one steady run in two hundred unsteady where the load itself swings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from math import expm1
+
+from pytest_llmperf.metrics import RunMetrics
+from pytest_llmperf.metrics.registry import find
+from pytest_llmperf.session.measurement import Measurement
+from pytest_llmperf.stats.drift import Drift, drift
+from pytest_llmperf.stats.level import CAUTION, FEWEST_RUNS, level_drift
+from pytest_llmperf.stats.prior import Prior, Scale
+from pytest_llmperf.stats.priors import margins_for, prior_for
+from pytest_llmperf.stats.shift import SeededRun, Shift, shift
+
+ALPHA = 0.001  # of one measurement; see docs/verdicts.md for what is measured
+FAMILY, METRIC = "tpot", "tpot_mean"
+REMEDY = (
+    "Something other than the engine's flags changed it: warm-up that is not over, heat, a leak, a neighbour. Look at "
+    "the run file's gpu and server tables, send more requests before measuring, and run the test again."
+)
+
+
+def unsteady(measurement: Measurement) -> Iterator[str]:
+    """Why the runs of one server start are no evidence together."""
+    metric, kind = find(METRIC), measurement.conditions.get("hardware", "")
+    tolerated = margins_for(metric, kind).on(Scale.LOG).tolerated
+    numbered = list(zip(measurement.runs, measurement.metrics, range(1, len(measurement.runs) + 1), strict=True))
+    for start, group in groupby(numbered, key=lambda entry: entry[0].start_id):
+        entries = list(group)
+        found = level_drift([_by_request(metrics) for _, metrics, _ in entries], prior_for(metric, kind))
+        if found is not None and not found.steady(tolerated, ALPHA):
+            levels = ", ".join(f"{metrics.value(METRIC) or 0:.4g}" for _, metrics, _ in entries)
+            yield (
+                f"runs {entries[0][2]} to {entries[-1][2]} (server start {start}): not steady: {METRIC} {levels} ms, a "
+                f"drift of {_percent(found)} from the first to the last (p = {found.p:.1g}). {REMEDY}"
+            )
+
+
+def drifting(today: Shift, stored: Sequence[Sequence[SeededRun]], tolerated: float) -> str | None:
+    """Why runs that were compared with stored ones of the same seeds are no evidence; None where they are.
+
+    Args:
+        today: its differences are in the order in which the runs were made.
+        stored: the runs of each stored session. They say how noisy runs are; today's drift would call itself noise.
+        tolerated: the margin, on the metric's scale.
+    """
+    if len(today.differences) < FEWEST_RUNS:
+        return None
+    found = drift(today.differences, CAUTION * _stored_sd(stored, today.prior), today.prior.df)
+    if found.steady(tolerated, ALPHA):
+        return None
+    return f"not steady: against the same seeds it drifts from run to run (p = {found.p:.1g}). {REMEDY}"
+
+
+def _stored_sd(stored: Sequence[Sequence[SeededRun]], prior: Prior) -> float:
+    """Of a run among those of its session, prior included; the prior's alone where no two sessions share a seed."""
+    try:
+        return max(prior.run_sd, shift(stored[0], stored[1:], prior).run_sd)
+    except ValueError:
+        return prior.run_sd
+
+
+def _by_request(metrics: RunMetrics) -> list[float]:
+    """TPOT of each request in the order of sending; empty where the server does not say enough."""
+    return [value for values in metrics.by_request(FAMILY) or () for value in values or () if value > 0]
+
+
+def _percent(found: Drift) -> str:
+    return f"{100 * expm1(found.total):+.1f} %"
