@@ -16,7 +16,7 @@ FAULTS = [
     ("chunk_budget=/4", "chunked_prefill", "max_num_batched_tokens"),
     ("acceptance=-0.2", "speculative_decoding", "spec_acceptance_rate(a)"),
     ("tp_link=/2", "tensor_parallel", "ttft_p50 is"),   # these two need the ten stored sessions
-    ("throttle", "serving", "tpot_mean is"),
+    ("throttle", "serving", "not steady: tpot_mean"),
     ("kv=-50%", "kv_cache", "kv_blocks"),
     ("offload_bandwidth=/4", "kv_cache", "ttft_p50 is"),
     ("stalls=1%", "serving", "largest_stall_p50"),

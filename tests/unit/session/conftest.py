@@ -16,7 +16,7 @@ def make_run():
     def make(records=None, *, seed=0, counters=None, **fields):
         records = tuple(records or (make_record(index, intended_ms=100 * index) for index in range(20)))
         known = {} if counters is False else SOUND | (counters or {})
-        return Run(seed=seed, start_id=1, records=records, counters=known, **fields)
+        return Run(seed=seed, start_id=fields.pop("start_id", 1), records=records, counters=known, **fields)
 
     return make
 

@@ -1,0 +1,94 @@
+"""Runs of one start that drift are no evidence; runs of different starts, and seeds that differ, say nothing."""
+
+import numpy as np
+import pytest
+
+from pytest_llmperf.config.settings import Settings
+from pytest_llmperf.session.steadiness import drifting, unsteady
+from pytest_llmperf.session.validity import problems
+from pytest_llmperf.stats.prior import Prior
+from pytest_llmperf.stats.shift import shift
+from pytest_llmperf.testing.records import make_record
+
+WARMING_UP, WARM = (5.67, 5.14, 4.70), (6.46, 6.40, 6.54)
+PRIOR = Prior(0.006, 0.004, 6, "test")
+
+
+@pytest.fixture
+def measured(make_run, make_measurement):
+    """Runs whose requests take so long per token; `starts` says on which server start each was made."""
+
+    def measured(levels, starts=(1, 1, 1), conditions=None, spread=0.02):
+        rng = np.random.default_rng(7)
+        runs = [
+            make_run([make_record(i, intended_ms=100 * i, itl_ms=level * float(np.exp(rng.normal(0, spread))))
+                      for i in range(40)], seed=seed, counters=False, start_id=start)
+            for seed, (level, start) in enumerate(zip(levels, starts, strict=True))
+        ]
+        return make_measurement(*runs, conditions=conditions or {"hardware": "h200"})
+
+    return measured
+
+
+def test_a_server_that_is_not_warm(measured):
+    (text,) = unsteady(measured(WARMING_UP))
+    assert text.startswith("runs 1 to 3 (server start 1): not steady: tpot_mean 5.6")
+    assert "a drift of -16.6 %" in text
+
+
+def test_it_is_a_gate_after_all_others(measured):
+    (text,) = problems(measured(WARMING_UP), {"tpot_mean"}, Settings())
+    assert "not steady" in text
+
+
+def test_a_warm_server(measured):
+    assert list(unsteady(measured(WARM))) == []
+
+
+def test_a_cpu_may_swing_more(measured):
+    levels = (5.0, 5.3, 5.6)
+    assert list(unsteady(measured(levels)))
+    assert not list(unsteady(measured(levels, conditions={"hardware": "cpu"})))
+
+
+def test_each_start_has_a_level_of_its_own(measured):
+    assert list(unsteady(measured((*WARM, 9.0, 9.0, 9.0), starts=(1, 1, 1, 2, 2, 2)))) == []
+    (text,) = unsteady(measured((*WARM, *WARMING_UP), starts=(1, 1, 1, 2, 2, 2)))
+    assert text.startswith("runs 4 to 6 (server start 2)")
+
+
+def test_two_runs_show_nothing(measured):
+    assert list(unsteady(measured((5.67, 4.7), starts=(1, 1)))) == []
+
+
+def test_answers_of_one_token_show_nothing(make_run, make_measurement):
+    run = make_run([make_record(i, chunks=1) for i in range(40)], counters=False)
+    assert list(unsteady(make_measurement(run, run, run))) == []
+
+
+def against(today, stored):
+    runs = [list(enumerate(session)) for session in stored]
+    return drifting(shift(list(enumerate(today)), runs, PRIOR), runs, tolerated=0.05)
+
+
+STORED = [(0.0, 0.3, 0.1), (0.002, 0.301, 0.103), (-0.004, 0.298, 0.099)]
+
+
+def test_against_the_same_seeds_a_smaller_drift_shows():
+    assert against((0.0, 0.3, 0.1), STORED) is None
+    assert against((0.05, 0.35, 0.15), STORED) is None  # a shift is no drift
+    assert "not steady: against the same seeds it drifts" in against((0.0, 0.36, 0.22), STORED)
+
+
+def test_stored_sessions_that_are_noisy_raise_the_bar():
+    noisy = [(0.05, 0.25, 0.12), (-0.04, 0.34, 0.06), (0.0, 0.3, 0.17)]
+    assert against((0.0, 0.345, 0.19), noisy) is None
+
+
+def test_today_s_drift_does_not_hide_itself_as_noise():
+    assert against((0.19, 0.39, 0.1), STORED[:2]) is not None
+    assert against((0.19, 0.39, 0.1), STORED[:1]) is not None
+
+
+def test_two_runs_are_no_drift():
+    assert against((0.0, 0.5), STORED) is None
