@@ -85,6 +85,7 @@ class GpuTrace:
             nobody can tell a stranger; None where no process was ever listed.
         faults: lost GPUs, uncorrected memory errors and Xids, one sentence each.
         problem: why samples are missing, where they are.
+        sample_ms: what sampling all GPUs once took, mean; None without samples.
     """
 
     devices: tuple[GpuDevice, ...]
@@ -93,6 +94,7 @@ class GpuTrace:
     pids_visible: bool | None = None
     faults: tuple[str, ...] = ()
     problem: str | None = None
+    sample_ms: float | None = None
 
     @property
     def contended(self) -> str | None:

@@ -102,6 +102,7 @@ def _state(trace: GpuTrace) -> dict[str, object]:
         "pids_visible": trace.pids_visible,
         "faults": list(trace.faults),
         "problem": trace.problem,
+        "sample_ms": trace.sample_ms,
     }
 
 

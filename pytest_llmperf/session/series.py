@@ -156,9 +156,10 @@ class Series:
         )
 
     def _expected_hit_rate(self, block_size: str) -> float | None:
-        """None where prompts of an earlier run may be cached on purpose."""
-        known = block_size.isdigit() and not self._keep_tiers
-        return self.workload.expected_hit_rate(int(block_size)) if known else None
+        """None where prompts of an earlier run may be cached on purpose. Blocks of one token can hold the most."""
+        if self._keep_tiers:
+            return None
+        return self.workload.expected_hit_rate(int(block_size) if block_size.isdigit() else 1)
 
     def _keep(self, before: Measurement, run: Run, *, complete: bool) -> Measurement:
         metrics = metrics_of(run.records, run.counters)

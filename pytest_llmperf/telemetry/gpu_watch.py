@@ -6,8 +6,9 @@ import threading
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from statistics import mean
 
-from pytest_llmperf.clock import Clock
+from pytest_llmperf.clock import Clock, milliseconds
 from pytest_llmperf.model.telemetry import GpuDevice, GpuSample, GpuTrace
 from pytest_llmperf.telemetry.gpu_faults import FaultWatch
 from pytest_llmperf.telemetry.gpu_reading import read_sample, read_settings
@@ -40,6 +41,7 @@ class GpuWatch:
         self._strangers = Strangers(nvml, ours)
         self._faults = FaultWatch(nvml)
         self._samples: list[GpuSample] = []
+        self._took_ms: list[float] = []
         self._devices: list[GpuDevice] = []
         self._problem: str | None = None
         self._done = threading.Event()
@@ -62,7 +64,8 @@ class GpuWatch:
         devices = tuple(self._devices) or tuple(GpuDevice(gpu.index, gpu.name) for gpu in self._gpus)
         samples = tuple(replace(sample, at_ns=sample.at_ns - origin_ns) for sample in list(self._samples))
         return GpuTrace(
-            devices, samples, self._strangers.found(), self._strangers.pids_visible, self._faults.found(), self._problem
+            devices, samples, self._strangers.found(), self._strangers.pids_visible, self._faults.found(), self._problem,
+            sample_ms=mean(self._took_ms) if self._took_ms else None,
         )
 
     def _watch(self) -> None:
@@ -93,7 +96,9 @@ class GpuWatch:
         taken, going_on = 0, True
         while going_on:
             going_on = not self._done.wait(self._interval_s if taken else 0)
+            began_ns = self._clock.now_ns()
             self._sample(handles, with_processes=taken % PROCESSES_EVERY == 0 or not going_on)
+            self._took_ms.append(milliseconds(self._clock.now_ns() - began_ns))
             taken += 1
         self._faults.end(handles)
 

@@ -87,12 +87,69 @@ def test_a_run_that_takes_too_long(suite):
         ("wrong-model", "loaded another-model, not "),
         ("resets", "restarted itself"),  # fault 46
         ("restarts", "restarted itself"),
+        ("errors", "requests failed (7 × http status"),  # fault 35
+        ("cached", "prompts of an earlier run were still cached"),
+        ("preempts", "12 preemptions: the KV cache was too small"),
     ],
 )
 def test_what_is_no_evidence_is_an_error(suite, mode, words):
     result, junit = suite.run(one(mode, "ttft_p50 <= 10s"))
     assert result.ret == 10
     assert words in only(junit, "error").text
+
+
+@pytest.mark.parametrize(
+    ("mode", "slo"),
+    [("errors", "error_rate == 0"), ("cached", "prefix_cache_hit_rate == 0"), ("preempts", "preemptions == 0")],
+)
+def test_what_the_test_names_is_judged_as_it_asks(suite, mode, slo):
+    """A deviation of a metric that the test names is a FAIL, not an ERROR."""
+    result, junit = suite.run(one(mode, slo))
+    assert result.ret == 1
+    assert slo.split()[0] in only(junit, "failure").text
+
+
+def test_chunks_that_came_together_are_no_evidence_for_gaps(suite):
+    """The same run is evidence for what needs no gaps."""
+    gaps, no_gaps = one("coalesces", "itl_p50 <= 10s"), one("coalesces", "error_rate == 0")
+    result, junit = suite.run(gaps + no_gaps.replace("test_x", "test_y"))
+    result.assert_outcomes(passed=1, errors=1)
+    assert result.ret == 10
+    assert "% of the chunks came together with the one before" in next(junit.iter("error")).text
+
+
+LATE = """
+from pathlib import Path
+import threading
+from pytest_llmperf import constant
+
+def stop_the_load_process():
+    time.sleep(1.0)
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (entry / "cmdline").read_bytes()
+            parent = (entry / "stat").read_text().rpartition(")")[2].split()[1]
+        except OSError:
+            continue
+        if parent == str(os.getpid()) and b"load.worker" in command:
+            os.system(f"(kill -STOP {entry.name}; sleep 1.5; kill -CONT {entry.name}) &")
+
+@pytest.mark.engine(stub())
+def test_x(engine, perf):
+    perf.measure(engine, FEW, runs=1)
+    open_loop = random_tokens(input=8, output=20, arrivals=constant(20), requests=80)
+    engine.warmed_for.add(str(open_loop))
+    threading.Thread(target=stop_the_load_process).start()
+    perf.check(perf.measure(engine, open_loop, runs=1), "ttft_p50 <= 10s")
+"""
+
+
+def test_a_load_generator_that_is_late(suite):
+    """Fault 40."""
+    suite.settings(send_delay_p99_limit_ms=700)
+    result, junit = suite.run(LATE)
+    assert result.ret == 10
+    assert "load generator saturated: requests were sent " in only(junit, "error").text
 
 
 def test_answers_too_short_from_the_start(suite, monkeypatch):

@@ -63,6 +63,7 @@ def test_a_healthy_gpu_is_in_the_run_file(measured):
     }
     assert run["contended"] is None
     assert run["gpu_state"]["pids_visible"]
+    assert run["gpu_state"]["sample_ms"] > 0
 
 
 @pytest.mark.parametrize(

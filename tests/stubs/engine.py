@@ -70,7 +70,8 @@ class Handler(BaseHTTPRequestHandler):
             f"vllm:request_success_total {COUNTS['requests']}",
             f"vllm:prompt_tokens_total {COUNTS['prompt']}",
             f"vllm:generation_tokens_total {COUNTS['generated'] * (2 if MODE == 'lies' else 1)}",
-            "vllm:prompt_tokens_cached_total 0",
+            f"vllm:prompt_tokens_cached_total {COUNTS['prompt'] // 2 if MODE == 'cached' else 0}",
+            f"vllm:num_preemptions_total {COUNTS['requests'] if MODE == 'preempts' else 0}",
             f"process_start_time_seconds {2e9 if MODE == 'restarts' and STREAMS['ended'] > AFTER else 1e9}",
         ]
         return self.send(200, "\n".join([*lines, ""]).encode(), "text/plain")
@@ -90,6 +91,8 @@ class Handler(BaseHTTPRequestHandler):
             STREAMS["begun"] += 1
             broken = STREAMS["begun"] > AFTER
             note()
+        if broken and MODE == "errors":
+            return self.send(500, {"error": "engine core is dead"})
         if broken and MODE in ("short", "long"):
             tokens += -2 if MODE == "short" else 2
             usage |= {"completion_tokens": tokens}
@@ -112,19 +115,27 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
         for done in range(1, tokens + 1):
-            time.sleep(ITL_S)
+            if MODE != "coalesces" or done % 2:
+                time.sleep(ITL_S)
             so_far = usage | {"completion_tokens": done}
             last = "length" if done == tokens else None
-            self.event({"choices": [{"index": 0, "text": "x", "finish_reason": last}], "usage": so_far})
+            self.event({"choices": [{"index": 0, "text": "x", "finish_reason": last}], "usage": so_far},
+                       together=MODE == "coalesces" and done % 2 and done < tokens)
         self.event({"choices": [], "usage": usage})
         self.chunk(b"data: [DONE]\n\n")
         self.chunk(b"")
 
-    def event(self, value):
-        self.chunk(f"data: {json.dumps(value)}\n\n".encode())
+    def event(self, value, together=False):
+        self.chunk(f"data: {json.dumps(value)}\n\n".encode(), together)
 
-    def chunk(self, data):
-        self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
+    held = b""
+
+    def chunk(self, data, together=False):
+        """Together: it leaves with the next one, in one write."""
+        self.held += b"%x\r\n%s\r\n" % (len(data), data)
+        if not together:
+            self.wfile.write(self.held)
+            self.held = b""
 
 
 def be_alone(path):

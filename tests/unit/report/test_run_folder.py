@@ -1,11 +1,14 @@
 """One file per test: whole, valid JSON, and nobody else's."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from pytest_llmperf import CheckResult, Verdict
+from pytest_llmperf.model.telemetry import GaugeSample, GpuDevice, GpuSample, GpuTrace, Stranger
 from pytest_llmperf.report.run_folder import file_name, write_test
+from pytest_llmperf.testing.records import make_record
 
 
 def test_what_it_holds(tmp_path, measurement):
@@ -25,6 +28,29 @@ def test_what_it_holds(tmp_path, measurement):
     assert only["runs"][1]["metrics"]["error_rate"] == 0.5
     assert only["runs"][0]["metrics"]["prefix_cache_hit_rate"] is None
     assert "records" not in only["runs"][0]
+
+
+def test_telemetry_is_a_table_with_a_line_per_column(tmp_path, make_measurement):
+    samples = tuple(GpuSample(at_ns * 1000, 0, power_w=None if at_ns else 1.5) for at_ns in range(-1, 2))
+    trace = GpuTrace((GpuDevice(0, "NVIDIA H200", (("mig", "off"),)),), samples, (Stranger(0, 42, 1 << 30),))
+    gauges = (GaugeSample(0, {"running": 3.0}), GaugeSample(250, {"running": 4.0, "kv_usage": 0.5}))
+    measurement = make_measurement([make_record()])
+    run = replace(measurement.runs[0], gpu=trace, gauges=gauges)
+    path = write_test(tmp_path, "test[ 1, 2 ]", [replace(measurement, runs=(run,))], [])
+    kept = json.loads(path.read_text())
+    (told,) = kept["measurements"][0]["runs"]
+    assert kept["test"] == "test[ 1, 2 ]"
+    assert told["gpu"]["at_ns"] == [-1000, 0, 1000]
+    assert told["gpu"]["power_w"] == [None, 1.5, None]
+    assert told["server"] == {"at_ns": [0, 250], "running": [3.0, 4.0], "kv_usage": [None, 0.5]}
+    assert told["contended"] == "pid 42 held 1,024 MiB of GPU 0"
+    assert told["gpu_state"]["devices"] == [{"index": 0, "name": "NVIDIA H200", "settings": {"mig": "off"}}]
+    assert '"at_ns": [ -1000, 0, 1000 ]' in path.read_text()
+
+
+def test_a_run_without_gpus_says_so(tmp_path, measurement):
+    run = json.loads(write_test(tmp_path, "test", [measurement], []).read_text())["measurements"][0]["runs"][0]
+    assert (run["gpu"], run["gpu_state"], run["server"], run["contended"]) == (None, None, None, None)
 
 
 def test_the_last_writing_stays_and_nothing_else(tmp_path, measurement):
