@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from pytest_llmperf.clock import Clock, seconds
 from pytest_llmperf.errors import HardwareBusy
+from pytest_llmperf.model.status import Note, Tell, Waiting
 from pytest_llmperf.model.telemetry import GpuTrace
 from pytest_llmperf.telemetry.bounded import bounded
 from pytest_llmperf.telemetry.gpu_reading import memory_in_use, occupants
@@ -20,7 +21,6 @@ from pytest_llmperf.telemetry.visible import VARIABLE, visible
 #: From the time zero of a run, ns, to its trace; None where nothing was watched.
 TraceOf = Callable[[int], GpuTrace | None]
 POLL_S = 0.5
-TELL_EVERY_S = 10.0
 # Flags of vLLM and SGLang whose product is the number of GPUs that a server takes.
 RANKS = (("tensor_parallel_size", "tp_size"), ("pipeline_parallel_size", "pp_size"), ("data_parallel_size", "dp_size"))
 
@@ -32,7 +32,7 @@ class Accelerators:
     Args:
         hardware: what was found; emulated or none: nothing is watched.
         clock: stamps samples, and what waiting is measured by.
-        tell: for a line when something is wrong with the driver, once.
+        tell: is told what is waited for, and once what is wrong with the driver.
         interval_s: between two samples.
         free_bytes: a GPU on which no more than this is in use is free.
         free_timeout_s: how long to wait until one is.
@@ -41,7 +41,7 @@ class Accelerators:
 
     hardware: Hardware
     clock: Clock
-    tell: Callable[[str], None]
+    tell: Tell
     interval_s: float
     free_bytes: int
     free_timeout_s: float
@@ -86,7 +86,7 @@ class Accelerators:
         """
         if not gpus or self._hangs:
             return
-        began_ns = told_ns = self.clock.now_ns()
+        began_ns = self.clock.now_ns()
         while busy := self._in_use(gpus):
             now_ns = self.clock.now_ns()
             if now_ns - began_ns >= seconds(self.free_timeout_s):
@@ -95,9 +95,7 @@ class Accelerators:
                     "evidence. Find it with nvidia-smi and end it, choose other GPUs with CUDA_VISIBLE_DEVICES, "
                     "or raise gpu_free_limit_mib if it stays and does nothing."
                 )
-            if now_ns - told_ns >= seconds(TELL_EVERY_S):
-                told_ns = now_ns
-                self.tell(f"waiting for the GPU: {'; '.join(busy)}")
+            self.tell(Waiting("; ".join(busy)))
             self.clock.sleep_ns(seconds(POLL_S))
 
     def _in_use(self, gpus: tuple[Gpu, ...]) -> list[str]:
@@ -120,7 +118,7 @@ class Accelerators:
     def _tell_once(self, line: str) -> None:
         if line not in self._told:
             self._told.add(line)
-            self.tell(line)
+            self.tell(Note(line))
 
 
 def _busy(nvml: GpuNvml, gpus: tuple[Gpu, ...], free_bytes: int) -> list[str]:

@@ -63,9 +63,10 @@ class GpuWatch:
         """What was seen, with times after `origin_ns`."""
         devices = tuple(self._devices) or tuple(GpuDevice(gpu.index, gpu.name) for gpu in self._gpus)
         samples = tuple(replace(sample, at_ns=sample.at_ns - origin_ns) for sample in list(self._samples))
+        took_ms = mean(self._took_ms) if self._took_ms else None
+        strangers = self._strangers
         return GpuTrace(
-            devices, samples, self._strangers.found(), self._strangers.pids_visible, self._faults.found(), self._problem,
-            sample_ms=mean(self._took_ms) if self._took_ms else None,
+            devices, samples, strangers.found(), strangers.pids_visible, self._faults.found(), self._problem, took_ms
         )
 
     def _watch(self) -> None:
