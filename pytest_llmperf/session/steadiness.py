@@ -3,7 +3,7 @@
 The rule is fixed: a straight line through successive runs of one start that rises or falls by more than the tolerated
 margin of TPOT, with p below `ALPHA`. False alarms and power are measured by scripts/measure_steadiness.py. Nothing is
 cut off a run: a comparison pairs the same seeds, so a run-in that belongs to the workload cancels, and MSER on single
-runs calls one steady run in two hundred unsteady where the load itself swings.
+runs calls one steady run in a hundred unsteady, because the load itself swings.
 """
 
 from __future__ import annotations
