@@ -156,10 +156,17 @@ class Series:
         )
 
     def _expected_hit_rate(self, block_size: str) -> float | None:
-        """None where prompts of an earlier run may be cached on purpose. Blocks of one token can hold the most."""
+        """None where prompts of an earlier run may be cached on purpose, or nobody knows.
+
+        Where the size of a block is unknown, blocks of one token bound what can hit, but not of text: the server puts
+        tokens of its own before it, which all prompts share.
+        """
         if self._keep_tiers:
             return None
-        return self.workload.expected_hit_rate(int(block_size) if block_size.isdigit() else 1)
+        if block_size.isdigit():
+            return self.workload.expected_hit_rate(int(block_size))
+        text = any(isinstance(request.prompt, str) for request in self.workload.requests())
+        return None if text else self.workload.expected_hit_rate(1)
 
     def _keep(self, before: Measurement, run: Run, *, complete: bool) -> Measurement:
         metrics = metrics_of(run.records, run.counters)

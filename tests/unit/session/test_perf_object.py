@@ -178,3 +178,12 @@ def test_a_setting_for_no_engine_is_refused(tmp_path):
 def test_looking_at_it_starts_nothing(perf, session):
     assert "0 measurements" in repr(perf)
     assert not session.run_dir.exists()
+
+
+@pytest.mark.parametrize(("text", "bound"), [(False, 0), (True, None)])
+def test_the_hit_rate_is_bounded_where_the_size_of_a_block_is_unknown(perf, make_server, text, bound):
+    """By blocks of one token; of text the server's own tokens hit, too, and nobody knows how many they are."""
+    server = make_server()
+    server.facts = {"version": "1"}
+    workload = random_tokens(input=8, output=5, arrivals=closed(2), requests=12, text=text)
+    assert perf.measure(server, workload, runs=1).expected_hit_rate == bound
