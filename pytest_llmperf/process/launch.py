@@ -12,6 +12,8 @@ from .unit import TAG, Member
 # py-setproctitle, which vLLM's workers use, writes their title over /proc/PID/environ unless this is set.
 _KEEP_ENVIRON = {"SPT_NOENV": "1"}
 
+COMMAND_FILE = "command.txt"
+
 
 @dataclass(frozen=True, slots=True)
 class Launch:
@@ -50,6 +52,11 @@ class Launch:
     @property
     def log_path(self) -> Path:
         return self.run_dir / self.log_name
+
+    def prepare(self) -> None:
+        """Make its folder and keep the command there, for reports."""
+        self.run_dir.mkdir(parents=True, exist_ok=True)
+        (self.run_dir / COMMAND_FILE).write_text(self.command + "\n", encoding="utf-8")
 
     def member(self) -> Member:
         """As the watchdog takes it."""

@@ -1,0 +1,214 @@
+"""A run folder, read back: what show, diff, report and export work on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+from pytest_llmperf.baseline.checked import Node, parse
+from pytest_llmperf.errors import UsageError
+from pytest_llmperf.model.verdict import CheckResult, Verdict, worst
+from pytest_llmperf.report.requests import decode
+from pytest_llmperf.report.run_folder import SCHEMA
+
+if TYPE_CHECKING:
+    from pytest_llmperf.model.record import RequestRecord
+    from pytest_llmperf.session.measurement import Measurement
+
+REPAIR = "It is no run file of this version; run the test again."
+#: Sampled beside a run: what a run file calls it.
+TELEMETRY = ("server", "gpu")
+
+
+@dataclass(frozen=True, slots=True)
+class KeptRun:
+    """One run.
+
+    Args:
+        seed, start_id, started_at, counters: as of `session.measurement.Run`.
+        metrics: every metric by name.
+        requests: the file of its requests; None where it was not kept.
+        telemetry: source ("server", "gpu") → column with a unit suffix → samples; "time_s" counts from the run's start.
+    """
+
+    seed: int
+    start_id: int
+    started_at: str
+    metrics: Mapping[str, float | None]
+    counters: Mapping[str, float | None] = field(default_factory=dict)
+    requests: Path | None = None
+    telemetry: Mapping[str, Mapping[str, list[float | None]]] = field(default_factory=dict)
+
+    def records(self) -> tuple[RequestRecord, ...]:
+        """What its requests did; empty where that was not kept.
+
+        Raises:
+            BaselineError: the file cannot be read or believed.
+        """
+        return decode(self.requests) if self.requests is not None else ()
+
+
+@dataclass(frozen=True, slots=True)
+class KeptMeasurement:
+    """One measurement: as `session.measurement.Measurement`, less what only judging needs."""
+
+    engine: str
+    workload: str
+    conditions: Mapping[str, str]
+    runs: tuple[KeptRun, ...]
+    complete: bool = True
+    baseline: str | None = None
+    primaries: tuple[str, ...] = ()
+    side: str = ""
+
+    def value(self, name: str) -> float | None:
+        """Mean of a metric over the runs; None where one does not have it."""
+        known = [run.metrics.get(name) for run in self.runs]
+        values = [value for value in known if value is not None]
+        return fmean(values) if values and len(values) == len(known) else None
+
+
+@dataclass(frozen=True)
+class KeptTest:
+    """One test.
+
+    Args:
+        test: its id.
+        complete: whether it reached its end.
+        error: what ended it before, with the evidence.
+        folder: the run folder; None where it was read from JUnit.
+    """
+
+    test: str
+    complete: bool
+    error: str | None
+    measurements: tuple[KeptMeasurement, ...]
+    checks: tuple[CheckResult, ...]
+    folder: Path | None = None
+
+    @cached_property
+    def verdict(self) -> Verdict:
+        """The worst of its checks; a test that did not reach its end proves nothing."""
+        return Verdict.ERROR if self.error or not self.complete else worst(self.checks)
+
+    @property
+    def reason(self) -> str:
+        """One line that says why; "" for a plain PASS."""
+        if self.error:
+            return self.error.partition("\n")[0]
+        if not self.complete:
+            return "It did not reach its end: it was interrupted, or failed outside its checks."
+        reasons = [check.reason for check in self.checks if check.verdict is self.verdict and check.reason]
+        return reasons[0] if reasons else ""
+
+
+def read_run(folder: Path) -> tuple[KeptTest, ...]:
+    """Every test of a run folder, by id.
+
+    Raises:
+        UsageError: there is no such folder, or it is none of a run.
+        BaselineError: one of its files cannot be read or believed.
+    """
+    if not folder.is_dir():
+        raise UsageError(f"{folder}: there is no such run folder. Run folders lie in .llmperf/runs/.")
+    files = sorted((folder / "tests").glob("*.json"))
+    if not files:
+        raise UsageError(f"{folder}: this is no run folder: it has no tests/*.json. Run folders lie in .llmperf/runs/.")
+    return tuple(sorted((_read(path, folder) for path in files), key=lambda test: test.test))
+
+
+def as_measurement(kept: KeptMeasurement) -> Measurement:
+    """The measurement as it was, made from its requests.
+
+    Raises:
+        UsageError: a run has no requests, or not all of them with their arrivals.
+        BaselineError: its requests cannot be read.
+    """
+    from pytest_llmperf.metrics import measure
+    from pytest_llmperf.session.measurement import Measurement, Run
+
+    runs = tuple(
+        Run(run.seed, run.start_id, run.records(), run.counters, started_at=run.started_at) for run in kept.runs
+    )
+    for run in runs:
+        if not run.records:
+            raise UsageError(f"{kept.engine}, seed {run.seed}: what its requests did was not kept, or only in part.")
+    metrics = tuple(measure(run.records, run.counters) for run in runs)
+    return Measurement(kept.engine, kept.workload, kept.conditions, runs, metrics, side=kept.side)
+
+
+def _read(path: Path, folder: Path) -> KeptTest:
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{path}: the run file cannot be read: {error}.") from error
+    top = replace(parse(content, str(path)), repair=REPAIR)
+    node = top.table()
+    if "schema" not in node or node["schema"].value != SCHEMA:
+        schema = node["schema"].value if "schema" in node else None
+        top.refuse(f"its schema is {schema!r}, and this version reads {SCHEMA}")
+    fields = top.fields(("test", "complete", "error", "measurements", "checks"), optional=node)
+    return KeptTest(
+        test=fields["test"].text(),
+        complete=fields["complete"].flag(),
+        error=fields["error"].text_or_none(),
+        measurements=tuple(_measurement(one, folder) for one in fields["measurements"].items()),
+        checks=tuple(check_from(one) for one in fields["checks"].items()),
+        folder=folder,
+    )
+
+
+def _measurement(node: Node, folder: Path) -> KeptMeasurement:
+    fields = node.fields(("engine", "workload", "conditions", "runs", "complete"), optional=node.table())
+    return KeptMeasurement(
+        engine=fields["engine"].text(),
+        workload=fields["workload"].text(),
+        conditions=fields["conditions"].texts(),
+        runs=tuple(_run(one, folder) for one in fields["runs"].items()),
+        complete=fields["complete"].flag(),
+        baseline=fields["baseline"].text_or_none() if "baseline" in fields else None,
+        primaries=tuple(one.text() for one in fields["primaries"].items()) if "primaries" in fields else (),
+        side=fields["side"].text() if "side" in fields else "",
+    )
+
+
+def _run(node: Node, folder: Path) -> KeptRun:
+    fields = node.fields(("seed", "start_id", "metrics"), optional=node.table())
+    requests = folder / fields["requests"].text() if "requests" in fields else None
+    return KeptRun(
+        seed=fields["seed"].integer(),
+        start_id=fields["start_id"].integer(),
+        started_at=fields["started_at"].text() if "started_at" in fields else "",
+        metrics=_numbers(fields["metrics"]),
+        counters=_numbers(fields["counters"]) if "counters" in fields else {},
+        requests=requests if requests is not None and requests.is_file() else None,
+        telemetry={source: dict(_columns(fields[source])) for source in TELEMETRY if source in fields},
+    )
+
+
+def _numbers(node: Node) -> dict[str, float | None]:
+    return {name: value.number_or_none() for name, value in node.table().items()}
+
+
+def _columns(node: Node) -> Iterator[tuple[str, list[float | None]]]:
+    """What is a list of numbers; anything else says how it was sampled."""
+    if node.value is None:
+        return
+    for name, column in node.table().items():
+        if isinstance(column.value, list) and not any(isinstance(value, list | dict | str) for value in column.value):
+            yield name, [value.number_or_none() for value in column.items()]
+
+
+def check_from(node: Node) -> CheckResult:
+    """A check as a run file or JUnit keeps it."""
+    names = ("subject", "verdict", "metric", "limit", "measured", "interval", "n", "reason")
+    fields = node.fields(("subject", "verdict"), optional=node.table())
+    verdict = fields["verdict"].text()
+    if verdict not in Verdict.__members__:
+        fields["verdict"].refuse(f"{verdict!r} is no verdict")
+    texts = {name: fields[name].text() for name in names if name in fields and name != "verdict"}
+    return CheckResult(**texts, verdict=Verdict[verdict])
