@@ -102,8 +102,11 @@ class KeptTest:
             return self.error.partition("\n")[0]
         if not self.complete:
             return "It did not reach its end: it was interrupted, or failed outside its checks."
-        reasons = [check.reason for check in self.checks if check.verdict is self.verdict and check.reason]
-        return reasons[0] if reasons else ""
+        speaking = next((check for check in self.checks if check.verdict is self.verdict and check.reason), None)
+        if speaking is None:
+            return ""
+        named = speaking.metric and not speaking.reason.startswith(speaking.metric)
+        return f"{speaking.metric}: {speaking.reason}" if named else speaking.reason
 
 
 def read_run(folder: Path) -> tuple[KeptTest, ...]:

@@ -9,6 +9,7 @@ import gzip
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from pytest_llmperf.baseline.checked import Node
 from pytest_llmperf.model.record import Outcome, RequestRecord
@@ -69,7 +70,7 @@ def start_ns(records: Sequence[RequestRecord]) -> int:
     return min((record.intended_ns for record in records), default=0)
 
 
-def _records(columns: Mapping[str, list[object]]) -> list[RequestRecord]:
+def _records(columns: Mapping[str, list[Any]]) -> list[RequestRecord]:
     names = list(columns)
     found = []
     for values in zip(*columns.values(), strict=True):
@@ -79,8 +80,8 @@ def _records(columns: Mapping[str, list[object]]) -> list[RequestRecord]:
         tokens = row["chunk_tokens"]
         row |= {
             "outcome": Outcome(row["outcome"]),
-            "arrivals_ns": tuple(row["arrivals_ns"]),  # type: ignore[arg-type]
-            "chunk_tokens": None if tokens is None else tuple(tokens),  # type: ignore[arg-type]
+            "arrivals_ns": tuple(row["arrivals_ns"]),
+            "chunk_tokens": None if tokens is None else tuple(tokens),
         }
-        found.append(RequestRecord(**row))  # type: ignore[arg-type]
+        found.append(RequestRecord(**row))
     return found
