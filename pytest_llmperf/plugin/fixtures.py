@@ -84,7 +84,7 @@ def _kept(item: pytest.Item, session: PerfSession) -> Iterator[None]:
         yield
     except InfrastructureError as error:
         path = write_test(session.run_dir, item.nodeid, [], [], complete=False, error=str(error))
-        item.user_properties.append((RUN_FILE, str(path)))
+        item.user_properties += [("llmperf.test", item.nodeid), (RUN_FILE, str(path))]
         raise
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -12,14 +13,14 @@ from typing import TYPE_CHECKING
 from pytest_llmperf.baseline.checked import Node, parse
 from pytest_llmperf.errors import UsageError
 from pytest_llmperf.model.verdict import CheckResult, Verdict, worst
-from pytest_llmperf.report.requests import decode
+from pytest_llmperf.report.requests import Requests, decode
 from pytest_llmperf.report.run_folder import SCHEMA
 
 if TYPE_CHECKING:
-    from pytest_llmperf.model.record import RequestRecord
     from pytest_llmperf.session.measurement import Measurement
 
 REPAIR = "It is no run file of this version; run the test again."
+SESSION_FILE = "session.json"
 #: Sampled beside a run: what a run file calls it.
 TELEMETRY = ("server", "gpu")
 
@@ -43,13 +44,13 @@ class KeptRun:
     requests: Path | None = None
     telemetry: Mapping[str, Mapping[str, list[float | None]]] = field(default_factory=dict)
 
-    def records(self) -> tuple[RequestRecord, ...]:
-        """What its requests did; empty where that was not kept.
+    def records(self) -> Requests:
+        """What its requests did; none where that was not kept.
 
         Raises:
             BaselineError: the file cannot be read or believed.
         """
-        return decode(self.requests) if self.requests is not None else ()
+        return decode(self.requests) if self.requests is not None else Requests()
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +125,28 @@ def read_run(folder: Path) -> tuple[KeptTest, ...]:
     return tuple(sorted((_read(path, folder) for path in files), key=lambda test: test.test))
 
 
+def choose(tests: Sequence[KeptTest], part: str, folder: Path) -> tuple[KeptTest, ...]:
+    """The tests whose id has this part.
+
+    Raises:
+        UsageError: none has; the message names those that there are.
+    """
+    found = tuple(test for test in tests if part in test.test)
+    if not found:
+        there = ", ".join(test.test for test in tests)
+        raise UsageError(f"{folder}: no test's id has {part!r} in it. There are: {there}.")
+    return found
+
+
+def read_session(folder: Path) -> Mapping[str, object]:
+    """What `session.json` says of the session; empty where there is none."""
+    try:
+        content = json.loads((folder / SESSION_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
 def as_measurement(kept: KeptMeasurement) -> Measurement:
     """The measurement as it was, made from its requests.
 
@@ -134,14 +157,16 @@ def as_measurement(kept: KeptMeasurement) -> Measurement:
     from pytest_llmperf.metrics import measure
     from pytest_llmperf.session.measurement import Measurement, Run
 
-    runs = tuple(
-        Run(run.seed, run.start_id, run.records(), run.counters, started_at=run.started_at) for run in kept.runs
-    )
-    for run in runs:
-        if not run.records:
-            raise UsageError(f"{kept.engine}, seed {run.seed}: what its requests did was not kept, or only in part.")
+    runs = []
+    for run in kept.runs:
+        found = run.records()
+        if not found.kept or found.left_out:
+            how = "only in part" if found.kept else "not"
+            raise UsageError(f"{kept.engine}, seed {run.seed}: what each request did was kept {how}; show, diff and "
+                             "the report still work.")
+        runs.append(Run(run.seed, run.start_id, found.kept, run.counters, started_at=run.started_at))
     metrics = tuple(measure(run.records, run.counters) for run in runs)
-    return Measurement(kept.engine, kept.workload, kept.conditions, runs, metrics, side=kept.side)
+    return Measurement(kept.engine, kept.workload, kept.conditions, tuple(runs), metrics, side=kept.side)
 
 
 def _read(path: Path, folder: Path) -> KeptTest:

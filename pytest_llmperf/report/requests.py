@@ -8,6 +8,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -51,8 +52,21 @@ def encode(records: Sequence[RequestRecord], most_arrivals: int = MOST_ARRIVALS)
     return gzip.compress(text.encode(), compresslevel=LEVEL, mtime=0)
 
 
-def decode(path: Path) -> tuple[RequestRecord, ...]:
-    """The requests whose arrivals were kept, by position in the file.
+@dataclass(frozen=True, slots=True)
+class Requests:
+    """What a file holds.
+
+    Args:
+        kept: requests with their arrivals, in the order of the file.
+        left_out: how many have none, because the run had too many.
+    """
+
+    kept: tuple[RequestRecord, ...] = ()
+    left_out: int = 0
+
+
+def decode(path: Path) -> Requests:
+    """Read a file back.
 
     Raises:
         BaselineError: the file cannot be read or believed.
@@ -60,7 +74,8 @@ def decode(path: Path) -> tuple[RequestRecord, ...]:
     top = Node(None, str(path), repair=REPAIR)
     try:
         columns = json.loads(gzip.decompress(path.read_bytes()))
-        return tuple(_records(columns))
+        kept = tuple(_records(columns))
+        return Requests(kept, len(columns["index"]) - len(kept))
     except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError) as error:
         top.refuse(f"this is no file of requests: {type(error).__name__}: {error}")
 
@@ -80,6 +95,7 @@ def _records(columns: Mapping[str, list[Any]]) -> list[RequestRecord]:
         tokens = row["chunk_tokens"]
         row |= {
             "outcome": Outcome(row["outcome"]),
+            "detail": None if row["outcome"] == Outcome.OK.value else row["outcome"],
             "arrivals_ns": tuple(row["arrivals_ns"]),
             "chunk_tokens": None if tokens is None else tuple(tokens),
         }

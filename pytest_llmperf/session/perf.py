@@ -184,10 +184,10 @@ class Perf:
         return results
 
     def properties(self) -> list[tuple[str, str]]:
-        """What JUnit keeps of this test: per measurement its metrics, digest of conditions, and every verdict."""
+        """What JUnit keeps of this test: per measurement its metrics and conditions, and every verdict."""
         from pytest_llmperf.report.properties import properties
 
-        return properties(self.measurements, self.results)
+        return properties(self.test, self.measurements, self.results)
 
     def close(self) -> None:
         """Write what was measured to the run folder."""

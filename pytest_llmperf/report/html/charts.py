@@ -27,7 +27,7 @@ def charts(test: KeptTest) -> dict[str, object]:
     Raises:
         BaselineError: a file of requests cannot be read.
     """
-    recorded = [[run.records() for run in measurement.runs] for measurement in test.measurements]
+    recorded = [[run.records().kept for run in measurement.runs] for measurement in test.measurements]
     sides = list(zip(labels(test.measurements), test.measurements, recorded, strict=True))
     return {
         "distributions": {

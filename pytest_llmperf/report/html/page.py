@@ -19,10 +19,10 @@ from pytest_llmperf.report.html.charts import charts, labels
 from pytest_llmperf.report.html.history import History, history
 from pytest_llmperf.report.html.servers import ServerLog, servers_of
 from pytest_llmperf.report.html.words import in_words, title
-from pytest_llmperf.report.kept import KeptMeasurement, KeptTest
+from pytest_llmperf.report.kept import KeptMeasurement, KeptTest, read_session
+from pytest_llmperf.report.values import shown
 
 _DIGEST = re.compile(r"[0-9a-f]{40,}")
-SESSION_FILE = "session.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,16 +123,6 @@ def _metrics(measurements: Sequence[KeptMeasurement]) -> tuple[MetricRow, ...]:
     )
 
 
-def shown(name: str, value: float | None) -> str:
-    """A metric's value for people."""
-    if value is None:
-        return "–"
-    try:
-        return find(name).unit.show(value)
-    except SloError:  # of another version
-        return f"{value:.4g}"
-
-
 def _formula(name: str) -> str:
     try:
         return find(name).formula
@@ -147,16 +137,9 @@ def counts(tests: Sequence[KeptTest]) -> list[tuple[Verdict, int]]:
 
 
 def session_facts(folders: Sequence[Path]) -> list[tuple[str, str]]:
-    """What `session.json` says of the first folder that has one; nothing where none does."""
-    for folder in folders:
-        path = folder / SESSION_FILE
-        try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            continue
-        if isinstance(content, dict):
-            return [(str(name), str(value)) for name, value in content.items() if not isinstance(value, dict | list)]
-    return []
+    """What the first folder says of its session."""
+    content = next((found for folder in folders if (found := read_session(folder))), {})
+    return [(name, str(value)) for name, value in content.items() if not isinstance(value, dict | list)]
 
 
 def pack(content: object) -> str:
