@@ -82,4 +82,4 @@ def _measurement(named: Mapping[str, str], own: Sequence[Property], origin: str)
 
 
 def _json(text: str, origin: str) -> Node:
-    return replace(parse(text.encode(), origin), repair=REPAIR)
+    return parse(text.encode(), origin, REPAIR)

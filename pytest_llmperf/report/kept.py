@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from statistics import fmean
@@ -162,7 +162,7 @@ def as_measurement(kept: KeptMeasurement) -> Measurement:
         found = run.records()
         if not found.kept or found.left_out:
             how = "only in part" if found.kept else "not"
-            raise UsageError(f"{kept.engine}, seed {run.seed}: what each request did was kept {how}; show, diff and "
+            raise UsageError(f"{kept.engine}, seed {run.seed}: what each request did was {how} kept; show, diff and "
                              "the report still work.")
         runs.append(Run(run.seed, run.start_id, found.kept, run.counters, started_at=run.started_at))
     metrics = tuple(measure(run.records, run.counters) for run in runs)
@@ -174,7 +174,7 @@ def _read(path: Path, folder: Path) -> KeptTest:
         content = path.read_bytes()
     except OSError as error:
         raise UsageError(f"{path}: the run file cannot be read: {error}.") from error
-    top = replace(parse(content, str(path)), repair=REPAIR)
+    top = parse(content, str(path), REPAIR)
     node = top.table()
     if "schema" not in node or node["schema"].value != SCHEMA:
         schema = node["schema"].value if "schema" in node else None

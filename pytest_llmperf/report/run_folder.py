@@ -46,7 +46,10 @@ def write_test(
     folder = run_dir / "tests"
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / file_name(test)
-    kept = [[_keep_requests(run_dir, path.stem, run) for run in one.runs] for one in measurements]
+    kept = [
+        [_keep_requests(run_dir, f"{path.stem}.{number}-{position}", run) for position, run in enumerate(one.runs)]
+        for number, one in enumerate(measurements, start=1)
+    ]
     text = _dense(json.dumps(
         {
             "schema": SCHEMA,
@@ -66,12 +69,13 @@ def write_test(
 def file_name(test: str) -> str:
     """A file name that people can read and that no other test of a session has, whatever its parameters are."""
     readable = re.sub(r"[^A-Za-z0-9_.-]+", "-", test).strip("-.")[-READABLE_LENGTH:]
-    return f"{readable}-{hashlib.sha256(test.encode()).hexdigest()[:8]}.json"
+    digest = hashlib.sha256(test.encode(errors="surrogatepass")).hexdigest()
+    return f"{readable}-{digest[:8]}.json"
 
 
 def _keep_requests(run_dir: Path, stem: str, run: Run) -> str:
-    """The file of this run's requests, relative to the run folder. A run's start tells it from a repeated test's."""
-    name = f"requests/{stem}.{run.start_id}-{run.seed}-{start_ns(run.records)}.json.gz"
+    """The file of this run's requests, relative to the run folder. Its start tells it from that of a repeated test."""
+    name = f"requests/{stem}-{start_ns(run.records)}.json.gz"
     path = run_dir / name
     if not path.exists():
         path.parent.mkdir(exist_ok=True)
