@@ -47,7 +47,7 @@ class Reporter:
         out = self.config.invocation_params.dir / asked if asked else folders[0]
         try:
             self.text = f"report: {write_report(folders, store, out)}"
-        except (LlmperfError, OSError) as error:  # the verdicts stand without it
+        except LlmperfError as error:  # the verdicts stand without it
             self.text = f"no report: {error}"
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:

@@ -44,7 +44,7 @@ def _test(case: ElementTree.Element, path: Path) -> KeptTest | None:
     test = named.get("llmperf.test")
     if test is None:
         return None
-    checks = [value for name, value in each if re.fullmatch(r"llmperf\.check\d+\.json", name)]
+    checks = [value for name, value in each if re.fullmatch(r"llmperf\.result\d+", name)]
     origin, verdict, ended = f"{path}: {test}", named.get("llmperf_verdict"), case.find("error")
     found = KeptTest(
         test=test,

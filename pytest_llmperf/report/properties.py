@@ -31,7 +31,7 @@ def properties(
     for number, result in enumerate(results, start=1):
         line = f"{result.verdict.value}: {result.subject}: {result.measured} {result.interval}"
         found.append((f"llmperf.check{number}", line.rstrip()))
-        found.append((f"llmperf.check{number}.json", json.dumps({**asdict(result), "verdict": result.verdict.value})))
+        found.append((f"llmperf.result{number}", json.dumps({**asdict(result), "verdict": result.verdict.value})))
         if result.subject.startswith("baseline ") and result.interval:
             found.append((f"llmperf.baseline.{result.metric}", f"{result.measured} ({result.interval})"))
     return found

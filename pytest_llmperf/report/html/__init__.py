@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pytest_llmperf.errors import UsageError
 from pytest_llmperf.report.html.page import TestPage, counts, pack, session_facts, test_page
 from pytest_llmperf.report.kept import read_run
 
@@ -33,18 +34,21 @@ def write_report(folders: Sequence[Path], store: Store, out: Path) -> Path:
         out: a folder; made where it is missing.
 
     Raises:
-        UsageError: a folder is no run folder.
+        UsageError: a folder is no run folder, or the report cannot be written.
         BaselineError: a run file cannot be read.
     """
     tests = [test for folder in folders for test in read_run(folder)]
     tests.sort(key=lambda test: -test.verdict.severity)
     pages = [test_page(test, number, store) for number, test in enumerate(tests, start=1)]
     text = render(pages, title=folders[0].name, facts=session_facts(folders))
-    out.mkdir(parents=True, exist_ok=True)
     path = out / FILE
     temporary = path.with_suffix(f".{os.getpid()}.tmp")
-    temporary.write_text(text, encoding="utf-8", errors="replace")
-    temporary.replace(path)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        temporary.write_text(text, encoding="utf-8", errors="replace")
+        temporary.replace(path)
+    except OSError as error:
+        raise UsageError(f"{path}: the report cannot be written: {error.strerror}.") from error
     return path
 
 
