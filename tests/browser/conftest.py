@@ -17,12 +17,6 @@ NAMES = ("chromium", "chromium-browser", "google-chrome")
 INSTALL = "no Chromium is installed: sh scripts/install_chromium.sh"
 
 
-def pytest_collection_modifyitems(items):
-    for item in items:
-        if "tests/browser/" in item.nodeid:
-            item.add_marker(pytest.mark.browser)
-
-
 @pytest.fixture(scope="session")
 def chromium():
     path = next((found for name in NAMES if (found := shutil.which(name))), None)

@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+pytestmark = pytest.mark.browser
 STATES = ("pass", "regression", "error", "inconclusive")
 DRAWN = "[...document.querySelectorAll('details.test[open] .charts')].every((one) => one.dataset.drawn === 'yes')"
 OVERFLOW = """() => [...document.querySelectorAll("body *")].filter((one) => {

@@ -27,7 +27,7 @@ def test_broken(engine, perf):
 
 
 def test_it_is_written_beside_the_run_and_said(run, pytester):
-    result, junit = run(SUITE, "--emulate", "h200")
+    result, _ = run(SUITE, "--emulate", "h200")
     (path,) = Path(pytester.path, ".llmperf/runs").glob("*/report.html")
     result.stdout.fnmatch_lines([f"llmperf report: {path}"])
     text = path.read_text()
@@ -98,7 +98,8 @@ def test_every_check_has_its_interval_and_delta_in_junit(run):
 from pytest_llmperf.model.verdict import CheckResult, Verdict
 
 def test_it(perf):
-    perf.results.append(CheckResult("baseline ttft_p50", Verdict.PASS, "ttft_p50", "≤ +15 %", "+4.5 %", "90 % CI 1 … 2"))
+    check = CheckResult("baseline ttft_p50", Verdict.PASS, "ttft_p50", "≤ +15 %", "+4.5 %", "90 % CI 1 … 2")
+    perf.results.append(check)
 """
     )
     found = {one.get("name"): one.get("value") for one in junit.iter("property")}

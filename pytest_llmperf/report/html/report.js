@@ -84,6 +84,8 @@
     }), CONFIG);
   };
 
+  const DASHES = ["solid", "dot", "dash", "dashdot"]; // in the words of STYLES in series.py
+
   // Rows of one timeline, top to bottom: gaps, requests, then whatever was sampled.
   const rowsOf = (chosen) => {
     const rows = [
@@ -107,7 +109,7 @@
         if (!row) rows.push(row = { title: sampled.title, lines: [] });
         sampled.lines.forEach((line, position) => row.lines.push({
           side, number, name: line.name, x: line.time_s, y: line.values, width: 1.3,
-          dash: ["solid", "dot", "dash", "dashdot"][position % 4],
+          dash: DASHES[position % DASHES.length],
         }));
       }
     }
@@ -120,7 +122,7 @@
     const more = { xaxis: axis("s after the first intended send", { anchor: `y${rows.length > 1 ? rows.length : ""}`, rangemode: "tozero" }) };
     const traces = [];
     rows.forEach((row, at) => {
-      const name = at ? `y${at + 1}` : "y", gap = 0.05;
+      const name = at ? `y${at + 1}` : "y", gap = 26 / (150 * rows.length);
       const height = (1 - gap * (rows.length - 1)) / rows.length, top = 1 - at * (height + gap);
       more[`yaxis${at ? at + 1 : ""}`] = axis("", {
         domain: [Math.max(0, top - height), top],
@@ -133,7 +135,7 @@
       for (const line of row.lines) {
         traces.push({
           x: line.x, y: line.y, yaxis: name, type: "scatter", mode: "lines", name: `${line.side} ${line.name}`,
-          showlegend: at === 0 || row.lines.length > chosen.length, legendgroup: `${at}${line.side}${line.name}`,
+          showlegend: at === 0, legendgroup: `${at}${line.side}${line.name}`,
           line: { color: colour(line.number), width: line.width, dash: line.dash, shape: line.step ? "hv" : "linear" },
           hovertemplate: `${line.side} ${line.name}: %{y:.4~g} at %{x:.4~g} s<extra></extra>`,
         });

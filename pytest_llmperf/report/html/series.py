@@ -12,6 +12,7 @@ SHARES = ("usage", "share", "utilisation", "utilization")
 TIME = "time_s"
 MOST_POINTS = 300
 SOURCES = {"server": "server", "gpu": "GPU"}
+STYLES = ("", " (dotted)", " (dashed)", " (dash-dotted)")
 
 
 def series_of(telemetry: Mapping[str, Mapping[str, Sequence[float | None]]]) -> list[dict[str, object]]:
@@ -47,7 +48,7 @@ def words_and_unit(column: str) -> tuple[str, str]:
 
 
 def _title(source: str, unit: str, names: Sequence[str]) -> str:
-    what = ", ".join(names) if len(names) <= 3 else f"{names[0]} and {len(names) - 1} more"
+    what = ", ".join(f"{name}{STYLES[number % len(STYLES)]}" for number, name in enumerate(names))
     return f"{SOURCES.get(source, source)}: {what}" + (f", {unit}" if unit else "")
 
 

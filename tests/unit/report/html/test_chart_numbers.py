@@ -81,7 +81,8 @@ def test_sampled_columns_become_rows_by_unit():
             "server": {"time_s": [0.0], "running": [3.0], "waiting": [1.0], "kv_usage": [0.5], "swapped": [None]},
         }
     )
-    titles = ["GPU: sm clock, mem clock, MHz", "GPU: power, W", "server: running, waiting", "server: kv usage, share"]
+    titles = ["GPU: sm clock, mem clock (dotted), MHz", "GPU: power, W", "server: running, waiting (dotted)",
+              "server: kv usage, share"]  # fmt: skip
     assert [row["title"] for row in rows] == titles
     assert rows[1]["lines"] == [{"name": "power", "time_s": [0, 1], "values": [700, None]}]
 
