@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -56,7 +57,8 @@ class Launch:
     def prepare(self) -> None:
         """Make its folder and keep the command there, for reports."""
         self.run_dir.mkdir(parents=True, exist_ok=True)
-        (self.run_dir / COMMAND_FILE).write_text(self.command + "\n", encoding="utf-8")
+        with suppress(OSError):  # on a full disk the report does without
+            (self.run_dir / COMMAND_FILE).write_text(self.command + "\n", encoding="utf-8", errors="replace")
 
     def member(self) -> Member:
         """As the watchdog takes it."""

@@ -33,7 +33,7 @@ class KeptRun:
         seed, start_id, started_at, counters: as of `session.measurement.Run`.
         metrics: every metric by name.
         requests: the file of its requests; None where it was not kept.
-        telemetry: source ("server", "gpu") → column with a unit suffix → samples; "time_s" counts from the run's start.
+        telemetry: source ("server", "gpu") → column with a unit suffix → samples; "at_ns" counts from the run's start.
     """
 
     seed: int
@@ -214,8 +214,12 @@ def _run(node: Node, folder: Path) -> KeptRun:
         metrics=_numbers(fields["metrics"]),
         counters=_numbers(fields["counters"]) if "counters" in fields else {},
         requests=requests if requests is not None and requests.is_file() else None,
-        telemetry={source: dict(_columns(fields[source])) for source in TELEMETRY if source in fields},
+        telemetry={source: dict(_columns(fields[source])) for source in TELEMETRY if _given(fields, source)},
     )
+
+
+def _given(fields: Mapping[str, Node], name: str) -> bool:
+    return name in fields and fields[name].value is not None
 
 
 def _numbers(node: Node) -> dict[str, float | None]:
@@ -224,8 +228,6 @@ def _numbers(node: Node) -> dict[str, float | None]:
 
 def _columns(node: Node) -> Iterator[tuple[str, list[float | None]]]:
     """What is a list of numbers; anything else says how it was sampled."""
-    if node.value is None:
-        return
     for name, column in node.table().items():
         if isinstance(column.value, list) and not any(isinstance(value, list | dict | str) for value in column.value):
             yield name, [value.number_or_none() for value in column.items()]

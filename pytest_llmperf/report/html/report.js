@@ -107,10 +107,10 @@
       for (const sampled of run.telemetry) {
         let row = rows.find((one) => one.title === sampled.title);
         if (!row) rows.push(row = { title: sampled.title, lines: [] });
-        sampled.lines.forEach((line, position) => row.lines.push({
+        for (const line of sampled.lines) row.lines.push({
           side, number, name: line.name, x: line.time_s, y: line.values, width: 1.3,
-          dash: DASHES[position % DASHES.length],
-        }));
+          dash: DASHES[line.style % DASHES.length],
+        });
       }
     }
     return rows.filter((row) => row.lines.some((line) => line.x.length));

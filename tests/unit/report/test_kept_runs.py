@@ -76,10 +76,10 @@ def test_the_verdict_of_a_test(tmp_path, fields, checks, verdict, reason):
 def test_telemetry_is_read_where_it_is_there_and_flags_are_not_columns(tmp_path, written):
     content = json.loads(written.read_text())
     content["measurements"][0]["runs"][0]["gpu"] = {
-        "time_s": [0, 1], "power_w": [300, None], "name": "H200", "reasons": ["a", "b"]}  # fmt: skip
+        "at_ns": [0, 1], "power_w": [300, None], "name": "H200", "reasons": ["a", "b"]}  # fmt: skip
     written.write_text(json.dumps(content))
     first, second = read_run(tmp_path)[0].measurements[0].runs
-    assert first.telemetry == {"gpu": {"time_s": [0.0, 1.0], "power_w": [300.0, None]}}
+    assert first.telemetry == {"gpu": {"at_ns": [0.0, 1.0], "power_w": [300.0, None]}}
     assert second.telemetry == {}
 
 

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from pytest_llmperf.model.telemetry import GaugeSample, GpuSample, GpuTrace, gauge_columns
 from pytest_llmperf.report.html.charts import BINS, PROBABILITIES, charts, labels
 from pytest_llmperf.report.html.series import series_of
 from pytest_llmperf.report.kept import KeptMeasurement, read_run
@@ -77,21 +78,37 @@ def test_what_sides_are_called(sides, expected):
 def test_sampled_columns_become_rows_by_unit():
     rows = series_of(
         {
-            "gpu": {"time_s": [0, 1], "sm_clock_mhz": [1980, 345], "mem_clock_mhz": [9, 9], "power_w": [700, None]},
-            "server": {"time_s": [0.0], "running": [3.0], "waiting": [1.0], "kv_usage": [0.5], "swapped": [None]},
+            "gpu": {"at_ns": [0, 10**9], "device": [0, 0], "sm_clock_mhz": [1980, 345], "memory_clock_mhz": [9, 9],
+                    "power_w": [700, None], "memory_used_bytes": [2**30, 2**31], "throttle_reasons": [4, 4]},
+            "server": {"at_ns": [0], "running": [3.0], "waiting": [1.0], "kv_usage": [0.5], "swapped": [None]},
         }
-    )
-    titles = ["GPU: sm clock, mem clock (dotted), MHz", "GPU: power, W", "server: running, waiting (dotted)",
-              "server: kv usage, share"]  # fmt: skip
-    assert [row["title"] for row in rows] == titles
-    assert rows[1]["lines"] == [{"name": "power", "time_s": [0, 1], "values": [700, None]}]
+    )  # fmt: skip
+    assert [row["title"] for row in rows] == [
+        "GPU: sm clock, memory clock (dotted), MHz", "GPU: power, W", "GPU: memory used, GiB",
+        "server: running, waiting (dotted)", "server: kv usage, share"]  # fmt: skip
+    assert rows[1]["lines"] == [{"name": "power", "style": 0, "time_s": [0, 1], "values": [700, None]}]
+    assert rows[2]["lines"][0]["values"] == [1, 2]
+
+
+def test_several_gpus_are_lines_of_their_own():
+    (row,) = series_of({"gpu": {"at_ns": [0, 0, 10**9, 10**9], "device": [0, 3, 0, 3], "power_w": [1, 2, 3, 4]}})
+    assert row["title"] == "GPU: power, W"
+    assert [(line["name"], line["time_s"], line["values"], line["style"]) for line in row["lines"]] == [
+        ("power, GPU 0", [0, 1], [1, 3], 0), ("power, GPU 3", [0, 1], [2, 4], 0)]  # fmt: skip
+
+
+def test_what_a_run_file_holds_is_what_is_drawn():
+    trace = GpuTrace((), tuple(GpuSample(at_ns, 0, power_w=300.0) for at_ns in (0, 10**9)))
+    gauges = gauge_columns((GaugeSample(0, {"running": 2.0}), GaugeSample(10**9, {"kv_usage": 0.5})))
+    rows = series_of({"server": gauges, "gpu": trace.columns()})
+    assert [row["title"] for row in rows] == ["server: kv usage, share", "server: running", "GPU: power, W"]
 
 
 def test_columns_of_another_length_or_without_time_are_left_out():
-    assert series_of({"gpu": {"time_s": [0, 1], "power_w": [1]}, "server": {"running": [1]}}) == []
+    assert series_of({"gpu": {"at_ns": [0, 1], "power_w": [1]}, "server": {"running": [1]}}) == []
 
 
 def test_long_series_are_thinned():
-    times = list(range(3001))
-    (row,) = series_of({"gpu": {"time_s": times, "power_w": times}})
+    stamps = [number * 10**6 for number in range(3001)]
+    (row,) = series_of({"gpu": {"at_ns": stamps, "power_w": stamps}})
     assert len(row["lines"][0]["values"]) <= 300
