@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SOURCES := $(shell find pytest_llmperf -type f -name '*.py') pyproject.toml README.md
 
-.PHONY: demo demo-regression emulated-baselines test test-emulated test-engines test-engines-sglang lint types engine-vllm-cpu engine-sglang-cpu soak soak-baselines bench clean
+.PHONY: demo demo-regression emulated-baselines test test-emulated test-browser test-engines test-engines-sglang lint types engine-vllm-cpu engine-sglang-cpu soak soak-baselines bench clean
 
 # Every suite on an emulated H200 in virtual time, and one over HTTP in real time.
 demo: $(VENV)/wheel
@@ -29,11 +29,16 @@ emulated-baselines: $(VENV)/wheel
 
 test: $(VENV)/wheel lint types
 	# Most of the time these wait for processes and sockets, so more workers than cores.
-	$(BIN)/pytest tests -n 4 -q --timeout 180 --durations 15 -m "not real_engine and not emulated"
+	$(BIN)/pytest tests -n 4 -q --timeout 180 --durations 15 -m "not real_engine and not emulated and not browser"
 
 # The plugin on the emulator: options, baselines, the shipped suites on every kind and with every planted fault.
 test-emulated: $(VENV)/wheel
 	$(BIN)/pytest tests -n 3 -q --timeout 600 --durations 5 -m emulated
+
+# The HTML report in headless Chromium, which comes from the distribution's packages where none is there.
+test-browser: $(VENV)/wheel
+	sh scripts/install_chromium.sh
+	$(BIN)/pytest tests/browser -q --timeout 180 --durations 5
 
 SGLANG_TESTS := tests/engine_cpu/test_sglang.py tests/engine_cpu/test_lmcache_units.py
 SGLANG_SUITES := suites/test_radix_cache.py suites/test_schedule_policy.py suites/test_lmcache.py

@@ -93,13 +93,17 @@ class Node:
         return float(value)
 
 
-def parse(data: bytes, origin: str) -> Node:
+def parse(data: bytes, origin: str, repair: str = REPAIR) -> Node:
     """The top of a JSON file.
+
+    Args:
+        origin: the file, for messages.
+        repair: what to do where it cannot be read.
 
     Raises:
         BaselineError: it is no JSON, with the position.
     """
-    top = Node(None, origin)
+    top = Node(None, origin, repair=repair)
     if b"\n<<<<<<< " in b"\n" + data:
         raise BaselineError(f"{origin}: {CONFLICT}")
     try:
@@ -110,7 +114,7 @@ def parse(data: bytes, origin: str) -> Node:
         top.refuse(f"no JSON at line {error.lineno}, column {error.colno}: {error.msg}")
     except (ValueError, RecursionError) as error:
         top.refuse(str(error))
-    return Node(value, origin)
+    return replace(top, value=value)
 
 
 def _no_constant(name: str) -> NoReturn:

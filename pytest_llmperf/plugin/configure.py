@@ -10,6 +10,8 @@ import pytest
 
 from pytest_llmperf.plugin.baselines import BaselineUpdater, add_options, mode_of, refuse_senseless
 from pytest_llmperf.plugin.kinds import GPU_KINDS
+from pytest_llmperf.plugin.reporting import Reporter
+from pytest_llmperf.plugin.reporting import add_options as add_report_options
 from pytest_llmperf.plugin.state import STATE, State
 from pytest_llmperf.plugin.summary import EndSummary
 from pytest_llmperf.plugin.watching import Showing, Workers
@@ -78,6 +80,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="seed of that noise (default: 0)",
     )
     add_options(group)
+    add_report_options(group)
     group.addoption(
         "--inconclusive",
         choices=("skip", "fail"),
@@ -98,6 +101,7 @@ def pytest_configure(config: pytest.Config) -> None:
         refuse_senseless(config)
         refuse_missing_hardware(config)
         config.pluginmanager.register(ReportWatcher(config), "llmperf-reports")
+        config.pluginmanager.register(Reporter(config), "llmperf-html")
         if (mode := mode_of(config)) is not None:
             config.pluginmanager.register(BaselineUpdater(config, mode), "llmperf-baselines")
         config.pluginmanager.register(Workers(config), "llmperf-workers")

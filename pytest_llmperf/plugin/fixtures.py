@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_llmperf.plugin.baselines import RUN_FILE
 from pytest_llmperf.plugin.kinds import kind_of
 from pytest_llmperf.plugin.state import STATE
 from pytest_llmperf.plugin.verdicts import PERF, leave_without_traceback
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from pytest_llmperf.engines.server import Server
     from pytest_llmperf.model.engine import EngineSpec
     from pytest_llmperf.session.perf import Perf
+    from pytest_llmperf.session.perf_session import PerfSession
 
 MARKER_KEYWORDS = frozenset({"fresh", "ids"})
 
@@ -55,8 +58,9 @@ def engine(request: pytest.FixtureRequest) -> Server:
         )
     marker = item.get_closest_marker("engine")
     fresh = bool(marker and marker.kwargs.get("fresh"))
-    with leave_without_traceback(item):
-        return item.config.stash[STATE].session.pool.acquire(spec, kind_of(item), fresh=fresh)
+    session = item.config.stash[STATE].session
+    with leave_without_traceback(item), _kept(item, session):
+        return session.pool.acquire(spec, kind_of(item), fresh=fresh)
 
 
 @pytest.fixture
@@ -68,6 +72,20 @@ def perf(request: pytest.FixtureRequest) -> Iterator[Perf]:
     item.stash[PERF] = perf
     yield perf
     perf.close()
+
+
+@contextmanager
+def _kept(item: pytest.Item, session: PerfSession) -> Iterator[None]:
+    """A server that did not start has its place in the run folder: no `perf` of this test will write one."""
+    from pytest_llmperf.errors import InfrastructureError
+    from pytest_llmperf.report.run_folder import write_test
+
+    try:
+        yield
+    except InfrastructureError as error:
+        path = write_test(session.run_dir, item.nodeid, [], [], complete=False, error=str(error))
+        item.user_properties += [("llmperf.test", item.nodeid), (RUN_FILE, str(path))]
+        raise
 
 
 def _check_marker(marker: pytest.Mark, nodeid: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,6 +12,8 @@ from .unit import TAG, Member
 
 # py-setproctitle, which vLLM's workers use, writes their title over /proc/PID/environ unless this is set.
 _KEEP_ENVIRON = {"SPT_NOENV": "1"}
+
+COMMAND_FILE = "command.txt"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +53,12 @@ class Launch:
     @property
     def log_path(self) -> Path:
         return self.run_dir / self.log_name
+
+    def prepare(self) -> None:
+        """Make its folder and keep the command there, for reports."""
+        self.run_dir.mkdir(parents=True, exist_ok=True)
+        with suppress(OSError):  # on a full disk the report does without
+            (self.run_dir / COMMAND_FILE).write_text(self.command + "\n", encoding="utf-8", errors="replace")
 
     def member(self) -> Member:
         """As the watchdog takes it."""

@@ -38,7 +38,7 @@ class PipedProcess:
         self._clock = clock
         self._started_ns = clock.now_ns()
         self._one_at_a_time = threading.Lock()
-        launch.run_dir.mkdir(parents=True, exist_ok=True)
+        launch.prepare()
         try:
             with launch.log_path.open("wb") as log:
                 self._popen = subprocess.Popen(

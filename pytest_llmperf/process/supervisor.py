@@ -55,7 +55,7 @@ class Supervised:
         """
         if not sys.platform.startswith("linux"):
             raise EngineError("supervising a server needs Linux (/proc, prctl, pidfd); use endpoint(...) elsewhere")
-        launch.run_dir.mkdir(parents=True, exist_ok=True)
+        launch.prepare()
         tag = launch.tag or str(leftovers.new_tag(os.urandom(6).hex()))
         server = cls(replace(launch, tag=tag), clock or SystemClock())
         try:

@@ -1,9 +1,10 @@
-"""What JUnit keeps of a test, as (name, value) pairs."""
+"""What JUnit keeps of a test, as (name, value) pairs: for people, and for `llmperf release-report` (`report.junit`)."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from pytest_llmperf.model.verdict import CheckResult
@@ -16,17 +17,23 @@ if TYPE_CHECKING:
 DECIMALS = 6
 
 
-def properties(measurements: Sequence[Measurement], results: Sequence[CheckResult]) -> list[tuple[str, str]]:
-    """Per measurement its engine, workload, digest of conditions and the metrics of each run; then every verdict.
+def properties(
+    test: str, measurements: Sequence[Measurement], results: Sequence[CheckResult]
+) -> list[tuple[str, str]]:
+    """The test's id; per measurement its engine, workload, conditions with their digest, and the metrics of each run;
+    then every verdict, as a line and as an object, and the change against each baseline.
 
     Some 2 kB for each run, whatever the number of requests.
     """
-    found: list[tuple[str, str]] = []
+    found = [("llmperf.test", test)]
     for number, measurement in enumerate(measurements, start=1):
         found += ((f"llmperf.{number}.{name}", value) for name, value in _of_measurement(measurement))
     for number, result in enumerate(results, start=1):
         line = f"{result.verdict.value}: {result.subject}: {result.measured} {result.interval}"
         found.append((f"llmperf.check{number}", line.rstrip()))
+        found.append((f"llmperf.result{number}", json.dumps({**asdict(result), "verdict": result.verdict.value})))
+        if result.subject.startswith("baseline ") and result.interval:
+            found.append((f"llmperf.baseline.{result.metric}", f"{result.measured} ({result.interval})"))
     return found
 
 
@@ -36,6 +43,9 @@ def _of_measurement(measurement: Measurement) -> Iterator[tuple[str, str]]:
     yield "hardware", measurement.conditions.get("hardware", "unknown")
     yield "fingerprint", digest(measurement.conditions)
     yield "weights", measurement.conditions.get("weights", "unknown")
+    yield "conditions", json.dumps(dict(measurement.conditions), sort_keys=True)
+    yield "side", measurement.side
+    yield "primaries", json.dumps(measurement.primaries)
     for run, metrics in zip(measurement.runs, measurement.metrics, strict=True):
         yield f"run{run.seed}", _as_json(metrics)
 

@@ -1,4 +1,7 @@
-"""The run folder: one JSON file per test, written after each run, so that an interrupted session keeps what it has."""
+"""The run folder: one JSON file per test, written after each run, so that an interrupted session keeps what it has.
+
+Beside it, a run a file, what each request did (`report.requests`): charts and exports are made from the folder alone.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from pytest_llmperf.model.telemetry import GpuTrace, gauge_columns
 from pytest_llmperf.model.verdict import CheckResult
+from pytest_llmperf.report.requests import encode, start_ns
 
 if TYPE_CHECKING:
     from pytest_llmperf.metrics import RunMetrics
@@ -33,6 +37,8 @@ def write_test(
 ) -> Path:
     """Write `tests/<test>-<digest>.json`, whole or not at all. Holds metrics and times, never prompts or answers.
 
+    Each run's requests go to `requests/` first, once: the test's file never names one that is not there.
+
     Args:
         complete: whether the test reached its end; a file without that is no result, whatever it holds.
         error: what ended it before, with the evidence.
@@ -40,43 +46,66 @@ def write_test(
     folder = run_dir / "tests"
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / file_name(test)
+    kept = [
+        [_keep_requests(run_dir, f"{path.stem}.{number}-{position}", run) for position, run in enumerate(one.runs)]
+        for number, one in enumerate(measurements, start=1)
+    ]
     text = _dense(json.dumps(
         {
             "schema": SCHEMA,
             "test": test,
             "complete": complete,
             "error": error,
-            "measurements": [_measurement(measurement) for measurement in measurements],
+            "measurements": [_measurement(one, names) for one, names in zip(measurements, kept, strict=True)],
             "checks": [{**asdict(result), "verdict": result.verdict.value} for result in results],
         },
         indent=1,
         allow_nan=False,
     ))
-    temporary = path.with_suffix(f".{os.getpid()}.tmp")
-    temporary.write_text(text + "\n", encoding="utf-8")
-    temporary.replace(path)
+    _write(path, (text + "\n").encode())
     return path
 
 
 def file_name(test: str) -> str:
     """A file name that people can read and that no other test of a session has, whatever its parameters are."""
     readable = re.sub(r"[^A-Za-z0-9_.-]+", "-", test).strip("-.")[-READABLE_LENGTH:]
-    return f"{readable}-{hashlib.sha256(test.encode()).hexdigest()[:8]}.json"
+    digest = hashlib.sha256(test.encode(errors="surrogatepass")).hexdigest()
+    return f"{readable}-{digest[:8]}.json"
 
 
-def _measurement(measurement: Measurement) -> dict[str, object]:
+def _keep_requests(run_dir: Path, stem: str, run: Run) -> str:
+    """The file of this run's requests, relative to the run folder. Its start tells it from that of a repeated test."""
+    name = f"requests/{stem}-{start_ns(run.records)}.json.gz"
+    path = run_dir / name
+    if not path.exists():
+        path.parent.mkdir(exist_ok=True)
+        _write(path, encode(run.records))
+    return name
+
+
+def _write(path: Path, content: bytes) -> None:
+    temporary = path.with_suffix(f".{os.getpid()}.tmp")
+    temporary.write_bytes(content)
+    temporary.replace(path)
+
+
+def _measurement(measurement: Measurement, requests: Sequence[str]) -> dict[str, object]:
     return {
         "engine": measurement.engine,
         "workload": measurement.workload,
+        "side": measurement.side,
         "complete": measurement.complete,
         "baseline": measurement.baseline,
         "primaries": list(measurement.primaries),
         "conditions": dict(measurement.conditions),
-        "runs": [_run(run, metrics) for run, metrics in zip(measurement.runs, measurement.metrics, strict=True)],
+        "runs": [
+            _run(run, metrics, name)
+            for run, metrics, name in zip(measurement.runs, measurement.metrics, requests, strict=True)
+        ],
     }
 
 
-def _run(run: Run, metrics: RunMetrics) -> dict[str, object]:
+def _run(run: Run, metrics: RunMetrics, requests: str) -> dict[str, object]:
     """`gpu` and `server` are tables, column by column; their `at_ns` counts from the run's time zero."""
     trace = run.gpu
     return {
@@ -90,6 +119,7 @@ def _run(run: Run, metrics: RunMetrics) -> dict[str, object]:
         "contended": None if trace is None else trace.contended,
         "counters": dict(run.counters),
         "metrics": metrics.all(),
+        "requests": requests,
         "gpu": None if trace is None else trace.columns(),
         "gpu_state": None if trace is None else _state(trace),
         "server": gauge_columns(run.gauges) if run.gauges else None,

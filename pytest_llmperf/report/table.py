@@ -11,11 +11,15 @@ HEAD = ("metric", "limit", "measured", "verdict", "interval", "n")
 
 def table(results: Sequence[CheckResult]) -> str:
     """Aligned columns, one line per result, reasons below; plain text for terminals and JUnit."""
-    rows = [HEAD, *(_cells(result) for result in results)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(HEAD))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    lines = aligned([HEAD, *(_cells(result) for result in results)])
     reasons = [f"  {result.metric or result.subject}: {result.reason}" for result in results if result.reason]
     return "\n".join(lines + reasons)
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows of equally many cells as lines whose columns line up."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
 def _cells(result: CheckResult) -> tuple[str, ...]:

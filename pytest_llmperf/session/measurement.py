@@ -69,6 +69,7 @@ class Measurement:
         complete: whether all runs that were asked for are there.
         baseline: name under which it is compared with a stored baseline, "" for a test's only one; None: it is not.
         primaries: the metrics that such a comparison judges.
+        side: "a" or "b" of a claim; "" where it is no side.
     """
 
     engine: str
@@ -82,6 +83,7 @@ class Measurement:
     complete: bool = True
     baseline: str | None = None
     primaries: tuple[str, ...] = ()
+    side: str = ""
 
     @property
     def records(self) -> tuple[RequestRecord, ...]:

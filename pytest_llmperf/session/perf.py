@@ -163,8 +163,9 @@ class Perf:
         mechanisms = (mechanism,) if isinstance(mechanism, str) else tuple(mechanism)
         judge = judge_claim(text, mechanisms, allow or {}, self.session.settings)
         started_ns = self.session.clock.now_ns()
-        side_a = self._series(a, workload, may_preempt=may_preempt, label="A")
-        side_b = self._series(b, workload, may_preempt=may_preempt, label="B")
+        side_a, side_b = (
+            self._series(spec, workload, may_preempt=may_preempt, side=side) for side, spec in (("a", a), ("b", b))
+        )
         # Whichever side already runs goes first: a start is dear.
         order = [side_b, side_a] if self.session.pool.live_spec == b else [side_a, side_b]
         for alpha in ALPHA_OF_LOOKS:
@@ -183,10 +184,10 @@ class Perf:
         return results
 
     def properties(self) -> list[tuple[str, str]]:
-        """What JUnit keeps of this test: per measurement its metrics, digest of conditions, and every verdict."""
+        """What JUnit keeps of this test: per measurement its metrics and conditions, and every verdict."""
         from pytest_llmperf.report.properties import properties
 
-        return properties(self.measurements, self.results)
+        return properties(self.test, self.measurements, self.results)
 
     def close(self) -> None:
         """Write what was measured to the run folder."""
@@ -237,10 +238,10 @@ class Perf:
         may_preempt: bool = False,
         gauges: bool = False,
         keep: tuple[str, ...] = (),
-        label: str = "",
+        side: str = "",
     ) -> Series:
         series = Series(self.session, self.test, self.kind, engine, workload, on_run=self._write,
-                        fresh=fresh, may_preempt=may_preempt, gauges=gauges, keep=keep, label=label)
+                        fresh=fresh, may_preempt=may_preempt, gauges=gauges, keep=keep, side=side)
         self.series.append(series)
         if not self._begun:
             self._begun = True

@@ -36,7 +36,7 @@ class Series:
         workload: run i adds i to its seed, so that no prompt repeats.
         on_run: called after every run: an interruption loses only the run that it cuts short.
         fresh, may_preempt, gauges, keep: as `perf.measure` says.
-        label: tells whoever watches this series from the others of its test.
+        side: "a" or "b" of a claim: tells whoever watches this series from the other of its test.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Series:
         may_preempt: bool = False,
         gauges: bool = False,
         keep: tuple[str, ...] = (),
-        label: str = "",
+        side: str = "",
     ) -> None:
         self.session = session
         self.test = test
@@ -60,12 +60,12 @@ class Series:
         self.engine = engine
         self.workload = workload
         self.measurement: Measurement | None = None
-        self.label = label
         self._on_run = on_run
         self._fresh = fresh
         self._may_preempt = may_preempt
         self._gauges = gauges
         self._keep_tiers = keep
+        self._side = side
 
     @property
     def finished(self) -> Measurement:
@@ -122,7 +122,7 @@ class Series:
 
     def _watch(self, run: int, runs: int) -> Watch:
         def tell(progress: Progress, plan: LoadPlan) -> None:
-            self.session.tell(measuring(progress, plan, run=run, runs=runs, label=self.label))
+            self.session.tell(measuring(progress, plan, run=run, runs=runs, label=self._side.upper()))
 
         return tell
 
@@ -153,6 +153,7 @@ class Series:
             lmcache_reuse=None if attached is None else self.workload.expected_hit_rate(attached.chunk_size),
             may_preempt=self._may_preempt,
             complete=False,
+            side=self._side,
         )
 
     def _expected_hit_rate(self, block_size: str) -> float | None:

@@ -75,7 +75,7 @@ def test_the_report_is_on_disk_when_stop_returns(start):
     report = server.stop()
     written = json.loads((server.launch.run_dir / "reaped.json").read_text())
     assert written == json.loads(report.to_json())
-    assert sorted(path.name for path in server.launch.run_dir.iterdir()) == ["reaped.json", "server.log"]
+    assert sorted(path.name for path in server.launch.run_dir.iterdir()) == ["command.txt", "reaped.json", "server.log"]
 
 
 def test_stop_again_gives_the_same_report(start):

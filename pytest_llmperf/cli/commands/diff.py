@@ -1,0 +1,26 @@
+"""Compare two runs, test by test: conditions that changed, metrics before and after, and what is proven.
+
+RUN is a run folder or the JUnit file of one. It judges nothing that a gate should rest on: `llmperf release-report`
+says by which rule a metric counts as worse.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("before", type=Path, metavar="OLD", help="run folder, or JUnit file")
+    parser.add_argument("after", type=Path, metavar="NEW", help="run folder, or JUnit file")
+    parser.add_argument("--all", action="store_true", help="every metric, not the primary ones alone")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from pytest_llmperf.report.junit import read_release
+    from pytest_llmperf.report.release import compare_runs
+    from pytest_llmperf.report.shown import difference
+
+    compared = compare_runs(read_release(arguments.before), read_release(arguments.after), others=arguments.all)
+    print("\n\n".join(difference(one) for one in compared))
+    return 0

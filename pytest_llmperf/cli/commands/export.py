@@ -1,0 +1,32 @@
+"""Export a run for other tools.
+
+pytest-benchmark  one file that `pytest-benchmark compare` and the GitHub actions for it read
+vllm              what `vllm bench serve --save-result --save-detailed` writes: a file a measurement, in a folder
+parquet, csv      one table of all requests, a row a request, by pandas (parquet: pip install pytest-llmperf[parquet])
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+FORMATS = ("pytest-benchmark", "vllm", "parquet", "csv")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folder", type=Path, metavar="RUN", help="run folder, .llmperf/runs/…")
+    parser.add_argument("--format", required=True, choices=FORMATS, help="see above")
+    parser.add_argument("--out", required=True, type=Path, metavar="PATH", help="file; for vllm a folder")
+    parser.add_argument("--test", metavar="TEST", help="a part of a test's id: only such tests")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from pytest_llmperf.report.export import export
+    from pytest_llmperf.report.kept import choose, read_run
+
+    tests = read_run(arguments.folder)
+    if arguments.test is not None:
+        tests = choose(tests, arguments.test, arguments.folder)
+    for path in export(tests, arguments.format, arguments.out):
+        print(path)
+    return 0

@@ -1,0 +1,25 @@
+"""Make the HTML report of a run again, from its folder alone.
+
+One self-contained file: verdicts and reasons, distributions, timelines, baselines, conditions, logs.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folders", nargs="+", type=Path, metavar="RUN", help="run folder; several make one report")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="where report.html goes (default: the run folder)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from pytest_llmperf.baseline.store import Store
+    from pytest_llmperf.config.settings import read_settings
+    from pytest_llmperf.report.html import write_report
+
+    root = Path.cwd()
+    store = Store(root / read_settings(root).baselines_dir)
+    print(write_report(arguments.folders, store, arguments.out or arguments.folders[0]))
+    return 0

@@ -1,0 +1,23 @@
+"""Show a run: every test with its verdict and reason; with TEST, its checks, conditions and metrics."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folder", type=Path, metavar="RUN", help="run folder, .llmperf/runs/…")
+    parser.add_argument("test", nargs="?", metavar="TEST", help="a part of a test's id: everything about such tests")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from pytest_llmperf.report.kept import choose, read_run
+    from pytest_llmperf.report.shown import overview, whole
+
+    tests = read_run(arguments.folder)
+    if arguments.test is None:
+        print(overview(tests))
+    else:
+        print("\n\n".join(whole(test) for test in choose(tests, arguments.test, arguments.folder)))
+    return 0

@@ -1,0 +1,55 @@
+"""The HTML report at the end of a session, made by the controller from the run folders."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pytest_llmperf.plugin.baselines import RUN_FILE
+from pytest_llmperf.plugin.state import STATE
+
+
+def add_options(group: pytest.OptionGroup) -> None:
+    group.addoption(
+        "--llmperf-report",
+        default=None,
+        metavar="DIR",
+        help="where report.html is written (default: the run folder, .llmperf/runs/<time>/)",
+    )
+
+
+class Reporter:
+    """One per session, on the controller: what was measured comes with the reports, from xdist's workers, too."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.config = config
+        self.folders: dict[Path, None] = {}
+        self.text = ""
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        for name, value in report.user_properties:
+            if name == RUN_FILE:
+                self.folders[Path(str(value)).parents[1]] = None
+
+    @pytest.hookimpl(trylast=True)  # after the baselines were updated
+    def pytest_sessionfinish(self) -> None:
+        from pytest_llmperf.baseline.store import Store
+        from pytest_llmperf.errors import LlmperfError
+        from pytest_llmperf.report.html import write_report
+
+        asked = self.config.getoption("--llmperf-report")
+        if not self.folders:
+            self.text = f"no report in {asked}: nothing was measured" if asked else ""
+            return
+        folders, root = sorted(self.folders), self.config.rootpath
+        store = Store(root / self.config.stash[STATE].settings.baselines_dir)
+        out = self.config.invocation_params.dir / asked if asked else folders[0]
+        try:
+            self.text = f"report: {write_report(folders, store, out)}"
+        except LlmperfError as error:  # the verdicts stand without it
+            self.text = f"no report: {error}"
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if self.text:
+            terminalreporter.write_line(f"llmperf {self.text}")

@@ -1,0 +1,47 @@
+"""Kept runs in other tools' formats."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from uuid import uuid4
+
+from pytest_llmperf.errors import UsageError
+from pytest_llmperf.report.export.benchmark import benchmark_file
+from pytest_llmperf.report.export.detailed import vllm_files
+from pytest_llmperf.report.export.requests_table import csv_file, parquet_file
+from pytest_llmperf.report.kept import KeptTest
+
+#: Format → file name under `out` ("" for `out` itself) and its content.
+Export = Callable[[Sequence[KeptTest]], Mapping[str, bytes]]
+EXPORTS: Mapping[str, Export] = {
+    "pytest-benchmark": lambda tests: {"": benchmark_file(tests)},
+    "vllm": vllm_files,
+    "parquet": lambda tests: {"": parquet_file(tests)},
+    "csv": lambda tests: {"": csv_file(tests)},
+}
+
+
+def export(tests: Sequence[KeptTest], form: str, out: Path) -> list[Path]:
+    """Write the tests in that format; nothing is written before all of it is made.
+
+    Raises:
+        UsageError: nothing to export, or `out` cannot be written.
+        BaselineError: a file of requests cannot be read.
+    """
+    files = EXPORTS[form](tests)
+    if not files:
+        raise UsageError("nothing was measured by these tests, so there is nothing to export.")
+    paths = [out / name if name else out for name in files]
+    try:
+        for path, content in zip(paths, files.values(), strict=True):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            temporary = path.with_name(f"{path.name}.{uuid4().hex[:8]}.tmp")
+            temporary.write_bytes(content)
+            temporary.replace(path)
+    except OSError as error:
+        raise UsageError(f"{out}: cannot be written: {error.strerror}.") from error
+    return paths
+
+
+__all__ = ["export"]

@@ -1,0 +1,54 @@
+"""All requests of a run as one table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pytest_llmperf.errors import UsageError
+from pytest_llmperf.report.frame import request_frame
+from pytest_llmperf.report.kept import KeptTest, as_measurement
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def requests_table(tests: Sequence[KeptTest]) -> pd.DataFrame:
+    """One row per request: test, measurement (number or side), then as `Measurement.to_pandas`.
+
+    Raises:
+        UsageError: nothing was measured, or the requests of a run were not kept.
+        BaselineError: they cannot be read.
+    """
+    import pandas as pd
+
+    frames = []
+    for test in tests:
+        for number, measurement in enumerate(test.measurements, start=1):
+            frame = request_frame(as_measurement(measurement))
+            frame.insert(0, "test", test.test)
+            frame.insert(1, "measurement", measurement.side or str(number))
+            frames.append(frame)
+    if not frames:
+        raise UsageError("nothing was measured by these tests, so there is nothing to export.")
+    return pd.concat(frames, ignore_index=True)
+
+
+def csv_file(tests: Sequence[KeptTest]) -> bytes:
+    """The table as CSV, UTF-8."""
+    return requests_table(tests).to_csv(index=False).encode()
+
+
+def parquet_file(tests: Sequence[KeptTest]) -> bytes:
+    """The table as Parquet.
+
+    Raises:
+        UsageError: also where pandas finds no engine for Parquet.
+    """
+    table = requests_table(tests)
+    # A column without any value has no type of its own.
+    table["detail"] = table["detail"].astype("string")
+    try:
+        return bytes(table.to_parquet(None, index=False))
+    except ImportError as error:
+        raise UsageError("--format parquet needs pyarrow: pip install 'pytest-llmperf[parquet]'.") from error

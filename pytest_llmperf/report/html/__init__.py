@@ -1,0 +1,87 @@
+"""One self-contained HTML file about a run.
+
+Charts are drawn by Plotly, whose Python package ships its script, so that no file of another project is copied into
+this one and pip keeps it current. The script (5 MB, 2 MB packed) and what lies below each test's verdicts stand gzipped
+in the page and are unpacked when a test is first opened: two hundred tests load as fast as one, and without a script
+every verdict and its reason is still there.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_llmperf.errors import UsageError
+from pytest_llmperf.report.html.page import TestPage, counts, pack, session_facts, test_page
+from pytest_llmperf.report.kept import read_run
+
+if TYPE_CHECKING:
+    import jinja2
+
+    from pytest_llmperf.baseline.store import Store
+
+FILE = "report.html"
+
+
+def write_report(folders: Sequence[Path], store: Store, out: Path) -> Path:
+    """Write `out/report.html`, whole or not at all.
+
+    Args:
+        folders: the run folders of a session: one, or one a worker.
+        store: baselines, for their history.
+        out: a folder; made where it is missing.
+
+    Raises:
+        UsageError: a folder is no run folder, or the report cannot be written.
+        BaselineError: a run file cannot be read.
+    """
+    tests = [test for folder in folders for test in read_run(folder)]
+    tests.sort(key=lambda test: -test.verdict.severity)
+    pages = [test_page(test, number, store) for number, test in enumerate(tests, start=1)]
+    text = render(pages, title=folders[0].name, facts=session_facts(folders))
+    path = out / FILE
+    temporary = path.with_suffix(f".{os.getpid()}.tmp")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        temporary.write_text(text, encoding="utf-8", errors="replace")
+        temporary.replace(path)
+    except OSError as error:
+        raise UsageError(f"{path}: the report cannot be written: {error.strerror}.") from error
+    return path
+
+
+def render(pages: Sequence[TestPage], *, title: str, facts: Sequence[tuple[str, str]]) -> str:
+    """The page as text.
+
+    Args:
+        title: of the run.
+        facts: what is known of the session, name and value.
+    """
+    from pytest_llmperf.report.html.plotly import packed_script
+
+    tests = [page.test for page in pages]
+    emulated = any(side.hardware.startswith("emulated") for page in pages for side in page.sides)
+    environment = _environment()
+    more = environment.get_template("more.html.j2")
+
+    def packed(page: TestPage) -> str:
+        return pack({**page.drawn, "more": more.render(page=page)})
+
+    return environment.get_template("report.html.j2").render(
+        title=title, facts=facts, pages=pages, packed=packed, counts=counts(tests), emulated=emulated,
+        plotly=packed_script(),
+    )
+
+
+def _environment() -> jinja2.Environment:
+    import jinja2
+
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )

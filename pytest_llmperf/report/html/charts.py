@@ -1,0 +1,117 @@
+"""Numbers behind the charts of one test, few enough that two hundred tests make a small file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from pytest_llmperf.metrics import FAMILIES
+from pytest_llmperf.report.html.series import series_of
+from pytest_llmperf.report.kept import KeptMeasurement, KeptRun, KeptTest
+from pytest_llmperf.report.requests import start_ns
+
+if TYPE_CHECKING:
+    from pytest_llmperf.model.record import RequestRecord
+
+# Every second percentile, and the tail where regressions show.
+PROBABILITIES = (*(position / 50 for position in range(50)), 0.99, 0.995, 0.999, 1.0)
+DISTRIBUTIONS = ("ttft", "itl")
+BINS = 240
+DIGITS = 4
+
+
+def charts(test: KeptTest) -> dict[str, object]:
+    """Distributions and timelines, a side a measurement.
+
+    Raises:
+        BaselineError: a file of requests cannot be read.
+    """
+    recorded = [[run.records().kept for run in measurement.runs] for measurement in test.measurements]
+    sides = list(zip(labels(test.measurements), test.measurements, recorded, strict=True))
+    return {
+        "distributions": {
+            family: [_distribution(label, family, runs) for label, _, runs in sides] for family in DISTRIBUTIONS
+        },
+        "timelines": [
+            {"side": label, "runs": [_timeline(*pair) for pair in zip(measurement.runs, runs, strict=True)]}
+            for label, measurement, runs in sides
+        ],
+    }
+
+
+def labels(measurements: Sequence[KeptMeasurement]) -> list[str]:
+    """ "A" and "B" for a claim's sides, numbers for several measurements; a side that stands twice has one, too."""
+    found = [measurement.side.upper() for measurement in measurements]
+    if found == [""]:
+        return ["measured"]
+    numbered = enumerate(found, start=1)
+    return [side if side and found.count(side) == 1 else f"{side}{number}" for number, side in numbered]
+
+
+def _distribution(label: str, family: str, runs: Sequence[Sequence[RequestRecord]]) -> dict[str, object]:
+    """Quantiles of each run and of all of them, in ms."""
+    samples = [list(_samples(family, records)) for records in runs]
+    pooled = [value for sample in samples for value in sample]
+    return {"side": label, "n": len(pooled), "pooled": _quantiles(pooled), "runs": [_quantiles(one) for one in samples]}
+
+
+def _samples(family: str, records: Sequence[RequestRecord]) -> Iterator[float]:
+    for record in records:
+        if record.ok:
+            yield from (value_ns / 1e6 for value_ns in FAMILIES[family].take(record) or ())
+
+
+def _quantiles(sample: Sequence[float]) -> list[float]:
+    import numpy as np
+
+    return rounded(np.quantile(sample, PROBABILITIES)) if len(sample) else []
+
+
+def _timeline(run: KeptRun, records: Sequence[RequestRecord]) -> dict[str, object]:
+    return {
+        "seed": run.seed,
+        "start": run.start_id,
+        "gaps": _gaps(records),
+        "in_flight": _in_flight(records),
+        "telemetry": series_of(run.telemetry),
+    }
+
+
+def _gaps(records: Sequence[RequestRecord]) -> dict[str, list[float]]:
+    """Per slice of the run, when it was (s) and the median and largest gap that ended in it (ms)."""
+    import numpy as np
+
+    origin_ns = start_ns(records)
+    ends = [(after - origin_ns, after - before) for record in records for before, after in pairwise(record.arrivals_ns)]
+    if not ends:
+        return {"time_s": [], "median": [], "largest": []}
+    at_ns, gap_ns = np.array(sorted(ends), dtype=float).T
+    width_ns = max(at_ns[-1] / BINS, 1.0)
+    slices, first = np.unique(np.minimum(at_ns // width_ns, BINS - 1), return_index=True)
+    groups = np.split(gap_ns / 1e6, first[1:])
+    return {
+        "time_s": rounded((slices + 0.5) * width_ns / 1e9),
+        "median": rounded([float(np.median(group)) for group in groups]),
+        "largest": rounded(np.maximum.reduceat(gap_ns / 1e6, first)),
+    }
+
+
+def _in_flight(records: Sequence[RequestRecord]) -> dict[str, list[float]]:
+    """How many requests were sent and not yet ended."""
+    import numpy as np
+
+    sent = [record for record in records if record.sent_ns is not None]
+    if not sent:
+        return {"time_s": [], "requests": []}
+    origin_ns = start_ns(records)
+    begun = np.sort([(record.sent_ns or 0) - origin_ns for record in sent])
+    ended = np.sort([record.ended_ns - origin_ns for record in sent])
+    at_ns = np.linspace(0, ended[-1], BINS)
+    count = np.searchsorted(begun, at_ns, "right") - np.searchsorted(ended, at_ns, "right")
+    return {"time_s": rounded(at_ns / 1e9), "requests": [int(value) for value in count]}
+
+
+def rounded(values: Iterable[float]) -> list[float]:
+    """Four significant digits: more is not seen in a chart."""
+    return [float(f"{value:.{DIGITS}g}") for value in values]

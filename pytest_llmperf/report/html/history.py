@@ -1,0 +1,69 @@
+"""A measurement beside its stored baseline: the values of each session, and what differs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pytest_llmperf.baseline.fingerprint import Difference, differences
+from pytest_llmperf.baseline.model import StoredMeasurement
+from pytest_llmperf.baseline.paths import kind_of
+from pytest_llmperf.baseline.store import Store
+from pytest_llmperf.errors import BaselineError, SloError
+from pytest_llmperf.metrics import Unit, find
+from pytest_llmperf.report.kept import KeptMeasurement, KeptTest
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """What is stored for one measurement.
+
+    Args:
+        side: as the charts call it.
+        stored: None where nothing is, or it cannot be read.
+        problem: why it cannot be read; "" where it can.
+        different: conditions that are not what they were.
+        charts: one per primary metric.
+    """
+
+    side: str
+    stored: StoredMeasurement | None = None
+    problem: str = ""
+    different: tuple[Difference, ...] = ()
+    charts: tuple[dict[str, object], ...] = ()
+
+
+def history(test: KeptTest, measurement: KeptMeasurement, side: str, store: Store) -> History:
+    """The baseline of a measurement as it is stored now."""
+    try:
+        baseline = store.read(test.test, kind_of(measurement.conditions))
+        stored = baseline.measurements.get(measurement.baseline or "") if baseline is not None else None
+        if stored is None:
+            return History(side)
+        different = differences(stored, measurement.conditions, measurement.primaries)
+    except (BaselineError, SloError) as error:
+        return History(side, problem=str(error))
+    drawn = tuple(_chart(metric, measurement, stored) for metric in measurement.primaries if metric in stored.metrics)
+    return History(side, stored, "", different, drawn)
+
+
+def _chart(metric: str, measurement: KeptMeasurement, stored: StoredMeasurement) -> dict[str, object]:
+    unit = find(metric).unit
+    scale = 100 if unit is Unit.SHARE else 1
+
+    def shown(value: float | None) -> float | None:
+        return None if value is None else float(f"{value * scale:.5g}")
+
+    return {
+        "metric": metric,
+        "unit": unit.value,
+        "sessions": [
+            {"label": f"{session.date} {_short(session.commit)}", "values": list(map(shown, session.values(metric)))}
+            for session in stored.sessions
+        ],
+        "today": [shown(run.metrics.get(metric)) for run in measurement.runs],
+    }
+
+
+def _short(commit: str | None) -> str:
+    """A commit as a chart's axis has room for."""
+    return "" if commit is None else commit[:7] + ("*" if commit.endswith("-dirty") else "")

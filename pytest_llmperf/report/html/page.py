@@ -1,0 +1,148 @@
+"""What the template is filled with: words and tables; numbers for charts packed apart."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_llmperf.baseline.store import Store
+from pytest_llmperf.errors import BaselineError, SloError
+from pytest_llmperf.metrics import find
+from pytest_llmperf.model.verdict import CheckResult, Verdict
+from pytest_llmperf.report.html.charts import charts, labels
+from pytest_llmperf.report.html.history import History, history
+from pytest_llmperf.report.html.servers import ServerLog, servers_of
+from pytest_llmperf.report.html.words import in_words, title
+from pytest_llmperf.report.kept import KeptMeasurement, KeptTest, read_session
+from pytest_llmperf.report.values import shown
+
+_DIGEST = re.compile(r"[0-9a-f]{40,}")
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One measurement in words."""
+
+    label: str
+    measurement: KeptMeasurement
+    history: History | None
+
+    @property
+    def hardware(self) -> str:
+        return self.measurement.conditions.get("hardware", "unknown")
+
+
+@dataclass(frozen=True, slots=True)
+class MetricRow:
+    """A metric of every run: name, formula, and per side the value of each run, with unit."""
+
+    name: str
+    formula: str
+    cells: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TestPage:
+    """One test: words, tables, and the numbers behind its charts."""
+
+    anchor: str
+    title: str
+    test: KeptTest
+    claims: tuple[tuple[CheckResult, str], ...]
+    sides: tuple[Side, ...]
+    differing: tuple[tuple[str, tuple[str, ...]], ...]
+    shared: tuple[tuple[str, str], ...]
+    metrics: tuple[MetricRow, ...]
+    servers: tuple[ServerLog, ...]
+    drawn: Mapping[str, object]
+    problem: str
+
+
+def test_page(test: KeptTest, number: int, store: Store) -> TestPage:
+    """Everything about one test; what cannot be read is said, and the rest is there."""
+    names = labels(test.measurements)
+    histories = [
+        history(test, measurement, name, store) if measurement.baseline is not None else None
+        for name, measurement in zip(names, test.measurements, strict=True)
+    ]
+    problem, drawn = "", dict[str, object]()
+    try:
+        drawn = charts(test)
+    except BaselineError as error:
+        problem = str(error)
+    drawn["history"] = [
+        {"side": one.side, **chart} for one in histories if one is not None for chart in one.charts
+    ]
+    differing, shared = _conditions([measurement.conditions for measurement in test.measurements])
+    return TestPage(
+        anchor=f"test-{number}",
+        title=title(test.test),
+        test=test,
+        claims=tuple((check, in_words(check)) for check in test.checks),
+        sides=tuple(Side(*side) for side in zip(names, test.measurements, histories, strict=True)),
+        differing=differing,
+        shared=shared,
+        metrics=_metrics(test.measurements),
+        servers=servers_of(test),
+        drawn=drawn,
+        problem=problem,
+    )
+
+
+def _conditions(
+    each: Sequence[Mapping[str, str]]
+) -> tuple[tuple[tuple[str, tuple[str, ...]], ...], tuple[tuple[str, str], ...]]:
+    """Conditions in which the sides differ, and those that they share."""
+    names = sorted({name for conditions in each for name in conditions})
+    rows = [(name, tuple(_short(conditions.get(name, "absent")) for conditions in each)) for name in names]
+    differing = tuple(row for row in rows if len(set(row[1])) > 1)
+    return differing, tuple((name, values[0]) for name, values in rows if len(set(values)) == 1)
+
+
+def _short(value: str) -> str:
+    """A digest needs few digits to be told from another."""
+    return f"{value[:12]}…" if _DIGEST.fullmatch(value) else value
+
+
+def _metrics(measurements: Sequence[KeptMeasurement]) -> tuple[MetricRow, ...]:
+    runs = [run for measurement in measurements for run in measurement.runs]
+    names = dict.fromkeys(name for run in runs for name, value in run.metrics.items() if value is not None)
+    return tuple(
+        MetricRow(
+            name,
+            _formula(name),
+            tuple(tuple(shown(name, run.metrics.get(name)) for run in one.runs) for one in measurements),
+        )
+        for name in names
+    )
+
+
+def _formula(name: str) -> str:
+    try:
+        return find(name).formula
+    except SloError:
+        return ""
+
+
+def counts(tests: Sequence[KeptTest]) -> list[tuple[Verdict, int]]:
+    """How many tests came to which verdict, worst first."""
+    found = Counter(test.verdict for test in tests)
+    return sorted(found.items(), key=lambda pair: -pair[0].severity)
+
+
+def session_facts(folders: Sequence[Path]) -> list[tuple[str, str]]:
+    """What the first folder says of its session."""
+    content = next((found for folder in folders if (found := read_session(folder))), {})
+    return [(name, str(value)) for name, value in content.items() if not isinstance(value, dict | list)]
+
+
+def pack(content: object) -> str:
+    """JSON that the page's script unpacks when somebody looks at it."""
+    text = json.dumps(content, separators=(",", ":"), allow_nan=False)
+    return base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()

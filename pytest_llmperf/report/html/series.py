@@ -1,0 +1,78 @@
+"""What was sampled beside a run, as rows of a timeline: one row a unit, whatever the columns are called.
+
+A run file holds a table a source, column by column (`model.telemetry`): `at_ns`, perhaps `device`, and values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+Column = Sequence[float | None]
+#: Suffix of a column's name → unit, and what its values are divided by.
+UNITS = {
+    "mhz": ("MHz", 1.0), "w": ("W", 1.0), "c": ("°C", 1.0), "pct": ("%", 1.0), "bytes": ("GiB", 2.0**30),
+    "ms": ("ms", 1.0), "s": ("s", 1.0), "j": ("J", 1.0), "tokens": ("tokens", 1.0),
+}  # fmt: skip
+SHARES = ("usage", "share")
+TIME, DEVICE = "at_ns", "device"
+NOT_DRAWN = (TIME, DEVICE, "throttle_reasons")  # a bit mask has no height
+MOST_POINTS = 300
+SOURCES = {"server": "server", "gpu": "GPU"}
+STYLES = ("", " (dotted)", " (dashed)", " (dash-dotted)")
+
+
+def series_of(telemetry: Mapping[str, Mapping[str, Column]]) -> list[dict[str, object]]:
+    """Rows such as {"title": "GPU: power, W", "lines": [{"name", "time_s", "values"}]}; columns of one unit share one.
+
+    A column that is not as long as `at_ns`, or has no number, is not drawn.
+    """
+    rows: dict[tuple[str, str], list[dict[str, object]]] = {}
+    names: dict[tuple[str, str], dict[str, None]] = {}
+    for source, columns in telemetry.items():
+        for device, table in _by_device(columns):
+            time_s = [None if at_ns is None else at_ns / 1e9 for at_ns in table.get(TIME, ())]
+            for column, values in table.items():
+                if column in NOT_DRAWN or len(values) != len(time_s) or all(value is None for value in values):
+                    continue
+                words, unit, scale = words_and_unit(column)
+                style = list(names.setdefault((source, unit), {}) | {words: None}).index(words)
+                names[source, unit][words] = None
+                line = {"name": words + device, "style": style, "time_s": _thinned(time_s),
+                        "values": _thinned(values, scale)}  # fmt: skip
+                rows.setdefault((source, unit), []).append(line)
+    return [{"title": _title(*key, list(names[key])), "lines": lines} for key, lines in rows.items()]
+
+
+def words_and_unit(column: str) -> tuple[str, str, float]:
+    """What a column's name says, and what its values are divided by.
+
+    >>> words_and_unit("sm_clock_mhz"), words_and_unit("kv_usage"), words_and_unit("running")
+    (('sm clock', 'MHz', 1.0), ('kv usage', 'share', 1.0), ('running', '', 1.0))
+    """
+    head, _, last = column.rpartition("_")
+    if last in UNITS and head:
+        return head.replace("_", " "), *UNITS[last]
+    return column.replace("_", " "), "share" if last in SHARES else "", 1.0
+
+
+def _by_device(columns: Mapping[str, Column]) -> Iterator[tuple[str, Mapping[str, Column]]]:
+    """The table of each device, named where there are several."""
+    devices = columns.get(DEVICE, ())
+    known = sorted({int(device) for device in devices if device is not None})
+    if len(known) < 2:
+        yield "", columns
+        return
+    for device in known:
+        chosen = [position for position, one in enumerate(devices) if one == device]
+        table = {name: [values[at] for at in chosen] for name, values in columns.items() if len(values) == len(devices)}
+        yield f", GPU {device}", table
+
+
+def _title(source: str, unit: str, names: Sequence[str]) -> str:
+    what = ", ".join(f"{name}{STYLES[number % len(STYLES)]}" for number, name in enumerate(names))
+    return f"{SOURCES.get(source, source)}: {what}" + (f", {unit}" if unit else "")
+
+
+def _thinned(values: Column, scale: float = 1.0) -> list[float | None]:
+    step = -(-len(values) // MOST_POINTS)
+    return [None if value is None else float(f"{value / scale:.5g}") for value in values[::step]]

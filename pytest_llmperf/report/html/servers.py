@@ -1,0 +1,45 @@
+"""What a server was started with and what it said last."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_llmperf.process.launch import COMMAND_FILE
+from pytest_llmperf.process.serverlog import tail_lines
+from pytest_llmperf.report.kept import KeptTest
+
+LOG_LINES = 60
+
+
+@dataclass(frozen=True, slots=True)
+class ServerLog:
+    """One process of a server start."""
+
+    name: str
+    command: str
+    tail: tuple[str, ...]
+    path: str
+
+
+def servers_of(test: KeptTest) -> tuple[ServerLog, ...]:
+    """The servers that a test's runs went to, and what ran beside them; nothing where the folder is gone."""
+    if test.folder is None:
+        return ()
+    starts = sorted({run.start_id for measurement in test.measurements for run in measurement.runs})
+    folders = [found for start in starts for found in sorted((test.folder / "servers").glob(f"{start:02d}-*"))]
+    return tuple(log for folder in folders for log in _logs(folder, test.folder))
+
+
+def _logs(folder: Path, run_folder: Path) -> Iterator[ServerLog]:
+    for path in sorted(folder.rglob("*.log")):
+        if path.name == "watchdog.log" and not path.stat().st_size:
+            continue
+        command = path.parent / COMMAND_FILE
+        yield ServerLog(
+            name=str(path.parent.relative_to(run_folder / "servers")),
+            command=command.read_text(encoding="utf-8", errors="replace").strip() if command.is_file() else "",
+            tail=tuple(tail_lines(path, LOG_LINES)),
+            path=str(path.relative_to(run_folder)),
+        )

@@ -1,0 +1,78 @@
+"""Tests, checks and metrics as sentences."""
+
+from __future__ import annotations
+
+import re
+
+from pytest_llmperf.errors import SloError
+from pytest_llmperf.model.verdict import CheckResult
+from pytest_llmperf.slo.model import Claim, Comparison, Mechanism, Slo
+from pytest_llmperf.slo.parse import parse_claim, parse_slo
+
+_STATS = {"mean": "mean", "p50": "median", "max": "largest"}
+_FAMILIES = {
+    "ttft": "time to first token",
+    "itl": "gap between chunks",
+    "itl_per_token": "gap per token",
+    "tpot": "time per output token",
+    "e2el": "end-to-end latency",
+    "largest_stall": "longest stall of a request",
+    "send_delay": "send delay",
+}
+_STATISTIC = re.compile(rf"({'|'.join(_FAMILIES)})_(mean|p\d+|max)")
+_SIGNS = {Comparison.AT_MOST: "at most", Comparison.AT_LEAST: "at least", Comparison.EQUAL: "exactly"}
+
+
+def title(test: str) -> str:
+    """The name of a test as a sentence.
+
+    >>> title("suites/test_cache.py::TestA::test_prefixes_come_from_the_cache[h200-big]")
+    'Prefixes come from the cache · h200-big'
+    """
+    function, bracket, parameters = test.rpartition("::")[2].partition("[")
+    words = function.removeprefix("test_").replace("_", " ").strip() or test
+    return words[:1].upper() + words[1:] + (f" · {parameters.removesuffix(']')}" if bracket else "")
+
+
+def metric_in_words(name: str) -> str:
+    """A metric's name for people.
+
+    >>> metric_in_words("ttft_p99"), metric_in_words("prefix_cache_hit_rate")
+    ('99th percentile of the time to first token', 'prefix cache hit rate')
+    """
+    found = _STATISTIC.fullmatch(name)
+    if found is None:
+        return name.replace("_", " ")
+    family, stat = _FAMILIES[found[1]], found[2]
+    return f"{_STATS[stat]} {family}" if stat in _STATS else f"{stat[1:]}th percentile of the {family}"
+
+
+def in_words(check: CheckResult) -> str:
+    """What a check demands, as a sentence; "" where its own text says it all."""
+    if check.subject.startswith("baseline "):
+        bound = check.limit.replace("≤ +", "at most ").replace("≥ -", "at most ")
+        return f"{_capital(metric_in_words(check.metric))}: {bound} worse than the baseline"
+    try:
+        return _demand(parse_claim(check.subject))
+    except SloError:
+        pass
+    try:
+        return _demand(parse_slo(check.subject))
+    except SloError:
+        return ""
+
+
+def _demand(demand: Claim | Mechanism | Slo) -> str:
+    subject, sign = _capital(metric_in_words(demand.metric)), _SIGNS[demand.comparison]
+    if isinstance(demand, Claim):
+        top, bottom = demand.numerator.upper(), demand.denominator.upper()
+        return f"{subject} of {top}: {sign} {demand.ratio:g} times that of {bottom}"
+    limit = str(demand).rpartition(" ")[2]
+    if isinstance(demand, Mechanism):
+        return f"{subject} of {demand.side.upper()}: {sign} {limit}"
+    within = f" within {' and '.join(str(limit) for limit in demand.within)}" if demand.within else ""
+    return f"{subject}{within}: {sign} {limit}"
+
+
+def _capital(words: str) -> str:
+    return words[:1].upper() + words[1:]

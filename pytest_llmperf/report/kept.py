@@ -1,0 +1,244 @@
+"""A run folder, read back: what show, diff, report and export work on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+from pytest_llmperf.baseline.checked import Node, parse
+from pytest_llmperf.errors import UsageError
+from pytest_llmperf.model.verdict import CheckResult, Verdict, worst
+from pytest_llmperf.report.requests import Requests, decode
+from pytest_llmperf.report.run_folder import SCHEMA
+
+if TYPE_CHECKING:
+    from pytest_llmperf.session.measurement import Measurement
+
+REPAIR = "It is no run file of this version; run the test again."
+SESSION_FILE = "session.json"
+#: Sampled beside a run: what a run file calls it.
+TELEMETRY = ("server", "gpu")
+
+
+@dataclass(frozen=True, slots=True)
+class KeptRun:
+    """One run.
+
+    Args:
+        seed, start_id, started_at, counters: as of `session.measurement.Run`.
+        metrics: every metric by name.
+        requests: the file of its requests; None where it was not kept.
+        telemetry: source ("server", "gpu") → column with a unit suffix → samples; "at_ns" counts from the run's start.
+    """
+
+    seed: int
+    start_id: int
+    started_at: str
+    metrics: Mapping[str, float | None]
+    counters: Mapping[str, float | None] = field(default_factory=dict)
+    requests: Path | None = None
+    telemetry: Mapping[str, Mapping[str, list[float | None]]] = field(default_factory=dict)
+
+    def records(self) -> Requests:
+        """What its requests did; none where that was not kept.
+
+        Raises:
+            BaselineError: the file cannot be read or believed.
+        """
+        return decode(self.requests) if self.requests is not None else Requests()
+
+
+@dataclass(frozen=True, slots=True)
+class KeptMeasurement:
+    """One measurement: as `session.measurement.Measurement`, less what only judging needs."""
+
+    engine: str
+    workload: str
+    conditions: Mapping[str, str]
+    runs: tuple[KeptRun, ...]
+    complete: bool = True
+    baseline: str | None = None
+    primaries: tuple[str, ...] = ()
+    side: str = ""
+
+    def value(self, name: str) -> float | None:
+        """Mean of a metric over the runs; None where one does not have it."""
+        known = [run.metrics.get(name) for run in self.runs]
+        values = [value for value in known if value is not None]
+        return fmean(values) if values and len(values) == len(known) else None
+
+
+@dataclass(frozen=True)
+class KeptTest:
+    """One test.
+
+    Args:
+        test: its id.
+        complete: whether it reached its end.
+        error: what ended it before, with the evidence.
+        folder: the run folder; None where it was read from JUnit.
+    """
+
+    test: str
+    complete: bool
+    error: str | None
+    measurements: tuple[KeptMeasurement, ...]
+    checks: tuple[CheckResult, ...]
+    folder: Path | None = None
+
+    @cached_property
+    def verdict(self) -> Verdict:
+        """The worst of its checks; a test that did not reach its end proves nothing."""
+        return Verdict.ERROR if self.error or not self.complete else worst(self.checks)
+
+    @property
+    def reason(self) -> str:
+        """One line that says why; "" for a plain PASS."""
+        if self.error:
+            return self.error.partition("\n")[0]
+        if not self.complete:
+            return "It did not reach its end: it was interrupted, or failed outside its checks."
+        speaking = next((check for check in self.checks if check.verdict is self.verdict and check.reason), None)
+        if speaking is None:
+            return ""
+        named = speaking.metric and not speaking.reason.startswith(speaking.metric)
+        return f"{speaking.metric}: {speaking.reason}" if named else speaking.reason
+
+
+def read_run(folder: Path) -> tuple[KeptTest, ...]:
+    """Every test of a run folder, by id.
+
+    Raises:
+        UsageError: there is no such folder, or it is none of a run.
+        BaselineError: one of its files cannot be read or believed.
+    """
+    if not folder.is_dir():
+        raise UsageError(f"{folder}: there is no such run folder. Run folders lie in .llmperf/runs/.")
+    files = sorted((folder / "tests").glob("*.json"))
+    if not files:
+        raise UsageError(f"{folder}: this is no run folder: it has no tests/*.json. Run folders lie in .llmperf/runs/.")
+    return tuple(sorted((_read(path, folder) for path in files), key=lambda test: test.test))
+
+
+def choose(tests: Sequence[KeptTest], part: str, folder: Path) -> tuple[KeptTest, ...]:
+    """The tests whose id has this part.
+
+    Raises:
+        UsageError: none has; the message names those that there are.
+    """
+    found = tuple(test for test in tests if part in test.test)
+    if not found:
+        there = ", ".join(test.test for test in tests)
+        raise UsageError(f"{folder}: no test's id has {part!r} in it. There are: {there}.")
+    return found
+
+
+def read_session(folder: Path) -> Mapping[str, object]:
+    """What `session.json` says of the session; empty where there is none."""
+    try:
+        content = json.loads((folder / SESSION_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def as_measurement(kept: KeptMeasurement) -> Measurement:
+    """The measurement as it was, made from its requests.
+
+    Raises:
+        UsageError: a run has no requests, or not all of them with their arrivals.
+        BaselineError: its requests cannot be read.
+    """
+    from pytest_llmperf.metrics import measure
+    from pytest_llmperf.session.measurement import Measurement, Run
+
+    runs = []
+    for run in kept.runs:
+        found = run.records()
+        if not found.kept or found.left_out:
+            how = "only in part" if found.kept else "not"
+            raise UsageError(f"{kept.engine}, seed {run.seed}: what each request did was {how} kept; show, diff and "
+                             "the report still work.")
+        runs.append(Run(run.seed, run.start_id, found.kept, run.counters, started_at=run.started_at))
+    metrics = tuple(measure(run.records, run.counters) for run in runs)
+    return Measurement(kept.engine, kept.workload, kept.conditions, tuple(runs), metrics, side=kept.side)
+
+
+def _read(path: Path, folder: Path) -> KeptTest:
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{path}: the run file cannot be read: {error}.") from error
+    top = parse(content, str(path), REPAIR)
+    node = top.table()
+    if "schema" not in node or node["schema"].value != SCHEMA:
+        schema = node["schema"].value if "schema" in node else None
+        top.refuse(f"its schema is {schema!r}, and this version reads {SCHEMA}")
+    fields = top.fields(("test", "complete", "error", "measurements", "checks"), optional=node)
+    return KeptTest(
+        test=fields["test"].text(),
+        complete=fields["complete"].flag(),
+        error=fields["error"].text_or_none(),
+        measurements=tuple(_measurement(one, folder) for one in fields["measurements"].items()),
+        checks=tuple(check_from(one) for one in fields["checks"].items()),
+        folder=folder,
+    )
+
+
+def _measurement(node: Node, folder: Path) -> KeptMeasurement:
+    fields = node.fields(("engine", "workload", "conditions", "runs", "complete"), optional=node.table())
+    return KeptMeasurement(
+        engine=fields["engine"].text(),
+        workload=fields["workload"].text(),
+        conditions=fields["conditions"].texts(),
+        runs=tuple(_run(one, folder) for one in fields["runs"].items()),
+        complete=fields["complete"].flag(),
+        baseline=fields["baseline"].text_or_none() if "baseline" in fields else None,
+        primaries=tuple(one.text() for one in fields["primaries"].items()) if "primaries" in fields else (),
+        side=fields["side"].text() if "side" in fields else "",
+    )
+
+
+def _run(node: Node, folder: Path) -> KeptRun:
+    fields = node.fields(("seed", "start_id", "metrics"), optional=node.table())
+    requests = folder / fields["requests"].text() if "requests" in fields else None
+    return KeptRun(
+        seed=fields["seed"].integer(),
+        start_id=fields["start_id"].integer(),
+        started_at=fields["started_at"].text() if "started_at" in fields else "",
+        metrics=_numbers(fields["metrics"]),
+        counters=_numbers(fields["counters"]) if "counters" in fields else {},
+        requests=requests if requests is not None and requests.is_file() else None,
+        telemetry={source: dict(_columns(fields[source])) for source in TELEMETRY if _given(fields, source)},
+    )
+
+
+def _given(fields: Mapping[str, Node], name: str) -> bool:
+    return name in fields and fields[name].value is not None
+
+
+def _numbers(node: Node) -> dict[str, float | None]:
+    return {name: value.number_or_none() for name, value in node.table().items()}
+
+
+def _columns(node: Node) -> Iterator[tuple[str, list[float | None]]]:
+    """What is a list of numbers; anything else says how it was sampled."""
+    for name, column in node.table().items():
+        if isinstance(column.value, list) and not any(isinstance(value, list | dict | str) for value in column.value):
+            yield name, [value.number_or_none() for value in column.items()]
+
+
+def check_from(node: Node) -> CheckResult:
+    """A check as a run file or JUnit keeps it."""
+    names = ("subject", "verdict", "metric", "limit", "measured", "interval", "n", "reason")
+    fields = node.fields(("subject", "verdict"), optional=node.table())
+    verdict = fields["verdict"].text()
+    if verdict not in Verdict.__members__:
+        fields["verdict"].refuse(f"{verdict!r} is no verdict")
+    texts = {name: fields[name].text() for name in names if name in fields and name != "verdict"}
+    return CheckResult(**texts, verdict=Verdict[verdict])

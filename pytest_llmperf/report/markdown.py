@@ -1,0 +1,116 @@
+"""A comparison of two runs as Markdown: for a pull request, a release note, or a step's summary."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from pytest_llmperf.model.verdict import Verdict
+from pytest_llmperf.report.kept import KeptTest
+from pytest_llmperf.report.release import Compared, Trend
+
+#: A GitHub comment takes 65,536 characters, a step's summary more.
+MOST_CHARACTERS = 60_000
+ROWS = (10_000, 100, 30, 10, 3)
+WORDS = {Verdict.FAIL: "worse", Verdict.IMPROVED: "better", Verdict.PASS: "same", Verdict.INCONCLUSIVE: "cannot tell"}
+RULE = (
+    "A metric is worse or better where that is proven, seed by seed, beyond its negligible margin, with one error of "
+    "1 % for the whole report; the same where its interval lies within the tolerated one. One session a side: a screen."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """A run's name, and where it can be looked at; "" where nowhere."""
+
+    name: str
+    link: str = ""
+
+    def __str__(self) -> str:
+        place = self.link.replace(" ", "%20").replace(")", "%29")
+        return f"[{cell(self.name)}]({place})" if place else cell(self.name)
+
+
+def markdown(
+    compared: Sequence[Compared], before: Named, after: Named, *, most_characters: int = MOST_CHARACTERS
+) -> str:
+    """The report; rows are left out, and counted, where it would be too long."""
+    text = ""
+    for rows in ROWS:
+        text = "\n".join(_lines(compared, before, after, rows)) + "\n"
+        if len(text) <= most_characters:
+            break
+    return text
+
+
+def cell(text: str) -> str:
+    """Text that neither ends a cell nor becomes a tag, a link or a mention."""
+    plain = " ".join(text.split())
+    for char, safe in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ("|", "&#124;"), ("@", "&#64;"), ("[", "&#91;"),
+                       ("*", "&#42;"), ("`", "&#96;")):
+        plain = plain.replace(char, safe)
+    return plain
+
+
+def code(text: str) -> str:
+    """A name as it is; GitHub takes the bar's backslash off inside a table."""
+    plain = " ".join(text.split()).replace("`", "'").replace("|", "\\|")
+    return f"`{plain}`"
+
+
+def _lines(compared: Sequence[Compared], before: Named, after: Named, rows: int) -> Iterator[str]:
+    counts = Counter(one.trend for one in compared)
+    yield f"## Performance: {before} → {after}"
+    yield ""
+    yield " · ".join(f"**{counts[trend]} {trend.value}**" for trend in Trend if counts[trend])
+    if emulated := sorted(kind for kind in _hardware(compared) if kind.startswith("emulated")):
+        yield ""
+        yield f"> {', '.join(map(cell, emulated))}: nothing of that was measured on hardware."
+    for trend in Trend:
+        chosen = [one for one in compared if one.trend is trend]
+        if chosen:
+            yield ""
+            yield from _section(trend, chosen, rows)
+    yield ""
+    yield f"<sub>{RULE}</sub>"
+
+
+def _hardware(compared: Sequence[Compared]) -> set[str]:
+    tests = [test for one in compared for test in (one.before, one.after) if test is not None]
+    return {measurement.conditions.get("hardware", "unknown") for test in tests for measurement in test.measurements}
+
+
+def _section(trend: Trend, chosen: Sequence[Compared], rows: int) -> Iterator[str]:
+    folded = trend is Trend.STAYED
+    yield f"<details><summary>Stayed: {len(chosen)}</summary>" if folded else f"### {trend.value.capitalize()}"
+    yield ""
+    yield "| test | verdict | metric | before | after | change | 90 % CI | |"
+    yield "|---|---|---|---:|---:|---:|---|---|"
+    for one in chosen[:rows]:
+        yield from _rows(one)
+    if len(chosen) > rows:
+        yield f"| … and {len(chosen) - rows} more: see the runs | | | | | | | |"
+    differing = dict.fromkeys(row for one in chosen[:rows] for row in one.differing)
+    if differing and not folded:
+        yield ""
+        yield "Changed with it: " + "; ".join(f"{code(name)} {cell(was)} → {cell(now)}" for name, was, now in differing)
+    if folded:
+        yield ""
+        yield "</details>"
+
+
+def _rows(one: Compared) -> Iterator[str]:
+    reason = f"<br>{cell(one.reason)}" if one.reason else ""
+    head = f"| {code(one.test)}{reason} | {_verdicts(one.before, one.after)} |"
+    for change in one.changes:
+        yield (f"{head} {code(change.metric)} | {cell(change.before)} | {cell(change.after)} | {change.change} | "
+               f"{change.interval} | {WORDS.get(change.verdict, '')} |")
+        head = "| | |"
+    if not one.changes:
+        yield f"{head} | | | | | |"
+
+
+def _verdicts(before: KeptTest | None, after: KeptTest | None) -> str:
+    was, now = ("–" if test is None else test.verdict.value.replace("_", " ") for test in (before, after))
+    return was if was == now else f"{was} → {now}"

@@ -1,0 +1,209 @@
+"""Two runs compared, test by test: what got better, worse, stayed, or is unknown.
+
+A primary metric is judged as against a baseline of one session (`stats.shift`): per seed, by its margins, with the
+stored prior for how much sessions differ. All comparisons of a report share one error of 1 %. It is a screen: the
+verdicts of either run stand above it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from pytest_llmperf.errors import SloError
+from pytest_llmperf.metrics.registry import Metric, find
+from pytest_llmperf.model.verdict import Verdict
+from pytest_llmperf.report.kept import KeptMeasurement, KeptTest
+from pytest_llmperf.session.against import OPEN_LOOP
+from pytest_llmperf.stats.decision import PASS_CONFIDENCE, Comparison, decide
+from pytest_llmperf.stats.looks import SUITE_ALPHA
+from pytest_llmperf.stats.prior import Scale
+from pytest_llmperf.stats.priors import margins_for, prior_for, scale_of, worse_when_larger
+from pytest_llmperf.stats.shift import shift
+
+# Another release may have another engine, driver or flags; another of these measures something else.
+MUST_AGREE = ("hardware", "gpu", "gpu_count", "url", "model", "weights", "workload", "warm_up", "formulas")
+GREEN = (Verdict.PASS, Verdict.IMPROVED)
+
+
+class Trend(Enum):
+    """What became of a test."""
+
+    WORSE = "worse"
+    BETTER = "better"
+    UNKNOWN = "unknown"
+    STAYED = "stayed"
+    NEW = "new"
+    GONE = "gone"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One metric of one measurement.
+
+    Args:
+        metric: its name.
+        before, after: means over the runs, with unit.
+        change, interval: with unit; "" where they cannot be compared.
+        verdict: FAIL is worse, IMPROVED better, PASS the same; INCONCLUSIVE cannot tell.
+        primary: whether it counts.
+    """
+
+    metric: str
+    before: str
+    after: str
+    change: str
+    interval: str
+    verdict: Verdict
+    primary: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One test in both runs.
+
+    Args:
+        test: its id.
+        trend: what became of it.
+        before, after: it in each run; None where it is not there.
+        reason: why, in one line; "" where the changes say it.
+        changes: of the primary metrics.
+        differing: conditions that changed and may: name, before, after.
+    """
+
+    test: str
+    trend: Trend
+    before: KeptTest | None
+    after: KeptTest | None
+    reason: str = ""
+    changes: tuple[Change, ...] = ()
+    differing: tuple[tuple[str, str, str], ...] = ()
+
+
+def compare_runs(
+    before: Sequence[KeptTest], after: Sequence[KeptTest], *, others: bool = False
+) -> list[Compared]:
+    """Every test of either run, by id.
+
+    Args:
+        others: compare the metrics that are not primary, too; they never count.
+    """
+    old, new = ({test.test: test for test in tests} for tests in (before, after))
+    both = sorted(old.keys() & new.keys())
+    judged = sum(len(_primaries(one)) for name in both for one in _candidates(new[name])) or 1
+    compared = [_compare(old[name], new[name], SUITE_ALPHA / judged, others=others) for name in both]
+    compared += [Compared(name, Trend.NEW, None, new[name], new[name].reason) for name in new.keys() - old.keys()]
+    compared += [Compared(name, Trend.GONE, old[name], None) for name in old.keys() - new.keys()]
+    return sorted(compared, key=lambda one: one.test)
+
+
+def _candidates(test: KeptTest) -> list[KeptMeasurement]:
+    """What a test is about: B of a claim is there to be compared with."""
+    return [measurement for measurement in test.measurements if measurement.side != "b"]
+
+
+def _primaries(measurement: KeptMeasurement) -> tuple[str, ...]:
+    """Names of the metrics that count."""
+    return measurement.primaries or tuple(name for name in OPEN_LOOP if measurement.value(name) is not None)
+
+
+def _compare(before: KeptTest, after: KeptTest, alpha: float, *, others: bool) -> Compared:
+    pairs = list(zip(_candidates(before), _candidates(after), strict=False))
+    obstacle = _obstacle(before, after, pairs)
+    changes = () if obstacle else tuple(change for pair in pairs for change in changes_of(*pair, alpha, others=others))
+    trend, reason = _trend(before, after, obstacle, changes)
+    differing = tuple(row for pair in pairs for row in _differing(*pair))
+    return Compared(before.test, trend, before, after, reason, changes, tuple(dict.fromkeys(differing)))
+
+
+def _obstacle(
+    before: KeptTest, after: KeptTest, pairs: Sequence[tuple[KeptMeasurement, KeptMeasurement]]
+) -> str:
+    for when, test in (("before", before), ("now", after)):
+        if test.verdict is Verdict.ERROR:
+            return f"ERROR {when}: {test.reason}"
+    if len(before.measurements) != len(after.measurements):
+        return f"{len(before.measurements)} measurements before, {len(after.measurements)} now"
+    for old, new in pairs:
+        for name in MUST_AGREE:
+            was, now = old.conditions.get(name, "absent"), new.conditions.get(name, "absent")
+            if was != now:
+                return f"{name} differs: {was} before, {now} now"
+    return ""
+
+
+def _trend(before: KeptTest, after: KeptTest, obstacle: str, changes: Sequence[Change]) -> tuple[Trend, str]:
+    found = {change.verdict for change in changes if change.primary}
+    still = after.reason if after.verdict not in GREEN else ""
+    failed, fails = (test.verdict is Verdict.FAIL for test in (before, after))
+    rules = (
+        (bool(obstacle), Trend.UNKNOWN, obstacle),
+        (fails and before.verdict in GREEN, Trend.WORSE, still),
+        (Verdict.FAIL in found, Trend.WORSE, still),
+        (failed and after.verdict in GREEN, Trend.BETTER, ""),
+        (Verdict.IMPROVED in found, Trend.BETTER, still),
+        (after.verdict is Verdict.INCONCLUSIVE or Verdict.INCONCLUSIVE in found, Trend.UNKNOWN, still),
+    )
+    return next(((trend, reason) for holds, trend, reason in rules if holds), (Trend.STAYED, still))
+
+
+def changes_of(
+    before: KeptMeasurement, after: KeptMeasurement, alpha: float, *, others: bool = False
+) -> list[Change]:
+    """The primary metrics of a measurement, judged.
+
+    Args:
+        alpha: of one comparison.
+        others: the other metrics that both have, too; they never count.
+    """
+    judged = []
+    primaries = _primaries(after)
+    names = dict.fromkeys([*primaries, *(after.runs[0].metrics if others and after.runs else ())])
+    for name in names:
+        try:
+            metric = find(name)
+        except SloError:  # of another version
+            continue
+        judged.append(_change(metric, before, after, alpha, primary=name in primaries))
+    return judged
+
+
+def _change(metric: Metric, before: KeptMeasurement, after: KeptMeasurement, alpha: float, *, primary: bool) -> Change:
+    was, now = (_shown(metric, side.value(metric.name)) for side in (before, after))
+    try:
+        found = _comparison(metric, before, after)
+    except ValueError:  # missing, 0, or no seed in common: nothing to compare
+        same = was == now
+        return Change(metric.name, was, now, "", "", Verdict.PASS if same else Verdict.INCONCLUSIVE, primary)
+    (verdict,) = decide([found], alpha)
+    limits = [_percent(metric, limit(PASS_CONFIDENCE)) for limit in (found.shift.lower, found.shift.upper)]
+    low, high = limits if worse_when_larger(metric) else reversed(limits)
+    return Change(metric.name, was, now, _percent(metric, found.shift.effect), f"{low} … {high}", verdict, primary)
+
+
+def _comparison(metric: Metric, before: KeptMeasurement, after: KeptMeasurement) -> Comparison:
+    scale, larger = scale_of(metric), worse_when_larger(metric)
+    hardware = after.conditions.get("hardware", "unknown")
+
+    def runs(side: KeptMeasurement) -> list[tuple[int, float]]:
+        return [(run.seed, scale.read(run.metrics.get(metric.name), worse_when_larger=larger)) for run in side.runs]
+
+    found = shift(runs(after), [runs(before)], prior_for(metric, hardware))
+    return Comparison(found, margins_for(metric, hardware).on(scale))
+
+
+def _percent(metric: Metric, distance: float) -> str:
+    scale = scale_of(metric)
+    change = 100 * scale.change(distance, worse_when_larger=worse_when_larger(metric))
+    return f"{change:+.1f} {'%' if scale is Scale.LOG else 'pp'}"
+
+
+def _shown(metric: Metric, value: float | None) -> str:
+    return "–" if value is None else metric.unit.show(value)
+
+
+def _differing(before: KeptMeasurement, after: KeptMeasurement) -> list[tuple[str, str, str]]:
+    names = sorted((before.conditions.keys() | after.conditions.keys()) - set(MUST_AGREE))
+    each = ((name, before.conditions.get(name, "absent"), after.conditions.get(name, "absent")) for name in names)
+    return [row for row in each if row[1] != row[2]]

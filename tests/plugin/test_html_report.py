@@ -1,0 +1,108 @@
+"""The HTML report and JUnit of a session, as a user gets them."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pytest_llmperf.report.junit import read_release
+from pytest_llmperf.report.kept import read_run
+from pytest_llmperf.report.release import Trend, compare_runs
+
+pytestmark = pytest.mark.emulated
+SUITE = """
+import pytest
+from pytest_llmperf import closed, random_tokens, vllm
+
+TRAFFIC = random_tokens(input=100, output=20, arrivals=closed(2), requests=12)
+GOOD = vllm("llama-3.1-8b", max_model_len=8192)
+
+def test_slo(perf):
+    perf.check(perf.measure(GOOD, TRAFFIC), "error_rate == 0", "tpot_mean <= 100ms")
+
+@pytest.mark.engine(vllm("llama-3.1-8b", frobnicate=3))
+def test_broken(engine, perf):
+    perf.measure(engine, TRAFFIC)
+"""
+
+
+def test_it_is_written_beside_the_run_and_said(run, pytester):
+    result, _ = run(SUITE, "--emulate", "h200")
+    (path,) = Path(pytester.path, ".llmperf/runs").glob("*/report.html")
+    result.stdout.fnmatch_lines([f"llmperf report: {path}"])
+    text = path.read_text()
+    assert "Emulated: nothing here was measured on hardware" in text
+    assert text.index("test_it.py::test_broken") < text.index("test_it.py::test_slo")
+    assert "--frobnicate" in text  # what the server that did not start said
+
+
+def test_in_a_folder_of_ones_own_from_all_workers_of_xdist(run, pytester):
+    run(SUITE, "--emulate", "h200", "-n", "2", "--llmperf-report", "site/perf")
+    text = Path(pytester.path, "site/perf/report.html").read_text()
+    assert "test_it.py::test_broken" in text
+    assert "test_it.py::test_slo" in text
+    assert not list(Path(pytester.path, ".llmperf/runs").glob("*/report.html"))
+
+
+def test_junit_and_the_run_folder_say_the_same(run, pytester):
+    run(SUITE, "--emulate", "h200")
+    (folder,) = Path(pytester.path, ".llmperf/runs").iterdir()
+    kept, read = read_run(folder), read_release(Path(pytester.path, "junit.xml"))
+    assert [(test.test, test.verdict) for test in kept] == [(test.test, test.verdict) for test in read]
+    assert {one.test.rpartition("::")[2]: one.trend for one in compare_runs(read, kept)} == {
+        "test_slo": Trend.STAYED, "test_broken": Trend.UNKNOWN}  # fmt: skip
+
+
+def test_requests_are_kept_and_answers_are_not(run, pytester):
+    run(SUITE, "--emulate", "h200", "-k", "test_slo")
+    (folder,) = Path(pytester.path, ".llmperf/runs").iterdir()
+    (test,) = read_run(folder)
+    assert [len(one.records().kept) for one in test.measurements[0].runs] == [12, 12, 12]
+    assert test.measurements[0].runs[0].requests.stat().st_size < 10_000
+    (command,) = folder.glob("servers/*/command.txt")
+    assert "--max-model-len 8192" in command.read_text()
+
+
+@pytest.mark.parametrize("arguments", [(), ("--llmperf-report", "site")])
+def test_where_nothing_was_measured_there_is_none(run, pytester, arguments):
+    result, _ = run("def test_plain(): pass", *arguments)
+    assert result.ret == 0
+    assert not list(Path(pytester.path).rglob("report.html"))
+    assert ("llmperf no report in site: nothing was measured" in result.outlines) is bool(arguments)
+
+
+def test_a_report_that_cannot_be_written_changes_no_verdict(run, pytester):
+    Path(pytester.path, "file").write_text("")
+    result, _ = run(SUITE, "--emulate", "h200", "-k", "test_slo", "--llmperf-report", "file/x")
+    assert result.ret == 0
+    result.stdout.fnmatch_lines(["llmperf no report: *file/x*"])
+
+
+def test_junit_stays_xml_whatever_a_server_logs(run):
+    text = r"""
+from pytest_llmperf.errors import Evidence, ServerDied
+
+def test_it(perf):
+    lines = ("]]> <b> & \x00 \x1b[31m \ud800 \uffff \U0001f600", "\x85\u2028")
+    raise ServerDied("It died: ]]> \x00 \ud800.", Evidence("vllm serve", "signal 9", 3.0, lines))
+"""
+    result, junit = run(text)  # parsed by the fixture
+    assert result.ret == 10
+    assert "signal 9" in next(junit.iter("error")).text
+    assert "signal 9" in next(junit.iter("system-err")).text
+
+
+def test_every_check_has_its_interval_and_delta_in_junit(run):
+    _, junit = run(
+        """
+from pytest_llmperf.model.verdict import CheckResult, Verdict
+
+def test_it(perf):
+    check = CheckResult("baseline ttft_p50", Verdict.PASS, "ttft_p50", "≤ +15 %", "+4.5 %", "90 % CI 1 … 2")
+    perf.results.append(check)
+"""
+    )
+    found = {one.get("name"): one.get("value") for one in junit.iter("property")}
+    assert found["llmperf.baseline.ttft_p50"] == "+4.5 % (90 % CI 1 … 2)"
+    assert json.loads(found["llmperf.result1"])["interval"] == "90 % CI 1 … 2"
+    assert found["llmperf.test"] == "test_it.py::test_it"

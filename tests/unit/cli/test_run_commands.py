@@ -1,0 +1,123 @@
+"""`llmperf show`, `diff`, `report`, `release-report` and `export` as they are typed, on runs good and broken."""
+
+import json
+import re
+
+import pytest
+
+from pytest_llmperf import CheckResult, Verdict
+from pytest_llmperf.cli import main
+from pytest_llmperf.cli.commands.release_report import this_run
+from pytest_llmperf.metrics import measure
+from pytest_llmperf.report.run_folder import write_test
+from pytest_llmperf.session.measurement import Measurement, Run
+from pytest_llmperf.testing.records import make_record
+
+TEST = "tests/test_a.py::test_x[h200]"
+COMMANDS = {
+    "show": ["show", "RUN"],
+    "report": ["report", "RUN", "--out", "out"],
+    "diff": ["diff", "good", "RUN"],
+    "release-report": ["release-report", "RUN", "good", "--out", "out"],
+    "export": ["export", "RUN", "--format", "csv", "--out", "out"],
+}
+
+
+def write_run(folder, verdict=Verdict.PASS, ttft_ms=50):
+    runs = [Run(seed, 1, tuple(make_record(i, intended_ms=i, ttft_ms=ttft_ms) for i in range(3))) for seed in range(3)]
+    conditions = {"hardware": "h200", "engine": "vllm"}
+    measured = Measurement("vllm('m')", "w", conditions, tuple(runs), tuple(measure(run.records) for run in runs))
+    return write_test(folder, TEST, [measured], [CheckResult("ttft_p50 <= 1s", verdict, "ttft_p50")])
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_run(tmp_path / "good")
+    return tmp_path
+
+
+def spoil_schema(path):
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"schema": 2}))
+
+
+BROKEN = {
+    "missing": lambda folder: None,
+    "empty": lambda folder: folder.mkdir(),
+    "cut short": lambda folder: (path := write_run(folder)).write_text(path.read_text()[:200]),
+    "no JSON": lambda folder: write_run(folder).write_bytes(b"\xff\x00"),
+    "other schema": lambda folder: spoil_schema(write_run(folder)),
+    "a text file": lambda folder: folder.write_text("hello"),
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("how", BROKEN)
+def test_a_broken_run_is_a_sentence_exit_code_2_and_nothing_written(here, capsys, command, how):
+    BROKEN[how](here / "bad")
+    before = sorted(here.rglob("*"))
+    assert main([word.replace("RUN", "bad") for word in COMMANDS[command]]) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert re.fullmatch(rf"llmperf {command}: bad.*\.\n", told.err, re.S)
+    assert "Traceback" not in told.err
+    assert sorted(here.rglob("*")) == before
+
+
+def test_show(here, capsys):
+    assert main(["show", "good"]) == 0
+    assert capsys.readouterr().out == f"PASS  {TEST}\n1 PASS\n"
+    assert main(["show", "good", "test_x"]) == 0
+    told = capsys.readouterr().out
+    assert re.search(r"ttft_p50 +50 ms +50 ms +50 ms", told)
+    assert main(["show", "good", "nothing"]) == 2
+
+
+def test_diff_and_release_report(here, capsys):
+    write_run(here / "bad", Verdict.FAIL, ttft_ms=90)
+    assert main(["diff", "good", "bad", "--all"]) == 0
+    told = capsys.readouterr().out
+    assert told.startswith(f"WORSE: {TEST}: PASS → FAIL")
+    assert re.search(r"ttft_p50 +50 ms +90 ms +\+80.0 % .* worse", told)
+    assert re.search(r"e2el_p99 +140 ms +180 ms", told)
+    assert main(["release-report", "good", "bad", "--new-link", "https://ci/2"]) == 0
+    assert "## Performance: good → [bad](https://ci/2)" in capsys.readouterr().out
+
+
+def test_the_step_summary_is_appended_to(here, capsys, monkeypatch):
+    (here / "summary.md").write_text("before\n")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(here / "summary.md"))
+    assert main(["release-report", "good", "good", "--step-summary"]) == 0
+    assert capsys.readouterr().out == ""
+    assert (here / "summary.md").read_text().startswith("before\n## Performance")
+    monkeypatch.delenv("GITHUB_STEP_SUMMARY")
+    assert main(["release-report", "good", "good", "--step-summary", "--out", "x.md"]) == 2
+    assert not (here / "x.md").exists()
+    assert "only a GitHub Actions step has it" in capsys.readouterr().err
+
+
+def test_the_run_of_github_actions_is_linked():
+    env = {"GITHUB_SERVER_URL": "https://github.com", "GITHUB_REPOSITORY": "a/b", "GITHUB_RUN_ID": "7"}
+    assert this_run(env) == "https://github.com/a/b/actions/runs/7"
+    assert this_run({}) == ""
+
+
+def test_report(here, capsys):
+    assert main(["report", "good"]) == 0
+    assert capsys.readouterr().out == "good/report.html\n"
+    assert TEST in (here / "good/report.html").read_text()
+    assert main(["report", "good", "--out", "deep/er"]) == 0
+    assert (here / "deep/er/report.html").is_file()
+
+
+def test_a_report_that_cannot_be_written(here, capsys):
+    (here / "file").write_text("")
+    assert main(["report", "good", "--out", "file/x"]) == 2
+    assert "cannot be written" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("form", "written"), [("pytest-benchmark", "out"), ("csv", "out"), ("vllm", "out/*.json")])
+def test_export(here, capsys, form, written):
+    assert main(["export", "good", "--format", form, "--out", "out", "--test", "test_x"]) == 0
+    (path,) = here.glob(written)
+    assert capsys.readouterr().out == f"{path.relative_to(here)}\n"

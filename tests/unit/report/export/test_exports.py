@@ -1,0 +1,115 @@
+"""Other tools read what is exported; nothing half-written is left where it cannot be made."""
+
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pytest_benchmark.stats import Stats
+
+from pytest_llmperf import CheckResult, Verdict
+from pytest_llmperf.errors import BaselineError, UsageError
+from pytest_llmperf.report.export import export
+from pytest_llmperf.report.export.benchmark import stats
+from pytest_llmperf.report.kept import read_run
+from pytest_llmperf.report.run_folder import write_test
+
+TEST = "tests/test_a.py::test_x[h200]"
+
+
+@pytest.fixture
+def tests(tmp_path, measurement):
+    write_test(tmp_path / "run", TEST, [measurement], [CheckResult("x", Verdict.PASS)])
+    return read_run(tmp_path / "run")
+
+
+@given(st.lists(st.floats(1e-6, 1e3), min_size=1, max_size=12))
+def test_statistics_are_pytest_benchmarks_own(values):
+    theirs = Stats()
+    for value in values:
+        theirs.update(value)
+    ours, expected = stats(values), theirs.as_dict()
+    assert ours.keys() == expected.keys()
+    for name, value in expected.items():
+        if "outliers" not in name and "15iqr" not in name:  # on the very edge rounding decides
+            assert ours[name] == pytest.approx(value, rel=1e-9, abs=1e-12), name
+
+
+def test_outliers_are_counted_as_pytest_benchmark_does():
+    values = [1.0, 1.1, 0.9, 1.05, 9.0, 1.02, 0.97]
+    theirs = Stats()
+    for value in values:
+        theirs.update(value)
+    ours = stats(values)
+    assert {name: ours[name] for name in ("outliers", "ld15iqr", "hd15iqr")} == {
+        "outliers": theirs.outliers, "ld15iqr": theirs.ld15iqr, "hd15iqr": theirs.hd15iqr}  # fmt: skip
+
+
+def test_pytest_benchmark_compares_two_exports(tests, tmp_path):
+    for name in ("old", "new"):
+        export(tests, "pytest-benchmark", tmp_path / f"{name}.json")
+    command = [Path(sys.executable).with_name("pytest-benchmark"), "compare", "old.json", "new.json"]
+    told = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert told.returncode == 0, told.stderr
+    assert "test_x[h200] ttft_p50 (old)" in told.stdout
+
+
+def test_latencies_are_seconds_and_a_run_is_a_round(tests, tmp_path, measurement):
+    (path,) = export(tests, "pytest-benchmark", tmp_path / "deep/er/b.json")
+    content = json.loads(path.read_text())
+    ttft = next(one for one in content["benchmarks"] if one["fullname"].endswith("ttft_p50"))
+    assert ttft["stats"]["data"] == [value / 1000 for value in measurement.values("ttft_p50")]
+    assert ttft["extra_info"]["verdict"] == "PASS"
+    assert content["commit_info"]["id"] == "unknown"
+
+
+def test_the_commit_comes_from_the_session(tests, tmp_path):
+    (tmp_path / "run/session.json").write_text('{"commit": "abc", "dirty": true}')
+    (path,) = export(tests, "pytest-benchmark", tmp_path / "b.json")
+    commit = json.loads(path.read_text())["commit_info"]
+    assert (commit["id"], commit["dirty"]) == ("abc", True)
+
+
+def test_vllm_has_a_file_for_each_measurement(tests, tmp_path, measurement):
+    (path,) = export(tests, "vllm", tmp_path / "out")
+    assert path.parent == tmp_path / "out"
+    found, expected = json.loads(path.read_text()), measurement.to_vllm_json()
+    assert found.keys() == expected.keys()
+    assert found["mean_ttft_ms"] == pytest.approx(expected["mean_ttft_ms"])
+    assert found["errors"] == ["", "", "", "reset"]
+
+
+@pytest.mark.parametrize(("form", "read"), [("csv", pd.read_csv), ("parquet", pd.read_parquet)])
+def test_a_table_has_a_row_for_each_request(tests, tmp_path, measurement, form, read):
+    (path,) = export(tests, form, tmp_path / "r")
+    frame = read(io.BytesIO(path.read_bytes()))
+    assert list(frame["test"]) == [TEST] * 4
+    assert list(frame["ttft_ms"].dropna()) == pytest.approx(list(measurement.to_pandas()["ttft_ms"].dropna()))
+    assert list(frame["outcome"]) == ["ok", "ok", "ok", "reset"]
+
+
+@pytest.mark.parametrize("form", ["pytest-benchmark", "vllm", "parquet", "csv"])
+def test_nothing_measured_is_nothing_written(tmp_path, form):
+    write_test(tmp_path / "run", TEST, [], [], complete=False, error="died")
+    with pytest.raises(UsageError, match="nothing to export"):
+        export(read_run(tmp_path / "run"), form, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("form", ["vllm", "parquet", "csv"])
+def test_spoilt_requests_are_refused_and_nothing_is_written(tests, tmp_path, form):
+    tests[0].measurements[0].runs[1].requests.write_bytes(b"no")
+    with pytest.raises(BaselineError, match="no file of requests"):
+        export(tests, form, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_place_that_cannot_be_written(tests, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageError, match="cannot be written"):
+        export(tests, "csv", tmp_path / "file/x.csv")

@@ -1,0 +1,114 @@
+"""The numbers behind the charts: faithful, few, and never NaN."""
+
+import json
+
+import pytest
+
+from pytest_llmperf.model.telemetry import GaugeSample, GpuSample, GpuTrace, gauge_columns
+from pytest_llmperf.report.html.charts import BINS, PROBABILITIES, charts, labels
+from pytest_llmperf.report.html.series import series_of
+from pytest_llmperf.report.kept import KeptMeasurement, read_run
+from pytest_llmperf.report.run_folder import write_test
+from pytest_llmperf.testing.records import make_record
+
+
+@pytest.fixture
+def drawn(tmp_path, make_measurement):
+    def draw(*lists_of_records, **fields):
+        write_test(tmp_path, "test_x", [make_measurement(*lists_of_records, **fields)], [])
+        found = charts(read_run(tmp_path)[0])
+        json.dumps(found, allow_nan=False)
+        return found
+
+    return draw
+
+
+def test_quantiles_are_of_the_sample_that_the_metric_is_of(drawn):
+    records = [make_record(i, intended_ms=i, ttft_ms=10 + i) for i in range(101)]
+    (side,) = drawn(records)["distributions"]["ttft"]
+    assert side["n"] == 101
+    quantiles = dict(zip(PROBABILITIES, side["pooled"], strict=True))
+    assert (quantiles[0], quantiles[0.5], quantiles[0.9], quantiles[1.0]) == (10, 60, 100, 110)
+
+
+def test_a_stall_is_seen_where_it_was(drawn):
+    steady = [make_record(i, intended_ms=10 * i, chunks=100, itl_ms=10) for i in range(20)]
+    stalled = make_record(20, intended_ms=0, itl_ms=[10] * 30 + [400] + [10] * 50)  # ends 750 ms after the start
+    ((run,),) = [one["runs"] for one in drawn([*steady, stalled])["timelines"]]
+    gaps = run["gaps"]
+    assert len(gaps["time_s"]) <= BINS
+    worst = gaps["largest"].index(max(gaps["largest"]))
+    assert gaps["largest"][worst] == 400
+    assert gaps["time_s"][worst] == pytest.approx(0.75, abs=0.01)
+    assert max(gaps["median"]) == 10
+
+
+def test_requests_in_flight(drawn):
+    records = [make_record(i, intended_ms=100 * i, ttft_ms=50, chunks=11, itl_ms=10) for i in range(5)]  # 150 ms each
+    ((run,),) = [one["runs"] for one in drawn(records)["timelines"]]
+    assert max(run["in_flight"]["requests"]) == 2
+    assert run["in_flight"]["requests"][0] == 1
+    assert run["in_flight"]["requests"][-1] == 0
+
+
+def test_runs_without_a_served_request_draw_nothing(drawn):
+    found = drawn([], [make_record(0, chunks=1)])
+    (side,) = found["distributions"]["itl"]
+    assert (side["n"], side["pooled"]) == (0, [])
+    assert found["timelines"][0]["runs"][0]["in_flight"] == {"time_s": [], "requests": []}
+
+
+def _sides(*sides):
+    return [KeptMeasurement("e", "w", {}, (), side=side) for side in sides]
+
+
+@pytest.mark.parametrize(
+    ("sides", "expected"),
+    [
+        (("a", "b"), ["A", "B"]),
+        (("",), ["measured"]),
+        (("", ""), ["1", "2"]),
+        (("a", "b", "a", "b"), ["A1", "B2", "A3", "B4"]),
+    ],
+)
+def test_what_sides_are_called(sides, expected):
+    assert labels(_sides(*sides)) == expected
+
+
+def test_sampled_columns_become_rows_by_unit():
+    rows = series_of(
+        {
+            "gpu": {"at_ns": [0, 10**9], "device": [0, 0], "sm_clock_mhz": [1980, 345], "memory_clock_mhz": [9, 9],
+                    "power_w": [700, None], "memory_used_bytes": [2**30, 2**31], "throttle_reasons": [4, 4]},
+            "server": {"at_ns": [0], "running": [3.0], "waiting": [1.0], "kv_usage": [0.5], "swapped": [None]},
+        }
+    )  # fmt: skip
+    assert [row["title"] for row in rows] == [
+        "GPU: sm clock, memory clock (dotted), MHz", "GPU: power, W", "GPU: memory used, GiB",
+        "server: running, waiting (dotted)", "server: kv usage, share"]  # fmt: skip
+    assert rows[1]["lines"] == [{"name": "power", "style": 0, "time_s": [0, 1], "values": [700, None]}]
+    assert rows[2]["lines"][0]["values"] == [1, 2]
+
+
+def test_several_gpus_are_lines_of_their_own():
+    (row,) = series_of({"gpu": {"at_ns": [0, 0, 10**9, 10**9], "device": [0, 3, 0, 3], "power_w": [1, 2, 3, 4]}})
+    assert row["title"] == "GPU: power, W"
+    assert [(line["name"], line["time_s"], line["values"], line["style"]) for line in row["lines"]] == [
+        ("power, GPU 0", [0, 1], [1, 3], 0), ("power, GPU 3", [0, 1], [2, 4], 0)]  # fmt: skip
+
+
+def test_what_a_run_file_holds_is_what_is_drawn():
+    trace = GpuTrace((), tuple(GpuSample(at_ns, 0, power_w=300.0) for at_ns in (0, 10**9)))
+    gauges = gauge_columns((GaugeSample(0, {"running": 2.0}), GaugeSample(10**9, {"kv_usage": 0.5})))
+    rows = series_of({"server": gauges, "gpu": trace.columns()})
+    assert [row["title"] for row in rows] == ["server: kv usage, share", "server: running", "GPU: power, W"]
+
+
+def test_columns_of_another_length_or_without_time_are_left_out():
+    assert series_of({"gpu": {"at_ns": [0, 1], "power_w": [1]}, "server": {"running": [1]}}) == []
+
+
+def test_long_series_are_thinned():
+    stamps = [number * 10**6 for number in range(3001)]
+    (row,) = series_of({"gpu": {"at_ns": stamps, "power_w": stamps}})
+    assert len(row["lines"][0]["values"]) <= 300

@@ -1,0 +1,106 @@
+"""The page as text: whole, escaped, and honest about what is missing."""
+
+import base64
+import gzip
+import json
+import re
+
+import pytest
+
+from pytest_llmperf import CheckResult, Verdict
+from pytest_llmperf.baseline.store import Store
+from pytest_llmperf.report.html import write_report
+from pytest_llmperf.report.run_folder import write_test
+
+TEST = "tests/test_a.py::test_prefixes_come_from_the_cache[h200]"
+HOSTILE = '</script><img src=x onerror=alert(1)> " \' & \ud800'
+
+
+@pytest.fixture
+def page(tmp_path):
+    def make():
+        path = write_report([tmp_path / "run"], Store(tmp_path / "baselines"), tmp_path / "out")
+        return path.read_text(encoding="utf-8")
+
+    return make
+
+
+def packed(text):
+    return [json.loads(gzip.decompress(base64.b64decode(one))) for one in re.findall(r'data-packed="([^"]*)"', text)]
+
+
+def test_claim_in_words_verdict_and_reason(tmp_path, page, make_measurement, measurement):
+    check = CheckResult("ttft_p50(b) / ttft_p50(a) >= 3", Verdict.FAIL, "ttft_p50", "≥ 3×", "1.2×", reason="too near")
+    write_test(tmp_path / "run", TEST, [measurement], [check])
+    text = page()
+    for said in ("Prefixes come from the cache", "Median time to first token of B: at least 3 times that of A",
+                 "too near", "1.2×", TEST):  # fmt: skip
+        assert said in text
+
+
+def test_nothing_outside_is_loaded(tmp_path, page, measurement):
+    write_test(tmp_path / "run", TEST, [measurement], [])
+    head = page().partition('id="plotly"')[0]
+    assert not re.findall(r'(?:src|href)\s*=\s*"(?!data:)[^"#]', head)
+
+
+def test_whatever_a_test_or_server_says_is_text(tmp_path, page, make_measurement):
+    measured = make_measurement([], side="")
+    object.__setattr__(measured, "engine", HOSTILE)
+    object.__setattr__(measured, "conditions", {"hardware": HOSTILE, HOSTILE: HOSTILE})
+    check = CheckResult(HOSTILE, Verdict.FAIL, HOSTILE, HOSTILE, HOSTILE, HOSTILE, HOSTILE, HOSTILE)
+    write_test(tmp_path / "run", f"t.py::test_x[{HOSTILE}]", [measured], [check], complete=False, error=HOSTILE)
+    text = page()
+    (content,) = packed(text)
+    for made in (text, content["more"]):
+        assert "<img" not in made
+    assert text.count("</script>") == 2  # the page's own
+
+
+def test_servers_command_and_the_end_of_their_log(tmp_path, page, measurement):
+    write_test(tmp_path / "run", TEST, [measurement], [])
+    server = tmp_path / "run/servers/01-vllm-1"
+    server.mkdir(parents=True)
+    (server / "command.txt").write_text("vllm serve m --api-key ***\n")
+    (server / "server.log").write_text("".join(f"line {number} \x1b[31mred\x1b[0m\n" for number in range(100)))
+    (content,) = packed(page())
+    assert "vllm serve m --api-key ***" in content["more"]
+    assert "line 99 red" in content["more"]
+    assert "line 39 " not in content["more"]
+
+
+def test_spoilt_requests_cost_the_charts_and_nothing_else(tmp_path, page, measurement):
+    write_test(tmp_path / "run", TEST, [measurement], [CheckResult("x", Verdict.PASS)])
+    for path in (tmp_path / "run/requests").iterdir():
+        path.write_bytes(b"no")
+    text = page()
+    assert "No charts: " in text
+    assert "distributions" not in packed(text)[0]
+
+
+def test_a_baseline_that_cannot_be_read_is_said(tmp_path, page, make_measurement, measurement):
+    measured = make_measurement(list(measurement.runs[0].records), baseline="", primaries=("ttft_p50",))
+    write_test(tmp_path / "run", TEST, [measured], [])
+    assert "No baseline is stored for measured" in page()
+    stored = tmp_path / "baselines/unknown/a/test_prefixes_come_from_the_cache-h200.json"
+    stored.parent.mkdir(parents=True)
+    stored.write_text("{")
+    assert "The baseline of measured cannot be read: " in page()
+
+
+def test_the_session_is_shown_where_it_is_known(tmp_path, page, measurement):
+    write_test(tmp_path / "run", TEST, [measurement], [])
+    (tmp_path / "run/session.json").write_text('{"schema": 1, "commit": "abc123", "tests": ["not shown"]}')
+    text = page()
+    assert "<dt>commit</dt><dd>abc123</dd>" in text
+    assert "not shown" not in text
+
+
+def test_a_page_that_cannot_be_made_leaves_the_old_one(tmp_path, page, measurement):
+    written = write_test(tmp_path / "run", TEST, [measurement], [])
+    before = page()
+    written.write_text("{")
+    with pytest.raises(Exception, match="no JSON"):
+        page()
+    assert (tmp_path / "out/report.html").read_text() == before
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["report.html"]

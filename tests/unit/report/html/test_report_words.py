@@ -1,0 +1,42 @@
+"""Checks as sentences."""
+
+import doctest
+
+import pytest
+
+from pytest_llmperf import CheckResult, Verdict
+from pytest_llmperf.metrics import all_metrics
+from pytest_llmperf.report.html import series, words
+
+
+@pytest.mark.parametrize("module", [words, series])
+def test_examples_in_docstrings(module):
+    found = doctest.testmod(module)
+    assert found.attempted
+    assert not found.failed
+
+
+@pytest.mark.parametrize(
+    ("subject", "sentence"),
+    [
+        ("ttft_p50(b) / ttft_p50(a) >= 3.0", "Median time to first token of B: at least 3 times that of A"),
+        ("tpot_mean(a) / tpot_mean(b) <= 1.05", "Mean time per output token of A: at most 1.05 times that of B"),
+        ("prefix_cache_hit_rate(b) == 0", "Prefix cache hit rate of B: exactly 0"),
+        ("ttft_p99 <= 500ms", "99th percentile of the time to first token: at most 500ms"),
+        ("goodput(ttft <= 500ms) >= 4/s", "Goodput within ttft <= 500ms: at least 4/s"),
+        ("valid runs", ""),
+    ],
+)
+def test_demands(subject, sentence):
+    assert words.in_words(CheckResult(subject, Verdict.PASS)) == sentence
+
+
+def test_a_comparison_with_a_baseline():
+    check = CheckResult("baseline ttft_p50", Verdict.PASS, "ttft_p50", "≤ +15.0 %")
+    assert words.in_words(check) == "Median time to first token: at most 15.0 % worse than the baseline"
+    check = CheckResult("baseline output_throughput", Verdict.PASS, "output_throughput", "≥ -4.8 %")
+    assert words.in_words(check) == "Output throughput: at most 4.8 % worse than the baseline"
+
+
+def test_every_metric_has_words():
+    assert all("_" not in words.metric_in_words(name) for name in all_metrics())

@@ -1,0 +1,82 @@
+"""What JUnit keeps of a run is enough to compare it."""
+
+from xml.etree import ElementTree
+
+import pytest
+
+from pytest_llmperf import CheckResult, Verdict
+from pytest_llmperf.errors import BaselineError, UsageError
+from pytest_llmperf.report.junit import read_release
+from pytest_llmperf.report.kept import read_run
+from pytest_llmperf.report.properties import properties
+from pytest_llmperf.report.run_folder import write_test
+
+TEST = "tests/test_a.py::test_x[h200]"
+CHECK = CheckResult("baseline ttft_p50", Verdict.FAIL, "ttft_p50", "≤ +15.0 %", "+20.0 %", "90 % CI …", "3", "slow")
+
+
+@pytest.fixture
+def junit(tmp_path):
+    def write(named, *outcome):
+        root = ElementTree.Element("testsuites")
+        case = ElementTree.SubElement(ElementTree.SubElement(root, "testsuite"), "testcase", name="test_x")
+        held = ElementTree.SubElement(case, "properties")
+        for name, value in named:
+            ElementTree.SubElement(held, "property", name=name, value=value)
+        for tag, message in outcome:
+            ElementTree.SubElement(case, tag, message=message)
+        ElementTree.ElementTree(root).write(tmp_path / "junit.xml")
+        return tmp_path / "junit.xml"
+
+    return write
+
+
+def test_the_same_as_the_run_folder_but_for_requests(tmp_path, junit, make_measurement, measurement):
+    named = properties(TEST, [measurement], [CHECK])
+    (read,) = read_release(junit([*named, ("llmperf_verdict", "FAIL")], ("failure", "x")))
+    write_test(tmp_path / "run", TEST, [measurement], [CHECK])
+    (kept,) = read_run(tmp_path / "run")
+    assert (read.test, read.checks, read.verdict) == (kept.test, kept.checks, kept.verdict)
+    (one,), (other,) = read.measurements, kept.measurements
+    assert (one.engine, one.workload, one.conditions, one.primaries) == (
+        other.engine, other.workload, other.conditions, other.primaries)  # fmt: skip
+    assert [run.seed for run in one.runs] == [run.seed for run in other.runs]
+    assert one.value("ttft_p50") == pytest.approx(other.value("ttft_p50"))
+
+
+def test_the_change_against_the_baseline_has_a_property_of_its_own(measurement):
+    assert dict(properties(TEST, [measurement], [CHECK]))["llmperf.baseline.ttft_p50"] == "+20.0 % (90 % CI …)"
+
+
+@pytest.mark.parametrize(
+    ("more", "outcome", "verdict"),
+    [
+        ([], [], Verdict.PASS),
+        ([("llmperf_verdict", "ERROR")], [("error", "it died")], Verdict.ERROR),
+        ([("llmperf_verdict", "USAGE")], [("failure", "typo")], Verdict.ERROR),
+        ([], [("failure", "assert 1 == 2")], Verdict.ERROR),
+        ([("llmperf_verdict", "PASS")], [("error", "teardown failed")], Verdict.ERROR),
+    ],
+)
+def test_how_a_test_without_checks_ended(junit, more, outcome, verdict):
+    (read,) = read_release(junit([("llmperf.test", TEST), *more], *outcome))
+    assert read.verdict is verdict
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("<testsuites>", "neither a run folder nor a JUnit file"),
+        ("\x00\x01", "neither a run folder nor a JUnit file"),
+        ("<testsuites><testcase name='a'/></testsuites>", "no test of this JUnit file was measured by llmperf"),
+    ],
+)
+def test_another_file(tmp_path, text, complaint):
+    (tmp_path / "x.xml").write_text(text)
+    with pytest.raises(UsageError, match=complaint):
+        read_release(tmp_path / "x.xml")
+
+
+def test_a_property_that_was_edited(junit):
+    with pytest.raises(BaselineError, match=r"test_x\[h200\]: .*Write the file anew"):
+        read_release(junit([("llmperf.test", TEST), ("llmperf.1.run0", '{"ttft_p50": ')]))

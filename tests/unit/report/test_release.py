@@ -1,0 +1,158 @@
+"""Two runs compared: only what is proven counts, and what cannot be compared is unknown, never green."""
+
+from dataclasses import replace
+
+import pytest
+
+from pytest_llmperf import CheckResult, Verdict
+from pytest_llmperf.report.kept import KeptMeasurement, KeptRun, KeptTest
+from pytest_llmperf.report.markdown import Named, markdown
+from pytest_llmperf.report.release import Trend, compare_runs
+from pytest_llmperf.report.shown import difference, overview, whole
+
+CONDITIONS = {"hardware": "h200", "model": "m", "workload": "w", "engine.version": "1", "formulas": "f"}
+NOISE = (1.0, 1.002, 0.998)
+
+
+def measured(tpot_ms=10.0, ttft_ms=50.0, **fields):
+    runs = tuple(
+        KeptRun(seed, 1, "", {"tpot_mean": tpot_ms * noise, "ttft_p50": ttft_ms * noise, "itl_p99": 30.0})
+        for seed, noise in enumerate(NOISE)
+    )
+    kept = {"engine": "vllm('m')", "workload": "w", "conditions": CONDITIONS, "runs": runs}
+    return KeptMeasurement(**(kept | fields))
+
+
+def ran(*measurements, verdict=Verdict.PASS, name="t.py::test_x", **fields):
+    check = CheckResult("tpot_mean <= 1s", verdict, "tpot_mean", reason="" if verdict is Verdict.PASS else "because")
+    complete, error = fields.get("complete", True), fields.get("error")
+    return KeptTest(name, complete, error, measurements or (measured(),), (check,))
+
+
+def compare(before, after, **options):
+    (one,) = compare_runs([before], [after], **options)
+    return one
+
+
+@pytest.mark.parametrize(
+    ("after", "trend"),
+    [
+        (measured(), Trend.STAYED),
+        (measured(tpot_ms=10.05), Trend.STAYED),
+        (measured(tpot_ms=11), Trend.WORSE),
+        (measured(tpot_ms=9), Trend.BETTER),
+        (measured(tpot_ms=10.4), Trend.UNKNOWN),
+        (measured(tpot_ms=9, ttft_ms=100), Trend.WORSE),
+    ],
+)
+def test_what_became_of_a_metric_is_what_became_of_the_test(after, trend):
+    assert compare(ran(), ran(after)).trend is trend
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "trend"),
+    [
+        (Verdict.PASS, Verdict.FAIL, Trend.WORSE),
+        (Verdict.FAIL, Verdict.PASS, Trend.BETTER),
+        (Verdict.FAIL, Verdict.FAIL, Trend.STAYED),
+        (Verdict.PASS, Verdict.INCONCLUSIVE, Trend.UNKNOWN),
+        (Verdict.PASS, Verdict.ERROR, Trend.UNKNOWN),
+        (Verdict.ERROR, Verdict.PASS, Trend.UNKNOWN),
+    ],
+)
+def test_verdicts_of_the_runs_themselves(before, after, trend):
+    one = compare(ran(verdict=before), ran(verdict=after))
+    assert one.trend is trend
+    if after is not Verdict.PASS or before is Verdict.ERROR:
+        assert "because" in one.reason
+
+
+def test_an_error_is_no_regression_however_bad_the_numbers():
+    one = compare(ran(), ran(measured(tpot_ms=99), error="The server died.", complete=False))
+    assert (one.trend, one.changes) == (Trend.UNKNOWN, ())
+    assert one.reason == "ERROR now: The server died."
+
+
+@pytest.mark.parametrize("name", ["hardware", "model", "workload", "formulas"])
+def test_other_things_measured_are_not_compared(name):
+    one = compare(ran(), ran(measured(tpot_ms=99, conditions=CONDITIONS | {name: "other"})))
+    assert one.trend is Trend.UNKNOWN
+    assert one.reason == f"{name} differs: {CONDITIONS[name]} before, other now"
+
+
+def test_another_engine_is_what_a_release_is_about():
+    one = compare(ran(), ran(measured(tpot_ms=11, conditions=CONDITIONS | {"engine.version": "2"})))
+    assert one.trend is Trend.WORSE
+    assert one.differing == (("engine.version", "1", "2"),)
+
+
+def test_the_reference_of_a_claim_does_not_count():
+    sides = [measured(side="a"), measured(side="b")]
+    assert compare(ran(*sides), ran(sides[0], measured(tpot_ms=99, side="b"))).trend is Trend.STAYED
+
+
+def test_other_seeds_and_missing_metrics_cannot_tell():
+    shifted = measured()
+    shifted = replace(shifted, runs=tuple(replace(run, seed=run.seed + 100) for run in shifted.runs))
+    lone = replace(measured(), primaries=("spec_acceptance_rate",))
+    assert compare(ran(), ran(replace(shifted, primaries=("tpot_mean",)))).trend is Trend.STAYED  # equal to the digit
+    assert compare(ran(), ran(replace(measured(tpot_ms=11), runs=shifted.runs[:2]))).trend is Trend.UNKNOWN
+    assert compare(ran(lone), ran(lone)).changes[0].after == "–"
+
+
+def test_new_and_gone():
+    found = compare_runs([ran(name="t::old")], [ran(name="t::new")])
+    assert [(one.test, one.trend) for one in found] == [("t::new", Trend.NEW), ("t::old", Trend.GONE)]
+
+
+def test_every_metric_where_asked_and_only_primaries_count():
+    worse_tail = replace(measured(), runs=tuple(
+        replace(run, metrics=run.metrics | {"itl_p99": 90.0}) for run in measured().runs))  # fmt: skip
+    one = compare(ran(), ran(worse_tail), others=True)
+    assert {change.metric: change.primary for change in one.changes} == {
+        "ttft_p50": True, "tpot_mean": True, "itl_p99": False}  # fmt: skip
+    assert one.trend is Trend.STAYED
+
+
+def test_markdown_has_every_trend_links_and_what_changed():
+    old = [ran(name="t::a"), ran(name="t::b"), ran(name="t::same"), ran(name="t::gone")]
+    new = [ran(measured(tpot_ms=11, conditions=CONDITIONS | {"engine.version": "2"}), name="t::a"),
+           ran(measured(tpot_ms=9), name="t::b"), ran(name="t::same"),
+           ran(name="t::new", verdict=Verdict.ERROR)]  # fmt: skip
+    text = markdown(compare_runs(old, new), Named("v1"), Named("v2", "https://x/a b"))
+    assert text.startswith("## Performance: v1 → [v2](https://x/a%20b)\n")
+    assert "**1 worse** · **1 better** · **1 stayed** · **1 new** · **1 gone**" in text
+    assert "| `t::a` | PASS | `ttft_p50` |" in text
+    assert "| `tpot_mean` | 10 ms | 11 ms | +10.0 % |" in text
+    assert "Changed with it: `engine.version` 1 → 2" in text
+    assert "<details><summary>Stayed: 1</summary>" in text
+
+
+def test_markdown_stays_a_table_whatever_a_test_is_called():
+    hostile = "t::x[a|b`c\n| <img src=x> @someone]"
+    bad = replace(ran(name=hostile), error="<script> | @team [a](b) `x`\nmore", complete=False)
+    text = markdown(compare_runs([ran(name=hostile)], [bad]), Named("<b>"), Named("v2"))
+    assert "<script>" not in text
+    assert "<b>" not in text
+    assert "@team" not in text
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    assert {line.replace("\\|", "").count("|") for line in rows} == {9}
+
+
+def test_markdown_fits_into_a_comment_and_says_what_is_left_out():
+    tests = [ran(name=f"t::test_{number}_{'x' * 80}") for number in range(800)]
+    text = markdown(compare_runs(tests, [replace(one, error="no") for one in tests]), Named("a"), Named("b"))
+    assert len(text) <= 60_000
+    assert "more: see the runs" in text
+
+
+def test_as_text():
+    one = compare(ran(), ran(measured(tpot_ms=11), verdict=Verdict.FAIL))
+    text = difference(one)
+    assert text.startswith("WORSE: t.py::test_x: PASS → FAIL\n    tpot_mean: because\n")
+    assert "+10.0 %" in text
+    tests = [ran(), ran(verdict=Verdict.FAIL, name="t::bad")]
+    lines = ["FAIL  t::bad", "    tpot_mean: because", "PASS  t.py::test_x", "1 FAIL, 1 PASS"]
+    assert overview(tests).splitlines() == lines
+    assert "seed 2, start 1" in whole(tests[0])
+    assert "engine.version" in whole(tests[0])
