@@ -1,89 +1,193 @@
-"""One TCP connection: stamps every read first thing, and otherwise only looks for the end of the message."""
+"""One connection: stamps every read first thing, and otherwise only looks for the end of the message."""
 
 from __future__ import annotations
 
-import asyncio
-import os
+import socket
+from collections.abc import Callable
 from time import monotonic_ns
-from typing import Protocol, cast
+from typing import Protocol
 
+from pytest_llmperf.load.arrivals import ANCILLARY_BYTES, Arrivals, ask_for_stamps
 from pytest_llmperf.load.flight import Flight
+from pytest_llmperf.load.opening import Opening, Route
+from pytest_llmperf.load.reactor import READ, WRITE
 from pytest_llmperf.model.exchange import Ending
 from pytest_llmperf.wire.http import NotHttpError
 
 _LAST_CHUNK = b"0\r\n\r\n"
+_ROOM = 1 << 16
 
 
 class Owner(Protocol):
     """Whoever keeps the connections."""
+
+    def opened(self, connection: Connection) -> None:
+        """The connection can take a request."""
+        ...
 
     def finish(self, flight: Flight, ending: Ending, error: str | None = None) -> None:
         """The flight is over; calls after the first do nothing."""
         ...
 
     def forget(self, connection: Connection) -> None:
-        """The connection is closed."""
+        """The connection is closed, or was never opened."""
         ...
 
 
-class Connection(asyncio.Protocol):
-    """One TCP connection, serving one flight at a time."""
+class Watcher(Protocol):
+    """An event loop, as far as a connection needs one."""
 
-    def __init__(self, owner: Owner) -> None:
+    def watch(self, fd: int, handler: Callable[[], None], events: int = READ) -> None: ...
+
+    def forget(self, fd: int) -> None: ...
+
+
+class Connection:
+    """One TCP connection, with TLS or not, serving one flight at a time.
+
+    Attributes:
+        flight: that it serves, or that waits for it to open; None while it is idle.
+        served: requests that it was given.
+        usable: open, and not closed since.
+    """
+
+    def __init__(self, watcher: Watcher, arrivals: Arrivals, owner: Owner, route: Route) -> None:
+        self._watcher = watcher
+        self._arrivals = arrivals
         self._owner = owner
+        self._unsent = b""
+        self._closed = False
         self.flight: Flight | None = None
         self.served = 0
         self.idle_since_ns = 0
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.Transport, transport)
-        self._socket_fd: int = transport.get_extra_info("socket").fileno()
+        self.usable = False
+        self._socket = socket.socket(route.family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        ask_for_stamps(self._socket)
+        self._fd = self._socket.fileno()
+        self._recvmsg = self._socket.recvmsg
+        self._opening = Opening(self._socket, route)
+        self._tls = self._opening.tls
+        self._opening.begin()
+        watcher.watch(self._fd, self._open, READ | WRITE)
 
     @property
     def reusable(self) -> bool:
         """Open, and nothing of an earlier request left to send (a server may answer before it read all)."""
-        return not self.transport.is_closing() and self.transport.get_write_buffer_size() == 0
+        return self.usable and not self._unsent
 
-    def data_received(self, data: bytes) -> None:
-        now_ns = monotonic_ns()
-        flight = self.flight
-        if flight is None:  # nobody asked
-            self.transport.abort()
+    def send(self, flight: Flight, payload: bytes) -> None:
+        """Hand a request to the kernel now; what does not fit follows as soon as there is room."""
+        self.flight = flight
+        flight.reused = self.served > 0
+        self.served += 1
+        self._write(payload if self._tls is None else self._tls.encrypt(payload))
+        flight.sent_ns = monotonic_ns()
+
+    def close(self) -> None:
+        """Close at once, without a word to the server. The flight, if there is one, is the caller's business."""
+        if self._closed:
             return
-        flight.stamps.append(now_ns)
-        flight.reads.append(data)
-        # A chunked stream is looked at only where a read ends like its last chunk, or is too short to tell.
-        if not flight.framing.chunked or data.endswith(_LAST_CHUNK) or len(data) < len(_LAST_CHUNK):
-            self.look_for_end(flight)
-
-    def write(self, data: bytes) -> None:
-        """Hand `data` to the kernel now: the transport itself would wait until every callback that is due has run."""
-        try:
-            written = os.write(self._socket_fd, data)
-        except OSError:  # full, or broken: the transport finds out which
-            written = 0
-        if written < len(data):
-            self.transport.write(data[written:])
+        self._closed, self.usable = True, False
+        self._watcher.forget(self._fd)
+        self._socket.close()
+        self._owner.forget(self)
 
     def look_for_end(self, flight: Flight) -> None:
+        """Finish the flight if the reads so far end the message."""
         try:
             if flight.find_end():
                 self._owner.finish(flight, Ending.COMPLETE)
         except NotHttpError as problem:
             self._owner.finish(flight, Ending.CLOSED_EARLY, f"not HTTP: {problem}")
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._owner.forget(self)
+    def _open(self) -> None:
+        """A step of the opening: TCP, the proxy's tunnel, TLS."""
+        try:
+            if not self._opening.step():
+                self._watcher.watch(self._fd, self._open, READ if self._opening.connected else READ | WRITE)
+                return
+        except OSError as problem:
+            flight = self.flight
+            self.close()
+            if flight is not None:
+                self._owner.finish(flight, Ending.CONNECT_FAILED, str(problem))
+            return
+        self.usable = True
+        self._watcher.watch(self._fd, self._ready)
+        self._owner.opened(self)
+
+    def _ready(self) -> None:
+        try:
+            data, ancillary, _, _ = self._recvmsg(_ROOM, ANCILLARY_BYTES)
+        except BlockingIOError:
+            return
+        except OSError as problem:
+            self._lost(problem)
+            return
+        if not data:
+            self._lost(None)
+            return
         flight = self.flight
         if flight is None:
+            self._unasked(data)
             return
-        self.look_for_end(flight)
-        self._owner.finish(flight, _ending_of(flight, exc), str(exc) if exc else None)
+        stamps = flight.stamps
+        stamps.append(self._arrivals.stamp(ancillary, stamps[-1] if stamps else flight.departed_ns))
+        if self._tls is not None:
+            try:
+                data = self._tls.decrypt(data)
+            except OSError as problem:
+                self._lost(problem)
+                return
+            if not data:
+                stamps.pop()
+                return
+        flight.reads.append(data)
+        # A chunked stream is looked at only where a read ends like its last chunk, or is too short to tell.
+        if not flight.chunked or data.endswith(_LAST_CHUNK) or len(data) < len(_LAST_CHUNK):
+            self.look_for_end(flight)
+
+    def _unasked(self, data: bytes) -> None:
+        """Session tickets of TLS are expected; anything that is said to nobody makes the connection unusable."""
+        try:
+            if self._tls is not None and not self._tls.decrypt(data):
+                return
+        except OSError:
+            pass
+        self.close()
+
+    def _write(self, data: bytes) -> None:
+        if self._unsent:
+            self._unsent += data
+            return
+        try:
+            written = self._socket.send(data)
+        except BlockingIOError:
+            written = 0
+        except OSError:  # broken: reading tells how
+            return
+        if written < len(data):
+            self._unsent = data[written:]
+            self._watcher.watch(self._fd, self._write_on, READ | WRITE)
+
+    def _write_on(self) -> None:
+        data, self._unsent = self._unsent, b""
+        self._watcher.watch(self._fd, self._ready)
+        self._write(data)
+        self._ready()
+
+    def _lost(self, problem: OSError | None) -> None:
+        flight = self.flight
+        self.close()
+        if flight is not None:
+            self.look_for_end(flight)
+            self._owner.finish(flight, _ending_of(flight, problem), str(problem) if problem else None)
 
 
-def _ending_of(flight: Flight, exc: Exception | None) -> Ending:
+def _ending_of(flight: Flight, problem: OSError | None) -> Ending:
     if not flight.reads and flight.reused:
         return Ending.STALE
-    if exc is not None:
+    if problem is not None:
         return Ending.RESET
-    return Ending.COMPLETE if flight.framing.until_close else Ending.CLOSED_EARLY
+    return Ending.COMPLETE if flight.until_close else Ending.CLOSED_EARLY

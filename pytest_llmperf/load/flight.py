@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from array import array
 from dataclasses import dataclass, field
 
@@ -17,9 +16,9 @@ class Flight:
 
     Attributes:
         departed_ns: when the schedule let it go; it is sent once a connection is open.
+        chunked, until_close, keep_alive: what the head of the answer says, see `Framing`.
         framed: reads that the framing has seen.
         sized: reads that `size_bytes` counts.
-        opening: the task that opens its connection.
     """
 
     request: PlannedRequest
@@ -29,11 +28,13 @@ class Flight:
     reused: bool = False
     stamps: array[int] = field(default_factory=lambda: array("q"))
     reads: list[bytes] = field(default_factory=list)
-    framing: Framing = field(default_factory=Framing)
+    chunked: bool = False
+    until_close: bool = False
+    keep_alive: bool = False
+    _framing: Framing | None = None
     framed: int = 0
     size_bytes: int = 0
     sized: int = 0
-    opening: asyncio.Task[None] | None = None
     ending: Ending = Ending.NOT_SENT
     ended_ns: int = 0
     error: str | None = None
@@ -54,10 +55,15 @@ class Flight:
 
     def find_end(self) -> bool:
         """Whether the reads so far hold the whole message."""
+        framing = self._framing
+        if framing is None:
+            framing = self._framing = Framing()
         if self.framed == len(self.reads):
-            return self.framing.complete
+            return framing.complete
         fresh, self.framed = self.reads[self.framed :], len(self.reads)
-        return self.framing.feed(b"".join(fresh))
+        complete = framing.feed(b"".join(fresh))
+        self.chunked, self.until_close, self.keep_alive = framing.chunked, framing.until_close, framing.keep_alive
+        return complete
 
     def exchange(self) -> Exchange:
         """All that is known of it."""

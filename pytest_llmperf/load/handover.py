@@ -1,4 +1,4 @@
-"""What crosses the pipes of the load process. A plan is one JSON head, then the bodies as they are."""
+"""What crosses the pipes of a load process. A plan is one JSON head, then the bodies as they are."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ import json
 import struct
 from dataclasses import asdict
 
-from pytest_llmperf.model.plan import LoadPlan, PlannedRequest, StreamLimits
+from pytest_llmperf.model.plan import Channel, LoadPlan, PlannedRequest, StreamLimits
 
 SIZE = struct.Struct("<Q")
 PROGRESS = struct.Struct("<IIIq")  # the way back: sent, done, failed, elapsed_ns
+READY = PROGRESS.pack(0, 0, 0, -1)  # the first of them: the plan is read, the connections are open
+START = struct.Struct("<cq")  # the way there, after the plan: b"s" and when the schedule begins
+CANCEL = b"c"
 
 
 def pack_plan(plan: LoadPlan) -> bytes:
@@ -20,6 +23,7 @@ def pack_plan(plan: LoadPlan) -> bytes:
         "headers": plan.headers,
         "concurrency": plan.concurrency,
         "limits": asdict(plan.limits),
+        "channel": asdict(plan.channel),
         "retry_stale": plan.retry_stale,
         "requests": [(r.index, r.path, len(r.body), r.at_ns, r.after, r.think_ns) for r in plan.requests],
     }
@@ -33,6 +37,7 @@ def unpack_plan(packed: bytes) -> LoadPlan:
     (size,) = SIZE.unpack_from(packed)
     start = SIZE.size + size
     head = json.loads(packed[SIZE.size : start])
+    channel = head["channel"]
     requests = []
     for index, path, length, at_ns, after, think_ns in head["requests"]:
         requests.append(PlannedRequest(index, path, packed[start : start + length], at_ns, after, think_ns))
@@ -44,5 +49,6 @@ def unpack_plan(packed: bytes) -> LoadPlan:
         headers=tuple((name, value) for name, value in head["headers"]),
         concurrency=head["concurrency"],
         limits=StreamLimits(**head["limits"]),
+        channel=Channel(**channel | {"proxy": tuple(channel["proxy"]) if channel["proxy"] else None}),
         retry_stale=head["retry_stale"],
     )

@@ -12,14 +12,38 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pytest_llmperf.load.histogram import BINS, Histogram
 from pytest_llmperf.model.exchange import Ending, Exchange
+from pytest_llmperf.model.plan import LoadPlan
 
 _FRAME = struct.Struct("<cQ")
 _EXCHANGE = struct.Struct("<IqqqBBIQI")  # index, intended, sent, ended, ending, reused, reads, data and error bytes
-_END = struct.Struct("<qqq")
+_END = struct.Struct("<qqqqq")
 _START = struct.Struct("<q")
 _ENDINGS = tuple(Ending)
 _NEVER = -1
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """What a load process knows of itself when it is done.
+
+    Args:
+        ended_ns: when (CLOCK_MONOTONIC).
+        clock_gap_ns: the longest time in which its loop did not run.
+        cpu_ns, elapsed_ns: what it used, in how long.
+        memory_bytes: largest resident size.
+        read_delays, stamp_errors, turnarounds: see `LoadReport`.
+    """
+
+    ended_ns: int
+    clock_gap_ns: int
+    cpu_ns: int
+    elapsed_ns: int
+    memory_bytes: int
+    read_delays: Histogram
+    stamp_errors: Histogram
+    turnarounds: Histogram
 
 
 class RecordingWriter:
@@ -42,8 +66,10 @@ class RecordingWriter:
     def lag(self, beats_ns: array[int]) -> None:
         self._append(b"L", beats_ns.tobytes())
 
-    def end(self, ended_ns: int, clock_gap_ns: int, cpu_ns: int) -> None:
-        self._append(b"E", _END.pack(ended_ns, clock_gap_ns, cpu_ns))
+    def end(self, end: End) -> None:
+        numbers = _END.pack(end.ended_ns, end.clock_gap_ns, end.cpu_ns, end.elapsed_ns, end.memory_bytes)
+        histograms = (end.read_delays, end.stamp_errors, end.turnarounds)
+        self._append(b"E", numbers, *(histogram.counts.tobytes() for histogram in histograms))
         os.close(self._fd)
 
     def _append(self, kind: bytes, *parts: bytes) -> None:
@@ -60,13 +86,17 @@ class Recording:
     Attributes:
         started_ns: time zero of the schedule; None where the process died before.
         exchanges: by index, as far as they ended.
-        end: (ended_ns, clock_gap_ns, cpu_ns); None where the process died before.
+        end: None where the process died before.
     """
 
     started_ns: int | None = None
     exchanges: dict[int, Exchange] = field(default_factory=dict)
     loop_lag_ns: array[int] = field(default_factory=lambda: array("q"))
-    end: tuple[int, int, int] | None = None
+    end: End | None = None
+
+    def whole(self, plan: LoadPlan) -> bool:
+        """Whether every part of the replay of this plan is there."""
+        return self.started_ns is not None and self.end is not None and len(self.exchanges) == len(plan.requests)
 
 
 def read_recording(path: Path) -> Recording:
@@ -121,7 +151,15 @@ def _take_frame(recording: Recording, kind: bytes, payload: memoryview) -> None:
     elif kind == b"L":
         recording.loop_lag_ns.frombytes(payload)
     elif kind == b"E":
-        recording.end = _END.unpack(payload)
+        recording.end = _read_end(payload)
+
+
+def _read_end(payload: memoryview) -> End:
+    width = BINS * array("q").itemsize
+    starts = range(_END.size, _END.size + 3 * width, width)
+    delays, errors, turnarounds = (Histogram(array("q", bytes(payload[at : at + width]))) for at in starts)
+    ended_ns, clock_gap_ns, cpu_ns, elapsed_ns, memory_bytes = _END.unpack_from(payload)
+    return End(ended_ns, clock_gap_ns, cpu_ns, elapsed_ns, memory_bytes, delays, errors, turnarounds)
 
 
 def _read_exchange(payload: memoryview) -> Exchange:

@@ -1,18 +1,22 @@
-"""One replay inside the load process: schedule, client, heartbeat and recording on one event loop."""
+"""One replay inside a load process: schedule, client, heartbeat and recording in one event loop."""
 
 from __future__ import annotations
 
-import asyncio
+import resource
 import time
 from array import array
 from collections import deque
 from collections.abc import Callable
 from time import monotonic_ns
 
+from pytest_llmperf.load.arrivals import Arrivals
 from pytest_llmperf.load.client import Client
 from pytest_llmperf.load.flight import Flight
-from pytest_llmperf.load.handover import PROGRESS
-from pytest_llmperf.load.recording import RecordingWriter
+from pytest_llmperf.load.handover import PROGRESS, READY
+from pytest_llmperf.load.histogram import Histogram
+from pytest_llmperf.load.opening import Route
+from pytest_llmperf.load.reactor import NEVER, Reactor
+from pytest_llmperf.load.recording import End, RecordingWriter
 from pytest_llmperf.load.schedule import Schedule
 from pytest_llmperf.model.exchange import Ending, Exchange
 from pytest_llmperf.model.plan import LoadPlan
@@ -20,152 +24,177 @@ from pytest_llmperf.model.plan import LoadPlan
 _BEAT_NS = 10_000_000
 _BEATS_PER_SWEEP = 10
 _BEATS_PER_REPORT = 25
-_EARLY_NS = 2_000_000    # libuv's timers are a millisecond coarse: wake early, then poll until it is time
 _AHEAD_NS = 60_000_000   # connections are opened so long before a timed request needs them
 _WARM_LIMIT = 1024
+_WARM_NS = 1_000_000_000
+_MOST_UNRECORDED = 256
 
 
 class Replayer:
-    """Runs a plan to its end, or until cancelled.
+    """Runs a plan to its end, or until cancelled: `prepare`, then `start`.
 
     Args:
         plan: what to send.
-        address: IP address of plan.host.
-        writer: takes every exchange as soon as it ended.
+        route: where to.
+        writer: takes every exchange soon after it ended.
         report: takes a packed PROGRESS about four times a second.
     """
 
     def __init__(
-        self, plan: LoadPlan, address: str, writer: RecordingWriter, report: Callable[[bytes], None]
+        self, plan: LoadPlan, route: Route, writer: RecordingWriter, report: Callable[[bytes], None]
     ) -> None:
         self._plan = plan
         self._writer = writer
         self._report = report
-        self._loop = asyncio.get_running_loop()
-        self._client = Client(self._loop, plan, address, self._on_end)
+        self._arrivals = Arrivals()
+        self.reactor = Reactor(self._arrivals)
+        self._client = Client(self.reactor, self._arrivals, plan, route, self._on_end)
         self._schedule = Schedule(plan)
-        self._timer: asyncio.TimerHandle | None = None
-        self._pumping = False
         self._landed: deque[Flight] = deque()
-        self._over = asyncio.Event()
-        self._departed = bytearray(len(plan.requests))
+        self._over = False
+        self._departed: set[int] = set()
         self._failed = 0
         self._done = 0
         self._beats = 0
         self._lag = array("q")
+        self._turnarounds = Histogram()
         self._clock_gap_ns = 0
-        self._started_ns = monotonic_ns()
+        self._started_ns: int | None = None
+        self._begun_ns, self._begun_cpu_ns = monotonic_ns(), time.process_time_ns()
         self._beat_due_ns = self._boot_due_ns = 0
+        self.reactor.on_alarm = self._pump
+        self.reactor.on_idle = self._record_one
 
-    async def run(self) -> None:
-        """Replay; returns when every request of the plan is recorded."""
-        cpu_ns = time.process_time_ns()
+    def run(self) -> None:
+        """Open connections, say READY, and replay from the time that `start` gives; returns when all is recorded."""
         self._client.warm(min(self._plan.concurrency or 0, len(self._plan.requests), _WARM_LIMIT))
-        await self._client.warmed(timeout_s=1.0)
-        self._started_ns = monotonic_ns() + _AHEAD_NS
-        self._schedule.start(self._started_ns)
-        self._writer.start(self._started_ns)
-        self._beat_due_ns, self._boot_due_ns = monotonic_ns(), _boottime_ns()
-        self._beat()
-        if not self._schedule.done:
-            self._pump_soon()
-            await self._over.wait()
-        while self._landed:
-            self._record()
+        self._get_ready(monotonic_ns() + _WARM_NS)
+        self.reactor.run()
+        while self._record_one():
+            pass
         self._client.cancel()  # closes what is idle
         self._note_lag()
         self._flush()
-        self._writer.end(monotonic_ns(), self._clock_gap_ns, time.process_time_ns() - cpu_ns)
+        self._writer.end(self._end())
+        self.reactor.close()
+
+    def start(self, started_ns: int) -> None:
+        """Time zero of the schedule is then."""
+        if self._over or self._started_ns is not None:
+            return
+        self._started_ns = started_ns
+        self._begun_ns, self._begun_cpu_ns = monotonic_ns(), time.process_time_ns()
+        self._writer.start(started_ns)
+        self._schedule.start(started_ns)
+        self._beat_due_ns, self._boot_due_ns = monotonic_ns(), _boottime_ns()
+        self._beat()
+        if self._schedule.done:
+            self._finish()
+        else:
+            self.reactor.alarm_ns = self._schedule.next_due_ns or 0
 
     def cancel(self) -> None:
         """Give up: what is in flight ends as CANCELLED, the rest was NOT_SENT."""
-        if self._over.is_set():
+        if self._over:
             return
-        self._over.set()
-        self._client.cancel()
         now_ns = monotonic_ns()
+        if self._started_ns is None:
+            self._started_ns = now_ns
+            self._writer.start(now_ns)
+        self._finish()
+        self._client.cancel()
         for request in self._plan.requests:
-            if not self._departed[request.index]:
+            if request.index not in self._departed:
                 intended_ns = self._started_ns + (request.at_ns or 0)
                 empty: array[int] = array("q")
                 self._writer.exchange(
                     Exchange(request.index, intended_ns, None, now_ns, Ending.NOT_SENT, empty, empty, b"")
                 )
 
+    def _get_ready(self, deadline_ns: int) -> None:
+        if self._client.warming and monotonic_ns() < deadline_ns:
+            self.reactor.call_at(monotonic_ns() + 1_000_000, lambda: self._get_ready(deadline_ns))
+        else:
+            self._report(READY)
+
+    def _finish(self) -> None:
+        self._over = True
+        self.reactor.alarm_ns = NEVER
+        self.reactor.stop()
+
     def _on_end(self, flight: Flight) -> None:
         self._done += 1
         self._failed += flight.ending is not Ending.COMPLETE
         self._landed.append(flight)
-        if self._over.is_set():
+        if self._over:
             return
         self._schedule.finished(flight.request.index, flight.ended_ns)
         if self._schedule.done:
-            self._over.set()
-            return
-        self._pump_soon()
-        if len(self._landed) == 1:
-            self._loop.call_soon(self._record_next)
+            self._finish()
+        else:
+            self.reactor.alarm_ns = 0
 
-    def _record_next(self) -> None:
-        """One at a time, with I/O between: a wave of ends must not hold up stamps and sends."""
+    def _record_one(self) -> bool:
+        """Only where there is nothing to read or send; whether more is left."""
         if self._landed:
-            self._record()
-        if self._landed:
-            self._loop.call_soon(self._record_next)
-
-    def _record(self) -> None:
-        self._writer.exchange(self._landed.popleft().exchange())
-
-    def _pump_soon(self) -> None:
-        """Pump after the reads that are already waiting: their stamps come first."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if not self._pumping:
-            self._pumping = True
-            self._loop.call_soon(self._pump)
+            self._writer.exchange(self._landed.popleft().exchange())
+        return bool(self._landed)
 
     def _pump(self) -> None:
-        self._pumping = False
-        if self._over.is_set():
+        """Send what is due."""
+        self.reactor.alarm_ns = NEVER
+        if self._over:
             return
+        closed = self._plan.concurrency is not None
         for departure in self._schedule.depart(monotonic_ns()):
-            self._departed[departure.request.index] = True
+            self._departed.add(departure.request.index)
             self._client.send(departure.request, departure.intended_ns)
+            if closed:
+                self._turnarounds.add(monotonic_ns() - departure.possible_ns)
+        while len(self._landed) > _MOST_UNRECORDED:
+            self._record_one()
         due_ns = self._schedule.next_due_ns
-        if due_ns is None:
-            return
-        wait_ns = due_ns - monotonic_ns() - _EARLY_NS
-        if wait_ns > 0:
-            self._timer = self._loop.call_later(wait_ns / 1e9, self._pump_soon)
-        else:
-            self._pump_soon()
+        if due_ns is not None and not self._over:
+            self.reactor.alarm_ns = due_ns
 
     def _note_lag(self) -> int:
         """Record how late this beat is, expect the next one; the time of this one."""
         now_ns, boot_ns = monotonic_ns(), _boottime_ns()
-        self._lag.append(max(0, now_ns - self._beat_due_ns))
-        self._clock_gap_ns = max(self._clock_gap_ns, boot_ns - self._boot_due_ns)
+        if self._beat_due_ns:
+            self._lag.append(max(0, now_ns - self._beat_due_ns))
+            self._clock_gap_ns = max(self._clock_gap_ns, boot_ns - self._boot_due_ns)
         # Counted from the start of this beat: a pause in the midst of it must show in the next.
         self._beat_due_ns, self._boot_due_ns = now_ns + _BEAT_NS, boot_ns + _BEAT_NS
         return now_ns
 
     def _beat(self) -> None:
         now_ns = self._note_lag()
-        if self._over.is_set():
+        if self._over:
             return
         self._client.sweep(now_ns, self._beats % _BEATS_PER_SWEEP, _BEATS_PER_SWEEP)
         self._client.warm(min(self._schedule.upcoming(now_ns + _AHEAD_NS), _WARM_LIMIT))
         self._beats += 1
         if self._beats % _BEATS_PER_REPORT == 0:
             self._flush()
-        self._loop.call_later(max(0, self._beat_due_ns - monotonic_ns()) / 1e9, self._beat)
+        self.reactor.call_at(self._beat_due_ns, self._beat)
 
     def _flush(self) -> None:
         self._writer.lag(self._lag)
         self._lag = array("q")
-        elapsed_ns = max(0, monotonic_ns() - self._started_ns)
+        elapsed_ns = max(0, monotonic_ns() - (self._started_ns or monotonic_ns()))
         self._report(PROGRESS.pack(self._client.sent, self._done, self._failed, elapsed_ns))
+
+    def _end(self) -> End:
+        return End(
+            ended_ns=monotonic_ns(),
+            clock_gap_ns=self._clock_gap_ns,
+            cpu_ns=time.process_time_ns() - self._begun_cpu_ns,
+            elapsed_ns=monotonic_ns() - self._begun_ns,
+            memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+            read_delays=self._arrivals.delays,
+            stamp_errors=self._arrivals.errors,
+            turnarounds=self._turnarounds,
+        )
 
 
 def _boottime_ns() -> int:

@@ -13,23 +13,30 @@ from pytest_llmperf.model.plan import LoadPlan, PlannedRequest
 
 @dataclass(frozen=True, slots=True)
 class Departure:
-    """A request to send now, and when the schedule wanted that (CLOCK_MONOTONIC nanoseconds)."""
+    """A request to send now. Times are CLOCK_MONOTONIC nanoseconds.
+
+    Args:
+        intended_ns: when the schedule wanted that.
+        possible_ns: when it could have gone: `intended_ns`, but in a closed loop when its slot became free.
+    """
 
     request: PlannedRequest
     intended_ns: int
+    possible_ns: int
 
 
 class Schedule:
     """Open loop by absolute times, closed loop by slots, conversations by their predecessors.
 
     The intended time of a request is `at_ns` after the start; for the next turn of a conversation the end of
-    its predecessor plus `think_ns`, whatever became of the predecessor. In a closed loop a request without a
-    time of its own is intended when it can go: when it is ready and a slot is free. Next turns are served
-    before new conversations. A request that is late is sent late, and never skipped.
+    its predecessor plus `think_ns`, whatever became of the predecessor. In a closed loop nobody wants a request
+    without a time of its own at any moment: it is intended when it departs, and the time that its slot stood empty
+    is the load generator's, not the server's. Next turns are served before new conversations. A request that is
+    late is sent late, and never skipped.
     """
 
     def __init__(self, plan: LoadPlan) -> None:
-        self._requests = plan.requests
+        self._requests = {request.index: request for request in plan.requests}
         self._concurrency = plan.concurrency
         self._followers: dict[int, list[PlannedRequest]] = {}
         for request in plan.requests:
@@ -45,7 +52,7 @@ class Schedule:
 
     def start(self, started_ns: int) -> None:
         """Fix time zero; nothing departs before."""
-        first = [r for r in self._requests if r.after is None]
+        first = [r for r in self._requests.values() if r.after is None]
         self._started_ns = started_ns
         self._due = [(started_ns + (r.at_ns or 0), r.index) for r in first]
         heapify(self._due)
@@ -75,15 +82,18 @@ class Schedule:
         while self._ready and (self._slots is None or self._slots):
             _, due_ns, index = heappop(self._ready)
             free_ns = due_ns if self._slots is None else self._slots.popleft()
-            departures.append(self._departure(self._requests[index], due_ns, free_ns))
+            request = self._requests[index]
+            if request.at_ns is not None and request.after is None:
+                self._timed_departures += 1
+            departures.append(self._departure(request, due_ns, free_ns, now_ns))
         return departures
 
-    def _departure(self, request: PlannedRequest, due_ns: int, free_ns: int) -> Departure:
-        if request.at_ns is None:
-            return Departure(request, max(due_ns, free_ns))
-        if request.after is None:
-            self._timed_departures += 1
-        return Departure(request, due_ns)
+    def _departure(self, request: PlannedRequest, due_ns: int, free_ns: int, now_ns: int) -> Departure:
+        possible_ns = max(due_ns, free_ns)
+        if request.at_ns is not None:
+            return Departure(request, due_ns, possible_ns)
+        unscheduled = request.after is None and self._slots is not None
+        return Departure(request, now_ns if unscheduled else possible_ns, possible_ns)
 
     def finished(self, index: int, ended_ns: int) -> None:
         """A request ended at `ended_ns`: its slot is free, and those that wait for it become due."""

@@ -1,62 +1,66 @@
-"""The load process: `python -m pytest_llmperf.load.worker RECORDING`.
+"""A load process: `main` with the path of its recording.
 
-stdin brings the plan and stays open: any further byte cancels the replay, its end (the parent died) too.
-stdout reports progress, stderr says why it failed.
+stdin brings the plan, then the time zero of the schedule, and stays open: any other byte cancels the replay, its end
+(the parent died) too. stdout reports progress, stderr says why it failed.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
+import ctypes
 import gc
 import os
 import resource
-import socket
 import sys
+from collections.abc import Collection
 from pathlib import Path
 
-from pytest_llmperf.load.handover import SIZE, unpack_plan
+from pytest_llmperf.load.handover import SIZE, START, unpack_plan
+from pytest_llmperf.load.opening import route_of
 from pytest_llmperf.load.recording import RecordingWriter
 from pytest_llmperf.load.replayer import Replayer
-from pytest_llmperf.model.plan import LoadPlan
 
 _CONTROL_FD = 0
 _PROGRESS_FD = 1
 _PRIORITY = -10
+_PR_SET_TIMERSLACK = 29
 
 
-def main(recording: str) -> int:
-    """Replay the plan from stdin into `recording`; the exit status."""
+def main(recording: str, cpus: Collection[int] = ()) -> int:
+    """Replay the plan from stdin into `recording`, on these CPUs (none: on any); the exit status."""
     plan = unpack_plan(_read_exactly(SIZE.unpack(_read_exactly(SIZE.size))[0]))
     _raise_file_limit()
-    _come_first()
+    _come_first(cpus)
     try:
-        address = _resolve(plan.host, plan.port)
+        route = route_of(plan)
     except OSError as problem:
-        sys.stderr.write(f"cannot resolve {plan.host!r}: {problem}\n")
+        sys.stderr.write(f"{problem}\n")
         return 1
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        runner.run(_replay(plan, address, RecordingWriter(Path(recording))))
-    return 0
-
-
-async def _replay(plan: LoadPlan, address: str, writer: RecordingWriter) -> None:
-    loop = asyncio.get_running_loop()
-    replayer = Replayer(plan, address, writer, _report)
-
-    def on_control() -> None:
-        if not os.read(_CONTROL_FD, 64):
-            loop.remove_reader(_CONTROL_FD)
-        replayer.cancel()
-
-    os.set_blocking(_CONTROL_FD, False)
-    os.set_blocking(_PROGRESS_FD, False)
-    loop.add_reader(_CONTROL_FD, on_control)
+    replayer = Replayer(plan, route, RecordingWriter(Path(recording)), _report)
+    _obey(replayer)
     # A collection would stop the loop for milliseconds; what a replay leaves behind goes with the process.
     gc.collect()
     gc.freeze()
     gc.disable()
-    await replayer.run()
+    replayer.run()
+    return 0
+
+
+def _obey(replayer: Replayer) -> None:
+    """Start and cancel as the parent says."""
+
+    def on_control() -> None:
+        said = os.read(_CONTROL_FD, START.size)
+        if not said:
+            replayer.reactor.forget(_CONTROL_FD)
+        if len(said) == START.size and said[:1] == b"s":
+            replayer.start(START.unpack(said)[1])
+        else:
+            replayer.cancel()
+
+    os.set_blocking(_CONTROL_FD, False)
+    os.set_blocking(_PROGRESS_FD, False)
+    replayer.reactor.watch(_CONTROL_FD, on_control)
 
 
 def _report(progress: bytes) -> None:
@@ -64,30 +68,20 @@ def _report(progress: bytes) -> None:
         os.write(_PROGRESS_FD, progress)
 
 
-def _loop_factory() -> type[asyncio.AbstractEventLoop]:
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.SelectorEventLoop
-    return uvloop.Loop
-
-
-def _resolve(host: str, port: int) -> str:
-    """One IP address for all connections, IPv4 first: servers that we start listen on 127.0.0.1, not on ::1."""
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    addresses = sorted(found, key=lambda entry: entry[0] != socket.AF_INET)
-    return str(addresses[0][4][0])
-
-
 def _raise_file_limit() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def _come_first() -> None:
+def _come_first(cpus: Collection[int]) -> None:
     """A server on the same cores must not keep the one who measures it waiting, where we may say so (root)."""
     with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, 0, _PRIORITY)
+    if cpus:
+        with contextlib.suppress(OSError):
+            os.sched_setaffinity(0, cpus)
+    with contextlib.suppress(OSError, AttributeError):  # sleep to the microsecond, not to the next 50 of them
+        ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
 
 
 def _read_exactly(size: int) -> bytes:
@@ -98,7 +92,3 @@ def _read_exactly(size: int) -> bytes:
             sys.exit("the plan ended early")
         data += part
     return bytes(data)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))

@@ -34,7 +34,7 @@ class Exchange:
         sent_ns: when its bytes were handed to the socket; None where that never happened.
         ended_ns: when the last byte came or the exchange was given up.
         ending: how it ended.
-        read_ns: one stamp per read, taken first thing when the loop handed the bytes over.
+        read_ns: one stamp per read: when the kernel received its last bytes, else when it was read.
         read_bytes: size of each read; as long as `read_ns`.
         data: all bytes of the answer, HTTP framing included.
         reused: whether the connection had served another request before.
@@ -54,6 +54,33 @@ class Exchange:
 
 
 @dataclass(frozen=True, slots=True)
+class LoadReport:
+    """How well the load generator itself did in one replay. Quantiles are upper edges of 65.5 µs wide bins.
+
+    Args:
+        processes: that shared the load.
+        cpus: on which they may run.
+        own_cpus: whether the servers that we start keep off these.
+        kernel_stamped: share of the reads that the kernel stamped as they arrived.
+        stamp_error_p99_ns: how late a stamp may be: 0 where the kernel stamped it.
+        read_delay_p99_ns: how long bytes lay in the kernel before they were read; moves no stamp, coalesces chunks.
+        turnaround_p99_ns: closed loop only: from the end of an answer to the next request; None in an open loop.
+        busy: CPU time over elapsed time of the busiest process.
+        peak_memory_bytes: largest resident size, all processes together.
+    """
+
+    processes: int
+    cpus: tuple[int, ...]
+    own_cpus: bool
+    kernel_stamped: float
+    stamp_error_p99_ns: int
+    read_delay_p99_ns: int
+    turnaround_p99_ns: int | None
+    busy: float
+    peak_memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Replay:
     """One replay of a plan.
 
@@ -61,9 +88,10 @@ class Replay:
         started_ns: time zero of the schedule.
         ended_ns: when the last exchange ended.
         exchanges: one per planned request, by index.
-        loop_lag_ns: how late the event loop ran its heartbeat, one value per beat (every 10 ms).
+        loop_lag_ns: how late each load process ran its heartbeat, one value per beat (every 10 ms).
         clock_gap_ns: the largest time in which the loop did not run at all (a suspended machine, a starved process).
-        cpu_ns: CPU time that the load process used during the replay.
+        cpu_ns: CPU time that the load processes used during the replay.
+        load: how the load generator did; None where nothing was sent over sockets.
     """
 
     started_ns: int
@@ -72,3 +100,4 @@ class Replay:
     loop_lag_ns: tuple[int, ...] = ()
     clock_gap_ns: int = 0
     cpu_ns: int = 0
+    load: LoadReport | None = None

@@ -38,6 +38,26 @@ class StreamLimits:
 
 
 @dataclass(frozen=True, slots=True)
+class Channel:
+    """By what way requests reach the server.
+
+    Args:
+        tls: speak TLS.
+        tls_verify: check the server's certificate and its name.
+        tls_ca_file: certificates to trust instead of the system's, PEM.
+        proxy: host and port of an HTTP proxy: asked for the whole URL, or with TLS to CONNECT; None: none, whatever
+            the environment says.
+        fresh: a connection serves one request only. It is still opened ahead where the schedule allows it.
+    """
+
+    tls: bool = False
+    tls_verify: bool = True
+    tls_ca_file: str | None = None
+    proxy: tuple[str, int] | None = None
+    fresh: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class LoadPlan:
     """A whole replay.
 
@@ -48,6 +68,7 @@ class LoadPlan:
         headers: further HTTP headers, e.g. Authorization.
         concurrency: at most so many requests in flight (closed loop); None: no limit (open loop).
         limits: when to give up on a request.
+        channel: by what way.
         retry_stale: send a request once more where a reused connection turned out to be closed before any
             byte of the answer; off, because a retry hides a client event.
     """
@@ -58,4 +79,5 @@ class LoadPlan:
     headers: tuple[tuple[str, str], ...] = ()
     concurrency: int | None = None
     limits: StreamLimits = StreamLimits()
+    channel: Channel = Channel()
     retry_stale: bool = False

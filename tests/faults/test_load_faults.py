@@ -233,7 +233,7 @@ def test_load_process_dies_with_its_parent(tmp_path):
     with ScriptedServer([Send(STREAM_HEAD), Hang()]) as server:
         parent = subprocess.Popen([sys.executable, "-c", PARENT, str(server.port), str(tmp_path)])
         wait_until(lambda: server.requests)
-        (recording,) = tmp_path.glob("*/recording")
+        (recording,) = tmp_path.glob("*/0/recording")
         assert is_open_somewhere(recording)
         parent.kill()
         parent.wait()

@@ -1,9 +1,14 @@
-"""The protocol without a loop: the end of a message is found in the read that brings it."""
+"""One connection and a bare socket: the end of a message is found in the read that brings it."""
+
+import socket
+import time
 
 import pytest
 
+from pytest_llmperf.load.arrivals import Arrivals
 from pytest_llmperf.load.connection import Connection
 from pytest_llmperf.load.flight import Flight
+from pytest_llmperf.load.opening import Route
 from pytest_llmperf.model.exchange import Ending
 from pytest_llmperf.model.plan import PlannedRequest, StreamLimits
 from pytest_llmperf.testing.streams import LAST_CHUNK, STREAM_HEAD, StreamShape, http_chunk
@@ -16,11 +21,47 @@ class KeepsEndings:
         self.endings = []
         self.forgotten = 0
 
+    def opened(self, connection):
+        pass
+
     def finish(self, flight, ending, error=None):
         self.endings.append(ending)
 
     def forget(self, connection):
         self.forgotten += 1
+
+
+class ByHand:
+    """An event loop that runs a handler when told to."""
+
+    def watch(self, fd, handler, events=1):
+        self.handler = handler
+
+    def forget(self, fd):
+        pass
+
+
+class Pair:
+    """A connection that serves a flight, and the socket at its other end."""
+
+    def __init__(self, owner):
+        self.watcher = ByHand()
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            route = Route(socket.AF_INET, listener.getsockname(), "127.0.0.1")
+            self.connection = Connection(self.watcher, Arrivals(), owner, route)
+            self.server, _ = listener.accept()
+        self.watcher.handler()
+        self.connection.flight = self.flight = Flight(PlannedRequest(0, "/", b""), 0, 0)
+
+    def say(self, data):
+        self.server.sendall(data)
+        self.watcher.handler()
+
+    def hang_up(self, *, reset):
+        if reset:
+            self.server.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+        self.server.close()
+        self.watcher.handler()
 
 
 @pytest.fixture
@@ -29,10 +70,11 @@ def owner():
 
 
 @pytest.fixture
-def connection(owner):
-    connection = Connection(owner)
-    connection.flight = Flight(PlannedRequest(0, "/", b""), 0, 0)
-    return connection
+def pair(owner):
+    made = Pair(owner)
+    yield made
+    made.connection.close()
+    made.server.close()
 
 
 @pytest.mark.parametrize(
@@ -47,45 +89,55 @@ def connection(owner):
         [b"HTTP/1.1 500 No\r\ncontent-length: 8\r\n\r\n", b"longer.."],
     ],
 )
-def test_ends_with_the_read_that_completes_the_message(connection, owner, reads):
+def test_ends_with_the_read_that_completes_the_message(pair, owner, reads):
     for data in reads[:-1]:
-        connection.data_received(data)
+        pair.say(data)
         assert owner.endings == []
-    connection.data_received(reads[-1])
+    pair.say(reads[-1])
     assert owner.endings == [Ending.COMPLETE]
-    assert len(connection.flight.stamps) == len(reads)
+    assert len(pair.flight.stamps) == len(reads)
 
 
-def test_streams_are_not_parsed_while_they_run(connection):
-    connection.data_received(STREAM_HEAD)
+def test_streams_are_not_parsed_while_they_run(pair):
+    pair.say(STREAM_HEAD)
     for _ in range(5):
-        connection.data_received(http_chunk(StreamShape().events()[0]))
-    assert connection.flight.framed == 1
+        pair.say(http_chunk(StreamShape().events()[0]))
+    assert pair.flight.framed == 1
+
+
+def test_stamps_tell_when_bytes_came_however_late_they_are_read(pair):
+    before_ns = time.monotonic_ns()
+    pair.server.sendall(STREAM_HEAD)
+    after_ns = time.monotonic_ns()
+    time.sleep(0.05)
+    pair.watcher.handler()
+    (stamp_ns,) = pair.flight.stamps
+    assert before_ns - 50_000 <= stamp_ns <= after_ns + 50_000
 
 
 @pytest.mark.parametrize(
-    ("reads", "reused", "problem", "ending"),
+    ("reads", "reused", "reset", "ending"),
     [
-        ([], True, None, Ending.STALE),
-        ([], True, ConnectionResetError(), Ending.STALE),
-        ([], False, None, Ending.CLOSED_EARLY),
-        ([STREAM_HEAD], True, None, Ending.CLOSED_EARLY),
-        ([STREAM_HEAD], True, ConnectionResetError(), Ending.RESET),
-        ([b"HTTP/1.1 200 OK\r\n\r\nabc"], False, None, Ending.COMPLETE),
-        ([b"HTTP/1.1 200 OK\r\n\r\nabc"], False, ConnectionResetError(), Ending.RESET),
+        ([], True, False, Ending.STALE),
+        ([], True, True, Ending.STALE),
+        ([], False, False, Ending.CLOSED_EARLY),
+        ([STREAM_HEAD], True, False, Ending.CLOSED_EARLY),
+        ([STREAM_HEAD], True, True, Ending.RESET),
+        ([b"HTTP/1.1 200 OK\r\n\r\nabc"], False, False, Ending.COMPLETE),
+        ([b"HTTP/1.1 200 OK\r\n\r\nabc"], False, True, Ending.RESET),
     ],
 )
-def test_a_lost_connection(connection, owner, reads, reused, problem, ending):
-    connection.flight.reused = reused
+def test_a_lost_connection(pair, owner, reads, reused, reset, ending):
+    pair.flight.reused = reused
     for data in reads:
-        connection.data_received(data)
-    connection.connection_lost(problem)
+        pair.say(data)
+    pair.hang_up(reset=reset)
     assert owner.endings == [ending]
     assert owner.forgotten == 1
 
 
-def test_what_is_not_http_ends_at_once(connection, owner):
-    connection.data_received(b"SSH-2.0-OpenSSH\r\n")
+def test_what_is_not_http_ends_at_once(pair, owner):
+    pair.say(b"SSH-2.0-OpenSSH\r\n")
     assert owner.endings == [Ending.CLOSED_EARLY]
 
 

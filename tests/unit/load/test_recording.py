@@ -5,15 +5,27 @@ from array import array
 import pytest
 
 from pytest_llmperf.load.handover import SIZE, pack_plan, unpack_plan
-from pytest_llmperf.load.recording import RecordingWriter, read_recording
+from pytest_llmperf.load.histogram import BINS, Histogram
+from pytest_llmperf.load.recording import End, RecordingWriter, read_recording
 from pytest_llmperf.model.exchange import Ending
-from pytest_llmperf.model.plan import LoadPlan, PlannedRequest, StreamLimits
+from pytest_llmperf.model.plan import Channel, LoadPlan, PlannedRequest, StreamLimits
 from pytest_llmperf.testing.scripted_transport import make_exchange
 
 EXCHANGES = [
     make_exchange([(1 << 40, b"abc"), ((1 << 40) + 5, b"\x00\xff")], index=0, intended_ns=-3, sent_ns=0, reused=True),
     make_exchange([], index=7, sent_ns=None, ending=Ending.CONNECT_FAILED, error="refused: ü"),
 ]
+
+
+def histogram_of(*durations_ns):
+    histogram = Histogram()
+    for duration_ns in durations_ns:
+        histogram.add(duration_ns)
+    return histogram
+
+
+def end_of(ended_ns):
+    return End(ended_ns, 13, 14, 15, 16, histogram_of(1 << 20), histogram_of(), histogram_of(5))
 
 
 @pytest.fixture
@@ -25,7 +37,7 @@ def recorded(tmp_path):
     writer.lag(array("q", [1, 2]))
     writer.exchange(EXCHANGES[1])
     writer.lag(array("q", [3]))
-    writer.end(12, 13, 14)
+    writer.end(end_of(12))
     return path
 
 
@@ -34,7 +46,10 @@ def test_round_trip(recorded):
     assert recording.started_ns == 11
     assert recording.exchanges == {0: EXCHANGES[0], 7: EXCHANGES[1]}
     assert list(recording.loop_lag_ns) == [1, 2, 3]
-    assert recording.end == (12, 13, 14)
+    end = recording.end
+    assert (end.ended_ns, end.clock_gap_ns, end.cpu_ns, end.elapsed_ns, end.memory_bytes) == (12, 13, 14, 15, 16)
+    counted = [histogram.counts.tolist() for histogram in (end.read_delays, end.stamp_errors, end.turnarounds)]
+    assert counted == [histogram_of(1 << 20).counts.tolist(), [0] * BINS, histogram_of(5).counts.tolist()]
 
 
 def test_every_ending_survives(tmp_path):
@@ -42,14 +57,14 @@ def test_every_ending_survives(tmp_path):
     made = [make_exchange([], index=index, ending=ending) for index, ending in enumerate(Ending)]
     for exchange in made:
         writer.exchange(exchange)
-    writer.end(0, 0, 0)
+    writer.end(end_of(0))
     assert list(read_recording(tmp_path / "r").exchanges.values()) == made
 
 
 def test_torn_anywhere_it_reads_what_is_whole(recorded):
     whole = recorded.read_bytes()
     counts = []
-    for size in range(len(whole)):
+    for size in [*range(1000), *range(1000, len(whole), 997), len(whole) - 1]:
         recorded.write_bytes(whole[:size])
         recording = read_recording(recorded)
         assert recording.end is None
@@ -73,6 +88,7 @@ def test_plan_round_trip():
         headers=(("Authorization", "Bearer ü"),),
         concurrency=3,
         limits=StreamLimits(idle_ns=1),
+        channel=Channel(tls=True, tls_verify=False, tls_ca_file="/ca.pem", proxy=("10.0.0.1", 3128), fresh=True),
         retry_stale=True,
     )
     packed = pack_plan(plan)

@@ -39,15 +39,16 @@ def test_nothing_departs_before_the_start():
     assert schedule.upcoming(10**18) == 0
 
 
-def test_closed_loop_is_intended_when_a_slot_is_free():
+def test_closed_loop_is_intended_when_it_departs_and_knows_since_when_it_could_have():
     schedule = schedule_of(*(request(i) for i in range(4)), concurrency=2)
-    assert departed(schedule, 5) == [(0, 0), (1, 0)]
+    assert departed(schedule, 5) == [(0, 5), (1, 5)]
     assert departed(schedule, 50) == []
     schedule.finished(1, START + 60)
-    assert departed(schedule, 65) == [(2, 60)]
+    (departure,) = schedule.depart(START + 65)
+    assert (departure.intended_ns, departure.possible_ns) == (START + 65, START + 60)
     schedule.finished(0, START + 70)
     schedule.finished(2, START + 80)
-    assert departed(schedule, 85) == [(3, 70)]
+    assert departed(schedule, 85) == [(3, 85)]
     assert not schedule.done
     schedule.finished(3, START + 90)
     assert schedule.done

@@ -1,0 +1,70 @@
+"""When bytes came: the kernel's receive timestamps on CLOCK_MONOTONIC, and what is known where there are none."""
+
+from __future__ import annotations
+
+import socket
+import struct
+import time
+from time import monotonic_ns
+
+from pytest_llmperf.load.histogram import Histogram
+
+ANCILLARY_BYTES = 64
+_SO_TIMESTAMPNS = 35  # Linux; the standard library does not name it
+_TIMESPEC = struct.Struct("@qq").unpack_from
+_BELIEVABLE_NS = 600_000_000_000
+_SKEW_NS = 1_000_000    # a stamp may lie so far ahead of its reading by rounding, not more
+_UNDISTURBED_NS = 5_000
+
+
+def ask_for_stamps(connection: socket.socket) -> None:
+    """From now on reads bring the time at which the kernel received their last bytes; without effect elsewhere."""
+    try:
+        connection.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
+    except OSError:  # another system, or a sandbox: reads are stamped as they are made
+        return
+
+
+class Arrivals:
+    """Stamps reads, and counts how late they were made.
+
+    The kernel stamps with the wall clock. `synchronise` is called before each batch of reads, so that a wall clock
+    that is set meanwhile moves no stamp; where one lands before `not_before_ns` or after now, now is taken instead.
+
+    Attributes:
+        delays: from the arrival of bytes to their reading, where the kernel says when they came.
+        errors: by how much the other stamps may be late: they came after the poll that did not yet report them.
+    """
+
+    def __init__(self) -> None:
+        self.delays = Histogram()
+        self.errors = Histogram()
+        self._offset_ns = 0
+        self._polled_ns = self._silent_ns = monotonic_ns()
+        while self._offset_ns == 0:
+            self.synchronise()
+
+    def polling(self) -> None:
+        """The sockets are about to be asked who has data; whoever had some before was read since."""
+        self._silent_ns, self._polled_ns = self._polled_ns, monotonic_ns()
+
+    def synchronise(self) -> None:
+        """Measure how far the wall clock lies from the monotonic one, unless interrupted while doing so."""
+        before_ns = monotonic_ns()
+        wall_ns = time.time_ns()
+        after_ns = monotonic_ns()
+        if after_ns - before_ns < _UNDISTURBED_NS:
+            self._offset_ns = before_ns - wall_ns
+
+    def stamp(self, ancillary: list[tuple[int, int, bytes]], not_before_ns: int) -> int:
+        """When the bytes of a read came, on CLOCK_MONOTONIC."""
+        now_ns = monotonic_ns()
+        if ancillary:
+            seconds, nanoseconds = _TIMESPEC(ancillary[0][2])
+            stamp_ns: int = seconds * 1_000_000_000 + nanoseconds + self._offset_ns
+            delay_ns = now_ns - stamp_ns
+            if stamp_ns >= not_before_ns and -_SKEW_NS < delay_ns < _BELIEVABLE_NS:
+                self.delays.add(delay_ns)
+                return stamp_ns
+        self.errors.add(now_ns - max(self._silent_ns, not_before_ns))
+        return now_ns

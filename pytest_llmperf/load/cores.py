@@ -1,0 +1,88 @@
+"""On which CPUs the load runs, and which are left to the servers that we start."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Self
+
+from pytest_llmperf.errors import ConfigError
+
+LEAST_TO_SHARE_OUT = 8  # below, a core taken from the server changes what is measured more than it makes it exact
+
+
+@dataclass(frozen=True, slots=True)
+class Cores:
+    """CPU numbers.
+
+    Args:
+        load: for load processes.
+        servers: for the servers that we start; equal to `load` where all share all.
+        own: whether the two are apart.
+    """
+
+    load: tuple[int, ...]
+    servers: tuple[int, ...]
+    own: bool
+
+    @classmethod
+    def shared(cls) -> Self:
+        """Everybody runs wherever this process may."""
+        cpus = tuple(sorted(_usable()))
+        return cls(cpus, cpus, own=False)
+
+    @classmethod
+    def apart(cls, load: Collection[int]) -> Self:
+        """These CPUs for the load, the others for the servers."""
+        return cls(tuple(sorted(load)), tuple(sorted(_usable() - set(load))), own=True)
+
+    def __str__(self) -> str:
+        if self.own:
+            return f"load generator on CPU {_listed(self.load)} of its own, servers on {len(self.servers)} others"
+        return f"load generator and servers share {len(self.load)} CPUs"
+
+
+def cores_for(setting: str, processes: int, position: int = 0) -> Cores:
+    """Share out this machine's CPUs as the setting `load_cpus` says.
+
+    Args:
+        setting: "auto" (CPUs of its own for each load process where there are enough), "shared", or CPUs: "6,7".
+        processes: load processes.
+        position: of this test process among several that measure at the same time: each takes other CPUs.
+
+    Raises:
+        ConfigError: the CPUs are not there, or none is left for the servers.
+    """
+    usable = sorted(_usable())
+    if setting == "shared":
+        return Cores.shared()
+    if setting != "auto":
+        return Cores.apart(_named(setting, usable))
+    last = len(usable) - position * processes
+    if len(usable) < LEAST_TO_SHARE_OUT or last - processes < len(usable) // 2:
+        return Cores.shared()
+    return Cores.apart(usable[last - processes : last])
+
+
+def _named(setting: str, usable: list[int]) -> list[int]:
+    try:
+        wanted = sorted({int(number) for number in setting.split(",")})
+    except ValueError:
+        raise ConfigError(
+            f'load_cpus = {setting!r}: write "auto", "shared", or numbers of CPUs with commas: "6,7".'
+        ) from None
+    if missing := [number for number in wanted if number not in usable]:
+        raise ConfigError(f"load_cpus = {setting!r}: CPU {_listed(missing)} is not usable here; {_listed(usable)} are.")
+    if len(wanted) == len(usable):
+        raise ConfigError(f'load_cpus = {setting!r}: no CPU is left for the server. Name fewer, or write "shared".')
+    return wanted
+
+
+def _listed(cpus: Collection[int]) -> str:
+    return ", ".join(map(str, cpus))
+
+
+def _usable() -> set[int]:
+    """CPUs that this process may run on; empty where the system does not say."""
+    return set(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else set()

@@ -1,0 +1,54 @@
+"""What several load processes recorded, as one replay."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pytest_llmperf.load.cores import Cores
+from pytest_llmperf.load.histogram import Histogram
+from pytest_llmperf.load.recording import End, Recording
+from pytest_llmperf.model.exchange import LoadReport, Replay
+from pytest_llmperf.model.plan import LoadPlan
+
+
+def replay_of(recordings: Sequence[Recording], plan: LoadPlan, cores: Cores) -> Replay:
+    """The replay of a plan from recordings that are whole, one for each process."""
+    exchanges = {index: exchange for recording in recordings for index, exchange in recording.exchanges.items()}
+    ends = [recording.end for recording in recordings if recording.end is not None]
+    return Replay(
+        started_ns=min(recording.started_ns for recording in recordings if recording.started_ns is not None),
+        ended_ns=max((e.ended_ns for e in exchanges.values()), default=max(end.ended_ns for end in ends)),
+        exchanges=tuple(exchanges[request.index] for request in plan.requests),
+        loop_lag_ns=tuple(lag for recording in recordings for lag in recording.loop_lag_ns),
+        clock_gap_ns=max(end.clock_gap_ns for end in ends),
+        cpu_ns=sum(end.cpu_ns for end in ends),
+        load=_report(ends, cores),
+    )
+
+
+def _report(ends: Sequence[End], cores: Cores) -> LoadReport:
+    delays, errors, turnarounds = Histogram(), Histogram(), Histogram()
+    for end in ends:
+        delays.merge(end.read_delays)
+        errors.merge(end.stamp_errors)
+        turnarounds.merge(end.turnarounds)
+    kernel, own = delays.total, errors.total
+    return LoadReport(
+        processes=len(ends),
+        cpus=cores.load,
+        own_cpus=cores.own,
+        kernel_stamped=kernel / (kernel + own) if kernel + own else 1.0,
+        stamp_error_p99_ns=_p99_of_all(errors, kernel),
+        read_delay_p99_ns=delays.quantile_ns(0.99) or 0,
+        turnaround_p99_ns=turnarounds.quantile_ns(0.99),
+        busy=max(end.cpu_ns / max(1, end.elapsed_ns) for end in ends),
+        peak_memory_bytes=sum(end.memory_bytes for end in ends),
+    )
+
+
+def _p99_of_all(errors: Histogram, exact: int) -> int:
+    """The 99th percentile of the stamps' errors, where `exact` more stamps have none."""
+    all_reads = errors.total + exact
+    if errors.total <= 0.01 * all_reads:
+        return 0
+    return errors.quantile_ns((0.99 * all_reads - exact) / errors.total) or 0

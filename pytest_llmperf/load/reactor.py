@@ -1,0 +1,113 @@
+"""The event loop of a load process. Between any two reads it looks whether a request is due.
+
+asyncio runs every callback that is ready before it looks at the clock again, its timers count milliseconds, and it
+reads by itself, without the kernel's timestamps. This one reads nothing: it tells who can.
+"""
+
+from __future__ import annotations
+
+import select
+from collections.abc import Callable
+from heapq import heappop, heappush
+from itertools import count
+from time import monotonic_ns
+
+from pytest_llmperf.load.arrivals import Arrivals
+
+Handler = Callable[[], None]
+
+NEVER = 1 << 62
+_MOST_EVENTS = 64
+_SPIN_NS = 200_000  # a sleeping CPU wakes about 0.1 ms late: sleep until so long before an alarm, and spin the rest
+READ = 1   # EPOLLIN
+WRITE = 4  # EPOLLOUT
+
+
+class Reactor:
+    """Runs handlers of descriptors, timers (coarse), and one alarm (exact).
+
+    Args:
+        arrivals: told before each poll, so that it can stamp what is read after.
+
+    Attributes:
+        alarm_ns: when `on_alarm` is wanted; setting it to 0 means as soon as the handler that runs has returned.
+        on_alarm: resets `alarm_ns` itself.
+        on_idle: called while nothing is ready; returns whether it has more to do.
+    """
+
+    def __init__(self, arrivals: Arrivals) -> None:
+        self._arrivals = arrivals
+        self._poller = select.epoll()
+        self._handlers: dict[int, Handler] = {}
+        self._timers: list[tuple[int, int, Handler]] = []
+        self._order = count()
+        self._stopped = False
+        self.alarm_ns = NEVER
+        self.on_alarm: Handler = self._silence
+        self.on_idle: Callable[[], bool] = bool
+
+    def watch(self, fd: int, handler: Handler, events: int = READ) -> None:
+        """Call `handler` whenever the descriptor is ready; replaces what was said of it before."""
+        if fd in self._handlers:
+            self._poller.modify(fd, events)
+        else:
+            self._poller.register(fd, events)
+        self._handlers[fd] = handler
+
+    def forget(self, fd: int) -> None:
+        """No longer watch it; to be called before it is closed."""
+        if self._handlers.pop(fd, None) is not None:
+            self._poller.unregister(fd)
+
+    def call_at(self, due_ns: int, handler: Handler) -> None:
+        """Call once, no earlier than `due_ns` (CLOCK_MONOTONIC), after reads that are under way."""
+        heappush(self._timers, (due_ns, next(self._order), handler))
+
+    def stop(self) -> None:
+        """Let `run` return once the handler that runs has."""
+        self._stopped = True
+
+    def run(self) -> None:
+        """Until `stop`."""
+        self._stopped = False
+        while not self._stopped:
+            self._keep_time()
+            events = self._poll()
+            if not events and not self.on_idle() and self._sleep():
+                events = self._poll()
+            self._arrivals.synchronise()
+            for fd, _ in events:
+                handler = self._handlers.get(fd)
+                if handler is not None:  # else an earlier one of this batch closed it
+                    handler()
+                if monotonic_ns() >= self.alarm_ns:
+                    self.on_alarm()
+
+    def close(self) -> None:
+        self._poller.close()
+
+    def _keep_time(self) -> None:
+        now_ns = monotonic_ns()
+        if now_ns >= self.alarm_ns:
+            self.on_alarm()
+        while self._timers and self._timers[0][0] <= now_ns and not self._stopped:
+            heappop(self._timers)[2]()
+
+    def _poll(self) -> list[tuple[int, int]]:
+        self._arrivals.polling()
+        return self._poller.poll(0, _MOST_EVENTS)
+
+    def _sleep(self) -> bool:
+        """Wait until something is ready or nearly due; False where it is due already.
+
+        By select on the poller itself: epoll_wait counts milliseconds.
+        """
+        due_ns = min(self.alarm_ns - _SPIN_NS, self._timers[0][0] if self._timers else NEVER)
+        wait_ns = due_ns - monotonic_ns()
+        if wait_ns <= 0 or self._stopped:
+            return False
+        select.select([self._poller], [], [], min(wait_ns / 1e9, 1.0))
+        return True
+
+    def _silence(self) -> None:
+        self.alarm_ns = NEVER

@@ -1,0 +1,38 @@
+"""One plan for several load processes: the same requests at the same times, each in exactly one part."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pytest_llmperf.model.plan import LoadPlan, PlannedRequest
+
+
+def shards(plan: LoadPlan, processes: int) -> tuple[LoadPlan, ...]:
+    """At most so many parts, dealt out in turn; fewer where there are fewer conversations or slots.
+
+    A conversation stays together. In a closed loop every part has its share of the slots, and of the requests: a slot
+    whose part has run out of requests stays empty at the end.
+    """
+    conversations: dict[int, list[PlannedRequest]] = {}
+    root: dict[int, int] = {}
+    for request in plan.requests:
+        root[request.index] = request.index if request.after is None else root[request.after]
+        conversations.setdefault(root[request.index], []).append(request)
+    parts = min(processes, len(conversations), plan.concurrency or processes)
+    if parts <= 1:
+        return (plan,)
+    dealt: list[list[PlannedRequest]] = [[] for _ in range(parts)]
+    for position, turns in enumerate(conversations.values()):
+        dealt[position % parts] += turns
+    return tuple(
+        replace(
+            plan,
+            requests=tuple(sorted(requests, key=lambda request: request.index)),
+            concurrency=None if plan.concurrency is None else _share(plan.concurrency, position, parts),
+        )
+        for position, requests in enumerate(dealt)
+    )
+
+
+def _share(slots: int, position: int, parts: int) -> int:
+    return slots // parts + (position < slots % parts)

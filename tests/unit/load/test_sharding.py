@@ -1,0 +1,31 @@
+"""One plan in several parts."""
+
+import pytest
+
+from pytest_llmperf.load.sharding import shards
+from pytest_llmperf.model.plan import LoadPlan, PlannedRequest
+
+
+def plan_of(count, *, concurrency=None, after=None):
+    requests = (PlannedRequest(i, "/", b"", at_ns=i, after=(after or {}).get(i)) for i in range(count))
+    return LoadPlan("127.0.0.1", 1, tuple(requests), concurrency=concurrency)
+
+
+@pytest.mark.parametrize(("requests", "processes", "concurrency", "parts"), [
+    (10, 3, None, 3), (2, 3, None, 2), (10, 4, 2, 2), (10, 1, None, 1), (0, 2, None, 1),
+])
+def test_every_request_is_in_exactly_one_part(requests, processes, concurrency, parts):
+    plan = plan_of(requests, concurrency=concurrency)
+    found = shards(plan, processes)
+    assert len(found) == parts
+    assert sorted(r.index for part in found for r in part.requests) == list(range(requests))
+    assert max(len(part.requests) for part in found) - min(len(part.requests) for part in found) <= 1
+
+
+def test_slots_are_shared_out():
+    assert [part.concurrency for part in shards(plan_of(20, concurrency=8), 3)] == [3, 3, 2]
+
+
+def test_conversations_stay_together_and_in_order():
+    found = shards(plan_of(6, after={2: 0, 3: 1, 5: 2}), 2)
+    assert [[r.index for r in part.requests] for part in found] == [[0, 2, 4, 5], [1, 3]]
