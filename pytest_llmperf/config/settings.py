@@ -9,9 +9,11 @@ from difflib import get_close_matches
 from math import inf
 from pathlib import Path
 from types import MappingProxyType
+from urllib.parse import urlsplit
 
 from pytest_llmperf.errors import ConfigError
 
+CHOICES = {"connections": ("keep-alive", "fresh")}
 NEVER_ZERO = ("_timeout_s", "_interval_s")  # a request without time always fails, sampling without pause never rests
 
 
@@ -24,7 +26,15 @@ class Settings:
         ready_timeout_s: from launch to the first generated token.
         stop_grace_s: between SIGTERM and SIGKILL.
         send_delay_p99_limit_ms: above it the load generator is late and a run is an ERROR.
+        stamp_error_p99_limit_ms: above it stamps are too late to be evidence; 0 where the kernel stamps arrivals.
         coalesced_limit: share of chunks that may arrive together with the one before; above it ITL is no evidence.
+        load_processes: that share the requests of a run, for loads that one core cannot send and read.
+        load_cpus: where they run: "auto" (CPUs of their own where there are at least eight; servers that we start get
+            the others), "shared", or numbers: "6,7".
+        connections: "keep-alive" as clients do, or "fresh": each serves one request.
+        tls_verify: check the certificate of an https endpoint.
+        tls_ca_file: certificates to trust instead of the system's, PEM; "": the system's.
+        proxy: http://HOST:PORT through which endpoints are reached; "": none, whatever the environment says.
         clock_gap_limit_ms: a longer pause of the load process discards the run.
         gauge_interval_s: how often gauges are sampled in runs that ask for their peaks.
         gpu_interval_s: how often the GPUs are sampled during a run.
@@ -45,7 +55,14 @@ class Settings:
     ready_timeout_s: float = 600.0
     stop_grace_s: float = 15.0
     send_delay_p99_limit_ms: float = 10.0
+    stamp_error_p99_limit_ms: float = 5.0
     coalesced_limit: float = 0.05
+    load_processes: int = 1
+    load_cpus: str = "auto"
+    connections: str = "keep-alive"
+    tls_verify: bool = True
+    tls_ca_file: str = ""
+    proxy: str = ""
     clock_gap_limit_ms: float = 1000.0
     gauge_interval_s: float = 0.25
     gpu_interval_s: float = 0.2
@@ -93,7 +110,8 @@ def settings_from(values: Mapping[str, object], origin: str) -> Settings:
             hint = f"Did you mean {close[0]}?" if close else f"Known: {', '.join(known)}."
             problems.append(f"{key}: unknown. {hint}")
         elif (problem := _problem(key, value, known[key])) is not None:
-            problems.append(f"{key} = {value!r}: {problem}")
+            shown = "…" if key == "proxy" and "@" in str(value) else repr(value)
+            problems.append(f"{key} = {shown}: {problem}")
         else:
             accepted[key] = _frozen(value)
     if problems:
@@ -147,8 +165,37 @@ def _problem(key: str, value: object, default: object) -> str | None:
     if isinstance(default, tuple):
         texts = isinstance(value, list) and all(isinstance(v, str) for v in value)
         return None if texts else "must be a list of texts"
-    if isinstance(default, float):
-        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < inf:
-            return "must be a number ≥ 0"
-        return "must be more than 0" if value == 0 and key.endswith(NEVER_ZERO) else None
-    return None if isinstance(value, str) and value else "must be a text"
+    if isinstance(default, str):
+        return _text_problem(key, value)
+    return _number_problem(key, value, default)
+
+
+def _number_problem(key: str, value: object, default: object) -> str | None:
+    if isinstance(default, bool):
+        return None if isinstance(value, bool) else "must be true or false"
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return "must be a number ≥ 0" if isinstance(default, float) else "must be a whole number ≥ 1"
+    if isinstance(default, int):
+        return None if isinstance(value, int) and value >= 1 else "must be a whole number ≥ 1"
+    if not 0 <= value < inf:
+        return "must be a number ≥ 0"
+    return "must be more than 0" if value == 0 and key.endswith(NEVER_ZERO) else None
+
+
+def _text_problem(key: str, value: object) -> str | None:
+    if not isinstance(value, str) or not value:
+        return "must be a text"
+    if key in CHOICES and value not in CHOICES[key]:
+        return f"must be {' or '.join(CHOICES[key])}"
+    return _proxy_problem(value) if key == "proxy" else None
+
+
+def _proxy_problem(url: str) -> str | None:
+    try:
+        parts = urlsplit(url)
+        good = parts.scheme == "http" and parts.hostname and parts.port and not (parts.path.strip("/") or parts.query)
+    except ValueError:
+        good = False
+    if "@" in url:  # what stands before it may be a password
+        return "must be without credentials"
+    return None if good else "must be http://HOST:PORT"

@@ -12,6 +12,7 @@ from pytest_llmperf.config.emulation import Emulation
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.engines.adapter import Adapter, Placement
 from pytest_llmperf.engines.adapters import adapter_of
+from pytest_llmperf.engines.channel import channel_of
 from pytest_llmperf.engines.environment import Environment, emulator_environment, find_environment
 from pytest_llmperf.engines.lmcache import LMCacheLaunch, LMCacheServer, start_lmcache
 from pytest_llmperf.engines.lmcache_proof import is_attached, prove_hits
@@ -45,6 +46,7 @@ class Launcher:
         kind: hardware kind of this session.
         clock, rng: time and chance.
         progress: told about once a second how a start goes on.
+        cpus: on which servers run; none: on any.
         emulation: the emulator takes the place of every engine; None: the engines themselves.
     """
 
@@ -56,6 +58,7 @@ class Launcher:
     rng: random.Random
     progress: Tell = tell_nobody
     emulation: Emulation | None = None
+    cpus: tuple[int, ...] = ()
 
     def start(
         self, spec: EngineSpec, start_id: int, kind: str | None = None, lmcache: LMCacheServer | None = None
@@ -84,7 +87,8 @@ class Launcher:
     def _attach(self, spec: EngineSpec, adapter: Adapter, start_id: int) -> Server:
         import httpx
 
-        server = Server(spec, adapter, str(spec.url), spec.model, start_id=start_id)
+        channel = channel_of(self.settings, str(spec.url))
+        server = Server(spec, adapter, str(spec.url), spec.model, start_id=start_id, channel=channel)
         try:
             server.check_identity()
             server.generate_one_token(self.settings.ready_timeout_s)
@@ -144,7 +148,7 @@ class Launcher:
             return None
         ports = (reserve_port(self.rng), reserve_port(self.rng))
         env = inherited(environment) | {"PYTHONHASHSEED": "0", "LMCACHE_DISABLE_BANNER": "1"} | dict(spec.env)
-        launch = LMCacheLaunch(wanted, kind, environment, env, self.root, folder, ports)
+        launch = LMCacheLaunch(wanted, kind, environment, env, self.root, folder, ports, self.cpus)
         self.progress(Starting(f"LMCache for {described(spec)}"))
         try:
             return start_lmcache(launch, self.clock, self.settings.ready_timeout_s)
@@ -160,6 +164,7 @@ class Launcher:
             cwd=self.root,
             run_dir=folder,
             abandoned_grace_s=min(ABANDONED_GRACE_S, self.settings.stop_grace_s),
+            cpus=self.cpus,
         )
         self.progress(Starting(described(spec)))
         return Supervised.start(launch, self.clock)

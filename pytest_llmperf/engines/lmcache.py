@@ -45,6 +45,7 @@ class LMCacheLaunch:
         root: project root, for relative places.
         run_dir: folder for the log and the file that tells SGLang where the server is.
         ports: of its message queue and of its HTTP side.
+        cpus: on which it may run; none: on any.
     """
 
     wanted: LMCache
@@ -54,6 +55,7 @@ class LMCacheLaunch:
     root: Path
     run_dir: Path
     ports: tuple[PortLease, PortLease]
+    cpus: tuple[int, ...] = ()
 
     @property
     def disk(self) -> Path | None:
@@ -183,7 +185,8 @@ def start_lmcache(launch: LMCacheLaunch, clock: Clock, timeout_s: float) -> LMCa
     if launch.disk is not None:
         launch.disk.mkdir(parents=True, exist_ok=True)
     argv, folder = launch.argv(), launch.run_dir
-    process = Supervised.start(Launch(argv, launch.env, launch.root, folder, log_name="lmcache.log"), clock)
+    asked = Launch(argv, launch.env, launch.root, folder, log_name="lmcache.log", cpus=launch.cpus)
+    process = Supervised.start(asked, clock)
     for lease in launch.ports:
         process.on_gone(lease.close)
     server = LMCacheServer(launch, process)

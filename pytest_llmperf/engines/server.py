@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING
 from pytest_llmperf.clock import Clock, SystemClock, seconds
 from pytest_llmperf.engines.adapter import Adapter
 from pytest_llmperf.engines.answers import json_object, section
+from pytest_llmperf.engines.channel import control_client
 from pytest_llmperf.engines.models import ResolvedModel
 from pytest_llmperf.engines.spec import described, flags_of
 from pytest_llmperf.errors import EngineError, MetricUnavailable, ServerDied, SpecError, WrongServer
 from pytest_llmperf.model.engine import EngineSpec
+from pytest_llmperf.model.plan import Channel
 from pytest_llmperf.model.request import Request
 from pytest_llmperf.telemetry.prometheus import Scrape, parse
 
@@ -25,7 +27,6 @@ if TYPE_CHECKING:
     from pytest_llmperf.process.piped import PipedProcess
     from pytest_llmperf.process.supervisor import Supervised
 
-CONTROL_TIMEOUT_S = 30.0
 IDLE_POLL_NS = 50_000_000
 DEATH_TELLS_S = 0.5  # a dying server's sockets close before its end is known
 
@@ -43,6 +44,7 @@ class Server:
         start_id: counts the starts of a session; runs on one start share it.
         starting_s: seconds from launch to the first generated token.
         transport: of the control requests; None: a socket.
+        channel: TLS and proxy, as far as they are needed to reach it.
         clock: what waiting is measured by.
         lmcache: the LMCache server of this unit, which ends with it; None: there is none.
     """
@@ -59,11 +61,10 @@ class Server:
         process: Supervised | PipedProcess | None = None,
         starting_s: float | None = None,
         transport: httpx.BaseTransport | None = None,
+        channel: Channel | None = None,
         clock: Clock | None = None,
         lmcache: LMCacheServer | None = None,
     ) -> None:
-        import httpx
-
         self.spec = spec
         self.adapter = adapter
         self.url = url
@@ -74,11 +75,9 @@ class Server:
         self.starting_s = starting_s
         self.clock = clock or SystemClock()
         self.lmcache = lmcache
+        self.channel = channel or Channel()
         self.warmed_for: set[str] = set()
-        # trust_env=False: a proxy from the environment has no business between us and loopback
-        self.client: httpx.Client = httpx.Client(
-            base_url=url, timeout=CONTROL_TIMEOUT_S, trust_env=False, transport=transport
-        )
+        self.client: httpx.Client = control_client(url, self.channel, transport)
 
     def __repr__(self) -> str:
         state = "not ours" if self.process is None else repr(self.process)
@@ -88,7 +87,7 @@ class Server:
     def address(self) -> tuple[str, int]:
         """Host and port of the timed path."""
         url = self.client.base_url
-        return url.host, url.port or 80
+        return url.host, url.port or (443 if self.channel.tls else 80)
 
     def post(self, request: Request) -> tuple[str, bytes]:
         """HTTP path and body for one request of a workload."""

@@ -48,7 +48,7 @@ def endpoint(url: str, *, model: str) -> EngineSpec:
     """An OpenAI-compatible server that is already running; it is measured and never started, stopped or reset.
 
     Args:
-        url: e.g. "http://10.0.0.5:8000"; a path is kept as a prefix. Without TLS, credentials or query.
+        url: e.g. "http://10.0.0.5:8000" or "https://…"; a path is kept as a prefix. Without credentials or query.
         model: the id under which it serves.
 
     Raises:
@@ -136,10 +136,8 @@ def _url_problem(url: str) -> str | None:
         port_is_valid = parts.port is None or parts.port > 0
     except ValueError as error:
         return f"{error}."
-    if parts.scheme == "https":
-        return "the load generator speaks no TLS, so https cannot be measured."
-    if parts.scheme != "http" or not parts.hostname or not port_is_valid:
-        return "this is not an http URL with a host."
+    if parts.scheme not in ("http", "https") or not parts.hostname or not port_is_valid:
+        return "this is no http or https URL with a host."
     if parts.query or parts.fragment:
         return "a query or fragment has no meaning here."
     if parts.path.rstrip("/").endswith("/v1"):

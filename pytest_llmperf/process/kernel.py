@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+from collections.abc import Collection
 from functools import cache
 
 IGNORED = tuple(signal.Signals[name] for name in ("SIGINT", "SIGTERM", "SIGHUP") if name in signal.Signals.__members__)
@@ -17,14 +18,22 @@ def adopt_orphans() -> None:
 
 
 class InChild:
-    """What the child does between fork and exec: undo what was ignored, and die with the watchdog."""
+    """What the child does between fork and exec: undo what was ignored, and die with the watchdog.
 
-    def __init__(self, watchdog_pid: int) -> None:
+    Args:
+        watchdog_pid: its parent.
+        cpus: on which it and all below it run; none: on any.
+    """
+
+    def __init__(self, watchdog_pid: int, cpus: Collection[int] = ()) -> None:
         self._watchdog_pid = watchdog_pid
+        self._cpus = cpus
 
     def __call__(self) -> None:
         for signum in IGNORED:
             signal.signal(signum, signal.SIG_DFL)
+        if self._cpus:
+            os.sched_setaffinity(0, self._cpus)
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != self._watchdog_pid:
             os._exit(1)

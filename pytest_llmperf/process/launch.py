@@ -27,6 +27,7 @@ class Launch:
         run_dir: folder for the log and for `reaped.json`.
         log_name: file in `run_dir` for stdout and stderr.
         log_cap_bytes: size limit of the log: its head and its tail are kept.
+        cpus: on which it may run; none: on any.
         tag: marks every process of this server; made by `Supervised.start` where empty.
         grace_s: seconds between SIGTERM and SIGKILL on `stop`.
         abandoned_grace_s: the same where this process has gone.
@@ -41,6 +42,7 @@ class Launch:
     tag: str = ""
     grace_s: float = 10.0
     abandoned_grace_s: float = 5.0
+    cpus: tuple[int, ...] = ()
 
     def __repr__(self) -> str:
         return f"Launch({self.command})"
@@ -69,4 +71,5 @@ class Launch:
             cwd=str(self.cwd),
             log_path=str(self.log_path),
             log_cap_bytes=self.log_cap_bytes,
+            cpus=list(self.cpus),
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 TAG = "LLMPERF_TAG"
 WATCHDOG_TAG = "LLMPERF_WATCHDOG"
@@ -20,6 +20,7 @@ class Member:
         cwd: working directory.
         log_path: where its stdout and stderr go.
         log_cap_bytes: size limit of that file.
+        cpus: on which it may run; none: on any.
     """
 
     name: str
@@ -28,6 +29,7 @@ class Member:
     cwd: str
     log_path: str
     log_cap_bytes: int
+    cpus: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,10 +100,11 @@ class Watchdog:
             return False
         try:
             drain = Drain(Path(member.log_path), member.log_cap_bytes, member.env)
+            prepare = kernel.InChild(os.getpid(), member.cpus)
             with drain.write_end as output:
                 child = subprocess.Popen(
                     member.argv, env=member.env, cwd=member.cwd, stdin=subprocess.DEVNULL, stdout=output,
-                    stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=kernel.InChild(os.getpid()),  # noqa: PLW1509
+                    stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=prepare,  # noqa: PLW1509
                 )
         except (OSError, ValueError, subprocess.SubprocessError) as error:
             missing = isinstance(error, FileNotFoundError | PermissionError)

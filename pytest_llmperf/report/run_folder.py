@@ -116,6 +116,7 @@ def _run(run: Run, metrics: RunMetrics, requests: str) -> dict[str, object]:
         "cache_reset": run.cache_reset,
         "loop_lag_p99_ms": run.loop_lag_p99_ms,
         "clock_gap_ms": run.clock_gap_ms,
+        "load": None if run.load is None else asdict(run.load),
         "contended": None if trace is None else trace.contended,
         "counters": dict(run.counters),
         "metrics": metrics.all(),

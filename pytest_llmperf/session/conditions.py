@@ -21,7 +21,8 @@ MEASURED = ("num_gpu_blocks",)
 
 
 def conditions(
-    server: Server, facts: Mapping[str, str], workload: Workload, hardware: Hardware, kind: str
+    server: Server, facts: Mapping[str, str], workload: Workload, hardware: Hardware, kind: str,
+    *, connections: str = "keep-alive",
 ) -> dict[str, str]:
     """The conditions of a measurement, name → value as text."""
     spec, env = server.spec, dict(server.spec.env)
@@ -37,6 +38,8 @@ def conditions(
         "warm_up": RULE,
         "formulas": _formulas(),
     }
+    if connections != "keep-alive":
+        known["connections"] = connections
     place = _accelerators(hardware, kind) if spec.url is None else {"url": spec.url}
     return known | place | {f"engine.{name}": value for name, value in facts.items() if name not in MEASURED}
 

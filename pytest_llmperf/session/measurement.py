@@ -8,6 +8,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 from pytest_llmperf.metrics import RunMetrics, measure
+from pytest_llmperf.model.exchange import LoadReport
 from pytest_llmperf.model.record import RequestRecord
 from pytest_llmperf.model.telemetry import GaugeSample, GpuTrace
 
@@ -28,6 +29,7 @@ class Run:
         restarted: whether the server's process began anew, as its page says.
         loop_lag_p99_ms: how late the load process ran its heartbeat.
         clock_gap_ms: the longest time that it did not run at all.
+        load: how the load generator itself did; None where nothing was sent over sockets.
         started_at: UTC, ISO 8601; a label, never used for durations.
         wall_clock_jump_ms: by how much the wall clock was set during the run: `started_at` is doubtful where large.
         gpu: what happened on the server's GPUs; None where there are none, or nobody can look.
@@ -46,6 +48,7 @@ class Run:
     wall_clock_jump_ms: float = 0.0
     gpu: GpuTrace | None = field(default=None, repr=False)
     gauges: tuple[GaugeSample, ...] = field(default=(), repr=False)
+    load: LoadReport | None = None
 
     @property
     def metrics(self) -> RunMetrics:

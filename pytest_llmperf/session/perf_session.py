@@ -18,11 +18,12 @@ from pytest_llmperf.engines.launch import Launcher
 from pytest_llmperf.engines.pool import EnginePool, lock_of_this_machine
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.engines.spec import flags_of
+from pytest_llmperf.load.cores import Cores, cores_for
 from pytest_llmperf.load.process import ProcessTransport
 from pytest_llmperf.load.transport import Transport
 from pytest_llmperf.load.virtual import VirtualEngine, VirtualTransport
 from pytest_llmperf.model.engine import EngineSpec
-from pytest_llmperf.model.status import Tell
+from pytest_llmperf.model.status import Note, Tell
 from pytest_llmperf.session.comparing import Baselines
 from pytest_llmperf.session.perf import Perf
 from pytest_llmperf.session.provenance import host_digest
@@ -53,7 +54,8 @@ class PerfSession:
         self.tell = tell
         self.root = root
         self.clock = clock or SystemClock()
-        self.transport = transport or ProcessTransport()
+        cores = self._cores(worker, emulation)
+        self.transport = transport or ProcessTransport(processes=settings.load_processes, cores=cores)
         self.now = now
         self.rng = rng or random.Random()
         self.run_dir = root / settings.runs_dir / f"{now():%Y%m%dT%H%M%SZ}-{self.rng.getrandbits(24):06x}{worker}"
@@ -66,10 +68,20 @@ class PerfSession:
         if emulation is not None and emulation.clock == "virtual":
             self.pool = self._in_virtual_time(root, emulation)
         else:
-            launcher = Launcher(settings, root, self.run_dir, hardware.kind, self.clock, self.rng, tell, emulation)
+            launcher = Launcher(settings, root, self.run_dir, hardware.kind, self.clock, self.rng, tell, emulation,
+                                cpus=cores.servers if cores.own else ())
             # An emulator in real time takes nothing of this machine's accelerators.
             lock = None if emulation else lock_of_this_machine()
             self.pool = EnginePool(launcher, lock, wait_free=self._wait_free)
+
+    def _cores(self, worker: str, emulation: Emulation | None) -> Cores:
+        """CPUs for the load and for servers; workers that measure at the same time take different ones."""
+        if emulation is not None and emulation.clock == "virtual":
+            return Cores.shared()
+        position = int(worker.removeprefix("gw")) if worker.removeprefix("gw").isdigit() else 0
+        cores = cores_for(self.settings.load_cpus, self.settings.load_processes, position)
+        self.tell(Note(str(cores)))
+        return cores
 
     def _in_virtual_time(self, root: Path, emulation: Emulation) -> EnginePool:
         """The emulator behind the same seams: clock, transport and launcher."""

@@ -44,6 +44,7 @@ class Replayer:
         clock: tells the wall clock's jumps from the time that passed.
         limits: when to give up on a request.
         timeout_s: when to give up a run.
+        fresh_connections: each connection serves one request.
         keep: tiers of the cache that are not emptied before a run, see `Server.reset_cache`.
         watched: looks at the GPUs of a server while a block runs; None: there are none to look at.
     """
@@ -57,6 +58,7 @@ class Replayer:
     timeout_s: float = 900.0
     keep: tuple[str, ...] = ()
     watched: Callable[[Server], AbstractContextManager[TraceOf]] | None = None
+    fresh_connections: bool = False
 
     def run(self, server: Server, workload: Workload, seed: int) -> Run:
         """One run, the cache emptied before it but for the tiers of `keep`.
@@ -89,6 +91,7 @@ class Replayer:
             restarted=restarted(before, after),
             loop_lag_p99_ms=lag,
             clock_gap_ms=replay.clock_gap_ns / 1e6,
+            load=replay.load,
             started_at=started_at.astimezone(UTC).isoformat(timespec="seconds"),
             wall_clock_jump_ms=jump_ns / 1e6,
             gpu=trace(replay.started_ns),
@@ -99,7 +102,8 @@ class Replayer:
         """Send the requests and read the answers; given up within a second of the server's death."""
         host, port = server.address
         planned = tuple(_planned(server, request) for request in requests)
-        plan = LoadPlan(host, port, planned, concurrency=concurrency, limits=self.limits)
+        channel = replace(server.channel, fresh=self.fresh_connections)
+        plan = LoadPlan(host, port, planned, concurrency=concurrency, limits=self.limits, channel=channel)
         cancel = threading.Event()
         watch = self.progress
         progress = None if watch is None else lambda progress: watch(progress, plan)

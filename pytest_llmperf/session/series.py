@@ -138,6 +138,7 @@ class Series:
             timeout_s=settings.measure_timeout_s,
             keep=self._keep_tiers,
             watched=lambda server: self.session.watched(server, self.kind),
+            fresh_connections=settings.connections == "fresh",
         )
 
     def _nothing_yet(self, server: Server) -> Measurement:
@@ -146,7 +147,10 @@ class Series:
         return Measurement(
             engine=described(server.spec),
             workload=str(self.workload),
-            conditions=conditions(server, facts, self.workload, self.session.hardware, self.kind),
+            conditions=conditions(
+                server, facts, self.workload, self.session.hardware, self.kind,
+                connections=self.session.settings.connections,
+            ),
             runs=(),
             metrics=(),
             expected_hit_rate=self._expected_hit_rate(facts.get("block_size", "")),

@@ -9,11 +9,11 @@ from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.metrics import RunMetrics
 from pytest_llmperf.session.gpu_gates import gpu_problems
 from pytest_llmperf.session.measurement import Measurement, Run
+from pytest_llmperf.session.saturation import load_generator_problems
 from pytest_llmperf.session.steadiness import unsteady
 
 HIT_RATE_SLACK = 0.02
 LEAST_REUSE = 0.1  # of less, a cache that is small or late may miss it all
-GAP_METRICS = ("itl", "largest_stall")
 
 
 def problems(measurement: Measurement, named: Collection[str], settings: Settings) -> list[str]:
@@ -33,7 +33,7 @@ def _run_problems(
     measurement: Measurement, run: Run, metrics: RunMetrics, named: Collection[str], settings: Settings
 ) -> Iterator[str]:
     yield from _errors(run, named)
-    yield from _load_generator(run, metrics, named, settings)
+    yield from load_generator_problems(run, metrics, named, settings)
     yield from _server(measurement, run, metrics, named)
     if run.gpu is not None:
         yield from gpu_problems(run.gpu, measurement.runs[0].gpu)
@@ -47,29 +47,6 @@ def _errors(run: Run, named: Collection[str]) -> Iterator[str]:
         yield (
             f"{len(failed)} of {len(run.records)} requests failed ({summary}; first: {failed[0].detail}). "
             'Name "error_rate == 0" in the check to have it judged as an SLO.'
-        )
-
-
-def _load_generator(run: Run, metrics: RunMetrics, named: Collection[str], settings: Settings) -> Iterator[str]:
-    delay_ms = metrics.value("send_delay_p99")
-    judged = any(name.startswith("send_delay") for name in named)
-    if not judged and delay_ms is not None and delay_ms > settings.send_delay_p99_limit_ms:
-        yield (
-            f"load generator saturated: requests were sent {delay_ms:.1f} ms late (p99, limit "
-            f"{settings.send_delay_p99_limit_ms:g} ms). Give it a free core, lower the rate, or raise "
-            "send_delay_p99_limit_ms."
-        )
-    coalesced = metrics.value("coalesced_share")
-    asks_for_gaps = any(name.startswith(GAP_METRICS) for name in named) and "coalesced_share" not in named
-    if asks_for_gaps and coalesced is not None and coalesced > settings.coalesced_limit:
-        yield (
-            f"{coalesced:.0%} of the chunks came together with the one before (limit {settings.coalesced_limit:.0%}): "
-            "gaps between them say nothing about the server. Something starves the client of CPU."
-        )
-    if run.clock_gap_ms > settings.clock_gap_limit_ms:
-        yield (
-            f"the load process did not run for {run.clock_gap_ms:.0f} ms (limit {settings.clock_gap_limit_ms:g} ms): "
-            "the machine was suspended or starved."
         )
 
 

@@ -101,7 +101,9 @@ class Answer:
         return next((value for key, value in self.headers if key == name), None)
 
 
-class _BodyFraming(Framing):
+class BodyFraming(Framing):
+    """Keeps the body, each piece with the stamp that was set before its bytes were fed."""
+
     def __init__(self) -> None:
         super().__init__()
         self.stamp_ns = 0
@@ -114,7 +116,7 @@ class _BodyFraming(Framing):
 
 def read_answer(exchange: Exchange) -> Answer:
     """Parse an exchange read by read, so that every piece of the body keeps the stamp of its read."""
-    framing = _BodyFraming()
+    framing = BodyFraming()
     problem = None
     start = 0
     for stamp_ns, size in zip(exchange.read_ns, exchange.read_bytes, strict=True):

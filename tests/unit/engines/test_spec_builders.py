@@ -67,10 +67,9 @@ def test_what_cannot_be_meant(build, complaint):
 @pytest.mark.parametrize(
     ("url", "complaint"),
     [
-        ("https://h:8000", "no TLS"),
-        ("h:8000", "no.* http URL with a host"),
-        ("http://:8000", "no.* http URL with a host"),
-        ("http://h:0", "no.* http URL with a host"),
+        ("h:8000", "no http or https URL with a host"),
+        ("http://:8000", "no http or https URL with a host"),
+        ("http://h:0", "no http or https URL with a host"),
         ("http://h:99999", "[Pp]ort out of range"),
         ("http://h:x", "[Pp]ort could not be cast"),
         ("http://[::1:8000", "IPv6"),
