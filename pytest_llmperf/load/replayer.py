@@ -28,6 +28,7 @@ _AHEAD_NS = 60_000_000   # connections are opened so long before a timed request
 _WARM_LIMIT = 1024
 _WARM_NS = 1_000_000_000
 _MOST_UNRECORDED = 256
+_MOST_AT_ONCE = 8        # requests sent between two reads
 
 
 class Replayer:
@@ -145,12 +146,13 @@ class Replayer:
         self.reactor.alarm_ns = NEVER
         if self._over:
             return
-        closed = self._plan.concurrency is not None
-        for departure in self._schedule.depart(monotonic_ns()):
+        for departure in self._schedule.depart(monotonic_ns(), _MOST_AT_ONCE):
             self._departed.add(departure.request.index)
-            self._client.send(departure.request, departure.intended_ns)
-            if closed:
-                self._turnarounds.add(monotonic_ns() - departure.possible_ns)
+            intended_ns = departure.intended_ns
+            if intended_ns is None:
+                intended_ns = monotonic_ns()
+                self._turnarounds.add(intended_ns - departure.possible_ns)
+            self._client.send(departure.request, intended_ns)
         while len(self._landed) > _MOST_UNRECORDED:
             self._record_one()
         due_ns = self._schedule.next_due_ns

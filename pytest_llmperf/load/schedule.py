@@ -16,12 +16,12 @@ class Departure:
     """A request to send now. Times are CLOCK_MONOTONIC nanoseconds.
 
     Args:
-        intended_ns: when the schedule wanted that.
-        possible_ns: when it could have gone: `intended_ns`, but in a closed loop when its slot became free.
+        intended_ns: when the schedule wanted that; None in a closed loop, where nobody wanted it at any moment.
+        possible_ns: when it could have gone: in a closed loop when its slot became free, else `intended_ns`.
     """
 
     request: PlannedRequest
-    intended_ns: int
+    intended_ns: int | None
     possible_ns: int
 
 
@@ -30,7 +30,7 @@ class Schedule:
 
     The intended time of a request is `at_ns` after the start; for the next turn of a conversation the end of
     its predecessor plus `think_ns`, whatever became of the predecessor. In a closed loop nobody wants a request
-    without a time of its own at any moment: it is intended when it departs, and the time that its slot stood empty
+    without a time of its own at any moment: it is intended when it is sent, and the time that its slot stood empty
     is the load generator's, not the server's. Next turns are served before new conversations. A request that is
     late is sent late, and never skipped.
     """
@@ -66,34 +66,36 @@ class Schedule:
 
     @property
     def next_due_ns(self) -> int | None:
-        """When the next request becomes due; None where that depends on a request in flight."""
+        """When the next request can go; None where that depends on a request in flight."""
+        if self._ready and (self._slots is None or self._slots):
+            return self._started_ns
         return self._due[0][0] if self._due else None
 
     def upcoming(self, until_ns: int) -> int:
         """Timed requests that become due until then and have not departed: so many connections are needed soon."""
         return bisect_right(self._times, until_ns) - self._timed_departures
 
-    def depart(self, now_ns: int) -> list[Departure]:
-        """Requests to send now, in order; they count as departed."""
+    def depart(self, now_ns: int, most: int) -> list[Departure]:
+        """Requests to send now, in order, so many at most; they count as departed."""
         while self._due and self._due[0][0] <= now_ns:
             due_ns, index = heappop(self._due)
             heappush(self._ready, (self._requests[index].after is None, due_ns, index))
-        departures = []
-        while self._ready and (self._slots is None or self._slots):
+        departures: list[Departure] = []
+        while len(departures) < most and self._ready and (self._slots is None or self._slots):
             _, due_ns, index = heappop(self._ready)
             free_ns = due_ns if self._slots is None else self._slots.popleft()
             request = self._requests[index]
             if request.at_ns is not None and request.after is None:
                 self._timed_departures += 1
-            departures.append(self._departure(request, due_ns, free_ns, now_ns))
+            departures.append(self._departure(request, due_ns, free_ns))
         return departures
 
-    def _departure(self, request: PlannedRequest, due_ns: int, free_ns: int, now_ns: int) -> Departure:
+    def _departure(self, request: PlannedRequest, due_ns: int, free_ns: int) -> Departure:
         possible_ns = max(due_ns, free_ns)
         if request.at_ns is not None:
             return Departure(request, due_ns, possible_ns)
         unscheduled = request.after is None and self._slots is not None
-        return Departure(request, now_ns if unscheduled else possible_ns, possible_ns)
+        return Departure(request, None if unscheduled else possible_ns, possible_ns)
 
     def finished(self, index: int, ended_ns: int) -> None:
         """A request ended at `ended_ns`: its slot is free, and those that wait for it become due."""

@@ -7,7 +7,6 @@ stdin brings the plan, then the time zero of the schedule, and stays open: any o
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
 import os
 import resource
@@ -17,20 +16,19 @@ from pathlib import Path
 
 from pytest_llmperf.load.handover import SIZE, START, unpack_plan
 from pytest_llmperf.load.opening import route_of
+from pytest_llmperf.load.precedence import come_first
 from pytest_llmperf.load.recording import RecordingWriter
 from pytest_llmperf.load.replayer import Replayer
 
 _CONTROL_FD = 0
 _PROGRESS_FD = 1
-_PRIORITY = -10
-_PR_SET_TIMERSLACK = 29
 
 
 def main(recording: str, cpus: Collection[int] = ()) -> int:
     """Replay the plan from stdin into `recording`, on these CPUs (none: on any); the exit status."""
     plan = unpack_plan(_read_exactly(SIZE.unpack(_read_exactly(SIZE.size))[0]))
     _raise_file_limit()
-    _come_first(cpus)
+    come_first(cpus)
     try:
         route = route_of(plan)
     except OSError as problem:
@@ -71,17 +69,6 @@ def _report(progress: bytes) -> None:
 def _raise_file_limit() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
-def _come_first(cpus: Collection[int]) -> None:
-    """A server on the same cores must not keep the one who measures it waiting, where we may say so (root)."""
-    with contextlib.suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, 0, _PRIORITY)
-    if cpus:
-        with contextlib.suppress(OSError):
-            os.sched_setaffinity(0, cpus)
-    with contextlib.suppress(OSError, AttributeError):  # sleep to the microsecond, not to the next 50 of them
-        ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
 
 
 def _read_exactly(size: int) -> bytes:

@@ -17,7 +17,10 @@ def request(index, **options):
 
 
 def departed(schedule, now_ns):
-    return [(d.request.index, d.intended_ns - START) for d in schedule.depart(START + now_ns)]
+    return [
+        (d.request.index, None if d.intended_ns is None else d.intended_ns - START)
+        for d in schedule.depart(START + now_ns, 100)
+    ]
 
 
 def test_open_loop_departs_by_time_whatever_the_order_of_the_plan():
@@ -35,20 +38,20 @@ def test_late_requests_are_sent_late_and_keep_their_intended_time():
 
 def test_nothing_departs_before_the_start():
     schedule = Schedule(LoadPlan("127.0.0.1", 1, (request(0),)))
-    assert schedule.depart(10**18) == []
+    assert schedule.depart(10**18, 9) == []
     assert schedule.upcoming(10**18) == 0
 
 
-def test_closed_loop_is_intended_when_it_departs_and_knows_since_when_it_could_have():
+def test_closed_loop_intends_no_moment_and_knows_since_when_it_could_go():
     schedule = schedule_of(*(request(i) for i in range(4)), concurrency=2)
-    assert departed(schedule, 5) == [(0, 5), (1, 5)]
+    assert departed(schedule, 5) == [(0, None), (1, None)]
     assert departed(schedule, 50) == []
     schedule.finished(1, START + 60)
-    (departure,) = schedule.depart(START + 65)
-    assert (departure.intended_ns, departure.possible_ns) == (START + 65, START + 60)
+    (departure,) = schedule.depart(START + 65, 9)
+    assert (departure.intended_ns, departure.possible_ns) == (None, START + 60)
     schedule.finished(0, START + 70)
     schedule.finished(2, START + 80)
-    assert departed(schedule, 85) == [(3, 85)]
+    assert departed(schedule, 85) == [(3, None)]
     assert not schedule.done
     schedule.finished(3, START + 90)
     assert schedule.done
@@ -83,7 +86,7 @@ def test_next_turn_with_a_time_waits_for_both():
 
 def test_next_turns_are_served_before_new_conversations():
     schedule = schedule_of(request(0), request(1, after=0), request(2), concurrency=1)
-    assert departed(schedule, 0) == [(0, 0)]
+    assert departed(schedule, 0) == [(0, None)]
     schedule.finished(0, START + 40)
     assert departed(schedule, 41) == [(1, 40)]
 
@@ -107,3 +110,17 @@ def test_plans_that_could_never_end_are_named():
     assert "position 0" in problem_of([request(1)])
     for after in (0, 1, -1):
         assert "does not come before" in problem_of([request(0, after=after), request(1)])
+
+
+def test_a_burst_departs_in_parts_and_the_rest_is_due_at_once():
+    schedule = schedule_of(*(request(i, at_ns=0) for i in range(5)))
+    assert [d.request.index for d in schedule.depart(START + 1, 2)] == [0, 1]
+    assert schedule.next_due_ns <= START + 1
+    assert [d.request.index for d in schedule.depart(START + 1, 9)] == [2, 3, 4]
+    assert schedule.next_due_ns is None
+
+
+def test_a_ready_request_without_a_slot_is_not_due():
+    schedule = schedule_of(request(0), request(1), concurrency=1)
+    assert [d.request.index for d in schedule.depart(START, 9)] == [0]
+    assert schedule.next_due_ns is None
