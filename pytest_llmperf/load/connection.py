@@ -11,6 +11,7 @@ from pytest_llmperf.load.arrivals import ANCILLARY_BYTES, Arrivals, ask_for_stam
 from pytest_llmperf.load.flight import Flight
 from pytest_llmperf.load.opening import Opening, Route
 from pytest_llmperf.load.reactor import READ, WRITE
+from pytest_llmperf.load.tls import Tls
 from pytest_llmperf.model.exchange import Ending
 from pytest_llmperf.wire.http import NotHttpError
 
@@ -133,25 +134,34 @@ class Connection:
             self._unasked(data)
             return
         stamps = flight.stamps
-        stamps.append(self._arrivals.stamp(ancillary, stamps[-1] if stamps else flight.departed_ns))
+        stamp_ns = self._arrivals.stamp(ancillary, stamps[-1] if stamps else flight.departed_ns)
         if self._tls is not None:
-            try:
-                data = self._tls.decrypt(data)
-            except OSError as problem:
-                self._lost(problem)
-                return
-            if not data:
-                stamps.pop()
-                return
+            self._take_encrypted(self._tls, flight, stamp_ns, data)
+            return
+        stamps.append(stamp_ns)
         flight.reads.append(data)
         # A chunked stream is looked at only where a read ends like its last chunk, or is too short to tell.
         if not flight.chunked or data.endswith(_LAST_CHUNK) or len(data) < len(_LAST_CHUNK):
             self.look_for_end(flight)
 
+    def _take_encrypted(self, tls: Tls, flight: Flight, stamp_ns: int, data: bytes) -> None:
+        """The stamp is that of the read that completed a record."""
+        try:
+            said = tls.decrypt(data)
+        except OSError as problem:
+            self._lost(problem)
+            return
+        if said:
+            flight.stamps.append(stamp_ns)
+            flight.reads.append(said)
+            self.look_for_end(flight)
+        if tls.closed:
+            self._lost(None)
+
     def _unasked(self, data: bytes) -> None:
         """Session tickets of TLS are expected; anything that is said to nobody makes the connection unusable."""
         try:
-            if self._tls is not None and not self._tls.decrypt(data):
+            if self._tls is not None and not self._tls.decrypt(data) and not self._tls.closed:
                 return
         except OSError:
             pass

@@ -16,7 +16,10 @@ class Histogram:
 
     def add(self, duration_ns: int) -> None:
         """Count one; below zero counts as zero."""
-        self.counts[min(max(duration_ns, 0) >> BIN_BITS, BINS - 1)] += 1
+        position = duration_ns >> BIN_BITS
+        if not 0 <= position < BINS:
+            position = 0 if position < 0 else BINS - 1
+        self.counts[position] += 1
 
     def merge(self, other: Histogram) -> None:
         """Add the counts of another."""

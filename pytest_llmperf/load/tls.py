@@ -24,12 +24,17 @@ def tls_context(channel: Channel) -> ssl.SSLContext:
 
 
 class Tls:
-    """One side of a TLS connection, without a socket."""
+    """One side of a TLS connection, without a socket.
+
+    Attributes:
+        established: hands are shaken.
+        closed: the server has said that nothing more will come.
+    """
 
     def __init__(self, context: ssl.SSLContext, host: str) -> None:
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._object = context.wrap_bio(self._incoming, self._outgoing, server_hostname=host)
-        self.established = False
+        self.established = self.closed = False
 
     def shake_hands(self, received: bytes = b"") -> bytes:
         """Take what came; what to send. `established` tells the end.
@@ -57,7 +62,10 @@ class Tls:
         try:
             while part := self._object.read(_ROOM):
                 parts.append(part)
-        except (ssl.SSLWantReadError, ssl.SSLZeroReturnError):
+            self.closed = True
+        except ssl.SSLZeroReturnError:
+            self.closed = True
+        except ssl.SSLWantReadError:
             pass
         return b"".join(parts)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pytest_llmperf.load.process import ProcessTransport
 from pytest_llmperf.model.exchange import Replay
-from pytest_llmperf.model.plan import LoadPlan, PlannedRequest, StreamLimits
+from pytest_llmperf.model.plan import Channel, LoadPlan, PlannedRequest, StreamLimits
 from pytest_llmperf.model.record import RequestRecord
 from pytest_llmperf.model.request import Request
 from pytest_llmperf.testing.scripted_server import ScriptedServer
@@ -38,6 +38,8 @@ def replay_scripts(
     limits: StreamLimits | None = None,
     retry_stale: bool = False,
     host: str = "127.0.0.1",
+    channel: Channel | None = None,
+    processes: int = 1,
 ) -> Replayed:
     """Send `requests` equal requests to a running scripted server: at the given times, else in a closed loop."""
     plan = LoadPlan(
@@ -49,9 +51,10 @@ def replay_scripts(
         ),
         concurrency=concurrency if at_ns is None else None,
         limits=limits or StreamLimits(),
+        channel=channel or Channel(),
         retry_stale=retry_stale,
     )
-    replay = ProcessTransport().replay(plan, cancel=threading.Event())
+    replay = ProcessTransport(processes=processes).replay(plan, cancel=threading.Event())
     asked = Request(0, (1,) * prompt_tokens, output_tokens, prompt_tokens)
     records = tuple(to_record(_at(asked, exchange.index), exchange) for exchange in replay.exchanges)
     return Replayed(replay, records)

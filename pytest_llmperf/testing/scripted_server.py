@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
+import ssl
 import struct
 import threading
 from collections.abc import Callable
@@ -37,8 +38,12 @@ class ScriptedServer:
     context manager; `port` is known inside.
     """
 
-    def __init__(self, *scripts: Script, answer: Callable[[int, Received], Script] | None = None) -> None:
+    def __init__(
+        self, *scripts: Script, answer: Callable[[int, Received], Script] | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         self._scripts = scripts
+        self._tls = tls
         self._answer = answer or self._by_position
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self._run, name="scripted-server", daemon=True)
@@ -67,7 +72,7 @@ class ScriptedServer:
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
-        server = await asyncio.start_server(self._accept, "127.0.0.1", 0, backlog=1024)
+        server = await asyncio.start_server(self._accept, "127.0.0.1", 0, backlog=1024, ssl=self._tls)
         self.port = server.sockets[0].getsockname()[1]
         self._ready.set()
         await self._stop.wait()

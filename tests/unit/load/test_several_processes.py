@@ -1,0 +1,115 @@
+"""One plan over several load processes: one schedule, one replay."""
+
+import os
+import signal
+import threading
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from pytest_llmperf.errors import LoadError
+from pytest_llmperf.load.cores import Cores, cores_for
+from pytest_llmperf.load.process import ProcessTransport
+from pytest_llmperf.model.exchange import Ending
+from pytest_llmperf.model.plan import LoadPlan, PlannedRequest
+from pytest_llmperf.testing.replaying import replay_scripts
+from pytest_llmperf.testing.scripted_server import ScriptedServer
+from pytest_llmperf.testing.streams import STREAM_HEAD, Hang, Send, StreamShape, streamed
+
+MS = 1_000_000
+GOOD = streamed(StreamShape().events(), ttft_s=0.05)
+
+
+def test_an_open_loop_keeps_its_times():
+    at_ns = tuple(index * 10 * MS for index in range(20))
+    with ScriptedServer(GOOD) as server:
+        replayed = replay_scripts(server, requests=20, at_ns=at_ns, processes=3)
+    replay = replayed.replay
+    assert all(record.ok for record in replayed.records)
+    assert [e.intended_ns - replay.started_ns for e in replay.exchanges] == list(at_ns)
+    sent = [e.sent_ns for e in replay.exchanges]
+    assert sum(after < before for before, after in pairwise(sent)) <= 2  # in order, but for a busy machine
+    assert replay.load.processes == 3
+
+
+def test_a_closed_loop_keeps_its_concurrency():
+    with ScriptedServer(GOOD) as server:
+        replayed = replay_scripts(server, requests=12, concurrency=4, processes=2)
+        assert server.connections == 4
+    assert all(record.ok for record in replayed.records)
+    spans = [(e.sent_ns, e.ended_ns) for e in replayed.replay.exchanges]
+    assert max(sum(start <= at < end for start, end in spans) for at, _ in spans) == 4
+    assert replayed.replay.load.turnaround_p99_ns > 0
+
+
+def test_progress_is_of_all():
+    seen = []
+    with ScriptedServer(streamed(StreamShape().events(), ttft_s=0.6)) as server:
+        plan = LoadPlan("127.0.0.1", server.port, tuple(PlannedRequest(i, "/", b"{}", at_ns=0) for i in range(4)))
+        ProcessTransport(processes=2).replay(plan, cancel=threading.Event(), progress=seen.append)
+    assert (seen[-1].sent, seen[-1].done, seen[-1].failed) == (4, 4, 0)
+    assert any(report.sent == 4 and report.done == 0 for report in seen)
+
+
+def test_cancelling_ends_all():
+    cancel = threading.Event()
+    with ScriptedServer([Send(STREAM_HEAD), Hang()]) as server:
+        plan = LoadPlan("127.0.0.1", server.port, tuple(PlannedRequest(i, "/", b"{}", at_ns=0) for i in range(4)))
+        threading.Timer(1.0, cancel.set).start()
+        replay = ProcessTransport(processes=2).replay(plan, cancel=cancel)
+    assert {e.ending for e in replay.exchanges} == {Ending.CANCELLED}
+
+
+def test_the_death_of_one_is_an_error_that_keeps_what_all_recorded(tmp_path):
+    def kill_one(progress):
+        if progress.done == 2:
+            for entry in Path("/proc").iterdir():
+                if entry.name.isdigit() and f"{tmp_path}".encode() in _command(entry):
+                    os.kill(int(entry.name), signal.SIGKILL)
+                    return
+
+    def answer(number, _):
+        return GOOD if number < 2 else [Send(STREAM_HEAD), Hang()]
+
+    cancel = threading.Event()
+    with ScriptedServer(answer=answer) as server:
+        plan = LoadPlan("127.0.0.1", server.port, tuple(PlannedRequest(i, "/", b"{}", at_ns=0) for i in range(4)))
+        threading.Timer(3.0, cancel.set).start()
+        with pytest.raises(LoadError, match="killed by signal 9"):
+            ProcessTransport(folder=tmp_path, processes=2).replay(plan, cancel=cancel, progress=kill_one)
+    (kept,) = tmp_path.iterdir()
+    assert sorted(entry.name for entry in kept.iterdir()) == ["0", "1"]
+    assert all((kept / part / "recording").exists() for part in "01")
+
+
+def _command(entry):
+    try:
+        return (entry / "cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def test_load_processes_run_on_the_cpus_that_they_are_given():
+    cpu = max(os.sched_getaffinity(0))
+    seen = []
+
+    def look(_):
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit() and b"load.worker" in _command(entry):
+                seen.append((int(entry.name), os.sched_getaffinity(int(entry.name))))
+
+    with ScriptedServer(streamed(StreamShape().events(), ttft_s=0.4)) as server:
+        plan = LoadPlan("127.0.0.1", server.port, (PlannedRequest(0, "/", b"{}"),))
+        cores = Cores.apart([cpu]) if len(os.sched_getaffinity(0)) > 1 else Cores((cpu,), (cpu,), own=True)
+        replay = ProcessTransport(cores=cores).replay(plan, cancel=threading.Event(), progress=look)
+    assert (frozenset({cpu})) in {frozenset(cpus) for _, cpus in seen}
+    assert (replay.load.cpus, replay.load.own_cpus) == ((cpu,), True)
+
+
+def test_few_cpus_are_shared_and_many_shared_out(monkeypatch):
+    usable = len(os.sched_getaffinity(0))
+    found = cores_for("auto", 1)
+    assert found.own is (usable >= 8)
+    assert str(found).startswith("load generator")
+    assert cores_for("shared", 1).load == cores_for("shared", 1).servers
