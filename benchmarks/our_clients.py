@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import random
 import threading
 import time
@@ -86,8 +87,12 @@ def stamped_httpx(server: TimedServer, streams: int, requests: int) -> Measured:
 def _with_httpx(
     server: TimedServer, streams: int, requests: int, transport: Callable[[], httpx.AsyncBaseTransport | None]
 ) -> Measured:
-    cpu_s = time.process_time()
-    found = asyncio.run(_ask(server, streams, requests, transport()))
+    cpu_s, cpus = time.process_time(), os.sched_getaffinity(0)
+    os.sched_setaffinity(0, server.clients)
+    try:
+        found = asyncio.run(_ask(server, streams, requests, transport))
+    finally:
+        os.sched_setaffinity(0, cpus)
     return Measured(
         ttft_ms=[times[0] for times in found],
         itl_ms=[after - before for times in found for before, after in pairwise(times)],
@@ -96,7 +101,7 @@ def _with_httpx(
 
 
 async def _ask(
-    server: TimedServer, streams: int, requests: int, transport: httpx.AsyncBaseTransport | None
+    server: TimedServer, streams: int, requests: int, transport: Callable[[], httpx.AsyncBaseTransport | None]
 ) -> list[list[float]]:
     """Times of content in ms after the send, for each request."""
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
@@ -118,6 +123,6 @@ async def _ask(
         for _ in left:
             await one(client)
 
-    async with httpx.AsyncClient(transport=transport, trust_env=False, timeout=120, limits=limits) as client:
+    async with httpx.AsyncClient(transport=transport(), trust_env=False, timeout=120, limits=limits) as client:
         await asyncio.gather(*(stream(client) for _ in range(streams)))
     return found

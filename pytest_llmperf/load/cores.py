@@ -33,9 +33,9 @@ class Cores:
         return cls(cpus, cpus, own=False)
 
     @classmethod
-    def apart(cls, load: Collection[int]) -> Self:
+    def apart(cls, load: Collection[int], usable: Collection[int]) -> Self:
         """These CPUs for the load, the others for the servers."""
-        return cls(tuple(sorted(load)), tuple(sorted(_usable() - set(load))), own=True)
+        return cls(tuple(sorted(load)), tuple(sorted(set(usable) - set(load))), own=True)
 
     def __str__(self) -> str:
         if self.own:
@@ -43,26 +43,27 @@ class Cores:
         return f"load generator and servers share {len(self.load)} CPUs"
 
 
-def cores_for(setting: str, processes: int, position: int = 0) -> Cores:
+def cores_for(setting: str, processes: int, position: int = 0, usable: Collection[int] | None = None) -> Cores:
     """Share out this machine's CPUs as the setting `load_cpus` says.
 
     Args:
         setting: "auto" (CPUs of its own for each load process where there are enough), "shared", or CPUs: "6,7".
         processes: load processes.
         position: of this test process among several that measure at the same time: each takes other CPUs.
+        usable: CPUs of this process; None: ask the system.
 
     Raises:
         ConfigError: the CPUs are not there, or none is left for the servers.
     """
-    usable = sorted(_usable())
+    cpus = sorted(_usable() if usable is None else usable)
     if setting == "shared":
-        return Cores.shared()
+        return Cores(tuple(cpus), tuple(cpus), own=False)
     if setting != "auto":
-        return Cores.apart(_named(setting, usable))
-    last = len(usable) - position * processes
-    if len(usable) < LEAST_TO_SHARE_OUT or last - processes < len(usable) // 2:
-        return Cores.shared()
-    return Cores.apart(usable[last - processes : last])
+        return Cores.apart(_named(setting, cpus), cpus)
+    last = len(cpus) - position * processes
+    if len(cpus) < LEAST_TO_SHARE_OUT or last - processes < len(cpus) // 2:
+        return Cores(tuple(cpus), tuple(cpus), own=False)
+    return Cores.apart(cpus[last - processes : last], cpus)
 
 
 def _named(setting: str, usable: list[int]) -> list[int]:

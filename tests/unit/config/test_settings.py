@@ -80,3 +80,34 @@ def test_the_command_line_comes_last():
 def test_a_malformed_option_says_how_to_write_it(option):
     with pytest.raises(ConfigError, match="NAME=PLACE"):
         with_engine_options(Settings(), [option])
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "complaint"),
+    [
+        ("load_processes", 0, "must be a whole number ≥ 1"),
+        ("load_processes", 1.5, "must be a whole number ≥ 1"),
+        ("load_processes", True, "must be a whole number ≥ 1"),
+        ("tls_verify", 1, "must be true or false"),
+        ("connections", "new", "must be keep-alive or fresh"),
+        ("proxy", "10.0.0.1:3128", "must be http://HOST:PORT"),
+        ("proxy", "https://10.0.0.1:3128", "must be http://HOST:PORT"),
+        ("proxy", "http://10.0.0.1", "must be http://HOST:PORT"),
+        ("proxy", "http://10.0.0.1:x", "must be http://HOST:PORT"),
+    ],
+)
+def test_how_requests_are_sent_is_checked(key, value, complaint):
+    with pytest.raises(ConfigError, match=complaint):
+        settings_from({key: value}, "here")
+
+
+def test_a_password_in_a_proxy_is_refused_and_not_repeated():
+    with pytest.raises(ConfigError, match="without credentials") as caught:
+        settings_from({"proxy": "http://user:hunter22@h:1"}, "here")
+    assert "hunter22" not in str(caught.value)
+
+
+def test_how_requests_are_sent_can_be_set():
+    values = {"load_processes": 2, "tls_verify": False, "connections": "fresh", "proxy": "http://10.0.0.1:3128"}
+    settings = settings_from(values, "here")
+    assert {key: getattr(settings, key) for key in values} == values

@@ -1,8 +1,11 @@
 """Each gate fires, says what to do, and is silent where the test itself judges what it looks at."""
 
+from dataclasses import replace
+
 import pytest
 
 from pytest_llmperf.config.settings import Settings
+from pytest_llmperf.model.exchange import LoadReport
 from pytest_llmperf.model.record import Outcome
 from pytest_llmperf.session.validity import problems
 from pytest_llmperf.testing.records import make_record
@@ -49,6 +52,46 @@ def test_a_late_load_generator(found, judging):
     assert "load generator saturated: requests were sent 11.0 ms late (p99, limit 10 ms)" in text
     assert found([judging], records=late) == []
     assert found(settings=Settings(send_delay_p99_limit_ms=12.0), records=late) == []
+
+
+def load_report(**fields):
+    sound = LoadReport(1, (0, 1), False, 1.0, 0, 100_000, None, 0.2, 1 << 25)
+    return replace(sound, **fields)
+
+
+def test_a_sound_load_generator_is_silent(found):
+    assert found(load=load_report(turnaround_p99_ns=9_900_000, read_delay_p99_ns=50_000_000)) == []
+
+
+def test_saturation_names_numbers_and_remedy(found):
+    (text,) = found(records=records(send_delay_ms=11.0), load=load_report(busy=0.97, read_delay_p99_ns=31_000_000))
+    assert "1 load process(es) on 2 CPUs that servers share, busy 97% of the time, read bytes 31.0 ms after" in text
+    assert "Raise load_processes (now 1), give it a free core (load_cpus), send from another host" in text
+
+
+def test_processes_that_were_hardly_busy_need_a_core_not_company(found):
+    (text,) = found(records=records(send_delay_ms=11.0), load=load_report(busy=0.1))
+    assert "load_processes" not in text
+    (text,) = found(records=records(send_delay_ms=11.0), load=load_report(busy=0.1, own_cpus=True))
+    assert "load_cpus" not in text
+    assert "Send from another host" in text
+
+
+@pytest.mark.parametrize("judging", ["send_delay_p99", "send_delay_max"])
+def test_slots_that_stand_empty(found, judging):
+    """Closed loop: latency counts from the send, so a slow client would show nowhere else."""
+    empty = load_report(turnaround_p99_ns=12_000_000)
+    (text,) = found(load=empty)
+    assert "load generator saturated: slots of the closed loop stood empty for 12.0 ms (p99, limit 10 ms)" in text
+    assert found([judging], load=empty) == []
+    assert found(load=empty, settings=Settings(send_delay_p99_limit_ms=13.0)) == []
+
+
+def test_stamps_that_may_be_late(found):
+    late = load_report(kernel_stamped=0.25, stamp_error_p99_ns=6_000_000)
+    (text,) = found(load=late)
+    assert "saturated: stamps of arrivals may be 6.0 ms late (p99, limit 5 ms), since the kernel stamped 25%" in text
+    assert found(load=late, settings=Settings(stamp_error_p99_limit_ms=7.0)) == []
 
 
 @pytest.mark.parametrize("asking", ["itl_p99", "itl_per_token_p50", "largest_stall_max"])

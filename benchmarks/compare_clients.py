@@ -1,0 +1,170 @@
+"""Every load generator against the server of known timing, alternating, on this machine: `make bench-clients`.
+
+    .venv/bin/python benchmarks/compare_clients.py [--levels 1,10,100,500,1000] [--budget-s 840] [--out FILE]
+
+Writes its tables into FILE between two markers (docs/load_generator.md). Ours runs before every peer, so what the
+machine does meanwhile meets both. Peers that are not installed, or for which the time has run out, are named as such.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+
+import our_clients
+import trustme
+from figures import Figures, Measured, figures
+from peers import PEERS
+from read_cost import costs
+from tables import cost_table, in_markers, machine_table, peer_table, target_table
+from timed import TimedServer
+
+PEER_TIMEOUT_S = 120.0
+OURS, OPEN = "ours", "ours, open loop"
+
+
+@dataclass
+class Session:
+    """What was measured so far: (client, streams) → runs, or why there is none."""
+
+    until_s: float
+    runs: dict[tuple[str, int], list[Figures]] = field(default_factory=lambda: defaultdict(list))
+    missing: dict[tuple[str, int], str] = field(default_factory=dict)
+
+    def take(self, name: str, streams: int, server: TimedServer, measure: Callable[[], Measured]) -> None:
+        """One run."""
+        if time.monotonic() > self.until_s:
+            self.missing[name, streams] = "no time left"
+            return
+        server.reset()
+        try:
+            found = figures(measure(), server.stats())
+        except (subprocess.SubprocessError, OSError, LookupError, ValueError, AssertionError) as problem:
+            self.missing[name, streams] = type(problem).__name__
+            print(f"{streams:5} {name:24} {problem!r:.300}", flush=True)
+            return
+        self.runs[name, streams].append(found)
+        print(
+            f"{streams:5} {name:24} TTFT {found.ttft_p50:.3f} / {found.ttft_p99:.3f}, ITL {found.itl_p99:.3f} ms; "
+            f"{found.reached} streams; server {found.server_p50:.3f} / {found.server_p99:.3f} ms", flush=True,
+        )  # fmt: skip
+
+
+def requests_for(streams: int) -> int:
+    return max(10, 3 * streams)
+
+
+def one_level(session: Session, server: TimedServer, streams: int) -> None:
+    """Every client at one level, ours between them."""
+    requests = requests_for(streams)
+
+    def ours() -> None:
+        session.take(OURS, streams, server, lambda: our_clients.closed(server, streams, requests))
+
+    ours()
+    session.take(OPEN, streams, server, lambda: our_clients.open_loop(server, streams, requests))
+    session.take("httpx", streams, server, lambda: our_clients.plain_httpx(server, streams, requests))
+    session.take("httpx, stamped", streams, server, lambda: our_clients.stamped_httpx(server, streams, requests))
+    for peer in PEERS:
+        if not peer.there:
+            session.missing[peer.name, streams] = "not installed"
+            continue
+        ours()
+        session.take(
+            peer.name, streams, server, lambda peer=peer: peer.measure(server, streams, requests, PEER_TIMEOUT_S)
+        )
+
+
+def ways(streams: int = 50) -> dict[str, dict[str, float]]:
+    """What TLS, fresh connections and several processes cost, in CPU time."""
+    requests = 4 * streams
+    with TimedServer() as server, tempfile.TemporaryDirectory() as name:
+        found = {
+            "kept connections": our_clients.closed(server, streams, requests).notes,
+            "fresh connections": our_clients.closed(server, streams, requests, fresh=True).notes,
+            "two processes": our_clients.closed(server, streams, requests, processes=2).notes,
+        }
+        authority, identity = trustme.CA(), Path(name) / "identity.pem"
+        authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(str(identity))
+        authority.cert_pem.write_to_path(str(Path(name) / "ca.pem"))
+        command = [sys.executable, str(Path(__file__).with_name("tls_front.py")), str(server.port), str(identity)]
+        front = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert front.stdout is not None
+        server.port = int(front.stdout.readline())
+        try:
+            channel = {"tls": True, "tls_ca_file": str(Path(name) / "ca.pem")}
+            found["TLS"] = our_clients.closed(server, streams, requests, **channel).notes
+        finally:
+            front.terminate()
+            front.communicate()
+    return found
+
+
+def capacity(streams: int = 600) -> dict[int, dict[str, float]]:
+    """Events per second that are asked of one process → how it did."""
+    found = {}
+    for rate in (60_000, 80_000, 100_000, 120_000, 140_000):
+        itl_ms = 1000 * streams / rate
+        with TimedServer(itl_ms=itl_ms) as server:
+            found[rate] = our_clients.closed(server, streams, 4 * streams).notes
+        print(rate, found[rate], flush=True)
+    return found
+
+
+def machine() -> str:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    name = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.machine())
+    cpus, load = len(os.sched_getaffinity(0)), os.getloadavg()[0]
+    return f"{cpus} CPUs ({name}), Linux {platform.release()}, load average {load:.1f} before"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--levels", default="1,10,100,500,1000")
+    parser.add_argument("--budget-s", type=float, default=780.0)
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    levels = [int(level) for level in options.levels.split(",")]
+    place, session = machine(), Session(until_s=time.monotonic() + options.budget_s)
+    with TimedServer() as server:
+        for streams in levels:
+            one_level(session, server, streams)
+    runs = {key: _typical(found) for key, found in session.runs.items()}
+    parts = [
+        f"Measured on {place}; {max(map(len, session.runs.values()))} runs of ours at each level, one of every other.",
+        target_table(runs, levels, OURS, OPEN),
+        peer_table(runs, session.missing, levels, OURS, [peer.name for peer in PEERS]),
+        machine_table(runs, levels, OURS),
+        cost_table(ways(), capacity(), costs()),
+    ]
+    text = "\n\n".join(parts)
+    print(text)
+    if options.out is not None:
+        options.out.write_text(in_markers(options.out.read_text(encoding="utf-8"), text), encoding="utf-8")
+
+
+def _typical(found: list[Figures]) -> Figures:
+    """Medians of the runs."""
+    def of(name: str) -> float:
+        return median(getattr(run, name) for run in found)
+
+    late = [run.late_p99 for run in found if run.late_p99 is not None]
+    return Figures(
+        min(run.completed for run in found), min(run.reached for run in found), of("ttft_p50"), of("ttft_p99"),
+        of("itl_p99"), median(late) if late else None, of("server_p50"), of("server_p99"),
+        {name: median(run.notes[name] for run in found) for name in found[0].notes},
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,111 @@
+"""Tables of docs/load_generator.md, in Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from figures import Figures
+
+Runs = Mapping[tuple[str, int], Figures]
+BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
+# What must hold, in milliseconds, at 1, 10, 100, 500 and 1000 streams.
+TARGETS = {
+    "TTFT error, median": ("ttft_p50", {1: 0.2, 10: 0.2, 100: 0.5, 500: 1.5, 1000: 4}),
+    "TTFT error, p99": ("ttft_p99", {1: 2, 10: 0.5, 100: 1.5, 500: 8, 1000: 30}),
+    "ITL error, p99": ("itl_p99", {1: 2, 10: 1, 100: 2, 500: 15, 1000: 30}),
+    "lateness of sends (open loop), p99": ("late_p99", {1: 1, 10: 1, 100: 1, 500: 3, 1000: 8}),
+}
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows))
+
+
+def number(value: float | None, digits: int = 2) -> str:
+    return "–" if value is None else f"{value:.{digits}f}"
+
+
+def target_table(runs: Runs, levels: Sequence[int], ours: str, open_loop: str) -> str:
+    """Ours against what must hold, and the server's own error."""
+    rows = []
+    for what, (name, limits) in TARGETS.items():
+        client = open_loop if name == "late_p99" else ours
+        cells = []
+        for level in levels:
+            found = runs.get((client, level))
+            value = None if found is None else getattr(found, name)
+            limit = limits.get(level)
+            held = "" if value is None or limit is None or value <= limit else " **missed**"
+            cells.append(number(value, 3) + (f" (≤ {limit:g}){held}" if limit is not None else ""))
+        rows.append([what, *cells])
+    for what, name in (("server: send error, median", "server_p50"), ("server: send error, p99", "server_p99")):
+        found = [runs.get((ours, level)) for level in levels]
+        rows.append([what, *(number(None if run is None else getattr(run, name), 3) for run in found)])
+    return table(["ours, ms, at … streams", *map(str, levels)], rows)
+
+
+def peer_table(
+    runs: Runs, missing: Mapping[tuple[str, int], str], levels: Sequence[int], ours: str, peers: Sequence[str]
+) -> str:
+    """Median and p99 TTFT error of all; who did not reach the concurrency says so, and how much more exact ours is."""
+    rows = []
+    for client in (ours, *peers, "httpx", "httpx, stamped"):
+        for what, name in (("median", "ttft_p50"), ("p99", "ttft_p99"), ("ITL p99", "itl_p99")):
+            rows.append([f"{client}, {what}", *(_cell(runs, missing, client, level, name) for level in levels)])
+    ratios = []
+    for level in levels:
+        mine = runs.get((ours, level))
+        others = [run for peer in peers if (run := runs.get((peer, level))) and run.reached >= 0.95 * level]
+        best = min((run.ttft_p50 for run in others), default=None)
+        ratios.append("–" if mine is None or best is None else f"{best / mine.ttft_p50:.0f} ×")
+    rows.append(["best of the four that reach it ÷ ours, median TTFT", *ratios])
+    return table(["error, ms, at … streams", *map(str, levels)], rows)
+
+
+def _cell(runs: Runs, missing: Mapping[tuple[str, int], str], client: str, level: int, name: str) -> str:
+    run = runs.get((client, level))
+    if run is None:
+        return missing.get((client, level), "–")
+    short = "" if run.reached >= 0.95 * level else f" (at most {run.reached} streams)"
+    return number(getattr(run, name)) + short
+
+
+def machine_table(runs: Runs, levels: Sequence[int], ours: str) -> str:
+    """How the load process did while it measured."""
+    names = {
+        "events per second": ("events_per_s", 0), "busy": ("busy", 2), "CPU per read, µs": ("cpu_us_per_read", 1),
+        "loop lag p99, ms": ("lag_p99_ms", 2), "bytes read late by, p99, ms": ("read_delay_p99_ms", 2),
+        "slot empty, p99, ms": ("turnaround_p99_ms", 2), "coalesced chunks, share": ("coalesced", 4),
+        "peak memory, MiB": ("memory_mib", 0), "stamped by the kernel, share": ("kernel_stamped", 3),
+    }  # fmt: skip
+    rows = []
+    for what, (name, digits) in names.items():
+        found = [runs.get((ours, level)) for level in levels]
+        rows.append([what, *(number(None if run is None else run.notes[name], digits) for run in found)])
+    return table(["ours, one process, at … streams", *map(str, levels)], rows)
+
+
+def cost_table(
+    ways: Mapping[str, Mapping[str, float]], capacity: Mapping[int, Mapping[str, float]], pieces: Mapping[str, float]
+) -> str:
+    """What each way costs, what one process can do, and where its time goes."""
+    by_way = [
+        [way, number(notes["cpu_us_per_read"], 1), number(notes["turnaround_p99_ms"])] for way, notes in ways.items()
+    ]
+    by_rate = [
+        [f"{rate:,}", f"{notes['events_per_s']:,.0f}", number(notes["busy"]), number(notes["lag_p99_ms"]),
+         number(notes["coalesced"], 4)]
+        for rate, notes in capacity.items()
+    ]  # fmt: skip
+    return "\n\n".join((
+        table(["way (50 streams)", "CPU per read, µs", "slot empty, p99, ms"], by_way),
+        table(["events/s asked of one process (600 streams)", "served", "busy", "loop lag p99, ms", "coalesced"], by_rate),
+        table(["where the time goes", "µs"], [[what, number(cost)] for what, cost in pieces.items()]),
+    ))  # fmt: skip
+
+
+def in_markers(page: str, text: str) -> str:
+    """The page with its measured part replaced."""
+    before, _, rest = page.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}\n{text}\n{END}{after}"

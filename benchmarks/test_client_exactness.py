@@ -1,0 +1,23 @@
+"""Our load generator against the server of known timing: a minute's watch over what docs/load_generator.md promises."""
+
+import shutil
+
+import our_clients
+import pytest
+from figures import figures
+from timed import TimedServer
+
+# Wide enough for a machine that does other things; the page's figures come from `make bench-clients`.
+MEDIAN_LIMIT_MS = {10: 0.2, 100: 0.5}
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="the server of known timing needs a C compiler")
+@pytest.mark.parametrize("streams", sorted(MEDIAN_LIMIT_MS))
+def test_errors_stay_small(streams, benchmark):
+    with TimedServer() as server:
+        measured = benchmark.pedantic(our_clients.closed, (server, streams, 3 * streams), rounds=1)
+        found = figures(measured, server.stats())
+    benchmark.extra_info.update(found.notes, ttft_p50_ms=found.ttft_p50, ttft_p99_ms=found.ttft_p99)
+    assert found.reached == streams
+    assert found.notes["kernel_stamped"] == 1.0
+    assert found.ttft_p50 <= MEDIAN_LIMIT_MS[streams]

@@ -1,0 +1,41 @@
+"""Who runs where."""
+
+import pytest
+
+from pytest_llmperf.errors import ConfigError
+from pytest_llmperf.load.cores import cores_for
+
+SIXTEEN = range(16)
+
+
+@pytest.mark.parametrize(("setting", "processes", "position", "load"), [
+    ("auto", 1, 0, (15,)),
+    ("auto", 2, 0, (14, 15)),
+    ("auto", 2, 1, (12, 13)),
+    ("6,7", 1, 0, (6, 7)),
+])
+def test_cpus_of_its_own(setting, processes, position, load):
+    found = cores_for(setting, processes, position, SIXTEEN)
+    assert found.own
+    assert found.load == load
+    assert found.servers == tuple(cpu for cpu in SIXTEEN if cpu not in load)
+    assert f"on CPU {', '.join(map(str, load))} of its own" in str(found)
+
+
+@pytest.mark.parametrize(("setting", "processes", "position", "count"), [
+    ("shared", 1, 0, 16), ("auto", 1, 0, 2), ("auto", 1, 0, 7), ("auto", 9, 0, 16), ("auto", 2, 4, 16),
+])
+def test_shared_where_too_few_would_be_left(setting, processes, position, count):
+    found = cores_for(setting, processes, position, range(count))
+    assert not found.own
+    assert found.load == found.servers == tuple(range(count))
+    assert str(found) == f"load generator and servers share {count} CPUs"
+
+
+@pytest.mark.parametrize(("setting", "complaint"), [
+    ("last", 'write "auto", "shared", or numbers'), ("3,16", "CPU 16 is not usable here"),
+    (",".join(map(str, SIXTEEN)), "no CPU is left for the server"),
+])
+def test_what_cannot_be_shared_out(setting, complaint):
+    with pytest.raises(ConfigError, match=complaint):
+        cores_for(setting, 1, 0, SIXTEEN)
