@@ -30,6 +30,7 @@ from tables import cost_table, in_markers, machine_table, peer_table, target_tab
 from timed import TimedServer
 
 PEER_TIMEOUT_S = 120.0
+TLS_FRONT = Path(__file__).parents[1] / "tests" / "stubs" / "tls_front.py"
 OURS, OPEN = "ours", "ours, open loop"
 
 
@@ -97,7 +98,7 @@ def ways(streams: int = 50) -> dict[str, dict[str, float]]:
         authority, identity = trustme.CA(), Path(name) / "identity.pem"
         authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(str(identity))
         authority.cert_pem.write_to_path(str(Path(name) / "ca.pem"))
-        command = [sys.executable, str(Path(__file__).with_name("tls_front.py")), str(server.port), str(identity)]
+        command = [sys.executable, str(TLS_FRONT), str(server.port), str(identity)]
         front = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert front.stdout is not None
         server.port = int(front.stdout.readline())
@@ -141,7 +142,7 @@ def main() -> None:
             one_level(session, server, streams)
     runs = {key: _typical(found) for key, found in session.runs.items()}
     parts = [
-        f"Measured on {place}; {max(map(len, session.runs.values()))} runs of ours at each level, one of every other.",
+        f"Measured on {place}; {max(map(len, session.runs.values()), default=0)} runs of ours at each level, one of every other.",
         target_table(runs, levels, OURS, OPEN),
         peer_table(runs, session.missing, levels, OURS, [peer.name for peer in PEERS]),
         machine_table(runs, levels, OURS),

@@ -1,0 +1,103 @@
+"""How requests are sent, as a user sets it: processes, connections, TLS, and a load generator that is saturated."""
+
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import trustme
+
+STUBS = Path(__file__).parents[1] / "stubs"
+MEASURE = """
+@pytest.mark.engine(stub())
+def test_x(engine, perf):
+    perf.check(perf.measure(engine, FEW, runs=1), "error_rate == 0")
+"""
+
+
+def only_run(suite):
+    (measurement,) = suite.kept()["test_x"]["measurements"]
+    (run,) = measurement["runs"]
+    return measurement, run
+
+
+def test_several_processes_and_fresh_connections(suite):
+    suite.settings(load_processes=2, connections='"fresh"')
+    result, _ = suite.run(MEASURE)
+    result.assert_outcomes(passed=1)
+    measurement, run = only_run(suite)
+    assert run["load"]["processes"] == 2
+    assert run["load"]["kernel_stamped"] == 1.0
+    assert measurement["conditions"]["connections"] == "fresh"
+    result.stdout.fnmatch_lines(["*load generator*"])
+
+
+def test_a_saturated_load_generator_is_an_error_with_its_numbers(suite):
+    """Fault 40: nobody sends within a nanosecond, so the limit stands for any that is too small for a machine."""
+    suite.settings(send_delay_p99_limit_ms=0.000001)
+    result, junit = suite.run(MEASURE)
+    result.assert_outcomes(errors=1)
+    assert result.ret == 10
+    (error,) = junit.iter("error")
+    assert "load generator saturated: " in error.text
+    assert "load process(es) on" in error.text
+    assert "raise the limit" in error.text
+
+
+@pytest.mark.parametrize(("key", "value"), [("load_processes", 0), ("connections", '"new"'), ("load_cpus", '"4096"')])
+def test_settings_that_cannot_be_meant_are_usage_errors(suite, key, value):
+    suite.settings(**{key: value})
+    result, _ = suite.run(MEASURE)
+    assert result.ret != 0
+    assert key in result.stdout.str() + result.stderr.str()
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@pytest.fixture
+def https_endpoint(tmp_path):
+    """A stub engine behind TLS: its URL and the file of the certificate to trust."""
+    authority = trustme.CA()
+    authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(str(tmp_path / "identity.pem"))
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    port = free_port()
+    engine = [str(STUBS / "engine.py"), "serve", "m", "--port", str(port), "--served-model-name", "m"]
+    front = [str(STUBS / "tls_front.py"), str(port), str(tmp_path / "identity.pem")]
+    with (
+        subprocess.Popen([sys.executable, *engine], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server,
+        subprocess.Popen([sys.executable, *front], stdout=subprocess.PIPE, text=True) as terminator,
+    ):
+        time.sleep(0.5)
+        yield f"https://127.0.0.1:{int(terminator.stdout.readline())}", tmp_path / "ca.pem"
+        for process in (server, terminator):
+            process.terminate()
+
+
+ENDPOINT = """
+from pytest_llmperf import endpoint
+
+@pytest.mark.cpu
+def test_x(perf):
+    perf.check(perf.measure(endpoint({url!r}, model="m"), FEW, runs=1), "error_rate == 0")
+"""
+
+
+def test_an_https_endpoint_is_measured(suite, https_endpoint):
+    url, trusted = https_endpoint
+    suite.settings(tls_ca_file=f'"{trusted}"')
+    result, _ = suite.run(ENDPOINT.format(url=url))
+    result.assert_outcomes(passed=1)
+    assert only_run(suite)[1]["load"]["kernel_stamped"] == 1.0
+
+
+def test_an_https_endpoint_that_nobody_vouches_for_is_refused(suite, https_endpoint):
+    url, _ = https_endpoint
+    result, junit = suite.run(ENDPOINT.format(url=url))
+    result.assert_outcomes(errors=1)
+    assert "certificate verify failed" in next(junit.iter("error")).text
