@@ -7,6 +7,7 @@ from statistics import fmean
 
 from pytest_llmperf.baseline.model import StoredMeasurement
 from pytest_llmperf.metrics.registry import Metric, all_metrics
+from pytest_llmperf.report.table import aligned
 from pytest_llmperf.stats.mean import t_interval
 
 HEAD = ("metric", "mean", "90 % CI", "baseline", "change")
@@ -20,9 +21,7 @@ def metric_table(runs: Sequence[Mapping[str, float | None]], stored: StoredMeasu
         runs: metric → value, of each run.
         stored: the measurement's baseline; None: it has none.
     """
-    rows = [HEAD, *_rows(runs, stored)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(HEAD))]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return aligned([HEAD, *_rows(runs, stored)])
 
 
 def _rows(runs: Sequence[Mapping[str, float | None]], stored: StoredMeasurement | None) -> Iterator[tuple[str, ...]]:
