@@ -9,8 +9,8 @@ from pytest_llmperf.baseline.catalog import Entry
 from pytest_llmperf.baseline.model import Baseline, StoredMeasurement, StoredSession
 from pytest_llmperf.errors import SloError
 from pytest_llmperf.metrics.registry import Metric, find
-from pytest_llmperf.report.table import aligned
 from pytest_llmperf.report.metric_rows import baseline_mean
+from pytest_llmperf.report.table import aligned
 
 UNCHANGED_PERCENT = 0.05
 
