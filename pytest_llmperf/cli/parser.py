@@ -1,4 +1,7 @@
-"""The commands of `llmperf`, found in the folder `commands`: a new file there is a new command."""
+"""The commands of `llmperf`, found in the folder `commands`: a new file there is a new command.
+
+A command may have commands of its own in the same manner (`commands.baselines`).
+"""
 
 from __future__ import annotations
 
@@ -20,8 +23,21 @@ def parser() -> argparse.ArgumentParser:
     """
     root = argparse.ArgumentParser(prog="llmperf", description="Runs, baselines and calibration of pytest-llmperf.")
     root.add_argument("--version", action="version", version=f"pytest-llmperf {__version__}")
-    chosen = root.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for name, module in _modules():
+    add_commands(root.add_subparsers(dest="command", metavar="COMMAND", required=True), commands)
+    return root
+
+
+def add_commands(
+    chosen: argparse._SubParsersAction[argparse.ArgumentParser], package: ModuleType, *, runs_as: str = "run"
+) -> None:
+    """One command per module of a package.
+
+    Args:
+        chosen: where they are added.
+        package: its modules' names are the commands'.
+        runs_as: name under which the chosen module's `run` stands in the parsed namespace.
+    """
+    for name, module in _modules(package):
         text = (module.__doc__ or "").strip()
         command = chosen.add_parser(
             name,
@@ -30,10 +46,9 @@ def parser() -> argparse.ArgumentParser:
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         module.add_arguments(command)
-        command.set_defaults(run=module.run)
-    return root
+        command.set_defaults(**{runs_as: module.run})
 
 
-def _modules() -> Iterator[tuple[str, ModuleType]]:
-    for found in iter_modules(commands.__path__):
-        yield found.name.replace("_", "-"), import_module(f"{commands.__name__}.{found.name}")
+def _modules(package: ModuleType) -> Iterator[tuple[str, ModuleType]]:
+    for found in iter_modules(package.__path__):
+        yield found.name.replace("_", "-"), import_module(f"{package.__name__}.{found.name}")

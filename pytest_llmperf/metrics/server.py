@@ -89,6 +89,8 @@ SERVER: dict[str, ServerFormula] = {formula.name: formula for formula in (
     _plain("kv_blocks", Unit.COUNT, Direction.HIGHER, "kv_blocks", "blocks of the KV cache, as the server made them"),
     _plain("chunk_budget", Unit.COUNT, Direction.NEITHER, "chunk_budget",
            "tokens that one engine step may process, as the server resolved it"),
+    _plain("max_rate", Unit.REQUESTS_PER_S, Direction.HIGHER, "max_rate",
+           "highest offered rate that a search found to be within the SLO"),
     ServerFormula("spec_acceptance_rate", Unit.SHARE, Direction.HIGHER, _acceptance_rate,
                   "Δspec_accepted_tokens ÷ Δspec_draft_tokens; 0 where nothing was drafted",
                   "spec_accepted_tokens and spec_draft_tokens"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,41 +36,38 @@ class EndSummary:
             return
         from pytest_llmperf.report.end_summary import counts, summary
 
-        ended = [_ended(report) for report in self._reports.values()]
+        here = self._config.invocation_params.dir
+        ended = [_ended(report, here) for report in self._reports.values()]
         width = terminalreporter._tw.fullwidth
         terminalreporter.section(f"llmperf: {counts(ended)}", sep="=")
         for line in summary(ended, self._options(), width, every=verbosity > 0):
             terminalreporter.write_line(line)
         if verbosity > 0:
-            for report in self._reports.values():
-                self._write_metrics(terminalreporter, report)
+            self._write_metrics(terminalreporter)
 
     def _options(self) -> list[str]:
         given = [(name, self._config.getoption(name, default=None)) for name in REPEATED]
         return [word for name, value in given if value for word in (name, value)]
 
-    def _write_metrics(self, terminalreporter: pytest.TerminalReporter, report: pytest.TestReport) -> None:
-        path = _run_file(report)
-        if path is None or not path.is_file():  # the worker ran on another machine
-            return
-        from pytest_llmperf.baseline.paths import kind_of
+    def _write_metrics(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Of every test that measured something, as its run folder has it."""
         from pytest_llmperf.baseline.store import Store
-        from pytest_llmperf.errors import BaselineError
-        from pytest_llmperf.report.metric_rows import metric_table
+        from pytest_llmperf.errors import LlmperfError
+        from pytest_llmperf.report.kept import read_run
+        from pytest_llmperf.report.metric_rows import every_metric
 
         store = Store(self._config.rootpath / self._config.stash[STATE].settings.baselines_dir)
-        for measurement in json.loads(path.read_text(encoding="utf-8"))["measurements"]:
+        files = [path for report in self._reports.values() if (path := _run_file(report)) is not None]
+        for folder in dict.fromkeys(path.parents[1] for path in files):
             try:
-                baseline = store.read(report.nodeid, kind_of(measurement["conditions"]))
-            except BaselineError:  # its own check has said so
-                baseline = None
-            stored = None if baseline is None else baseline.measurements.get(measurement["baseline"])
-            terminalreporter.write_line(f"\n{report.nodeid}\n{measurement['engine']}, {measurement['workload']}")
-            for line in metric_table([run["metrics"] for run in measurement["runs"]], stored):
-                terminalreporter.write_line(f"  {line}")
+                lines = [line for test in read_run(folder) for line in every_metric(test, store)]
+            except LlmperfError as error:  # written on another machine, or somebody has changed it
+                lines = [str(error)]
+            for line in lines:
+                terminalreporter.write_line(line)
 
 
-def _ended(report: pytest.TestReport) -> Ended:
+def _ended(report: pytest.TestReport, here: Path) -> Ended:
     from pytest_llmperf.report.end_summary import Ended
 
     checks = tuple(str(value) for name, value in report.user_properties if name.startswith("llmperf.check"))
@@ -80,7 +77,7 @@ def _ended(report: pytest.TestReport) -> Ended:
     return Ended(
         report.nodeid, verdict, checks,
         error=error if cut_short else "",
-        run=path.parents[1].name if path is not None else "",
+        run=os.path.relpath(path.parents[1], here) if path is not None else "",
     )
 
 

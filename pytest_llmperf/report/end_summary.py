@@ -26,7 +26,7 @@ class Ended:
         verdict: the worst of its checks, or "ERROR" or "USAGE" where it was cut short.
         checks: "FAIL: ttft_p99 <= 60ms: 61.2 ms 95 % CI 60.3–62 ms", in their order.
         error: what cut it short, with the evidence; "" where nothing did.
-        run: name of the run folder; "" where nothing was measured.
+        run: the run folder, from where the user is; "" where nothing was measured.
     """
 
     test: str
@@ -93,7 +93,7 @@ def next_steps(ended: Iterable[Ended], options: Sequence[str]) -> Iterator[str]:
         if verdict == Verdict.ERROR.value:
             yield from _bounded([f"less {shlex.quote(log)}" for log in dict.fromkeys(one.log for one in tests) if log])
         elif verdict == Verdict.FAIL.value:
-            yield from _bounded([f"llmperf show {one.run} {shlex.quote(one.test)}" for one in tests if one.run])
+            yield from _bounded([shlex.join(("llmperf", "show", one.run, short(one.test))) for one in tests if one.run])
         elif verdict in AGAIN:
             yield _pytest(tests, options, AGAIN[verdict])
 

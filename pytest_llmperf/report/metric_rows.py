@@ -3,14 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from statistics import fmean
 
 from pytest_llmperf.baseline.model import StoredMeasurement
+from pytest_llmperf.baseline.paths import kind_of
+from pytest_llmperf.baseline.store import Store
+from pytest_llmperf.errors import BaselineError
 from pytest_llmperf.metrics.registry import Metric, all_metrics
+from pytest_llmperf.report.kept import KeptTest
+from pytest_llmperf.report.table import aligned
 from pytest_llmperf.stats.mean import t_interval
 
 HEAD = ("metric", "mean", "90 % CI", "baseline", "change")
 CONFIDENCE = 0.95  # of each limit
+
+
+def every_metric(test: KeptTest, store: Store) -> Iterator[str]:
+    """A table for each measurement of a test; a baseline that cannot be read is told by its own check."""
+    for measurement in test.measurements:
+        baseline = None
+        with suppress(BaselineError):
+            baseline = store.read(test.test, kind_of(measurement.conditions))
+        stored = None if baseline is None else baseline.measurements.get(measurement.baseline or "")
+        yield from ("", test.test, f"{measurement.engine}, {measurement.workload}")
+        yield from (f"  {line}" for line in metric_table([run.metrics for run in measurement.runs], stored))
 
 
 def metric_table(runs: Sequence[Mapping[str, float | None]], stored: StoredMeasurement | None) -> list[str]:
@@ -20,9 +37,7 @@ def metric_table(runs: Sequence[Mapping[str, float | None]], stored: StoredMeasu
         runs: metric → value, of each run.
         stored: the measurement's baseline; None: it has none.
     """
-    rows = [HEAD, *_rows(runs, stored)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(HEAD))]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return aligned([HEAD, *_rows(runs, stored)])
 
 
 def _rows(runs: Sequence[Mapping[str, float | None]], stored: StoredMeasurement | None) -> Iterator[tuple[str, ...]]:

@@ -21,6 +21,7 @@ from pytest_llmperf.stats.shift import Shift, by_host, shift
 # Throughput of an open loop is the rate at which requests arrive, whatever the server does.
 CLOSED_LOOP = ("ttft_p50", "tpot_mean", "output_throughput")
 OPEN_LOOP = ("ttft_p50", "tpot_mean")
+SEARCHED = ("max_rate",)
 SUBJECT = "baseline"
 
 
@@ -47,7 +48,7 @@ class Terms:
 
 def default_primaries(measurement: Measurement, *, closed_loop: bool) -> tuple[str, ...]:
     """What is judged where a test names nothing: of the usual metrics those that this measurement has."""
-    usual = CLOSED_LOOP if closed_loop else OPEN_LOOP
+    usual = SEARCHED if measurement.searched else CLOSED_LOOP if closed_loop else OPEN_LOOP
     return tuple(name for name in usual if all(value is not None for value in measurement.values(name)))
 
 

@@ -89,6 +89,11 @@ class Measurement:
     side: str = ""
 
     @property
+    def searched(self) -> bool:
+        """Whether each run was a search for the highest rate within an SLO."""
+        return "search" in self.conditions
+
+    @property
     def records(self) -> tuple[RequestRecord, ...]:
         """The request records of all runs."""
         return tuple(record for run in self.runs for record in run.records)

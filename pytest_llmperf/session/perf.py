@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.errors import SpecError, UsageError
@@ -12,6 +12,7 @@ from pytest_llmperf.metrics.registry import find
 from pytest_llmperf.model.engine import EngineSpec
 from pytest_llmperf.model.verdict import CheckResult, Verdict, worst
 from pytest_llmperf.session.against import default_primaries, margins_from
+from pytest_llmperf.session.capacity import COOLDOWN_S, METRIC, PRECISION, Capacity, Terms, terms_of
 from pytest_llmperf.session.comparing import compare
 from pytest_llmperf.session.judge import judge_claim, judge_slos
 from pytest_llmperf.session.measurement import Measurement
@@ -22,6 +23,7 @@ from pytest_llmperf.workload import Workload
 if TYPE_CHECKING:
     from pytest_llmperf.session.perf_session import PerfSession
 
+AnySeries = TypeVar("AnySeries", bound=Series)
 DEFAULT_RUNS = 3
 TIERS = ("engine", "l1", "l2")
 # One claim errs in at most 1 % of cases on either side, however often it is looked at (Bonferroni over the looks). Half
@@ -92,6 +94,37 @@ class Perf:
         series = self._series(engine, workload, fresh=fresh, may_preempt=may_preempt, gauges=gauges, keep=tuple(keep))
         return series.extend(runs)
 
+    def max_rate(
+        self,
+        engine: Server | EngineSpec,
+        workload: Workload,
+        *,
+        slo: str | Sequence[str],
+        runs: int = 1,
+        precision: float = PRECISION,
+        cooldown_s: float = COOLDOWN_S,
+    ) -> Measurement:
+        """Search the highest request rate within the SLOs: bracket it, then bisect, the SLO rule at each rate.
+
+        The result is a measurement with the one metric `max_rate`: check it ("max_rate >= 12/s", or `baseline=True`).
+
+        Args:
+            engine: a running server or a spec.
+            workload: what to send, with `constant`, `poisson` or `gamma` arrivals; the search begins at its rate, and
+                sends the same requests in the same pattern at every other.
+            slo: limits, e.g. "ttft_p99 <= 500ms"; all of them hold at the rate that is found.
+            runs: searches, each with seeds of its own.
+            precision: share by which the rates on both sides of the limit differ in the end.
+            cooldown_s: rest between two rates.
+
+        Raises:
+            SpecError, SloError: the workload has no one rate, or an SLO cannot be read.
+            InfrastructureError: no rate is within the SLO, or a run is no evidence.
+        """
+        if runs < 1:
+            raise SpecError(f"perf.max_rate(…, runs={runs}): at least one search.")
+        return self._capacity(engine, workload, terms_of(slo, precision, cooldown_s)).extend(runs)
+
     def check(
         self,
         measurement: Measurement,
@@ -138,6 +171,7 @@ class Perf:
         allow: Mapping[str, float] | None = None,
         runs: int = DEFAULT_RUNS,
         may_preempt: bool = False,
+        slo: str | Sequence[str] = (),
         baseline: bool | str = False,
         primaries: Sequence[str] = (),
         margins: Mapping[str, float | tuple[float, float]] | None = None,
@@ -155,6 +189,8 @@ class Perf:
             mechanism: what must be true for the number to have the claimed cause: "prefix_cache_hit_rate(a) >= 0.6".
             allow: the price that the claim accepts: {"ttft_p50": 2.0} lets A be twice as bad there; other primary
                 metrics may not get worse.
+            slo: for a claim about `max_rate`, within which limits: "max_rate(a) / max_rate(b) >= 1.2" says that A
+                serves 20 % more users within them. Each run is then a search, see `max_rate`.
             baseline, primaries, margins: compare A with its stored baseline, too, as `check` does.
 
         Raises:
@@ -163,8 +199,13 @@ class Perf:
         mechanisms = (mechanism,) if isinstance(mechanism, str) else tuple(mechanism)
         judge = judge_claim(text, mechanisms, allow or {}, self.session.settings)
         started_ns = self.session.clock.now_ns()
+        if bool(slo) != ((claimed := parse_claim(text).metric) == METRIC):
+            raise SpecError(f"perf.claim(…, {text!r}, slo={slo!r}): max_rate needs an SLO, and {claimed} takes none.")
         side_a, side_b = (
-            self._series(spec, workload, may_preempt=may_preempt, side=side) for side, spec in (("a", a), ("b", b))
+            self._capacity(spec, workload, terms_of(slo), side=side)
+            if slo
+            else self._series(spec, workload, may_preempt=may_preempt, side=side)
+            for side, spec in (("a", a), ("b", b))
         )
         # Whichever side already runs goes first: a start is dear.
         order = [side_b, side_a] if self.session.pool.live_spec == b else [side_a, side_b]
@@ -229,6 +270,13 @@ class Perf:
             "what perf.measure(…) returned; name several with baseline=\"NAME\"."
         )
 
+    def _capacity(
+        self, engine: Server | EngineSpec, workload: Workload, terms: Terms, *, side: str = ""
+    ) -> Capacity:
+        capacity = Capacity(self.session, self.test, self.kind, engine, workload, terms=terms, on_run=self._write,
+                            keep=self.series.append, side=side)
+        return self._begin(capacity)
+
     def _series(
         self,
         engine: Server | EngineSpec,
@@ -242,6 +290,9 @@ class Perf:
     ) -> Series:
         series = Series(self.session, self.test, self.kind, engine, workload, on_run=self._write,
                         fresh=fresh, may_preempt=may_preempt, gauges=gauges, keep=keep, side=side)
+        return self._begin(series)
+
+    def _begin(self, series: AnySeries) -> AnySeries:
         self.series.append(series)
         if not self._begun:
             self._begun = True

@@ -36,7 +36,8 @@ class Series:
         workload: run i adds i to its seed, so that no prompt repeats.
         on_run: called after every run: an interruption loses only the run that it cuts short.
         fresh, may_preempt, gauges, keep: as `perf.measure` says.
-        side: "a" or "b" of a claim: tells whoever watches this series from the other of its test.
+        side: "a" or "b" of a claim.
+        label: tells whoever watches this series from the others of its test; the side where it is "".
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class Series:
         gauges: bool = False,
         keep: tuple[str, ...] = (),
         side: str = "",
+        label: str = "",
     ) -> None:
         self.session = session
         self.test = test
@@ -66,6 +68,7 @@ class Series:
         self._gauges = gauges
         self._keep_tiers = keep
         self._side = side
+        self.label = label or side.upper()
 
     @property
     def finished(self) -> Measurement:
@@ -122,7 +125,7 @@ class Series:
 
     def _watch(self, run: int, runs: int) -> Watch:
         def tell(progress: Progress, plan: LoadPlan) -> None:
-            self.session.tell(measuring(progress, plan, run=run, runs=runs, label=self._side.upper()))
+            self.session.tell(measuring(progress, plan, run=run, runs=runs, label=self.label))
 
         return tell
 

@@ -38,6 +38,23 @@ class Arrivals(ABC):
         """How many requests it can place; None where there is no limit."""
         return None
 
+    @property
+    def mean_rate(self) -> float:
+        """Requests per second that it offers.
+
+        Raises:
+            SpecError: it has no one rate.
+        """
+        raise SpecError(f"{self} has no one rate that could be raised. Use constant(8), poisson(8) or gamma(8, …).")
+
+    def at_rate(self, rate: float) -> Arrivals:
+        """The same pattern, compressed or stretched to another rate.
+
+        Raises:
+            SpecError: it has no one rate, or this is none.
+        """
+        raise SpecError(f"{self} cannot be sent at {rate:g}/s. Use constant(8), poisson(8) or gamma(8, …).")
+
     def __repr__(self) -> str:
         return str(self)
 
@@ -45,6 +62,13 @@ class Arrivals(ABC):
 @dataclass(frozen=True, slots=True, repr=False)
 class _Constant(Arrivals):
     rate: float
+
+    @property
+    def mean_rate(self) -> float:
+        return self.rate
+
+    def at_rate(self, rate: float) -> Arrivals:
+        return constant(rate)
 
     def offsets_ns(self, count: int, seed: int) -> tuple[int, ...]:  # noqa: ARG002 - nothing is random here
         return tuple(seconds(i / self.rate) for i in range(count))
@@ -57,6 +81,13 @@ class _Constant(Arrivals):
 class _Gamma(Arrivals):
     rate: float
     burstiness: float = 1.0
+
+    @property
+    def mean_rate(self) -> float:
+        return self.rate
+
+    def at_rate(self, rate: float) -> Arrivals:
+        return gamma(rate, self.burstiness)
 
     def offsets_ns(self, count: int, seed: int) -> tuple[int, ...]:
         return tuple(seconds(t / self.rate) for t in _scaled_sums(count, self.burstiness, seed))

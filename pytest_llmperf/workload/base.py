@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
+from dataclasses import replace
+from typing import Any, Self, cast
 
 from pytest_llmperf.errors import SpecError
 from pytest_llmperf.model.request import Request
@@ -36,6 +38,25 @@ class Workload(ABC):
     def __repr__(self) -> str:
         return str(self)
 
+    @property
+    def rate(self) -> float:
+        """Requests (of `multi_turn`: conversations) per second that it offers.
+
+        Raises:
+            SpecError: it has no one rate.
+        """
+        return _arrivals_of(self).mean_rate
+
+    def at_rate(self, rate: float, seed_offset: int = 0) -> Self:
+        """The same requests in the same pattern at another rate; `seed_offset` gives others.
+
+        Raises:
+            SpecError: it has no one rate.
+        """
+        arrivals = _arrivals_of(self).at_rate(rate)
+        seed = getattr(self, "seed", 0) + seed_offset
+        return cast(Self, replace(cast(Any, self), arrivals=arrivals, seed=seed))
+
     def digest(self) -> str:
         """SHA-256 of the definition, in hexadecimal; equal on every machine and in every Python version."""
         return hashlib.sha256(f"workload format {FORMAT}: {self}".encode()).hexdigest()
@@ -43,6 +64,13 @@ class Workload(ABC):
     def expected_hit_rate(self, block_size: int) -> float:
         """Upper bound, 0 to 1, of the share of prompt tokens that a prefix cache with such blocks can supply."""
         return ideal_hit_rate(self.requests(), integer("expected_hit_rate", "block_size", block_size))
+
+
+def _arrivals_of(workload: Workload) -> Arrivals:
+    arrivals = getattr(workload, "arrivals", None)
+    if not isinstance(arrivals, Arrivals):
+        raise SpecError(f"{workload} has no one rate: give a workload with arrivals=constant(8), poisson(8), ….")
+    return arrivals
 
 
 def check_arrivals(call: str, arrivals: object, count: int) -> None:

@@ -20,7 +20,7 @@ def test_the_number_that_decided_and_the_next_command():
     assert lines(ended("FAIL")) == [
         "FAIL  test_a  61.2 ms  ttft_p99 <= 60ms",
         "next:",
-        "  llmperf show R1 suites/test_s.py::test_a",
+        "  llmperf show R1 test_a",
     ]
 
 

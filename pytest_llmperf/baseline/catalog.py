@@ -1,0 +1,68 @@
+"""Finding stored baselines by the words that people use for them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+
+from pytest_llmperf.baseline.model import Baseline
+from pytest_llmperf.baseline.store import Store
+from pytest_llmperf.errors import UsageError
+
+CREATE = "Create baselines with: pytest suites --update-baselines-new"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One stored baseline.
+
+    Args:
+        kind: its folder: "h200", "emulated-h200".
+        path: of its file, relative to the folder of all baselines.
+        baseline: what it holds.
+    """
+
+    kind: str
+    path: str
+    baseline: Baseline
+
+
+def catalog(root: Path, kind: str | None = None) -> list[Entry]:
+    """Every stored baseline, or those of one kind, by path.
+
+    Raises:
+        UsageError: there is no such folder, or nothing of that kind in it.
+        BaselineError: a file cannot be read or believed.
+    """
+    if not root.is_dir():
+        raise UsageError(f"{root}: there is no such folder of baselines. {CREATE}")
+    kinds = sorted(path.name for path in root.iterdir() if path.is_dir() and path.name[:1] not in "._")
+    if kind is not None and kind not in kinds:
+        raise UsageError(f"{root} has nothing for {kind!r}; it has: {', '.join(kinds) or 'nothing'}. {CREATE}")
+    store, chosen = Store(root), [kind] if kind else kinds
+    return [Entry(one, path, found) for one in chosen for path, found in store.read_all(one).items()]
+
+
+def pick(entries: Sequence[Entry], name: str) -> list[Entry]:
+    """The baselines that a name means: a test's id, its function, its file, or a part of one; one test, any kind.
+
+    Raises:
+        UsageError: none, or several tests.
+    """
+    whole = [one for one in entries if name in (one.baseline.test, one.path, _function(one))]
+    found = whole or [one for one in entries if name in one.baseline.test or name in one.path]
+    tests = sorted({one.baseline.test for one in found})
+    if len(tests) == 1:
+        return found
+    if tests:
+        raise UsageError(f"{name!r} may be each of: {', '.join(tests)}. Write more of it.")
+    known = sorted({_function(one) for one in entries})
+    close = get_close_matches(name, known, n=3)
+    hint = f"Did you mean {' or '.join(close)}?" if close else "See them with: llmperf baselines list"
+    raise UsageError(f"There is no baseline of {name!r}. {hint}")
+
+
+def _function(entry: Entry) -> str:
+    return entry.baseline.test.partition("::")[2]

@@ -1,0 +1,1 @@
+"""`llmperf baselines COMMAND`: one module each, as in `cli.commands`."""

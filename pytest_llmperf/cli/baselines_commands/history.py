@@ -1,0 +1,23 @@
+"""Show how a test's metrics moved from session to session, against the anchor."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("test", metavar="TEST", help="a test's id, its function, or a part of it")
+    parser.add_argument("--kind", help="hardware kind (default: every kind that has it)")
+    parser.add_argument("--metric", action="append", default=[], help="e.g. itl_p99; repeatable (default: the primary)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from pytest_llmperf.baseline.catalog import catalog, pick
+    from pytest_llmperf.config.settings import read_settings
+    from pytest_llmperf.report.stored_text import history
+
+    entries = catalog(Path.cwd() / read_settings(Path.cwd()).baselines_dir, arguments.kind)
+    lines = [line for entry in pick(entries, arguments.test) for line in history(entry, arguments.metric)]
+    print("\n".join(lines))
+    return 0

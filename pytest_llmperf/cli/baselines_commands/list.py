@@ -1,0 +1,19 @@
+"""List what is stored: test, sessions, latest date, primary metrics."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--kind", help="hardware kind, e.g. h200 or emulated-h200 (default: all)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from pytest_llmperf.baseline.catalog import catalog
+    from pytest_llmperf.config.settings import read_settings
+    from pytest_llmperf.report.stored_text import listed
+
+    print("\n".join(listed(catalog(Path.cwd() / read_settings(Path.cwd()).baselines_dir, arguments.kind))))
+    return 0

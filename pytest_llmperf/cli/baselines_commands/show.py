@@ -1,0 +1,22 @@
+"""Show one baseline: its conditions and every metric, with the spread between its sessions."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("test", metavar="TEST", help="a test's id, its function, or a part of it")
+    parser.add_argument("--kind", help="hardware kind (default: every kind that has it)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from pytest_llmperf.baseline.catalog import catalog, pick
+    from pytest_llmperf.config.settings import read_settings
+    from pytest_llmperf.report.stored_text import shown
+
+    entries = catalog(Path.cwd() / read_settings(Path.cwd()).baselines_dir, arguments.kind)
+    for entry in pick(entries, arguments.test):
+        print("\n".join(shown(entry)))
+    return 0

@@ -1,0 +1,54 @@
+"""Search the highest request rate that an engine serves within its SLOs.
+
+Brackets the rate, then bisects; at each rate the SLO rule decides, with more runs where it stays open.
+  llmperf capacity vllm:llama-3.1-8b --flag max_num_batched_tokens=1024 --slo "ttft_p99 <= 500ms" --emulate h200
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from pytest_llmperf.cli import target
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pytest_llmperf.session.search import Found
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    target.add_arguments(parser)
+    parser.add_argument("--slo", action="append", required=True, help='e.g. "ttft_p99 <= 500ms"; repeatable, all hold')
+    parser.add_argument("--precision", type=float, default=0.04, help="share, of the rate (default: 0.04)")
+    parser.add_argument("--cooldown", type=float, default=5.0, metavar="S", help="between two rates (default: 5 s)")
+    parser.add_argument("--searches", type=int, default=1, help="each with seeds of its own (default: 1)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from pytest_llmperf.session.capacity import Capacity, terms_of
+
+    spec, workload = target.spec_of(arguments), target.workload_of(arguments)
+    terms_of(arguments.slo, arguments.precision, arguments.cooldown)  # a typo costs no server start
+    with target.measuring(arguments, "llmperf capacity") as perf:
+        perf.max_rate(spec, workload, slo=arguments.slo, runs=arguments.searches, precision=arguments.precision,
+                      cooldown_s=arguments.cooldown)
+        found = [one for series in perf.series if isinstance(series, Capacity) for one in series.found]
+        print(f"{spec}, {workload}" + (f", emulated {arguments.emulate}" if arguments.emulate else ""))
+        for one in found:
+            print("\n".join(told(one, arguments.slo)))
+    return 0
+
+
+def told(found: Found, slos: Sequence[str]) -> list[str]:
+    """Every rate that was tried, from the lowest, then the answer."""
+    from pytest_llmperf.report.table import aligned
+
+    rows = [("rate", "verdict", "as measured")]
+    rows += [
+        (f"{point.rate:.4g}/s", point.verdict.value, "within" if point.holds else "over")
+        for point in sorted(found.points, key=lambda point: point.rate)
+    ]
+    more = "no limit found" if found.beyond is None else f"over at {found.beyond:.4g}/s"
+    proven = "nothing proven" if found.proven is None else f"proven at {found.proven:.4g}/s"
+    return [*aligned(rows), f"max_rate {found.within or 0:.4g}/s within {' and '.join(slos)} ({proven}, {more})"]

@@ -1,0 +1,86 @@
+"""Measure every combination of some flags; print the table and the Pareto front. An interrupted sweep goes on.
+
+  llmperf sweep vllm:llama-3.1-8b --grid max_num_seqs=32,64,128 --grid max_num_batched_tokens=1024,4096 \\
+      --rate 12 --metric ttft_p95 --metric output_throughput --emulate h200
+With --slo each combination is searched for its max_rate, too. A combination that does not start is a row that says why.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_llmperf.cli import target
+from pytest_llmperf.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pytest_llmperf.session.sweep import Row
+
+DEFAULT_METRICS = ("ttft_p95", "tpot_mean")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    target.add_arguments(parser)
+    parser.add_argument("--grid", action="append", required=True, metavar="NAME=V1,V2,…", help="a flag; repeatable")
+    parser.add_argument("--metric", action="append", default=[], help=f"default: {', '.join(DEFAULT_METRICS)}")
+    parser.add_argument("--slo", action="append", default=[], help="search each combination's max_rate within it")
+    parser.add_argument("--runs", type=int, default=3, help="of each combination (default: 3)")
+    parser.add_argument("--file", type=Path, default=Path("sweep.jsonl"), help="results (default: sweep.jsonl)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from pytest_llmperf.metrics.registry import find
+    from pytest_llmperf.session.capacity import terms_of
+    from pytest_llmperf.session.sweep import Asked, SweepFile, combinations, measured
+
+    spec, workload, grid = target.spec_of(arguments), target.workload_of(arguments), _grid(arguments.grid)
+    if spec.url is not None:
+        raise UsageError(f"{arguments.engine}: a server that already runs keeps its flags. Sweep ENGINE:MODEL.")
+    metrics = [find(name).name for name in arguments.metric or DEFAULT_METRICS]
+    if arguments.slo:
+        terms_of(arguments.slo)  # a typo costs no server start
+    place = f"emulated {arguments.emulate}, seed {arguments.emulate_seed}" if arguments.emulate else "this machine"
+    file = SweepFile(arguments.file, f"{spec}, {workload}, {metrics}, {arguments.slo}, {arguments.runs} runs, {place}")
+    asked = Asked(spec, workload, tuple(metrics), tuple(arguments.slo), arguments.runs)
+    rows = file.read()
+    done = [row.flags for row in rows]
+    todo = [flags for flags in combinations(grid) if flags not in done]
+    if todo:
+        with target.measuring(arguments, "llmperf sweep") as perf:
+            for flags in todo:
+                rows.append(measured(perf, asked, flags))
+                file.append(rows[-1])
+    chosen = [row for row in rows if row.flags in list(combinations(grid))]
+    print("\n".join(told(chosen, list(grid), asked.columns)))
+    return 0
+
+
+def _grid(texts: list[str]) -> dict[str, list[object]]:
+    grid: dict[str, list[object]] = {}
+    for text in texts:
+        name, values = target.flag(text)
+        listed = values if isinstance(values, list) else [target.flag_value(part) for part in str(values).split(",")]
+        if not listed or "" in listed or name in grid:
+            raise UsageError(f"--grid {text}: write each flag once, as NAME=V1,V2, e.g. max_num_seqs=32,64.")
+        grid[name] = list(listed)
+    return grid
+
+
+def told(rows: Sequence[Row], names: Sequence[str], metrics: Sequence[str]) -> list[str]:
+    """The table; a star marks the Pareto front."""
+    from pytest_llmperf.metrics.registry import find
+    from pytest_llmperf.report.table import aligned
+    from pytest_llmperf.session.sweep import pareto_front
+
+    front = pareto_front(rows, metrics)
+    table = [("", *names, *metrics, "")]
+    for row in rows:
+        values = [row.metrics.get(name) for name in metrics]
+        cells = ["-" if value is None else find(name).unit.show(value)
+                 for name, value in zip(metrics, values, strict=True)]
+        table.append(("*" if row in front else "", *(str(row.flags[name]) for name in names), *cells, row.problem))
+    meaning = f"* Pareto front: no other combination is as good in {', '.join(metrics)} and better in one"
+    return [*aligned(table), meaning]

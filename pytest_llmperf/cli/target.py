@@ -1,0 +1,147 @@
+"""What a command measures, as it is typed: an engine with its flags, a workload, and where it runs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_llmperf.errors import SpecError, UsageError
+
+if TYPE_CHECKING:
+    from pytest_llmperf.engines.spec import Flag
+    from pytest_llmperf.model.engine import EngineSpec
+    from pytest_llmperf.report.watch import Watch
+    from pytest_llmperf.session.perf import Perf
+    from pytest_llmperf.workload import Workload
+    from pytest_llmperf.workload.arguments import Length
+
+ENGINES = ("vllm", "sglang")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options that `spec_of`, `workload_of` and `measuring` read."""
+    parser.add_argument("engine", metavar="ENGINE:MODEL", help="vllm:llama-3.1-8b, sglang:…, or http://HOST:PORT:MODEL")
+    parser.add_argument("--flag", action="append", default=[], metavar="NAME=VALUE", help="of the engine; repeatable")
+    load = parser.add_argument_group("workload: random prompts")
+    load.add_argument("--input", default="400:1200", metavar="N|LOW:HIGH", help="tokens of a prompt")
+    load.add_argument("--output", default="128", metavar="N|LOW:HIGH", help="tokens of an answer")
+    load.add_argument("--requests", type=int, default=300, help="of each run (default: 300)")
+    load.add_argument("--rate", type=float, default=4.0, help="requests/s; a search begins there (default: 4)")
+    load.add_argument("--seed", type=int, default=0)
+    place = parser.add_argument_group("place")
+    place.add_argument("--emulate", metavar="KIND", help="the built-in emulator of l4, a100, h100 or h200")
+    place.add_argument("--emulate-seed", type=int, default=0, metavar="N", help="of its noise (default: 0)")
+
+
+def spec_of(arguments: argparse.Namespace) -> EngineSpec:
+    """The engine.
+
+    Raises:
+        SpecError: it cannot be meant.
+    """
+    from pytest_llmperf.engines.spec import build_spec, endpoint
+
+    text, flags = str(arguments.engine), dict(map(flag, arguments.flag))
+    if text.startswith("http"):
+        url, colon, model = text.rpartition(":")
+        if flags or not colon or model.isdigit():
+            raise SpecError(f"{text!r}: write a running server as http://HOST:PORT:MODEL; it takes no --flag.")
+        return endpoint(url, model=model)
+    name, _, model = text.partition(":")
+    if name not in ENGINES or not model:
+        raise SpecError(f"{text!r}: write the engine as {' or '.join(f'{known}:MODEL' for known in ENGINES)}.")
+    return build_spec(name, model, {}, flags)
+
+
+def flag(text: str) -> tuple[str, Flag]:
+    """"max_num_seqs=64" as name and value; what is JSON is read as JSON, everything else is text.
+
+    Raises:
+        UsageError: it has no such form.
+    """
+    name, equals, value = text.partition("=")
+    if not equals or not name.strip():
+        raise UsageError(f"{text!r}: write a flag as NAME=VALUE, e.g. max_num_seqs=64.")
+    return name.strip().lstrip("-").replace("-", "_"), flag_value(value)
+
+
+def flag_value(text: str) -> Flag:
+    """A number, a boolean, a list or dict as in JSON; else the text itself."""
+    try:
+        found: Flag = json.loads(text)
+    except ValueError:
+        return text
+    return found
+
+
+def workload_of(arguments: argparse.Namespace) -> Workload:
+    """The workload.
+
+    Raises:
+        SpecError: a number cannot be meant.
+    """
+    from pytest_llmperf.workload import poisson, random_tokens
+
+    return random_tokens(
+        _length("--input", arguments.input), _length("--output", arguments.output), poisson(arguments.rate),
+        arguments.requests, seed=arguments.seed,
+    )
+
+
+def _length(option: str, text: str) -> Length:
+    try:
+        numbers = [int(part) for part in text.split(":")]
+    except ValueError as error:
+        raise UsageError(f"{option} {text}: write a number of tokens, or LOW:HIGH.") from error
+    if len(numbers) > 2:
+        raise UsageError(f"{option} {text}: write a number of tokens, or LOW:HIGH.")
+    return (numbers[0], numbers[1]) if len(numbers) == 2 else numbers[0]
+
+
+@contextmanager
+def measuring(arguments: argparse.Namespace, name: str) -> Iterator[Perf]:
+    """What measures, here or on the emulator; stops every server in the end and writes the run folder.
+
+    Raises:
+        ConfigError: the project's settings are wrong, or there is no such kind to emulate.
+    """
+    from pytest_llmperf.config.emulation import GPUS, Emulation
+    from pytest_llmperf.config.settings import read_settings
+    from pytest_llmperf.session.perf_session import PerfSession
+    from pytest_llmperf.telemetry.hardware import GPU_KINDS, detect, emulated_hardware
+
+    kind = arguments.emulate
+    if kind is not None and kind not in GPU_KINDS:
+        raise UsageError(f"--emulate {kind}: there is no emulator of that; there is one of {', '.join(GPU_KINDS)}.")
+    emulation = None if kind is None else Emulation(kind, seed=arguments.emulate_seed)
+    hardware = detect() if kind is None else emulated_hardware(kind, GPUS)
+    root, watch = Path.cwd(), _watch()
+    session = PerfSession(read_settings(root), root, hardware, watch.tell, emulation=emulation)
+    perf = session.perf(name, hardware.kind)
+    try:
+        yield perf
+        perf.complete = True
+    finally:
+        watch.close()
+        perf.close()
+        session.close()
+
+
+def _watch() -> Watch:
+    """On stderr: what a command prints is its result alone."""
+    from pytest_llmperf.report.watch import LineWatch
+
+    def line(text: str) -> None:
+        sys.stderr.write(f"{text}\n")
+        sys.stderr.flush()
+
+    if not sys.stderr.isatty():
+        return LineWatch(line)
+    from pytest_llmperf.report.live import LiveWatch
+
+    return LiveWatch(sys.stderr, line)

@@ -1,0 +1,131 @@
+"""Stored baselines as text: lists, one in full, its history, and what set two states of it apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import fmean
+
+from pytest_llmperf.baseline.catalog import Entry
+from pytest_llmperf.baseline.model import Baseline, StoredMeasurement, StoredSession
+from pytest_llmperf.errors import SloError
+from pytest_llmperf.metrics.registry import Metric, find
+from pytest_llmperf.report.metric_rows import baseline_mean
+from pytest_llmperf.report.table import aligned
+
+UNCHANGED_PERCENT = 0.05
+
+
+def listed(entries: Sequence[Entry]) -> list[str]:
+    """A line per measurement: where, how much is stored, since when, and its primary metrics."""
+    rows = [("kind", "test", "sessions", "latest", "primary metrics")]
+    for entry in entries:
+        for name, stored in sorted(entry.baseline.measurements.items()):
+            shown = ", ".join(f"{metric} {_shown(find(metric), baseline_mean(stored, metric))}"
+                              for metric in stored.primaries)
+            rows.append((entry.kind, _named(entry.baseline.test, name), str(len(stored.sessions)),
+                         stored.sessions[-1].date, shown))
+    return aligned(rows)
+
+
+def shown(entry: Entry) -> Iterator[str]:
+    """One baseline in full."""
+    for name, stored in sorted(entry.baseline.measurements.items()):
+        yield f"{_named(entry.baseline.test, name)} on {entry.kind} ({entry.path})"
+        yield from (f"  {line}" for line in aligned(sorted(stored.fingerprint.items())))
+        yield ""
+        rows = [("metric", "mean", "lowest session", "highest session", "runs")]
+        for metric in sorted(stored.metrics, key=lambda metric: (metric not in stored.primaries, metric)):
+            means = [mean for session in stored.sessions if (mean := session_mean(session, metric)) is not None]
+            if means:
+                unit, star = find(metric).unit, "*" if metric in stored.primaries else ""
+                runs = sum(value is not None for session in stored.sessions for value in session.values(metric))
+                rows.append((metric + star, unit.show(fmean(means)), unit.show(min(means)), unit.show(max(means)),
+                             str(runs)))
+        yield from (f"  {line}" for line in aligned(rows))
+        yield "  * judged; the rest is kept for people"
+
+
+def history(entry: Entry, metrics: Sequence[str] = ()) -> Iterator[str]:
+    """A line per session, oldest first: the mean of each metric and its distance from the anchor session's.
+
+    Args:
+        metrics: which; the primary ones where none is named.
+
+    Raises:
+        SloError: no such metric, or it is not stored.
+    """
+    for name, stored in sorted(entry.baseline.measurements.items()):
+        chosen = [find(metric).name for metric in metrics] or list(stored.primaries)
+        if absent := [metric for metric in chosen if metric not in stored.metrics]:
+            raise SloError(f"{entry.path}: {', '.join(absent)} is not stored there. See: llmperf baselines show")
+        yield f"{_named(entry.baseline.test, name)} on {entry.kind}"
+        rows = [("date", "session", "commit", "host", *chosen, "")]
+        rows += [
+            (session.date, session.id, session.commit or "-", session.host,
+             *(_against(stored, session, metric) for metric in chosen), _remark(session))
+            for session in stored.sessions
+        ]
+        yield from (f"  {line}" for line in aligned(rows))
+
+
+def changes(old: Mapping[str, Baseline], new: Mapping[str, Baseline]) -> Iterator[str]:
+    """What a reviewer wants to know of two states, path → baseline: a line per measurement that is not the same."""
+    for path in sorted(old.keys() | new.keys()):
+        before, after = _measurements(old.get(path)), _measurements(new.get(path))
+        for name in sorted(before.keys() | after.keys()):
+            label = f"{path} [{name}]" if name else path
+            if name not in after:
+                yield f"removed  {label}"
+            elif name not in before:
+                yield f"created  {label}  {_sessions(after[name])}"
+            elif before[name] != after[name]:
+                yield f"changed  {label}  {'; '.join(_differences(before[name], after[name]))}"
+
+
+def _measurements(baseline: Baseline | None) -> Mapping[str, StoredMeasurement]:
+    return {} if baseline is None else baseline.measurements
+
+
+def _differences(before: StoredMeasurement, after: StoredMeasurement) -> Iterator[str]:
+    for metric in after.primaries:
+        old, new = baseline_mean(before, metric), baseline_mean(after, metric)
+        if old is not None and new is not None and old and abs(new / old - 1) * 100 >= UNCHANGED_PERCENT:
+            unit = find(metric).unit
+            yield f"{metric} {unit.number(old)} → {unit.show(new)} ({100 * (new / old - 1):+.1f} %)"
+    if len(before.sessions) != len(after.sessions):
+        yield f"{len(before.sessions)} → {_sessions(after)}"
+    for key in sorted(before.fingerprint.keys() | after.fingerprint.keys()):
+        if before.fingerprint.get(key) != after.fingerprint.get(key):
+            yield f"{key}: {before.fingerprint.get(key, 'absent')} → {after.fingerprint.get(key, 'absent')}"
+    known = {session.id for session in before.sessions}
+    yield from (f"accepted: {one.accepted}" for one in after.sessions if one.accepted and one.id not in known)
+
+
+def session_mean(session: StoredSession, metric: str) -> float | None:
+    """Mean of a metric over the runs of one session that have it."""
+    known = [value for value in session.values(metric) if value is not None]
+    return fmean(known) if known else None
+
+
+def _against(stored: StoredMeasurement, session: StoredSession, metric: str) -> str:
+    value, anchor = session_mean(session, metric), session_mean(stored.anchor, metric)
+    text = _shown(find(metric), value)
+    return text if value is None or not anchor else f"{text} ({100 * (value / anchor - 1):+.1f} %)"
+
+
+def _remark(session: StoredSession) -> str:
+    accepted = f"accepted: {session.accepted}" if session.accepted else ""
+    return ", ".join(filter(None, ("anchor" if session.anchor else "", accepted)))
+
+
+def _shown(metric: Metric, value: float | None) -> str:
+    return "-" if value is None else metric.unit.show(value)
+
+
+def _named(test: str, name: str) -> str:
+    return f"{test} [{name}]" if name else test
+
+
+def _sessions(stored: StoredMeasurement) -> str:
+    count = len(stored.sessions)
+    return f"{count} session{'s' if count > 1 else ''}"

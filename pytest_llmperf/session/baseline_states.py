@@ -1,0 +1,49 @@
+"""All baselines as they are in a folder, or as they were at a git revision."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+from pytest_llmperf.baseline.catalog import catalog
+from pytest_llmperf.baseline.model import Baseline
+from pytest_llmperf.baseline.text import decode
+from pytest_llmperf.errors import UsageError
+
+GIT_TIMEOUT_S = 30.0
+
+
+def state(root: Path, folder: str, place: str) -> dict[str, Baseline]:
+    """Path → baseline.
+
+    Args:
+        root: of the project.
+        folder: of its baselines, relative to `root`.
+        place: a folder of baselines, or a git revision.
+
+    Raises:
+        UsageError: it is neither.
+        BaselineError: a file cannot be read or believed.
+    """
+    if (root / place).is_dir():
+        return {entry.path: entry.baseline for entry in catalog(root / place)}
+    prefix = f"{folder.rstrip('/')}/"
+    names = _git(root, place, "ls-tree", "-r", "--name-only", place, "--", prefix).splitlines()
+    files = [name for name in names if name.endswith(".json")]
+    return {
+        name.removeprefix(prefix): decode(_git(root, place, "show", f"{place}:./{name}").encode(), f"{place}:{name}")
+        for name in files
+    }
+
+
+def _git(root: Path, place: str, *arguments: str) -> str:
+    try:
+        done = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, check=False,
+                              timeout=GIT_TIMEOUT_S)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise UsageError(f"{place!r} is no folder, and git cannot be asked about it: {error}.") from error
+    if done.returncode != 0:
+        said = done.stderr.decode("utf-8", "replace").strip().splitlines()
+        raise UsageError(f"{place!r} is neither a folder nor a git revision: {said[0] if said else 'git refuses'}. "
+                         "Try: git log --oneline -- baselines")
+    return done.stdout.decode("utf-8")

@@ -1,0 +1,169 @@
+"""The highest request rate that an engine serves within its SLOs, as a measurement that can be checked and claimed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from pytest_llmperf.clock import seconds
+from pytest_llmperf.engines.server import Server
+from pytest_llmperf.errors import LoadError, SpecError
+from pytest_llmperf.model.engine import EngineSpec
+from pytest_llmperf.model.status import Note
+from pytest_llmperf.model.verdict import Verdict, worst
+from pytest_llmperf.session.judge import invalid
+from pytest_llmperf.session.measurement import Measurement, Run
+from pytest_llmperf.session.search import Found, Point, search
+from pytest_llmperf.session.series import Series
+from pytest_llmperf.slo.judge import judge_slo
+from pytest_llmperf.slo.model import Slo
+from pytest_llmperf.slo.parse import parse_slo
+from pytest_llmperf.workload import Workload
+
+if TYPE_CHECKING:
+    from pytest_llmperf.session.perf_session import PerfSession
+
+METRIC = "max_rate"
+RUNS_PER_LOOK = 2
+# A point that stays open is looked at three times at most, and its error of 5 % is shared between the looks.
+CONFIDENCE_OF_LOOKS = (0.975, 0.9875, 0.9875)
+SEEDS_PER_SEARCH = 100
+PRECISION = 0.04
+COOLDOWN_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What is searched for, and how exactly.
+
+    Args:
+        slos: all of them hold at the rate that is found.
+        precision: share by which the rates on both sides of the limit differ at the end.
+        cooldown_s: rest between two rates.
+    """
+
+    slos: tuple[Slo, ...]
+    precision: float = PRECISION
+    cooldown_s: float = COOLDOWN_S
+
+    def __str__(self) -> str:
+        return f"max_rate({', '.join(map(str, self.slos))}, precision={self.precision:g})"
+
+
+def terms_of(slo: str | Sequence[str], precision: float = PRECISION, cooldown_s: float = COOLDOWN_S) -> Terms:
+    """Read the SLOs now, so that a typo costs no server start.
+
+    Raises:
+        SloError: a text cannot be read.
+        SpecError: no SLO, or a precision that cannot be meant.
+    """
+    texts = (slo,) if isinstance(slo, str) else tuple(slo)
+    if not texts:
+        raise SpecError('max_rate: say within which SLO: slo="ttft_p99 <= 500ms".')
+    if not 0 < precision <= 1 or cooldown_s < 0:
+        raise SpecError(f"max_rate: precision={precision:g} is a share above 0, cooldown_s={cooldown_s:g} at least 0.")
+    return Terms(tuple(parse_slo(text) for text in texts), precision, cooldown_s)
+
+
+class Capacity(Series):
+    """Searches, one a run: each with seeds of its own, the same at every rate and on every engine.
+
+    Args:
+        session, test, kind, engine, workload, on_run, side: as of a `Series`; the workload's rate is the first tried.
+        terms: what is searched for.
+        keep: takes the series of every rate that is tried.
+    """
+
+    def __init__(
+        self,
+        session: PerfSession,
+        test: str,
+        kind: str,
+        engine: Server | EngineSpec,
+        workload: Workload,
+        *,
+        terms: Terms,
+        on_run: Callable[[], None],
+        keep: Callable[[Series], None],
+        side: str = "",
+    ) -> None:
+        super().__init__(session, test, kind, engine, workload, on_run=on_run, may_preempt=True, side=side)
+        self.terms = terms
+        self.found: list[Found] = []
+        self._keep_series = keep
+        self._start = workload.rate
+        self._tried = False
+
+    def extend(self, runs: int, *, seeds: int | None = None) -> Measurement:
+        """So many searches more; see `Series.extend`.
+
+        Raises:
+            LoadError: no rate is within the SLO, or a run at some rate is no evidence.
+        """
+        server = self._server()
+        kept = replace(self.measurement or self._nothing_searched(server), complete=False)
+        first = len(kept.runs)
+        for number in range(first, first + runs):
+            seed = number if seeds is None else number % seeds
+            found = search(partial(self._judge, seed), self._start, self.terms.precision)
+            self.found.append(found)
+            run = Run(seed, server.start_id, (), {METRIC: self._rate(found)}, started_at=self._now())
+            kept = self._keep(kept, run, complete=number + 1 == first + runs)
+        return kept
+
+    def _judge(self, seed: int, rate: float) -> Point:
+        """Is this rate within the SLOs? What stays open is sent again with other seeds."""
+        if self._tried:
+            self.session.clock.sleep_ns(seconds(self.terms.cooldown_s))
+        self._tried = True
+        workload, server = self.workload.at_rate(rate, seed * SEEDS_PER_SEARCH), self._server()
+        if str(self.workload) in server.warmed_for:  # the same shapes, only more often
+            server.warmed_for.add(str(workload))
+        label = ", ".join(filter(None, (self.label, f"{rate:.4g}/s")))
+        series = Series(self.session, self.test, self.kind, self.engine, workload, on_run=self._on_run,
+                        may_preempt=True, label=label)
+        self._keep_series(series)
+        verdict = Verdict.INCONCLUSIVE
+        for confidence in CONFIDENCE_OF_LOOKS:
+            verdict = self._verdict(series.extend(RUNS_PER_LOOK), rate, confidence)
+            if verdict is not Verdict.INCONCLUSIVE:
+                break
+        point = Point(rate, verdict, all(_holds(slo, series.finished) for slo in self.terms.slos))
+        self.session.tell(Note(f"{label}: {_words(point)}"))
+        return point
+
+    def _verdict(self, measurement: Measurement, rate: float, confidence: float) -> Verdict:
+        # Overload fails requests: they count as over the limit, and say nothing against the run.
+        named = {"error_rate", *(slo.metric for slo in self.terms.slos)}
+        if bad := invalid([(f"at {rate:.4g}/s, ", measurement)], named, self.session.settings):
+            raise LoadError(bad[0].reason)
+        starts = [str(run.start_id) for run in measurement.runs]
+        return worst([judge_slo(slo, measurement.metrics, starts, confidence=confidence) for slo in self.terms.slos])
+
+    def _rate(self, found: Found) -> float:
+        if found.within is None:
+            raise LoadError(f"{self.terms}: not even {found.points[-1].rate:.3g}/s is within it. Is the limit possible "
+                            "at all? Measure the workload at a low rate first.")
+        return found.within
+
+    def _nothing_searched(self, server: Server) -> Measurement:
+        nothing = self._nothing_yet(server)
+        return replace(nothing, workload=f"{self.workload}, {self.terms}",
+                       conditions={**nothing.conditions, "search": str(self.terms)}, expected_hit_rate=None)
+
+    def _now(self) -> str:
+        return self.session.now().isoformat(timespec="seconds")
+
+
+def _holds(slo: Slo, measurement: Measurement) -> bool:
+    """Whether the mean over the runs meets the limit; False where that cannot be told."""
+    value = None if slo.within else measurement.value(slo.metric)
+    return value is not None and slo.comparison.holds(value, slo.limit)
+
+
+def _words(point: Point) -> str:
+    if point.verdict is Verdict.INCONCLUSIVE:
+        return f"{'within' if point.holds else 'over'} the SLO as measured, not proven"
+    return f"{'within' if point.within else 'over'} the SLO"

@@ -1,0 +1,95 @@
+"""The highest rate within an SLO: bracketing, then bisection. Knows neither servers nor statistics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import sqrt
+
+from pytest_llmperf.model.verdict import Verdict
+
+FACTOR = 2.0
+MOST_STEPS = 12  # of bracketing: a factor of 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One rate that was tried.
+
+    Args:
+        rate: requests/s.
+        verdict: PASS where it is proven to be within the SLO, FAIL where over it, INCONCLUSIVE where neither.
+        holds: whether the SLO holds for what was measured, proven or not.
+    """
+
+    rate: float
+    verdict: Verdict
+    holds: bool
+
+    @property
+    def within(self) -> bool:
+        """What is proven, and where nothing is, what was measured."""
+        return self.verdict is Verdict.PASS or (self.verdict is Verdict.INCONCLUSIVE and self.holds)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a search came to. Rates in requests/s.
+
+    Args:
+        within: highest rate within the SLO, as far as was measured; None: none was, however low.
+        beyond: lowest rate that was not; None: none was, however high.
+        points: every rate that was tried, in order.
+    """
+
+    within: float | None
+    beyond: float | None
+    points: tuple[Point, ...]
+
+    @property
+    def proven(self) -> float | None:
+        """Highest rate that was proven to be within the SLO; None: none was."""
+        return max((point.rate for point in self.points if point.verdict is Verdict.PASS), default=None)
+
+
+def search(judge: Callable[[float], Point], start: float, precision: float) -> Found:
+    """Double or halve from `start` until the limit lies between two rates, then halve the interval on a log scale.
+
+    A rate at which nothing is proven is taken for what was measured there: taken for too high, it would make the
+    result depend on how much was measured.
+
+    Args:
+        judge: tries a rate.
+        start: the first rate.
+        precision: the search ends when the rates on both sides differ by at most this share.
+    """
+    points: list[Point] = []
+
+    def within(rate: float) -> bool:
+        points.append(judge(rate))
+        return points[-1].within
+
+    low, high = _bracket(within, start)
+    while low is not None and high is not None and high / low > 1 + precision:
+        middle = sqrt(low * high)
+        if within(middle):
+            low = middle
+        else:
+            high = middle
+    return Found(low, high, tuple(points))
+
+
+def _bracket(within: Callable[[float], bool], start: float) -> tuple[float | None, float | None]:
+    """Neighbouring rates of which the lower is within and the higher is not; None where there is no such rate."""
+    rate = start
+    if within(rate):
+        for _ in range(MOST_STEPS):
+            if not within(rate * FACTOR):
+                return rate, rate * FACTOR
+            rate *= FACTOR
+        return rate, None
+    for _ in range(MOST_STEPS):
+        if within(rate / FACTOR):
+            return rate / FACTOR, rate
+        rate /= FACTOR
+    return None, rate

@@ -1,0 +1,182 @@
+"""Every combination of some flags, measured one after the other; an interrupted sweep goes on where it was."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+
+from pytest_llmperf.engines.spec import with_flags
+from pytest_llmperf.errors import EngineError, InfrastructureError, UsageError
+from pytest_llmperf.metrics.registry import find
+from pytest_llmperf.metrics.units import Direction
+from pytest_llmperf.model.engine import EngineSpec
+from pytest_llmperf.session.capacity import METRIC
+from pytest_llmperf.session.judge import invalid
+from pytest_llmperf.session.perf import Perf
+from pytest_llmperf.workload import Workload
+
+SCHEMA = 1
+Values = Mapping[str, float | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One combination.
+
+    Args:
+        flags: name → value, as JSON has it.
+        metrics: name → mean over the runs; empty where it could not be measured.
+        problem: why it could not; "" where it could.
+    """
+
+    flags: Mapping[str, object]
+    metrics: Values
+    problem: str = ""
+
+
+def combinations(grid: Mapping[str, Sequence[object]]) -> Iterator[dict[str, object]]:
+    """Every combination, the last flag fastest."""
+    for values in product(*grid.values()):
+        yield dict(zip(grid, values, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is measured of each combination.
+
+    Args:
+        spec: the engine, before the combination's flags.
+        workload: what is sent.
+        metrics: by name.
+        slos: within which the highest rate is searched for, too; none: it is not.
+        runs: of each combination.
+    """
+
+    spec: EngineSpec
+    workload: Workload
+    metrics: tuple[str, ...]
+    slos: tuple[str, ...] = ()
+    runs: int = 3
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return (METRIC, *self.metrics) if self.slos else self.metrics
+
+
+def measured(perf: Perf, asked: Asked, flags: Mapping[str, object]) -> Row:
+    """One row; an engine that refuses its flags or dies of them, and runs that are no evidence, are results, too."""
+    candidate = with_flags(asked.spec, **flags)  # type: ignore[arg-type]  # as JSON has it
+    try:
+        found = perf.measure(candidate, asked.workload, runs=asked.runs, may_preempt=True)
+        if bad := invalid([("", found)], {"error_rate", *asked.metrics}, perf.session.settings):
+            return Row(flags, {}, bad[0].reason)
+        values = {name: found.value(name) for name in asked.metrics}
+        if asked.slos:
+            values[METRIC] = perf.max_rate(candidate, asked.workload, slo=asked.slos).value(METRIC)
+    except InfrastructureError as error:
+        return Row(flags, {}, _why(error))
+    return Row(flags, values)
+
+
+def _why(error: InfrastructureError) -> str:
+    """Its first line, and the last words of the server."""
+    evidence = error.evidence if isinstance(error, EngineError) else None
+    said = f" {evidence.log_tail[-1]}" if evidence is not None and evidence.log_tail else ""
+    return str(error).partition("\n")[0] + said
+
+
+class SweepFile:
+    """Rows of a sweep, appended one by one.
+
+    Args:
+        path: the file; its first line says what is swept.
+        what: engine, workload, metrics and place as text; a file of another sweep is refused.
+    """
+
+    def __init__(self, path: Path, what: str) -> None:
+        self.path = path
+        self.what = what
+
+    def read(self) -> list[Row]:
+        """What is there already; a line that was cut off by a kill is not.
+
+        Raises:
+            UsageError: it is no file of this sweep.
+        """
+        try:
+            text = self.path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return []
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"{self.path}: cannot be read: {error}.") from error
+        whole = text.splitlines() if text.endswith("\n") else text.splitlines()[:-1]
+        try:
+            return [self._row(json.loads(line)) for line in self._after_head(whole)]
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise UsageError(f"{self.path}: this is no file of a sweep ({error}). Name another --file.") from error
+
+    def append(self, row: Row) -> None:
+        """Add a row; it is on the disk when this returns.
+
+        Raises:
+            UsageError: it cannot be written.
+        """
+        line = json.dumps({"flags": row.flags, "metrics": row.metrics, "problem": row.problem}, allow_nan=False)
+        try:
+            head = "" if self._begun() else json.dumps({"schema": SCHEMA, "sweep": self.what}) + "\n"
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(f"{head}{line}\n")
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            raise UsageError(f"{self.path}: cannot be written: {error}.") from error
+
+    def _begun(self) -> bool:
+        """Whether it has its first line; what a kill cut off is cut away."""
+        if not self.path.exists():
+            return False
+        data = self.path.read_bytes()
+        whole = data[: data.rfind(b"\n") + 1]
+        if whole != data:
+            os.truncate(self.path, len(whole))
+        return bool(whole)
+
+    def _after_head(self, lines: list[str]) -> list[str]:
+        if not lines:
+            return []
+        head = json.loads(lines[0])
+        if head["schema"] != SCHEMA:
+            raise UsageError(f"{self.path}: schema {head['schema']}, and this pytest-llmperf reads {SCHEMA}. "
+                             "Name another --file.")
+        if head["sweep"] != self.what:
+            raise UsageError(f"{self.path} holds another sweep:\n  {head['sweep']}\nand this one is\n  {self.what}\n"
+                             "Name another --file.")
+        return lines[1:]
+
+    @staticmethod
+    def _row(content: Mapping[str, Mapping[str, float | None] | str]) -> Row:
+        flags, metrics, problem = content["flags"], content["metrics"], content["problem"]
+        if not isinstance(flags, dict) or not isinstance(metrics, dict) or not isinstance(problem, str):
+            raise TypeError("a row must have flags, metrics and problem")
+        return Row(flags, metrics, problem)
+
+
+def pareto_front(rows: Iterable[Row], metrics: Sequence[str]) -> list[Row]:
+    """Rows that no other row beats: as good in every metric and better in one."""
+    known = [row for row in rows if all(row.metrics.get(metric) is not None for metric in metrics)]
+    points = [tuple(_cost(metric, row.metrics[metric]) for metric in metrics) for row in known]
+
+    def beaten(point: tuple[float, ...]) -> bool:
+        return any(other != point and all(o <= p for o, p in zip(other, point, strict=True)) for other in points)
+
+    return [row for row, point in zip(known, points, strict=True) if not beaten(point)]
+
+
+def _cost(metric: str, value: float | None) -> float:
+    """Less is better."""
+    worth = value if value is not None else float("inf")
+    return -worth if find(metric).direction is Direction.HIGHER else worth

@@ -1,0 +1,149 @@
+"""`llmperf baselines list`, `show`, `history` and `diff`, and what each says to broken input."""
+
+import subprocess
+from dataclasses import replace
+
+import pytest
+
+from pytest_llmperf.baseline.model import Baseline, StoredMeasurement, StoredSession
+from pytest_llmperf.baseline.paths import baseline_path
+from pytest_llmperf.baseline.store import Store
+from pytest_llmperf.cli import main
+
+A, B = "suites/test_s.py::test_alpha", "suites/test_s.py::test_beta"
+FORMULAS = {"ttft_p50": "ttft.1/p50", "itl_p99": "itl.1/p99"}
+
+
+def session(name, ttft_ms, **fields):
+    known = {"date": "2026-01-02", "commit": "c0ffee", "host": "h", "accepted": None, "anchor": False} | fields
+    metrics = {"ttft_p50": (ttft_ms, ttft_ms), "itl_p99": (9.0, None)}
+    return StoredSession(id=name, runs=((0, 1), (1, 1)), metrics=metrics, **known)
+
+
+def stored(*sessions, **fingerprint):
+    return StoredMeasurement({"model": "m"} | fingerprint, sessions, ("ttft_p50",), FORMULAS)
+
+
+ANCHOR = session("s1", 40.0, anchor=True)
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write(A, stored(ANCHOR, session("s2", 42.0, date="2026-01-03", accepted="new driver")))
+    write(B, stored(ANCHOR))
+    return tmp_path
+
+
+def write(test, *measurements, kind="h200", root="baselines"):
+    from pathlib import Path
+
+    names = {"": measurements[0]} if len(measurements) == 1 else dict(zip("xy", measurements, strict=True))
+    with Store(Path.cwd() / root).update() as update:
+        update.write({baseline_path(test, kind): Baseline(test, names)})
+
+
+def files(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and ".lock" not in path.name}
+
+
+@pytest.fixture
+def told(capsys):
+    def told(*arguments, code=0):
+        assert main(["baselines", *arguments]) == code
+        said = capsys.readouterr()
+        return said.err if code else said.out
+
+    return told
+
+
+def test_list(project, told):
+    head, alpha, beta = told("list").splitlines()
+    assert head.split() == ["kind", "test", "sessions", "latest", "primary", "metrics"]
+    assert alpha.split() == ["h200", A, "2", "2026-01-03", "ttft_p50", "41", "ms"]
+    assert beta.split()[:3] == ["h200", B, "1"]
+
+
+@pytest.mark.parametrize("name", [A, "test_alpha", "alpha", "h200/s/test_alpha.json"])
+def test_show_by_whatever_name(project, told, name):
+    lines = told("show", name).splitlines()
+    assert lines[0] == f"{A} on h200 (h200/s/test_alpha.json)"
+    assert "  model  m" in lines
+    (row,) = [line for line in lines if line.startswith("  ttft_p50")]
+    assert row.split() == ["ttft_p50*", "41", "ms", "40", "ms", "42", "ms", "4"]
+    (row,) = [line for line in lines if line.startswith("  itl_p99")]
+    assert row.split()[-1] == "2"  # runs that have it
+
+
+def test_history_counts_from_the_anchor(project, told):
+    _, head, first, second = told("history", "alpha").splitlines()
+    assert "ttft_p50" in head
+    assert first.split() == ["2026-01-02", "s1", "c0ffee", "h", "40", "ms", "(+0.0", "%)", "anchor"]
+    assert second.endswith("42 ms (+5.0 %)  accepted: new driver")
+    assert "9 ms" in told("history", "alpha", "--metric", "itl_p99")
+
+
+def test_diff_of_folders(project, told):
+    write(A, stored(ANCHOR, session("s2", 42.0), session("s3", 56.0, accepted="slower on purpose"), model="n"),
+          root="other")
+    write(B + "_new", stored(ANCHOR), root="other")
+    assert told("diff", "baselines", "other").splitlines() == [
+        "changed  h200/s/test_alpha.json  ttft_p50 41 → 46 ms (+12.2 %); 2 → 3 sessions; model: m → n; "
+        "accepted: slower on purpose",
+        "removed  h200/s/test_beta.json",
+        "created  h200/s/test_beta_new.json  1 session",
+    ]
+    assert told("diff", "other", "other") == "no difference\n"
+
+
+def test_diff_against_a_revision(project, told):
+    git = ["git", "-c", "user.name=n", "-c", "user.email=e@x"]
+    for arguments in (["init", "-q"], ["add", "baselines"], ["commit", "-qm", "m"]):
+        subprocess.run([*git, *arguments], check=True, cwd=project)
+    assert told("diff") == "no difference\n"
+    write(A, stored(ANCHOR, session("s2", 44.0)))
+    assert told("diff").startswith("changed  h200/s/test_alpha.json  ttft_p50 41 → 42 ms (+2.4 %)")
+    assert told("diff", "HEAD", "HEAD") == "no difference\n"
+
+
+def test_two_measurements_of_a_test_have_names(project, told):
+    write(A, stored(ANCHOR), replace(stored(ANCHOR), primaries=("itl_p99",)))
+    assert f"{A} [y]" in told("list")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("list", "--kind", "h100"), ("h100", "h200", "--update-baselines-new")),
+        (("show", "alhpa"), ("alhpa", "llmperf baselines list")),
+        (("show", "test_alhpa"), ("Did you mean test_alpha",)),
+        (("show", "test_"), (A, B, "Write more")),
+        (("history", "alpha", "--metric", "ttft"), ("ttft_p50",)),
+        (("history", "alpha", "--metric", "tpot_mean"), ("tpot_mean is not stored",)),
+        (("diff", "no-such-revision"), ("no-such-revision", "neither a folder nor a git revision")),
+    ],
+    ids=lambda value: "-".join(value[:3]) if isinstance(value, tuple) else "",
+)
+def test_input_that_means_nothing(project, told, arguments, words):
+    before = files(project)
+    said = told(*arguments, code=2)
+    assert said.startswith("llmperf baselines: ")
+    for word in words:
+        assert word in said
+    assert files(project) == before
+
+
+@pytest.mark.parametrize("command", [("list",), ("show", "alpha"), ("history", "alpha"), ("diff", "baselines")])
+@pytest.mark.parametrize("content", ["{", '{"schema": 99}', "[]", ""], ids=["cut", "newer", "list", "empty"])
+def test_a_file_that_cannot_be_believed(project, told, command, content):
+    path = project / "baselines" / "h200" / "s" / "test_alpha.json"
+    path.write_text(content)
+    before = files(project)
+    assert "test_alpha.json" in told(*command, code=2)
+    assert files(project) == before
+
+
+def test_no_folder_at_all(tmp_path, monkeypatch, told):
+    monkeypatch.chdir(tmp_path)
+    assert "no such folder" in told("list", code=2)
+    assert list(tmp_path.iterdir()) == []

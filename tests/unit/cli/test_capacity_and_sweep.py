@@ -1,0 +1,97 @@
+"""`llmperf capacity` and `llmperf sweep` on the emulator, and what they say to input that means nothing."""
+
+import pytest
+
+from pytest_llmperf.cli import main
+from pytest_llmperf.cli.target import flag
+from pytest_llmperf.errors import UsageError
+
+SMALL = ("vllm:llama-3.1-8b", "--flag", "max_model_len=4096", "--requests", "40", "--output", "8", "--emulate", "h200")
+
+
+@pytest.fixture(autouse=True)
+def _project(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("max-num-seqs=64", 64), ("--enable_prefix_caching=false", False), ("dtype=bfloat16", "bfloat16"),
+     ('speculative_config={"method": "ngram"}', {"method": "ngram"})],
+)
+def test_flags_as_they_are_typed(text, value):
+    name, found = flag(text)
+    assert "-" not in name
+    assert found == value
+
+
+def test_a_flag_without_a_value():
+    with pytest.raises(UsageError, match="NAME=VALUE"):
+        flag("max_num_seqs")
+
+
+@pytest.mark.emulated
+def test_capacity(capsys):
+    search = ("capacity", *SMALL, "--slo", "ttft_p50 <= 100ms", "--rate", "60", "--precision", "0.2", "--cooldown", "0")
+    assert main(search) == 0
+    first = capsys.readouterr().out
+    assert first.splitlines()[0].endswith("emulated h200")
+    assert "max_rate" in first.splitlines()[-1]
+    assert main(search) == 0
+    assert capsys.readouterr().out == first  # the same seed, the same answer
+
+
+@pytest.mark.emulated
+def test_a_sweep_goes_on_where_it_was(tmp_path, capsys):
+    sweep = ("sweep", *SMALL, "--grid", "max_num_seqs=4,64", "--runs", "1", "--rate", "30")
+    assert main((*sweep, "--grid", "max_num_batched_tokens=-1,2048")) == 0
+    table = capsys.readouterr().out
+    stars = [line.split()[1] for line in table.splitlines() if line.startswith("*  ")]
+    assert "64" in stars
+    assert table.count("ended before it was ready") == 2  # -1 is no budget: a row that says so
+    kept = (tmp_path / "sweep.jsonl").read_bytes()
+    runs = list((tmp_path / ".llmperf" / "runs").iterdir())
+    (tmp_path / "sweep.jsonl").write_bytes(kept[:-9])  # killed while the last row was written
+    assert main((*sweep, "--grid", "max_num_batched_tokens=-1,2048")) == 0
+    assert "Pareto front" in capsys.readouterr().out
+    again = (tmp_path / "sweep.jsonl").read_bytes().splitlines()
+    assert again[:-1] == kept.splitlines()[:-1]  # only the last one was measured anew
+    assert len(again) == 1 + 4
+    assert len(list((tmp_path / ".llmperf" / "runs").iterdir())) == len(runs) + 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("capacity", "vlm:m", "--slo", "ttft_p50 <= 1ms"), "vllm:MODEL"),
+        (("capacity", "vllm:", "--slo", "ttft_p50 <= 1ms"), "vllm:MODEL"),
+        (("capacity", "http://h:8000", "--slo", "ttft_p50 <= 1ms"), "HOST:PORT:MODEL"),
+        (("capacity", "vllm:m", "--slo", "ttft <= 1ms"), "ttft_p50"),
+        (("capacity", "vllm:m", "--slo", "ttft_p50 <= 1ms", "--precision", "0"), "precision"),
+        (("capacity", "vllm:m", "--slo", "ttft_p50 <= 1ms", "--input", "1:2:3"), "--input"),
+        (("capacity", "vllm:m", "--slo", "ttft_p50 <= 1ms", "--rate", "0"), "rate"),
+        (("capacity", "vllm:m", "--slo", "ttft_p50 <= 1ms", "--emulate", "h300"), "h200"),
+        (("capacity", "vllm:no-model", "--slo", "ttft_p50 <= 1ms", "--emulate", "h200"), "no model"),
+        (("sweep", "vllm:m", "--grid", "max_num_seqs"), "NAME=VALUE"),
+        (("sweep", "vllm:m", "--grid", "max_num_seqs=4,,8"), "NAME=V1,V2"),
+        (("sweep", "vllm:m", "--grid", "a=1", "--metric", "ttft"), "ttft_p50"),
+        (("sweep", "http://h:8000:m", "--grid", "a=1"), "ENGINE:MODEL"),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, tuple) else "",
+)
+def test_input_that_means_nothing(tmp_path, capsys, arguments, words):
+    assert main(arguments) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.splitlines()[-1].startswith(f"llmperf {arguments[0]}: ") or words in said.err
+    assert words in said.err
+    assert not (tmp_path / "sweep.jsonl").exists()
+
+
+def test_a_sweep_file_of_another_sweep_is_left_alone(tmp_path, capsys):
+    path = tmp_path / "sweep.jsonl"
+    path.write_text('{"schema": 1, "sweep": "another"}\n')
+    assert main(("sweep", *SMALL, "--grid", "max_num_seqs=4")) == 2
+    assert "another" in capsys.readouterr().err
+    assert path.read_text() == '{"schema": 1, "sweep": "another"}\n'
+    assert list(tmp_path.iterdir()) == [path]

@@ -1,0 +1,112 @@
+"""`perf.max_rate` on a fake server whose latency follows the offered rate."""
+
+import random
+from datetime import UTC, datetime
+
+import pytest
+
+from pytest_llmperf import Verdict, closed, endpoint, poisson, random_tokens, vllm
+from pytest_llmperf.clock import VirtualClock
+from pytest_llmperf.config.settings import Settings
+from pytest_llmperf.errors import LoadError, SloError, SpecError
+from pytest_llmperf.model.status import Note
+from pytest_llmperf.session.perf_session import PerfSession
+from pytest_llmperf.telemetry.hardware import Hardware
+
+KNEE = 20.0
+WORKLOAD = random_tokens(input=8, output=5, arrivals=poisson(8), requests=200)
+
+
+@pytest.fixture
+def told():
+    return []
+
+
+@pytest.fixture
+def clock():
+    return VirtualClock()
+
+
+@pytest.fixture
+def perf(tmp_path, fake_engine, told, clock):
+    def slow_beyond_the_knee(_plan):
+        due_ns = [request.at_ns for request in _plan.requests if request.at_ns is not None]
+        rate = (len(due_ns) - 1) / max(due_ns) * 1e9 if len(due_ns) > 1 else 0
+        fake_engine.ttft_ms = 50.0 if rate < KNEE else 900.0
+        return fake_engine.exchanges(_plan)
+
+    fake_engine.transport._exchanges = slow_beyond_the_knee
+    now = datetime(2026, 1, 2, tzinfo=UTC)
+    session = PerfSession(Settings(clock_gap_limit_ms=60_000.0), tmp_path, Hardware(), told.append, clock=clock,
+                          transport=fake_engine.transport, now=lambda: now, rng=random.Random(5))
+    perf = session.perf("tests/test_a.py::test_x", "cpu")
+    yield perf
+    perf.close()
+    session.close()
+
+
+def test_the_knee_is_found_and_is_a_measurement(perf, make_server, told, clock):
+    found = perf.max_rate(make_server(), WORKLOAD, slo="ttft_p95 <= 500ms", cooldown_s=7)
+    (rate,) = found.values("max_rate")
+    assert KNEE / 1.05 <= rate <= KNEE * 1.01  # arrivals of a seed end at n / rate, so the rate shown is 1 % off
+    (result,) = perf.check(found, "max_rate >= 15/s")
+    assert result.measured.endswith("requests/s")
+    points = perf.series[0].found[0].points
+    assert clock.now_ns() == 7e9 * (len(points) - 1)  # a rest between two rates
+    assert [status.text for status in told if isinstance(status, Note)][:2] == ["8/s: within the SLO",
+                                                                               "16/s: within the SLO"]
+    assert len(perf.measurements) == 1 + len(points)  # every rate is kept, too
+
+
+def test_the_same_seed_the_same_answer(perf, make_server):
+    first, second = (perf.max_rate(make_server(), WORKLOAD, slo="ttft_p95 <= 500ms").values("max_rate") for _ in "ab")
+    assert first == second
+
+
+def test_several_searches_have_seeds_of_their_own(perf, make_server, fake_engine):
+    perf.max_rate(make_server(), WORKLOAD, slo="ttft_p95 <= 500ms", runs=2)
+    bodies = {plan.requests[0].body for plan in fake_engine.transport.plans if plan.concurrency is None}
+    assert len(bodies) == 4  # two searches, two runs a rate, whatever the rates
+
+
+def test_warmed_once(perf, make_server, fake_engine):
+    perf.max_rate(make_server(), WORKLOAD, slo="ttft_p95 <= 500ms")
+    assert sum(plan.concurrency is not None for plan in fake_engine.transport.plans) == 2
+
+
+def test_a_limit_that_no_rate_meets(perf, make_server):
+    with pytest.raises(LoadError, match="not even"):
+        perf.max_rate(make_server(), WORKLOAD, slo="ttft_p95 <= 1ms")
+
+
+@pytest.mark.parametrize(
+    ("changed", "error"),
+    [
+        ({"workload": random_tokens(input=8, output=5, arrivals=closed(2), requests=9)}, SpecError),
+        ({"slo": ()}, SpecError),
+        ({"slo": "ttft <= 500ms"}, SloError),
+        ({"precision": 0}, SpecError),
+        ({"runs": 0}, SpecError),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_what_cannot_be_meant_costs_no_request(perf, make_server, fake_engine, changed, error):
+    arguments = {"workload": WORKLOAD, "slo": "ttft_p95 <= 500ms"} | changed
+    with pytest.raises(error):
+        perf.max_rate(make_server(), **arguments)
+    assert fake_engine.transport.plans == []
+
+
+@pytest.mark.parametrize(("text", "slo"), [("max_rate(a) / max_rate(b) >= 1.2", ()),
+                                           ("ttft_p50(b) / ttft_p50(a) >= 3", "ttft_p95 <= 500ms")])
+def test_a_claim_about_rates_needs_an_slo_and_no_other_does(perf, text, slo):
+    with pytest.raises(SpecError, match="max_rate needs an SLO"):
+        perf.claim(vllm("m"), vllm("m", seed=1), WORKLOAD, text, slo=slo)
+
+
+def test_a_claim_of_users_within_the_slo(perf, fake_engine, make_server, monkeypatch):
+    monkeypatch.setattr(perf.session.pool, "acquire", lambda spec, *_args, **_kwargs: make_server(spec))
+    a, b = endpoint("http://h:1", model="m"), endpoint("http://h:2", model="m")
+    results = perf.claim(a, b, WORKLOAD, "max_rate(a) / max_rate(b) >= 1.2", slo="ttft_p95 <= 500ms")
+    assert results[0].verdict is Verdict.FAIL  # equal servers
+    assert results[0].measured == "1×"

@@ -1,0 +1,78 @@
+"""Combinations, the file that a sweep goes on from, and the Pareto front."""
+
+import json
+
+import pytest
+
+from pytest_llmperf.errors import UsageError
+from pytest_llmperf.session.sweep import Row, SweepFile, combinations, pareto_front
+
+
+def test_combinations():
+    found = list(combinations({"a": [1, 2], "b": ["x", True]}))
+    assert found == [{"a": 1, "b": "x"}, {"a": 1, "b": True}, {"a": 2, "b": "x"}, {"a": 2, "b": True}]
+
+
+ROWS = [Row({"a": 1}, {"ttft_p95": 40.0}), Row({"a": 2}, {}, "it died")]
+
+
+@pytest.fixture
+def file(tmp_path):
+    return SweepFile(tmp_path / "sweep.jsonl", "vllm('m'), …")
+
+
+def test_rows_come_back(file):
+    assert file.read() == []
+    for row in ROWS:
+        file.append(row)
+    assert file.read() == ROWS
+
+
+def test_what_a_kill_cut_off_is_measured_again(file):
+    for row in ROWS:
+        file.append(row)
+    whole = file.path.read_bytes()
+    for size in range(len(whole)):
+        file.path.write_bytes(whole[:size])
+        kept = file.read()
+        assert kept == ROWS[: len(kept)]
+        file.append(ROWS[0])
+        assert file.read() == [*kept, ROWS[0]]
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("no json\n", "no file of a sweep"),
+        ('{"schema": 2, "sweep": "x"}\n', "schema 2"),
+        ('{"schema": 1, "sweep": "another"}\n', "holds another sweep"),
+        ("[]\n", "no file of a sweep"),
+        ('{"schema": 1, "sweep": "vllm(\'m\'), …"}\n{"flags": []}\n', "no file of a sweep"),
+        (b"\xff\n", "cannot be read"),
+    ],
+    ids=["text", "newer", "another", "list", "row", "bytes"],
+)
+def test_a_file_of_something_else_is_refused_and_left_alone(file, content, words):
+    data = content if isinstance(content, bytes) else content.encode()
+    file.path.write_bytes(data)
+    with pytest.raises(UsageError, match=words):
+        file.read()
+    assert file.path.read_bytes() == data
+
+
+def row(ttft_ms, throughput):
+    return Row({}, {"ttft_p95": ttft_ms, "output_throughput": throughput})
+
+
+def test_the_front_knows_which_way_is_better():
+    slow_much, fast_little, beaten, equal = row(90, 900), row(30, 300), row(95, 800), row(30, 300)
+    unknown = row(None, 9000)
+    front = pareto_front([slow_much, fast_little, beaten, equal, unknown], ("ttft_p95", "output_throughput"))
+    assert front == [slow_much, fast_little, equal]
+
+
+def test_the_lines_are_json(file):
+    file.append(ROWS[0])
+    head, line = map(json.loads, file.path.read_text().splitlines())
+    assert head["schema"] == 1
+    assert line["flags"] == {"a": 1}
