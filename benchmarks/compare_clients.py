@@ -141,8 +141,9 @@ def main() -> None:
         for streams in levels:
             one_level(session, server, streams)
     runs = {key: _typical(found) for key, found in session.runs.items()}
+    most = max(map(len, session.runs.values()), default=0)
     parts = [
-        f"Measured on {place}; {max(map(len, session.runs.values()), default=0)} runs of ours at each level, one of every other.",
+        f"Measured on {place}; {most} runs of ours at each level, one of every other.",
         target_table(runs, levels, OURS, OPEN),
         peer_table(runs, session.missing, levels, OURS, [peer.name for peer in PEERS]),
         machine_table(runs, levels, OURS),

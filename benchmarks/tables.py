@@ -99,7 +99,7 @@ def cost_table(
     ]  # fmt: skip
     return "\n\n".join((
         table(["way (50 streams)", "CPU per read, µs", "slot empty, p99, ms"], by_way),
-        table(["events/s asked of a process (600 streams)", "served", "busy", "loop lag p99, ms", "coalesced"], by_rate),
+        table(["events/s asked (one process, 600 streams)", "served", "busy", "lag p99, ms", "coalesced"], by_rate),
         table(["where the time goes", "µs"], [[what, number(cost)] for what, cost in pieces.items()]),
     ))  # fmt: skip
 

@@ -39,10 +39,17 @@ class Arrivals:
     def __init__(self) -> None:
         self.delays = Histogram()
         self.errors = Histogram()
+        # The kernel begins to stamp a moment after the first socket asks, and stops when the last one has closed.
+        self._asking = socket.socket()
+        ask_for_stamps(self._asking)
         self._offset_ns = 0
         self._polled_ns = self._silent_ns = monotonic_ns()
         while self._offset_ns == 0:
             self.synchronise()
+
+    def close(self) -> None:
+        """Nothing more will be stamped."""
+        self._asking.close()
 
     def polling(self) -> None:
         """The sockets are about to be asked who has data; whoever had some before was read since."""

@@ -63,6 +63,7 @@ class StampedTransport(httpx.AsyncBaseTransport):
             for link in list(links):
                 link.close()
         self._idle.clear()
+        self._arrivals.close()
 
     def release(self, link: Link, origin: _Origin) -> None:
         """Keep a connection whose answer is complete, close any other."""

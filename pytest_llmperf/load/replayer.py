@@ -78,6 +78,7 @@ class Replayer:
         self._flush()
         self._writer.end(self._end())
         self.reactor.close()
+        self._arrivals.close()
 
     def start(self, started_ns: int) -> None:
         """Time zero of the schedule is then."""

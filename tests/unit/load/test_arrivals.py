@@ -3,35 +3,41 @@
 import struct
 import time
 
+import pytest
+
 from pytest_llmperf.load.arrivals import Arrivals
 from pytest_llmperf.load.histogram import BIN_BITS, BINS, Histogram
 
 MS = 1_000_000
 
 
+@pytest.fixture
+def arrivals():
+    made = Arrivals()
+    yield made
+    made.close()
+
+
 def note(wall_ns):
     return [(1, 35, struct.pack("@qq", wall_ns // 10**9, wall_ns % 10**9))]
 
 
-def test_the_kernels_stamp_is_moved_to_the_monotonic_clock():
-    arrivals = Arrivals()
+def test_the_kernels_stamp_is_moved_to_the_monotonic_clock(arrivals):
     stamp_ns = arrivals.stamp(note(time.time_ns() - 20 * MS), 0)
     assert abs(time.monotonic_ns() - 20 * MS - stamp_ns) < 5 * MS
     assert arrivals.delays.total == 1
     assert 19 * MS < arrivals.delays.quantile_ns(0.99) < 40 * MS
 
 
-def test_stamps_that_cannot_be_are_not_believed():
+def test_stamps_that_cannot_be_are_not_believed(arrivals):
     """A wall clock that is set by an hour (fault 47) moves no stamp."""
-    arrivals = Arrivals()
     begun_ns = time.monotonic_ns()
     for wall_ns in (time.time_ns() - 3600 * 1000 * MS, time.time_ns() + 3600 * 1000 * MS, time.time_ns() - 50 * MS):
         assert begun_ns <= arrivals.stamp(note(wall_ns), begun_ns) <= time.monotonic_ns()
     assert (arrivals.delays.total, arrivals.errors.total) == (0, 3)
 
 
-def test_without_the_kernel_the_error_reaches_back_to_the_poll_before_the_last():
-    arrivals = Arrivals()
+def test_without_the_kernel_the_error_reaches_back_to_the_poll_before_the_last(arrivals):
     arrivals.polling()
     time.sleep(0.02)
     arrivals.polling()
@@ -40,8 +46,7 @@ def test_without_the_kernel_the_error_reaches_back_to_the_poll_before_the_last()
     assert arrivals.errors.quantile_ns(1.0) >= 30 * MS
 
 
-def test_a_request_that_was_sent_since_bounds_the_error():
-    arrivals = Arrivals()
+def test_a_request_that_was_sent_since_bounds_the_error(arrivals):
     time.sleep(0.03)
     arrivals.stamp([], time.monotonic_ns())
     assert arrivals.errors.quantile_ns(1.0) < 30 * MS
