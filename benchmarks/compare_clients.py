@@ -25,7 +25,7 @@ import our_clients
 import trustme
 from figures import Figures, Measured, figures
 from peers import PEERS
-from read_cost import costs
+from read_cost import costs_apart
 from tables import cost_table, in_markers, machine_table, peer_table, target_table
 from timed import TimedServer
 
@@ -147,7 +147,7 @@ def main() -> None:
         target_table(runs, levels, OURS, OPEN),
         peer_table(runs, session.missing, levels, OURS, [peer.name for peer in PEERS]),
         machine_table(runs, levels, OURS),
-        cost_table(ways(), capacity(), costs()),
+        cost_table(ways(), capacity(), costs_apart()),
     ]
     text = "\n\n".join(parts)
     print(text)

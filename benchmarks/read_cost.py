@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
 import socket
+import subprocess
+import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +19,7 @@ from pytest_llmperf.load.arrivals import ANCILLARY_BYTES, Arrivals
 from pytest_llmperf.load.connection import Connection
 from pytest_llmperf.load.flight import Flight
 from pytest_llmperf.load.opening import Route
+from pytest_llmperf.load.precedence import come_first
 from pytest_llmperf.load.reactor import Reactor
 from pytest_llmperf.load.recording import RecordingWriter
 from pytest_llmperf.model.plan import PlannedRequest
@@ -130,8 +133,12 @@ def costs() -> dict[str, float]:
     }
 
 
+def costs_apart() -> dict[str, float]:
+    """The same from a process of its own, scheduled as load processes are."""
+    done = subprocess.run([sys.executable, __file__], check=True, capture_output=True, text=True)
+    return json.loads(done.stdout)
+
+
 if __name__ == "__main__":
-    assert threading.active_count() == 1
-    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:1])
-    for what, cost_us in costs().items():
-        print(f"{cost_us:7.2f} µs  {what}")
+    come_first(sorted(os.sched_getaffinity(0))[:1])
+    print(json.dumps(costs(), indent=1, ensure_ascii=False))
