@@ -56,6 +56,8 @@ class PerfSession:
         self.clock = clock or SystemClock()
         cores = self._cores(worker, emulation)
         self.transport = transport or ProcessTransport(processes=settings.load_processes, cores=cores)
+        if transport is None and cores.own:
+            self.tell(Note(str(cores)))
         self.now = now
         self.rng = rng or random.Random()
         self.run_dir = root / settings.runs_dir / f"{now():%Y%m%dT%H%M%SZ}-{self.rng.getrandbits(24):06x}{worker}"
@@ -79,9 +81,7 @@ class PerfSession:
         if emulation is not None and emulation.clock == "virtual":
             return Cores.shared()
         position = int(worker.removeprefix("gw")) if worker.removeprefix("gw").isdigit() else 0
-        cores = cores_for(self.settings.load_cpus, self.settings.load_processes, position)
-        self.tell(Note(str(cores)))
-        return cores
+        return cores_for(self.settings.load_cpus, self.settings.load_processes, position)
 
     def _in_virtual_time(self, root: Path, emulation: Emulation) -> EnginePool:
         """The emulator behind the same seams: clock, transport and launcher."""

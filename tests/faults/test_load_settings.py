@@ -1,5 +1,6 @@
 """How requests are sent, as a user sets it: processes, connections, TLS, and a load generator that is saturated."""
 
+import os
 import socket
 import subprocess
 import sys
@@ -31,7 +32,6 @@ def test_several_processes_and_fresh_connections(suite):
     assert run["load"]["processes"] == 2
     assert run["load"]["kernel_stamped"] == 1.0
     assert measurement["conditions"]["connections"] == "fresh"
-    result.stdout.fnmatch_lines(["*load generator*"])
 
 
 def test_a_saturated_load_generator_is_an_error_with_its_numbers(suite):
@@ -101,3 +101,14 @@ def test_an_https_endpoint_that_nobody_vouches_for_is_refused(suite, https_endpo
     result, junit = suite.run(ENDPOINT.format(url=url))
     result.assert_outcomes(errors=1)
     assert "certificate verify failed" in next(junit.iter("error")).text
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="a CPU for the load and one for the server are needed")
+def test_cpus_of_its_own_are_said_and_kept(suite):
+    cpu = max(os.sched_getaffinity(0))
+    suite.settings(load_cpus=f'"{cpu}"')
+    result, _ = suite.run(MEASURE)
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines([f"*load generator on CPU {cpu} of its own, servers on * others*"])
+    load = only_run(suite)[1]["load"]
+    assert (load["cpus"], load["own_cpus"]) == ([cpu], True)
