@@ -49,6 +49,8 @@ class Reporter:
             self.text = f"report: {write_report(folders, store, out)}"
         except LlmperfError as error:  # the verdicts stand without it
             self.text = f"no report: {error}"
+        except ImportError as error:  # a GPU host without a registry has not everything
+            self.text = f"no report: {error}. Copy {folders[0]} to where plotly is installed: llmperf report {folders[0].name}"
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if self.text:
