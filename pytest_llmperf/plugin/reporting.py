@@ -50,7 +50,8 @@ class Reporter:
         except LlmperfError as error:  # the verdicts stand without it
             self.text = f"no report: {error}"
         except ImportError as error:  # a GPU host without a registry has not everything
-            self.text = f"no report: {error}. Copy {folders[0]} to where plotly is installed: llmperf report {folders[0].name}"
+            where = "Copy it to where plotly is installed"
+            self.text = f"no report of {folders[0]}: {error}. {where}: llmperf report {folders[0].name}"
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if self.text:
