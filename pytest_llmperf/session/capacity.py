@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from math import inf
 from typing import TYPE_CHECKING
 
 from pytest_llmperf.clock import seconds
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.errors import LoadError, SpecError
+from pytest_llmperf.metrics.registry import find
+from pytest_llmperf.metrics.summary import statistic
 from pytest_llmperf.model.engine import EngineSpec
 from pytest_llmperf.model.status import Note
 from pytest_llmperf.model.verdict import Verdict, worst
@@ -158,9 +161,21 @@ class Capacity(Series):
 
 
 def _holds(slo: Slo, measurement: Measurement) -> bool:
-    """Whether the mean over the runs meets the limit; False where that cannot be told."""
-    value = None if slo.within else measurement.value(slo.metric)
-    return value is not None and slo.comparison.holds(value, slo.limit)
+    """Whether the limit is met as measured; False where that cannot be told.
+
+    A latency's statistic is one of all runs together, where a failed request has none that is short enough: the mean
+    of the runs' percentiles lies below it where runs differ, as they do near the limit.
+    """
+    metric = find(slo.metric)
+    if slo.within:
+        return False
+    if metric.family is None or metric.stat is None:
+        value = measurement.value(slo.metric)
+        return value is not None and slo.comparison.holds(value, slo.limit)
+    pooled = [sample for metrics in measurement.metrics for sample in metrics.samples(metric.family)]
+    failed = [inf] * sum(not record.ok for record in measurement.records)
+    found = statistic([*pooled, *failed], metric.stat)
+    return found is not None and slo.comparison.holds(found, slo.limit)
 
 
 def _words(point: Point) -> str:
