@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from pytest_llmperf.baseline.checked import Node
 from pytest_llmperf.model.verdict import Verdict
 
+FAILED = (Verdict.FAIL.value, "failed")  # an ERROR is no evidence, and its runs do not count
 REPAIR = "It is no run file of this version; run the test again."
 
 
@@ -57,6 +58,7 @@ class FreshTest:
         error: what ended it before.
         measurements: those with a baseline.
         checks: all of them.
+        failed_first: how earlier executions of the test ended that failed and whose runs count here.
     """
 
     test: str
@@ -64,6 +66,7 @@ class FreshTest:
     error: str | None
     measurements: tuple[FreshMeasurement, ...]
     checks: tuple[Check, ...]
+    failed_first: tuple[str, ...] = ()
 
 
 def fresh_test(content: Mapping[str, object], origin: str) -> FreshTest:
@@ -83,6 +86,7 @@ def fresh_test(content: Mapping[str, object], origin: str) -> FreshTest:
         error=fields["error"].text_or_none(),
         measurements=tuple(_measurement(node) for node in measured if node["baseline"].value is not None),
         checks=tuple(_check(node) for node in fields["checks"].items()),
+        failed_first=tuple(_failed(fields["earlier"])) if "earlier" in fields else (),
     )
 
 
@@ -104,6 +108,13 @@ def _run(node: Node) -> FreshRun:
         metrics={name: value.number_or_none() for name, value in fields["metrics"].table().items()},
         contended=fields["contended"].text_or_none() if "contended" in fields else None,
     )
+
+
+def _failed(earlier: Node) -> Iterator[str]:
+    for one in earlier.items():
+        ended = _fields(one, "ended")["ended"].text_or_none()
+        if ended in FAILED:
+            yield ended
 
 
 def _check(node: Node) -> Check:

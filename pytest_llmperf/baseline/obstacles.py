@@ -57,6 +57,8 @@ def doubts(test: FreshTest, fresh: FreshMeasurement, provenance: Provenance) -> 
         for verdict in REFUSED
         if any(check.verdict is verdict for check in test.checks)
     ]
+    if test.failed_first:
+        found.append(Obstacle(f"it did not fail only after {len(test.failed_first)} execution(s) that did"))
     contended = [run.contended for run in fresh.runs if run.contended is not None]
     if contended:
         found.append(Obstacle(f"contended in {len(contended)} of {len(fresh.runs)} runs: {contended[0]}"))

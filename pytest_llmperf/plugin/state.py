@@ -22,7 +22,8 @@ class State:
 
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
-        self.failed_before: set[str] = set()
+        self.rerun: dict[str, list[str]] = {}  # how executions ended that were reported and then repeated
+        self.failed_first: dict[str, str] = {}  # tests that did not fail in the end, and their executions
         self.verdicts: dict[str, str] = {}
         self.plain_failures = 0
         self.left_open: set[str] = set()

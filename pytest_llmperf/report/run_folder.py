@@ -9,10 +9,10 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pytest_llmperf.model.telemetry import GpuTrace, gauge_columns
 from pytest_llmperf.model.verdict import CheckResult
@@ -34,6 +34,8 @@ def write_test(
     *,
     complete: bool = True,
     error: str | None = None,
+    claims: Sequence[Mapping[str, object]] = (),
+    earlier: Sequence[Mapping[str, object]] = (),
 ) -> Path:
     """Write `tests/<test>-<digest>.json`, whole or not at all. Holds metrics and times, never prompts or answers.
 
@@ -42,6 +44,9 @@ def write_test(
     Args:
         complete: whether the test reached its end; a file without that is no result, whatever it holds.
         error: what ended it before, with the evidence.
+        claims: text, sides and order of each (`session.perf`).
+        earlier: executions of the test before this one (`session.executions.left_out`); what counts of their runs is in
+            `measurements`.
     """
     folder = run_dir / "tests"
     folder.mkdir(parents=True, exist_ok=True)
@@ -57,7 +62,9 @@ def write_test(
             "complete": complete,
             "error": error,
             "measurements": [_measurement(one, names) for one, names in zip(measurements, kept, strict=True)],
-            "checks": [{**asdict(result), "verdict": result.verdict.value} for result in results],
+            "checks": _checks(results),
+            "claims": [dict(claim) for claim in claims],
+            "earlier": [_execution(run_dir, path.stem, one) for one in earlier],
         },
         indent=1,
         allow_nan=False,
@@ -89,14 +96,31 @@ def _write(path: Path, content: bytes) -> None:
     temporary.replace(path)
 
 
+def _checks(results: Iterable[CheckResult]) -> list[dict[str, object]]:
+    return [{**asdict(result), "verdict": result.verdict.value} for result in results]
+
+
+def _execution(run_dir: Path, stem: str, one: Mapping[str, Any]) -> dict[str, object]:
+    known = {name: one[name] for name in ("execution", "ended", "error")}
+    measurements = [
+        _measurement(each, [
+            _keep_requests(run_dir, f"{stem}.execution{one['execution']}-{number}-{position}", run)
+            for position, run in enumerate(each.runs)
+        ])
+        for number, each in enumerate(one["measurements"], start=1)
+    ]
+    return known | {"checks": _checks(one["results"]), "measurements": measurements}
+
+
 def _measurement(measurement: Measurement, requests: Sequence[str]) -> dict[str, object]:
     return {
         "engine": measurement.engine,
         "workload": measurement.workload,
-        "side": measurement.side,
         "complete": measurement.complete,
         "baseline": measurement.baseline,
         "primaries": list(measurement.primaries),
+        "margins": dict(measurement.margins),
+        "side": measurement.side,
         "conditions": dict(measurement.conditions),
         "runs": [
             _run(run, metrics, name)
@@ -109,6 +133,8 @@ def _run(run: Run, metrics: RunMetrics, requests: str) -> dict[str, object]:
     """`gpu` and `server` are tables, column by column; their `at_ns` counts from the run's time zero."""
     trace = run.gpu
     return {
+        "execution": run.execution,
+        "block": run.block,
         "seed": run.seed,
         "start_id": run.start_id,
         "started_at": run.started_at,

@@ -13,7 +13,7 @@ from pytest_llmperf.model.verdict import CheckResult, Verdict
 from pytest_llmperf.session.measurement import Measurement
 from pytest_llmperf.session.steadiness import drifting
 from pytest_llmperf.stats.decision import PASS_CONFIDENCE, Comparison, decide, smallest_seen
-from pytest_llmperf.stats.looks import SUITE_ALPHA, alpha_at
+from pytest_llmperf.stats.looks import SUITE_ALPHA, alpha_at, of_execution
 from pytest_llmperf.stats.prior import Margins, Scale
 from pytest_llmperf.stats.priors import margins_for, prior_for, scale_of, worse_when_larger
 from pytest_llmperf.stats.shift import Shift, by_host, shift
@@ -90,8 +90,10 @@ def judge_against(
 
     Args:
         measurement: today's runs, paired with the stored ones by seed.
-        looked_at: how many runs there were at the look before, 0 at the first: looks share the error.
+        looked_at: how many runs there were at the look before, 0 at the first: looks share the error. Also 0 where an
+            earlier execution was a FAIL: an alarm that was raised costs nothing to keep.
     """
+    pass_confidence = 1 - of_execution(1 - PASS_CONFIDENCE, measurement.executions)
     suite_primaries = max(terms.suite_primaries, len(terms.primaries))
     metrics = [find(name) for name in terms.primaries]
     compared: dict[str, Comparison] = {}
@@ -110,10 +112,10 @@ def judge_against(
     known = min((one.shift.sessions for one in compared.values()), default=1)
     alpha = alpha_at(len(measurement.runs), looked_at, sessions=known, primaries=len(terms.primaries),
                      suite_primaries=suite_primaries)
-    verdicts = dict(zip(compared, decide(list(compared.values()), alpha), strict=True))
+    verdicts = dict(zip(compared, decide(list(compared.values()), alpha, pass_confidence), strict=True))
     return [
         unusable.get(metric.name)
-        or _result(metric, verdicts[metric.name], compared[metric.name], SUITE_ALPHA / suite_primaries)
+        or _result(metric, verdicts[metric.name], compared[metric.name], SUITE_ALPHA / suite_primaries, pass_confidence)
         for metric in metrics
     ]
 
@@ -141,7 +143,9 @@ def _compared(
     return Comparison(found, margins), drifting(found, grouped, margins.tolerated)
 
 
-def _result(metric: Metric, verdict: Verdict, comparison: Comparison, alpha: float) -> CheckResult:
+def _result(
+    metric: Metric, verdict: Verdict, comparison: Comparison, alpha: float, confidence: float
+) -> CheckResult:
     found, margins, scale = comparison.shift, comparison.margins, scale_of(metric)
     larger_is_worse = worse_when_larger(metric)
 
@@ -150,20 +154,20 @@ def _result(metric: Metric, verdict: Verdict, comparison: Comparison, alpha: flo
         return f"{change:+.1f} {'%' if scale is Scale.LOG else 'pp'}"
 
     low, high = sorted(
-        (found.lower(PASS_CONFIDENCE), found.upper(PASS_CONFIDENCE)),
+        (found.lower(confidence), found.upper(confidence)),
         key=lambda distance: scale.change(distance, worse_when_larger=larger_is_worse),
     )
     seen = smallest_seen(found, margins.negligible, alpha)
-    would = f"; would have seen {shown(seen)}" if verdict is Verdict.PASS else ""
+    would = f" (would have seen {shown(seen)})" if verdict is Verdict.PASS else ""
     against = f"{len(found.differences)} runs against {found.stored_runs} of {_sessions(found)}"
     return CheckResult(
         subject=f"{SUBJECT} {metric.name}",
         verdict=verdict,
         metric=metric.name,
         limit=f"{'≤' if larger_is_worse else '≥'} {shown(margins.tolerated)}",
-        measured=shown(found.effect),
-        interval=f"90 % CI {shown(low)} … {shown(high)}",
-        n=against + would,
+        measured=shown(found.effect) + would,
+        interval=f"{100 * (2 * confidence - 1):.3g} % CI {shown(low)} … {shown(high)}",
+        n=against,
         reason=_reason(metric, verdict, shown(found.effect), shown(margins.negligible), found),
     )
 

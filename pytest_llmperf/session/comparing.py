@@ -46,7 +46,12 @@ class Baselines:
 
 
 def compare(
-    series: Series, session: PerfSession, named: Sequence[str], margins: Mapping[str, Margins]
+    series: Series,
+    session: PerfSession,
+    named: Sequence[str],
+    margins: Mapping[str, Margins],
+    *,
+    failed_before: bool = False,
 ) -> list[CheckResult]:
     """Judge against the baseline; where that is INCONCLUSIVE and time allows, buy runs: 3, 5, 8.
 
@@ -54,6 +59,7 @@ def compare(
         series: its measurement says under which name and by which metrics it is compared.
         named: metrics that the test names elsewhere; their deviations are judged there.
         margins: the test's own.
+        failed_before: whether an earlier execution, whose runs are pooled here, was a FAIL.
 
     Raises:
         InfrastructureError: the baseline cannot be read, or the server or the load generator failed.
@@ -68,7 +74,8 @@ def compare(
     if different is not None:
         return [different]
     seeds = min(len({seed for seed, _ in one.runs}) for one in stored.sessions)
-    started_ns, looked_at = session.clock.now_ns(), 0
+    started_ns = session.clock.now_ns()
+    looked_at = 0 if failed_before else series.pooled_runs
     while True:
         measurement = series.finished
         bad = invalid([("", measurement)], {*named, *terms.primaries}, session.settings)

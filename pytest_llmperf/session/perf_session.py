@@ -60,6 +60,7 @@ class PerfSession:
             self.tell(Note(str(cores)))
         self.now = now
         self.rng = rng or random.Random()
+        self._executions: dict[str, list[Perf]] = {}
         self.run_dir = root / settings.runs_dir / f"{now():%Y%m%dT%H%M%SZ}-{self.rng.getrandbits(24):06x}{worker}"
         store = Store(root / settings.baselines_dir)
         self.baselines = Baselines(store, host_digest(), settings.compare_across)
@@ -104,8 +105,11 @@ class PerfSession:
         return self.accelerators.of_server(flags_of(spec), dict(spec.env), kind)
 
     def perf(self, test: str, kind: str) -> Perf:
-        """The object for one test."""
-        return Perf(self, test, kind)
+        """The object for one execution of a test."""
+        earlier = self._executions.setdefault(test, [])
+        perf = Perf(self, test, kind, tuple(earlier))
+        earlier.append(perf)
+        return perf
 
     def close(self) -> None:
         """Stop whatever runs."""
