@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pytest_llmperf.baseline.checked import Node
+from pytest_llmperf.errors import BaselineError
 from pytest_llmperf.model.verdict import Verdict
 
 FAILED = (Verdict.FAIL.value, "failed")  # an ERROR is no evidence, and its runs do not count
+SCHEMA = 1
 REPAIR = "It is no run file of this version; run the test again."
 
 
@@ -37,6 +39,7 @@ class FreshMeasurement:
     conditions: Mapping[str, str]
     complete: bool
     runs: tuple[FreshRun, ...]
+    margins: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +81,9 @@ def fresh_test(content: Mapping[str, object], origin: str) -> FreshTest:
     Raises:
         BaselineError: it is none.
     """
+    schema = content.get("schema")
+    if isinstance(schema, int) and schema > SCHEMA:
+        raise BaselineError(f"{origin}: schema {schema}, and this pytest-llmperf reads {SCHEMA}. Install a newer one.")
     fields = _fields(Node(dict(content), origin, repair=REPAIR), "test", "complete", "error", "measurements", "checks")
     measured = [_fields(node, "baseline") for node in fields["measurements"].items()]
     return FreshTest(
@@ -97,7 +103,13 @@ def _measurement(fields: dict[str, Node]) -> FreshMeasurement:
         conditions=fields["conditions"].texts(),
         complete=fields["complete"].flag(),
         runs=tuple(_run(node) for node in fields["runs"].items()),
+        margins=_margins(fields["margins"]) if "margins" in fields else {},
     )
+
+
+def _margins(node: Node) -> dict[str, float]:
+    found = {metric: value.number_or_none() for metric, value in node.table().items()}
+    return {metric: value for metric, value in found.items() if value is not None}
 
 
 def _run(node: Node) -> FreshRun:

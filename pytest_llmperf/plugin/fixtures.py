@@ -74,7 +74,8 @@ def perf(request: pytest.FixtureRequest) -> Iterator[Perf]:
         perf = item.config.stash[STATE].session.perf(test_id(item), kind_of(item) or "cpu")
     item.stash[PERF] = perf
     yield perf
-    perf.close()
+    with leave_without_traceback(item):
+        perf.close()
 
 
 @contextmanager

@@ -10,10 +10,13 @@ import json
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pytest_llmperf.baseline.fresh import SCHEMA
+from pytest_llmperf.errors import InfrastructureError
 from pytest_llmperf.model.telemetry import GpuTrace, gauge_columns
 from pytest_llmperf.model.verdict import CheckResult
 from pytest_llmperf.report.requests import encode, start_ns
@@ -22,7 +25,6 @@ if TYPE_CHECKING:
     from pytest_llmperf.metrics import RunMetrics
     from pytest_llmperf.session.measurement import Measurement, Run
 
-SCHEMA = 1
 READABLE_LENGTH = 150  # file systems take 255 bytes
 
 
@@ -47,10 +49,11 @@ def write_test(
         claims: text, sides and order of each (`session.perf`).
         earlier: executions of the test before this one (`session.executions.left_out`); what counts of their runs is in
             `measurements`.
+
+    Raises:
+        InfrastructureError: it cannot be written; a file that was there is whole.
     """
-    folder = run_dir / "tests"
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / file_name(test)
+    path = run_dir / "tests" / file_name(test)
     kept = [
         [_keep_requests(run_dir, f"{path.stem}.{number}-{position}", run) for position, run in enumerate(one.runs)]
         for number, one in enumerate(measurements, start=1)
@@ -73,6 +76,12 @@ def write_test(
     return path
 
 
+def writable(folder: Path) -> bool:
+    """Whether a folder that need not exist yet could be made and written."""
+    nearest = next(place for place in (folder, *folder.parents) if place.exists())
+    return nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)
+
+
 def file_name(test: str) -> str:
     """A file name that people can read and that no other test of a session has, whatever its parameters are."""
     readable = re.sub(r"[^A-Za-z0-9_.-]+", "-", test).strip("-.")[-READABLE_LENGTH:]
@@ -85,15 +94,22 @@ def _keep_requests(run_dir: Path, stem: str, run: Run) -> str:
     name = f"requests/{stem}-{start_ns(run.records)}.json.gz"
     path = run_dir / name
     if not path.exists():
-        path.parent.mkdir(exist_ok=True)
         _write(path, encode(run.records))
     return name
 
 
 def _write(path: Path, content: bytes) -> None:
     temporary = path.with_suffix(f".{os.getpid()}.tmp")
-    temporary.write_bytes(content)
-    temporary.replace(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_bytes(content)
+        temporary.replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise InfrastructureError(
+            f"The results cannot be written: {error}. Free space there, or name another folder with --llmperf-runs DIR."
+        ) from error
 
 
 def _checks(results: Iterable[CheckResult]) -> list[dict[str, object]]:

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from pytest_llmperf.baseline.fingerprint import differences
 from pytest_llmperf.baseline.model import StoredMeasurement
+from pytest_llmperf.baseline.rules import YOUNG_BELOW
 from pytest_llmperf.errors import SloError
 from pytest_llmperf.metrics.registry import Metric, find
-from pytest_llmperf.model.verdict import CheckResult, Verdict
+from pytest_llmperf.model.verdict import AGAINST_BASELINE, CheckResult, Verdict
 from pytest_llmperf.session.measurement import Measurement
 from pytest_llmperf.session.steadiness import drifting
 from pytest_llmperf.stats.decision import PASS_CONFIDENCE, Comparison, decide, smallest_seen
@@ -22,7 +23,6 @@ from pytest_llmperf.stats.shift import Shift, by_host, shift
 CLOSED_LOOP = ("ttft_p50", "tpot_mean", "output_throughput")
 OPEN_LOOP = ("ttft_p50", "tpot_mean")
 SEARCHED = ("max_rate",)
-SUBJECT = "baseline"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ def incomparable(measurement: Measurement, stored: StoredMeasurement, terms: Ter
         return None
     reasons = [str(difference) for difference in found] + [f"{name} is not stored" for name in missing]
     return CheckResult(
-        SUBJECT, Verdict.INCOMPARABLE, metric="fingerprint",
+        AGAINST_BASELINE, Verdict.INCOMPARABLE, metric="fingerprint",
         reason=f"{'; '.join(reasons)}. Measure under the stored conditions, or start the baseline anew with "
                "--update-baselines --accept \"REASON\"",
     )
@@ -121,7 +121,7 @@ def judge_against(
 
 
 def _no_evidence(metric: Metric, reason: str) -> CheckResult:
-    return CheckResult(f"{SUBJECT} {metric.name}", Verdict.ERROR, metric.name, reason=reason)
+    return CheckResult(f"{AGAINST_BASELINE} {metric.name}", Verdict.ERROR, metric.name, reason=reason)
 
 
 def _compared(
@@ -161,7 +161,7 @@ def _result(
     would = f" (would have seen {shown(seen)})" if verdict is Verdict.PASS else ""
     against = f"{len(found.differences)} runs against {found.stored_runs} of {_sessions(found)}"
     return CheckResult(
-        subject=f"{SUBJECT} {metric.name}",
+        subject=f"{AGAINST_BASELINE} {metric.name}",
         verdict=verdict,
         metric=metric.name,
         limit=f"{'≤' if larger_is_worse else '≥'} {shown(margins.tolerated)}",
@@ -184,7 +184,7 @@ def _reason(metric: Metric, verdict: Verdict, effect: str, negligible: str, foun
     if verdict is Verdict.IMPROVED:
         return f"{metric.name} is {effect} off its baseline: better. Take it in with --update-baselines"
     if verdict is Verdict.INCONCLUSIVE:
-        more = "store more sessions" if found.sessions < 5 else "compare with the baseline's build today"
+        more = "store more sessions" if found.sessions < YOUNG_BELOW else "compare with the baseline's build today"
         return (f"runs differ by {100 * found.run_sd:.1f} % and sessions by {100 * found.session_sd:.1f} % (sd): "
                 f"{more}, or give this metric a wider margin")
     return ""

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from pytest_llmperf.baseline.model import StoredMeasurement
 from pytest_llmperf.baseline.paths import kind_of
 from pytest_llmperf.baseline.store import Store
-from pytest_llmperf.model.verdict import CheckResult, Verdict, worst
-from pytest_llmperf.session.against import SUBJECT, Terms, incomparable, judge_against
+from pytest_llmperf.model.verdict import AGAINST_BASELINE, CheckResult, Verdict, worst
+from pytest_llmperf.session.against import Terms, incomparable, judge_against
 from pytest_llmperf.session.judge import invalid
 from pytest_llmperf.session.series import Series
 from pytest_llmperf.stats.looks import LOOKS
@@ -91,6 +91,6 @@ def compare(
 
 def _nothing_stored(test: str, kind: str) -> CheckResult:
     return CheckResult(
-        SUBJECT, Verdict.NO_BASELINE, metric="baseline",
+        AGAINST_BASELINE, Verdict.NO_BASELINE, metric="baseline",
         reason=f"nothing is stored for this test on {kind}. Create it: pytest '{test}' --update-baselines-new",
     )

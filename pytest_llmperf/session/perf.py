@@ -10,8 +10,8 @@ from pytest_llmperf.engines.server import Server
 from pytest_llmperf.errors import SpecError, UsageError
 from pytest_llmperf.metrics.registry import find
 from pytest_llmperf.model.engine import EngineSpec
-from pytest_llmperf.model.verdict import CheckResult, Verdict, worst
-from pytest_llmperf.session.against import SUBJECT, default_primaries, margins_from
+from pytest_llmperf.model.verdict import AGAINST_BASELINE, CheckResult, Verdict, worst
+from pytest_llmperf.session.against import default_primaries, margins_from
 from pytest_llmperf.session.capacity import COOLDOWN_S, METRIC, PRECISION, Capacity, Terms, terms_of
 from pytest_llmperf.session.comparing import compare
 from pytest_llmperf.session.executions import continue_earlier, failed_before, history, left_out
@@ -273,7 +273,7 @@ class Perf:
         chosen = tuple(find(metric).name for metric in primaries)
         tolerated = {metric: margin.tolerated for metric, margin in own_margins.items()}
         series.compared_as(name, chosen or default_primaries(series.finished, closed_loop=closed_loop), tolerated)
-        failed = any(subject.startswith(SUBJECT) for subject in failed_before(self))
+        failed = any(subject.startswith(AGAINST_BASELINE) for subject in failed_before(self))
         return compare(series, self.session, named, own_margins, failed_before=failed)
 
     def _series_of(self, measurement: Measurement) -> Series:
@@ -312,6 +312,7 @@ class Perf:
         continue_earlier(series, self)
         if not self._begun:
             self._begun = True
+            self.session.begin()
             self._write()
         return series
 
