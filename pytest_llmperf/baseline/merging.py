@@ -10,7 +10,7 @@ from pytest_llmperf.baseline.fresh import FreshMeasurement
 from pytest_llmperf.baseline.model import Provenance, StoredMeasurement, StoredSession
 from pytest_llmperf.baseline.obstacles import Obstacle
 from pytest_llmperf.baseline.paths import EMULATED, kind_of
-from pytest_llmperf.baseline.rules import Shift, at_level_of, capped, creeping, outlying, pooled, tolerances
+from pytest_llmperf.baseline.rules import Shift, at_level_of, capped, creeping, outlying, pooled, strayed, tolerances
 from pytest_llmperf.baseline.text import rounded
 from pytest_llmperf.metrics.registry import find
 from pytest_llmperf.metrics.units import Direction
@@ -40,6 +40,7 @@ class Merger:
         stored: None where there is nothing yet.
         doubts: what speaks against the fresh runs by themselves.
         improved: metrics that a check has proven to be better.
+        left_open: whether a comparison with few sessions was INCONCLUSIVE, which is no doubt by itself.
         terms: what the update goes by.
     """
 
@@ -47,6 +48,7 @@ class Merger:
     stored: StoredMeasurement | None
     doubts: Sequence[Obstacle]
     improved: Collection[str]
+    left_open: bool
     terms: Terms
 
     @property
@@ -138,7 +140,8 @@ class Merger:
         primaries, margins, session = self.fresh.primaries, self._margins, self._session
         far = outlying(session, self._others, primaries, margins)
         known = {shift.metric for shift in far}
-        crept = creeping(self._with(session), primaries, margins)
+        away = strayed(session, self.stored.anchor, primaries, margins) if self.left_open else []
+        crept = [*creeping(self._with(session), primaries, margins), *away]
         return [*far, *(shift for shift in crept if shift.metric not in known)]
 
     def _proven(self, shift: Shift) -> bool:

@@ -123,7 +123,8 @@ def _decide(
     if never:
         return Entry(Action.REFUSED, path, fresh.name, reasons=tuple(never)), None
     improved = {check.metric for check in test.checks if check.verdict is Verdict.IMPROVED}
-    merger = Merger(fresh, stored, doubts(test, fresh, terms.provenance, young=young), improved, terms)
+    left_over = young and any(map(left_open, test.checks))
+    merger = Merger(fresh, stored, doubts(test, fresh, terms.provenance, young=young), improved, left_over, terms)
     if merger.mixed is not None:
         return Entry(Action.REFUSED, path, fresh.name, reasons=(merger.mixed,)), None
     obstacles = tuple(obstacle.text for obstacle in merger.obstacles)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from shlex import quote
 
 from pytest_llmperf.baseline.fingerprint import differences
 from pytest_llmperf.baseline.model import StoredMeasurement
+from pytest_llmperf.baseline.paths import EMULATED
 from pytest_llmperf.baseline.rules import YOUNG_BELOW
 from pytest_llmperf.errors import SloError
 from pytest_llmperf.metrics.registry import Metric, find
@@ -69,7 +71,13 @@ def margins_from(given: Mapping[str, float | tuple[float, float]]) -> dict[str, 
     return found
 
 
-def incomparable(measurement: Measurement, stored: StoredMeasurement, terms: Terms) -> CheckResult | None:
+def update_command(test: str, kind: str, options: str) -> str:
+    """What to type to change the baseline of a test on that kind of hardware ("h200", "emulated-h200")."""
+    emulate = f" --emulate {kind.removeprefix(EMULATED)}" if kind.startswith(EMULATED) else ""
+    return f"pytest {quote(test)}{emulate} {options}"
+
+
+def incomparable(test: str, measurement: Measurement, stored: StoredMeasurement, terms: Terms) -> CheckResult | None:
     """INCOMPARABLE with the fields that differ; None where the comparison means something."""
     found = differences(stored, measurement.conditions, terms.primaries, terms.across)
     missing = [name for name in terms.primaries if name not in stored.metrics]
@@ -78,8 +86,8 @@ def incomparable(measurement: Measurement, stored: StoredMeasurement, terms: Ter
     reasons = [str(difference) for difference in found] + [f"{name} is not stored" for name in missing]
     return CheckResult(
         AGAINST_BASELINE, Verdict.INCOMPARABLE, metric="fingerprint",
-        reason=f"{'; '.join(reasons)}. Measure under the stored conditions, or start the baseline anew with "
-               "--update-baselines --accept \"REASON\"",
+        reason=f"{'; '.join(reasons)}. Measure under the stored conditions, or start the baseline anew: "
+               + update_command(test, terms.kind, '--update-baselines --accept "REASON"'),
     )
 
 

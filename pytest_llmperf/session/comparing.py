@@ -9,7 +9,7 @@ from pytest_llmperf.baseline.model import StoredMeasurement
 from pytest_llmperf.baseline.paths import kind_of
 from pytest_llmperf.baseline.store import Store
 from pytest_llmperf.model.verdict import AGAINST_BASELINE, CheckResult, Verdict, worst
-from pytest_llmperf.session.against import Terms, incomparable, judge_against
+from pytest_llmperf.session.against import Terms, incomparable, judge_against, update_command
 from pytest_llmperf.session.judge import invalid
 from pytest_llmperf.session.series import Series
 from pytest_llmperf.stats.looks import LOOKS
@@ -70,7 +70,7 @@ def compare(
     if stored is None:
         return [_nothing_stored(series.test, kind)]
     terms = session.baselines.terms(kind, measurement.primaries, margins)
-    different = incomparable(measurement, stored, terms)
+    different = incomparable(series.test, measurement, stored, terms)
     if different is not None:
         return [different]
     seeds = min(len({seed for seed, _ in one.runs}) for one in stored.sessions)
@@ -92,5 +92,6 @@ def compare(
 def _nothing_stored(test: str, kind: str) -> CheckResult:
     return CheckResult(
         AGAINST_BASELINE, Verdict.NO_BASELINE, metric="baseline",
-        reason=f"nothing is stored for this test on {kind}. Create it: pytest '{test}' --update-baselines-new",
+        reason=f"nothing is stored for this test on {kind}. Create it: "
+               + update_command(test, kind, "--update-baselines-new"),
     )

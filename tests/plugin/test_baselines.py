@@ -1,6 +1,7 @@
 """Baselines through pytest, on the emulator: made, compared with, refused, and never changed by the way."""
 
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -35,11 +36,15 @@ def emulate(run, pytester, monkeypatch):
     return emulate
 
 
-def test_a_missing_baseline_is_no_pass(emulate):
+def test_a_missing_baseline_is_no_pass(emulate, pytester):
     result, _ = emulate("-rs")
     assert result.ret == 11
-    result.stdout.fnmatch_lines(["*--update-baselines-new*"])
+    command = "pytest 'test_it.py::test_decode[h200]' --emulate h200 --update-baselines-new"
+    result.stdout.fnmatch_lines([f"*Create it: {command.replace('[', '[[]')}*"])
     assert not emulate.path.exists()
+    made = pytester.run(sys.executable, "-m", "pytest", *shlex.split(command)[1:])
+    assert made.ret == 0
+    assert emulate.path.exists()
 
 
 @pytest.mark.parametrize("how", ["ci", "option"])
@@ -88,7 +93,10 @@ def test_other_flags_are_incomparable_and_named(emulate):
     emulate("--update-baselines-new")
     result, _ = emulate("-rs", length=4096)
     assert result.ret == 11
-    result.stdout.fnmatch_lines(["*engine.max_model_len: 8192 stored, 4096 now*"])
+    result.stdout.fnmatch_lines([
+        "*engine.max_model_len: 8192 stored, 4096 now*"
+        "start the baseline anew: pytest 'test_it.py::test_decode[[]h200[]]' --emulate h200 --update-baselines *",
+    ])
     result, _ = emulate("--missing-baseline", "fail", length=4096)
     assert result.ret == 1
 
@@ -166,7 +174,9 @@ def test_run_folders_are_taken_in_as_the_session_itself_would(emulate, pytester)
     assert all((folder / "session.json").exists() for folder in folders)
     assert folders[-1].name.endswith("-gw0") or folders[-1].name.endswith("-gw1")
     result = take(pytester, "--dry-run", *folders)
-    result.stdout.fnmatch_lines(["session * measured on host * at commit *", "baselines: 1 created", "Nothing was written*"])
+    result.stdout.fnmatch_lines(
+        ["session * measured on host * at commit *", "baselines: 1 created", "Nothing was written*"]
+    )
     assert not emulate.path.exists()
     result = take(pytester, *folders)
     assert result.ret == 0
@@ -214,7 +224,7 @@ def test_a_folder_without_results_is_said(pytester):
 
 
 def test_a_young_baseline_grows_although_comparisons_stay_open(emulate):
-    """Where runs differ by several percent three sessions decide nothing; the fourth and fifth are taken in all the same."""
+    """Where runs differ by several percent one session decides nothing; the next is taken in all the same."""
     noisy = ("--emulate-noise", "session=2%,run=3%,step=1%")
     for seed in "12":
         result, _ = emulate("--update-baselines", *noisy, "--emulate-seed", seed)
@@ -228,7 +238,8 @@ def test_every_pass_says_what_it_would_have_seen(emulate, pytester):
         emulate("--update-baselines", "--emulate-seed", seed)
     result, junit = emulate("--emulate-seed", "4")
     assert result.ret == 0
-    result.stdout.re_match_lines([r".*::test_decode\[h200\]: .*tpot_mean PASS [+-][\d.]+ % \(would have seen \+[\d.]+ %\)"])
+    told = r".*::test_decode\[h200\]: .*tpot_mean PASS [+-][\d.]+ % \(would have seen \+[\d.]+ %\)"
+    result.stdout.re_match_lines([told])
     kept = sorted(Path(pytester.path).glob(".llmperf/runs/*/tests/*.json"))[-1]
     stored = {check["metric"]: check["measured"] for check in json.loads(kept.read_text())["checks"]}
     assert "(would have seen +" in stored["tpot_mean"]

@@ -14,6 +14,7 @@ from pytest_llmperf.baseline.rules import (
     known_sessions,
     outlying,
     pooled,
+    strayed,
     tolerances,
     tolerated,
 )
@@ -150,6 +151,13 @@ def test_outliers(make, others, value, outlier):
     assert bool(found) is outlier
     if found:
         assert found[0].distance == pytest.approx(log(value / 100), abs=0.01)
+
+
+def test_a_session_nobody_vouches_for_stays_near_the_anchor(make):
+    anchor = make.session(0, anchor=True, tpot_mean=100.0)
+    assert not strayed(make.session(3, tpot_mean=104.0), anchor, ["tpot_mean"], MARGINS)
+    (shift,) = strayed(make.session(3, tpot_mean=106.0), anchor, ["tpot_mean"], MARGINS)
+    assert "INCONCLUSIVE and +6.0 % from the anchor" in shift.text
 
 
 def test_three_broken_nights_do_not_hide_a_fourth(make):

@@ -109,7 +109,7 @@ def test_a_full_disk_is_an_error_and_leaves_what_was_there(tmp_path, measurement
     """Fault 62: a file may not grow beyond a kilobyte here, as if no more were free."""
     path = write_test(tmp_path, "t", [], [])
     before = path.read_bytes()
-    with no_file_beyond(1024), pytest.raises(InfrastructureError, match="cannot be written: .*Free space there"):
+    with no_file_beyond(1024), pytest.raises(InfrastructureError, match=r"cannot be written: .*Free space there"):
         write_test(tmp_path, "t", [measurement], [])
     assert path.read_bytes() == before
     assert [entry.name for entry in path.parent.iterdir()] == [path.name]
