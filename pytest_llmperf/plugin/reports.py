@@ -10,7 +10,6 @@ import pytest
 from pytest_llmperf.plugin.state import STATE
 from pytest_llmperf.plugin.verdicts import UNKNOWN, earlier_of, verdict_of
 
-COMPARED = ("PASS: baseline ", "IMPROVED: baseline ")
 BAD = {"FAIL", "ERROR", "USAGE", "failed"}
 
 
@@ -52,7 +51,6 @@ class ReportWatcher:
             state.rerun.setdefault(report.nodeid, []).append(verdict or "failed")
         elif report.when == "call":
             self._note_executions(report, verdict)
-            self._note_comparison(report)
         if report.failed and verdict != "ERROR":
             state.plain_failures += 1
         if report.failed and verdict == "ERROR":
@@ -68,23 +66,11 @@ class ReportWatcher:
             state.failed_first[report.nodeid] = ", then ".join([*earlier, verdict or report.outcome])
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        state = self.config.stash[STATE]
-        for title, lines in (("compared with baselines", state.compared),
-                             ("not failed only after a failure", state.failed_first)):
-            if lines:
-                terminalreporter.section(f"llmperf: {title}", sep="=")
-            for nodeid, text in lines.items():
-                terminalreporter.write_line(f"{nodeid}: {text}")
-
-    def _note_comparison(self, report: pytest.TestReport) -> None:
-        """A pass is worth as much as the smallest change that it would have seen, so that stands beside each."""
-        checks = [str(value) for name, value in report.user_properties if name.startswith("llmperf.check")]
-        passed = [text for text in checks if text.startswith(COMPARED)]
-        if passed:
-            self.config.stash[STATE].compared[report.nodeid] = "; ".join(
-                f"{metric.removeprefix('baseline ')} {verdict} {figures}"
-                for verdict, metric, figures in (text.split(": ", 2) for text in passed)
-            )
+        first = self.config.stash[STATE].failed_first
+        if first:
+            terminalreporter.section("llmperf: not failed only after a failure", sep="=")
+        for nodeid, ended in first.items():
+            terminalreporter.write_line(f"{nodeid}: {ended}")
 
     def _as_error(self, report: pytest.TestReport) -> None:
         """JUnit files every failure of the call phase under `<failure>`; an ERROR is no regression.

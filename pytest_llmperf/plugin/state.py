@@ -25,7 +25,6 @@ class State:
         self.config = config
         self.rerun: dict[str, list[str]] = {}  # how executions ended that were reported and then repeated
         self.failed_first: dict[str, str] = {}  # tests that did not fail in the end, and their executions
-        self.compared: dict[str, str] = {}  # tests that passed a comparison with their baseline, and its figures
         self.verdicts: dict[str, str] = {}
         self.plain_failures = 0
         self.left_open: set[str] = set()

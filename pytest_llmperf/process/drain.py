@@ -15,7 +15,7 @@ CHUNK_BYTES = 1 << 18
 
 
 class Drain:
-    """Reads whatever the server writes, so that it never blocks on us; secrets of `env` and `argv` stay out of the file."""
+    """Reads all that the server writes, so that it never blocks on us; secrets of `env` and `argv` stay out of it."""
 
     def __init__(self, log_path: Path, cap_bytes: int, env: Mapping[str, str], argv: Sequence[str]) -> None:
         self._log = BoundedLog(log_path, cap_bytes)

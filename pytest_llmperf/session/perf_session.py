@@ -124,7 +124,8 @@ class PerfSession:
         if writable(folder):
             return folder
         instead = Path(tempfile.gettempdir()) / "llmperf-runs"
-        self.tell(f"{folder} cannot be written: results go to {instead}. Name another folder with --llmperf-runs DIR.")
+        where = f"results go to {instead}. Name another folder with --llmperf-runs DIR."
+        self.tell(Note(f"{folder} cannot be written: {where}"))
         return instead
 
     def begin(self) -> None:
