@@ -66,7 +66,8 @@ def test_open(perf, n):
 def test_elsewhere(perf, n): pass
 """
     result, _ = run(text, "-rs", "--missing-baseline=skip")
-    summary = [line for line in result.stdout.lines if line.startswith(("SKIPPED [", "INCONCLUSIVE [", "NO_BASELINE ["))]
+    words = ("SKIPPED [", "INCONCLUSIVE [", "NO_BASELINE [")
+    summary = [line for line in result.stdout.lines if line.startswith(words)]
     assert [line.split("] ")[0] for line in summary] == ["SKIPPED [1", "SKIPPED [1", "SKIPPED [2"]
     assert "llmperf INCONCLUSIVE: test_open[1]" in summary[0]
     assert "llmperf NO_BASELINE: test_open[2]" in summary[1]
