@@ -87,8 +87,10 @@ def _kept(item: pytest.Item, session: PerfSession) -> Iterator[None]:
     try:
         yield
     except InfrastructureError as error:
-        path = write_test(session.run_dir, item.nodeid, [], [], complete=False, error=str(error))
-        item.user_properties += [("llmperf.test", item.nodeid), (RUN_FILE, str(path))]
+        if not session.executed(test_id(item)):  # what an earlier execution measured stays
+            session.begin()
+            path = write_test(session.run_dir, test_id(item), [], [], complete=False, error=str(error))
+            item.user_properties += [("llmperf.test", item.nodeid), (RUN_FILE, str(path))]
         raise
 
 

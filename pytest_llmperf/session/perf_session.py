@@ -118,6 +118,10 @@ class PerfSession:
         earlier.append(perf)
         return perf
 
+    def executed(self, test: str) -> bool:
+        """Whether an execution of that test has begun."""
+        return bool(self._executions.get(test))
+
     def _place(self) -> Path:
         """Where run folders go; nothing is written yet."""
         folder = self.root / self.settings.runs_dir
