@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
 from pytest_llmperf.baseline.checked import Node
+from pytest_llmperf.errors import BaselineError
 from pytest_llmperf.model.verdict import Verdict
 
+FAILED = (Verdict.FAIL.value, "failed")  # an ERROR is no evidence, and its runs do not count
+SCHEMA = 1
 REPAIR = "It is no run file of this version; run the test again."
 
 
@@ -36,6 +39,7 @@ class FreshMeasurement:
     conditions: Mapping[str, str]
     complete: bool
     runs: tuple[FreshRun, ...]
+    margins: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +61,7 @@ class FreshTest:
         error: what ended it before.
         measurements: those with a baseline.
         checks: all of them.
+        failed_first: how earlier executions of the test ended that failed and whose runs count here.
     """
 
     test: str
@@ -64,6 +69,7 @@ class FreshTest:
     error: str | None
     measurements: tuple[FreshMeasurement, ...]
     checks: tuple[Check, ...]
+    failed_first: tuple[str, ...] = ()
 
 
 def fresh_test(content: Mapping[str, object], origin: str) -> FreshTest:
@@ -75,6 +81,9 @@ def fresh_test(content: Mapping[str, object], origin: str) -> FreshTest:
     Raises:
         BaselineError: it is none.
     """
+    schema = content.get("schema")
+    if isinstance(schema, int) and schema > SCHEMA:
+        raise BaselineError(f"{origin}: schema {schema}, and this pytest-llmperf reads {SCHEMA}. Install a newer one.")
     fields = _fields(Node(dict(content), origin, repair=REPAIR), "test", "complete", "error", "measurements", "checks")
     measured = [_fields(node, "baseline") for node in fields["measurements"].items()]
     return FreshTest(
@@ -83,6 +92,7 @@ def fresh_test(content: Mapping[str, object], origin: str) -> FreshTest:
         error=fields["error"].text_or_none(),
         measurements=tuple(_measurement(node) for node in measured if node["baseline"].value is not None),
         checks=tuple(_check(node) for node in fields["checks"].items()),
+        failed_first=tuple(_failed(fields["earlier"])) if "earlier" in fields else (),
     )
 
 
@@ -93,7 +103,13 @@ def _measurement(fields: dict[str, Node]) -> FreshMeasurement:
         conditions=fields["conditions"].texts(),
         complete=fields["complete"].flag(),
         runs=tuple(_run(node) for node in fields["runs"].items()),
+        margins=_margins(fields["margins"]) if "margins" in fields else {},
     )
+
+
+def _margins(node: Node) -> dict[str, float]:
+    found = {metric: value.number_or_none() for metric, value in node.table().items()}
+    return {metric: value for metric, value in found.items() if value is not None}
 
 
 def _run(node: Node) -> FreshRun:
@@ -104,6 +120,13 @@ def _run(node: Node) -> FreshRun:
         metrics={name: value.number_or_none() for name, value in fields["metrics"].table().items()},
         contended=fields["contended"].text_or_none() if "contended" in fields else None,
     )
+
+
+def _failed(earlier: Node) -> Iterator[str]:
+    for one in earlier.items():
+        ended = _fields(one, "ended")["ended"].text_or_none()
+        if ended in FAILED:
+            yield ended
 
 
 def _check(node: Node) -> Check:

@@ -1,27 +1,30 @@
-"""How far apart two sessions are in a metric: logarithms of ratios, seed by seed."""
+"""How far apart two sessions are in a metric, seed by seed: logarithms of ratios, or points of a share."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from math import expm1, inf, isfinite, log
+from math import inf, isfinite, log
 from statistics import fmean
 
 from pytest_llmperf.baseline.model import StoredSession
+from pytest_llmperf.metrics.registry import find
+from pytest_llmperf.stats.prior import Scale
+from pytest_llmperf.stats.priors import scale_of
 
 
 def offset(session: StoredSession, reference: StoredSession, metric: str) -> float | None:
-    """Mean log ratio to the reference, over the seeds that both have, or over all where they share none.
+    """Mean distance from the reference on the metric's scale, over the seeds that both have, else over all.
 
-    None where either has no value; infinite where a value is 0 on one side only.
+    None where either has no value; infinite where one side of a ratio is 0.
     """
     ours, theirs = _by_seed(session, metric), _by_seed(reference, metric)
     if not ours or not theirs:
         return None
-    shared = ours.keys() & theirs.keys()
+    scale, shared = scale_of(find(metric)), ours.keys() & theirs.keys()
     if not shared:
-        return _log_ratio(_pooled(ours), _pooled(theirs))
-    return fmean(_log_ratio(fmean(ours[seed]), fmean(theirs[seed])) for seed in sorted(shared))
+        return _distance(_pooled(ours), _pooled(theirs), scale)
+    return fmean(_distance(fmean(ours[seed]), fmean(theirs[seed]), scale) for seed in sorted(shared))
 
 
 def offsets(sessions: Sequence[StoredSession], reference: StoredSession, metric: str) -> list[float]:
@@ -42,13 +45,16 @@ def mean_level(sessions: Sequence[StoredSession], metric: str) -> float | None:
     return fmean(means) if means else None
 
 
-def percent(log_ratio: float) -> str:
-    """A log ratio as people read it.
+def change(metric: str, distance: float) -> str:
+    """A distance on a metric's scale as people read it.
 
-    >>> percent(log(1.05)), percent(inf)
-    ('+5.0 %', 'from or to 0')
+    >>> change("tpot_mean", log(1.05)), change("tpot_mean", inf), change("prefix_cache_hit_rate", -0.05)
+    ('+5.0 %', 'from or to 0', '-5.0 pp')
     """
-    return f"{100 * expm1(log_ratio):+.1f} %" if isfinite(log_ratio) else "from or to 0"
+    if not isfinite(distance):
+        return "from or to 0"
+    scale = scale_of(find(metric))
+    return f"{100 * scale.change(distance):+.1f} {'%' if scale is Scale.LOG else 'pp'}"
 
 
 def _by_seed(session: StoredSession, metric: str) -> dict[int, list[float]]:
@@ -63,7 +69,9 @@ def _pooled(by_seed: dict[int, list[float]]) -> float:
     return fmean(value for values in by_seed.values() for value in values)
 
 
-def _log_ratio(value: float, reference: float) -> float:
+def _distance(value: float, reference: float, scale: Scale) -> float:
     if value == reference:
         return 0.0
+    if scale is Scale.POINTS:
+        return value - reference
     return log(value / reference) if min(value, reference) > 0 else inf

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 
 from pytest_llmperf.baseline.fingerprint import differences, fingerprint_of, formulas_of
 from pytest_llmperf.baseline.fresh import FreshMeasurement
 from pytest_llmperf.baseline.model import Provenance, StoredMeasurement, StoredSession
 from pytest_llmperf.baseline.obstacles import Obstacle
-from pytest_llmperf.baseline.rules import Shift, at_level_of, capped, creeping, outlying, pooled
+from pytest_llmperf.baseline.paths import EMULATED, kind_of
+from pytest_llmperf.baseline.rules import Shift, at_level_of, capped, creeping, outlying, pooled, strayed, tolerances
 from pytest_llmperf.baseline.text import rounded
 from pytest_llmperf.metrics.registry import find
 from pytest_llmperf.metrics.units import Direction
@@ -22,13 +23,11 @@ class Terms:
     Args:
         provenance: of today's runs.
         accept: a person's reason to take what would be refused.
-        margins: metric → tolerated relative change, where it is not the default.
         across: conditions that may differ.
     """
 
     provenance: Provenance
     accept: str | None = None
-    margins: Mapping[str, float] = field(default_factory=dict)
     across: Collection[str] = ()
 
 
@@ -41,6 +40,7 @@ class Merger:
         stored: None where there is nothing yet.
         doubts: what speaks against the fresh runs by themselves.
         improved: metrics that a check has proven to be better.
+        left_open: whether a comparison with few sessions was INCONCLUSIVE, which is no doubt by itself.
         terms: what the update goes by.
     """
 
@@ -48,6 +48,7 @@ class Merger:
     stored: StoredMeasurement | None
     doubts: Sequence[Obstacle]
     improved: Collection[str]
+    left_open: bool
     terms: Terms
 
     @property
@@ -75,13 +76,18 @@ class Merger:
         if begins:
             sessions: tuple[StoredSession, ...] = (session,)
         elif level:
-            near = at_level_of(session, self._others, self.fresh.primaries, self.terms.margins)
+            near = at_level_of(session, self._others, self.fresh.primaries, self._margins)
             sessions = capped((*near, session))
         else:
             sessions = self._with(session)
         sessions = _filled(sessions)
         formulas = self._formulas(sessions[0].metrics)
         return StoredMeasurement(fingerprint_of(self.fresh.conditions), sessions, self.fresh.primaries, formulas)
+
+    @property
+    def _margins(self) -> dict[str, float]:
+        kind = kind_of(self.fresh.conditions).removeprefix(EMULATED)
+        return tolerances(self.fresh.primaries, self.fresh.margins, kind)
 
     @property
     def _changed(self) -> str:
@@ -131,17 +137,18 @@ class Merger:
     def _shifts(self) -> list[Shift]:
         if self.stored is None or self._changed:
             return []
-        primaries, margins, session = self.fresh.primaries, self.terms.margins, self._session
+        primaries, margins, session = self.fresh.primaries, self._margins, self._session
         far = outlying(session, self._others, primaries, margins)
         known = {shift.metric for shift in far}
-        crept = creeping(self._with(session), primaries, margins)
+        away = strayed(session, self.stored.anchor, primaries, margins) if self.left_open else []
+        crept = [*creeping(self._with(session), primaries, margins), *away]
         return [*far, *(shift for shift in crept if shift.metric not in known)]
 
     def _proven(self, shift: Shift) -> bool:
         """A move to the better that a check has proven needs nobody's word."""
         direction = find(shift.metric).direction
-        better = (direction is Direction.LOWER and shift.log_ratio < 0) or (
-            direction is Direction.HIGHER and shift.log_ratio > 0
+        better = (direction is Direction.LOWER and shift.distance < 0) or (
+            direction is Direction.HIGHER and shift.distance > 0
         )
         return better and shift.metric in self.improved
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from pytest_llmperf.baseline.fresh import FreshMeasurement, FreshTest
+from pytest_llmperf.baseline.fresh import Check, FreshMeasurement, FreshTest
 from pytest_llmperf.baseline.model import Provenance
-from pytest_llmperf.model.verdict import Verdict
+from pytest_llmperf.model.verdict import AGAINST_BASELINE, Verdict
 
 REFUSED = (Verdict.FAIL, Verdict.ERROR, Verdict.INCONCLUSIVE)
 SHOWN = 3
@@ -50,13 +50,20 @@ def _impossible(test: FreshTest, fresh: FreshMeasurement) -> Iterator[str]:
             yield f"{metric} is missing in {missing} of {len(fresh.runs)} runs"
 
 
-def doubts(test: FreshTest, fresh: FreshMeasurement, provenance: Provenance) -> list[Obstacle]:
-    """What a person may accept, whatever is stored."""
+def doubts(test: FreshTest, fresh: FreshMeasurement, provenance: Provenance, *, young: bool = False) -> list[Obstacle]:
+    """What a person may accept, whatever is stored.
+
+    Args:
+        young: so few sessions are stored that a comparison which they leave open is no doubt.
+    """
+    checks = [check for check in test.checks if not (young and left_open(check))]
     found = [
-        Obstacle(f"{verdict.value}: {_subjects(test, verdict)}", level=verdict is Verdict.FAIL)
+        Obstacle(f"{verdict.value}: {_subjects(checks, verdict)}", level=verdict is Verdict.FAIL)
         for verdict in REFUSED
-        if any(check.verdict is verdict for check in test.checks)
+        if any(check.verdict is verdict for check in checks)
     ]
+    if test.failed_first:
+        found.append(Obstacle(f"it did not fail only after {len(test.failed_first)} execution(s) that did"))
     contended = [run.contended for run in fresh.runs if run.contended is not None]
     if contended:
         found.append(Obstacle(f"contended in {len(contended)} of {len(fresh.runs)} runs: {contended[0]}"))
@@ -65,7 +72,12 @@ def doubts(test: FreshTest, fresh: FreshMeasurement, provenance: Provenance) -> 
     return found
 
 
-def _subjects(test: FreshTest, verdict: Verdict) -> str:
-    subjects = list(dict.fromkeys(check.subject for check in test.checks if check.verdict is verdict))
+def left_open(check: Check) -> bool:
+    """Whether it is a comparison with a baseline that stayed INCONCLUSIVE; no SLO and no claim."""
+    return check.verdict is Verdict.INCONCLUSIVE and check.subject.partition(" ")[0] == AGAINST_BASELINE
+
+
+def _subjects(checks: Sequence[Check], verdict: Verdict) -> str:
+    subjects = list(dict.fromkeys(check.subject for check in checks if check.verdict is verdict))
     more = f" and {len(subjects) - SHOWN} more" if len(subjects) > SHOWN else ""
     return ", ".join(subjects[:SHOWN]) + more

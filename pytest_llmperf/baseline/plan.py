@@ -11,9 +11,10 @@ from pytest_llmperf.baseline.fresh import FreshMeasurement, FreshTest
 from pytest_llmperf.baseline.levels import mean_level
 from pytest_llmperf.baseline.merging import Merger, Terms
 from pytest_llmperf.baseline.model import Baseline, StoredMeasurement
-from pytest_llmperf.baseline.obstacles import doubts, impossible
+from pytest_llmperf.baseline.obstacles import doubts, impossible, left_open
 from pytest_llmperf.baseline.paths import bare_test, baseline_path, kind_of
 from pytest_llmperf.baseline.planned import Action, Entry, Move, Plan
+from pytest_llmperf.baseline.rules import YOUNG_BELOW, known_sessions
 from pytest_llmperf.errors import UsageError
 from pytest_llmperf.model.verdict import Verdict
 
@@ -96,8 +97,9 @@ def _plan_file(
         return [Entry(Action.REFUSED, path, reasons=(CLASH.format(" and ".join(names)),))], None
     before = dict(known.measurements) if known is not None else {}
     after, entries = dict(before), []
+    young = all(_young(before.get(case.fresh.name), terms) for case in cases)
     for case in cases:
-        entry, stored = _decide(path, case, after.get(case.fresh.name), terms, mode)
+        entry, stored = _decide(path, case, after.get(case.fresh.name), terms, mode, young=young)
         entries.append(entry)
         if stored is not None:
             after[case.fresh.name] = stored
@@ -107,9 +109,13 @@ def _plan_file(
 
 
 def _decide(
-    path: str, case: Case, stored: StoredMeasurement | None, terms: Terms, mode: Mode
+    path: str, case: Case, stored: StoredMeasurement | None, terms: Terms, mode: Mode, *, young: bool
 ) -> tuple[Entry, StoredMeasurement | None]:
-    """What happens to one measurement, and what to store where something does."""
+    """What happens to one measurement, and what to store where something does.
+
+    Args:
+        young: whether what a comparison left open is no obstacle.
+    """
     test, fresh = case.test, case.fresh
     if stored is not None and mode == "new":
         return Entry(Action.KEPT, path, fresh.name, reasons=(THERE,)), None
@@ -117,7 +123,8 @@ def _decide(
     if never:
         return Entry(Action.REFUSED, path, fresh.name, reasons=tuple(never)), None
     improved = {check.metric for check in test.checks if check.verdict is Verdict.IMPROVED}
-    merger = Merger(fresh, stored, doubts(test, fresh, terms.provenance), improved, terms)
+    left_over = young and any(map(left_open, test.checks))
+    merger = Merger(fresh, stored, doubts(test, fresh, terms.provenance, young=young), improved, left_over, terms)
     if merger.mixed is not None:
         return Entry(Action.REFUSED, path, fresh.name, reasons=(merger.mixed,)), None
     obstacles = tuple(obstacle.text for obstacle in merger.obstacles)
@@ -131,11 +138,22 @@ def _decide(
         Action.CREATED if stored is None else Action.CHANGED,
         path,
         fresh.name,
-        reasons=(*accepted, *_dropped(stored, result)),
+        reasons=(*accepted, *(_grows(test, stored) if young else ()), *_dropped(stored, result)),
         moves=_moves(stored, result),
         primaries=result.primaries,
         sessions=len(result.sessions),
     ), result
+
+
+def _young(stored: StoredMeasurement | None, terms: Terms) -> bool:
+    return stored is None or known_sessions(stored.sessions, terms.provenance.host) < YOUNG_BELOW
+
+
+def _grows(test: FreshTest, stored: StoredMeasurement | None) -> list[str]:
+    """Why a session was taken in whose comparison stayed open."""
+    if stored is None or not any(map(left_open, test.checks)):
+        return []
+    return [f"its INCONCLUSIVE comparison is no obstacle: fewer than {YOUNG_BELOW} sessions were stored"]
 
 
 def _moves(stored: StoredMeasurement | None, result: StoredMeasurement) -> tuple[Move, ...]:

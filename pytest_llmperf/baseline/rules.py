@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import log1p
 from statistics import fmean, median
 
-from pytest_llmperf.baseline.levels import offset, offsets, percent
+from pytest_llmperf.baseline.levels import change, offset, offsets
 from pytest_llmperf.baseline.model import StoredSession
 from pytest_llmperf.metrics.registry import find
+from pytest_llmperf.stats.priors import margins_for, scale_of
 
 MOST_SESSIONS = 10
-TOLERATED = 0.05
-TOLERATED_TAIL = 0.15
-TAILS = ("p90", "p95", "p99", "max")
+# What a comparison with fewer sessions leaves open must not keep a baseline from growing; the anchor speaks instead.
+# By simulation (scripts/simulate_baseline_growth.py) creeping stays below half of what is tolerated either way.
+YOUNG_BELOW = 5
 OUTLIER_SDS = 4
 MAD_TO_SD = 1.4826  # of a normal distribution
 
@@ -29,19 +29,29 @@ class Shift:
 
     Args:
         metric: its name.
-        log_ratio: by how much; positive: larger than before.
+        distance: by how much, on the metric's scale; positive: larger than before.
         text: for people.
     """
 
     metric: str
-    log_ratio: float
+    distance: float
     text: str
 
 
+def tolerances(metrics: Iterable[str], own: Mapping[str, float], kind: str) -> dict[str, float]:
+    """Change of each metric that a comparison still tolerates, as a share: the test's own margin, or the default."""
+    return {metric: own.get(metric, margins_for(find(metric), kind).tolerated) for metric in metrics}
+
+
 def tolerated(metric: str, margins: Mapping[str, float]) -> float:
-    """Relative change of a metric that is still tolerated, e.g. 0.05."""
-    found = find(metric)
-    return margins.get(metric, TOLERATED_TAIL if found.stat in TAILS else TOLERATED)
+    """The same as a distance on the metric's scale."""
+    return scale_of(find(metric)).width(margins[metric])
+
+
+def known_sessions(sessions: Sequence[StoredSession], host: str) -> int:
+    """How many sessions a comparison on that host knows: all, or one per host where that host is new (`by_host`)."""
+    hosts = {session.host for session in sessions}
+    return len(sessions) if host in hosts else len(hosts)
 
 
 def capped(sessions: Sequence[StoredSession]) -> tuple[StoredSession, ...]:
@@ -73,13 +83,29 @@ def creeping(
     anchor = next(session for session in sessions if session.anchor)
     found = []
     for metric in primaries:
-        moves, margin = offsets(sessions, anchor, metric), tolerated(metric, margins)
-        if moves and abs(fmean(moves)) > log1p(margin):
+        moves = offsets(sessions, anchor, metric)
+        if moves and abs(fmean(moves)) > tolerated(metric, margins):
             text = (
-                f"{metric} would creep: {percent(fmean(moves))} over {len(moves)} sessions since the anchor "
-                f"{anchor.id}, tolerated are {margin:.0%}"
+                f"{metric} would creep: {change(metric, fmean(moves))} over {len(moves)} sessions since the anchor "
+                f"{anchor.id}, tolerated are {_margin(metric, margins)}"
             )
             found.append(Shift(metric, fmean(moves), text))
+    return found
+
+
+def strayed(
+    session: StoredSession, anchor: StoredSession, primaries: Iterable[str], margins: Mapping[str, float]
+) -> list[Shift]:
+    """Where a session that no comparison has vouched for has left the anchor by more than is tolerated."""
+    found = []
+    for metric in primaries:
+        move = offset(session, anchor, metric)
+        if move is not None and abs(move) > tolerated(metric, margins):
+            text = (
+                f"{metric} is INCONCLUSIVE and {change(metric, move)} from the anchor {anchor.id}, tolerated are "
+                f"{_margin(metric, margins)}"
+            )
+            found.append(Shift(metric, move, text))
     return found
 
 
@@ -97,11 +123,10 @@ def outlying(
             continue
         middle = median(moves)
         sd = MAD_TO_SD * median(abs(move - middle) for move in moves) if len(moves) > 1 else 0.0
-        margin = tolerated(metric, margins)
-        if abs(middle) > max(OUTLIER_SDS * sd, log1p(margin)):
+        if abs(middle) > max(OUTLIER_SDS * sd, tolerated(metric, margins)):
             text = (
-                f"{metric} is an outlier: {percent(-middle)} from the {len(moves)} stored session(s), whose sd is "
-                f"{sd:.1%}; tolerated are {margin:.0%}"
+                f"{metric} is an outlier: {change(metric, -middle)} from the {len(moves)} stored session(s), whose sd "
+                f"is {sd:.1%}; tolerated are {_margin(metric, margins)}"
             )
             found.append(Shift(metric, -middle, text))
     return found
@@ -117,11 +142,15 @@ def at_level_of(
 
     def near(other: StoredSession, metric: str) -> bool:
         move = offset(other, session, metric)
-        return move is None or abs(move) <= log1p(tolerated(metric, margins))
+        return move is None or abs(move) <= tolerated(metric, margins)
 
     return tuple(
         replace(other, anchor=False) for other in others if all(near(other, metric) for metric in primaries)
     )
+
+
+def _margin(metric: str, margins: Mapping[str, float]) -> str:
+    return change(metric, tolerated(metric, margins)).removeprefix("+")
 
 
 def _rows(

@@ -41,14 +41,14 @@ class Noise:
 
 
 def parse_noise(text: str, seed: int) -> Noise:
-    """Read e.g. "session=0.3%,run=0.5%,step=1%,ar=0.6"; what is not named is 0.
+    """Read e.g. "session=0.3%,run=0.5%,step=1%,ar=0.6"; what is not named is 0, and "none" is none at all.
 
     Raises:
         UsageError: the text is no such list.
     """
     known = [field.name for field in fields(Noise) if field.name != "seed"]
     values: dict[str, float] = {}
-    for part in filter(None, text.split(",")):
+    for part in filter(None, "" if text == "none" else text.split(",")):
         name, equals, value = part.partition("=")
         if name not in known or not equals:
             raise UsageError(f"--noise {text}: {part!r} is none of {', '.join(f'{n}=…' for n in known)}.")

@@ -47,6 +47,10 @@ class CheckResult:
     reason: str = ""
 
 
+#: How the subject of a comparison with a stored baseline begins.
+AGAINST_BASELINE = "baseline"
+
+
 def worst(results: list[CheckResult] | tuple[CheckResult, ...]) -> Verdict:
     """The verdict that speaks for all of them; PASS for none."""
     return max((r.verdict for r in results), key=lambda v: v.severity, default=Verdict.PASS)

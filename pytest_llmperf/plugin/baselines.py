@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import pytest
 
+from pytest_llmperf.plugin.identity import test_id
 from pytest_llmperf.plugin.state import STATE
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class BaselineUpdater:
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """Before anything is deselected."""
-        self.collected = {item.nodeid for item in items}
+        self.collected = {test_id(item) for item in items}
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:
@@ -103,8 +103,8 @@ class BaselineUpdater:
             self.text = f"baselines: nothing was updated: {error}"
             session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
             return
-        self.text = summary(planned)
-        if _refused(planned):
+        self.text = "\n".join(map(summary, planned)) or "baselines: nothing to do"
+        if any(map(_refused, planned)):
             session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
@@ -112,24 +112,20 @@ class BaselineUpdater:
             terminalreporter.section("baselines", sep="=")
             terminalreporter.write_line(self.text)
 
-    def _update(self) -> Plan:
-        from pytest_llmperf.baseline.merging import Terms
+    def _update(self) -> list[Plan]:
         from pytest_llmperf.baseline.store import Store
-        from pytest_llmperf.session.provenance import provenance
-        from pytest_llmperf.session.updating import update
+        from pytest_llmperf.session.updating import Wanted, measured, update
 
-        settings, root = self.config.stash[STATE].settings, self.config.rootpath
-        files = [self.run_files[test] for test in sorted(self.run_files)]
-        now = datetime.now(UTC)
-        session = files[0].parents[1].name if files else f"{now:%Y%m%dT%H%M%SZ}"
-        terms = Terms(
-            provenance(root, session, now, settings.baselines_dir),
+        settings = self.config.stash[STATE].settings
+        sessions = measured(dict.fromkeys(self.run_files[test] for test in sorted(self.run_files)))
+        wanted = Wanted(
+            self.mode,
             accept=self.config.getoption("--accept"),
             across=settings.compare_across,
+            collected=None if self._partial else self.collected,
+            in_scope=self._whole_files(),
         )
-        known = None if self._partial else self.collected
-        store = Store(root / settings.baselines_dir)
-        return update(store, files, terms, self.mode, collected=known, in_scope=self._whole_files())
+        return update(Store(self.config.rootpath / settings.baselines_dir), sessions, wanted)
 
     def _whole_files(self) -> set[str]:
         """Test files below the folders or files that were named as a whole, whether they still exist or not."""

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Protocol
 from xml.etree import ElementTree
 
 import pytest
 
 from pytest_llmperf.plugin.state import STATE
-from pytest_llmperf.plugin.verdicts import UNKNOWN, verdict_of
+from pytest_llmperf.plugin.verdicts import UNKNOWN, earlier_of, verdict_of
+
+BAD = {"FAIL", "ERROR", "USAGE", "failed"}
+
+
+class WorkerNode(Protocol):
+    """xdist's side of a worker."""
+
+    workerinput: dict[str, object]
 
 
 class ReportWatcher:
@@ -24,6 +33,11 @@ class ReportWatcher:
         if emulation is not None and xml is not None:
             xml.add_global_property("llmperf.emulated", str(emulation))
 
+    @pytest.hookimpl(optionalhook=True)  # pytest-xdist's
+    def pytest_configure_node(self, node: WorkerNode) -> None:
+        """The run folders of all workers are one session."""
+        node.workerinput["llmperf_session"] = self.config.stash[STATE].session_id
+
     @pytest.hookimpl(trylast=True)  # after JUnit's own hook has made its node
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         state = self.config.stash[STATE]
@@ -33,14 +47,30 @@ class ReportWatcher:
         if report.when == "call":
             open_ = verdict in UNKNOWN and report.skipped
             (state.left_open.add if open_ else state.left_open.discard)(report.nodeid)
-        if report.when == "call" and str(report.outcome) == "rerun":  # pytest-rerunfailures' own outcome
-            state.failed_before.add(report.nodeid)
+        if str(report.outcome) == "rerun":  # pytest-rerunfailures' own outcome, also of a worker that crashed
+            state.rerun.setdefault(report.nodeid, []).append(verdict or "failed")
+        elif report.when == "call":
+            self._note_executions(report, verdict)
         if report.failed and verdict != "ERROR":
             state.plain_failures += 1
-        if report.failed and report.when == "call":
-            state.failed_before.discard(report.nodeid)
         if report.failed and verdict == "ERROR":
             self._as_error(report)
+
+    def _note_executions(self, report: pytest.TestReport, verdict: str | None) -> None:
+        """A test of ours that fails at first is never silently green, whichever plugin executed it again."""
+        state = self.config.stash[STATE]
+        ours = any(name.startswith("llmperf") for name, _ in report.user_properties)
+        earlier = earlier_of(report) or state.rerun.get(report.nodeid, [])
+        state.failed_first.pop(report.nodeid, None)
+        if ours and not report.failed and BAD.intersection(earlier):
+            state.failed_first[report.nodeid] = ", then ".join([*earlier, verdict or report.outcome])
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        first = self.config.stash[STATE].failed_first
+        if first:
+            terminalreporter.section("llmperf: not failed only after a failure", sep="=")
+        for nodeid, ended in first.items():
+            terminalreporter.write_line(f"{nodeid}: {ended}")
 
     def _as_error(self, report: pytest.TestReport) -> None:
         """JUnit files every failure of the call phase under `<failure>`; an ERROR is no regression.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,8 @@ class State:
 
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
-        self.failed_before: set[str] = set()
+        self.rerun: dict[str, list[str]] = {}  # how executions ended that were reported and then repeated
+        self.failed_first: dict[str, str] = {}  # tests that did not fail in the end, and their executions
         self.verdicts: dict[str, str] = {}
         self.plain_failures = 0
         self.left_open: set[str] = set()
@@ -71,6 +73,16 @@ class State:
         return replace(settings, runs_dir=self.config.getoption("--llmperf-runs") or settings.runs_dir)
 
     @cached_property
+    def session_id(self) -> str:
+        """The same in the controller and all of its workers."""
+        from random import Random
+
+        from pytest_llmperf.session.provenance import session_id
+
+        given: str | None = getattr(self.config, "workerinput", {}).get("llmperf_session")
+        return given or session_id(datetime.now(UTC), Random())
+
+    @cached_property
     def session(self) -> PerfSession:
         from pytest_llmperf.errors import ConfigError
         from pytest_llmperf.session.perf_session import PerfSession
@@ -78,7 +90,13 @@ class State:
         worker = getattr(self.config, "workerinput", {}).get("workerid", "")
         try:
             return PerfSession(
-                self.settings, self.config.rootpath, self.hardware, self._tell, worker, emulation=self.emulation
+                self.settings,
+                self.config.rootpath,
+                self.hardware,
+                self._tell,
+                worker,
+                emulation=self.emulation,
+                session_id=self.session_id,
             )
         except ConfigError as error:
             raise pytest.UsageError(str(error)) from error

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 PERF = pytest.StashKey["Perf"]()
 VERDICT = "llmperf_verdict"
+EARLIER = "llmperf_earlier"
 EXIT_ERROR = 10
 EXIT_INCONCLUSIVE = 11
 EXIT_PASS_AFTER_FAIL = 12
@@ -28,21 +29,41 @@ TIMEOUT = "from pytest-timeout"
 @contextmanager
 def leave_without_traceback(item: pytest.Item) -> Iterator[None]:
     """Our errors are sentences: show them without forty frames of plugin."""
-    from pytest_llmperf.errors import InfrastructureError, LlmperfError
+    from pytest_llmperf.errors import LlmperfError
 
     try:
         yield
     except LlmperfError as error:
-        verdict = "ERROR" if isinstance(error, InfrastructureError) else "USAGE"
+        verdict = _ended_by(error)
         item.user_properties.append((VERDICT, verdict))
         text = "\n".join([str(error), *getattr(error, "__notes__", ())])
-        if PERF in item.stash:
-            item.stash[PERF].error = text
+        _note_end(item, verdict, text)
         pytest.fail(f"llmperf {verdict}: {text}", pytrace=False)
     except pytest.fail.Exception as error:
-        if uses_llmperf(item) and TIMEOUT in str(error):  # cut short: no evidence for or against anything
+        if uses_llmperf(item) and _ended_by(error) == "ERROR":
             item.user_properties.append((VERDICT, "ERROR"))
+            _note_end(item, "ERROR", str(error))
         raise
+
+
+def _ended_by(error: BaseException) -> str:
+    from pytest_llmperf.errors import InfrastructureError, LlmperfError
+
+    if isinstance(error, LlmperfError):
+        return "ERROR" if isinstance(error, InfrastructureError) else "USAGE"
+    cut_short = isinstance(error, pytest.fail.Exception) and TIMEOUT in str(error)
+    return "ERROR" if cut_short else "failed"  # cut short: no evidence for or against anything
+
+
+def forget_execution(item: pytest.Item) -> None:
+    """A re-run reports for itself: what an earlier execution of this item told is not told again."""
+    item.user_properties[:] = [(name, value) for name, value in item.user_properties if not name.startswith("llmperf")]
+
+
+def _note_end(item: pytest.Item, ended: str, error: str | None = None) -> None:
+    if PERF in item.stash:
+        item.stash[PERF].ended = ended
+        item.stash[PERF].error = error
 
 
 def uses_llmperf(item: pytest.Item) -> bool:
@@ -59,33 +80,49 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
         except pytest.skip.Exception:  # must not hide what a check before it has found
             _conclude(item)
             raise
-        finally:
-            perf = item.stash.get(PERF, None)
-            if perf is not None:
-                item.user_properties.extend(perf.properties())
-                if perf.run_file is not None:
-                    item.user_properties.append((RUN_FILE, str(perf.run_file)))
+        except BaseException as error:
+            _tell(item, _ended_by(error))
+            raise
     _conclude(item)
     return outcome
 
 
 def _conclude(item: pytest.Item) -> None:
     """The test has reached an end of its own: its checks speak."""
+    from pytest_llmperf.model.verdict import worst
+
     perf = item.stash.get(PERF, None)
     if perf is not None:
         perf.complete = True
+        _tell(item, worst(perf.results).value)
         _raise_worst(item, perf)
+
+
+def _tell(item: pytest.Item, ended: str) -> None:
+    """What travels with the report: figures, where they lie, and which executions came before."""
+    perf = item.stash.get(PERF, None)
+    if perf is None:
+        return
+    perf.ended = ended
+    item.user_properties.extend(perf.properties())
+    if perf.run_file is not None:
+        item.user_properties.append((RUN_FILE, str(perf.run_file)))
+    if perf.earlier:
+        item.user_properties.append((EARLIER, ",".join(one.ended or "not ended" for one in perf.earlier)))
 
 
 def _raise_worst(item: pytest.Item, perf: Perf) -> None:
     from pytest_llmperf.model.verdict import Verdict, worst
     from pytest_llmperf.report.table import table
+    from pytest_llmperf.session.executions import history
 
     if not perf.results:
         return
     verdict = worst(perf.results)
     item.user_properties.append((VERDICT, verdict.value))
     text = f"llmperf {verdict.value}: {item.name}\n{table(perf.results)}"
+    if perf.earlier:
+        text += f"\n  {history(perf)}"
     if verdict.severity >= Verdict.FAIL.severity:
         pytest.fail(text, pytrace=False)
     unknown = verdict in (Verdict.INCONCLUSIVE, Verdict.NO_BASELINE, Verdict.INCOMPARABLE)
@@ -109,6 +146,12 @@ def _fails(config: pytest.Config, verdict: Verdict) -> bool:
     return bool(asked == "fail" if asked else os.environ.get("CI"))
 
 
+def earlier_of(report: pytest.TestReport) -> list[str]:
+    """How earlier executions of its test ended, as the process that executed them says."""
+    told = [str(value).split(",") for name, value in report.user_properties if name == EARLIER]
+    return told[-1] if told else []
+
+
 def verdict_of(report: pytest.TestReport) -> str | None:
     """The verdict that travels with a report, also from an xdist worker."""
     found = [str(value) for name, value in report.user_properties if name == VERDICT]
@@ -116,12 +159,12 @@ def verdict_of(report: pytest.TestReport) -> str | None:
 
 
 def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str] | None:
-    """ERROR and INCONCLUSIVE have words of their own; pytest then prints "ERROR at call of …"."""
+    """ERROR has a word of its own (pytest then prints "ERROR at call of …"), what stayed open a letter."""
     verdict = verdict_of(report) if report.when == "call" else None
     if verdict == "ERROR" and report.failed:
         return "error", "E", "ERROR"
     if verdict in UNKNOWN and report.skipped:
-        return "skipped", "i", str(verdict)
+        return "skipped", "i", "SKIPPED"  # the reason says which; pytest gives all skips the word of the first
     return None
 
 
@@ -134,7 +177,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     verdicts = set(state.verdicts.values())
     if session.exitstatus == pytest.ExitCode.TESTS_FAILED and not state.plain_failures and "ERROR" in verdicts:
         session.exitstatus = EXIT_ERROR
-    elif session.exitstatus == pytest.ExitCode.OK and state.failed_before:
+    elif session.exitstatus == pytest.ExitCode.OK and state.failed_first:
         session.exitstatus = EXIT_PASS_AFTER_FAIL
     elif session.exitstatus == pytest.ExitCode.OK and state.left_open:
         session.exitstatus = EXIT_INCONCLUSIVE

@@ -38,6 +38,19 @@ def secret_values(env: Mapping[str, str]) -> list[str]:
     return sorted(found, key=lambda value: (-len(value), value))
 
 
+def secret_arguments(argv: Iterable[str]) -> list[str]:
+    """What stands behind `--api-key` and its like: servers log the arguments that they were given."""
+    found, previous = [], ""
+    for argument in argv:
+        name, equals, value = argument.partition("=")
+        if equals and _FLAG.fullmatch(name):
+            found.append(value)
+        elif _FLAG.fullmatch(previous) and not argument.startswith("-"):
+            found.append(argument)
+        previous = argument
+    return [value for value in found if len(value) >= MIN_LENGTH]
+
+
 def spellings(value: str) -> list[str]:
     """`value` as it may be written: plain, URL-encoded, and in base64 at each of the three alignments."""
     raw = value.encode(errors="surrogateescape")

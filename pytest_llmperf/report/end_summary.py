@@ -13,6 +13,7 @@ from pytest_llmperf.model.verdict import Verdict
 MOST_LINES = 10  # of tests: with the next steps and pytest's own last lines that still fits 24
 MOST_STEPS = 3   # of one kind
 RATIO = " / "
+SEEN = "(would have seen "
 INTERVAL = re.compile(r" \d[\d.]* % CI .*")
 GOOD = (Verdict.PASS.value, Verdict.IMPROVED.value)
 
@@ -37,12 +38,16 @@ class Ended:
 
     @property
     def decided_by(self) -> str:
-        """The number of the check that spoke, then the check; a claim before the mechanisms that stand around it."""
+        """The number of the check that spoke, then the check.
+
+        A claim before the mechanisms around it; a comparison, which says what it would have seen, before SLOs.
+        """
         if self.error:
             return self.error.partition("\n")[0]
         start = f"{self.verdict}: "
         spoke = [check.removeprefix(start) for check in self.checks if check.startswith(start)]
-        chosen = next((check for check in spoke if RATIO in check), spoke[0] if spoke else "")
+        telling = [*(check for check in spoke if RATIO in check), *(check for check in spoke if SEEN in check), *spoke]
+        chosen = telling[0] if telling else ""
         subject, _, found = chosen.partition(": ")
         number = INTERVAL.sub("", found)
         return f"{number}  {subject}" if number not in ("", "-") else subject

@@ -11,10 +11,10 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 from pytest_llmperf.baseline.checked import Node, parse
+from pytest_llmperf.baseline.fresh import SCHEMA
 from pytest_llmperf.errors import UsageError
 from pytest_llmperf.model.verdict import CheckResult, Verdict, worst
 from pytest_llmperf.report.requests import Requests, decode
-from pytest_llmperf.report.run_folder import SCHEMA
 
 if TYPE_CHECKING:
     from pytest_llmperf.session.measurement import Measurement

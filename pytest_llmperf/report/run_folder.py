@@ -9,11 +9,14 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from pytest_llmperf.baseline.fresh import SCHEMA
+from pytest_llmperf.errors import InfrastructureError
 from pytest_llmperf.model.telemetry import GpuTrace, gauge_columns
 from pytest_llmperf.model.verdict import CheckResult
 from pytest_llmperf.report.requests import encode, start_ns
@@ -22,7 +25,6 @@ if TYPE_CHECKING:
     from pytest_llmperf.metrics import RunMetrics
     from pytest_llmperf.session.measurement import Measurement, Run
 
-SCHEMA = 1
 READABLE_LENGTH = 150  # file systems take 255 bytes
 
 
@@ -34,6 +36,8 @@ def write_test(
     *,
     complete: bool = True,
     error: str | None = None,
+    claims: Sequence[Mapping[str, object]] = (),
+    earlier: Sequence[Mapping[str, object]] = (),
 ) -> Path:
     """Write `tests/<test>-<digest>.json`, whole or not at all. Holds metrics and times, never prompts or answers.
 
@@ -42,10 +46,14 @@ def write_test(
     Args:
         complete: whether the test reached its end; a file without that is no result, whatever it holds.
         error: what ended it before, with the evidence.
+        claims: text, sides and order of each (`session.perf`).
+        earlier: executions of the test before this one (`session.executions.left_out`); what counts of their runs is in
+            `measurements`.
+
+    Raises:
+        InfrastructureError: it cannot be written; a file that was there is whole.
     """
-    folder = run_dir / "tests"
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / file_name(test)
+    path = run_dir / "tests" / file_name(test)
     kept = [
         [_keep_requests(run_dir, f"{path.stem}.{number}-{position}", run) for position, run in enumerate(one.runs)]
         for number, one in enumerate(measurements, start=1)
@@ -57,13 +65,21 @@ def write_test(
             "complete": complete,
             "error": error,
             "measurements": [_measurement(one, names) for one, names in zip(measurements, kept, strict=True)],
-            "checks": [{**asdict(result), "verdict": result.verdict.value} for result in results],
+            "checks": _checks(results),
+            "claims": [dict(claim) for claim in claims],
+            "earlier": [_execution(run_dir, path.stem, one) for one in earlier],
         },
         indent=1,
         allow_nan=False,
     ))
     _write(path, (text + "\n").encode())
     return path
+
+
+def writable(folder: Path) -> bool:
+    """Whether a folder that need not exist yet could be made and written."""
+    nearest = next(place for place in (folder, *folder.parents) if place.exists())
+    return nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)
 
 
 def file_name(test: str) -> str:
@@ -78,25 +94,49 @@ def _keep_requests(run_dir: Path, stem: str, run: Run) -> str:
     name = f"requests/{stem}-{start_ns(run.records)}.json.gz"
     path = run_dir / name
     if not path.exists():
-        path.parent.mkdir(exist_ok=True)
         _write(path, encode(run.records))
     return name
 
 
 def _write(path: Path, content: bytes) -> None:
     temporary = path.with_suffix(f".{os.getpid()}.tmp")
-    temporary.write_bytes(content)
-    temporary.replace(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_bytes(content)
+        temporary.replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise InfrastructureError(
+            f"The results cannot be written: {error}. Free space there, or name another folder with --llmperf-runs DIR."
+        ) from error
+
+
+def _checks(results: Iterable[CheckResult]) -> list[dict[str, object]]:
+    return [{**asdict(result), "verdict": result.verdict.value} for result in results]
+
+
+def _execution(run_dir: Path, stem: str, one: Mapping[str, Any]) -> dict[str, object]:
+    known = {name: one[name] for name in ("execution", "ended", "error")}
+    measurements = [
+        _measurement(each, [
+            _keep_requests(run_dir, f"{stem}.execution{one['execution']}-{number}-{position}", run)
+            for position, run in enumerate(each.runs)
+        ])
+        for number, each in enumerate(one["measurements"], start=1)
+    ]
+    return known | {"checks": _checks(one["results"]), "measurements": measurements}
 
 
 def _measurement(measurement: Measurement, requests: Sequence[str]) -> dict[str, object]:
     return {
         "engine": measurement.engine,
         "workload": measurement.workload,
-        "side": measurement.side,
         "complete": measurement.complete,
         "baseline": measurement.baseline,
         "primaries": list(measurement.primaries),
+        "margins": dict(measurement.margins),
+        "side": measurement.side,
         "conditions": dict(measurement.conditions),
         "runs": [
             _run(run, metrics, name)
@@ -109,6 +149,8 @@ def _run(run: Run, metrics: RunMetrics, requests: str) -> dict[str, object]:
     """`gpu` and `server` are tables, column by column; their `at_ns` counts from the run's time zero."""
     trace = run.gpu
     return {
+        "execution": run.execution,
+        "block": run.block,
         "seed": run.seed,
         "start_id": run.start_id,
         "started_at": run.started_at,

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from shlex import quote
 
 from pytest_llmperf.baseline.fingerprint import differences
 from pytest_llmperf.baseline.model import StoredMeasurement
+from pytest_llmperf.baseline.paths import EMULATED
+from pytest_llmperf.baseline.rules import YOUNG_BELOW
 from pytest_llmperf.errors import SloError
 from pytest_llmperf.metrics.registry import Metric, find
-from pytest_llmperf.model.verdict import CheckResult, Verdict
+from pytest_llmperf.model.verdict import AGAINST_BASELINE, CheckResult, Verdict
 from pytest_llmperf.session.measurement import Measurement
 from pytest_llmperf.session.steadiness import drifting
 from pytest_llmperf.stats.decision import PASS_CONFIDENCE, Comparison, decide, smallest_seen
-from pytest_llmperf.stats.looks import SUITE_ALPHA, alpha_at
+from pytest_llmperf.stats.looks import SUITE_ALPHA, alpha_at, of_execution
 from pytest_llmperf.stats.prior import Margins, Scale
 from pytest_llmperf.stats.priors import margins_for, prior_for, scale_of, worse_when_larger
 from pytest_llmperf.stats.shift import Shift, by_host, shift
@@ -22,7 +25,6 @@ from pytest_llmperf.stats.shift import Shift, by_host, shift
 CLOSED_LOOP = ("ttft_p50", "tpot_mean", "output_throughput")
 OPEN_LOOP = ("ttft_p50", "tpot_mean")
 SEARCHED = ("max_rate",)
-SUBJECT = "baseline"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,13 @@ def margins_from(given: Mapping[str, float | tuple[float, float]]) -> dict[str, 
     return found
 
 
-def incomparable(measurement: Measurement, stored: StoredMeasurement, terms: Terms) -> CheckResult | None:
+def update_command(test: str, kind: str, options: str) -> str:
+    """What to type to change the baseline of a test on that kind of hardware ("h200", "emulated-h200")."""
+    emulate = f" --emulate {kind.removeprefix(EMULATED)}" if kind.startswith(EMULATED) else ""
+    return f"pytest {quote(test)}{emulate} {options}"
+
+
+def incomparable(test: str, measurement: Measurement, stored: StoredMeasurement, terms: Terms) -> CheckResult | None:
     """INCOMPARABLE with the fields that differ; None where the comparison means something."""
     found = differences(stored, measurement.conditions, terms.primaries, terms.across)
     missing = [name for name in terms.primaries if name not in stored.metrics]
@@ -77,9 +85,9 @@ def incomparable(measurement: Measurement, stored: StoredMeasurement, terms: Ter
         return None
     reasons = [str(difference) for difference in found] + [f"{name} is not stored" for name in missing]
     return CheckResult(
-        SUBJECT, Verdict.INCOMPARABLE, metric="fingerprint",
-        reason=f"{'; '.join(reasons)}. Measure under the stored conditions, or start the baseline anew with "
-               "--update-baselines --accept \"REASON\"",
+        AGAINST_BASELINE, Verdict.INCOMPARABLE, metric="fingerprint",
+        reason=f"{'; '.join(reasons)}. Measure under the stored conditions, or start the baseline anew: "
+               + update_command(test, terms.kind, '--update-baselines --accept "REASON"'),
     )
 
 
@@ -90,8 +98,10 @@ def judge_against(
 
     Args:
         measurement: today's runs, paired with the stored ones by seed.
-        looked_at: how many runs there were at the look before, 0 at the first: looks share the error.
+        looked_at: how many runs there were at the look before, 0 at the first: looks share the error. Also 0 where an
+            earlier execution was a FAIL: an alarm that was raised costs nothing to keep.
     """
+    pass_confidence = 1 - of_execution(1 - PASS_CONFIDENCE, measurement.executions)
     suite_primaries = max(terms.suite_primaries, len(terms.primaries))
     metrics = [find(name) for name in terms.primaries]
     compared: dict[str, Comparison] = {}
@@ -110,16 +120,16 @@ def judge_against(
     known = min((one.shift.sessions for one in compared.values()), default=1)
     alpha = alpha_at(len(measurement.runs), looked_at, sessions=known, primaries=len(terms.primaries),
                      suite_primaries=suite_primaries)
-    verdicts = dict(zip(compared, decide(list(compared.values()), alpha), strict=True))
+    verdicts = dict(zip(compared, decide(list(compared.values()), alpha, pass_confidence), strict=True))
     return [
         unusable.get(metric.name)
-        or _result(metric, verdicts[metric.name], compared[metric.name], SUITE_ALPHA / suite_primaries)
+        or _result(metric, verdicts[metric.name], compared[metric.name], SUITE_ALPHA / suite_primaries, pass_confidence)
         for metric in metrics
     ]
 
 
 def _no_evidence(metric: Metric, reason: str) -> CheckResult:
-    return CheckResult(f"{SUBJECT} {metric.name}", Verdict.ERROR, metric.name, reason=reason)
+    return CheckResult(f"{AGAINST_BASELINE} {metric.name}", Verdict.ERROR, metric.name, reason=reason)
 
 
 def _compared(
@@ -141,7 +151,9 @@ def _compared(
     return Comparison(found, margins), drifting(found, grouped, margins.tolerated)
 
 
-def _result(metric: Metric, verdict: Verdict, comparison: Comparison, alpha: float) -> CheckResult:
+def _result(
+    metric: Metric, verdict: Verdict, comparison: Comparison, alpha: float, confidence: float
+) -> CheckResult:
     found, margins, scale = comparison.shift, comparison.margins, scale_of(metric)
     larger_is_worse = worse_when_larger(metric)
 
@@ -150,20 +162,20 @@ def _result(metric: Metric, verdict: Verdict, comparison: Comparison, alpha: flo
         return f"{change:+.1f} {'%' if scale is Scale.LOG else 'pp'}"
 
     low, high = sorted(
-        (found.lower(PASS_CONFIDENCE), found.upper(PASS_CONFIDENCE)),
+        (found.lower(confidence), found.upper(confidence)),
         key=lambda distance: scale.change(distance, worse_when_larger=larger_is_worse),
     )
     seen = smallest_seen(found, margins.negligible, alpha)
-    would = f"; would have seen {shown(seen)}" if verdict is Verdict.PASS else ""
+    would = f" (would have seen {shown(seen)})" if verdict is Verdict.PASS else ""
     against = f"{len(found.differences)} runs against {found.stored_runs} of {_sessions(found)}"
     return CheckResult(
-        subject=f"{SUBJECT} {metric.name}",
+        subject=f"{AGAINST_BASELINE} {metric.name}",
         verdict=verdict,
         metric=metric.name,
         limit=f"{'≤' if larger_is_worse else '≥'} {shown(margins.tolerated)}",
-        measured=shown(found.effect),
-        interval=f"90 % CI {shown(low)} … {shown(high)}",
-        n=against + would,
+        measured=shown(found.effect) + would,
+        interval=f"{100 * (2 * confidence - 1):.3g} % CI {shown(low)} … {shown(high)}",
+        n=against,
         reason=_reason(metric, verdict, shown(found.effect), shown(margins.negligible), found),
     )
 
@@ -180,7 +192,7 @@ def _reason(metric: Metric, verdict: Verdict, effect: str, negligible: str, foun
     if verdict is Verdict.IMPROVED:
         return f"{metric.name} is {effect} off its baseline: better. Take it in with --update-baselines"
     if verdict is Verdict.INCONCLUSIVE:
-        more = "store more sessions" if found.sessions < 5 else "compare with the baseline's build today"
+        more = "store more sessions" if found.sessions < YOUNG_BELOW else "compare with the baseline's build today"
         return (f"runs differ by {100 * found.run_sd:.1f} % and sessions by {100 * found.session_sd:.1f} % (sd): "
                 f"{more}, or give this metric a wider margin")
     return ""

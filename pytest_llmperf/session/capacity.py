@@ -94,26 +94,28 @@ class Capacity(Series):
     ) -> None:
         super().__init__(session, test, kind, engine, workload, on_run=on_run, may_preempt=True, side=side)
         self.terms = terms
+        self.key = (*self.key, str(terms))
         self.found: list[Found] = []
         self._keep_series = keep
         self._start = workload.rate
         self._tried = False
 
-    def extend(self, runs: int, *, seeds: int | None = None) -> Measurement:
+    def extend(self, runs: int, *, seeds: int | None = None, block: int | None = None) -> Measurement:
         """So many searches more; see `Series.extend`.
 
         Raises:
             LoadError: no rate is within the SLO, or a run at some rate is no evidence.
         """
         server = self._server()
-        kept = replace(self.measurement or self._nothing_searched(server), complete=False)
-        first = len(kept.runs)
-        for number in range(first, first + runs):
-            seed = number if seeds is None else number % seeds
+        kept = replace(self.measurement or self._begun(server), complete=False)
+        seeds = seeds if block is not None else seeds or self._seeds_to_repeat()
+        for number in range(runs):
+            seed = self._next_seed(kept, seeds)
             found = search(partial(self._judge, seed), self._start, self.terms.precision)
             self.found.append(found)
-            run = Run(seed, server.start_id, (), {METRIC: self._rate(found)}, started_at=self._now())
-            kept = self._keep(kept, run, complete=number + 1 == first + runs)
+            run = Run(seed, server.start_id, (), {METRIC: self._rate(found)}, started_at=self._now(),
+                      execution=self.execution, block=block)
+            kept = self._keep(kept, run, complete=number + 1 == runs)
         return kept
 
     def _judge(self, seed: int, rate: float) -> Point:
@@ -127,6 +129,7 @@ class Capacity(Series):
         label = ", ".join(filter(None, (self.label, f"{rate:.4g}/s")))
         series = Series(self.session, self.test, self.kind, self.engine, workload, on_run=self._on_run,
                         may_preempt=True, label=label)
+        series.follow((), execution=self.execution, first_seed=0)
         self._keep_series(series)
         verdict = Verdict.INCONCLUSIVE
         for confidence in CONFIDENCE_OF_LOOKS:
@@ -151,8 +154,8 @@ class Capacity(Series):
                             "at all? Measure the workload at a low rate first.")
         return found.within
 
-    def _nothing_searched(self, server: Server) -> Measurement:
-        nothing = self._nothing_yet(server)
+    def _nothing_yet(self, server: Server) -> Measurement:
+        nothing = super()._nothing_yet(server)
         return replace(nothing, workload=f"{self.workload}, {self.terms}",
                        conditions={**nothing.conditions, "search": str(self.terms)}, expected_hit_rate=None)
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from pytest_llmperf.baseline.model import StoredMeasurement
 from pytest_llmperf.baseline.paths import kind_of
 from pytest_llmperf.baseline.store import Store
-from pytest_llmperf.model.verdict import CheckResult, Verdict, worst
-from pytest_llmperf.session.against import SUBJECT, Terms, incomparable, judge_against
+from pytest_llmperf.model.verdict import AGAINST_BASELINE, CheckResult, Verdict, worst
+from pytest_llmperf.session.against import Terms, incomparable, judge_against, update_command
 from pytest_llmperf.session.judge import invalid
 from pytest_llmperf.session.series import Series
 from pytest_llmperf.stats.looks import LOOKS
@@ -46,7 +46,12 @@ class Baselines:
 
 
 def compare(
-    series: Series, session: PerfSession, named: Sequence[str], margins: Mapping[str, Margins]
+    series: Series,
+    session: PerfSession,
+    named: Sequence[str],
+    margins: Mapping[str, Margins],
+    *,
+    failed_before: bool = False,
 ) -> list[CheckResult]:
     """Judge against the baseline; where that is INCONCLUSIVE and time allows, buy runs: 3, 5, 8.
 
@@ -54,6 +59,7 @@ def compare(
         series: its measurement says under which name and by which metrics it is compared.
         named: metrics that the test names elsewhere; their deviations are judged there.
         margins: the test's own.
+        failed_before: whether an earlier execution, whose runs are pooled here, was a FAIL.
 
     Raises:
         InfrastructureError: the baseline cannot be read, or the server or the load generator failed.
@@ -64,11 +70,12 @@ def compare(
     if stored is None:
         return [_nothing_stored(series.test, kind)]
     terms = session.baselines.terms(kind, measurement.primaries, margins)
-    different = incomparable(measurement, stored, terms)
+    different = incomparable(series.test, measurement, stored, terms)
     if different is not None:
         return [different]
     seeds = min(len({seed for seed, _ in one.runs}) for one in stored.sessions)
-    started_ns, looked_at = session.clock.now_ns(), 0
+    started_ns = session.clock.now_ns()
+    looked_at = 0 if failed_before else series.pooled_runs
     while True:
         measurement = series.finished
         bad = invalid([("", measurement)], {*named, *terms.primaries}, session.settings)
@@ -84,6 +91,7 @@ def compare(
 
 def _nothing_stored(test: str, kind: str) -> CheckResult:
     return CheckResult(
-        SUBJECT, Verdict.NO_BASELINE, metric="baseline",
-        reason=f"nothing is stored for this test on {kind}. Create it: pytest '{test}' --update-baselines-new",
+        AGAINST_BASELINE, Verdict.NO_BASELINE, metric="baseline",
+        reason=f"nothing is stored for this test on {kind}. Create it: "
+               + update_command(test, kind, "--update-baselines-new"),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 
@@ -11,23 +11,30 @@ from pytest_llmperf.errors import SloError
 from pytest_llmperf.metrics.registry import find
 from pytest_llmperf.metrics.units import Direction
 from pytest_llmperf.model.verdict import CheckResult, Verdict
-from pytest_llmperf.session.measurement import Measurement
+from pytest_llmperf.session.measurement import Measurement, Run
 from pytest_llmperf.session.validity import problems
 from pytest_llmperf.slo.judge import judge_claim as judge_sides
 from pytest_llmperf.slo.judge import judge_slo
 from pytest_llmperf.slo.model import Claim, Comparison, Mechanism
 from pytest_llmperf.slo.parse import parse_claim, parse_slo
+from pytest_llmperf.stats.looks import of_execution
 
 # What a claim may not make worse unless `allow` says so, and by how much (verdicts.md: 5 %).
 PRIMARIES = ("ttft_p50", "tpot_mean")
 TOLERATED = 1.05
 SHOWN_REASONS = 2
+SLO_ALPHA = 0.05
 
 ClaimJudge = Callable[[Measurement, Measurement, float], list[CheckResult]]
 
 
-def judge_slos(measurement: Measurement, texts: Sequence[str], settings: Settings) -> list[CheckResult]:
+def judge_slos(
+    measurement: Measurement, texts: Sequence[str], settings: Settings, failed: Collection[str] = ()
+) -> list[CheckResult]:
     """Judge SLO texts on a measurement; one ERROR instead where its runs are no evidence.
+
+    Args:
+        failed: subjects that an earlier execution, whose runs are pooled here, has found to FAIL.
 
     Raises:
         SloError: a text cannot be read.
@@ -37,7 +44,43 @@ def judge_slos(measurement: Measurement, texts: Sequence[str], settings: Setting
     if bad:
         return bad
     starts = [str(run.start_id) for run in measurement.runs]
-    return [judge_slo(slo, measurement.metrics, starts) for slo in slos]
+
+    def judge(alpha: float) -> list[CheckResult]:
+        return [judge_slo(slo, measurement.metrics, starts, confidence=1 - alpha) for slo in slos]
+
+    return judged_again(judge, SLO_ALPHA, measurement.executions, failed)
+
+
+def judged_again(
+    judge: Callable[[float], list[CheckResult]], alpha: float, executions: int, failed: Collection[str]
+) -> list[CheckResult]:
+    """Judge pooled executions: what is new at the α that is left to them, a FAIL from before at the α that it had.
+
+    Args:
+        judge: gives one result per question, always in the same order, at an α per decision.
+        alpha: of a first execution.
+        executions: how many are pooled.
+        failed: subjects that were a FAIL before.
+    """
+    results = judge(of_execution(alpha, executions))
+    if executions == 1 or not failed:
+        return results
+    return [
+        before if new.verdict is Verdict.INCONCLUSIVE and before.verdict is Verdict.FAIL and new.subject in failed
+        else new
+        for new, before in zip(results, judge(alpha), strict=True)
+    ]
+
+
+def in_pairs(a: Measurement, b: Measurement) -> tuple[Measurement, Measurement]:
+    """The runs of a claim's sides that have a partner on the other, in one order; pairs share execution and seed."""
+    keys = [{(run.execution, run.seed) for run in side.runs if run.block is not None} for side in (a, b)]
+    both = keys[0] & keys[1]
+
+    def paired(run: Run) -> bool:
+        return run.block is not None and (run.execution, run.seed) in both
+
+    return a.only(paired), b.only(paired)
 
 
 def judge_claim(text: str, mechanisms: Sequence[str], allow: Mapping[str, float], settings: Settings) -> ClaimJudge:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import TYPE_CHECKING
 
@@ -34,6 +34,9 @@ class Run:
         wall_clock_jump_ms: by how much the wall clock was set during the run: `started_at` is doubtful where large.
         gpu: what happened on the server's GPUs; None where there are none, or nobody can look.
         gauges: the server's gauges over time; empty where they were not asked for.
+        execution: which execution of its test made it; a re-run is the second.
+        block: within a claim its place in the order of server starts, over both sides (A B B A: A's are 1 and 4);
+            pairs share execution and seed. None outside a claim.
     """
 
     seed: int
@@ -49,6 +52,8 @@ class Run:
     gpu: GpuTrace | None = field(default=None, repr=False)
     gauges: tuple[GaugeSample, ...] = field(default=(), repr=False)
     load: LoadReport | None = None
+    execution: int = 1
+    block: int | None = None
 
     @property
     def metrics(self) -> RunMetrics:
@@ -72,6 +77,7 @@ class Measurement:
         complete: whether all runs that were asked for are there.
         baseline: name under which it is compared with a stored baseline, "" for a test's only one; None: it is not.
         primaries: the metrics that such a comparison judges.
+        margins: tolerated changes as shares, of those that do not take their default.
         side: "a" or "b" of a claim; "" where it is no side.
     """
 
@@ -86,12 +92,23 @@ class Measurement:
     complete: bool = True
     baseline: str | None = None
     primaries: tuple[str, ...] = ()
+    margins: Mapping[str, float] = field(default_factory=dict)
     side: str = ""
 
     @property
     def searched(self) -> bool:
         """Whether each run was a search for the highest rate within an SLO."""
         return "search" in self.conditions
+
+    @property
+    def executions(self) -> int:
+        """How many executions of the test its runs come from; at least 1. Each is one more look at one question."""
+        return len({run.execution for run in self.runs}) or 1
+
+    def only(self, keep: Callable[[Run], bool]) -> Measurement:
+        """With some of its runs."""
+        kept = [pair for pair in zip(self.runs, self.metrics, strict=True) if keep(pair[0])]
+        return replace(self, runs=tuple(run for run, _ in kept), metrics=tuple(metrics for _, metrics in kept))
 
     @property
     def records(self) -> tuple[RequestRecord, ...]:

@@ -10,11 +10,12 @@ from pytest_llmperf.engines.server import Server
 from pytest_llmperf.errors import SpecError, UsageError
 from pytest_llmperf.metrics.registry import find
 from pytest_llmperf.model.engine import EngineSpec
-from pytest_llmperf.model.verdict import CheckResult, Verdict, worst
+from pytest_llmperf.model.verdict import AGAINST_BASELINE, CheckResult, Verdict, worst
 from pytest_llmperf.session.against import default_primaries, margins_from
 from pytest_llmperf.session.capacity import COOLDOWN_S, METRIC, PRECISION, Capacity, Terms, terms_of
 from pytest_llmperf.session.comparing import compare
-from pytest_llmperf.session.judge import judge_claim, judge_slos
+from pytest_llmperf.session.executions import continue_earlier, failed_before, history, left_out
+from pytest_llmperf.session.judge import ClaimJudge, in_pairs, judge_claim, judge_slos, judged_again
 from pytest_llmperf.session.measurement import Measurement
 from pytest_llmperf.session.series import Series
 from pytest_llmperf.slo.parse import parse_claim, parse_slo
@@ -37,12 +38,15 @@ class Perf:
     Nothing here raises for a bad result: results are collected, and the worst verdict becomes the test's outcome.
     """
 
-    def __init__(self, session: PerfSession, test: str, kind: str) -> None:
+    def __init__(self, session: PerfSession, test: str, kind: str, earlier: tuple[Perf, ...] = ()) -> None:
         self.session = session
         self.test = test
         self.kind = kind
+        self.earlier = earlier  # executions of the same test in this session
+        self.ended: str | None = None  # a verdict, "USAGE", or "failed" for the test's own exception
         self.results: list[CheckResult] = []
         self.series: list[Series] = []
+        self.claims: list[tuple[str, Series, Series]] = []
         self.complete = False  # until the test has reached its end
         self.error: str | None = None  # what ended it before, with the evidence
         self.run_file: Path | None = None  # once something was measured
@@ -156,7 +160,8 @@ class Perf:
             series = self._series_of(measurement)
             against = self._against(series, "" if baseline is True else baseline, primaries, margins or {}, named)
             measurement = series.finished
-        results = [*(judge_slos(measurement, slos, self.session.settings) if slos else []), *against]
+        failed = failed_before(self)
+        results = [*(judge_slos(measurement, slos, self.session.settings, failed) if slos else []), *against]
         self.results += results
         return results
 
@@ -207,12 +212,13 @@ class Perf:
             else self._series(spec, workload, may_preempt=may_preempt, side=side)
             for side, spec in (("a", a), ("b", b))
         )
+        self.claims.append((text, side_a, side_b))
         # Whichever side already runs goes first: a start is dear.
         order = [side_b, side_a] if self.session.pool.live_spec == b else [side_a, side_b]
-        for alpha in ALPHA_OF_LOOKS:
-            for side in order:
-                side.extend(runs)
-            results = judge(side_a.finished, side_b.finished, 1 - alpha)
+        for look, alpha in enumerate(ALPHA_OF_LOOKS):
+            for place, side in enumerate(order, start=1 + 2 * look):
+                side.extend(runs, block=place)
+            results = self._judged(judge, side_a, side_b, alpha)
             elapsed_s = (self.session.clock.now_ns() - started_ns) / 1e9
             if worst(results) is not Verdict.INCONCLUSIVE or elapsed_s > self.session.settings.extension_limit_s:
                 break
@@ -228,7 +234,8 @@ class Perf:
         """What JUnit keeps of this test: per measurement its metrics and conditions, and every verdict."""
         from pytest_llmperf.report.properties import properties
 
-        return properties(self.test, self.measurements, self.results)
+        told = [("llmperf.executions", history(self))] if self.earlier else []
+        return [*properties(self.test, self.measurements, self.results), *told]
 
     def close(self) -> None:
         """Write what was measured to the run folder."""
@@ -245,7 +252,13 @@ class Perf:
             self.results,
             complete=self.complete,
             error=self.error,
+            claims=[_claim(*claim, self.measurements) for claim in self.claims],
+            earlier=[left_out(perf, self) for perf in self.earlier],
         )
+
+    def _judged(self, judge: ClaimJudge, side_a: Series, side_b: Series, alpha: float) -> list[CheckResult]:
+        a, b = in_pairs(side_a.finished, side_b.finished)
+        return judged_again(lambda alpha: judge(a, b, 1 - alpha), alpha, a.executions, failed_before(self))
 
     def _against(
         self,
@@ -258,8 +271,10 @@ class Perf:
         own_margins = margins_from(margins)
         closed_loop = series.workload.concurrency is not None
         chosen = tuple(find(metric).name for metric in primaries)
-        series.compared_as(name, chosen or default_primaries(series.finished, closed_loop=closed_loop))
-        return compare(series, self.session, named, own_margins)
+        tolerated = {metric: margin.tolerated for metric, margin in own_margins.items()}
+        series.compared_as(name, chosen or default_primaries(series.finished, closed_loop=closed_loop), tolerated)
+        failed = any(subject.startswith(AGAINST_BASELINE) for subject in failed_before(self))
+        return compare(series, self.session, named, own_margins, failed_before=failed)
 
     def _series_of(self, measurement: Measurement) -> Series:
         for series in self.series:
@@ -294,7 +309,25 @@ class Perf:
 
     def _begin(self, series: AnySeries) -> AnySeries:
         self.series.append(series)
+        continue_earlier(series, self)
         if not self._begun:
             self._begun = True
+            self.session.begin()
             self._write()
         return series
+
+
+def _claim(text: str, side_a: Series, side_b: Series, measurements: list[Measurement]) -> dict[str, object]:
+    """A claim as the run file has it: its sides, and the order of their server starts in each execution."""
+    sides = [side.measurement for side in (side_a, side_b)]
+    blocks = {(run.execution, run.block, side.side) for side in sides if side for run in side.runs if run.block}
+    orders: dict[int, str] = {}
+    for execution, _, name in sorted(blocks):
+        orders[execution] = orders.get(execution, "") + name.upper()
+    known = {id(one): index for index, one in enumerate(measurements)}
+    return {
+        "claim": text,
+        "a": known.get(id(sides[0])),
+        "b": known.get(id(sides[1])),
+        "order": {str(execution): order for execution, order in orders.items()},
+    }

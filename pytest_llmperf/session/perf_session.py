@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import tempfile
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
@@ -18,15 +19,19 @@ from pytest_llmperf.engines.launch import Launcher
 from pytest_llmperf.engines.pool import EnginePool, lock_of_this_machine
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.engines.spec import flags_of
+from pytest_llmperf.errors import InfrastructureError
 from pytest_llmperf.load.cores import Cores, cores_for
 from pytest_llmperf.load.process import ProcessTransport
 from pytest_llmperf.load.transport import Transport
 from pytest_llmperf.load.virtual import VirtualEngine, VirtualTransport
 from pytest_llmperf.model.engine import EngineSpec
 from pytest_llmperf.model.status import Note, Tell
+from pytest_llmperf.report.run_folder import writable
 from pytest_llmperf.session.comparing import Baselines
 from pytest_llmperf.session.perf import Perf
-from pytest_llmperf.session.provenance import host_digest
+from pytest_llmperf.session.provenance import FILE as PROVENANCE
+from pytest_llmperf.session.provenance import host_digest, provenance, write_provenance
+from pytest_llmperf.session.provenance import session_id as new_session_id
 from pytest_llmperf.telemetry.accelerators import Accelerators, TraceOf
 from pytest_llmperf.telemetry.hardware import Gpu, Hardware
 
@@ -47,6 +52,7 @@ class PerfSession:
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
         rng: random.Random | None = None,
         emulation: Emulation | None = None,
+        session_id: str | None = None,
     ) -> None:
         check_configured(settings.engines)
         self.settings = settings
@@ -60,7 +66,9 @@ class PerfSession:
             self.tell(Note(str(cores)))
         self.now = now
         self.rng = rng or random.Random()
-        self.run_dir = root / settings.runs_dir / f"{now():%Y%m%dT%H%M%SZ}-{self.rng.getrandbits(24):06x}{worker}"
+        self._executions: dict[str, list[Perf]] = {}
+        self.id = session_id or new_session_id(now(), self.rng)
+        self.run_dir = self._place() / "-".join(filter(None, (self.id, worker)))
         store = Store(root / settings.baselines_dir)
         self.baselines = Baselines(store, host_digest(), settings.compare_across)
         self.accelerators = Accelerators(
@@ -104,8 +112,40 @@ class PerfSession:
         return self.accelerators.of_server(flags_of(spec), dict(spec.env), kind)
 
     def perf(self, test: str, kind: str) -> Perf:
-        """The object for one test."""
-        return Perf(self, test, kind)
+        """The object for one execution of a test."""
+        earlier = self._executions.setdefault(test, [])
+        perf = Perf(self, test, kind, tuple(earlier))
+        earlier.append(perf)
+        return perf
+
+    def executed(self, test: str) -> bool:
+        """Whether an execution of that test has begun."""
+        return bool(self._executions.get(test))
+
+    def _place(self) -> Path:
+        """Where run folders go; nothing is written yet."""
+        folder = self.root / self.settings.runs_dir
+        if writable(folder):
+            return folder
+        instead = Path(tempfile.gettempdir()) / "llmperf-runs"
+        where = f"results go to {instead}. Name another folder with --llmperf-runs DIR."
+        self.tell(Note(f"{folder} cannot be written: {where}"))
+        return instead
+
+    def begin(self) -> None:
+        """Leave in the run folder where its results come from, before the first of them.
+
+        Raises:
+            InfrastructureError: it cannot be written.
+        """
+        if (self.run_dir / PROVENANCE).exists():
+            return
+        try:
+            self.run_dir.mkdir(parents=True, exist_ok=True)
+            write_provenance(self.run_dir, provenance(self.root, self.id, self.now(), self.settings.baselines_dir))
+        except OSError as error:
+            raise InfrastructureError(f"The run folder cannot be written: {error}. Free space there, or name another "
+                                      "with --llmperf-runs DIR.") from error
 
     def close(self) -> None:
         """Stop whatever runs."""

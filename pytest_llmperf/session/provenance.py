@@ -1,16 +1,30 @@
-"""Where results come from: this host, this commit, this day."""
+"""Where results come from: this host, this commit, this day. Every run folder says it, to whoever takes it."""
 
 from __future__ import annotations
 
 import hashlib
+import json
 import platform
+import random
 import subprocess
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 
+from pytest_llmperf import __version__
+from pytest_llmperf.baseline.checked import parse
 from pytest_llmperf.baseline.model import Provenance
+from pytest_llmperf.errors import BaselineError
 
 GIT_TIMEOUT_S = 10.0
+SCHEMA = 1
+FILE = "session.json"
+REPAIR = "Take the folder of one pytest run, .llmperf/runs/DATE-ID, whole"
+
+
+def session_id(now: datetime, rng: random.Random) -> str:
+    """"20261121T112233Z-ab12cd": sorts by time, and no other session has it."""
+    return f"{now.astimezone(UTC):%Y%m%dT%H%M%SZ}-{rng.getrandbits(24):06x}"
 
 
 def host_digest() -> str:
@@ -30,6 +44,42 @@ def provenance(root: Path, session: str, now: datetime, ignored: str) -> Provena
     commit = _git(root, "rev-parse", "--short=12", "HEAD")
     changed = _git(root, "status", "--porcelain", "--untracked-files=no", "--", ".", f":(exclude){ignored}")
     return Provenance(session, f"{now.astimezone(UTC):%Y-%m-%d}", commit or None, bool(changed), host_digest())
+
+
+def write_provenance(run_dir: Path, known: Provenance) -> None:
+    """Leave it in the run folder.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    content = {"schema": SCHEMA, "pytest_llmperf": __version__, **asdict(known)}
+    (run_dir / FILE).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+def read_provenance(run_dir: Path) -> Provenance:
+    """What a run folder says of itself.
+
+    Raises:
+        BaselineError: it says nothing, or what cannot be read.
+    """
+    path = run_dir / FILE
+    try:
+        top = parse(path.read_bytes(), str(path))
+    except OSError as error:
+        raise BaselineError(f"{path} cannot be read: {error.strerror}. {REPAIR}.") from error
+    table = top.table()
+    if "schema" in table and table["schema"].integer() > SCHEMA:
+        raise BaselineError(
+            f"{path}: schema {table['schema'].value}, and this pytest-llmperf reads {SCHEMA}. Install a newer one."
+        )
+    fields = top.fields(("schema", "session", "date", "commit", "dirty", "host"), optional=table)
+    return Provenance(
+        session=fields["session"].text(),
+        date=fields["date"].text(),
+        commit=fields["commit"].text_or_none(),
+        dirty=fields["dirty"].flag(),
+        host=fields["host"].text(),
+    )
 
 
 def _git(root: Path, *arguments: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -69,6 +69,22 @@ class Series:
         self._keep_tiers = keep
         self._side = side
         self.label = label or side.upper()
+        self.key: tuple[object, ...] = (
+            str(getattr(engine, "spec", engine)), str(workload), fresh, may_preempt, gauges, keep, self.label
+        )
+        self.execution = 1
+        self._first_seed = 0
+        self._before: Sequence[Series] = ()
+
+    def follow(self, before: Sequence[Series], *, execution: int, first_seed: int) -> None:
+        """Go on, in a re-run, from the same series of earlier executions; their runs count where conditions are equal.
+
+        Args:
+            before: those series.
+            execution: of the test, from 1.
+            first_seed: of this execution's runs, so that it brings new prompts.
+        """
+        self._before, self.execution, self._first_seed = before, execution, first_seed
 
     @property
     def finished(self) -> Measurement:
@@ -81,17 +97,29 @@ class Series:
             raise SpecError(f"{self.test}: nothing was measured yet.")
         return self.measurement
 
-    def compared_as(self, baseline: str, primaries: tuple[str, ...]) -> None:
-        """Note under which name and by which metrics it is compared with a baseline."""
-        self.measurement = replace(self.finished, baseline=baseline, primaries=primaries)
+    @property
+    def own(self) -> Measurement | None:
+        """Its runs without those of earlier executions."""
+        return None if self.measurement is None else self.measurement.only(lambda run: run.execution == self.execution)
+
+    @property
+    def pooled_runs(self) -> int:
+        """How many of its runs earlier executions made."""
+        return 0 if self.own is None else len(self.finished.runs) - len(self.own.runs)
+
+    def compared_as(self, baseline: str, primaries: tuple[str, ...], margins: Mapping[str, float]) -> None:
+        """Note under which name, by which metrics and margins it is compared with a baseline."""
+        self.measurement = replace(self.finished, baseline=baseline, primaries=primaries, margins=margins)
         self._on_run()
 
-    def extend(self, runs: int, *, seeds: int | None = None) -> Measurement:
+    def extend(self, runs: int, *, seeds: int | None = None, block: int | None = None) -> Measurement:
         """So many runs more, with the seeds that follow.
 
         Args:
             runs: how many.
-            seeds: begin again with the first seed after so many; None: every run has a seed of its own.
+            seeds: begin again with the first seed after so many; None: every run has a seed of its own, unless an
+                earlier execution compared this series with a baseline, whose seeds are then repeated.
+            block: of a claim, see `Run`.
 
         Raises:
             InfrastructureError: the server or the load generator failed.
@@ -101,15 +129,33 @@ class Series:
             self.session.tell(WarmingUp(described(server.spec)))
             warm_up(server, self.workload, self._replayer())
             server.warmed_for.add(str(self.workload))
-        kept = replace(self.measurement or self._nothing_yet(server), complete=False)
+        kept = replace(self.measurement or self._begun(server), complete=False)
         self.measurement = kept
-        first = len(kept.runs)
-        for number in range(first, first + runs):
-            seed = number if seeds is None else number % seeds
-            watch = self._watch(number - first + 1, runs)
-            run = self._replayer(watch, gauges=self._gauges).run(server, self.workload, seed)
-            kept = self._keep(kept, run, complete=number + 1 == first + runs)
+        seeds = seeds if block is not None else seeds or self._seeds_to_repeat()
+        for number in range(runs):
+            seed = self._next_seed(kept, seeds)
+            run = self._replayer(self._watch(number + 1, runs), gauges=self._gauges).run(server, self.workload, seed)
+            run = replace(run, execution=self.execution, block=block)
+            kept = self._keep(kept, run, complete=number + 1 == runs)
         return kept
+
+    def _next_seed(self, kept: Measurement, seeds: int | None) -> int:
+        if seeds is not None:
+            return len(kept.runs) % seeds
+        return self._first_seed + sum(run.execution == self.execution for run in kept.runs)
+
+    def _seeds_to_repeat(self) -> int | None:
+        """Stored runs are paired by seed, so a re-run that is compared brings no new ones."""
+        compared = [series.finished for series in self._before if series.finished.baseline is not None]
+        return max((len({run.seed for run in one.runs}) for one in compared), default=None)
+
+    def _begun(self, server: Server) -> Measurement:
+        """With what earlier executions measured under the same conditions."""
+        begun = self._nothing_yet(server)
+        for series in self._before:
+            if series.own is not None and series.own.conditions == begun.conditions:
+                begun = replace(begun, runs=begun.runs + series.own.runs, metrics=begun.metrics + series.own.metrics)
+        return begun
 
     def _server(self) -> Server:
         if isinstance(self.engine, EngineSpec):

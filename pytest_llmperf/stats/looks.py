@@ -2,9 +2,15 @@
 
 A comparison begins with 3 runs and asks for more only where they do not decide, so it looks up to three times at one
 question. Each look spends a part of the comparison's α; the parts add up to it (Bonferroni over looks).
+
+A re-run of a test pools its runs with those of the executions before and is one look more, so it is no free second
+chance: what it decides anew it decides at half the α of the execution before (`of_execution`). A FAIL that an earlier
+execution has raised has spent its α already; it stands as long as all runs together still show it at that α.
 """
 
 from __future__ import annotations
+
+from math import ldexp
 
 #: Runs at each look, and the share of α that is spent by then.
 LOOKS = (3, 5, 8)
@@ -22,6 +28,11 @@ def spent_by(runs: int, sessions: int) -> float:
     if sessions < ENOUGH_SESSIONS:
         return float(runs >= LOOKS[-1])
     return max((share for look, share in zip(LOOKS, SPENT, strict=True) if runs >= look), default=0.0)
+
+
+def of_execution(alpha: float, executions: int) -> float:
+    """α of one decision when so many executions of its test are pooled: all together spend less than twice α."""
+    return ldexp(alpha, 1 - executions)
 
 
 def alpha_at(runs: int, looked_at: int, *, sessions: int, primaries: int, suite_primaries: int,

@@ -1,7 +1,9 @@
 """Baselines through pytest, on the emulator: made, compared with, refused, and never changed by the way."""
 
 import json
+import shlex
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -34,11 +36,15 @@ def emulate(run, pytester, monkeypatch):
     return emulate
 
 
-def test_a_missing_baseline_is_no_pass(emulate):
+def test_a_missing_baseline_is_no_pass(emulate, pytester):
     result, _ = emulate("-rs")
     assert result.ret == 11
-    result.stdout.fnmatch_lines(["*--update-baselines-new*"])
+    command = "pytest 'test_it.py::test_decode[h200]' --emulate h200 --update-baselines-new"
+    result.stdout.fnmatch_lines([f"*Create it: {command.replace('[', '[[]')}*"])
     assert not emulate.path.exists()
+    made = pytester.run(sys.executable, "-m", "pytest", *shlex.split(command)[1:])
+    assert made.ret == 0
+    assert emulate.path.exists()
 
 
 @pytest.mark.parametrize("how", ["ci", "option"])
@@ -87,7 +93,10 @@ def test_other_flags_are_incomparable_and_named(emulate):
     emulate("--update-baselines-new")
     result, _ = emulate("-rs", length=4096)
     assert result.ret == 11
-    result.stdout.fnmatch_lines(["*engine.max_model_len: 8192 stored, 4096 now*"])
+    result.stdout.fnmatch_lines([
+        "*engine.max_model_len: 8192 stored, 4096 now*"
+        "start the baseline anew: pytest 'test_it.py::test_decode[[]h200[]]' --emulate h200 --update-baselines *",
+    ])
     result, _ = emulate("--missing-baseline", "fail", length=4096)
     assert result.ret == 1
 
@@ -151,3 +160,88 @@ def test_options_that_contradict_each_other(emulate, args, complaint):
     result, _ = emulate(*args)
     assert result.ret == 4
     result.stderr.fnmatch_lines([complaint])
+
+
+def take(pytester, *args):
+    return pytester.run(sys.executable, "-m", "pytest_llmperf", "baselines", "take", *map(str, args))
+
+
+def test_run_folders_are_taken_in_as_the_session_itself_would(emulate, pytester):
+    """Two sessions measured without updating; what is stored is what --update-baselines stores, but for the session."""
+    emulate("--emulate-seed", "1")
+    emulate("--emulate-seed", "2", "-n", "2")  # a worker's folder
+    folders = sorted(Path(pytester.path, ".llmperf/runs").iterdir())
+    assert all((folder / "session.json").exists() for folder in folders)
+    assert folders[-1].name.endswith("-gw0") or folders[-1].name.endswith("-gw1")
+    result = take(pytester, "--dry-run", *folders)
+    result.stdout.fnmatch_lines(
+        ["session * measured on host * at commit *", "baselines: 1 created", "Nothing was written*"]
+    )
+    assert not emulate.path.exists()
+    result = take(pytester, *folders)
+    assert result.ret == 0
+    result.stdout.fnmatch_lines(["baselines: 1 created", "baselines: 1 changed", "*2 sessions*"])
+    taken = emulate.stored()
+    assert [one["id"] in folder.name for one, folder in zip(taken["sessions"], folders, strict=True)] == [True, True]
+    emulate.path.unlink()
+    for seed in "12":
+        emulate("--update-baselines", "--emulate-seed", seed)
+    updated = emulate.stored()
+    assert updated["metrics"] == taken["metrics"]
+    assert updated["fingerprint"] == taken["fingerprint"]
+
+
+def test_taking_twice_changes_nothing(emulate, pytester):
+    emulate("--update-baselines-new")
+    before = emulate.path.read_bytes()
+    (folder,) = Path(pytester.path, ".llmperf/runs").iterdir()
+    result = take(pytester, folder)
+    result.stdout.fnmatch_lines(["baselines: 1 kept", "*stored already*"])
+    assert emulate.path.read_bytes() == before
+
+
+def test_what_is_refused_is_taken_with_a_reason(emulate, pytester):
+    for seed in "123":
+        emulate("--update-baselines", "--emulate-seed", seed)
+    before = emulate.path.read_bytes()
+    known = set(Path(pytester.path, ".llmperf/runs").iterdir())
+    emulate("--emulate-fault", "step_time=+10%")
+    (slower,) = set(Path(pytester.path, ".llmperf/runs").iterdir()) - known
+    result = take(pytester, slower)
+    assert result.ret == 1
+    result.stdout.fnmatch_lines(["baselines: 1 refused", "*FAIL*"])
+    assert emulate.path.read_bytes() == before
+    assert take(pytester, slower, "--new").ret == 0
+    assert emulate.path.read_bytes() == before
+    assert take(pytester, slower, "--accept", "larger vocabulary").ret == 0
+    assert emulate.stored()["sessions"][-1]["accepted"] == "larger vocabulary"
+
+
+def test_a_folder_without_results_is_said(pytester):
+    result = take(pytester, "nowhere")
+    assert result.ret == 2
+    result.stderr.fnmatch_lines(["llmperf baselines: nowhere holds no results*"])
+
+
+def test_a_young_baseline_grows_although_comparisons_stay_open(emulate):
+    """Where runs differ by several percent one session decides nothing; the next is taken in all the same."""
+    noisy = ("--emulate-noise", "session=2%,run=3%,step=1%")
+    for seed in "12":
+        result, _ = emulate("--update-baselines", *noisy, "--emulate-seed", seed)
+    assert result.ret == 11
+    result.stdout.fnmatch_lines(["baselines: 1 changed", "*INCONCLUSIVE comparison is no obstacle: fewer than 5*"])
+    assert len(emulate.stored()["sessions"]) == 2
+
+
+def test_every_pass_says_what_it_would_have_seen(emulate, pytester):
+    for seed in "123":
+        emulate("--update-baselines", "--emulate-seed", seed)
+    result, junit = emulate("--emulate-seed", "4")
+    assert result.ret == 0
+    told = r"PASS +test_decode\[h200\] +[+-][\d.]+ % \(would have seen \+[\d.]+ %\)  baseline ttft_p50"
+    result.stdout.re_match_lines([told])
+    kept = sorted(Path(pytester.path).glob(".llmperf/runs/*/tests/*.json"))[-1]
+    stored = {check["metric"]: check["measured"] for check in json.loads(kept.read_text())["checks"]}
+    assert "(would have seen +" in stored["tpot_mean"]
+    checks = [node.get("value") for node in junit.iter("property") if "llmperf.check" in node.get("name")]
+    assert any("PASS: baseline tpot_mean: " in text and "(would have seen +" in text for text in checks)

@@ -52,6 +52,28 @@ def test_exit_codes_are_the_same_under_xdist(run, verdict, code):
     assert result.ret == code
 
 
+def test_each_skip_has_its_own_reason(run):
+    """pytest folds equal skips of one place and gives every line of the summary the word of the first."""
+    text = """
+import pytest
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_open(perf, n):
+    give(perf, "INCONCLUSIVE" if n == 1 else "NO_BASELINE")
+
+@pytest.mark.parametrize("n", [1, 2])
+@pytest.mark.l4
+def test_elsewhere(perf, n): pass
+"""
+    result, _ = run(text, "-rs", "--missing-baseline=skip")
+    words = ("SKIPPED [", "INCONCLUSIVE [", "NO_BASELINE [")
+    summary = [line for line in result.stdout.lines if line.startswith(words)]
+    assert [line.split("] ")[0] for line in summary] == ["SKIPPED [1", "SKIPPED [1", "SKIPPED [2"]
+    assert "llmperf INCONCLUSIVE: test_open[1]" in summary[0]
+    assert "llmperf NO_BASELINE: test_open[2]" in summary[1]
+    assert "needs l4" in summary[2]
+
+
 def test_an_error_says_that_it_came_from_the_call(run):
     result, junit = run(one("ERROR"))
     result.stdout.fnmatch_lines(["*ERROR at call of test_it*", "*because of ERROR*"])

@@ -5,9 +5,11 @@ It speaks what the launcher needs (models, one token, version, metrics, reset) a
 STUB_AFTER: how many streams go well before a mode sets in that breaks a run (12 is what a warm-up sends at least).
 STUB_NOTE: file that holds the time (CLOCK_MONOTONIC, s) of the latest stream's start, or of the server's own end.
 STUB_ALONE: file that a server locks; one that finds it locked exits.
+STUB_TELL: a word that the server logs at its start, beside its command line, its HF_TOKEN and that in other spellings.
 STUB_FAMILY: folder in which a child and a detached grandchild register, see tests/faults/stubs/stub_server.py.
 """
 
+import base64
 import fcntl
 import json
 import os
@@ -16,6 +18,7 @@ import sys
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import quote
 
 MODE = os.environ.get("STUB_MODE", "")
 ITL_S = float(os.environ.get("STUB_ITL_S", "0.001"))
@@ -138,6 +141,12 @@ class Handler(BaseHTTPRequestHandler):
             self.held = b""
 
 
+def tell_everything(word):
+    token = os.environ.get("HF_TOKEN", "")
+    spelled = [token, base64.b64encode(token.encode()).decode(), quote(token, safe="")]
+    print(f"stub: {word}", " ".join(sys.argv), *spelled, f"Authorization: Bearer {token}", flush=True)
+
+
 def be_alone(path):
     """Hold the lock for as long as this process lives."""
     handle = os.open(path, os.O_CREAT | os.O_RDWR)
@@ -163,6 +172,8 @@ def have_family(folder):
 
 
 def main():
+    if "STUB_TELL" in os.environ:
+        tell_everything(os.environ["STUB_TELL"])
     if "STUB_ALONE" in os.environ:
         be_alone(os.environ["STUB_ALONE"])
     if "STUB_FAMILY" in os.environ:

@@ -38,18 +38,20 @@ def baseline(measurement, test=TEST, name=""):
     return Baseline(test, {name: measurement})
 
 
-def fresh(*, name="", primaries=None, conditions=CONDITIONS, complete=True, contended=None, start=1, **metrics):
+def fresh(
+    *, name="", primaries=None, conditions=CONDITIONS, complete=True, contended=None, start=1, margins=None, **metrics
+):
     columns = {metric: given if isinstance(given, tuple) else (given,) * 3 for metric, given in metrics.items()}
     runs = tuple(
         FreshRun(seed, start, {metric: column[seed] for metric, column in columns.items()}, contended)
         for seed in range(len(next(iter(columns.values()))))
     )
-    return FreshMeasurement(name, primaries or tuple(metrics), conditions, complete, runs)
+    return FreshMeasurement(name, primaries or tuple(metrics), conditions, complete, runs, margins or {})
 
 
-def result(*measurements, test=f"{TEST}[h200]", verdicts=(), complete=True, error=None):
-    checks = tuple(Check(f"check {metric}", metric, Verdict[verdict]) for verdict, metric in verdicts)
-    return FreshTest(test, complete, error, measurements, checks)
+def result(*measurements, test=f"{TEST}[h200]", verdicts=(), complete=True, error=None, subject="check", failed=()):
+    checks = tuple(Check(f"{subject} {metric}", metric, Verdict[verdict]) for verdict, metric in verdicts)
+    return FreshTest(test, complete, error, measurements, checks, failed)
 
 
 def terms(session_id="20260201T000000Z-today1", *, dirty=False, **options):

@@ -212,6 +212,47 @@ def test_creeping_is_refused_until_a_person_accepts_the_level(make, decide):
     assert [one.anchor for one in written.sessions] == [False, False, True, False]
 
 
+@pytest.mark.parametrize(("sessions", "action"), [(1, Action.CHANGED), (4, Action.CHANGED), (5, Action.REFUSED)])
+def test_what_a_young_baseline_leaves_open_does_not_keep_it_young(make, decide, sessions, action):
+    stored = make.history(*[100.0] * sessions)
+    open_ = {"verdicts": [("INCONCLUSIVE", "tpot_mean")], "subject": "baseline"}
+    entry, _ = decide(make.result(make.fresh(tpot_mean=100.5), **open_), stored)
+    assert entry.action is action
+    said = "its INCONCLUSIVE comparison is no obstacle: fewer than 5 sessions were stored"
+    assert entry.reasons == ((said,) if action is Action.CHANGED else ("INCONCLUSIVE: baseline tpot_mean",))
+
+
+@pytest.mark.parametrize(
+    ("value", "verdict", "subject"),
+    [
+        (100.5, "INCONCLUSIVE", "ttft_p99 <= 1s"),  # an SLO or a claim
+        (100.5, "FAIL", "baseline"),
+        (100.5, "ERROR", "baseline"),
+        (107.0, "INCONCLUSIVE", "baseline"),  # an outlier
+    ],
+)
+def test_everything_else_hinders_a_young_baseline_too(make, decide, value, verdict, subject):
+    checked = make.result(make.fresh(tpot_mean=value), verdicts=[(verdict, "tpot_mean")], subject=subject)
+    entry, _ = decide(checked, make.history(100.0, 100.1))
+    assert (entry.action, entry.acceptable) == (Action.REFUSED, True)
+
+
+def test_a_new_host_makes_a_baseline_young_again(make, decide):
+    """Ten sessions of another host say nothing of this one."""
+    stored = make.history(*[100.0] * 9)
+    elsewhere = replace(stored, sessions=tuple(replace(one, host="other") for one in stored.sessions))
+    open_ = make.result(make.fresh(tpot_mean=100.5), verdicts=[("INCONCLUSIVE", "tpot_mean")], subject="baseline")
+    assert decide(open_, stored)[0].action is Action.REFUSED
+    assert decide(open_, elsewhere)[0].action is Action.CHANGED
+
+
+def test_a_pass_after_a_fail_is_refused_until_accepted(make, decide):
+    passed = make.result(make.fresh(tpot_mean=1.0), verdicts=[("PASS", "tpot_mean")], failed=("FAIL",))
+    entry, _ = decide(passed, make.history(1.0))
+    assert (entry.action, entry.reasons) == (Action.REFUSED, ("it did not fail only after 1 execution(s) that did",))
+    assert decide(passed, make.history(1.0), accept="why")[0].action is Action.CHANGED
+
+
 def test_an_outlier_is_refused_until_accepted(make, decide):
     """Fault 60."""
     stored = make.history(100, 100.3, 99.8, 100.1)
@@ -220,7 +261,7 @@ def test_an_outlier_is_refused_until_accepted(make, decide):
     assert "outlier: +6.9 % from the 4" in entry.reasons[0]
     _, written = decide(make.result(make.fresh(tpot_mean=107.0)), stored, accept="why")
     assert [one.values("tpot_mean")[0] for one in written.sessions] == [107.0]
-    wide = decide(make.result(make.fresh(tpot_mean=107.0)), stored, margins={"tpot_mean": 0.1})
+    wide = decide(make.result(make.fresh(tpot_mean=107.0, margins={"tpot_mean": 0.1})), stored)
     assert wide[0].action is Action.CHANGED
 
 

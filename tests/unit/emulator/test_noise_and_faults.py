@@ -141,3 +141,7 @@ def test_fates_have_their_shares_and_repeat():
     assert all(0 <= fate.after_tokens < 64 for fate in fates if fate)
     assert fates[:100] == [fate_of(faults, 1, number, 64) for number in range(100)]
     assert fate_of(Faults(), 1, 0, 64) is None
+
+
+def test_none_is_a_word_for_no_noise():
+    assert parse_noise("none", 3) == parse_noise("", 3)

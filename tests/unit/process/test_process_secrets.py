@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmperf.process.secrets import StreamMask, is_secret_name, mask, mask_argv
+from pytest_llmperf.process.secrets import StreamMask, is_secret_name, mask, mask_argv, secret_arguments
 
 CANARY = "cAn4ry+/=s3cret&value"
 
@@ -116,3 +116,16 @@ def test_a_secret_that_begins_with_another_one_is_masked_whole():
 
 def test_without_secrets_a_stream_passes():
     assert StreamMask([]).feed(b"anything") == b"anything"
+
+
+@pytest.mark.parametrize(
+    ("argv", "found"),
+    [
+        (["serve", "m", "--api-key", "sk-abcdef"], ["sk-abcdef"]),
+        (["--api-key=sk-abcdef", "--hf-token", "hf_abcdef"], ["sk-abcdef", "hf_abcdef"]),
+        (["--api-key", "--port", "8000"], []),
+        (["--max-tokens", "1000000", "--key", "short"], []),
+    ],
+)
+def test_arguments_that_are_secrets(argv, found):
+    assert secret_arguments(argv) == found

@@ -1,13 +1,17 @@
 """One file per test: whole, valid JSON, and nobody else's."""
 
 import json
+import resource
+import signal
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
 
 from pytest_llmperf import CheckResult, Verdict
+from pytest_llmperf.errors import InfrastructureError
 from pytest_llmperf.model.telemetry import GaugeSample, GpuDevice, GpuSample, GpuTrace, Stranger
-from pytest_llmperf.report.run_folder import file_name, write_test
+from pytest_llmperf.report.run_folder import file_name, writable, write_test
 from pytest_llmperf.testing.records import make_record
 
 
@@ -63,7 +67,7 @@ def test_the_last_writing_stays_and_nothing_else(tmp_path, measurement):
 def test_what_is_no_json_is_never_written(tmp_path, make_measurement):
     with pytest.raises(ValueError, match="JSON"):
         write_test(tmp_path, "test", [make_measurement([], counters={"kv_usage_peak": float("nan")})], [])
-    assert not list((tmp_path / "tests").iterdir())
+    assert not list(tmp_path.rglob("*.json"))
 
 
 @pytest.mark.parametrize(
@@ -80,3 +84,32 @@ def test_names_are_readable_and_short_enough():
     assert "/" not in name
     assert "h200" in name
     assert file_name("tests/test_a.py::test_x").startswith("tests-test_a.py-test_x-")
+
+
+def test_a_folder_that_cannot_be_written_is_known_beforehand(tmp_path):
+    """Fault 63."""
+    (tmp_path / "file").touch()
+    assert writable(tmp_path / "new" / "newer")
+    assert not writable(tmp_path / "file" / "new")
+
+
+@contextmanager
+def no_file_beyond(size_bytes):
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+
+
+def test_a_full_disk_is_an_error_and_leaves_what_was_there(tmp_path, measurement):
+    """Fault 62: a file may not grow beyond a kilobyte here, as if no more were free."""
+    path = write_test(tmp_path, "t", [], [])
+    before = path.read_bytes()
+    with no_file_beyond(1024), pytest.raises(InfrastructureError, match=r"cannot be written: .*Free space there"):
+        write_test(tmp_path, "t", [measurement], [])
+    assert path.read_bytes() == before
+    assert [entry.name for entry in path.parent.iterdir()] == [path.name]

@@ -1,0 +1,51 @@
+"""Take run folders into baselines/, as --update-baselines takes the run that it ends.
+
+Run folders come from anywhere: a GPU host without a git checkout, an artefact of CI. Each says in its
+session.json where and when it was measured; the folders of one session's workers (their names end in gw0,
+gw1, ...) are one session, so take all of them. What is printed is written whole or not at all. Exit code 1
+where something was refused.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from pytest_llmperf.errors import UsageError
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run_dirs", nargs="+", type=Path, metavar="RUN_DIR", help="e.g. .llmperf/runs/2026*")
+    parser.add_argument("--new", action="store_true", help="create missing baselines; change none that exists")
+    parser.add_argument("--accept", metavar="REASON", help="take in what would be refused; the reason is stored")
+    parser.add_argument("--dry-run", action="store_true", help="print the plan and write nothing")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from pytest_llmperf.baseline.planned import Action
+    from pytest_llmperf.baseline.store import Store
+    from pytest_llmperf.baseline.summary import summary
+    from pytest_llmperf.config.settings import read_settings
+    from pytest_llmperf.session.updating import Wanted, measured, update
+
+    settings = read_settings(Path.cwd())
+    sessions = measured(path for folder in arguments.run_dirs for path in _run_files(folder))
+    wanted = Wanted("new" if arguments.new else "all", arguments.accept, settings.compare_across)
+    plans = update(Store(Path.cwd() / settings.baselines_dir), sessions, wanted, dry_run=arguments.dry_run)
+    for session, planned in zip(sessions, plans, strict=True):
+        known = session.provenance
+        print(f"session {known.session}, measured on host {known.host} at commit {known.commit or 'unknown'}")
+        print(summary(planned))
+    if arguments.dry_run:
+        print("Nothing was written: --dry-run.")
+    return int(any(planned.count(Action.REFUSED) for planned in plans))
+
+
+def _run_files(folder: Path) -> list[Path]:
+    found = sorted((folder / "tests").glob("*.json"))
+    if not found:
+        raise UsageError(
+            f"{folder} holds no results: there is no {folder / 'tests'} with JSON files. Name the folder of one pytest "
+            "run: ls .llmperf/runs"
+        )
+    return found

@@ -1,0 +1,131 @@
+"""Does a young baseline grow, and does a creeping regression get in that way? Prints Markdown tables.
+
+    python scripts/simulate_baseline_growth.py --histories 200
+
+A history is one metric of one test, one session after the other: three runs, five and eight where the comparison is
+open, then the package's own `decide` and the package's own plan of an update. From session to session the truth gets
+worse by a fixed step. `below` is the number of stored sessions under which an INCONCLUSIVE comparison is no obstacle;
+0 is the rule "INCONCLUSIVE is always refused".
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import exp, log
+from statistics import fmean
+
+from pytest_llmperf.baseline import plan as planning
+from pytest_llmperf.baseline.fresh import Check, FreshMeasurement, FreshRun, FreshTest
+from pytest_llmperf.baseline.levels import offsets
+from pytest_llmperf.baseline.merging import Terms
+from pytest_llmperf.baseline.model import Baseline, Provenance, StoredSession
+from pytest_llmperf.metrics.registry import find
+from pytest_llmperf.model.verdict import AGAINST_BASELINE, Verdict
+from pytest_llmperf.stats.decision import Comparison, decide
+from pytest_llmperf.stats.looks import LOOKS, alpha_at
+from pytest_llmperf.stats.priors import margins_for, prior_for, scale_of, worse_when_larger
+from pytest_llmperf.stats.shift import shift
+
+SEEDS = 3
+SUITE_PRIMARIES = 20
+CONDITIONS = {"hardware": "h200"}
+#: run and session sd: measured on H200s, and a noisy host.
+NOISES = {"tpot_mean": (0.005, 0.003), "ttft_p50": (0.02, 0.027), "output_throughput": (0.02, 0.01)}
+
+
+@dataclass(frozen=True)
+class History:
+    """What became of one history.
+
+    Args:
+        taken: of each session whether it was stored.
+        level: how far the mean of what is stored in the end has left the anchor, as a log ratio.
+        verdicts: of each session.
+    """
+
+    taken: tuple[bool, ...]
+    level: float
+    verdicts: tuple[Verdict, ...]
+
+
+def history(metric: str, step: float, sessions: int, rng: random.Random) -> History:
+    """Sessions one after the other, each worse than the one before by `step` (a share)."""
+    run_sd, session_sd = NOISES[metric]
+    stored: Baseline | None = None
+    path, taken, verdicts = "", [], []
+    for number in range(sessions):
+        worse = 1 if worse_when_larger(find(metric)) else -1
+        level = worse * number * log(1 + step) + rng.gauss(0, session_sd)
+        values = [100 * exp(level + rng.gauss(0, run_sd)) for _ in range(LOOKS[-1])]
+        known = () if stored is None else stored.measurements[""].sessions
+        verdict, runs = judged(metric, values, known)
+        fresh = FreshMeasurement(
+            "", (metric,), CONDITIONS, True, tuple(FreshRun(i % SEEDS, 1, {metric: values[i]}) for i in range(runs))
+        )
+        check = Check(f"{AGAINST_BASELINE} {metric}", metric, verdict)
+        test = FreshTest("suites/test_x.py::test_y", True, None, (fresh,), (check,))
+        origin = Provenance(f"20260101T{number:06d}Z-000000", "2026-01-01", None, False, "host")
+        planned = planning.plan([test], {} if stored is None else {path: stored}, Terms(origin), "all")
+        taken.append(bool(planned.files))
+        verdicts.append(verdict)
+        for path, stored in planned.files.items():  # noqa: B007
+            pass
+    kept = stored.measurements[""].sessions if stored else ()
+    anchor = next(session for session in kept if session.anchor)
+    return History(tuple(taken), fmean(offsets(kept, anchor, metric)), tuple(verdicts))
+
+
+def judged(metric: str, values: Sequence[float], stored: Sequence[StoredSession]) -> tuple[Verdict, int]:
+    """The comparison's verdict and the runs that it took."""
+    if not stored:
+        return Verdict.NO_BASELINE, LOOKS[0]
+    known, scale = find(metric), scale_of(find(metric))
+    larger = worse_when_larger(known)
+    before = [
+        [(seed, scale.read(value, worse_when_larger=larger))
+         for (seed, _), value in zip(one.runs, one.values(metric), strict=True)]
+        for one in stored
+    ]
+    verdict, looked_at = Verdict.INCONCLUSIVE, 0
+    for look in LOOKS:
+        today = [(i % SEEDS, scale.read(value, worse_when_larger=larger)) for i, value in enumerate(values[:look])]
+        found = shift(today, before, prior_for(known, "h200"))
+        alpha = alpha_at(look, looked_at, sessions=len(stored), primaries=1, suite_primaries=SUITE_PRIMARIES)
+        (verdict,) = decide([Comparison(found, margins_for(known, "h200").on(scale))], alpha)
+        looked_at = look
+        if verdict is not Verdict.INCONCLUSIVE:
+            break
+    return verdict, looked_at
+
+
+def table(metric: str, histories: int, seed: int) -> None:
+    print(f"\n{metric}, sd of runs and sessions {NOISES[metric]}, tolerated "
+          f"{margins_for(find(metric), 'h200').tolerated:.0%}\n")
+    print("| step | below | stored of 10 | INCONCLUSIVE | mean level | highest level |\n|---|---|---|---|---|---|")
+    rule = planning.YOUNG_BELOW
+    for step in (0.0, 0.005, 0.01, 0.02, 0.05):
+        for below in (0, 3, rule):
+            planning.YOUNG_BELOW = below  # what is compared here is the rule itself
+            rng = random.Random(seed)
+            found = [history(metric, step, 10, rng) for _ in range(histories)]
+            stored = fmean(sum(one.taken) for one in found)
+            open_ = fmean(verdict is Verdict.INCONCLUSIVE for one in found for verdict in one.verdicts)
+            levels = [exp(one.level) - 1 for one in found]
+            print(f"| {step:.1%} | {below} | {stored:.1f} | {open_:.0%} | {fmean(levels):+.1%} | {max(levels):+.1%} |")
+    planning.YOUNG_BELOW = rule
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--histories", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    for metric in NOISES:
+        table(metric, options.histories, options.seed)
+
+
+if __name__ == "__main__":
+    main()

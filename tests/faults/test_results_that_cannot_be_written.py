@@ -1,0 +1,45 @@
+"""Faults 62 and 63 for results: a full disk, a place where nothing may be written."""
+
+import json
+from pathlib import Path
+
+FULL = """
+import resource
+
+def test_x(perf):
+    spec = stub(STUB_ITL_S="0.001")
+    run = perf.measure(spec, FEW)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+    try:
+        perf.measure(spec, FEW)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+"""
+SOUND = """
+def test_x(perf):
+    perf.check(perf.measure(stub(), FEW), "error_rate == 0")
+"""
+
+
+def test_a_full_disk_is_an_error_and_nothing_stays_behind(suite):
+    """Fault 62: no file may grow beyond a kilobyte, as if the disk held no more; what was written before is whole."""
+    result, junit = suite.run(FULL)
+    assert result.ret == 10
+    assert len(list(junit.iter("error"))) == 1  # whoever meets it first: the load process, or we
+    (kept,) = suite.kept().values()
+    assert len(kept["measurements"][0]["runs"]) == 3
+    assert not list(suite.folder.glob(".llmperf/runs/*/tests/*.tmp"))
+    suite.nothing_left()
+
+
+def test_where_nothing_may_be_written_results_go_elsewhere_and_it_says_so(suite):
+    """Fault 63: a file stands where the folder should, which stops the superuser, too."""
+    (suite.folder / "occupied").touch()
+    result, _ = suite.run(SOUND, "--llmperf-runs=occupied/runs")
+    assert result.ret == 0
+    place = Path(suite.folder, "llmperf-runs")  # its TMPDIR
+    result.stdout.fnmatch_lines([f"*occupied/runs cannot be written: results go to {place}.*--llmperf-runs DIR.*"])
+    (path,) = place.glob("*/tests/*.json")
+    assert json.loads(path.read_text())["checks"][0]["verdict"] == "PASS"

@@ -1,0 +1,87 @@
+"""Faults 76 to 79: secrets and private texts are in nothing that a run leaves behind."""
+
+import json
+
+import pytest
+
+from pytest_llmperf.process.secrets import spellings
+
+TOKEN, KEY, PASSWORD = "canary/token+1f0e9d8c", "sk-canary-key-7b6a5948", "canary-password-3c2b1a"
+SUITE = """
+SPEC = vllm("tiny", api_key=os.environ["CANARY_1"], env={
+    "HF_TOKEN": os.environ["CANARY_0"], "STUB_MODE": @@, "STUB_AFTER": "17", "STUB_TELL": "told-you",
+})
+
+def test_x(perf):
+    perf.check(perf.measure(SPEC, FEW), "error_rate == 0", baseline=True)
+    assert @@ != "asserts", repr(perf) + repr(SPEC)
+"""
+USERINFO = """
+from pytest_llmperf import endpoint
+
+def test_x(perf):
+    spec = endpoint(f"http://somebody:{os.environ['CANARY_2']}@127.0.0.1:9", model="m")
+    perf.check(perf.measure(spec, FEW), "error_rate == 0")
+"""
+
+
+@pytest.fixture
+def canaries(monkeypatch):
+    for number, value in enumerate((TOKEN, KEY, PASSWORD)):
+        monkeypatch.setenv(f"CANARY_{number}", value)
+
+
+def left_behind(suite):
+    """Every file that the run wrote, by its path."""
+    own = {"test_it.py", "stubbed.py"}
+    paths = [path for path in suite.folder.rglob("*") if path.is_file() and path.name not in own]
+    return {str(path.relative_to(suite.folder)): path.read_bytes() for path in paths if "__pycache__" not in path.parts}
+
+
+def secrets_in(data):
+    return [text for value in (TOKEN, KEY, PASSWORD) for text in spellings(value) if text.encode() in data]
+
+
+@pytest.mark.parametrize(("mode", "code"), [("", 0), ("dies", 10)])
+def test_secrets_of_an_engine_stay_inside(suite, canaries, mode, code):
+    """Fault 76: its environment, its command line, and what it logs in any spelling."""
+    result, _ = suite.run(SUITE.replace("@@", repr(mode)), "--update-baselines-new", "-rA")
+    assert result.ret == code
+    files = left_behind(suite)
+    assert any(b"told-you" in data for data in files.values())  # it did log them
+    assert any("runs/" in path for path in files)
+    assert any(path.startswith("baselines/") and path.endswith(".json") for path in files) == (code == 0)
+    assert {path: found for path, data in files.items() if (found := secrets_in(data))} == {}
+    assert not secrets_in(result.stdout.str().encode() + result.stderr.str().encode())
+
+
+def test_a_password_in_an_address_stays_inside(suite, canaries):
+    result, _ = suite.run(USERINFO)
+    assert result.ret != 0
+    found = {path: found for path, data in left_behind(suite).items() if (found := secrets_in(data))}
+    assert found == {}
+    assert not secrets_in(result.stdout.str().encode())
+
+
+def test_the_environment_is_not_written_down(suite, monkeypatch):
+    """Fault 79: no variable of the user's own stands anywhere, secret or not."""
+    monkeypatch.setenv("SOME_PRIVATE_PLACE", "nobodys-business-4711")
+    suite.run(SUITE.replace("@@", "''").replace('os.environ["CANARY_1"]', '"k"').replace(
+        'os.environ["CANARY_0"]', '"t"'))
+    assert not [path for path, data in left_behind(suite).items() if b"nobodys-business-4711" in data]
+
+
+def test_prompts_and_answers_are_not_kept(suite):
+    """Fault 78: a conversation goes in as text; numbers and a digest of it come out."""
+    talk = [{"from": "human", "value": "my private question " * 8}, {"from": "gpt", "value": "a private answer " * 8}]
+    (suite.folder / "talks.json").write_text(json.dumps([{"id": str(i), "conversations": talk} for i in range(20)]))
+    suite.run("""
+from pytest_llmperf import sharegpt
+
+def test_x(perf):
+    run = perf.measure(stub(), sharegpt("talks.json", arrivals=closed(2), requests=12))
+    perf.check(run, "error_rate == 0")
+""")
+    files = {path: data for path, data in left_behind(suite).items() if path != "talks.json"}
+    assert any("runs/" in path and path.endswith(".json") and b"sharegpt" in data for path, data in files.items())
+    assert not [path for path, data in files.items() if b"private question" in data or b"private answer" in data]

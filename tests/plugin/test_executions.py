@@ -1,0 +1,188 @@
+"""A test that is executed again in one session: its runs pool, and a pass after a fail is never silently green."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.emulated
+
+# The emulator is as fast as the suite says: the first execution may be slower than those that follow.
+SUITE = """
+from pathlib import Path
+import pytest
+from pytest_llmperf import closed, random_tokens, vllm
+from pytest_llmperf.errors import ServerDied
+
+TRAFFIC = random_tokens(input=200, output=40, arrivals=closed(4), requests=24)
+ENGINE = vllm("llama-3.1-8b", max_model_len=8192)
+
+def execution():
+    count = len(list(Path.cwd().glob("seen-*"))) + 1
+    Path(f"seen-{count}").touch()
+    return count
+
+def test_it(perf):
+    number = execution()
+    run = perf.measure(ENGINE, TRAFFIC)
+    BODY
+"""
+# One request in three takes longer than this.
+FAILS_AT_FIRST = 'perf.check(run, "ttft_p50 <= 1ms" if number == 1 else "ttft_p50 <= 10s")'
+# Logs the last execution only, as some plugins do.
+SILENT_RETRY = """
+from _pytest.runner import runtestprotocol
+
+def pytest_runtest_protocol(item, nextitem):
+    reports = runtestprotocol(item, nextitem=nextitem, log=False)
+    if any(report.failed for report in reports):
+        item._initrequest()
+        reports = runtestprotocol(item, nextitem=nextitem, log=False)
+    for report in reports:
+        item.ihook.pytest_runtest_logreport(report=report)
+    return True
+"""
+
+
+@pytest.fixture
+def execute(run, pytester):
+    def execute(body, *args, suite=SUITE):
+        result, junit = run(suite.replace("BODY", body), "--emulate", "h200", *args)
+        files = [json.loads(path.read_text()) for path in Path(pytester.path).glob(".llmperf/runs/*/tests/*.json")]
+        return result, junit, files
+
+    return execute
+
+
+def properties(junit, case=-1):
+    return {node.get("name"): node.get("value") for node in list(junit.iter("testcase"))[case].iter("property")}
+
+
+@pytest.mark.parametrize("args", [["--reruns=1"], ["--reruns=1", "-n", "2"]], ids=["plain", "xdist"])
+def test_a_rerun_pools_and_says_so(execute, args):
+    result, junit, (kept,) = execute(FAILS_AT_FIRST, *args)
+    assert result.ret == 12
+    result.stdout.fnmatch_lines(["*llmperf: not failed only after a failure*", "*::test_it: FAIL, then PASS"])
+    found = properties(junit)
+    assert found["llmperf.executions"] == "execution 1: FAIL, 3 of its 3 runs count; execution 2: PASS"
+    assert found["llmperf_verdict"] == "PASS"
+    names = [node.get("name") for node in list(junit.iter("testcase"))[-1].iter("property")]
+    assert len(names) == len(set(names))  # nothing of the first execution is told twice
+    (measurement,) = kept["measurements"]
+    assert [(run["execution"], run["seed"]) for run in measurement["runs"]] == [
+        (1, 0), (1, 1), (1, 2), (2, 3), (2, 4), (2, 5),
+    ]  # fmt: skip
+    (earlier,) = kept["earlier"]
+    assert (earlier["ended"], earlier["measurements"]) == ("FAIL", [])
+    assert earlier["checks"][0]["verdict"] == "FAIL"
+
+
+def test_all_runs_are_judged(execute):
+    """Six runs of 24 requests, of which the first three were measured before."""
+    result, _, _ = execute('perf.check(run, "error_rate == 0"); assert number == 2', "--reruns=1", "-rA")
+    assert result.ret == 12
+    result.stdout.fnmatch_lines(["*error_rate*PASS*0 of 144*", "*execution 1: failed, 3 of its 3 runs count*"])
+
+
+def test_an_execution_that_was_an_error_is_kept_and_not_pooled(execute):
+    body = """
+    if number == 1:
+        raise ServerDied("gone")
+    perf.check(run, "error_rate == 0")
+"""
+    result, junit, (kept,) = execute(body, "--reruns=1")
+    assert result.ret == 12
+    assert "execution 1: ERROR, 0 of its 3 runs count" in properties(junit)["llmperf.executions"]
+    assert [run["execution"] for run in kept["measurements"][0]["runs"]] == [2, 2, 2]
+    (earlier,) = kept["earlier"]
+    assert earlier["error"] == "gone"
+    assert [run["seed"] for run in earlier["measurements"][0]["runs"]] == [0, 1, 2]
+
+
+def test_other_conditions_are_not_pooled(execute):
+    suite = SUITE.replace("measure(ENGINE", 'measure(vllm("llama-3.1-8b", max_num_seqs=8 * number)')
+    result, junit, (kept,) = execute(FAILS_AT_FIRST, "--reruns=1", suite=suite)
+    assert result.ret == 12
+    assert "0 of its 3 runs count" in properties(junit)["llmperf.executions"]
+    assert len(kept["measurements"][0]["runs"]) == len(kept["earlier"][0]["measurements"][0]["runs"]) == 3
+
+
+def test_a_plugin_that_hides_the_first_execution_hides_nothing(execute, pytester):
+    pytester.makeconftest(SILENT_RETRY)
+    result, junit, _ = execute(FAILS_AT_FIRST)
+    assert result.ret == 12
+    result.stdout.fnmatch_lines(["*::test_it: FAIL, then PASS"])
+    assert "execution 1: FAIL" in properties(junit)["llmperf.executions"]
+
+
+def test_a_fail_that_all_runs_still_show_stands(execute):
+    """The second execution alone is given twice: pooled with the first it fails as before."""
+    result, junit, (kept,) = execute('perf.check(run, "ttft_p50 <= 1ms")', "--reruns=1")
+    assert result.ret == 1
+    assert len(kept["measurements"][0]["runs"]) == 6
+    assert "execution 2: FAIL" in properties(junit)["llmperf.executions"]
+
+
+def test_copies_of_one_test_are_one_test(execute, pytester):
+    """pytest-repeat gives each its own id; they pool, and leave one file and one baseline."""
+    body = 'perf.check(run, "error_rate == 0", baseline=True)'
+    result, _, (kept,) = execute(body, "--count=2", "--update-baselines")
+    result.assert_outcomes(passed=2)
+    assert kept["test"].endswith("::test_it")
+    assert len(kept["measurements"][0]["runs"]) == 6
+    path = Path(pytester.path, "baselines/emulated-h200/it/test_it.json")
+    (session,) = json.loads(path.read_text())["measurements"][""]["sessions"]
+    assert [seed for seed, _ in session["runs"]] == [0, 1, 2, 0, 1, 2]
+    result, _, _ = execute(body, "--count=2", "--update-baselines", "--emulate-seed=1")
+    result.stdout.no_fnmatch_line("*orphaned*")
+    assert path.exists()
+
+
+def test_a_rerun_of_somebody_elses_test_is_none_of_our_business(run):
+    text = "SEEN = []\n\ndef test_it():\n    SEEN.append(1)\n    assert len(SEEN) == 2\n"
+    result, _ = run(text, "--reruns=1")
+    assert result.ret == 0
+
+
+def test_runs_of_another_pytest_session_are_not_pooled(execute):
+    execute(FAILS_AT_FIRST)
+    result, junit, files = execute(FAILS_AT_FIRST)
+    assert result.ret == 0
+    assert "llmperf.executions" not in properties(junit)
+    assert [len(kept["measurements"][0]["runs"]) for kept in files] == [3, 3]
+
+
+def test_a_rerun_against_the_baseline_repeats_its_seeds(execute):
+    stored = 'perf.check(run, baseline=True)'
+    for seed in "123":
+        execute(stored, "--update-baselines-new" if seed == "1" else "--update-baselines", f"--emulate-seed={seed}")
+    body = 'perf.check(run, baseline=True); assert number != 4'
+    result, _, files = execute(body, "--reruns=1", "--emulate-seed=4")
+    assert result.ret == 12
+    (kept,) = [one for one in files if one["earlier"]]
+    assert {run["seed"] for run in kept["measurements"][0]["runs"]} == {0, 1, 2}
+    assert len(kept["measurements"][0]["runs"]) == 6
+    assert "6 runs against 9 of 3 sessions" in kept["checks"][-1]["n"]
+    assert kept["checks"][-1]["interval"].startswith("95 % CI")  # a second look: half the α
+
+
+def test_a_claim_pools_pair_by_pair(execute):
+    suite = SUITE.replace("    run = perf.measure(ENGINE, TRAFFIC)\n", "    from pytest_llmperf import with_flags\n")
+    body = """
+    slow = with_flags(ENGINE, max_num_seqs=1)
+    perf.claim(ENGINE, slow, TRAFFIC, "ttft_p50(b) / ttft_p50(a) >= 1.5", allow={"tpot_mean": 10.0})
+    assert number == 2
+"""
+    result, _, (kept,) = execute(body, "--reruns=1", suite=suite)
+    assert result.ret == 12
+    a, b = kept["measurements"]
+    assert (a["side"], b["side"]) == ("a", "b")
+    # B runs when the second execution begins, and a start is dear: it goes first there.
+    assert [(run["execution"], run["block"], run["seed"]) for run in a["runs"]] == [
+        (1, 1, 0), (1, 1, 1), (1, 1, 2), (2, 2, 3), (2, 2, 4), (2, 2, 5),
+    ]  # fmt: skip
+    assert [(run["execution"], run["block"]) for run in b["runs"]] == [(1, 2)] * 3 + [(2, 1)] * 3
+    assert kept["claims"] == [
+        {"claim": "ttft_p50(b) / ttft_p50(a) >= 1.5", "a": 0, "b": 1, "order": {"1": "AB", "2": "BA"}}
+    ]
+    assert kept["checks"][0]["n"].startswith("6 pairs")

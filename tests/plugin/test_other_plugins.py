@@ -1,0 +1,73 @@
+"""Beside other plugins, in any order, or switched off: a run without performance tests does not notice us."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+SUITE = """
+import pytest
+from pytest_llmperf import closed, random_tokens, vllm
+
+TRAFFIC = random_tokens(input=64, output=8, arrivals=closed(2), requests=6)
+
+@pytest.mark.parametrize("seqs", [4, 8])
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_x(perf, seqs, n):
+    run = perf.measure(vllm("llama-3.1-8b", max_num_seqs=seqs), TRAFFIC, runs=1)
+    perf.check(run, "error_rate == 0", "prefix_cache_hit_rate == 0")
+"""
+SHUFFLE = """
+import random
+
+def pytest_collection_modifyitems(config, items):
+    random.Random(SEED).shuffle(items)
+"""
+
+
+@pytest.mark.emulated
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_the_order_of_tests_does_not_matter(run, pytester, seed):
+    """Fault 82: the same workload again and again on shared servers, and no prompt is cached."""
+    pytester.makeconftest(SHUFFLE.replace("SEED", str(seed)))
+    result, _ = run(SUITE, "--emulate", "h200")
+    result.assert_outcomes(passed=6)
+    files = [json.loads(path.read_text()) for path in Path(pytester.path).glob(".llmperf/runs/*/tests/*.json")]
+    assert len({one["test"] for one in files}) == 6
+    assert {len(one["measurements"][0]["runs"]) for one in files} == {1}
+
+
+@pytest.mark.emulated
+def test_a_part_of_the_tests_measures_what_all_would(run, pytester):
+    """Fault 82: nothing of one test reaches another, so a selection changes no number."""
+    def values(*args):
+        result, _ = run(SUITE, "--emulate", "h200", "--emulate-noise=none", *args)
+        assert result.ret == 0, result.stdout.str()
+        latest = max(Path(pytester.path, ".llmperf/runs").iterdir(), key=lambda folder: folder.stat().st_mtime_ns)
+        found = (json.loads(path.read_text()) for path in latest.glob("tests/*.json"))
+        return {one["test"]: one["measurements"][0]["runs"][0]["metrics"]["ttft_p50"] for one in found}
+
+    everything = values()
+    one = values("-k", "2-8")
+    assert len(everything) == 6
+    assert one.items() <= everything.items()
+
+
+def test_switched_off_it_is_not_there(pytester):
+    pytester.makepyfile(test_plain="def test_plain(): pass\n", test_it="def test_it(perf): pass\n")
+    result = pytester.runpytest_subprocess("-p", "no:pytest_llmperf.plugin", "-p", "no:cacheprovider")
+    result.assert_outcomes(passed=1, errors=1)
+    result.stdout.fnmatch_lines(["*fixture 'perf' not found*"])
+    assert not Path(pytester.path, ".llmperf").exists()
+
+
+@pytest.mark.parametrize("args", [[], ["-n", "2"], ["--reruns=1"], ["--timeout=60"], ["--count=2"]], ids=" ".join)
+def test_a_run_without_performance_tests_is_left_alone(pytester, args):
+    """No file, no line of output, no exit code of ours; a flaky test of somebody else's included."""
+    pytester.makepyfile("SEEN = []\n\ndef test_a(): pass\n\ndef test_b():\n    SEEN.append(1)\n"
+                        "    assert len(SEEN) > 1 or not FLAKY\n".replace("FLAKY", str("--reruns=1" in args)))
+    result = pytester.runpytest_subprocess("-p", "no:cacheprovider", *args)
+    assert result.ret == 0
+    assert "llmperf:" not in result.stdout.str()
+    assert not Path(pytester.path, ".llmperf").exists()
+    assert not Path(pytester.path, "baselines").exists()

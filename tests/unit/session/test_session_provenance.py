@@ -1,0 +1,92 @@
+"""Run folders say where they come from; several are one session, and nothing is taken from two places as one."""
+
+import json
+import random
+import shutil
+from datetime import UTC, datetime
+
+import pytest
+
+from pytest_llmperf.baseline.model import Provenance
+from pytest_llmperf.errors import BaselineError
+from pytest_llmperf.session.provenance import FILE, read_provenance, session_id, write_provenance
+from pytest_llmperf.session.updating import measured
+
+KNOWN = Provenance("20260102T030405Z-abcdef", "2026-01-02", "0123456789ab", False, "f00")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Makes a run folder with one test."""
+
+    def make(name, known=KNOWN, test="t.py::x"):
+        made = tmp_path / name
+        (made / "tests").mkdir(parents=True)
+        write_provenance(made, known)
+        content = {"schema": 1, "test": test, "complete": True, "error": None, "measurements": [], "checks": []}
+        (made / "tests" / "x.json").write_text(json.dumps(content))
+        return made / "tests" / "x.json"
+
+    return make
+
+
+def changed(**fields):
+    return Provenance(**{"session": KNOWN.session, "date": KNOWN.date, "commit": KNOWN.commit, "dirty": KNOWN.dirty,
+                         "host": KNOWN.host} | fields)
+
+
+def test_what_is_written_is_read(folder):
+    assert read_provenance(folder("a").parents[1]) == KNOWN
+
+
+def test_ids_sort_by_time():
+    rng = random.Random(1)
+    ids = [session_id(datetime(2026, 1, day, tzinfo=UTC), rng) for day in (1, 2, 10)]
+    assert ids == sorted(ids)
+    assert ids[0].startswith("20260101T000000Z-")
+
+
+def test_workers_of_one_session_are_one(folder):
+    dirty = changed(dirty=True)
+    late = changed(session="20260103T000000Z-000000")
+    one, other = measured([folder("c", late), folder("a-gw0"), folder("a-gw1", dirty, "t.py::y")])
+    assert (one.provenance, [test.test for test in one.tests]) == (dirty, ["t.py::x", "t.py::y"])
+    assert other.provenance == late
+
+
+@pytest.mark.parametrize("field", ["host", "commit"])
+def test_one_session_of_two_places_is_refused(folder, field):
+    paths = [folder("a"), folder("b", changed(**{field: "elsewhere"}))]
+    with pytest.raises(BaselineError, match="comes from two places"):
+        measured(paths)
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        (None, "session.json cannot be read: No such file"),
+        ("{", "no JSON at line 1"),
+        ('{"schema": 2}', "schema 2, and this pytest-llmperf reads 1. Install a newer one"),
+        ('{"schema": 1}', "is missing"),
+        (json.dumps({"schema": 1, "session": "s", "date": "d", "commit": 7, "dirty": False, "host": "h"}), "at commit"),
+    ],
+)
+def test_a_folder_that_does_not_say_is_refused(folder, text, complaint):
+    path = folder("a")
+    place = path.parents[1] / FILE
+    place.unlink() if text is None else place.write_text(text)
+    with pytest.raises(BaselineError, match=complaint):
+        measured([path])
+
+
+def test_a_run_file_of_a_newer_version_is_refused(folder):
+    path = folder("a")
+    path.write_text(path.read_text().replace('"schema": 1', '"schema": 9'))
+    with pytest.raises(BaselineError, match="schema 9, and this pytest-llmperf reads 1"):
+        measured([path])
+
+
+def test_a_copy_elsewhere_says_the_same(folder, tmp_path):
+    original = folder("a").parents[1]
+    shutil.copytree(original, tmp_path / "copy")
+    assert read_provenance(tmp_path / "copy") == read_provenance(original)
