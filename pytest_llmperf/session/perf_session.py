@@ -27,6 +27,7 @@ from pytest_llmperf.model.status import Note, Tell
 from pytest_llmperf.session.comparing import Baselines
 from pytest_llmperf.session.perf import Perf
 from pytest_llmperf.session.provenance import host_digest
+from pytest_llmperf.session.replay import Replayer, Watch, stream_limits
 from pytest_llmperf.telemetry.accelerators import Accelerators, TraceOf
 from pytest_llmperf.telemetry.hardware import Gpu, Hardware
 
@@ -91,6 +92,21 @@ class PerfSession:
         self.now = lambda: begun + timedelta(microseconds=clock.now_ns() // 1000)
         launcher = VirtualLauncher(emulation, self.settings, root, self.run_dir, clock, self.rng, self.tell, engines)
         return EnginePool(launcher, lock_path=None)
+
+    def replayer(self, progress: Watch | None, *, gauges: bool, keep: tuple[str, ...], kind: str) -> Replayer:
+        """What sends a workload: see `Replayer`."""
+        return Replayer(
+            self.transport,
+            self.now,
+            self.settings.gauge_interval_s if gauges else None,
+            progress,
+            clock=self.clock,
+            limits=stream_limits(self.settings),
+            timeout_s=self.settings.measure_timeout_s,
+            keep=keep,
+            watched=lambda server: self.watched(server, kind),
+            fresh_connections=self.settings.connections == "fresh",
+        )
 
     def watched(self, server: Server, kind: str) -> AbstractContextManager[TraceOf]:
         """Look at the GPUs of a server while a block runs; at none for an endpoint, whose machine is not known."""

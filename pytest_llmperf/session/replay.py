@@ -67,15 +67,13 @@ class Replayer:
             ServerDied: the server ended before the last answer.
             LoadError: the load generator failed, or the run took too long.
         """
-        requests = workload.requests(seed)
         cache_reset = server.reset_cache(self.keep)
         started_at, started_ns = self.now(), self.clock.now_ns()
         before = server.counters()
         watched = nullcontext(_nothing_watched) if self.watched is None else self.watched(server)
         with watched as trace, self._sampling(server) as gauges:
-            replay = self.replay(server, requests, workload.concurrency)
+            records, replay = self.recorded(server, workload, seed)
         jump_ns = seconds((self.now() - started_at).total_seconds()) - (self.clock.now_ns() - started_ns)
-        records = records_of(requests, replay)
         served = sum(record.ok for record in records)
         after = server.wait_idle(before.get("requests_finished", 0.0), served)
         server.check_alive()
@@ -97,6 +95,12 @@ class Replayer:
             gpu=trace(replay.started_ns),
             gauges=tuple(replace(sample, at_ns=sample.at_ns - replay.started_ns) for sample in gauges),
         )
+
+    def recorded(self, server: Server, workload: Workload, seed: int) -> tuple[tuple[RequestRecord, ...], Replay]:
+        """What each request of a run did, and the replay that says so."""
+        requests = workload.requests(seed)
+        replay = self.replay(server, requests, workload.concurrency)
+        return records_of(requests, replay), replay
 
     def replay(self, server: Server, requests: tuple[Request, ...], concurrency: int | None) -> Replay:
         """Send the requests and read the answers; given up within a second of the server's death."""
