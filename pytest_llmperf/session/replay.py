@@ -104,10 +104,7 @@ class Replayer:
 
     def replay(self, server: Server, requests: tuple[Request, ...], concurrency: int | None) -> Replay:
         """Send the requests and read the answers; given up within a second of the server's death."""
-        host, port = server.address
-        planned = tuple(_planned(server, request) for request in requests)
-        channel = replace(server.channel, fresh=self.fresh_connections)
-        plan = LoadPlan(host, port, planned, concurrency=concurrency, limits=self.limits, channel=channel)
+        plan = self.plan(server, requests, concurrency)
         cancel = threading.Event()
         watch = self.progress
         progress = None if watch is None else lambda progress: watch(progress, plan)
@@ -122,6 +119,13 @@ class Replayer:
         if any(exchange.ending in SILENT for exchange in replay.exchanges):
             server.check_responsive(self.limits.idle_ns / 1e9)
         return replay
+
+    def plan(self, server: Server, requests: tuple[Request, ...], concurrency: int | None) -> LoadPlan:
+        """The requests as this server takes them."""
+        host, port = server.address
+        planned = tuple(_planned(server, request) for request in requests)
+        channel = replace(server.channel, fresh=self.fresh_connections)
+        return LoadPlan(host, port, planned, concurrency=concurrency, limits=self.limits, channel=channel)
 
     @contextmanager
     def _sampling(self, server: Server) -> Iterator[list[GaugeSample]]:
