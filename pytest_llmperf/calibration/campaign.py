@@ -6,12 +6,14 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
+from math import expm1, log, log1p
 from pathlib import Path
 
 from pytest_llmperf.baseline.model import Baseline, StoredMeasurement, StoredSession
-from pytest_llmperf.baseline.paths import EMULATED
+from pytest_llmperf.baseline.paths import EMULATED, bare_test, kind_of
 from pytest_llmperf.calibration.emulated_session import EmulatedSession
-from pytest_llmperf.calibration.experiments import Experiment
+from pytest_llmperf.calibration.experiments import Experiment, Slowdown
 from pytest_llmperf.calibration.journal import RowJournal
 from pytest_llmperf.calibration.row import Row, row_of
 from pytest_llmperf.calibration.suite_test import SuiteTest, outcome_of
@@ -26,6 +28,7 @@ from pytest_llmperf.stats.looks import LOOKS
 FIRST = 1_000
 FIRST_LAST = 900_000
 LAST_SESSIONS = 20
+SECANTS = 3
 
 Last = dict[str, Measurement]
 
@@ -58,6 +61,8 @@ class Campaign:
         tests = [test for test in self.tests if experiment.watched_by in test.name]
         if not tests:
             raise UsageError(f"No test whose id has {experiment.watched_by!r} is there to watch {experiment.name}.")
+        if experiment.slowdown is not None:
+            experiment = slowed(experiment, experiment.slowdown, partial(self._tpot, tests[0]))
         lasts = self._last_sessions(experiment, tests)
         emulation = Emulation(self.kind, faults=experiment.faults, noise=experiment.noise)
         with closing(EmulatedSession(self.settings, self.root, emulation)) as session:
@@ -83,7 +88,18 @@ class Campaign:
             session.begin(number)
             outcomes = [outcome_of(test, session, self.kind) for test in tests]
             stored = {test.name: session.baselines.find(test.name, kind, "") for test in tests}
-            yield row_of(experiment.name, number, outcomes, lasts[number % len(lasts)], stored, suite_primaries)
+            last = lasts[number % len(lasts)]
+            yield row_of(experiment.name, number, outcomes, last=last, stored=stored, suite_primaries=suite_primaries)
+
+    def _tpot(self, test: SuiteTest, step_time: float) -> float:
+        """Mean TPOT of a test without noise, every step that much slower."""
+        planted = (f"step_time={step_time:.6%}",) if step_time else ()
+        emulation = Emulation(self.kind, faults=planted, noise="")
+        with closing(EmulatedSession(self.settings, self.root, emulation)) as session:
+            value = outcome_of(test, session, self.kind).measurements[0].value("tpot_mean")
+        if value is None:
+            raise UsageError(f"{test.name} has no mean TPOT to slow down.")
+        return value
 
     def _last_sessions(self, experiment: Experiment, tests: Sequence[SuiteTest]) -> list[Last]:
         """Sessions in which nothing is planted: what other rules compare with, and drawn baselines are made of."""
@@ -97,20 +113,34 @@ class Campaign:
         return found
 
 
+def slowed(experiment: Experiment, wanted: Slowdown, tpot: Callable[[float], float]) -> Experiment:
+    """The experiment with a step time that changes TPOT by just so much, and with noise to match.
+
+    Args:
+        wanted: the change and the noise of TPOT.
+        tpot: step time's change → mean TPOT without noise.
+    """
+    healthy, target = tpot(0.0), log1p(wanted.tpot)
+    step_time = wanted.tpot
+    for _ in range(SECANTS):
+        step_time = expm1(log1p(step_time) * target / log(tpot(step_time) / healthy))
+    gain = target / log1p(step_time)
+    noise = f"session={wanted.session_sd / gain:.6%},run={wanted.run_sd / gain:.6%},step=1%,ar=0.6"
+    return replace(experiment, noise=noise, faults=(f"step_time={step_time:.6%}",))
+
+
 def drawn(kept: dict[str, Baseline], lasts: Sequence[Last], rng: random.Random) -> dict[str, Baseline]:
     """Baselines whose sessions are other ones, as many as are stored."""
-    from pytest_llmperf.baseline.paths import bare_test, kind_of
-
     measured = {bare_test(test, kind_of(m.conditions)): test for last in lasts for test, m in last.items()}
-    made = {}
-    for path, baseline in kept.items():
-        test = measured.get(baseline.test)
-        stored = baseline.measurements.get("")
-        if test is not None and stored is not None:
-            chosen = rng.sample(lasts, len(stored.sessions))
-            baseline = replace(baseline, measurements={"": _of(stored, [last[test] for last in chosen])})
-        made[path] = baseline
-    return made
+
+    def redrawn(baseline: Baseline) -> Baseline:
+        test, stored = measured.get(baseline.test), baseline.measurements.get("")
+        if test is None or stored is None:
+            return baseline
+        chosen = rng.sample(lasts, len(stored.sessions))
+        return replace(baseline, measurements={"": _of(stored, [last[test] for last in chosen])})
+
+    return {path: redrawn(baseline) for path, baseline in kept.items()}
 
 
 def _of(stored: StoredMeasurement, measurements: Sequence[Measurement]) -> StoredMeasurement:

@@ -5,8 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 REALISTIC = "session=0.3%,run=0.5%,step=1%,ar=0.6"
-NOISIER = "session=0.5%,run=1%,step=1%,ar=0.6"
+NOISY = "session=2%,run=3.5%,step=1%,ar=0.6"
 A_A = "A/A"
+
+
+@dataclass(frozen=True, slots=True)
+class Slowdown:
+    """A change of mean TPOT, and its noise; in an open loop both are more than those of a step's time.
+
+    Args:
+        tpot: the change, e.g. 0.05.
+        run_sd, session_sd: of mean TPOT.
+    """
+
+    tpot: float
+    run_sd: float
+    session_sd: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +32,7 @@ class Experiment:
         suite_runs: how many.
         noise: the emulator's --noise.
         faults: planted, as --fault.
+        slowdown: planted in their place, with noise to match.
         watched_by: part of the ids of the tests that are run; "" is all of them.
         cause: what the message of a FAIL or ERROR must say for the fault to be named.
         drawn: against baselines drawn from other suite runs, instead of the stored ones.
@@ -27,6 +42,7 @@ class Experiment:
     suite_runs: int
     noise: str = REALISTIC
     faults: tuple[str, ...] = ()
+    slowdown: Slowdown | None = None
     watched_by: str = ""
     cause: str = ""
     drawn: bool = False
@@ -44,6 +60,10 @@ MECHANISMS = (
     ("leak", "serving", "blocks are still held"),
     ("throttle", "serving", "tpot_mean is"),
 )
+SLOWDOWNS = {
+    "TPOT +5 %, run sd 0.5 %": Slowdown(0.05, run_sd=0.005, session_sd=0.003),
+    "TPOT +10 %, run sd 1 %": Slowdown(0.10, run_sd=0.01, session_sd=0.005),
+}
 SLOWER = "tpot_mean is"
 
 
@@ -51,13 +71,19 @@ def experiments(suite_runs: int, faults: int) -> list[Experiment]:
     """All of them, the longest last.
 
     Args:
-        suite_runs: with nothing planted.
+        suite_runs: with nothing planted, against the stored baselines; others get a tenth of them.
         faults: suite runs with each mechanism's fault; slowdowns get five times as many.
     """
-    planted = [Experiment(fault, faults, REALISTIC, (fault,), test, cause) for fault, test, cause in MECHANISMS]
-    slow = [
-        Experiment("TPOT +5 %, run sd 0.5 %", 5 * faults, REALISTIC, ("step_time=+5%",), "serving", SLOWER),
-        Experiment("TPOT +10 %, run sd 1 %", 5 * faults, NOISIER, ("step_time=+10%",), "serving", SLOWER),
+    planted = [
+        Experiment(fault, faults, faults=(fault,), watched_by=test, cause=cause) for fault, test, cause in MECHANISMS
     ]
-    drawn = Experiment(f"{A_A}, baselines drawn anew", suite_runs // 10, drawn=True)
-    return [*planted, *slow, drawn, Experiment(A_A, suite_runs)]
+    slow = [
+        Experiment(name, 5 * faults, slowdown=slowdown, watched_by="serving", cause=SLOWER)
+        for name, slowdown in SLOWDOWNS.items()
+    ]
+    quiet = [
+        Experiment(f"{A_A}, run sd 3.5 %", suite_runs // 10, NOISY, drawn=True),
+        Experiment(f"{A_A}, drawn baselines", suite_runs // 10, drawn=True),
+        Experiment(A_A, suite_runs),
+    ]
+    return [*planted, *slow, *quiet]

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import TextIO
+from typing import Any, TextIO
 
 from pytest_llmperf.calibration.row import Row
 from pytest_llmperf.errors import UsageError
@@ -63,7 +63,7 @@ class RowJournal:
             row = Row(**line)
             self.rows[row.experiment, row.number] = row
 
-    def _lines(self) -> Iterator[dict[str, object]]:
+    def _lines(self) -> Iterator[dict[str, Any]]:
         """Whole lines; what an interrupted write left at the end is cut off."""
         data = self.path.read_bytes()
         whole = data.rfind(b"\n") + 1

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
-from pytest_llmperf.calibration.rivals import alarms, compared
+from pytest_llmperf.baseline.model import StoredMeasurement
+from pytest_llmperf.calibration.rivals import Compared, alarms, compared
 from pytest_llmperf.calibration.suite_test import Outcome
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.session.against import SUBJECT
@@ -43,7 +45,7 @@ class Row:
     rivals: Mapping[str, Sequence[str]]
     seen: int
 
-    def as_json(self) -> dict[str, object]:
+    def as_json(self) -> dict[str, Any]:
         return asdict(self)
 
     @property
@@ -63,8 +65,9 @@ def row_of(
     experiment: str,
     number: int,
     outcomes: Sequence[Outcome],
+    *,
     last: Mapping[str, Measurement],
-    stored: Mapping[str, object],
+    stored: Mapping[str, StoredMeasurement | None],
     suite_primaries: int,
 ) -> Row:
     """A suite run in short.
@@ -74,22 +77,15 @@ def row_of(
         stored: test → what is stored of that measurement.
         suite_primaries: metrics that the whole suite judges.
     """
-    from pytest_llmperf.baseline.model import StoredMeasurement
-
     results = [(outcome.test, result) for outcome in outcomes for result in outcome.results]
     measured = {o.test: m for o in outcomes for m in o.measurements if m.baseline is not None}
     rivals: dict[str, list[str]] = {}
     seen = 0
     for test, measurement in measured.items():
-        before = stored.get(test)
-        if test not in last or not isinstance(before, StoredMeasurement) or len(measurement.runs) < LOOKS[0]:
-            continue
-        for metric, one in compared(measurement, last[test], before).items():
+        for metric, one in _compared(measurement, last.get(test), stored.get(test)).items():
             seen += 1
             for rule, alarm in alarms(one, suite_primaries).items():
-                rivals.setdefault(rule, [])
-                if alarm:
-                    rivals[rule].append(f"{test} {metric}")
+                rivals.setdefault(rule, []).extend([f"{test} {metric}"] * alarm)
     return Row(
         experiment=experiment,
         number=number,
@@ -102,3 +98,11 @@ def row_of(
         rivals=rivals,
         seen=seen,
     )
+
+
+def _compared(
+    today: Measurement, last: Measurement | None, stored: StoredMeasurement | None
+) -> Mapping[str, Compared]:
+    if last is None or stored is None or len(today.runs) < LOOKS[0]:
+        return {}
+    return compared(today, last, stored)

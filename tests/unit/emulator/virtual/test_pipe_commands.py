@@ -100,8 +100,9 @@ def test_a_service_that_cannot_be_renewed_says_so():
 
 @pytest.mark.parametrize(
     "line",
-    ["nonsense", "[]", "{}", '{"x": 1}', '{"sleep": {"ns": -1}}', '{"sleep": {}}', '{"http": {"method": "GET"}}',
-     '{"simulate": {"plan": "p"}}', '{"replay": {"requests": [{"index": 3, "body": "{}"}]}}', '{"replay": {"requests": [{"index": 0}]}}'],
+    ["nonsense", "[]", "{}", '{"x": 1}', '{"sleep": {"ns": -1}}', '{"sleep": {}}',
+     '{"http": {"method": "GET"}}', '{"simulate": {"plan": "p"}}',
+     '{"replay": {"requests": [{"index": 3, "body": "{}"}]}}', '{"replay": {"requests": [{"index": 0}]}}'],
 )  # fmt: skip
 def test_a_bad_command_is_answered_with_a_sentence(line):
     found = answer(Pipe(service()), line)
