@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pytest_llmperf.baseline.checked import Node
 from pytest_llmperf.model.verdict import Verdict
@@ -36,6 +36,7 @@ class FreshMeasurement:
     conditions: Mapping[str, str]
     complete: bool
     runs: tuple[FreshRun, ...]
+    tolerated: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +94,13 @@ def _measurement(fields: dict[str, Node]) -> FreshMeasurement:
         conditions=fields["conditions"].texts(),
         complete=fields["complete"].flag(),
         runs=tuple(_run(node) for node in fields["runs"].items()),
+        tolerated=_numbers(fields["tolerated"]) if "tolerated" in fields else {},
     )
+
+
+def _numbers(node: Node) -> dict[str, float]:
+    values = {name: value.number_or_none() for name, value in node.table().items()}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _run(node: Node) -> FreshRun:

@@ -96,10 +96,10 @@ def _quiet(experiments: Sequence[Experiment], rows: Mapping[str, Sequence[Row]])
             share(tpot[Verdict.INCONCLUSIVE.value], sum(tpot.values())),
             sum(Verdict.IMPROVED.value in row.verdicts for row in found),
         )
-    yield ("\nA false alarm is a FAIL or an ERROR of any check. The stored baselines are one draw of their noise; drawn "
-           "ones are other sessions for every suite run, as many as are stored, and show what the next set of baselines "
-           "may be like. With a run sd of 3.5 % and a session sd of 2 % of a step's time the baselines are drawn, too, "
-           "so that they have that noise.")
+    yield ("\nA false alarm is a FAIL or an ERROR of any check. The stored baselines are one draw of noise. Drawn "
+           "ones are other sessions for every suite run, as many as are stored: they show what the next set may be "
+           "like. With a run sd of 3.5 % and a session sd of 2 % of a step's time baselines are drawn, too, so that "
+           "they have that noise.")
 
 
 def _slow(experiments: Sequence[Experiment], rows: Mapping[str, Sequence[Row]]) -> Iterator[str]:

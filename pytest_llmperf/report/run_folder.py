@@ -97,6 +97,7 @@ def _measurement(measurement: Measurement, requests: Sequence[str]) -> dict[str,
         "complete": measurement.complete,
         "baseline": measurement.baseline,
         "primaries": list(measurement.primaries),
+        "tolerated": dict(measurement.tolerated),
         "conditions": dict(measurement.conditions),
         "runs": [
             _run(run, metrics, name)

@@ -73,6 +73,7 @@ class Measurement:
         baseline: name under which it is compared with a stored baseline, "" for a test's only one; None: it is not.
         primaries: the metrics that such a comparison judges.
         side: "a" or "b" of a claim; "" where it is no side.
+        tolerated: how much worse each of them may be, as a share.
     """
 
     engine: str
@@ -87,6 +88,7 @@ class Measurement:
     baseline: str | None = None
     primaries: tuple[str, ...] = ()
     side: str = ""
+    tolerated: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def searched(self) -> bool:

@@ -18,6 +18,7 @@ from pytest_llmperf.session.judge import judge_claim, judge_slos
 from pytest_llmperf.session.measurement import Measurement
 from pytest_llmperf.session.series import Series
 from pytest_llmperf.slo.parse import parse_claim, parse_slo
+from pytest_llmperf.stats.priors import margins_for
 from pytest_llmperf.workload import Workload
 
 if TYPE_CHECKING:
@@ -258,7 +259,9 @@ class Perf:
         own_margins = margins_from(margins)
         closed_loop = series.workload.concurrency is not None
         chosen = tuple(find(metric).name for metric in primaries)
-        series.compared_as(name, chosen or default_primaries(series.finished, closed_loop=closed_loop))
+        chosen = chosen or default_primaries(series.finished, closed_loop=closed_loop)
+        tolerated = {one: (own_margins.get(one) or margins_for(find(one), self.kind)).tolerated for one in chosen}
+        series.compared_as(name, tolerated)
         return compare(series, self.session, named, own_margins)
 
     def _series_of(self, measurement: Measurement) -> Series:

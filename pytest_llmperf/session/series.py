@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -81,9 +81,10 @@ class Series:
             raise SpecError(f"{self.test}: nothing was measured yet.")
         return self.measurement
 
-    def compared_as(self, baseline: str, primaries: tuple[str, ...]) -> None:
-        """Note under which name and by which metrics it is compared with a baseline."""
-        self.measurement = replace(self.finished, baseline=baseline, primaries=primaries)
+    def compared_as(self, baseline: str, tolerated: Mapping[str, float]) -> None:
+        """Note under which name, by which metrics and within which margins it is compared with a baseline."""
+        known = dict(tolerated)
+        self.measurement = replace(self.finished, baseline=baseline, primaries=tuple(known), tolerated=known)
         self._on_run()
 
     def extend(self, runs: int, *, seeds: int | None = None) -> Measurement:
