@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from pathlib import Path
 
 from pytest_llmperf.baseline.model import Baseline
@@ -15,11 +14,10 @@ from pytest_llmperf.config.emulation import GPUS, Emulation
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.engines.emulated import VirtualLauncher
 from pytest_llmperf.engines.pool import EnginePool
-from pytest_llmperf.load.transport import Progress
 from pytest_llmperf.session.comparing import Baselines
 from pytest_llmperf.session.perf import Perf
 from pytest_llmperf.session.perf_session import PerfSession
-from pytest_llmperf.session.replay import Replayer, stream_limits
+from pytest_llmperf.session.replay import Replayer, Watch, stream_limits
 from pytest_llmperf.telemetry.hardware import emulated_hardware
 
 
@@ -56,7 +54,7 @@ class EmulatedSession(PerfSession):
     """
 
     def __init__(self, settings: Settings, root: Path, emulation: Emulation) -> None:
-        super().__init__(settings, root, emulated_hardware(emulation.kind, GPUS), tell=lambda _line: None,
+        super().__init__(settings, root, emulated_hardware(emulation.kind, GPUS), tell=lambda _status: None,
                          rng=random.Random(0), emulation=emulation)
         self._asked: Asked = {}
         self.store = Recalled(root / settings.baselines_dir, f"{EMULATED}{emulation.kind}")
@@ -80,8 +78,9 @@ class EmulatedSession(PerfSession):
         self.restarter.suite_run = suite_run
         self.pool = EnginePool(self.restarter, lock_path=None)
 
-    def replayer(self, tell: Callable[[Progress], None], *, gauges: bool, keep: tuple[str, ...]) -> Replayer:  # noqa: ARG002
-        return Simulator(self.transport, self.now, None, None, clock=self.clock, limits=stream_limits(self.settings),
+    def replayer(self, progress: Watch | None, *, gauges: bool, keep: tuple[str, ...], kind: str) -> Replayer:  # noqa: ARG002
+        """One that needs no bytes, no gauges and no GPUs, which an emulator does not have."""
+        return Simulator(self.transport, self.now, clock=self.clock, limits=stream_limits(self.settings),
                          timeout_s=self.settings.measure_timeout_s, keep=keep, asked=self._asked)
 
     def perf(self, test: str, kind: str) -> Perf:
