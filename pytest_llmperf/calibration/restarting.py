@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from pytest_llmperf.clock import Clock
@@ -14,6 +13,7 @@ from pytest_llmperf.engines.lmcache import LMCacheServer
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.load.virtual import VirtualEngine
 from pytest_llmperf.model.engine import EngineSpec
+from pytest_llmperf.model.status import Tell
 from pytest_llmperf.process.piped import PipedProcess
 
 
@@ -73,7 +73,7 @@ class Restarter:
         return self._launcher.clock
 
     @property
-    def progress(self) -> Callable[[str], None]:
+    def progress(self) -> Tell:
         return self._launcher.progress
 
     def start(
