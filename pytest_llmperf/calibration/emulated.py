@@ -37,7 +37,7 @@ def calibrate_emulated(
     command: str,
     tell: Callable[[str], None],
 ) -> str:
-    """Run what the journal beside the page does not have yet, and write the page.
+    """Run what the journal beside the page does not have yet, and write the page, experiment by experiment.
 
     Args:
         tests: of the suites.
@@ -66,13 +66,15 @@ def calibrate_emulated(
     todo = [one for one in experiments(suite_runs, faults) if one.suite_runs]
     about = {"calibration": kind, "version": __version__, "commit": commit, "tests": [test.name for test in tests]}
     with RowJournal(out.with_name(out.name + ".jsonl"), about) as journal:
-        _count_limits(journal, limits, tell)
-        campaign = Campaign(settings, root, kind, tests)
-        for one in todo:
-            campaign.run(one, journal, tell)
         primaries = sum(len(m.primaries) for baseline in stored.values() for m in baseline.measurements.values())
         origin = Origin(kind, command, commit, known.date, _machine(), primaries)
+        _count_limits(journal, limits, tell)
+        campaign = Campaign(settings, root, kind, tests)
         text = page(origin, todo, journal.rows.values())
+        for one in todo:
+            campaign.run(one, journal, tell)
+            text = page(origin, todo, journal.rows.values())
+            out.write_text(text, encoding="utf-8")
     out.write_text(text, encoding="utf-8")
     return text
 

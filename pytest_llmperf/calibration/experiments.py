@@ -58,7 +58,7 @@ MECHANISMS = (
     ("offload_bandwidth=/4", "evicted_prefixes", "ttft_p50 is"),
     ("stalls=1%", "serving", "largest_stall_p50"),
     ("leak", "serving", "blocks are still held"),
-    ("throttle", "serving", "tpot_mean is"),
+    ("throttle", "serving", "not steady: tpot_mean"),
 )
 SLOWDOWNS = {
     "TPOT +5 %, run sd 0.5 %": Slowdown(0.05, run_sd=0.005, session_sd=0.003),
