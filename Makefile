@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SOURCES := $(shell find pytest_llmperf -type f -name '*.py') pyproject.toml README.md
 
-.PHONY: demo demo-regression emulated-baselines test test-emulated test-browser test-engines test-engines-sglang lint types engine-vllm-cpu engine-sglang-cpu soak soak-baselines bench bench-clients clean
+.PHONY: demo demo-regression emulated-baselines test test-emulated test-browser test-engines test-engines-sglang lint types engine-vllm-cpu engine-sglang-cpu soak soak-baselines calibration bench bench-clients clean
 
 # Every suite on an emulated H200 in virtual time, and one over HTTP in real time.
 demo: $(VENV)/wheel
@@ -72,6 +72,11 @@ soak: $(VENV)/wheel
 # 10,000 kills of a writer of baselines, half on a disk, half in memory; and 16 writers at once: about 10 minutes.
 soak-baselines: $(VENV)/wheel
 	LLMPERF_BASELINE_KILLS=10000 $(BIN)/pytest tests/faults/test_baseline_kills.py tests/faults/test_baseline_files.py -q -s
+
+# docs/calibration.md: 10,000 emulated suite runs with nothing planted, and known faults. Goes on where it was stopped;
+# the better part of a day on one core.
+calibration: $(VENV)/wheel
+	$(BIN)/llmperf calibrate --emulate h200 --suite-runs 10000 --faults 200 --limits 1000 --out docs/calibration.md
 
 bench: $(VENV)/wheel
 	$(BIN)/pytest benchmarks --benchmark-only

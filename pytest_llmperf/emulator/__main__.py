@@ -14,7 +14,7 @@ from pytest_llmperf.emulator.flags.parser import StartError
 from pytest_llmperf.emulator.flags.resolve import resolve
 from pytest_llmperf.emulator.http.service import Service
 from pytest_llmperf.emulator.noise import Disturbance
-from pytest_llmperf.emulator.options import Options, read_options
+from pytest_llmperf.emulator.options import Options, read_options, reseeded
 from pytest_llmperf.emulator.quantities import UsageError
 
 if TYPE_CHECKING:
@@ -60,9 +60,9 @@ def main(argv: Sequence[str]) -> int:
 
 def _run(options: Options, service: Service) -> int:
     if options.mode == "pipe":
-        from pytest_llmperf.emulator.virtual.pipe import serve_pipe
+        from pytest_llmperf.emulator.virtual.pipe import Pipe, serve_pipe
 
-        serve_pipe(service, sys.stdin, sys.stdout)
+        serve_pipe(Pipe(service, lambda seed: build_service(reseeded(options, seed))), sys.stdin, sys.stdout)
         return 0
     if options.mode == "virtual":
         from pytest_llmperf.emulator.virtual.workload import run_workload

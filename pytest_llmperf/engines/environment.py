@@ -67,9 +67,14 @@ def emulator_environment(emulation: Emulation, engine: str, start_id: int) -> En
         prefix.append("--pipe")
     for fault in emulation.faults:
         prefix += ["--fault", fault]
-    prefix += ["--noise", emulation.noise, "--noise-seed", str(emulation.seed * 1_000_000 + start_id), "--"]
+    prefix += ["--noise", emulation.noise, "--noise-seed", str(noise_seed(emulation.seed, start_id)), "--"]
     package = Path(pytest_llmperf.__file__).parents[1]
     return Environment(tuple(prefix), False, package, str(emulation))
+
+
+def noise_seed(session: int, start_id: int) -> int:
+    """The emulator's --noise-seed at one of a session's starts."""
+    return session * 1_000_000 + start_id
 
 
 def _configured(engine: str, value: str, root: Path) -> Environment:

@@ -41,6 +41,22 @@ class VirtualEngine:
             self._follow(self.process.call({"sleep": {"ns": slept_ns}}))
         return self._follow(self.process.call(command))
 
+    def keep(self, name: str, plan: LoadPlan) -> None:
+        """Have the engine's process keep a plan, for `simulate`.
+
+        Raises:
+            EngineError: the engine ended, or refuses.
+        """
+        self.call({"plan": {"name": name, **_as_json(plan)}})
+
+    def simulate(self, name: str) -> dict[str, Any]:
+        """Replay a kept plan; `started_ns`, `ended_ns` and `records` on the engine's own clock, no bytes.
+
+        Raises:
+            EngineError: the engine ended, or keeps no such plan.
+        """
+        return self.call({"simulate": {"plan": name}})
+
     def _follow(self, answer: dict[str, Any]) -> dict[str, Any]:
         self._engine_ns = int(answer["now_ns"])
         self.clock.advance_to(self.begun_ns + self._engine_ns)

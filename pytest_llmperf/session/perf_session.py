@@ -32,6 +32,7 @@ from pytest_llmperf.session.perf import Perf
 from pytest_llmperf.session.provenance import FILE as PROVENANCE
 from pytest_llmperf.session.provenance import host_digest, provenance, write_provenance
 from pytest_llmperf.session.provenance import session_id as new_session_id
+from pytest_llmperf.session.replay import Replayer, Watch, stream_limits
 from pytest_llmperf.telemetry.accelerators import Accelerators, TraceOf
 from pytest_llmperf.telemetry.hardware import Gpu, Hardware
 
@@ -70,7 +71,8 @@ class PerfSession:
         self.id = session_id or new_session_id(now(), self.rng)
         self.run_dir = self._place() / "-".join(filter(None, (self.id, worker)))
         store = Store(root / settings.baselines_dir)
-        self.baselines = Baselines(store, host_digest(), settings.compare_across)
+        self.host = host_digest(hardware, virtual=emulation is not None and emulation.clock == "virtual")
+        self.baselines = Baselines(store, self.host, settings.compare_across)
         self.accelerators = Accelerators(
             hardware, self.clock, tell, settings.gpu_interval_s, round(settings.gpu_free_limit_mib * 2**20),
             settings.gpu_free_timeout_s,
@@ -99,6 +101,21 @@ class PerfSession:
         self.now = lambda: begun + timedelta(microseconds=clock.now_ns() // 1000)
         launcher = VirtualLauncher(emulation, self.settings, root, self.run_dir, clock, self.rng, self.tell, engines)
         return EnginePool(launcher, lock_path=None)
+
+    def replayer(self, progress: Watch | None, *, gauges: bool, keep: tuple[str, ...], kind: str) -> Replayer:
+        """What sends a workload: see `Replayer`."""
+        return Replayer(
+            self.transport,
+            self.now,
+            self.settings.gauge_interval_s if gauges else None,
+            progress,
+            clock=self.clock,
+            limits=stream_limits(self.settings),
+            timeout_s=self.settings.measure_timeout_s,
+            keep=keep,
+            watched=lambda server: self.watched(server, kind),
+            fresh_connections=self.settings.connections == "fresh",
+        )
 
     def watched(self, server: Server, kind: str) -> AbstractContextManager[TraceOf]:
         """Look at the GPUs of a server while a block runs; at none for an endpoint, whose machine is not known."""
@@ -142,7 +159,8 @@ class PerfSession:
             return
         try:
             self.run_dir.mkdir(parents=True, exist_ok=True)
-            write_provenance(self.run_dir, provenance(self.root, self.id, self.now(), self.settings.baselines_dir))
+            known = provenance(self.root, self.id, self.now(), self.settings.baselines_dir, self.host)
+            write_provenance(self.run_dir, known)
         except OSError as error:
             raise InfrastructureError(f"The run folder cannot be written: {error}. Free space there, or name another "
                                       "with --llmperf-runs DIR.") from error

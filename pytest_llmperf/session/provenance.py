@@ -15,10 +15,12 @@ from pytest_llmperf import __version__
 from pytest_llmperf.baseline.checked import parse
 from pytest_llmperf.baseline.model import Provenance
 from pytest_llmperf.errors import BaselineError
+from pytest_llmperf.telemetry.hardware import Hardware
 
 GIT_TIMEOUT_S = 10.0
 SCHEMA = 1
 FILE = "session.json"
+VIRTUAL_HOST = "virtual"
 REPAIR = "Take the folder of one pytest run, .llmperf/runs/DATE-ID, whole"
 
 
@@ -27,12 +29,18 @@ def session_id(now: datetime, rng: random.Random) -> str:
     return f"{now.astimezone(UTC):%Y%m%dT%H%M%SZ}-{rng.getrandbits(24):06x}"
 
 
-def host_digest() -> str:
-    """Tells hosts apart without naming them."""
-    return hashlib.sha256(platform.node().encode()).hexdigest()[:12]
+def host_digest(hardware: Hardware, *, virtual: bool = False) -> str:
+    """Tells hosts apart without naming them; in virtual time all are the same one.
+
+    GPUs count, because rented machines share one name.
+    """
+    if virtual:
+        return VIRTUAL_HOST
+    known = [platform.node(), *(gpu.uuid for gpu in hardware.gpus)]
+    return hashlib.sha256("\n".join(known).encode()).hexdigest()[:12]
 
 
-def provenance(root: Path, session: str, now: datetime, ignored: str) -> Provenance:
+def provenance(root: Path, session: str, now: datetime, ignored: str, host: str) -> Provenance:
     """What is stored beside values.
 
     Args:
@@ -40,10 +48,11 @@ def provenance(root: Path, session: str, now: datetime, ignored: str) -> Provena
         session: its id.
         now: wall clock.
         ignored: folder whose changes do not count: the baselines themselves.
+        host: see `host_digest`.
     """
     commit = _git(root, "rev-parse", "--short=12", "HEAD")
     changed = _git(root, "status", "--porcelain", "--untracked-files=no", "--", ".", f":(exclude){ignored}")
-    return Provenance(session, f"{now.astimezone(UTC):%Y-%m-%d}", commit or None, bool(changed), host_digest())
+    return Provenance(session, f"{now.astimezone(UTC):%Y-%m-%d}", commit or None, bool(changed), host)
 
 
 def write_provenance(run_dir: Path, known: Provenance) -> None:

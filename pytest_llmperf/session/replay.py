@@ -67,15 +67,13 @@ class Replayer:
             ServerDied: the server ended before the last answer.
             LoadError: the load generator failed, or the run took too long.
         """
-        requests = workload.requests(seed)
         cache_reset = server.reset_cache(self.keep)
         started_at, started_ns = self.now(), self.clock.now_ns()
         before = server.counters()
         watched = nullcontext(_nothing_watched) if self.watched is None else self.watched(server)
         with watched as trace, self._sampling(server) as gauges:
-            replay = self.replay(server, requests, workload.concurrency)
+            records, replay = self.recorded(server, workload, seed)
         jump_ns = seconds((self.now() - started_at).total_seconds()) - (self.clock.now_ns() - started_ns)
-        records = records_of(requests, replay)
         served = sum(record.ok for record in records)
         after = server.wait_idle(before.get("requests_finished", 0.0), served)
         server.check_alive()
@@ -98,12 +96,15 @@ class Replayer:
             gauges=tuple(replace(sample, at_ns=sample.at_ns - replay.started_ns) for sample in gauges),
         )
 
+    def recorded(self, server: Server, workload: Workload, seed: int) -> tuple[tuple[RequestRecord, ...], Replay]:
+        """What each request of a run did, and the replay that says so."""
+        requests = workload.requests(seed)
+        replay = self.replay(server, requests, workload.concurrency)
+        return records_of(requests, replay), replay
+
     def replay(self, server: Server, requests: tuple[Request, ...], concurrency: int | None) -> Replay:
         """Send the requests and read the answers; given up within a second of the server's death."""
-        host, port = server.address
-        planned = tuple(_planned(server, request) for request in requests)
-        channel = replace(server.channel, fresh=self.fresh_connections)
-        plan = LoadPlan(host, port, planned, concurrency=concurrency, limits=self.limits, channel=channel)
+        plan = self.plan(server, requests, concurrency)
         cancel = threading.Event()
         watch = self.progress
         progress = None if watch is None else lambda progress: watch(progress, plan)
@@ -118,6 +119,13 @@ class Replayer:
         if any(exchange.ending in SILENT for exchange in replay.exchanges):
             server.check_responsive(self.limits.idle_ns / 1e9)
         return replay
+
+    def plan(self, server: Server, requests: tuple[Request, ...], concurrency: int | None) -> LoadPlan:
+        """The requests as this server takes them."""
+        host, port = server.address
+        planned = tuple(_planned(server, request) for request in requests)
+        channel = replace(server.channel, fresh=self.fresh_connections)
+        return LoadPlan(host, port, planned, concurrency=concurrency, limits=self.limits, channel=channel)
 
     @contextmanager
     def _sampling(self, server: Server) -> Iterator[list[GaugeSample]]:

@@ -16,7 +16,7 @@ from pytest_llmperf.model.plan import LoadPlan
 from pytest_llmperf.model.status import WarmingUp
 from pytest_llmperf.session.conditions import conditions
 from pytest_llmperf.session.measurement import Measurement, Run
-from pytest_llmperf.session.replay import Replayer, Watch, stream_limits
+from pytest_llmperf.session.replay import Replayer, Watch
 from pytest_llmperf.session.warm_up import warm_up
 from pytest_llmperf.session.watching import measuring
 from pytest_llmperf.workload import Workload
@@ -176,19 +176,7 @@ class Series:
         return tell
 
     def _replayer(self, progress: Watch | None = None, *, gauges: bool = False) -> Replayer:
-        settings = self.session.settings
-        return Replayer(
-            self.session.transport,
-            self.session.now,
-            settings.gauge_interval_s if gauges else None,
-            progress,
-            clock=self.session.clock,
-            limits=stream_limits(settings),
-            timeout_s=settings.measure_timeout_s,
-            keep=self._keep_tiers,
-            watched=lambda server: self.session.watched(server, self.kind),
-            fresh_connections=settings.connections == "fresh",
-        )
+        return self.session.replayer(progress, gauges=gauges, keep=self._keep_tiers, kind=self.kind)
 
     def _nothing_yet(self, server: Server) -> Measurement:
         facts = server.facts

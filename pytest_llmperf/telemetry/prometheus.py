@@ -45,15 +45,17 @@ class Scrape:
 
 
 def parse(text: str) -> Scrape:
-    """Read Prometheus text exposition. A value that is no finite number (NaN of an empty summary) is left out.
+    """Read Prometheus text exposition. A value that is no finite number (NaN of an empty summary) is left out, and so
+    are the buckets of histograms: they are most of the page, and no metric needs them.
 
     Raises:
         MetricUnavailable: the text is not in that format.
     """
     from prometheus_client.parser import text_string_to_metric_families
 
+    plain = "\n".join(line for line in text.split("\n") if "_bucket{" not in line)
     try:
-        families = list(text_string_to_metric_families(text))
+        families = list(text_string_to_metric_families(plain))
     except ValueError as error:
         raise MetricUnavailable(f"/metrics is not Prometheus text: {error}; it begins {text[:80]!r}.") from error
     samples = (sample for family in families for sample in family.samples)

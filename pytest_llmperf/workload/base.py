@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from abc import ABC, abstractmethod
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any, Self, cast
 
 from pytest_llmperf.errors import SpecError
@@ -63,7 +64,12 @@ class Workload(ABC):
 
     def expected_hit_rate(self, block_size: int) -> float:
         """Upper bound, 0 to 1, of the share of prompt tokens that a prefix cache with such blocks can supply."""
-        return ideal_hit_rate(self.requests(), integer("expected_hit_rate", "block_size", block_size))
+        return _expected_hit_rate(self, integer("expected_hit_rate", "block_size", block_size))
+
+
+@lru_cache(maxsize=64)  # hashing a hundred long prompts takes a tenth of a second, and every measurement asks
+def _expected_hit_rate(workload: Workload, block_size: int) -> float:
+    return ideal_hit_rate(workload.requests(), block_size)
 
 
 def _arrivals_of(workload: Workload) -> Arrivals:

@@ -7,7 +7,7 @@ import pytest
 
 from pytest_llmperf.emulator.__main__ import build_service
 from pytest_llmperf.emulator.options import read_options
-from pytest_llmperf.emulator.virtual.pipe import answer
+from pytest_llmperf.emulator.virtual.pipe import Pipe, answer
 from pytest_llmperf.engines.adapters import adapter_of
 from pytest_llmperf.engines.spec import build_spec
 from pytest_llmperf.model.exchange import Ending, Exchange
@@ -27,7 +27,7 @@ def service(engine, flags, *options):
 
 def record(server, path, body, tokens=20):
     request = {"index": 0, "path": path, "body": body.decode()}
-    (found,) = answer(server, json.dumps({"replay": {"concurrency": 1, "requests": [request]}}))["exchanges"]
+    (found,) = answer(Pipe(server), json.dumps({"replay": {"concurrency": 1, "requests": [request]}}))["exchanges"]
     exchange = Exchange(
         0, found["intended_ns"], found["sent_ns"], found["ended_ns"], Ending(found["ending"]),
         array("q", found["read_ns"]), array("q", found["read_bytes"]), found["data"].encode(),
@@ -83,7 +83,7 @@ def test_counters_are_found_where_the_adapter_looks(engine, flags):
     path, body = adapter.post(build_spec(engine, "tiny", {}, {}), Request(0, PROMPT, 20, 40), "tiny")
     for _ in range(2):
         record(server, path, body)
-    page = answer(server, json.dumps({"http": {"method": "GET", "path": "/metrics", "body": None}}))["body"]
+    page = answer(Pipe(server), json.dumps({"http": {"method": "GET", "path": "/metrics", "body": None}}))["body"]
     counters = adapter.counters(parse(page))
     assert (counters["prompt_tokens"], counters["generation_tokens"], counters["requests_finished"]) == (80, 40, 2)
     assert counters["prompt_tokens_cached"] == (32 if engine == "vllm" else 39)

@@ -14,6 +14,7 @@ from pytest_llmperf.emulator.virtual.flights import Flight, Line
 
 if TYPE_CHECKING:
     from pytest_llmperf.emulator.core.sequence import Sequence
+    from pytest_llmperf.emulator.http.asks import Ask
     from pytest_llmperf.emulator.http.service import Service
 
 REFUSED = Refusal(500, "Internal server error (a planted fault).", "InternalServerError")
@@ -45,7 +46,7 @@ class Patience:
 
 @dataclass(frozen=True, slots=True)
 class Posted:
-    """One POST of a plan; times as in departures.Request."""
+    """One POST of a plan; times as in departures.Request. `ask`: its body, where somebody has read it already."""
 
     index: int
     path: str
@@ -53,6 +54,7 @@ class Posted:
     at_ns: int | None = None
     after: int | None = None
     think_ns: int = 0
+    ask: Ask | None = None
 
 
 def fly(
@@ -114,7 +116,7 @@ class _Client:
     def _depart(self, post: Posted, intended_ns: int, now_ns: int) -> None:
         number = self._service.number()
         try:
-            ask = self._service.ask(post.path, post.body)
+            ask = post.ask or self._service.ask(post.path, post.body)
         except Refusal as refusal:
             arrived_ns = now_ns + self._deployment.ingress_ns(0)
             flight = Flight(post.index, intended_ns, now_ns, arrived_ns, None, number, reply=refusal.reply())

@@ -3,6 +3,9 @@
     {"http": {"method", "path", "body"}}              any route at the present time; a completion runs until it is done
     {"replay": {"concurrency", "requests": […]}}      a load plan; answers with what a client would have read, and when
     {"simulate": the same}                            the same without bytes
+    {"plan": {"name", and the same}}                  a load plan to keep: it is read once
+    {"simulate": {"plan": name}}                      one that was kept
+    {"restart": {"noise_seed"}}                       the same command line started anew at time 0; plans are kept
     {"sleep": {"ns"}}                                 time passes
 """
 
@@ -10,8 +13,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TextIO
 
+from pytest_llmperf.emulator.http.replies import Refusal
 from pytest_llmperf.emulator.virtual.client import Patience, Posted, fly
 
 if TYPE_CHECKING:
@@ -23,15 +28,39 @@ class CommandError(ValueError):
     """A command that cannot be carried out; the text says why."""
 
 
-def serve_pipe(service: Service, commands: TextIO, answers: TextIO) -> None:
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a client will do: see `fly`."""
+
+    posts: list[Posted]
+    concurrency: int | None
+    patience: Patience
+
+
+@dataclass(slots=True)
+class Pipe:
+    """A server behind a pipe, with what it was told to keep.
+
+    Args:
+        service: the server as it runs now.
+        start: starts it anew with that noise seed; None: it cannot be.
+        plans: by name.
+    """
+
+    service: Service
+    start: Callable[[int], Service] | None = None
+    plans: dict[str, Plan] = field(default_factory=dict)
+
+
+def serve_pipe(pipe: Pipe, commands: TextIO, answers: TextIO) -> None:
     """Answer commands until there are no more."""
-    _say(answers, {"ready": True, "now_ns": service.deployment.now_ns})
+    _say(answers, {"ready": True, "now_ns": pipe.service.deployment.now_ns})
     for line in commands:
         if line.strip():
-            _say(answers, answer(service, line))
+            _say(answers, answer(pipe, line))
 
 
-def answer(service: Service, line: str) -> dict[str, Any]:
+def answer(pipe: Pipe, line: str) -> dict[str, Any]:
     """What one command comes to; an error is an answer too."""
     try:
         command = json.loads(line)
@@ -40,16 +69,16 @@ def answer(service: Service, line: str) -> dict[str, Any]:
         ((name, arguments),) = command.items()
         if name not in _COMMANDS:
             raise CommandError(f"no command {name!r}; there are {', '.join(_COMMANDS)}")
-        return _COMMANDS[name](service, arguments)
+        return _COMMANDS[name](pipe, arguments)
     except KeyError as missing:
         return {"error": f"the command lacks {missing}"}
     except (ValueError, TypeError, AttributeError) as error:
         return {"error": f"{error}"}
 
 
-def _http(service: Service, arguments: dict[str, Any]) -> dict[str, Any]:
+def _http(pipe: Pipe, arguments: dict[str, Any]) -> dict[str, Any]:
     method, path = str(arguments["method"]).upper(), str(arguments["path"])
-    deployment = service.deployment
+    service, deployment = pipe.service, pipe.service.deployment
     if service.generates(method, path.partition("?")[0]):
         flights = fly(service, [Posted(0, path.partition("?")[0], (arguments.get("body") or "").encode())])
         _pass_time(service, flights)
@@ -78,17 +107,34 @@ def _unframed(data: bytes) -> tuple[int, str, str]:
     return int(lines[0].split()[1]), headers["content-type"], "".join(body)
 
 
-def _replay(service: Service, arguments: dict[str, Any]) -> dict[str, Any]:
-    return _run(service, arguments, "exchanges", lambda flight: _exchange(service, flight))
+def _replay(pipe: Pipe, arguments: dict[str, Any]) -> dict[str, Any]:
+    return _run(pipe.service, _plan(arguments), "exchanges", lambda flight: _exchange(pipe.service, flight))
 
 
-def _simulate(service: Service, arguments: dict[str, Any]) -> dict[str, Any]:
-    return _run(service, arguments, "records", lambda flight: flight.record())
+def _simulate(pipe: Pipe, arguments: dict[str, Any]) -> dict[str, Any]:
+    name = arguments.get("plan")
+    if name is not None and name not in pipe.plans:
+        raise CommandError(f"no plan {name!r} is kept")
+    plan = _plan(arguments) if name is None else pipe.plans[name]
+    return _run(pipe.service, plan, "records", lambda flight: flight.record())
 
 
-def _run(
-    service: Service, arguments: dict[str, Any], name: str, shown: Callable[[Flight], dict[str, Any]]
-) -> dict[str, Any]:
+def _keep(pipe: Pipe, arguments: dict[str, Any]) -> dict[str, Any]:
+    plan = _plan(arguments)
+    posts = [_read(pipe.service, post) for post in plan.posts]
+    pipe.plans[str(arguments["name"])] = replace(plan, posts=posts)
+    return {"now_ns": pipe.service.deployment.now_ns}
+
+
+def _restart(pipe: Pipe, arguments: dict[str, Any]) -> dict[str, Any]:
+    seed = int(arguments["noise_seed"])
+    if pipe.start is None:
+        raise CommandError("this server cannot be started anew")
+    pipe.service = pipe.start(seed)
+    return {"now_ns": pipe.service.deployment.now_ns}
+
+
+def _plan(arguments: dict[str, Any]) -> Plan:
     posts = [
         Posted(
             index=given["index"],
@@ -100,11 +146,22 @@ def _run(
         )
         for given in arguments["requests"]
     ]
+    return Plan(posts, arguments.get("concurrency"), Patience(**(arguments.get("limits") or {})))
+
+
+def _read(service: Service, post: Posted) -> Posted:
+    """With its body read; one that is refused is refused again each time."""
+    try:
+        return replace(post, ask=service.ask(post.path, post.body))
+    except Refusal:
+        return post
+
+
+def _run(service: Service, plan: Plan, name: str, shown: Callable[[Flight], dict[str, Any]]) -> dict[str, Any]:
     deployment = service.deployment
     deployment.begin_run()
     started_ns = deployment.now_ns
-    patience = Patience(**(arguments.get("limits") or {}))
-    flights = fly(service, posts, arguments.get("concurrency"), patience)
+    flights = fly(service, plan.posts, plan.concurrency, plan.patience)
     ended_ns = _pass_time(service, flights)
     rows = [shown(flight) for flight in flights]
     return {"started_ns": started_ns, "ended_ns": ended_ns, "now_ns": deployment.now_ns, name: rows}
@@ -132,11 +189,11 @@ def _pass_time(service: Service, flights: list[Flight]) -> int:
     return ended_ns
 
 
-def _sleep(service: Service, arguments: dict[str, Any]) -> dict[str, Any]:
+def _sleep(pipe: Pipe, arguments: dict[str, Any]) -> dict[str, Any]:
     duration_ns = int(arguments["ns"])
     if duration_ns < 0:
         raise CommandError(f"time does not go back by {-duration_ns} ns")
-    deployment = service.deployment
+    deployment = pipe.service.deployment
     deployment.sleep_until(deployment.now_ns + duration_ns)
     return {"now_ns": deployment.now_ns}
 
@@ -146,9 +203,11 @@ def _say(answers: TextIO, value: dict[str, Any]) -> None:
     answers.flush()
 
 
-_COMMANDS: dict[str, Callable[[Service, dict[str, Any]], dict[str, Any]]] = {
+_COMMANDS: dict[str, Callable[[Pipe, dict[str, Any]], dict[str, Any]]] = {
     "http": _http,
     "replay": _replay,
     "simulate": _simulate,
+    "plan": _keep,
+    "restart": _restart,
     "sleep": _sleep,
 }

@@ -11,7 +11,7 @@ from pytest_llmperf.emulator.faults import parse_faults
 from pytest_llmperf.emulator.http.framing import LAST_CHUNK
 from pytest_llmperf.emulator.options import read_options
 from pytest_llmperf.emulator.virtual.client import Patience
-from pytest_llmperf.emulator.virtual.pipe import answer, serve_pipe
+from pytest_llmperf.emulator.virtual.pipe import Pipe, answer, serve_pipe
 from pytest_llmperf.emulator.virtual.workload import run_workload
 
 MS = 1_000_000
@@ -32,7 +32,7 @@ def post(index, at_ns=None, path="/v1/completions", **given):
 
 
 def say(server, **command):
-    found = answer(server, json.dumps(command))
+    found = answer(Pipe(server), json.dumps(command))
     assert "error" not in found, found
     return found
 
@@ -59,7 +59,7 @@ def texts(exchange):
 def test_a_session():
     commands = io.StringIO('{"sleep": {"ns": 5}}\n\n{"http": {"method": "GET", "path": "/health", "body": null}}\n')
     answers = io.StringIO()
-    serve_pipe(service(), commands, answers)
+    serve_pipe(Pipe(service()), commands, answers)
     assert [json.loads(line) for line in answers.getvalue().splitlines()] == [
         {"ready": True, "now_ns": 0},
         {"now_ns": 5},
@@ -67,13 +67,45 @@ def test_a_session():
     ]
 
 
+def test_a_kept_plan_is_the_plan():
+    server = Pipe(service())
+    given = {"concurrency": 1, "requests": [post(0), post(1, body="no JSON")]}
+    kept = answer(server, json.dumps({"plan": {"name": "p", **given}}))
+    assert kept == {"now_ns": 0}
+    found = answer(server, json.dumps({"simulate": {"plan": "p"}}))
+    assert found == answer(Pipe(service()), json.dumps({"simulate": given}))
+    assert [record["outcome"] for record in found["records"]] == ["ok", "http status"]
+
+
+def test_a_restart_is_another_start():
+    """With the seed's own noise, a clock at 0, an empty cache, and the plans that were kept."""
+    noise = ("--noise", "session=30%,run=10%", "--noise-seed")
+    started = json.dumps({"simulate": {"plan": "p"}})
+    keep = json.dumps({"plan": {"name": "p", "requests": [post(0, body=body(prompt=range(1, 400)))]}})
+
+    def pipe(seed):
+        return Pipe(service(*noise, seed), lambda seed: service(*noise, str(seed)))
+
+    old, new = pipe("3"), pipe("7")
+    answer(old, keep)
+    answer(new, keep)
+    first, wanted = answer(old, started), answer(new, started)
+    assert answer(old, json.dumps({"restart": {"noise_seed": 7}})) == {"now_ns": 0}
+    assert answer(old, started) == wanted != first
+
+
+def test_a_service_that_cannot_be_renewed_says_so():
+    assert "cannot" in answer(Pipe(service()), '{"restart": {"noise_seed": 1}}')["error"]
+
+
 @pytest.mark.parametrize(
     "line",
-    ["nonsense", "[]", "{}", '{"x": 1}', '{"sleep": {"ns": -1}}', '{"sleep": {}}', '{"http": {"method": "GET"}}',
+    ["nonsense", "[]", "{}", '{"x": 1}', '{"sleep": {"ns": -1}}', '{"sleep": {}}',
+     '{"http": {"method": "GET"}}', '{"simulate": {"plan": "p"}}',
      '{"replay": {"requests": [{"index": 3, "body": "{}"}]}}', '{"replay": {"requests": [{"index": 0}]}}'],
 )  # fmt: skip
 def test_a_bad_command_is_answered_with_a_sentence(line):
-    found = answer(service(), line)
+    found = answer(Pipe(service()), line)
     assert set(found) == {"error"}
     assert found["error"]
 

@@ -1,0 +1,93 @@
+"""The whole calibration on the emulator, from tests to a page."""
+
+from __future__ import annotations
+
+import platform
+from collections import Counter
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from pytest_llmperf import __version__
+from pytest_llmperf.baseline.paths import EMULATED
+from pytest_llmperf.calibration.campaign import Campaign
+from pytest_llmperf.calibration.emulated_session import Recalled
+from pytest_llmperf.calibration.experiments import experiments
+from pytest_llmperf.calibration.journal import RowJournal
+from pytest_llmperf.calibration.limits import SETTINGS, verdicts_at_limit
+from pytest_llmperf.calibration.page import Origin, limit_name, page
+from pytest_llmperf.calibration.row import Row
+from pytest_llmperf.calibration.suite_test import SuiteTest
+from pytest_llmperf.config.settings import read_settings
+from pytest_llmperf.errors import UsageError
+from pytest_llmperf.session.provenance import VIRTUAL_HOST, provenance
+
+LIMITS_SEED = 1
+
+
+def calibrate_emulated(
+    tests: Sequence[SuiteTest],
+    *,
+    kind: str,
+    suite_runs: int,
+    faults: int,
+    limits: int,
+    out: Path,
+    root: Path,
+    command: str,
+    tell: Callable[[str], None],
+) -> str:
+    """Run what the journal beside the page does not have yet, and write the page, experiment by experiment.
+
+    Args:
+        tests: of the suites.
+        kind: hardware kind that is emulated.
+        suite_runs, faults, limits: how many of each, see `experiments` and `limits`.
+        out: the page; its rows lie beside it, as FILE.jsonl.
+        root: of the project.
+        command: for the page.
+        tell: takes a line of progress.
+
+    Returns:
+        The page.
+
+    Raises:
+        UsageError: a number that cannot be meant, no baselines, or a journal of something else.
+    """
+    if min(suite_runs, faults, limits) < 0 or not suite_runs + faults + limits:
+        raise UsageError("--suite-runs, --faults and --limits are numbers of at least 0, not all 0.")
+    settings = read_settings(root)
+    stored = Recalled(root / settings.baselines_dir, f"{EMULATED}{kind}").found
+    if not stored:
+        raise UsageError(f"No baselines of an emulated {kind} lie in {root / settings.baselines_dir}. Make some: "
+                         f"pytest {tests[0].name.partition('::')[0]} --emulate {kind} --update-baselines-new")
+    known = provenance(root, "", datetime.now(UTC), settings.baselines_dir, VIRTUAL_HOST)
+    commit = f"{known.commit or 'unknown'}{' with changes' if known.dirty else ''}"
+    todo = [one for one in experiments(suite_runs, faults) if one.suite_runs]
+    about = {"calibration": kind, "version": __version__, "commit": commit, "tests": [test.name for test in tests]}
+    with RowJournal(out.with_name(out.name + ".jsonl"), about) as journal:
+        primaries = sum(len(m.primaries) for baseline in stored.values() for m in baseline.measurements.values())
+        origin = Origin(kind, command, commit, known.date, _machine(), primaries)
+        _count_limits(journal, limits, tell)
+        campaign = Campaign(settings, root, kind, tests)
+        text = page(origin, todo, journal.rows.values())
+        for one in todo:
+            campaign.run(one, journal, tell)
+            text = page(origin, todo, journal.rows.values())
+            out.write_text(text, encoding="utf-8")
+    out.write_text(text, encoding="utf-8")
+    return text
+
+
+def _count_limits(journal: RowJournal, trials: int, tell: Callable[[str], None]) -> None:
+    """One row for all trials of a setting."""
+    for setting in SETTINGS if trials else ():
+        name = limit_name(setting)
+        if (name, trials) not in journal.rows:
+            counts = Counter(verdict.value for verdict in verdicts_at_limit(setting, trials, LIMITS_SEED))
+            journal.add(Row(name, trials, dict(counts), {}, (), (), 0, {}, 0))
+            tell(f"SLO at its limit, {name}: {dict(counts)}")
+
+
+def _machine() -> str:
+    return f"Python {platform.python_version()}, {platform.system()} {platform.machine()}"

@@ -1,0 +1,86 @@
+"""A session on the emulator that can be had again and again, each time with noise of its own."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+from pytest_llmperf.baseline.model import Baseline
+from pytest_llmperf.baseline.paths import EMULATED, baseline_path
+from pytest_llmperf.baseline.store import Store
+from pytest_llmperf.calibration.restarting import Restarter
+from pytest_llmperf.calibration.simulator import Asked, Simulator
+from pytest_llmperf.config.emulation import GPUS, Emulation
+from pytest_llmperf.config.settings import Settings
+from pytest_llmperf.engines.emulated import VirtualLauncher
+from pytest_llmperf.engines.pool import EnginePool
+from pytest_llmperf.session.comparing import Baselines
+from pytest_llmperf.session.perf import Perf
+from pytest_llmperf.session.perf_session import PerfSession
+from pytest_llmperf.session.replay import Replayer, Watch, stream_limits
+from pytest_llmperf.telemetry.hardware import emulated_hardware
+
+
+class Recalled(Store):
+    """Baselines of one kind, read once; `found` may be changed, and the folder is not."""
+
+    def __init__(self, root: Path, kind: str) -> None:
+        super().__init__(root)
+        self.found = dict(super().read_all(kind))
+
+    def read(self, test: str, kind: str) -> Baseline | None:
+        return self.found.get(baseline_path(test, kind))
+
+    def read_all(self, kind: str) -> dict[str, Baseline]:  # noqa: ARG002 - one kind is all that it has
+        return self.found
+
+
+class UnwrittenPerf(Perf):
+    """A `Perf` that keeps nothing on disk."""
+
+    def _write(self) -> None:
+        return
+
+
+class EmulatedSession(PerfSession):
+    """Settings, baselines and restarting engines for suite runs.
+
+    Everything that judges is the product's; engines restart in their process, runs come without bytes, and nothing is
+    written.
+
+    Args:
+        settings, root: of the project.
+        emulation: what is emulated; its seed is not looked at.
+    """
+
+    def __init__(self, settings: Settings, root: Path, emulation: Emulation) -> None:
+        super().__init__(settings, root, emulated_hardware(emulation.kind, GPUS), tell=lambda _status: None,
+                         rng=random.Random(0), emulation=emulation)
+        self._asked: Asked = {}
+        self.store = Recalled(root / settings.baselines_dir, f"{EMULATED}{emulation.kind}")
+        self.baselines = Baselines(self.store, self.host, settings.compare_across)
+
+    def _in_virtual_time(self, root: Path, emulation: Emulation) -> EnginePool:
+        pool = super()._in_virtual_time(root, emulation)
+        if not isinstance(pool.launcher, VirtualLauncher):
+            raise TypeError(f"{pool.launcher} does not emulate in virtual time")
+        self.restarter = Restarter(pool.launcher)
+        return EnginePool(self.restarter, lock_path=None)
+
+    def begin_suite_run(self, suite_run: int) -> None:
+        """A new session: no engine runs, and the noise is that of this suite run."""
+        self.pool.close()
+        self.restarter.suite_run = suite_run
+        self.pool = EnginePool(self.restarter, lock_path=None)
+
+    def replayer(self, progress: Watch | None, *, gauges: bool, keep: tuple[str, ...], kind: str) -> Replayer:  # noqa: ARG002
+        """One that needs no bytes, no gauges and no GPUs, which an emulator does not have."""
+        return Simulator(self.transport, self.now, clock=self.clock, limits=stream_limits(self.settings),
+                         timeout_s=self.settings.measure_timeout_s, keep=keep, asked=self._asked)
+
+    def perf(self, test: str, kind: str) -> Perf:
+        return UnwrittenPerf(self, test, kind)
+
+    def close(self) -> None:
+        super().close()
+        self.restarter.close()

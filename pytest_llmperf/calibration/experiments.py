@@ -1,0 +1,89 @@
+"""What a calibration on the emulator runs: nothing planted, slowdowns, and the mechanisms' faults."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+REALISTIC = "session=0.3%,run=0.5%,step=1%,ar=0.6"
+NOISY = "session=2%,run=3.5%,step=1%,ar=0.6"
+A_A = "A/A"
+
+
+@dataclass(frozen=True, slots=True)
+class Slowdown:
+    """A change of mean TPOT, and its noise; in an open loop both are more than those of a step's time.
+
+    Args:
+        tpot: the change, e.g. 0.05.
+        run_sd, session_sd: of mean TPOT.
+    """
+
+    tpot: float
+    run_sd: float
+    session_sd: float
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """Suite runs whose truth is known.
+
+    Args:
+        name: for people, and the key of its rows.
+        suite_runs: how many.
+        noise: the emulator's --noise.
+        faults: planted, as --fault.
+        slowdown: planted in their place, with noise to match.
+        watched_by: part of the ids of the tests that are run; "" is all of them.
+        cause: what the message of a FAIL or ERROR must say for the fault to be named.
+        drawn: against baselines drawn from other suite runs, instead of the stored ones.
+    """
+
+    name: str
+    suite_runs: int
+    noise: str = REALISTIC
+    faults: tuple[str, ...] = ()
+    slowdown: Slowdown | None = None
+    watched_by: str = ""
+    cause: str = ""
+    drawn: bool = False
+
+
+#: (fault, test that watches it, cause that it must name)
+MECHANISMS = (
+    ("prefix_cache=off", "prefix_caching", "prefix_cache_hit_rate(a)"),
+    ("chunk_budget=/4", "chunked_prefill", "max_num_batched_tokens"),
+    ("kv=-50%", "the_memory_becomes_blocks", "kv_blocks"),
+    ("acceptance=-0.2", "speculative_decoding", "spec_acceptance_rate(a)"),
+    ("tp_link=/2", "four_gpus", "ttft_p50 is"),
+    ("offload_bandwidth=/4", "evicted_prefixes", "ttft_p50 is"),
+    ("stalls=1%", "serving", "largest_stall_p50"),
+    ("leak", "serving", "blocks are still held"),
+    ("throttle", "serving", "not steady: tpot_mean"),
+)
+SLOWDOWNS = {
+    "TPOT +5 %, run sd 0.5 %": Slowdown(0.05, run_sd=0.005, session_sd=0.003),
+    "TPOT +10 %, run sd 1 %": Slowdown(0.10, run_sd=0.01, session_sd=0.005),
+}
+SLOWER = "tpot_mean is"
+
+
+def experiments(suite_runs: int, faults: int) -> list[Experiment]:
+    """All of them, the longest last.
+
+    Args:
+        suite_runs: with nothing planted, against the stored baselines; others get a tenth of them.
+        faults: suite runs with each mechanism's fault; slowdowns get five times as many.
+    """
+    planted = [
+        Experiment(fault, faults, faults=(fault,), watched_by=test, cause=cause) for fault, test, cause in MECHANISMS
+    ]
+    slow = [
+        Experiment(name, 5 * faults, slowdown=slowdown, watched_by="serving", cause=SLOWER)
+        for name, slowdown in SLOWDOWNS.items()
+    ]
+    quiet = [
+        Experiment(f"{A_A}, run sd 3.5 %", suite_runs // 10, NOISY, drawn=True),
+        Experiment(f"{A_A}, drawn baselines", suite_runs // 10, drawn=True),
+        Experiment(A_A, suite_runs),
+    ]
+    return [*planted, *slow, *quiet]

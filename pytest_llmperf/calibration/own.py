@@ -1,0 +1,160 @@
+"""A/A on the user's own machine: the same tests, session after session, and what their spread lets one see."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_llmperf.baseline.fresh import FreshMeasurement, fresh_test
+from pytest_llmperf.baseline.paths import EMULATED, kind_of
+from pytest_llmperf.errors import UsageError
+from pytest_llmperf.metrics.registry import find
+from pytest_llmperf.stats.learned import Learned, learned, runs_needed, smallest_detectable
+from pytest_llmperf.stats.looks import LOOKS, SUITE_ALPHA, spent_by
+from pytest_llmperf.stats.priors import margins_for, prior_for, scale_of, worse_when_larger
+
+EFFECTS = (0.05, 0.10)
+Sessions = dict[tuple[str, str], list[FreshMeasurement]]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One metric of one measurement; changes are shares, positive for worse.
+
+    Args:
+        test, metric: whose it is.
+        known: its noise.
+        detectable: runs → smallest change that fails in nine of ten cases; infinite where nothing can fail.
+        needed: change → runs that show it; None: out of reach.
+        tolerated: by the test.
+    """
+
+    test: str
+    metric: str
+    known: Learned
+    detectable: Mapping[int, float]
+    needed: Mapping[float, int | None]
+    tolerated: float
+
+    @property
+    def blind(self) -> bool:
+        """Whether a change as large as is tolerated goes unseen with all runs that a comparison may take."""
+        return min(self.detectable.values()) > self.tolerated
+
+
+def run_sessions(
+    arguments: Sequence[str], count: int, runs_dir: Path, root: Path, tell: Callable[[str], None]
+) -> list[Path]:
+    """Run pytest so many times, one after the other: each starts its servers anew.
+
+    Args:
+        arguments: for pytest; an emulated session gets another noise seed each time.
+        runs_dir: where run folders are written, one per session.
+
+    Returns:
+        Of each session its folder.
+
+    Raises:
+        UsageError: pytest could not run the tests at all.
+    """
+    folders = []
+    for number in range(1, count + 1):
+        folder = runs_dir / f"session-{number:02d}"
+        seed = ["--emulate-seed", str(number)] if "--emulate" in arguments else []
+        command = [sys.executable, "-m", "pytest", "-q", "--llmperf-runs", str(folder), *arguments, *seed]
+        done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+        if not any(folder.glob("*/tests/*.json")):
+            told = f"{done.stdout[-800:]}{done.stderr[-800:]}"
+            raise UsageError(f"pytest measured nothing (exit code {done.returncode}): {told}")
+        tell(f"session {number} of {count}: {done.stdout.strip().splitlines()[-1]}")
+        folders.append(folder)
+    return folders
+
+
+def read_sessions(folders: Sequence[Path]) -> Sessions:
+    """(test, name) → its compared measurements, one per session in which it was valid and complete."""
+    found: Sessions = {}
+    for folder in folders:
+        for path in sorted(folder.glob("*/tests/*.json")):
+            test = fresh_test(json.loads(path.read_text(encoding="utf-8")), str(path))
+            bad = test.error is not None or any(check.verdict.value == "ERROR" for check in test.checks)
+            for measurement in () if bad or not test.complete else test.measurements:
+                found.setdefault((test.test, measurement.name), []).append(measurement)
+    return found
+
+
+def lines(sessions: Sessions) -> Iterator[Line]:
+    """What was learned, metric by metric.
+
+    Raises:
+        UsageError: nothing was compared with a baseline, or too few sessions were valid.
+    """
+    if not sessions:
+        raise UsageError("No valid measurement here is compared with a baseline: calibration is of those that are. "
+                         "Write perf.check(run, baseline=True).")
+    suite_primaries = sum(len(found[0].primaries) for found in sessions.values())
+    for (test, name), found in sessions.items():
+        for metric in found[0].primaries:
+            yield _line(f"{test} {name}".strip(), metric, found, SUITE_ALPHA / suite_primaries)
+
+
+def _line(test: str, name: str, found: Sequence[FreshMeasurement], alpha: float) -> Line:
+    metric, kind = find(name), kind_of(found[0].conditions).removeprefix(EMULATED)
+    scale, larger_is_worse = scale_of(metric), worse_when_larger(metric)
+    prior, margins = prior_for(metric, kind), margins_for(metric, kind).on(scale)
+    runs = [[(run.seed, scale.read(run.metrics.get(name), worse_when_larger=larger_is_worse)) for run in one.runs]
+            for one in found]
+    try:
+        known = learned(runs)
+    except ValueError as error:
+        raise UsageError(f"{test}: {error}. Let more sessions run: --sessions 5.") from error
+    seeds = min(len({seed for seed, _ in one}) for one in runs)
+    sizes = {"sessions": len(found), "seeds": seeds}
+
+    def change(distance: float) -> float:
+        return abs(scale.change(distance)) if distance < float("inf") else distance
+
+    return Line(
+        test=test,
+        metric=name,
+        known=known,
+        detectable={
+            look: change(smallest_detectable(known, prior, margins.negligible, alpha * spent_by(look, len(found)),
+                                             runs=look, **sizes))
+            for look in LOOKS
+        },
+        needed={
+            effect: runs_needed(known, prior, margins.negligible, alpha, scale.width(effect), **sizes)
+            for effect in EFFECTS
+        },
+        tolerated=found[0].margins.get(name, margins_for(metric, kind).tolerated),
+    )
+
+
+def table(found: Sequence[Line], sessions: int) -> str:
+    """For people, as Markdown."""
+    head = ["test", "metric", "sd of runs", "sd of sessions", *(f"seen with {look} runs" for look in LOOKS),
+            *(f"runs for {effect:.0%}" for effect in EFFECTS), "tolerated"]
+    rows = [[one.test, one.metric, f"{one.known.run_sd:.2%} ({one.known.run_df} df)",
+             f"{one.known.session_sd:.2%} ({one.known.session_df} df)",
+             *(_shown(one.detectable[look]) for look in LOOKS),
+             *(str(one.needed[effect] or "out of reach") for effect in EFFECTS), f"{one.tolerated:.1%}"]
+            for one in found]
+    told = ["| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *rows)]
+    warnings = [f"WARNING: {one.test}: {one.metric} tolerates {one.tolerated:.1%}, and a change of less than "
+                f"{_shown(min(one.detectable.values()))} goes unseen here. Widen its margin "
+                f"(margins={{\"{one.metric}\": …}}), store more sessions, or quieten the machine."
+                for one in found if one.blind]
+    return "\n".join([
+        *told,
+        f"\n{sessions} sessions. Seen: fails in nine of ten cases, if as many sessions are stored as ran here.",
+        *warnings,
+    ])
+
+
+def _shown(change: float) -> str:
+    return f"{change:.1%}" if change < float("inf") else "nothing"

@@ -1,0 +1,203 @@
+"""A calibration on the emulator as a Markdown page."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from pytest_llmperf.calibration.experiments import A_A, Experiment
+from pytest_llmperf.calibration.limits import SETTINGS, Setting
+from pytest_llmperf.calibration.rivals import RULES
+from pytest_llmperf.calibration.row import Row
+from pytest_llmperf.model.verdict import Verdict
+from pytest_llmperf.stats.binomial import share_interval
+from pytest_llmperf.stats.looks import LOOKS
+
+#: Each of the two limits of an interval: together 95 %.
+CONFIDENCE = 0.975
+OURS = "pytest-llmperf"
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where the figures come from: all for people.
+
+    Args:
+        kind: emulated hardware.
+        command: that made the page, and makes it again.
+        commit, date, machine: of the run.
+        suite_primaries: metrics that the whole suite judges against baselines.
+    """
+
+    kind: str
+    command: str
+    commit: str
+    date: str
+    machine: str
+    suite_primaries: int
+
+
+def share(count: int, of: int) -> str:
+    """ "3 of 200: 1.5 % (0.31–4.32 %)", with Clopper–Pearson limits."""
+    if not of:
+        return "–"
+    limits = share_interval(count, of, CONFIDENCE)
+    return f"{count} of {of}: {_percent(count / of)} ({_percent(limits.low)}–{_percent(limits.high)})"
+
+
+def page(origin: Origin, experiments: Sequence[Experiment], rows: Iterable[Row]) -> str:
+    """The whole page."""
+    by_name: dict[str, list[Row]] = {}
+    for row in rows:
+        by_name.setdefault(row.experiment, []).append(row)
+    made = [
+        *_top(origin),
+        *_quiet([one for one in experiments if one.name.startswith(A_A)], by_name),
+        *_slow([one for one in experiments if one.slowdown is not None], by_name),
+        *_mechanisms([one for one in experiments if one.faults], by_name),
+        *_limits(by_name),
+        *_rivals(experiments, by_name),
+    ]
+    return "\n".join(made) + "\n"
+
+
+def limit_name(setting: Setting) -> str:
+    """Key of the row that counts the verdicts of a setting."""
+    return f"p{setting.percentile}, {setting.requests} requests a run, starts differ by {setting.shift:g} sd"
+
+
+def _top(origin: Origin) -> Iterator[str]:
+    yield f"""# How often verdicts are wrong
+
+Written by `{origin.command}` on {origin.date}, commit {origin.commit}, {origin.machine}. Intervals are Clopper–Pearson,
+95 %. The page is written anew by the same command; what is on it nobody has typed.
+
+A suite run is every check of every shipped suite that runs on an emulated {origin.kind}: SLOs, claims with their
+mechanisms, and comparisons with the stored baselines, of which {origin.suite_primaries} metrics share an error of 1 %.
+The tests' own functions run, and the code that judges is the product's. Only this differs from
+`pytest suites --emulate {origin.kind}`: an engine restarts within its process, no bytes pass between emulator and
+records, servers are not warmed up (an emulator is warm), and nothing is written. Every suite run has a noise seed of
+its own: a factor per server start (sd 0.3 %), one per run (0.5 %), and one per step (1 %, autocorrelation 0.6). Queues
+make more of it: in an open loop a step that is 1 % longer makes mean TPOT about 1.4 % longer."""
+
+
+def _quiet(experiments: Sequence[Experiment], rows: Mapping[str, Sequence[Row]]) -> Iterator[str]:
+    yield from _head("Nothing changed", "suite runs", "suite runs with a false alarm", "of these by an ERROR",
+                     "suite runs with INCONCLUSIVE", "TPOT comparisons INCONCLUSIVE", "suite runs with IMPROVED")
+    for one in experiments:
+        found = rows.get(one.name, ())
+        tpot = sum((Counter(row.tpot) for row in found), Counter())
+        yield _line(
+            one.name,
+            _share_of(found, _alarmed),
+            sum(Verdict.ERROR.value in row.verdicts for row in found),
+            _share_of(found, lambda row: bool(row.open)),
+            share(tpot[Verdict.INCONCLUSIVE.value], sum(tpot.values())),
+            sum(Verdict.IMPROVED.value in row.verdicts for row in found),
+        )
+    yield ("\nA false alarm is a FAIL or an ERROR of any check. The stored baselines are one draw of noise. Drawn "
+           "ones are other sessions for every suite run, as many as are stored: they show what the next set may be "
+           "like. With a run sd of 3.5 % and a session sd of 2 % of a step's time baselines are drawn, too, so that "
+           "they have that noise.")
+
+
+def _slow(experiments: Sequence[Experiment], rows: Mapping[str, Sequence[Row]]) -> Iterator[str]:
+    yield from _head("Slowdowns", "planted in test_serving", "found with at most 5 runs", "found with at most 8",
+                     "INCONCLUSIVE", "silently green")
+    for one in experiments:
+        found = rows.get(one.name, ())
+        yield _line(
+            one.name,
+            _share_of(found, _names(one.cause, runs=5)),
+            _share_of(found, _names(one.cause)),
+            _share_of(found, _open),
+            _share_of(found, _green),
+        )
+    yield ("\nFound: mean TPOT itself fails against the stored baseline. The step time that is planted is the one that "
+           "changes mean TPOT by just so much, and noise is scaled so that mean TPOT has the sd that is named.")
+
+
+def _mechanisms(experiments: Sequence[Experiment], rows: Mapping[str, Sequence[Row]]) -> Iterator[str]:
+    yield from _head("Faults of mechanisms", "planted", "watched by", "found", "named", "by the words", "INCONCLUSIVE",
+                     "silently green")
+    for one in experiments:
+        found = rows.get(one.name, ())
+        yield _line(
+            f"`{one.name}`",
+            one.watched_by,
+            _share_of(found, _alarmed),
+            _share_of(found, _names(one.cause)),
+            f"“{one.cause}”",
+            _share_of(found, _open),
+            _share_of(found, _green),
+        )
+
+
+def _limits(rows: Mapping[str, Sequence[Row]]) -> Iterator[str]:
+    yield from _head("SLOs at their exact limit", "SLO, five runs on five server starts", "PASS (each is false)",
+                     "FAIL (each is false)")
+    for setting in SETTINGS:
+        counts = sum((Counter(row.verdicts) for row in rows.get(limit_name(setting), ())), Counter())
+        of = sum(counts.values())
+        yield _line(limit_name(setting), share(counts["PASS"], of), share(counts["FAIL"], of))
+    yield ("\nSimulated latencies of requests that resemble their neighbours (AR(1) of 0.6). The sd between starts is "
+           "in units of the sd between requests. At the limit nothing but INCONCLUSIVE is right.")
+
+
+def _rivals(experiments: Sequence[Experiment], rows: Mapping[str, Sequence[Row]]) -> Iterator[str]:
+    chosen = [one for one in experiments if one.slowdown is not None or one.name.startswith(A_A)]
+    yield from _head("The same data judged by other rules", "rule",
+                     *(f"{one.name}: suite runs with an alarm" if one.slowdown is None else f"{one.name}: TPOT found"
+                       for one in chosen))
+    yield _line(OURS, *(
+        _share_of(rows.get(one.name, ()), _names(one.cause) if one.cause else _alarmed) for one in chosen
+    ))
+    for rule in RULES:
+        yield _line(rule, *(
+            _share_of(rows.get(one.name, ()), _cried(rule, "tpot_mean" if one.slowdown else "")) for one in chosen
+        ))
+    seen = max((row.seen for found in rows.values() for row in found), default=0)
+    yield (f"\nThe other rules see today's first three runs of up to {seen} latencies that the suites compare with "
+           "baselines. “Last session” is another emulated session of three runs, as `--benchmark-autosave` would have "
+           "kept it. M is the number of metrics that the suites compare. Alarms of the first line may come from any "
+           "check, the others' from comparisons only.")
+
+
+def _share_of(rows: Sequence[Row], holds: Callable[[Row], bool]) -> str:
+    return share(sum(map(holds, rows)), len(rows))
+
+
+def _alarmed(row: Row) -> bool:
+    return row.alarmed
+
+
+def _open(row: Row) -> bool:
+    return not row.alarmed and bool(row.open)
+
+
+def _green(row: Row) -> bool:
+    return not row.alarmed and not row.open
+
+
+def _names(cause: str, runs: int = LOOKS[-1]) -> Callable[[Row], bool]:
+    """Whether a suite run names a cause once it has that many runs."""
+    return lambda row: row.says(cause) and (row.runs <= runs or runs == LOOKS[-1])
+
+
+def _cried(rule: str, metric: str) -> Callable[[Row], bool]:
+    return lambda row: row.alarmed_by(rule, metric)
+
+
+def _head(title: str, *columns: str) -> Iterator[str]:
+    yield f"\n## {title}\n"
+    yield _line(*columns)
+    yield _line(*["---"] * len(columns))
+
+
+def _line(*cells: object) -> str:
+    return "| " + " | ".join(map(str, cells)) + " |"
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.3g} %"

@@ -1,0 +1,107 @@
+"""One suite run as the journal keeps it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from pytest_llmperf.baseline.model import StoredMeasurement
+from pytest_llmperf.calibration.rivals import Compared, alarms, compared
+from pytest_llmperf.calibration.suite_test import Outcome
+from pytest_llmperf.model.verdict import AGAINST_BASELINE, Verdict
+from pytest_llmperf.session.measurement import Measurement
+from pytest_llmperf.stats.looks import LOOKS
+
+BAD = (Verdict.FAIL, Verdict.ERROR)
+LONGEST_REASON = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What a suite run came to.
+
+    Args:
+        experiment: its name.
+        number: of the suite run; its noise follows from it.
+        verdicts: verdict → number of checks.
+        tpot: the same of comparisons of mean TPOT with a baseline.
+        bad: of each FAIL or ERROR the test, the check, the verdict and its reason.
+        open: of each INCONCLUSIVE the test and the check.
+        runs: most runs that a compared measurement has; 0 where none was compared.
+        rivals: rule → metrics that it alarms on, "test metric"; empty where nothing was compared.
+        seen: comparisons that the rivals looked at.
+    """
+
+    experiment: str
+    number: int
+    verdicts: Mapping[str, int]
+    tpot: Mapping[str, int]
+    bad: Sequence[Sequence[str]]
+    open: Sequence[Sequence[str]]
+    runs: int
+    rivals: Mapping[str, Sequence[str]]
+    seen: int
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @property
+    def alarmed(self) -> bool:
+        return bool(self.bad)
+
+    def alarmed_by(self, rule: str, metric: str) -> bool:
+        """Whether a rival alarms on that metric of any test; "" is any metric."""
+        return any(found.endswith(metric) for found in self.rivals.get(rule, ()))
+
+    def says(self, cause: str) -> bool:
+        """Whether a FAIL or ERROR names it."""
+        return any(cause in part for one in self.bad for part in one[1:])
+
+
+def row_of(
+    experiment: str,
+    number: int,
+    outcomes: Sequence[Outcome],
+    *,
+    last: Mapping[str, Measurement],
+    stored: Mapping[str, StoredMeasurement | None],
+    suite_primaries: int,
+) -> Row:
+    """A suite run in short.
+
+    Args:
+        last: test → its compared measurement in the session that the other rules compare with.
+        stored: test → what is stored of that measurement.
+        suite_primaries: metrics that the whole suite judges.
+    """
+    results = [(outcome.test, result) for outcome in outcomes for result in outcome.results]
+    measured = {o.test: m for o in outcomes for m in o.measurements if m.baseline is not None}
+    rivals: dict[str, list[str]] = {}
+    seen = 0
+    for test, measurement in measured.items():
+        for metric, one in _compared(measurement, last.get(test), stored.get(test)).items():
+            seen += 1
+            for rule, alarm in alarms(one, suite_primaries).items():
+                rivals.setdefault(rule, []).extend([f"{test} {metric}"] * alarm)
+    return Row(
+        experiment=experiment,
+        number=number,
+        verdicts=dict(Counter(result.verdict.value for _, result in results)),
+        tpot=dict(Counter(r.verdict.value for _, r in results if r.subject == f"{AGAINST_BASELINE} tpot_mean")),
+        bad=[(test, r.subject, r.verdict.value, f"{r.metric} {r.measured}: {r.reason}"[:LONGEST_REASON])
+             for test, r in results if r.verdict in BAD],
+        open=[(test, r.subject) for test, r in results if r.verdict is Verdict.INCONCLUSIVE],
+        runs=max((len(measurement.runs) for measurement in measured.values()), default=0),
+        rivals=rivals,
+        seen=seen,
+    )
+
+
+def _compared(
+    today: Measurement, last: Measurement | None, stored: StoredMeasurement | None
+) -> Mapping[str, Compared]:
+    if last is None or stored is None or len(today.runs) < LOOKS[0]:
+        return {}
+    return compared(today, last, stored)

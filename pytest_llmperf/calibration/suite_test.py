@@ -1,0 +1,51 @@
+"""A test of a suite as calibration sees it: something that measures and checks with a `Perf`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pytest_llmperf.errors import InfrastructureError
+from pytest_llmperf.model.verdict import CheckResult, Verdict
+from pytest_llmperf.session.measurement import Measurement
+from pytest_llmperf.session.perf import Perf
+from pytest_llmperf.session.perf_session import PerfSession
+
+
+@dataclass(frozen=True, slots=True)
+class SuiteTest:
+    """One item of a suite.
+
+    Args:
+        name: its id.
+        run: the test's own function.
+    """
+
+    name: str
+    run: Callable[[Perf], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a test came to.
+
+    Args:
+        test: its id.
+        results: of all its checks; of one that could not go on an ERROR beside them.
+        measurements: all of them, in the order in which they were begun.
+    """
+
+    test: str
+    results: tuple[CheckResult, ...]
+    measurements: tuple[Measurement, ...]
+
+
+def outcome_of(test: SuiteTest, session: PerfSession, kind: str) -> Outcome:
+    """Run a test once, as pytest would."""
+    perf = session.perf(test.name, kind)
+    results = perf.results
+    try:
+        test.run(perf)
+    except InfrastructureError as error:
+        results = [*results, CheckResult("infrastructure", Verdict.ERROR, reason=str(error))]
+    return Outcome(test.name, tuple(results), tuple(perf.measurements))

@@ -1,0 +1,87 @@
+"""How often verdicts are wrong on the emulator, or how much one can see on this machine.
+
+With --emulate KIND the suites run thousands of times in virtual time, each time with other noise: with nothing planted
+(every FAIL is a false alarm), and with known slowdowns and faults (every PASS is a miss). That writes a page of tables
+with Clopper-Pearson intervals, and beside it a row per suite run (FILE.jsonl). Interrupted, the same command goes on
+where it stopped.
+
+    llmperf calibrate --emulate h200 --suite-runs 10000 --faults 200 --out docs/calibration.md
+
+Without it the named tests run on this machine's engines, session after session with nothing changed between them. It
+prints the run and session sd of each metric that they compare with a baseline, the smallest change that a comparison
+would see, and the repeats that a change of 5 % or 10 % needs, and warns of margins below what can be seen.
+
+    llmperf calibrate suites/test_serving.py --sessions 5 --pytest="-m h200"
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+
+OUT = ".llmperf/calibration.md"
+RUNS = ".llmperf/calibration"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """See `cli.parser`."""
+    add = parser.add_argument
+    add("tests", nargs="*", default=["suites"], metavar="TEST", help="as pytest takes them (suites)")
+    add("--emulate", metavar="KIND", help="l4, a100, h100 or h200: on the emulator, in virtual time")
+    add("--suite-runs", type=int, default=1000, metavar="N", help="emulated: with nothing planted (1000)")
+    add("--faults", type=int, default=50, metavar="N", help="emulated: with each fault planted (50)")
+    add("--limits", type=int, default=1000, metavar="N", help="emulated: trials of each SLO at its limit (1000)")
+    add("--out", type=Path, default=Path(OUT), metavar="FILE", help=f"emulated: the page ({OUT})")
+    add("--pytest", default="", metavar="OPTIONS", help="on this machine: further options for pytest, as one text")
+    add("--sessions", type=int, default=5, metavar="N", help="on this machine: how often the tests run (5)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Calibrate, and say what was found."""
+    print(_on_this_machine(arguments) if arguments.emulate is None else _emulated(arguments))
+    return 0
+
+
+def _on_this_machine(arguments: argparse.Namespace) -> str:
+    from pytest_llmperf.calibration.own import lines, read_sessions, run_sessions, table
+    from pytest_llmperf.errors import UsageError
+
+    if arguments.sessions < 2:
+        raise UsageError(f"--sessions {arguments.sessions}: at least 2, or nothing can be said about sessions.")
+    runs_dir = Path(RUNS) / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
+    given = [*arguments.tests, *shlex.split(arguments.pytest)]
+    folders = run_sessions(given, arguments.sessions, runs_dir.absolute(), Path.cwd(), _tell)
+    return table(list(lines(read_sessions(folders))), len(folders))
+
+
+def _emulated(arguments: argparse.Namespace) -> str:
+    from pytest_llmperf.calibration.emulated import calibrate_emulated
+    from pytest_llmperf.plugin.collecting import collect
+
+    return calibrate_emulated(
+        collect(arguments.tests, arguments.emulate),
+        kind=arguments.emulate,
+        suite_runs=arguments.suite_runs,
+        faults=arguments.faults,
+        limits=arguments.limits,
+        out=arguments.out,
+        root=Path.cwd(),
+        command=_command(arguments),
+        tell=_tell,
+    )
+
+
+def _command(arguments: argparse.Namespace) -> str:
+    """The command line again, in full."""
+    named = "" if arguments.tests == ["suites"] else f" {' '.join(arguments.tests)}"
+    return (
+        f"llmperf calibrate{named} --emulate {arguments.emulate} --suite-runs {arguments.suite_runs} "
+        f"--faults {arguments.faults} --limits {arguments.limits} --out {arguments.out}"
+    )
+
+
+def _tell(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

@@ -1,0 +1,130 @@
+"""`llmperf calibrate`: suite runs without bytes are suite runs, and the command does what its help says."""
+
+import json
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from pytest_llmperf import closed, poisson, random_tokens, sglang, shared_prefix, vllm, with_flags
+from pytest_llmperf.calibration.emulated_session import EmulatedSession
+from pytest_llmperf.config.emulation import GPUS, Emulation
+from pytest_llmperf.config.settings import Settings
+from pytest_llmperf.session.perf_session import PerfSession
+from pytest_llmperf.telemetry.hardware import emulated_hardware
+
+ROOT = Path(__file__).parents[2]
+PLAIN = vllm("llama-3.1-8b", max_model_len=16384)
+DRAFTING = with_flags(PLAIN, speculative_config={"method": "ngram", "num_speculative_tokens": 4})
+CASES = {
+    "open loop": (PLAIN, random_tokens(input=512, output=32, arrivals=poisson(10), requests=30)),
+    "drafts": (DRAFTING, random_tokens(input=256, output=40, arrivals=closed(2), requests=8)),
+    "shared": (sglang("llama-3.1-8b", context_length=16384),
+               shared_prefix(prefix=1000, suffix=32, output=8, groups=2, arrivals=closed(3), requests=12)),
+}
+SUITE = """
+import pytest
+from pytest_llmperf import closed, random_tokens, vllm
+
+@pytest.mark.h200
+@pytest.mark.engine(vllm("llama-3.1-8b", max_model_len=4096))
+def test_answers(engine, perf):
+    run = perf.measure(engine, random_tokens(input=256, output=16, arrivals=closed(2), requests=12))
+    perf.check(run, "error_rate == 0", baseline=True, margins={"ttft_p50": 0.05, "tpot_mean": 0.3})
+"""
+
+pytestmark = pytest.mark.emulated
+
+
+def known(metrics):
+    return {name: value for name, value in metrics.all().items() if value is not None}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_run_without_bytes_has_the_metrics_of_one_with_them(tmp_path, case):
+    spec, workload = CASES[case]
+    emulation = Emulation("h200", noise="")
+    whole = PerfSession(Settings(), tmp_path, emulated_hardware("h200", GPUS), lambda _line: None, emulation=emulation)
+    with closing(whole), closing(EmulatedSession(Settings(), tmp_path, emulation)) as short:
+        short.begin(3)
+        with_bytes, without = (session.perf("t", "h200").measure(spec, workload) for session in (whole, short))
+    for one, other in zip(with_bytes.metrics, without.metrics, strict=True):
+        assert known(other) == pytest.approx(known(one), rel=1e-4)
+        assert len(known(one)) > 50
+    assert without.conditions == with_bytes.conditions
+    assert [run.seed for run in without.runs] == [0, 1, 2]
+
+
+def test_a_suite_runs_number_is_its_noise(tmp_path):
+    """Whatever ran before on the same processes; another number is other noise."""
+    emulation = Emulation("h200", noise="session=1%,run=1%,step=1%,ar=0.6")
+
+    def tpots(session, number):
+        session.begin(number)
+        return session.perf("t", "h200").measure(*CASES["open loop"]).values("tpot_mean")
+
+    with closing(EmulatedSession(Settings(), tmp_path, emulation)) as session:
+        first, other, again = (tpots(session, number) for number in (1, 2, 1))
+    assert again == first != other
+
+
+@pytest.fixture
+def project(tmp_path):
+    (tmp_path / "test_own.py").write_text(SUITE)
+    (tmp_path / "pyproject.toml").write_text("[tool.pytest.ini_options]\n")
+    return tmp_path
+
+
+def llmperf(project, *arguments, code=0):
+    command = [sys.executable, "-m", "pytest_llmperf", "calibrate", *arguments]
+    done = subprocess.run(command, cwd=project, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == code, done.stdout + done.stderr
+    return done
+
+
+def with_baseline(project):
+    command = [sys.executable, "-m", "pytest", "-q", "test_own.py", "--emulate", "h200", "--update-baselines-new"]
+    subprocess.run(command, cwd=project, capture_output=True, timeout=300, check=True)
+
+
+def test_suite_runs_of_ones_own_suite(project):
+    with_baseline(project)
+    given = ("test_own.py", "--emulate", "h200", "--faults", "0", "--limits", "2", "--out", "page.md")
+    told = llmperf(project, *given, "--suite-runs", "20").stdout
+    assert (project / "page.md").read_text() == told.removesuffix("\n")
+    assert "| A/A | 0 of 20: 0 %" in told
+    rows = [json.loads(line) for line in (project / "page.md.jsonl").read_text().splitlines()[1:]]
+    runs = {(row["experiment"], row["number"]) for row in rows}
+    assert len(runs) == len(rows) == 9 + 2 + 2 + 20
+    more = llmperf(project, *given, "--suite-runs", "30")
+    assert "A/A: 10 of 10 suite runs" in more.stderr
+    assert "| A/A | 0 of 30: 0 %" in more.stdout
+    (project / "test_own.py").write_text(SUITE.replace("test_answers", "test_other"))
+    assert "another calibration" in llmperf(project, *given, code=2).stderr
+
+
+@pytest.mark.parametrize(("change", "said"), [
+    (("def test_answers(engine, perf)", "def test_answers(engine, perf, tmp_path)"), "tmp_path"),
+    (("mark.h200", "mark.l4"), "Nothing below test_own.py runs on an emulated h200"),
+    (("import pytest\n", "import pytest, no_such_module\n"), "no_such_module"),
+    (("", ""), "--update-baselines-new"),
+])
+def test_what_cannot_be_calibrated_says_why(project, change, said):
+    (project / "test_own.py").write_text(SUITE.replace(*change) if change[0] else SUITE)
+    assert said in llmperf(project, "test_own.py", "--emulate", "h200", code=2).stderr
+    assert not (project / ".llmperf" / "calibration.md").exists()
+
+
+def test_the_noise_of_ones_own_machine(project):
+    told = llmperf(project, "test_own.py", "--sessions", "3", "--pytest", "--emulate h200 -p no:cacheprovider").stdout
+    lines = {line.split(" | ")[1]: line for line in told.splitlines() if line.startswith("| test_own")}
+    assert set(lines) == {"ttft_p50", "tpot_mean", "output_throughput"}
+    assert "(4 df)" in lines["tpot_mean"]
+    assert "WARNING: test_own.py::test_answers: ttft_p50 tolerates 5.0%" in told
+    assert "WARNING: test_own.py::test_answers: tpot_mean" not in told
+
+
+def test_one_session_says_nothing_of_sessions(project):
+    assert "at least 2" in llmperf(project, "test_own.py", "--sessions", "1", code=2).stderr

@@ -1,0 +1,78 @@
+"""Rows on disk, and the page that is made of them."""
+
+import pytest
+
+from pytest_llmperf.calibration.experiments import A_A, experiments
+from pytest_llmperf.calibration.journal import RowJournal
+from pytest_llmperf.calibration.limits import SETTINGS
+from pytest_llmperf.calibration.page import Origin, limit_name, page, share
+from pytest_llmperf.calibration.rivals import FIXED
+from pytest_llmperf.calibration.row import Row
+from pytest_llmperf.errors import UsageError
+
+ABOUT = {"calibration": "h200"}
+FAIL = ("t", "baseline tpot_mean", "FAIL", "tpot_mean +5 %: tpot_mean is +5 % off its baseline")
+
+
+def row(number=1, experiment=A_A, bad=(), **more):
+    known = {"verdicts": {"PASS": 3}, "tpot": {"PASS": 1}, "open": (), "runs": 3, "rivals": {}, "seen": 1}
+    return Row(experiment, number, bad=bad, **(known | more))
+
+
+def test_an_interrupted_journal_goes_on(tmp_path):
+    path = tmp_path / "deep" / "rows.jsonl"
+    with RowJournal(path, ABOUT) as journal:
+        journal.add(row(1, bad=[list(FAIL)]))
+    with path.open("a") as file:
+        file.write('{"experiment": "A/A", "num')  # killed while writing
+    with RowJournal(path, ABOUT) as journal:
+        assert list(journal.rows) == [(A_A, 1)]
+        assert journal.rows[A_A, 1].says("tpot_mean is")
+        journal.add(row(2))
+    with RowJournal(path, ABOUT) as journal:
+        assert list(journal.rows) == [(A_A, 1), (A_A, 2)]
+
+
+@pytest.mark.parametrize("content", ['{"calibration": "l4"}\n', "# A page\n"])
+def test_another_file_is_not_gone_on_with(tmp_path, content):
+    path = tmp_path / "rows.jsonl"
+    path.write_text(content)
+    with pytest.raises(UsageError):
+        RowJournal(path, ABOUT)
+    assert path.read_text() == content
+
+
+@pytest.mark.parametrize(("count", "of", "text"), [
+    (80, 10_000, "80 of 10000: 0.8 % (0.635 %–0.995 %)"),  # the most that 1 % allows
+    (81, 10_000, "81 of 10000: 0.81 % (0.644 %–1.01 %)"),
+    (0, 200, "0 of 200: 0 % (0 %–1.83 %)"),
+    (0, 0, "–"),
+])
+def test_intervals_are_clopper_and_pearsons(count, of, text):
+    assert share(count, of) == text
+
+
+def test_the_page_counts():
+    plan = experiments(suite_runs=20, faults=2)
+    slow = next(one.name for one in plan if one.slowdown)
+    rows = [
+        row(1), row(2, bad=[("t", "x", "ERROR", "y")], verdicts={"ERROR": 1}), row(3, open=[("t", "z")]),
+        row(4, rivals={FIXED: ["t ttft_p50"]}),
+        row(1, slow, bad=[FAIL]), row(2, slow, bad=[FAIL], runs=8), row(3, slow), row(4, slow, open=[("t", "z")]),
+        row(1, "leak", bad=[FAIL]), row(2, "leak", bad=[("t", "i", "ERROR", "blocks are still held")]),
+        row(100, limit_name(SETTINGS[0]), verdicts={"PASS": 4, "FAIL": 1, "INCONCLUSIVE": 95}, tpot={}),
+    ]
+    lines = page(Origin("h200", "llmperf …", "abc", "2026-11-21", "here", 13), plan, rows).splitlines()
+
+    def cells(start, title):
+        inside = lines[lines.index(f"## {title}"):]
+        found = next(line for line in inside if line.startswith(f"| {start}"))
+        return [cell.split(":")[0] for cell in found.strip("| ").split(" | ")[1:]]
+
+    assert cells(A_A + " |", "Nothing changed") == ["1 of 4", "1", "1 of 4", "0 of 4", "0"]
+    assert cells(slow, "Slowdowns") == ["1 of 4", "2 of 4", "1 of 4", "1 of 4"]
+    assert cells("`leak`", "Faults of mechanisms")[1:3] == ["2 of 2", "1 of 2"]
+    assert cells(limit_name(SETTINGS[0]), "SLOs at their exact limit") == ["4 of 100", "1 of 100"]
+    assert cells("pytest-llmperf", "The same data judged by other rules")[0] == "2 of 4"
+    assert cells("pytest-llmperf", "The same data judged by other rules")[-1] == "1 of 4"
+    assert cells(FIXED, "The same data judged by other rules")[-1] == "1 of 4"
