@@ -79,6 +79,11 @@ def test_against_the_same_seeds_a_smaller_drift_shows():
     assert "not steady: against the same seeds it drifts" in against((0.0, 0.36, 0.22), STORED)
 
 
+def test_an_effect_that_costs_one_seed_more_is_no_drift():
+    """The prefix cache off: each seed's prompts are another multiple of what they were."""
+    assert against((1.506, 0.3 + 0.935, 0.1 + 0.91), STORED) is None
+
+
 def test_stored_sessions_that_are_noisy_raise_the_bar():
     noisy = [(0.05, 0.25, 0.12), (-0.04, 0.34, 0.06), (0.0, 0.3, 0.17)]
     assert against((0.0, 0.345, 0.19), noisy) is None
