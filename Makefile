@@ -8,6 +8,10 @@ SOURCES := $(shell find pytest_llmperf -type f -name '*.py') pyproject.toml READ
 
 .PHONY: demo demo-regression emulated-baselines test test-emulated test-browser test-engines test-engines-sglang lint types engine-vllm-cpu engine-sglang-cpu soak soak-baselines calibration bench bench-clients clean
 
+# The environment of everything below, with this package in it; `. .venv/bin/activate` to use it.
+.PHONY: venv
+venv: $(VENV)/wheel
+
 # Every suite on an emulated H200 in virtual time, and one over HTTP in real time.
 demo: $(VENV)/wheel
 	$(BIN)/pytest suites --emulate h200 --junitxml=.llmperf/demo.xml
@@ -59,6 +63,11 @@ engine-vllm-cpu: $(VENV)/wheel
 engine-sglang-cpu: $(VENV)/wheel
 	$(BIN)/python scripts/install_engine.py sglang-cpu .engines/sglang-cpu
 
+# The pages of docs/ as a site, strictly: a broken link is an error. Their blocks are run by tests/docs.
+.PHONY: docs
+docs: $(VENV)/dev
+	$(BIN)/python -m mkdocs build -q --site-dir site
+
 lint: $(VENV)/wheel
 	$(BIN)/ruff check .
 
@@ -100,4 +109,4 @@ $(VENV)/wheel: $(VENV)/dev $(SOURCES)
 	touch $@
 
 clean:
-	rm -rf $(VENV) dist .llmperf
+	rm -rf $(VENV) dist site .llmperf

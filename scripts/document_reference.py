@@ -1,0 +1,169 @@
+"""Write the tables of docs/metrics.md, docs/verdicts.md and docs/settings.md from the product.
+
+    python scripts/document_reference.py
+
+Run it after a metric, a margin, an option, a setting or a command of `llmperf` has changed; a test says so.
+"""
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import fields
+from inspect import cleandoc
+from pathlib import Path
+
+import pytest
+
+from pytest_llmperf.cli.parser import parser
+from pytest_llmperf.config.settings import Settings
+from pytest_llmperf.metrics import FAMILIES, STATS, Metric, Source, all_metrics
+
+DOCS = Path(__file__).parents[1] / "docs"
+BETTER = {"lower": "lower", "higher": "higher", "neither": "–"}
+
+
+def main() -> None:
+    for page in (DOCS / name for name in PAGES):
+        page.write_text(with_tables(page.read_text(encoding="utf-8"), PAGES[page.name]), encoding="utf-8")
+
+
+def with_tables(page: str, tables: "dict[str, Callable[[], str]]") -> str:
+    """The page with every table written anew.
+
+    Raises:
+        ValueError: the page has no place for one of them.
+    """
+    for name, write in tables.items():
+        begin, end = f"<!-- {name}: written by scripts/document_reference.py -->", f"<!-- end of {name} -->"
+        before, found, rest = page.partition(begin)
+        _, closed, after = rest.partition(end)
+        if not (found and closed):
+            raise ValueError(f"the page has no lines {begin} and {end}")
+        page = f"{before}{begin}\n\n{write()}\n\n{end}{after}"
+    return page
+
+
+def latencies() -> str:
+    """A row per statistic of each sample, the formula in the first."""
+    rows = []
+    for name, family in FAMILIES.items():
+        for number, stat in enumerate(STATS):
+            metric = all_metrics()[f"{name}_{stat}"]
+            formula, needs = (family.formula, family.needs) if not number else ("〃", "〃")
+            rows.append((f"`{metric.name}`", metric.unit.value, f"`{metric.formula_id}`", formula, needs))
+    return _table(("metric", "unit", "formula id", "statistic of", "needs"), rows)
+
+
+def of_a_run() -> str:
+    return _plain(Source.CLIENT)
+
+
+def of_the_server() -> str:
+    return _plain(Source.SERVER)
+
+
+def _plain(source: Source) -> str:
+    """A row per metric that is no statistic of a latency."""
+    chosen = [metric for metric in all_metrics().values() if metric.source is source and metric.family is None]
+    rows = [(f"`{_shown(metric)}`", metric.unit.value or "count", BETTER[metric.direction.value],
+             f"`{metric.formula_id}`", metric.formula, metric.needs) for metric in chosen]
+    return _table(("metric", "unit", "better", "formula id", "formula", "needs"), rows)
+
+
+def _shown(metric: Metric) -> str:
+    return f"{metric.name}(…)" if metric.limited else metric.name
+
+
+def options() -> str:
+    """A row per option that the plugin adds to pytest."""
+    from pytest_llmperf.plugin.configure import pytest_addoption
+
+    ours = pytest.Parser(_ispytest=True)
+    pytest_addoption(ours)
+    rows = []
+    for option in ours.getgroup("llmperf").options:
+        given = option.attrs()
+        wants = " / ".join(given.get("choices") or ()) or given.get("metavar") or ""
+        rows.append((f"`{f'{option.names()[0]} {wants}'.strip()}`", str(given["help"]).replace("%%", "%")))
+    return _table(("option", "what it does"), rows)
+
+
+def settings() -> str:
+    """A row per key, told in the words of `Settings`."""
+    told = re.findall(r"^ {4}(\w+): (.+(?:\n {8}.+)*)", cleandoc(Settings.__doc__ or ""), re.MULTILINE)
+    words = {name: " ".join(text.split()) for name, text in told}
+    return _table(("key", "default", "what it is"),
+                  [(f"`{key.name}`", _default(key.name), words[key.name]) for key in fields(Settings)])
+
+
+def _default(name: str) -> str:
+    value = getattr(Settings(), name)
+    if isinstance(value, float):
+        return f"{value:g}"
+    return f"`{value}`" if value and isinstance(value, str) else "–"
+
+
+def commands() -> str:
+    """A row per command of `llmperf`."""
+    (chosen,) = (action for action in parser()._actions if action.dest == "command")
+    helps = {choice.dest: str(choice.help) for choice in chosen._get_subactions()}
+    return _table(("command", "what it does"), [(f"`llmperf {name}`", text) for name, text in helps.items()])
+
+
+def counts() -> str:
+    """How many requests over the limit prove what, for independent ones."""
+    from pytest_llmperf.stats.binomial import fail_limit, pass_limit
+
+    rows = []
+    for n in (100, 300, 500, 1000, 5000):
+        row = [f"{n}"]
+        for share in (0.05, 0.01):
+            low, high = pass_limit(n, share, 0.95), fail_limit(n, share, 0.95)
+            row.append(f"{'never' if low is None else low} / {high}")
+        rows.append(row)
+    proves = "PASS if at most / FAIL if at least"
+    return _table(("requests", f"p95: {proves}", f"p99: {proves}"), rows)
+
+
+def noise() -> str:
+    """What is thought of each kind of metric before the data speak, and which margins it takes."""
+    from pytest_llmperf.stats.priors import kind_of, margins_for, prior_for
+
+    found: dict[str, list[Metric]] = {}
+    for metric in all_metrics().values():
+        found.setdefault(kind_of(metric).value, []).append(metric)
+    rows = []
+    for kind, metrics in found.items():
+        for hardware in ("GPU", "cpu"):
+            prior, margins = prior_for(metrics[0], hardware), margins_for(metrics[0], hardware)
+            rows.append((kind, f"`{metrics[0].name}`", hardware,
+                         *(f"{100 * value:.3g} %" for value in (prior.run_sd, prior.session_sd, margins.negligible,
+                                                                margins.tolerated))))
+    return _table(("kind of metric", "e.g.", "on", "run sd", "session sd", "negligible", "tolerated"), rows)
+
+
+def looks() -> str:
+    """The rule in a sentence, with the figures of the code."""
+    from pytest_llmperf.stats.looks import ENOUGH_SESSIONS, LOOKS, SPENT, SUITE_ALPHA
+
+    runs = ", then ".join(map(str, LOOKS))
+    spent = ", ".join(f"{100 * share:.0f} %" for share in SPENT)
+    return (f"Runs at each look: {runs}. All comparisons of a suite run share one error of {100 * SUITE_ALPHA:.0f} %, "
+            "whatever `-k` selects: each test gets its share by its number of primary metrics (Holm's rule among them), "
+            f"and has spent {spent} of it by each look. Against fewer than {ENOUGH_SESSIONS} stored sessions all of it "
+            "waits for the last look.")
+
+
+def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    lines = [list(head), *map(list, rows)]
+    lines.insert(1, ["---"] * len(lines[0]))
+    return "\n".join(f"| {' | '.join(cell.replace('|', '∣') for cell in line)} |" for line in lines)
+
+
+PAGES: dict[str, dict[str, Callable[[], str]]] = {
+    "metrics.md": {"latencies": latencies, "run": of_a_run, "server": of_the_server},
+    "verdicts.md": {"counts": counts, "noise": noise, "looks": looks},
+    "settings.md": {"options": options, "settings": settings, "commands": commands},
+}
+
+if __name__ == "__main__":
+    main()

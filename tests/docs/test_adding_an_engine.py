@@ -1,0 +1,61 @@
+"""docs/adding_an_engine.md: its class is an adapter, and its builder's spec becomes a command line."""
+
+import ast
+import inspect
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from pytest_llmperf.engines import adapters, spec
+from pytest_llmperf.engines.adapter import Adapter, Placement
+from pytest_llmperf.engines.environment import Environment
+
+PAGE = Path(__file__).parents[2] / "docs" / "adding_an_engine.md"
+
+
+@pytest.fixture
+def names(monkeypatch, page_blocks):
+    """What the page's blocks define, run in order, each where the page puts it."""
+    monkeypatch.setattr(adapters, "ADAPTERS", dict(adapters.ADAPTERS))
+    names = {**vars(spec), "ADAPTERS": adapters.ADAPTERS}
+    for block in page_blocks(PAGE):
+        if block.language == "python":
+            exec(compile(block.text, f"{PAGE.name}:{block.line}", "exec"), names)
+    return names
+
+
+def members(of):
+    return {name for name, _ in inspect.getmembers(of, inspect.isfunction) if not name.startswith("_")}
+
+
+def test_it_has_every_member_of_an_adapter(names):
+    adapter = names["TrtllmAdapter"]
+    assert members(Adapter) <= members(adapter)
+    for name in members(Adapter):
+        assert list(inspect.signature(getattr(Adapter, name)).parameters) == \
+            list(inspect.signature(getattr(adapter, name)).parameters), name
+
+
+def test_a_spec_of_it_becomes_a_command_line(names, tmp_path):
+    wanted = names["trtllm"]("llama-3.1-8b", max_batch_size=64)
+    environment = Environment(("python",), True, None, "here")
+    model = SimpleNamespace(path_or_hub_id="/models/llama")
+    placement = Placement("h200", 8123, "nonce", model, environment, tmp_path)
+    arguments = adapters.adapter_of(wanted.engine).arguments(wanted, placement)
+    assert arguments[:4] == ["-m", "tensorrt_llm.commands.serve", "serve", "/models/llama"]
+    assert arguments[arguments.index("--port"):][:2] == ["--port", "8123"]
+    assert arguments[arguments.index("--max-batch-size"):][:2] == ["--max-batch-size", "64"]
+
+
+def test_its_table_names_every_member():
+    rows = [line for line in PAGE.read_text().splitlines() if line.startswith("| `")]
+    told = {name.strip("` ") for row in rows for name in row.split("|")[1].split(",")}
+    assert told == members(Adapter)
+
+
+def test_its_counters_are_canonical(names):
+    from pytest_llmperf.engines import vllm_adapter
+
+    known = ast.dump(ast.parse(inspect.getsource(vllm_adapter)))
+    assert all(repr(name) in known for name in names["COUNTERS"])

@@ -1,0 +1,80 @@
+"""The reference pages are whole: every metric, option, setting, and message that they explain is the product's own."""
+
+import importlib.util
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+import pytest_llmperf
+from pytest_llmperf.config.settings import Settings
+from pytest_llmperf.metrics import all_metrics
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+
+
+@pytest.fixture
+def reference():
+    path = ROOT / "scripts" / "document_reference.py"
+    spec = importlib.util.spec_from_file_location("document_reference", path)
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    return script
+
+
+@pytest.mark.parametrize("name", ["metrics.md", "verdicts.md", "settings.md"])
+def test_the_tables_are_the_products_own(reference, name):
+    page = (DOCS / name).read_text()
+    assert reference.with_tables(page, reference.PAGES[name]) == page, "run `python scripts/document_reference.py`"
+
+
+@pytest.mark.parametrize("metric", all_metrics().values(), ids=lambda metric: metric.name)
+def test_every_metric_is_there_with_unit_and_formula_id(metric):
+    name = rf"\| `{metric.name}(\(…\))?` \|"
+    (row,) = [line for line in (DOCS / "metrics.md").read_text().splitlines() if re.match(name, line)]
+    cells = [cell.strip() for cell in row.strip("|").split("|")]
+    assert cells[1] == (metric.unit.value or "count")
+    assert f"`{metric.formula_id}`" in cells
+
+
+@pytest.mark.parametrize("tool", ["vllm bench serve", "GuideLLM", "AIPerf", "GenAI-Perf"])
+def test_other_tools_words_are_told(tool):
+    page = (DOCS / "metrics.md").read_text()
+    (table,) = re.findall(r"\n\| word \|.*?\n\n", page, re.DOTALL)
+    rows = [[cell.strip() for cell in row.strip().strip("|").split("|")] for row in table.strip().splitlines()]
+    column = next(at for at, head in enumerate(rows[0]) if tool in head)
+    told = {row[0]: row[column] for row in rows[2:]}
+    assert all(told[word] for word in ("TTFT", "TPOT", "ITL", "E2E latency", "goodput"))
+
+
+def test_every_option_of_pytest_is_there(pytester):
+    config = pytester.parseconfig()
+    (ours,) = [group for group in config._parser._groups if group.name == "llmperf"]
+    options = {option.names()[0] for option in ours.options}
+    told = set(re.findall(r"^\| `(--[\w-]+)", (DOCS / "settings.md").read_text(), re.MULTILINE))
+    assert told == options
+
+
+def test_every_setting_is_there():
+    told = set(re.findall(r"^\| `(\w+)` \|", (DOCS / "settings.md").read_text(), re.MULTILINE))
+    assert told == {field.name for field in fields(Settings)}
+
+
+def test_every_exit_code_of_ours_is_there():
+    from pytest_llmperf.plugin import verdicts
+
+    codes = {value for name, value in vars(verdicts).items() if name.startswith("EXIT_")}
+    told = {int(code) for code in re.findall(r"^\| (\d+) \|", (DOCS / "settings.md").read_text(), re.MULTILINE)}
+    assert codes | {int(code) for code in (0, 1, 4)} <= told
+
+
+def test_the_messages_that_are_explained_are_said():
+    """Each heading of the page quotes a piece of a message; f-strings and lines are joined before it is looked for."""
+    package = Path(pytest_llmperf.__file__).parent
+    said = "\n".join(path.read_text() for path in sorted(package.rglob("*.py")))
+    said = re.sub(r"\"\s*\n\s*f?\"", "", said)
+    quoted = re.findall(r"^### `(.+)`$", (DOCS / "faq.md").read_text(), re.MULTILINE)
+    assert quoted
+    assert [piece for piece in quoted if piece not in said] == []

