@@ -148,7 +148,7 @@ def looks() -> str:
     runs = ", then ".join(map(str, LOOKS))
     spent = ", ".join(f"{100 * share:.0f} %" for share in SPENT)
     return (f"Runs at each look: {runs}. All comparisons of a suite run share one error of {100 * SUITE_ALPHA:.0f} %, "
-            "whatever `-k` selects: each test gets its share by its number of primary metrics (Holm's rule among them), "
+            "whatever `-k` selects: each test gets its share by its number of primary metrics (Holm's rule among them) "
             f"and has spent {spent} of it by each look. Against fewer than {ENOUGH_SESSIONS} stored sessions all of it "
             "waits for the last look.")
 
