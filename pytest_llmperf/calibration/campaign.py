@@ -137,14 +137,15 @@ def drawn(kept: dict[str, Baseline], lasts: Sequence[Last], rng: random.Random) 
         test, stored = measured.get(baseline.test), baseline.measurements.get("")
         if test is None or stored is None:
             return baseline
-        chosen = rng.sample(lasts, len(stored.sessions))
-        return replace(baseline, measurements={"": _of(stored, [last[test] for last in chosen])})
+        valid = [last[test] for last in lasts if test in last]  # a session whose runs were an ERROR is never stored
+        chosen = rng.sample(valid, min(len(stored.sessions), len(valid)))
+        return replace(baseline, measurements={"": _of(stored, chosen)})
 
     return {path: redrawn(baseline) for path, baseline in kept.items()}
 
 
 def _of(stored: StoredMeasurement, measurements: Sequence[Measurement]) -> StoredMeasurement:
-    sessions = tuple(_as_stored(session, one) for session, one in zip(stored.sessions, measurements, strict=True))
+    sessions = tuple(_as_stored(session, one) for session, one in zip(stored.sessions, measurements, strict=False))
     return replace(stored, sessions=sessions)
 
 

@@ -56,7 +56,7 @@ MECHANISMS = (
     ("acceptance=-0.2", "speculative_decoding", "spec_acceptance_rate(a)"),
     ("tp_link=/2", "four_gpus", "ttft_p50 is"),
     ("offload_bandwidth=/4", "evicted_prefixes", "ttft_p50 is"),
-    ("stalls=1%", "serving", "largest_stall_p50"),
+    ("stalls=1%", "serving", "largest_stall_p75"),
     ("leak", "serving", "blocks are still held"),
     ("throttle", "serving", "not steady: tpot_mean"),
 )

@@ -6,7 +6,15 @@ from collections.abc import Sequence
 from math import floor, fsum
 
 #: Statistic → share of the sample at or below it; None where it is not a percentile.
-STATS: dict[str, float | None] = {"mean": None, "p50": 0.50, "p90": 0.90, "p95": 0.95, "p99": 0.99, "max": 1.0}
+STATS: dict[str, float | None] = {
+    "mean": None,
+    "p50": 0.50,
+    "p75": 0.75,
+    "p90": 0.90,
+    "p95": 0.95,
+    "p99": 0.99,
+    "max": 1.0,
+}
 
 #: Other spellings of a statistic.
 ALIASES = {"median": "p50"}

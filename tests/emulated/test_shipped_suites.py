@@ -20,7 +20,7 @@ FAULTS = [
     ("throttle", "serving", "not steady: tpot_mean", "ERROR"),
     ("kv=-50%", "kv_cache", "kv_blocks", "FAIL"),
     ("offload_bandwidth=/4", "kv_cache", "ttft_p50 is", "FAIL"),
-    ("stalls=1%", "serving", "largest_stall_p50", "FAIL"),
+    ("stalls=1%", "serving", "largest_stall_p75", "FAIL"),
     ("leak", "serving", "blocks are still held", "ERROR"),
     ("step_time=+10%", "serving", "tpot_mean is", "FAIL"),
     ("errors=2%", "serving", "error_rate", "FAIL"),
