@@ -69,7 +69,8 @@ class Merger:
         """What is stored when every obstacle is accepted."""
         obstacles = self.obstacles
         begins = self.stored is None or bool(self._changed)
-        level = begins or any(obstacle.level for obstacle in obstacles) or any(map(self._proven, self._shifts))
+        moved = any(obstacle.level for obstacle in obstacles) or any(map(self._proven, self._shifts))
+        level = begins or (moved and not self._on_new_host)
         accepted = self.terms.accept if obstacles else None
         session = self._session
         session = replace(session, accepted=accepted or session.accepted, anchor=level or session.anchor)
@@ -83,6 +84,11 @@ class Merger:
         sessions = _filled(sessions)
         formulas = self._formulas(sessions[0].metrics)
         return StoredMeasurement(fingerprint_of(self.fresh.conditions), sessions, self.fresh.primaries, formulas)
+
+    @property
+    def _on_new_host(self) -> bool:
+        """Then a shift is that host's own, and widens what is known of hosts; it is no new level of them all."""
+        return all(one.host != self._session.host for one in self._others)
 
     @property
     def _margins(self) -> dict[str, float]:

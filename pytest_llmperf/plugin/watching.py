@@ -36,6 +36,7 @@ class Terminal:
         try:
             # Capturing points descriptor 1 elsewhere while a test runs; this copy is made while it does not.
             self.file: TextIO = os.fdopen(os.dup(file.fileno()), "w", encoding="utf-8", errors="replace")
+            reporter.config.add_cleanup(self.file.close)
         except (OSError, ValueError, AttributeError):  # no file of the operating system: nothing captures it either
             self.file = file
 

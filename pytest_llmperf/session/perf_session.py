@@ -6,6 +6,7 @@ import random
 import tempfile
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -124,6 +125,11 @@ class PerfSession:
 
     def _wait_free(self, spec: EngineSpec, kind: str | None) -> None:
         self.accelerators.wait_free(self._gpus(spec, kind))
+
+    def hardware_of(self, spec: EngineSpec, kind: str) -> Hardware:
+        """What a server takes of this machine: one GPU of eight is one GPU."""
+        taken = self._gpus(spec, kind)
+        return replace(self.hardware, gpus=taken) if taken else self.hardware
 
     def _gpus(self, spec: EngineSpec, kind: str | None) -> tuple[Gpu, ...]:
         return self.accelerators.of_server(flags_of(spec), dict(spec.env), kind)

@@ -185,7 +185,7 @@ class Series:
             engine=described(server.spec),
             workload=str(self.workload),
             conditions=conditions(
-                server, facts, self.workload, self.session.hardware, self.kind,
+                server, facts, self.workload, self.session.hardware_of(server.spec, self.kind), self.kind,
                 connections=self.session.settings.connections,
             ),
             runs=(),

@@ -130,3 +130,11 @@ def test_where_the_test_writes_itself_there_are_lines(screen):
     text = "\n".join(ended)
     assert "a word of the test" in text
     assert "llmperf: test_it.py::test_it: run 1 of 1: 4 of 9 answered" in text
+
+
+def test_nothing_is_left_open_under_xdist(pytester):
+    """Python would warn, and projects that make errors of warnings would be red."""
+    pytester.makepyfile("def test_nothing(): pass")
+    result = pytester.runpytest_subprocess("-n", "1", "-W", "error")
+    assert result.ret == 0
+    assert "unclosed" not in result.stderr.str()

@@ -44,7 +44,7 @@ def _differences(stored: StoredMeasurement, place: Place, versions: Mapping[str,
     engine = before.get("engine", "")
     now = {"engine.version": versions.get(engine)}
     if hardware.gpus:
-        now |= {"gpu": hardware.gpus[0].name, "driver": hardware.driver, "gpu_count": str(len(hardware.gpus))}
+        now |= {"gpu": hardware.gpus[0].name, "driver": hardware.driver}
     for field, value in now.items():
         known = None not in (value, before.get(field))
         if known and value != before[field] and field not in place.settings.compare_across:

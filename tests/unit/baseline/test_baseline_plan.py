@@ -265,6 +265,17 @@ def test_an_outlier_is_refused_until_accepted(make, decide):
     assert wide[0].action is Action.CHANGED
 
 
+def test_an_accepted_outlier_from_a_new_host_joins_the_others(make, decide):
+    """What a host is like is no new level: both are what the metric can be."""
+    stored = make.history(100, 100.3)
+    elsewhere = replace(stored, sessions=tuple(replace(one, host="another") for one in stored.sessions))
+    fresh = make.result(make.fresh(tpot_mean=107.0))
+    assert "outlier" in decide(fresh, elsewhere)[0].reasons[0]
+    _, written = decide(fresh, elsewhere, accept="slower CPU")
+    assert [one.values("tpot_mean")[0] for one in written.sessions] == [100, 100.3, 107.0]
+    assert [one.anchor for one in written.sessions] == [True, False, False]
+
+
 @pytest.mark.parametrize(
     ("metric", "value", "verdict", "action"),
     [
