@@ -38,7 +38,7 @@ def leave_without_traceback(item: pytest.Item) -> Iterator[None]:
         item.user_properties.append((VERDICT, verdict))
         text = "\n".join([str(error), *getattr(error, "__notes__", ())])
         _note_end(item, verdict, text)
-        pytest.fail(f"llmperf {verdict}: {text}", pytrace=False)
+        raise pytest.fail.Exception(f"llmperf {verdict}: {text}", pytrace=False) from None
     except pytest.fail.Exception as error:
         if uses_llmperf(item) and _ended_by(error) == "ERROR":
             item.user_properties.append((VERDICT, "ERROR"))
