@@ -73,7 +73,7 @@ def test_never_ready_is_an_error_at_the_deadline(launcher):
 
 
 def test_healthy_without_tokens_is_not_ready(launcher):
-    impatient = replace(launcher, settings=replace(launcher.settings, ready_timeout_s=3.0))
+    impatient = replace(launcher, settings=replace(launcher.settings, ready_timeout_s=8.0))
     with pytest.raises(StartupTimeout, match="engine core is dead"):
         impatient.start(spec("no-tokens"), 1)
     assert not left_running(launcher)

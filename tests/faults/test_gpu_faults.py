@@ -99,7 +99,7 @@ def test_memory_in_use_before_the_server_starts(measured, monkeypatch):
     result, _, kept = measured()
     assert result.ret == 10
     result.stdout.fnmatch_lines(["*GPU 0 has 30,000 MiB in use, by a process that cannot be seen from here, after *"])
-    assert kept is None
+    assert (kept["complete"], kept["measurements"]) == (False, [])
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ def test_median_is_another_name_of_p50():
 
 
 def test_a_latency_without_statistic_lists_the_statistics():
-    with pytest.raises(SloError, match="itl_mean, itl_p50, itl_p90, itl_p95, itl_p99, itl_max"):
+    with pytest.raises(SloError, match="itl_mean, itl_p50, itl_p75, itl_p90, itl_p95, itl_p99, itl_max"):
         find("itl")
 
 
