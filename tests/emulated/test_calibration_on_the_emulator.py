@@ -48,7 +48,7 @@ def test_a_run_without_bytes_has_the_metrics_of_one_with_them(tmp_path, case):
     emulation = Emulation("h200", noise="")
     whole = PerfSession(Settings(), tmp_path, emulated_hardware("h200", GPUS), lambda _line: None, emulation=emulation)
     with closing(whole), closing(EmulatedSession(Settings(), tmp_path, emulation)) as short:
-        short.begin(3)
+        short.begin_suite_run(3)
         with_bytes, without = (session.perf("t", "h200").measure(spec, workload) for session in (whole, short))
     for one, other in zip(with_bytes.metrics, without.metrics, strict=True):
         assert known(other) == pytest.approx(known(one), rel=1e-4)
@@ -62,7 +62,7 @@ def test_a_suite_runs_number_is_its_noise(tmp_path):
     emulation = Emulation("h200", noise="session=1%,run=1%,step=1%,ar=0.6")
 
     def tpots(session, number):
-        session.begin(number)
+        session.begin_suite_run(number)
         return session.perf("t", "h200").measure(*CASES["open loop"]).values("tpot_mean")
 
     with closing(EmulatedSession(Settings(), tmp_path, emulation)) as session:
