@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import shutil
 import tempfile
 import threading
@@ -45,6 +46,8 @@ class ProcessTransport:
         progress: Callable[[Progress], None] | None = None,
     ) -> Replay:
         """See `Transport.replay`."""
+        if not hasattr(select, "epoll"):
+            raise LoadError("The load generator needs Linux (epoll, kernel timestamps). Run it on a Linux host or in a VM.")
         if (problem := problem_of(plan.requests)) is not None:
             raise LoadError(f"this plan cannot be replayed: {problem}")
         folder = Path(tempfile.mkdtemp(prefix="llmperf-load-", dir=self._folder))
