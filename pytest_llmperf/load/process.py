@@ -47,7 +47,7 @@ class ProcessTransport:
     ) -> Replay:
         """See `Transport.replay`."""
         if not hasattr(select, "epoll"):
-            raise LoadError("The load generator needs Linux (epoll, kernel timestamps). Run it on a Linux host or in a VM.")
+            raise LoadError("The load generator needs Linux (epoll). Run it on a Linux host or in a container.")
         if (problem := problem_of(plan.requests)) is not None:
             raise LoadError(f"this plan cannot be replayed: {problem}")
         folder = Path(tempfile.mkdtemp(prefix="llmperf-load-", dir=self._folder))
