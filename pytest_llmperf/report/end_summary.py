@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pytest_llmperf.model.verdict import Verdict
 
 MOST_LINES = 10  # of tests: with the next steps and pytest's own last lines that still fits 24
+MOST_ALONE = 18  # where there is nothing to do next
 MOST_STEPS = 3   # of one kind
 RATIO = " / "
 SEEN = "(would have seen "
@@ -70,7 +71,8 @@ def summary(ended: Sequence[Ended], options: Sequence[str], width: int, *, every
     if not ended:
         return []
     ordered = sorted(ended, key=lambda one: -_severity(one.verdict))
-    shown = ordered if every or len(ordered) <= MOST_LINES else _folded(ordered)
+    steps = list(next_steps(ordered, options))
+    shown = ordered if every or len(ordered) <= (MOST_LINES if steps else MOST_ALONE) else _folded(ordered)
     column = max(len(one.verdict) for one in ordered)
     names = max((len(short(one.test)) for one in shown), default=0)
     names = min(names, width // 2 - column)
@@ -80,7 +82,6 @@ def summary(ended: Sequence[Ended], options: Sequence[str], width: int, *, every
     ]
     if left_out := [one.verdict for one in ordered if one not in shown]:
         lines.append(f"{'…':<{column}}  and {_counts(left_out)}; each of them with -v")
-    steps = list(next_steps(ordered, options))
     return [*lines, *(["next:"] if steps else []), *(f"  {step}" for step in steps)]
 
 
