@@ -12,6 +12,7 @@ from pytest_llmperf.model.verdict import AGAINST_BASELINE, CheckResult, Verdict,
 from pytest_llmperf.session.against import Terms, incomparable, judge_against, update_command
 from pytest_llmperf.session.judge import invalid
 from pytest_llmperf.session.series import Series
+from pytest_llmperf.session.steadiness import stored_run_sd
 from pytest_llmperf.stats.looks import LOOKS
 from pytest_llmperf.stats.prior import Margins
 
@@ -36,6 +37,16 @@ class Baselines:
         """
         baseline = self.store.read(test, kind)
         return None if baseline is None else baseline.measurements.get(name)
+
+    def run_sd(self, test: str, kind: str) -> float | None:
+        """How much runs of a test differ within a session: see `stored_run_sd`; None where nothing is stored.
+
+        Raises:
+            BaselineError: its file cannot be read or believed.
+        """
+        baseline = self.store.read(test, kind)
+        stored = () if baseline is None else baseline.measurements.values()
+        return max((found for one in stored if (found := stored_run_sd(one)) is not None), default=None)
 
     def terms(self, kind: str, primaries: tuple[str, ...], margins: Mapping[str, Margins]) -> Terms:
         """How a measurement of this kind is compared."""

@@ -79,6 +79,7 @@ class Measurement:
         primaries: the metrics that such a comparison judges.
         margins: tolerated changes as shares, of those that do not take their default.
         side: "a" or "b" of a claim; "" where it is no side.
+        stored_run_sd: of mean TPOT's logarithm from run to run, as this test's stored sessions say; None without any.
     """
 
     engine: str
@@ -94,6 +95,7 @@ class Measurement:
     primaries: tuple[str, ...] = ()
     margins: Mapping[str, float] = field(default_factory=dict)
     side: str = ""
+    stored_run_sd: float | None = None
 
     @property
     def searched(self) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from pytest_llmperf.baseline.paths import EMULATED
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.engines.spec import described
 from pytest_llmperf.errors import SpecError
@@ -181,6 +182,7 @@ class Series:
     def _nothing_yet(self, server: Server) -> Measurement:
         facts = server.facts
         attached = server.spec.lmcache
+        emulated = self.session.hardware.emulated
         return Measurement(
             engine=described(server.spec),
             workload=str(self.workload),
@@ -195,6 +197,7 @@ class Series:
             may_preempt=self._may_preempt,
             complete=False,
             side=self._side,
+            stored_run_sd=self.session.baselines.run_sd(self.test, f"{EMULATED}{self.kind}" if emulated else self.kind),
         )
 
     def _expected_hit_rate(self, block_size: str) -> float | None:

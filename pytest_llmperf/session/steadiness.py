@@ -9,9 +9,12 @@ runs calls one steady run in a hundred unsteady, because the load itself swings.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import groupby
-from math import expm1, hypot
+from math import expm1, hypot, log
 
+from pytest_llmperf.baseline.model import StoredMeasurement
+from pytest_llmperf.baseline.paths import kind_of
 from pytest_llmperf.metrics import RunMetrics
 from pytest_llmperf.metrics.registry import find
 from pytest_llmperf.session.measurement import Measurement
@@ -25,6 +28,7 @@ ALPHA = 0.001  # of one measurement; see docs/verdicts.md for what is measured
 # A cache that is off costs one seed's requests more than another's: that much of an effect may differ by seed.
 BY_SEED = 0.08
 FAMILY, METRIC = "tpot", "tpot_mean"
+FEWEST_SESSIONS = 2
 REMEDY = (
     "Something other than the engine's flags changed it: warm-up that is not over, heat, a leak, a neighbour. Look at "
     "the run file's gpu and server tables, send more requests before measuring, and run the test again."
@@ -37,16 +41,32 @@ def unsteady(measurement: Measurement) -> Iterator[str]:
     if kind == "cpu":
         return
     tolerated = margins_for(metric, kind).on(Scale.LOG).tolerated
+    prior = prior_for(metric, kind)
+    prior = replace(prior, run_sd=max(prior.run_sd, measurement.stored_run_sd or 0.0))
     numbered = list(zip(measurement.runs, measurement.metrics, range(1, len(measurement.runs) + 1), strict=True))
     for start, group in groupby(numbered, key=lambda entry: entry[0].start_id):
         entries = list(group)
-        found = level_drift([_by_request(metrics) for _, metrics, _ in entries], prior_for(metric, kind))
+        found = level_drift([_by_request(metrics) for _, metrics, _ in entries], prior)
         if found is not None and not found.steady(tolerated, ALPHA):
             levels = ", ".join(f"{metrics.value(METRIC) or 0:.4g}" for _, metrics, _ in entries)
             yield (
                 f"runs {entries[0][2]} to {entries[-1][2]} (server start {start}): not steady: {METRIC} {levels} ms, a "
                 f"drift of {_percent(found)} from the first to the last (p = {found.p:.1g}). {REMEDY}"
             )
+
+
+def stored_run_sd(stored: StoredMeasurement) -> float | None:
+    """Of mean TPOT's logarithm, from sessions that share seeds: a host whose runs differ is noisy, and does not drift.
+
+    None where fewer than two sessions are stored.
+    """
+    values = [(session.runs, session.values(METRIC)) for session in stored.sessions if METRIC in session.metrics]
+    sessions = [
+        [(seed, log(value)) for (seed, _), value in zip(runs, found, strict=True) if value] for runs, found in values
+    ]
+    if len(sessions) < FEWEST_SESSIONS:
+        return None
+    return _stored_sd(sessions, prior_for(find(METRIC), kind_of(stored.fingerprint)))
 
 
 def drifting(today: Shift, stored: Sequence[Sequence[SeededRun]], tolerated: float) -> str | None:

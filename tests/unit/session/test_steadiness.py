@@ -1,16 +1,20 @@
 """Runs of one start that drift are no evidence; runs of different starts, and seeds that differ, say nothing."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from pytest_llmperf.baseline.model import StoredMeasurement, StoredSession
 from pytest_llmperf.config.settings import Settings
-from pytest_llmperf.session.steadiness import drifting, unsteady
+from pytest_llmperf.session.steadiness import drifting, stored_run_sd, unsteady
 from pytest_llmperf.session.validity import problems
 from pytest_llmperf.stats.prior import Prior
 from pytest_llmperf.stats.shift import shift
 from pytest_llmperf.testing.records import make_record
 
 WARMING_UP, WARM = (5.67, 5.14, 4.70), (6.46, 6.40, 6.54)
+RUNS = ((0, 1), (1, 1), (2, 1))
 PRIOR = Prior(0.006, 0.004, 6, "test")
 
 
@@ -43,6 +47,25 @@ def test_it_is_a_gate_after_all_others(measured):
 
 def test_a_warm_server(measured):
     assert list(unsteady(measured(WARM))) == []
+
+
+def test_a_host_whose_stored_runs_differ_as_much_is_noisy_and_does_not_drift(measured):
+    measurement = measured((5.6, 5.4, 5.05), conditions={"hardware": "h200"})
+    assert list(unsteady(measurement))
+    assert not list(unsteady(replace(measurement, stored_run_sd=0.035)))
+
+
+def test_what_stored_sessions_say_of_runs():
+    def stored(*sessions):
+        kept = tuple(
+            StoredSession("s", "2026-01-01", None, "host", None, n == 0, RUNS, {"tpot_mean": values})
+            for n, values in enumerate(sessions)
+        )
+        return StoredMeasurement({"hardware": "h200"}, kept, ("tpot_mean",), {"tpot_mean": "tpot.1/mean"})
+
+    assert stored_run_sd(stored((6.4, 6.5, 6.6))) is None
+    assert stored_run_sd(stored((6.4, 6.5, 6.6), (6.4, 6.5, 6.6))) == pytest.approx(0.006)
+    assert stored_run_sd(stored((6.4, 6.5, 6.6), (6.8, 6.2, 6.9), (6.1, 6.9, 6.3))) > 0.02
 
 
 def test_a_cpu_is_not_asked(measured):
