@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from statistics import median
 from typing import TYPE_CHECKING
 
-from pytest_llmperf.baseline.model import StoredMeasurement
+from pytest_llmperf.baseline.model import Baseline, StoredMeasurement
 from pytest_llmperf.baseline.paths import kind_of
 from pytest_llmperf.baseline.store import Store
 from pytest_llmperf.model.verdict import AGAINST_BASELINE, CheckResult, Verdict, worst
@@ -39,14 +40,18 @@ class Baselines:
         return None if baseline is None else baseline.measurements.get(name)
 
     def run_sd(self, test: str, kind: str) -> float | None:
-        """How much runs of a test differ within a session: see `stored_run_sd`; None where nothing is stored.
+        """How much runs of a test differ within a session: see `stored_run_sd`.
+
+        A test that stores nothing is as noisy as the median of those that do; None where none does.
 
         Raises:
-            BaselineError: its file cannot be read or believed.
+            BaselineError: a file cannot be read or believed.
         """
         baseline = self.store.read(test, kind)
-        stored = () if baseline is None else baseline.measurements.values()
-        return max((found for one in stored if (found := stored_run_sd(one)) is not None), default=None)
+        if baseline is not None and (own := _run_sds(baseline)):
+            return max(own)
+        others = [found for one in self.store.read_all(kind).values() for found in _run_sds(one)]
+        return median(others) if others else None
 
     def terms(self, kind: str, primaries: tuple[str, ...], margins: Mapping[str, Margins]) -> Terms:
         """How a measurement of this kind is compared."""
@@ -54,6 +59,11 @@ class Baselines:
             stored = self.store.read_all(kind).values()
             self._primaries[kind] = sum(len(one.primaries) for each in stored for one in each.measurements.values())
         return Terms(primaries, margins, self._primaries[kind], kind, self.host, self.across)
+
+
+def _run_sds(baseline: Baseline) -> list[float]:
+    found = (stored_run_sd(measurement) for measurement in baseline.measurements.values())
+    return [value for value in found if value is not None]
 
 
 def compare(

@@ -5,8 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pytest_llmperf.baseline.model import StoredMeasurement, StoredSession
+from pytest_llmperf.baseline.model import Baseline, StoredMeasurement, StoredSession
 from pytest_llmperf.config.settings import Settings
+from pytest_llmperf.session.comparing import Baselines
 from pytest_llmperf.session.steadiness import drifting, stored_run_sd, unsteady
 from pytest_llmperf.session.validity import problems
 from pytest_llmperf.stats.prior import Prior
@@ -119,3 +120,27 @@ def test_today_s_drift_does_not_hide_itself_as_noise():
 
 def test_two_runs_are_no_drift():
     assert against((0.0, 0.5), STORED) is None
+
+
+def test_a_test_that_stores_nothing_is_as_noisy_as_the_others():
+    def baseline(test, spread):
+        values = ((6.0 + spread, 6.0, 6.0 - spread), (6.0 - spread, 6.0, 6.0 + spread))
+        kept = tuple(
+            StoredSession(str(n), "2026-01-01", None, "host", None, n == 0, RUNS, {"tpot_mean": value})
+            for n, value in enumerate(values)
+        )
+        stored = StoredMeasurement({"hardware": "h200"}, kept, ("tpot_mean",), {"tpot_mean": "tpot.1/mean"})
+        return Baseline(test, {"": stored})
+
+    class Stored:
+        found = {name: baseline(name, spread) for name, spread in (("quiet", 0.01), ("loud", 0.4), ("louder", 0.5))}
+
+        def read(self, test, kind):
+            return self.found.get(test)
+
+        def read_all(self, kind):
+            return self.found
+
+    baselines = Baselines(Stored(), "host", ())
+    assert baselines.run_sd("quiet", "h200") < 0.01 < baselines.run_sd("loud", "h200")
+    assert baselines.run_sd("another", "h200") == baselines.run_sd("loud", "h200")
