@@ -1,6 +1,7 @@
 """Runs of one start that drift are no evidence; runs of different starts, and seeds that differ, say nothing."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -132,15 +133,8 @@ def test_a_test_that_stores_nothing_is_as_noisy_as_the_others():
         stored = StoredMeasurement({"hardware": "h200"}, kept, ("tpot_mean",), {"tpot_mean": "tpot.1/mean"})
         return Baseline(test, {"": stored})
 
-    class Stored:
-        found = {name: baseline(name, spread) for name, spread in (("quiet", 0.01), ("loud", 0.4), ("louder", 0.5))}
-
-        def read(self, test, kind):
-            return self.found.get(test)
-
-        def read_all(self, kind):
-            return self.found
-
-    baselines = Baselines(Stored(), "host", ())
+    found = {name: baseline(name, spread) for name, spread in (("quiet", 0.01), ("loud", 0.4), ("louder", 0.5))}
+    store = SimpleNamespace(read=lambda test, kind: found.get(test), read_all=lambda kind: found)
+    baselines = Baselines(store, "host", ())
     assert baselines.run_sd("quiet", "h200") < 0.01 < baselines.run_sd("loud", "h200")
     assert baselines.run_sd("another", "h200") == baselines.run_sd("loud", "h200")
