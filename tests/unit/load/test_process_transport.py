@@ -170,7 +170,7 @@ def cancelled_after(delay_s, *, requests=4, at_ns=0):
 
 
 def test_cancelling_ends_everything_at_once():
-    replay, took_s = cancelled_after(3.0, at_ns=100_000 * MS)  # a load process starts within that, however busy the machine
+    replay, took_s = cancelled_after(3.0, at_ns=100_000 * MS)  # a busy machine's load process starts within that
     assert [e.ending for e in replay.exchanges] == [Ending.CANCELLED] + [Ending.NOT_SENT] * 3
     assert took_s < 1.0
 
