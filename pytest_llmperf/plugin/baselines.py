@@ -17,6 +17,12 @@ RUN_FILE = "llmperf.run_file"
 Mode = Literal["all", "new"]
 
 
+def run_file_of(report: pytest.TestReport) -> Path | None:
+    """Where the results of a test lie; None where it left none."""
+    found = [str(value) for name, value in report.user_properties if name == RUN_FILE]
+    return Path(found[-1]) if found else None
+
+
 def add_options(group: pytest.OptionGroup) -> None:
     group.addoption(
         "--update-baselines",
@@ -86,9 +92,8 @@ class BaselineUpdater:
     _partial = False
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        for name, value in report.user_properties:
-            if name == RUN_FILE:
-                self.run_files[report.nodeid] = Path(str(value))
+        if (path := run_file_of(report)) is not None:
+            self.run_files[report.nodeid] = path
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_llmperf.plugin.baselines import RUN_FILE
+from pytest_llmperf.plugin.baselines import run_file_of
 from pytest_llmperf.plugin.state import STATE
 
 
@@ -28,9 +28,8 @@ class Reporter:
         self.text = ""
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        for name, value in report.user_properties:
-            if name == RUN_FILE:
-                self.folders[Path(str(value)).parents[1]] = None
+        if (path := run_file_of(report)) is not None:
+            self.folders[path.parents[1]] = None
 
     @pytest.hookimpl(trylast=True)  # after the baselines were updated
     def pytest_sessionfinish(self) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_llmperf.plugin.baselines import RUN_FILE
+from pytest_llmperf.plugin.baselines import run_file_of
 from pytest_llmperf.plugin.state import STATE
 from pytest_llmperf.plugin.verdicts import verdict_of
 
@@ -57,7 +57,7 @@ class EndSummary:
         from pytest_llmperf.report.metric_rows import every_metric
 
         store = Store(self._config.rootpath / self._config.stash[STATE].settings.baselines_dir)
-        files = [path for report in self._reports.values() if (path := _run_file(report)) is not None]
+        files = [path for report in self._reports.values() if (path := run_file_of(report)) is not None]
         for folder in dict.fromkeys(path.parents[1] for path in files):
             try:
                 lines = [line for test in read_run(folder) for line in every_metric(test, store)]
@@ -71,7 +71,7 @@ def _ended(report: pytest.TestReport, here: Path) -> Ended:
     from pytest_llmperf.report.end_summary import Ended
 
     checks = tuple(str(value) for name, value in report.user_properties if name.startswith("llmperf.check"))
-    verdict, text, path = str(verdict_of(report)), report.longreprtext, _run_file(report)
+    verdict, text, path = str(verdict_of(report)), report.longreprtext, run_file_of(report)
     _, start, error = text.rpartition(f"llmperf {verdict}: ")  # the last: what was raised stands above it
     cut_short = report.failed and start and not any(one.startswith(verdict) for one in checks)
     return Ended(
@@ -79,8 +79,3 @@ def _ended(report: pytest.TestReport, here: Path) -> Ended:
         error=error if cut_short else "",
         run=os.path.relpath(path.parents[1], here) if path is not None else "",
     )
-
-
-def _run_file(report: pytest.TestReport) -> Path | None:
-    found = [str(value) for name, value in report.user_properties if name == RUN_FILE]
-    return Path(found[-1]) if found else None

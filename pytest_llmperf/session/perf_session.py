@@ -62,7 +62,8 @@ class PerfSession:
         self.tell = tell
         self.root = root
         self.clock = clock or SystemClock()
-        cores = self._cores(worker, emulation)
+        virtual = emulation if emulation is not None and emulation.clock == "virtual" else None
+        cores = Cores.shared() if virtual else self._cores(worker)
         self.transport = transport or ProcessTransport(processes=settings.load_processes, cores=cores)
         if transport is None and cores.own:
             self.tell(Note(str(cores)))
@@ -72,14 +73,14 @@ class PerfSession:
         self.id = session_id or new_session_id(now(), self.rng)
         self.run_dir = self._place() / "-".join(filter(None, (self.id, worker)))
         store = Store(root / settings.baselines_dir)
-        self.host = host_digest(hardware, virtual=emulation is not None and emulation.clock == "virtual")
+        self.host = host_digest(hardware, virtual=virtual is not None)
         self.baselines = Baselines(store, self.host, settings.compare_across)
         self.accelerators = Accelerators(
             hardware, self.clock, tell, settings.gpu_interval_s, round(settings.gpu_free_limit_mib * 2**20),
             settings.gpu_free_timeout_s,
         )
-        if emulation is not None and emulation.clock == "virtual":
-            self.pool = self._in_virtual_time(root, emulation)
+        if virtual is not None:
+            self.pool = self._in_virtual_time(root, virtual)
         else:
             launcher = Launcher(settings, root, self.run_dir, hardware.kind, self.clock, self.rng, tell, emulation,
                                 cpus=cores.servers if cores.own else ())
@@ -87,10 +88,8 @@ class PerfSession:
             lock = None if emulation else lock_of_this_machine()
             self.pool = EnginePool(launcher, lock, wait_free=self._wait_free)
 
-    def _cores(self, worker: str, emulation: Emulation | None) -> Cores:
+    def _cores(self, worker: str) -> Cores:
         """CPUs for the load and for servers; workers that measure at the same time take different ones."""
-        if emulation is not None and emulation.clock == "virtual":
-            return Cores.shared()
         position = int(worker.removeprefix("gw")) if worker.removeprefix("gw").isdigit() else 0
         return cores_for(self.settings.load_cpus, self.settings.load_processes, position)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pytest_llmperf.baseline.paths import EMULATED
+from pytest_llmperf.baseline.paths import kind_of
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.engines.spec import described
 from pytest_llmperf.errors import SpecError
@@ -182,14 +182,14 @@ class Series:
     def _nothing_yet(self, server: Server) -> Measurement:
         facts = server.facts
         attached = server.spec.lmcache
-        emulated = self.session.hardware.emulated
+        known = conditions(
+            server, facts, self.workload, self.session.hardware_of(server.spec, self.kind), self.kind,
+            connections=self.session.settings.connections,
+        )
         return Measurement(
             engine=described(server.spec),
             workload=str(self.workload),
-            conditions=conditions(
-                server, facts, self.workload, self.session.hardware_of(server.spec, self.kind), self.kind,
-                connections=self.session.settings.connections,
-            ),
+            conditions=known,
             runs=(),
             metrics=(),
             expected_hit_rate=self._expected_hit_rate(facts.get("block_size", "")),
@@ -197,7 +197,7 @@ class Series:
             may_preempt=self._may_preempt,
             complete=False,
             side=self._side,
-            stored_run_sd=self.session.baselines.run_sd(self.test, f"{EMULATED}{self.kind}" if emulated else self.kind),
+            stored_run_sd=self.session.baselines.run_sd(self.test, kind_of(known)),
         )
 
     def _expected_hit_rate(self, block_size: str) -> float | None:
