@@ -16,6 +16,7 @@ from pytest_llmperf.metrics.registry import Metric, find
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.report.kept import KeptMeasurement, KeptTest
 from pytest_llmperf.session.against import OPEN_LOOP
+from pytest_llmperf.session.conditions import formula_versions
 from pytest_llmperf.stats.decision import PASS_CONFIDENCE, Comparison, decide
 from pytest_llmperf.stats.looks import SUITE_ALPHA
 from pytest_llmperf.stats.prior import Scale
@@ -23,7 +24,7 @@ from pytest_llmperf.stats.priors import margins_for, prior_for, scale_of, worse_
 from pytest_llmperf.stats.shift import shift
 
 # Another release may have another engine, driver or flags; another of these measures something else.
-MUST_AGREE = ("hardware", "gpu", "gpu_count", "url", "model", "weights", "workload", "warm_up", "formulas")
+MUST_AGREE = ("hardware", "gpu", "gpu_count", "url", "model", "weights", "workload", "warm_up")
 GREEN = (Verdict.PASS, Verdict.IMPROVED)
 
 
@@ -45,7 +46,7 @@ class Change:
     Args:
         metric: its name.
         before, after: means over the runs, with unit.
-        change, interval: with unit; "" where they cannot be compared.
+        change, interval: with unit; "" where they cannot be compared, and `change` says why where that is known.
         verdict: FAIL is worse, IMPROVED better, PASS the same; INCONCLUSIVE cannot tell.
         primary: whether it counts.
     """
@@ -171,6 +172,8 @@ def changes_of(
 
 def _change(metric: Metric, before: KeptMeasurement, after: KeptMeasurement, alpha: float, *, primary: bool) -> Change:
     was, now = (_shown(metric, side.value(metric.name)) for side in (before, after))
+    if _formula(metric, before) != _formula(metric, after):
+        return Change(metric.name, was, now, "another formula", "", Verdict.INCONCLUSIVE, primary)
     try:
         found = _comparison(metric, before, after)
     except ValueError:  # missing, 0, or no seed in common: nothing to compare
@@ -180,6 +183,11 @@ def _change(metric: Metric, before: KeptMeasurement, after: KeptMeasurement, alp
     limits = [_percent(metric, limit(PASS_CONFIDENCE)) for limit in (found.shift.lower, found.shift.upper)]
     low, high = limits if worse_when_larger(metric) else reversed(limits)
     return Change(metric.name, was, now, _percent(metric, found.shift.effect), f"{low} … {high}", verdict, primary)
+
+
+def _formula(metric: Metric, side: KeptMeasurement) -> str | None:
+    """Its version; one by one, because a release that adds a metric must not void all others."""
+    return formula_versions(side.conditions).get(metric.formula_id.partition("/")[0].rpartition(".")[0])
 
 
 def _comparison(metric: Metric, before: KeptMeasurement, after: KeptMeasurement) -> Comparison:
@@ -204,6 +212,6 @@ def _shown(metric: Metric, value: float | None) -> str:
 
 
 def _differing(before: KeptMeasurement, after: KeptMeasurement) -> list[tuple[str, str, str]]:
-    names = sorted((before.conditions.keys() | after.conditions.keys()) - set(MUST_AGREE))
+    names = sorted((before.conditions.keys() | after.conditions.keys()) - {"formulas", *MUST_AGREE})
     each = ((name, before.conditions.get(name, "absent"), after.conditions.get(name, "absent")) for name in names)
     return [row for row in each if row[1] != row[2]]

@@ -53,9 +53,14 @@ def _lmcache(spec: EngineSpec) -> str:
 
 
 def _formulas() -> str:
-    """Changes whenever the formula of any metric does."""
-    ids = sorted(metric.formula_id for metric in all_metrics().values())
-    return hashlib.sha256("\n".join(ids).encode()).hexdigest()[:12]
+    """The version of every metric's formula, as in "tpot.1 ttft.1": statistics of one sample share theirs."""
+    return " ".join(sorted({metric.formula_id.partition("/")[0] for metric in all_metrics().values()}))
+
+
+def formula_versions(known: Mapping[str, str]) -> dict[str, str]:
+    """Name of a formula → its version under these conditions, e.g. "ttft" → "1"."""
+    pairs = (one.rpartition(".") for one in known.get("formulas", "").split())
+    return {name: version for name, _, version in pairs if name}
 
 
 def _accelerators(hardware: Hardware, kind: str) -> dict[str, str]:

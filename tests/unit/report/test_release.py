@@ -10,7 +10,7 @@ from pytest_llmperf.report.markdown import Named, markdown
 from pytest_llmperf.report.release import Trend, compare_runs
 from pytest_llmperf.report.shown import difference, overview, whole
 
-CONDITIONS = {"hardware": "h200", "model": "m", "workload": "w", "engine.version": "1", "formulas": "f"}
+CONDITIONS = {"hardware": "h200", "model": "m", "workload": "w", "engine.version": "1", "formulas": "tpot.1 ttft.1"}
 NOISE = (1.0, 1.002, 0.998)
 
 
@@ -73,11 +73,21 @@ def test_an_error_is_no_regression_however_bad_the_numbers():
     assert one.reason == "ERROR now: The server died."
 
 
-@pytest.mark.parametrize("name", ["hardware", "model", "workload", "formulas"])
+@pytest.mark.parametrize("name", ["hardware", "model", "workload"])
 def test_other_things_measured_are_not_compared(name):
     one = compare(ran(), ran(measured(tpot_ms=99, conditions=CONDITIONS | {name: "other"})))
     assert one.trend is Trend.UNKNOWN
     assert one.reason == f"{name} differs: {CONDITIONS[name]} before, other now"
+
+
+def test_another_formula_voids_its_own_metric_and_no_other():
+    one = compare(ran(), ran(measured(ttft_ms=99, conditions=CONDITIONS | {"formulas": "new.1 tpot.1 ttft.2"})))
+    assert one.trend is Trend.UNKNOWN
+    assert {change.metric: change.change for change in one.changes} == {
+        "ttft_p50": "another formula", "tpot_mean": "+0.0 %"
+    }  # fmt: skip
+    added = compare(ran(), ran(measured(conditions=CONDITIONS | {"formulas": "new.1 tpot.1 ttft.1"})))
+    assert added.trend is Trend.STAYED
 
 
 def test_another_engine_is_what_a_release_is_about():
