@@ -17,6 +17,7 @@ from pytest_llmperf.calibration.experiments import Experiment, Slowdown
 from pytest_llmperf.calibration.journal import RowJournal
 from pytest_llmperf.calibration.row import Row, row_of
 from pytest_llmperf.calibration.suite_test import SuiteTest, outcome_of
+from pytest_llmperf.calibration.workers import rows_of
 from pytest_llmperf.config.emulation import Emulation
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.errors import UsageError
@@ -41,12 +42,14 @@ class Campaign:
         settings, root: of the project.
         kind: hardware kind that is emulated.
         tests: of the suites.
+        jobs: processes that share the suite runs of an experiment.
     """
 
     settings: Settings
     root: Path
     kind: str
     tests: Sequence[SuiteTest]
+    jobs: int = 1
 
     def run(self, experiment: Experiment, journal: RowJournal, tell: Callable[[str], None]) -> None:
         """Do those suite runs of an experiment that the journal does not have.
@@ -64,12 +67,19 @@ class Campaign:
         if experiment.slowdown is not None:
             experiment = slowed(experiment, experiment.slowdown, partial(self._tpot, tests[0]))
         lasts = self._last_sessions(experiment, tests)
-        emulation = Emulation(self.kind, faults=experiment.faults, noise=experiment.noise)
-        with closing(EmulatedSession(self.settings, self.root, emulation)) as session:
-            for done, row in enumerate(self._rows(experiment, session, tests, missing, lasts), 1):
+        work = partial(self._work, experiment, tests, lasts)
+        with closing(rows_of(work, missing, self.jobs)) as rows:
+            for done, row in enumerate(rows, 1):
                 journal.add(row)
                 if done % 50 == 0 or done == len(missing):
                     tell(f"{experiment.name}: {done} of {len(missing)} suite runs")
+
+    def _work(
+        self, experiment: Experiment, tests: Sequence[SuiteTest], lasts: Sequence[Last], numbers: Sequence[int]
+    ) -> Iterator[Row]:
+        emulation = Emulation(self.kind, faults=experiment.faults, noise=experiment.noise)
+        with closing(EmulatedSession(self.settings, self.root, emulation)) as session:
+            yield from self._rows(experiment, session, tests, numbers, lasts)
 
     def _rows(
         self,

@@ -32,6 +32,7 @@ def calibrate_emulated(
     suite_runs: int,
     faults: int,
     limits: int,
+    jobs: int,
     out: Path,
     root: Path,
     command: str,
@@ -43,6 +44,7 @@ def calibrate_emulated(
         tests: of the suites.
         kind: hardware kind that is emulated.
         suite_runs, faults, limits: how many of each, see `experiments` and `limits`.
+        jobs: processes that share the suite runs; the rows are the same whatever their number.
         out: the page; its rows lie beside it, as FILE.jsonl.
         root: of the project.
         command: for the page.
@@ -56,6 +58,8 @@ def calibrate_emulated(
     """
     if min(suite_runs, faults, limits) < 0 or not suite_runs + faults + limits:
         raise UsageError("--suite-runs, --faults and --limits are numbers of at least 0, not all 0.")
+    if jobs < 1:
+        raise UsageError(f"--jobs {jobs}: at least one process must do the suite runs.")
     settings = read_settings(root)
     stored = Recalled(root / settings.baselines_dir, f"{EMULATED}{kind}").found
     if not stored:
@@ -68,13 +72,14 @@ def calibrate_emulated(
     with RowJournal(out.with_name(out.name + ".jsonl"), about) as journal:
         primaries = sum(len(m.primaries) for baseline in stored.values() for m in baseline.measurements.values())
         origin = Origin(kind, command, commit, known.date, _machine(), primaries)
-        _count_limits(journal, limits, tell)
-        campaign = Campaign(settings, root, kind, tests)
+        campaign = Campaign(settings, root, kind, tests, jobs)
         text = page(origin, todo, journal.rows.values())
         for one in todo:
             campaign.run(one, journal, tell)
             text = page(origin, todo, journal.rows.values())
             out.write_text(text, encoding="utf-8")
+        _count_limits(journal, limits, tell)
+        text = page(origin, todo, journal.rows.values())
     out.write_text(text, encoding="utf-8")
     return text
 

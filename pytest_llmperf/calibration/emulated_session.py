@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from pathlib import Path
 
@@ -55,7 +56,7 @@ class EmulatedSession(PerfSession):
 
     def __init__(self, settings: Settings, root: Path, emulation: Emulation) -> None:
         super().__init__(settings, root, emulated_hardware(emulation.kind, GPUS), tell=lambda _status: None,
-                         rng=random.Random(0), emulation=emulation)
+                         worker=f"p{os.getpid()}", rng=random.Random(0), emulation=emulation)
         self._asked: Asked = {}
         self.store = Recalled(root / settings.baselines_dir, f"{EMULATED}{emulation.kind}")
         self.baselines = Baselines(self.store, self.host, settings.compare_across)

@@ -20,6 +20,8 @@ from pytest_llmperf.emulator.quantities import UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from pytest_llmperf.emulator.flags.launch import Launch
+
 _VIRTUAL_EPOCH_NS = 1_767_225_600_000_000_000  # 2026-01-01: virtual time must not depend on the day
 
 
@@ -29,7 +31,10 @@ def build_service(options: Options) -> Service:
     Raises:
         UsageError, StartError: what is asked for cannot be emulated, or the engine would not start.
     """
-    launch = resolve(options)
+    return _start(options, resolve(options))
+
+
+def _start(options: Options, launch: Launch) -> Service:
     config = options.faults.hidden(launch.config)
     coefficients = coefficients_for(config.engine, config.gpu)
     disturbance = Disturbance(options.noise, options.faults)
@@ -62,7 +67,7 @@ def _run(options: Options, service: Service) -> int:
     if options.mode == "pipe":
         from pytest_llmperf.emulator.virtual.pipe import Pipe, serve_pipe
 
-        serve_pipe(Pipe(service, lambda seed: build_service(reseeded(options, seed))), sys.stdin, sys.stdout)
+        serve_pipe(Pipe(service, lambda seed: _start(reseeded(options, seed), service.launch)), sys.stdin, sys.stdout)
         return 0
     if options.mode == "virtual":
         from pytest_llmperf.emulator.virtual.workload import run_workload

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import pairwise
+from operator import sub
 
 from pytest_llmperf.model.record import RequestRecord
 
@@ -24,7 +24,8 @@ def e2el(record: RequestRecord) -> Samples:
 
 
 def itl(record: RequestRecord) -> Samples:
-    return tuple(after - before for before, after in pairwise(record.arrivals_ns))
+    arrivals_ns = record.arrivals_ns
+    return tuple(map(sub, arrivals_ns[1:], arrivals_ns[:-1]))
 
 
 def itl_per_token(record: RequestRecord) -> Samples | None:
@@ -33,6 +34,8 @@ def itl_per_token(record: RequestRecord) -> Samples | None:
         return ()
     if record.chunk_tokens is None:
         return None
+    if set(record.chunk_tokens[1:]) == {1}:
+        return tuple(map(float, itl(record)))
     shared: list[float] = []
     waited_ns = 0.0
     for gap_ns, tokens in zip(itl(record), record.chunk_tokens[1:], strict=True):

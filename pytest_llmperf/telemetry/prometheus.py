@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from math import isfinite
+from types import MappingProxyType
 
 from pytest_llmperf.errors import MetricUnavailable
 
 START_TIME = "process_start_time_s"
+
+_PAIR = r'[ \t]*([a-zA-Z_]\w*)[ \t]*=[ \t]*"((?:[^"\\]|\\.)*)"[ \t]*(?:,|(?=\}|$))'
+_LABEL = re.compile(_PAIR)
+_ESCAPE = re.compile(r"\\(.)")
+_SAMPLE = re.compile(
+    r"[ \t]*(?P<name>[a-zA-Z_:][\w:]*)[ \t]*"
+    rf"(?:\{{(?P<labels>(?:{_PAIR})*)[ \t]*\}})?"
+    r"[ \t]*(?P<value>\S+)(?:[ \t]+-?\d+)?[ \t\r]*",  # a timestamp may follow
+    re.ASCII,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,21 +58,38 @@ class Scrape:
 
 
 def parse(text: str) -> Scrape:
-    """Read Prometheus text exposition. A value that is no finite number (NaN of an empty summary) is left out, and so
-    are the buckets of histograms: they are most of the page, and no metric needs them.
+    """Read Prometheus text exposition 0.0.4.
+
+    A value that is no finite number (NaN of an empty summary) is left out, and so are the buckets of histograms: they
+    are most of the page, and no metric needs them. prometheus_client reads the same, and takes ten times as long.
 
     Raises:
         MetricUnavailable: the text is not in that format.
     """
-    from prometheus_client.parser import text_string_to_metric_families
+    samples = []
+    for line in text.split("\n"):
+        if not line or line.startswith("#") or "_bucket{" in line or not line.strip():
+            continue
+        found = _SAMPLE.fullmatch(line)
+        try:
+            value = float(found["value"]) if found else None
+        except ValueError:
+            value = None
+        if found is None or value is None:
+            raise MetricUnavailable(f"/metrics is not Prometheus text: {line[:80]!r}; it begins {text[:80]!r}.")
+        if isfinite(value):
+            samples.append(Sample(found["name"], _labels(found["labels"] or ""), value))
+    return Scrape(tuple(samples))
 
-    plain = "\n".join(line for line in text.split("\n") if "_bucket{" not in line)
-    try:
-        families = list(text_string_to_metric_families(plain))
-    except ValueError as error:
-        raise MetricUnavailable(f"/metrics is not Prometheus text: {error}; it begins {text[:80]!r}.") from error
-    samples = (sample for family in families for sample in family.samples)
-    return Scrape(tuple(Sample(s.name, s.labels, float(s.value)) for s in samples if isfinite(s.value)))
+
+@lru_cache(maxsize=1024)
+def _labels(text: str) -> Mapping[str, str]:
+    """The pairs between the braces of a sample."""
+    return MappingProxyType({name: _ESCAPE.sub(_unescaped, value) for name, value in _LABEL.findall(text)})
+
+
+def _unescaped(found: re.Match[str]) -> str:
+    return {"n": "\n"}.get(found[1], found[1])
 
 
 def deltas(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float | None]:

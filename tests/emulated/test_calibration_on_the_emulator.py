@@ -1,8 +1,10 @@
 """`llmperf calibrate`: suite runs without bytes are suite runs, and the command does what its help says."""
 
 import json
+import signal
 import subprocess
 import sys
+import time
 from contextlib import closing
 from pathlib import Path
 
@@ -12,6 +14,7 @@ from pytest_llmperf import closed, poisson, random_tokens, sglang, shared_prefix
 from pytest_llmperf.calibration.emulated_session import EmulatedSession
 from pytest_llmperf.config.emulation import GPUS, Emulation
 from pytest_llmperf.config.settings import Settings
+from pytest_llmperf.process.tree import descendants, is_alive
 from pytest_llmperf.session.perf_session import PerfSession
 from pytest_llmperf.telemetry.hardware import emulated_hardware
 
@@ -103,6 +106,46 @@ def test_suite_runs_of_ones_own_suite(project):
     assert "| A/A | 0 of 30: 0 %" in more.stdout
     (project / "test_own.py").write_text(SUITE.replace("test_answers", "test_other"))
     assert "another calibration" in llmperf(project, *given, code=2).stderr
+
+
+SHORT = ("test_own.py", "--emulate", "h200", "--faults", "0", "--limits", "0")
+
+
+def rows_in(path):
+    rows = [json.loads(line) for line in path.read_text().splitlines()[1:]]
+    return sorted(rows, key=lambda row: (row["experiment"], row["number"]))
+
+
+def test_rows_do_not_depend_on_the_number_of_processes(project):
+    with_baseline(project)
+    for jobs in ("1", "2"):
+        llmperf(project, *SHORT, "--suite-runs", "11", "--jobs", jobs, "--out", f"{jobs}.md")
+    assert rows_in(project / "1.md.jsonl") == rows_in(project / "2.md.jsonl") != []
+    assert "--jobs 0" in llmperf(project, *SHORT, "--jobs", "0", code=2).stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_an_interrupted_calibration_leaves_nothing_behind_and_goes_on(project, number):
+    with_baseline(project)
+    given = (*SHORT, "--suite-runs", "5000", "--jobs", "2", "--out", "page.md")
+    command = [sys.executable, "-m", "pytest_llmperf", "calibrate", *given]
+    journal = project / "page.md.jsonl"
+    with subprocess.Popen(command, cwd=project, stderr=subprocess.PIPE, text=True, start_new_session=True) as running:
+        while running.poll() is None and (not journal.exists() or len(journal.read_text().splitlines()) < 5):
+            time.sleep(0.05)
+        family = [stat.identity for stat in descendants(running.pid)]
+        running.send_signal(number)
+        assert running.wait(30) == 130
+        assert "interrupted" in running.stderr.read()
+    assert len(family) >= 4  # two processes and their emulators
+    deadline = time.monotonic() + 10
+    while any(map(is_alive, family)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not [one for one in family if is_alive(one)]
+    before = rows_in(journal)
+    llmperf(project, *SHORT, "--suite-runs", "10", "--out", "page.md")
+    assert [row for row in rows_in(journal) if row in before] == before
+    assert "| A/A | 0 of " in (project / "page.md").read_text()
 
 
 @pytest.mark.parametrize(("change", "said"), [

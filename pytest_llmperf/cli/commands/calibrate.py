@@ -3,7 +3,7 @@
 With --emulate KIND the suites run thousands of times in virtual time, each time with other noise: with nothing planted
 (every FAIL is a false alarm), and with known slowdowns and faults (every PASS is a miss). That writes a page of tables
 with Clopper-Pearson intervals, and beside it a row per suite run (FILE.jsonl). Interrupted, the same command goes on
-where it stopped.
+where it stopped. Suite runs are shared by --jobs processes, and are the same whatever their number.
 
     llmperf calibrate --emulate h200 --suite-runs 10000 --faults 200 --out docs/calibration.md
 
@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
+import signal
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
@@ -34,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--suite-runs", type=int, default=1000, metavar="N", help="emulated: with nothing planted (1000)")
     add("--faults", type=int, default=50, metavar="N", help="emulated: with each fault planted (50)")
     add("--limits", type=int, default=1000, metavar="N", help="emulated: trials of each SLO at its limit (1000)")
+    add("--jobs", type=int, metavar="N", help="emulated: processes that share the suite runs (one per usable CPU)")
     add("--out", type=Path, default=Path(OUT), metavar="FILE", help=f"emulated: the page ({OUT})")
     add("--pytest", default="", metavar="OPTIONS", help="on this machine: further options for pytest, as one text")
     add("--sessions", type=int, default=5, metavar="N", help="on this machine: how often the tests run (5)")
@@ -59,19 +61,27 @@ def _on_this_machine(arguments: argparse.Namespace) -> str:
 
 def _emulated(arguments: argparse.Namespace) -> str:
     from pytest_llmperf.calibration.emulated import calibrate_emulated
+    from pytest_llmperf.calibration.workers import usable_cores
     from pytest_llmperf.plugin.collecting import collect
 
+    signal.signal(signal.SIGTERM, _interrupted)
     return calibrate_emulated(
         collect(arguments.tests, arguments.emulate),
         kind=arguments.emulate,
         suite_runs=arguments.suite_runs,
         faults=arguments.faults,
         limits=arguments.limits,
+        jobs=usable_cores() if arguments.jobs is None else arguments.jobs,
         out=arguments.out,
         root=Path.cwd(),
         command=_command(arguments),
         tell=_tell,
     )
+
+
+def _interrupted(_signal: int, _frame: object) -> None:
+    """SIGTERM is Ctrl-C: the processes that do suite runs end too, and the journal is closed."""
+    raise KeyboardInterrupt
 
 
 def _command(arguments: argparse.Namespace) -> str:

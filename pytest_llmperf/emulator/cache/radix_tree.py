@@ -29,6 +29,8 @@ def shared_prefix(key: Sequence[int], tokens: Sequence[int], start: int) -> int:
     """How many tokens of `key` are those of `tokens` from `start` on. Doubling windows, then halving: the comparisons
     of slices are the interpreter's own, so a long shared prefix costs no loop over its tokens."""
     longest = min(len(key), len(tokens) - start)
+    if tokens[start : start + longest] == (key if longest == len(key) else key[:longest]):
+        return longest
     low, width = 0, 16
     while low < longest:
         high = min(low + width, longest)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterable
 
 from pytest_llmperf.emulator.config import Tier
 from pytest_llmperf.emulator.core.sequence import Sequence
@@ -34,18 +35,24 @@ class ChunkStore:
     def used_bytes(self) -> float:
         return len(self._chunks) * self.chunk_bytes
 
-    def touch(self, key: int) -> None:
-        if key in self._chunks:
-            self._chunks.move_to_end(key)
+    def touch(self, keys: Iterable[int]) -> None:
+        """Uses those that it holds, one after the other."""
+        chunks = self._chunks
+        for key in keys:
+            if key in chunks:
+                chunks.move_to_end(key)
 
-    def put(self, key: int) -> None:
-        if self.capacity == 0:
-            return
-        if key not in self._chunks and len(self._chunks) == self.capacity:
-            self._chunks.popitem(last=False)
-            self.evicted += 1
-        self._chunks[key] = None
-        self._chunks.move_to_end(key)
+    def put(self, keys: Iterable[int]) -> None:
+        """Takes them in, or uses them, one after the other."""
+        chunks, capacity = self._chunks, self.capacity
+        for key in keys if capacity else ():
+            if key in chunks:
+                chunks.move_to_end(key)
+                continue
+            if len(chunks) == capacity:
+                chunks.popitem(last=False)
+                self.evicted += 1
+            chunks[key] = None
 
     def clear(self) -> None:
         self._chunks.clear()
@@ -112,17 +119,17 @@ class Tiers:
         keys = self._chunk_keys(sequence)
         while found < len(keys) and self._holder(keys[found]) is not None:
             found += 1
-        for key in reversed(keys[:found]):
-            for store in self.stores:
-                store.touch(key)
+        for store in self.stores:
+            store.touch(reversed(keys[:found]))
         return max(0, min(found * self.chunk_tokens, sequence.length - 1) - local_tokens)
 
     def load(self, sequence: Sequence, local_tokens: int, tokens: int, now_ns: int) -> int:
         first = local_tokens // self.chunk_tokens
         last = -(-(local_tokens + tokens) // self.chunk_tokens)
+        keys = self._chunk_keys(sequence)
         wanted: dict[int, list[int]] = {}
         for index in range(first, last):
-            level = self._holder(self._chunk_keys(sequence)[index])
+            level = self._holder(keys[index])
             if level is None:
                 raise RuntimeError("a chunk was dropped between its lookup and its load")
             wanted.setdefault(level, []).append(index)
@@ -132,9 +139,8 @@ class Tiers:
             if not sequence.preemptions:
                 end = local_tokens + tokens
                 self.stores[level].hits += sum(self._overlap(index, local_tokens, end) for index in indices)
-            for index in indices:
-                for store in self.stores[:level]:
-                    store.put(self._chunk_keys(sequence)[index])
+            for store in self.stores[:level]:
+                store.put([keys[index] for index in indices])
         return ready_ns
 
     def store_s(self, sequence: Sequence, before: int, after: int) -> float:  # noqa: ARG002
@@ -144,10 +150,10 @@ class Tiers:
         if whole <= kept:
             return 0.0
         self._kept[sequence] = whole
-        new = [key for key in keys[kept:whole] if any(key not in store for store in self.stores if store.capacity)]
-        for key in new:
-            for store in self.stores:
-                store.put(key)
+        stores = [store for store in self.stores if store.capacity]
+        new = [key for key in keys[kept:whole] if any(key not in store for store in stores)]
+        for store in self.stores:
+            store.put(new)
         self.stored_tokens += len(new) * self.chunk_tokens
         return len(new) * self.chunk_bytes / self.store_bytes_per_s
 
@@ -156,7 +162,10 @@ class Tiers:
         self._kept.pop(sequence, None)
 
     def _holder(self, key: int) -> int | None:
-        return next((level for level, store in enumerate(self.stores) if key in store), None)
+        for level, store in enumerate(self.stores):
+            if key in store:
+                return level
+        return None
 
     def _overlap(self, index: int, start: int, end: int) -> int:
         return min((index + 1) * self.chunk_tokens, end) - max(index * self.chunk_tokens, start)

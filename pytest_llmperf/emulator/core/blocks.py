@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from collections import deque
+from functools import lru_cache
 
 from pytest_llmperf.emulator.core.sequence import Sequence
 
 _FEW = 1024
+
+
+@lru_cache(maxsize=4)
+def _all(usable: int) -> tuple[int, ...]:
+    """The blocks, the first of them last. A pool has tens of thousands, and is emptied before each run."""
+    return tuple(range(usable, 0, -1))
 
 
 class _Idle:
@@ -45,7 +52,7 @@ class BlockPool:
         self._last_again = last_again
         self.free = self.usable  # blocks that can be had: empty or idle
         self.leaked: list[int] = []
-        self._empty = list(range(num_blocks - 1, 0, -1))
+        self._empty = list(_all(self.usable))
         self._queue: deque[_Idle] = deque()
         self._idle: dict[int, _Idle] = {}  # hashed blocks in the queue
         self._gone = 0  # entries of the queue whose block was shared since
@@ -162,7 +169,7 @@ class BlockPool:
         """Forgets all cached blocks; False, and nothing changed, while any block is held."""
         if self.free != self.usable:
             return False
-        self._empty = list(range(self.usable, 0, -1))
+        self._empty = list(_all(self.usable))
         for known in (self._queue, self._idle, self._hash, self._block, self._twins, self._alone):
             known.clear()
         self._gone = 0

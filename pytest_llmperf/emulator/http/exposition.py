@@ -4,47 +4,59 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from itertools import accumulate
 
 import numpy as np
 import numpy.typing as npt
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 Labels = Mapping[str, str]
+_MOST_LATER = 1024
 
 
 class Histogram:
     """Counts of values at most each bound, and their sum."""
 
     def __init__(self, bounds: Sequence[float]) -> None:
-        self._bounds = list(bounds)
+        self._bounds = tuple(bounds)
         self._counts = [0] * (len(self._bounds) + 1)
         self._sum = 0.0
+        self._later: list[npt.NDArray[np.float64]] = []
 
     def observe(self, value: float, times: int = 1) -> None:
         self._counts[bisect_left(self._bounds, value)] += times
         self._sum += value * times
 
     def observe_all(self, values: npt.NDArray[np.float64]) -> None:
-        """The same as observing them one by one, but for rounding of the sum."""
-        found = np.bincount(np.searchsorted(self._bounds, values), minlength=len(self._counts))
-        self._counts = [count + int(more) for count, more in zip(self._counts, found, strict=True)]
-        self._sum += float(values.sum())
+        """The same as observing them one by one, but for rounding of the sum. Sorted in when somebody looks."""
+        self._later.append(values)
+        if len(self._later) == _MOST_LATER:
+            self._sort_in()
 
     @property
     def count(self) -> int:
+        self._sort_in()
         return sum(self._counts)
 
     @property
     def total(self) -> float:
+        self._sort_in()
         return self._sum
 
     def cumulative(self) -> list[tuple[str, int]]:
         """(upper bound as text, how many values were at most that), the last one +Inf."""
-        rows, below = [], 0
-        for bound, count in zip([*self._bounds, float("inf")], self._counts, strict=True):
-            below += count
-            rows.append(("+Inf" if bound == float("inf") else repr(float(bound)), below))
-        return rows
+        self._sort_in()
+        return list(zip(_shown_bounds(self._bounds), accumulate(self._counts), strict=True))
+
+    def _sort_in(self) -> None:
+        if not self._later:
+            return
+        values = np.concatenate(self._later)
+        self._later.clear()
+        found = np.bincount(np.searchsorted(self._bounds, values), minlength=len(self._counts))
+        self._counts = [count + more for count, more in zip(self._counts, found.tolist(), strict=True)]
+        self._sum += float(values.sum())
 
 
 class Page:
@@ -61,13 +73,19 @@ class Page:
         self._lines.append(f"{name}{_shown(labels)} {float(value)!r}")
 
     def histogram(self, name: str, labels: Labels, histogram: Histogram) -> None:
-        for bound, count in histogram.cumulative():
-            self.sample(f"{name}_bucket", {**labels, "le": bound}, count)
+        own = _shown(labels)[1:-1]
+        begin = f"{name}_bucket{{{own}{',' if own else ''}le=\""
+        self._lines += [f'{begin}{bound}"}} {float(count)!r}' for bound, count in histogram.cumulative()]
         self.sample(f"{name}_count", labels, histogram.count)
         self.sample(f"{name}_sum", labels, histogram.total)
 
     def body(self) -> bytes:
         return ("\n".join(self._lines) + "\n").encode()
+
+
+@lru_cache(maxsize=256)
+def _shown_bounds(bounds: tuple[float, ...]) -> tuple[str, ...]:
+    return (*(repr(float(bound)) for bound in bounds), "+Inf")
 
 
 def _shown(labels: Labels) -> str:

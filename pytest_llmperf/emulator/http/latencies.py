@@ -65,7 +65,7 @@ class Latencies:
         """All emissions of a sequence at once, from its first token on."""
         self.first_token(sequence, at_ns[0])
         gaps_s = np.diff(np.array(at_ns)) * _S
-        if self._per_token:
+        if self._per_token and max(counts) > 1:
             gaps_s = np.repeat(gaps_s / counts[1:], counts[1:])
         self.inter_token_latency_seconds.observe_all(gaps_s)
 

@@ -45,11 +45,13 @@ class Pipe:
         service: the server as it runs now.
         start: starts it anew with that noise seed; None: it cannot be.
         plans: by name.
+        token_ids: of all plans, each id once.
     """
 
     service: Service
     start: Callable[[int], Service] | None = None
     plans: dict[str, Plan] = field(default_factory=dict)
+    token_ids: dict[int, int] = field(default_factory=dict)
 
 
 def serve_pipe(pipe: Pipe, commands: TextIO, answers: TextIO) -> None:
@@ -121,7 +123,7 @@ def _simulate(pipe: Pipe, arguments: dict[str, Any]) -> dict[str, Any]:
 
 def _keep(pipe: Pipe, arguments: dict[str, Any]) -> dict[str, Any]:
     plan = _plan(arguments)
-    posts = [_read(pipe.service, post) for post in plan.posts]
+    posts = [_read(pipe.service, post, pipe.token_ids) for post in plan.posts]
     pipe.plans[str(arguments["name"])] = replace(plan, posts=posts)
     return {"now_ns": pipe.service.deployment.now_ns}
 
@@ -149,12 +151,18 @@ def _plan(arguments: dict[str, Any]) -> Plan:
     return Plan(posts, arguments.get("concurrency"), Patience(**(arguments.get("limits") or {})))
 
 
-def _read(service: Service, post: Posted) -> Posted:
-    """With its body read; one that is refused is refused again each time."""
+def _read(service: Service, post: Posted, known: dict[int, int]) -> Posted:
+    """With its body read; one that is refused is refused again each time.
+
+    Args:
+        known: one object per token id, so that equal prompts are compared without looking at numbers.
+    """
     try:
-        return replace(post, ask=service.ask(post.path, post.body))
+        ask = service.ask(post.path, post.body)
     except Refusal:
         return post
+    prompts = tuple(tuple([known.setdefault(token, token) for token in prompt]) for prompt in ask.prompts)
+    return replace(post, ask=replace(ask, prompts=prompts))
 
 
 def _run(service: Service, plan: Plan, name: str, shown: Callable[[Flight], dict[str, Any]]) -> dict[str, Any]:

@@ -1,6 +1,11 @@
 """The metrics page: sums, labels, differences, restarts."""
 
+from math import isfinite
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client.parser import text_string_to_metric_families
 
 from pytest_llmperf.errors import MetricUnavailable
 from pytest_llmperf.telemetry.prometheus import START_TIME, deltas, parse, restarted
@@ -33,10 +38,36 @@ def test_what_is_not_there_or_no_number_is_unknown():
     assert scrape.labels("vllm:nothing") == {}
 
 
-@pytest.mark.parametrize("text", ["<!DOCTYPE html><html></html>", '{"detail": "no"}', "a b c", "\x00"])
+@pytest.mark.parametrize("text", [
+    "<!DOCTYPE html><html></html>", '{"detail": "no"}', "a b c", "\x00", "a 1 2 3", 'a{b="1} 2', "a{b=1} 2", "1a 2",
+])
 def test_another_format_is_named(text):
     with pytest.raises(MetricUnavailable, match=r"/metrics is not Prometheus text"):
         parse(text)
+
+
+ESCAPED = 'a{path="C:\\\\tmp",said="\\"yes\\", {he}, said\\n"} 1'
+ODD = [
+    ESCAPED, "a 1", "a  1.5e-3 ", "a{} 2", "a{b=\"1\",} 3", "a {b=\"1\"} 4", 'a{ b = "1" , c = "2" } 5', "a +Inf",
+    "a{b=\"}\"} 7 1395066363000", "a:b_total 8\r", "# HELP a \\ text", "# a comment", "   ", "",
+]
+
+
+@pytest.mark.parametrize("text", [PAGE, *ODD], ids=lambda text: text.strip()[:20])
+def test_a_page_reads_as_prometheus_own_parser_reads_it(text):
+    theirs = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+    ours = parse(text).samples
+    assert [(one.name, dict(one.labels), one.value) for one in ours] == [
+        (one.name, one.labels, one.value) for one in theirs if isfinite(one.value)
+    ]
+
+
+@given(st.dictionaries(st.from_regex(r"[a-z_][a-z0-9_]*", fullmatch=True), st.text(max_size=12), max_size=4))
+def test_any_label_is_read_back(labels):
+    escapes = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
+    shown = ",".join(f'{name}="{text.translate(escapes)}"' for name, text in labels.items())
+    (sample,) = parse(f"a{{{shown}}} 1").samples
+    assert sample.labels == labels
 
 
 def test_differences():

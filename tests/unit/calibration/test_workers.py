@@ -1,0 +1,69 @@
+"""Suite runs in several processes: all rows, in any order, and nobody left over."""
+
+import multiprocessing
+import os
+import signal
+
+import pytest
+
+from pytest_llmperf.calibration.row import Row
+from pytest_llmperf.calibration.workers import rows_of, usable_cores
+from pytest_llmperf.errors import InfrastructureError, UsageError
+
+
+def row(number, pid=0):
+    return Row("A/A", number, {"PASS": 1}, {}, (), (), 3, {}, pid)
+
+
+def work(numbers):
+    return (row(number, os.getpid()) for number in numbers)
+
+
+@pytest.mark.parametrize("jobs", [1, 2, 5])
+def test_every_number_once(jobs):
+    rows = list(rows_of(work, range(7), jobs))
+    assert sorted(one.number for one in rows) == list(range(7))
+    pids = {one.seen for one in rows}
+    assert len(pids) == jobs
+    assert os.getpid() not in pids
+    assert multiprocessing.active_children() == []
+
+
+def test_more_jobs_than_suite_runs():
+    assert [one.number for one in rows_of(work, [3], 4)] == [3]
+    assert list(rows_of(work, [], 4)) == []
+
+
+def test_an_error_of_the_work_is_raised_here():
+    def refuse(numbers):
+        yield row(numbers[0])
+        raise UsageError("No such test.")
+
+    with pytest.raises(UsageError, match="No such test"):
+        list(rows_of(refuse, range(4), 2))
+    assert multiprocessing.active_children() == []
+
+
+def test_a_process_that_dies_is_told():
+    def die(_numbers):
+        os.kill(os.getpid(), signal.SIGKILL)
+        yield
+
+    with pytest.raises(InfrastructureError, match=r"died \(exit code -9\)"):
+        list(rows_of(die, range(4), 2))
+
+
+def test_whoever_stops_listening_ends_them():
+    def endless(numbers):
+        while True:
+            yield row(numbers[0])
+
+    rows = rows_of(endless, range(2), 2)
+    next(rows)
+    assert len(multiprocessing.active_children()) == 2
+    rows.close()
+    assert multiprocessing.active_children() == []
+
+
+def test_there_is_a_core():
+    assert 1 <= usable_cores() <= 64
