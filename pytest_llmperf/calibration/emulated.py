@@ -65,7 +65,7 @@ def calibrate_emulated(
     if not stored:
         raise UsageError(f"No baselines of an emulated {kind} lie in {root / settings.baselines_dir}. Make some: "
                          f"pytest {tests[0].name.partition('::')[0]} --emulate {kind} --update-baselines-new")
-    known = provenance(root, "", datetime.now(UTC), settings.baselines_dir, VIRTUAL_HOST)
+    known = provenance(root, "", datetime.now(UTC), [settings.baselines_dir, *_within(root, out)], VIRTUAL_HOST)
     commit = f"{known.commit or 'unknown'}{' with changes' if known.dirty else ''}"
     todo = [one for one in experiments(suite_runs, faults) if one.suite_runs]
     about = {"calibration": kind, "version": __version__, "commit": commit, "tests": [test.name for test in tests]}
@@ -92,6 +92,12 @@ def _count_limits(journal: RowJournal, trials: int, tell: Callable[[str], None])
             counts = Counter(verdict.value for verdict in verdicts_at_limit(setting, trials, LIMITS_SEED))
             journal.add(Row(name, trials, dict(counts), {}, (), (), 0, {}, 0))
             tell(f"SLO at its limit, {name}: {dict(counts)}")
+
+
+def _within(root: Path, out: Path) -> list[str]:
+    """The page itself, which may be in git and changes as it is written; nothing where it lies elsewhere."""
+    page = (root / out).resolve()
+    return [str(page.relative_to(root.resolve()))] if page.is_relative_to(root.resolve()) else []
 
 
 def _machine() -> str:

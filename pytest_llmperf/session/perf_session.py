@@ -164,7 +164,7 @@ class PerfSession:
             return
         try:
             self.run_dir.mkdir(parents=True, exist_ok=True)
-            known = provenance(self.root, self.id, self.now(), self.settings.baselines_dir, self.host)
+            known = provenance(self.root, self.id, self.now(), [self.settings.baselines_dir], self.host)
             write_provenance(self.run_dir, known)
         except OSError as error:
             raise InfrastructureError(f"The run folder cannot be written: {error}. Free space there, or name another "

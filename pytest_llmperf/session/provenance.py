@@ -7,6 +7,7 @@ import json
 import platform
 import random
 import subprocess
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -40,18 +41,19 @@ def host_digest(hardware: Hardware, *, virtual: bool = False) -> str:
     return hashlib.sha256("\n".join(known).encode()).hexdigest()[:12]
 
 
-def provenance(root: Path, session: str, now: datetime, ignored: str, host: str) -> Provenance:
+def provenance(root: Path, session: str, now: datetime, ignored: Sequence[str], host: str) -> Provenance:
     """What is stored beside values.
 
     Args:
         root: of the project; outside git there is no commit and nothing is dirty.
         session: its id.
         now: wall clock.
-        ignored: folder whose changes do not count: the baselines themselves.
+        ignored: paths within the project whose changes do not count: the baselines themselves.
         host: see `host_digest`.
     """
     commit = _git(root, "rev-parse", "--short=12", "HEAD")
-    changed = _git(root, "status", "--porcelain", "--untracked-files=no", "--", ".", f":(exclude){ignored}")
+    changed = _git(root, "status", "--porcelain", "--untracked-files=no", "--", ".",
+                   *(f":(exclude){path}" for path in ignored))
     return Provenance(session, f"{now.astimezone(UTC):%Y-%m-%d}", commit or None, bool(changed), host)
 
 

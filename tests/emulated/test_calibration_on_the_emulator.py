@@ -92,8 +92,17 @@ def with_baseline(project):
     subprocess.run(command, cwd=project, capture_output=True, timeout=300, check=True)
 
 
+def in_git(project):
+    """With the page: that it changes must not make another calibration of it."""
+    (project / "page.md").write_text("# An old page\n")
+    given = [["init", "-q"], ["add", "-A"], ["-c", "user.name=t", "-c", "user.email=t@t", "commit", "-qm", "A suite"]]
+    for arguments in given:
+        subprocess.run(["git", *arguments], cwd=project, check=True)
+
+
 def test_suite_runs_of_ones_own_suite(project):
     with_baseline(project)
+    in_git(project)
     given = ("test_own.py", "--emulate", "h200", "--faults", "0", "--limits", "2", "--out", "page.md")
     told = llmperf(project, *given, "--suite-runs", "20").stdout
     assert (project / "page.md").read_text() == told.removesuffix("\n")
