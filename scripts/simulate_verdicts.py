@@ -1,6 +1,6 @@
 """How often baseline verdicts are wrong, on noise whose truth is known. Prints Markdown tables.
 
-    python scripts/simulate_verdicts.py alarms power margins robust hosts others --suites 10000
+    python scripts/simulate_verdicts.py alarms reruns power margins robust hosts others --suites 10000
 
 A suite run is M primary metrics, three to a test, each test against D stored sessions of three runs (seeds 0, 1, 2),
 with looks at 3, 5 and 8 runs of today's. The variances, priors, margins, looks and α are the package's own; only the
@@ -20,7 +20,7 @@ from scipy.stats import beta, rankdata
 
 from pytest_llmperf.stats.decision import PASS_CONFIDENCE
 from pytest_llmperf.stats.layout import layout
-from pytest_llmperf.stats.looks import LOOKS, SUITE_ALPHA, alpha_at
+from pytest_llmperf.stats.looks import LOOKS, SUITE_ALPHA, alpha_at, of_execution
 from pytest_llmperf.stats.prior import Margins, Prior, Scale
 from pytest_llmperf.stats.priors import _MARGINS, _PRIORS, Kind
 from pytest_llmperf.stats.spread import spread
@@ -29,6 +29,8 @@ Array = npt.NDArray[np.float64]
 PASS, IMPROVED, INCONCLUSIVE, FAIL = range(4)
 SEEDS = (0, 1, 2)
 CHUNK = 500
+RERUNS = 3
+MOST_RUNS = LOOKS[-1] + RERUNS * LOOKS[0]
 #: Run and session sd: the grid that every A/A table goes through.
 TPOT_PRIOR = _PRIORS[Kind.TPOT]
 TPOT_MARGINS = _MARGINS[Kind.TPOT].on(Scale.LOG)
@@ -89,7 +91,9 @@ def simulate(suite: Suite, suites: int, rng: np.random.Generator) -> Outcome:
     return Outcome(np.concatenate([part.verdicts for part in parts]), np.concatenate([part.runs for part in parts]))
 
 
-def draw(suite: Suite, suites: int, rng: np.random.Generator) -> tuple[Array, Array]:
+def draw(
+    suite: Suite, suites: int, rng: np.random.Generator, today: int = LOOKS[-1]
+) -> tuple[Array, Array]:
     """Today's runs (suites × tests × metrics × 8) and the stored ones (… × sessions × 3), as logarithms."""
     noise, shape = suite.noise, (suites, suite.metrics // suite.per_test, suite.per_test)
 
@@ -99,7 +103,7 @@ def draw(suite: Suite, suites: int, rng: np.random.Generator) -> tuple[Array, Ar
 
     levels = noise.session * _standard(noise.session_df, (*shape, suite.sessions + 1), rng)
     other_host = noise.host * 2**0.5 * rng.standard_normal((*shape, 1))
-    return (runs(LOOKS[-1]) + levels[..., :1] + other_host + suite.effect,
+    return (runs(today) + levels[..., :1] + other_host + suite.effect,
             runs(suite.sessions, len(SEEDS)) + levels[..., 1:, None])
 
 
@@ -121,7 +125,52 @@ def judged(suite: Suite, today: Array, stored: Array) -> Outcome:
     return Outcome(verdicts, runs)
 
 
-def look(suite: Suite, today: Array, stored: Array, looked_at: int) -> npt.NDArray[np.int64]:
+@dataclass(frozen=True)
+class Executed:
+    """Of each suite and test the verdict of each execution, the last one repeated where none followed, and the runs."""
+
+    verdicts: npt.NDArray[np.int64]
+    runs: npt.NDArray[np.int64]
+
+
+def executed(suite: Suite, today: Array, stored: Array, reruns: int) -> Executed:
+    """Tests that are executed again while they are INCONCLUSIVE or FAIL; their runs are pooled as the package does."""
+    tests = today.shape[0] * today.shape[1]
+    fresh, before = today.reshape(tests, *today.shape[2:]), stored.reshape(tests, *stored.shape[2:])
+    verdicts, runs = np.full((1 + reruns, tests), INCONCLUSIVE), np.zeros(tests, dtype=np.int64)
+    for number in range(1 + reruns):
+        last, had = verdicts[max(0, number - 1)].copy(), runs.copy()
+        verdicts[number] = last
+        again = np.isin(last, (INCONCLUSIVE, FAIL))
+        for pooled, failed in {(int(n), bool(v == FAIL)) for n, v in zip(had[again], last[again], strict=True)}:
+            chosen = np.flatnonzero(again & (had == pooled) & ((last == FAIL) == failed))
+            found = execution(suite, fresh[chosen], before[chosen], pooled=pooled, failed=failed, number=number + 1)
+            verdicts[number, chosen], runs[chosen] = found
+    shape = today.shape[:2]
+    return Executed(verdicts.reshape(-1, *shape), runs.reshape(shape))
+
+
+def execution(
+    suite: Suite, today: Array, stored: Array, *, pooled: int, failed: bool, number: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """One execution of tests that have so many runs of earlier ones: verdicts and runs, as `compare` comes to them."""
+    verdicts, runs = np.full(len(today), INCONCLUSIVE), np.zeros(len(today), dtype=np.int64)
+    looked_at, count = (0 if failed else pooled), pooled + LOOKS[0]
+    while True:
+        open_tests = verdicts == INCONCLUSIVE
+        found = look(suite, today[open_tests][..., :count], stored[open_tests], looked_at, number)
+        worst = np.where((found == FAIL).any(-1), FAIL, np.where((found == INCONCLUSIVE).any(-1), INCONCLUSIVE, PASS))
+        verdicts[open_tests], runs[open_tests] = worst, count
+        looked_at = count
+        further = next((one for one in LOOKS if one > count), None)
+        if further is None or not (verdicts == INCONCLUSIVE).any():
+            return verdicts, runs
+        count = further
+
+
+def look(
+    suite: Suite, today: Array, stored: Array, looked_at: int, executions: int = 1
+) -> npt.NDArray[np.int64]:
     """`decide` for arrays."""
     count, sessions = today.shape[-1], 1 if suite.noise.host else suite.sessions
     seeds = tuple(SEEDS[i % len(SEEDS)] for i in range(count))
@@ -134,7 +183,8 @@ def look(suite: Suite, today: Array, stored: Array, looked_at: int) -> npt.NDArr
     margin = suite.margins.negligible
     worse = holm(stdtr(df, (margin - effect) / se), alpha) & carried(effect, differences, margin)
     better = holm(stdtr(df, (margin + effect) / se), alpha) & carried(-effect, -differences, margin)
-    within = effect + stdtrit(df, PASS_CONFIDENCE) * se < suite.margins.tolerated
+    confidence = 1 - of_execution(1 - PASS_CONFIDENCE, executions)
+    within = effect + stdtrit(df, confidence) * se < suite.margins.tolerated
     return np.where(worse, FAIL, np.where(better, IMPROVED, np.where(within, PASS, INCONCLUSIVE)))
 
 
@@ -212,6 +262,24 @@ def alarms_table(suites: int, rng: np.random.Generator) -> Iterator[str]:
         for sessions in (1, 2, 3, 5, 10):
             suite = Suite(Noise(0, 0), sessions=sessions, metrics=metrics)
             yield from a_a_rows(suite, suites, rng, lambda one: (one.metrics, one.sessions))
+
+
+def reruns_table(suites: int, rng: np.random.Generator) -> Iterator[str]:
+    """Every run of every execution is of one session; what is executed again is the test, not the suite."""
+    yield from heading(f"A/A, M = 30, each test executed again up to {RERUNS} times while it is INCONCLUSIVE or FAIL",
+                       "noise, run / session", "stored sessions", "red at first", "red in the end", "upper 95 % limit",
+                       "red at any time", "tests INCONCLUSIVE at first", "in the end")
+    for sessions in (1, 3, 10):
+        for name, suite in cells(Suite(Noise(0, 0), sessions=sessions)):
+            parts = [executed(suite, *draw(suite, min(CHUNK, suites - done), rng, MOST_RUNS), RERUNS).verdicts
+                     for done in range(0, suites, CHUNK)]
+            verdicts = np.concatenate(parts, axis=1)
+            red = (verdicts == FAIL).any(-1)
+            ends = int(red[-1].sum())
+            unsure = (verdicts == INCONCLUSIVE).mean((1, 2))
+            yield row(name, sessions, f"{red[0].sum()} of {suites}", f"{ends} of {suites}",
+                      percent(upper(ends, suites)), f"{red.any(0).sum()} of {suites}", percent(unsure[0]),
+                      percent(unsure[-1]))
 
 
 def robust_table(suites: int, rng: np.random.Generator) -> Iterator[str]:
@@ -319,8 +387,8 @@ def mann_whitney(ours: Array, theirs: Array) -> Array:
     return np.asarray(stdtr(1e6, -(u - n * m / 2) / np.sqrt(n * m * (n + m + 1) / 12)))
 
 
-TABLES = {"alarms": alarms_table, "power": power_table, "margins": margins_table, "robust": robust_table,
-          "hosts": hosts_table, "others": others_table}
+TABLES = {"alarms": alarms_table, "reruns": reruns_table, "power": power_table, "margins": margins_table,
+          "robust": robust_table, "hosts": hosts_table, "others": others_table}
 
 
 def main() -> None:

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from pytest_llmperf.model.verdict import Verdict
-from pytest_llmperf.stats.decision import Comparison, decide
-from pytest_llmperf.stats.looks import LOOKS, alpha_at
+from pytest_llmperf.stats.decision import PASS_CONFIDENCE, Comparison, decide
+from pytest_llmperf.stats.looks import LOOKS, alpha_at, of_execution
 from pytest_llmperf.stats.shift import by_host, shift
 
 SCRIPT = Path(__file__).parents[3] / "scripts" / "simulate_verdicts.py"
@@ -46,6 +46,53 @@ def by_the_package(suite, today, stored):
             break
         looked_at = count
     return verdicts, count
+
+
+def reruns_by_the_package(suite, today, stored, reruns):
+    """The verdict of one test after each execution, its runs pooled as `session.comparing.compare` pools them."""
+    verdicts, pooled = [], 0
+    for execution in range(1, 2 + reruns):
+        looked_at, count = (0 if verdicts[-1:] == [Verdict.FAIL] else pooled), pooled + LOOKS[0]
+        while True:
+            seeds = [i % 3 for i in range(count)]
+            compared = [
+                Comparison(shift(list(zip(seeds, fresh.tolist(), strict=False)),
+                                 [list(zip(range(3), session, strict=True)) for session in sessions.tolist()],
+                                 suite.prior), suite.margins)
+                for fresh, sessions in zip(today, stored, strict=True)
+            ]
+            alpha = alpha_at(count, looked_at, sessions=suite.sessions, primaries=suite.per_test,
+                             suite_primaries=suite.metrics)
+            worst = max(decide(compared, alpha, 1 - of_execution(1 - PASS_CONFIDENCE, execution)),
+                        key=lambda verdict: verdict.severity)
+            looked_at = count
+            further = next((look for look in LOOKS if look > count), None)
+            if worst is not Verdict.INCONCLUSIVE or further is None:
+                break
+            count = further
+        verdicts.append(worst)
+        pooled = count
+        if worst not in (Verdict.INCONCLUSIVE, Verdict.FAIL):
+            break
+    return verdicts, pooled
+
+
+@pytest.mark.parametrize("effect", [0.0, 0.04, 0.08])
+@pytest.mark.parametrize("sessions", [1, 3])
+def test_reruns_pool_as_the_package_pools_them(made, sessions, effect):
+    suite = made.Suite(made.Noise(0.02, 0.01), sessions, metrics=6, effect=effect)
+    today, stored = made.draw(suite, 6, np.random.default_rng(4), made.MOST_RUNS)
+    found = made.executed(suite, today, stored, made.RERUNS)
+    names = {made.PASS: {Verdict.PASS, Verdict.IMPROVED}, made.INCONCLUSIVE: {Verdict.INCONCLUSIVE},
+             made.FAIL: {Verdict.FAIL}}
+    again = 0
+    for at in np.ndindex(found.runs.shape):
+        verdicts, runs = reruns_by_the_package(suite, today[at], stored[at], made.RERUNS)
+        assert runs == found.runs[at]
+        for number, theirs in enumerate(found.verdicts[(slice(None), *at)].tolist()):
+            assert verdicts[min(number, len(verdicts) - 1)] in names[theirs]
+        again += len(verdicts) > 1
+    assert again
 
 
 @pytest.mark.parametrize("noise", [
