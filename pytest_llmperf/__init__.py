@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from pytest_llmperf.engines.roofline import decode_floor_ms
     from pytest_llmperf.engines.server import Server
     from pytest_llmperf.engines.spec import endpoint, sglang, vllm, with_flags
     from pytest_llmperf.model.engine import EngineSpec
@@ -43,6 +44,7 @@ _HOME = {
     "by_kind": "plugin.kinds",
     "closed": "workload",
     "constant": "workload",
+    "decode_floor_ms": "engines.roofline",
     "endpoint": "engines.spec",
     "gamma": "workload",
     "mixed": "workload",
@@ -68,6 +70,7 @@ __all__ = [
     "by_kind",
     "closed",
     "constant",
+    "decode_floor_ms",
     "endpoint",
     "gamma",
     "mixed",

@@ -13,6 +13,14 @@ CASES = by_kind(
     h200={"model": "llama-3.1-8b", "context": 16384, "rate": 10, "ttft": "300ms", "tpot": "20ms", "stall": "52ms"},
 )
 
+# Searched from `rate`: the highest within TTFT p99 ≤ 1 s and TPOT p99 ≤ 60 ms is at least `capacity`.
+SEARCH = by_kind(
+    l4={"model": "phi-4-mini", "context": 16384, "rate": 1, "capacity": 0.5},
+    a100={"model": "llama-3.1-8b", "context": 16384, "rate": 4, "capacity": 2},
+    h100={"model": "llama-3.1-8b", "context": 16384, "rate": 12, "capacity": 6},
+    h200={"model": "llama-3.1-8b", "context": 16384, "rate": 16, "capacity": 8},
+)
+
 
 @CASES
 @pytest.mark.engine(lambda case: vllm(case.model, max_model_len=case.context))
@@ -26,3 +34,11 @@ def test_answers_come_in_time(case: SimpleNamespace, engine: Server, perf: Perf)
         "error_rate == 0",
         baseline=True,
     )
+
+
+@SEARCH
+@pytest.mark.engine(lambda case: vllm(case.model, max_model_len=case.context))
+def test_so_many_users_are_served_in_time(case: SimpleNamespace, engine: Server, perf: Perf) -> None:
+    chat = random_tokens(input=1024, output=128, arrivals=poisson(case.rate), requests=200)
+    found = perf.max_rate(engine, chat, slo=["ttft_p99 <= 1s", "tpot_p99 <= 60ms"], precision=0.1)
+    perf.check(found, f"max_rate >= {case.capacity}/s")

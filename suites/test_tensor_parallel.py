@@ -7,10 +7,14 @@ import pytest
 from pytest_llmperf import Perf, by_kind, closed, poisson, random_tokens, vllm, with_flags
 
 CASES = by_kind(
-    a100={"model": "llama-3.1-8b", "context": 16384, "rate": 4, "faster": 1.2, "prefill": 1.3},
-    h100={"model": "llama-3.1-8b", "context": 16384, "rate": 8, "faster": 1.2, "prefill": 1.3},
-    h200={"model": "llama-3.1-8b", "context": 16384, "rate": 8, "faster": 1.2, "prefill": 1.3},
+    a100={"model": "llama-3.1-8b", "context": 16384, "rate": 4, "faster": 1.2, "prefill": 1.3, "further": 1.05},
+    h100={"model": "llama-3.1-8b", "context": 16384, "rate": 8, "faster": 1.2, "prefill": 1.3, "further": 1.05},
+    h200={"model": "llama-3.1-8b", "context": 16384, "rate": 8, "faster": 1.2, "prefill": 1.3, "further": 1.05},
 )
+# Tokens of 64 streams: `efficiency` is the speed-up on n GPUs, divided by n. What is missing are all-reduces, and
+# whatever of a step does not shrink.
+LLAMA = {"model": "llama-3.1-8b", "context": 16384, "together": 64, "efficiency": {2: 0.55, 4: 0.3}}
+SCALING = by_kind(a100=LLAMA, h100=LLAMA, h200=LLAMA)
 
 
 @by_kind(cpu={"model": "tiny", "context": 4096})
@@ -39,3 +43,22 @@ def test_four_gpus_prefill_faster_than_one(case: SimpleNamespace, perf: Perf) ->
     perf.claim(
         four, one, prompts, f"ttft_p50(b) / ttft_p50(a) >= {case.prefill}", baseline=True, primaries=["ttft_p50"]
     )
+
+
+@CASES
+@pytest.mark.gpus(4)
+def test_four_gpus_decode_faster_than_two(case: SimpleNamespace, perf: Perf) -> None:
+    two = vllm(case.model, max_model_len=case.context, tensor_parallel_size=2)
+    four = with_flags(two, tensor_parallel_size=4)
+    answers = random_tokens(input=1024, output=128, arrivals=poisson(case.rate), requests=100)
+    perf.claim(four, two, answers, f"tpot_mean(b) / tpot_mean(a) >= {case.further}")
+
+
+@SCALING
+@pytest.mark.parametrize("gpus", [pytest.param(n, marks=pytest.mark.gpus(n)) for n in (2, 4)])
+def test_throughput_scales(gpus: int, case: SimpleNamespace, perf: Perf) -> None:
+    one = vllm(case.model, max_model_len=case.context)
+    many = with_flags(one, tensor_parallel_size=gpus)
+    streams = random_tokens(input=512, output=256, arrivals=closed(case.together), requests=2 * case.together)
+    speed_up = gpus * case.efficiency[gpus]
+    perf.claim(many, one, streams, f"output_throughput(a) / output_throughput(b) >= {speed_up:.3g}")

@@ -12,6 +12,7 @@ from pytest_llmperf.model.verdict import AGAINST_BASELINE, Verdict
 
 REFUSED = (Verdict.FAIL, Verdict.ERROR, Verdict.INCONCLUSIVE)
 SHOWN = 3
+PLANTED = "planted"  # condition of runs whose servers had a regression planted into them
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,8 @@ def _impossible(test: FreshTest, fresh: FreshMeasurement) -> Iterator[str]:
     names = Counter(measurement.name for measurement in test.measurements)
     if names[fresh.name] > 1:
         yield f"{names[fresh.name]} measurements of this test share the baseline name {fresh.name!r}; name them"
+    if PLANTED in fresh.conditions:
+        yield f"a regression was planted: {fresh.conditions[PLANTED]}"
     if not fresh.primaries:
         yield "it names no primary metric"
     for metric in fresh.primaries:

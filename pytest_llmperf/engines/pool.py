@@ -59,6 +59,7 @@ class EnginePool:
         lock_path: the lock of this hardware; None: no hardware is used, nobody waits for anybody.
         sweep: ends what killed runs left on it.
         wait_free: called before each start; raises HardwareBusy where a stranger is on the accelerators.
+        plant: what is started for a spec that was asked for: the spec itself unless a regression is planted.
     """
 
     def __init__(
@@ -67,12 +68,15 @@ class EnginePool:
         lock_path: Path | None,
         sweep: Callable[[Clock], Sweep] = sweep,
         wait_free: Callable[[EngineSpec, str | None], None] = lambda _spec, _kind: None,
+        plant: Callable[[EngineSpec], EngineSpec] = lambda spec: spec,
     ) -> None:
         self.launcher = launcher
         self._sweep = sweep
         self._wait_free = wait_free
+        self._plant = plant
         self.starts = 0
         self._server: Server | None = None
+        self._asked: EngineSpec | None = None
         self._kind: str | None = None
         self._endpoints: dict[EngineSpec, Server] = {}
         self._lock = None if lock_path is None else FileLock(lock_path)
@@ -82,8 +86,8 @@ class EnginePool:
 
     @property
     def live_spec(self) -> EngineSpec | None:
-        """Spec of the server that runs now."""
-        return None if self._server is None else self._server.spec
+        """Spec of the server that runs now, as it was asked for."""
+        return None if self._server is None else self._asked
 
     def acquire(
         self, spec: EngineSpec, kind: str | None = None, *, fresh: bool = False, keep_lmcache: bool = False
@@ -103,21 +107,23 @@ class EnginePool:
         if spec.url is not None:
             return self._attached(spec, fresh=fresh)
         server = self._server
-        if server is not None and not fresh and (server.spec, self._kind) == (spec, kind) and self._lives(server):
+        same = (self._asked, self._kind) == (spec, kind)
+        if server is not None and not fresh and same and self._lives(server):
             return server
-        keeps = keep_lmcache and server is not None and (server.spec, self._kind) == (spec, kind)
+        keeps = keep_lmcache and server is not None and same
         lmcache = server.detach_lmcache() if keeps and server is not None else None
         try:
             self.release()
             self._take_hardware()
-            self._wait_free(spec, kind)
+            started = self._plant(spec)
+            self._wait_free(started, kind)
             self.starts += 1
-            self._server = self.launcher.start(spec, self.starts, kind, lmcache)
+            self._server = self.launcher.start(started, self.starts, kind, lmcache)
         except BaseException:
             if lmcache is not None:  # harmless where the start that failed has stopped it
                 lmcache.stop(self.launcher.settings.stop_grace_s)
             raise
-        self._kind = kind
+        self._asked, self._kind = spec, kind
         return self._server
 
     def release(self) -> None:

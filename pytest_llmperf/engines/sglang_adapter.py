@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_llmperf.engines.adapter import Placement
 from pytest_llmperf.engines.answers import json_object
+from pytest_llmperf.engines.environment import Environment
 from pytest_llmperf.engines.lmcache_settings import in_process_settings
 from pytest_llmperf.engines.models import SHAPES, resolve_model
 from pytest_llmperf.engines.openai import COMPLETIONS, completion_body
@@ -55,6 +58,14 @@ CPU_FLAGS: dict[str, object] = {
     "mem_fraction_static": 0.1,
     "max_total_tokens": 40000,
 }
+# What a bundle without FlashInfer can serve with; its conditions name the attention backend.
+WITHOUT_FLASHINFER: dict[str, object] = {
+    "attention_backend": "triton",
+    "sampling_backend": "pytorch",
+    "grammar_backend": "none",
+    "disable_prefill_cuda_graph": True,
+    "cuda_graph_max_bs": 64,
+}
 
 
 class SglangAdapter:
@@ -74,6 +85,11 @@ class SglangAdapter:
         }
         if spec.lmcache is not None:
             env |= in_process_settings(spec.lmcache)
+        if _lacks_flashinfer(placement.environment):
+            env["SGLANG_IS_FLASHINFER_AVAILABLE"] = "false"
+            # SGLang compiles small kernels with the ninja that lies beside its interpreter.
+            interpreter = Path(placement.environment.prefix[0]).parent
+            env["PATH"] = os.pathsep.join([str(interpreter), os.environ.get("PATH", os.defpath)])
         if placement.kind == "cpu":
             env["OMP_NUM_THREADS"] = "1"
             ranks = flags_of(spec).get("tp_size", 1)
@@ -150,9 +166,17 @@ class SglangAdapter:
             defaults["load_format"] = placement.model.load_format
         if placement.kind == "cpu":
             defaults |= CPU_FLAGS
+        elif _lacks_flashinfer(placement.environment):
+            defaults |= WITHOUT_FLASHINFER
         if spec.lmcache is not None:
             defaults |= _lmcache_flags(spec, placement)
         return defaults | _with_draft_resolved(flags_of(spec), placement)
+
+
+def _lacks_flashinfer(environment: Environment) -> bool:
+    """Whether it is an unpacked bundle without FlashInfer, or with a hollow one only."""
+    bundle = environment.pythonpath
+    return environment.is_python and bundle is not None and not any(bundle.glob("flashinfer_python-*.dist-info"))
 
 
 def generate_body(request: Request) -> bytes:

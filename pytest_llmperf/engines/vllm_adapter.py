@@ -48,7 +48,9 @@ GAUGES = {
 CACHE_FACTS = ("block_size", "num_gpu_blocks", "cache_dtype", "enable_prefix_caching")
 CONFIG_FACTS = {
     "scheduler_config": ("max_num_batched_tokens", "max_num_seqs", "async_scheduling"),
-    "parallel_config": ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"),
+    "parallel_config": (
+        "tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "enable_expert_parallel",
+    ),
     "model_config": ("max_model_len", "dtype", "enforce_eager", "quantization"),
 }
 

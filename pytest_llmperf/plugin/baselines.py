@@ -59,6 +59,8 @@ def refuse_senseless(config: pytest.Config) -> None:
     """Options that contradict each other, before anything runs."""
     if config.getoption("--update-baselines") and config.getoption("--update-baselines-new"):
         raise pytest.UsageError("--update-baselines and --update-baselines-new: choose one.")
+    if config.getoption("--plant-flag") and mode_of(config) is not None:
+        raise pytest.UsageError("--plant-flag plants a regression: what it measures never becomes a baseline.")
     if config.getoption("--accept") is not None and mode_of(config) is None:
         raise pytest.UsageError("--accept REASON goes with --update-baselines or --update-baselines-new.")
     if config.getoption("--accept") is not None and not config.getoption("--accept").strip():

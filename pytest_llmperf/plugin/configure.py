@@ -79,6 +79,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="N",
         help="seed of that noise (default: 0)",
     )
+    group.addoption(
+        "--plant-flag",
+        action="append",
+        default=[],
+        metavar="ENGINE:FLAG[=VALUE]",
+        help="start every server of that engine with this flag, over what the test says, to see whether the suite "
+        "notices, e.g. vllm:enforce-eager; may be repeated, is recorded in the run, and never becomes a baseline",
+    )
     add_options(group)
     add_report_options(group)
     group.addoption(
@@ -99,6 +107,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
         _refuse_orphans(config)
         refuse_senseless(config)
+        config.stash[STATE].planted  # noqa: B018 - a typo is told before anything is collected
         refuse_missing_hardware(config)
         config.pluginmanager.register(ReportWatcher(config), "llmperf-reports")
         config.pluginmanager.register(Reporter(config), "llmperf-html")
@@ -118,9 +127,10 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 def pytest_report_header(config: pytest.Config) -> str | None:
     state = config.stash[STATE]
+    planted = f"; planted: {' '.join(map(str, state.planted))}" if state.planted else ""
     if state.emulation is not None:
-        return f"llmperf: {state.emulation}: nothing here was measured on hardware"
-    return f"llmperf: {state.hardware}" if state.hardware_known else None
+        return f"llmperf: {state.emulation}: nothing here was measured on hardware{planted}"
+    return f"llmperf: {state.hardware}{planted}" if state.hardware_known or planted else None
 
 
 def _refuse_orphans(config: pytest.Config) -> None:

@@ -12,6 +12,7 @@ import pytest
 if TYPE_CHECKING:
     from pytest_llmperf.config.emulation import Emulation
     from pytest_llmperf.config.settings import Settings
+    from pytest_llmperf.engines.planted import PlantedFlag
     from pytest_llmperf.model.status import Status
     from pytest_llmperf.report.watch import Watch
     from pytest_llmperf.session.perf_session import PerfSession
@@ -49,6 +50,20 @@ class State:
             noise=option("--emulate-noise") or NOISE,
             seed=option("--emulate-seed"),
         )
+
+    @cached_property
+    def planted(self) -> tuple[PlantedFlag, ...]:
+        """Flags over those of every server that is started."""
+        given = self.config.getoption("--plant-flag")
+        if not given:
+            return ()
+        from pytest_llmperf.engines.planted import planted_flag
+        from pytest_llmperf.errors import UsageError
+
+        try:
+            return tuple(map(planted_flag, given))
+        except UsageError as error:
+            raise pytest.UsageError(str(error)) from error
 
     @cached_property
     def hardware(self) -> Hardware:
@@ -97,6 +112,7 @@ class State:
                 worker,
                 emulation=self.emulation,
                 session_id=self.session_id,
+                planted=self.planted,
             )
         except ConfigError as error:
             raise pytest.UsageError(str(error)) from error

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from pytest_llmperf.baseline.obstacles import PLANTED
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.engines.spec import flags_of
 from pytest_llmperf.metrics.registry import all_metrics
@@ -18,11 +19,12 @@ from pytest_llmperf.workload import Workload
 
 # KV blocks follow from the memory that is free at start-up: 57,489 and 57,606 on two starts of one spec on an H200.
 MEASURED = ("num_gpu_blocks",)
+IN_FLAGS = ("enable_expert_parallel",)  # never resolved to anything else than the flag, which is compared
 
 
 def conditions(
     server: Server, facts: Mapping[str, str], workload: Workload, hardware: Hardware, kind: str,
-    *, connections: str = "keep-alive",
+    *, connections: str = "keep-alive", planted: Sequence[object] = (),
 ) -> dict[str, str]:
     """The conditions of a measurement, name → value as text."""
     spec, env = server.spec, dict(server.spec.env)
@@ -40,8 +42,10 @@ def conditions(
     }
     if connections != "keep-alive":
         known["connections"] = connections
+    if planted:
+        known[PLANTED] = mask(" ".join(map(str, planted)), env)
     place = _accelerators(hardware, kind) if spec.url is None else {"url": spec.url}
-    return known | place | {f"engine.{name}": value for name, value in facts.items() if name not in MEASURED}
+    return known | place | {f"engine.{name}": value for name, value in facts.items() if name not in (*MEASURED, *IN_FLAGS)}
 
 
 def _lmcache(spec: EngineSpec) -> str:

@@ -17,6 +17,7 @@ from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.engines.adapters import check_configured
 from pytest_llmperf.engines.emulated import VirtualLauncher
 from pytest_llmperf.engines.launch import Launcher
+from pytest_llmperf.engines.planted import PlantedFlag, with_planted
 from pytest_llmperf.engines.pool import EnginePool, lock_of_this_machine
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.engines.spec import flags_of
@@ -55,10 +56,12 @@ class PerfSession:
         rng: random.Random | None = None,
         emulation: Emulation | None = None,
         session_id: str | None = None,
+        planted: tuple[PlantedFlag, ...] = (),
     ) -> None:
         check_configured(settings.engines)
         self.settings = settings
         self.hardware = hardware
+        self.planted = planted  # over the flags of every server, to see whether the suite notices
         self.tell = tell
         self.root = root
         self.clock = clock or SystemClock()
@@ -86,7 +89,7 @@ class PerfSession:
                                 cpus=cores.servers if cores.own else ())
             # An emulator in real time takes nothing of this machine's accelerators.
             lock = None if emulation else lock_of_this_machine()
-            self.pool = EnginePool(launcher, lock, wait_free=self._wait_free)
+            self.pool = EnginePool(launcher, lock, wait_free=self._wait_free, plant=self._plant)
 
     def _cores(self, worker: str) -> Cores:
         """CPUs for the load and for servers; workers that measure at the same time take different ones."""
@@ -100,7 +103,7 @@ class PerfSession:
         self.transport = VirtualTransport(engines)
         self.now = lambda: begun + timedelta(microseconds=clock.now_ns() // 1000)
         launcher = VirtualLauncher(emulation, self.settings, root, self.run_dir, clock, self.rng, self.tell, engines)
-        return EnginePool(launcher, lock_path=None)
+        return EnginePool(launcher, lock_path=None, plant=self._plant)
 
     def replayer(self, progress: Watch | None, *, gauges: bool, keep: tuple[str, ...], kind: str) -> Replayer:
         """What sends a workload: see `Replayer`."""
@@ -121,6 +124,9 @@ class PerfSession:
         """Look at the GPUs of a server while a block runs; at none for an endpoint, whose machine is not known."""
         gpus = () if server.spec.url is not None else self._gpus(server.spec, kind)
         return self.accelerators.watched(gpus, server.pids)
+
+    def _plant(self, spec: EngineSpec) -> EngineSpec:
+        return with_planted(spec, self.planted)
 
     def _wait_free(self, spec: EngineSpec, kind: str | None) -> None:
         self.accelerators.wait_free(self._gpus(spec, kind))

@@ -27,7 +27,13 @@ from pytest_llmperf.telemetry.prometheus import deltas, restarted
 from pytest_llmperf.wire.completions import to_record
 from pytest_llmperf.workload import Workload
 
-CONSTANTS = {"chunk_budget": "max_num_batched_tokens", "kv_blocks": "num_gpu_blocks"}
+CONSTANTS = {
+    "chunk_budget": "max_num_batched_tokens",
+    "kv_blocks": "num_gpu_blocks",
+    "eager": "enforce_eager",
+    "expert_parallel": "enable_expert_parallel",
+}
+SWITCHES = {"True": 1.0, "False": 0.0}
 Watch = Callable[[Progress, LoadPlan], None]
 SILENT = (Ending.FIRST_BYTE_TIMEOUT, Ending.IDLE_TIMEOUT, Ending.TOTAL_TIMEOUT)
 
@@ -162,7 +168,10 @@ def _peaks(gauges: list[GaugeSample]) -> dict[str, float]:
 
 def _constants(server: Server) -> dict[str, float]:
     """What the server resolved at its start and a mechanism may name."""
-    return {name: float(text) for name, fact in CONSTANTS.items() if (text := server.facts.get(fact, "")).isdigit()}
+    found = {name: server.facts.get(fact, "") for name, fact in CONSTANTS.items()}
+    known = {name: SWITCHES.get(text, float(text) if text.isdigit() else None) for name, text in found.items()}
+    known["startup_s"] = server.starting_s
+    return {name: value for name, value in known.items() if value is not None}
 
 
 def _planned(server: Server, request: Request) -> PlannedRequest:

@@ -184,7 +184,7 @@ class Series:
         attached = server.spec.lmcache
         known = conditions(
             server, facts, self.workload, self.session.hardware_of(server.spec, self.kind), self.kind,
-            connections=self.session.settings.connections,
+            connections=self.session.settings.connections, planted=self.session.planted,
         )
         return Measurement(
             engine=described(server.spec),

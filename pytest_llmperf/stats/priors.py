@@ -64,7 +64,7 @@ def kind_of(metric: Metric) -> Kind:
     """Which metrics it is as noisy as."""
     if metric.unit is Unit.SHARE:
         return Kind.SHARE
-    if metric.stat in _TAILS or metric.family == "largest_stall" or metric.name in ("queue_time_mean", "max_rate"):
+    if metric.stat in _TAILS or metric.family == "largest_stall" or metric.name in ("queue_time_mean", "max_rate", "startup_s"):
         return Kind.TAIL
     return Kind.TTFT if metric.family in _FIRST_TOKEN else Kind.TPOT
 

@@ -3,6 +3,7 @@
 They take minutes, so they run apart from the fast tests: `make test-emulated`.
 """
 
+import re
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
@@ -26,6 +27,19 @@ FAULTS = [
     ("errors=2%", "serving", "error_rate", "FAIL"),
     ("hangs=2%", "serving", "error_rate", "FAIL"),
     ("truncated=2%", "serving", "error_rate", "FAIL"),
+]
+# flag, suite, -k, words that name the cause: docs/gpu_runners.md has the same rows, for hardware.
+PLANTED = [
+    ("vllm:enforce-eager", "cuda_graphs", "graphs", "eager(a)"),
+    ("vllm:no-enable-prefix-caching", "prefix_caching", "shared_prefixes_come_from_the_cache",
+     "prefix_cache_hit_rate(a)"),
+    ("vllm:max-num-batched-tokens=8192", "chunked_prefill", "small_chunks", "chunk_budget(a)"),
+    ("vllm:num-gpu-blocks-override=5749", "kv_cache", "memory_becomes_blocks", "kv_blocks"),
+    ("vllm:speculative-config.synthetic_acceptance_length=2.0", "synthetic_acceptance", "follows and 2.5",
+     "spec_acceptance_length(a)"),
+    ("vllm:max-num-seqs=1024", "kv_pressure", "flowing", "preemptions(a)"),
+    ("vllm:quantization=fp8", "fp8", "weights", "kv_blocks(b)"),
+    ("vllm:kv-cache-dtype=fp8", "fp8", "cache", "kv_blocks(b)"),
 ]
 EXIT_CODES = {"FAIL": 1, "ERROR": 10}
 
@@ -59,3 +73,19 @@ def test_red_for_every_planted_fault(suites, fault, suite, cause, verdict):
     told = [node.text or "" for tag in ("failure", "error") for node in junit.iter(tag)]
     assert done.returncode == EXIT_CODES[verdict], done.stdout[-3000:]
     assert any(cause in text for text in told), told
+
+
+@pytest.mark.parametrize(("flag", "suite", "selected", "cause"), PLANTED, ids=[flag for flag, *_ in PLANTED])
+def test_red_by_its_cause_for_every_planted_flag(suites, flag, suite, selected, cause):
+    done, junit = suites(f"suites/test_{suite}.py", "--emulate", "h200", "-k", f"h200 and {selected}",
+                         "--emulate-seed", "8", "--plant-flag", flag)
+    told = [node.text or "" for node in junit.iter("failure")]
+    assert done.returncode == EXIT_CODES["FAIL"], done.stdout[-3000:]
+    assert any(cause in text for text in told), told
+
+
+def test_the_page_for_gpu_runners_plants_the_same_flags():
+    page = (ROOT / "docs" / "gpu_runners.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(vllm:[^`]+)` \| `([^`]+)` \|", page, re.MULTILINE)
+    assert rows
+    assert set(rows) <= {(flag, selected) for flag, _, selected, _ in PLANTED}

@@ -59,6 +59,12 @@ class Shape:
         return self.parameters * BYTES_PER_VALUE[self.dtype]
 
     @property
+    def decode_bytes(self) -> int:
+        """Bytes of weights that a step reads for one token of one sequence: of the embedding table one row only."""
+        table = 0 if self.tie_embeddings else self.vocab * self.hidden
+        return (self.active_parameters - table) * BYTES_PER_VALUE[self.dtype]
+
+    @property
     def kv_bytes_per_token(self) -> int:
         """Bytes of keys and values that one token keeps in all layers, in `dtype`."""
         return 2 * self.layers * self.kv_heads * self.head_dim * BYTES_PER_VALUE[self.dtype]

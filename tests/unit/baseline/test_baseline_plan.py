@@ -149,6 +149,14 @@ def test_what_is_no_result_is_refused_for_good(make, decide, fresh, result, reas
         assert (entry.action, entry.acceptable, entry.reasons) == (Action.REFUSED, False, (reason,))
 
 
+def test_what_was_planted_is_refused_for_good(make, decide):
+    conditions = make.CONDITIONS | {"planted": "vllm:enforce_eager=true"}
+    for stored in ([], [make.history(100.0)]):
+        entry, _ = decide(make.result(make.fresh(tpot_mean=100.0, conditions=conditions)), *stored, accept="why")
+        assert (entry.action, entry.acceptable) == (Action.REFUSED, False)
+        assert entry.reasons == ("a regression was planted: vllm:enforce_eager=true",)
+
+
 def test_a_measurement_without_primaries_is_refused(make, decide):
     entry, _ = decide(make.result(replace(make.fresh(tpot_mean=1.0), primaries=())))
     assert entry.reasons == ("it names no primary metric",)

@@ -53,6 +53,14 @@ def test_an_equal_spec_shares_and_another_one_replaces(pool):
     assert (second.start_id, pool.starts) == (2, 2)
 
 
+def test_what_is_planted_is_started_and_shared_under_the_name_that_was_asked_for(launcher, tmp_path):
+    with EnginePool(launcher, tmp_path / "lock", lambda _clock: Sweep(), plant=lambda _spec: TWO) as pool:
+        server = pool.acquire(ONE)
+        assert server.spec == TWO
+        assert pool.live_spec == ONE
+        assert pool.acquire(ONE) is server
+
+
 def test_fresh_starts_anew(pool):
     first = pool.acquire(ONE)
     assert pool.acquire(ONE, fresh=True) is not first

@@ -203,3 +203,28 @@ def test_a_draft_model_of_the_registry_becomes_its_folder(tmp_path):
     spec = sglang("tiny", speculative_draft_model_path="phi-4-mini")
     found = options(ADAPTER.arguments(spec, placement(models_dir=tmp_path)))
     assert Path(found["--speculative-draft-model-path"]).parent == tmp_path
+
+
+@pytest.fixture
+def bundle(tmp_path):
+    return Environment(("/opt/torch/bin/python3",), True, tmp_path, "a bundle")
+
+
+def test_a_bundle_without_flashinfer_is_served_by_other_backends(bundle):
+    found = options(ADAPTER.arguments(sglang("llama-3.1-8b"), placement(environment=bundle)))
+    assert found["--attention-backend"] == "triton"
+    assert found["--sampling-backend"] == "pytorch"
+    env = ADAPTER.environment(sglang("llama-3.1-8b"), placement(environment=bundle))
+    assert env["SGLANG_IS_FLASHINFER_AVAILABLE"] == "false"
+    assert env["PATH"].startswith("/opt/torch/bin:")
+    own = options(ADAPTER.arguments(sglang("llama-3.1-8b", attention_backend="fa3"), placement(environment=bundle)))
+    assert own["--attention-backend"] == "fa3"
+
+
+def test_an_environment_with_flashinfer_is_left_alone(bundle):
+    (bundle.pythonpath / "flashinfer_python-0.6.12.dist-info").mkdir()
+    for environment in (bundle, VENV, COMMAND):
+        assert "--attention-backend" not in options(
+            ADAPTER.arguments(sglang("llama-3.1-8b"), placement(environment=environment))
+        )
+        assert "PATH" not in ADAPTER.environment(sglang("llama-3.1-8b"), placement(environment=environment))

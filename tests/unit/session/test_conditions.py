@@ -66,6 +66,19 @@ def test_what_does_not(known, same):
     assert digest(known(**same)) == digest(known())
 
 
+def test_what_was_planted_makes_a_condition_of_its_own(make_server):
+    def known(planted):
+        return conditions(make_server(SPEC, model=MODEL), FACTS, WORKLOAD, H200, "h200", planted=planted)
+
+    assert known(("vllm:enforce_eager=true",))["planted"] == "vllm:enforce_eager=true"
+    assert "planted" not in known(())
+
+
+def test_a_switch_that_the_flags_say_is_no_condition(known):
+    """Baselines from before it was read stay comparable."""
+    assert digest(known(facts=FACTS | {"enable_expert_parallel": "True"})) == digest(known())
+
+
 def test_a_cpu_run_on_a_gpu_machine_used_no_gpu(known):
     found = known(kind="cpu")
     assert (found["gpu"], found["gpu_count"]) == ("none", "0")

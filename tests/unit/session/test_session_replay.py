@@ -106,6 +106,14 @@ def test_a_budget_that_the_server_tells_can_be_named(make_server, replayer, fake
     assert replayer().run(make_server(), WORKLOAD, 0).counters["chunk_budget"] == 2048.0
 
 
+def test_what_a_server_resolved_and_how_long_it_took_to_start_can_be_named(make_server, replayer, fake_engine):
+    config = {"model_config": {"enforce_eager": True}, "parallel_config": {"enable_expert_parallel": False}}
+    fake_engine.answers["/server_info"] = httpx.Response(200, json={"vllm_config": config})
+    counters = replayer().run(make_server(vllm("m"), starting_s=61.5), WORKLOAD, 0).counters
+    assert (counters["eager"], counters["expert_parallel"], counters["startup_s"]) == (1.0, 0.0, 61.5)
+    assert "startup_s" not in replayer().run(make_server(), WORKLOAD, 0).counters
+
+
 def test_progress_is_passed_on(make_server, replayer):
     seen = []
     replayer(progress=lambda progress, plan: seen.append((progress, plan))).run(make_server(), WORKLOAD, 0)

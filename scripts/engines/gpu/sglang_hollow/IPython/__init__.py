@@ -1,0 +1,1 @@
+"""Hollow: SGLang has displays for notebooks."""

@@ -1,0 +1,6 @@
+"""Hollow: SGLang asks for audio formats when it is imported, and speech is not served here."""
+
+
+def available_formats() -> dict[str, str]:
+    """None."""
+    return {}

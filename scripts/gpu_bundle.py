@@ -1,0 +1,179 @@
+#!/usr/bin/env python3
+"""Pack an engine and this plugin for a GPU host that reaches no package registry.
+
+    python scripts/gpu_bundle.py --kind vllm --wheel dist/pytest_llmperf-*.whl
+
+Reads the pins of scripts/engines/gpu/KIND.txt (and of every --add) for Python 3.12 on x86-64, fetches them with pip,
+leaves out what a serving process does not load, thins CUDA code to one compute capability (scripts/device_code.py) and
+writes one tar.xz in parts. It holds two folders: engine/ for --llmperf-engine, plugin/ for PYTHONPATH: they pin
+different versions, so they stay apart. Needs pip and xz, some 3 GB of free space, and minutes, mostly of compression.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+if str(HERE) not in sys.path:  # loaded by a test, it is no script
+    sys.path.insert(0, str(HERE))
+
+from device_code import thin  # noqa: E402
+
+PINS = HERE / "engines" / "gpu"
+PLATFORMS = (*(f"manylinux_2_{minor}_x86_64" for minor in range(39, 16, -1)), "manylinux2014_x86_64",
+             "manylinux1_x86_64", "any")
+SOURCES = ("**/__pycache__", "**/*.hpp", "**/*.cuh", "**/*.h", "**/*.a")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What to leave out of an engine, and what to lay over it.
+
+    Args:
+        drop: patterns below engine/ of what `serve` on one GPU generation never loads.
+        hollow: a folder of modules whose names are imported and never used.
+        environment: what its server needs in the host's shell.
+    """
+
+    drop: tuple[str, ...]
+    hollow: str | None = None
+    environment: str = ""
+
+
+RECIPES = {
+    # Hopper: FlashAttention 3; what other attention, quantisation and front ends need is left out.
+    "vllm": Recipe((
+        *SOURCES, "vllm/vllm_flash_attn/_vllm_fa2_C*", "vllm/_flashmla*", "vllm/_qutlass_C*", "vllm/vllm-rs",
+        "vllm/_rust_tool_parser*", "vllm/third_party/deep_gemm", "vllm/third_party/fmha_sm100",
+    )),
+    # Triton attention; headers stay, because SGLang compiles small kernels at its first start.
+    "sglang": Recipe((
+        "**/__pycache__", "**/*.a", "sgl_kernel/flash_ops*", "sgl_kernel/flashmla_ops*", "sgl_kernel/sm100",
+        "triton_kernels", "sglang/multimodal_gen", "sglang/srt/grpc/_core*", "tools", "zstandard/_cffi*",
+    ), hollow="sglang_hollow", environment="export TVM_FFI_CACHE_DIR=/tmp/sglang_jit; "),
+}  # fmt: skip
+
+
+class BundleError(Exception):
+    """Nothing was packed; the message says what to do."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
+    parser.add_argument("--kind", choices=sorted(RECIPES), required=True, help="the engine")
+    parser.add_argument("--out", type=Path, default=Path(".bundle"), metavar="DIR", help="default: .bundle")
+    parser.add_argument("--pins", type=Path, default=PINS, metavar="DIR", help="of KIND.txt and plugin.txt")
+    parser.add_argument("--add", type=Path, action="append", default=[], metavar="LIST", help="more pins for engine/")
+    parser.add_argument("--wheel", type=Path, action="append", default=[], metavar="FILE", help="for plugin/")
+    parser.add_argument("--drop", action="append", default=[], metavar="PATTERN", help="leave out of engine/, too")
+    parser.add_argument("--capability", type=int, default=90, metavar="N", help="of the GPU; default: 90, Hopper")
+    parser.add_argument("--part-mib", type=float, default=58, metavar="N", help="largest part; default: 58")
+    arguments = parser.parse_args(argv)
+    try:
+        parts = bundle(arguments)
+    except BundleError as error:
+        print(f"gpu_bundle: {error}", file=sys.stderr)
+        return 1
+    size = sum(part.stat().st_size for part in parts)
+    print(f"{size / 2**20:.1f} MiB in {len(parts)} part{'s'[: len(parts) > 1]} in {arguments.out}. On the GPU host:")
+    print(unpack_command(arguments.kind, arguments.out))
+    return 0
+
+
+def bundle(arguments: argparse.Namespace) -> list[Path]:
+    """Fetch, thin out, pack; the parts, in order."""
+    recipe = RECIPES[arguments.kind]
+    pins = [arguments.pins / f"{arguments.kind}.txt", *arguments.add]
+    with tempfile.TemporaryDirectory() as scratch:
+        engine, plugin = Path(scratch, "tree", "engine"), Path(scratch, "tree", "plugin")
+        for pin in pins:
+            unpack(fetch(pin, Path(scratch, "wheels")), engine)
+        unpack(fetch(arguments.pins / "plugin.txt", Path(scratch, "for-plugin")) if arguments.wheel else [], plugin)
+        unpack(arguments.wheel, plugin)
+        if recipe.hollow is not None:
+            shutil.copytree(arguments.pins / recipe.hollow, engine, dirs_exist_ok=True)
+        leave_out(engine, [*recipe.drop, *arguments.drop])
+        for library in engine.rglob("*.so"):
+            thin(library, arguments.capability)
+        return pack(engine.parent, arguments.out, round(arguments.part_mib * 2**20))
+
+
+def fetch(pins: Path, into: Path) -> list[Path]:
+    """The wheels of a list; where pip looks is its own setting (PIP_FIND_LINKS, PIP_NO_INDEX)."""
+    if not pins.is_file():
+        raise BundleError(f"{pins}: there is no such list of pins.")
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:",
+               "--python-version", "3.12", "--implementation", "cp", "--dest", str(into), "--requirement", str(pins)]
+    command += [word for platform in PLATFORMS for word in ("--platform", platform)]
+    before = set(into.glob("*.whl"))
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise BundleError(f"pip cannot fetch what {pins} pins: {done.stderr.strip()[-500:]}")
+    return sorted(set(into.glob("*.whl")) - before)
+
+
+def unpack(wheels: Sequence[Path], into: Path) -> None:
+    into.mkdir(parents=True, exist_ok=True)
+    for wheel in wheels:
+        try:
+            zipfile.ZipFile(wheel).extractall(into)
+        except (OSError, zipfile.BadZipFile) as error:
+            raise BundleError(f"{wheel} is no wheel: {error}.") from error
+
+
+def leave_out(tree: Path, patterns: Sequence[str]) -> None:
+    """Remove what matches; a pattern that matches nothing is an engine that has changed, or a typo, and is told."""
+    for pattern in patterns:
+        found = list(tree.glob(pattern))
+        if not found and pattern not in SOURCES:
+            print(f"gpu_bundle: nothing matches --drop {pattern}", file=sys.stderr)
+        for path in found:
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+
+
+def pack(tree: Path, out: Path, part_bytes: int) -> list[Path]:
+    """The tree as tar.xz in parts of at most so many bytes; parts of an earlier bundle are removed."""
+    out.mkdir(parents=True, exist_ok=True)
+    for old in out.glob("part.*"):
+        old.unlink()
+    tar = subprocess.Popen(["tar", "-C", str(tree), "--sort=name", "-cf", "-", "."], stdout=subprocess.PIPE)
+    xz = subprocess.Popen(["xz", "-6", "-T0"], stdin=tar.stdout, stdout=subprocess.PIPE)
+    if tar.stdout is None or xz.stdout is None:
+        raise BundleError("tar and xz could not be joined by a pipe.")
+    tar.stdout.close()  # xz has it: where xz ends early, tar is told
+    parts = []
+    for number, content in enumerate(_pieces(xz.stdout.read, part_bytes)):
+        parts.append(out / f"part.{number:02}")
+        parts[-1].write_bytes(content)
+    if xz.wait() or tar.wait():
+        raise BundleError("tar or xz failed: is there space in the temporary folder?")
+    return parts
+
+
+def _pieces(read: Callable[[int], bytes], size: int) -> Iterator[bytes]:
+    while content := read(size):
+        yield content
+
+
+def unpack_command(kind: str, out: Path) -> str:
+    """What to run on the host, in the folder that holds the checkout and the parts."""
+    return (
+        f"mkdir -p /tmp/llmperf && cat {out}/part.* | xz -dc -T0 | tar -C /tmp/llmperf -xf -\n"
+        f"{RECIPES[kind].environment}export HF_HUB_OFFLINE=1 PYTHONPATH=/tmp/llmperf/plugin\n"
+        f"python3 -m pytest -m h200 suites/ --llmperf-engine {kind}=/tmp/llmperf/engine"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,155 @@
+#!/usr/bin/env python3
+"""Write what the emulator predicts of every claim of the suites, beside what was measured on that hardware.
+
+    python scripts/predict_claims.py h200
+
+Runs `pytest suites --emulate KIND` with fixed noise, reads the run folders of docs/measured/KIND/, and writes the table
+of docs/measured/KIND.md between its two comments. A prediction is one before its measurement: git says when it was made.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import re
+import subprocess
+import sys
+import tempfile
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_llmperf.model.verdict import AGAINST_BASELINE, CheckResult
+from pytest_llmperf.report.kept import KeptTest, read_run
+
+ROOT = Path(__file__).resolve().parents[1]
+COEFFICIENTS = ROOT / "pytest_llmperf" / "emulator" / "cost" / "coefficients.json"
+BEGIN = "<!-- predictions: written by scripts/predict_claims.py -->"
+END = "<!-- end of predictions -->"
+GUARD = "<= 1.05"
+NUMBER = re.compile(r"(-?\d+(?:\.\d+)?)\s*(.*)")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One demand of a test: what was predicted, and what each host measured."""
+
+    test: str
+    demand: str
+    predicted: CheckResult | None
+    measured: tuple[tuple[str, CheckResult], ...] = ()
+    why_not: str = ""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
+    parser.add_argument("kind", choices=("l4", "a100", "h100", "h200"))
+    parser.add_argument("--run", type=Path, metavar="DIR", help="a folder of run folders and junit.xml to read instead "
+                        "of running the suites")
+    arguments = parser.parse_args(argv)
+    page = ROOT / "docs" / "measured" / f"{arguments.kind}.md"
+    with tempfile.TemporaryDirectory() as scratch:
+        place = arguments.run or emulate(arguments.kind, Path(scratch))
+        table = written(rows(place, page.with_suffix("")))
+    page.write_text(with_table(page.read_text(encoding="utf-8"), table), encoding="utf-8")
+    print(f"{table.count(chr(10)) - 1} demands in {page}")
+    return 0
+
+
+def emulate(kind: str, place: Path) -> Path:
+    """Run the suites; a FAIL of theirs is a prediction, too."""
+    command = [sys.executable, "-m", "pytest", "suites", "-q", "-q", "-p", "no:cacheprovider", "--emulate", kind,
+               "-k", kind, "--llmperf-runs", str(place), f"--junitxml={place / 'junit.xml'}"]
+    subprocess.run(command, cwd=ROOT, check=False, stdout=subprocess.DEVNULL)
+    return place
+
+
+def rows(place: Path, measured: Path) -> Iterator[Row]:
+    """One for every demand of every test, in the order of the tests; skipped tests once."""
+    (run,) = (folder for folder in place.iterdir() if folder.is_dir())
+    predicted = {test.test: test for test in read_run(run)}
+    hosts = [(folder.name.partition("-")[0], test) for folder in sorted(measured.glob("?-*")) for test in read_run(folder)]
+    skipped = dict(_skipped(place / "junit.xml"))
+    for test in sorted({*predicted, *skipped}):
+        if test in skipped:
+            yield Row(test, "", None, why_not=skipped[test])
+            continue
+        for check in _demands(predicted[test]):
+            yield Row(test, check.subject, check, tuple(_same(predicted[test], check, hosts)))
+
+
+def written(found: Iterator[Row]) -> str:
+    """The table, and the coefficients that it rests on."""
+    lines = [
+        "| test | demand | predicted | measured (host) | prediction ÷ measured |",
+        "|---|---|---|---|---|",
+        *map(_line, found),
+    ]
+    digest = hashlib.sha256(COEFFICIENTS.read_bytes()).hexdigest()[:12]
+    return "\n".join([*lines, "", f"Coefficients {digest}, noise seed 0."])
+
+
+def with_table(page: str, table: str) -> str:
+    """The page with the table between its comments.
+
+    Raises:
+        ValueError: it has no place for it.
+    """
+    before, begun, rest = page.partition(BEGIN)
+    _, ended, after = rest.partition(END)
+    if not (begun and ended):
+        raise ValueError(f"the page has no lines {BEGIN} and {END}")
+    return f"{before}{BEGIN}\n\n{table}\n\n{END}{after}"
+
+
+def _demands(test: KeptTest) -> Iterator[CheckResult]:
+    """Claims, SLOs and mechanisms with a number; no exact ones, guards or comparisons with a baseline."""
+    for check in test.checks:
+        exact = "==" in check.subject
+        if not (exact or check.subject.endswith(GUARD) or check.subject.startswith(AGAINST_BASELINE)):
+            yield check
+
+
+def _same(test: KeptTest, check: CheckResult, hosts: Sequence[tuple[str, KeptTest]]) -> Iterator[tuple[str, CheckResult]]:
+    """What hosts measured of the same metric, under the same workloads."""
+    workloads = {one.workload for one in test.measurements}
+    for host, other in hosts:
+        if other.test == test.test and {one.workload for one in other.measurements} == workloads:
+            yield from ((host, one) for one in other.checks if one.metric == check.metric)
+
+
+def _skipped(junit: Path) -> Iterator[tuple[str, str]]:
+    """Tests that cannot be emulated, and why; not those of other hardware."""
+    for case in ET.parse(junit).getroot().iter("testcase"):
+        note = case.find("skipped")
+        reason = "" if note is None else note.get("message", "")
+        if reason and "llmperf" not in reason and not reason.startswith("needs "):
+            yield f"{case.get('classname', '').replace('.', '/')}.py::{case.get('name')}", reason
+
+
+def _line(row: Row) -> str:
+    name = row.test.partition("::")[2]
+    if row.predicted is None:
+        return f"| `{name}` | – | {row.why_not} | | |"
+    measured = ", ".join(f"{one.measured} ({host})" for host, one in row.measured)
+    ratios = [_ratio(row.predicted.measured, one.measured) for _, one in row.measured]
+    shown = ", ".join(f"{ratio:.2f}" for ratio in ratios if ratio is not None)
+    return f"| `{name}` | `{row.demand}` | {_told(row.predicted)} | {measured} | {shown} |"
+
+
+def _told(check: CheckResult) -> str:
+    """A verdict other than PASS is part of the prediction."""
+    return check.measured if check.verdict.value == "PASS" else f"{check.measured}, {check.verdict.value}"
+
+
+def _ratio(predicted: str, measured: str) -> float | None:
+    """Of two numbers with the same unit."""
+    one, other = NUMBER.match(predicted), NUMBER.match(measured)
+    if one is None or other is None or one[2] != other[2] or not float(other[1]):
+        return None
+    return float(one[1]) / float(other[1])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

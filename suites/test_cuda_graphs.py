@@ -1,0 +1,28 @@
+"""CUDA graphs: a decode step is one launch instead of hundreds. What that costs is start-up time and some memory."""
+
+from types import SimpleNamespace
+
+from pytest_llmperf import Perf, by_kind, closed, random_tokens, vllm, with_flags
+
+# On smaller GPUs one stream's kernels take longer than their launches, and nothing is to be gained.
+LLAMA = {"model": "llama-3.1-8b", "context": 16384, "faster": 1.2, "longer_start": 4.0}
+CASES = by_kind(
+    h100=LLAMA | {"blocks": 24_000},
+    h200=LLAMA | {"blocks": 54_000},
+)
+
+
+@CASES
+def test_graphs_decode_faster_than_eager(case: SimpleNamespace, perf: Perf) -> None:
+    graphs = vllm(case.model, max_model_len=case.context)
+    eager = with_flags(graphs, enforce_eager=True)
+    answers = random_tokens(input=128, output=128, arrivals=closed(1), requests=12)
+    emulated = perf.session.hardware.emulated  # an emulated server has no start-up time
+    perf.claim(
+        graphs,
+        eager,
+        answers,
+        f"tpot_mean(b) / tpot_mean(a) >= {case.faster}",
+        mechanism=["eager(a) == 0", "eager(b) == 1", f"kv_blocks(a) >= {case.blocks}"],
+        allow={} if emulated else {"startup_s": case.longer_start},
+    )

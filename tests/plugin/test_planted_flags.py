@@ -1,0 +1,54 @@
+"""`--plant-flag`: a regression in every server, so that a suite can show that it notices."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+SUITE = """
+from pytest_llmperf import by_kind, closed, random_tokens, vllm
+
+@by_kind(h200={})
+def test_it(case, perf):
+    engine = vllm("llama-3.1-8b", max_model_len=8192)
+    run = perf.measure(engine, random_tokens(input=100, output=20, arrivals=closed(2), requests=12))
+    perf.check(run, "eager == 0", "error_rate == 0", baseline=True)
+"""
+
+pytestmark = pytest.mark.emulated
+
+
+@pytest.fixture
+def emulate(run):
+    return lambda *args: run(SUITE, "--emulate", "h200", *args)
+
+
+def test_the_cause_is_named_and_the_run_says_what_was_planted(emulate, pytester):
+    result, _ = emulate("--plant-flag", "vllm:enforce-eager")
+    assert result.ret == 1
+    result.stdout.fnmatch_lines(["*emulated h200*planted: vllm:enforce_eager=true*", "*eager *FAIL*"])
+    (kept,) = Path(pytester.path, ".llmperf/runs").glob("*/tests/*.json")
+    (measured,) = json.loads(kept.read_text())["measurements"]
+    assert measured["conditions"]["planted"] == "vllm:enforce_eager=true"
+    assert json.loads(measured["conditions"]["flags"])["enforce_eager"] is True
+
+
+@pytest.mark.parametrize("update", ["--update-baselines", "--update-baselines-new"])
+def test_it_never_becomes_a_baseline(emulate, pytester, update):
+    result, _ = emulate("--plant-flag", "vllm:enforce-eager", update)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*--plant-flag plants a regression*never becomes a baseline*"])
+    assert not Path(pytester.path, "baselines").exists()
+
+
+def test_it_is_not_compared_with_a_baseline_either(emulate):
+    assert emulate("--update-baselines-new")[0].ret == 0
+    result, _ = emulate("--plant-flag", "vllm:max-num-seqs=999", "--missing-baseline", "fail")
+    assert result.ret == 1
+    result.stdout.fnmatch_lines(["*INCOMPARABLE*", "*planted: absent stored, vllm:max_num_seqs=999 now*"])
+
+
+def test_a_typo_is_told_before_anything_runs(emulate):
+    result, _ = emulate("--plant-flag", "enforce-eager")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*--plant-flag 'enforce-eager': write it as ENGINE:FLAG*"])

@@ -1,0 +1,58 @@
+"""Flags planted over what a suite says."""
+
+import pytest
+
+from pytest_llmperf.engines.planted import planted_flag, with_planted
+from pytest_llmperf.engines.spec import endpoint, flags_of, sglang, vllm
+from pytest_llmperf.errors import ConfigError, SpecError
+
+DRAFTS = {"method": "ngram", "synthetic_acceptance_length": 2.5}
+PLAIN = vllm("tiny", max_num_batched_tokens=1024)
+
+
+@pytest.mark.parametrize(("text", "flags"), [
+    ("vllm:enforce-eager", {"enforce_eager": True}),
+    ("vllm:--enforce_eager", {"enforce_eager": True}),
+    ("vllm:no-enable-prefix-caching", {"enable_prefix_caching": False}),
+    ("vllm:max-num-batched-tokens=8192", {"max_num_batched_tokens": 8192}),
+    ("vllm:kv-cache-dtype=fp8", {"kv_cache_dtype": "fp8"}),
+    ("vllm:compilation-config={\"mode\": 0}", {"compilation_config": {"mode": 0}}),
+    ("vllm:speculative-config.synthetic_acceptance_length=2.0", {}),
+])  # fmt: skip
+def test_it_stands_over_the_flags_of_a_spec(text, flags):
+    planted = with_planted(PLAIN, [planted_flag(text)])
+    assert flags_of(planted) == {"max_num_batched_tokens": 1024} | flags
+
+
+def test_a_key_changes_a_json_flag_where_there_is_one():
+    spec = vllm("tiny", speculative_config=DRAFTS)
+    planted = with_planted(spec, [planted_flag("vllm:speculative-config.synthetic_acceptance_length=2.0")])
+    assert flags_of(planted) == {"speculative_config": DRAFTS | {"synthetic_acceptance_length": 2.0}}
+
+
+@pytest.mark.parametrize("spec", [sglang("tiny"), endpoint("http://h:1", model="m")])
+def test_other_engines_stay_as_they_are(spec):
+    assert with_planted(spec, [planted_flag("vllm:enforce-eager")]) == spec
+
+
+def test_the_later_one_wins():
+    planted = [planted_flag("vllm:max-num-seqs=4"), planted_flag("vllm:max-num-seqs=8")]
+    assert flags_of(with_planted(PLAIN, planted))["max_num_seqs"] == 8
+
+
+def test_its_text_reads_back():
+    for text in ("vllm:enforce_eager=true", "vllm:a.b=2.0", 'vllm:x="words"'):
+        assert str(planted_flag(text)) == text
+        assert planted_flag(str(planted_flag(text))) == planted_flag(text)
+
+
+@pytest.mark.parametrize("text", ["enforce-eager", "vllm:", ":x", "vllm:x=", "vllm:x.=1", "vllm:a b", "vllm:port=1",
+                                  "endpoint:x"])
+def test_what_cannot_be_meant_is_refused(text):
+    with pytest.raises(ConfigError, match=r"--plant-flag .*(write it as|cannot be planted)"):
+        planted_flag(text)
+
+
+def test_an_unknown_engine_is_named():
+    with pytest.raises(SpecError, match="Did you mean 'vllm'"):
+        planted_flag("vlm:enforce-eager")

@@ -1,0 +1,115 @@
+"""The bundle maker, on wheels that are made here: no index is asked."""
+
+import importlib.util
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[3] / "scripts" / "gpu_bundle.py"
+pytestmark = pytest.mark.skipif(shutil.which("xz") is None, reason="needs xz")
+
+
+@pytest.fixture(scope="module")
+def bundler():
+    spec = importlib.util.spec_from_file_location("gpu_bundle", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["gpu_bundle"] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+def make_wheel(folder, name, files):
+    """A wheel for Python 3.12 on the host that bundles are for."""
+    info = f"{name}-1.0.dist-info"
+    path = folder / f"{name}-1.0-cp312-cp312-manylinux_2_28_x86_64.whl"
+    with zipfile.ZipFile(path, "w") as wheel:
+        wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nTag: cp312-cp312-manylinux_2_28_x86_64\n")
+        wheel.writestr(f"{info}/RECORD", "")
+        for file, content in files.items():
+            wheel.writestr(file, content)
+    return path
+
+
+@pytest.fixture
+def index(bundler, tmp_path, monkeypatch):
+    """A folder of wheels in place of an index, and lists of pins for them."""
+    wheels, pins = tmp_path / "index", tmp_path / "pins"
+    for folder in (wheels, pins):
+        folder.mkdir()
+    dropped = {"vllm/_flashmla_C.abi3.so": "x", "vllm/kernel.h": ""}
+    make_wheel(wheels, "vllm", {"vllm/__init__.py": "", "vllm/moe.so": "".join(map(chr, range(32, 127)))} | dropped)
+    make_wheel(wheels, "httptools", {"httptools/__init__.py": ""})
+    make_wheel(wheels, "lmcache", {"lmcache/__init__.py": ""})
+    for name, line in {"vllm": "vllm==1.0", "plugin": "httptools==1.0", "lmcache": "lmcache==1.0"}.items():
+        (pins / f"{name}.txt").write_text(f"# pins\n{line}\n")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(wheels))
+    return pins
+
+
+def unpacked(out, into):
+    into.mkdir()
+    subprocess.run(f"cat {out}/part.* | xz -dc | tar -C {into} -xf -", shell=True, check=True)
+    return {str(path.relative_to(into)) for path in into.rglob("*") if path.is_file() and "dist-info" not in str(path)}
+
+
+def test_engine_and_plugin_lie_apart_without_what_is_never_loaded(bundler, index, tmp_path, capsys):
+    wheel = make_wheel(tmp_path, "pytest_llmperf", {"pytest_llmperf/__init__.py": ""})
+    out = tmp_path / "out"
+    assert bundler.main(["--kind", "vllm", "--pins", str(index), "--out", str(out), "--wheel", str(wheel),
+                         "--add", str(index / "lmcache.txt"), "--drop", "vllm/moe*"]) == 0
+    assert unpacked(out, tmp_path / "host") == {
+        "engine/vllm/__init__.py", "engine/lmcache/__init__.py", "plugin/httptools/__init__.py",
+        "plugin/pytest_llmperf/__init__.py",
+    }
+    printed = capsys.readouterr().out
+    assert "in 1 part" in printed
+    assert f"cat {out}/part.* | xz -dc -T0 | tar -C /tmp/llmperf -xf -" in printed
+    assert "--llmperf-engine vllm=/tmp/llmperf/engine" in printed
+
+
+def test_parts_are_no_larger_than_asked_for_and_old_ones_go(bundler, index, tmp_path):
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "part.99").write_text("of an earlier bundle")
+    assert bundler.main(["--kind", "vllm", "--pins", str(index), "--out", str(out), "--part-mib", "0.0001"]) == 0
+    sizes = [part.stat().st_size for part in sorted(out.glob("part.*"))]
+    assert len(sizes) > 1
+    assert max(sizes) <= 105
+    assert "engine/vllm/moe.so" in unpacked(out, tmp_path / "host")
+
+
+def test_hollow_modules_are_laid_over(bundler, index, tmp_path):
+    (index / "sglang_hollow" / "soundfile").mkdir(parents=True)
+    (index / "sglang_hollow" / "soundfile" / "__init__.py").write_text("")
+    (index / "sglang.txt").write_text("vllm==1.0\n")
+    assert bundler.main(["--kind", "sglang", "--pins", str(index), "--out", str(tmp_path / "out")]) == 0
+    assert "engine/soundfile/__init__.py" in unpacked(tmp_path / "out", tmp_path / "host")
+
+
+def test_a_drop_that_matches_nothing_is_told(bundler, index, tmp_path, capsys):
+    arguments = ["--kind", "vllm", "--pins", str(index), "--out", str(tmp_path / "out"), "--drop", "vlm/*"]
+    assert bundler.main(arguments) == 0
+    assert "nothing matches --drop vlm/*" in capsys.readouterr().err
+
+
+def test_what_cannot_be_fetched_packs_nothing(bundler, index, tmp_path, capsys):
+    (index / "vllm.txt").write_text("nobody-has-this==1.0\n")
+    assert bundler.main(["--kind", "vllm", "--pins", str(index), "--out", str(tmp_path / "out")]) == 1
+    assert "pip cannot fetch" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+    assert bundler.main(["--kind", "vllm", "--pins", "no/such", "--out", str(tmp_path / "out")]) == 1
+    assert "there is no such list" in capsys.readouterr().err
+
+
+def test_shipped_lists_pin_every_line():
+    for path in (SCRIPT.parent / "engines" / "gpu").glob("*.txt"):
+        pins = [line for line in path.read_text().splitlines() if not line.startswith("#")]
+        assert pins
+        assert all(line.count("==") == 1 for line in pins), path
+        assert pins == sorted(pins, key=str.lower), path
