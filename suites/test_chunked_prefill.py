@@ -5,7 +5,7 @@ The price is time to first token: a prompt then needs several steps.
 
 from types import SimpleNamespace
 
-from pytest_llmperf import Perf, by_kind, closed, mixed, vllm, with_flags
+from pytest_llmperf import Perf, by_kind, closed, mixed, poisson, random_tokens, vllm, with_flags
 
 LLAMA = {
     "model": "llama-3.1-8b",
@@ -36,6 +36,17 @@ CASES = by_kind(
     h200=LLAMA,
 )
 
+# `rate` is near what steps of 256 tokens can prefill, and well below what steps of 8192 can.
+LOAD = {"model": "llama-3.1-8b", "context": 16384, "budget": 256, "most": 8192, "smoother": 4.0, "sooner": 1.3}
+BOTH = by_kind(
+    l4=LOAD | {"model": "phi-4-mini", "rate": 3},
+    a100=LOAD | {"rate": 7},
+    h100=LOAD | {"rate": 15},
+    h200=LOAD | {"rate": 16},
+)
+WHOLE = {"model": "llama-3.1-8b", "context": 16384, "budget": 2048, "prompt": 15_800, "streams": 16, "smoother": 2.5}
+OFF = by_kind(l4=WHOLE | {"model": "phi-4-mini", "streams": 8}, a100=WHOLE, h100=WHOLE, h200=WHOLE)
+
 
 @CASES
 def test_small_chunks_smooth_itl(case: SimpleNamespace, perf: Perf) -> None:
@@ -56,3 +67,37 @@ def test_small_chunks_smooth_itl(case: SimpleNamespace, perf: Perf) -> None:
         allow={"ttft_p50": case.price},
         baseline=case.kind != "cpu",  # every CPU is another one
     )
+
+
+@OFF
+def test_without_chunks_a_prompt_is_one_stall(case: SimpleNamespace, perf: Perf) -> None:
+    off = vllm(case.model, max_model_len=case.context, enable_chunked_prefill=False)
+    chunked = vllm(case.model, max_model_len=case.context, max_num_batched_tokens=case.budget)
+    traffic = mixed(
+        stream={"input": 64, "output": 200, "arrivals": closed(case.streams), "requests": 3 * case.streams},
+        prefill={"input": case.prompt, "output": 4, "arrivals": closed(1), "requests": 12},
+    )
+    perf.claim(
+        chunked,
+        off,
+        traffic,
+        f"itl_p99(b) / itl_p99(a) >= {case.smoother}",
+        mechanism=[f"chunk_budget(a) <= {case.budget}", f"chunk_budget(b) >= {case.prompt}"],
+        allow={"ttft_p50": 2.5},
+    )
+
+
+@BOTH
+def test_the_budget_trades_first_tokens_for_smooth_streams(case: SimpleNamespace, perf: Perf) -> None:
+    small = vllm(case.model, max_model_len=case.context, max_num_seqs=256, max_num_batched_tokens=case.budget)
+    large = with_flags(small, max_num_batched_tokens=case.most)
+    prompts = random_tokens(input=2000, output=32, arrivals=poisson(case.rate), requests=80)
+    perf.claim(
+        small,
+        large,
+        prompts,
+        f"itl_p99(b) / itl_p99(a) >= {case.smoother}",
+        mechanism=[f"chunk_budget(a) <= {case.budget}", f"chunk_budget(b) >= {case.most}"],
+        allow={"ttft_p50": 50.0},
+    )
+    perf.claim(large, small, prompts, f"ttft_p50(b) / ttft_p50(a) >= {case.sooner}", allow={"tpot_mean": 10.0})

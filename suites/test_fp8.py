@@ -7,15 +7,15 @@ from pytest_llmperf import Perf, by_kind, closed, random_tokens, vllm, with_flag
 GIB = 2**30
 # Blocks of 16 tokens: with fp8 weights more than any start with bfloat16 has, and with those fewer.
 WEIGHTS = by_kind(
-    l4={"model": "phi-4-mini", "context": 16384, "blocks": 6_500, "more": 1.3},
-    a100={"model": "llama-3.1-8b", "context": 16384, "blocks": 29_500, "more": 1.2},
-    h100={"model": "llama-3.1-8b", "context": 16384, "blocks": 29_500, "more": 1.1},
-    h200={"model": "llama-3.1-8b", "context": 16384, "blocks": 59_500, "more": 1.1},
+    l4={"model": "phi-4-mini", "context": 16384, "blocks": 7_000, "more": 1.3},
+    a100={"model": "llama-3.1-8b", "context": 16384, "blocks": 31_000, "more": 1.2},
+    h100={"model": "llama-3.1-8b", "context": 16384, "blocks": 30_500, "more": 1.1},
+    h200={"model": "llama-3.1-8b", "context": 16384, "blocks": 59_200, "more": 1.1},
 )
 # An A100 has no arithmetic in fp8, and vLLM's attention there reads no fp8 cache.
-LLAMA = {"model": "llama-3.1-8b", "context": 8192, "kv_gib": 4, "blocks": 4_000, "together": 64, "more": 1.2}
+LLAMA = {"model": "llama-3.1-8b", "context": 8192, "kv_gib": 4, "blocks": 4_000, "together": 96, "more": 1.15}
 CACHE = by_kind(
-    l4=LLAMA | {"model": "phi-4-mini", "together": 32},
+    l4=LLAMA | {"model": "phi-4-mini"},
     h100=LLAMA,
     h200=LLAMA,
 )
@@ -28,7 +28,7 @@ def test_fp8_weights_decode_more(case: SimpleNamespace, perf: Perf) -> None:
     perf.claim(
         fp8,
         bfloat16,
-        random_tokens(input=128, output=256, arrivals=closed(16), requests=48),
+        random_tokens(input=64, output=128, arrivals=closed(16), requests=32),
         f"output_throughput(a) / output_throughput(b) >= {case.more}",
         mechanism=[f"kv_blocks(a) >= {case.blocks}", f"kv_blocks(b) <= {case.blocks - 1}"],
     )
@@ -39,13 +39,13 @@ def test_fp8_cache_holds_twice_the_tokens(case: SimpleNamespace, perf: Perf) -> 
     # So little memory that the cache, not the arithmetic, says how many are served at once.
     bfloat16 = vllm(case.model, max_model_len=case.context, kv_cache_memory_bytes=case.kv_gib * GIB)
     fp8 = with_flags(bfloat16, kv_cache_dtype="fp8")
-    crowd = random_tokens(input=1024, output=128, arrivals=closed(case.together), requests=3 * case.together)
+    crowd = random_tokens(input=256, output=512, arrivals=closed(case.together), requests=case.together)
     perf.claim(
         fp8,
         bfloat16,
         crowd,
         f"output_throughput(a) / output_throughput(b) >= {case.more}",
         mechanism=[f"kv_blocks(a) >= {case.blocks}", f"kv_blocks(b) <= {case.blocks - 1}"],
-        allow={"tpot_mean": 2.5},  # more at once, each of them slower
+        allow={"tpot_mean": 1.5},  # more at once, each of them slower
         may_preempt=True,
     )

@@ -14,7 +14,7 @@ SLACK = 0.25  # of a length: an n-gram that ends early drafts fewer tokens
 
 LLAMA = {"model": "llama-3.1-8b", "context": 8192, "input": 512, "output": 256, "crowd": 192, "faster": 1.15}
 CASES = by_kind(
-    l4=LLAMA | {"model": "phi-4-mini", "crowd": 64},
+    l4=LLAMA | {"model": "phi-4-mini"},
     a100=LLAMA,
     h100=LLAMA,
     h200=LLAMA,
@@ -51,7 +51,7 @@ def test_short_drafts_pay_for_one_stream(case: SimpleNamespace, perf: Perf) -> N
 
 @CASES
 def test_short_drafts_pay_for_no_crowd(case: SimpleNamespace, perf: Perf) -> None:
-    crowd = random_tokens(input=128, output=128, arrivals=closed(case.crowd), requests=2 * case.crowd)
+    crowd = random_tokens(input=64, output=128, arrivals=closed(case.crowd), requests=case.crowd)
     perf.claim(
         drafting(case, 1.5),
         plain(case),

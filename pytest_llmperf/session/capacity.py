@@ -113,8 +113,9 @@ class Capacity(Series):
             seed = self._next_seed(kept, seeds)
             found = search(partial(self._judge, seed), self._start, self.terms.precision)
             self.found.append(found)
-            run = Run(seed, server.start_id, (), {METRIC: self._rate(found)}, started_at=self._now(),
-                      execution=self.execution, block=block)
+            counters = {METRIC: self._rate(found), f"{METRIC}_proven": found.proven, f"{METRIC}_refuted": found.refuted}
+            run = Run(seed, server.start_id, (), counters, started_at=self._now(), execution=self.execution,
+                      block=block)
             kept = self._keep(kept, run, complete=number + 1 == runs)
         return kept
 

@@ -51,6 +51,11 @@ class Found:
         """Highest rate that was proven to be within the SLO; None: none was."""
         return max((point.rate for point in self.points if point.verdict is Verdict.PASS), default=None)
 
+    @property
+    def refuted(self) -> float | None:
+        """Lowest rate that was proven to be over the SLO; None: none was."""
+        return min((point.rate for point in self.points if point.verdict is Verdict.FAIL), default=None)
+
 
 def search(judge: Callable[[float], Point], start: float, precision: float) -> Found:
     """Double or halve from `start` until the limit lies between two rates, then halve the interval on a log scale.

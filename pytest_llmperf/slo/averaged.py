@@ -22,6 +22,7 @@ from pytest_llmperf.stats.mean import mean, t_interval, wider
 #: mean, in five 7.6 %, against 5.5 % of three runs.
 _BATCHES = 5
 _REQUESTS_PER_BATCH = 10
+SEARCHED = "max_rate"
 
 
 def judge_average(slo: Slo, sample: Sample, confidence: float) -> CheckResult:
@@ -30,6 +31,8 @@ def judge_average(slo: Slo, sample: Sample, confidence: float) -> CheckResult:
     if len(values) < len(sample.runs):
         missing = len(sample.runs) - len(values)
         return answer(slo, Verdict.ERROR, reason=unavailable(slo.metric, missing, len(sample.runs)))
+    if slo.metric == SEARCHED and len(values) == 1:
+        return _judge_search(slo, sample)
     interval = over_runs(slo, values, sample.starts, confidence) or within_run(slo, sample.runs[0], confidence)
     n = f"{sample}{_not_counted(slo, sample)}"
     if interval is None:
@@ -41,6 +44,21 @@ def judge_average(slo: Slo, sample: Sample, confidence: float) -> CheckResult:
     reason += ("lies beyond the limit" if verdict is Verdict.FAIL
                else "holds the limit; measure more runs, on more server starts")
     return answer(slo, verdict, measured=mean(values), interval=interval, n=n, reason=reason)
+
+
+def _judge_search(slo: Slo, sample: Sample) -> CheckResult:
+    """One search has judged each rate that it tried: what it proved about the limit's is the verdict."""
+    (run,) = sample.runs
+    proven, refuted = run.value(f"{SEARCHED}_proven"), run.value(f"{SEARCHED}_refuted")
+    good = proven is not None and proven >= slo.limit
+    bad = refuted is not None and refuted <= slo.limit
+    if slo.comparison is Comparison.AT_MOST:
+        good, bad = bad, good
+    verdict = Verdict.PASS if good else Verdict.FAIL if bad else Verdict.INCONCLUSIVE
+    known = [f"{rate:.4g}/s proven to be {side}" for rate, side in ((proven, "within"), (refuted, "over")) if rate]
+    return answer(slo, verdict, measured=run.value(SEARCHED), n=f"{sample}, {', '.join(known) or 'nothing proven'}",
+                  reason="the limit lies among the rates of which that is proven" if verdict is Verdict.FAIL
+                  else "the limit lies between what is proven; search with more requests, or more often")
 
 
 def judge_exact(slo: Slo, sample: Sample) -> CheckResult:
