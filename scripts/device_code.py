@@ -1,4 +1,4 @@
-"""CUDA libraries thinned to one compute capability: machine code of all others becomes zeros, which compress to nothing.
+"""CUDA libraries thinned to one compute capability: other GPUs' machine code becomes zeros, which compress to nothing.
 
 A library keeps its size and layout, so that nothing in it has to be relocated. NVIDIA documents neither section nor
 headers; what is read here are the fields that `cuobjdump --list-elf` shows the effect of.

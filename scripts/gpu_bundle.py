@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -147,23 +147,20 @@ def pack(tree: Path, out: Path, part_bytes: int) -> list[Path]:
     out.mkdir(parents=True, exist_ok=True)
     for old in out.glob("part.*"):
         old.unlink()
-    tar = subprocess.Popen(["tar", "-C", str(tree), "--sort=name", "-cf", "-", "."], stdout=subprocess.PIPE)
-    xz = subprocess.Popen(["xz", "-6", "-T0"], stdin=tar.stdout, stdout=subprocess.PIPE)
-    if tar.stdout is None or xz.stdout is None:
-        raise BundleError("tar and xz could not be joined by a pipe.")
-    tar.stdout.close()  # xz has it: where xz ends early, tar is told
+    tar = ["tar", "-C", str(tree), "--sort=name", "-cf", "-", "."]
     parts = []
-    for number, content in enumerate(_pieces(xz.stdout.read, part_bytes)):
-        parts.append(out / f"part.{number:02}")
-        parts[-1].write_bytes(content)
-    if xz.wait() or tar.wait():
+    with (
+        subprocess.Popen(tar, stdout=subprocess.PIPE) as reader,
+        subprocess.Popen(["xz", "-6", "-T0"], stdin=reader.stdout, stdout=subprocess.PIPE) as packer,
+    ):
+        if reader.stdout is not None:
+            reader.stdout.close()  # xz has it: where xz ends early, tar is told
+        while packer.stdout is not None and (content := packer.stdout.read(part_bytes)):
+            parts.append(out / f"part.{len(parts):02}")
+            parts[-1].write_bytes(content)
+    if reader.returncode or packer.returncode:
         raise BundleError("tar or xz failed: is there space in the temporary folder?")
     return parts
-
-
-def _pieces(read: Callable[[int], bytes], size: int) -> Iterator[bytes]:
-    while content := read(size):
-        yield content
 
 
 def unpack_command(kind: str, out: Path) -> str:

@@ -4,7 +4,7 @@
     python scripts/predict_claims.py h200
 
 Runs `pytest suites --emulate KIND` with fixed noise, reads the run folders of docs/measured/KIND/, and writes the table
-of docs/measured/KIND.md between its two comments. A prediction is one before its measurement: git says when it was made.
+of docs/measured/KIND.md between its two comments. What was predicted before it was measured, git says.
 """
 
 from __future__ import annotations
@@ -69,7 +69,8 @@ def rows(place: Path, measured: Path) -> Iterator[Row]:
     """One for every demand of every test, in the order of the tests; skipped tests once."""
     (run,) = (folder for folder in place.iterdir() if folder.is_dir())
     predicted = {test.test: test for test in read_run(run)}
-    hosts = [(folder.name.partition("-")[0], test) for folder in sorted(measured.glob("?-*")) for test in read_run(folder)]
+    folders = sorted(measured.glob("?-*"))
+    hosts = [(folder.name.partition("-")[0], test) for folder in folders for test in read_run(folder)]
     skipped = dict(_skipped(place / "junit.xml"))
     for test in sorted({*predicted, *skipped}):
         if test in skipped:
@@ -111,7 +112,9 @@ def _demands(test: KeptTest) -> Iterator[CheckResult]:
             yield check
 
 
-def _same(test: KeptTest, check: CheckResult, hosts: Sequence[tuple[str, KeptTest]]) -> Iterator[tuple[str, CheckResult]]:
+def _same(
+    test: KeptTest, check: CheckResult, hosts: Sequence[tuple[str, KeptTest]]
+) -> Iterator[tuple[str, CheckResult]]:
     """What hosts measured of the same metric, under the same workloads."""
     workloads = {one.workload for one in test.measurements}
     for host, other in hosts:

@@ -1,4 +1,4 @@
-"""KV pressure: more requests at once than the cache can hold to their end are preempted, and their streams stand still."""
+"""KV pressure: who lets in more than the cache can hold to its end has requests preempted, and their streams stall."""
 
 from types import SimpleNamespace
 

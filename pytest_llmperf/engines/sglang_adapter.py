@@ -176,7 +176,7 @@ class SglangAdapter:
 def _lacks_flashinfer(environment: Environment) -> bool:
     """Whether it is an unpacked bundle without FlashInfer, or with a hollow one only."""
     bundle = environment.pythonpath
-    return environment.is_python and bundle is not None and not any(bundle.glob("flashinfer_python-*.dist-info"))
+    return environment.is_python and bundle is not None and not list(bundle.glob("flashinfer_python-*.dist-info"))
 
 
 def generate_body(request: Request) -> bytes:

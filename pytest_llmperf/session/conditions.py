@@ -45,7 +45,8 @@ def conditions(
     if planted:
         known[PLANTED] = mask(" ".join(map(str, planted)), env)
     place = _accelerators(hardware, kind) if spec.url is None else {"url": spec.url}
-    return known | place | {f"engine.{name}": value for name, value in facts.items() if name not in (*MEASURED, *IN_FLAGS)}
+    compared = {name: value for name, value in facts.items() if name not in (*MEASURED, *IN_FLAGS)}
+    return known | place | {f"engine.{name}": value for name, value in compared.items()}
 
 
 def _lmcache(spec: EngineSpec) -> str:

@@ -58,13 +58,14 @@ _CPU_MARGINS = {
 }
 _TAILS = ("p90", "p95", "p99", "max")
 _FIRST_TOKEN = ("ttft", "e2el", "send_delay")
+_LIKE_TAILS = ("queue_time_mean", "max_rate", "startup_s")
 
 
 def kind_of(metric: Metric) -> Kind:
     """Which metrics it is as noisy as."""
     if metric.unit is Unit.SHARE:
         return Kind.SHARE
-    if metric.stat in _TAILS or metric.family == "largest_stall" or metric.name in ("queue_time_mean", "max_rate", "startup_s"):
+    if metric.stat in _TAILS or metric.family == "largest_stall" or metric.name in _LIKE_TAILS:
         return Kind.TAIL
     return Kind.TTFT if metric.family in _FIRST_TOKEN else Kind.TPOT
 

@@ -1,1 +1,1 @@
-"""Hollow: SGLang imports names of FlashInfer whatever backend it uses. SGLANG_IS_FLASHINFER_AVAILABLE=false goes with it."""
+"""Hollow: SGLang imports names of FlashInfer with any backend; SGLANG_IS_FLASHINFER_AVAILABLE=false goes with it."""
