@@ -40,9 +40,9 @@ CASES = by_kind(
 LOAD = {"model": "llama-3.1-8b", "context": 16384, "budget": 256, "most": 8192, "smoother": 4.0, "sooner": 1.3}
 BOTH = by_kind(
     l4=LOAD | {"model": "phi-4-mini", "rate": 3},
-    a100=LOAD | {"rate": 7},
+    a100=LOAD | {"rate": 6.5, "sooner": 1.05},
     h100=LOAD | {"rate": 15},
-    h200=LOAD | {"rate": 16},
+    h200=LOAD | {"rate": 17},
 )
 WHOLE = {"model": "llama-3.1-8b", "context": 16384, "budget": 2048, "prompt": 15_800, "streams": 16, "smoother": 2.5}
 OFF = by_kind(l4=WHOLE | {"model": "phi-4-mini", "streams": 8}, a100=WHOLE, h100=WHOLE, h200=WHOLE)

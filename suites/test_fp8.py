@@ -10,7 +10,7 @@ WEIGHTS = by_kind(
     l4={"model": "phi-4-mini", "context": 16384, "blocks": 7_000, "more": 1.3},
     a100={"model": "llama-3.1-8b", "context": 16384, "blocks": 31_000, "more": 1.2},
     h100={"model": "llama-3.1-8b", "context": 16384, "blocks": 30_500, "more": 1.1},
-    h200={"model": "llama-3.1-8b", "context": 16384, "blocks": 59_200, "more": 1.1},
+    h200={"model": "llama-3.1-8b", "context": 16384, "blocks": 59_200, "more": 1.05},
 )
 # An A100 has no arithmetic in fp8, and vLLM's attention there reads no fp8 cache.
 LLAMA = {"model": "llama-3.1-8b", "context": 8192, "kv_gib": 4, "blocks": 4_000, "together": 96, "more": 1.15}

@@ -12,7 +12,7 @@ from pytest_llmperf import EngineSpec, Perf, by_kind, closed, random_tokens, vll
 NGRAM = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 4, "prompt_lookup_min": 1}
 SLACK = 0.25  # of a length: an n-gram that ends early drafts fewer tokens
 
-LLAMA = {"model": "llama-3.1-8b", "context": 8192, "input": 512, "output": 256, "crowd": 192, "faster": 1.15}
+LLAMA = {"model": "llama-3.1-8b", "context": 8192, "input": 256, "output": 128, "crowd": 192, "faster": 1.15}
 CASES = by_kind(
     l4=LLAMA | {"model": "phi-4-mini"},
     a100=LLAMA,

@@ -59,6 +59,6 @@ def test_four_gpus_decode_faster_than_two(case: SimpleNamespace, perf: Perf) -> 
 def test_throughput_scales(gpus: int, case: SimpleNamespace, perf: Perf) -> None:
     one = vllm(case.model, max_model_len=case.context)
     many = with_flags(one, tensor_parallel_size=gpus)
-    streams = random_tokens(input=512, output=256, arrivals=closed(case.together), requests=2 * case.together)
+    streams = random_tokens(input=256, output=256, arrivals=closed(case.together), requests=case.together)
     speed_up = gpus * case.efficiency[gpus]
     perf.claim(many, one, streams, f"output_throughput(a) / output_throughput(b) >= {speed_up:.3g}")
