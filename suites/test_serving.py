@@ -40,5 +40,5 @@ def test_answers_come_in_time(case: SimpleNamespace, engine: Server, perf: Perf)
 @pytest.mark.engine(lambda case: vllm(case.model, max_model_len=case.context))
 def test_so_many_users_are_served_in_time(case: SimpleNamespace, engine: Server, perf: Perf) -> None:
     chat = random_tokens(input=1024, output=128, arrivals=poisson(case.rate), requests=160)
-    found = perf.max_rate(engine, chat, slo=["ttft_p99 <= 1s", "tpot_p99 <= 60ms"], precision=0.2)
+    found = perf.max_rate(engine, chat, slo=["ttft_p99 <= 1s", "tpot_p99 <= 60ms"], precision=0.45)
     perf.check(found, f"max_rate >= {case.capacity}/s")
