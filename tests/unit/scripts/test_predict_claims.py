@@ -1,0 +1,60 @@
+"""Predictions beside measurements: a run folder that was measured stands in for an emulated one."""
+
+import importlib.util
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+MEASURED = ROOT / "docs" / "measured" / "h200"
+JUNIT = """<testsuites><testsuite><testcase classname="suites.test_startup" name="test_ready[h200]">
+<skipped message="how long a server takes to start is not emulated"/></testcase>
+<testcase classname="suites.test_x" name="test_other[l4]"><skipped message="needs l4; this run has"/></testcase>
+</testsuite></testsuites>"""
+
+
+@pytest.fixture(scope="module")
+def predicting():
+    spec = importlib.util.spec_from_file_location("predict_claims", ROOT / "scripts" / "predict_claims.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["predict_claims"] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def place(tmp_path):
+    (folder,) = MEASURED.glob("f-*")
+    shutil.copytree(folder, tmp_path / folder.name)
+    (tmp_path / "junit.xml").write_text(JUNIT)
+    return tmp_path
+
+
+def test_every_demand_has_its_measurements_and_their_ratio(predicting, place):
+    table = predicting.written(predicting.rows(place, MEASURED)).splitlines()
+    (serving,) = [line for line in table if "`tpot_p95 <= 20ms`" in line]
+    assert serving == ("| `test_answers_come_in_time[h200]` | `tpot_p95 <= 20ms` | 7.543 ms | 8.114 ms (e), "
+                       "7.543 ms (f) | 0.93, 1.00 |")
+    assert not any("error_rate" in line or "baseline" in line for line in table)
+
+
+def test_what_is_not_emulated_says_why(predicting, place):
+    found = [row for row in predicting.rows(place, MEASURED) if row.predicted is None]
+    assert [row.test for row in found] == ["suites/test_startup.py::test_ready[h200]"]
+    assert "not emulated" in predicting.written(iter(found))
+
+
+@pytest.mark.parametrize(("predicted", "measured", "ratio"), [
+    ("2.5×", "2×", 1.25), ("471 ms", "0.471 s", None), ("-", "2×", None), ("1 ms", "0 ms", None)
+])  # fmt: skip
+def test_only_equal_units_have_a_ratio(predicting, predicted, measured, ratio):
+    assert predicting._ratio(predicted, measured) == ratio
+
+
+def test_the_table_replaces_the_one_before(predicting):
+    page = f"head\n{predicting.BEGIN}\n\nold\n\n{predicting.END}\ntail\n"
+    assert predicting.with_table(page, "new") == f"head\n{predicting.BEGIN}\n\nnew\n\n{predicting.END}\ntail\n"
+    with pytest.raises(ValueError, match="the page has no lines"):
+        predicting.with_table("no place", "new")
