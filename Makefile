@@ -1,12 +1,12 @@
-# `make demo` (the suites on an emulated H200), `make test` (no engine, minutes), `make test-engines` (real vLLM on
-# this machine's CPU), `make test-engines-sglang` (SGLang and LMCache).
+# `make demo` (the suites on an emulated H200), `make test` (no engine, minutes), `make test-engines` (real vLLM
+# and SGLang with LMCache on this machine's CPU).
 # What is tested is the wheel, installed; the checkout itself is never importable.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 SOURCES := $(shell find pytest_llmperf -type f -name '*.py') pyproject.toml README.md
 
-.PHONY: aa-cpu demo demo-regression emulated-baselines test test-emulated test-browser test-engines test-engines-sglang lint types engine-vllm-cpu engine-sglang-cpu soak soak-baselines calibration bench bench-clients clean
+.PHONY: aa-cpu demo demo-regression emulated-baselines test test-emulated test-browser test-engines lint types engine-vllm-cpu engine-sglang-cpu soak soak-baselines calibration bench bench-clients clean
 
 # The environment of everything below, with this package in it; `. .venv/bin/activate` to use it.
 .PHONY: venv
@@ -44,18 +44,10 @@ test-browser: $(VENV)/wheel
 	sh scripts/install_chromium.sh
 	$(BIN)/pytest tests/browser -q --timeout 180 --durations 5
 
-SGLANG_TESTS := tests/engine_cpu/test_sglang.py tests/engine_cpu/test_lmcache_units.py
-SGLANG_SUITES := suites/test_radix_cache.py suites/test_schedule_policy.py suites/test_lmcache.py
-
-test-engines: $(VENV)/wheel engine-vllm-cpu
-	$(BIN)/pytest tests/engine_cpu -m real_engine $(SGLANG_TESTS:%=--ignore=%)
+test-engines: $(VENV)/wheel engine-vllm-cpu engine-sglang-cpu
+	$(BIN)/pytest tests/engine_cpu -m real_engine --durations 0 --durations-min 1
 	# 11: nothing failed, and a claim stayed INCONCLUSIVE: the machine was too noisy to decide it, which is no fault of the code.
-	$(BIN)/pytest -m cpu suites/ $(SGLANG_SUITES:%=--ignore=%) -rs --junitxml=.llmperf/suites-cpu.xml || test $$? -eq 11
-
-# SGLang and LMCache: their suites have not yet passed on a quiet machine, so CI does not run them.
-test-engines-sglang: $(VENV)/wheel engine-vllm-cpu engine-sglang-cpu
-	$(BIN)/pytest -m real_engine $(SGLANG_TESTS)
-	$(BIN)/pytest -m cpu $(SGLANG_SUITES) -rs --junitxml=.llmperf/suites-sglang.xml || test $$? -eq 11
+	$(BIN)/pytest -m cpu suites/ -rs --durations 0 --durations-min 1 --junitxml=.llmperf/suites-cpu.xml || test $$? -eq 11
 
 # Does a stored baseline cry wolf on the real engine, and does it see a server with a tenth fewer cycles? 20 minutes.
 aa-cpu: $(VENV)/wheel engine-vllm-cpu

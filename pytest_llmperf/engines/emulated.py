@@ -14,6 +14,7 @@ from pytest_llmperf.engines.adapters import adapter_of
 from pytest_llmperf.engines.environment import emulator_environment
 from pytest_llmperf.engines.launch import child_environment
 from pytest_llmperf.engines.lmcache import LMCacheServer
+from pytest_llmperf.engines.lmcache_emulated import EmulatedLMCache
 from pytest_llmperf.engines.models import resolve_model
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.engines.spec import described
@@ -78,6 +79,8 @@ class VirtualLauncher:
         self.engines[host] = engine
         server = Server(spec, adapter, f"http://{host}", name, start_id=start_id, model=model, process=engine.process,
                         transport=PipeControl(engine), clock=self.clock)
+        if spec.lmcache is not None:
+            server.lmcache = EmulatedLMCache(server.client)
         try:
             server.check_identity()
             server.generate_one_token(self.settings.ready_timeout_s)

@@ -15,6 +15,7 @@ from pytest_llmperf.engines.adapters import adapter_of
 from pytest_llmperf.engines.channel import channel_of
 from pytest_llmperf.engines.environment import Environment, emulator_environment, find_environment
 from pytest_llmperf.engines.lmcache import LMCacheLaunch, LMCacheServer, start_lmcache
+from pytest_llmperf.engines.lmcache_emulated import EmulatedLMCache
 from pytest_llmperf.engines.lmcache_proof import is_attached, prove_hits
 from pytest_llmperf.engines.models import resolve_model
 from pytest_llmperf.engines.server import Server
@@ -128,6 +129,8 @@ class Launcher:
             spec, adapter, f"http://127.0.0.1:{port.port}", nonce, start_id=start_id, model=model, process=process,
             lmcache=lmcache,
         )
+        if self.emulation is not None and spec.lmcache is not None:
+            server.lmcache = EmulatedLMCache(server.client)
         try:
             self._wait_ready(server, process, started_ns)
             server.check_configuration()

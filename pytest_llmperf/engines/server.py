@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import httpx
 
     from pytest_llmperf.engines.lmcache import LMCacheServer
+    from pytest_llmperf.engines.lmcache_emulated import EmulatedLMCache
     from pytest_llmperf.process.piped import PipedProcess
     from pytest_llmperf.process.supervisor import Supervised
 
@@ -63,7 +64,7 @@ class Server:
         transport: httpx.BaseTransport | None = None,
         channel: Channel | None = None,
         clock: Clock | None = None,
-        lmcache: LMCacheServer | None = None,
+        lmcache: LMCacheServer | EmulatedLMCache | None = None,
     ) -> None:
         self.spec = spec
         self.adapter = adapter
@@ -115,7 +116,8 @@ class Server:
         """Wait until a process of this unit has ended, or for `timeout_s`; whether one has."""
         if self.process is not None and self.process.wait_exit(timeout_s) is not None:
             return True
-        return self.lmcache is not None and self.lmcache.process.ending() is not None
+        beside = None if self.lmcache is None else self.lmcache.process
+        return beside is not None and beside.ending() is not None
 
     def scrape(self) -> Scrape | None:
         """One reading of /metrics; None where the server has none."""
@@ -265,7 +267,7 @@ class Server:
     def stop(self, grace_s: float) -> None:
         """End the unit and wait until every descendant is gone; nothing to do for an endpoint."""
         self.client.close()
-        lmcache = self.detach_lmcache()
+        lmcache, self.lmcache = self.lmcache, None
         try:
             if self.process is not None:
                 self.process.stop(grace_s)
@@ -274,6 +276,11 @@ class Server:
                 lmcache.stop(grace_s)
 
     def detach_lmcache(self) -> LMCacheServer | None:
-        """Take the LMCache server out of this unit: it outlives the engine, and whoever has it must stop it."""
+        """Take the LMCache server out of this unit: it outlives the engine, and whoever has it must stop it.
+
+        None where there is none, or where it is emulated and ends with its engine.
+        """
+        if self.lmcache is None or self.lmcache.process is None:
+            return None
         lmcache, self.lmcache = self.lmcache, None
         return lmcache

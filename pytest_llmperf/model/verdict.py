@@ -7,8 +7,12 @@ from enum import Enum
 
 
 class Verdict(Enum):
-    """Ordered by how much it matters: the worst of several speaks for a test."""
+    """Ordered by how much it matters: the worst of several speaks for a test.
 
+    REPORTED is a figure that nothing was asked of; it speaks for no test.
+    """
+
+    REPORTED = "REPORTED"
     PASS = "PASS"
     IMPROVED = "IMPROVED"
     INCONCLUSIVE = "INCONCLUSIVE"
@@ -52,5 +56,5 @@ AGAINST_BASELINE = "baseline"
 
 
 def worst(results: list[CheckResult] | tuple[CheckResult, ...]) -> Verdict:
-    """The verdict that speaks for all of them; PASS for none."""
-    return max((r.verdict for r in results), key=lambda v: v.severity, default=Verdict.PASS)
+    """The verdict that speaks for all of them; PASS for none, and where figures were reported only."""
+    return max((Verdict.PASS, *(result.verdict for result in results)), key=lambda verdict: verdict.severity)

@@ -230,6 +230,31 @@ class Perf:
         self.results += results
         return results
 
+    def compare(self, *texts: str, **sides: Measurement) -> list[CheckResult]:
+        """Put measurements of one workload beside each other: the tiers of a cache, two engines.
+
+        Unlike `claim` it starts nothing and measures nothing more; runs of equal seeds make the pairs.
+
+        Args:
+            texts: a ratio such as "ttft_p50(disk) / ttft_p50(memory) >= 1.2", judged at 99 %. Without a limit it is
+                REPORTED with its interval, and decides nothing.
+            sides: by the names that stand there, what `measure` gave, each with two runs or more.
+
+        Raises:
+            SloError: a text cannot be read.
+            SpecError: the workloads differ, or there are no two pairs.
+        """
+        from pytest_llmperf.session.ratios import judge_ratios
+
+        if not texts or len(sides) < 2:
+            raise UsageError(
+                "perf.compare(…): name at least one ratio and its two sides, e.g. "
+                'perf.compare("ttft_p50(cold) / ttft_p50(warm)", cold=cold, warm=warm).'
+            )
+        results = judge_ratios(texts, sides, self.session.settings, failed_before(self))
+        self.results += results
+        return results
+
     def properties(self) -> list[tuple[str, str]]:
         """What JUnit keeps of this test: per measurement its metrics and conditions, and every verdict."""
         from pytest_llmperf.report.properties import properties

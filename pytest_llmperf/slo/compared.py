@@ -8,13 +8,17 @@ from math import ceil, log
 from pytest_llmperf.metrics.registry import Metric, find
 from pytest_llmperf.model.verdict import CheckResult, Verdict
 from pytest_llmperf.slo.answer import answer
-from pytest_llmperf.slo.model import Claim, Comparison, Mechanism
+from pytest_llmperf.slo.model import Claim, Comparison, Mechanism, Ratio
 from pytest_llmperf.slo.sample import Sample, unavailable
 from pytest_llmperf.stats.mean import t_quantile
 from pytest_llmperf.stats.ratio import RatioScreen, StartSd, ratio_screen
 
 _TAILS = ("p90", "p95", "p99", "max")
 _FIRST_TOKEN = ("ttft", "e2el", "send_delay")
+
+
+#: Pairs of runs whose two sides ran on the same start: what a start changes, it changes on both.
+ONE_START = StartSd(0.0, "one server start, and conditional on it")
 
 
 def start_sd_prior(metric: Metric) -> StartSd:
@@ -33,8 +37,10 @@ def start_sd_prior(metric: Metric) -> StartSd:
     return StartSd(0.03, "default for means per token and throughput")
 
 
-def judge_ratio(claim: Claim, a: Sample, b: Sample, start_sd: StartSd | None, confidence: float) -> CheckResult:
-    """PASS where the ratio is proven on the right side of the claim, FAIL where on the wrong one."""
+def judge_ratio(
+    claim: Claim | Ratio, a: Sample, b: Sample, start_sd: StartSd | None, confidence: float
+) -> CheckResult:
+    """PASS where the ratio is proven on the right side of the claim, FAIL where on the wrong one; else REPORTED."""
     top, bottom = (a, b) if claim.numerator == "a" else (b, a)
     for side, sample in (("a", a), ("b", b)):
         missing = sum(run.value(claim.metric) is None for run in sample.runs)
@@ -47,9 +53,11 @@ def judge_ratio(claim: Claim, a: Sample, b: Sample, start_sd: StartSd | None, co
     screen = ratio_screen(numerators, denominators, start_sd or start_sd_prior(find(claim.metric)),
                           numerator_starts=top.start_count, denominator_starts=bottom.start_count,
                           confidence=confidence)
+    starts = (top.start_count, bottom.start_count) if claim.numerator == "a" else (bottom.start_count, top.start_count)
+    if isinstance(claim, Ratio):
+        return _ratio_answer(claim, Verdict.REPORTED, screen, "", starts)
     limits = screen.interval
     verdict = (limits.below if claim.comparison is Comparison.AT_MOST else limits.above)(claim.ratio)
-    starts = (top.start_count, bottom.start_count) if claim.numerator == "a" else (bottom.start_count, top.start_count)
     return _ratio_answer(claim, verdict, screen, _why(claim, verdict, screen), starts)
 
 
@@ -68,32 +76,40 @@ def judge_mechanism(mechanism: Mechanism, a: Sample, b: Sample) -> CheckResult:
                   n=f"each of {len(known)} runs", reason=f"{len(bad)} of {len(known)} runs miss the limit: {shown}")
 
 
-def _values(claim: Claim, sample: Sample) -> Sequence[float]:
+def _values(claim: Claim | Ratio, sample: Sample) -> Sequence[float]:
     return [value for run in sample.runs if (value := run.value(claim.metric)) is not None]
 
 
-def _ratio_answer(claim: Claim, verdict: Verdict, screen: RatioScreen | None, reason: str,
+def _ratio_answer(claim: Claim | Ratio, verdict: Verdict, screen: RatioScreen | None, reason: str,
                   starts: tuple[int, int] = (1, 1)) -> CheckResult:
     metric = f"{claim.metric}({claim.numerator}) / {claim.metric}({claim.denominator})"
-    limit = f"{claim.comparison.sign} {claim.ratio:g}×"
+    limit = "" if isinstance(claim, Ratio) else f"{claim.comparison.sign} {claim.ratio:g}×"
     subject = claim.text or str(claim)
     if screen is None:
         return CheckResult(subject, verdict, metric, limit, reason=reason)
-    limits, sd = screen.interval, screen.start_sd
+    limits = screen.interval
     return CheckResult(
         subject, verdict, metric, limit,
         measured=f"{screen.ratio:.3g}×",
         interval=f"{limits.level_percent:g} % CI {limits.low:.3g}–{limits.high:.3g}×",
-        n=f"{screen.pairs} pair{'s' if screen.pairs > 1 else ''} on {starts[0]} + {starts[1]} starts, a screen with a "
-          f"start-to-start sd of "
-          f"{100 * sd.value:g} % ({sd.source})",
+        n=f"{screen.pairs} pair{'s' if screen.pairs > 1 else ''} {_started(screen.start_sd, starts)}",
         reason="" if verdict is Verdict.PASS else reason,
     )
+
+
+def _started(sd: StartSd, starts: tuple[int, int]) -> str:
+    """How the server starts enter."""
+    if sd == ONE_START:
+        return f"on {sd.source}"
+    spread = f"a start-to-start sd of {100 * sd.value:g} % ({sd.source})"
+    return f"on {starts[0]} + {starts[1]} starts, a screen with {spread}"
 
 
 def _why(claim: Claim, verdict: Verdict, screen: RatioScreen) -> str:
     if verdict is Verdict.FAIL:
         return f"the ratio is {screen.ratio:.3g}×, proven to miss {claim.comparison.sign} {claim.ratio:g}×"
+    if screen.start_sd == ONE_START:
+        return f"{screen.pairs} pairs cannot tell at this ratio; measure more runs, or claim less"
     distance = abs(log(screen.ratio) - log(claim.ratio))
     reach = t_quantile(screen.interval.confidence, None) * screen.start_sd.value
     if distance < reach / 10:

@@ -19,7 +19,7 @@ from pytest_llmperf.slo.answer import line
 from pytest_llmperf.slo.averaged import judge_average, judge_exact
 from pytest_llmperf.slo.compared import judge_mechanism, judge_ratio
 from pytest_llmperf.slo.counted import judge_percentile, judge_share
-from pytest_llmperf.slo.model import Claim, Comparison, Mechanism, Slo
+from pytest_llmperf.slo.model import Claim, Comparison, Mechanism, Ratio, Slo
 from pytest_llmperf.slo.sample import Sample
 from pytest_llmperf.stats.ratio import StartSd
 
@@ -48,7 +48,7 @@ def judge_slo(slo: Slo, runs: Sequence[RunMetrics], starts: Sequence[str], *, co
     return judge_average(slo, sample, confidence)
 
 
-def judge_claim(claim: Claim | Mechanism, runs_a: Sequence[RunMetrics], runs_b: Sequence[RunMetrics], *,
+def judge_claim(claim: Claim | Mechanism | Ratio, runs_a: Sequence[RunMetrics], runs_b: Sequence[RunMetrics], *,
                 starts_a: Sequence[str] | None = None, starts_b: Sequence[str] | None = None,
                 start_sd: StartSd | None = None, confidence: float = 0.99) -> CheckResult:
     """Judge a ratio of two sides, or what one side must show.

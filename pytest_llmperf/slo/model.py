@@ -88,6 +88,22 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
+class Ratio:
+    """How many times one side's metric is the other's, of which nothing is demanded."""
+
+    metric: str
+    numerator: Side
+    text: str = field(default="", compare=False)
+
+    @property
+    def denominator(self) -> Side:
+        return "a" if self.numerator == "b" else "b"
+
+    def __str__(self) -> str:
+        return f"{self.metric}({self.numerator}) / {self.metric}({self.denominator})"
+
+
+@dataclass(frozen=True, slots=True)
 class Mechanism:
     """What one side must show for a claim to be believed, e.g. that its cache was hit. `limit` as in `Slo`."""
 

@@ -2,16 +2,19 @@
 
 SLO        ttft_p99 <= 500ms · error_rate == 0 · goodput(ttft <= 500ms, tpot <= 60ms) >= 4/s
 claim      ttft_p50(b) / ttft_p50(a) >= 3
+ratio      ttft_p50(disk) / ttft_p50(memory), with a limit or without
 mechanism  prefix_cache_hit_rate(a) >= 60%
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from pytest_llmperf.errors import SloError
 from pytest_llmperf.metrics.goodput import GOODPUT_FAMILIES
 from pytest_llmperf.metrics.registry import Metric, Source, find, suggestion
 from pytest_llmperf.metrics.units import Direction, Unit
-from pytest_llmperf.slo.model import Claim, Comparison, LatencyLimit, Mechanism, Side, Slo
+from pytest_llmperf.slo.model import Claim, Comparison, LatencyLimit, Mechanism, Ratio, Side, Slo
 from pytest_llmperf.slo.quantity import read_comparison, read_number, read_quantity
 from pytest_llmperf.slo.text import Cursor, Token
 
@@ -61,17 +64,37 @@ def parse_claim(text: str) -> Claim | Mechanism:
     return Mechanism(metric.name, side, comparison, limit, text)
 
 
+def parse_ratio(text: str, sides: Collection[str]) -> tuple[Claim | Ratio, tuple[str, str]]:
+    """Read a ratio of two named sides, with a limit or without.
+
+    Returns:
+        The demand, in which "a" stands for the first name, and both names in their order.
+
+    Raises:
+        SloError: what is wrong, where, and what was probably meant.
+    """
+    cursor = Cursor(text, "ratio")
+    metric, token = _read_metric(cursor)
+    _check_comparable(cursor, metric, token)
+    top = _read_named(cursor, metric, sides)
+    cursor.expect("/", f"and the other side, as in {metric.name}({top}) / {metric.name}(…)")
+    _check_same(cursor, metric)
+    bottom = _read_named(cursor, metric, [side for side in sides if side != top])
+    ratio = Ratio(metric.name, "a", text)
+    return ratio if cursor.next.kind == "end" else _read_limit(cursor, ratio), (top, bottom)
+
+
 def _read_ratio(cursor: Cursor, metric: Metric, token: Token, numerator: Side) -> Claim:
     """The rest of a claim, from after its slash."""
-    if metric.unit not in _RATIO_UNITS:
-        raise cursor.error(token, f"{metric.name} can be 0, so it has no ratio; limit each side, as in "
-                           f"'{metric.name}(a) >= …'")
-    other, other_token = _read_metric(cursor)
-    if other.name != metric.name:
-        raise cursor.error(other_token, f"a claim compares one metric on two sides; did you mean {metric.name}?")
+    _check_comparable(cursor, metric, token)
+    _check_same(cursor, metric)
     side_token = cursor.next
-    if _read_side(cursor, other) == numerator:
+    if _read_side(cursor, metric) == numerator:
         raise cursor.error(side_token, f"both sides are {numerator!r}; one must be 'a' and one 'b'")
+    return _read_limit(cursor, Ratio(metric.name, numerator, cursor.text))
+
+
+def _read_limit(cursor: Cursor, of: Ratio) -> Claim:
     comparison, sign = read_comparison(cursor)
     if comparison is Comparison.EQUAL:
         raise cursor.error(sign, "two measurements are never exactly equal; use '<=' or '>='")
@@ -79,7 +102,7 @@ def _read_ratio(cursor: Cursor, metric: Metric, token: Token, numerator: Side) -
     if ratio == 0:
         raise cursor.error(number, "a ratio is above 0")
     cursor.expect_kind("end", "nothing after the ratio, which has no unit")
-    return Claim(metric.name, numerator, comparison, float(ratio), cursor.text)
+    return Claim(of.metric, of.numerator, comparison, float(ratio), cursor.text)
 
 
 def _read_metric(cursor: Cursor) -> tuple[Metric, Token]:
@@ -99,6 +122,15 @@ def _read_side(cursor: Cursor, metric: Metric) -> Side:
     return "a" if token.text == "a" else "b"
 
 
+def _read_named(cursor: Cursor, metric: Metric, sides: Collection[str]) -> str:
+    cursor.expect("(", f"and a side, as in {metric.name}({next(iter(sides), 'a')})")
+    token = cursor.take()
+    if token.text not in sides:
+        raise cursor.error(token, f"no other side is named {token.shown}{suggestion(token.text, sides)}")
+    cursor.expect(")", "after the side")
+    return token.text
+
+
 def _read_within(cursor: Cursor, metric: Metric) -> tuple[LatencyLimit, ...]:
     cursor.expect("(", f"and limits, as in {metric.name}(ttft <= 500ms, tpot <= 60ms)")
     limits: list[LatencyLimit] = []
@@ -116,6 +148,19 @@ def _read_within(cursor: Cursor, metric: Metric) -> tuple[LatencyLimit, ...]:
         if not cursor.accept(","):
             cursor.expect(")", "after the limits")
             return tuple(limits)
+
+
+def _check_comparable(cursor: Cursor, metric: Metric, token: Token) -> None:
+    if metric.unit not in _RATIO_UNITS or metric.limited:
+        raise cursor.error(token, f"{metric.name} can be 0, so it has no ratio; limit each side, as in "
+                           f"'{metric.name}(a) >= …'")
+
+
+def _check_same(cursor: Cursor, metric: Metric) -> None:
+    """The same metric comes again."""
+    other, token = _read_metric(cursor)
+    if other.name != metric.name:
+        raise cursor.error(token, f"a claim compares one metric on two sides; did you mean {metric.name}?")
 
 
 def _check_sign(cursor: Cursor, metric: Metric, comparison: Comparison, sign: Token) -> None:

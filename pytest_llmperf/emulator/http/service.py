@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from pytest_llmperf.emulator.core.counters import Gauges
 from pytest_llmperf.emulator.core.sequence import Sequence
 from pytest_llmperf.emulator.fates import Fate, fate_of
-from pytest_llmperf.emulator.http import pages
+from pytest_llmperf.emulator.http import lmcache, pages
 from pytest_llmperf.emulator.http.asks import KINDS, Ask, read_ask
 from pytest_llmperf.emulator.http.exposition import CONTENT_TYPE
 from pytest_llmperf.emulator.http.latencies import Latencies
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _COMMON = {"/health", "/ping", "/v1/models", "/version", "/metrics"}
 _OF_VLLM = {"/reset_prefix_cache", "/server_info", "/load"}
 _OF_SGLANG = {"/health_generate", "/get_server_info", "/server_info", "/model_info", "/get_model_info", "/flush_cache"}
-_POSTED = {"/reset_prefix_cache"}
+_POSTED = {"/reset_prefix_cache", "/lmcache/cache/clear"}
 
 
 class Service:
@@ -98,17 +98,19 @@ class Service:
 
     def reply(self, method: str, target: str) -> Reply:
         """Answer any other request."""
-        path = urlsplit(target).path
+        _, _, path, query, _ = urlsplit(target)
         known = _COMMON | (_OF_SGLANG if self._sglang else _OF_VLLM)
+        if self.launch.config.tiers:
+            known |= lmcache.ROUTES
         if path in KINDS or path in known:
             posted = path in KINDS or path in _POSTED
             if method not in (("POST",) if posted else ("GET", "HEAD", "POST")):
                 return Refusal(405, "Method Not Allowed", "Method Not Allowed").reply()
         if path not in known or (path == "/metrics" and not self.launch.metrics):
             return Refusal(404, f"Not Found: {path}", "Not Found").reply()
-        return self._page(path)
+        return self._page(path, query)
 
-    def _page(self, path: str) -> Reply:
+    def _page(self, path: str, query: str) -> Reply:
         made: dict[str, Callable[[], Reply]] = {
             "/v1/models": lambda: pages.models(self.launch, int(self._started_s)),
             "/version": lambda: pages.version(self.launch),
@@ -120,6 +122,8 @@ class Service:
             "/reset_prefix_cache": self._reset,
             "/flush_cache": self._reset,
             "/load": self._load,
+            "/lmcache/metrics": lambda: lmcache.lmcache_page(self.deployment),
+            "/lmcache/cache/clear": lambda: lmcache.clear_tier(self.deployment, query),
         }
         return made[path]() if path in made else Reply(200, b"", TEXT)
 

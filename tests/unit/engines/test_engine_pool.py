@@ -68,6 +68,7 @@ def test_fresh_starts_anew(pool):
 
 
 class FakeLMCache:
+    process = "one that runs"
     stopped = 0
 
     def stop(self, grace_s):

@@ -1,0 +1,38 @@
+"""What LMCache's own server would tell and do; in an emulated unit its routes are the engine's, below /lmcache."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qs
+
+from pytest_llmperf.emulator.http.exposition import CONTENT_TYPE, Page
+from pytest_llmperf.emulator.http.replies import Refusal, Reply, json_reply
+
+if TYPE_CHECKING:
+    from pytest_llmperf.emulator.cluster.deployment import Deployment
+
+ROUTES = {"/lmcache/metrics", "/lmcache/cache/clear"}
+_TIERS = {"l1": "cpu", "l2": "disk"}
+
+
+def lmcache_page(deployment: Deployment) -> Reply:
+    """Tokens that were looked up below the GPU, and where they were found."""
+    hits = deployment.tier_hits
+    asked = sum(engine.counters.external_queries for engine in deployment.engines)
+    counted = {"requested": asked, "hit": sum(hits.values())}
+    counted |= {f"hit_{tier}": hits.get(name, 0) for tier, name in _TIERS.items()}
+    page = Page()
+    for name, value in counted.items():
+        page.family(f"lmcache_mp_lookup_{name}_tokens_total", "counter", "Prompt tokens.")
+        page.sample(f"lmcache_mp_lookup_{name}_tokens_total", {}, value)
+    return Reply(200, page.body(), CONTENT_TYPE)
+
+
+def clear_tier(deployment: Deployment, query: str) -> Reply:
+    """POST /lmcache/cache/clear?tier=l1: empties that tier; one that is not there is empty."""
+    (tier,) = parse_qs(query).get("tier", [""])
+    if tier not in _TIERS:
+        return Refusal(400, f"tier must be one of {', '.join(_TIERS)}", "Bad Request").reply()
+    if _TIERS[tier] in deployment.tier_hits:
+        deployment.clear_tiers(_TIERS[tier])
+    return json_reply({"cleared": tier})

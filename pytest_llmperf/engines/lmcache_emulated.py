@@ -1,0 +1,57 @@
+"""LMCache within an emulated engine: no process and no port of its own, and tiers that can be emptied one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from pytest_llmperf.engines.lmcache import COUNTERS
+from pytest_llmperf.errors import EngineError
+from pytest_llmperf.telemetry.prometheus import parse
+
+if TYPE_CHECKING:
+    import httpx
+
+    from pytest_llmperf.clock import Clock
+
+
+class EmulatedLMCache:
+    """Stands where an `LMCacheServer` stands in a unit that really runs; it begins and ends with its engine.
+
+    Args:
+        client: of the emulated engine, which answers for LMCache below /lmcache.
+    """
+
+    process = None
+
+    def __init__(self, client: httpx.Client) -> None:
+        self.client = client
+
+    def __repr__(self) -> str:
+        return f"<EmulatedLMCache of {self.client.base_url}>"
+
+    def check_alive(self) -> None:
+        """It lives as long as its engine."""
+
+    def counters(self) -> dict[str, float]:
+        """Counters now, under canonical names."""
+        page = parse(self._answer("GET", "/metrics").text)
+        return {name: page.total(sample) or 0.0 for name, sample in COUNTERS.items()}
+
+    def facts(self) -> dict[str, str]:
+        """Nothing beside the flags: there is no LMCache that could have resolved them otherwise."""
+        return {}
+
+    def clear(self, tiers: Collection[str], clock: Clock) -> None:  # noqa: ARG002 - nothing has to be waited for
+        """Empty tiers "l1" (host memory) and "l2" (disk)."""
+        for tier in sorted(tiers):
+            self._answer("POST", f"/cache/clear?tier={tier}")
+
+    def stop(self, grace_s: float) -> None:
+        """It ends with its engine."""
+
+    def _answer(self, method: str, path: str) -> httpx.Response:
+        response = self.client.request(method, f"/lmcache{path}")
+        if response.status_code != 200:
+            raise EngineError(f"The emulated LMCache answered {method} {path} with {response.status_code}.")
+        return response

@@ -1,0 +1,71 @@
+"""Measurements of one workload beside each other: the tiers of a cache on one server, or two engines."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+
+from pytest_llmperf.config.settings import Settings
+from pytest_llmperf.errors import SpecError
+from pytest_llmperf.model.verdict import CheckResult
+from pytest_llmperf.session.judge import invalid, judged_again
+from pytest_llmperf.session.measurement import Measurement
+from pytest_llmperf.slo.compared import ONE_START
+from pytest_llmperf.slo.judge import judge_claim
+from pytest_llmperf.slo.model import Claim, Ratio
+from pytest_llmperf.slo.parse import parse_ratio
+
+ALPHA = 0.01  # of each one-sided limit, as of a claim
+
+
+def judge_ratios(
+    texts: Sequence[str], sides: Mapping[str, Measurement], settings: Settings, failed: Collection[str] = ()
+) -> list[CheckResult]:
+    """One result per text: PASS, FAIL or INCONCLUSIVE where it has a limit, REPORTED where it has none.
+
+    Args:
+        texts: "ttft_p50(disk) / ttft_p50(memory) >= 1.2", or without the limit.
+        sides: measurements by the names that stand there. What is measured with equal seeds makes a pair; pairs on one
+            server start need no start-to-start spread.
+        failed: subjects that an earlier execution, whose runs are pooled here, has found to FAIL.
+
+    Raises:
+        SloError: a text cannot be read.
+        SpecError: the workloads of two sides differ, or they make no two pairs.
+    """
+    asked = [parse_ratio(text, tuple(sides)) for text in texts]
+    pairs = [_in_pairs(names, sides) for _, names in asked]
+    named = {ratio.metric for ratio, _ in asked}
+    bad = invalid([(f"{name}, ", side) for name, side in sides.items()], named, settings)
+    if bad:
+        return bad
+
+    def judge(alpha: float) -> list[CheckResult]:
+        return [_judged(*one, *pair, 1 - alpha) for one, pair in zip(asked, pairs, strict=True)]
+
+    return judged_again(judge, ALPHA, max(side.executions for side in sides.values()), failed)
+
+
+def _judged(
+    ratio: Claim | Ratio, names: tuple[str, str], top: Measurement, bottom: Measurement, confidence: float
+) -> CheckResult:
+    starts = [[str(run.start_id) for run in side.runs] for side in (top, bottom)]
+    result = judge_claim(
+        ratio, top.metrics, bottom.metrics, starts_a=starts[0], starts_b=starts[1], confidence=confidence,
+        start_sd=ONE_START if starts[0] == starts[1] else None,
+    )
+    return replace(result, metric=" / ".join(f"{ratio.metric}({name})" for name in names))
+
+
+def _in_pairs(names: tuple[str, str], sides: Mapping[str, Measurement]) -> tuple[Measurement, Measurement]:
+    top, bottom = (sides[name] for name in names)
+    if top.conditions.get("workload") != bottom.conditions.get("workload"):
+        raise SpecError(f"perf.compare: {names[0]} is {top.workload}, and {names[1]} {bottom.workload}. "
+                        "Measure the same.")
+    keys = [{(run.execution, run.seed) for run in side.runs} for side in (top, bottom)]
+    both = keys[0] & keys[1]
+    if len(both) < 2:
+        raise SpecError(f"perf.compare: {names[0]} and {names[1]} share {len(both)} seed(s), and less than two pairs "
+                        "have no spread. Measure each with runs=2 or more.")
+    top, bottom = (side.only(lambda run: (run.execution, run.seed) in both) for side in (top, bottom))
+    return top, bottom

@@ -1,0 +1,45 @@
+"""vLLM beside SGLang on one workload: a report. Which is faster depends on the model, the load and the versions, so the
+ratios are told with their intervals and decide nothing; that both answer every request is what is judged."""
+
+from types import SimpleNamespace
+
+from pytest_llmperf import Perf, by_kind, poisson, random_tokens, sglang, vllm
+
+# The attention backends are named, so that they stand in the results and an engine that lacks one refuses it.
+LLAMA = {
+    "model": "llama-3.1-8b", "context": 16384, "input": (256, 2048), "output": (32, 256), "rate": 4, "requests": 100,
+    "attention": {"vllm": "FLASH_ATTN", "sglang": "fa3"},
+}  # fmt: skip
+AMPERE = {"vllm": "FLASH_ATTN", "sglang": "flashinfer"}
+CASES = by_kind(
+    cpu={
+        "model": "tiny", "context": 4096, "input": (64, 512), "output": (8, 64), "rate": 3, "requests": 30,
+        "attention": {"vllm": "CPU_ATTN", "sglang": "torch_native"},
+    },
+    l4=LLAMA | {"model": "phi-4-mini", "rate": 1, "attention": AMPERE},
+    a100=LLAMA | {"rate": 2, "attention": AMPERE},
+    h100=LLAMA,
+    h200=LLAMA,
+)  # fmt: skip
+
+
+@CASES
+def test_the_same_chat_on_both(case: SimpleNamespace, perf: Perf) -> None:
+    chat = random_tokens(
+        input=case.input, output=case.output, arrivals=poisson(case.rate), requests=case.requests
+    )
+    on_vllm = perf.measure(
+        vllm(case.model, max_model_len=case.context, attention_backend=case.attention["vllm"]), chat
+    )
+    on_sglang = perf.measure(
+        sglang(case.model, context_length=case.context, attention_backend=case.attention["sglang"]), chat
+    )
+    perf.check(on_vllm, "error_rate == 0", "preemptions == 0")
+    perf.check(on_sglang, "error_rate == 0", "preemptions == 0")
+    perf.compare(
+        "ttft_p50(sglang) / ttft_p50(vllm)",
+        "tpot_mean(sglang) / tpot_mean(vllm)",
+        "e2el_p50(sglang) / e2el_p50(vllm)",
+        vllm=on_vllm,
+        sglang=on_sglang,
+    )
