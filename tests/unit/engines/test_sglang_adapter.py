@@ -79,6 +79,11 @@ def test_health_is_asked_without_a_generation():
     assert not ADAPTER.ready(client({"/health": httpx.Response(503)}))
 
 
+def test_a_crash_waits_for_no_dumps():
+    env = ADAPTER.environment(sglang("m"), placement())
+    assert env["SGLANG_PYSPY_DUMP_BEFORE_CRASH"] == env["SGLANG_CUDA_COREDUMP_BEFORE_CRASH"] == "0"
+
+
 def test_requests_go_to_the_openai_route_or_to_generate_where_there_is_no_tokenizer():
     path, body = ADAPTER.post(sglang("m"), PROMPT, "nonce")
     assert path == "/v1/completions"
