@@ -97,6 +97,7 @@ class Tiers:
         self.stores = [ChunkStore(tier, self.chunk_bytes) for tier in tiers]
         self.store_bytes_per_s = tiers[0].bytes_per_s if store_bytes_per_s is None else store_bytes_per_s
         self.stored_tokens = 0
+        self.looked_up_tokens = 0  # of whole chunks: LMCache asks for nothing less
         self._keys: dict[Sequence, list[int]] = {}
         self._kept: dict[Sequence, int] = {}
 
@@ -179,4 +180,5 @@ class Tiers:
                 key = hash((key, sequence.prompt[end - size : end]))
                 keys.append(key)
             self._keys[sequence] = keys
+            self.looked_up_tokens += size * len(keys)
         return keys

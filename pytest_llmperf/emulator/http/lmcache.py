@@ -18,7 +18,7 @@ _TIERS = {"l1": "cpu", "l2": "disk"}
 def lmcache_page(deployment: Deployment) -> Reply:
     """Tokens that were looked up below the GPU, and where they were found."""
     hits = deployment.tier_hits
-    asked = sum(engine.counters.external_queries for engine in deployment.engines)
+    asked = sum(tiers.looked_up_tokens for tiers in deployment.tiers)
     counted = {"requested": asked, "hit": sum(hits.values())}
     counted |= {f"hit_{tier}": hits.get(name, 0) for tier, name in _TIERS.items()}
     page = Page()
