@@ -100,7 +100,7 @@ def test_killed(suite, moment):
 def test_timeout_by_signal(suite, moment):
     """Fault 5: an ERROR, wherever it strikes; a timeout says nothing about performance."""
     mode, itl_s, _ = MOMENTS[moment]
-    result, junit = suite.run(SUITE.format(mode=mode, itl_s=itl_s), "--timeout=4", "--timeout-method=signal")
+    result, junit = suite.run(SUITE.format(mode=mode, itl_s=itl_s), "--timeout=8", "--timeout-method=signal")
     result.assert_outcomes(passed=1, errors=1)
     assert result.ret == 10
     suite.nothing_left(0.5)
@@ -118,7 +118,7 @@ def test_timeout_of_a_test_that_is_not_ours_stays_a_failure(suite):
 
 def test_timeout_by_thread(suite):
     """Fault 6: `os._exit` in the midst of it."""
-    process = suite.start(SUITE.format(mode="", itl_s=FAST), "--timeout=4", "--timeout-method=thread")
+    process = suite.start(SUITE.format(mode="", itl_s=FAST), "--timeout=8", "--timeout-method=thread")
     assert process.wait(60) == 1
     suite.nothing_left()
     assert "+ Timeout +" in suite.output()

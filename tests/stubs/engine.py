@@ -23,13 +23,22 @@ from urllib.parse import quote
 MODE = os.environ.get("STUB_MODE", "")
 ITL_S = float(os.environ.get("STUB_ITL_S", "0.001"))
 AFTER = int(os.environ.get("STUB_AFTER", "17"))
+WARM_UP = 12  # requests of the shortest warm-up; a busy machine needs more until it is steady
 COUNTS = {"requests": 0, "prompt": 0, "generated": 0}
 STREAMS = {"begun": 0, "ended": 0}
+MEASURED = []  # streams that had ended when the cache was first emptied: from there on it is measured
 LOCK = threading.Lock()
 
 
 def option(name):
     return sys.argv[sys.argv.index(name) + 1]
+
+
+def due():
+    """How many streams are to end well: AFTER, where the warm-up is the shortest."""
+    if AFTER <= WARM_UP:
+        return AFTER
+    return AFTER - WARM_UP + MEASURED[0] if MEASURED else float("inf")
 
 
 def note():
@@ -75,13 +84,14 @@ class Handler(BaseHTTPRequestHandler):
             f"vllm:generation_tokens_total {COUNTS['generated'] * (2 if MODE == 'lies' else 1)}",
             f"vllm:prompt_tokens_cached_total {COUNTS['prompt'] // 2 if MODE == 'cached' else 0}",
             f"vllm:num_preemptions_total {COUNTS['requests'] if MODE == 'preempts' else 0}",
-            f"process_start_time_seconds {2e9 if MODE == 'restarts' and STREAMS['ended'] > AFTER else 1e9}",
+            f"process_start_time_seconds {2e9 if MODE == 'restarts' and STREAMS['ended'] > due() else 1e9}",
         ]
         return self.send(200, "\n".join([*lines, ""]).encode(), "text/plain")
 
     def do_POST(self):
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         if self.path == "/reset_prefix_cache":
+            MEASURED.append(STREAMS["ended"])
             return self.send(200, {"success": True})
         if MODE == "no-tokens":
             return self.send(500, {"error": "engine core is dead"})
@@ -92,7 +102,7 @@ class Handler(BaseHTTPRequestHandler):
             return self.send(200, {"choices": [{"text": "x", "finish_reason": "length"}], "usage": usage})
         with LOCK:
             STREAMS["begun"] += 1
-            broken = STREAMS["begun"] > AFTER
+            broken = STREAMS["begun"] > due()
             note()
         if broken and MODE == "errors":
             return self.send(500, {"error": "engine core is dead"})
@@ -102,12 +112,12 @@ class Handler(BaseHTTPRequestHandler):
         self.stream(tokens, usage)
         with LOCK:
             STREAMS["ended"] += 1
-            if MODE == "resets" and STREAMS["ended"] == AFTER:
+            if MODE == "resets" and STREAMS["ended"] == due():
                 COUNTS.update(requests=0, prompt=0, generated=0)
             COUNTS["requests"] += 1
             COUNTS["prompt"] += prompt
             COUNTS["generated"] += tokens
-            if STREAMS["ended"] >= AFTER and MODE in ("dies", "hangs"):
+            if STREAMS["ended"] >= due() and MODE in ("dies", "hangs"):
                 print(f"stub: last words before it {MODE}", flush=True)
                 note()
                 os.kill(os.getpid(), signal.SIGKILL if MODE == "dies" else signal.SIGSTOP)
