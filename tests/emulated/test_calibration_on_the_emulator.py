@@ -133,13 +133,20 @@ def test_rows_do_not_depend_on_the_number_of_processes(project):
     assert "--jobs 0" in llmperf(project, *SHORT, "--jobs", "0", code=2).stderr
 
 
+def hear_sigint():
+    """What a shell starts in the background inherits a SIGINT that is ignored."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_an_interrupted_calibration_leaves_nothing_behind_and_goes_on(project, number):
     with_baseline(project)
     given = (*SHORT, "--suite-runs", "5000", "--jobs", "2", "--out", "page.md")
     command = [sys.executable, "-m", "pytest_llmperf", "calibrate", *given]
     journal = project / "page.md.jsonl"
-    with subprocess.Popen(command, cwd=project, stderr=subprocess.PIPE, text=True, start_new_session=True) as running:
+    with subprocess.Popen(
+        command, cwd=project, stderr=subprocess.PIPE, text=True, start_new_session=True, preexec_fn=hear_sigint,  # noqa: PLW1509
+    ) as running:  # fmt: skip
         while running.poll() is None and (not journal.exists() or len(journal.read_text().splitlines()) < 5):
             time.sleep(0.05)
         family = [stat.identity for stat in descendants(running.pid)]
