@@ -11,8 +11,8 @@ LLAMA = {
 }  # fmt: skip
 CASES = by_kind(
     cpu={
-        # Blocks of 128 tokens.
-        "model": "tiny", "context": 1024, "blocks": 12, "fit": 4, "together": 10, "input": 100, "output": 200,
+        # Blocks of 128 tokens, of which vLLM keeps one to itself.
+        "model": "tiny", "context": 1024, "blocks": 13, "fit": 4, "together": 10, "input": 100, "output": 200,
         "shorter": 2.0,
     },
     l4=LLAMA | {"model": "phi-4-mini"},
