@@ -15,8 +15,6 @@ from pytest_llmperf.stats.ratio import RatioScreen, StartSd, ratio_screen
 
 _TAILS = ("p90", "p95", "p99", "max")
 _FIRST_TOKEN = ("ttft", "e2el", "send_delay")
-
-
 #: Pairs of runs whose two sides ran on the same start: what a start changes, it changes on both.
 ONE_START = StartSd(0.0, "one server start, and conditional on it")
 
