@@ -28,6 +28,7 @@ LIMITS_SEED = 1
 def calibrate_emulated(
     tests: Sequence[SuiteTest],
     *,
+    left_out: Sequence[str],
     kind: str,
     suite_runs: int,
     faults: int,
@@ -42,6 +43,7 @@ def calibrate_emulated(
 
     Args:
         tests: of the suites.
+        left_out: ids of those that can not be calibrated, for the page.
         kind: hardware kind that is emulated.
         suite_runs, faults, limits: how many of each, see `experiments` and `limits`.
         jobs: processes that share the suite runs; the rows are the same whatever their number.
@@ -71,7 +73,7 @@ def calibrate_emulated(
     about = {"calibration": kind, "version": __version__, "commit": commit, "tests": [test.name for test in tests]}
     with RowJournal(out.with_name(out.name + ".jsonl"), about) as journal:
         primaries = sum(len(m.primaries) for baseline in stored.values() for m in baseline.measurements.values())
-        origin = Origin(kind, command, commit, known.date, _machine(), primaries)
+        origin = Origin(kind, command, commit, known.date, _machine(), primaries, tuple(left_out))
         campaign = Campaign(settings, root, kind, tests, jobs)
         text = page(origin, todo, journal.rows.values())
         for one in todo:

@@ -28,6 +28,7 @@ class Origin:
         command: that made the page, and makes it again.
         commit, date, machine: of the run.
         suite_primaries: metrics that the whole suite judges against baselines.
+        left_out: ids of tests of the suite that were not run, because they have fixtures of their own.
     """
 
     kind: str
@@ -36,6 +37,7 @@ class Origin:
     date: str
     machine: str
     suite_primaries: int
+    left_out: tuple[str, ...]
 
 
 def share(count: int, of: int) -> str:
@@ -80,6 +82,9 @@ The tests' own functions run, and the code that judges is the product's. Only th
 records, servers are not warmed up (an emulator is warm), and nothing is written. Every suite run has a noise seed of
 its own: a factor per server start (sd 0.3 %), one per run (0.5 %), and one per step (1 %, autocorrelation 0.6). Queues
 make more of it: in an open loop a step that is 1 % longer makes mean TPOT about 1.4 % longer."""
+    if origin.left_out:
+        names = ", ".join(f"`{test}`" for test in origin.left_out)
+        yield f"\nLeft out, because they have fixtures of their own: {names}."
 
 
 def _quiet(experiments: Sequence[Experiment], rows: Mapping[str, Sequence[Row]]) -> Iterator[str]:

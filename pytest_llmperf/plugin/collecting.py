@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,11 +20,24 @@ if TYPE_CHECKING:
 OWN = {"perf", "engine", "request"}
 
 
-def collect(paths: Sequence[str], kind: str) -> list[SuiteTest]:
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """What pytest collects.
+
+    Args:
+        tests: that can be run without pytest.
+        left_out: ids of those that have fixtures of their own, which only pytest can set up.
+    """
+
+    tests: tuple[SuiteTest, ...]
+    left_out: tuple[str, ...]
+
+
+def collect(paths: Sequence[str], kind: str) -> Collected:
     """The tests below `paths` that would run on an emulated `kind`, in pytest's order.
 
     Raises:
-        UsageError: pytest cannot collect them, none runs, or one has a fixture of its own.
+        UsageError: pytest cannot collect them, or none can be run.
     """
     from pytest_llmperf.errors import UsageError
 
@@ -35,11 +49,10 @@ def collect(paths: Sequence[str], kind: str) -> list[SuiteTest]:
         code = pytest.main([*options, *paths], [collector])
     if code != pytest.ExitCode.OK:
         raise UsageError(f"pytest cannot collect {' '.join(paths)} (exit code {int(code)}): {told.getvalue()[-500:]}")
-    if collector.refused:
-        raise UsageError(f"Calibration runs tests with the fixtures perf and engine only. {collector.refused[0]}")
     if not collector.found:
-        raise UsageError(f"Nothing below {' '.join(paths)} runs on an emulated {kind}.")
-    return collector.found
+        left_out = "".join(f" {name} has fixtures of its own." for name in collector.left_out[:1])
+        raise UsageError(f"Nothing below {' '.join(paths)} can be calibrated on an emulated {kind}.{left_out}")
+    return Collected(tuple(collector.found), tuple(collector.left_out))
 
 
 class _Collector:
@@ -47,7 +60,7 @@ class _Collector:
 
     def __init__(self) -> None:
         self.found: list[SuiteTest] = []
-        self.refused: list[str] = []
+        self.left_out: list[str] = []
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:
@@ -65,9 +78,8 @@ class _Collector:
 
         callspec = getattr(item, "callspec", None)
         params: dict[str, object] = {} if callspec is None else dict(callspec.params)
-        foreign = sorted(set(item.fixturenames) - OWN - set(params))
-        if foreign:
-            self.refused.append(f"{item.nodeid} uses {', '.join(foreign)}.")
+        if set(item.fixturenames) - OWN - set(params):
+            self.left_out.append(item.nodeid)
             return
         spec, kind, function = spec_of(item), kind_of(item), item.obj
 

@@ -117,6 +117,22 @@ def test_suite_runs_of_ones_own_suite(project):
     assert "another calibration" in llmperf(project, *given, code=2).stderr
 
 
+ANOTHER = """
+@pytest.mark.h200
+def test_with_a_folder(perf, tmp_path):
+    raise RuntimeError
+"""
+
+
+def test_what_only_pytest_can_set_up_is_left_out_and_named(project):
+    with_baseline(project)
+    (project / "test_own.py").write_text(SUITE + ANOTHER)
+    given = ("test_own.py", "--emulate", "h200", "--faults", "0", "--limits", "0", "--suite-runs", "10")
+    told = llmperf(project, *given).stdout
+    assert "| A/A | 0 of 10: 0 %" in told
+    assert "fixtures of their own: `test_own.py::test_with_a_folder`." in told
+
+
 SHORT = ("test_own.py", "--emulate", "h200", "--faults", "0", "--limits", "0")
 
 
@@ -165,8 +181,8 @@ def test_an_interrupted_calibration_leaves_nothing_behind_and_goes_on(project, n
 
 
 @pytest.mark.parametrize(("change", "said"), [
-    (("def test_answers(engine, perf)", "def test_answers(engine, perf, tmp_path)"), "tmp_path"),
-    (("mark.h200", "mark.l4"), "Nothing below test_own.py runs on an emulated h200"),
+    (("def test_answers(engine, perf)", "def test_answers(engine, perf, tmp_path)"), "fixtures of its own"),
+    (("mark.h200", "mark.l4"), "Nothing below test_own.py can be calibrated on an emulated h200"),
     (("import pytest\n", "import pytest, no_such_module\n"), "no_such_module"),
     (("", ""), "--update-baselines-new"),
 ])

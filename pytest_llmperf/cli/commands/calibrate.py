@@ -65,8 +65,10 @@ def _emulated(arguments: argparse.Namespace) -> str:
     from pytest_llmperf.plugin.collecting import collect
 
     signal.signal(signal.SIGTERM, _interrupted)
+    collected = collect(arguments.tests, arguments.emulate)
     return calibrate_emulated(
-        collect(arguments.tests, arguments.emulate),
+        collected.tests,
+        left_out=collected.left_out,
         kind=arguments.emulate,
         suite_runs=arguments.suite_runs,
         faults=arguments.faults,

@@ -62,7 +62,8 @@ def test_the_page_counts():
         row(1, "leak", bad=[FAIL]), row(2, "leak", bad=[("t", "i", "ERROR", "blocks are still held")]),
         row(100, limit_name(SETTINGS[0]), verdicts={"PASS": 4, "FAIL": 1, "INCONCLUSIVE": 95}, tpot={}),
     ]
-    lines = page(Origin("h200", "llmperf …", "abc", "2026-11-21", "here", 13), plan, rows).splitlines()
+    origin = Origin("h200", "llmperf …", "abc", "2026-11-21", "here", 13, ("s.py::test_disk",))
+    lines = page(origin, plan, rows).splitlines()
 
     def cells(start, title):
         inside = lines[lines.index(f"## {title}"):]
