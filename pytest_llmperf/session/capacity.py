@@ -110,7 +110,7 @@ class Capacity(Series):
         kept = replace(self.measurement or self._begun(server), complete=False)
         seeds = seeds if block is not None else seeds or self._seeds_to_repeat()
         for number in range(runs):
-            seed = self._next_seed(kept, seeds)
+            seed = self._next_seed(kept, seeds, block)
             found = search(partial(self._judge, seed), self._start, self.terms.precision)
             self.found.append(found)
             counters = {METRIC: self._rate(found), f"{METRIC}_proven": found.proven, f"{METRIC}_refuted": found.refuted}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import inf
 
 from pytest_llmperf.config.settings import Settings
@@ -24,8 +24,6 @@ PRIMARIES = ("ttft_p50", "tpot_mean")
 TOLERATED = 1.05
 SHOWN_REASONS = 2
 SLO_ALPHA = 0.05
-
-ClaimJudge = Callable[[Measurement, Measurement, float], list[CheckResult]]
 
 
 def judge_slos(
@@ -83,27 +81,25 @@ def in_pairs(a: Measurement, b: Measurement) -> tuple[Measurement, Measurement]:
     return a.only(paired), b.only(paired)
 
 
-def judge_claim(text: str, mechanisms: Sequence[str], allow: Mapping[str, float], settings: Settings) -> ClaimJudge:
-    """Read a claim now, so that a typo costs no server start; judge it when both sides are measured.
+@dataclass(frozen=True, slots=True)
+class ClaimJudge:
+    """Judges a claim; `claim_judge` makes it.
 
-    The judge takes both sides and the one-sided confidence of each decision.
-
-    Raises:
-        SloError: a text cannot be read.
+    Args:
+        claim: the ratio.
+        causes: what one side must show for the claim to be believed.
+        prices: how much worse A may be in other metrics.
+        settings: of the validity gates.
     """
-    claim = parse_claim(text)
-    if not isinstance(claim, Claim):
-        raise SloError(f"{text!r} is about one side. A claim is a ratio, e.g. \"ttft_p50(b) / ttft_p50(a) >= 3\"; "
-                       "what one side must show goes into mechanism=.")
-    causes = [_mechanism(cause) for cause in mechanisms]
-    prices = [_price(name, factor) for name, factor in allow.items()]
-    demands: list[Claim | Mechanism] = [*causes, claim, *prices]
-    accepted = {claim.metric, *(price.metric for price in prices)}
-    guards = [_price(name, TOLERATED) for name in PRIMARIES if name not in accepted]
-    named = accepted | {cause.metric for cause in causes}
 
-    def judge(a: Measurement, b: Measurement, confidence: float) -> list[CheckResult]:
-        bad = invalid([("A, ", a), ("B, ", b)], named, settings)
+    claim: Claim
+    causes: tuple[Mechanism, ...]
+    prices: tuple[Claim, ...]
+    settings: Settings
+
+    def both(self, a: Measurement, b: Measurement, confidence: float) -> list[CheckResult]:
+        """Judge runs in pairs; `confidence` is of each one-sided decision."""
+        bad = invalid([("A, ", a), ("B, ", b)], self._named, self.settings)
         if bad:
             return bad
         starts_a, starts_b = ([str(run.start_id) for run in side.runs] for side in (a, b))
@@ -112,12 +108,48 @@ def judge_claim(text: str, mechanisms: Sequence[str], allow: Mapping[str, float]
             return judge_sides(demand, a.metrics, b.metrics, starts_a=starts_a, starts_b=starts_b,
                                confidence=confidence)
 
+        demands: tuple[Claim | Mechanism, ...] = (*self.causes, self.claim, *self.prices)
+        guards = [_price(name, TOLERATED) for name in PRIMARIES if name not in self._accepted]
         return [
             *(judged(demand) for demand in demands),
             *(_guarded(judged(guard)) for guard in guards if _known(guard.metric, a, b)),
         ]
 
-    return judge
+    def alone(self, side: Measurement) -> list[CheckResult]:
+        """What one side decides against the claim before the other is measured; empty where it decides nothing.
+
+        A run that is no evidence, or a mechanism that did not work, is not mended by another server start.
+        """
+        bad = invalid([(f"{side.side.upper()}, ", side)], self._named, self.settings)
+        shown = [judge_sides(cause, side.metrics, side.metrics) for cause in self.causes if cause.side == side.side]
+        other = "B" if side.side == "a" else "A"
+        return [
+            replace(result, reason=f"{result.reason}; {other} was not measured after that")
+            for result in bad or shown if result.verdict is not Verdict.PASS
+        ]
+
+    @property
+    def _accepted(self) -> set[str]:
+        return {self.claim.metric, *(price.metric for price in self.prices)}
+
+    @property
+    def _named(self) -> set[str]:
+        return self._accepted | {cause.metric for cause in self.causes}
+
+
+def claim_judge(text: str, mechanisms: Sequence[str], allow: Mapping[str, float], settings: Settings) -> ClaimJudge:
+    """Read a claim now, so that a typo costs no server start.
+
+    Raises:
+        SloError: a text cannot be read.
+    """
+    claim = parse_claim(text)
+    if not isinstance(claim, Claim):
+        raise SloError(f"{text!r} is about one side. A claim is a ratio, e.g. \"ttft_p50(b) / ttft_p50(a) >= 3\"; "
+                       "what one side must show goes into mechanism=.")
+    causes = tuple(_mechanism(cause) for cause in mechanisms)
+    prices = tuple(_price(name, factor) for name, factor in allow.items())
+    return ClaimJudge(claim, causes, prices, settings)
 
 
 def _mechanism(text: str) -> Mechanism:

@@ -15,7 +15,7 @@ from pytest_llmperf.session.against import default_primaries, margins_from
 from pytest_llmperf.session.capacity import COOLDOWN_S, METRIC, PRECISION, Capacity, Terms, terms_of
 from pytest_llmperf.session.comparing import compare
 from pytest_llmperf.session.executions import continue_earlier, failed_before, history, left_out
-from pytest_llmperf.session.judge import ClaimJudge, in_pairs, judge_claim, judge_slos, judged_again
+from pytest_llmperf.session.judge import ClaimJudge, claim_judge, in_pairs, judge_slos, judged_again
 from pytest_llmperf.session.measurement import Measurement
 from pytest_llmperf.session.series import Series
 from pytest_llmperf.slo.parse import parse_claim, parse_slo
@@ -202,8 +202,7 @@ class Perf:
             SloError: a text cannot be read.
         """
         mechanisms = (mechanism,) if isinstance(mechanism, str) else tuple(mechanism)
-        judge = judge_claim(text, mechanisms, allow or {}, self.session.settings)
-        started_ns = self.session.clock.now_ns()
+        judge = claim_judge(text, mechanisms, allow or {}, self.session.settings)
         if bool(slo) != ((claimed := parse_claim(text).metric) == METRIC):
             raise SpecError(f"perf.claim(…, {text!r}, slo={slo!r}): max_rate needs an SLO, and {claimed} takes none.")
         side_a, side_b = (
@@ -213,22 +212,20 @@ class Perf:
             for side, spec in (("a", a), ("b", b))
         )
         self.claims.append((text, side_a, side_b))
+        started_ns = self.session.clock.now_ns()
         # Whichever side already runs goes first: a start is dear.
         order = [side_b, side_a] if self.session.pool.live_spec == b else [side_a, side_b]
-        for look, alpha in enumerate(ALPHA_OF_LOOKS):
-            for place, side in enumerate(order, start=1 + 2 * look):
-                side.extend(runs, block=place)
-            results = self._judged(judge, side_a, side_b, alpha)
-            elapsed_s = (self.session.clock.now_ns() - started_ns) / 1e9
-            if worst(results) is not Verdict.INCONCLUSIVE or elapsed_s > self.session.settings.extension_limit_s:
-                break
-            order.reverse()
-        if baseline is not False and worst(results) is not Verdict.ERROR:
-            named = [parse_claim(cause).metric for cause in mechanisms]
-            name = "" if baseline is True else baseline
-            results += self._against(side_a, name, primaries, margins or {}, named)
-        self.results += results
-        return results
+        results: list[CheckResult] = []
+        against: list[CheckResult] = []
+        for side in order:
+            results = results or self._first_look(judge, side, runs, place=1 + order.index(side))
+            if side is side_a and baseline is not False and not results:
+                # Now, while A's server runs: what it takes to decide this are more runs of A.
+                named = [parse_claim(cause).metric for cause in mechanisms]
+                against = self._against(side_a, "" if baseline is True else baseline, primaries, margins or {}, named)
+        results = results or self._looks(judge, order, runs, started_ns)
+        self.results += [*results, *against]
+        return [*results, *against]
 
     def compare(self, *texts: str, **sides: Measurement) -> list[CheckResult]:
         """Put measurements of one workload beside each other: the tiers of a cache, two engines.
@@ -281,9 +278,29 @@ class Perf:
             earlier=[left_out(perf, self) for perf in self.earlier],
         )
 
+    def _first_look(self, judge: ClaimJudge, side: Series, runs: int, *, place: int) -> list[CheckResult]:
+        """Measure a side for the first time; what it alone decides against the claim."""
+        side.extend(runs, block=place)
+        return judge.alone(side.finished.only(lambda run: run.block is not None))
+
+    def _looks(
+        self, judge: ClaimJudge, order: Sequence[Series], runs: int, started_ns: int
+    ) -> list[CheckResult]:
+        """Judge both sides, and measure them again as long as they decide nothing and time allows."""
+        side_a, side_b = sorted(order, key=lambda side: side.side)
+        for look, alpha in enumerate(ALPHA_OF_LOOKS):
+            for place, side in enumerate(order if look else (), start=1 + 2 * look):  # the first is there
+                side.extend(runs, block=place)
+            results = self._judged(judge, side_a, side_b, alpha)
+            elapsed_s = (self.session.clock.now_ns() - started_ns) / 1e9
+            if worst(results) is not Verdict.INCONCLUSIVE or elapsed_s > self.session.settings.extension_limit_s:
+                break
+            order = order[::-1]
+        return results
+
     def _judged(self, judge: ClaimJudge, side_a: Series, side_b: Series, alpha: float) -> list[CheckResult]:
         a, b = in_pairs(side_a.finished, side_b.finished)
-        return judged_again(lambda alpha: judge(a, b, 1 - alpha), alpha, a.executions, failed_before(self))
+        return judged_again(lambda alpha: judge.both(a, b, 1 - alpha), alpha, a.executions, failed_before(self))
 
     def _against(
         self,

@@ -68,7 +68,7 @@ class Series:
         self._may_preempt = may_preempt
         self._gauges = gauges
         self._keep_tiers = keep
-        self._side = side
+        self.side = side
         self.label = label or side.upper()
         self.key: tuple[object, ...] = (
             str(getattr(engine, "spec", engine)), str(workload), fresh, may_preempt, gauges, keep, self.label
@@ -134,16 +134,18 @@ class Series:
         self.measurement = kept
         seeds = seeds if block is not None else seeds or self._seeds_to_repeat()
         for number in range(runs):
-            seed = self._next_seed(kept, seeds)
+            seed = self._next_seed(kept, seeds, block)
             run = self._replayer(self._watch(number + 1, runs), gauges=self._gauges).run(server, self.workload, seed)
             run = replace(run, execution=self.execution, block=block)
             kept = self._keep(kept, run, complete=number + 1 == runs)
         return kept
 
-    def _next_seed(self, kept: Measurement, seeds: int | None) -> int:
+    def _next_seed(self, kept: Measurement, seeds: int | None, block: int | None) -> int:
         if seeds is not None:
             return len(kept.runs) % seeds
-        return self._first_seed + sum(run.execution == self.execution for run in kept.runs)
+        own = [run for run in kept.runs if run.execution == self.execution]
+        # Both sides of a claim send the same seeds, whatever one of them was measured for beside it.
+        return self._first_seed + sum(block is None or run.block is not None for run in own)
 
     def _seeds_to_repeat(self) -> int | None:
         """Stored runs are paired by seed, so a re-run that is compared brings no new ones."""
@@ -196,7 +198,7 @@ class Series:
             lmcache_reuse=None if attached is None else self.workload.expected_hit_rate(attached.chunk_size),
             may_preempt=self._may_preempt,
             complete=False,
-            side=self._side,
+            side=self.side,
             stored_run_sd=self.session.baselines.run_sd(self.test, kind_of(known)),
         )
 

@@ -5,7 +5,7 @@ import pytest
 from pytest_llmperf import Verdict
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.errors import SloError
-from pytest_llmperf.session.judge import judge_claim, judge_slos
+from pytest_llmperf.session.judge import claim_judge, judge_slos
 from pytest_llmperf.testing.records import make_record
 
 SETTINGS = Settings()
@@ -51,7 +51,7 @@ def test_an_unreadable_slo(side):
 
 
 def claim(a, b, text="ttft_p50(b) / ttft_p50(a) >= 2", causes=(), allow=None):
-    return judge_claim(text, causes, allow or {}, SETTINGS)(a, b, 0.99)
+    return claim_judge(text, causes, allow or {}, SETTINGS).both(a, b, 0.99)
 
 
 def test_a_claim_with_its_guard(side):
@@ -119,4 +119,4 @@ def test_an_invalid_side_is_named(side):
 def test_what_is_written_wrongly_is_refused_before_any_start(arguments, complaint):
     text, causes, *rest = arguments
     with pytest.raises(SloError, match=complaint):
-        judge_claim(text, causes, rest[0] if rest else {}, SETTINGS)
+        claim_judge(text, causes, rest[0] if rest else {}, SETTINGS)

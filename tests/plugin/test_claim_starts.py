@@ -1,0 +1,70 @@
+"""What a claim costs: server starts are dear, so a side that decides everything alone is the last one."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.emulated
+
+SUITE = """
+from pytest_llmperf import closed, random_tokens, vllm, with_flags
+
+def test_it(perf):
+    fast = vllm("llama-3.1-8b", max_model_len=8192)
+    slow = with_flags(fast, max_num_seqs=SLOW)
+    traffic = random_tokens(input=200, output=40, arrivals=closed(4), requests=24)
+    perf.claim(fast, slow, traffic, "ttft_p50(b) / ttft_p50(a) >= CLAIMED", allow={"tpot_mean": 10.0}, MORE)
+"""
+
+
+@pytest.fixture
+def claim(run, pytester):
+    def claim(more, *args, slow=1, claimed=1.5):
+        text = SUITE.replace("MORE", more).replace("SLOW", str(slow)).replace("CLAIMED", str(claimed))
+        result, _ = run(text, "--emulate", "h200", *args)
+        newest = max(Path(pytester.path).glob(".llmperf/runs/*/tests/*.json"), key=lambda path: path.stat().st_mtime_ns)
+        return result, json.loads(newest.read_text())
+
+    return claim
+
+
+@pytest.mark.parametrize("mechanism", ["kv_blocks(a) >= 1000000000", "eager(a) == 1"])
+def test_a_mechanism_that_does_not_work_needs_no_other_side(claim, mechanism):
+    result, kept = claim(f'mechanism=["{mechanism}", "kv_blocks(b) >= 1"], baseline=True')
+    assert result.ret == 1
+    assert [side["side"] for side in kept["measurements"]] == ["a"]
+    assert kept["claims"][0]["b"] is None
+    (check,) = kept["checks"]
+    assert (check["subject"], check["verdict"]) == (mechanism, "FAIL")
+    assert "B was not measured" in check["reason"]
+
+
+def test_what_the_other_side_must_show_is_judged_with_it(claim):
+    result, kept = claim('mechanism="eager(b) == 1"')
+    assert result.ret == 1
+    assert [side["side"] for side in kept["measurements"]] == ["a", "b"]
+    assert kept["checks"][0]["verdict"] == "FAIL"
+
+
+SLOWER = "--emulate-fault=step_time=+6%"  # by about what is tolerated, so that three runs decide nothing
+
+
+def test_runs_that_only_the_baseline_asks_for_need_no_further_start(claim):
+    claim("baseline=True", "--update-baselines-new")
+    _, kept = claim("baseline=True", SLOWER)
+    a, b = ([(run["start_id"], run["block"], run["seed"]) for run in side["runs"]] for side in kept["measurements"])
+    assert a == [(1, 1, 0), (1, 1, 1), (1, 1, 2)] + [(1, None, seed) for seed in (0, 1, 2, 0, 1)]
+    assert b == [(2, 2, 0), (2, 2, 1), (2, 2, 2)]
+    assert kept["checks"][0]["n"].startswith("3 pairs")
+
+
+def test_an_open_claim_goes_on_with_the_seeds_of_both_sides(claim):
+    equal = {"slow": 512, "claimed": 1}
+    claim("baseline=True", "--update-baselines-new", "--accept=open on purpose", **equal)
+    _, kept = claim("baseline=True", SLOWER, **equal)
+    a, b = kept["measurements"]
+    assert len(a["runs"]) > len(b["runs"])
+    pairs = [[run["seed"] for run in side["runs"] if run["block"]] for side in (a, b)]
+    assert pairs == [list(range(9))] * 2
+    assert kept["checks"][0]["n"].startswith("9 pairs")
