@@ -66,6 +66,9 @@ def test_small_chunks_smooth_itl(case: SimpleNamespace, perf: Perf) -> None:
         mechanism=[f"chunk_budget(a) <= {case.budget}", f"chunk_budget(b) >= {case.prompt}"],
         allow={"ttft_p50": case.price},
         baseline=case.kind != "cpu",  # every CPU is another one
+        # Median TTFT of short prompts beside long ones is the host's CPU: 35 to 83 ms on three hosts with H200s, on
+        # which p99 ITL was 31 to 35 ms. Its price is judged above, side by side.
+        primaries=["itl_p99", "tpot_mean"],
     )
 
 
