@@ -98,7 +98,8 @@ VICTIMS = {
 }
 
 
-@BOTH
+# Each dies with a unit of its own: two minutes an engine.
+@pytest.mark.parametrize("which", ["vllm", pytest.param("sglang", marks=pytest.mark.thorough)])
 def test_the_death_of_any_of_them_is_told_within_seconds(run_real, which, pytester):
     victims, shared_before = VICTIMS[which], shm.segments()
     result, tags = run_real(KILLED.replace("VICTIMS", repr(victims)).replace("WHICH", which))

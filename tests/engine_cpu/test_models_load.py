@@ -14,24 +14,33 @@ PYTHON = Path(os.environ.get("LLMPERF_VLLM_CPU", ".engines/vllm-cpu")).absolute(
 TRANSFORMERS = """
 import json, sys
 from transformers import AutoConfig, AutoTokenizer
-config, tokenizer = AutoConfig.from_pretrained(sys.argv[1]), AutoTokenizer.from_pretrained(sys.argv[1])
-texts = ["plain words", "Ümläut 漢字 🎉\\n\\n  def f(x):\\treturn x", "dapim goroj vedoz", "</s> <s>"]
-chat = tokenizer.apply_chat_template([{"role": "user", "content": "hi"}], add_generation_prompt=True, tokenize=False)
-print(json.dumps({
-    "survive": [tokenizer.decode(tokenizer.encode(text)) == text for text in texts],
-    "ids": len(tokenizer), "vocab": config.vocab_size, "chat": chat,
-    "special": [tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id],
-    "empty": [i for i in range(1000, 10000) if not tokenizer.decode([i])],
-    "sizes": [config.num_hidden_layers, config.hidden_size, config.num_key_value_heads],
-}))
+
+def read(path):
+    config, tokenizer = AutoConfig.from_pretrained(path), AutoTokenizer.from_pretrained(path)
+    texts = ["plain words", "Ümläut 漢字 🎉\\n\\n  def f(x):\\treturn x", "dapim goroj vedoz", "</s> <s>"]
+    hi = [{"role": "user", "content": "hi"}]
+    return {
+        "survive": [tokenizer.decode(tokenizer.encode(text)) == text for text in texts],
+        "ids": len(tokenizer), "vocab": config.vocab_size,
+        "chat": tokenizer.apply_chat_template(hi, add_generation_prompt=True, tokenize=False),
+        "special": [tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id],
+        "empty": [i for i in range(1000, 10000) if not tokenizer.decode([i])],
+        "sizes": [config.num_hidden_layers, config.hidden_size, config.num_key_value_heads],
+    }
+
+print(json.dumps([read(path) for path in sys.argv[1:]]))
 """
 
 VLLM = """
-import sys
+import json, sys
 from vllm.engine.arg_utils import EngineArgs
-arguments = EngineArgs(model=sys.argv[1], load_format="dummy", max_model_len=8192, enforce_eager=True)
-config = arguments.create_engine_config()
-print(config.model_config.architecture, config.model_config.get_head_size(), config.model_config.get_vocab_size())
+
+def accept(path):
+    arguments = EngineArgs(model=path, load_format="dummy", max_model_len=8192, enforce_eager=True)
+    model = arguments.create_engine_config().model_config
+    return [model.architecture, model.get_head_size(), model.get_vocab_size()]
+
+print(json.dumps([accept(path) for path in sys.argv[1:]]))
 """
 
 GREEDY = """
@@ -60,10 +69,25 @@ def last_line(code: str, *arguments: str) -> str:
     return done.stdout.strip().splitlines()[-1]
 
 
+def of_all_models(code: str, cache: Path) -> dict[str, object]:
+    """What an engine's Python says of each; one process, because importing an engine takes seconds."""
+    said = json.loads(last_line(code, *(resolve_model(name, cache).path_or_hub_id for name in SHAPES)))
+    return dict(zip(SHAPES, said, strict=True))
+
+
+@pytest.fixture(scope="module")
+def read_by_transformers(cache):
+    return of_all_models(TRANSFORMERS, cache)
+
+
+@pytest.fixture(scope="module")
+def accepted_by_vllm(cache):
+    return of_all_models(VLLM, cache)
+
+
 @pytest.mark.parametrize("name", SHAPES)
-def test_transformers_reads_config_and_tokenizer(name, cache):
-    shape = SHAPES[name]
-    said = json.loads(last_line(TRANSFORMERS, resolve_model(name, cache).path_or_hub_id))
+def test_transformers_reads_config_and_tokenizer(name, read_by_transformers):
+    shape, said = SHAPES[name], read_by_transformers[name]
     assert said["survive"] == [True] * 4
     assert said["ids"] == said["vocab"] == shape.vocab
     assert said["special"] == [shape.bos_id, shape.eos_id, shape.eos_id]
@@ -73,10 +97,9 @@ def test_transformers_reads_config_and_tokenizer(name, cache):
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_vllm_accepts_the_config(name, cache):
+def test_vllm_accepts_the_config(name, accepted_by_vllm):
     shape = SHAPES[name]
-    said = last_line(VLLM, resolve_model(name, cache).path_or_hub_id)
-    assert said == f"{shape.architecture} {shape.head_dim} {shape.vocab}"
+    assert accepted_by_vllm[name] == [shape.architecture, shape.head_dim, shape.vocab]
 
 
 def test_tiny_answers_and_soon_repeats_itself(cache):

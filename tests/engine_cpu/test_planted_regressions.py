@@ -8,6 +8,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 STUBS = ROOT / "tests" / "stubs"
 ENGINES = ["vllm", "sglang"]
+NO_OTHER_SIDE = "*; B was not measured after that"
 pytestmark = [pytest.mark.real_engine, pytest.mark.timeout(600)]
 
 
@@ -35,7 +36,7 @@ def test_prefix_caching_switched_off(run_real):
     assert tags == {"test_shared_prefixes_come_from_the_cache[cpu]": {"failure"}}
     assert result.ret == 1
     assert "FAIL" in row(result, "prefix_cache_hit_rate(a)")
-    assert "FAIL" in row(result, "ttft_p50(b) / ttft_p50(a)")
+    result.stdout.fnmatch_lines([NO_OTHER_SIDE])
 
 
 def test_chunk_budget_sixteen_times_too_large(run_real):
@@ -47,7 +48,7 @@ def test_chunk_budget_sixteen_times_too_large(run_real):
     result, tags = run_real(text)
     assert tags == {"test_small_chunks_smooth_itl[cpu]": {"failure"}}
     assert "FAIL" in row(result, "chunk_budget(a)")
-    assert "FAIL" in row(result, "itl_p99(b) / itl_p99(a)")
+    result.stdout.fnmatch_lines([NO_OTHER_SIDE])
 
 
 def test_speculation_off(run_real):
@@ -59,8 +60,7 @@ def test_speculation_off(run_real):
     result, tags = run_real(text.split("@by_kind(")[0])
     assert tags == {"test_ngram_drafts_pay[cpu]": {"failure"}}
     assert "FAIL" in row(result, "spec_acceptance_rate(a)")
-    # 1.15 × is close to 1 ×: whether so few requests exclude it depends on the machine's noise.
-    assert "PASS" not in row(result, "tpot_mean(b) / tpot_mean(a)")
+    result.stdout.fnmatch_lines([NO_OTHER_SIDE])
 
 
 def test_radix_cache_switched_off(run_real):
@@ -72,7 +72,7 @@ def test_radix_cache_switched_off(run_real):
     assert tags == {"test_shared_prefixes_come_from_the_radix_tree[cpu]": {"failure"}}
     assert result.ret == 1
     assert "FAIL" in row(result, "prefix_cache_hit_rate(a)")
-    assert "PASS" not in row(result, "ttft_p50(b) / ttft_p50(a)")
+    result.stdout.fnmatch_lines([NO_OTHER_SIDE])
 
 
 def test_lmcache_detached(run_real):
@@ -81,7 +81,7 @@ def test_lmcache_detached(run_real):
     assert tags == {"test_warm_prefixes_come_from_host_memory[cpu]": {"failure"}}
     assert result.ret == 1
     assert "FAIL" in row(result, "external_cached_tokens(a)")
-    assert "PASS" not in row(result, "ttft_p50(b) / ttft_p50(a)")
+    result.stdout.fnmatch_lines([NO_OTHER_SIDE])
 
 
 BROKEN = f"""

@@ -87,6 +87,7 @@ def pytest_run(case: Case) -> tuple[list[str], dict[str, str]]:
     argv += ["--import-mode=importlib", "-p", "no:cacheprovider", "-q"]
     if case.ending in (Ending.TIMEOUT_SIGNAL, Ending.TIMEOUT_THREAD):
         argv += [f"--timeout={case.timeout_s}", f"--timeout-method={case.ending.value.removeprefix('timeout-')}"]
+        argv += ["-o", "timeout_func_only=true"]  # from when the server runs
     if case.ending is Ending.WORKER_KILLED:
         argv += ["-n", "1", "--max-worker-restart=0"]
     return argv, {"KILL_MATRIX_FOLDER": str(case.folder), "KILL_MATRIX_PORT": str(case.port)}

@@ -65,11 +65,12 @@ def pid_of(what):
 def test_x(engine, perf):
     perf.measure(engine, FEW, runs=1)  # warm from here on
     def stop():
-        time.sleep(1.0)
-        pid = pid_of({what!r})
+        while (pid := pid_of({what!r})) is None:
+            time.sleep(0.05)
+        time.sleep(2.0)  # it begins to send
         os.system(f"(kill -STOP {{pid}}; sleep 2; kill -CONT {{pid}}) &")
     threading.Thread(target=stop).start()
-    longer = random_tokens(input=8, output=20, arrivals=closed(2), requests=24)
+    longer = random_tokens(input=8, output=20, arrivals=closed(2), requests=40)
     engine.warmed_for.add(str(longer))
     perf.check(perf.measure(engine, longer, runs=1), "error_rate == 0")
 """

@@ -3,8 +3,18 @@
 import os
 from pathlib import Path
 
-from hold_server import hold
+import pytest
+from hold_server import held, wait_for
+
+FOLDER = Path(os.environ["KILL_MATRIX_FOLDER"])
 
 
+@pytest.fixture
+def server():
+    with held(FOLDER, int(os.environ["KILL_MATRIX_PORT"]), grace_s=0.5):
+        yield
+
+
+@pytest.mark.usefixtures("server")
 def test_hold():
-    hold(Path(os.environ["KILL_MATRIX_FOLDER"]), int(os.environ["KILL_MATRIX_PORT"]), grace_s=0.5)
+    wait_for(FOLDER / "finish")

@@ -11,6 +11,8 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from pytest_llmperf.process.supervisor import Launch, Supervised
@@ -18,7 +20,9 @@ from pytest_llmperf.process.supervisor import Launch, Supervised
 STUB = Path(__file__).with_name("stub_server.py")
 
 
-def hold(folder: Path, port: int, grace_s: float) -> None:
+@contextmanager
+def held(folder: Path, port: int, grace_s: float) -> Iterator[None]:
+    """The stub server, once it and all its processes run."""
     (folder / "holder").write_text(str(os.getpid()))
     launch = Launch(
         argv=(sys.executable, str(STUB), str(folder), "--port", str(port), "--with", "child", "--with", "detached"),
@@ -30,10 +34,16 @@ def hold(folder: Path, port: int, grace_s: float) -> None:
     )
     with Supervised.start(launch) as server:
         (folder / "watchdog").write_text(str(server._watchdog.pid))
-        for _ in range(1200):
-            if (folder / "finish").exists():
-                return
-            time.sleep(0.05)
+        wait_for(folder / "ready")
+        yield
+
+
+def wait_for(path: Path) -> None:
+    """A minute at most: whoever waits for the end of this process looks at what is left of it."""
+    for _ in range(1200):
+        if path.exists():
+            return
+        time.sleep(0.05)
 
 
 def time_out(*_: object) -> None:
@@ -52,12 +62,13 @@ def main() -> None:
     if options.in_worker:
         worker = [sys.executable, __file__, str(options.folder), str(options.port), "--grace-s", str(options.grace_s)]
         sys.exit(min(1, abs(subprocess.run(worker, check=False).returncode)))
-    if options.timeout_s is not None and options.timeout_method == "signal":
-        signal.signal(signal.SIGALRM, time_out)
-        signal.setitimer(signal.ITIMER_REAL, options.timeout_s)
-    elif options.timeout_s is not None:
-        threading.Timer(options.timeout_s, os._exit, (1,)).start()
-    hold(options.folder, options.port, options.grace_s)
+    with held(options.folder, options.port, options.grace_s):
+        if options.timeout_s is not None and options.timeout_method == "signal":
+            signal.signal(signal.SIGALRM, time_out)
+            signal.setitimer(signal.ITIMER_REAL, options.timeout_s)
+        elif options.timeout_s is not None:
+            threading.Timer(options.timeout_s, os._exit, (1,)).start()
+        wait_for(options.folder / "finish")
 
 
 if __name__ == "__main__":

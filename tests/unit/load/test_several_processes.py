@@ -54,9 +54,14 @@ def test_progress_is_of_all():
 
 def test_cancelling_ends_all():
     cancel = threading.Event()
-    with ScriptedServer([Send(STREAM_HEAD), Hang()]) as server:
+
+    def hang(number, _):
+        if number == 3:
+            cancel.set()
+        return [Send(STREAM_HEAD), Hang()]
+
+    with ScriptedServer(answer=hang) as server:
         plan = LoadPlan("127.0.0.1", server.port, tuple(PlannedRequest(i, "/", b"{}", at_ns=0) for i in range(4)))
-        threading.Timer(1.0, cancel.set).start()
         replay = ProcessTransport(processes=2).replay(plan, cancel=cancel)
     assert {e.ending for e in replay.exchanges} == {Ending.CANCELLED}
 

@@ -35,8 +35,10 @@ def place(tmp_path):
 def test_every_demand_has_its_measurements_and_their_ratio(predicting, place):
     table = predicting.written(predicting.rows(place, MEASURED)).splitlines()
     (serving,) = [line for line in table if "`tpot_p95 <= 20ms`" in line]
-    assert serving == ("| `test_answers_come_in_time[h200]` | `tpot_p95 <= 20ms` | 7.543 ms | 8.114 ms (e), "
-                       "7.543 ms (f) | 0.93, 1.00 |")
+    test, demand, predicted, measured, ratios = serving.strip("| ").split(" | ")
+    assert (test, demand, predicted) == ("`test_answers_come_in_time[h200]`", "`tpot_p95 <= 20ms`", "7.543 ms")
+    assert measured.startswith("8.114 ms (e), 7.543 ms (f)")  # later hosts follow
+    assert ratios.startswith("0.93, 1.00")
     assert not any("error_rate" in line or "baseline" in line for line in table)
 
 
