@@ -254,7 +254,7 @@ def test_a_fork_that_holds_the_control_pipe_open_does_not_keep_the_server(tmp_pa
     script = (
         "import os, sys, time, pathlib\n"
         "sys.path.insert(0, sys.argv[1])\n"
-        "from hold_server import hold, Supervised\n"
+        "from hold_server import Supervised, held, wait_for\n"
         "start = Supervised.start\n"
         "def start_and_fork(launch):\n"
         "    server = start(launch)\n"
@@ -265,7 +265,8 @@ def test_a_fork_that_holds_the_control_pipe_open_does_not_keep_the_server(tmp_pa
         "    pathlib.Path(sys.argv[2], 'fork').write_text(str(pid))\n"
         "    return server\n"
         "Supervised.start = start_and_fork\n"
-        "hold(pathlib.Path(sys.argv[2]), 0, 0.3)\n"
+        "with held(pathlib.Path(sys.argv[2]), 0, 0.3):\n"
+        "    wait_for(pathlib.Path(sys.argv[2], 'finish'))\n"
     )
     parent = subprocess.Popen(
         [sys.executable, "-c", script, str(STUBS), str(tmp_path)], env={**os.environ, "PYTHONPATH": str(ROOT)}
