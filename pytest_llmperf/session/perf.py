@@ -217,12 +217,14 @@ class Perf:
         order = [side_b, side_a] if self.session.pool.live_spec == b else [side_a, side_b]
         results: list[CheckResult] = []
         against: list[CheckResult] = []
-        for side in order:
-            results = results or self._first_look(judge, side, runs, place=1 + order.index(side))
-            if side is side_a and baseline is not False and not results:
+        for place, side in enumerate(order, start=1):
+            results = self._first_look(judge, side, runs, place)
+            if side is side_a and baseline is not False and worst(results) is not Verdict.ERROR:
                 # Now, while A's server runs: what it takes to decide this are more runs of A.
                 named = [parse_claim(cause).metric for cause in mechanisms]
                 against = self._against(side_a, "" if baseline is True else baseline, primaries, margins or {}, named)
+            if results:
+                break
         results = results or self._looks(judge, order, runs, started_ns)
         self.results += [*results, *against]
         return [*results, *against]
@@ -278,7 +280,7 @@ class Perf:
             earlier=[left_out(perf, self) for perf in self.earlier],
         )
 
-    def _first_look(self, judge: ClaimJudge, side: Series, runs: int, *, place: int) -> list[CheckResult]:
+    def _first_look(self, judge: ClaimJudge, side: Series, runs: int, place: int) -> list[CheckResult]:
         """Measure a side for the first time; what it alone decides against the claim."""
         side.extend(runs, block=place)
         return judge.alone(side.finished.only(lambda run: run.block is not None))

@@ -35,9 +35,10 @@ def test_a_mechanism_that_does_not_work_needs_no_other_side(claim, mechanism):
     assert result.ret == 1
     assert [side["side"] for side in kept["measurements"]] == ["a"]
     assert kept["claims"][0]["b"] is None
-    (check,) = kept["checks"]
+    check, against = kept["checks"]
     assert (check["subject"], check["verdict"]) == (mechanism, "FAIL")
     assert "B was not measured" in check["reason"]
+    assert against["verdict"] == "NO_BASELINE"  # what it cost is told all the same
 
 
 def test_what_the_other_side_must_show_is_judged_with_it(claim):
