@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import copysign
 from statistics import fmean, median
 
 from pytest_llmperf.baseline.levels import change, offset, offsets
@@ -87,7 +88,7 @@ def creeping(
         if moves and abs(fmean(moves)) > tolerated(metric, margins):
             text = (
                 f"{metric} would creep: {change(metric, fmean(moves))} over {len(moves)} sessions since the anchor "
-                f"{anchor.id}, tolerated are {_margin(metric, margins)}"
+                f"{anchor.id}, tolerated are {_margin(metric, margins, fmean(moves))}"
             )
             found.append(Shift(metric, fmean(moves), text))
     return found
@@ -103,7 +104,7 @@ def strayed(
         if move is not None and abs(move) > tolerated(metric, margins):
             text = (
                 f"{metric} is INCONCLUSIVE and {change(metric, move)} from the anchor {anchor.id}, tolerated are "
-                f"{_margin(metric, margins)}"
+                f"{_margin(metric, margins, move)}"
             )
             found.append(Shift(metric, move, text))
     return found
@@ -126,7 +127,7 @@ def outlying(
         if abs(middle) > max(OUTLIER_SDS * sd, tolerated(metric, margins)):
             text = (
                 f"{metric} is an outlier: {change(metric, -middle)} from the {len(moves)} stored session(s), whose sd "
-                f"is {sd:.1%}; tolerated are {_margin(metric, margins)}"
+                f"is {sd:.1%}; tolerated are {_margin(metric, margins, -middle)}"
             )
             found.append(Shift(metric, -middle, text))
     return found
@@ -149,8 +150,9 @@ def at_level_of(
     )
 
 
-def _margin(metric: str, margins: Mapping[str, float]) -> str:
-    return change(metric, tolerated(metric, margins)).removeprefix("+")
+def _margin(metric: str, margins: Mapping[str, float], move: float) -> str:
+    """What is tolerated in the direction of a move: up to +15.0 % is down to -13.0 %, as 1.15 is to 1 ÷ 1.15."""
+    return change(metric, copysign(tolerated(metric, margins), move))
 
 
 def _rows(

@@ -115,12 +115,14 @@ def test_small_steps_do_not_add_up(make):
     assert refused == [False, False, False, False, True]
     (shift,) = creeping(sessions_of(make, values), ["tpot_mean"], MARGINS)
     assert (shift.metric, shift.distance > 0) == ("tpot_mean", True)
-    assert "+5.1 % over 6 sessions since the anchor 20260100T000000Z-000000, tolerated are 5.0 %" in shift.text
+    assert "+5.1 % over 6 sessions since the anchor 20260100T000000Z-000000, tolerated are +5.0 %" in shift.text
     assert not creeping(sessions_of(make, values), ["tpot_mean"], {"tpot_mean": 0.06})
 
 
 def test_creeping_down_counts_too(make):
-    assert creeping(sessions_of(make, [100.0, 90, 90, 90]), ["tpot_mean"], MARGINS)[0].distance < 0
+    (shift,) = creeping(sessions_of(make, [100.0, 90, 90, 90]), ["tpot_mean"], MARGINS)
+    assert shift.distance < 0
+    assert shift.text.endswith("tolerated are -4.8 %")  # 1 ÷ 1.05
 
 
 def test_creeping_looks_at_primaries_only(make):
