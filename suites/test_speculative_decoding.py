@@ -30,6 +30,8 @@ def test_ngram_drafts_pay(case: SimpleNamespace, perf: Perf) -> None:
         mechanism=f"spec_acceptance_rate(a) >= {case.acceptance}",
         baseline=case.kind != "cpu",  # every CPU is another one
         primaries=["tpot_mean", "spec_acceptance_rate"],
+        # The CPU looks the drafts up between two steps: 10 % between two H200 hosts that were equal without drafts.
+        margins={"tpot_mean": 0.15},
     )
 
 

@@ -94,7 +94,7 @@ def _provenance(rows: Sequence[Row]) -> dict[str, Any]:
         "sha256": sha256_of(),
         "own": OWN,
         "script": "scripts/fit_emulator.py",
-        "assumed": ["eager_layer_s"],
+        "own_runs": ["eager_layer_s"],
     }
 
 
