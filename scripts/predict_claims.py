@@ -28,6 +28,7 @@ COEFFICIENTS = ROOT / "pytest_llmperf" / "emulator" / "cost" / "coefficients.jso
 BEGIN = "<!-- predictions: written by scripts/predict_claims.py -->"
 END = "<!-- end of predictions -->"
 GUARD = "<= 1.05"
+CLAIM = re.compile(r"(\w+)\(([ab])\) / (\w+)\(([ab])\)")
 NUMBER = re.compile(r"(-?\d+(?:\.\d+)?)\s*(.*)")
 
 
@@ -38,7 +39,7 @@ class Row:
     test: str
     demand: str
     predicted: CheckResult | None
-    measured: tuple[tuple[str, CheckResult], ...] = ()
+    measured: tuple[tuple[str, str], ...] = ()
     why_not: str = ""
 
 
@@ -112,14 +113,29 @@ def _demands(test: KeptTest) -> Iterator[CheckResult]:
             yield check
 
 
-def _same(
-    test: KeptTest, check: CheckResult, hosts: Sequence[tuple[str, KeptTest]]
-) -> Iterator[tuple[str, CheckResult]]:
+def _same(test: KeptTest, check: CheckResult, hosts: Sequence[tuple[str, KeptTest]]) -> Iterator[tuple[str, str]]:
     """What hosts measured of the same metric, under the same workloads."""
     workloads = {one.workload for one in test.measurements}
     for host, other in hosts:
         if other.test == test.test and {one.workload for one in other.measurements} == workloads:
-            yield from ((host, one) for one in other.checks if one.metric == check.metric)
+            found = _measured(other, check)
+            if found is not None:
+                yield host, found
+
+
+def _measured(test: KeptTest, check: CheckResult) -> str | None:
+    """As the same demand says it, else one of the same metric, else what the runs give for a claim made since."""
+    same = [one for one in test.checks if one.metric == check.metric]
+    for one in sorted(same, key=lambda one: one.subject != check.subject):
+        return one.measured
+    claimed = CLAIM.fullmatch(check.metric)
+    if claimed is None:
+        return None
+    above, below = (
+        next((m.value(metric) for m in test.measurements if m.side == side), None)
+        for metric, side in (claimed.group(1, 2), claimed.group(3, 4))
+    )
+    return f"{above / below:.3g}×" if above and below else None
 
 
 def _skipped(junit: Path) -> Iterator[tuple[str, str]]:
@@ -135,8 +151,8 @@ def _line(row: Row) -> str:
     name = row.test.partition("::")[2]
     if row.predicted is None:
         return f"| `{name}` | – | {row.why_not} | | |"
-    measured = ", ".join(f"{one.measured} ({host})" for host, one in row.measured)
-    ratios = [_ratio(row.predicted.measured, one.measured) for _, one in row.measured]
+    measured = ", ".join(f"{value} ({host})" for host, value in row.measured)
+    ratios = [_ratio(row.predicted.measured, value) for _, value in row.measured]
     shown = ", ".join(f"{ratio:.2f}" for ratio in ratios if ratio is not None)
     return f"| `{name}` | `{row.demand}` | {_told(row.predicted)} | {measured} | {shown} |"
 

@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from pytest_llmperf.model.verdict import CheckResult, Verdict
+from pytest_llmperf.report.kept import read_run
+
 ROOT = Path(__file__).parents[3]
 MEASURED = ROOT / "docs" / "measured" / "h200"
 JUNIT = """<testsuites><testsuite><testcase classname="suites.test_startup" name="test_ready[h200]">
@@ -46,6 +49,23 @@ def test_what_is_not_emulated_says_why(predicting, place):
     found = [row for row in predicting.rows(place, MEASURED) if row.predicted is None]
     assert [row.test for row in found] == ["suites/test_startup.py::test_ready[h200]"]
     assert "not emulated" in predicting.written(iter(found))
+
+
+def _check(subject):
+    return CheckResult(subject, Verdict.PASS, metric=subject.split(" >= ")[0].split(" <= ")[0])
+
+
+def test_each_limit_of_a_metric_has_its_own_measurement(predicting):
+    (test,) = read_run(next(MEASURED.glob("i-*ee591c")))
+    assert predicting._measured(test, _check("spec_acceptance_length(a) >= 2.25")) == "2.495 tokens/step"
+    assert predicting._measured(test, _check("spec_acceptance_length(a) <= 2.75")) == "2.507 tokens/step"
+
+
+def test_a_limit_that_has_moved_since_and_a_claim_made_since_are_found(predicting):
+    (test,) = read_run(next(MEASURED.glob("c-*")))
+    assert predicting._measured(test, _check("tpot_mean(b) / tpot_mean(a) >= 1.3")) == "1.47×"
+    assert predicting._measured(test, _check("itl_p50(b) / itl_p50(a) >= 1.2")) == "1.42×"
+    assert predicting._measured(test, _check("eager(a) <= 1")) is None
 
 
 @pytest.mark.parametrize(("predicted", "measured", "ratio"), [
