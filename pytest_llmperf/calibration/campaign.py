@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import expm1, log, log1p
 from pathlib import Path
@@ -43,6 +43,7 @@ class Campaign:
         kind: hardware kind that is emulated.
         tests: of the suites.
         jobs: processes that share the suite runs of an experiment.
+        lasts: noise → sessions in which nothing is planted, once they were needed.
     """
 
     settings: Settings
@@ -50,6 +51,7 @@ class Campaign:
     kind: str
     tests: Sequence[SuiteTest]
     jobs: int = 1
+    lasts: dict[str, list[Last]] = field(default_factory=dict)
 
     def run(self, experiment: Experiment, journal: RowJournal, tell: Callable[[str], None]) -> None:
         """Do those suite runs of an experiment that the journal does not have.
@@ -66,7 +68,7 @@ class Campaign:
             raise UsageError(f"No test whose id has {experiment.watched_by!r} is there to watch {experiment.name}.")
         if experiment.slowdown is not None:
             experiment = slowed(experiment, experiment.slowdown, partial(self._tpot, tests[0]))
-        lasts = self._last_sessions(experiment, tests)
+        lasts = self._last_sessions(experiment.noise, tests)
         work = partial(self._work, experiment, tests, lasts)
         with closing(rows_of(work, missing, self.jobs)) as rows:
             for done, row in enumerate(rows, 1):
@@ -111,15 +113,22 @@ class Campaign:
             raise UsageError(f"{test.name} has no mean TPOT to slow down.")
         return value
 
-    def _last_sessions(self, experiment: Experiment, tests: Sequence[SuiteTest]) -> list[Last]:
-        """Sessions in which nothing is planted: what other rules compare with, and drawn baselines are made of."""
-        emulation = Emulation(self.kind, noise=experiment.noise)
+    def _last_sessions(self, noise: str, tests: Sequence[SuiteTest]) -> list[Last]:
+        """Sessions in which nothing is planted: what other rules compare with, and drawn baselines are made of.
+
+        Those of all tests serve every further experiment with that noise.
+        """
+        if noise in self.lasts:
+            return self.lasts[noise]
+        emulation = Emulation(self.kind, noise=noise)
         found = []
         with closing(EmulatedSession(self.settings, self.root, emulation)) as session:
             for number in range(FIRST_LAST, FIRST_LAST + LAST_SESSIONS):
                 session.begin_suite_run(number)
                 outcomes = [outcome_of(test, session, self.kind) for test in tests]
                 found.append({o.test: m for o in outcomes for m in o.measurements if m.baseline is not None})
+        if len(tests) == len(self.tests):
+            self.lasts[noise] = found
         return found
 
 
