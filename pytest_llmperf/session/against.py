@@ -108,7 +108,7 @@ def judge_against(
     unusable: dict[str, CheckResult] = {}
     for metric in metrics:
         try:
-            comparison, why = _compared(measurement, stored, metric, terms)
+            comparison, why = comparison_of(measurement, stored, metric, terms)
         except ValueError as error:
             unusable[metric.name] = _no_evidence(metric, f"cannot be compared: {error}.")
             continue
@@ -132,10 +132,14 @@ def _no_evidence(metric: Metric, reason: str) -> CheckResult:
     return CheckResult(f"{AGAINST_BASELINE} {metric.name}", Verdict.ERROR, metric.name, reason=reason)
 
 
-def _compared(
+def comparison_of(
     measurement: Measurement, stored: StoredMeasurement, metric: Metric, terms: Terms
 ) -> tuple[Comparison, str | None]:
-    """The comparison, and why today's runs are no evidence; None where they are."""
+    """The comparison, and why today's runs are no evidence; None where they are.
+
+    Raises:
+        ValueError: a value is missing, or has no place on the metric's scale.
+    """
     scale, larger_is_worse = scale_of(metric), worse_when_larger(metric)
 
     def runs(seeds: Sequence[int], values: Sequence[float | None]) -> list[tuple[int, float]]:

@@ -1,0 +1,92 @@
+#!/usr/bin/env python3
+"""Judge every stored session of real hardware against the other hosts' sessions of its baseline: A/A between hosts.
+
+    python scripts/compare_hosts.py h200
+
+Nothing was changed between them, so every FAIL is a false alarm. Writes the table of docs/measured/KIND.md between its
+two comments.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from pytest_llmperf.baseline.model import StoredMeasurement, StoredSession
+from pytest_llmperf.baseline.store import Store
+from pytest_llmperf.metrics import RunMetrics
+from pytest_llmperf.metrics.registry import find
+from pytest_llmperf.session.against import Terms, comparison_of
+from pytest_llmperf.session.measurement import Measurement, Run
+from pytest_llmperf.stats.decision import PASS_CONFIDENCE, decide
+from pytest_llmperf.stats.looks import SUITE_ALPHA
+from pytest_llmperf.stats.prior import Scale
+from pytest_llmperf.stats.priors import scale_of, worse_when_larger
+
+ROOT = Path(__file__).resolve().parents[1]
+BEGIN = "<!-- hosts: written by scripts/compare_hosts.py -->"
+END = "<!-- end of hosts -->"
+HEAD = "| test | host | against | metric | runs | difference | 90 % CI | verdict |"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
+    parser.add_argument("kind", choices=("l4", "a100", "h100", "h200"))
+    kind = parser.parse_args(argv).kind
+    page = ROOT / "docs" / "measured" / f"{kind}.md"
+    lines = [HEAD, "|---" * HEAD.count(" | ") + "|---|"]
+    lines += rows(Store(ROOT / "baselines"), kind, letters(page.with_suffix("")))
+    text = page.read_text(encoding="utf-8")
+    before, begun, rest = text.partition(BEGIN)
+    _, ended, after = rest.partition(END)
+    if not (begun and ended):
+        sys.exit(f"{page} has no lines {BEGIN} and {END}")
+    page.write_text("\n".join([f"{before}{BEGIN}", "", *lines, "", f"{END}{after}"]), encoding="utf-8")
+    print("\n".join(lines))
+    return 0
+
+
+def letters(measured: Path) -> dict[str, str]:
+    """Session id → the letter of its host, as run folders are named."""
+    return {folder.name.partition("-")[2]: folder.name.partition("-")[0] for folder in measured.glob("?-*")}
+
+
+def rows(store: Store, kind: str, hosts: Mapping[str, str]) -> Iterator[str]:
+    """One per session and primary metric, of tests with several sessions."""
+    baselines = store.read_all(kind)
+    suite_primaries = sum(len(m.primaries) for one in baselines.values() for m in one.measurements.values())
+    for baseline in sorted(baselines.values(), key=lambda one: one.test):
+        name = baseline.test.rpartition("::")[2]
+        for stored in baseline.measurements.values():
+            for session in stored.sessions if len(stored.sessions) > 1 else ():
+                others = tuple(one for one in stored.sessions if one is not session)
+                against = ", ".join(hosts[one.id] for one in others)
+                terms = Terms(stored.primaries, {}, suite_primaries, kind, session.host)
+                for line in judged(session, replace(stored, sessions=others), terms):
+                    yield f"| `{name}` | {hosts[session.id]} | {against} | {line} |"
+
+
+def judged(session: StoredSession, stored: StoredMeasurement, terms: Terms) -> Iterator[str]:
+    """The session as if it were today's, and could have no more runs: all of its error is spent on those it has."""
+    runs = tuple(Run(seed, start, ()) for seed, start in session.runs)
+    metrics = [
+        RunMetrics((), {}, {name: values[run] for name, values in session.metrics.items()}) for run in range(len(runs))
+    ]
+    today = Measurement("", "", {}, runs, tuple(metrics))
+    compared = [comparison_of(today, stored, find(name), terms)[0] for name in stored.primaries]
+    verdicts = decide(compared, SUITE_ALPHA * len(compared) / terms.suite_primaries)
+    for name, one, verdict in zip(stored.primaries, compared, verdicts, strict=True):
+        metric = find(name)
+        low, middle, high = sorted(
+            100 * scale_of(metric).change(distance, worse_when_larger=worse_when_larger(metric))
+            for distance in (one.shift.lower(PASS_CONFIDENCE), one.shift.effect, one.shift.upper(PASS_CONFIDENCE))
+        )
+        unit = "%" if scale_of(metric) is Scale.LOG else "pp"
+        yield f"{name} | {len(runs)} | {middle:+.1f} {unit} | {low:+.1f} … {high:+.1f} {unit} | {verdict.value}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,45 @@
+"""Hosts against each other: stored sessions of real hardware, and one that is made slower."""
+
+import importlib.util
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pytest_llmperf.baseline.store import Store
+from pytest_llmperf.session.against import Terms
+
+ROOT = Path(__file__).parents[3]
+TEST = "suites/test_serving.py::test_answers_come_in_time"
+
+
+@pytest.fixture(scope="module")
+def comparing():
+    spec = importlib.util.spec_from_file_location("compare_hosts", ROOT / "scripts" / "compare_hosts.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def stored():
+    return Store(ROOT / "baselines").read(TEST, "h200").measurements[""]
+
+
+def test_every_session_meets_the_other_hosts(comparing):
+    hosts = comparing.letters(ROOT / "docs" / "measured" / "h200")
+    lines = [line for line in comparing.rows(Store(ROOT / "baselines"), "h200", hosts) if "answers_come" in line]
+    assert [line.split(" | ")[1:4] for line in lines[:4]] == [
+        ["e", "f, g", "ttft_p50"], ["e", "f, g", "tpot_mean"], ["f", "e, g", "ttft_p50"], ["f", "e, g", "tpot_mean"]
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("slower", "verdict"), [(1.0, "PASS"), (1.3, "FAIL")])
+def test_a_slower_session_fails_and_an_equal_one_passes(comparing, stored, slower, verdict):
+    *others, today = stored.sessions
+    tpots = tuple(slower * value for value in today.metrics["tpot_mean"])
+    today = replace(today, metrics={**today.metrics, "tpot_mean": tpots})
+    terms = Terms(("tpot_mean",), {}, 11, "h200", today.host)
+    only = replace(stored, sessions=tuple(others), primaries=("tpot_mean",))
+    (line,) = comparing.judged(today, only, terms)
+    assert line.endswith(verdict)
