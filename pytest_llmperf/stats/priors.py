@@ -1,9 +1,10 @@
 """How noisy each kind of metric is where nobody calibrated, and the margins that noise leaves room for.
 
-Measured on H200s under vLLM: between days on other hosts (33 pairs) median TTFT moves 2.7 % and TPOT 0.31 %; three
-hosts of this project's own moved mean TPOT by 0.1 to 1.7 % and median TTFT by up to 7 %; the same seed on two starts of
-one host moved TPOT by 0.3 %. The priors round that up, and are worth few degrees of freedom, so that ten sessions of
-somebody's own outweigh them. Shared CPUs were not measured: their priors are a guess on the careful side.
+Measured on H200s under vLLM: between days on other hosts (33 pairs) median TTFT moves 2.7 % and TPOT 0.31 %; the same
+seed on two starts of one host moved TPOT by 0.3 %. Hosts of this project's own, three per test, differed by more where
+work waits for the CPU (docs/measured/h200.md): mean TPOT on one GPU by 0.7 to 2 % (sd), median TTFT by 2 to 36 %. The
+priors are worth few degrees of freedom, so that a few sessions of somebody's own outweigh them. Shared CPUs were not
+measured: their priors are a guess on the careful side.
 
 Margins were chosen by simulation (scripts/simulate_verdicts.py). A median TTFT that moves 2.7 % from session to
 session is INCONCLUSIVE in 50 % (ten stored sessions) to 75 % (one) of comparisons under margins of 2 and 5 %, and in
