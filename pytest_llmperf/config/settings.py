@@ -41,7 +41,8 @@ class Settings:
         gpu_free_limit_mib: a GPU on which more memory is in use before a server starts is not free.
         gpu_free_timeout_s: how long to wait until it is.
         measure_timeout_s: for one run; then it is given up and an ERROR.
-        extension_limit_s: a claim that is still open buys no further runs once it has taken this long.
+        extension_limit_s: a claim or comparison that is still open buys no further runs once it has taken this long;
+            0: it is judged by its first three.
         first_byte_timeout_s: from sending a request to the first byte of its answer.
         idle_timeout_s: between two reads of one answer.
         request_timeout_s: for a whole request.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+from argparse import ArgumentTypeError
 from typing import TYPE_CHECKING, NoReturn
 
 import pytest
@@ -87,6 +88,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="start every server of that engine with this flag, over what the test says, to see whether the suite "
         "notices, e.g. vllm:enforce-eager; may be repeated, is recorded in the run, and never becomes a baseline",
     )
+    group.addoption(
+        "--extension-limit",
+        type=_seconds,
+        default=None,
+        metavar="SECONDS",
+        help="a claim or comparison that is still open buys no further runs once it has taken this long; 0: it is "
+        "judged by its first three, for hardware that is lent for minutes (default: extension_limit_s, 600)",
+    )
     add_options(group)
     add_report_options(group)
     group.addoption(
@@ -95,6 +104,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="skip",
         help="what an INCONCLUSIVE verdict is to pytest (default: skip, exit code 11)",
     )
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < float("inf"):
+        raise ArgumentTypeError(f"{text}: seconds, 0 or more")
+    return value
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -85,7 +85,12 @@ class State:
             settings = with_engine_options(settings, self.config.getoption("--llmperf-engine"))
         except ConfigError as error:
             raise pytest.UsageError(str(error)) from error
-        return replace(settings, runs_dir=self.config.getoption("--llmperf-runs") or settings.runs_dir)
+        limit_s = self.config.getoption("--extension-limit")
+        return replace(
+            settings,
+            runs_dir=self.config.getoption("--llmperf-runs") or settings.runs_dir,
+            extension_limit_s=settings.extension_limit_s if limit_s is None else limit_s,
+        )
 
     @cached_property
     def session_id(self) -> str:

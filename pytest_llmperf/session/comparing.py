@@ -105,7 +105,7 @@ def compare(
         elapsed_s = (session.clock.now_ns() - started_ns) / 1e9
         further = next((look for look in LOOKS if look > looked_at), None)
         open_ = worst(results) is Verdict.INCONCLUSIVE
-        if not open_ or further is None or elapsed_s > session.settings.extension_limit_s:
+        if not open_ or further is None or elapsed_s >= session.settings.extension_limit_s:
             return results
         series.extend(further - looked_at, seeds=seeds)
 

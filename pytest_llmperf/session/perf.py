@@ -298,7 +298,7 @@ class Perf:
                     side.extend(runs, block=place)
             results = self._judged(judge, side_a, side_b, alpha)
             elapsed_s = (self.session.clock.now_ns() - started_ns) / 1e9
-            if worst(results) is not Verdict.INCONCLUSIVE or elapsed_s > self.session.settings.extension_limit_s:
+            if worst(results) is not Verdict.INCONCLUSIVE or elapsed_s >= self.session.settings.extension_limit_s:
                 break
         return results
 

@@ -69,3 +69,21 @@ def test_an_open_claim_goes_on_with_the_seeds_of_both_sides(claim):
     pairs = [[run["seed"] for run in side["runs"] if run["block"]] for side in (a, b)]
     assert pairs == [list(range(9))] * 2
     assert kept["checks"][0]["n"].startswith("9 pairs")
+
+
+def test_hardware_that_is_lent_for_minutes_can_do_without_further_runs(claim):
+    """Three runs a side on one start, whatever stays open, and no start of the candidate for the baseline."""
+    equal = {"slow": 512, "claimed": 1}
+    result, kept = claim("", "--extension-limit=0", **equal)
+    assert result.ret == 11
+    assert [[run["seed"] for run in side["runs"]] for side in kept["measurements"]] == [[0, 1, 2]] * 2
+    claim("baseline=True", "--update-baselines-new")
+    _, kept = claim("baseline=True", SLOWER, "--extension-limit=0")
+    assert [len(side["runs"]) for side in kept["measurements"]] == [3, 3]
+
+
+@pytest.mark.parametrize("text", ["-1", "nan", "soon"])
+def test_a_limit_that_is_no_time_is_refused(run, text):
+    result, _ = run("def test_it(): ...", "--emulate", "h200", f"--extension-limit={text}")
+    assert result.ret == 4
+    result.stderr.fnmatch_lines([f"*--extension-limit:*{text}*"])
