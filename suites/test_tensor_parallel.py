@@ -30,8 +30,8 @@ def test_two_gpus_decode_faster_than_one(case: SimpleNamespace, perf: Perf) -> N
     one = vllm(case.model, max_model_len=case.context)
     two = with_flags(one, tensor_parallel_size=2)
     answers = random_tokens(input=1024, output=128, arrivals=poisson(case.rate), requests=100)
-    # A decode step is one graph; a prefill's kernels are launched by each rank's CPU. Between four H200 hosts the median
-    # step differed by 0.5 % (sd), mean TPOT, which waits for prefills, by 7 %, and median TTFT by 27 %.
+    # A decode step is one graph; a prefill's kernels are launched by each rank's CPU. Between hosts the median step
+    # differed by 0.5 % (sd), mean TPOT, which waits for prefills, by 7 %, and median TTFT by 27 %.
     perf.claim(
         two,
         one,
