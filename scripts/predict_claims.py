@@ -126,8 +126,8 @@ def _same(test: KeptTest, check: CheckResult, hosts: Sequence[tuple[str, KeptTes
 def _measured(test: KeptTest, check: CheckResult) -> str | None:
     """As the same demand says it, else one of the same metric, else what the runs give for a claim made since."""
     same = [one for one in test.checks if one.metric == check.metric]
-    for one in sorted(same, key=lambda one: one.subject != check.subject):
-        return one.measured
+    if same:
+        return min(same, key=lambda one: one.subject != check.subject).measured
     claimed = CLAIM.fullmatch(check.metric)
     if claimed is None:
         return None
