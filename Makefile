@@ -4,6 +4,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# Thousands of processes start below; each would compile pytest and this package again, which is most of what it does.
+unexport PYTHONDONTWRITEBYTECODE
 SOURCES := $(shell find pytest_llmperf -type f -name '*.py') pyproject.toml README.md
 
 .PHONY: aa-cpu demo demo-regression emulated-baselines test test-emulated test-browser test-engines test-engines-thorough lint types engine-vllm-cpu engine-sglang-cpu soak soak-baselines calibration bench bench-clients clean

@@ -22,13 +22,14 @@ if TYPE_CHECKING:
 
 
 class Baselines:
-    """The stored baselines as a session sees them; counted once per kind, since all of them share one α."""
+    """The stored baselines as a session sees them: what is known of a whole kind is read once."""
 
     def __init__(self, store: Store, host: str, across: tuple[str, ...]) -> None:
         self.store = store
         self.host = host
         self.across = across
         self._primaries: dict[str, int] = {}
+        self._run_sds: dict[str, list[float]] = {}
 
     def find(self, test: str, kind: str, name: str) -> StoredMeasurement | None:
         """The stored measurement of that name.
@@ -50,7 +51,9 @@ class Baselines:
         baseline = self.store.read(test, kind)
         if baseline is not None and (own := _run_sds(baseline)):
             return max(own)
-        others = [found for one in self.store.read_all(kind).values() for found in _run_sds(one)]
+        if kind not in self._run_sds:
+            self._run_sds[kind] = [found for one in self.store.read_all(kind).values() for found in _run_sds(one)]
+        others = self._run_sds[kind]
         return median(others) if others else None
 
     def terms(self, kind: str, primaries: tuple[str, ...], margins: Mapping[str, Margins]) -> Terms:
