@@ -13,6 +13,7 @@ LLAMA = {
     "budget": 1024,
     "most": 8192,
     "prompt": 7800,
+    "prompts": 24,
     "streams": 16,
     "answer": 200,
     "smoother": 2.0,
@@ -21,10 +22,11 @@ LLAMA = {
 CASES = by_kind(
     cpu={
         "model": "tiny",
-        "context": 4096,
+        "context": 2048,
         "budget": 256,
-        "most": 4096,
-        "prompt": 3500,
+        "most": 2048,
+        "prompt": 1800,
+        "prompts": 12,
         "streams": 2,
         "answer": 100,
         "smoother": 2.0,
@@ -56,7 +58,7 @@ def test_small_chunks_smooth_itl(case: SimpleNamespace, perf: Perf) -> None:
         stream={"input": 64, "output": case.answer, "arrivals": closed(case.streams), "requests": 6 * case.streams},
         # One long prompt after the other, however fast the machine: p99 must see their stalls, so more than 1 % of the
         # gaps have to be some.
-        prefill={"input": case.prompt, "output": 4, "arrivals": closed(1), "requests": 24},
+        prefill={"input": case.prompt, "output": 4, "arrivals": closed(1), "requests": case.prompts},
     )
     perf.claim(
         small,

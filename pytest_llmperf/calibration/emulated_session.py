@@ -46,8 +46,7 @@ class UnwrittenPerf(Perf):
 class EmulatedSession(PerfSession):
     """Settings, baselines and restarting engines for suite runs.
 
-    Everything that judges is the product's; engines restart in their process, runs come without bytes, and nothing is
-    written.
+    Everything that judges is the product's; engines restart in their process, and nothing is written.
 
     Args:
         settings, root: of the project.
@@ -75,7 +74,7 @@ class EmulatedSession(PerfSession):
         self.pool = EnginePool(self.restarter, lock_path=None)
 
     def replayer(self, progress: Watch | None, *, gauges: bool, keep: tuple[str, ...], kind: str) -> Replayer:  # noqa: ARG002
-        """One that needs no bytes, no gauges and no GPUs, which an emulator does not have."""
+        """One that needs no gauges and no GPUs, which an emulator does not have."""
         return Simulator(self.transport, self.now, clock=self.clock, limits=stream_limits(self.settings),
                          timeout_s=self.settings.measure_timeout_s, keep=keep, asked=self._asked)
 

@@ -78,10 +78,10 @@ Written by `{origin.command}` on {origin.date}, commit {origin.commit}, {origin.
 A suite run is every check of every shipped suite that runs on an emulated {origin.kind}: SLOs, claims with their
 mechanisms, and comparisons with the stored baselines, of which {origin.suite_primaries} metrics share an error of 1 %.
 The tests' own functions run, and the code that judges is the product's. Only this differs from
-`pytest suites --emulate {origin.kind}`: an engine restarts within its process, no bytes pass between emulator and
-records, servers are not warmed up (an emulator is warm), and nothing is written. Every suite run has a noise seed of
-its own: a factor per server start (sd 0.3 %), one per run (0.5 %), and one per step (1 %, autocorrelation 0.6). Queues
-make more of it: in an open loop a step that is 1 % longer makes mean TPOT about 1.4 % longer."""
+`pytest suites --emulate {origin.kind}`: an engine restarts within its process and is sent each workload once,
+servers are not warmed up (an emulator is warm), and nothing is written. Every suite run has a noise seed of its own: a
+factor per server start (sd 0.3 %), one per run (0.5 %), and one per step (1 %, autocorrelation 0.6). Queues make more
+of it: in an open loop a step that is 1 % longer makes mean TPOT about 1.4 % longer."""
     if origin.left_out:
         names = ", ".join(f"`{test}`" for test in origin.left_out)
         yield f"\nLeft out, because they have fixtures of their own: {names}."

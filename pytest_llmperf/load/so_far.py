@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from bisect import insort
 
-from pytest_llmperf.model.exchange import Exchange
+from pytest_llmperf.model.exchange import Exchange, Told
 
 CONTENT = b"data:"
 
@@ -17,9 +17,9 @@ class SoFar:
         self._ttfts_ns: list[int] = []
         self._gaps_ns: list[float] = []
 
-    def add(self, exchange: Exchange) -> None:
+    def add(self, exchange: Exchange | Told) -> None:
         """Take in one exchange; one without content changes nothing."""
-        stamps = _content_stamps(exchange)
+        stamps = exchange.token_ns if isinstance(exchange, Told) else _content_stamps(exchange)
         if not stamps:
             return
         insort(self._ttfts_ns, stamps[0] - exchange.intended_ns)

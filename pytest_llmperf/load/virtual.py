@@ -1,17 +1,17 @@
-"""Replays against an emulated engine in virtual time: the plan goes in, bytes and their stamps come back."""
+"""Replays against an emulated engine in virtual time: the plan goes in, what a client would have seen comes back."""
 
 from __future__ import annotations
 
 import threading
-from array import array
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from pytest_llmperf.clock import VirtualClock
 from pytest_llmperf.load.so_far import SoFar
 from pytest_llmperf.load.transport import Progress
-from pytest_llmperf.model.exchange import Ending, Exchange, Replay
+from pytest_llmperf.model.exchange import Ending, Replay, Told
 from pytest_llmperf.model.plan import LoadPlan
+from pytest_llmperf.model.record import Outcome
 from pytest_llmperf.process.beside import beside
 from pytest_llmperf.process.piped import PipedProcess
 
@@ -42,20 +42,25 @@ class VirtualEngine:
         return self._follow(self.process.call(command))
 
     def keep(self, name: str, plan: LoadPlan) -> None:
-        """Have the engine's process keep a plan, for `simulate`.
+        """Have the engine's process keep a plan, for `replay`.
 
         Raises:
             EngineError: the engine ended, or refuses.
         """
         self.call({"plan": {"name": name, **_as_json(plan)}})
 
-    def simulate(self, name: str) -> dict[str, Any]:
-        """Replay a kept plan; `started_ns`, `ended_ns` and `records` on the engine's own clock, no bytes.
+    def replay(self, plan: LoadPlan | str) -> Replay:
+        """Replay a plan, or one that is kept under that name.
 
         Raises:
             EngineError: the engine ended, or keeps no such plan.
         """
-        return self.call({"simulate": {"plan": name}})
+        answer = self.call({"simulate": {"plan": plan} if isinstance(plan, str) else _as_json(plan)})
+        return Replay(
+            started_ns=self.begun_ns + answer["started_ns"],
+            ended_ns=self.begun_ns + answer["ended_ns"],
+            exchanges=tuple(as_told(found, self.begun_ns) for found in answer["records"]),
+        )
 
     def _follow(self, answer: dict[str, Any]) -> dict[str, Any]:
         self._engine_ns = int(answer["now_ns"])
@@ -76,7 +81,7 @@ class VirtualTransport:
         cancel: threading.Event,
         progress: Callable[[Progress], None] | None = None,
     ) -> Replay:
-        """One exchange per request; nothing is late and nothing coalesces, since time waits for us.
+        """One answer per request, told and not read: nothing is late and nothing coalesces, since time waits for us.
 
         Raises:
             EngineError: the emulator ended, or the replay was given up.
@@ -89,12 +94,7 @@ class VirtualTransport:
                     engine.process.kill()
 
         with beside(kill_when_cancelled, "llmperf-virtual-cancel"):
-            answer = engine.call({"replay": _as_json(plan)})
-        replay = Replay(
-            started_ns=engine.begun_ns + answer["started_ns"],
-            ended_ns=engine.begun_ns + answer["ended_ns"],
-            exchanges=tuple(_exchange(found, engine.begun_ns) for found in answer["exchanges"]),
-        )
+            replay = engine.replay(plan)
         if progress is not None:
             failed = sum(exchange.ending is not Ending.COMPLETE for exchange in replay.exchanges)
             sent, so_far = len(replay.exchanges), SoFar()
@@ -127,15 +127,19 @@ def _as_json(plan: LoadPlan) -> dict[str, object]:
     }
 
 
-def _exchange(found: Mapping[str, Any], begun_ns: int) -> Exchange:
-    sent_ns = found["sent_ns"]
-    return Exchange(
+def as_told(found: Mapping[str, Any], begun_ns: int) -> Told:
+    """One record of the emulator's answer, its times moved onto the session's clock."""
+    return Told(
         index=found["index"],
         intended_ns=begun_ns + found["intended_ns"],
-        sent_ns=None if sent_ns is None else begun_ns + sent_ns,
+        sent_ns=begun_ns + found["sent_ns"],
         ended_ns=begun_ns + found["ended_ns"],
         ending=Ending(found["ending"]),
-        read_ns=array("q", (begun_ns + stamp for stamp in found["read_ns"])),
-        read_bytes=array("q", found["read_bytes"]),
-        data=found["data"].encode(),
+        outcome=Outcome(found["outcome"]),
+        error=found["error"],
+        token_ns=tuple([begun_ns + at_ns for at_ns in found["token_ns"]]),
+        token_counts=tuple(found["token_counts"]),
+        prompt_tokens=found["prompt_tokens"],
+        output_tokens=found["output_tokens"],
+        cached_tokens=found["cached_tokens"],
     )

@@ -6,6 +6,8 @@ from array import array
 from dataclasses import dataclass
 from enum import Enum
 
+from pytest_llmperf.model.record import Outcome
+
 
 class Ending(Enum):
     """How one HTTP exchange ended, as the socket saw it."""
@@ -54,6 +56,32 @@ class Exchange:
 
 
 @dataclass(frozen=True, slots=True)
+class Told:
+    """One request and its answer as an emulated engine itself tells it: in virtual time no bytes need to be read.
+
+    Args:
+        index, intended_ns, sent_ns, ended_ns, ending: as an exchange has them.
+        outcome: what its bytes would have come to.
+        error: what the server said where it refused, or broke off with an error.
+        token_ns, token_counts: when a client would have read tokens, and how many at once.
+        prompt_tokens, output_tokens, cached_tokens: as usage would have them; None where none came.
+    """
+
+    index: int
+    intended_ns: int
+    sent_ns: int
+    ended_ns: int
+    ending: Ending
+    outcome: Outcome
+    error: str | None
+    token_ns: tuple[int, ...]
+    token_counts: tuple[int, ...]
+    prompt_tokens: int | None
+    output_tokens: int | None
+    cached_tokens: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class LoadReport:
     """How well the load generator itself did in one replay. Quantiles are upper edges of 65.5 µs wide bins.
 
@@ -87,7 +115,7 @@ class Replay:
     Args:
         started_ns: time zero of the schedule.
         ended_ns: when the last exchange ended.
-        exchanges: one per planned request, by index.
+        exchanges: one per planned request, by index; told ones in virtual time.
         loop_lag_ns: how late each load process ran its heartbeat, one value per beat (every 10 ms).
         clock_gap_ns: the largest time in which the loop did not run at all (a suspended machine, a starved process).
         cpu_ns: CPU time that the load processes used during the replay.
@@ -96,7 +124,7 @@ class Replay:
 
     started_ns: int
     ended_ns: int
-    exchanges: tuple[Exchange, ...]
+    exchanges: tuple[Exchange | Told, ...]
     loop_lag_ns: tuple[int, ...] = ()
     clock_gap_ns: int = 0
     cpu_ns: int = 0

@@ -14,7 +14,7 @@ from pytest_llmperf.engines.server import Server
 from pytest_llmperf.errors import EngineError, LoadError
 from pytest_llmperf.load.transport import Progress, Transport
 from pytest_llmperf.metrics import percentile
-from pytest_llmperf.model.exchange import Ending, Replay
+from pytest_llmperf.model.exchange import Ending, Replay, Told
 from pytest_llmperf.model.plan import LoadPlan, PlannedRequest, StreamLimits
 from pytest_llmperf.model.record import RequestRecord
 from pytest_llmperf.model.request import Request
@@ -25,6 +25,7 @@ from pytest_llmperf.session.measurement import Run
 from pytest_llmperf.telemetry.accelerators import TraceOf
 from pytest_llmperf.telemetry.prometheus import deltas, restarted
 from pytest_llmperf.wire.completions import to_record
+from pytest_llmperf.wire.told import told_record
 from pytest_llmperf.workload import Workload
 
 CONSTANTS = {
@@ -152,8 +153,11 @@ class Replayer:
 
 
 def records_of(requests: tuple[Request, ...], replay: Replay) -> tuple[RequestRecord, ...]:
-    """What each request did, read from the bytes that came."""
-    return tuple(to_record(request, exchange) for request, exchange in zip(requests, replay.exchanges, strict=True))
+    """What each request did, read from the bytes that came, or as it was told."""
+    return tuple(
+        told_record(request, found) if isinstance(found, Told) else to_record(request, found)
+        for request, found in zip(requests, replay.exchanges, strict=True)
+    )
 
 
 def _nothing_watched(_origin_ns: int) -> None:

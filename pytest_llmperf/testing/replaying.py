@@ -10,8 +10,8 @@ from pytest_llmperf.model.exchange import Replay
 from pytest_llmperf.model.plan import Channel, LoadPlan, PlannedRequest, StreamLimits
 from pytest_llmperf.model.record import RequestRecord
 from pytest_llmperf.model.request import Request
+from pytest_llmperf.session.replay import records_of
 from pytest_llmperf.testing.scripted_server import ScriptedServer
-from pytest_llmperf.wire.completions import to_record
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +56,7 @@ def replay_scripts(
     )
     replay = ProcessTransport(processes=processes).replay(plan, cancel=threading.Event())
     asked = Request(0, (1,) * prompt_tokens, output_tokens, prompt_tokens)
-    records = tuple(to_record(_at(asked, exchange.index), exchange) for exchange in replay.exchanges)
-    return Replayed(replay, records)
+    return Replayed(replay, records_of(tuple(_at(asked, index) for index in range(requests)), replay))
 
 
 def _at(asked: Request, index: int) -> Request:

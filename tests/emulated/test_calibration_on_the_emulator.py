@@ -1,4 +1,4 @@
-"""`llmperf calibrate`: suite runs without bytes are suite runs, and the command does what its help says."""
+"""`llmperf calibrate`: suite runs on engines that restart are suite runs, and the command does what its help says."""
 
 import json
 import signal
@@ -46,18 +46,18 @@ def known(metrics):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_run_without_bytes_has_the_metrics_of_one_with_them(tmp_path, case):
+def test_a_suite_runs_engine_measures_as_one_that_pytest_starts(tmp_path, case):
     spec, workload = CASES[case]
     emulation = Emulation("h200", noise="")
     whole = PerfSession(Settings(), tmp_path, emulated_hardware("h200", GPUS), lambda _line: None, emulation=emulation)
     with closing(whole), closing(EmulatedSession(Settings(), tmp_path, emulation)) as short:
         short.begin_suite_run(3)
-        with_bytes, without = (session.perf("t", "h200").measure(spec, workload) for session in (whole, short))
-    for one, other in zip(with_bytes.metrics, without.metrics, strict=True):
+        started, restarted = (session.perf("t", "h200").measure(spec, workload) for session in (whole, short))
+    for one, other in zip(started.metrics, restarted.metrics, strict=True):
         assert known(other) == pytest.approx(known(one), rel=1e-4)
         assert len(known(one)) > 50
-    assert without.conditions == with_bytes.conditions
-    assert [run.seed for run in without.runs] == [0, 1, 2]
+    assert restarted.conditions == started.conditions
+    assert [run.seed for run in restarted.runs] == [0, 1, 2]
 
 
 def test_a_suite_runs_number_is_its_noise(tmp_path):

@@ -10,11 +10,13 @@ from pytest_llmperf.emulator.options import read_options
 from pytest_llmperf.emulator.virtual.pipe import Pipe, answer
 from pytest_llmperf.engines.adapters import adapter_of
 from pytest_llmperf.engines.spec import build_spec
+from pytest_llmperf.load.virtual import as_told
 from pytest_llmperf.model.exchange import Ending, Exchange
 from pytest_llmperf.model.record import Outcome
 from pytest_llmperf.model.request import Request
 from pytest_llmperf.telemetry.prometheus import parse
 from pytest_llmperf.wire.completions import to_record
+from pytest_llmperf.wire.told import told_record
 
 PROMPT = tuple(range(40))
 DRAFTS = ["--speculative-config", '{"method": "ngram", "num_speculative_tokens": 3}']
@@ -25,9 +27,13 @@ def service(engine, flags, *options):
     return build_service(read_options(["--hardware", "h200", "--engine", engine, "--pipe", *options, "--", *flags]))
 
 
-def record(server, path, body, tokens=20):
+def posted(server, command, path, body):
     request = {"index": 0, "path": path, "body": body.decode()}
-    (found,) = answer(Pipe(server), json.dumps({"replay": {"concurrency": 1, "requests": [request]}}))["exchanges"]
+    return answer(Pipe(server), json.dumps({command: {"concurrency": 1, "requests": [request]}}))
+
+
+def record(server, path, body, tokens=20):
+    (found,) = posted(server, "replay", path, body)["exchanges"]
     exchange = Exchange(
         0, found["intended_ns"], found["sent_ns"], found["ended_ns"], Ending(found["ending"]),
         array("q", found["read_ns"]), array("q", found["read_bytes"]), found["data"].encode(),
@@ -60,6 +66,27 @@ def test_streams_are_good_to_the_client(engine, flags):
     assert second.cached_tokens == (32 if engine == "vllm" else 39)
     if flags[-1] == DRAFTS[-1]:
         assert max(first.chunk_tokens) > 1
+
+
+def told(server, path, body, tokens=20):
+    (found,) = posted(server, "simulate", path, body)["records"]
+    return told_record(Request(0, PROMPT, tokens, len(PROMPT)), as_told(found, 0))
+
+
+@pytest.mark.parametrize("fault", ["", "errors=100%", "hangs=100%", "truncated=100%"])
+@pytest.mark.parametrize(
+    ("engine", "flags"),
+    [("vllm", ["serve", "tiny", "--enable-prompt-tokens-details"]), ("sglang", SGLANG),
+     ("vllm", ["serve", "tiny", "--enable-prompt-tokens-details", *DRAFTS])],
+    ids=["vllm", "sglang", "drafts"],
+)  # fmt: skip
+def test_what_is_told_is_what_the_bytes_say(engine, flags, fault):
+    """In virtual time nobody reads bytes: the record has to be that of a client that did."""
+    options = ["--fault", fault] if fault else []
+    path, body = adapter_of(engine).post(build_spec(engine, "tiny", {}, {}), Request(0, PROMPT, 20, 40), "tiny")
+    reading, telling = service(engine, flags, *options), service(engine, flags, *options)
+    for _ in range(8):  # the fault's kind is drawn per request
+        assert told(telling, path, body) == record(reading, path, body)
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,9 @@ def main():
             answer = {}
         elif "http" in command:
             answer = {"status": 200, "content_type": "application/json", "body": json.dumps(command["http"])}
-        elif "replay" in command:
+        elif "simulate" in command:
             started_ns, now_ns = now_ns, now_ns + 1000
-            answer = {"started_ns": started_ns, "ended_ns": now_ns, "exchanges": exchanges(command, started_ns)}
+            answer = {"started_ns": started_ns, "ended_ns": now_ns, "records": records(command, started_ns)}
         elif "exit" in command:
             print("the reason is here", file=sys.stderr, flush=True)
             sys.exit(command["exit"])
@@ -31,8 +31,8 @@ def main():
         print(json.dumps(answer | {"now_ns": now_ns}), flush=True)
 
 
-def exchanges(command, started_ns):
-    replay = command["replay"]
+def records(command, started_ns):
+    replay = command["simulate"]
     if "hang" in replay["requests"][0]["body"]:
         time.sleep(60)
     return [
@@ -42,9 +42,13 @@ def exchanges(command, started_ns):
             "sent_ns": started_ns + (request["at_ns"] or 0),
             "ended_ns": started_ns + 1000,
             "ending": "complete" if replay["limits"]["idle_ns"] else "idle timeout",
-            "read_ns": [started_ns + 500, started_ns + 1000],
-            "read_bytes": [3, 2],
-            "data": "héllo"[:4],
+            "outcome": "ok",
+            "error": None,
+            "token_ns": [started_ns + 500, started_ns + 1000],
+            "token_counts": [1, 2],
+            "prompt_tokens": 3,
+            "output_tokens": 3,
+            "cached_tokens": 0,
         }
         for request in replay["requests"]
     ]

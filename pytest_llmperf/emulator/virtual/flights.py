@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from pytest_llmperf.emulator.http.events import DONE, error_event, events_of
+from pytest_llmperf.emulator.http.events import CRASHED, DONE, error_event, events_of
 from pytest_llmperf.emulator.http.framing import EVENT_STREAM, LAST_CHUNK, chunk, framed, head
 from pytest_llmperf.emulator.http.whole import Generated, whole_answer
 
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from pytest_llmperf.emulator.http.asks import Ask
     from pytest_llmperf.emulator.http.replies import Reply
     from pytest_llmperf.emulator.http.service import Service
+
+SHOWN_BYTES = 200  # of a refusal's body
 
 
 @dataclass(slots=True)
@@ -76,7 +78,7 @@ class Flight:
 
     def record(self) -> dict[str, object]:
         """The request's facts, without bytes."""
-        emissions = self._emissions()
+        emissions, outcome = self._emissions(), self.outcome
         return {
             "index": self.index,
             "intended_ns": self.intended_ns,
@@ -84,11 +86,23 @@ class Flight:
             "ended_ns": self.ended_ns,
             "token_ns": [at_ns for at_ns, _, _, _ in emissions],
             "token_counts": [count for _, _, count, _ in emissions],
-            "prompt_tokens": self.ask.prompt_tokens if self.ask else None,
-            "cached_tokens": sum(line.sequence.cached_tokens or 0 for line in self.lines),
-            "output_tokens": sum(sum(line.counts) for line in self.lines),
-            "outcome": self.outcome,
+            # Usage comes with each chunk; only the last one says what was cached.
+            "prompt_tokens": self.ask.prompt_tokens if self.ask and emissions else None,
+            "cached_tokens": sum(line.sequence.cached_tokens or 0 for line in self.lines) if outcome == "ok" else None,
+            "output_tokens": sum(count for _, _, count, _ in emissions) if emissions else None,
+            "outcome": outcome,
+            "ending": self.ending,
+            "error": self._error,
         }
+
+    @property
+    def _error(self) -> str | None:
+        """What the server said was wrong."""
+        if self.failed:
+            return f"{CRASHED.status}: {CRASHED}"
+        if self.reply is None or self.reply.status == 200:
+            return None
+        return f"HTTP {self.reply.status}: {self.reply.body[:SHOWN_BYTES]!r}"
 
     def reads(self, service: Service) -> list[tuple[int, bytes]]:
         """What the client read, and when: one read for the head and one per event."""

@@ -43,11 +43,11 @@ def plan(*requests, **kwargs):
 def test_stamps_lie_on_the_sessions_clock(engine, clock):
     transport = VirtualTransport({"emulated-1": engine})
     replay = transport.replay(plan(PlannedRequest(0, "/v1/completions", b"{}", at_ns=7)), cancel=threading.Event())
-    (exchange,) = replay.exchanges
+    (told,) = replay.exchanges
     assert (replay.started_ns, replay.ended_ns) == (SECOND_NS, SECOND_NS + 1000)
-    assert exchange.sent_ns == SECOND_NS + 7
-    assert list(exchange.read_ns) == [SECOND_NS + 500, SECOND_NS + 1000]
-    assert exchange.data == "héll".encode()
+    assert told.sent_ns == SECOND_NS + 7
+    assert told.token_ns == (SECOND_NS + 500, SECOND_NS + 1000)
+    assert told.token_counts == (1, 2)
     assert clock.now_ns() == SECOND_NS + 1000
 
 
@@ -63,6 +63,7 @@ def test_progress_is_told_once(engine):
     transport = VirtualTransport({"emulated-1": engine})
     transport.replay(plan(PlannedRequest(0, "/", b"{}")), cancel=threading.Event(), progress=told.append)
     assert [(progress.sent, progress.done, progress.failed) for progress in told] == [(1, 1, 0)]
+    assert (told[0].ttft_ns, told[0].itl_ns) == (500, 500)
 
 
 def test_what_is_slept_passes_for_the_engine(engine, clock):
