@@ -99,7 +99,8 @@ VICTIMS = {
 
 
 # Each dies with a unit of its own: two minutes an engine.
-@pytest.mark.parametrize("which", ["vllm", pytest.param("sglang", marks=pytest.mark.thorough)])
+@pytest.mark.thorough
+@BOTH
 def test_the_death_of_any_of_them_is_told_within_seconds(run_real, which, pytester):
     victims, shared_before = VICTIMS[which], shm.segments()
     result, tags = run_real(KILLED.replace("VICTIMS", repr(victims)).replace("WHICH", which))

@@ -39,11 +39,11 @@ def test_prefix_caching_switched_off(run_real):
     result.stdout.fnmatch_lines([NO_OTHER_SIDE])
 
 
-def test_chunk_budget_sixteen_times_too_large(run_real):
+@pytest.mark.thorough
+def test_chunk_budget_eight_times_too_large(run_real):
     text = planted(
         "test_chunked_prefill.py",
         ("max_num_batched_tokens=case.budget", "max_num_batched_tokens=case.most"),
-        ('"requests": 24', '"requests": 12'),
     )
     result, tags = run_real(text)
     assert tags == {"test_small_chunks_smooth_itl[cpu]": {"failure"}}
@@ -63,6 +63,7 @@ def test_speculation_off(run_real):
     result.stdout.fnmatch_lines([NO_OTHER_SIDE])
 
 
+@pytest.mark.thorough
 def test_radix_cache_switched_off(run_real):
     text = planted(
         "test_radix_cache.py",
