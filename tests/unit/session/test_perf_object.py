@@ -52,6 +52,27 @@ def test_measure_makes_one_run_per_seed(perf, make_server, fake_engine):
     assert len(fake_engine.transport.plans) == 2 + 2  # two batches of warm-up
 
 
+def test_two_measurements_that_are_extended_in_turns(perf, make_server):
+    server = make_server()
+    one, other = (perf.measure(server, WORKLOAD, runs=1) for _ in range(2))
+    other = perf.extend(other)
+    one = perf.extend(one, runs=2)
+    assert [run.seed for run in one.runs] == [0, 1, 2]
+    assert [run.seed for run in other.runs] == [0, 1]
+    assert perf.measurements == [one, other]
+    (result,) = perf.compare("tpot_mean(one) / tpot_mean(other)", one=one, other=other)
+    assert result.n == "2 pairs on one server start, and conditional on it"
+
+
+def test_what_cannot_be_extended(perf, make_server):
+    before = perf.measure(make_server(), WORKLOAD, runs=1)
+    perf.extend(before)
+    with pytest.raises(UsageError, match=r"perf\.extend\(run\): this run .* was extended or compared since"):
+        perf.extend(before)
+    with pytest.raises(SpecError, match=r"runs=0\): at least one"):
+        perf.extend(before, runs=0)
+
+
 def test_a_warm_server_is_not_warmed_again(perf, make_server, fake_engine, told):
     server = make_server()
     perf.measure(server, WORKLOAD, runs=1)
