@@ -76,6 +76,7 @@ def test_radix_cache_switched_off(run_real):
     result.stdout.fnmatch_lines([NO_OTHER_SIDE])
 
 
+@pytest.mark.thorough
 def test_lmcache_detached(run_real):
     text = planted("test_lmcache.py", (".with_lmcache(chunk_size=case.chunk, l1_size_gb=case.host_gb)", ""))
     result, tags = run_real(text, "-k", "warm_prefixes")
