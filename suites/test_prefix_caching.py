@@ -2,15 +2,21 @@
 
 from types import SimpleNamespace
 
-from pytest_llmperf import Perf, by_kind, poisson, shared_prefix, vllm, with_flags
+from pytest_llmperf import Perf, by_kind, closed, poisson, shared_prefix, vllm, with_flags
 
+LLAMA = {
+    "model": "llama-3.1-8b", "context": 16384, "prefix": 4000, "arrivals": poisson(4), "requests": 45, "sooner": 3.0,
+}  # fmt: skip
 CASES = by_kind(
-    cpu={"model": "tiny", "context": 4096, "prefix": 1408, "rate": 4, "sooner": 2.0},
-    l4={"model": "phi-4-mini", "context": 16384, "prefix": 4000, "rate": 1, "sooner": 3.0},
-    a100={"model": "llama-3.1-8b", "context": 16384, "prefix": 4000, "rate": 2, "sooner": 3.0},
-    h100={"model": "llama-3.1-8b", "context": 16384, "prefix": 4000, "rate": 4, "sooner": 3.0},
-    h200={"model": "llama-3.1-8b", "context": 16384, "prefix": 4000, "rate": 4, "sooner": 3.0},
-)
+    # One request at a time: two cores that prefill 1,000 tokens a second soon have a queue that times out.
+    cpu={
+        "model": "tiny", "context": 4096, "prefix": 1024, "arrivals": closed(1), "requests": 24, "sooner": 2.0,
+    },
+    l4=LLAMA | {"model": "phi-4-mini", "arrivals": poisson(1)},
+    a100=LLAMA | {"arrivals": poisson(2)},
+    h100=LLAMA,
+    h200=LLAMA,
+)  # fmt: skip
 
 
 @CASES
@@ -18,7 +24,12 @@ def test_shared_prefixes_come_from_the_cache(case: SimpleNamespace, perf: Perf) 
     cached = vllm(case.model, max_model_len=case.context, enable_prefix_caching=True)
     uncached = with_flags(cached, enable_prefix_caching=False)
     questions = shared_prefix(
-        prefix=case.prefix, suffix=(32, 96), output=16, groups=3, arrivals=poisson(case.rate), requests=45
+        prefix=case.prefix,
+        suffix=(32, 96),
+        output=16,
+        groups=3,
+        arrivals=case.arrivals,
+        requests=case.requests,
     )
     perf.claim(
         cached,

@@ -30,7 +30,7 @@ def test_prefix_caching_switched_off(run_real):
     text = planted(
         "test_prefix_caching.py",
         ("enable_prefix_caching=True", "enable_prefix_caching=False"),
-        ("requests=45", "requests=15"),
+        ("requests=case.requests", "requests=9"),
     )
     result, tags = run_real(text)
     assert tags == {"test_shared_prefixes_come_from_the_cache[cpu]": {"failure"}}
