@@ -54,13 +54,13 @@ test-engines: $(VENV)/wheel engine-vllm-cpu engine-sglang-cpu
 		--extension-limit 0 -rs --durations 0 --durations-min 1 --junitxml=.llmperf/suites-cpu.xml || test $$? -eq 11
 
 # What test-engines leaves out: what repeats on a real engine what others show of it, and all suites, with as many starts
-# as they ask for. Before a release, 40 minutes on a quiet machine.
+# as they ask for. Before a release; the better part of an hour on a quiet machine.
 test-engines-thorough: $(VENV)/wheel engine-vllm-cpu engine-sglang-cpu
 	$(BIN)/pytest tests/engine_cpu -m thorough --durations 0 --durations-min 1
 	$(BIN)/pytest -m cpu suites/ -rs --durations 0 --durations-min 1 --junitxml=.llmperf/suites-cpu.xml || test $$? -eq 11
 
-# Does a verdict cry wolf on the real engine, and does it see a server with a tenth fewer cycles? Half an hour: against a
-# stored baseline, and side by side.
+# Does a verdict cry wolf on the real engine, and does it see a server with a tenth fewer cycles? An hour: against a stored
+# baseline, and side by side.
 aa-cpu: $(VENV)/wheel engine-vllm-cpu
 	rm -rf .llmperf/aa
 	$(BIN)/python scripts/aa_real_engine.py .engines/vllm-cpu
