@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from pytest_llmperf.emulator.cost.gpu import Gpu
@@ -40,6 +40,7 @@ class Tier:
         bytes_per_s: into the GPU.
         latency_s: of one access, however small.
         chunk_tokens: stored and found in multiples of this.
+        store_bytes_per_s: out of the GPU; None: as into it.
     """
 
     name: str
@@ -47,6 +48,12 @@ class Tier:
     bytes_per_s: float
     latency_s: float
     chunk_tokens: int = 256
+    store_bytes_per_s: float | None = None
+
+    def faster(self, factor: float) -> Tier:
+        """The same tier at so many times its rates."""
+        stores = None if self.store_bytes_per_s is None else self.store_bytes_per_s * factor
+        return replace(self, bytes_per_s=self.bytes_per_s * factor, store_bytes_per_s=stores)
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,7 +67,7 @@ class Faults:
         if speculation is not None and self.acceptance:
             changed = tuple(min(1.0, max(0.0, rate + self.acceptance)) for rate in speculation.acceptance)
             speculation = replace(speculation, acceptance=changed)
-        tiers = tuple(replace(t, bytes_per_s=t.bytes_per_s / self.offload_bandwidth) for t in config.tiers)
+        tiers = tuple(tier.faster(1 / self.offload_bandwidth) for tier in config.tiers)
         caching = config.prefix_caching and not self.prefix_cache_off
         return replace(config, gpu=gpu, speculation=speculation, tiers=tiers, prefix_caching=caching)
 

@@ -179,10 +179,10 @@ def _known(metric: str, a: Measurement, b: Measurement) -> bool:
 
 
 def _guarded(result: CheckResult) -> CheckResult:
-    """A screen cannot prove the absence of a 5 % loss: it fails what it sees, and does not claim the rest."""
+    """A screen cannot prove the absence of a 5 % loss: it fails a proven one, and claims nothing of the rest."""
     if result.verdict is not Verdict.INCONCLUSIVE:
         return result
-    return replace(result, verdict=Verdict.PASS, n=f"{result.n}; no loss seen, none excluded", reason="")
+    return replace(result, verdict=Verdict.PASS, n=f"{result.n}; no loss proven, none excluded", reason="")
 
 
 def invalid(

@@ -81,12 +81,11 @@ class Tiers:
     Args:
         tiers: the fastest first, all with the same chunk_tokens.
         bytes_per_token: KV cache of a token, all GPUs together.
-        store_bytes_per_s: out of the GPU; None: as the first tier's rate into it.
     """
 
     prefilled = False
 
-    def __init__(self, tiers: tuple[Tier, ...], bytes_per_token: float, store_bytes_per_s: float | None = None) -> None:
+    def __init__(self, tiers: tuple[Tier, ...], bytes_per_token: float) -> None:
         if not tiers:
             raise ValueError("there must be at least one tier")
         sizes = {tier.chunk_tokens for tier in tiers}
@@ -95,7 +94,7 @@ class Tiers:
         self.chunk_tokens = sizes.pop()
         self.chunk_bytes = self.chunk_tokens * bytes_per_token
         self.stores = [ChunkStore(tier, self.chunk_bytes) for tier in tiers]
-        self.store_bytes_per_s = tiers[0].bytes_per_s if store_bytes_per_s is None else store_bytes_per_s
+        self.store_bytes_per_s = tiers[0].store_bytes_per_s or tiers[0].bytes_per_s
         self.stored_tokens = 0
         self.looked_up_tokens = 0  # of whole chunks: LMCache asks for nothing less
         self._keys: dict[Sequence, list[int]] = {}

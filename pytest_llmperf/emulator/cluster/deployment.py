@@ -176,7 +176,7 @@ class Deployment:
         """What one engine has of a tier: each GPU has its own way to the host's memory, all share that to the disk."""
         lanes = self.config.tensor_parallel if tier.name == "cpu" else 1
         capacity = tier.capacity_bytes // self.config.data_parallel
-        return replace(tier, capacity_bytes=capacity, bytes_per_s=tier.bytes_per_s * lanes)
+        return replace(tier.faster(lanes), capacity_bytes=capacity)
 
     def _route(self, sequence: Sequence) -> int:
         if self._router is None:

@@ -60,7 +60,7 @@ def test_a_claim_with_its_guard(side):
         "ttft_p50(b) / ttft_p50(a)": Verdict.PASS,
         "tpot_mean(a) / tpot_mean(b)": Verdict.PASS,
     }
-    assert "no loss seen, none excluded" in results[1].n
+    assert "no loss proven, none excluded" in results[1].n
     assert results[1].reason == ""
 
 

@@ -174,3 +174,11 @@ def test_bytes_stay_within_capacity_and_what_matches_can_be_loaded(
             assert level.used_bytes <= level.tier.capacity_bytes
     assert not store._keys
     assert not store._kept
+
+
+def test_a_tier_may_take_in_faster_than_it_gives() -> None:
+    tier = Tier("cpu", 10**9, 10.0, 0.0, 4, store_bytes_per_s=20.0)
+    store = Tiers((tier,), TOKEN_BYTES)
+    assert store.store_s(sequence(span(0, 8)), 0, 8) == pytest.approx(8 * TOKEN_BYTES / 20.0)
+    assert store.load(sequence(span(0, 9)), 0, 8, 0) == pytest.approx(1e9 * 8 * TOKEN_BYTES / 10.0)
+    assert tier.faster(2) == Tier("cpu", 10**9, 20.0, 0.0, 4, store_bytes_per_s=40.0)
