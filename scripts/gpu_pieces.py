@@ -1,0 +1,200 @@
+#!/usr/bin/env python3
+"""Run pieces of the suites side by side on the GPUs of a host that is lent for minutes.
+
+    python scripts/gpu_pieces.py --seconds 560 --piece 4:240:four_gpus_prefill --piece 1:375:evicted_prefixes \\
+        -- -m h200 suites/ --llmperf-engine vllm=/tmp/llmperf/engine --extension-limit 0
+
+A piece is GPUS:SECONDS:EXPRESSION: what pytest -k selects, on so many neighbouring GPUs, not begun with less time left
+than that. Pieces begin in the order given, each as soon as its GPUs are free. Each is a pytest session with its GPUs
+(CUDA_VISIBLE_DEVICES), its part of the cores and a TMPDIR, so a lock, of its own; its output and JUnit file go to
+--out. At the end of the time what still runs is interrupted, which keeps what it measured. Exit code: 0 where every
+piece was green, 11 where nothing was worse than INCONCLUSIVE, else 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+END_S = 60.0  # for an interrupted session to stop its servers and write
+POLL_S = 0.2
+GREEN, OPEN = 0, 11
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What one session runs.
+
+    Args:
+        gpus: so many neighbours.
+        needs_s: with less time left it is not begun.
+        expression: for pytest -k.
+    """
+
+    gpus: int
+    needs_s: float
+    expression: str
+
+    @property
+    def name(self) -> str:
+        return re.sub(r"\W+", "_", self.expression).strip("_")
+
+
+@dataclass
+class Session:
+    """A piece that runs."""
+
+    piece: Piece
+    gpus: tuple[int, ...]
+    process: subprocess.Popen[bytes]
+    begun_s: float = field(default_factory=time.monotonic)
+
+
+def piece(text: str) -> Piece:
+    """GPUS:SECONDS:EXPRESSION.
+
+    Raises:
+        argparse.ArgumentTypeError: it is something else.
+    """
+    gpus, _, rest = text.partition(":")
+    seconds, _, expression = rest.partition(":")
+    if not (gpus.isdecimal() and int(gpus) and re.fullmatch(r"\d+(\.\d+)?", seconds) and expression.strip()):
+        raise argparse.ArgumentTypeError(f"{text!r} is not GPUS:SECONDS:EXPRESSION, e.g. 2:390:two_gpus_decode")
+    return Piece(int(gpus), float(seconds), expression.strip())
+
+
+def neighbours(free: set[int], count: int) -> tuple[int, ...] | None:
+    """The first so many free GPUs in a row; None: there are none."""
+    for first in sorted(free):
+        row = tuple(range(first, first + count))
+        if free.issuperset(row):
+            return row
+    return None
+
+
+def cores_of(gpus: Sequence[int], of: int, cores: Sequence[int]) -> set[int]:
+    """The part of the cores that belongs to these of so many GPUs; all of them where cores are fewer than GPUs."""
+    each = len(cores) // of
+    return {cores[gpu * each + n] for gpu in gpus for n in range(each)} or set(cores)
+
+
+class Host:
+    """The GPUs, the sessions on them, and the clock.
+
+    Args:
+        gpus: of this host.
+        seconds: until all of it must be over.
+        out: for outputs and JUnit files.
+        arguments: pytest's.
+    """
+
+    def __init__(self, gpus: int, seconds: float, out: Path, arguments: Sequence[str]) -> None:
+        self.codes: list[int] = []
+        self._gpus, self._out, self._arguments = gpus, out, arguments
+        self._free = set(range(gpus))
+        self._cores = sorted(os.sched_getaffinity(0))
+        self._running: list[Session] = []
+        self._began_s = time.monotonic()
+        self._end_s = self._began_s + seconds
+
+    @property
+    def left_s(self) -> float:
+        return self._end_s - time.monotonic()
+
+    def run(self, pieces: Sequence[Piece]) -> None:
+        """Until all are over, or the time is; `codes` has the exit codes of those that were begun."""
+        waiting = list(enumerate(pieces, 1))
+        try:
+            while (waiting or self._running) and self.left_s > 0:
+                for session in [one for one in self._running if one.process.poll() is not None]:
+                    self._ended(session)
+                waiting = [(number, one) for number, one in waiting if not self._settled(number, one)]
+                time.sleep(POLL_S)
+        finally:
+            self._interrupt()
+
+    def _settled(self, number: int, one: Piece) -> bool:
+        """Begins it, or gives it up; False: it waits for GPUs."""
+        if self.left_s < one.needs_s:
+            left = f"{self.left_s:.0f} s are left of the {one.needs_s:.0f} that it needs"
+            self._say(f"{one.expression}: not begun, {left}")
+            return True
+        gpus = neighbours(self._free, one.gpus)
+        if gpus is None:
+            return False
+        self._free.difference_update(gpus)
+        self._running.append(Session(one, gpus, self._started(f"{number:02}-{one.name}", one, gpus)))
+        self._say(f"{one.expression}: begun on GPU {', '.join(map(str, gpus))}")
+        return True
+
+    def _started(self, name: str, one: Piece, gpus: tuple[int, ...]) -> subprocess.Popen[bytes]:
+        place = (self._out / "tmp" / str(gpus[0])).absolute()
+        place.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-m", "pytest", *self._arguments, "-k", one.expression, "-rs"]
+        command.append(f"--junitxml={self._out / name}.xml")
+        env = os.environ | {"CUDA_VISIBLE_DEVICES": ",".join(map(str, gpus)), "TMPDIR": str(place)}
+        with (self._out / f"{name}.log").open("wb") as log:
+            process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=env)
+        os.sched_setaffinity(process.pid, cores_of(gpus, self._gpus, self._cores))
+        return process
+
+    def _ended(self, session: Session) -> None:
+        self._free.update(session.gpus)
+        self._running.remove(session)
+        self.codes.append(session.process.returncode)
+        took_s = time.monotonic() - session.begun_s
+        self._say(f"{session.piece.expression}: exit code {session.process.returncode} after {took_s:.0f} s")
+
+    def _interrupt(self) -> None:
+        for session in self._running:
+            session.process.send_signal(signal.SIGINT)
+        for session in list(self._running):
+            try:
+                session.process.wait(END_S)
+            except subprocess.TimeoutExpired:
+                session.process.terminate()
+                session.process.wait()
+            self._ended(session)
+
+    def _say(self, text: str) -> None:
+        print(f"[{time.monotonic() - self._began_s:.0f} s] {text}", flush=True)
+
+
+def gpus_here() -> int:
+    """How many GPUs NVML finds."""
+    import pynvml
+
+    pynvml.nvmlInit()
+    return int(pynvml.nvmlDeviceGetCount())
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, required=True, help="until all of it must be over")
+    parser.add_argument("--piece", type=piece, action="append", required=True, metavar="GPUS:SECONDS:EXPRESSION")
+    parser.add_argument("--gpus", type=int, help="of this host (default: as many as NVML finds)")
+    parser.add_argument("--out", type=Path, default=Path(".llmperf/pieces"), metavar="DIR", help="default: %(default)s")
+    parser.add_argument("arguments", nargs="+", help="pytest's, after --")
+    options = parser.parse_args(argv)
+    of = options.gpus or gpus_here()
+    too_large = [one.expression for one in options.piece if one.gpus > of]
+    if too_large:
+        parser.error(f"this host has {of} GPUs, too few for {', '.join(too_large)}")
+    options.out.mkdir(parents=True, exist_ok=True)
+    host = Host(of, options.seconds, options.out, options.arguments)
+    host.run(options.piece)
+    if len(host.codes) < len(options.piece) or not set(host.codes) <= {GREEN, OPEN}:
+        return 1
+    return max(host.codes)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,111 @@
+"""Pieces of the suites side by side: which GPUs they get, and what the end of the time does to them."""
+
+import argparse
+import importlib.util
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[3] / "scripts" / "gpu_pieces.py"
+TESTS = '''
+import json, os, time
+from pathlib import Path
+
+def note(name, **more):
+    Path(name + ".json").write_text(json.dumps({
+        "gpus": os.environ["CUDA_VISIBLE_DEVICES"], "tmp": os.environ["TMPDIR"],
+        "cores": sorted(os.sched_getaffinity(0)), **more}))
+
+def test_four(): note("four")
+def test_pair(): time.sleep(1); note("pair")
+def test_single(): time.sleep(1); note("single")
+def test_wrong(): assert False
+def test_endless():
+    try:
+        time.sleep(60)
+    except KeyboardInterrupt:
+        note("endless", interrupted=True)
+        raise
+'''
+
+
+@pytest.fixture(scope="module")
+def pieces():
+    spec = importlib.util.spec_from_file_location("gpu_pieces", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["gpu_pieces"] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def go(pieces, tmp_path, monkeypatch):
+    """Run them over the tests above; the exit code, and what a test noted."""
+    (tmp_path / "test_it.py").write_text(TESTS)
+    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = -p no:cacheprovider -p no:pytest_llmperf.plugin\n")
+    monkeypatch.chdir(tmp_path)
+
+    def run(*given: str, gpus: int = 4, seconds: float = 60) -> int:
+        named = [word for one in given for word in ("--piece", one)]
+        return pieces.main([f"--gpus={gpus}", f"--seconds={seconds}", "--out=out", *named, "--", "test_it.py"])
+
+    return run
+
+
+def noted(name: str) -> dict[str, object]:
+    return json.loads(Path(f"{name}.json").read_text())
+
+
+@pytest.mark.parametrize("text", ["two_gpus", "0:10:x", "1:x:y", "1:10:", "1:10", "-1:10:x"])
+def test_a_piece_that_cannot_be_read_is_refused(pieces, text):
+    with pytest.raises(argparse.ArgumentTypeError, match="GPUS:SECONDS:EXPRESSION"):
+        pieces.piece(text)
+
+
+def test_an_expression_may_hold_colons_and_blanks(pieces):
+    assert pieces.piece("2:390: scales and 2- ") == pieces.Piece(2, 390.0, "scales and 2-")
+
+
+def test_gpus_are_neighbours(pieces):
+    assert pieces.neighbours({0, 2, 3, 5}, 2) == (2, 3)
+    assert pieces.neighbours({0, 2, 3, 5}, 1) == (0,)
+    assert pieces.neighbours({0, 2, 3, 5}, 3) is None
+
+
+def test_cores_are_shared_out(pieces):
+    assert pieces.cores_of((1,), 4, range(8)) == {2, 3}
+    assert pieces.cores_of((2, 3), 4, range(8)) == {4, 5, 6, 7}
+    assert pieces.cores_of((2,), 4, (0, 1)) == {0, 1}
+
+
+def test_pieces_share_the_host(go, capsys):
+    assert go("2:1:pair", "1:1:single", "4:1:four") == 0
+    assert noted("pair")["gpus"] == "0,1"
+    assert noted("single")["gpus"] == "2"
+    assert noted("four")["gpus"] == "0,1,2,3"
+    assert noted("pair")["tmp"] != noted("single")["tmp"]
+    told = capsys.readouterr().out
+    assert told.index("single: exit code 0") < told.index("four: begun on GPU 0, 1, 2, 3")
+    assert Path("out/03-four.xml").exists()
+
+
+def test_the_end_of_the_time_interrupts_and_begins_nothing(go, capsys):
+    assert go("1:1:endless", "1:100:single", seconds=4) == 1
+    assert noted("endless")["interrupted"] is True
+    told = capsys.readouterr().out
+    assert "endless: exit code 2" in told
+    assert "single: not begun, 4 s are left of the 100 that it needs" in told
+    assert not Path("single.json").exists()
+
+
+def test_a_red_piece_is_red_and_stops_no_other(go):
+    assert go("1:1:wrong", "1:1:single") == 1
+    assert Path("single.json").exists()
+
+
+def test_more_gpus_than_there_are(go, capsys):
+    with pytest.raises(SystemExit):
+        go("8:1:four")
+    assert "this host has 4 GPUs, too few for four" in capsys.readouterr().err
