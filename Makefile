@@ -35,7 +35,7 @@ emulated-baselines: $(VENV)/wheel
 
 test: $(VENV)/wheel lint types
 	# Most of the time these wait for processes and sockets, so more workers than cores.
-	$(BIN)/pytest tests -n 4 --dist worksteal -q --timeout 180 --durations 15 -m "not real_engine and not emulated and not browser"
+	$(BIN)/pytest tests -n 3 --dist worksteal -q --timeout 180 --durations 15 -m "not real_engine and not emulated and not browser"
 
 # The plugin on the emulator: options, baselines, the shipped suites on every kind and with every planted fault.
 test-emulated: $(VENV)/wheel
