@@ -5,10 +5,11 @@
         -- -m h200 suites/ --llmperf-engine vllm=/tmp/llmperf/engine --extension-limit 0
 
 A piece is GPUS:SECONDS:EXPRESSION: what pytest -k selects, on so many neighbouring GPUs, not begun with less time left
-than that. Pieces begin in the order given, each as soon as its GPUs are free. Each is a pytest session with its GPUs
-(CUDA_VISIBLE_DEVICES), its part of the cores and a TMPDIR, so a lock, of its own; its output and JUnit file go to
---out. At the end of the time what still runs is interrupted, which keeps what it measured. Exit code: 0 where every
-piece was green, 11 where nothing was worse than INCONCLUSIVE, else 1.
+than that. Pieces begin in the order given, each as soon as its GPUs are free; a small one may overtake one that waits
+for more. Each is a pytest session with its GPUs (CUDA_VISIBLE_DEVICES), its part of the cores and a TMPDIR, so a lock,
+of its own; its output and JUnit file go to --out. After --seconds what still runs is interrupted, which keeps what it
+measured and stops its servers; that takes seconds, a minute at most. Exit code: 0 where every piece was green, 11 where
+nothing was worse than INCONCLUSIVE, 130 where it was interrupted itself, else 1.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-END_S = 60.0  # for an interrupted session to stop its servers and write
+END_S = 60.0  # for all interrupted sessions to stop their servers and write
 POLL_S = 0.2
-GREEN, OPEN = 0, 11
+GREEN, OPEN, INTERRUPTED = 0, 11, 130
 
 
 @dataclass(frozen=True)
@@ -90,16 +91,16 @@ class Host:
     """The GPUs, the sessions on them, and the clock.
 
     Args:
-        gpus: of this host.
-        seconds: until all of it must be over.
+        gpus: that may be used, as CUDA_VISIBLE_DEVICES names them.
+        seconds: until what still runs is interrupted.
         out: for outputs and JUnit files.
         arguments: pytest's.
     """
 
-    def __init__(self, gpus: int, seconds: float, out: Path, arguments: Sequence[str]) -> None:
+    def __init__(self, gpus: Sequence[str], seconds: float, out: Path, arguments: Sequence[str]) -> None:
         self.codes: list[int] = []
         self._gpus, self._out, self._arguments = gpus, out, arguments
-        self._free = set(range(gpus))
+        self._free = set(range(len(gpus)))
         self._cores = sorted(os.sched_getaffinity(0))
         self._running: list[Session] = []
         self._began_s = time.monotonic()
@@ -132,7 +133,7 @@ class Host:
             return False
         self._free.difference_update(gpus)
         self._running.append(Session(one, gpus, self._started(f"{number:02}-{one.name}", one, gpus)))
-        self._say(f"{one.expression}: begun on GPU {', '.join(map(str, gpus))}")
+        self._say(f"{one.expression}: begun on GPU {', '.join(self._gpus[gpu] for gpu in gpus)}")
         return True
 
     def _started(self, name: str, one: Piece, gpus: tuple[int, ...]) -> subprocess.Popen[bytes]:
@@ -140,10 +141,12 @@ class Host:
         place.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", "pytest", *self._arguments, "-k", one.expression, "-rs"]
         command.append(f"--junitxml={self._out / name}.xml")
-        env = os.environ | {"CUDA_VISIBLE_DEVICES": ",".join(map(str, gpus)), "TMPDIR": str(place)}
+        visible = ",".join(self._gpus[gpu] for gpu in gpus)
+        env = os.environ | {"CUDA_VISIBLE_DEVICES": visible, "TMPDIR": str(place)}
         with (self._out / f"{name}.log").open("wb") as log:
-            process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=env)
-        os.sched_setaffinity(process.pid, cores_of(gpus, self._gpus, self._cores))
+            # Ctrl-C reaches us alone: a second interrupt would cut its clean-up short.
+            process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=env, start_new_session=True)
+        os.sched_setaffinity(process.pid, cores_of(gpus, len(self._gpus), self._cores))
         return process
 
     def _ended(self, session: Session) -> None:
@@ -156,11 +159,12 @@ class Host:
     def _interrupt(self) -> None:
         for session in self._running:
             session.process.send_signal(signal.SIGINT)
+        until_s = time.monotonic() + END_S
         for session in list(self._running):
             try:
-                session.process.wait(END_S)
+                session.process.wait(max(0.0, until_s - time.monotonic()))
             except subprocess.TimeoutExpired:
-                session.process.terminate()
+                session.process.kill()  # its watchdog stops its servers
                 session.process.wait()
             self._ended(session)
 
@@ -168,29 +172,34 @@ class Host:
         print(f"[{time.monotonic() - self._began_s:.0f} s] {text}", flush=True)
 
 
-def gpus_here() -> int:
-    """How many GPUs NVML finds."""
+def gpus_here() -> list[str]:
+    """What CUDA_VISIBLE_DEVICES names; without it, as many as NVML finds."""
+    if "CUDA_VISIBLE_DEVICES" in os.environ:
+        return [name.strip() for name in os.environ["CUDA_VISIBLE_DEVICES"].split(",") if name.strip()]
     import pynvml
 
     pynvml.nvmlInit()
-    return int(pynvml.nvmlDeviceGetCount())
+    return [str(gpu) for gpu in range(pynvml.nvmlDeviceGetCount())]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, required=True, help="until all of it must be over")
+    parser.add_argument("--seconds", type=float, required=True, help="until what still runs is interrupted")
     parser.add_argument("--piece", type=piece, action="append", required=True, metavar="GPUS:SECONDS:EXPRESSION")
-    parser.add_argument("--gpus", type=int, help="of this host (default: as many as NVML finds)")
     parser.add_argument("--out", type=Path, default=Path(".llmperf/pieces"), metavar="DIR", help="default: %(default)s")
     parser.add_argument("arguments", nargs="+", help="pytest's, after --")
     options = parser.parse_args(argv)
-    of = options.gpus or gpus_here()
-    too_large = [one.expression for one in options.piece if one.gpus > of]
+    gpus = gpus_here()
+    too_large = [one.expression for one in options.piece if one.gpus > len(gpus)]
     if too_large:
-        parser.error(f"this host has {of} GPUs, too few for {', '.join(too_large)}")
+        parser.error(f"there are {len(gpus)} GPUs here, too few for {', '.join(too_large)}")
     options.out.mkdir(parents=True, exist_ok=True)
-    host = Host(of, options.seconds, options.out, options.arguments)
-    host.run(options.piece)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a job that is cancelled leaves nothing running
+    host = Host(gpus, options.seconds, options.out, options.arguments)
+    try:
+        host.run(options.piece)
+    except KeyboardInterrupt:
+        return INTERRUPTED
     if len(host.codes) < len(options.piece) or not set(host.codes) <= {GREEN, OPEN}:
         return 1
     return max(host.codes)

@@ -13,7 +13,7 @@ CAPACITY = by_kind(
     h100={"model": "llama-3.1-8b", "context": 16384, "blocks": 24_000, "together": 64},
     h200={"model": "llama-3.1-8b", "context": 16384, "blocks": 54_000, "together": 128},
 )
-# On H200s 2.0 times was seen: copies take 15 ms, and as long again passes around them. Three pairs prove 1.3 of that.
+# On H200s 2.0 times was seen: copies take 15 ms, and 20 ms pass around them. Three pairs prove 1.3 of that.
 OFFLOAD = by_kind(
     a100={"model": "llama-3.1-8b", "context": 16384, "rate": 1, "sooner": 1.3},
     h100={"model": "llama-3.1-8b", "context": 16384, "rate": 2, "sooner": 1.3},

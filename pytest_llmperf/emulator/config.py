@@ -38,7 +38,7 @@ class Tier:
         name: "cpu" or "disk".
         capacity_bytes: what fits, all GPUs together.
         bytes_per_s: into the GPU.
-        latency_s: of one access, however small.
+        latency_s: around the copies of one load, however small; those of several loads pass at once.
         chunk_tokens: stored and found in multiples of this.
         store_bytes_per_s: out of the GPU; None: as into it.
     """

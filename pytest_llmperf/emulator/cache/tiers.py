@@ -58,10 +58,10 @@ class ChunkStore:
         self._chunks.clear()
 
     def read(self, chunks: int, now_ns: int) -> int:
-        """Reads so many chunks after those that were asked for before; when the last one is on the GPU, ns."""
-        took_s = self.tier.latency_s + chunks * self.chunk_bytes / self.tier.bytes_per_s
-        self._free_ns = max(now_ns, self._free_ns) + round(1e9 * took_s)
-        return self._free_ns
+        """Copies so many chunks after those that were asked for before; when the last one is on the GPU, ns. Latency
+        is around the copies: those of several reads go on at once."""
+        self._free_ns = max(now_ns, self._free_ns) + round(1e9 * chunks * self.chunk_bytes / self.tier.bytes_per_s)
+        return self._free_ns + round(1e9 * self.tier.latency_s)
 
 
 class Tiers:
@@ -70,8 +70,8 @@ class Tiers:
     A prompt is cut in chunks; each whole chunk that has been computed is written to every tier, under a key of all
     the tokens up to its end. A prompt is looked up from its start, chunk by chunk, the fastest tier first, until a
     chunk is in none. What the GPU's own prefix cache does not have of this is loaded in place of prefill, whole chunks
-    at the tier's rate and after its latency, one load at a time per tier; a chunk that came from a lower tier is put
-    into those above it. Generated tokens are not kept (save_decode_cache is off), nor is the rest below a chunk.
+    at the tier's rate, one copy at a time per tier, and its latency around them; a chunk that came from a lower tier is
+    put into those above it. Generated tokens are not kept (save_decode_cache is off), nor is the rest below a chunk.
 
     Loads are asynchronous, as LMCache's server does them and enable_async_loading has them: the sequence waits and the
     others' steps go on. (In-process LMCache without that option loads within the step and stalls them.) Stores are not:

@@ -15,7 +15,7 @@ _GIB = 2**30
 _LMCACHE = ("LMCacheConnectorV1", "LMCacheMPConnector")
 # Of the link's peak, as vLLM's own counters had it on one H200: 32 to 39 of 64 GB/s in, 47 to 55 out.
 _LOAD_SHARE, _STORE_SHARE = 0.55, 0.8
-_HOST_LATENCY_S = 18e-3  # around the copies of one prompt's blocks; fitted to its first tokens there
+_HOST_LATENCY_S = 18e-3  # around the copies of one prompt; fitted to its first tokens there, with vLLM's own connector
 _DISK_BYTES_PER_S = 5e9     # one PCIe 4 NVMe drive
 _DISK_LATENCY_S = 300e-6
 _LMCACHE_DEFAULTS: dict[str, str] = {

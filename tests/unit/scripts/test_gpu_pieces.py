@@ -3,7 +3,11 @@
 import argparse
 import importlib.util
 import json
+import os
+import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -23,6 +27,7 @@ def test_pair(): time.sleep(1); note("pair")
 def test_single(): time.sleep(1); note("single")
 def test_wrong(): assert False
 def test_endless():
+    note("begun")
     try:
         time.sleep(60)
     except KeyboardInterrupt:
@@ -47,11 +52,14 @@ def go(pieces, tmp_path, monkeypatch):
     (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = -p no:cacheprovider -p no:pytest_llmperf.plugin\n")
     monkeypatch.chdir(tmp_path)
 
-    def run(*given: str, gpus: int = 4, seconds: float = 60) -> int:
+    def run(*given: str, gpus: str = "0,1,2,3", seconds: float = 60) -> int:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", gpus)
         named = [word for one in given for word in ("--piece", one)]
-        return pieces.main([f"--gpus={gpus}", f"--seconds={seconds}", "--out=out", *named, "--", "test_it.py"])
+        return pieces.main([f"--seconds={seconds}", "--out=out", *named, "--", "test_it.py"])
 
-    return run
+    before = signal.getsignal(signal.SIGTERM)
+    yield run
+    signal.signal(signal.SIGTERM, before)
 
 
 def noted(name: str) -> dict[str, object]:
@@ -92,12 +100,27 @@ def test_pieces_share_the_host(go, capsys):
 
 
 def test_the_end_of_the_time_interrupts_and_begins_nothing(go, capsys):
-    assert go("1:1:endless", "1:100:single", seconds=4) == 1
+    assert go("1:1:endless", "1:100:single", seconds=12) == 1
     assert noted("endless")["interrupted"] is True
     told = capsys.readouterr().out
     assert "endless: exit code 2" in told
-    assert "single: not begun, 4 s are left of the 100 that it needs" in told
+    assert "single: not begun, 12 s are left of the 100 that it needs" in told
     assert not Path("single.json").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_job_that_is_cancelled_leaves_nothing_running(go, number):
+    command = [sys.executable, str(SCRIPT), "--seconds=60", "--out=out", "--piece=1:1:endless", "--", "test_it.py"]
+    script = subprocess.Popen(command, env=os.environ | {"CUDA_VISIBLE_DEVICES": "0"})
+    try:
+        while not Path("begun.json").exists():
+            assert script.poll() is None
+            time.sleep(0.05)
+        script.send_signal(number)
+        assert script.wait(60) == 130
+    finally:
+        script.kill()
+    assert noted("endless")["interrupted"] is True
 
 
 def test_a_red_piece_is_red_and_stops_no_other(go):
@@ -108,4 +131,13 @@ def test_a_red_piece_is_red_and_stops_no_other(go):
 def test_more_gpus_than_there_are(go, capsys):
     with pytest.raises(SystemExit):
         go("8:1:four")
-    assert "this host has 4 GPUs, too few for four" in capsys.readouterr().err
+    assert "there are 4 GPUs here, too few for four" in capsys.readouterr().err
+
+
+def test_a_session_has_the_gpus_that_its_caller_has_and_its_part_of_the_cores(go):
+    cores = sorted(os.sched_getaffinity(0))
+    names = [str(7 + number) for number in range(len(cores))]
+    assert go("1:1:four", "1:1:pair", gpus=",".join(names)) == 0
+    assert (noted("four")["gpus"], noted("four")["cores"]) == ("7", cores[:1])
+    if len(cores) > 1:
+        assert (noted("pair")["gpus"], noted("pair")["cores"]) == ("8", cores[1:2])

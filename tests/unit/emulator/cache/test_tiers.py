@@ -58,12 +58,12 @@ def test_generated_tokens_are_not_kept() -> None:
     assert store.stored_tokens == 4
 
 
-def test_a_load_takes_latency_and_bytes_of_whole_chunks_one_after_another() -> None:
+def test_loads_copy_whole_chunks_one_after_another_and_each_waits_its_latency() -> None:
     store = tiers()
     prefill(store, span(0, 16))
     one = sequence(span(0, 17))
     assert store.load(one, 0, 16, 0) == 4_500_000
-    assert store.load(one, 6, 10, 0) == 4_500_000 + 3_500_000
+    assert store.load(one, 6, 10, 0) == 4_000_000 + 3_000_000 + 500_000
     assert store.load(one, 0, 4, 10_000_000) == 11_500_000
     assert store.hits == {"cpu": 30}
 
