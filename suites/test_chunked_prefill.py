@@ -17,7 +17,7 @@ LLAMA = {
     "streams": 16,
     "answer": 200,
     "smoother": 2.0,
-    "price": 2.5,
+    "prices": {"ttft_p50": 2.5},
 }
 CASES = by_kind(
     cpu={
@@ -30,9 +30,10 @@ CASES = by_kind(
         "streams": 2,
         "answer": 60,
         "smoother": 2.0,
-        "price": 3.0,
+        # Five chunks take a fifth longer than the whole prompt at once on a CPU, and every stream waits for them.
+        "prices": {"ttft_p50": 3.0, "tpot_mean": 1.5},
     },
-    l4=LLAMA | {"model": "phi-4-mini", "streams": 8, "price": 3.0},
+    l4=LLAMA | {"model": "phi-4-mini", "streams": 8, "prices": {"ttft_p50": 3.0}},
     a100=LLAMA,
     h100=LLAMA,
     h200=LLAMA,
@@ -66,7 +67,7 @@ def test_small_chunks_smooth_itl(case: SimpleNamespace, perf: Perf) -> None:
         traffic,
         f"itl_p99(b) / itl_p99(a) >= {case.smoother}",
         mechanism=[f"chunk_budget(a) <= {case.budget}", f"chunk_budget(b) >= {case.prompt}"],
-        allow={"ttft_p50": case.price},
+        allow=case.prices,
         baseline=case.kind != "cpu",  # every CPU is another one
         # Median TTFT of short prompts beside long ones is the host's CPU: 35 to 83 ms on three hosts with H200s, on
         # which p99 ITL was 31 to 35 ms. Its price is judged above, side by side.
