@@ -194,7 +194,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if too_large:
         parser.error(f"there are {len(gpus)} GPUs here, too few for {', '.join(too_large)}")
     options.out.mkdir(parents=True, exist_ok=True)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a job that is cancelled leaves nothing running
+    # A job that is cancelled leaves nothing running; and what a shell starts in the background ignores interrupts, as
+    # would all that we start.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.default_int_handler)
     host = Host(gpus, options.seconds, options.out, options.arguments)
     try:
         host.run(options.piece)

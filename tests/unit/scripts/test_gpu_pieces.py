@@ -57,9 +57,10 @@ def go(pieces, tmp_path, monkeypatch):
         named = [word for one in given for word in ("--piece", one)]
         return pieces.main([f"--seconds={seconds}", "--out=out", *named, "--", "test_it.py"])
 
-    before = signal.getsignal(signal.SIGTERM)
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     yield run
-    signal.signal(signal.SIGTERM, before)
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 def noted(name: str) -> dict[str, object]:
