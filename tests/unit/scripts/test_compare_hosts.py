@@ -1,6 +1,5 @@
 """Hosts against each other: stored sessions of real hardware, and one that is made slower."""
 
-import importlib.util
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,11 +13,8 @@ TEST = "suites/test_serving.py::test_answers_come_in_time"
 
 
 @pytest.fixture(scope="module")
-def comparing():
-    spec = importlib.util.spec_from_file_location("compare_hosts", ROOT / "scripts" / "compare_hosts.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def comparing(load_script):
+    return load_script("compare_hosts")
 
 
 @pytest.fixture(scope="module")

@@ -1,23 +1,15 @@
 """Thinning of CUDA libraries, on ELF files that are made here."""
 
-import importlib.util
 import struct
-import sys
-from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parents[3] / "scripts" / "device_code.py"
 PTX, CODE = 1, 2
 
 
 @pytest.fixture(scope="module")
-def device_code():
-    spec = importlib.util.spec_from_file_location("device_code", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["device_code"] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
+def device_code(load_script):
+    return load_script("device_code")
 
 
 def fat_binary(*images):

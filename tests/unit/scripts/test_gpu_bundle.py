@@ -1,9 +1,7 @@
 """The bundle maker, on wheels that are made here: no index is asked."""
 
-import importlib.util
 import shutil
 import subprocess
-import sys
 import zipfile
 from pathlib import Path
 
@@ -14,12 +12,8 @@ pytestmark = pytest.mark.skipif(shutil.which("xz") is None, reason="needs xz")
 
 
 @pytest.fixture(scope="module")
-def bundler():
-    spec = importlib.util.spec_from_file_location("gpu_bundle", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["gpu_bundle"] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
+def bundler(load_script):
+    return load_script("gpu_bundle")
 
 
 def make_wheel(folder, name, files):

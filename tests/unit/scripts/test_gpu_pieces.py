@@ -1,7 +1,6 @@
 """Pieces of the suites side by side: which GPUs they get, and what the end of the time does to them."""
 
 import argparse
-import importlib.util
 import json
 import os
 import signal
@@ -37,12 +36,8 @@ def test_endless():
 
 
 @pytest.fixture(scope="module")
-def pieces():
-    spec = importlib.util.spec_from_file_location("gpu_pieces", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["gpu_pieces"] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
+def pieces(load_script):
+    return load_script("gpu_pieces")
 
 
 @pytest.fixture

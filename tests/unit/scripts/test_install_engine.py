@@ -1,6 +1,5 @@
 """The installer, on an engine that is made of metadata only: no index is asked."""
 
-import importlib.util
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -11,12 +10,8 @@ SCRIPT = Path(__file__).parents[3] / "scripts" / "install_engine.py"
 
 
 @pytest.fixture(scope="module")
-def installer() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("install_engine", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["install_engine"] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
+def installer(load_script) -> ModuleType:
+    return load_script("install_engine")
 
 
 @pytest.fixture

@@ -1,8 +1,6 @@
 """Predictions beside measurements: a run folder that was measured stands in for an emulated one."""
 
-import importlib.util
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
@@ -19,12 +17,8 @@ JUNIT = """<testsuites><testsuite><testcase classname="suites.test_startup" name
 
 
 @pytest.fixture(scope="module")
-def predicting():
-    spec = importlib.util.spec_from_file_location("predict_claims", ROOT / "scripts" / "predict_claims.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["predict_claims"] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
+def predicting(load_script):
+    return load_script("predict_claims")
 
 
 @pytest.fixture
