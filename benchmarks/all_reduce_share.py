@@ -1,0 +1,189 @@
+"""How much of a decode step on several GPUs is all-reduces: kernels of vLLM's own PyTorch profiler, rank by rank.
+
+    python benchmarks/all_reduce_share.py [--kind h200] [--engine DIR] [--gpus 2 --gpus 4] [--out FILE]
+
+Starts a server per number of GPUs, lets streams decode, and traces a moment of it. An all-reduce's kernel waits for the
+slowest rank, so its time is a rank's share of waiting, too: the rank that waits least says what moving the data costs.
+Tracing slows what launches kernels, hence the step's time beside it, which is to be compared with an untraced one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import random
+import re
+import tempfile
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from pytest_llmperf import EngineSpec, closed, random_tokens, vllm
+from pytest_llmperf.clock import SystemClock
+from pytest_llmperf.config.settings import Settings, with_engine_options
+from pytest_llmperf.engines.launch import Launcher
+from pytest_llmperf.engines.pool import EnginePool, lock_of_this_machine
+from pytest_llmperf.engines.server import Server
+from pytest_llmperf.load.process import ProcessTransport
+from pytest_llmperf.session.replay import Replayer
+from pytest_llmperf.session.warm_up import warm_up
+
+ROOT = Path(__file__).parents[1]
+# NCCL's, vLLM's own, PyTorch's over symmetric memory, FlashInfer's.
+ALL_REDUCE = re.compile(r"all_?reduce|cross_device_reduce|multimem|one_shot|two_shot", re.IGNORECASE)
+STREAMS = (1, 8)
+TOKENS_IN, TOKENS_OUT, WARM_UP_OUT = 1024, 2048, 64
+PREFILLS_S, TRACED_S, TRACE_WAIT_S = 1.5, 0.5, 120.0
+MODELS = {"cpu": ("tiny", 4096), "h200": ("llama-3.1-8b", 16384)}
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One kernel on a GPU, times in µs."""
+
+    name: str
+    start_us: float
+    took_us: float
+
+    @property
+    def end_us(self) -> float:
+        return self.start_us + self.took_us
+
+
+@dataclass(frozen=True)
+class Share:
+    """What a rank did in the traced moment.
+
+    Args:
+        window_us: from its first kernel's start to its last one's end.
+        busy_us: in which a kernel ran.
+        all_reduce_us: sum of the all-reduces.
+        all_reduces: how many.
+        median_us: of an all-reduce.
+        name: of most of them.
+    """
+
+    window_us: float
+    busy_us: float
+    all_reduce_us: float
+    all_reduces: int
+    median_us: float
+    name: str
+
+
+def kernels(trace: Path) -> list[Kernel]:
+    """Of a trace in Chrome's format, gzipped, in order of their start."""
+    with gzip.open(trace, "rt", encoding="utf-8") as file:
+        events: list[dict[str, Any]] = json.load(file)["traceEvents"]
+    found = [Kernel(one["name"], one["ts"], one["dur"]) for one in events if one.get("cat") == "kernel"]
+    return sorted(found, key=lambda kernel: kernel.start_us)
+
+
+def share(ran: Sequence[Kernel]) -> Share | None:
+    """None: no all-reduce ran."""
+    reduces = [kernel for kernel in ran if ALL_REDUCE.search(kernel.name)]
+    if not reduces:
+        return None
+    names = [kernel.name for kernel in reduces]
+    took = [kernel.took_us for kernel in reduces]
+    window_us = max(kernel.end_us for kernel in ran) - ran[0].start_us
+    return Share(window_us, busy_us(ran), sum(took), len(reduces), median(took), max(set(names), key=names.count))
+
+
+def busy_us(ran: Iterable[Kernel]) -> float:
+    """Time in which at least one of these ran; they come in order of their start."""
+    total, until = 0.0, float("-inf")
+    for kernel in ran:
+        total += max(0.0, kernel.end_us - max(until, kernel.start_us))
+        until = max(until, kernel.end_us)
+    return total
+
+
+def traced(server: Server, replayer: Replayer, streams: int, folder: Path) -> tuple[float, list[Path]]:
+    """Traces of all ranks while so many streams decode, and the run's median ITL in ms."""
+    before = set(folder.glob("**/*.trace.json.gz"))
+    workload = random_tokens(input=TOKENS_IN, output=TOKENS_OUT, arrivals=closed(streams), requests=streams)
+    warm_up(server, replace(workload, output=WARM_UP_OUT), replayer)
+    runs = []
+    client = threading.Thread(target=lambda: runs.append(replayer.run(server, workload, 0)))
+    client.start()
+    time.sleep(PREFILLS_S)
+    trace(server, TRACED_S)
+    client.join()
+    if not runs:
+        raise RuntimeError("The run failed; its error stands above.")
+    ranks = [trace for trace in set(folder.glob("**/*.trace.json.gz")) - before if "async_llm" not in trace.name]
+    return runs[0].metrics.require("itl_p50"), sorted(ranks)
+
+
+def trace(server: Server, seconds: float) -> None:
+    """Let the profiler run so long; it has written when this returns."""
+    server.client.post("/start_profile", timeout=TRACE_WAIT_S).raise_for_status()
+    time.sleep(seconds)
+    server.client.post("/stop_profile", timeout=TRACE_WAIT_S).raise_for_status()
+
+
+def spec(kind: str, gpus: int, folder: Path) -> EngineSpec:
+    model, context = MODELS[kind]
+    profiler = {"profiler": "torch", "torch_profiler_dir": str(folder), "torch_profiler_with_stack": False,
+                "torch_profiler_dump_cuda_time_total": False}
+    return vllm(model, max_model_len=context, tensor_parallel_size=gpus, profiler_config=profiler)
+
+
+def rows(kind: str, engine: str | None, gpus: Sequence[int]) -> Iterable[str]:
+    """Of the table, as they come."""
+    settings = Settings() if engine is None else with_engine_options(Settings(), [f"vllm={engine}"])
+    with tempfile.TemporaryDirectory() as name:
+        launcher = Launcher(settings, ROOT, Path(name), kind, SystemClock(), random.Random(), lambda _status: None)
+        with EnginePool(launcher, lock_of_this_machine()) as pool:
+            for count in gpus:
+                folder = Path(name) / f"traces-{count}"
+                folder.mkdir()
+                server = pool.acquire(spec(kind, count, folder), kind)
+                replayer = Replayer(ProcessTransport(), lambda: datetime.now(UTC))
+                trace(server, 0.0)  # the first one takes seconds to begin
+                for streams in STREAMS:
+                    itl_ms, traces = traced(server, replayer, streams, folder)
+                    shares = [share(kernels(trace)) for trace in traces]
+                    yield row(count, streams, itl_ms, [one for one in shares if one is not None])
+
+
+def row(gpus: int, streams: int, itl_ms: float, shares: Sequence[Share]) -> str:
+    """The ranks from the one that waits least to the one that waits most."""
+    if not shares:
+        return f"| {gpus} | {streams} | {itl_ms:.2f} | no all-reduce ran | | | | |"
+    ranks = sorted(shares, key=lambda one: one.all_reduce_us / one.window_us)
+    of_window = f"{ranks[0].all_reduce_us / ranks[0].window_us:.1%}–{ranks[-1].all_reduce_us / ranks[-1].window_us:.1%}"
+    each = f"{min(one.median_us for one in ranks):.1f}–{max(one.median_us for one in ranks):.1f}"
+    idle = f"{1 - max(one.busy_us / one.window_us for one in ranks):.1%}"
+    cells = (gpus, streams, f"{itl_ms:.2f}", of_window, each, idle, ranks[0].all_reduces, f"`{ranks[0].name[:60]}`")
+    return "| " + " | ".join(map(str, cells)) + " |"
+
+
+HEAD = ("| GPUs | streams | median ITL, ms | all-reduces' share of the time, by rank | one, median, µs "
+        "| no kernel runs | all-reduces traced | kernel |\n|---|---|---|---|---|---|---|---|")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kind", choices=sorted(MODELS), default="cpu", help="of this machine (cpu)")
+    parser.add_argument("--engine", help="environment or unpacked bundle of vLLM; default: as pytest finds it")
+    parser.add_argument("--gpus", type=int, action="append", help="may be repeated; default: 2 and 4")
+    parser.add_argument("--out", type=Path)
+    args = parser.parse_args()
+    lines = [HEAD]
+    for line in rows(args.kind, args.engine, args.gpus or [2, 4]):
+        lines.append(line)
+        print(line, flush=True)
+        if args.out is not None:
+            args.out.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
