@@ -1,6 +1,7 @@
+#!/usr/bin/env python3
 """How much of a decode step on several GPUs is all-reduces: kernels of vLLM's own PyTorch profiler, rank by rank.
 
-    python benchmarks/all_reduce_share.py [--kind h200] [--engine DIR] [--gpus 2 --gpus 4] [--out FILE]
+    python scripts/trace_all_reduces.py [--kind h200] [--engine DIR] [--gpus 2 --gpus 4] [--out FILE]
 
 Starts a server per number of GPUs, lets streams decode, and traces a moment of it. An all-reduce's kernel waits for the
 slowest rank, so its time is a rank's share of waiting, too: the rank that waits least says what moving the data costs.
@@ -18,7 +19,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
@@ -33,10 +34,11 @@ from pytest_llmperf.engines.server import Server
 from pytest_llmperf.load.process import ProcessTransport
 from pytest_llmperf.session.replay import Replayer
 from pytest_llmperf.session.warm_up import warm_up
+from pytest_llmperf.workload import Workload
 
 ROOT = Path(__file__).parents[1]
 # NCCL's, vLLM's own, PyTorch's over symmetric memory, FlashInfer's.
-ALL_REDUCE = re.compile(r"all_?reduce|cross_device_reduce|multimem|one_shot|two_shot", re.IGNORECASE)
+ALL_REDUCE = re.compile(r"all_?reduce|cross_device_reduce|multimem", re.IGNORECASE)
 STREAMS = (1, 8)
 TOKENS_IN, TOKENS_OUT, WARM_UP_OUT = 1024, 2048, 64
 PREFILLS_S, TRACED_S, TRACE_WAIT_S = 1.5, 0.5, 120.0
@@ -108,10 +110,9 @@ def busy_us(ran: Iterable[Kernel]) -> float:
 def traced(server: Server, replayer: Replayer, streams: int, folder: Path) -> tuple[float, list[Path]]:
     """Traces of all ranks while so many streams decode, and the run's median ITL in ms."""
     before = set(folder.glob("**/*.trace.json.gz"))
-    workload = random_tokens(input=TOKENS_IN, output=TOKENS_OUT, arrivals=closed(streams), requests=streams)
-    warm_up(server, replace(workload, output=WARM_UP_OUT), replayer)
+    warm_up(server, streaming(streams, WARM_UP_OUT), replayer)
     runs = []
-    client = threading.Thread(target=lambda: runs.append(replayer.run(server, workload, 0)))
+    client = threading.Thread(target=lambda: runs.append(replayer.run(server, streaming(streams, TOKENS_OUT), 0)))
     client.start()
     time.sleep(PREFILLS_S)
     trace(server, TRACED_S)
@@ -120,6 +121,10 @@ def traced(server: Server, replayer: Replayer, streams: int, folder: Path) -> tu
         raise RuntimeError("The run failed; its error stands above.")
     ranks = [trace for trace in set(folder.glob("**/*.trace.json.gz")) - before if "async_llm" not in trace.name]
     return runs[0].metrics.require("itl_p50"), sorted(ranks)
+
+
+def streaming(streams: int, output: int) -> Workload:
+    return random_tokens(input=TOKENS_IN, output=output, arrivals=closed(streams), requests=streams)
 
 
 def trace(server: Server, seconds: float) -> None:
