@@ -28,6 +28,7 @@ LIMITS_SEED = 1
 def calibrate_emulated(
     tests: Sequence[SuiteTest],
     *,
+    named: bool,
     left_out: Sequence[str],
     kind: str,
     suite_runs: int,
@@ -43,6 +44,7 @@ def calibrate_emulated(
 
     Args:
         tests: of the suites.
+        named: they are some of the suites, not all.
         left_out: ids of those that can not be calibrated, for the page.
         kind: hardware kind that is emulated.
         suite_runs, faults, limits: how many of each, see `experiments` and `limits`.
@@ -73,7 +75,8 @@ def calibrate_emulated(
     about = {"calibration": kind, "version": __version__, "commit": commit, "tests": [test.name for test in tests]}
     with RowJournal(out.with_name(out.name + ".jsonl"), about) as journal:
         primaries = sum(len(m.primaries) for baseline in stored.values() for m in baseline.measurements.values())
-        origin = Origin(kind, command, commit, known.date, _machine(), primaries, tuple(left_out))
+        shown = tuple(test.name for test in tests) if named else ()
+        origin = Origin(kind, command, commit, known.date, _machine(), primaries, shown, tuple(left_out))
         campaign = Campaign(settings, root, kind, tests, jobs)
         text = page(origin, todo, journal.rows.values())
         for one in todo:

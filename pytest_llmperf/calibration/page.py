@@ -28,6 +28,7 @@ class Origin:
         command: that made the page, and makes it again.
         commit, date, machine: of the run.
         suite_primaries: metrics that the whole suite judges against baselines.
+        named: the tests that were run, where the command names some; empty: all that the suites have.
         left_out: ids of tests of the suite that were not run, because they have fixtures of their own.
     """
 
@@ -37,6 +38,7 @@ class Origin:
     date: str
     machine: str
     suite_primaries: int
+    named: tuple[str, ...]
     left_out: tuple[str, ...]
 
 
@@ -53,14 +55,16 @@ def page(origin: Origin, experiments: Sequence[Experiment], rows: Iterable[Row])
     by_name: dict[str, list[Row]] = {}
     for row in rows:
         by_name.setdefault(row.experiment, []).append(row)
-    made = [
-        *_top(origin),
-        *_quiet([one for one in experiments if one.name.startswith(A_A)], by_name),
-        *_slow([one for one in experiments if one.slowdown is not None], by_name),
-        *_mechanisms([one for one in experiments if one.faults], by_name),
-        *_limits(by_name),
-        *_rivals(experiments, by_name),
-    ]
+    parts = (
+        (_quiet, [one for one in experiments if one.name.startswith(A_A)]),
+        (_slow, [one for one in experiments if one.slowdown is not None]),
+        (_mechanisms, [one for one in experiments if one.faults]),
+    )
+    made = list(_top(origin))
+    for part, chosen in parts:
+        made += part(chosen, by_name) if chosen else ()
+    made += _limits(by_name)
+    made += _rivals(experiments, by_name)
     return "\n".join(made) + "\n"
 
 
@@ -75,7 +79,7 @@ def _top(origin: Origin) -> Iterator[str]:
 Written by `{origin.command}` on {origin.date}, commit {origin.commit}, {origin.machine}. Intervals are Clopper–Pearson,
 95 %. The page is written anew by the same command; what is on it nobody has typed.
 
-A suite run is every check of every shipped suite that runs on an emulated {origin.kind}: SLOs, claims with their
+A suite run is every check of {_what(origin)}: SLOs, claims with their
 mechanisms, and comparisons with the stored baselines, of which {origin.suite_primaries} metrics share an error of 1 %.
 The tests' own functions run, and the code that judges is the product's. Only this differs from
 `pytest suites --emulate {origin.kind}`: an engine restarts within its process and is sent each workload once,
@@ -85,6 +89,12 @@ of it: in an open loop a step that is 1 % longer makes mean TPOT about 1.4 % lon
     if origin.left_out:
         names = ", ".join(f"`{test}`" for test in origin.left_out)
         yield f"\nLeft out, because they have fixtures of their own: {names}."
+
+
+def _what(origin: Origin) -> str:
+    if not origin.named:
+        return f"every shipped suite that runs on an emulated {origin.kind}"
+    return f"{len(origin.named)} tests on an emulated {origin.kind} ({', '.join(f'`{name}`' for name in origin.named)})"
 
 
 def _quiet(experiments: Sequence[Experiment], rows: Mapping[str, Sequence[Row]]) -> Iterator[str]:
@@ -140,6 +150,8 @@ def _mechanisms(experiments: Sequence[Experiment], rows: Mapping[str, Sequence[R
 
 
 def _limits(rows: Mapping[str, Sequence[Row]]) -> Iterator[str]:
+    if not any(limit_name(setting) in rows for setting in SETTINGS):
+        return
     yield from _head("SLOs at their exact limit", "SLO, five runs on five server starts", "PASS (each is false)",
                      "FAIL (each is false)")
     for setting in SETTINGS:

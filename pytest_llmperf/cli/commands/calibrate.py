@@ -23,6 +23,7 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
+SUITES = ["suites"]
 OUT = ".llmperf/calibration.md"
 RUNS = ".llmperf/calibration"
 
@@ -30,7 +31,7 @@ RUNS = ".llmperf/calibration"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """See `cli.parser`."""
     add = parser.add_argument
-    add("tests", nargs="*", default=["suites"], metavar="TEST", help="as pytest takes them (suites)")
+    add("tests", nargs="*", default=SUITES, metavar="TEST", help="as pytest takes them (suites)")
     add("--emulate", metavar="KIND", help="l4, a100, h100 or h200: on the emulator, in virtual time")
     add("--suite-runs", type=int, default=1000, metavar="N", help="emulated: with nothing planted (1000)")
     add("--faults", type=int, default=50, metavar="N", help="emulated: with each fault planted (50)")
@@ -68,6 +69,7 @@ def _emulated(arguments: argparse.Namespace) -> str:
     collected = collect(arguments.tests, arguments.emulate)
     return calibrate_emulated(
         collected.tests,
+        named=arguments.tests != SUITES,
         left_out=collected.left_out,
         kind=arguments.emulate,
         suite_runs=arguments.suite_runs,
@@ -88,7 +90,7 @@ def _interrupted(_signal: int, _frame: object) -> None:
 
 def _command(arguments: argparse.Namespace) -> str:
     """The command line again, in full."""
-    named = "" if arguments.tests == ["suites"] else f" {' '.join(arguments.tests)}"
+    named = "" if arguments.tests == SUITES else f" {' '.join(arguments.tests)}"
     return (
         f"llmperf calibrate{named} --emulate {arguments.emulate} --suite-runs {arguments.suite_runs} "
         f"--faults {arguments.faults} --limits {arguments.limits} --out {arguments.out}"

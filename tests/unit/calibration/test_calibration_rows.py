@@ -62,7 +62,7 @@ def test_the_page_counts():
         row(1, "leak", bad=[FAIL]), row(2, "leak", bad=[("t", "i", "ERROR", "blocks are still held")]),
         row(100, limit_name(SETTINGS[0]), verdicts={"PASS": 4, "FAIL": 1, "INCONCLUSIVE": 95}, tpot={}),
     ]
-    origin = Origin("h200", "llmperf …", "abc", "2026-11-21", "here", 13, ("s.py::test_disk",))
+    origin = Origin("h200", "llmperf …", "abc", "2026-11-21", "here", 13, (), ("s.py::test_disk",))
     lines = page(origin, plan, rows).splitlines()
 
     def cells(start, title):
@@ -77,3 +77,12 @@ def test_the_page_counts():
     assert cells("pytest-llmperf", "The same data judged by other rules")[3] == "2 of 4"
     assert cells("pytest-llmperf", "The same data judged by other rules")[0] == "1 of 4"
     assert cells(FIXED, "The same data judged by other rules")[0] == "1 of 4"
+
+
+def test_a_page_of_some_tests_names_them_and_leaves_out_what_was_not_run():
+    plan = experiments(suite_runs=20, faults=0)
+    origin = Origin("h200", "llmperf …", "abc", "2026-11-21", "here", 13, ("s.py::test_a", "s.py::test_b"), ())
+    text = page(origin, [one for one in plan if one.suite_runs], [row(1)])
+    assert "every check of 2 tests on an emulated h200 (`s.py::test_a`, `s.py::test_b`)" in text
+    headings = [line for line in text.splitlines() if line.startswith("## ")]
+    assert headings == ["## Nothing changed", "## The same data judged by other rules"]
