@@ -32,8 +32,10 @@ def percentile(ordered: Sequence[float], share: float) -> float:
         raise ValueError(f"no percentile {share} of {len(ordered)} values")
     position = (len(ordered) - 1) * share
     below = floor(position)
-    above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (ordered[above] - ordered[below]) * (position - below)
+    low, high = ordered[below], ordered[min(below + 1, len(ordered) - 1)]
+    if position == below or low == high:  # what lies above may be infinite
+        return low
+    return low + (high - low) * (position - below)
 
 
 def summarise(values: Sequence[float]) -> dict[str, float | None]:

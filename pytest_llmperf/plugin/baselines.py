@@ -80,6 +80,7 @@ class BaselineUpdater:
         self.mode = mode
         self.run_files: dict[str, Path] = {}
         self.collected: set[str] | None = None
+        self.read: set[str] = set()  # test files whose tests pytest has told us, none of them hidden
         self.text = ""
 
     @pytest.hookimpl(tryfirst=True)
@@ -90,6 +91,8 @@ class BaselineUpdater:
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:
             self._partial = True
+        elif report.passed:
+            self.read.add(report.nodeid)
 
     _partial = False
 
@@ -135,11 +138,20 @@ class BaselineUpdater:
         return update(Store(self.config.rootpath / settings.baselines_dir), sessions, wanted)
 
     def _whole_files(self) -> set[str]:
-        """Test files below the folders or files that were named as a whole, whether they still exist or not."""
-        root = self.config.rootpath
-        named = [root / argument for argument in self.config.args if "::" not in argument]
-        stored = self._stored_files()
-        return {file for file in stored if any((root / file).is_relative_to(place) for place in named)}
+        """Stored test files below what was named as a whole that are gone, or all of whose tests were told.
+
+        Nothing under --last-failed, which hides tests before anybody is told of them.
+        """
+        if self.config.getoption("lf", False):
+            return set()
+        root, here = self.config.rootpath, self.config.invocation_params.dir
+        named = [(here / argument).resolve() for argument in self.config.args if "::" not in argument]
+
+        def whole(file: str) -> bool:
+            path = (root / file).resolve()
+            return (file in self.read or not path.exists()) and any(path.is_relative_to(place) for place in named)
+
+        return set(filter(whole, self._stored_files()))
 
     def _stored_files(self) -> set[str]:
         from pytest_llmperf.baseline.store import Store

@@ -12,7 +12,7 @@ from pytest_llmperf.plugin.baselines import RUN_FILE
 from pytest_llmperf.plugin.identity import test_id
 from pytest_llmperf.plugin.kinds import kind_of
 from pytest_llmperf.plugin.state import STATE
-from pytest_llmperf.plugin.verdicts import PERF, forget_execution, leave_without_traceback
+from pytest_llmperf.plugin.verdicts import PERF, leave_without_traceback
 
 if TYPE_CHECKING:
     from pytest_llmperf.engines.server import Server
@@ -51,7 +51,6 @@ def spec_of(item: pytest.Item) -> EngineSpec | None:
 def engine(request: pytest.FixtureRequest) -> Server:
     """The running server of `@pytest.mark.engine(spec)`, shared by all tests with an equal spec."""
     item: pytest.Item = request.node
-    forget_execution(item)
     spec = spec_of(item)
     if spec is None:
         raise pytest.UsageError(
@@ -69,7 +68,6 @@ def engine(request: pytest.FixtureRequest) -> Server:
 def perf(request: pytest.FixtureRequest) -> Iterator[Perf]:
     """Measure, check and claim. What is checked is collected; the worst verdict becomes the test's outcome."""
     item: pytest.Item = request.node
-    forget_execution(item)
     with leave_without_traceback(item):
         perf = item.config.stash[STATE].session.perf(test_id(item), kind_of(item) or "cpu")
     item.stash[PERF] = perf

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_llmperf.plugin.state import STATE
+from pytest_llmperf.plugin.verdicts import forget_execution
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -100,7 +101,8 @@ def kind_of(item: pytest.Item) -> str | None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip what cannot run here, with the reason."""
+    """An execution of its own; skip what cannot run here, with the reason."""
+    forget_execution(item)
     kinds = kinds_of(item)
     if not kinds:
         return

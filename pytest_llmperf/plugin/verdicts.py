@@ -56,7 +56,9 @@ def _ended_by(error: BaseException) -> str:
 
 
 def forget_execution(item: pytest.Item) -> None:
-    """A re-run reports for itself: what an earlier execution of this item told is not told again."""
+    """A re-run reports for itself: what an earlier execution of this item told is not told again, nor changed."""
+    if PERF in item.stash:
+        del item.stash[PERF]
     item.user_properties[:] = [(name, value) for name, value in item.user_properties if not name.startswith("llmperf")]
 
 
@@ -135,7 +137,8 @@ def _raise_worst(item: pytest.Item, perf: Perf) -> None:
 
 def _is_what_an_update_is_for(config: pytest.Config, verdict: Verdict) -> bool:
     """A baseline that is not there, or not for these conditions, is about to be made."""
-    return verdict.value in ("NO_BASELINE", "INCOMPARABLE") and mode_of(config) is not None
+    made_by = {"NO_BASELINE": ("all", "new"), "INCOMPARABLE": ("all",)}
+    return mode_of(config) in made_by.get(verdict.value, ())
 
 
 def _fails(config: pytest.Config, verdict: Verdict) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from shlex import quote
 
 from pytest_llmperf.baseline.fingerprint import differences
-from pytest_llmperf.baseline.model import StoredMeasurement
+from pytest_llmperf.baseline.model import StoredMeasurement, StoredSession
 from pytest_llmperf.baseline.paths import EMULATED
 from pytest_llmperf.baseline.rules import YOUNG_BELOW
 from pytest_llmperf.errors import SloError
@@ -48,10 +48,16 @@ class Terms:
     across: tuple[str, ...] = ()
 
 
-def default_primaries(measurement: Measurement, *, closed_loop: bool) -> tuple[str, ...]:
-    """What is judged where a test names nothing: of the usual metrics those that this measurement has."""
+def default_primaries(
+    measurement: Measurement, stored: StoredMeasurement | None, *, closed_loop: bool
+) -> tuple[str, ...]:
+    """What is judged where a test names nothing: of the usual metrics those that this measurement or the baseline has.
+
+    One that the baseline has and today's runs have not is judged, too: a metric does not vanish unnoticed.
+    """
     usual = SEARCHED if measurement.searched else CLOSED_LOOP if closed_loop else OPEN_LOOP
-    return tuple(name for name in usual if all(value is not None for value in measurement.values(name)))
+    before = () if stored is None else stored.primaries
+    return tuple(name for name in usual if name in before or None not in measurement.values(name))
 
 
 def margins_from(given: Mapping[str, float | tuple[float, float]]) -> dict[str, Margins]:
@@ -63,10 +69,10 @@ def margins_from(given: Mapping[str, float | tuple[float, float]]) -> dict[str, 
     found = {}
     for name, value in given.items():
         metric = find(name)
-        negligible, tolerated = value if isinstance(value, tuple) else (0.4 * value, value)
         try:
+            negligible, tolerated = value if isinstance(value, tuple) else (0.4 * value, value)
             found[metric.name] = Margins(negligible, tolerated)
-        except ValueError as error:
+        except (TypeError, ValueError) as error:
             raise SloError(f"margins={{{name!r}: {value!r}}}: {error}. Write 0.05 for 5 %, or (0.02, 0.05).") from error
     return found
 
@@ -80,7 +86,7 @@ def update_command(test: str, kind: str, options: str) -> str:
 def incomparable(test: str, measurement: Measurement, stored: StoredMeasurement, terms: Terms) -> CheckResult | None:
     """INCOMPARABLE with the fields that differ; None where the comparison means something."""
     found = differences(stored, measurement.conditions, terms.primaries, terms.across)
-    missing = [name for name in terms.primaries if name not in stored.metrics]
+    missing = [name for name in terms.primaries if not _sessions_with(stored, name)]
     if not found and not missing:
         return None
     reasons = [str(difference) for difference in found] + [f"{name} is not stored" for name in missing]
@@ -147,12 +153,17 @@ def comparison_of(
         return list(zip(seeds, read, strict=True))
 
     fresh = runs([run.seed for run in measurement.runs], measurement.values(metric.name))
-    sessions = [session for session in stored.sessions if metric.name in session.metrics]
+    sessions = _sessions_with(stored, metric.name)
     before = [runs([seed for seed, _ in session.runs], session.values(metric.name)) for session in sessions]
     grouped = by_host(before, [session.host for session in sessions], terms.host)
     margins = (terms.margins.get(metric.name) or margins_for(metric, terms.kind)).on(scale)
     found = shift(fresh, grouped, prior_for(metric, terms.kind))
     return Comparison(found, margins), drifting(found, grouped, margins.tolerated)
+
+
+def _sessions_with(stored: StoredMeasurement, name: str) -> list[StoredSession]:
+    """Those that know the metric; one that was measured before it was asked for has no value of it."""
+    return [session for session in stored.sessions if all(value is not None for value in session.values(name))]
 
 
 def _result(

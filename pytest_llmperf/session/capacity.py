@@ -147,6 +147,8 @@ class Capacity(Series):
         if bad := invalid([(f"at {rate:.4g}/s, ", measurement)], named, self.session.settings):
             raise LoadError(bad[0].reason)
         starts = [str(run.start_id) for run in measurement.runs]
+        if any(_missed_by_failures(slo, measurement) for slo in self.terms.slos):
+            return Verdict.FAIL
         return worst([judge_slo(slo, measurement.metrics, starts, confidence=confidence) for slo in self.terms.slos])
 
     def _rate(self, found: Found) -> float:
@@ -180,6 +182,15 @@ def _holds(slo: Slo, measurement: Measurement) -> bool:
     failed = [inf] * sum(not record.ok for record in measurement.records)
     found = statistic([*pooled, *failed], metric.stat)
     return found is not None and slo.comparison.holds(found, slo.limit)
+
+
+def _missed_by_failures(slo: Slo, measurement: Measurement) -> bool:
+    """Whether a limit on a mean or median is missed once failed requests count, whose latency has no end.
+
+    Its interval knows served requests only; percentiles and goodput count the others by themselves.
+    """
+    failed = any(not record.ok for record in measurement.records)
+    return failed and find(slo.metric).stat in ("mean", "p50") and not _holds(slo, measurement)
 
 
 def _words(point: Point) -> str:

@@ -89,6 +89,8 @@ def compare(
         InfrastructureError: the baseline cannot be read, or the server or the load generator failed.
     """
     measurement = series.finished
+    if not measurement.primaries:
+        return [_nothing_to_judge(len(measurement.runs))]
     kind = kind_of(measurement.conditions)
     stored = session.baselines.find(series.test, kind, measurement.baseline or "")
     if stored is None:
@@ -111,6 +113,14 @@ def compare(
         if not open_ or further is None or elapsed_s >= session.settings.extension_limit_s:
             return results
         series.extend(further - looked_at, seeds=seeds)
+
+
+def _nothing_to_judge(runs: int) -> CheckResult:
+    return CheckResult(
+        AGAINST_BASELINE, Verdict.ERROR, metric="baseline",
+        reason=f"none of the usual metrics has a value in each of {runs} runs. Did requests fail? Name what is "
+               "compared: primaries=[…].",
+    )
 
 
 def _nothing_stored(test: str, kind: str) -> CheckResult:

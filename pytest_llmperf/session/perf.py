@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from pytest_llmperf.baseline.paths import kind_of
 from pytest_llmperf.engines.server import Server
-from pytest_llmperf.errors import SpecError, UsageError
+from pytest_llmperf.errors import SloError, SpecError, UsageError
 from pytest_llmperf.metrics.registry import find
 from pytest_llmperf.model.engine import EngineSpec
 from pytest_llmperf.model.verdict import AGAINST_BASELINE, CheckResult, Verdict, worst
@@ -228,7 +229,9 @@ class Perf:
             for side, spec in (("a", a), ("b", b))
         )
         self.claims.append((text, side_a, side_b))
+        margins_from(margins or {})  # a typo costs no server start
         started_ns = self.session.clock.now_ns()
+        told = len(self.results)
         # Whichever side already runs goes first: a start is dear.
         order = [side_b, side_a] if self.session.pool.live_spec == b else [side_a, side_b]
         results: list[CheckResult] = []
@@ -239,10 +242,11 @@ class Perf:
                 # Now, while A's server runs: what it takes to decide this are more runs of A.
                 named = [cause.metric for cause in judge.causes]
                 against = self._against(side_a, "" if baseline is True else baseline, primaries, margins or {}, named)
+                self.results += against  # they stand, whatever becomes of the other side
             if results:
                 break
         results = results or self._looks(judge, order, runs, started_ns)
-        self.results += [*results, *against]
+        self.results[told:told] = results
         return [*results, *against]
 
     def compare(self, *texts: str, **sides: Measurement) -> list[CheckResult]:
@@ -332,8 +336,14 @@ class Perf:
         own_margins = margins_from(margins)
         closed_loop = series.workload.concurrency is not None
         chosen = tuple(find(metric).name for metric in primaries)
+        if not chosen:
+            stored = self.session.baselines.find(self.test, kind_of(series.finished.conditions), name)
+            chosen = default_primaries(series.finished, stored, closed_loop=closed_loop)
+        if unjudged := sorted(set(own_margins) - set(chosen)):
+            raise SloError(f"margins={{{unjudged[0]!r}: …}}: the comparison judges {', '.join(chosen) or 'nothing'}. "
+                           f"Name it, too: primaries=[…, {unjudged[0]!r}].")
         tolerated = {metric: margin.tolerated for metric, margin in own_margins.items()}
-        series.compared_as(name, chosen or default_primaries(series.finished, closed_loop=closed_loop), tolerated)
+        series.compared_as(name, chosen, tolerated)
         failed = any(subject.startswith(AGAINST_BASELINE) for subject in failed_before(self))
         return compare(series, self.session, named, own_margins, failed_before=failed)
 

@@ -52,9 +52,11 @@ def provenance(root: Path, session: str, now: datetime, ignored: Sequence[str], 
         host: see `host_digest`.
     """
     commit = _git(root, "rev-parse", "--short=12", "HEAD")
+    within = [path for path in ignored if (root / path).resolve().is_relative_to(root.resolve())]
     changed = _git(root, "status", "--porcelain", "--untracked-files=no", "--", ".",
-                   *(f":(exclude){path}" for path in ignored))
-    return Provenance(session, f"{now.astimezone(UTC):%Y-%m-%d}", commit or None, bool(changed), host)
+                   *(f":(exclude){path}" for path in within))
+    dirty = commit is not None and changed != ""  # a status that git does not tell is not clean
+    return Provenance(session, f"{now.astimezone(UTC):%Y-%m-%d}", commit or None, dirty, host)
 
 
 def write_provenance(run_dir: Path, known: Provenance) -> None:
@@ -93,11 +95,11 @@ def read_provenance(run_dir: Path) -> Provenance:
     )
 
 
-def _git(root: Path, *arguments: str) -> str:
-    """What git says; nothing where there is no git, or no repository."""
+def _git(root: Path, *arguments: str) -> str | None:
+    """What git says; None where there is no git, no repository, or no answer in time."""
     try:
         found = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, check=False,
                                timeout=GIT_TIMEOUT_S)
     except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return found.stdout.strip() if found.returncode == 0 else ""
+        return None
+    return found.stdout.strip() if found.returncode == 0 else None

@@ -9,7 +9,7 @@ from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.errors import SpecError
 from pytest_llmperf.model.verdict import CheckResult
 from pytest_llmperf.session.judge import invalid, judged_again
-from pytest_llmperf.session.measurement import Measurement
+from pytest_llmperf.session.measurement import Measurement, Run
 from pytest_llmperf.slo.compared import ONE_START
 from pytest_llmperf.slo.judge import judge_claim
 from pytest_llmperf.slo.model import Claim, Ratio
@@ -62,10 +62,19 @@ def _in_pairs(names: tuple[str, str], sides: Mapping[str, Measurement]) -> tuple
     if top.conditions.get("workload") != bottom.conditions.get("workload"):
         raise SpecError(f"perf.compare: {names[0]} is {top.workload}, and {names[1]} {bottom.workload}. "
                         "Measure the same.")
-    keys = [{(run.execution, run.seed) for run in side.runs} for side in (top, bottom)]
-    both = keys[0] & keys[1]
+    first_of = [_first_of(top), _first_of(bottom)]
+    both = first_of[0].keys() & first_of[1].keys()
     if len(both) < 2:
         raise SpecError(f"perf.compare: {names[0]} and {names[1]} share {len(both)} seed(s), and less than two pairs "
                         "have no spread. Measure each with runs=2 or more.")
-    top, bottom = (side.only(lambda run: (run.execution, run.seed) in both) for side in (top, bottom))
+    chosen = {id(first[key]) for first in first_of for key in both}
+    top, bottom = (side.only(lambda run: id(run) in chosen) for side in (top, bottom))
     return top, bottom
+
+
+def _first_of(side: Measurement) -> dict[tuple[int, int], Run]:
+    """(execution, seed) → its first run: a comparison with a baseline repeats seeds to decide."""
+    found: dict[tuple[int, int], Run] = {}
+    for run in side.runs:
+        found.setdefault((run.execution, run.seed), run)
+    return found

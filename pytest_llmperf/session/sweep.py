@@ -72,7 +72,7 @@ def measured(perf: Perf, asked: Asked, flags: Mapping[str, object]) -> Row:
     candidate = with_flags(asked.spec, **flags)  # type: ignore[arg-type]  # as JSON has it
     try:
         found = perf.measure(candidate, asked.workload, runs=asked.runs, may_preempt=True)
-        if bad := invalid([("", found)], {"error_rate", *asked.metrics}, perf.session.settings):
+        if bad := invalid([("", found)], set(asked.metrics), perf.session.settings):
             return Row(flags, {}, bad[0].reason)
         values = {name: found.value(name) for name in asked.metrics}
         if asked.slos:

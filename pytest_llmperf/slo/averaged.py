@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pytest_llmperf.metrics.families import FAMILIES
 from pytest_llmperf.metrics.registry import find
 from pytest_llmperf.metrics.run import RunMetrics
 from pytest_llmperf.metrics.summary import statistic
@@ -67,6 +68,10 @@ def judge_exact(slo: Slo, sample: Sample) -> CheckResult:
     if len(values) < len(sample.runs):
         missing = len(sample.runs) - len(values)
         return answer(slo, Verdict.ERROR, reason=unavailable(slo.metric, missing, len(sample.runs)))
+    endless = _failed(slo, sample) if find(slo.metric).stat == "max" else 0
+    if endless and slo.comparison is Comparison.AT_MOST:
+        return answer(slo, Verdict.FAIL, measured=max(values), n=f"{sample}, each exactly",
+                      reason=f"the largest of all requests has no end: {endless} of them failed")
     bad = [value for value in values if not slo.comparison.holds(value, slo.limit)]
     worst = min(values) if slo.comparison is Comparison.AT_LEAST else max(values)
     return answer(slo, Verdict.FAIL if bad else Verdict.PASS, measured=bad[0] if bad else worst,
@@ -122,5 +127,13 @@ def _within_range(interval: Interval, unit: Unit) -> Interval:
 
 
 def _not_counted(slo: Slo, sample: Sample) -> str:
-    failed = sum(not record.ok for run in sample.runs for record in run.records)
-    return f", {failed} failed requests not in it" if failed and find(slo.metric).family else ""
+    failed = _failed(slo, sample)
+    return f", {failed} failed requests not in it" if failed else ""
+
+
+def _failed(slo: Slo, sample: Sample) -> int:
+    """Requests that failed and have no such latency."""
+    family = find(slo.metric).family
+    if family is None or FAMILIES[family].with_failed:
+        return 0
+    return sum(not record.ok for run in sample.runs for record in run.records)

@@ -1,6 +1,7 @@
 """Baselines through pytest, on the emulator: made, compared with, refused, and never changed by the way."""
 
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -245,3 +246,42 @@ def test_every_pass_says_what_it_would_have_seen(emulate, pytester):
     assert "(would have seen +" in stored["tpot_mean"]
     checks = [node.get("value") for node in junit.iter("property") if "llmperf.check" in node.get("name")]
     assert any("PASS: baseline tpot_mean: " in text and "(would have seen +" in text for text in checks)
+
+
+def test_new_ones_are_not_what_an_incomparable_baseline_waits_for(emulate):
+    emulate("--update-baselines-new")
+    before = emulate.path.read_bytes()
+    result, _ = emulate("--update-baselines-new", "-rs", length=4096)
+    assert result.ret == 11
+    result.stdout.fnmatch_lines(["*engine.max_model_len: 8192 stored, 4096 now*"])
+    result, _ = emulate("--update-baselines-new", "--missing-baseline", "fail", length=4096)
+    assert result.ret == 1
+    assert emulate.path.read_bytes() == before
+
+
+@pytest.mark.parametrize("hidden_by", ["folder", "ignore", "lf", "importorskip"])
+def test_a_run_that_does_not_see_a_test_keeps_its_baseline(emulate, pytester, hidden_by):
+    pytester.makeini("[pytest]")
+    emulate("--update-baselines-new")
+    assert emulate.path.exists()
+    folder = pytester.mkdir("other")
+    (folder / "test_other.py").write_text(f"def test_nothing(): assert {hidden_by != 'lf'}")
+    emulated = ["--emulate", "h200"]
+    arguments = {"folder": [], "ignore": [".", "--ignore=test_it.py"], "lf": [".", "--lf"], "importorskip": ["."]}
+    if hidden_by == "folder":
+        pytester.chdir()
+        os.chdir(folder)
+    if hidden_by == "lf":
+        assert pytester.runpytest_subprocess(*emulated, "other").ret == 1  # from now on the last one that failed
+    if hidden_by == "importorskip":
+        pytester.makepyfile(test_it=f"import pytest\npytest.importorskip('no_such_module')\n{SUITE}")
+    given = arguments[hidden_by] or ["."]
+    pytester.run(sys.executable, "-m", "pytest", *emulated, *given, "--update-baselines", "--accept", "a new driver")
+    assert emulate.path.exists()
+
+
+def test_a_margin_of_what_is_not_compared_is_refused(emulate):
+    given = 'baseline=True, margins={"itl_p99": 0.2})'
+    result, _ = emulate(text=SUITE.replace("baseline=True)", given))
+    assert result.ret == 1
+    result.stdout.fnmatch_lines(["*the comparison judges ttft_p50, tpot_mean, output_throughput*'itl_p99'*"])

@@ -186,3 +186,30 @@ def test_a_claim_pools_pair_by_pair(execute):
         {"claim": "ttft_p50(b) / ttft_p50(a) >= 1.5", "a": 0, "b": 1, "order": {"1": "AB", "2": "BA"}}
     ]
     assert kept["checks"][0]["n"].startswith("6 pairs")
+
+
+SECOND_START_FAILS = """
+from pytest_llmperf.engines.pool import EnginePool
+from pytest_llmperf.errors import EngineError
+
+acquire, asked = EnginePool.acquire, []
+
+def acquire_once(self, *given, **options):
+    asked.append(given)
+    if len(asked) == 2:
+        raise EngineError("it does not start", None)
+    return acquire(self, *given, **options)
+
+EnginePool.acquire = acquire_once
+"""
+
+
+def test_a_server_that_does_not_start_again_changes_nothing_that_was_found(execute, pytester):
+    pytester.makeconftest(SECOND_START_FAILS)
+    suite = SUITE.replace("def test_it(perf):", "@pytest.mark.engine(ENGINE)\ndef test_it(engine, perf):")
+    suite = suite.replace("measure(ENGINE", "measure(engine")
+    result, junit, files = execute(FAILS_AT_FIRST, "--reruns", "2", suite=suite)
+    assert result.ret == 12
+    assert properties(junit)["llmperf.executions"].count("FAIL") == 1
+    (file,) = files
+    assert len(file["measurements"][0]["runs"]) == 6  # those of the execution that was a FAIL, too

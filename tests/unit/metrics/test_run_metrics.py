@@ -1,5 +1,7 @@
 """All metrics of one run."""
 
+from math import inf
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -16,6 +18,13 @@ finite = st.floats(0, 1e9)
 @given(st.lists(finite, min_size=1), st.floats(0, 1))
 def test_percentile_is_numpys(values, share):
     assert percentile(sorted(values), share) == pytest.approx(float(np.percentile(values, share * 100)))
+
+
+@pytest.mark.parametrize(("values", "share", "found"), [
+    ([1.0, 2.0, inf], 0.5, 2.0), ([1.0, inf, inf], 0.5, inf), ([1.0, 2.0, inf, inf], 0.5, inf), ([1.0, inf], 0.0, 1.0),
+])
+def test_a_latency_without_end_has_its_place(values, share, found):
+    assert percentile(values, share) == found
 
 
 def test_percentile_of_nothing_is_an_error():

@@ -12,6 +12,7 @@ from pytest_llmperf.errors import LoadError, SloError, SpecError
 from pytest_llmperf.model.status import Note
 from pytest_llmperf.session.perf_session import PerfSession
 from pytest_llmperf.telemetry.hardware import Hardware
+from pytest_llmperf.testing.scripted_transport import make_exchange
 
 KNEE = 20.0
 WORKLOAD = random_tokens(input=8, output=5, arrivals=poisson(8), requests=200)
@@ -110,3 +111,23 @@ def test_a_claim_of_users_within_the_slo(perf, fake_engine, make_server, monkeyp
     results = perf.claim(a, b, WORKLOAD, "max_rate(a) / max_rate(b) >= 1.2", slo="ttft_p95 <= 500ms")
     assert results[0].verdict is Verdict.FAIL  # equal servers
     assert results[0].measured == "1×"
+
+
+@pytest.mark.parametrize("slo", ["ttft_p50 <= 500ms", "tpot_mean <= 40ms", "e2el_mean <= 1s"])
+def test_requests_that_overload_refuses_are_not_within_a_mean_or_median(perf, make_server, fake_engine, slo):
+    def refused_beyond_the_knee(plan):
+        due_ns = [request.at_ns for request in plan.requests if request.at_ns is not None]
+        rate = (len(due_ns) - 1) / max(due_ns) * 1e9 if len(due_ns) > 1 else 0
+        answers = fake_engine.exchanges(plan)
+        if rate < KNEE:
+            return answers
+        return [refused(answer) if answer.index % 5 < 3 else answer for answer in answers]
+
+    def refused(answer):
+        at_ns = answer.intended_ns
+        data = b"HTTP/1.1 503 Busy\r\ncontent-length: 0\r\n\r\n"
+        return make_exchange([(at_ns + 1, data)], index=answer.index, intended_ns=at_ns, sent_ns=at_ns)
+
+    fake_engine.transport._exchanges = refused_beyond_the_knee
+    (rate,) = perf.max_rate(make_server(), WORKLOAD, slo=slo).values("max_rate")
+    assert KNEE / 1.05 <= rate <= KNEE * 1.01

@@ -13,6 +13,7 @@ from pytest_llmperf.errors import ConfigError, EngineError, SloError, SpecError,
 from pytest_llmperf.model.status import Measuring, WarmingUp
 from pytest_llmperf.session.perf_session import PerfSession
 from pytest_llmperf.telemetry.hardware import Hardware
+from pytest_llmperf.testing.scripted_transport import make_exchange
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 WORKLOAD = random_tokens(input=8, output=5, arrivals=closed(2), requests=12)
@@ -208,3 +209,46 @@ def test_the_hit_rate_is_bounded_where_the_size_of_a_block_is_unknown(perf, make
     server.facts = {"version": "1"}
     workload = random_tokens(input=8, output=5, arrivals=closed(2), requests=12, text=text)
     assert perf.measure(server, workload, runs=1).expected_hit_rate == bound
+
+
+def refuse_all(plan):
+    """503 for every request of a run; a warm-up is answered."""
+    data = b"HTTP/1.1 503 Busy\r\ncontent-length: 0\r\n\r\n"
+    return [make_exchange([(1, data)], index=request.index) for request in plan.requests]
+
+
+def test_where_no_metric_has_a_value_that_is_said_beside_the_slo(perf, make_server, fake_engine):
+    fake_engine.transport._exchanges = lambda plan: (refuse_all if len(plan.requests) == 12 else fake_engine.exchanges)(
+        plan
+    )
+    run = perf.measure(make_server(), WORKLOAD)
+    perf.check(run, "error_rate == 0", baseline=True)
+    verdicts = {result.metric: result for result in perf.results}
+    assert verdicts["error_rate"].verdict is Verdict.FAIL
+    assert verdicts["baseline"].verdict is Verdict.ERROR
+    assert "none of the usual metrics has a value in each of 3 runs" in verdicts["baseline"].reason
+
+
+def test_what_the_baseline_says_of_one_side_stands_though_the_other_does_not_start(perf, session, make_server):
+    servers = [make_server(), EngineError("it does not start", None)]
+
+    def acquire(_spec, *_given, **_options):
+        found = servers[0] if len(perf.measurements) < 1 else servers[1]
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    session.pool.acquire = acquire
+    one, other = endpoint("http://127.0.0.1:1", model="m"), endpoint("http://127.0.0.1:2", model="m")
+    with pytest.raises(EngineError, match="does not start"):
+        perf.claim(one, other, WORKLOAD, "ttft_p50(b) / ttft_p50(a) >= 1.2", baseline=True)
+    (result,) = perf.results
+    assert result.verdict is Verdict.NO_BASELINE
+
+
+def test_margins_are_read_before_a_server_starts(perf):
+    engine = endpoint("http://127.0.0.1:1", model="m")
+    with pytest.raises(SloError, match=r"Write 0\.05 for 5 %"):
+        perf.claim(engine, engine, WORKLOAD, "ttft_p50(b) / ttft_p50(a) >= 1.2", baseline=True,
+                   margins={"ttft_p50": [0.1]})
+    assert perf.measurements == []

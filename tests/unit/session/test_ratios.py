@@ -92,3 +92,10 @@ def test_other_workloads_and_single_runs_are_refused(side):
         compare("ttft_p50(b) / ttft_p50(a)", a=side(50), b=side(60, workload="other"))
     with pytest.raises(SpecError, match="share 1 seed"):
         compare("ttft_p50(b) / ttft_p50(a)", a=side(50, seeds=(0, 1)), b=side(60, seeds=(1, 2)))
+
+
+def test_seeds_that_a_comparison_with_a_baseline_repeated_pair_once(side):
+    extended, plain = side(50, seeds=(0, 1, 2, 0, 1)), side(60)
+    (result,) = compare("ttft_p50(b) / ttft_p50(a) >= 1.15", a=extended, b=plain)
+    assert result.verdict is Verdict.PASS
+    assert result.n.startswith("3 pairs")

@@ -3,13 +3,14 @@
 import json
 import random
 import shutil
+import subprocess
 from datetime import UTC, datetime
 
 import pytest
 
 from pytest_llmperf.baseline.model import Provenance
 from pytest_llmperf.errors import BaselineError
-from pytest_llmperf.session.provenance import FILE, read_provenance, session_id, write_provenance
+from pytest_llmperf.session.provenance import FILE, provenance, read_provenance, session_id, write_provenance
 from pytest_llmperf.session.updating import measured
 
 KNOWN = Provenance("20260102T030405Z-abcdef", "2026-01-02", "0123456789ab", False, "f00")
@@ -90,3 +91,38 @@ def test_a_copy_elsewhere_says_the_same(folder, tmp_path):
     original = folder("a").parents[1]
     shutil.copytree(original, tmp_path / "copy")
     assert read_provenance(tmp_path / "copy") == read_provenance(original)
+
+
+@pytest.fixture
+def repository(tmp_path):
+    def git(*arguments):
+        who = ["-c", "user.email=a@b", "-c", "user.name=a"]
+        subprocess.run(["git", "-C", tmp_path / "project", *who, *arguments], check=True, capture_output=True)
+
+    root = tmp_path / "project"
+    root.mkdir()
+    git("init")
+    (root / "suite.py").write_text("a = 1")
+    git("add", "suite.py")
+    git("commit", "-m", "first")
+    return root
+
+
+@pytest.mark.parametrize("baselines", ["baselines", "../elsewhere", "/elsewhere"])
+def test_changed_files_are_dirty_wherever_baselines_lie(repository, baselines):
+    now = datetime(2026, 1, 2, tzinfo=UTC)
+    assert not provenance(repository, "s", now, [baselines], "host").dirty
+    (repository / "suite.py").write_text("a = 2")
+    assert provenance(repository, "s", now, [baselines], "host").dirty
+
+
+def test_a_status_that_git_does_not_tell_is_not_clean(repository):
+    (repository / ".git" / "index").write_bytes(b"broken")
+    known = provenance(repository, "s", datetime(2026, 1, 2, tzinfo=UTC), [], "host")
+    assert known.commit is not None
+    assert known.dirty
+
+
+def test_outside_a_repository_nothing_is_dirty(tmp_path):
+    known = provenance(tmp_path, "s", datetime(2026, 1, 2, tzinfo=UTC), [], "host")
+    assert (known.commit, known.dirty) == (None, False)

@@ -1,11 +1,16 @@
 """Combinations, the file that a sweep goes on from, and the Pareto front."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
+from pytest_llmperf import closed, random_tokens, vllm
+from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.errors import UsageError
-from pytest_llmperf.session.sweep import Row, SweepFile, combinations, pareto_front
+from pytest_llmperf.model.record import Outcome
+from pytest_llmperf.session.sweep import Asked, Row, SweepFile, combinations, measured, pareto_front
+from pytest_llmperf.testing.records import make_record
 
 
 def test_combinations():
@@ -76,3 +81,24 @@ def test_the_lines_are_json(file):
     head, line = map(json.loads, file.path.read_text().splitlines())
     assert head["schema"] == 1
     assert line["flags"] == {"a": 1}
+
+
+class Half:
+    """A `Perf` whose engine fails half of the requests."""
+
+    def __init__(self, measurement):
+        self.session = SimpleNamespace(settings=Settings())
+        self.measurement = measurement
+
+    def measure(self, *_given, **_options):
+        return self.measurement
+
+
+@pytest.mark.parametrize(("metrics", "problem"), [(("ttft_p95",), True), (("ttft_p95", "error_rate"), False)])
+def test_requests_that_fail_are_a_problem_unless_their_share_is_asked_for(make_run, make_measurement, metrics, problem):
+    outcomes = [Outcome.OK, Outcome.HTTP_STATUS]
+    records = [make_record(i, intended_ms=100 * i, outcome=outcomes[i % 2]) for i in range(20)]
+    asked = Asked(vllm("m"), random_tokens(input=8, output=5, arrivals=closed(1), requests=20), metrics)
+    row = measured(Half(make_measurement(make_run(records))), asked, {})
+    assert bool(row.problem) is problem
+    assert bool(row.metrics) is not problem

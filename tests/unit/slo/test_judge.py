@@ -310,3 +310,12 @@ def test_a_ratio_of_zero_is_an_error():
 def test_sides_that_make_no_pairs_are_a_mistake():
     with pytest.raises(ValueError, match="no pairs"):
         judge_claim(parse_claim("ttft_p50(b) / ttft_p50(a) >= 2"), side(100), side(400)[:2])
+
+
+def test_a_failed_request_is_over_every_largest():
+    answered = run_of([300, 400, 450])
+    assert judge("ttft_max <= 500ms", [answered]).verdict is PASS
+    broken = judge("ttft_max <= 500ms", [answered, run_of([300, 400, 450], failed=[2])])
+    assert broken.verdict is FAIL
+    assert "1 of them failed" in broken.reason
+    assert judge("send_delay_max <= 500ms", [run_of([300, 400, 450], failed=[2])]).verdict is PASS  # it was sent
