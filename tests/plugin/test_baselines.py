@@ -1,7 +1,6 @@
 """Baselines through pytest, on the emulator: made, compared with, refused, and never changed by the way."""
 
 import json
-import os
 import shlex
 import subprocess
 import sys
@@ -260,23 +259,22 @@ def test_new_ones_are_not_what_an_incomparable_baseline_waits_for(emulate):
 
 
 @pytest.mark.parametrize("hidden_by", ["folder", "ignore", "lf", "importorskip"])
-def test_a_run_that_does_not_see_a_test_keeps_its_baseline(emulate, pytester, hidden_by):
+def test_a_run_that_does_not_see_a_test_keeps_its_baseline(emulate, pytester, monkeypatch, hidden_by):
     pytester.makeini("[pytest]")
     emulate("--update-baselines-new")
-    assert emulate.path.exists()
+    other = SUITE.replace("LENGTH", "8192").replace("test_decode", "test_other")
     folder = pytester.mkdir("other")
-    (folder / "test_other.py").write_text(f"def test_nothing(): assert {hidden_by != 'lf'}")
-    emulated = ["--emulate", "h200"]
-    arguments = {"folder": [], "ignore": [".", "--ignore=test_it.py"], "lf": [".", "--lf"], "importorskip": ["."]}
+    (folder / "test_other.py").write_text(other.replace("error_rate == 0", "ttft_p50 <= 1ms"))
+    emulated = [sys.executable, "-m", "pytest", "--emulate", "h200"]
     if hidden_by == "folder":
-        pytester.chdir()
-        os.chdir(folder)
+        monkeypatch.chdir(folder)
     if hidden_by == "lf":
-        assert pytester.runpytest_subprocess(*emulated, "other").ret == 1  # from now on the last one that failed
+        assert pytester.run(*emulated, "other").ret == 1  # from now on the last one that failed
     if hidden_by == "importorskip":
         pytester.makepyfile(test_it=f"import pytest\npytest.importorskip('no_such_module')\n{SUITE}")
-    given = arguments[hidden_by] or ["."]
-    pytester.run(sys.executable, "-m", "pytest", *emulated, *given, "--update-baselines", "--accept", "a new driver")
+    hiding = {"ignore": ["--ignore=test_it.py"], "lf": ["--lf"]}.get(hidden_by, [])
+    result = pytester.run(*emulated, ".", *hiding, "--update-baselines", "--accept", "a new driver")
+    result.stdout.fnmatch_lines(["baselines: 1 created*"])
     assert emulate.path.exists()
 
 
