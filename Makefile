@@ -91,7 +91,7 @@ soak-baselines: $(VENV)/wheel
 	LLMPERF_BASELINE_KILLS=10000 $(BIN)/pytest tests/faults/test_baseline_kills.py tests/faults/test_baseline_files.py -q -s
 
 # docs/calibration.md: 10,000 emulated suite runs with nothing planted, and known faults. Goes on where it was stopped;
-# the better part of a day on one core.
+# a day and a half on one core.
 calibration: $(VENV)/wheel
 	$(BIN)/llmperf calibrate --emulate h200 --suite-runs 10000 --faults 200 --limits 1000 --out docs/calibration.md
 

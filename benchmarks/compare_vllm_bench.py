@@ -197,7 +197,7 @@ def mean_since(before: tuple[float, float], server: Server) -> float:
 
 def table(rows: list[dict[str, tuple[float, float]]], requests: int) -> str:
     rounds = " | ".join(f"round {number}" for number in range(1, len(rows) + 1))
-    lines = [f"| median of {requests} requests, ms | {rounds} | median | ours ÷ theirs |"]
+    lines = [f"| median of {requests} requests, ms | {rounds} | median | ours ÷ theirs, median of the rounds |"]
     lines.append("|---" * (len(rows) + 3) + "|")
     for name in rows[0]:
         for side, who in enumerate(("ours", "vllm bench serve")):

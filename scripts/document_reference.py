@@ -97,7 +97,9 @@ def settings() -> str:
 
 def _default(name: str) -> str:
     value = getattr(Settings(), name)
-    if isinstance(value, float):
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, (int, float)):
         return f"{value:g}"
     return f"`{value}`" if value and isinstance(value, str) else "–"
 

@@ -6,7 +6,7 @@ import pytest
 
 from pytest_llmperf import Perf, Server, by_kind, closed, random_tokens, vllm
 
-# With a cold compile cache, which is what a fresh machine has: 83 to 110 s were seen on H200s.
+# With a cold compile cache, which is what a fresh machine has: 83 to 136 s were seen on H200s.
 CASES = by_kind(
     cpu={"model": "tiny", "context": 4096, "ready": "90s"},
     l4={"model": "phi-4-mini", "context": 16384, "ready": "240s"},

@@ -121,7 +121,7 @@ def settings_from(values: Mapping[str, object], origin: str) -> Settings:
 
 
 def with_engine_options(settings: Settings, options: list[str]) -> Settings:
-    """Apply `--llmperf-engine NAME=PLACE` options.
+    """Apply `--llmperf-engine NAME=PLACE` options: what the command line says of an engine holds on every kind.
 
     Raises:
         ConfigError: an option is not of that form.
@@ -134,6 +134,8 @@ def with_engine_options(settings: Settings, options: list[str]) -> Settings:
                 f"--llmperf-engine {option!r}: write it as NAME=PLACE, e.g. vllm=.engines/vllm-cpu "
                 "(a folder, an interpreter or a command)."
             )
+        for of_a_kind in [known for known in engines if known.startswith(f"{name}@")]:
+            del engines[of_a_kind]
         engines[name] = place
     return replace(settings, engines=MappingProxyType(engines))
 

@@ -71,7 +71,7 @@ def test_a_gpu_job_runs_on_a_machine_with_that_gpu_one_at_a_time():
     assert job["runs-on"] == ["self-hosted", "gpu", "${{ matrix.kind }}"]
     assert job["concurrency"] == {"group": "gpu-${{ matrix.kind }}", "cancel-in-progress": False}
     assert 'fromJSON(' in job["strategy"]["matrix"]["kind"]
-    assert '["l4", "a100", "h200"]' in job["strategy"]["matrix"]["kind"]
+    assert '["l4", "a100", "h100", "h200"]' in job["strategy"]["matrix"]["kind"]
     assert set(workflow("gpu.yml")[True]) == {"release", "workflow_dispatch"}  # YAML reads `on` as True
 
 
@@ -91,7 +91,7 @@ def runner(tmp_path):
 MEASURE = script("gpu.yml", "suites", "Measure and judge")
 
 
-@pytest.mark.parametrize("kind", ["l4", "a100", "h200"])
+@pytest.mark.parametrize("kind", ["l4", "a100", "h100", "h200"])
 def test_a_runner_without_its_gpu_fails(runner, kind):
     if shutil.which("nvidia-smi"):
         pytest.skip("this machine may have that GPU")
@@ -132,7 +132,14 @@ def test_an_update_is_asked_for_by_hand_alone(tmp_path, given, options):
     stub(tmp_path / ".venv" / "bin" / "pytest", tmp_path / "log")
     bash(MEASURE, tmp_path, KIND="l4", LLMPERF_VLLM="/opt/v", **given)
     told = (tmp_path / "log").read_text().strip()
-    assert told.endswith(f"pytest -m l4 suites/ --llmperf-engine vllm=/opt/v --junitxml=.llmperf/l4.xml {options}")
+    engines = "--llmperf-engine vllm=/opt/v --llmperf-engine sglang=/opt/llmperf/sglang"
+    assert told.endswith(f"pytest -m l4 suites/ {engines} --junitxml=.llmperf/l4.xml {options}")
+
+
+def test_a_runner_without_an_engine_says_what_it_measures(tmp_path):
+    stub(tmp_path / ".venv" / "bin" / "pytest", tmp_path / "log")
+    bash(MEASURE, tmp_path, KIND="l4", UPDATE="", ACCEPT="", LLMPERF_ONLY="not sglang")
+    assert (tmp_path / "log").read_text().strip().endswith("-rs -k not sglang")
 
 
 @pytest.fixture
