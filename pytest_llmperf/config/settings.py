@@ -126,7 +126,7 @@ def with_engine_options(settings: Settings, options: list[str]) -> Settings:
     Raises:
         ConfigError: an option is not of that form.
     """
-    engines = dict(settings.engines)
+    given: dict[str, str] = {}
     for option in options:
         name, equals, place = option.partition("=")
         if not (name and equals and place):
@@ -134,10 +134,9 @@ def with_engine_options(settings: Settings, options: list[str]) -> Settings:
                 f"--llmperf-engine {option!r}: write it as NAME=PLACE, e.g. vllm=.engines/vllm-cpu "
                 "(a folder, an interpreter or a command)."
             )
-        for of_a_kind in [known for known in engines if known.startswith(f"{name}@")]:
-            del engines[of_a_kind]
-        engines[name] = place
-    return replace(settings, engines=MappingProxyType(engines))
+        given[name] = place
+    kept = {name: place for name, place in settings.engines.items() if name.partition("@")[0] not in given}
+    return replace(settings, engines=MappingProxyType(kept | given))
 
 
 def _table(path: Path, keys: tuple[str, ...]) -> Mapping[str, object] | None:

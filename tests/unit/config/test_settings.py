@@ -73,6 +73,10 @@ def test_the_command_line_comes_last():
     settings = settings_from({"engines": {"vllm": "a", "vllm@cpu": "b"}}, "here")
     changed = with_engine_options(settings, ["vllm=c", "sglang=d=e"])
     assert dict(changed.engines) == {"vllm": "c", "sglang": "d=e"}  # on every kind
+    changed = with_engine_options(settings, ["vllm@h200=d", "vllm=c"])
+    assert dict(changed.engines) == {"vllm@h200": "d", "vllm": "c"}
+    changed = with_engine_options(settings, ["vllm@cpu=d"])
+    assert dict(changed.engines) == {"vllm": "a", "vllm@cpu": "d"}
     assert settings.engines["vllm"] == "a"
 
 
