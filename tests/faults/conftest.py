@@ -24,6 +24,7 @@ SETTINGS = """
 ready_timeout_s = 20
 stop_grace_s = 1
 send_delay_p99_limit_ms = 5000   # these tests share their cores
+stamp_error_p99_limit_ms = 5000
 clock_gap_limit_ms = 60000
 """
 
