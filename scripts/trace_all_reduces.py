@@ -119,7 +119,7 @@ def traced(server: Server, replayer: Replayer, streams: int, folder: Path) -> tu
     client.join()
     if not runs:
         raise RuntimeError("The run failed; its error stands above.")
-    ranks = [trace for trace in set(folder.glob("**/*.trace.json.gz")) - before if "async_llm" not in trace.name]
+    ranks = [file for file in set(folder.glob("**/*.trace.json.gz")) - before if "async_llm" not in file.name]
     return runs[0].metrics.require("itl_p50"), sorted(ranks)
 
 
