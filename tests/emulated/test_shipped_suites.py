@@ -35,7 +35,7 @@ PLANTED = [
      "prefix_cache_hit_rate(a)"),
     ("vllm:max-num-batched-tokens=8192", "chunked_prefill", "small_chunks", "chunk_budget(a)"),
     ("vllm:num-gpu-blocks-override=5749", "kv_cache", "memory_becomes_blocks", "kv_blocks"),
-    ("vllm:speculative-config.synthetic_acceptance_length=2.0", "synthetic_acceptance", "follows and 2.5",
+    ("vllm:speculative-config.synthetic_acceptance_length=2.0", "synthetic_acceptance", "follows and 2.5-1.5",
      "spec_acceptance_length(a)"),
     ("vllm:max-num-seqs=1024", "kv_pressure", "flowing", "preemptions(a)"),
     ("vllm:quantization=fp8", "fp8", "weights", "kv_blocks(b)"),
