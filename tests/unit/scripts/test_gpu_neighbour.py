@@ -1,19 +1,11 @@
 """The bad neighbour's arguments and its clock, without a GPU."""
 
-import importlib.util
-from pathlib import Path
-
 import pytest
-
-PATH = Path(__file__).parents[3] / "scripts" / "gpu_neighbour.py"
 
 
 @pytest.fixture
-def neighbour():
-    spec = importlib.util.spec_from_file_location("gpu_neighbour", PATH)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def neighbour(load_script):
+    return load_script("gpu_neighbour")
 
 
 class Time:
