@@ -41,6 +41,8 @@ class Tier:
         latency_s: around the copies of one load, however small; those of several loads pass at once.
         chunk_tokens: stored and found in multiples of this.
         store_bytes_per_s: out of the GPU; None: as into it.
+        watermark: share of the capacity at which room is made; 1: when nothing more fits.
+        evicted_share: of what is held, goes then; 0: as much as has to.
     """
 
     name: str
@@ -49,6 +51,8 @@ class Tier:
     latency_s: float
     chunk_tokens: int = 256
     store_bytes_per_s: float | None = None
+    watermark: float = 1.0
+    evicted_share: float = 0.0
 
     def faster(self, factor: float) -> Tier:
         """The same tier at so many times its rates."""

@@ -26,10 +26,14 @@ COUNTERS = {
     "lmcache_hit_tokens": "lmcache_mp_lookup_hit_tokens_total",
     "lmcache_l1_hit_tokens": "lmcache_mp_lookup_hit_l1_tokens_total",
     "lmcache_l2_hit_tokens": "lmcache_mp_lookup_hit_l2_tokens_total",
+    "lmcache_evictions": "lmcache_mp_l1_eviction_loop_triggered_total",
 }
 HELD_BYTES = "lmcache_mp_l1_memory_usage_bytes"
 DISK_FILES = "*@*.data"  # what its file adapter writes, and nothing else
 POLL_S = 0.1
+# Until it lets go of a dead engine's KV cache on the GPU, which SGLang never tells it to: the least that it allows, a
+# quarter of it more at most, and so less than the next engine waits for its GPU.
+SILENCE_S = 30
 CLEAR_TIMEOUT_S = 10.0  # chunks that are being stored are not cleared before that is done
 
 
@@ -72,6 +76,8 @@ class LMCacheLaunch:
         }  # fmt: skip
         if self.kind == "cpu":
             options["supported-transfer-mode"] = "engine_driven"  # the other one needs device memory to map
+        else:
+            options["worker-reap-timeout-seconds"] = str(SILENCE_S)
         if self.disk is not None:
             options["l2-adapter"] = json.dumps({"type": "fs", "base_path": str(self.disk)})
         return (*_command(self.environment), "server", *(word for k, v in options.items() for word in (f"--{k}", v)))

@@ -80,6 +80,8 @@ SERVER: dict[str, ServerFormula] = {formula.name: formula for formula in (
     _share("lmcache_hit_rate", "lmcache_hit_tokens", "lmcache_lookup_tokens"),
     _share("lmcache_l1_hit_rate", "lmcache_l1_hit_tokens", "lmcache_lookup_tokens"),
     _share("lmcache_l2_hit_rate", "lmcache_l2_hit_tokens", "lmcache_lookup_tokens"),
+    _plain("lmcache_evictions", Unit.COUNT, Direction.LOWER, "lmcache_evictions",
+           "times that LMCache's host memory was so full that it dropped chunks"),
     _plain("preemptions", Unit.COUNT, Direction.LOWER, "preemptions", "Δpreemptions"),
     ServerFormula("queue_time_mean", Unit.MS, Direction.LOWER, _queue_time_mean_ms,
                   "Δqueue_time_s_sum ÷ Δqueue_time_count", "queue_time_s_sum and queue_time_count"),

@@ -67,6 +67,25 @@ def test_every_tier_hits_to_the_block(run_real, which):
     assert tags == {"test_tiers": set()}
 
 
+RESTARTED = HEAD + """
+def test_restarted(perf):
+    spec = E.with_lmcache(chunk_size=256, l1_size_gb=1)
+    prompts = random_tokens(input=300, output=4, arrivals=closed(1), requests=4)
+    perf.measure(spec, prompts, runs=1)
+    run = perf.measure(spec, prompts, runs=1, fresh=True, keep=("l1",))
+    perf.check(run, "external_cached_tokens == 1024", "lmcache_evictions == 0")
+    folder = perf.session.pool.acquire(spec, "cpu").lmcache.launch.run_dir
+    told = [line for line in (folder / "lmcache.log").read_text().splitlines() if "Unregistered" in line]
+    assert len(told) == 1, told
+"""
+
+
+def test_vllm_tells_its_lmcache_when_it_is_stopped(run_real):
+    """Or LMCache holds on to its KV cache, on a GPU nearly all of its memory. (SGLang never tells.)"""
+    _, tags = run_real(RESTARTED.replace("WHICH", "vllm"))
+    assert tags == {"test_restarted": set()}
+
+
 KILLED = HEAD + """
 def processes(engine):
     \"\"\"Each process of the unit by its name, but for Python's resource trackers: they serve nothing.\"\"\"

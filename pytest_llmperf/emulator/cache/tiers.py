@@ -22,6 +22,8 @@ class ChunkStore:
         self.capacity = int(tier.capacity_bytes // chunk_bytes)
         self.hits = 0
         self.evicted = 0
+        self.evictions = 0
+        self._full = max(1, int(self.capacity * tier.watermark))
         self._chunks: OrderedDict[int, None] = OrderedDict()
         self._free_ns = 0
 
@@ -44,18 +46,24 @@ class ChunkStore:
 
     def put(self, keys: Iterable[int]) -> None:
         """Takes them in, or uses them, one after the other."""
-        chunks, capacity = self._chunks, self.capacity
-        for key in keys if capacity else ():
+        chunks = self._chunks
+        for key in keys if self.capacity else ():
             if key in chunks:
                 chunks.move_to_end(key)
                 continue
-            if len(chunks) == capacity:
-                chunks.popitem(last=False)
-                self.evicted += 1
+            if len(chunks) >= self._full:
+                self._make_room()
             chunks[key] = None
 
     def clear(self) -> None:
         self._chunks.clear()
+
+    def _make_room(self) -> None:
+        count = max(1, int(len(self._chunks) * self.tier.evicted_share))
+        for _ in range(count):
+            self._chunks.popitem(last=False)
+        self.evicted += count
+        self.evictions += 1
 
     def read(self, chunks: int, now_ns: int) -> int:
         """Copies so many chunks after those that were asked for before; when the last one is on the GPU, ns. Latency

@@ -133,7 +133,7 @@ def _tiers(found: argparse.Namespace, gpu: Gpu, env: Mapping[str, str], kv_bytes
     """What lies below `kv_bytes` of KV cache on each GPU."""
     if found.enable_lmcache:
         named = {"LMCACHE_CONFIG_FILE": found.lmcache_config_file} if found.lmcache_config_file else {}
-        return lmcache_tiers(gpu, found.tp_size * found.dp_size, {**env, **named})
+        return lmcache_tiers(gpu, found.tp_size * found.dp_size, {**env, **named}, server=True)
     if not found.enable_hierarchical_cache:
         return ()
     workers = found.tp_size * found.dp_size

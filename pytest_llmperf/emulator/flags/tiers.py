@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,9 @@ from pytest_llmperf.emulator.flags.parser import StartError
 from pytest_llmperf.emulator.quantities import UsageError
 
 _GIB = 2**30
-_LMCACHE = ("LMCacheConnectorV1", "LMCacheMPConnector")
+_LMCACHE = {"LMCacheConnectorV1": False, "LMCacheMPConnector": True}  # whether it is a server beside the engine
+# At this share of its host memory the server drops so much of what it holds, a second later at most: its defaults.
+_WATERMARK, _EVICTED_SHARE = 0.8, 0.2
 # Of the link's peak, as vLLM's own counters had it on one H200: 32 to 39 of 64 GB/s in, 47 to 55 out.
 _LOAD_SHARE, _STORE_SHARE = 0.55, 0.8
 _HOST_LATENCY_S = 18e-3  # around the copies of one prompt; fitted to its first tokens there, with vLLM's own connector
@@ -58,15 +61,18 @@ def connector_tiers(
             tiers.append(disk_tier(1e12, block_size))
         return tuple(tiers)
     if connector in _LMCACHE:
-        return lmcache_tiers(gpu, workers, env)
+        return lmcache_tiers(gpu, workers, env, server=_LMCACHE[connector])
     raise UsageError(
         f"vllm: kv_connector {connector!r} cannot be emulated. These can: OffloadingConnector (with cpu_bytes_to_use), "
         f"{', '.join(_LMCACHE)}. A prefill/decode split is the emulator's own option --split."
     )
 
 
-def lmcache_tiers(gpu: Gpu, workers: int, env: Mapping[str, str]) -> tuple[Tier, ...]:
+def lmcache_tiers(gpu: Gpu, workers: int, env: Mapping[str, str], *, server: bool) -> tuple[Tier, ...]:
     """LMCache's stores: its file's keys, over which the environment goes, over its defaults.
+
+    Args:
+        server: it runs beside the engine, which decides how it makes room.
 
     Raises:
         StartError: the file cannot be read, or a size is no number.
@@ -81,7 +87,8 @@ def lmcache_tiers(gpu: Gpu, workers: int, env: Mapping[str, str]) -> tuple[Tier,
         raise StartError(f"LMCache's configuration: {error}") from None
     tiers = []
     if values["local_cpu"].lower() in ("true", "1") and host_bytes > 0:
-        tiers.append(host_tier(gpu, host_bytes, chunk))
+        host = host_tier(gpu, host_bytes, chunk)
+        tiers.append(replace(host, watermark=_WATERMARK, evicted_share=_EVICTED_SHARE) if server else host)
     if values["local_disk"].lower() not in ("", "null", "none", "~") and disk_bytes > 0:
         tiers.append(disk_tier(disk_bytes, chunk))
     return tuple(tiers)

@@ -16,7 +16,7 @@ _TIERS = {"l1": "cpu", "l2": "disk"}
 
 
 def lmcache_page(deployment: Deployment) -> Reply:
-    """Tokens that were looked up below the GPU, and where they were found."""
+    """Tokens that were looked up below the GPU, where they were found, and how often room was made for others."""
     hits = deployment.tier_hits
     asked = sum(tiers.looked_up_tokens for tiers in deployment.tiers)
     counted = {"requested": asked, "hit": sum(hits.values())}
@@ -25,6 +25,9 @@ def lmcache_page(deployment: Deployment) -> Reply:
     for name, value in counted.items():
         page.family(f"lmcache_mp_lookup_{name}_tokens_total", "counter", "Prompt tokens.")
         page.sample(f"lmcache_mp_lookup_{name}_tokens_total", {}, value)
+    made_room = sum(tiers.stores[0].evictions for tiers in deployment.tiers)
+    page.family("lmcache_mp_l1_eviction_loop_triggered_total", "counter", "Times that room was made.")
+    page.sample("lmcache_mp_l1_eviction_loop_triggered_total", {}, made_room)
     return Reply(200, page.body(), CONTENT_TYPE)
 
 

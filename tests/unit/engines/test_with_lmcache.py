@@ -74,6 +74,7 @@ def test_the_servers_command_line():
     assert found["--eviction-policy"] == "ARC"
     assert json.loads(found["--l2-adapter"]) == {"type": "fs", "base_path": "/project/kv"}
     assert "--supported-transfer-mode" not in found
+    assert found["--worker-reap-timeout-seconds"] == "30"
     assert options(launch(LMCache(), "cpu").argv())["--supported-transfer-mode"] == "engine_driven"
     assert "--l2-adapter" not in options(launch(LMCache()).argv())
 
@@ -89,6 +90,7 @@ def test_an_engine_that_is_a_command_needs_lmcache_beside_it(tmp_path):
 def kv_transfer_config(spec, lmcache):
     placement = Placement("h200", 1, "n", MODEL, VENV, Path("/models"), lmcache)
     arguments = VllmAdapter().arguments(spec, placement)
+    assert ("--shutdown-timeout" in arguments) is (lmcache is not None)
     environment = VllmAdapter().environment(spec, placement)
     return json.loads(arguments[arguments.index("--kv-transfer-config") + 1]), environment
 

@@ -116,6 +116,16 @@ def test_the_least_recently_used_chunk_makes_room_the_end_of_a_prompt_first() ->
     assert store.matched(sequence(span(0, 9)), 0) == 4
 
 
+def test_a_server_drops_a_share_of_what_it_holds_before_it_is_full() -> None:
+    store = ChunkStore(Tier("cpu", 10 * CHUNK_BYTES, 40e3, 0.5e-3, CHUNK, watermark=0.8, evicted_share=0.25), CHUNK_BYTES)
+    store.put(range(8))
+    assert (len(store), store.evictions) == (8, 0)
+    store.put([8])
+    assert (len(store), store.evicted, store.evictions) == (7, 2, 1)
+    assert 1 not in store
+    assert 2 in store
+
+
 def test_the_disk_keeps_what_the_cpu_had_to_drop() -> None:
     store = tiers(cpu_chunks=1, disk_chunks=100)
     prefill(store, span(0, 16))

@@ -163,12 +163,15 @@ def test_tiers(tmp_path):
         'chunk_size: 128  # tokens\nmax_local_cpu_size: 2.0\nlocal_disk: "file:///x/"\nstorage:\n  - a: 1\n'
     )
     connector = ["--kv-transfer-config", '{"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both"}']
+    server = ["--kv-transfer-config", '{"kv_connector": "LMCacheMPConnector", "kv_role": "kv_both"}']
     env = {"LMCACHE_CONFIG_FILE": str(file), "LMCACHE_MAX_LOCAL_DISK_SIZE": "7"}
     found = config(*connector, env=env).tiers
     assert [(tier.name, tier.capacity_bytes // 2**30, tier.chunk_tokens) for tier in found] == [
         ("cpu", 2, 128),
         ("disk", 7, 128),
     ]
+    assert [tier.watermark for tier in found] == [1, 1]
+    assert [(tier.watermark, tier.evicted_share) for tier in config(*server, env=env).tiers] == [(0.8, 0.2), (1, 0)]
 
 
 def test_unknown_models_name_those_that_are_known():
