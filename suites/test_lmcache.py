@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 from pytest_llmperf import EngineSpec, Perf, by_kind, closed, poisson, random_tokens, shared_prefix, vllm
 
-# The documents of three runs and of a warm-up must fit in four fifths of the host's memory, or LMCache drops some of them.
+# Three runs' documents and a warm-up must fit in four fifths of the host's memory, or LMCache drops some of them.
 # Of the first token's spread between starts, two starts a side leave 1.33×: a loss of 1.15× is proven to be below 1.6×.
 LLAMA = {
     "model": "llama-3.1-8b", "context": 16384, "prefix": 8000, "arrivals": poisson(2), "requests": 45, "chunk": 256,

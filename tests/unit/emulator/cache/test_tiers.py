@@ -117,7 +117,8 @@ def test_the_least_recently_used_chunk_makes_room_the_end_of_a_prompt_first() ->
 
 
 def test_a_server_drops_a_share_of_what_it_holds_before_it_is_full() -> None:
-    store = ChunkStore(Tier("cpu", 10 * CHUNK_BYTES, 40e3, 0.5e-3, CHUNK, watermark=0.8, evicted_share=0.25), CHUNK_BYTES)
+    tier = Tier("cpu", 10 * CHUNK_BYTES, 40e3, 0.5e-3, CHUNK, watermark=0.8, evicted_share=0.25)
+    store = ChunkStore(tier, CHUNK_BYTES)
     store.put(range(8))
     assert (len(store), store.evictions) == (8, 0)
     store.put([8])
