@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 import platform
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 from pytest_llmperf import __version__
+from pytest_llmperf.baseline.model import Baseline
 from pytest_llmperf.baseline.paths import EMULATED
-from pytest_llmperf.calibration.campaign import Campaign
+from pytest_llmperf.baseline.text import encode
+from pytest_llmperf.calibration.campaign import FIRST, Campaign
 from pytest_llmperf.calibration.emulated_session import Recalled
-from pytest_llmperf.calibration.experiments import experiments
+from pytest_llmperf.calibration.experiments import Experiment, experiments
 from pytest_llmperf.calibration.journal import RowJournal
 from pytest_llmperf.calibration.limits import SETTINGS, verdicts_at_limit
 from pytest_llmperf.calibration.page import Origin, limit_name, page
@@ -72,21 +75,36 @@ def calibrate_emulated(
     known = provenance(root, "", datetime.now(UTC), [settings.baselines_dir, *_within(root, out)], VIRTUAL_HOST)
     commit = f"{known.commit or 'unknown'}{' with changes' if known.dirty else ''}"
     todo = [one for one in experiments(suite_runs, faults) if one.suite_runs]
-    about = {"calibration": kind, "version": __version__, "commit": commit, "tests": [test.name for test in tests]}
+    about = {"calibration": kind, "version": __version__, "commit": commit, "tests": [test.name for test in tests],
+             "baselines": _digest(stored)}
     with RowJournal(out.with_name(out.name + ".jsonl"), about) as journal:
         primaries = sum(len(m.primaries) for baseline in stored.values() for m in baseline.measurements.values())
         shown = tuple(test.name for test in tests) if named else ()
         origin = Origin(kind, command, commit, known.date, _machine(), primaries, shown, tuple(left_out))
         campaign = Campaign(settings, root, kind, tests, jobs)
-        text = page(origin, todo, journal.rows.values())
         for one in todo:
             campaign.run(one, journal, tell)
-            text = page(origin, todo, journal.rows.values())
-            out.write_text(text, encoding="utf-8")
+            out.write_text(page(origin, todo, _asked(journal, todo, limits)), encoding="utf-8")
         _count_limits(journal, limits, tell)
-        text = page(origin, todo, journal.rows.values())
+        text = page(origin, todo, _asked(journal, todo, limits))
     out.write_text(text, encoding="utf-8")
     return text
+
+
+def _asked(journal: RowJournal, todo: Sequence[Experiment], limits: int) -> list[Row]:
+    """The rows that this command would make. A longer run before it left more, and one with fewer trials of a limit
+    the same ones once more."""
+    wanted = {one.name: range(FIRST, FIRST + one.suite_runs) for one in todo}
+    wanted |= {limit_name(setting): range(limits, limits + 1) for setting in SETTINGS}
+    return [row for row in journal.rows.values() if row.number in wanted.get(row.experiment, ())]
+
+
+def _digest(stored: Mapping[str, Baseline]) -> str:
+    """Of the baselines: with others the rows would be others."""
+    found = hashlib.sha256()
+    for path in sorted(stored):
+        found.update(path.encode() + b"\n" + encode(stored[path]))
+    return found.hexdigest()[:16]
 
 
 def _count_limits(journal: RowJournal, trials: int, tell: Callable[[str], None]) -> None:

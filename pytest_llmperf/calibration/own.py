@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_llmperf.baseline.fresh import FreshMeasurement, fresh_test
 from pytest_llmperf.baseline.paths import EMULATED, kind_of
+from pytest_llmperf.baseline.store import Store
 from pytest_llmperf.errors import UsageError
 from pytest_llmperf.metrics.registry import find
+from pytest_llmperf.session.against import margins_from
 from pytest_llmperf.stats.learned import Learned, learned, runs_needed, smallest_detectable
 from pytest_llmperf.stats.looks import LOOKS, SUITE_ALPHA, spent_by
 from pytest_llmperf.stats.priors import margins_for, prior_for, scale_of, worse_when_larger
@@ -64,7 +66,8 @@ def run_sessions(
     folders = []
     for number in range(1, count + 1):
         folder = runs_dir / f"session-{number:02d}"
-        seed = ["--emulate-seed", str(number)] if "--emulate" in arguments else []
+        emulated = any(argument.partition("=")[0] == "--emulate" for argument in arguments)
+        seed = ["--emulate-seed", str(number)] if emulated else []
         command = [sys.executable, "-m", "pytest", "-q", "--llmperf-runs", str(folder), *arguments, *seed]
         done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
         if not any(folder.glob("*/tests/*.json")):
@@ -87,31 +90,42 @@ def read_sessions(folders: Sequence[Path]) -> Sessions:
     return found
 
 
-def lines(sessions: Sessions) -> Iterator[Line]:
-    """What was learned, metric by metric.
+def lines(sessions: Sessions, store: Store) -> tuple[list[Line], list[str]]:
+    """What was learned, metric by metric, and what could not be.
+
+    Args:
+        store: the project's baselines: what is judged shares its error with all that they hold.
 
     Raises:
-        UsageError: nothing was compared with a baseline, or too few sessions were valid.
+        UsageError: nothing was compared with a baseline, or nothing could be learned.
     """
     if not sessions:
         raise UsageError("No valid measurement here is compared with a baseline: calibration is of those that are. "
                          "Write perf.check(run, baseline=True).")
-    suite_primaries = sum(len(found[0].primaries) for found in sessions.values())
+    (first, *_), *_ = sessions.values()
+    stored = store.read_all(kind_of(first.conditions)).values()
+    judged = max(sum(len(found[0].primaries) for found in sessions.values()),
+                 sum(len(one.primaries) for each in stored for one in each.measurements.values()))
+    learnt, unknown = [], []
     for (test, name), found in sessions.items():
         for metric in found[0].primaries:
-            yield _line(f"{test} {name}".strip(), metric, found, SUITE_ALPHA / suite_primaries)
+            try:
+                learnt.append(_line(f"{test} {name}".strip(), metric, found, SUITE_ALPHA / judged))
+            except ValueError as error:
+                unknown.append(f"{test}: {metric}: {error}")
+    if not learnt:
+        raise UsageError(f"{unknown[0]}. Let more sessions run: --sessions 5.")
+    return learnt, unknown
 
 
 def _line(test: str, name: str, found: Sequence[FreshMeasurement], alpha: float) -> Line:
     metric, kind = find(name), kind_of(found[0].conditions).removeprefix(EMULATED)
     scale, larger_is_worse = scale_of(metric), worse_when_larger(metric)
-    prior, margins = prior_for(metric, kind), margins_for(metric, kind).on(scale)
+    own = margins_from({name: found[0].margins[name]})[name] if name in found[0].margins else None
+    prior, margins = prior_for(metric, kind), (own or margins_for(metric, kind)).on(scale)
     runs = [[(run.seed, scale.read(run.metrics.get(name), worse_when_larger=larger_is_worse)) for run in one.runs]
             for one in found]
-    try:
-        known = learned(runs)
-    except ValueError as error:
-        raise UsageError(f"{test}: {error}. Let more sessions run: --sessions 5.") from error
+    known = learned(runs)
     seeds = min(len({seed for seed, _ in one}) for one in runs)
     sizes = {"sessions": len(found), "seeds": seeds}
 
@@ -135,7 +149,7 @@ def _line(test: str, name: str, found: Sequence[FreshMeasurement], alpha: float)
     )
 
 
-def table(found: Sequence[Line], sessions: int) -> str:
+def table(found: Sequence[Line], unknown: Sequence[str], sessions: int) -> str:
     """For people, as Markdown."""
     head = ["test", "metric", "sd of runs", "sd of sessions", *(f"seen with {look} runs" for look in LOOKS),
             *(f"runs for {effect:.0%}" for effect in EFFECTS), "tolerated"]
@@ -153,6 +167,7 @@ def table(found: Sequence[Line], sessions: int) -> str:
         *told,
         f"\n{sessions} sessions. Seen: fails in nine of ten cases, if as many sessions are stored as ran here.",
         *warnings,
+        *(f"Not calibrated: {one}." for one in unknown),
     ])
 
 

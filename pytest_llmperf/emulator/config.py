@@ -43,6 +43,7 @@ class Tier:
         store_bytes_per_s: out of the GPU; None: as into it.
         watermark: share of the capacity at which room is made; 1: when nothing more fits.
         evicted_share: of what is held, goes then; 0: as much as has to.
+        own: the engine's, which empties it with its prefix cache: SGLang always, vLLM where it is asked to.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Tier:
     store_bytes_per_s: float | None = None
     watermark: float = 1.0
     evicted_share: float = 0.0
+    own: bool = False
 
     def faster(self, factor: float) -> Tier:
         """The same tier at so many times its rates."""

@@ -79,8 +79,11 @@ class Adapter(Protocol):
         """HTTP path and JSON body that make the server stream an answer of exactly the asked length."""
         ...
 
-    def reset_cache(self, client: httpx.Client) -> bool:
+    def reset_cache(self, client: httpx.Client, *, external: bool) -> bool:
         """Empty the prefix cache; False where this server cannot.
+
+        Args:
+            external: also what the engine itself keeps below its GPU's memory, where that can be told apart.
 
         Raises:
             EngineError: it can, and did not.

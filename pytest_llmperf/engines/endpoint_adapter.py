@@ -23,5 +23,5 @@ class EndpointAdapter(VllmAdapter):
     def environment(self, spec: EngineSpec, placement: Placement) -> dict[str, str]:
         raise NotImplementedError("an endpoint is never started")
 
-    def reset_cache(self, client: httpx.Client) -> bool:  # noqa: ARG002 - other people's caches are left alone
+    def reset_cache(self, client: httpx.Client, *, external: bool) -> bool:  # noqa: ARG002 - other people's caches
         return False

@@ -58,7 +58,8 @@ class EnginePool:
         launcher: how to start one.
         lock_path: the lock of this hardware; None: no hardware is used, nobody waits for anybody.
         sweep: ends what killed runs left on it.
-        wait_free: called before each start; raises HardwareBusy where a stranger is on the accelerators.
+        wait_free: called before each start, with how many processes of ours stay on the accelerators; raises
+            HardwareBusy where a stranger is on them.
         plant: what is started for a spec that was asked for: the spec itself unless a regression is planted.
     """
 
@@ -67,7 +68,7 @@ class EnginePool:
         launcher: Starter,
         lock_path: Path | None,
         sweep: Callable[[Clock], Sweep] = sweep,
-        wait_free: Callable[[EngineSpec, str | None], None] = lambda _spec, _kind: None,
+        wait_free: Callable[[EngineSpec, str | None, int], None] = lambda _spec, _kind, _stay: None,
         plant: Callable[[EngineSpec], EngineSpec] = lambda spec: spec,
     ) -> None:
         self.launcher = launcher
@@ -116,7 +117,7 @@ class EnginePool:
             self.release()
             self._take_hardware()
             started = self._plant(spec)
-            self._wait_free(started, kind)
+            self._wait_free(started, kind, 0 if lmcache is None else 1)
             self.starts += 1
             self._server = self.launcher.start(started, self.starts, kind, lmcache)
         except BaseException:

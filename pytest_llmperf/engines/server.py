@@ -160,13 +160,13 @@ class Server:
         """Empty every tier of the cache but those of `keep`; False where the engine's own cannot be emptied.
 
         Args:
-            keep: of "engine" (its own KV cache), "l1" and "l2" (LMCache's host memory and disk).
+            keep: of "engine" (its own KV cache), "l1" and "l2" (host memory and disk, LMCache's or the engine's own).
         """
         self.check_alive()
         emptied = False
         if "engine" not in keep:
             with self._answering("an emptied prefix cache"):
-                emptied = self.adapter.reset_cache(self.client)
+                emptied = self.adapter.reset_cache(self.client, external="l1" not in keep)
         if self.lmcache is not None:
             self.lmcache.clear({"l1", "l2"} - set(keep), self.clock)
         return emptied

@@ -110,7 +110,7 @@ class SglangAdapter:
             return GENERATE, generate_body(request)
         return COMPLETIONS, completion_body(request, model)
 
-    def reset_cache(self, client: httpx.Client) -> bool:
+    def reset_cache(self, client: httpx.Client, *, external: bool) -> bool:  # noqa: ARG002 - it empties all it has
         response = client.post("/flush_cache", params={"timeout": FLUSH_TIMEOUT_S})
         if response.status_code == 404:
             return False

@@ -102,8 +102,8 @@ class VllmAdapter:
     def post(self, spec: EngineSpec, request: Request, model: str) -> tuple[str, bytes]:  # noqa: ARG002
         return COMPLETIONS, completion_body(request, model)
 
-    def reset_cache(self, client: httpx.Client) -> bool:
-        response = client.post("/reset_prefix_cache")
+    def reset_cache(self, client: httpx.Client, *, external: bool) -> bool:
+        response = client.post("/reset_prefix_cache", params={"reset_external": str(external).lower()})
         if response.status_code == 404:
             return False
         if response.status_code != 200 or json_object(response).get("success", True) is not True:

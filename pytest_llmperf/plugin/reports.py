@@ -10,6 +10,7 @@ import pytest
 from pytest_llmperf.plugin.state import STATE
 from pytest_llmperf.plugin.verdicts import UNKNOWN, earlier_of, verdict_of
 
+OURS = "llmperf ERROR"
 BAD = {"FAIL", "ERROR", "USAGE", "failed"}
 
 
@@ -51,9 +52,10 @@ class ReportWatcher:
             state.rerun.setdefault(report.nodeid, []).append(verdict or "failed")
         elif report.when == "call":
             self._note_executions(report, verdict)
-        if report.failed and verdict != "ERROR":
+        own_end = report.when != "teardown"  # a teardown after an ERROR may fail for reasons of its own
+        if report.failed and not (verdict == "ERROR" and (own_end or report.longreprtext.startswith(OURS))):
             state.plain_failures += 1
-        if report.failed and verdict == "ERROR":
+        if report.failed and verdict == "ERROR" and own_end:  # JUnit has `<error>` for a teardown, and closed its node
             self._as_error(report)
 
     def _note_executions(self, report: pytest.TestReport, verdict: str | None) -> None:

@@ -66,6 +66,16 @@ class KeptMeasurement:
     primaries: tuple[str, ...] = ()
     side: str = ""
 
+    @property
+    def searched(self) -> bool:
+        """Whether each run was a search for the highest rate within an SLO, which sends nothing itself."""
+        return "search" in self.conditions
+
+    @property
+    def tried(self) -> bool:
+        """Whether it is one rate of such a search; how many there are depends on what is found."""
+        return "tried_rate" in self.conditions
+
     def value(self, name: str) -> float | None:
         """Mean of a metric over the runs; None where one does not have it."""
         known = [run.metrics.get(name) for run in self.runs]
@@ -145,6 +155,13 @@ def read_session(folder: Path) -> Mapping[str, object]:
     except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}
+
+
+def names(measurements: Sequence[KeptMeasurement]) -> list[str]:
+    """Of each measurement of a test: a claim's side, its number where there is none, both where a side stands twice."""
+    sides = [measurement.side for measurement in measurements]
+    numbered = enumerate(sides, start=1)
+    return [side if side and sides.count(side) == 1 else f"{side}{number}" for number, side in numbered]
 
 
 def as_measurement(kept: KeptMeasurement) -> Measurement:

@@ -25,7 +25,8 @@ def every_metric(test: KeptTest, store: Store) -> Iterator[str]:
         baseline = None
         with suppress(BaselineError):
             baseline = store.read(test.test, kind_of(measurement.conditions))
-        stored = None if baseline is None else baseline.measurements.get(measurement.baseline or "")
+        compared = measurement.baseline
+        stored = None if baseline is None or compared is None else baseline.measurements.get(compared)
         yield from ("", test.test, f"{measurement.engine}, {measurement.workload}")
         yield from (f"  {line}" for line in metric_table([run.metrics for run in measurement.runs], stored))
 

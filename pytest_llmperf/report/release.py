@@ -24,7 +24,7 @@ from pytest_llmperf.stats.priors import margins_for, prior_for, scale_of, worse_
 from pytest_llmperf.stats.shift import shift
 
 # Another release may have another engine, driver or flags; another of these measures something else.
-MUST_AGREE = ("hardware", "gpu", "gpu_count", "url", "model", "weights", "workload", "warm_up")
+MUST_AGREE = ("hardware", "gpu", "gpu_count", "url", "model", "weights", "workload", "warm_up", "search")
 GREEN = (Verdict.PASS, Verdict.IMPROVED)
 
 
@@ -100,8 +100,8 @@ def compare_runs(
 
 
 def _candidates(test: KeptTest) -> list[KeptMeasurement]:
-    """What a test is about: B of a claim is there to be compared with."""
-    return [measurement for measurement in test.measurements if measurement.side != "b"]
+    """What a test is about: B of a claim and the rates of a search are there to be compared with."""
+    return [measurement for measurement in test.measurements if measurement.side != "b" and not measurement.tried]
 
 
 def _primaries(measurement: KeptMeasurement) -> tuple[str, ...]:
@@ -124,8 +124,9 @@ def _obstacle(
     for when, test in (("before", before), ("now", after)):
         if test.verdict is Verdict.ERROR:
             return f"ERROR {when}: {test.reason}"
-    if len(before.measurements) != len(after.measurements):
-        return f"{len(before.measurements)} measurements before, {len(after.measurements)} now"
+    counts = len(_candidates(before)), len(_candidates(after))
+    if counts[0] != counts[1]:
+        return f"{counts[0]} measurements before, {counts[1]} now"
     for old, new in pairs:
         for name in MUST_AGREE:
             was, now = old.conditions.get(name, "absent"), new.conditions.get(name, "absent")
@@ -140,7 +141,7 @@ def _trend(before: KeptTest, after: KeptTest, obstacle: str, changes: Sequence[C
     failed, fails = (test.verdict is Verdict.FAIL for test in (before, after))
     rules = (
         (bool(obstacle), Trend.UNKNOWN, obstacle),
-        (fails and before.verdict in GREEN, Trend.WORSE, still),
+        (fails and not failed, Trend.WORSE, still),
         (Verdict.FAIL in found, Trend.WORSE, still),
         (failed and after.verdict in GREEN, Trend.BETTER, ""),
         (Verdict.IMPROVED in found, Trend.BETTER, still),

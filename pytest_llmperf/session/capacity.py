@@ -70,6 +70,14 @@ def terms_of(slo: str | Sequence[str], precision: float = PRECISION, cooldown_s:
     return Terms(tuple(parse_slo(text) for text in texts), precision, cooldown_s)
 
 
+class Tried(Series):
+    """Runs at one rate of a search: evidence for its result, and nothing to compare with anything."""
+
+    def _nothing_yet(self, server: Server) -> Measurement:
+        nothing = super()._nothing_yet(server)
+        return replace(nothing, conditions={**nothing.conditions, "tried_rate": f"{self.workload.rate:g}/s"})
+
+
 class Capacity(Series):
     """Searches, one a run: each with seeds of its own, the same at every rate and on every engine.
 
@@ -128,8 +136,8 @@ class Capacity(Series):
         if str(self.workload) in server.warmed_for:  # the same shapes, only more often
             server.warmed_for.add(str(workload))
         label = ", ".join(filter(None, (self.label, f"{rate:.4g}/s")))
-        series = Series(self.session, self.test, self.kind, self.engine, workload, on_run=self._on_run,
-                        may_preempt=True, label=label)
+        series = Tried(self.session, self.test, self.kind, self.engine, workload, on_run=self._on_run,
+                       may_preempt=True, label=label)
         series.follow((), execution=self.execution, first_seed=0)
         self._keep_series(series)
         verdict = Verdict.INCONCLUSIVE

@@ -128,8 +128,8 @@ class PerfSession:
     def _plant(self, spec: EngineSpec) -> EngineSpec:
         return with_planted(spec, self.planted)
 
-    def _wait_free(self, spec: EngineSpec, kind: str | None) -> None:
-        self.accelerators.wait_free(self._gpus(spec, kind))
+    def _wait_free(self, spec: EngineSpec, kind: str | None, stay: int) -> None:
+        self.accelerators.wait_free(self._gpus(spec, kind), stay)
 
     def hardware_of(self, spec: EngineSpec, kind: str) -> Hardware:
         """What a server takes of this machine: one GPU of eight is one GPU."""

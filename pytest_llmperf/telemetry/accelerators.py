@@ -21,6 +21,7 @@ from pytest_llmperf.telemetry.visible import VARIABLE, visible
 #: From the time zero of a run, ns, to its trace; None where nothing was watched.
 TraceOf = Callable[[int], GpuTrace | None]
 POLL_S = 0.5
+CONTEXT_BYTES = 2 << 30  # of a process of ours that stays: LMCache's server had up to 0.9 GiB beside its engine's cache
 # Flags of vLLM and SGLang whose product is the number of GPUs that a server takes.
 RANKS = (("tensor_parallel_size", "tp_size"), ("pipeline_parallel_size", "pp_size"), ("data_parallel_size", "dp_size"))
 
@@ -78,8 +79,12 @@ class Accelerators:
         finally:
             self._hangs = not watch.stop()
 
-    def wait_free(self, gpus: tuple[Gpu, ...]) -> None:
+    def wait_free(self, gpus: tuple[Gpu, ...], stay: int = 0) -> None:
         """Wait until nobody holds memory on these GPUs; the driver takes seconds to free a dead server's.
+
+        Args:
+            stay: so many processes of ours stay on each, and may have what a process needs there, but no more: what
+                they still map of a dead server is not free.
 
         Raises:
             HardwareBusy: somebody still does; names them, where process ids can be seen.
@@ -87,7 +92,7 @@ class Accelerators:
         if not gpus or self._hangs:
             return
         began_ns = self.clock.now_ns()
-        while busy := self._in_use(gpus):
+        while busy := self._in_use(gpus, self.free_bytes + stay * CONTEXT_BYTES):
             now_ns = self.clock.now_ns()
             if now_ns - began_ns >= seconds(self.free_timeout_s):
                 raise HardwareBusy(
@@ -98,12 +103,12 @@ class Accelerators:
             self.tell(Waiting("; ".join(busy)))
             self.clock.sleep_ns(seconds(POLL_S))
 
-    def _in_use(self, gpus: tuple[Gpu, ...]) -> list[str]:
-        """A sentence for each GPU on which somebody holds memory; none where the driver does not say."""
+    def _in_use(self, gpus: tuple[Gpu, ...], free_bytes: int) -> list[str]:
+        """A sentence for each GPU on which somebody holds more; none where the driver does not say."""
         nvml = self.nvml or pynvml()
         if nvml is None:
             return []
-        found = bounded(lambda: _busy(nvml, gpus, self.free_bytes), NVML_TIMEOUT_S)
+        found = bounded(lambda: _busy(nvml, gpus, free_bytes), NVML_TIMEOUT_S)
         self._hangs = found is None
         return found or []
 

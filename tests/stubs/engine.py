@@ -90,7 +90,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self):
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        if self.path == "/reset_prefix_cache":
+        if self.path.partition("?")[0] == "/reset_prefix_cache":
             MEASURED.append(STREAMS["ended"])
             return self.send(200, {"success": True})
         if MODE == "no-tokens":

@@ -41,7 +41,7 @@ class FakeEngine:
 
     def __init__(self):
         self.answers = {}
-        self.asked = []
+        self.asked, self.queries = [], []
         self.finished = self.prompt = self.generated = self.preemptions = 0
         self.tokens = None  # of each answer; None: as many as were asked for
         self.ttft_ms = 50.0
@@ -51,6 +51,7 @@ class FakeEngine:
     def answer(self, request):
         path = request.url.path
         self.asked.append(path)
+        self.queries.append((path, dict(request.url.params)))
         found = self.answers.get(path, self.routes().get(path, httpx.Response(404)))
         if isinstance(found, Exception):
             raise found

@@ -49,7 +49,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _on_this_machine(arguments: argparse.Namespace) -> str:
+    from pytest_llmperf.baseline.store import Store
     from pytest_llmperf.calibration.own import lines, read_sessions, run_sessions, table
+    from pytest_llmperf.config.settings import read_settings
     from pytest_llmperf.errors import UsageError
 
     if arguments.sessions < 2:
@@ -57,7 +59,8 @@ def _on_this_machine(arguments: argparse.Namespace) -> str:
     runs_dir = Path(RUNS) / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
     given = [*arguments.tests, *shlex.split(arguments.pytest)]
     folders = run_sessions(given, arguments.sessions, runs_dir.absolute(), Path.cwd(), _tell)
-    return table(list(lines(read_sessions(folders))), len(folders))
+    found, unknown = lines(read_sessions(folders), Store(Path.cwd() / read_settings(Path.cwd()).baselines_dir))
+    return table(found, unknown, len(folders))
 
 
 def _emulated(arguments: argparse.Namespace) -> str:

@@ -62,7 +62,9 @@ def _grid(texts: list[str]) -> dict[str, list[object]]:
     grid: dict[str, list[object]] = {}
     for text in texts:
         name, values = target.flag(text)
-        listed = values if isinstance(values, list) else [target.flag_value(part) for part in str(values).split(",")]
+        if isinstance(values, str):
+            values = [target.flag_value(part) for part in values.split(",")]
+        listed = values if isinstance(values, list) else [values]
         if not listed or "" in listed or name in grid:
             raise UsageError(f"--grid {text}: write each flag once, as NAME=V1,V2, e.g. max_num_seqs=32,64.")
         grid[name] = list(listed)

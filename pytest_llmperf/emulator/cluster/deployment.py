@@ -154,6 +154,11 @@ class Deployment:
         for tiers in self.tiers:
             tiers.clear(name)
 
+    def clear_own_tiers(self) -> None:
+        """Empties what the engine itself keeps below its GPUs' memory."""
+        for name in {tier.name for tier in self.config.tiers if tier.own}:
+            self.clear_tiers(name)
+
     def begin_run(self) -> None:
         for engine in self.engines:
             engine.begin_run()

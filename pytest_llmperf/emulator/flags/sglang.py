@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from pytest_llmperf.emulator.config import Dtype, EngineConfig, Link, Speculation, Tier
 from pytest_llmperf.emulator.cost.capacity import DoesNotFit, default_utilization, kv_blocks, kv_bytes_per_gpu
@@ -138,7 +139,7 @@ def _tiers(found: argparse.Namespace, gpu: Gpu, env: Mapping[str, str], kv_bytes
         return ()
     workers = found.tp_size * found.dp_size
     per_gpu = found.hicache_size * 1e9 or found.hicache_ratio * kv_bytes
-    host = host_tier(gpu, per_gpu * workers, found.page_size)
+    host = replace(host_tier(gpu, per_gpu * workers, found.page_size), own=True)
     return (host, disk_tier(1e12, found.page_size)) if found.hicache_storage_backend else (host,)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from pytest_llmperf.emulator.config import Speculation, Tier
@@ -52,5 +53,5 @@ def vllm_tiers(found: argparse.Namespace, gpu: Gpu, env: Mapping[str, str]) -> t
     if found.kv_offloading_size:
         if found.kv_offloading_backend == "lmcache":  # vLLM passes the size on to nobody
             return connector_tiers({"kv_connector": "LMCacheMPConnector"}, gpu, found.block_size, workers, env)
-        return (host_tier(gpu, found.kv_offloading_size * _GIB, found.block_size),)
+        return (replace(host_tier(gpu, found.kv_offloading_size * _GIB, found.block_size), own=True),)
     return connector_tiers(found.kv_transfer_config, gpu, found.block_size, workers, env)

@@ -119,8 +119,8 @@ class Service:
             "/get_server_info": lambda: pages.server_info(self.launch),
             "/model_info": lambda: pages.sglang_model_info(self.launch),
             "/get_model_info": lambda: pages.sglang_model_info(self.launch),
-            "/reset_prefix_cache": self._reset,
-            "/flush_cache": self._reset,
+            "/reset_prefix_cache": lambda: self._reset(external="reset_external=true" in query.lower().split("&")),
+            "/flush_cache": lambda: self._reset(external=True),
             "/load": self._load,
             "/lmcache/metrics": lambda: lmcache.lmcache_page(self.deployment),
             "/lmcache/cache/clear": lambda: lmcache.clear_tier(self.deployment, query),
@@ -139,8 +139,10 @@ class Service:
     def _load(self) -> Reply:
         return json_reply({"server_load": sum(engine.gauges.running for engine in self.deployment.engines)})
 
-    def _reset(self) -> Reply:
+    def _reset(self, *, external: bool) -> Reply:
         done = self.deployment.reset_prefix_cache()
+        if done and external:
+            self.deployment.clear_own_tiers()
         if done:
             self.deployment.begin_run()
         if self._sglang:

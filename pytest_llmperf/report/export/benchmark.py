@@ -9,7 +9,7 @@ from statistics import fmean, median, stdev
 
 from pytest_llmperf import __version__
 from pytest_llmperf.errors import UsageError
-from pytest_llmperf.report.kept import KeptMeasurement, KeptTest, read_session
+from pytest_llmperf.report.kept import KeptMeasurement, KeptTest, names, read_session
 
 METRICS = ("ttft_p50", "ttft_p99", "tpot_mean", "itl_p50", "itl_p99", "e2el_p50")
 NO_OPTIONS = {
@@ -58,8 +58,8 @@ def _commit(test: KeptTest) -> dict[str, object]:
 
 def _benchmarks(test: KeptTest) -> Iterator[dict[str, object]]:
     several = len(test.measurements) > 1
-    for number, measurement in enumerate(test.measurements, start=1):
-        side = f" {measurement.side or number}" if several else ""
+    for name, measurement in zip(names(test.measurements), test.measurements, strict=True):
+        side = f" {name}" if several else ""
         for metric in METRICS:
             values = [run.metrics.get(metric) for run in measurement.runs]
             known_s = [value / 1000 for value in values if value is not None]

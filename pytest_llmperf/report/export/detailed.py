@@ -6,22 +6,27 @@ import json
 from collections.abc import Sequence
 from pathlib import PurePath
 
-from pytest_llmperf.report.kept import KeptTest, as_measurement
+from pytest_llmperf.errors import UsageError
+from pytest_llmperf.report.kept import KeptTest, as_measurement, names
 from pytest_llmperf.report.run_folder import file_name
 from pytest_llmperf.report.vllm_json import vllm_json
 
 
 def vllm_files(tests: Sequence[KeptTest]) -> dict[str, bytes]:
-    """File name → content; measurements of one test are numbered.
+    """File name → content, a file a measurement; a search for a rate sends nothing itself and has none.
 
     Raises:
-        UsageError: the requests of a run were not kept.
+        UsageError: nothing was measured, or the requests of a run were not kept.
         BaselineError: they cannot be read.
     """
     found = {}
     for test in tests:
-        for number, measurement in enumerate(test.measurements, start=1):
-            name = f"{PurePath(file_name(test.test)).stem}.{measurement.side or number}.json"
+        for label, measurement in zip(names(test.measurements), test.measurements, strict=True):
+            if measurement.searched or not measurement.runs:
+                continue
+            name = f"{PurePath(file_name(test.test)).stem}.{label}.json"
             content = vllm_json(as_measurement(measurement))
             found[name] = json.dumps(content, indent=1, allow_nan=False).encode() + b"\n"
+    if not found:
+        raise UsageError("nothing was measured by these tests, so there is nothing to export.")
     return found

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pytest_llmperf.errors import UsageError
 from pytest_llmperf.report.frame import request_frame
-from pytest_llmperf.report.kept import KeptTest, as_measurement
+from pytest_llmperf.report.kept import KeptTest, as_measurement, names
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 def requests_table(tests: Sequence[KeptTest]) -> pd.DataFrame:
     """One row per request: test, measurement (number or side), then as `Measurement.to_pandas`.
+
+    A search for a rate sends nothing itself; the rates that it tried are measurements of their own.
 
     Raises:
         UsageError: nothing was measured, or the requests of a run were not kept.
@@ -24,10 +26,12 @@ def requests_table(tests: Sequence[KeptTest]) -> pd.DataFrame:
 
     frames = []
     for test in tests:
-        for number, measurement in enumerate(test.measurements, start=1):
+        for name, measurement in zip(names(test.measurements), test.measurements, strict=True):
+            if measurement.searched or not measurement.runs:
+                continue
             frame = request_frame(as_measurement(measurement))
             frame.insert(0, "test", test.test)
-            frame.insert(1, "measurement", measurement.side or str(number))
+            frame.insert(1, "measurement", name)
             frames.append(frame)
     if not frames:
         raise UsageError("nothing was measured by these tests, so there is nothing to export.")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pytest_llmperf.metrics import FAMILIES
 from pytest_llmperf.report.html.series import series_of
-from pytest_llmperf.report.kept import KeptMeasurement, KeptRun, KeptTest
+from pytest_llmperf.report.kept import KeptMeasurement, KeptRun, KeptTest, names
 from pytest_llmperf.report.requests import start_ns
 
 if TYPE_CHECKING:
@@ -42,11 +42,9 @@ def charts(test: KeptTest) -> dict[str, object]:
 
 def labels(measurements: Sequence[KeptMeasurement]) -> list[str]:
     """ "A" and "B" for a claim's sides, numbers for several measurements; a side that stands twice has one, too."""
-    found = [measurement.side.upper() for measurement in measurements]
-    if found == [""]:
+    if [measurement.side for measurement in measurements] == [""]:
         return ["measured"]
-    numbered = enumerate(found, start=1)
-    return [side if side and found.count(side) == 1 else f"{side}{number}" for number, side in numbered]
+    return [name.upper() for name in names(measurements)]
 
 
 def _distribution(label: str, family: str, runs: Sequence[Sequence[RequestRecord]]) -> dict[str, object]:

@@ -71,6 +71,12 @@ def test_a_server_that_was_stopped_for_another_did_not_die(make_server, fake_pro
         server.check_alive()
 
 
+@pytest.mark.parametrize(("keep", "external"), [((), "true"), (("l2",), "true"), (("l1",), "false")])
+def test_what_the_engine_offloaded_is_emptied_unless_it_is_kept(make_server, fake_engine, keep, external):
+    assert make_server(vllm("m")).reset_cache(keep)
+    assert ("/reset_prefix_cache", {"reset_external": external}) in fake_engine.queries
+
+
 def test_other_peoples_caches_are_left_alone(make_server, fake_engine):
     assert make_server().reset_cache() is False
     assert "/reset_prefix_cache" not in fake_engine.asked

@@ -96,12 +96,12 @@ def test_requests_go_to_the_openai_route_or_to_generate_where_there_is_no_tokeni
 
 @pytest.mark.parametrize(("status", "done"), [(200, True), (404, False)])
 def test_the_cache_is_flushed_or_the_server_cannot(status, done):
-    assert ADAPTER.reset_cache(client({"/flush_cache": httpx.Response(status)})) is done
+    assert ADAPTER.reset_cache(client({"/flush_cache": httpx.Response(status)}), external=True) is done
 
 
 def test_a_cache_that_was_not_flushed_is_an_error():
     with pytest.raises(EngineError, match=r"did not flush its cache .*pending requests"):
-        ADAPTER.reset_cache(client({"/flush_cache": httpx.Response(400, text="pending requests")}))
+        ADAPTER.reset_cache(client({"/flush_cache": httpx.Response(400, text="pending requests")}), external=True)
 
 
 PAGE = """

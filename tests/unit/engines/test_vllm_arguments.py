@@ -156,10 +156,10 @@ def test_an_answer_of_another_shape_tells_nothing(answer):
     [(httpx.Response(200, json={"success": True}), True), (httpx.Response(200), True), (httpx.Response(404), False)],
 )
 def test_the_cache_is_emptied_or_the_server_cannot(answer, done):
-    assert VllmAdapter().reset_cache(client(answer)) is done
+    assert VllmAdapter().reset_cache(client(answer), external=True) is done
 
 
 @pytest.mark.parametrize("answer", [httpx.Response(200, json={"success": False}), httpx.Response(500)])
 def test_a_cache_that_was_not_emptied_is_an_error(answer):
     with pytest.raises(EngineError, match="did not reset its prefix cache"):
-        VllmAdapter().reset_cache(client(answer))
+        VllmAdapter().reset_cache(client(answer), external=True)

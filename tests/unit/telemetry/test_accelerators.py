@@ -95,6 +95,17 @@ def test_memory_that_does_not_come_back_is_an_error_that_names_its_owner(acceler
     assert accelerators.clock.now_ns() == 60_000_000_000
 
 
+def test_a_process_of_ours_that_stays_has_its_context_and_no_dead_servers_memory(accelerators, nvml):
+    nvml.gpus[0].used_bytes = 900 << 20
+    accelerators.wait_free(FOUR.gpus[:1], stay=1)
+    assert accelerators.clock.now_ns() == 0
+    with pytest.raises(HardwareBusy, match="900 MiB"):
+        accelerators.wait_free(FOUR.gpus[:1])
+    nvml.gpus[0].used_bytes = 115_855 << 20
+    with pytest.raises(HardwareBusy, match="115,855 MiB"):
+        accelerators.wait_free(FOUR.gpus[:1], stay=1)
+
+
 def test_others_gpus_are_not_ours_to_judge(accelerators, nvml):
     nvml.gpus[3].used_bytes = 60 << 30
     accelerators.wait_free(FOUR.gpus[:2])

@@ -338,6 +338,17 @@ def test_each_gpu_loads_its_share() -> None:
     assert times[0] == pytest.approx(2 * times[1], rel=0.05)
 
 
+def test_the_engine_empties_its_own_tier_and_no_other() -> None:
+    tokens = prompt(0, 2048)
+    for own in (True, False):
+        server = deployment(tiers=(Tier("cpu", 10**10, 1e9, 0.0, own=own),))
+        replay(server, plan((tokens, 1, 0.0)))
+        assert server.reset_prefix_cache()
+        server.clear_own_tiers()
+        replay(server, plan((tokens, 1, 0.0)))
+        assert server.tier_hits == {"cpu": 0 if own else 2047}
+
+
 def test_a_tier_has_to_be_there_to_be_cleared() -> None:
     with pytest.raises(ValueError, match="no tier 'tape', only cpu, disk"):
         deployment(tiers=TIERS).clear_tiers("tape")

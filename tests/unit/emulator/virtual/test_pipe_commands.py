@@ -166,6 +166,14 @@ def test_the_prefix_cache_works_and_is_reset():
     assert replay(server, post(0, body=body(prompt)), name="simulate")["records"][0]["cached_tokens"] == 0
 
 
+@pytest.mark.parametrize(("query", "kept"), [("", 96), ("?reset_external=false", 96), ("?reset_external=true", 0)])
+def test_what_was_offloaded_is_emptied_only_where_that_is_asked_for(query, kept):
+    server = service(flags=("--kv-offloading-size", "4", "--enable-prompt-tokens-details"))
+    replay(server, post(0, body=body(range(100))))
+    say(server, http={"method": "POST", "path": f"/reset_prefix_cache{query}", "body": ""})
+    assert replay(server, post(0, body=body(range(100))), name="simulate")["records"][0]["cached_tokens"] == kept
+
+
 def test_a_cache_that_is_off_by_fault_keeps_its_flag_and_never_hits():
     server = service("--fault", "prefix_cache=off")
     for _ in range(2):
