@@ -57,8 +57,8 @@ def _statistic(family: Family, stat: str) -> Metric:
 
 
 def _run_level(name: str, unit: Unit, direction: Direction, formula: str, needs: str = "a served request",
-               *, limited: bool = False) -> Metric:
-    return Metric(name, unit, direction, f"{name}.1", formula, Source.CLIENT, needs, limited=limited)
+               *, version: int = 1, limited: bool = False) -> Metric:
+    return Metric(name, unit, direction, f"{name}.{version}", formula, Source.CLIENT, needs, limited=limited)
 
 
 def _server(formula: ServerFormula) -> Metric:
@@ -67,21 +67,23 @@ def _server(formula: ServerFormula) -> Metric:
 
 
 _USAGE = "a served request, and a server that reports its token counts in its usage"
-_DURATION = "duration_s is first intended send → last content chunk"
+_END = "last content chunk of a served request, or last intended send of any where that is later"
+_DURATION = f"duration_s is first intended send → {_END}"
 _RUN_LEVEL = (
-    _run_level("duration_s", Unit.S, Direction.LOWER, "first intended send → last content chunk of any request"),
+    _run_level("duration_s", Unit.S, Direction.LOWER, f"first intended send → {_END}", version=2),
     _run_level("request_throughput", Unit.REQUESTS_PER_S, Direction.HIGHER,
-               f"served requests ÷ duration_s; {_DURATION}"),
+               f"served requests ÷ duration_s; {_DURATION}", version=2),
     _run_level("output_throughput", Unit.TOKENS_PER_S, Direction.HIGHER,
-               f"output tokens of served requests ÷ duration_s; {_DURATION}", _USAGE),
+               f"output tokens of served requests ÷ duration_s; {_DURATION}", _USAGE, version=2),
     _run_level("total_token_throughput", Unit.TOKENS_PER_S, Direction.HIGHER,
-               f"prompt and output tokens of served requests ÷ duration_s; {_DURATION}", _USAGE),
+               f"prompt and output tokens of served requests ÷ duration_s; {_DURATION}", _USAGE, version=2),
     _run_level("error_rate", Unit.SHARE, Direction.LOWER, "failed requests ÷ requests", "a request"),
     _run_level("coalesced_share", Unit.SHARE, Direction.LOWER,
                "content chunks that came in the same read as the one before ÷ gaps between content chunks",
                "a served request with at least two content chunks"),
     _run_level("goodput", Unit.REQUESTS_PER_S, Direction.HIGHER,
-               f"requests within every limit ÷ duration_s, a failed request never is; {_DURATION}", limited=True),
+               f"requests within every limit ÷ duration_s, a failed request never is; {_DURATION}",
+               version=2, limited=True),
     _run_level("slo_attainment", Unit.SHARE, Direction.HIGHER,
                "requests within every limit ÷ requests, failed ones in the denominator only", limited=True),
 )

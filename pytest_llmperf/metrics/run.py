@@ -103,11 +103,24 @@ def _contributions(name: str, records: Sequence[RequestRecord]) -> tuple[Samples
     return tuple(contributions)
 
 
+def span_ns(records: Sequence[RequestRecord]) -> tuple[int, int] | None:
+    """First intended send, and last content chunk or last intended send, whichever is later; None: nothing was served.
+
+    Requests that fail at the end count: else a server that refuses the second half would have the first half's rate.
+    How long they take to fail does not: one that hangs would make any rate small.
+    """
+    ends_ns = [record.arrivals_ns[-1] for record in records if record.ok and record.arrivals_ns]
+    if not ends_ns:
+        return None
+    intended_ns = [record.intended_ns for record in records]
+    return min(intended_ns), max(*ends_ns, *intended_ns)
+
+
 def run_level(records: Sequence[RequestRecord]) -> dict[str, float | None]:
     """Duration, throughputs and shares of a run."""
     served = [record for record in records if record.ok]
-    ends_ns = [record.arrivals_ns[-1] for record in served if record.arrivals_ns]
-    duration_s = (max(ends_ns) - min(record.intended_ns for record in records)) / 1e9 if ends_ns else None
+    span = span_ns(records)
+    duration_s = None if span is None else (span[1] - span[0]) / 1e9
     output = _total([output_tokens(record) for record in served])
     prompt = _total([record.prompt_tokens for record in served])
     gaps = sum(max(0, len(record.arrivals_ns) - 1) for record in served)

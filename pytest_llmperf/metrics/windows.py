@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from pytest_llmperf.metrics.families import output_tokens
 from pytest_llmperf.metrics.goodput import attained
-from pytest_llmperf.metrics.run import RunMetrics
+from pytest_llmperf.metrics.run import RunMetrics, span_ns
 from pytest_llmperf.model.record import RequestRecord
 
 
@@ -29,8 +29,8 @@ def window_rates(run: RunMetrics, name: str, limits_ms: Mapping[str, float],
     served = [record for record in run.records if record.ok and record.arrivals_ns]
     if weights is None or not served:
         return None
-    start_ns = min(record.intended_ns for record in run.records)
-    length_ns = max(record.arrivals_ns[-1] for record in served) - start_ns
+    start_ns, end_ns = span_ns(run.records) or (0, 0)
+    length_ns = end_ns - start_ns
     if not length_ns:
         return None
     sums = [0] * windows

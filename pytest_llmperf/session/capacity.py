@@ -168,7 +168,7 @@ class Capacity(Series):
     def _nothing_yet(self, server: Server) -> Measurement:
         nothing = super()._nothing_yet(server)
         return replace(nothing, workload=f"{self.workload}, {self.terms}",
-                       conditions={**nothing.conditions, "search": str(self.terms)}, expected_hit_rate=None)
+                       conditions={**nothing.conditions, "search": str(self.terms)})
 
     def _now(self) -> str:
         return self.session.now().isoformat(timespec="seconds")

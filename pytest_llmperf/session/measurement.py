@@ -37,6 +37,7 @@ class Run:
         execution: which execution of its test made it; a re-run is the second.
         block: within a claim its place in the order of server starts, over both sides (A B B A: A's are 1 and 4);
             pairs share execution and seed. None outside a claim.
+        expected_hit_rate: upper bound of the prefix-cache hit rate of these requests on this engine; None: unknown.
     """
 
     seed: int
@@ -54,6 +55,7 @@ class Run:
     load: LoadReport | None = None
     execution: int = 1
     block: int | None = None
+    expected_hit_rate: float | None = None
 
     @property
     def metrics(self) -> RunMetrics:
@@ -71,8 +73,7 @@ class Measurement:
         conditions: what must be equal for a comparison to mean something.
         runs: in the order in which they were made.
         metrics: of each run, in the same order.
-        expected_hit_rate: upper bound of the prefix-cache hit rate of this workload on this engine.
-        lmcache_reuse: the same for LMCache's chunks; None where no LMCache is attached.
+        lmcache_reuse: share of the prompt tokens that repeat in whole chunks; None where no LMCache is attached.
         may_preempt: whether the test allows preemptions.
         complete: whether all runs that were asked for are there.
         baseline: name under which it is compared with a stored baseline, "" for a test's only one; None: it is not.
@@ -87,7 +88,6 @@ class Measurement:
     conditions: Mapping[str, str] = field(repr=False)
     runs: tuple[Run, ...] = field(repr=False)
     metrics: tuple[RunMetrics, ...] = field(repr=False)
-    expected_hit_rate: float | None = None
     lmcache_reuse: float | None = None
     may_preempt: bool = False
     complete: bool = True

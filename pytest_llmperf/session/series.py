@@ -136,7 +136,8 @@ class Series:
         for number in range(runs):
             seed = self._next_seed(kept, seeds, block)
             run = self._replayer(self._watch(number + 1, runs), gauges=self._gauges).run(server, self.workload, seed)
-            run = replace(run, execution=self.execution, block=block)
+            most = self._expected_hit_rate(server.facts.get("block_size", ""), seed)
+            run = replace(run, execution=self.execution, block=block, expected_hit_rate=most)
             kept = self._keep(kept, run, complete=number + 1 == runs)
         return kept
 
@@ -194,7 +195,6 @@ class Series:
             conditions=known,
             runs=(),
             metrics=(),
-            expected_hit_rate=self._expected_hit_rate(facts.get("block_size", "")),
             lmcache_reuse=None if attached is None else self.workload.expected_hit_rate(attached.chunk_size),
             may_preempt=self._may_preempt,
             complete=False,
@@ -202,7 +202,7 @@ class Series:
             stored_run_sd=self.session.baselines.run_sd(self.test, kind_of(known)),
         )
 
-    def _expected_hit_rate(self, block_size: str) -> float | None:
+    def _expected_hit_rate(self, block_size: str, seed: int) -> float | None:
         """None where prompts of an earlier run may be cached on purpose, or nobody knows.
 
         Where the size of a block is unknown, blocks of one token bound what can hit, but not of text: the server puts
@@ -211,9 +211,9 @@ class Series:
         if self._keep_tiers:
             return None
         if block_size.isdigit():
-            return self.workload.expected_hit_rate(int(block_size))
-        text = any(isinstance(request.prompt, str) for request in self.workload.requests())
-        return None if text else self.workload.expected_hit_rate(1)
+            return self.workload.expected_hit_rate(int(block_size), seed)
+        text = any(isinstance(request.prompt, str) for request in self.workload.requests(seed))
+        return None if text else self.workload.expected_hit_rate(1, seed)
 
     def _keep(self, before: Measurement, run: Run, *, complete: bool) -> Measurement:
         metrics = metrics_of(run.records, run.counters)

@@ -54,11 +54,11 @@ def _server(measurement: Measurement, run: Run, metrics: RunMetrics, named: Coll
     if run.restarted:
         yield "the server restarted itself during the run: its counters or its start time say so."
     hit_rate = metrics.value("prefix_cache_hit_rate")
-    most = measurement.expected_hit_rate
+    most = run.expected_hit_rate
     judged = "prefix_cache_hit_rate" in named
     if not judged and hit_rate is not None and most is not None and hit_rate > most + HIT_RATE_SLACK:
         yield (
-            f"prefix-cache hit rate {hit_rate:.1%}, where this workload can have {most:.1%} at most: "
+            f"prefix-cache hit rate {hit_rate:.1%}, where these requests can have {most:.1%} at most: "
             "prompts of an earlier run were still cached."
         )
     yield from _lmcache(measurement, run, metrics, named)

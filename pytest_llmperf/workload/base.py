@@ -62,14 +62,18 @@ class Workload(ABC):
         """SHA-256 of the definition, in hexadecimal; equal on every machine and in every Python version."""
         return hashlib.sha256(f"workload format {FORMAT}: {self}".encode()).hexdigest()
 
-    def expected_hit_rate(self, block_size: int) -> float:
-        """Upper bound, 0 to 1, of the share of prompt tokens that a prefix cache with such blocks can supply."""
-        return _expected_hit_rate(self, integer("expected_hit_rate", "block_size", block_size))
+    def expected_hit_rate(self, block_size: int, seed: int = 0) -> float:
+        """Upper bound, 0 to 1, of the share of prompt tokens that a prefix cache with such blocks can supply.
+
+        Args:
+            seed: of the run: where lengths are ranges, other requests repeat another share.
+        """
+        return _expected_hit_rate(self, integer("expected_hit_rate", "block_size", block_size), seed)
 
 
-@lru_cache(maxsize=64)  # hashing a hundred long prompts takes a tenth of a second, and every measurement asks
-def _expected_hit_rate(workload: Workload, block_size: int) -> float:
-    return ideal_hit_rate(workload.requests(), block_size)
+@lru_cache(maxsize=1024)  # hashing a hundred long prompts takes a tenth of a second, and every run asks
+def _expected_hit_rate(workload: Workload, block_size: int, seed: int) -> float:
+    return ideal_hit_rate(workload.requests(seed), block_size)
 
 
 def _arrivals_of(workload: Workload) -> Arrivals:

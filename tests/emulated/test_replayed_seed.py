@@ -26,4 +26,4 @@ def replayed(emulate, client, pytester):
 def test_a_seed_that_is_sent_twice_without_a_flush(replayed):
     replayed.assert_outcomes(passed=1, errors=1)
     assert replayed.ret == 10
-    replayed.stdout.fnmatch_lines(["*prefix-cache hit rate *, where this workload can have 0.0% at most*"])
+    replayed.stdout.fnmatch_lines(["*prefix-cache hit rate *, where these requests can have 0.0% at most*"])

@@ -1,6 +1,7 @@
 """All metrics of one run."""
 
 from math import inf
+from statistics import fmean
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 from pytest_llmperf.errors import MetricUnavailable, SloError
 from pytest_llmperf.metrics import STATS, all_metrics, measure, percentile
+from pytest_llmperf.metrics.windows import window_rates
 from pytest_llmperf.model.record import Outcome
 from pytest_llmperf.testing.records import make_record
 
@@ -65,6 +67,16 @@ def test_throughputs_over_first_intended_to_last_content():
     assert run.value("output_throughput") == 5.5
     assert run.value("total_token_throughput") == 25.5
     assert run.value("error_rate") == pytest.approx(1 / 3)
+
+
+def test_requests_that_fail_at_the_end_do_not_shorten_the_run():
+    """Half of 8 requests, one a second, are refused: the rate of good ones is a half, and no window hides it."""
+    records = [make_record(index, intended_ms=1000 * index, chunks=2, prompt_tokens=20,
+                           outcome=Outcome.OK if index < 4 else Outcome.HTTP_STATUS) for index in range(8)]
+    run = measure(records)
+    assert run.value("duration_s") == 7.0
+    assert run.value("request_throughput") == 4 / 7
+    assert fmean(window_rates(run, "goodput", {"ttft": 500})) == pytest.approx(4 / 7)
 
 
 def test_coalesced_share_is_of_the_gaps():

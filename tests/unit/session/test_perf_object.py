@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import httpx
 import pytest
 
-from pytest_llmperf import Verdict, closed, endpoint, random_tokens
+from pytest_llmperf import Verdict, closed, endpoint, random_tokens, shared_prefix
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.errors import ConfigError, EngineError, SloError, SpecError, UsageError
 from pytest_llmperf.model.status import Measuring, WarmingUp
@@ -48,7 +48,7 @@ def test_measure_makes_one_run_per_seed(perf, make_server, fake_engine):
     assert [run.seed for run in measurement.runs] == [0, 1]
     assert perf.measurements == [measurement]
     assert measurement.complete
-    assert measurement.expected_hit_rate == 0
+    assert [run.expected_hit_rate for run in measurement.runs] == [0, 0]
     assert measurement.value("ttft_p50") == pytest.approx(50.0)
     assert len(fake_engine.transport.plans) == 2 + 2  # two batches of warm-up
 
@@ -208,7 +208,15 @@ def test_the_hit_rate_is_bounded_where_the_size_of_a_block_is_unknown(perf, make
     server = make_server()
     server.facts = {"version": "1"}
     workload = random_tokens(input=8, output=5, arrivals=closed(2), requests=12, text=text)
-    assert perf.measure(server, workload, runs=1).expected_hit_rate == bound
+    assert perf.measure(server, workload, runs=1).runs[0].expected_hit_rate == bound
+
+
+def test_each_run_has_the_bound_of_its_own_requests(perf, make_server):
+    """With suffixes of 10 to 4,000 tokens a perfect cache has 25 % of one seed's prompts, and 35 % of another's."""
+    workload = shared_prefix(prefix=1000, suffix=(10, 4000), output=4, groups=1, arrivals=closed(1), requests=10)
+    found = [run.expected_hit_rate for run in perf.measure(make_server(), workload, runs=3).runs]
+    assert found == [workload.expected_hit_rate(16, seed) for seed in range(3)]
+    assert max(found) > min(found) + 0.02
 
 
 def refuse_all(plan):

@@ -33,7 +33,7 @@ def test_a_sound_run_has_none(found):
 
 
 def test_a_run_without_counters_has_none(found):
-    assert found(counters=False, m_expected_hit_rate=0.0) == []
+    assert found(counters=False, expected_hit_rate=0.0) == []
 
 
 @pytest.mark.parametrize("judging", ["error_rate", "goodput", "slo_attainment"])
@@ -116,11 +116,11 @@ def test_a_restarted_server(found):
 
 def test_unexpected_cache_hits(found):
     hits = {"prompt_tokens_cached": 80.0}
-    (text,) = found(counters=hits, m_expected_hit_rate=0.1)
-    assert "hit rate 50.0%, where this workload can have 10.0% at most" in text
-    assert found(counters=hits, m_expected_hit_rate=0.49) == []  # within the slack
+    (text,) = found(counters=hits, expected_hit_rate=0.1)
+    assert "hit rate 50.0%, where these requests can have 10.0% at most" in text
+    assert found(counters=hits, expected_hit_rate=0.49) == []  # within the slack
     assert found(counters=hits) == []  # no bound is known
-    assert found(["prefix_cache_hit_rate"], counters=hits, m_expected_hit_rate=0.1) == []
+    assert found(["prefix_cache_hit_rate"], counters=hits, expected_hit_rate=0.1) == []
 
 
 IDLE = {"external_cache_hits": 0.0, "prompt_tokens_cached": 0.0}
