@@ -156,15 +156,16 @@ def clone(tmp_path):
 
 
 def open_pull_request(clone):
-    (clone / ".llmperf").mkdir(exist_ok=True)
-    (clone / ".llmperf" / "baselines-h200.txt").write_text("baselines: 1 changed\n")
+    """As the job does, beside what the runners left."""
+    (clone / "updated" / ".llmperf").mkdir(parents=True, exist_ok=True)
+    (clone / "updated" / ".llmperf" / "baselines-h200.txt").write_text("baselines: 1 changed\n")
     path = f"{clone.parent / 'bin'}:{os.environ['PATH']}"
     return bash(script("gpu.yml", "baselines", "Branch and pull request"), clone, BRANCH="baselines-h200-7",
                 BASE="main", ACCEPT="driver 590", RUN="https://here/runs/7", PATH=path)
 
 
 def test_changed_baselines_become_a_branch_and_a_pull_request(clone):
-    (clone / "baselines" / "h200" / "x.json").write_text("new\n")
+    left_by_runner(clone, "x.json", "new\n")
     done = open_pull_request(clone)
     assert done.returncode == 0, done.stdout
     pushed = bash("git show --stat --format=%s origin/baselines-h200-7", clone).stdout
@@ -175,7 +176,21 @@ def test_changed_baselines_become_a_branch_and_a_pull_request(clone):
     assert all(part in body for part in ("https://here/runs/7", "Accepted: driver 590", "baselines: 1 changed"))
 
 
+def left_by_runner(clone, name, text):
+    """The folder of baselines as an update left it, with this file in it."""
+    (clone / "updated" / "baselines" / "h200").mkdir(parents=True)
+    (clone / "updated" / "baselines" / "h200" / name).write_text(text)
+
+
+def test_a_removed_baseline_is_removed_by_the_pull_request(clone):
+    left_by_runner(clone, "y.json", "old\n")
+    assert open_pull_request(clone).returncode == 0
+    listed = bash("git ls-tree -r --name-only origin/baselines-h200-7 baselines", clone).stdout
+    assert listed.split() == ["baselines/h200/y.json"]
+
+
 def test_nothing_changed_opens_nothing(clone):
+    left_by_runner(clone, "x.json", "old\n")
     done = open_pull_request(clone)
     assert done.returncode == 0
     assert "::notice::" in done.stdout

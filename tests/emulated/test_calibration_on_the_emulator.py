@@ -1,6 +1,7 @@
 """`llmperf calibrate`: suite runs on engines that restart are suite runs, and the command does what its help says."""
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -113,6 +114,16 @@ def test_suite_runs_of_ones_own_suite(project):
     more = llmperf(project, *given, "--suite-runs", "30")
     assert "A/A: 10 of 10 suite runs" in more.stderr
     assert "| A/A | 0 of 30: 0 %" in more.stdout
+    # Fewer than the journal has are those that were asked for, and trials of a limit count once.
+    fewer = llmperf(project, *given, "--suite-runs", "10", "--limits", "3").stdout
+    assert "| A/A | 0 of 10: 0 %" in fewer
+    assert " of 3: " in fewer
+    assert " of 5: " not in fewer
+    (stored,) = (project / "baselines").rglob("*.json")
+    kept = stored.read_text()
+    stored.write_text(re.sub(r'"date": "[^"]*"', '"date": "2001-01-01"', kept))
+    assert "another calibration" in llmperf(project, *given, "--suite-runs", "30", code=2).stderr
+    stored.write_text(kept)
     (project / "test_own.py").write_text(SUITE.replace("test_answers", "test_other"))
     assert "another calibration" in llmperf(project, *given, code=2).stderr
 

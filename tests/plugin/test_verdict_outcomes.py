@@ -32,6 +32,23 @@ def test_the_worst_verdict_speaks(run, verdicts, outcome, tag, code):
     assert suite.get("errors") == str(int(tag == "error"))
 
 
+def test_a_teardown_that_fails_after_an_error_is_its_own_failure(run):
+    text = """
+import pytest
+
+@pytest.fixture
+def own():
+    yield
+    assert not "my own"
+
+def test_it(own, perf): give(perf, "ERROR")
+"""
+    result, junit = run(text)
+    result.assert_outcomes(errors=2)
+    assert result.ret == 1
+    assert [case.get("name") for case in junit.iter("testcase")] == ["test_it", "test_it"]
+
+
 def test_under_xdist_every_verdict_arrives_at_the_controller(run):
     verdicts = ("PASS", "FAIL", "ERROR", "INCONCLUSIVE")
     text = "".join(f"def test_{v.lower()}(perf): give(perf, {v!r})\n" for v in verdicts)

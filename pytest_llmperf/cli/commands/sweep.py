@@ -36,7 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
     from pytest_llmperf.session.capacity import terms_of
     from pytest_llmperf.session.sweep import Asked, SweepFile, combinations, measured
 
-    spec, workload, grid = target.spec_of(arguments), target.workload_of(arguments), _grid(arguments.grid)
+    spec, workload, grid = target.spec_of(arguments), target.workload_of(arguments), grid_of(arguments.grid)
     if spec.url is not None:
         raise UsageError(f"{arguments.engine}: a server that already runs keeps its flags. Sweep ENGINE:MODEL.")
     metrics = [find(name).name for name in arguments.metric or DEFAULT_METRICS]
@@ -58,7 +58,12 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _grid(texts: list[str]) -> dict[str, list[object]]:
+def grid_of(texts: list[str]) -> dict[str, list[object]]:
+    """"NAME=V1,V2" as values by flag; one value alone may be JSON.
+
+    Raises:
+        UsageError: it has no such form, or a flag stands twice.
+    """
     grid: dict[str, list[object]] = {}
     for text in texts:
         name, values = target.flag(text)

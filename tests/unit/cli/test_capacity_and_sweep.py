@@ -3,6 +3,7 @@
 import pytest
 
 from pytest_llmperf.cli import main
+from pytest_llmperf.cli.commands.sweep import grid_of
 from pytest_llmperf.cli.target import flag
 from pytest_llmperf.errors import UsageError
 
@@ -23,6 +24,15 @@ def test_flags_as_they_are_typed(text, value):
     name, found = flag(text)
     assert "-" not in name
     assert found == value
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [("a=4,64", [4, 64]), ("a=true", [True]), ("a=[1,2]", [1, 2]), ("a=x,y", ["x", "y"]),
+     ('a={"method": "ngram", "n": 4}', [{"method": "ngram", "n": 4}])],
+)
+def test_a_grid_of_one_value_is_that_value(text, values):
+    assert grid_of([text]) == {"a": values}
 
 
 def test_a_flag_without_a_value():

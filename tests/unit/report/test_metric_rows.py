@@ -1,7 +1,8 @@
 """Every metric with its interval and its baseline."""
 
-from pytest_llmperf.baseline.model import StoredMeasurement, StoredSession
-from pytest_llmperf.report.metric_rows import metric_table
+from pytest_llmperf.baseline.model import Baseline, StoredMeasurement, StoredSession
+from pytest_llmperf.report.kept import KeptMeasurement, KeptRun, KeptTest
+from pytest_llmperf.report.metric_rows import every_metric, metric_table
 
 
 def stored(**metrics):
@@ -24,6 +25,19 @@ def test_mean_interval_baseline_and_change():
 
 def test_a_metric_that_a_run_misses_is_left_out():
     assert len(metric_table([{"ttft_p50": 40.0}, {"ttft_p50": None}], None)) == 1
+
+
+def test_a_side_that_is_compared_with_nothing_has_no_baseline_beside_it():
+    class Stored:
+        def read(self, test, kind):
+            assert kind == "h200"
+            return Baseline(test, {"": stored(ttft_p50=(40.0, 40.0))})
+
+    runs = (KeptRun(0, 1, "", {"ttft_p50": 400.0}),)
+    a, b = (KeptMeasurement("vllm('m')", "w", {"hardware": "h200"}, runs, side=side, baseline=compared)
+            for side, compared in (("a", ""), ("b", None)))
+    rows = [cells(line) for line in every_metric(KeptTest("t", True, None, (a, b), ()), Stored()) if "ttft_p50" in line]
+    assert [row[-2:] for row in rows] == [["40 ms", "+900.0 %"], ["-", "-"]]
 
 
 def test_one_run_has_no_interval():

@@ -55,6 +55,8 @@ def test_what_became_of_a_metric_is_what_became_of_the_test(after, trend):
         (Verdict.PASS, Verdict.FAIL, Trend.WORSE),
         (Verdict.FAIL, Verdict.PASS, Trend.BETTER),
         (Verdict.FAIL, Verdict.FAIL, Trend.STAYED),
+        (Verdict.INCONCLUSIVE, Verdict.FAIL, Trend.WORSE),
+        (Verdict.NO_BASELINE, Verdict.FAIL, Trend.WORSE),
         (Verdict.PASS, Verdict.INCONCLUSIVE, Trend.UNKNOWN),
         (Verdict.PASS, Verdict.ERROR, Trend.UNKNOWN),
         (Verdict.ERROR, Verdict.PASS, Trend.UNKNOWN),
@@ -99,6 +101,29 @@ def test_another_engine_is_what_a_release_is_about():
 def test_the_reference_of_a_claim_does_not_count():
     sides = [measured(side="a"), measured(side="b")]
     assert compare(ran(*sides), ran(sides[0], measured(tpot_ms=99, side="b"))).trend is Trend.STAYED
+
+
+def test_a_claim_that_ended_after_one_side_is_compared():
+    both = ran(measured(side="a"), measured(side="b"))
+    one = compare(both, ran(measured(side="a", tpot_ms=99), verdict=Verdict.FAIL))
+    assert one.trend is Trend.WORSE
+    assert compare(ran(measured(), measured()), ran(measured())).reason == "2 measurements before, 1 now"
+
+
+def searched(rate, *tried):
+    """A search that found this rate, and the rates that it tried."""
+    runs = tuple(KeptRun(seed, 1, "", {"max_rate": rate * noise}) for seed, noise in enumerate(NOISE))
+    known = CONDITIONS | {"search": "max_rate(ttft_p99 <= 1s)"}
+    search = measured(runs=runs, conditions=known, primaries=("max_rate",))
+    at_rates = (measured(tpot_ms=one, conditions=CONDITIONS | {"workload": f"{one}", "tried_rate": f"{one}/s"})
+                for one in tried)
+    return ran(search, *at_rates)
+
+
+def test_a_search_is_judged_by_what_it_found_and_not_by_what_it_tried():
+    assert compare(searched(22.6, 16, 32, 24), searched(8, 16, 8)).trend is Trend.WORSE
+    (change,) = compare(searched(22.6, 16, 32, 24), searched(22.6, 16, 20)).changes
+    assert (change.metric, change.change) == ("max_rate", "+0.0 %")
 
 
 def test_other_seeds_and_missing_metrics_cannot_tell():

@@ -4,6 +4,7 @@ import io
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -14,10 +15,12 @@ from pytest_benchmark.stats import Stats
 
 from pytest_llmperf import CheckResult, Verdict
 from pytest_llmperf.errors import BaselineError, UsageError
+from pytest_llmperf.metrics import measure
 from pytest_llmperf.report.export import export
 from pytest_llmperf.report.export.benchmark import stats
 from pytest_llmperf.report.kept import read_run
 from pytest_llmperf.report.run_folder import write_test
+from pytest_llmperf.session.measurement import Run
 
 TEST = "tests/test_a.py::test_x[h200]"
 
@@ -91,6 +94,27 @@ def test_a_table_has_a_row_for_each_request(tests, tmp_path, measurement, form, 
     assert list(frame["test"]) == [TEST] * 4
     assert list(frame["ttft_ms"].dropna()) == pytest.approx(list(measurement.to_pandas()["ttft_ms"].dropna()))
     assert list(frame["outcome"]) == ["ok", "ok", "ok", "reset"]
+
+
+@pytest.mark.parametrize("form", ["vllm", "parquet", "csv"])
+def test_a_search_sends_nothing_and_the_rates_that_it_tried_are_exported(tmp_path, measurement, form):
+    search = replace(measurement, conditions={**measurement.conditions, "search": "max_rate(…)"},
+                     runs=(Run(0, 1, (), {"max_rate": 8.0}),), metrics=(measure((), {"max_rate": 8.0}),))
+    write_test(tmp_path / "run", TEST, [search, measurement], [])
+    (path,) = export(read_run(tmp_path / "run"), form, tmp_path / "out")
+    assert path.stat().st_size
+
+
+def test_two_claims_of_a_test_have_four_sides(tmp_path, measurement):
+    sides = [replace(measurement, side=side) for side in "abab"]
+    write_test(tmp_path / "run", TEST, sides, [])
+    tests = read_run(tmp_path / "run")
+    assert [path.name.split(".")[-2] for path in export(tests, "vllm", tmp_path / "v")] == ["a1", "b2", "a3", "b4"]
+    (table,) = export(tests, "csv", tmp_path / "r.csv")
+    assert list(pd.read_csv(table)["measurement"].unique()) == ["a1", "b2", "a3", "b4"]
+    (benchmarks,) = export(tests, "pytest-benchmark", tmp_path / "b.json")
+    names = [one["fullname"] for one in json.loads(benchmarks.read_text())["benchmarks"]]
+    assert len(set(names)) == len(names)
 
 
 @pytest.mark.parametrize("form", ["pytest-benchmark", "vllm", "parquet", "csv"])
