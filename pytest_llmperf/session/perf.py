@@ -82,9 +82,10 @@ class Perf:
             may_preempt: whether preemptions are part of what is measured; otherwise they make the run an ERROR.
             gauges: sample gauges for kv_usage_peak, running_peak and waiting_peak, and keep them over time in the run
                 file. Off by default: rendering the page costs the server some ms, which p99 ITL shows.
-            keep: tiers of the cache that are not emptied before each run: "engine" (its own), "l1" and "l2" (LMCache's
-                host memory and disk). Measured again, a workload finds what its first measurement left there. With
-                `fresh`, "l1" restarts the engine beside its LMCache server, and "l2" alone restarts both.
+            keep: tiers of the cache that are not emptied before each run: "engine" (its own), "l1" (host memory,
+                LMCache's or the engine's own) and "l2" (LMCache's disk). Measured again, a workload finds what its
+                first measurement left there. With `fresh`, "l1" restarts the engine beside its LMCache server, and "l2"
+                alone restarts both.
 
         Raises:
             InfrastructureError: the server or the load generator failed; nothing that was recorded is judged.
