@@ -17,7 +17,6 @@ from pytest_llmperf.engines.lmcache import LMCacheServer
 from pytest_llmperf.engines.lmcache_emulated import EmulatedLMCache
 from pytest_llmperf.engines.models import resolve_model
 from pytest_llmperf.engines.server import Server
-from pytest_llmperf.engines.spec import described
 from pytest_llmperf.errors import EngineError, ExitedEarly, SpecError
 from pytest_llmperf.load.virtual import VirtualEngine
 from pytest_llmperf.model.engine import EngineSpec
@@ -71,7 +70,7 @@ class VirtualLauncher:
             cwd=self.root,
             run_dir=self.run_dir / "servers" / f"{start_id:02d}-{spec.engine}-emulated",
         )
-        self.progress(Starting(described(spec)))
+        self.progress(Starting(str(spec)))
         from pytest_llmperf.engines.control import PipeControl
 
         host = f"emulated-{start_id}"

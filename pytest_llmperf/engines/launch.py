@@ -19,7 +19,6 @@ from pytest_llmperf.engines.lmcache_emulated import EmulatedLMCache
 from pytest_llmperf.engines.lmcache_proof import is_attached, prove_hits
 from pytest_llmperf.engines.models import resolve_model
 from pytest_llmperf.engines.server import Server
-from pytest_llmperf.engines.spec import described
 from pytest_llmperf.errors import EngineError, Evidence, ExitedEarly, StartupTimeout, WrongServer
 from pytest_llmperf.model.engine import EngineSpec
 from pytest_llmperf.model.status import Starting, Tell, tell_nobody
@@ -152,7 +151,7 @@ class Launcher:
         ports = (reserve_port(self.rng), reserve_port(self.rng))
         env = inherited(environment) | {"PYTHONHASHSEED": "0", "LMCACHE_DISABLE_BANNER": "1"} | dict(spec.env)
         launch = LMCacheLaunch(wanted, kind, environment, env, self.root, folder, ports, self.cpus)
-        self.progress(Starting(f"LMCache for {described(spec)}"))
+        self.progress(Starting(f"LMCache for {spec}"))
         try:
             return start_lmcache(launch, self.clock, self.settings.ready_timeout_s)
         except BaseException:
@@ -169,7 +168,7 @@ class Launcher:
             abandoned_grace_s=min(ABANDONED_GRACE_S, self.settings.stop_grace_s),
             cpus=self.cpus,
         )
-        self.progress(Starting(described(spec)))
+        self.progress(Starting(str(spec)))
         return Supervised.start(launch, self.clock)
 
     def _environment(self, engine: str, kind: str, start_id: int) -> Environment:
@@ -202,7 +201,7 @@ class Launcher:
                 last = f"{type(error).__name__}: {error}"
             if waited_s - told_s >= TELL_EVERY_S:
                 told_s = waited_s
-                self.progress(Starting(described(server.spec), _last_line(process.evidence(1))))
+                self.progress(Starting(str(server.spec), _last_line(process.evidence(1))))
             process.wait_exit(POLL_S)
             if server.lmcache is not None:
                 server.lmcache.check_alive()

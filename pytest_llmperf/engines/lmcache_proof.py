@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pytest_llmperf.clock import seconds
 from pytest_llmperf.engines.server import Server
-from pytest_llmperf.engines.spec import described, flags_of
+from pytest_llmperf.engines.spec import flags_of
 from pytest_llmperf.errors import EngineError
 from pytest_llmperf.model.engine import EngineSpec
 
@@ -46,7 +46,7 @@ def prove_hits(server: Server, rng: random.Random) -> None:
             return
         if server.clock.now_ns() > deadline_ns:
             raise EngineError(
-                f"LMCache is attached and never hit: {described(server.spec)} serves, and a prompt of {len(prompt)} "
+                f"LMCache is attached and never hit: {server.spec} serves, and a prompt of {len(prompt)} "
                 "tokens sent twice was computed twice. Its log says why; detach LMCache, or correct the connector.",
                 server.process.evidence() if server.process else None,
             )

@@ -13,7 +13,7 @@ from pytest_llmperf.engines.adapter import Adapter
 from pytest_llmperf.engines.answers import json_object, section
 from pytest_llmperf.engines.channel import control_client
 from pytest_llmperf.engines.models import ResolvedModel
-from pytest_llmperf.engines.spec import described, flags_of
+from pytest_llmperf.engines.spec import flags_of
 from pytest_llmperf.errors import EngineError, MetricUnavailable, ServerDied, SpecError, WrongServer
 from pytest_llmperf.model.engine import EngineSpec
 from pytest_llmperf.model.plan import Channel
@@ -82,7 +82,7 @@ class Server:
 
     def __repr__(self) -> str:
         state = "not ours" if self.process is None else repr(self.process)
-        return f"<Server {described(self.spec)} at {self.url}, {state}>"
+        return f"<Server {self.spec} at {self.url}, {state}>"
 
     @property
     def address(self) -> tuple[str, int]:
@@ -99,7 +99,7 @@ class Server:
         """Raise ServerDied if the process has ended by itself, SpecError if it was stopped to make room for another."""
         if self.client.is_closed:
             raise SpecError(
-                f"{described(self.spec)} was stopped when this test started another engine: one runs at a time. "
+                f"{self.spec} was stopped when this test started another engine: one runs at a time. "
                 "Measure it before, or hand the spec itself to perf.measure, which starts it again."
             )
         if self.process is not None and (ending := self.process.ending()) is not None:
@@ -220,7 +220,7 @@ class Server:
             resolved = self.facts.get(name, "")
             if type(asked) is int and resolved.isdigit() and int(resolved) != asked:
                 raise WrongServer(
-                    f"{described(self.spec)} asks for {name}={asked}, and the server resolved it to {resolved}: what "
+                    f"{self.spec} asks for {name}={asked}, and the server resolved it to {resolved}: what "
                     "would be measured is not what the test says. Nothing was measured."
                 )
 

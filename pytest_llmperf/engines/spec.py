@@ -104,13 +104,6 @@ def flags_of(spec: EngineSpec) -> dict[str, object]:
     return {name: json.loads(value) for name, value in spec.flags}
 
 
-def described(spec: EngineSpec) -> str:
-    """The spec for people and files: secrets in its environment and flags are masked."""
-    from pytest_llmperf.process.secrets import mask
-
-    return mask(str(spec), dict(spec.env))
-
-
 def command_line(flags: Mapping[str, object]) -> list[str]:
     """Flags as argparse-style arguments: True → --x, False → --no-x, dict → JSON, list → --x a b."""
     argv: list[str] = []

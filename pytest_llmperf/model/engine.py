@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, replace
 
 from pytest_llmperf.errors import SpecError
+from pytest_llmperf.masking import mask, masked, secret_values
 from pytest_llmperf.model.lmcache import LMCache, lmcache_of
 
 
@@ -45,8 +47,13 @@ class EngineSpec:
         return replace(self, lmcache=lmcache_of(options))
 
     def __str__(self) -> str:
+        """For people and files: secrets in its flags and environment are masked."""
+        flags, env = {name: json.loads(value) for name, value in self.flags}, dict(self.env)
+        secrets = secret_values({"env": env, "flags": flags})
         shown = [repr(self.model)] if self.url is None else [repr(self.url), f"model={self.model!r}"]
-        shown += [f"{name}={value}" for name, value in self.flags]
-        shown += [f"env.{name}={value}" for name, value in self.env]
-        attached = "" if self.lmcache is None else f".with_lmcache({self.lmcache})"
+        shown = [mask(text, secrets) for text in shown]
+        shown += [f"{name}={json.dumps(masked(value, secrets, name=name), sort_keys=True)}"
+                  for name, value in flags.items()]
+        shown += [f"env.{name}={masked(value, secrets, name=name)}" for name, value in env.items()]
+        attached = "" if self.lmcache is None else mask(f".with_lmcache({self.lmcache})", secrets)
         return f"{self.engine}({', '.join(shown)}){attached}"

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from .secrets import StreamMask, secret_arguments, secret_values
 from .serverlog import BoundedLog
+from .streammask import StreamMask
 
 CHUNK_BYTES = 1 << 18
 
 
 class Drain:
-    """Reads all that the server writes, so that it never blocks on us; secrets of `env` and `argv` stay out of it."""
+    """Reads all that the server writes, so that it never blocks on us; the `needles` stay out of its log."""
 
-    def __init__(self, log_path: Path, cap_bytes: int, env: Mapping[str, str], argv: Sequence[str]) -> None:
+    def __init__(self, log_path: Path, cap_bytes: int, needles: Iterable[str]) -> None:
         self._log = BoundedLog(log_path, cap_bytes)
-        self._mask = StreamMask([*secret_values(env), *secret_arguments(argv)])
+        self._mask = StreamMask(needles)
         self.read_end, write_fd = os.pipe()
         self.write_end: BinaryIO = os.fdopen(write_fd, "wb", buffering=0)
         self.ended = False

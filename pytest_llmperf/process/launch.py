@@ -7,7 +7,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from .secrets import mask_argv
+from pytest_llmperf.masking import needles, secret_values
+
+from .arguments import mask_argv, secret_arguments
 from .unit import TAG, Member
 
 # py-setproctitle, which vLLM's workers use, writes their title over /proc/PID/environ unless this is set.
@@ -50,7 +52,12 @@ class Launch:
     @property
     def command(self) -> str:
         """The command line for people, secrets masked."""
-        return mask_argv(self.argv, self.env)
+        return mask_argv(self.argv, self.secrets)
+
+    @property
+    def secrets(self) -> list[str]:
+        """What must not be written down of its environment and arguments."""
+        return [*secret_values(self.env), *secret_arguments(self.argv)]
 
     @property
     def log_path(self) -> Path:
@@ -72,4 +79,5 @@ class Launch:
             log_path=str(self.log_path),
             log_cap_bytes=self.log_cap_bytes,
             cpus=list(self.cpus),
+            needles=needles(self.secrets),
         )

@@ -12,8 +12,8 @@ from typing import Any
 
 from pytest_llmperf.clock import Clock
 from pytest_llmperf.errors import EngineError, Evidence
+from pytest_llmperf.masking import mask
 from pytest_llmperf.process.launch import Launch
-from pytest_llmperf.process.secrets import mask
 from pytest_llmperf.process.serverlog import tail_lines
 from pytest_llmperf.process.tree import describe_code
 
@@ -107,7 +107,7 @@ class PipedProcess:
             command=self.launch.command,
             ending=self.ending() or "running",
             elapsed_s=(self._clock.now_ns() - self._started_ns) / 1e9,
-            log_tail=tuple(mask("\n".join(lines), self.launch.env).split("\n")) if lines else (),
+            log_tail=tuple(mask("\n".join(lines), self.launch.secrets).split("\n")) if lines else (),
             log_path=str(self.launch.log_path),
         )
 

@@ -13,11 +13,11 @@ from pathlib import Path
 
 from pytest_llmperf.clock import Clock, SystemClock
 from pytest_llmperf.errors import EngineError, EnvironmentMissing, Evidence, StopFailed
+from pytest_llmperf.masking import mask
 
 from . import leftovers, shm, tree
 from .launch import Launch
 from .reaped import Reaped, StopReport, write_report
-from .secrets import mask
 from .serverlog import tail_lines
 from .status import Status
 from .unit import WATCHDOG_TAG, Unit
@@ -132,7 +132,7 @@ class Supervised:
             command=self.launch.command,
             ending=self.ending() or "running",
             elapsed_s=(self._clock.now_ns() - self._started_ns) / 1e9,
-            log_tail=tuple(mask("\n".join(lines), self.launch.env).split("\n")) if lines else (),
+            log_tail=tuple(mask("\n".join(lines), self.launch.secrets).split("\n")) if lines else (),
             log_path=str(self.launch.log_path),
         )
 

@@ -21,6 +21,7 @@ class Member:
         log_path: where its stdout and stderr go.
         log_cap_bytes: size limit of that file.
         cpus: on which it may run; none: on any.
+        needles: secrets as it may spell them; `***` stands in the log instead.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Member:
     log_path: str
     log_cap_bytes: int
     cpus: list[int] = field(default_factory=list)
+    needles: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

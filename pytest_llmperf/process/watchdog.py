@@ -99,7 +99,7 @@ class Watchdog:
         if self._reaper.stopping:
             return False
         try:
-            drain = Drain(Path(member.log_path), member.log_cap_bytes, member.env, member.argv)
+            drain = Drain(Path(member.log_path), member.log_cap_bytes, member.needles)
             prepare = kernel.InChild(os.getpid(), member.cpus)
             with drain.write_end as output:
                 child = subprocess.Popen(

@@ -10,9 +10,9 @@ from dataclasses import replace
 from pytest_llmperf.baseline.obstacles import PLANTED
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.engines.spec import flags_of
+from pytest_llmperf.masking import mask, masked, secret_values
 from pytest_llmperf.metrics.registry import all_metrics
 from pytest_llmperf.model.engine import EngineSpec
-from pytest_llmperf.process.secrets import mask
 from pytest_llmperf.session.warm_up import RULE
 from pytest_llmperf.telemetry.hardware import Hardware
 from pytest_llmperf.workload import Workload
@@ -27,15 +27,16 @@ def conditions(
     *, connections: str = "keep-alive", planted: Sequence[object] = (),
 ) -> dict[str, str]:
     """The conditions of a measurement, name → value as text."""
-    spec, env = server.spec, dict(server.spec.env)
+    spec, env, flags = server.spec, dict(server.spec.env), flags_of(server.spec)
+    secrets = secret_values({"env": env, "flags": flags})
     known = {
         "hardware": f"emulated {kind}" if hardware.emulated else kind,
         "engine": spec.engine,
         "model": server.model.name if server.model else spec.model,
         "weights": server.model.weights if server.model else "unknown",
         "lmcache": _lmcache(spec),
-        "flags": mask(json.dumps(flags_of(spec), sort_keys=True), env),
-        "env": mask(json.dumps(env, sort_keys=True), env),
+        "flags": json.dumps(masked(flags, secrets), sort_keys=True),
+        "env": json.dumps(masked(env, secrets), sort_keys=True),
         "workload": workload.digest(),
         "warm_up": RULE,
         "formulas": _formulas(),
@@ -43,7 +44,7 @@ def conditions(
     if connections != "keep-alive":
         known["connections"] = connections
     if planted:
-        known[PLANTED] = mask(" ".join(map(str, planted)), env)
+        known[PLANTED] = mask(" ".join(map(str, planted)), secrets)
     place = _accelerators(hardware, kind) if spec.url is None else {"url": spec.url}
     compared = {name: value for name, value in facts.items() if name not in (*MEASURED, *IN_FLAGS)}
     return known | place | {f"engine.{name}": value for name, value in compared.items()}

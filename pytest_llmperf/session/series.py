@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from pytest_llmperf.baseline.paths import kind_of
 from pytest_llmperf.engines.server import Server
-from pytest_llmperf.engines.spec import described
 from pytest_llmperf.errors import SpecError
 from pytest_llmperf.load.transport import Progress
 from pytest_llmperf.metrics import measure as metrics_of
@@ -127,7 +126,7 @@ class Series:
         """
         server = self._server()
         if str(self.workload) not in server.warmed_for:
-            self.session.tell(WarmingUp(described(server.spec)))
+            self.session.tell(WarmingUp(str(server.spec)))
             warm_up(server, self.workload, self._replayer())
             server.warmed_for.add(str(self.workload))
         kept = replace(self.measurement or self._begun(server), complete=False)
@@ -190,7 +189,7 @@ class Series:
             connections=self.session.settings.connections, planted=self.session.planted,
         )
         return Measurement(
-            engine=described(server.spec),
+            engine=str(server.spec),
             workload=str(self.workload),
             conditions=known,
             runs=(),

@@ -10,7 +10,7 @@ import pytest_llmperf
 ROOT = Path(pytest_llmperf.__file__).parent
 # Lower layers first; a module may import from its own layer's folder and from lower layers.
 LAYERS = [
-    {"errors", "clock", "model"},
+    {"errors", "clock", "masking", "model"},
     {"slo", "stats", "metrics", "workload", "wire"},
     {"config"},
     {"load", "engines", "process", "telemetry", "baseline"},

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from pytest_llmperf.process.secrets import spellings
+from pytest_llmperf.masking import spellings
 
 TOKEN, KEY, PASSWORD = "canary/token+1f0e9d8c", "sk-canary-key-7b6a5948", "canary-password-3c2b1a"
 SUITE = """

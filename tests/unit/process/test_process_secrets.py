@@ -1,6 +1,7 @@
 """Nothing that is written down holds a secret, in whatever spelling."""
 
 import base64
+import json
 from itertools import pairwise
 from urllib.parse import quote
 
@@ -8,15 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmperf.process.secrets import StreamMask, is_secret_name, mask, mask_argv, secret_arguments
+from pytest_llmperf.masking import is_secret_name, mask, masked, needles, secret_values
+from pytest_llmperf.process.arguments import mask_argv, secret_arguments
+from pytest_llmperf.process.launch import Launch
+from pytest_llmperf.process.streammask import StreamMask
 
-CANARY = "cAn4ry+/=s3cret&value"
+CANARY = "cAn4ry+/=s3cret&'vä\"lue\\x"
 
 
 @pytest.mark.parametrize("name", [
     "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "OPENAI_API_KEY", "VLLM_API_KEY", "AWS_SECRET_ACCESS_KEY",
     "AWS_ACCESS_KEY_ID", "PGPASSWORD",
     "db_password", "MYSQL_PWD", "APIKEY", "GOOGLE_APPLICATION_CREDENTIALS", "API_KEYS", "GITHUB_PAT",
+    "SMTP_PASS", "DB_PASS", "hf_token", "api-key", "ssl_keyfile_password", "aws_secret_access_key", "redis.password",
 ])
 def test_names_that_look_secret(name):
     assert is_secret_name(name)
@@ -24,7 +29,9 @@ def test_names_that_look_secret(name):
 
 @pytest.mark.parametrize("name", [
     "TOKENIZERS_PARALLELISM", "PWD", "OLDPWD", "MAX_TOKENS", "PATH", "KEYBOARD", "HOME", "CUDA_VISIBLE_DEVICES",
-    "XDG_SESSION_PATH", "LLMPERF_TAG",
+    "XDG_SESSION_PATH", "LLMPERF_TAG", "BYPASS", "pass_config", "max_tokens", "tokenizer", "prompt_tokens", "tokens",
+    "num_speculative_tokens", "speculative_token_tree", "long_prefill_token_threshold", "return_tokens_as_token_ids",
+    "ssl_keyfile", "eos_token_id",
 ])
 def test_names_that_do_not(name):
     assert not is_secret_name(name)
@@ -33,6 +40,9 @@ def test_names_that_do_not(name):
 @pytest.mark.parametrize("spelling", [
     CANARY,
     quote(CANARY, safe=""),
+    json.dumps(CANARY)[1:-1],
+    json.dumps(CANARY, ensure_ascii=False)[1:-1],
+    repr(CANARY)[1:-1],
     base64.b64encode(CANARY.encode()).decode(),
     base64.urlsafe_b64encode(CANARY.encode()).decode(),
     base64.b64encode(f"u:{CANARY}".encode()).decode(),
@@ -40,7 +50,7 @@ def test_names_that_do_not(name):
     base64.b64encode(f"user{CANARY}more".encode()).decode(),
 ])
 def test_values_are_masked_in_every_spelling(spelling):
-    masked = mask(f"before {spelling} after", {"MY_TOKEN": CANARY})
+    masked = mask(f"before {spelling} after", [CANARY])
     assert spelling not in masked
     assert spelling[4:-8] not in masked
     assert "***" in masked
@@ -49,7 +59,31 @@ def test_values_are_masked_in_every_spelling(spelling):
 
 
 def test_short_and_harmless_values_stay():
-    assert mask("true 1 /home", {"A_TOKEN": "true", "B_KEY": "1", "HOME": "/home"}) == "true 1 /home"
+    known = {"A_TOKEN": "true", "B_KEY": "1", "HOME": "/home"}
+    assert mask("true 1 /home", secret_values(known)) == "true 1 /home"
+    assert masked(known) == known
+
+
+@pytest.mark.parametrize(("known", "shown"), [
+    ({"api_key": ["aaaa", "bbbb"], "port": 1}, {"api_key": ["***", "***"], "port": 1}),
+    ({"a": {"b": [{"password": "p"}]}}, {"a": {"b": [{"password": "***"}]}}),
+    ({"credentials": {"user": "u", "n": 1234567}}, {"credentials": {"user": "***", "n": "***"}}),
+    ({"config": '{"token": "t", "n": 1}'}, {"config": '{"token": "***", "n": 1}'}),
+    ({"url": "redis://u:p@h/0", "header": "Bearer abcdefg"}, {"url": "redis://***@h/0", "header": "Bearer ***"}),
+    ({"DB_PASSWORD": "abc", "PIN_PASSWORD": "1234"}, {"DB_PASSWORD": "***", "PIN_PASSWORD": "***"}),
+])
+def test_secrets_by_their_name_however_deep(known, shown):
+    assert masked(known) == shown
+
+
+@pytest.mark.parametrize("known", [
+    {"hf_token": True, "api_key": None, "HF_TOKEN": ""},
+    {"SGLANG_INIT_NEW_TOKEN_RATIO": "0.7", "bucket_time_to_first_token": [0.1, 100]},
+    {"speculative_config": {"method": "ngram", "num_speculative_tokens": 4, "speculative_token_tree": "[(0,)]"}},
+    {"config": '{"max_tokens":1}', "tokens": "a b c", "tokenizer": "gpt2", "odd": "[1, 2", "ssl_keyfile": "/k.pem"},
+])
+def test_what_is_no_secret_stays_as_it_is(known):
+    assert masked(known) == known
 
 
 @pytest.mark.parametrize(("text", "hidden"), [
@@ -82,8 +116,21 @@ def test_harmless_text_stays(text):
 
 def test_a_masked_command_line_still_reads_like_one():
     argv = ("vllm", "serve", "my model", "--api-key", "k", "--hf-token=abc", "--port", "1", CANARY)
-    shown = mask_argv(argv, {"S_KEY": CANARY})
-    assert shown == "vllm serve 'my model' --api-key *** --hf-token=*** --port 1 '***'"
+    shown = mask_argv(argv, [CANARY])
+    assert shown == "vllm serve 'my model' --api-key *** --hf-token=*** --port 1 ***"
+
+
+def test_a_command_line_hides_every_key_and_what_nests():
+    argv = ("serve", "--api-key", "k1", "k2", "--x", '{"a": {"password": "p"}}', '--y={"token": "t"}', "-m", "2")
+    shown = """serve --api-key *** *** --x '{"a": {"password": "***"}}' '--y={"token": "***"}' -m 2"""
+    assert mask_argv(argv) == shown
+
+
+def test_the_log_leaves_out_what_the_environment_and_the_arguments_hold(tmp_path):
+    env = {"SMTP_PASS": CANARY, "EXTRA": '{"token": "nested-1"}', "HOME": "/home"}
+    argv = ("serve", "--api-key", "first-key", "second-key", "--x", '{"a": {"password": "nested-2"}}')
+    member = Launch(argv, env, tmp_path, tmp_path).member()
+    assert set(member.needles) == set(needles([CANARY, "nested-1", "first-key", "second-key", "nested-2"]))
 
 
 @given(data=st.data())
@@ -123,6 +170,8 @@ def test_without_secrets_a_stream_passes():
     [
         (["serve", "m", "--api-key", "sk-abcdef"], ["sk-abcdef"]),
         (["--api-key=sk-abcdef", "--hf-token", "hf_abcdef"], ["sk-abcdef", "hf_abcdef"]),
+        (["--api-key", "sk-abcdef", "sk-ghijkl", "--port", "800000"], ["sk-abcdef", "sk-ghijkl"]),
+        (["--x", '{"a": {"password": "nested"}}', '--y={"token": "deeper"}'], ["nested", "deeper"]),
         (["--api-key", "--port", "8000"], []),
         (["--max-tokens", "1000000", "--key", "short"], []),
     ],

@@ -98,7 +98,10 @@ def test_of_an_endpoint_nothing_is_known_but_its_place(known):
 
 
 def test_secrets_are_masked(known):
-    spec = vllm("m", api_key="sk-abcdefgh", env={"HF_TOKEN": "topsecret1"})
-    text = str(known(spec=spec))
-    assert "topsecret1" not in text
-    assert "sk-abcdefgh" not in text
+    spec = vllm("m", api_key=["key-1", "key-2"], x={"y": {"password": "p"}}, hf_token="t", max_tokens=4,
+                env={"HF_TOKEN": 'pä"canary\\xyz', "DB_PASS": "abc", "X": "1"})
+    found = known(spec=spec)
+    assert found["flags"] == (
+        '{"api_key": ["***", "***"], "hf_token": "***", "max_tokens": 4, "x": {"y": {"password": "***"}}}'
+    )
+    assert found["env"] == '{"DB_PASS": "***", "HF_TOKEN": "***", "X": "1"}'
