@@ -46,7 +46,7 @@ class EngineSpec:
             raise SpecError(f"{self}.with_lmcache(…): an endpoint was started by somebody else, with its own caches.")
         return replace(self, lmcache=lmcache_of(options))
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         """For people and files: secrets in its flags and environment are masked."""
         flags, env = {name: json.loads(value) for name, value in self.flags}, dict(self.env)
         secrets = secret_values({"env": env, "flags": flags})

@@ -103,7 +103,7 @@ def test_a_path_stays_and_a_last_slash_goes():
 def test_secrets_are_not_described():
     env = {"DB_PASS": "p", "HF_TOKEN": "topsecret1", "VLLM_X": "shown", "VLLM_Y": "a topsecret1 b"}
     spec = vllm("m", api_key=["k1", "k2"], x={"y": {"password": "p"}}, max_tokens=4, hf_token="t", env=env)
-    assert str(spec) == (
+    assert str(spec) == repr(spec) == (
         """vllm('m', api_key=["***", "***"], hf_token="***", max_tokens=4, x={"y": {"password": "***"}}, """
         "env.DB_PASS=***, env.HF_TOKEN=***, env.VLLM_X=shown, env.VLLM_Y=a *** b)"
     )
