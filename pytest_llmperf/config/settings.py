@@ -168,7 +168,7 @@ def _problem(key: str, value: object, default: object) -> str | None:
         texts = isinstance(value, list) and all(isinstance(v, str) for v in value)
         return None if texts else "must be a list of texts"
     if isinstance(default, str):
-        return _text_problem(key, value)
+        return None if value == default else _text_problem(key, value)
     return _number_problem(key, value, default)
 
 

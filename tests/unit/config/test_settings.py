@@ -105,6 +105,11 @@ def test_how_requests_are_sent_is_checked(key, value, complaint):
         settings_from({key: value}, "here")
 
 
+@pytest.mark.parametrize("key", ["proxy", "tls_ca_file"])
+def test_an_empty_text_is_meant_where_it_is_the_default(key):
+    assert settings_from({key: ""}, "here") == Settings()
+
+
 def test_a_password_in_a_proxy_is_refused_and_not_repeated():
     with pytest.raises(ConfigError, match="without credentials") as caught:
         settings_from({"proxy": "http://user:hunter22@h:1"}, "here")
