@@ -43,8 +43,8 @@ class Settings:
         measure_timeout_s: for one run; then it is given up and an ERROR.
         extension_limit_s: a claim or comparison that is still open buys no further runs once it has taken this long;
             0: it is judged by its first three.
-        first_byte_timeout_s: from sending a request to the first byte of its answer.
-        idle_timeout_s: between two reads of one answer.
+        first_byte_timeout_s: from sending a request to the first byte of its answer's body: until the first token.
+        idle_timeout_s: between two reads of one answer, once its body has begun.
         request_timeout_s: for a whole request.
         compare_across: conditions that may differ from a baseline's, e.g. "engine.version", "driver".
         baselines_dir: where baselines lie.

@@ -45,13 +45,21 @@ class Flight:
             return Ending.CONNECT_TIMEOUT if now_ns - self.departed_ns > limits.connect_ns else None
         if now_ns - self.sent_ns > limits.total_ns:
             return Ending.TOTAL_TIMEOUT
-        if not self.stamps:
+        if not self._answering:
             return Ending.FIRST_BYTE_TIMEOUT if now_ns - self.sent_ns > limits.first_byte_ns else None
         self.size_bytes += sum(map(len, self.reads[self.sized :]))
         self.sized = len(self.reads)
         if self.size_bytes > limits.response_bytes:
             return Ending.TOO_LARGE
         return Ending.IDLE_TIMEOUT if now_ns - self.stamps[-1] > limits.idle_ns else None
+
+    @property
+    def _answering(self) -> bool:
+        """Whether the body has begun: engines send the head of a stream at once, long before its first token.
+
+        The framing leaves reads unseen only where the head is known and the body comes in chunks.
+        """
+        return self.framed < len(self.reads) or (self._framing is not None and self._framing.begun)
 
     def find_end(self) -> bool:
         """Whether the reads so far hold the whole message."""

@@ -28,7 +28,15 @@ class PlannedRequest:
 
 @dataclass(frozen=True, slots=True)
 class StreamLimits:
-    """When to give up on a request. Checked off the hot path, ten times a second."""
+    """When to give up on a request. Checked off the hot path, ten times a second.
+
+    Args:
+        connect_ns: from the departure to an open connection.
+        first_byte_ns: from the send to the first byte of the answer's body.
+        idle_ns: between two reads after that.
+        total_ns: from the send to the end.
+        response_bytes: how long the answer may be, its head included.
+    """
 
     connect_ns: int = 10_000_000_000
     first_byte_ns: int = 120_000_000_000

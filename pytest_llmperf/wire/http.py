@@ -20,6 +20,7 @@ class Framing:
         status: of the final answer; None until its head was read. Interim answers (1xx) are skipped.
         chunked: whether the body comes in chunks.
         until_close: the body has no announced end, so only the end of the connection ends it.
+        begun: bytes of the body have come.
         complete: the message ended as it announced.
         keep_alive: whether the connection may serve another request; known once complete.
     """
@@ -29,6 +30,7 @@ class Framing:
         self.headers: list[tuple[bytes, bytes]] = []
         self.chunked = False
         self.until_close = False
+        self.begun = False
         self.complete = False
         self.keep_alive = False
         self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
@@ -67,6 +69,9 @@ class Framing:
         names = dict(self.headers)
         self.chunked = names.get(b"transfer-encoding", b"").lower().endswith(b"chunked")
         self.until_close = not self.chunked and b"content-length" not in names and status not in (204, 304)
+
+    def on_body(self, piece: bytes) -> None:  # noqa: ARG002 - here nobody asks what it says
+        self.begun = True
 
     def on_message_complete(self) -> None:
         if self.status is not None and not self.complete and self._parser is not None:
@@ -110,6 +115,7 @@ class BodyFraming(Framing):
         self.pieces: list[tuple[int, bytes]] = []
 
     def on_body(self, piece: bytes) -> None:
+        super().on_body(piece)
         if not self.complete:
             self.pieces.append((self.stamp_ns, piece))
 

@@ -155,19 +155,21 @@ def test_limits_on_first_byte_gap_and_total_are_apart():
     """Fault 36: each server is slow in one way only, and each limit catches its own."""
     limits = StreamLimits(first_byte_ns=400 * MS, idle_ns=300 * MS, total_ns=900 * MS)
     silent = [Hang()]
+    only_head = [Send(STREAM_HEAD), Hang()]
     slow_head = by_the_byte(STREAM_HEAD * 2, 0.04)
     slow_body = [Send(STREAM_HEAD), *by_the_byte(http_chunk(EVENTS[0]), 0.04)]
     stalls = [*streamed(EVENTS[:1], end="open"), Hang()]
-    with ScriptedServer(silent, slow_head, slow_body, stalls, GOOD) as server:
-        replayed = replay_scripts(server, requests=5, limits=limits)
+    with ScriptedServer(silent, only_head, slow_head, slow_body, stalls, GOOD) as server:
+        replayed = replay_scripts(server, requests=6, limits=limits)
     assert [e.ending for e in replayed.replay.exchanges] == [
         Ending.FIRST_BYTE_TIMEOUT,
-        Ending.TOTAL_TIMEOUT,
+        Ending.FIRST_BYTE_TIMEOUT,
+        Ending.FIRST_BYTE_TIMEOUT,
         Ending.TOTAL_TIMEOUT,
         Ending.IDLE_TIMEOUT,
         Ending.COMPLETE,
     ]
-    assert [r.outcome for r in replayed.records] == [Outcome.TIMEOUT] * 4 + [Outcome.OK]
+    assert [r.outcome for r in replayed.records] == [Outcome.TIMEOUT] * 5 + [Outcome.OK]
 
 
 def test_body_above_the_limit():

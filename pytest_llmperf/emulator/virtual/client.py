@@ -22,7 +22,7 @@ REFUSED = Refusal(500, "Internal server error (a planted fault).", "InternalServ
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """When the client closes a connection: without a byte of a whole answer, between two of a stream, altogether."""
+    """When the client closes a connection: before the answer's first token, between two of a stream, altogether."""
 
     first_byte_ns: int = 120_000_000_000
     idle_ns: int = 30_000_000_000
@@ -36,12 +36,14 @@ class Patience:
         """Which limit ran out."""
         if self._silent_until_ns(flight) > flight.sent_ns + self.total_ns:
             return "total timeout"
-        return "idle timeout" if flight.ask is not None and flight.ask.stream else "first byte timeout"
+        return "idle timeout" if flight.streaming else "first byte timeout"
+
+    def look_again_ns(self, flight: Flight, now_ns: int) -> int:
+        """When it may have given up: a first token brings that nearer, to an idle limit after it."""
+        return min(self.until_ns(flight), now_ns + max(self.idle_ns, 1))
 
     def _silent_until_ns(self, flight: Flight) -> int:
-        if flight.ask is not None and flight.ask.stream:
-            return flight.last_ns + self.idle_ns
-        return flight.sent_ns + self.first_byte_ns
+        return flight.last_ns + self.idle_ns if flight.streaming else flight.sent_ns + self.first_byte_ns
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +150,10 @@ class _Client:
                 self._abandon(flight)
                 self._end(flight, flight.arrived_ns)
                 return
-        heappush(self._deadlines, (self._patience.until_ns(flight), flight.number, flight))
+        self._watch(flight, flight.arrived_ns)
+
+    def _watch(self, flight: Flight, now_ns: int) -> None:
+        heappush(self._deadlines, (self._patience.look_again_ns(flight, now_ns), flight.number, flight))
 
     def _receive(self, done: Step | Leap) -> None:
         if isinstance(done, Leap):
@@ -209,9 +214,8 @@ class _Client:
         """The client closes a connection on which nothing has come for too long."""
         if flight.ended_ns is not None:
             return
-        until_ns = self._patience.until_ns(flight)
-        if until_ns > now_ns:
-            heappush(self._deadlines, (until_ns, flight.number, flight))
+        if self._patience.until_ns(flight) > now_ns:
+            self._watch(flight, now_ns)
             return
         flight.ending = self._patience.ending(flight)
         self._doomed -= flight.fate is not None and flight.fate.kind != "hang"

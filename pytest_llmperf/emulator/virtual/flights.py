@@ -69,6 +69,11 @@ class Flight:
         return max((line.token_ns[-1] for line in self.lines if line.token_ns), default=self.arrived_ns)
 
     @property
+    def streaming(self) -> bool:
+        """Whether the client has read tokens of a stream."""
+        return self.ask is not None and self.ask.stream and any(line.token_ns for line in self.lines)
+
+    @property
     def outcome(self) -> str:
         if self.reply is not None and self.reply.status != 200:
             return "http status"

@@ -168,3 +168,33 @@ def test_limits(sent_ns, reads, now_ns, ending):
         flight.reads.append(data)
     assert flight.overdue(now_ns, LIMITS) is ending
     assert flight.overdue(now_ns, LIMITS) is ending
+
+
+PATIENCE = StreamLimits(first_byte_ns=1000, idle_ns=30)
+INTERIM = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+@pytest.mark.parametrize("head", [[STREAM_HEAD], [STREAM_HEAD[:30], STREAM_HEAD[30:]], [INTERIM + STREAM_HEAD]])
+def test_a_head_alone_is_no_first_byte(pair, head):
+    """vLLM and SGLang send the head at once, and the first token when it is there."""
+    pair.flight.sent_ns = 0
+    for data in head:
+        pair.say(data)
+    pair.flight.stamps[-1] = 1
+    assert pair.flight.overdue(1000, PATIENCE) is None
+    assert pair.flight.overdue(1001, PATIENCE) is Ending.FIRST_BYTE_TIMEOUT
+
+
+@pytest.mark.parametrize("looks", [False, True])
+@pytest.mark.parametrize("reads", [
+    [STREAM_HEAD, BODY], [STREAM_HEAD + BODY], [b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nx"],
+])
+def test_once_the_body_has_begun_silence_is_idle(pair, reads, looks):
+    pair.flight.sent_ns = 0
+    for data in reads:
+        pair.say(data)
+    if looks:  # as the sweep does, where nothing has come for a while
+        pair.connection.look_for_end(pair.flight)
+    pair.flight.stamps[-1] = 2000
+    assert pair.flight.overdue(2030, PATIENCE) is None
+    assert pair.flight.overdue(2031, PATIENCE) is Ending.IDLE_TIMEOUT

@@ -243,6 +243,20 @@ def test_hanging_streams_end_when_the_client_loses_patience():
     assert 10 <= len(hung) <= 30
     for exchange in hung:
         assert exchange["ended_ns"] == exchange["read_ns"][-1] + Patience().idle_ns
+    silent = [exchange for exchange in found if exchange["ending"] == "first byte timeout"]
+    assert 1 <= len(silent) <= 5  # one in twenty hangs after the head already
+    for exchange in silent:
+        assert exchange["ended_ns"] == exchange["sent_ns"] + Patience().first_byte_ns
+
+
+def test_a_queue_longer_than_the_idle_limit_is_no_silence():
+    """The head of a stream comes at once; its first token has the longer limit."""
+    limits = {"first_byte_ns": 60_000 * MS, "idle_ns": 50 * MS}
+    given = {"limits": limits, "requests": [post(i, at_ns=0, body=body([i], 100)) for i in range(3)]}
+    server = service(flags=("--max-model-len", "4096", "--max-num-seqs", "1"))
+    found = say(server, replay=given)["exchanges"]
+    assert [exchange["ending"] for exchange in found] == ["complete"] * 3
+    assert found[-1]["read_ns"][1] - found[-1]["read_ns"][0] > 2 * limits["idle_ns"]
 
 
 def test_the_clients_own_limits():
@@ -257,7 +271,7 @@ def test_a_server_that_leaks_gets_stuck_and_is_given_up():
     requests = [post(i, body=body([i] * 100, 20)) for i in range(20)]
     endings = [exchange["ending"] for exchange in replay(server, *requests, concurrency=1)["exchanges"]]
     assert endings[0] == "complete"
-    assert endings[-1] == "idle timeout"
+    assert endings[-1] == "first byte timeout"
     whole = json.dumps({"prompt": [1] * 200, "max_tokens": 5})
     (last,) = replay(server, post(0, body=whole), name="simulate")["records"]
     assert last["outcome"] == "timeout"
