@@ -10,8 +10,8 @@ from pytest_llmperf.model.plan import LoadPlan, PlannedRequest
 def shards(plan: LoadPlan, processes: int) -> tuple[LoadPlan, ...]:
     """At most so many parts, dealt out in turn; fewer where there are fewer conversations or slots.
 
-    A conversation stays together. In a closed loop every part has its share of the slots, and of the requests: a slot
-    whose part has run out of requests stays empty at the end.
+    A conversation stays together. In a closed loop every part has its share of the slots, and as many conversations for
+    each of them: a slot whose part has run out of requests stays empty at the end.
     """
     conversations: dict[int, list[PlannedRequest]] = {}
     root: dict[int, int] = {}
@@ -22,8 +22,9 @@ def shards(plan: LoadPlan, processes: int) -> tuple[LoadPlan, ...]:
     if parts <= 1:
         return (plan,)
     dealt: list[list[PlannedRequest]] = [[] for _ in range(parts)]
+    slots = plan.concurrency or parts
     for position, turns in enumerate(conversations.values()):
-        dealt[position % parts] += turns
+        dealt[position % slots % parts] += turns
     return tuple(
         replace(
             plan,

@@ -26,6 +26,15 @@ def test_slots_are_shared_out():
     assert [part.concurrency for part in shards(plan_of(20, concurrency=8), 3)] == [3, 3, 2]
 
 
+@pytest.mark.parametrize(("concurrency", "processes", "shares"), [
+    (3, 2, [20, 10]), (5, 3, [12, 12, 6]), (4, 2, [15, 15]), (60, 4, [8, 8, 7, 7]), (None, 4, [8, 8, 7, 7]),
+])
+def test_a_part_with_more_slots_has_more_requests(concurrency, processes, shares):
+    """Or its slots would be empty while the others work the rest off."""
+    parts = shards(plan_of(30, concurrency=concurrency), processes)
+    assert [len(part.requests) for part in parts] == shares
+
+
 def test_conversations_stay_together_and_in_order():
     found = shards(plan_of(6, after={2: 0, 3: 1, 5: 2}), 2)
     assert [[r.index for r in part.requests] for part in found] == [[0, 2, 4, 5], [1, 3]]
