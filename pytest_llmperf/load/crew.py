@@ -55,6 +55,11 @@ class Worker:
     def status(self) -> int:
         return self._process.returncode
 
+    @property
+    def failed(self) -> bool:
+        """It ended, and badly."""
+        return self.ended and bool(self._process.returncode)  # None: not known
+
     def hand_over(self) -> None:
         """Give it its plan. Where it died already, its exit status says so."""
         self._tell(pack_plan(self.plan))
@@ -70,6 +75,8 @@ class Worker:
         data = os.read(self.reports.fileno(), PROGRESS.size * 64)
         if not data:
             self.ended = True
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(_CANCEL_GRACE_S)  # only its end closes the pipe: its exit status follows at once
             return
         self.ready = self.ready or data[: PROGRESS.size] == READY
         if data[-PROGRESS.size :] != READY:
@@ -141,8 +148,8 @@ class Crew:
                     self._readable.unregister(worker.reports)
                 elif not self._cancelled:
                     self._quiet_until_s = time.monotonic() + _SILENCE_S
-        if any(worker.ended and worker.last.elapsed_ns == 0 and not worker.ready for worker in self.workers):
-            self.cancel()  # one died before the start: there is nothing to start
+        if any(worker.failed for worker in self.workers):
+            self.cancel()  # what the others still find out could not be used
         elif not all_ready and all(worker.ready for worker in self.workers):
             self._start()
         return any(not worker.ended for worker in self.workers) and time.monotonic() <= self._quiet_until_s

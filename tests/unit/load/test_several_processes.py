@@ -3,6 +3,7 @@
 import os
 import signal
 import threading
+import time
 from itertools import pairwise
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from pytest_llmperf.errors import LoadError
 from pytest_llmperf.load.cores import Cores
 from pytest_llmperf.load.process import ProcessTransport
 from pytest_llmperf.model.exchange import Ending
-from pytest_llmperf.model.plan import LoadPlan, PlannedRequest
+from pytest_llmperf.model.plan import LoadPlan, PlannedRequest, StreamLimits
 from pytest_llmperf.testing.replaying import replay_scripts
 from pytest_llmperf.testing.scripted_server import ScriptedServer
 from pytest_llmperf.testing.streams import STREAM_HEAD, Hang, Send, StreamShape, streamed
@@ -66,23 +67,27 @@ def test_cancelling_ends_all():
     assert {e.ending for e in replay.exchanges} == {Ending.CANCELLED}
 
 
-def test_the_death_of_one_is_an_error_that_keeps_what_all_recorded(tmp_path):
+def test_the_death_of_one_is_an_error_at_once_that_keeps_what_all_recorded(tmp_path):
+    killed_s = []
+
     def kill_one(progress):
-        if progress.done == 2:
+        if progress.done == 2 and not killed_s:
             for entry in Path("/proc").iterdir():
                 if entry.name.isdigit() and f"{tmp_path}".encode() in _command(entry):
                     os.kill(int(entry.name), signal.SIGKILL)
-                    cancel.set()  # or the other one would wait for its answers
+                    killed_s.append(time.monotonic())
                     return
 
     def answer(number, _):
         return GOOD if number < 2 else [Send(STREAM_HEAD), Hang()]
 
-    cancel = threading.Event()
+    limits = StreamLimits(first_byte_ns=8_000 * MS)  # so long the other one would wait for its answer
     with ScriptedServer(answer=answer) as server:
-        plan = LoadPlan("127.0.0.1", server.port, tuple(PlannedRequest(i, "/", b"{}", at_ns=0) for i in range(4)))
+        requests = tuple(PlannedRequest(i, "/", b"{}", at_ns=0) for i in range(4))
+        plan = LoadPlan("127.0.0.1", server.port, requests, limits=limits)
         with pytest.raises(LoadError, match="killed by signal 9"):
-            ProcessTransport(folder=tmp_path, processes=2).replay(plan, cancel=cancel, progress=kill_one)
+            ProcessTransport(folder=tmp_path, processes=2).replay(plan, cancel=threading.Event(), progress=kill_one)
+    assert time.monotonic() - killed_s[0] < 4
     (kept,) = tmp_path.iterdir()
     assert sorted(entry.name for entry in kept.iterdir()) == ["0", "1"]
     assert all((kept / part / "recording").exists() for part in "01")
