@@ -15,6 +15,7 @@ _TIMESPEC = struct.Struct("@qq").unpack_from
 _BELIEVABLE_NS = 600_000_000_000
 _SKEW_NS = 1_000_000    # a stamp may lie so far ahead of its reading by rounding, not more
 _UNDISTURBED_NS = 5_000
+_TRIES = 100
 
 
 def ask_for_stamps(connection: socket.socket) -> None:
@@ -44,8 +45,11 @@ class Arrivals:
         ask_for_stamps(self._asking)
         self._offset_ns = 0
         self._polled_ns = self._silent_ns = monotonic_ns()
-        while self._offset_ns == 0:
-            self.synchronise()
+        self._undisturbed_ns = _BELIEVABLE_NS
+        for _ in range(_TRIES):
+            self._undisturbed_ns = min(self._undisturbed_ns, self.synchronise())
+        # Some clock sources take longer to read than an interruption elsewhere: what is undisturbed follows from them.
+        self._undisturbed_ns = max(_UNDISTURBED_NS, 2 * self._undisturbed_ns)
 
     def close(self) -> None:
         """Nothing more will be stamped."""
@@ -55,13 +59,15 @@ class Arrivals:
         """The sockets are about to be asked who has data; whoever had some before was read since."""
         self._silent_ns, self._polled_ns = self._polled_ns, monotonic_ns()
 
-    def synchronise(self) -> None:
-        """Measure how far the wall clock lies from the monotonic one, unless interrupted while doing so."""
+    def synchronise(self) -> int:
+        """Measure how far the wall clock lies from the monotonic one, unless interrupted; how long that took, in ns."""
         before_ns = monotonic_ns()
         wall_ns = time.time_ns()
         after_ns = monotonic_ns()
-        if after_ns - before_ns < _UNDISTURBED_NS:
+        took_ns = after_ns - before_ns
+        if took_ns < self._undisturbed_ns:
             self._offset_ns = before_ns - wall_ns
+        return took_ns
 
     def stamp(self, ancillary: list[tuple[int, int, bytes]], not_before_ns: int) -> int:
         """When the bytes of a read came, on CLOCK_MONOTONIC."""

@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from pytest_llmperf.load import arrivals as module
 from pytest_llmperf.load.arrivals import Arrivals
 from pytest_llmperf.load.histogram import BIN_BITS, BINS, Histogram
 
@@ -50,6 +51,38 @@ def test_a_request_that_was_sent_since_bounds_the_error(arrivals):
     time.sleep(0.03)
     arrivals.stamp([], time.monotonic_ns())
     assert arrivals.errors.quantile_ns(1.0) < 30 * MS
+
+
+class SlowClocks:
+    """Every reading of a clock takes so long, a disturbed one longer; they give up on whoever reads for ever."""
+
+    def __init__(self, read_ns):
+        self.now_ns, self.read_ns, self.ahead_ns, self.readings = 0, read_ns, 10**18, 0
+
+    def monotonic_ns(self):
+        self.readings += 1
+        assert self.readings < 10_000
+        self.now_ns += self.read_ns * (1 if self.readings % 7 else 50)
+        return self.now_ns
+
+    def time_ns(self):
+        return self.monotonic_ns() + self.ahead_ns
+
+
+@pytest.mark.parametrize("read_ns", [30, 20_000])
+def test_clocks_that_are_slow_to_read_are_synchronised_too(monkeypatch, read_ns):
+    clocks = SlowClocks(read_ns)
+    monkeypatch.setattr(module, "monotonic_ns", clocks.monotonic_ns)
+    monkeypatch.setattr(module.time, "time_ns", clocks.time_ns)
+    arrivals = Arrivals()
+    for ahead_ns in (10**18, 2 * 10**18):  # set meanwhile
+        clocks.ahead_ns = ahead_ns
+        for _ in range(3):
+            arrivals.synchronise()
+        came_ns = clocks.now_ns
+        assert abs(arrivals.stamp(note(came_ns + ahead_ns), 0) - came_ns) <= 2 * read_ns
+    assert arrivals.delays.total == 2
+    arrivals.close()
 
 
 def test_histogram_quantiles_are_upper_edges():
