@@ -18,6 +18,9 @@ from pytest_llmperf.errors import SpecError
 from pytest_llmperf.workload.arguments import integer, number, plain
 from pytest_llmperf.workload.seeds import stream
 
+# A gap is a power of a draw of 53 bits: 2 ** (-53 / burstiness) at least, and below 2 ** -1074 a float is 0.
+_LEAST_BURSTINESS = 0.05
+
 
 class Arrivals(ABC):
     """An arrival process. Equal descriptions give equal offsets, in every Python version."""
@@ -107,7 +110,10 @@ class _Ramp(Arrivals):
         """Poisson in stretched time: with rate(t) = a + k·t the mean count is Λ(t) = a·t + k·t²/2, inverted here."""
         a = self.start_rate
         k = (self.end_rate**2 - a**2) / (2 * count)
-        return tuple(seconds(2 * s / (a + math.sqrt(a * a + 2 * k * s))) for s in _scaled_sums(count, 1.0, seed))
+        return tuple(
+            seconds(2 * s / (a + math.sqrt(max(0.0, a * a + 2 * k * s))))  # rounding may take the end rate below 0
+            for s in _scaled_sums(count, 1.0, seed)
+        )
 
     def __str__(self) -> str:
         return f"ramp({plain(self.start_rate)}, {plain(self.end_rate)})"
@@ -154,8 +160,13 @@ def poisson(rate: float) -> Arrivals:
 
 
 def gamma(rate: float, burstiness: float) -> Arrivals:
-    """Gamma gaps with mean 1/rate seconds and shape `burstiness`: 1 is Poisson, less is burstier, more is steadier."""
-    return _Gamma(number("gamma", "rate", rate, above=0), number("gamma", "burstiness", burstiness, above=0))
+    """Gamma gaps with mean 1/rate seconds and shape `burstiness`: 1 is Poisson, less is burstier, more is steadier.
+
+    Raises:
+        SpecError: the burstiness is below 0.05: gaps could be too short for a float.
+    """
+    shape = number("gamma", "burstiness", burstiness, least=_LEAST_BURSTINESS)
+    return _Gamma(number("gamma", "rate", rate, above=0), shape)
 
 
 def ramp(start_rate: float, end_rate: float) -> Arrivals:

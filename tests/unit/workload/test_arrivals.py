@@ -99,6 +99,14 @@ def test_ramp_down_and_level():
     assert ramp(8, 8).offsets_ns(100, 0) == pytest.approx(poisson(8).offsets_ns(100, 0), abs=10)
 
 
+def test_ramp_down_to_next_to_nothing():
+    """Rounding takes the square of the end rate below zero."""
+    for seed in range(50):
+        offsets = ramp(1000, 1e-6).offsets_ns(5, seed)
+        assert list(offsets) == sorted(offsets)
+        assert offsets[-1] == pytest.approx(2 * 5 / 1000 * 1e9, rel=1e-6)
+
+
 def test_seeds_differ_and_repeat():
     assert poisson(8).offsets_ns(50, 1) != poisson(8).offsets_ns(50, 2)
     assert poisson(8).offsets_ns(50, 1) == poisson(8).offsets_ns(50, 1)
@@ -142,6 +150,7 @@ def test_text_is_the_call(arrivals, text):
     (lambda: poisson("8"), "finite number, got '8'"),
     (lambda: poisson(True), "finite number"),
     (lambda: gamma(8, 0), "burstiness"),
+    (lambda: gamma(8, 0.001), "burstiness must be at least 0.05, got 0.001"),
     (lambda: ramp(0, 8), "start_rate"),
     (lambda: at_times(()), "at least one"),
     (lambda: at_times((2, 1)), "ascending"),
