@@ -64,7 +64,8 @@ def sharegpt(path: str | Path, requests: int, arrivals: Arrivals, seed: int = 0)
     """First messages of conversations as prompts; each asks for as many tokens as the recorded reply has.
 
     Lengths are estimated at 4 bytes of UTF-8 per token. As in the usual benchmark clients a conversation is used when
-    message and reply have at least 4 tokens, the message at most 1,024 and both together at most 2,048.
+    message and reply have at least 4 tokens, the message at most 1,024 and both together at most 2,048. One with a cut
+    emoji (half of a surrogate pair, which no request can carry) is left out.
 
     Args:
         path: the JSON file; read when the requests are made.
@@ -94,7 +95,10 @@ def _usable_pairs(content: bytes, path: str) -> Iterator[tuple[str, int]]:
         pair = _first_pair(turns)
         if pair is None:
             continue
-        input_tokens, output_tokens = (-(-len(text.encode()) // BYTES_PER_TOKEN) for text in pair)
+        try:
+            input_tokens, output_tokens = (-(-len(text.encode()) // BYTES_PER_TOKEN) for text in pair)
+        except UnicodeEncodeError:  # half of a surrogate pair: JSON can say it, UTF-8 cannot
+            continue
         if 4 <= input_tokens <= 1024 and output_tokens >= 4 and input_tokens + output_tokens <= 2048:
             yield pair[0], output_tokens
 

@@ -1,6 +1,7 @@
 """ShareGPT files: the filter, the order, and what a wrong file is told."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -49,6 +50,14 @@ def test_what_does_not_fit_is_left_out(share_file):
     assert request.output_tokens == 1024
     with pytest.raises(SpecError, match=r"has 1 usable conversations .* 2 were asked for"):
         sharegpt(path, requests=2, arrivals=closed(1)).requests()
+
+
+@pytest.mark.parametrize("cut", [("q" * 100 + "\ud83d", "r" * 100), ("q" * 100, "r" * 100 + "\ude00")])
+def test_a_cut_emoji_costs_its_conversation_only(share_file, cut):
+    path = share_file([entry(*cut), entry("q" * 100 + "\N{GRINNING FACE}", "r" * 40)])
+    assert "\\ud83d" in Path(path).read_text()
+    (request,) = sharegpt(path, requests=1, arrivals=closed(1)).requests()
+    assert (request.prompt, request.output_tokens) == ("q" * 100 + "\N{GRINNING FACE}", 10)
 
 
 def test_seed_chooses_and_orders(share_file):
