@@ -40,7 +40,11 @@ class StampedTransport(httpx.AsyncBaseTransport):
         body = await request.aread()
         timeouts = request.extensions.get("timeout", {})
         origin = _origin(request.url)
-        link = self._link(origin)
+        try:
+            async with _limit(timeouts.get("connect"), httpx.ConnectTimeout, request):
+                link = await self._link(origin)
+        except OSError as problem:
+            raise httpx.ConnectError(str(problem), request=request) from problem
         try:
             async with _limit(timeouts.get("connect"), httpx.ConnectTimeout, request):
                 await link.usable()
@@ -72,7 +76,7 @@ class StampedTransport(httpx.AsyncBaseTransport):
         else:
             link.close()
 
-    def _link(self, origin: _Origin) -> Link:
+    async def _link(self, origin: _Origin) -> Link:
         kept = self._idle.get(origin, [])
         while kept:
             link = kept.pop()
@@ -84,7 +88,8 @@ class StampedTransport(httpx.AsyncBaseTransport):
         if proxied:
             raise httpx.UnsupportedProtocol("a proxy is only supported for https here: it tunnels")
         if origin not in self._routes:
-            self._routes[origin] = route_of(LoadPlan(host, port, (), channel=replace(self._channel, tls=tls)))
+            plan = LoadPlan(host, port, (), channel=replace(self._channel, tls=tls))
+            self._routes[origin] = await asyncio.to_thread(route_of, plan)  # the look-up of a name blocks
         return Link(self._arrivals, self._routes[origin])
 
 

@@ -1,6 +1,7 @@
 """httpx over stamped connections."""
 
 import asyncio
+import errno
 import ssl
 import time
 
@@ -8,6 +9,7 @@ import httpx
 import pytest
 import trustme
 
+from pytest_llmperf.load import httpx_transport
 from pytest_llmperf.load.httpx_transport import StampedTransport
 from pytest_llmperf.model.plan import Channel
 from pytest_llmperf.testing.scripted_server import ScriptedServer
@@ -85,6 +87,31 @@ def test_nobody_there_is_a_connect_error():
         pass
     with pytest.raises(httpx.ConnectError):
         run(asked(server))
+
+
+def test_a_host_without_address_is_a_connect_error():
+    async def ask():
+        async with httpx.AsyncClient(transport=StampedTransport()) as client:
+            await client.get("http://no-such-host.invalid/")
+
+    with pytest.raises(httpx.ConnectError, match=r"cannot resolve 'no-such-host\.invalid'") as caught:
+        run(ask())
+    assert caught.value.request.url.host == "no-such-host.invalid"
+
+
+def test_no_descriptor_left_is_a_connect_error(monkeypatch):
+    def no_more(*_):
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(httpx_transport, "Link", no_more)
+    with ScriptedServer(STREAM) as server, pytest.raises(httpx.ConnectError, match="Too many open files"):
+        run(asked(server))
+
+
+def test_a_look_up_that_takes_long_is_a_connect_timeout(monkeypatch):
+    monkeypatch.setattr(httpx_transport, "route_of", lambda plan: time.sleep(1))
+    with ScriptedServer(STREAM) as server, pytest.raises(httpx.ConnectTimeout):
+        run(asked(server, timeout=0.1))
 
 
 def test_a_cut_answer_is_a_read_error():
