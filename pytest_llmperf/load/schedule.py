@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -49,6 +49,7 @@ class Schedule:
         self._slots: deque[int] | None = None
         self._times: list[int] = []
         self._timed_departures = 0
+        self._turn_times: list[int] = []
 
     def start(self, started_ns: int) -> None:
         """Fix time zero; nothing departs before."""
@@ -72,8 +73,12 @@ class Schedule:
         return self._due[0][0] if self._due else None
 
     def upcoming(self, until_ns: int) -> int:
-        """Timed requests that become due until then and have not departed: so many connections are needed soon."""
-        return bisect_right(self._times, until_ns) - self._timed_departures
+        """Timed requests that become due until then and have not departed: so many connections are needed soon.
+
+        In an open loop with the next turns whose time is known; in a closed one they wait for a slot, which has one.
+        """
+        timed = bisect_right(self._times, until_ns) - self._timed_departures
+        return timed + bisect_right(self._turn_times, until_ns)
 
     def depart(self, now_ns: int, most: int) -> list[Departure]:
         """Requests to send now, in order, so many at most; they count as departed."""
@@ -87,6 +92,8 @@ class Schedule:
             request = self._requests[index]
             if request.at_ns is not None and request.after is None:
                 self._timed_departures += 1
+            if request.after is not None and self._slots is None:
+                del self._turn_times[bisect_left(self._turn_times, due_ns)]
             departures.append(self._departure(request, due_ns, free_ns))
         return departures
 
@@ -107,6 +114,8 @@ class Schedule:
             if request.at_ns is not None:
                 due_ns = max(due_ns, self._started_ns + request.at_ns)
             heappush(self._due, (due_ns, request.index))
+            if self._slots is None:
+                insort(self._turn_times, due_ns)
 
 
 def problem_of(requests: Sequence[PlannedRequest]) -> str | None:

@@ -105,6 +105,20 @@ def test_upcoming_counts_what_will_need_a_connection():
     assert schedule.upcoming(START + 50) == 1
 
 
+def test_upcoming_knows_the_next_turns_of_an_open_loop():
+    turns = [request(0, at_ns=10), request(1, after=0, think_ns=100), request(2, after=0, think_ns=200)]
+    schedule = schedule_of(*turns)
+    departed(schedule, 10)
+    schedule.finished(0, START + 50)
+    assert [schedule.upcoming(START + until_ns) for until_ns in (149, 150, 250)] == [0, 1, 2]
+    assert departed(schedule, 160) == [(1, 150)]
+    assert [schedule.upcoming(START + until_ns) for until_ns in (160, 250)] == [0, 1]
+    closed = schedule_of(*turns, concurrency=1)
+    departed(closed, 10)
+    closed.finished(0, START + 50)
+    assert closed.upcoming(START + 250) == 0
+
+
 def test_plans_that_could_never_end_are_named():
     assert problem_of([request(0), request(1, after=0)]) is None
     assert "position 0" in problem_of([request(1)])
