@@ -37,12 +37,12 @@ class Client:
         self._on_end = on_end
         self._payloads = {request.index: _payload(plan, request) for request in plan.requests}
         self._idle: list[Connection] = []
-        self._warming: set[Connection] = set()
+        self._warming: dict[Connection, None] = {}  # in the order in which they were begun
         self._flights: dict[Flight, Connection] = {}
         self.sent = 0
 
     def send(self, request: PlannedRequest, intended_ns: int) -> None:
-        """Send now on an open connection, else as soon as a new one is open."""
+        """Send now on an open connection, else as soon as one is open that is opened ahead, or for it."""
         flight = Flight(request, intended_ns, monotonic_ns())
         connection = self._take_idle(flight.departed_ns)
         if connection is None:
@@ -52,8 +52,11 @@ class Client:
 
     def warm(self, connections: int) -> None:
         """Open connections ahead, so that at least so many are idle soon."""
+        old_ns = monotonic_ns() - _REUSE_NS
+        while self._idle and self._idle[0].idle_since_ns <= old_ns:
+            self._idle.pop(0).close()
         for _ in range(connections - len(self._idle) - len(self._warming)):
-            self._warming.add(self._connect())
+            self._warming[self._connect()] = None
 
     @property
     def warming(self) -> bool:
@@ -79,7 +82,7 @@ class Client:
 
     def opened(self, connection: Connection) -> None:
         """A connection can take a request: the one that waits for it, or the next."""
-        self._warming.discard(connection)
+        self._warming.pop(connection, None)
         if connection.flight is not None:
             self._write(connection, connection.flight)
         else:
@@ -107,7 +110,7 @@ class Client:
 
     def forget(self, connection: Connection) -> None:
         """The connection is closed; where it was only opened ahead, the request that needs it meets the same."""
-        self._warming.discard(connection)
+        self._warming.pop(connection, None)
         if connection in self._idle:
             self._idle.remove(connection)
 
@@ -118,7 +121,10 @@ class Client:
         self._open_for(flight)
 
     def _open_for(self, flight: Flight) -> None:
-        connection = self._flights[flight] = self._connect()
+        """On the connection that was begun first and waits for nobody, else on one more."""
+        connection = next(iter(self._warming), None) or self._connect()
+        self._warming.pop(connection, None)
+        self._flights[flight] = connection
         connection.flight = flight
 
     def _take_idle(self, now_ns: int) -> Connection | None:

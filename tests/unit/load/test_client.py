@@ -1,0 +1,68 @@
+"""Connections that are opened ahead, over real sockets and with an event loop that runs when told to."""
+
+import socket
+
+import pytest
+
+from pytest_llmperf.load import client as module
+from pytest_llmperf.load.arrivals import Arrivals
+from pytest_llmperf.load.client import Client
+from pytest_llmperf.load.opening import route_of
+from pytest_llmperf.model.plan import LoadPlan, PlannedRequest
+
+
+class ByHand:
+    def __init__(self):
+        self.handlers = {}
+        self.watched = []
+
+    def watch(self, fd, handler, events=1):
+        if fd not in self.handlers:
+            self.watched.append(fd)
+        self.handlers[fd] = handler
+
+    def forget(self, fd):
+        del self.handlers[fd]
+
+    def run(self):
+        for handler in list(self.handlers.values()):
+            handler()
+
+
+@pytest.fixture
+def loop():
+    return ByHand()
+
+
+@pytest.fixture
+def client(loop):
+    arrivals = Arrivals()
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        requests = tuple(PlannedRequest(index, "/", b"{}") for index in range(3))
+        plan = LoadPlan("127.0.0.1", listener.getsockname()[1], requests)
+        made = Client(loop, arrivals, plan, route_of(plan), lambda flight: None)
+        made.requests = requests
+        yield made
+        made.cancel()
+    arrivals.close()
+
+
+def test_what_is_due_takes_a_connection_that_is_still_opening(client, loop):
+    client.warm(2)
+    for request in client.requests:
+        client.send(request, 0)
+    assert len(loop.watched) == 3
+    assert not client.warming
+    loop.run()
+    assert client.sent == 3
+
+
+def test_connections_too_old_to_be_used_are_replaced(client, loop, monkeypatch):
+    client.warm(1)
+    loop.run()
+    client.warm(1)
+    assert len(loop.watched) == 1
+    monkeypatch.setattr(module, "_REUSE_NS", 0)
+    client.warm(1)
+    assert client.warming
+    assert len(loop.handlers) == 1
