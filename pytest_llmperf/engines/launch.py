@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -114,23 +115,23 @@ class Launcher:
         port = reserve_port(self.rng)
         nonce = f"{model.name.rsplit('/', 1)[-1]}-{self.rng.getrandbits(32):08x}"
         started_ns = self.clock.now_ns()
-        try:
+        with ExitStack() as undo:
+            undo.callback(port.close)
             lmcache = lmcache or self._lmcache(spec, kind, environment, folder / "lmcache")
+            if lmcache is not None:
+                undo.callback(lmcache.stop, self.settings.stop_grace_s)
             placement = Placement(kind, port.port, nonce, model, environment, models_dir, lmcache)
             process = self._spawn(spec, adapter, placement, folder)
-        except BaseException:
-            port.close()
-            if lmcache is not None:
-                lmcache.stop(self.settings.stop_grace_s)
-            raise
+            undo.callback(process.stop, self.settings.stop_grace_s)
+            server = Server(
+                spec, adapter, f"http://127.0.0.1:{port.port}", nonce, start_id=start_id, model=model,
+                process=process, lmcache=lmcache,
+            )
+            undo.pop_all()
         process.on_gone(port.close)
-        server = Server(
-            spec, adapter, f"http://127.0.0.1:{port.port}", nonce, start_id=start_id, model=model, process=process,
-            lmcache=lmcache,
-        )
-        if self.emulation is not None and spec.lmcache is not None:
-            server.lmcache = EmulatedLMCache(server.client)
         try:
+            if self.emulation is not None and spec.lmcache is not None:
+                server.lmcache = EmulatedLMCache(server.client)
             self._wait_ready(server, process, started_ns)
             server.check_configuration()
             if self.emulation is None and is_attached(spec):

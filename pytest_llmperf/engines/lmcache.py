@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -66,6 +67,28 @@ class LMCacheLaunch:
         """The folder of the disk tier."""
         return None if self.wanted.l2_path is None else self.root / self.wanted.l2_path
 
+    @property
+    def config_file(self) -> Path:
+        """Tells SGLang where the server is."""
+        return self.run_dir / "lmcache.yaml"
+
+    def prepare(self) -> None:
+        """Make its folders, and the file for SGLang.
+
+        Raises:
+            EngineError: they cannot be written.
+        """
+        try:
+            for folder in filter(None, (self.run_dir, self.disk)):
+                folder.mkdir(parents=True, exist_ok=True)
+            self.config_file.write_text(f"mp_host: 127.0.0.1\nmp_port: {self.ports[0].port}\n", encoding="utf-8")
+        except OSError as error:
+            places = " and ".join(str(place) for place in (self.config_file, self.disk) if place is not None)
+            raise EngineError(
+                f"LMCache was not started: {places} cannot be written ({error}). Make room there (df -h), or name "
+                "other folders with --llmperf-runs and l2_path."
+            ) from error
+
     def argv(self) -> tuple[str, ...]:
         """The server's command line."""
         messages, http = (str(lease.port) for lease in self.ports)
@@ -101,8 +124,8 @@ class LMCacheServer:
 
     @property
     def config_file(self) -> Path:
-        """Tells SGLang where the server is."""
-        return self.launch.run_dir / "lmcache.yaml"
+        """See `LMCacheLaunch.config_file`."""
+        return self.launch.config_file
 
     def check_alive(self) -> None:
         """Raise ServerDied if it has ended."""
@@ -187,21 +210,18 @@ def start_lmcache(launch: LMCacheLaunch, clock: Clock, timeout_s: float) -> LMCa
     Raises:
         EngineError: with the evidence; nothing is left running.
     """
-    launch.run_dir.mkdir(parents=True, exist_ok=True)
-    if launch.disk is not None:
-        launch.disk.mkdir(parents=True, exist_ok=True)
+    launch.prepare()
     argv, folder = launch.argv(), launch.run_dir
     asked = Launch(argv, launch.env, launch.root, folder, log_name="lmcache.log", cpus=launch.cpus)
     process = Supervised.start(asked, clock)
-    for lease in launch.ports:
-        process.on_gone(lease.close)
-    server = LMCacheServer(launch, process)
-    server.config_file.write_text(f"mp_host: 127.0.0.1\nmp_port: {server.port}\n", encoding="utf-8")
-    try:
+    with ExitStack() as undo:
+        undo.callback(process.stop, 0)
+        for lease in launch.ports:
+            process.on_gone(lease.close)
+        server = LMCacheServer(launch, process)
+        undo.callback(server.client.close)
         _wait_healthy(server, clock, timeout_s)
-    except BaseException:
-        server.stop(0)
-        raise
+        undo.pop_all()
     return server
 
 

@@ -12,6 +12,7 @@ import pytest
 from pytest_llmperf import endpoint, vllm
 from pytest_llmperf.clock import SystemClock
 from pytest_llmperf.config.settings import Settings
+from pytest_llmperf.engines import launch
 from pytest_llmperf.engines.launch import Launcher
 from pytest_llmperf.errors import EngineError, EnvironmentMissing, ExitedEarly, SpecError, StartupTimeout, WrongServer
 
@@ -63,6 +64,16 @@ def test_an_exit_in_startup_fails_at_once_with_evidence(launcher, mode, ending):
     assert "engine.py serve" in str(caught.value)
     if mode == "exit-2":
         assert "unrecognized arguments: --no-such-flag" in str(caught.value)
+
+
+def test_an_interrupt_right_after_the_start_leaves_nothing(launcher, monkeypatch):
+    def interrupted(*_args, **_kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(launch, "Server", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        launcher.start(spec("never"), 1)
+    assert not left_running(launcher)
 
 
 def test_never_ready_is_an_error_at_the_deadline(launcher):

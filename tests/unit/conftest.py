@@ -21,6 +21,7 @@ class FakeProcess:
     def __init__(self):
         self.ended = None
         self.stopped = 0
+        self.on_gone = lambda _callback: None
 
     def ending(self):
         return self.ended

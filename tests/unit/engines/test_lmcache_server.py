@@ -7,7 +7,9 @@ import httpx
 import pytest
 
 from pytest_llmperf.clock import VirtualClock
-from pytest_llmperf.engines.lmcache import LMCacheLaunch, LMCacheServer
+from pytest_llmperf.engines import lmcache as lmcache_module
+from pytest_llmperf.engines.environment import Environment
+from pytest_llmperf.engines.lmcache import LMCacheLaunch, LMCacheServer, start_lmcache
 from pytest_llmperf.engines.lmcache_proof import prove_hits
 from pytest_llmperf.engines.spec import vllm
 from pytest_llmperf.errors import EngineError, ServerDied, WrongServer
@@ -45,14 +47,47 @@ def store():
 
 
 @pytest.fixture
-def lmcache(store, tmp_path, fake_process):
-    ports = (SimpleNamespace(port=5001), SimpleNamespace(port=5002))
-    launch = LMCacheLaunch(SPEC.lmcache, "cpu", None, {}, tmp_path, tmp_path / "run", ports)
+def launch(tmp_path):
+    ports = tuple(SimpleNamespace(port=port, close=lambda: None) for port in (5001, 5002))
+    return LMCacheLaunch(SPEC.lmcache, "cpu", Environment(("/v/bin/python",), True, None, "/v"), {}, tmp_path,
+                         tmp_path / "run", ports)
+
+
+@pytest.fixture
+def started(monkeypatch, fake_process):
+    """Launches whose process is `fake_process`."""
+    started = []
+    monkeypatch.setattr(lmcache_module, "Supervised", SimpleNamespace(
+        start=lambda asked, _clock: started.append(asked) or fake_process))
+    return started
+
+
+@pytest.fixture
+def lmcache(store, launch, tmp_path, fake_process):
     server = LMCacheServer(launch, fake_process)
     server.client = httpx.Client(base_url="http://l", transport=httpx.MockTransport(store.answer))
     (tmp_path / "kv").mkdir()
     (tmp_path / "kv" / "m@0x1@0@ab.data").touch()
     return server
+
+
+@pytest.mark.parametrize("place", ["run/lmcache.yaml", "kv"])
+def test_what_it_needs_cannot_be_written(launch, started, tmp_path, place):
+    """A folder where the file belongs, or a file where its disk tier belongs: the same OSError as a full disk's."""
+    if place == "kv":
+        (tmp_path / "kv").touch()
+    else:
+        (tmp_path / place).mkdir(parents=True)
+    with pytest.raises(EngineError, match=r"LMCache was not started: .*yaml and .*kv cannot be written .*df -h"):
+        start_lmcache(launch, VirtualClock(), 1.0)
+    assert started == []
+
+
+def test_whatever_goes_wrong_after_its_start_ends_it(launch, started, fake_process, monkeypatch):
+    monkeypatch.setattr(httpx, "Client", lambda **_: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        start_lmcache(launch, VirtualClock(), 1.0)
+    assert (len(started), fake_process.stopped) == (1, 1)
 
 
 def test_its_counters_stand_beside_the_engines(make_server, lmcache):
