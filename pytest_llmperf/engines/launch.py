@@ -222,8 +222,14 @@ def _stop_after(error: BaseException, server: Server, grace_s: float) -> None:
 
 
 def inherited(environment: Environment) -> dict[str, str]:
-    """What a process of an engine takes over from us."""
+    """What a process of an engine takes over from us.
+
+    Beside an interpreter lie the tools that its packages call by name: FlashInfer and PyTorch compile with `ninja`.
+    """
     env = {name: value for name, value in os.environ.items() if not name.startswith(NOT_INHERITED)}
+    beside, path = Path(environment.prefix[0]).parent, env.get("PATH", os.defpath)
+    if beside.is_absolute() and str(beside) not in path.split(os.pathsep):
+        env["PATH"] = os.pathsep.join([str(beside), path])
     if environment.pythonpath is not None:
         env["PYTHONPATH"] = str(environment.pythonpath)
     return env

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_llmperf.engines.adapter import Placement
@@ -91,9 +89,6 @@ class SglangAdapter:
             env |= in_process_settings(spec.lmcache)
         if _lacks_flashinfer(placement.environment):
             env["SGLANG_IS_FLASHINFER_AVAILABLE"] = "false"
-            # SGLang compiles small kernels with the ninja that lies beside its interpreter.
-            interpreter = Path(placement.environment.prefix[0]).parent
-            env["PATH"] = os.pathsep.join([str(interpreter), os.environ.get("PATH", os.defpath)])
         if placement.kind == "cpu":
             env["OMP_NUM_THREADS"] = "1"
             ranks = flags_of(spec).get("tp_size", 1)
