@@ -10,7 +10,7 @@ LlmperfError
     │   ├── EnvironmentMissing the engine is not installed where it was looked for
     │   ├── ExitedEarly        the server ended before it was ready
     │   ├── StartupTimeout     it never became ready
-    │   ├── WrongServer        somebody else answers, or the model is not ours
+    │   ├── WrongServer        somebody else answers, the model is not ours, or it refuses us
     │   ├── ServerDied         it ended while it was being measured
     │   └── StopFailed         something of it survived the stop
     ├── LoadError              the load generator failed or cannot be believed

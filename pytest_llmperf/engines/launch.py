@@ -32,8 +32,14 @@ TELL_EVERY_S = 1.0
 ABANDONED_GRACE_S = 5.0  # nobody is left who could wait for longer
 PORT_TAKEN = ("address already in use", "errno 98", "eaddrinuse")
 # A server is no part of the test process: what configures pytest and its interpreter stays behind.
-# LMCache is configured by the spec alone: its variables in a shell would change what is measured.
-NOT_INHERITED = ("PYTHONPATH", "PYTHONHOME", "PYTEST_", "COV_", "PYTHONWARNINGS", "PYTHONDEVMODE", "LMCACHE_")
+# Engines and LMCache are configured by the spec alone: their variables in a shell would change what is measured, and no
+# condition would name them.
+NOT_INHERITED = (
+    "PYTHONPATH", "PYTHONHOME", "PYTEST_", "COV_", "PYTHONWARNINGS", "PYTHONDEVMODE", "VLLM_", "SGLANG_", "SGL_",
+    "LMCACHE_",
+)  # fmt: skip
+# Where a site keeps what engines compile and look up: it changes no measurement but that of the start.
+INHERITED_PLACES = frozenset({"VLLM_CACHE_ROOT", "VLLM_CONFIG_ROOT", "SGLANG_CACHE_DIR", "SGLANG_DG_CACHE_DIR"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +232,8 @@ def inherited(environment: Environment) -> dict[str, str]:
 
     Beside an interpreter lie the tools that its packages call by name: FlashInfer and PyTorch compile with `ninja`.
     """
-    env = {name: value for name, value in os.environ.items() if not name.startswith(NOT_INHERITED)}
+    env = {name: value for name, value in os.environ.items()
+           if name in INHERITED_PLACES or not name.startswith(NOT_INHERITED)}
     beside, path = Path(environment.prefix[0]).parent, env.get("PATH", os.defpath)
     if beside.is_absolute() and str(beside) not in path.split(os.pathsep):
         env["PATH"] = os.pathsep.join([str(beside), path])

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 IDLE_POLL_NS = 50_000_000
 DEATH_TELLS_S = 0.5  # a dying server's sockets close before its end is known
+UNAUTHORIZED = (401, 403)
 
 
 class Server:
@@ -194,7 +195,7 @@ class Server:
             ) from error
 
     def check_identity(self) -> None:
-        """Raise WrongServer unless the served models hold our name."""
+        """Raise WrongServer unless the served models hold our name, and can be asked for without an API key."""
         names = self.served_models()
         if self.served_name not in names:
             raise WrongServer(
@@ -226,10 +227,20 @@ class Server:
 
     def _served(self) -> list[dict[str, object]]:
         response = self.client.get("/v1/models")
+        self._check_admitted(response)
         listed = json_object(response).get("data")
         if not isinstance(listed, list):
             raise EngineError(f"{self.url}/v1/models answered {response.status_code}: {response.text[:200]!r}")
         return [entry for entry in listed if isinstance(entry, dict) and "id" in entry]
+
+    def _check_admitted(self, response: httpx.Response) -> None:
+        """Raise WrongServer where it wants a key: it will want one as long as it lives, and none is ever sent."""
+        if response.status_code in UNAUTHORIZED:
+            raise WrongServer(
+                f"The server at {self.url} refuses us: {response.request.url.path} answered {response.status_code}. "
+                "Requests are sent without an API key: leave api_key and VLLM_API_KEY out of the spec, and measure an "
+                "endpoint that wants one behind a local proxy that adds it. Nothing was measured."
+            )
 
     def check_ready(self) -> None:
         """Raise EngineError while the server is still busy with itself."""
@@ -241,11 +252,13 @@ class Server:
 
         Raises:
             EngineError: the server answers, and not with a token.
+            WrongServer: it wants an API key.
         """
         path, streamed = self.adapter.post(self.spec, Request(0, prompt, 1, len(prompt)), self.served_name)
         body = json.loads(streamed) | {"stream": False}
         body.pop("stream_options", None)
         response = self.client.post(path, json=body, timeout=timeout_s)
+        self._check_admitted(response)
         answer = json_object(response)
         counts = section(answer, "usage") or section(answer, "meta_info")
         if counts.get("completion_tokens") != 1:

@@ -62,7 +62,9 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def do_GET(self):
-        if self.path == "/v1/models":
+        if MODE == "wants-a-key":
+            self.send(401, {"error": "Unauthorized"})
+        elif self.path == "/v1/models":
             name = "somebody-else" if MODE == "foreign" else option("--served-model-name")
             root = "another-model" if MODE == "wrong-model" else sys.argv[2]
             self.send(200, {"data": [{"id": name, "root": root}]})

@@ -4,8 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from pytest_llmperf.engines.adapter import Placement
 from pytest_llmperf.engines.environment import Environment
-from pytest_llmperf.engines.launch import inherited
+from pytest_llmperf.engines.launch import child_environment, inherited
+from pytest_llmperf.engines.models import ResolvedModel
+from pytest_llmperf.engines.spec import vllm
+from pytest_llmperf.engines.vllm_adapter import VllmAdapter
 
 
 @pytest.mark.parametrize(
@@ -21,6 +25,28 @@ def test_what_lies_beside_its_interpreter_can_be_called_by_name(monkeypatch, pre
     """ninja, above all, which FlashInfer and PyTorch's extensions call."""
     monkeypatch.setenv("PATH", "/usr/local/bin:/usr/bin")
     assert inherited(Environment(prefix, True, None, "here"))["PATH"] == found
+
+
+@pytest.mark.parametrize(
+    ("name", "inherits"),
+    [
+        ("VLLM_API_KEY", False), ("VLLM_ATTENTION_BACKEND", False), ("SGLANG_TEST_RETRACT", False),
+        ("SGL_ENABLE_JIT_DEEPGEMM", False), ("LMCACHE_CHUNK_SIZE", False), ("PYTEST_ADDOPTS", False),
+        ("VLLM_CACHE_ROOT", True), ("SGLANG_CACHE_DIR", True), ("NCCL_NVLS_ENABLE", True), ("HF_HOME", True),
+    ],
+)  # fmt: skip
+def test_the_shell_configures_no_engine(monkeypatch, name, inherits):
+    """What is measured would change, and no condition of the run would say so."""
+    monkeypatch.setenv(name, "1")
+    assert (name in inherited(Environment(("python",), True, None, "here"))) is inherits
+
+
+def test_the_spec_gives_what_the_shell_does_not(monkeypatch, tmp_path):
+    monkeypatch.setenv("VLLM_ATTENTION_BACKEND", "of-the-shell")
+    environment, model = Environment(("python",), True, None, "here"), ResolvedModel("m", "checkpoint", None, None, "m")
+    placement = Placement("h200", 8123, "nonce", model, environment, tmp_path)
+    spec = vllm("m", env={"VLLM_ATTENTION_BACKEND": "of-the-spec"})
+    assert child_environment(spec, VllmAdapter(), placement)["VLLM_ATTENTION_BACKEND"] == "of-the-spec"
 
 
 def test_a_bundle_s_packages_are_found_by_an_interpreter_that_lacks_them(monkeypatch):

@@ -28,6 +28,17 @@ def test_another_model_is_the_wrong_server(make_server, fake_engine):
         make_server().check_identity()
 
 
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_server_that_wants_a_key(make_server, fake_engine, status):
+    """No matter which route: SGLang's may need one while its list of models needs none."""
+    fake_engine.answers["/v1/completions"] = httpx.Response(status)
+    with pytest.raises(WrongServer, match=f"refuses us: /v1/completions answered {status}"):
+        make_server().generate_one_token(1.0)
+    fake_engine.answers["/v1/models"] = httpx.Response(status)
+    with pytest.raises(WrongServer, match=f"refuses us: /v1/models answered {status}"):
+        make_server().check_identity()
+
+
 @pytest.mark.parametrize(
     "answer", [HTML, httpx.Response(500, text="dead"), httpx.Response(200, json={"usage": None}), httpx.Response(200)]
 )
