@@ -35,7 +35,7 @@ class Accelerators:
         clock: stamps samples, and what waiting is measured by.
         tell: is told what is waited for, and once what is wrong with the driver.
         interval_s: between two samples.
-        free_bytes: a GPU on which no more than this is in use is free.
+        free_bytes: a GPU on which no more than this is in use is free, and who holds no more is no competitor.
         free_timeout_s: how long to wait until one is.
         nvml: the driver's library; None: nvidia-ml-py.
     """
@@ -72,7 +72,7 @@ class Accelerators:
         if not gpus or nvml is None or self._hangs:
             yield lambda _origin_ns: None
             return
-        watch = GpuWatch(nvml, gpus, ours, self.clock, self.interval_s)
+        watch = GpuWatch(nvml, gpus, ours, self.clock, self.interval_s, free_bytes=self.free_bytes)
         watch.start()
         try:
             yield lambda origin_ns: self._judged(watch.trace(origin_ns))

@@ -29,16 +29,18 @@ class GpuWatch:
         ours: process ids that belong to us, asked again whenever an unknown one turns up.
         clock: stamps the samples.
         interval_s: between two samples.
+        free_bytes: what a process may hold without being a competitor, where it is more than an idle context.
     """
 
     def __init__(
-        self, nvml: GpuNvml, gpus: Sequence[Gpu], ours: Callable[[], Collection[int]], clock: Clock, interval_s: float
+        self, nvml: GpuNvml, gpus: Sequence[Gpu], ours: Callable[[], Collection[int]], clock: Clock, interval_s: float,
+        *, free_bytes: int = 0,
     ) -> None:
         self._nvml = nvml
         self._gpus = tuple(gpus)
         self._clock = clock
         self._interval_s = interval_s
-        self._strangers = Strangers(nvml, ours)
+        self._strangers = Strangers(nvml, ours, free_bytes)
         self._faults = FaultWatch(nvml)
         self._samples: list[GpuSample] = []
         self._took_ms: list[float] = []

@@ -24,11 +24,13 @@ class Strangers:
     Args:
         nvml: the driver's library.
         ours: the process ids that are ours now.
+        free_bytes: no more than this was free enough for the start of our server.
     """
 
-    def __init__(self, nvml: GpuNvml, ours: Callable[[], Collection[int]]) -> None:
+    def __init__(self, nvml: GpuNvml, ours: Callable[[], Collection[int]], free_bytes: int) -> None:
         self._nvml = nvml
         self._ask_ours = ours
+        self._idle_bytes = max(IDLE_BYTES, free_bytes)
         self._ours: set[int] = set()
         self._seen: dict[tuple[int, int], Stranger] = {}
         self._own_seen = False
@@ -60,7 +62,10 @@ class Strangers:
         """Those that held memory worth the name or used SMs; none where process ids are hidden."""
         if not self._own_seen:
             return ()
-        return tuple(stranger for stranger in self._seen.values() if _competes(stranger))
+        return tuple(stranger for stranger in self._seen.values() if self._competes(stranger))
+
+    def _competes(self, stranger: Stranger) -> bool:
+        return bool(stranger.sm_pct) or (stranger.memory_bytes or 0) > self._idle_bytes
 
     def _note(self, index: int, occupant: Occupant) -> None:
         key = (index, occupant.pid)
@@ -91,10 +96,6 @@ def user_of(pid: int) -> str | None:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
         return str(uid)
-
-
-def _competes(stranger: Stranger) -> bool:
-    return bool(stranger.sm_pct) or (stranger.memory_bytes or 0) >= IDLE_BYTES
 
 
 def _larger(one: int | None, other: int | None) -> int | None:

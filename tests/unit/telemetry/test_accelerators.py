@@ -106,6 +106,19 @@ def test_a_process_of_ours_that_stays_has_its_context_and_no_dead_servers_memory
         accelerators.wait_free(FOUR.gpus[:1], stay=1)
 
 
+def test_a_monitor_that_the_limit_allows_for_contends_no_run(accelerators, nvml):
+    ours, theirs = 1_000_001, 1_000_002
+    accelerators.free_bytes = 1 << 30
+    nvml.gpus[0].processes = {ours: 60 << 30, theirs: 1000 << 20}
+    with accelerators.watched(FOUR.gpus[:1], lambda: [ours]) as trace:
+        pass
+    assert trace(0).contended is None
+    accelerators.free_bytes = 256 << 20
+    with accelerators.watched(FOUR.gpus[:1], lambda: [ours]) as trace:
+        pass
+    assert "pid 1000002" in trace(0).contended
+
+
 def test_others_gpus_are_not_ours_to_judge(accelerators, nvml):
     nvml.gpus[3].used_bytes = 60 << 30
     accelerators.wait_free(FOUR.gpus[:2])

@@ -80,6 +80,19 @@ def test_a_process_that_only_computes_is_named_too(seen, nvml):
     assert (stranger.pid, stranger.sm_pct) == (THEIRS, 40)
 
 
+@pytest.mark.parametrize(("free_mib", "held_mib", "sm_pct", "competes"), [
+    (0, 256, 0, False), (0, 257, 0, True), (128, 200, 0, False),
+    (1024, 1024, 0, False), (1024, 1025, 0, True), (1024, 1, 5, True),
+])  # fmt: skip
+def test_what_was_free_enough_for_the_start_is_no_competitor(nvml, free_mib, held_mib, sm_pct, competes):
+    nvml.gpus[0].processes[THEIRS] = held_mib << 20
+    nvml.gpus[0].sm_pct = {THEIRS: sm_pct}
+    watch = GpuWatch(nvml, GPUS[:1], lambda: [OURS], SystemClock(), 10, free_bytes=free_mib << 20)
+    watch.start()
+    watch.stop()
+    assert bool(watch.trace(0).strangers) is competes
+
+
 def test_a_process_of_ours_that_started_late_is_no_stranger(seen, nvml):
     late = 1_000_002
     ours = [OURS]
