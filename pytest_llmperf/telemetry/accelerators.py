@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pytest_llmperf.clock import Clock, seconds
 from pytest_llmperf.errors import HardwareBusy
 from pytest_llmperf.model.status import Note, Tell, Waiting
-from pytest_llmperf.model.telemetry import GpuTrace
+from pytest_llmperf.model.telemetry import GpuDevice, GpuTrace
 from pytest_llmperf.telemetry.bounded import bounded
 from pytest_llmperf.telemetry.gpu_reading import memory_in_use, occupants
 from pytest_llmperf.telemetry.gpu_watch import GpuWatch
@@ -48,7 +48,7 @@ class Accelerators:
     free_timeout_s: float
     nvml: GpuNvml | None = None
     _told: set[str] = field(default_factory=set)
-    _hangs: bool = False
+    _hangs: str | None = None  # how the driver was last asked in vain: it is not asked again
 
     def of_server(self, flags: Mapping[str, object], env: Mapping[str, str], kind: str | None) -> tuple[Gpu, ...]:
         """The GPUs that a server with these flags takes: the first ones that it can see."""
@@ -69,15 +69,20 @@ class Accelerators:
         Gives what turns the time zero of the run, ns, into its trace once the block has ended; None: nothing to watch.
         """
         nvml = self.nvml or pynvml()
-        if not gpus or nvml is None or self._hangs:
+        if not gpus or nvml is None:
             yield lambda _origin_ns: None
+            return
+        if self._hangs is not None:
+            devices = tuple(GpuDevice(gpu.index, gpu.name) for gpu in gpus)
+            unwatched = GpuTrace(devices, problem=self._hangs)
+            yield lambda _origin_ns: unwatched
             return
         watch = GpuWatch(nvml, gpus, ours, self.clock, self.interval_s, free_bytes=self.free_bytes)
         watch.start()
         try:
             yield lambda origin_ns: self._judged(watch.trace(origin_ns))
         finally:
-            self._hangs = not watch.stop()
+            self._hangs = watch.stop()
 
     def wait_free(self, gpus: tuple[Gpu, ...], stay: int = 0) -> None:
         """Wait until nobody holds memory on these GPUs; the driver takes seconds to free a dead server's.
@@ -89,7 +94,7 @@ class Accelerators:
         Raises:
             HardwareBusy: somebody still does; names them, where process ids can be seen.
         """
-        if not gpus or self._hangs:
+        if not gpus or self._hangs is not None:
             return
         began_ns = self.clock.now_ns()
         while busy := self._in_use(gpus, self.free_bytes + stay * CONTEXT_BYTES):
@@ -109,16 +114,21 @@ class Accelerators:
         if nvml is None:
             return []
         found = bounded(lambda: _busy(nvml, gpus, free_bytes), NVML_TIMEOUT_S)
-        self._hangs = found is None
+        if found is None:
+            self._hangs = f"NVML did not answer within {NVML_TIMEOUT_S:g} s"
+            self._tell_unwatched(self._hangs)
         return found or []
 
     def _judged(self, trace: GpuTrace) -> GpuTrace:
         if trace.problem is not None:
-            self._tell_once(f"the GPUs were not watched: {trace.problem}")
+            self._tell_unwatched(trace.problem)
         if trace.pids_visible is False:
             self._tell_once("the driver's process ids are not this container's: another process on a GPU shows only "
                             "before a server starts")
         return trace
+
+    def _tell_unwatched(self, why: str) -> None:
+        self._tell_once(f"the GPUs were not watched: {why}")
 
     def _tell_once(self, line: str) -> None:
         if line not in self._told:

@@ -52,14 +52,14 @@ class GpuWatch:
     def start(self) -> None:
         self._thread.start()
 
-    def stop(self, timeout_s: float = JOIN_S) -> bool:
-        """End sampling; False where the driver hangs, and the thread with it."""
+    def stop(self, timeout_s: float = JOIN_S) -> str | None:
+        """End sampling; a sentence where the driver hangs, and the thread with it."""
         self._done.set()
         self._thread.join(timeout_s)
         if self._thread.is_alive():
             self._problem = f"NVML did not answer within {timeout_s:g} s"
-            return False
-        return True
+            return self._problem
+        return None
 
     def trace(self, origin_ns: int) -> GpuTrace:
         """What was seen, with times after `origin_ns`."""

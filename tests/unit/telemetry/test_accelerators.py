@@ -4,7 +4,8 @@ import pytest
 
 from pytest_llmperf.clock import VirtualClock
 from pytest_llmperf.errors import HardwareBusy
-from pytest_llmperf.model.status import Waiting
+from pytest_llmperf.model.status import Note, Waiting
+from pytest_llmperf.telemetry import accelerators as accelerators_module
 from pytest_llmperf.telemetry.accelerators import Accelerators
 from pytest_llmperf.telemetry.hardware import Gpu, Hardware, emulated_hardware
 from pytest_llmperf.testing.fake_nvml import FakeGpu, FakeNvml
@@ -129,3 +130,18 @@ def test_a_driver_that_does_not_say_does_not_stop_the_start(accelerators, nvml, 
     nvml.gpus[0].used_bytes = 60 << 30
     nvml.broken = {call}
     accelerators.wait_free(FOUR.gpus[:1])
+
+
+def test_a_driver_that_hangs_before_the_start_is_said_once_and_in_every_run(accelerators, nvml, told, monkeypatch):
+    monkeypatch.setattr(accelerators_module, "NVML_TIMEOUT_S", 0.05)
+    nvml.answering.clear()
+    try:
+        accelerators.wait_free(FOUR.gpus[:1])
+        for _ in range(2):
+            with accelerators.watched(FOUR.gpus[:1], lambda: []) as trace:
+                pass
+            assert trace(0).problem == "NVML did not answer within 0.05 s"
+            assert [device.index for device in trace(0).devices] == [0]
+    finally:
+        nvml.answering.set()
+    assert told == [Note("the GPUs were not watched: NVML did not answer within 0.05 s")]
