@@ -51,11 +51,14 @@ class Accelerators:
     _hangs: str | None = None  # how the driver was last asked in vain: it is not asked again
 
     def of_server(self, flags: Mapping[str, object], env: Mapping[str, str], kind: str | None) -> tuple[Gpu, ...]:
-        """The GPUs that a server with these flags takes: the first ones that it can see."""
+        """The GPUs that a server with these flags takes: the first ones that it can see.
+
+        Its own CUDA_VISIBLE_DEVICES takes the place of the session's, and may name GPUs that this one hides.
+        """
         if kind == "cpu" or self.hardware.emulated or not self.hardware.gpus:
             return ()
         here = self.hardware.gpus
-        shown = visible(here, env) if VARIABLE in env else here
+        shown = visible((*here, *self.hardware.hidden), env) if VARIABLE in env else here
         count = 1
         for names in RANKS:
             size = next((flags[name] for name in names if name in flags), 1)

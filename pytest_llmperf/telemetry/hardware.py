@@ -46,6 +46,7 @@ class Hardware:
 
     Args:
         gpus: those that CUDA_VISIBLE_DEVICES leaves visible, in its order; without it all, as NVML lists them.
+        hidden: those that it hides.
         driver: NVIDIA driver version; None without one.
         problem: why NVML could not be asked, where it could not.
         emulated: nothing of it exists.
@@ -55,6 +56,7 @@ class Hardware:
     driver: str | None = None
     problem: str | None = None
     emulated: bool = False
+    hidden: tuple[Gpu, ...] = ()
 
     @property
     def kind(self) -> str:
@@ -93,7 +95,7 @@ def detect(
     seen = visible(found.gpus, environ)
     if found.gpus and not seen:
         return Hardware(problem=f"{VARIABLE}={environ[VARIABLE]!r} names none of its {len(found.gpus)} GPUs")
-    return replace(found, gpus=seen)
+    return replace(found, gpus=seen, hidden=tuple(gpu for gpu in found.gpus if gpu not in seen))
 
 
 def _ask(nvml: Nvml | None) -> Hardware:

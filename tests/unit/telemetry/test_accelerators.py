@@ -7,7 +7,7 @@ from pytest_llmperf.errors import HardwareBusy
 from pytest_llmperf.model.status import Note, Waiting
 from pytest_llmperf.telemetry import accelerators as accelerators_module
 from pytest_llmperf.telemetry.accelerators import Accelerators
-from pytest_llmperf.telemetry.hardware import Gpu, Hardware, emulated_hardware
+from pytest_llmperf.telemetry.hardware import Gpu, Hardware, detect, emulated_hardware
 from pytest_llmperf.testing.fake_nvml import FakeGpu, FakeNvml
 
 FOUR = Hardware(tuple(Gpu(i, "NVIDIA H200", "h200", uuid=f"GPU-{i}") for i in range(4)))
@@ -42,6 +42,19 @@ def accelerators(nvml, told):
 )
 def test_a_server_s_gpus(accelerators, flags, env, kind, indices):
     assert [gpu.index for gpu in accelerators.of_server(flags, env, kind)] == indices
+
+
+@pytest.mark.parametrize(
+    ("env", "indices"),
+    [({}, [2, 3]), ({"CUDA_VISIBLE_DEVICES": "0"}, [0]), ({"CUDA_VISIBLE_DEVICES": "3,1"}, [3, 1]),
+     ({"CUDA_VISIBLE_DEVICES": "GPU-1"}, [1]), ({"CUDA_VISIBLE_DEVICES": ""}, [])],
+)
+def test_a_spec_s_gpus_are_the_machine_s_and_not_the_session_s(accelerators, nvml, env, indices):
+    """CUDA counts all GPUs again in the server, whatever pytest was left of them."""
+    for index, gpu in enumerate(nvml.gpus):
+        gpu.uuid = f"GPU-{index}"
+    accelerators.hardware = detect(nvml, environ={"CUDA_VISIBLE_DEVICES": "2,3"})
+    assert [gpu.index for gpu in accelerators.of_server({"tp_size": 2}, env, "h200")] == indices
 
 
 @pytest.mark.parametrize("hardware", [Hardware(), emulated_hardware("h200", 8)])
