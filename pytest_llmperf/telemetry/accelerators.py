@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from math import prod
 
 from pytest_llmperf.clock import Clock, seconds
 from pytest_llmperf.errors import HardwareBusy
@@ -22,8 +23,12 @@ from pytest_llmperf.telemetry.visible import VARIABLE, visible
 TraceOf = Callable[[int], GpuTrace | None]
 POLL_S = 0.5
 CONTEXT_BYTES = 2 << 30  # of a process of ours that stays: LMCache's server had up to 0.9 GiB beside its engine's cache
-# Flags of vLLM and SGLang whose product is the number of GPUs that a server takes.
-RANKS = (("tensor_parallel_size", "tp_size"), ("pipeline_parallel_size", "pp_size"), ("data_parallel_size", "dp_size"))
+# Flags of vLLM and SGLang whose product is the number of GPUs that a server takes; SGLang takes the short ones, too.
+RANKS = (
+    ("tensor_parallel_size", "tp_size", "tp"),
+    ("pipeline_parallel_size", "pp_size", "pp"),
+    ("data_parallel_size", "dp_size", "dp"),
+)
 
 
 @dataclass(slots=True)
@@ -51,7 +56,7 @@ class Accelerators:
     _hangs: str | None = None  # how the driver was last asked in vain: it is not asked again
 
     def of_server(self, flags: Mapping[str, object], env: Mapping[str, str], kind: str | None) -> tuple[Gpu, ...]:
-        """The GPUs that a server with these flags takes: the first ones that it can see.
+        """The GPUs that a server with these flags takes: the first ones that it can see, or those that SGLang is told.
 
         Its own CUDA_VISIBLE_DEVICES takes the place of the session's, and may name GPUs that this one hides.
         """
@@ -59,11 +64,8 @@ class Accelerators:
             return ()
         here = self.hardware.gpus
         shown = visible((*here, *self.hardware.hidden), env) if VARIABLE in env else here
-        count = 1
-        for names in RANKS:
-            size = next((flags[name] for name in names if name in flags), 1)
-            count *= size if isinstance(size, int) and size > 0 else 1
-        return shown[:count]
+        first, step = _size(flags, ("base_gpu_id",), 0), _size(flags, ("gpu_id_step",))
+        return shown[first::step][: _count(flags)]
 
     @contextmanager
     def watched(self, gpus: tuple[Gpu, ...], ours: Callable[[], Collection[int]]) -> Iterator[TraceOf]:
@@ -137,6 +139,18 @@ class Accelerators:
         if line not in self._told:
             self._told.add(line)
             self.tell(Note(line))
+
+
+def _count(flags: Mapping[str, object]) -> int:
+    """GPUs of a server; with SGLang's DP attention the data-parallel ranks share those of tensor parallelism."""
+    multiplied = RANKS[:2] if flags.get("enable_dp_attention") is True else RANKS
+    return prod(_size(flags, names) for names in multiplied)
+
+
+def _size(flags: Mapping[str, object], names: Collection[str], default: int = 1) -> int:
+    """The first of these flags that is given; what is no size ("auto") is the default."""
+    size = next((flags[name] for name in names if name in flags), default)
+    return size if isinstance(size, int) and size > 0 else default
 
 
 def _busy(nvml: GpuNvml, gpus: tuple[Gpu, ...], free_bytes: int) -> list[str]:
