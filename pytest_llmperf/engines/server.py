@@ -210,7 +210,8 @@ class Server:
     def check_configuration(self) -> None:
         """Raise WrongServer where it loaded another model, or resolved a flag to another number, than was asked for.
 
-        Only what the server tells is compared, and only numbers: words have several spellings.
+        Only what the server tells is compared, and only numbers above 0: words have several spellings, and -1 or 0
+        leaves the number to the engine.
         """
         wanted = self.model.path_or_hub_id if self.model else None
         with self._answering("its model"):
@@ -219,7 +220,7 @@ class Server:
             raise WrongServer(f"The server at {self.url} loaded {loaded}, not {wanted}.")
         for name, asked in flags_of(self.spec).items():
             resolved = self.facts.get(name, "")
-            if type(asked) is int and resolved.isdigit() and int(resolved) != asked:
+            if type(asked) is int and asked > 0 and resolved.isdigit() and int(resolved) != asked:
                 raise WrongServer(
                     f"{self.spec} asks for {name}={asked}, and the server resolved it to {resolved}: what "
                     "would be measured is not what the test says. Nothing was measured."

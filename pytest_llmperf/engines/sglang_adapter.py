@@ -144,6 +144,8 @@ class SglangAdapter:
                 found["num_gpu_blocks"] = str(tokens // page)
         if isinstance(chunk, int) and chunk > 0:  # -1: prompts are not divided
             found["max_num_batched_tokens"] = str(chunk)
+        if answer.get("enable_dp_attention"):  # divided by the data-parallel ranks: not what the flag means
+            found.pop("chunked_prefill_size", None)
         return found
 
     def loaded(self, client: httpx.Client) -> str | None:

@@ -133,5 +133,11 @@ def test_another_loaded_model_or_flag_is_the_wrong_server(make_server, fake_engi
         make_server(vllm("m", max_num_seqs=8)).check_configuration()
 
 
+def test_a_number_that_is_left_to_the_engine_is_no_other_number(make_server, fake_engine):
+    config = {"vllm_config": {"model_config": {"max_model_len": 40960}}}
+    fake_engine.answers["/server_info"] = httpx.Response(200, json=config)
+    make_server(vllm("m", max_model_len=-1)).check_configuration()
+
+
 def test_its_text_holds_no_secret(make_server):
     assert "topsecret1" not in repr(make_server(vllm("m", env={"HF_TOKEN": "topsecret1"})))

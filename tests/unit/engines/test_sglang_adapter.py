@@ -188,6 +188,14 @@ def test_prompts_that_are_not_divided_have_no_budget():
     assert "max_num_batched_tokens" not in ADAPTER.resolved(server)
 
 
+def test_under_dp_attention_the_budget_of_a_rank_is_not_the_flag():
+    """chunked_prefill_size=8192 of 2 data-parallel ranks is told as 4096: no other server's."""
+    server = client({"/server_info": httpx.Response(200, json=INFO | {"enable_dp_attention": True, "dp_size": 2})})
+    found = ADAPTER.resolved(server)
+    assert "chunked_prefill_size" not in found
+    assert found["max_num_batched_tokens"] == "4096"
+
+
 @pytest.mark.parametrize("answer", [httpx.Response(404), httpx.Response(200, text="<html>")])
 def test_an_answer_of_another_shape_tells_nothing(answer):
     server = client({"/server_info": answer})
