@@ -44,6 +44,7 @@ class Tier:
         watermark: share of the capacity at which room is made; 1: when nothing more fits.
         evicted_share: of what is held, goes then; 0: as much as has to.
         own: the engine's, which empties it with its prefix cache: SGLang always, vLLM where it is asked to.
+        server: LMCache's, which runs beside the engine: all replicas have it together.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Tier:
     watermark: float = 1.0
     evicted_share: float = 0.0
     own: bool = False
+    server: bool = False
 
     def faster(self, factor: float) -> Tier:
         """The same tier at so many times its rates."""

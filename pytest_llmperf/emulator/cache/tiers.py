@@ -25,7 +25,6 @@ class ChunkStore:
         self.evictions = 0
         self._full = max(1, int(self.capacity * tier.watermark))
         self._chunks: OrderedDict[int, None] = OrderedDict()
-        self._free_ns = 0
 
     def __contains__(self, key: int) -> bool:
         return key in self._chunks
@@ -65,11 +64,20 @@ class ChunkStore:
         self.evicted += count
         self.evictions += 1
 
+
+class Lane:
+    """The way from a tier to the GPUs of one engine."""
+
+    def __init__(self, tier: Tier, chunk_bytes: float) -> None:
+        self._tier = tier
+        self._chunk_bytes = chunk_bytes
+        self._free_ns = 0
+
     def read(self, chunks: int, now_ns: int) -> int:
         """Copies so many chunks after those that were asked for before; when the last one is on the GPU, ns. Latency
         is around the copies: those of several reads go on at once."""
-        self._free_ns = max(now_ns, self._free_ns) + round(1e9 * chunks * self.chunk_bytes / self.tier.bytes_per_s)
-        return self._free_ns + round(1e9 * self.tier.latency_s)
+        self._free_ns = max(now_ns, self._free_ns) + round(1e9 * chunks * self._chunk_bytes / self._tier.bytes_per_s)
+        return self._free_ns + round(1e9 * self._tier.latency_s)
 
 
 class Tiers:
@@ -89,11 +97,14 @@ class Tiers:
     Args:
         tiers: the fastest first, all with the same chunk_tokens.
         bytes_per_token: KV cache of a token, all GPUs together.
+        stores: another engine's, which has the same server; None: its own.
     """
 
     prefilled = False
 
-    def __init__(self, tiers: tuple[Tier, ...], bytes_per_token: float) -> None:
+    def __init__(
+        self, tiers: tuple[Tier, ...], bytes_per_token: float, stores: list[ChunkStore] | None = None
+    ) -> None:
         if not tiers:
             raise ValueError("there must be at least one tier")
         sizes = {tier.chunk_tokens for tier in tiers}
@@ -101,7 +112,8 @@ class Tiers:
             raise ValueError(f"tiers must have the same chunk_tokens, not {sorted(sizes)}")
         self.chunk_tokens = sizes.pop()
         self.chunk_bytes = self.chunk_tokens * bytes_per_token
-        self.stores = [ChunkStore(tier, self.chunk_bytes) for tier in tiers]
+        self.stores = stores or [ChunkStore(tier, self.chunk_bytes) for tier in tiers]
+        self._lanes = [Lane(tier, self.chunk_bytes) for tier in tiers]
         self.store_bytes_per_s = tiers[0].store_bytes_per_s or tiers[0].bytes_per_s
         self.stored_tokens = 0
         self.looked_up_tokens = 0  # of whole chunks: LMCache asks for nothing less
@@ -143,7 +155,7 @@ class Tiers:
             wanted.setdefault(level, []).append(index)
         ready_ns = now_ns
         for level, indices in wanted.items():
-            ready_ns = max(ready_ns, self.stores[level].read(len(indices), now_ns))
+            ready_ns = max(ready_ns, self._lanes[level].read(len(indices), now_ns))
             if not sequence.preemptions:
                 end = local_tokens + tokens
                 self.stores[level].hits += sum(self._overlap(index, local_tokens, end) for index in indices)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pytest_llmperf.emulator.cache.tiers import Tiers
+from pytest_llmperf.emulator.cache.tiers import ChunkStore, Tiers
 from pytest_llmperf.emulator.cluster.router import EngineLoad, Router, RouterName, make_router
 from pytest_llmperf.emulator.cluster.split import DECODE, PREFILL, Split
 from pytest_llmperf.emulator.cluster.timeline import Timeline
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 class Deployment:
     """What a client talks to, and the clock of its steps.
 
-    data_parallel makes as many engines, each with a prefix cache of its own and its share of the tiers' capacity,
-    behind a router: vLLM's internal balancing, or SGLang's router. transfer makes a prefill and a decode engine (see
-    Split).
+    data_parallel makes as many engines, each with a prefix cache of its own and its share of the tiers' capacity (an
+    LMCache server's is one for all), behind a router: vLLM's internal balancing, or SGLang's router. transfer makes a
+    prefill and a decode engine (see Split).
 
     Args:
         step_time: of every engine.
@@ -89,7 +89,15 @@ class Deployment:
     @property
     def tier_hits(self) -> dict[str, int]:
         """Tokens that were loaded from each tier."""
-        return {tier.name: sum(tiers.hits[tier.name] for tiers in self.tiers) for tier in self.config.tiers}
+        hits = dict.fromkeys((tier.name for tier in self.config.tiers), 0)
+        for store in self.stores:
+            hits[store.tier.name] += store.hits
+        return hits
+
+    @property
+    def stores(self) -> list[ChunkStore]:
+        """What the tiers hold; one that several engines have is there once."""
+        return list(dict.fromkeys(store for tiers in self.tiers for store in tiers.stores))
 
     def ingress_ns(self, prompt_tokens: int) -> int:
         """From the client's send to the engine's queue, and back."""
@@ -174,13 +182,14 @@ class Deployment:
     def _tiers(self) -> Tiers | None:
         if not self.config.tiers:
             return None
-        self.tiers.append(Tiers(tuple(map(self._share, self.config.tiers)), self._bytes_per_token))
+        shared = self.tiers[0].stores if self.tiers and self.config.tiers[0].server else None
+        self.tiers.append(Tiers(tuple(map(self._share, self.config.tiers)), self._bytes_per_token, shared))
         return self.tiers[-1]
 
     def _share(self, tier: Tier) -> Tier:
         """What one engine has of a tier: each GPU has its own way to the host's memory, all share that to the disk."""
         lanes = self.config.tensor_parallel if tier.name == "cpu" else 1
-        capacity = tier.capacity_bytes // self.config.data_parallel
+        capacity = tier.capacity_bytes // (1 if tier.server else self.config.data_parallel)
         return replace(tier.faster(lanes), capacity_bytes=capacity)
 
     def _route(self, sequence: Sequence) -> int:

@@ -44,7 +44,7 @@ def connector_tiers(
 
     Args:
         transfer: the option's JSON object.
-        workers: GPUs that each have a store of LMCache's configured size.
+        workers: GPUs; in-process LMCache has a store of its configured size for each.
         env: LMCACHE_CONFIG_FILE and LMCACHE_… as LMCache reads them.
 
     Raises:
@@ -72,7 +72,8 @@ def lmcache_tiers(gpu: Gpu, workers: int, env: Mapping[str, str], *, server: boo
     """LMCache's stores: its file's keys, over which the environment goes, over its defaults.
 
     Args:
-        server: it runs beside the engine, which decides how it makes room.
+        workers: GPUs, each with a store of its own where LMCache is in their process.
+        server: it runs beside the engine, one for all GPUs, which decides how it makes room.
 
     Raises:
         StartError: the file cannot be read, or a size is no number.
@@ -81,8 +82,9 @@ def lmcache_tiers(gpu: Gpu, workers: int, env: Mapping[str, str], *, server: boo
     values |= {name: env[f"LMCACHE_{name.upper()}"] for name in values if f"LMCACHE_{name.upper()}" in env}
     try:
         chunk = int(values["chunk_size"])
-        host_bytes = float(values["max_local_cpu_size"]) * _GIB * workers
-        disk_bytes = float(values["max_local_disk_size"]) * _GIB * workers
+        stores = 1 if server else workers
+        host_bytes = float(values["max_local_cpu_size"]) * _GIB * stores
+        disk_bytes = float(values["max_local_disk_size"]) * _GIB * stores
     except ValueError as error:
         raise StartError(f"LMCache's configuration: {error}") from None
     tiers = []
@@ -91,7 +93,7 @@ def lmcache_tiers(gpu: Gpu, workers: int, env: Mapping[str, str], *, server: boo
         tiers.append(replace(host, watermark=_WATERMARK, evicted_share=_EVICTED_SHARE) if server else host)
     if values["local_disk"].lower() not in ("", "null", "none", "~") and disk_bytes > 0:
         tiers.append(disk_tier(disk_bytes, chunk))
-    return tuple(tiers)
+    return tuple(replace(tier, server=server) for tier in tiers)
 
 
 def _file_values(path: str | None) -> dict[str, str]:

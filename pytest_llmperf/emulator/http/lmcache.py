@@ -25,7 +25,7 @@ def lmcache_page(deployment: Deployment) -> Reply:
     for name, value in counted.items():
         page.family(f"lmcache_mp_lookup_{name}_tokens_total", "counter", "Prompt tokens.")
         page.sample(f"lmcache_mp_lookup_{name}_tokens_total", {}, value)
-    made_room = sum(tiers.stores[0].evictions for tiers in deployment.tiers)
+    made_room = sum(store.evictions for store in deployment.stores if store.tier.name == _TIERS["l1"])
     page.family("lmcache_mp_l1_eviction_loop_triggered_total", "counter", "Times that room was made.")
     page.sample("lmcache_mp_l1_eviction_loop_triggered_total", {}, made_room)
     return Reply(200, page.body(), CONTENT_TYPE)

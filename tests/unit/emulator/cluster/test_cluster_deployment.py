@@ -85,6 +85,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "split": {"transfer": Link(1e9, 1e-4)},
     "tiers": {"tiers": TIERS},
     "two with tiers": {"data_parallel": 2, "tiers": TIERS},
+    "two with a server": {"data_parallel": 2, "tiers": tuple(replace(tier, server=True) for tier in TIERS)},
     "split with tiers": {"transfer": Link(1e9, 1e-4), "tiers": TIERS},
     "small": {"num_blocks": 0},
     "two small": {"num_blocks": 0, "data_parallel": 2},
@@ -336,6 +337,21 @@ def test_each_gpu_loads_its_share() -> None:
         server.reset_prefix_cache()
         times.append(ttft_ms(replay(server, plan((tokens, 1, 0.0)))[0]))
     assert times[0] == pytest.approx(2 * times[1], rel=0.05)
+
+
+def test_replicas_have_a_server_together_and_ways_of_their_own_to_it() -> None:
+    tokens, shape = prompt(0, 2048), SHAPES["llama-3.1-8b"]
+    loading_ms = 2048 * shape.kv_bytes_per_token("bfloat16") / 1e10 * 1e3
+    for beside in (True, False):
+        cpu = Tier("cpu", 10**9, 1e10, 0.0, server=beside)
+        server = deployment(tiers=(cpu,), shape=shape, data_parallel=2, router="round-robin")
+        assert [store.tier.capacity_bytes for store in server.stores] == ([10**9] if beside else [10**9 // 2] * 2)
+        replay(server, plan((tokens, 1, 0.0)))
+        assert server.reset_prefix_cache()
+        answers = replay(server, plan((tokens, 1, 0.0), (tokens, 1, 0.0)))
+        assert sorted(answer.cached_tokens or 0 for answer in answers) == [2047 if beside else 0, 2047]
+        assert min(ttft_ms(answer) for answer in answers) < 1.1 * loading_ms
+        assert not beside or max(ttft_ms(answer) for answer in answers) < 1.1 * loading_ms
 
 
 def test_the_engine_empties_its_own_tier_and_no_other() -> None:

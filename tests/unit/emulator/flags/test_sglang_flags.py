@@ -67,6 +67,8 @@ def test_hierarchical_cache():
     assert [(tier.name, tier.capacity_bytes) for tier in tiers] == [("cpu", 50 * 10**9)]
     both = config("--enable-hicache", "--hicache-storage-backend", "file").tiers
     assert [tier.name for tier in both] == ["cpu", "disk"]
+    lmcache = config("--enable-lmcache", "--tp", "2", gpus=2).tiers
+    assert [(tier.capacity_bytes, tier.server) for tier in lmcache] == [(5 * 2**30, True)]
 
 
 def test_refusals():

@@ -174,6 +174,15 @@ def test_tiers(tmp_path):
     assert [(tier.watermark, tier.evicted_share) for tier in config(*server, env=env).tiers] == [(0.8, 0.2), (1, 0)]
 
 
+@pytest.mark.parametrize(("connector", "stores"), [("LMCacheConnectorV1", 4), ("LMCacheMPConnector", 1)])
+def test_lmcaches_server_is_one_for_all_gpus(connector, stores):
+    flags = ["-tp", "2", "-dp", "2", "--kv-transfer-config", json.dumps({"kv_connector": connector})]
+    env = {"LMCACHE_MAX_LOCAL_CPU_SIZE": "32", "LMCACHE_LOCAL_DISK": "/x", "LMCACHE_MAX_LOCAL_DISK_SIZE": "64"}
+    found = config(*flags, gpus=4, env=env).tiers
+    assert [tier.capacity_bytes / 2**30 for tier in found] == [32 * stores, 64 * stores]
+    assert {tier.server for tier in found} == {stores == 1}
+
+
 def test_unknown_models_name_those_that_are_known():
     with pytest.raises(StartError, match=r"llama-3\.1-8b"):
         launch(model="/no/such/folder")
