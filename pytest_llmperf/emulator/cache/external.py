@@ -23,7 +23,7 @@ class ExternalKv(Protocol):
     prefilled: bool
 
     def matched(self, sequence: Sequence, local_tokens: int) -> int:
-        """Tokens after the first `local_tokens` that can be loaded, so that at least one is left to compute."""
+        """Tokens after the first `local_tokens` that can be loaded. Where these are all, the last is computed again."""
         ...
 
     def load(self, sequence: Sequence, local_tokens: int, tokens: int, now_ns: int) -> int:

@@ -98,12 +98,18 @@ class Tiers:
         tiers: the fastest first, all with the same chunk_tokens.
         bytes_per_token: KV cache of a token, all GPUs together.
         stores: another engine's, which has the same server; None: its own.
+        whole: vLLM's connector to the server loads a prompt of whole chunks to its last token; all others leave that.
     """
 
     prefilled = False
 
     def __init__(
-        self, tiers: tuple[Tier, ...], bytes_per_token: float, stores: list[ChunkStore] | None = None
+        self,
+        tiers: tuple[Tier, ...],
+        bytes_per_token: float,
+        stores: list[ChunkStore] | None = None,
+        *,
+        whole: bool = False,
     ) -> None:
         if not tiers:
             raise ValueError("there must be at least one tier")
@@ -113,6 +119,7 @@ class Tiers:
         self.chunk_tokens = sizes.pop()
         self.chunk_bytes = self.chunk_tokens * bytes_per_token
         self.stores = stores or [ChunkStore(tier, self.chunk_bytes) for tier in tiers]
+        self._left = 0 if whole else 1
         self._lanes = [Lane(tier, self.chunk_bytes) for tier in tiers]
         self.store_bytes_per_s = tiers[0].store_bytes_per_s or tiers[0].bytes_per_s
         self.stored_tokens = 0
@@ -141,7 +148,7 @@ class Tiers:
             found += 1
         for store in self.stores:
             store.touch(reversed(keys[:found]))
-        return max(0, min(found * self.chunk_tokens, sequence.length - 1) - local_tokens)
+        return max(0, min(found * self.chunk_tokens, sequence.length - self._left) - local_tokens)
 
     def load(self, sequence: Sequence, local_tokens: int, tokens: int, now_ns: int) -> int:
         first = local_tokens // self.chunk_tokens

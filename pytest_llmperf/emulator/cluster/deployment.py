@@ -182,8 +182,10 @@ class Deployment:
     def _tiers(self) -> Tiers | None:
         if not self.config.tiers:
             return None
-        shared = self.tiers[0].stores if self.tiers and self.config.tiers[0].server else None
-        self.tiers.append(Tiers(tuple(map(self._share, self.config.tiers)), self._bytes_per_token, shared))
+        tiers, server = tuple(map(self._share, self.config.tiers)), self.config.tiers[0].server
+        shared = self.tiers[0].stores if self.tiers and server else None
+        whole = server and self.config.engine == "vllm"
+        self.tiers.append(Tiers(tiers, self._bytes_per_token, shared, whole=whole))
         return self.tiers[-1]
 
     def _share(self, tier: Tier) -> Tier:

@@ -349,9 +349,23 @@ def test_replicas_have_a_server_together_and_ways_of_their_own_to_it() -> None:
         replay(server, plan((tokens, 1, 0.0)))
         assert server.reset_prefix_cache()
         answers = replay(server, plan((tokens, 1, 0.0), (tokens, 1, 0.0)))
-        assert sorted(answer.cached_tokens or 0 for answer in answers) == [2047 if beside else 0, 2047]
+        assert sorted(answer.cached_tokens or 0 for answer in answers) == ([2048, 2048] if beside else [0, 2047])
         assert min(ttft_ms(answer) for answer in answers) < 1.1 * loading_ms
         assert not beside or max(ttft_ms(answer) for answer in answers) < 1.1 * loading_ms
+
+
+@pytest.mark.parametrize(("engine", "own"), [(CONFIG, False), (CONFIG, True), (SGLANG, False), (SGLANG, True)])
+def test_vllm_takes_a_prompt_of_whole_chunks_from_a_server_to_its_last_token(engine: EngineConfig, own: bool) -> None:
+    tokens = prompt(0, 2048)
+    for beside in (True, False):
+        server = deployment(engine, tiers=(Tier("cpu", 10**9, 1e10, 0.0, server=beside),), prefix_caching=own)
+        replay(server, plan((tokens, 4, 0.0)))
+        assert server.reset_prefix_cache()
+        (answer,) = replay(server, plan((tokens, 4, 0.0)))
+        all_of_them = beside and engine is CONFIG
+        assert (answer.cached_tokens, sum(answer.token_counts)) == (2048 if all_of_them else 2047, 4)
+        assert server.counters.external_hits == answer.cached_tokens
+        assert held(server) == [0]
 
 
 def test_the_engine_empties_its_own_tier_and_no_other() -> None:
