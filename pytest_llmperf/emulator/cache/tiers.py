@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable
+from itertools import accumulate
 
 from pytest_llmperf.emulator.config import Tier
 from pytest_llmperf.emulator.core.sequence import Sequence
@@ -129,7 +130,7 @@ class Tiers:
 
     @property
     def hits(self) -> dict[str, int]:
-        """Tokens loaded, by the tier where they were found."""
+        """Tokens found at lookups, whatever the GPU's own cache had of them, by the tier that extended the prefix."""
         return {store.tier.name: store.hits for store in self.stores}
 
     def clear(self, name: str | None = None) -> None:
@@ -142,10 +143,18 @@ class Tiers:
                 store.clear()
 
     def matched(self, sequence: Sequence, local_tokens: int) -> int:
-        found = 0
+        first = sequence not in self._keys
         keys = self._chunk_keys(sequence)
-        while found < len(keys) and self._holder(keys[found]) is not None:
-            found += 1
+        levels: list[int] = []
+        for key in keys:
+            if (level := self._holder(key)) is None:
+                break
+            levels.append(level)
+        found = len(levels)
+        if first:
+            self.looked_up_tokens += len(keys) * self.chunk_tokens
+            for level in accumulate(levels, max):
+                self.stores[level].hits += self.chunk_tokens
         for store in self.stores:
             store.touch(reversed(keys[:found]))
         return max(0, min(found * self.chunk_tokens, sequence.length - self._left) - local_tokens)
@@ -163,9 +172,6 @@ class Tiers:
         ready_ns = now_ns
         for level, indices in wanted.items():
             ready_ns = max(ready_ns, self._lanes[level].read(len(indices), now_ns))
-            if not sequence.preemptions:
-                end = local_tokens + tokens
-                self.stores[level].hits += sum(self._overlap(index, local_tokens, end) for index in indices)
             for store in self.stores[:level]:
                 store.put([keys[index] for index in indices])
         return ready_ns
@@ -194,9 +200,6 @@ class Tiers:
                 return level
         return None
 
-    def _overlap(self, index: int, start: int, end: int) -> int:
-        return min((index + 1) * self.chunk_tokens, end) - max(index * self.chunk_tokens, start)
-
     def _chunk_keys(self, sequence: Sequence) -> list[int]:
         keys = self._keys.get(sequence)
         if keys is None:
@@ -206,5 +209,4 @@ class Tiers:
                 key = hash((key, sequence.prompt[end - size : end]))
                 keys.append(key)
             self._keys[sequence] = keys
-            self.looked_up_tokens += size * len(keys)
         return keys

@@ -88,7 +88,7 @@ class Deployment:
 
     @property
     def tier_hits(self) -> dict[str, int]:
-        """Tokens that were loaded from each tier."""
+        """Tokens that lookups found in each tier."""
         hits = dict.fromkeys((tier.name for tier in self.config.tiers), 0)
         for store in self.stores:
             hits[store.tier.name] += store.hits

@@ -65,7 +65,6 @@ def test_loads_copy_whole_chunks_one_after_another_and_each_waits_its_latency() 
     assert store.load(one, 0, 16, 0) == 4_500_000
     assert store.load(one, 6, 10, 0) == 4_000_000 + 3_000_000 + 500_000
     assert store.load(one, 0, 4, 10_000_000) == 11_500_000
-    assert store.hits == {"cpu": 30}
 
 
 def test_each_chunk_comes_from_the_fastest_tier_that_has_it_and_is_put_above() -> None:
@@ -74,18 +73,29 @@ def test_each_chunk_comes_from_the_fastest_tier_that_has_it_and_is_put_above() -
     store.clear("cpu")
     one = sequence(span(0, 9))
     assert store.load(one, 0, 8, 0) == 21_000_000
-    assert store.hits == {"cpu": 0, "disk": 8}
     assert store.load(one, 0, 8, 50_000_000) == 52_500_000
-    assert store.hits == {"cpu": 8, "disk": 8}
 
 
-def test_hits_of_a_preempted_sequence_do_not_count_again() -> None:
+def test_what_a_lookup_finds_counts_once_and_whatever_the_engine_has_of_it() -> None:
     store = tiers()
-    prefill(store, span(0, 8))
-    one = sequence(span(0, 9))
+    prefill(store, span(0, 12))
+    assert (store.looked_up_tokens, store.hits) == (0, {"cpu": 0})
+    one = sequence((*span(0, 8), *span(50, 10)))
+    for _ in range(2):
+        assert store.matched(one, 8) == 0
+        assert (store.looked_up_tokens, store.hits) == (16, {"cpu": 8})
     one.preemptions = 1
-    store.load(one, 0, 8, 0)
-    assert store.hits == {"cpu": 0}
+    store.load(one, 0, store.matched(one, 0), 0)
+    assert store.hits == {"cpu": 8}
+
+
+def test_a_lower_tier_counts_what_it_adds_to_the_prefix_of_those_above() -> None:
+    store = tiers(cpu_chunks=3, disk_chunks=100)
+    prefill(store, span(0, 16))
+    store.stores[0].clear()
+    store.stores[0].put([store._chunk_keys(sequence(span(0, 16)))[index] for index in (0, 2, 3)])
+    assert store.matched(sequence(span(0, 17)), 0) == 16
+    assert store.hits == {"cpu": 4, "disk": 12}
 
 
 def test_stores_cost_their_bytes_once() -> None:
