@@ -99,7 +99,8 @@ class Tiers:
         tiers: the fastest first, all with the same chunk_tokens.
         bytes_per_token: KV cache of a token, all GPUs together.
         stores: another engine's, which has the same server; None: its own.
-        whole: vLLM's connector to the server loads a prompt of whole chunks to its last token; all others leave that.
+        vllm_server: vLLM's connector to LMCache's server. It loads a prompt of whole chunks to its last token, which
+            all others leave, and nothing for a preempted sequence.
     """
 
     prefilled = False
@@ -110,7 +111,7 @@ class Tiers:
         bytes_per_token: float,
         stores: list[ChunkStore] | None = None,
         *,
-        whole: bool = False,
+        vllm_server: bool = False,
     ) -> None:
         if not tiers:
             raise ValueError("there must be at least one tier")
@@ -120,7 +121,7 @@ class Tiers:
         self.chunk_tokens = sizes.pop()
         self.chunk_bytes = self.chunk_tokens * bytes_per_token
         self.stores = stores or [ChunkStore(tier, self.chunk_bytes) for tier in tiers]
-        self._left = 0 if whole else 1
+        self._vllm_server = vllm_server
         self._lanes = [Lane(tier, self.chunk_bytes) for tier in tiers]
         self.store_bytes_per_s = tiers[0].store_bytes_per_s or tiers[0].bytes_per_s
         self.stored_tokens = 0
@@ -143,6 +144,8 @@ class Tiers:
                 store.clear()
 
     def matched(self, sequence: Sequence, local_tokens: int) -> int:
+        if self._vllm_server and sequence.preemptions:
+            return 0
         first = sequence not in self._keys
         keys = self._chunk_keys(sequence)
         levels: list[int] = []
@@ -157,7 +160,8 @@ class Tiers:
                 self.stores[level].hits += self.chunk_tokens
         for store in self.stores:
             store.touch(reversed(keys[:found]))
-        return max(0, min(found * self.chunk_tokens, sequence.length - self._left) - local_tokens)
+        left = 0 if self._vllm_server else 1
+        return max(0, min(found * self.chunk_tokens, sequence.length - left) - local_tokens)
 
     def load(self, sequence: Sequence, local_tokens: int, tokens: int, now_ns: int) -> int:
         first = local_tokens // self.chunk_tokens

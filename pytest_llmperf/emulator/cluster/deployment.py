@@ -184,8 +184,8 @@ class Deployment:
             return None
         tiers, server = tuple(map(self._share, self.config.tiers)), self.config.tiers[0].server
         shared = self.tiers[0].stores if self.tiers and server else None
-        whole = server and self.config.engine == "vllm"
-        self.tiers.append(Tiers(tiers, self._bytes_per_token, shared, whole=whole))
+        vllm_server = server and self.config.engine == "vllm"
+        self.tiers.append(Tiers(tiers, self._bytes_per_token, shared, vllm_server=vllm_server))
         return self.tiers[-1]
 
     def _share(self, tier: Tier) -> Tier:

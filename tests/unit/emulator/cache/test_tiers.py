@@ -45,6 +45,16 @@ def test_whole_chunks_are_found_and_a_token_is_left_to_compute() -> None:
     assert store.matched(sequence((*span(0, 8), *span(50, 8))), 0) == 8
 
 
+@pytest.mark.parametrize("vllm_server", [True, False])
+def test_only_vllm_beside_a_server_computes_a_preempted_prompt_again(vllm_server: bool) -> None:
+    store = Tiers((Tier("cpu", 100 * CHUNK_BYTES, 40e3, 0.5e-3, CHUNK),), TOKEN_BYTES, vllm_server=vllm_server)
+    prefill(store, span(0, 12))
+    one = sequence(span(0, 14))
+    assert store.matched(one, 0) == 12
+    one.preemptions = 1
+    assert store.matched(one, 0) == (0 if vllm_server else 12)
+
+
 def test_less_than_a_chunk_is_never_kept() -> None:
     store = tiers()
     prefill(store, span(0, 3))
