@@ -159,4 +159,4 @@ def _speculation(
     drafts = speculation(asked, shape, found.model_path)
     if acceptance is None:
         return drafts
-    return Speculation(steps, (acceptance + (acceptance[-1],) * steps)[:steps], drafts.draft)
+    return replace(drafts, acceptance=(acceptance + (acceptance[-1],) * steps)[:steps])

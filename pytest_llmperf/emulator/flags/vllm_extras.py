@@ -35,7 +35,7 @@ def vllm_speculation(
     if acceptance is None or "rejection_sample_method" in asked:
         return drafts
     rates = (acceptance + (acceptance[-1],) * drafts.draft_tokens)[: drafts.draft_tokens]
-    return Speculation(drafts.draft_tokens, rates, drafts.draft)
+    return replace(drafts, acceptance=rates)
 
 
 def asynchronous(found: argparse.Namespace) -> bool:

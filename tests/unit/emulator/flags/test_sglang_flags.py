@@ -1,5 +1,7 @@
 """SGLang's command line."""
 
+from dataclasses import replace
+
 import pytest
 
 from pytest_llmperf.emulator.flags.launch import machine
@@ -8,8 +10,8 @@ from pytest_llmperf.emulator.flags.sglang import sglang_launch
 from pytest_llmperf.emulator.quantities import UsageError
 
 
-def launch(*flags, hardware="h200", gpus=1, model="llama-3.1-8b", env=None):
-    return sglang_launch(["--model-path", model, *flags], machine(hardware, gpus), env or {})
+def launch(*flags, hardware="h200", gpus=1, model="llama-3.1-8b", env=None, **options):
+    return sglang_launch(["--model-path", model, *flags], machine(hardware, gpus), env or {}, **options)
 
 
 def config(*flags, **options):
@@ -56,6 +58,8 @@ def test_drafts():
     found = config("--speculative-algorithm", "EAGLE3", "--speculative-num-steps", "3", "--speculative-eagle-topk", "1",
                    "--speculative-num-draft-tokens", "4")  # fmt: skip
     assert found.speculation.draft_tokens == 3
+    given = config("--speculative-algorithm", "EAGLE3", "--speculative-num-steps", "3", acceptance=(0.9, 0.5))
+    assert given.speculation == replace(found.speculation, acceptance=(0.9, 0.5, 0.5))
     assert found.async_scheduling
     with pytest.raises(UsageError, match="eagle-topk"):
         launch("--speculative-algorithm", "EAGLE", "--speculative-num-steps", "3", "--speculative-eagle-topk", "4")

@@ -1,6 +1,7 @@
 """vLLM's command line resolves as vLLM resolves it; what cannot be emulated is refused by name."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -153,6 +154,13 @@ def test_synthetic_acceptance():
 def test_given_acceptance_takes_the_place_of_the_methods_own():
     found = config("-sc", '{"method": "ngram", "num_speculative_tokens": 3}', acceptance=(0.9, 0.5))
     assert found.speculation.acceptance == (0.9, 0.5, 0.5)
+
+
+@pytest.mark.parametrize("method", ["ngram", "eagle3", "mtp"])
+def test_given_acceptance_changes_nothing_else(method):
+    flags = ["-sc", json.dumps({"method": method, "num_speculative_tokens": 3})]
+    own, given = config(*flags).speculation, config(*flags, acceptance=(0.9, 0.5)).speculation
+    assert given == replace(own, acceptance=(0.9, 0.5, 0.5))
 
 
 def test_tiers(tmp_path):
