@@ -106,12 +106,12 @@ def _blocks(
     found: argparse.Namespace, shape: ModelShape, gpu: Gpu, dtypes: tuple[Dtype, Dtype], limits: tuple[int, int]
 ) -> int:
     """KV blocks of a replica; `dtypes` of weights and KV, `limits`: longest sequence and token budget."""
-    if found.num_gpu_blocks_override is not None:
-        return int(found.num_gpu_blocks_override)
     (weights, kv), (length, budget) = dtypes, limits
     tp, size = found.tensor_parallel_size, found.block_size
     block_bytes = kv_bytes_per_gpu(shape, kv, tp) * size
-    if found.kv_cache_memory_bytes is not None:
+    if found.num_gpu_blocks_override is not None:
+        blocks = int(found.num_gpu_blocks_override)
+    elif found.kv_cache_memory_bytes is not None:
         blocks = int(found.kv_cache_memory_bytes // block_bytes)
     else:
         spread = tp * found.data_parallel_size if found.enable_expert_parallel and shape.moe else tp
@@ -124,13 +124,13 @@ def _blocks(
                 "No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when initializing "
                 f"the engine. ({error})"
             ) from None
-    needed = -(-length // size)
-    if blocks < needed:
+    needed, usable = -(-length // size), blocks - 1  # vLLM keeps the first block for itself
+    if usable < needed:
         raise StartError(
             f"To serve at least one request with the model's max seq len ({length}), "
             f"({needed * block_bytes / _GIB:.2f} GiB KV cache is needed, which is larger than the available KV cache "
-            f"memory ({blocks * block_bytes / _GIB:.2f} GiB). Based on the available memory, the estimated maximum "
-            f"model length is {blocks * size}. Try increasing `gpu_memory_utilization` or decreasing `max_model_len` "
+            f"memory ({usable * block_bytes / _GIB:.2f} GiB). Based on the available memory, the estimated maximum "
+            f"model length is {usable * size}. Try increasing `gpu_memory_utilization` or decreasing `max_model_len` "
             "when initializing the engine."
         )
     return blocks

@@ -81,7 +81,7 @@ def test_memory():
         2 * default.num_blocks, abs=2
     )
     assert config("--max-model-len", "8192", "--quantization", "fp8").num_blocks > default.num_blocks
-    assert config("--num-gpu-blocks-override", "100").num_blocks == 100
+    assert config("--max-model-len", "1584", "--num-gpu-blocks-override", "100").num_blocks == 100
     bytes_per_block = 16 * 2 * 32 * 8 * 128 * 2
     assert config("--max-model-len", "160", "--kv-cache-memory-bytes", str(50 * bytes_per_block)).num_blocks == 50
 
@@ -91,6 +91,14 @@ def test_a_model_that_does_not_fit_says_so_as_vllm_does():
         launch(model="llama-3.1-70b", hardware="l4")
     with pytest.raises(StartError, match=r"max seq len \(131072\).*estimated maximum model length is \d+"):
         launch(model="llama-3.1-8b", hardware="l4")
+
+
+def test_the_longest_request_must_fit_beside_the_block_that_vllm_keeps():
+    memory = ["--kv-cache-memory-bytes", str(11 * 16 * 2 * 32 * 8 * 128 * 2)]
+    for given in (["--num-gpu-blocks-override", "11"], memory):
+        assert config("--max-model-len", "160", *given).num_blocks == 11
+        with pytest.raises(StartError, match=r"max seq len \(161\).*estimated maximum model length is 160\."):
+            launch("--max-model-len", "161", *given)
 
 
 def test_parallelism_beyond_the_gpus_names_both_numbers():

@@ -123,7 +123,7 @@ def test_the_configuration_is_in_labels():
         dict(labels)
         for (name, labels) in samples(
             vllm_page(
-                vllm("--num-gpu-blocks-override", "77", "--no-enable-prefix-caching"),
+                vllm("--num-gpu-blocks-override", "77", "--max-model-len", "1k", "--no-enable-prefix-caching"),
                 [(Counters(), Gauges(0, 0, 0.0), Latencies(8192))],
                 started_s=0,
                 served=0,
