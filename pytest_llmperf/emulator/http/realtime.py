@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
 from pytest_llmperf.emulator.core.engine import Leap, Step
@@ -41,6 +41,7 @@ class RealTime:
     def leave(self, stream: Stream) -> None:
         """Drop a request whose client has gone, whatever its state."""
         self._arrivals = [entry for entry in self._arrivals if entry[2] is not stream]
+        heapify(self._arrivals)
         for sequence in [sequence for sequence, (owner, _) in self._open.items() if owner is stream]:
             del self._open[sequence]
             self._deployment.abort(sequence)

@@ -1,0 +1,65 @@
+"""Requests in real time reach the engine in the order of their arrival."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+
+import pytest
+
+from pytest_llmperf.emulator.cluster.deployment import Deployment
+from pytest_llmperf.emulator.core.sequence import Sequence
+from pytest_llmperf.emulator.cost.load import StepLoad
+from pytest_llmperf.emulator.faults import Faults
+from pytest_llmperf.emulator.flags.launch import Launch, machine
+from pytest_llmperf.emulator.flags.vllm import vllm_launch
+from pytest_llmperf.emulator.http.realtime import RealTime
+from pytest_llmperf.emulator.http.service import Service
+from pytest_llmperf.emulator.http.streams import Stream
+
+
+class Instant:
+    """1 µs a step."""
+
+    def seconds(self, load: StepLoad) -> float:
+        return 1e-6
+
+    def ingress_s(self, prompt_tokens: int) -> float:
+        return 0.0
+
+
+def service(launch: Launch) -> Service:
+    return Service(launch, Deployment(launch.config, Instant()), Faults(), 0, 0)
+
+
+def completion(**asked: object) -> bytes:
+    return json.dumps({"model": "tiny", "prompt": [1, 2, 3], "max_tokens": 4, "ignore_eos": True, **asked}).encode()
+
+
+def test_those_that_are_on_their_way_keep_their_order_when_one_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = service(vllm_launch(["serve", "tiny"], machine("h200", 1), {}))
+    submitted: list[int] = []
+
+    def submit(sequence: Sequence, now_ns: int) -> None:
+        del sequence
+        submitted.append(now_ns)
+
+    monkeypatch.setattr(server.deployment, "submit", submit)
+
+    async def arrivals() -> None:
+        realtime = RealTime(server)
+        ask = server.ask("/v1/completions", completion())
+        due = [1, 5, 2, 6, 7, 3, 4]  # a heap; without its first entry it is none
+        streams = [Stream(ask, at, None, received_ns=0, arrived_ns=at) for at in due]
+        for stream in streams:
+            realtime.arrive(stream)
+        realtime.leave(streams[0])
+        running = asyncio.ensure_future(realtime.run())
+        limit_s = time.monotonic() + 5
+        while len(submitted) < len(due) - 1 and time.monotonic() < limit_s:
+            await asyncio.sleep(0.001)
+        running.cancel()
+
+    asyncio.run(arrivals())
+    assert submitted == [2, 3, 4, 5, 6, 7]
