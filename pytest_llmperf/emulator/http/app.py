@@ -72,7 +72,7 @@ class App:
         elif ending == "complete":
             await _send_reply(send, whole_answer(ask, service.launch, number, created, stream.answers))
         elif ending != "gone":
-            raise CRASHED
+            raise stream.refusal or CRASHED
 
     async def _ended(self, stream: Stream, receive: Receive) -> str:
         """How it ended; "gone" where the client closed the connection, which aborts it."""

@@ -30,6 +30,7 @@ class Stream:
         answers: what each prompt got.
         intended_ns, sent_ns, counts: per emission.
         ended: how it ended: complete, error, truncated, hang.
+        refusal: why, where the engine will never be able to serve it.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class Stream:
         self.sent_ns: list[int] = []
         self.counts: list[int] = []
         self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self.refusal: Refusal | None = None
         self._fate = fate
         self._events = events
         self._outlet = outlet
@@ -90,7 +92,8 @@ class Stream:
 
     def refuse(self, reason: str) -> None:
         """The engine will never be able to serve it."""
-        self._fail(Refusal(400, reason))
+        self.refusal = Refusal(400, reason)
+        self._fail(self.refusal)
         self.ended.set_result("error")
 
     def _cut(self, count: int) -> bool:

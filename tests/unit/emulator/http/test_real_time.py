@@ -1,10 +1,11 @@
-"""Requests in real time reach the engine in the order of their arrival."""
+"""Requests in real time: in which order they reach the engine, and how those end that it cannot serve."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import time
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,9 @@ from pytest_llmperf.emulator.core.sequence import Sequence
 from pytest_llmperf.emulator.cost.load import StepLoad
 from pytest_llmperf.emulator.faults import Faults
 from pytest_llmperf.emulator.flags.launch import Launch, machine
+from pytest_llmperf.emulator.flags.sglang import sglang_launch
 from pytest_llmperf.emulator.flags.vllm import vllm_launch
+from pytest_llmperf.emulator.http.app import App
 from pytest_llmperf.emulator.http.realtime import RealTime
 from pytest_llmperf.emulator.http.service import Service
 from pytest_llmperf.emulator.http.streams import Stream
@@ -35,6 +38,27 @@ def service(launch: Launch) -> Service:
 
 def completion(**asked: object) -> bytes:
     return json.dumps({"model": "tiny", "prompt": [1, 2, 3], "max_tokens": 4, "ignore_eos": True, **asked}).encode()
+
+
+async def answer(server: Service, body: bytes) -> tuple[int, bytes]:
+    """Status and body of a request for a completion."""
+    realtime = RealTime(server)
+    running = asyncio.ensure_future(realtime.run())
+    sent: list[Any] = []
+    asked = [{"type": "http.request", "body": body}]
+
+    async def receive() -> Any:
+        return asked.pop() if asked else await asyncio.Future()
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    try:
+        scope = {"type": "http", "method": "POST", "path": "/v1/completions"}
+        await asyncio.wait_for(App(server, realtime)(scope, receive, send), 10)
+    finally:
+        running.cancel()
+    return sent[0]["status"], b"".join(message.get("body", b"") for message in sent)
 
 
 def test_those_that_are_on_their_way_keep_their_order_when_one_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,3 +87,12 @@ def test_those_that_are_on_their_way_keep_their_order_when_one_leaves(monkeypatc
 
     asyncio.run(arrivals())
     assert submitted == [2, 3, 4, 5, 6, 7]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_reason_is_told_where_the_engine_cannot_serve_a_request(stream: bool) -> None:
+    server = service(sglang_launch(["--model-path", "tiny", "--max-total-tokens", "64"], machine("h200", 1), {}))
+    assert asyncio.run(answer(server, completion(stream=stream)))[0] == 200
+    status, body = asyncio.run(answer(server, completion(prompt=[1] * 200, stream=stream)))
+    assert status == (200 if stream else 400)  # a stream has begun by then
+    assert b"more than the 62 tokens" in body
