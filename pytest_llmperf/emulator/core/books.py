@@ -57,6 +57,10 @@ class Books:
         self._settled = False
 
     @property
+    def loading(self) -> int:
+        return len(self._admission.loading)
+
+    @property
     def usage(self) -> float:
         return self.pool.usage
 

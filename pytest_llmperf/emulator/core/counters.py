@@ -111,7 +111,7 @@ class Gauges:
     """At this moment.
 
     Args:
-        running, waiting: sequences.
+        running, waiting: sequences; those whose KV cache is being loaded wait.
         kv_usage: share of the KV cache that is held, 0 to 1; what is only cached does not count.
     """
 

@@ -115,7 +115,7 @@ class Engine:
     @property
     def gauges(self) -> Gauges:
         scheduler = self.scheduler
-        return Gauges(len(scheduler.running), len(scheduler.waiting), scheduler.usage)
+        return Gauges(len(scheduler.running), len(scheduler.waiting) + scheduler.loading, scheduler.usage)
 
     @property
     def idle(self) -> bool:

@@ -27,6 +27,11 @@ class Scheduler(Protocol):
         ...
 
     @property
+    def loading(self) -> int:
+        """How many are set aside while KV cache is loaded for them."""
+        ...
+
+    @property
     def usage(self) -> float:
         """Share of the KV cache that is held, 0 to 1."""
         ...

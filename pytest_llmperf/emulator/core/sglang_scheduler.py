@@ -63,6 +63,10 @@ class SglangScheduler:
         return self._queue.waiting
 
     @property
+    def loading(self) -> int:
+        return len(self._queue.loading)
+
+    @property
     def running(self) -> list[Sequence]:
         chunked = self._queue.chunked
         if chunked is None and not self._joining:

@@ -327,6 +327,25 @@ def test_others_decode_while_one_loads() -> None:
     assert server.counters.external_hits == 2047
 
 
+@pytest.mark.parametrize("engine", [CONFIG, SGLANG], ids=["vllm", "sglang"])
+def test_a_sequence_waits_while_its_kv_cache_is_loaded(engine: EngineConfig) -> None:
+    tokens = prompt(0, 2048)
+    server = deployment(engine, tiers=(Tier("cpu", 10**10, 1e8, 0.0),))
+    replay(server, plan((tokens, 1, 0.0)))
+    assert server.reset_prefix_cache()
+    server.submit(Sequence(1, tokens, 1, server.now_ns), server.now_ns)
+    gauges = server.engines[0].gauges
+    assert (gauges.running, gauges.waiting) == (0, 1)
+    assert server.advance(server.now_ns + 1) is None
+    gauges = server.engines[0].gauges
+    assert (gauges.running, gauges.waiting) == (0, 1)
+    assert gauges.kv_usage > 0
+    while server.advance(None) is not None:
+        pass
+    gauges = server.engines[0].gauges
+    assert (gauges.running, gauges.waiting) == (0, 0)
+
+
 def test_each_gpu_loads_its_share() -> None:
     cpu = (Tier("cpu", 10**10, 1e9, 0.0),)
     tokens = prompt(0, 2048)
