@@ -95,7 +95,10 @@ class Adapter(Protocol):
         ...
 
     def gauges(self, scrape: Scrape) -> Mapping[str, float]:
-        """Gauges worth following, as far as the engine has them: kv_usage (share), running, waiting (requests)."""
+        """Gauges worth following, as far as the engine has them: kv_usage (share), running, waiting (requests).
+
+        Of several data-parallel engines requests are summed, and kv_usage is that of the fullest.
+        """
         ...
 
     def facts(self, scrape: Scrape) -> Mapping[str, str]:

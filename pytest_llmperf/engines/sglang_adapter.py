@@ -37,8 +37,8 @@ OF_THE_SCHEDULER = {
     "queue_time_s_sum": "sglang:queue_time_seconds_sum",
     "queue_time_count": "sglang:queue_time_seconds_count",
 }
+KV_USAGE = "sglang:token_usage"
 GAUGES = {
-    "kv_usage": "sglang:token_usage",
     "running": "sglang:num_running_reqs",
     "waiting": "sglang:num_queue_reqs",
 }
@@ -128,6 +128,7 @@ class SglangAdapter:
 
     def gauges(self, scrape: Scrape) -> Mapping[str, float]:
         found = {name: _of_first_rank(scrape, sample) for name, sample in GAUGES.items()}
+        found["kv_usage"] = scrape.largest(KV_USAGE)
         return {name: value for name, value in found.items() if value is not None}
 
     def facts(self, scrape: Scrape) -> Mapping[str, str]:  # noqa: ARG002 - its configuration tells everything

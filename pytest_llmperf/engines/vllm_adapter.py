@@ -40,8 +40,8 @@ COUNTERS = {
     "process_start_time_s": "process_start_time_seconds",
 }
 SPEC_COUNTERS = ("spec_drafts", "spec_draft_tokens", "spec_accepted_tokens")
+KV_USAGE = "vllm:kv_cache_usage_perc"
 GAUGES = {
-    "kv_usage": "vllm:kv_cache_usage_perc",
     "running": "vllm:num_requests_running",
     "waiting": "vllm:num_requests_waiting",
 }
@@ -123,6 +123,7 @@ class VllmAdapter:
 
     def gauges(self, scrape: Scrape) -> Mapping[str, float]:
         found = {name: scrape.total(sample) for name, sample in GAUGES.items()}
+        found["kv_usage"] = scrape.largest(KV_USAGE)
         return {name: value for name, value in found.items() if value is not None}
 
     def facts(self, scrape: Scrape) -> Mapping[str, str]:

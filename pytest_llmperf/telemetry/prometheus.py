@@ -44,6 +44,10 @@ class Scrape:
         values = [s.value for s in self.samples if s.name == name]
         return sum(values) if values else None
 
+    def largest(self, name: str) -> float | None:
+        """The largest of all label sets, for shares, which have no sum; None as in `total`."""
+        return max((s.value for s in self.samples if s.name == name), default=None)
+
     def by_label(self, name: str, label: str) -> dict[str, float]:
         """Sums by the value of one label."""
         sums: dict[str, float] = {}

@@ -131,6 +131,16 @@ def test_counters_under_the_names_of_every_engine():
     assert ADAPTER.counters(parse("other_total 5\n")) == {}
 
 
+def test_of_several_engines_the_fullest_is_told():
+    page = """
+sglang:token_usage{dp_rank="0",tp_rank="0"} 0.6
+sglang:token_usage{dp_rank="1",tp_rank="0"} 0.7
+sglang:num_running_reqs{dp_rank="0",tp_rank="0"} 3
+sglang:num_running_reqs{dp_rank="1",tp_rank="0"} 3
+"""
+    assert ADAPTER.gauges(parse(page)) == {"kv_usage": 0.7, "running": 6}
+
+
 @pytest.mark.parametrize(
     ("sources", "cached", "external"),
     [

@@ -163,3 +163,13 @@ def test_the_cache_is_emptied_or_the_server_cannot(answer, done):
 def test_a_cache_that_was_not_emptied_is_an_error(answer):
     with pytest.raises(EngineError, match="did not reset its prefix cache"):
         VllmAdapter().reset_cache(client(answer), external=True)
+
+
+def test_of_several_engines_the_fullest_is_told():
+    page = """
+vllm:kv_cache_usage_perc{engine="0"} 0.6
+vllm:kv_cache_usage_perc{engine="1"} 0.7
+vllm:num_requests_running{engine="0"} 3
+vllm:num_requests_running{engine="1"} 3
+"""
+    assert VllmAdapter().gauges(parse(page)) == {"kv_usage": 0.7, "running": 6}
