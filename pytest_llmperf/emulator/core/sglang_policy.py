@@ -17,8 +17,8 @@ SHORT_PREFIX = 32
 def by_longest_prefix(
     waiting: List[Sequence], matched: Callable[[Sequence], int], tokens: Callable[[Sequence], tuple[int, ...]]
 ) -> list[Sequence]:
-    """The order of policy lpm (0.5.15): the longest cached prefix first, equals as they came; as they came, too, where
-    more than 128 wait. Of several that hit at most 32 cached tokens but share a prefix of at least 32 among
+    """The order of policy lpm (0.5.15): the longest cached prefix first, equals as they were; as they were, too,
+    where more than 128 wait. Of several that hit at most 32 cached tokens but share a prefix of at least 32 among
     themselves, all but the first go last: they will find it cached when that one is through.
 
     Args:

@@ -141,9 +141,9 @@ class PrefillQueue:
             self._admit(chosen, [], budget, now_ns)
 
     def _ordered(self) -> list[Sequence]:
-        if not self._longest_first:
-            return list(self.waiting)
-        return by_longest_prefix(self.waiting, self._cache.lookup, lambda s: s.tokens(0, s.length))
+        if self._longest_first:  # SGLang sorts the queue itself: equals keep the order of the last time
+            self.waiting = by_longest_prefix(self.waiting, self._cache.lookup, lambda s: s.tokens(0, s.length))
+        return list(self.waiting)
 
     def _take_in(
         self, sequence: Sequence, budget: PrefillBudget, others: bool, now_ns: int

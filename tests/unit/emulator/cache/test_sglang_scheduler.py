@@ -248,6 +248,18 @@ def test_lpm_takes_the_longest_cached_prefix_first() -> None:
     assert step(engine) == [(warm, 1)]
 
 
+def test_lpm_sorts_the_queue_itself() -> None:
+    engine = scheduler(policy="lpm")
+    cached = tuple(range(50))
+    engine.add(sequence(cached, max_tokens=1))
+    drain(engine)
+    cold, first, second = sequence(60), sequence((*cached, *range(1000, 1100))), sequence((*cached, *range(2000, 2060)))
+    for one in (cold, first, second):
+        engine.add(one)
+    assert step(engine) == [(first, 100)]
+    assert engine.waiting == [second, cold]
+
+
 def test_lpm_falls_back_to_fcfs_above_128() -> None:
     queue = [sequence((i,)) for i in range(129)]
     assert by_longest_prefix(queue, lambda s: s.prompt[0], lambda s: s.prompt) == queue
