@@ -72,7 +72,7 @@ def parse(text: str) -> Scrape:
     """
     samples = []
     for line in text.split("\n"):
-        if not line or line.startswith("#") or "_bucket{" in line or not line.strip():
+        if not line or line.startswith("#") or line.partition("{")[0].rstrip().endswith("_bucket") or not line.strip():
             continue
         found = _SAMPLE.fullmatch(line)
         try:
