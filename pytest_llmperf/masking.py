@@ -11,19 +11,19 @@ from urllib.parse import quote
 MASK = "***"
 MIN_LENGTH = 6  # shorter values ("1", "true") would blank out half of a log
 _SECRET = re.compile(
-    r"(?:KEYS?|TOKEN|SECRETS?|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?)$|^(?:PASS|PAT|PWD|BEARER|AUTHORIZATION)$",
+    r"(?:KEYS?|TOKENS?|SECRETS?|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?)\d*$|^(?:PASS|PAT|PWD|BEARER|AUTHORIZATION)$",
     re.IGNORECASE,
 )
 _SWITCH = re.compile(r"[01]?|true|false|none", re.IGNORECASE)
-_COUNT = re.compile(rf"[\d.]{{1,{MIN_LENGTH - 1}}}")
+_NUMBER = re.compile(r"[\d.]+")
 _FLAG = r"--?(?:[\w-]*[-_])?(?:api-?keys?|keys?|token|secrets?|password|passwd|passphrase|pass|credentials?)"
 _SHAPES = (
     (re.compile(r"(\b[a-z][a-z0-9+.-]*://)[^/\s@'\"]+@", re.IGNORECASE), rf"\1{MASK}@"),
     (re.compile(r"(authorization['\"]?\s*[:=]\s*['\"]?(?:\w+\s+)?)[^\s'\",]+", re.IGNORECASE), rf"\1{MASK}"),
     (re.compile(r"(\bbearer\s+)[\w.~+/=-]{6,}", re.IGNORECASE), rf"\1{MASK}"),
     (re.compile(r"((?:x-)?api[-_]?key['\"]?\s*[:=]\s*\[?['\"]?)[^\s'\",\]]{6,}", re.IGNORECASE), rf"\1{MASK}"),
-    (re.compile(rf"((?<!\S){_FLAG}(?:=|\s+))(?!-)('[^']*'|\"[^\"]*\"|\S+)", re.IGNORECASE), rf"\1{MASK}"),
-    (re.compile(r"(\b[A-Z][A-Z0-9_]*(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|_PASS)=)(?!\s)('[^']*'|\S+)"), rf"\1{MASK}"),
+    (re.compile(rf"((?<!\S){_FLAG}(?:=|\s+(?!-)))('[^']*'|\"[^\"]*\"|\S+)", re.IGNORECASE), rf"\1{MASK}"),
+    (re.compile(r"(\b[A-Z][A-Z0-9_]*(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|_PASS)\d*=)(?!\s)('[^']*'|\S+)"), rf"\1{MASK}"),
     (re.compile(r"\b(?:hf_|sk-|gh[pousr]_|github_pat_|glpat-|xox[abp]-|nvapi-)[\w-]{16,}"), MASK),
 )
 
@@ -31,24 +31,34 @@ _SHAPES = (
 def is_secret_name(name: str) -> bool:
     """Whether what has this name is a secret: HF_TOKEN and api_key are; tokenizer, max_tokens and PWD are not.
 
-    The last word decides; in a variable's name any word does: AWS_ACCESS_KEY_ID, but not speculative_token_tree.
+    The last word decides, and "tokens" are counted. In upper case, as variables are asked for, any word does:
+    AWS_ACCESS_KEY_ID and HF_TOKENS, but not speculative_token_tree.
     """
     words = re.split(r"[-_.]", name)
-    return name not in {"PWD", "OLDPWD"} and any(map(_SECRET.search, words if name.isupper() else words[-1:]))
+    if name.isupper():
+        return name not in {"PWD", "OLDPWD"} and any(map(_SECRET.search, words))
+    return words[-1].lower() != "tokens" and _SECRET.search(words[-1]) is not None
 
 
-def secret_values(known: Mapping[str, object]) -> list[str]:
-    """The secrets in an environment or in flags, as deep as they nest, without those too short to be told from text."""
-    return sorted({text for text in _secrets(known) if len(text) >= MIN_LENGTH})
+def secret_values(flags: Mapping[str, object], env: Mapping[str, str] | None = None) -> list[str]:
+    """The secrets in flags and an environment, as deep as they nest, without those too short to be told from text."""
+    found = {*_secrets(flags), *(text for name, value in (env or {}).items() for text in _secrets(value, name.upper()))}
+    return sorted(text for text in found if len(text) >= MIN_LENGTH)
+
+
+def masked_env(env: Mapping[str, str], secrets: Iterable[str] = ()) -> dict[str, object]:
+    """Variables as JSON takes them, with `***` for every secret in them, however their names are written."""
+    known = needles(secrets)
+    return {_mask(name, known): _masked(value, known, name.upper()) for name, value in env.items()}
 
 
 def masked(value: object, secrets: Iterable[str] = (), *, name: str = "") -> object:
     """A value as JSON takes it, with `***` for every secret in it, as deep as it nests; JSON in a text counts.
 
     Args:
-        value: of a flag or variable; or all of them, by name.
+        value: of a flag; or all of them, by name.
         secrets: further texts to mask wherever they stand.
-        name: of the flag or variable.
+        name: of the flag.
     """
     return _masked(value, needles(secrets), name)
 
@@ -131,7 +141,11 @@ def _nested(value: object) -> object:
 
 
 def _is_secret(name: str, value: object) -> bool:
-    """Whether this value of that name is one: a switch is none, nor is the number in `new_token_ratio=0.7`."""
+    """Whether this value of that name is one: a switch is none, nor is a number of tokens, or `new_token_ratio=0.7`."""
     text = str(value)
-    counted = "token" in name.lower() and _COUNT.fullmatch(text)
-    return is_secret_name(name) and not counted and not _SWITCH.fullmatch(text)
+    return is_secret_name(name) and not _is_count(name.lower(), text) and not _SWITCH.fullmatch(text)
+
+
+def _is_count(name: str, text: str) -> bool:
+    short = len(text) < MIN_LENGTH or "tokens" in name
+    return "token" in name and short and _NUMBER.fullmatch(text) is not None

@@ -5,6 +5,9 @@
 First against a stored baseline: every session starts the server anew, compares with what is stored, and is stored in
 its turn. Then side by side: runs on one server in turns, so that the machine's own drift is on both sides. Cycles are
 taken by stopping the server for 10 ms of every 100, which no flag and no fingerprint tells.
+
+Exit code 1: a FAIL although nothing was changed, or the fewer cycles were not found side by side. What stays open is no
+mistake, and the slower server may pass against the baseline of a machine whose own speed differs by more.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import argparse
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -79,8 +83,8 @@ def test_side_by_side(engine, perf, attempt):
 '''
 
 
-def session(project: Path, name: str, *options: str, **env: str) -> str:
-    """One pytest session; its exit code, and what each judgement came to."""
+def session(project: Path, name: str, *options: str, **env: str) -> list[str]:
+    """One pytest session; what each judgement came to. Prints that and the exit code."""
     junit = project / f"{name}.xml"
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-m", "cpu", "-rs",
                f"--junitxml={junit}", "--missing-baseline=skip", *options]
@@ -89,10 +93,11 @@ def session(project: Path, name: str, *options: str, **env: str) -> str:
     checks = [one.get("value", "") for one in ElementTree.parse(junit).iter("property")
               if one.get("name", "").startswith("llmperf.check")]
     told = [one for one in checks if ": baseline" in one or "tpot_mean(held)" in one]
-    return "\n    ".join([f"{name}: exit code {done.returncode}", *told])
+    print("\n    ".join([f"{name}: exit code {done.returncode}", *told]), flush=True)
+    return told
 
 
-def main() -> int:
+def arguments_of(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("engine", type=Path, help="the environment of vLLM for CPUs, e.g. .engines/vllm-cpu")
     parser.add_argument("--sessions", type=int, default=11, help="the first one creates the baseline; 0: none")
@@ -100,22 +105,42 @@ def main() -> int:
     parser.add_argument("--slower", type=float, default=0.1, help="share of the cycles that is taken (default: 0.1)")
     parser.add_argument("--pairs", type=int, default=30, help="runs a side, side by side (default: 30)")
     parser.add_argument("--project", type=Path, default=Path(".llmperf/aa"), help="a folder of its own")
-    options = parser.parse_args()
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None, measure: Callable[..., list[str]] = session) -> int:
+    options = arguments_of(argv)
     project = options.project.absolute()
     project.mkdir(parents=True)
     (project / "test_aa.py").write_text(SUITE, encoding="utf-8")
     (project / "pyproject.toml").write_text('[tool.pytest.ini_options]\n', encoding="utf-8")
     engine = f"--llmperf-engine=vllm={options.engine.absolute()}"
-    for number in range(options.sessions):
-        print(session(project, f"A-{number:02}", engine, "-k", "baseline", "--update-baselines"), flush=True)
     slower, pairs = f"{options.slower}", f"{options.pairs}"
+    unchanged: dict[str, list[str]] = {}
+    found = True
+    for number in range(options.sessions):
+        name = f"A-{number:02}"
+        unchanged[name] = measure(project, name, engine, "-k", "baseline", "--update-baselines")
     if options.sessions:
-        print(session(project, "slower", engine, "-k", "baseline", AA_SLOWER=slower), flush=True)
+        measure(project, "slower", engine, "-k", "baseline", AA_SLOWER=slower)
     if options.attempts:
         beside = (engine, "-k", "side_by_side")
-        print(session(project, "beside", *beside, AA_PAIRS=pairs, AA_ATTEMPTS=f"{options.attempts}"), flush=True)
-        print(session(project, "beside-slower", *beside, AA_PAIRS=pairs, AA_ATTEMPTS="1", AA_SLOWER=slower), flush=True)
-    return 0
+        unchanged["beside"] = measure(project, "beside", *beside, AA_PAIRS=pairs, AA_ATTEMPTS=f"{options.attempts}")
+        found = any(map(failed, measure(project, "beside-slower", *beside, AA_PAIRS=pairs, AA_ATTEMPTS="1",
+                                        AA_SLOWER=slower)))
+    wrong = [*mistakes(unchanged), *([] if found else ["beside-slower: not found"])]
+    print("\n".join(wrong))
+    return int(bool(wrong))
+
+
+def mistakes(unchanged: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    """Alarms of sessions in which nothing was changed."""
+    for name, told in unchanged.items():
+        yield from (f"{name}: a false alarm: {one}" for one in told if failed(one))
+
+
+def failed(check: str) -> bool:
+    return check.startswith("FAIL:")
 
 
 if __name__ == "__main__":

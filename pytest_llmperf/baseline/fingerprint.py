@@ -10,6 +10,8 @@ from pytest_llmperf.metrics.registry import find
 
 # Formulas are compared metric by metric: a digest of all would void every baseline when one metric is added.
 PER_METRIC = frozenset({"formulas"})
+# Names, up to a dot, of what the first baselines did not record: one without them says nothing of them.
+RECORDED_LATER = frozenset({"cuda", "cpu", "cpu_cores", "host_env"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +50,10 @@ def differences(
         across: fields that may differ (`compare_across`).
     """
     before, now = stored.fingerprint, fingerprint_of(conditions)
+    passed_over = {*across, *PER_METRIC, *unrecorded(before, now)}
     changed = [
         Difference(field, before.get(field), now.get(field))
-        for field in sorted((before.keys() | now.keys()) - set(across) - PER_METRIC)
+        for field in sorted((before.keys() | now.keys()) - passed_over)
         if before.get(field) != now.get(field)
     ]
     formulas = formulas_of(metric for metric in primaries if metric in stored.formulas)
@@ -60,6 +63,11 @@ def differences(
         if stored.formulas[metric] != formula
     ]
     return tuple(changed)
+
+
+def unrecorded(before: Mapping[str, str], now: Mapping[str, str]) -> set[str]:
+    """Conditions of `now` that were not recorded yet when `before` was: not absent then, but unknown."""
+    return {field for field in now.keys() - before.keys() if field.partition(".")[0] in RECORDED_LATER}
 
 
 def _shown(value: str | None) -> str:

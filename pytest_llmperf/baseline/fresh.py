@@ -32,7 +32,11 @@ class FreshRun:
 
 @dataclass(frozen=True, slots=True)
 class FreshMeasurement:
-    """One that is to be compared with a baseline, under that name; else as `session.measurement.Measurement`."""
+    """One that is to be compared with a baseline, under that name; else as `session.measurement.Measurement`.
+
+    Args:
+        margins, negligible: tolerated and negligible changes as shares, of metrics that do not take their default.
+    """
 
     name: str
     primaries: tuple[str, ...]
@@ -40,6 +44,7 @@ class FreshMeasurement:
     complete: bool
     runs: tuple[FreshRun, ...]
     margins: Mapping[str, float] = field(default_factory=dict)
+    negligible: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +108,14 @@ def _measurement(fields: dict[str, Node]) -> FreshMeasurement:
         conditions=fields["conditions"].texts(),
         complete=fields["complete"].flag(),
         runs=tuple(_run(node) for node in fields["runs"].items()),
-        margins=_margins(fields["margins"]) if "margins" in fields else {},
+        margins=_shares(fields, "margins"),
+        negligible=_shares(fields, "negligible"),
     )
 
 
-def _margins(node: Node) -> dict[str, float]:
-    found = {metric: value.number_or_none() for metric, value in node.table().items()}
+def _shares(fields: Mapping[str, Node], name: str) -> dict[str, float]:
+    table = fields[name].table() if name in fields else {}
+    found = {metric: value.number_or_none() for metric, value in table.items()}
     return {metric: value for metric, value in found.items() if value is not None}
 
 

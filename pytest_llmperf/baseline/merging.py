@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
-from pytest_llmperf.baseline.fingerprint import differences, fingerprint_of, formulas_of
+from pytest_llmperf.baseline.fingerprint import differences, fingerprint_of, formulas_of, unrecorded
 from pytest_llmperf.baseline.fresh import FreshMeasurement
 from pytest_llmperf.baseline.model import Provenance, StoredMeasurement, StoredSession
 from pytest_llmperf.baseline.obstacles import Obstacle
@@ -121,7 +121,8 @@ class Merger:
         formulas = formulas_of(self._session.metrics)
         stale = {name for name, formula in formulas.items() if self.stored.formulas.get(name, formula) != formula}
         before, now = self.stored.fingerprint, self.fresh.conditions
-        moved = {name: before.get(name) for name in self.terms.across if before.get(name) != now.get(name)}
+        free = {*self.terms.across, *unrecorded(before, now)}
+        moved = {name: before.get(name) for name in free if before.get(name) != now.get(name)}
         return [
             replace(
                 session,

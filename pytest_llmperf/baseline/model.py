@@ -38,7 +38,8 @@ class StoredSession:
         anchor: creeping is measured from this session; one of a measurement is.
         runs: of each run its seed and which server start of its session it ran on.
         metrics: metric → its value in each run, None where it is missing.
-        differs: conditions that may differ (`compare_across`) and did: this session's values, None where absent.
+        differs: conditions that may differ (`compare_across`) and did, or that older sessions did not record: this
+            session's values, None where absent.
     """
 
     id: str

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import PurePosixPath
 
 EMULATED = "emulated-"
+OTHER_GPU = "other-gpu"  # as in telemetry.hardware
 LONGEST = 150  # file systems take 255 bytes
 _FOLDER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 # A function has neither brackets nor "-", so the first "-" tells where its parameters begin.
@@ -15,12 +16,16 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*(-[A-Za-z0-9_.-]+)?")
 
 
 def kind_of(conditions: Mapping[str, str]) -> str:
-    """The kind that names the folder: "h200", "cpu", "emulated-h200".
+    """The kind that names the folder: "h200", "cpu", "emulated-h200"; of a GPU without a marker its model, too.
 
     >>> kind_of({"hardware": "emulated h200"})
     'emulated-h200'
+    >>> kind_of({"hardware": "other-gpu", "gpu": "NVIDIA L40S"})
+    'other-gpu-nvidia-l40s'
     """
-    return conditions.get("hardware", "unknown").replace(" ", "-")
+    hardware = conditions.get("hardware", "unknown").replace(" ", "-")
+    model = conditions.get("gpu", "") if hardware == OTHER_GPU else ""
+    return "-".join([hardware, *re.findall(r"[a-z0-9.]+", model.lower())])
 
 
 def bare_test(test: str, kind: str) -> str:

@@ -157,10 +157,12 @@ def _grows(test: FreshTest, stored: StoredMeasurement | None) -> list[str]:
 
 
 def _moves(stored: StoredMeasurement | None, result: StoredMeasurement) -> tuple[Move, ...]:
-    before = stored.sessions if stored is not None else ()
-    return tuple(
-        Move(metric, mean_level(before, metric), mean_level(result.sessions, metric)) for metric in result.metrics
-    )
+    def before(metric: str) -> float | None:
+        if stored is None or stored.formulas.get(metric) != result.formulas[metric]:
+            return None
+        return mean_level(stored.sessions, metric)
+
+    return tuple(Move(metric, before(metric), mean_level(result.sessions, metric)) for metric in result.metrics)
 
 
 def _dropped(stored: StoredMeasurement | None, result: StoredMeasurement) -> list[str]:

@@ -13,10 +13,11 @@ from pytest_llmperf.baseline.fresh import FreshMeasurement, fresh_test
 from pytest_llmperf.baseline.paths import EMULATED, kind_of
 from pytest_llmperf.baseline.store import Store
 from pytest_llmperf.errors import UsageError
-from pytest_llmperf.metrics.registry import find
+from pytest_llmperf.metrics.registry import Metric, find
 from pytest_llmperf.session.against import margins_from
 from pytest_llmperf.stats.learned import Learned, learned, runs_needed, smallest_detectable
 from pytest_llmperf.stats.looks import LOOKS, SUITE_ALPHA, spent_by
+from pytest_llmperf.stats.prior import Margins
 from pytest_llmperf.stats.priors import margins_for, prior_for, scale_of, worse_when_larger
 
 EFFECTS = (0.05, 0.10)
@@ -68,7 +69,7 @@ def run_sessions(
         folder = runs_dir / f"session-{number:02d}"
         emulated = any(argument.partition("=")[0] == "--emulate" for argument in arguments)
         seed = ["--emulate-seed", str(number)] if emulated else []
-        command = [sys.executable, "-m", "pytest", "-q", "--llmperf-runs", str(folder), *arguments, *seed]
+        command = [sys.executable, "-m", "pytest", "-q", f"--llmperf-runs={folder}", *arguments, *seed]
         done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
         if not any(folder.glob("*/tests/*.json")):
             told = f"{done.stdout[-800:]}{done.stderr[-800:]}"
@@ -102,15 +103,12 @@ def lines(sessions: Sessions, store: Store) -> tuple[list[Line], list[str]]:
     if not sessions:
         raise UsageError("No valid measurement here is compared with a baseline: calibration is of those that are. "
                          "Write perf.check(run, baseline=True).")
-    (first, *_), *_ = sessions.values()
-    stored = store.read_all(kind_of(first.conditions)).values()
-    judged = max(sum(len(found[0].primaries) for found in sessions.values()),
-                 sum(len(one.primaries) for each in stored for one in each.measurements.values()))
+    alphas = {kind: SUITE_ALPHA / _judged(kind, sessions, store) for kind in map(_kind, sessions.values())}
     learnt, unknown = [], []
     for (test, name), found in sessions.items():
         for metric in found[0].primaries:
             try:
-                learnt.append(_line(f"{test} {name}".strip(), metric, found, SUITE_ALPHA / judged))
+                learnt.append(_line(f"{test} {name}".strip(), metric, found, alphas[_kind(found)]))
             except ValueError as error:
                 unknown.append(f"{test}: {metric}: {error}")
     if not learnt:
@@ -118,11 +116,22 @@ def lines(sessions: Sessions, store: Store) -> tuple[list[Line], list[str]]:
     return learnt, unknown
 
 
+def _kind(found: Sequence[FreshMeasurement]) -> str:
+    return kind_of(found[0].conditions)
+
+
+def _judged(kind: str, sessions: Sessions, store: Store) -> int:
+    """How many comparisons share an error: baselines of another kind of hardware have one of their own."""
+    here = sum(len(found[0].primaries) for found in sessions.values() if _kind(found) == kind)
+    stored = [one.primaries for each in store.read_all(kind).values() for one in each.measurements.values()]
+    return max(here, sum(map(len, stored)), 1)
+
+
 def _line(test: str, name: str, found: Sequence[FreshMeasurement], alpha: float) -> Line:
-    metric, kind = find(name), kind_of(found[0].conditions).removeprefix(EMULATED)
+    metric, kind = find(name), _kind(found).removeprefix(EMULATED)
     scale, larger_is_worse = scale_of(metric), worse_when_larger(metric)
-    own = margins_from({name: found[0].margins[name]})[name] if name in found[0].margins else None
-    prior, margins = prior_for(metric, kind), (own or margins_for(metric, kind)).on(scale)
+    shares = _margins(found[0], metric, kind)
+    prior, margins = prior_for(metric, kind), shares.on(scale)
     runs = [[(run.seed, scale.read(run.metrics.get(name), worse_when_larger=larger_is_worse)) for run in one.runs]
             for one in found]
     known = learned(runs)
@@ -145,8 +154,16 @@ def _line(test: str, name: str, found: Sequence[FreshMeasurement], alpha: float)
             effect: runs_needed(known, prior, margins.negligible, alpha, scale.width(effect), **sizes)
             for effect in EFFECTS
         },
-        tolerated=found[0].margins.get(name, margins_for(metric, kind).tolerated),
+        tolerated=shares.tolerated,
     )
+
+
+def _margins(measurement: FreshMeasurement, metric: Metric, kind: str) -> Margins:
+    """The test's own, else the default; older run files know the tolerated one alone."""
+    negligible, tolerated = (each.get(metric.name) for each in (measurement.negligible, measurement.margins))
+    if tolerated is None:
+        return margins_for(metric, kind)
+    return margins_from({metric.name: tolerated if negligible is None else (negligible, tolerated)})[metric.name]
 
 
 def table(found: Sequence[Line], unknown: Sequence[str], sessions: int) -> str:

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 from pytest_llmperf.errors import ConfigError
 
 CHOICES = {"connections": ("keep-alive", "fresh")}
+SHARES = ("coalesced_limit",)
 NEVER_ZERO = ("_timeout_s", "_interval_s")  # a request without time always fails, sampling without pause never rests
 
 
@@ -181,6 +182,8 @@ def _number_problem(key: str, value: object, default: object) -> str | None:
         return None if isinstance(value, int) and value >= 1 else "must be a whole number ≥ 1"
     if not 0 <= value < inf:
         return "must be a number ≥ 0"
+    if key in SHARES and value > 1:
+        return "must be a share, 0 … 1: 0.05 is 5 %"
     return "must be more than 0" if value == 0 and key.endswith(NEVER_ZERO) else None
 
 

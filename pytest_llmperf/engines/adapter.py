@@ -71,6 +71,10 @@ class Adapter(Protocol):
         """Environment variables beside the inherited ones; the spec's own come on top."""
         ...
 
+    def host_variables(self, spec: EngineSpec, placement: Placement) -> tuple[str, ...]:
+        """Variables that a machine decides and that change performance: conditions, as `host_env.NAME`."""
+        ...
+
     def ready(self, client: httpx.Client) -> bool:
         """Whether the server has done what it does for itself before it serves; asked without disturbing it."""
         ...

@@ -17,6 +17,7 @@ from pytest_llmperf.engines.lmcache import LMCacheServer
 from pytest_llmperf.engines.lmcache_emulated import EmulatedLMCache
 from pytest_llmperf.engines.models import resolve_model
 from pytest_llmperf.engines.server import Server
+from pytest_llmperf.engines.spec import secrets_of
 from pytest_llmperf.errors import EngineError, ExitedEarly, SpecError
 from pytest_llmperf.load.virtual import VirtualEngine
 from pytest_llmperf.model.engine import EngineSpec
@@ -69,6 +70,7 @@ class VirtualLauncher:
             env=child_environment(spec, adapter, placement),
             cwd=self.root,
             run_dir=self.run_dir / "servers" / f"{start_id:02d}-{spec.engine}-emulated",
+            hidden=secrets_of(spec),
         )
         self.progress(Starting(str(spec)))
         from pytest_llmperf.engines.control import PipeControl

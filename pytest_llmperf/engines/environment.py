@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
+import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest_llmperf
 from pytest_llmperf.config.emulation import GPUS, Emulation
-from pytest_llmperf.errors import EnvironmentMissing
+from pytest_llmperf.errors import ConfigError, EnvironmentMissing
 
 EMULATOR = "pytest_llmperf.emulator"
-INSTALL_HINT = {"vllm": "make engine-vllm-cpu", "sglang": "make engine-sglang-cpu"}
+EMULATOR_REFUSES = 2  # its exit code for options of its own
+BY_MAKE = {"vllm": "make engine-vllm-cpu", "sglang": "make engine-sglang-cpu"}
+INSTALLER = Path("scripts", "install_engine.py")  # what make calls: only a clone of ours has it
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +59,7 @@ def find_environment(engine: str, kind: str, configured: str | None, root: Path)
     looked = ", ".join(str(place) for place in places)
     raise EnvironmentMissing(
         f"{engine} is not installed: looked at {looked} and in this interpreter. "
-        f"Install it with `{INSTALL_HINT.get(engine, f'pip install {engine}')}`, or name its environment with "
+        f"Install it with `{_installing(engine, root)}`, or name its environment with "
         f"--llmperf-engine {engine}=PATH or [tool.llmperf.engines] {engine} = \"PATH\"."
     )
 
@@ -70,6 +74,21 @@ def emulator_environment(emulation: Emulation, engine: str, start_id: int) -> En
     prefix += ["--noise", emulation.noise, "--noise-seed", str(noise_seed(emulation.seed, start_id)), "--"]
     package = Path(pytest_llmperf.__file__).parents[1]
     return Environment(tuple(prefix), False, package, str(emulation))
+
+
+def check_emulation(emulation: Emulation) -> None:
+    """Ask the emulator whether it can read these faults and this noise: it alone knows them.
+
+    Raises:
+        ConfigError: it cannot; says what there is.
+    """
+    emulator = emulator_environment(replace(emulation, clock="virtual"), "vllm", 0)
+    ours = {**os.environ, "PYTHONPATH": str(emulator.pythonpath)}
+    asked = subprocess.run([*emulator.prefix, "serve", "tiny"], env=ours, stdin=subprocess.DEVNULL, capture_output=True,
+                           text=True, check=False)
+    if asked.returncode == EMULATOR_REFUSES:
+        told = asked.stderr.strip().removeprefix("error: ")
+        raise ConfigError(re.sub(r"--(?=fault|noise)", "--emulate-", told))
 
 
 def noise_seed(session: int, start_id: int) -> int:
@@ -109,5 +128,16 @@ def _directory(engine: str, path: Path) -> Environment:
         return Environment((sys.executable,), True, path, f"{path} (bundle, run by {sys.executable})")
     raise EnvironmentMissing(
         f"{path} is no environment of {engine}: it has neither bin/python nor a folder {engine}/. "
-        f"Remove it and run `{INSTALL_HINT.get(engine, f'pip install {engine}')}`."
+        f"Remove it and run `{_pip(engine, path)}`."
     )
+
+
+def _installing(engine: str, root: Path) -> str:
+    if engine in BY_MAKE and (root / INSTALLER).is_file():
+        return BY_MAKE[engine]
+    return _pip(engine, root / ".engines" / engine)
+
+
+def _pip(engine: str, place: Path) -> str:
+    quoted = shlex.quote(str(place))
+    return f"python3 -m venv {quoted} && {quoted}/bin/pip install {engine}"

@@ -17,9 +17,11 @@ from pytest_llmperf.engines.channel import channel_of
 from pytest_llmperf.engines.environment import Environment, emulator_environment, find_environment
 from pytest_llmperf.engines.lmcache import LMCacheLaunch, LMCacheServer, start_lmcache
 from pytest_llmperf.engines.lmcache_emulated import EmulatedLMCache
-from pytest_llmperf.engines.lmcache_proof import is_attached, prove_hits
+from pytest_llmperf.engines.lmcache_proof import prove_hits
+from pytest_llmperf.engines.lmcache_settings import is_attached
 from pytest_llmperf.engines.models import resolve_model
 from pytest_llmperf.engines.server import Server
+from pytest_llmperf.engines.spec import secrets_of
 from pytest_llmperf.errors import EngineError, Evidence, ExitedEarly, StartupTimeout, WrongServer
 from pytest_llmperf.model.engine import EngineSpec
 from pytest_llmperf.model.status import Starting, Tell, tell_nobody
@@ -132,6 +134,7 @@ class Launcher:
             server = Server(
                 spec, adapter, f"http://127.0.0.1:{port.port}", nonce, start_id=start_id, model=model,
                 process=process, lmcache=lmcache,
+                host_env=None if self.emulation else host_environment(spec, adapter, placement),
             )
             undo.pop_all()
         process.on_gone(port.close)
@@ -174,6 +177,7 @@ class Launcher:
             run_dir=folder,
             abandoned_grace_s=min(ABANDONED_GRACE_S, self.settings.stop_grace_s),
             cpus=self.cpus,
+            hidden=secrets_of(spec),
         )
         self.progress(Starting(str(spec)))
         return Supervised.start(launch, self.clock)
@@ -248,6 +252,12 @@ def child_environment(spec: EngineSpec, adapter: Adapter, placement: Placement) 
     if Path(placement.model.path_or_hub_id).exists():
         env["HF_HUB_OFFLINE"] = "1"  # everything is on disk: a hub that does not answer must not delay the start
     return env | adapter.environment(spec, placement) | dict(spec.env)
+
+
+def host_environment(spec: EngineSpec, adapter: Adapter, placement: Placement) -> dict[str, str]:
+    """What a server is given of the variables that a machine decides and that change performance."""
+    env = child_environment(spec, adapter, placement)
+    return {name: env.get(name, "unset") for name in adapter.host_variables(spec, placement)}
 
 
 def _port_was_taken(error: ExitedEarly) -> bool:

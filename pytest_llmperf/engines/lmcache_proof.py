@@ -7,22 +7,13 @@ from pathlib import Path
 
 from pytest_llmperf.clock import seconds
 from pytest_llmperf.engines.server import Server
-from pytest_llmperf.engines.spec import flags_of
 from pytest_llmperf.errors import EngineError
-from pytest_llmperf.model.engine import EngineSpec
 
 CHUNK_BY_DEFAULT = 256
 FIRST_TOKEN, TOKENS = 1000, 8000  # every model that we know has these
 TRY_FOR_S = 10.0                  # storing goes on after the answer
 PAUSE_NS = seconds(0.2)
 IGNORED_KEY = "Unknown configuration key"
-
-
-def is_attached(spec: EngineSpec) -> bool:
-    """Whether the engine shall use LMCache, by `with_lmcache` or by its own flags."""
-    flags = flags_of(spec)
-    by_hand = flags.get("enable_lmcache") is True or flags.get("kv_offloading_backend") == "lmcache"
-    return spec.lmcache is not None or by_hand or "LMCache" in str(flags.get("kv_transfer_config"))
 
 
 def prove_hits(server: Server, rng: random.Random) -> None:

@@ -1,7 +1,9 @@
-"""How engines are told of LMCache: names of connectors, and the environment of one inside the engine's process."""
+"""How engines are told of LMCache: names of connectors, flags, and the environment of one in the engine's process."""
 
 from __future__ import annotations
 
+from pytest_llmperf.engines.spec import flags_of
+from pytest_llmperf.model.engine import EngineSpec
 from pytest_llmperf.model.lmcache import LMCache
 
 CONNECTORS = {True: "LMCacheConnectorV1", False: "LMCacheMPConnector"}  # vLLM's, by `in_process`
@@ -19,3 +21,10 @@ def in_process_settings(lmcache: LMCache) -> dict[str, str]:
     if lmcache.l2_path is not None:
         env |= {"LMCACHE_LOCAL_DISK": lmcache.l2_path, "LMCACHE_MAX_LOCAL_DISK_SIZE": str(DISK_GB)}
     return env
+
+
+def is_attached(spec: EngineSpec) -> bool:
+    """Whether the engine shall use LMCache, by `with_lmcache` or by its own flags."""
+    flags = flags_of(spec)
+    by_hand = flags.get("enable_lmcache") is True or flags.get("kv_offloading_backend") == "lmcache"
+    return spec.lmcache is not None or by_hand or "LMCache" in str(flags.get("kv_transfer_config"))

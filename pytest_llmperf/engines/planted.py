@@ -43,6 +43,13 @@ class PlantedFlag:
         before = flags_of(spec).get(self.name)
         return with_flags(spec, **{self.name: {**before, self.key: value}}) if isinstance(before, Mapping) else spec
 
+    def stands_in(self, engine: str, flags: Mapping[str, object]) -> bool:
+        """Whether a server of that engine with these flags has it."""
+        found = flags.get(self.name)
+        if self.key:
+            found = found.get(self.key) if isinstance(found, Mapping) else None
+        return engine == self.engine and found == json.loads(self.value)
+
 
 def planted_flag(text: str) -> PlantedFlag:
     """Read one: "vllm:enforce-eager", "vllm:no-enable-prefix-caching", "vllm:num-gpu-blocks-override=5749",

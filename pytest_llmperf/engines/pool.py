@@ -109,10 +109,9 @@ class EnginePool:
             return self._attached(spec, fresh=fresh)
         server = self._server
         same = (self._asked, self._kind) == (spec, kind)
-        if server is not None and not fresh and same and self._lives(server):
+        if server is not None and same and self._lives(server) and not fresh:
             return server
-        keeps = keep_lmcache and server is not None and same
-        lmcache = server.detach_lmcache() if keeps and server is not None else None
+        lmcache = server.detach_lmcache() if keep_lmcache and server is not None and same else None
         try:
             self.release()
             self._take_hardware()

@@ -12,6 +12,7 @@ from pytest_llmperf.clock import Clock, SystemClock, seconds
 from pytest_llmperf.engines.adapter import Adapter
 from pytest_llmperf.engines.answers import json_object, section
 from pytest_llmperf.engines.channel import control_client
+from pytest_llmperf.engines.lmcache_settings import is_attached
 from pytest_llmperf.engines.models import ResolvedModel
 from pytest_llmperf.engines.spec import flags_of
 from pytest_llmperf.errors import EngineError, MetricUnavailable, ServerDied, SpecError, WrongServer
@@ -49,6 +50,7 @@ class Server:
         channel: TLS and proxy, as far as they are needed to reach it.
         clock: what waiting is measured by.
         lmcache: the LMCache server of this unit, which ends with it; None: there is none.
+        host_env: variables by which this machine changes performance, see `Adapter.host_variables`.
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class Server:
         channel: Channel | None = None,
         clock: Clock | None = None,
         lmcache: LMCacheServer | EmulatedLMCache | None = None,
+        host_env: Mapping[str, str] | None = None,
     ) -> None:
         self.spec = spec
         self.adapter = adapter
@@ -77,6 +80,7 @@ class Server:
         self.starting_s = starting_s
         self.clock = clock or SystemClock()
         self.lmcache = lmcache
+        self.host_env = dict(host_env or {})
         self.channel = channel or Channel()
         self.warmed_for: set[str] = set()
         self.client: httpx.Client = control_client(url, self.channel, transport)
@@ -158,10 +162,11 @@ class Server:
         return found if self.lmcache is None else found | self.lmcache.facts()
 
     def reset_cache(self, keep: Collection[str] = ()) -> bool:
-        """Empty every tier of the cache but those of `keep`; False where the engine's own cannot be emptied.
+        """Empty every tier of the cache but those of `keep`; False where the engine's own, or its LMCache, stays full.
 
         Args:
-            keep: of "engine" (its own KV cache), "l1" and "l2" (host memory and disk, LMCache's or the engine's own).
+            keep: of "engine" (its own KV cache), "l1" (host memory, LMCache's or what vLLM offloads there) and "l2"
+                (LMCache's disk). What SGLang has in host memory itself is kept or emptied with "engine".
         """
         self.check_alive()
         emptied = False
@@ -170,6 +175,8 @@ class Server:
                 emptied = self.adapter.reset_cache(self.client, external="l1" not in keep)
         if self.lmcache is not None:
             self.lmcache.clear({"l1", "l2"} - set(keep), self.clock)
+        elif "l1" not in keep and is_attached(self.spec):
+            return False  # one in the engine's process: nothing empties it, and vLLM answers success all the same
         return emptied
 
     def check_responsive(self, timeout_s: float) -> None:
@@ -292,9 +299,10 @@ class Server:
     def detach_lmcache(self) -> LMCacheServer | None:
         """Take the LMCache server out of this unit: it outlives the engine, and whoever has it must stop it.
 
-        None where there is none, or where it is emulated and ends with its engine.
+        None where there is none, where it has died, or where it is emulated and ends with its engine.
         """
-        if self.lmcache is None or self.lmcache.process is None:
+        lmcache = self.lmcache
+        if lmcache is None or lmcache.process is None or lmcache.process.ending() is not None:
             return None
-        lmcache, self.lmcache = self.lmcache, None
+        self.lmcache = None
         return lmcache

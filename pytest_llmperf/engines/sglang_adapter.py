@@ -15,6 +15,7 @@ from pytest_llmperf.engines.openai import COMPLETIONS, completion_body
 from pytest_llmperf.engines.spec import command_line, flags_of
 from pytest_llmperf.errors import EngineError, SpecError
 from pytest_llmperf.model.engine import EngineSpec
+from pytest_llmperf.model.ranks import TENSOR, gpus_of, size_of
 from pytest_llmperf.model.request import Request
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ CPU_FLAGS: dict[str, object] = {
     "mem_fraction_static": 0.1,
     "max_total_tokens": 40000,
 }
+FLASHINFER = "SGLANG_IS_FLASHINFER_AVAILABLE"
 # What a bundle without FlashInfer can serve with; its conditions name the attention backend.
 WITHOUT_FLASHINFER: dict[str, object] = {
     "attention_backend": "triton",
@@ -88,13 +90,17 @@ class SglangAdapter:
         if spec.lmcache is not None:
             env |= in_process_settings(spec.lmcache)
         if _lacks_flashinfer(placement.environment):
-            env["SGLANG_IS_FLASHINFER_AVAILABLE"] = "false"
+            env[FLASHINFER] = "false"
         if placement.kind == "cpu":
             env["OMP_NUM_THREADS"] = "1"
-            ranks = flags_of(spec).get("tp_size", 1)
-            if isinstance(ranks, int) and ranks > 1:
+            if (ranks := size_of(flags_of(spec), TENSOR)) > 1:
                 env["SGLANG_CPU_OMP_THREADS_BIND"] = "|".join(str(core) for core in range(ranks))
         return env
+
+    def host_variables(self, spec: EngineSpec, placement: Placement) -> tuple[str, ...]:
+        if placement.kind == "cpu":
+            return ()
+        return (FLASHINFER, *(("NCCL_NVLS_ENABLE",) if gpus_of(flags_of(spec)) > 1 else ()))
 
     def ready(self, client: httpx.Client) -> bool:
         """Whether SGLang's own warm-up is over: its request would otherwise come among those that we count."""
@@ -118,16 +124,16 @@ class SglangAdapter:
 
     def counters(self, scrape: Scrape) -> Mapping[str, float]:
         found = {name: scrape.total(sample) for name, sample in COUNTERS.items()}
-        found |= {name: _of_first_rank(scrape, sample) for name, sample in OF_THE_SCHEDULER.items()}
+        found |= {name: _of_first_ranks(scrape, sample) for name, sample in OF_THE_SCHEDULER.items()}
         if found["generation_tokens"] is None:
             return {name: value for name, value in found.items() if value is not None}
         found |= _cached(scrape, found["prompt_tokens"])
         found["preemptions"] = found["preemptions"] or 0.0  # absent until the first
-        found |= _speculation(found, scrape.total("sglang:spec_num_draft_tokens"))
+        found |= _speculation(found, scrape.largest("sglang:spec_num_draft_tokens"))
         return {name: value for name, value in found.items() if value is not None}
 
     def gauges(self, scrape: Scrape) -> Mapping[str, float]:
-        found = {name: _of_first_rank(scrape, sample) for name, sample in GAUGES.items()}
+        found = {name: _of_first_ranks(scrape, sample) for name, sample in GAUGES.items()}
         found["kv_usage"] = scrape.largest(KV_USAGE)
         return {name: value for name, value in found.items() if value is not None}
 
@@ -145,8 +151,9 @@ class SglangAdapter:
                 found["num_gpu_blocks"] = str(tokens // page)
         if isinstance(chunk, int) and chunk > 0:  # -1: prompts are not divided
             found["max_num_batched_tokens"] = str(chunk)
-        if answer.get("enable_dp_attention"):  # divided by the data-parallel ranks: not what the flag means
-            found.pop("chunked_prefill_size", None)
+        if answer.get("enable_dp_attention"):  # the chunk is that of one rank, and 0.5.23 moves dp_size to attn_dp_size
+            for name in ("chunked_prefill_size", "dp_size"):
+                found.pop(name, None)
         return found
 
     def loaded(self, client: httpx.Client) -> str | None:
@@ -193,10 +200,18 @@ def _server_info(client: httpx.Client) -> dict[str, object]:
     return json_object(client.get("/server_info")) or json_object(client.get("/get_server_info"))
 
 
-def _of_first_rank(scrape: Scrape, sample: str) -> float | None:
-    """Summed over data-parallel engines; every tensor-parallel rank may say the same, so one is believed."""
-    by_rank = scrape.by_label(sample, "tp_rank")
-    return by_rank.get("0") if by_rank else scrape.total(sample)
+def _of_first_ranks(scrape: Scrape, sample: str) -> float | None:
+    """Summed over data-parallel ranks. All other ranks of one may say the same, so its first is believed.
+
+    Under DP attention tp_rank counts on over the data-parallel ranks: the first of the second is no 0.
+    """
+    groups: dict[str, dict[tuple[int, int], float]] = {}
+    for one in scrape.samples:
+        if one.name == sample:
+            rank = int(one.labels.get("pp_rank", 0)), int(one.labels.get("tp_rank", 0))
+            ranks = groups.setdefault(one.labels.get("dp_rank", ""), {})
+            ranks[rank] = ranks.get(rank, 0.0) + one.value
+    return sum(ranks[min(ranks)] for ranks in groups.values()) if groups else None
 
 
 def _cached(scrape: Scrape, prompt_tokens: float | None) -> dict[str, float | None]:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from urllib.parse import urlsplit
 
 from pytest_llmperf.errors import SpecError
+from pytest_llmperf.masking import secret_values
 from pytest_llmperf.model.engine import EngineSpec
 
 Flag = str | int | float | bool | None | Mapping[str, object] | list[object] | tuple[object, ...]
@@ -104,8 +105,16 @@ def flags_of(spec: EngineSpec) -> dict[str, object]:
     return {name: json.loads(value) for name, value in spec.flags}
 
 
+def secrets_of(spec: EngineSpec) -> tuple[str, ...]:
+    """What must not be written down of its flags and variables."""
+    return tuple(secret_values(flags_of(spec), dict(spec.env)))
+
+
 def command_line(flags: Mapping[str, object]) -> list[str]:
-    """Flags as argparse-style arguments: True → --x, False → --no-x, dict → JSON, list → --x a b."""
+    """Flags as argparse-style arguments: True → --x, False → --no-x, dict → JSON, list → --x a b.
+
+    One value that begins with "-" is joined, --x=-1: alone it would be an option.
+    """
     argv: list[str] = []
     for name, value in flags.items():
         option = "--" + name.replace("_", "-")
@@ -116,10 +125,15 @@ def command_line(flags: Mapping[str, object]) -> list[str]:
         elif isinstance(value, Mapping):
             argv += [option, json.dumps(value, sort_keys=True)]
         elif isinstance(value, list | tuple):
-            argv += [option, *(str(item) for item in value)]
+            argv += _with_values(option, [str(item) for item in value])
         else:
-            argv += [option, str(value)]
+            argv += _with_values(option, [str(value)])
     return argv
+
+
+def _with_values(option: str, values: list[str]) -> list[str]:
+    joined = len(values) == 1 and values[0].startswith("-")
+    return [f"{option}={values[0]}"] if joined else [option, *values]
 
 
 def _url_problem(url: str) -> str | None:

@@ -65,6 +65,8 @@ CPU_FLAGS = {"dtype": "bfloat16", "enforce_eager": True}
 # Without it vLLM kills its engine process before that has told LMCache, which then holds the dead one's KV cache for
 # two minutes: 115,855 MiB of an H200, where no engine starts. Below the grace that we give ourselves.
 LMCACHE_SERVER_FLAGS = {"shutdown_timeout": 10}
+SAMPLER = "VLLM_USE_FLASHINFER_SAMPLER"
+MULTICAST = ("NCCL_NVLS_ENABLE", "VLLM_ALLREDUCE_USE_SYMM_MEM")
 
 
 class VllmAdapter:
@@ -91,10 +93,15 @@ class VllmAdapter:
             env |= in_process_settings(spec.lmcache)
         bundle = placement.environment.pythonpath
         if bundle is not None and not (bundle / "flashinfer").exists():
-            env["VLLM_USE_FLASHINFER_SAMPLER"] = "0"
+            env[SAMPLER] = "0"
         if os.environ.get("NCCL_NVLS_ENABLE") == "0":  # a host that forbids NVLink multicast
             env["VLLM_ALLREDUCE_USE_SYMM_MEM"] = "0"
         return env
+
+    def host_variables(self, spec: EngineSpec, placement: Placement) -> tuple[str, ...]:
+        if placement.kind == "cpu":
+            return ()
+        return (SAMPLER, *(MULTICAST if _spans_processes(spec) else ()))
 
     def ready(self, client: httpx.Client) -> bool:  # noqa: ARG002 - it listens when it can serve
         return True

@@ -14,6 +14,7 @@ from pytest_llmperf.model.plan import LoadPlan, PlannedRequest
 
 _REUSE_NS = 3_000_000_000  # servers close idle connections from 5 s on: a request must not race with that
 _QUIET_NS = 100_000_000
+_LOST_NS = 100_000_000  # what opens at all opens sooner; a lost SYN is repeated after a second
 
 
 class Client:
@@ -37,8 +38,9 @@ class Client:
         self._on_end = on_end
         self._payloads = {request.index: _payload(plan, request) for request in plan.requests}
         self._idle: list[Connection] = []
-        self._warming: dict[Connection, None] = {}  # in the order in which they were begun
+        self._warming: dict[Connection, None] = {}
         self._flights: dict[Flight, Connection] = {}
+        self._waiting: dict[Flight, None] = {}  # for a connection to open, the longest first
         self.sent = 0
 
     def send(self, request: PlannedRequest, intended_ns: int) -> None:
@@ -81,10 +83,11 @@ class Client:
             connection.close()
 
     def opened(self, connection: Connection) -> None:
-        """A connection can take a request: the one that waits for it, or the next."""
+        """A connection can take a request: the one that waits for it, or that waits longest, or the next."""
         self._warming.pop(connection, None)
-        if connection.flight is not None:
-            self._write(connection, connection.flight)
+        flight = connection.flight or self._swap()
+        if flight is not None:
+            self._write(connection, flight)
         else:
             connection.idle_since_ns = monotonic_ns()
             self._idle.append(connection)
@@ -95,6 +98,7 @@ class Client:
         if connection is None:
             return
         connection.flight = None
+        self._waiting.pop(flight, None)
         if ending is Ending.STALE and self._plan.retry_stale:
             self._retry(flight)
             return
@@ -121,11 +125,23 @@ class Client:
         self._open_for(flight)
 
     def _open_for(self, flight: Flight) -> None:
-        """On the connection that was begun first and waits for nobody, else on one more."""
-        connection = next(iter(self._warming), None) or self._connect()
+        """On one that is opening for nobody and seems not to be lost, else on one more."""
+        since_ns = monotonic_ns() - _LOST_NS
+        young = (connection for connection in self._warming if connection.begun_ns > since_ns)
+        connection = next(young, None) or self._connect()
         self._warming.pop(connection, None)
         self._flights[flight] = connection
+        self._waiting[flight] = None
         connection.flight = flight
+
+    def _swap(self) -> Flight | None:
+        """What waits longest; the connection that was to open for it opens for nobody any more."""
+        flight = next(iter(self._waiting), None)
+        if flight is not None:
+            released = self._flights[flight]
+            released.flight = None
+            self._warming[released] = None
+        return flight
 
     def _take_idle(self, now_ns: int) -> Connection | None:
         while self._idle:
@@ -140,6 +156,7 @@ class Client:
 
     def _write(self, connection: Connection, flight: Flight) -> None:
         self._flights[flight] = connection
+        self._waiting.pop(flight, None)
         self.sent += 1
         connection.send(flight, self._payloads[flight.request.index])
 

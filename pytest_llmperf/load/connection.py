@@ -48,6 +48,7 @@ class Connection:
 
     Attributes:
         flight: that it serves, or that waits for it to open; None while it is idle.
+        begun_ns: when it was asked for.
         served: requests that it was given.
         usable: open, and not closed since.
     """
@@ -59,6 +60,7 @@ class Connection:
         self._unsent = b""
         self._closed = False
         self.flight: Flight | None = None
+        self.begun_ns = monotonic_ns()
         self.served = 0
         self.idle_since_ns = 0
         self.usable = False

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pytest_llmperf.metrics.units import Direction, Unit
 
 Counters = Mapping[str, float | None]
+_COUNTERS = "the server counters"
 POSITION = re.compile(r"spec_acceptance_rate_pos(\d+)")
 
 
@@ -62,18 +63,29 @@ def _acceptance_length(counters: Counters) -> float | None:
 
 
 def _plain(name: str, unit: Unit, direction: Direction, counter: str, formula: str) -> ServerFormula:
-    return ServerFormula(name, unit, direction, lambda counters: known(counters, counter), formula, counter)
+    return ServerFormula(name, unit, direction, lambda counters: known(counters, counter), formula,
+                         f"{_COUNTERS} {counter}")
+
+
+def _peak(name: str, unit: Unit, direction: Direction, formula: str) -> ServerFormula:
+    needs = "a server that shows it, and perf.measure(…, gauges=True)"
+    return replace(_plain(name, unit, direction, name, formula), needs=needs)
+
+
+def _searched(name: str, formula: str) -> ServerFormula:
+    found = _plain(name, Unit.REQUESTS_PER_S, Direction.HIGHER, name, formula)
+    return replace(found, needs="a search: perf.max_rate(…)")
 
 
 def _share(name: str, part: str, whole: str) -> ServerFormula:
     return ServerFormula(name, Unit.SHARE, Direction.HIGHER, lambda counters: ratio(counters, part, whole),
-                         f"Δ{part} ÷ Δ{whole}", f"{part} and {whole}")
+                         f"Δ{part} ÷ Δ{whole}", f"{_COUNTERS} {part} and {whole}")
 
 
 SERVER: dict[str, ServerFormula] = {formula.name: formula for formula in (
     ServerFormula("prefix_cache_hit_rate", Unit.SHARE, Direction.HIGHER, _prefix_cache_hit_rate,
                   "Δprompt_tokens_cached ÷ Δprompt_tokens, else Δprefix_cache_hits ÷ Δprefix_cache_queries",
-                  "prompt_tokens_cached and prompt_tokens, or prefix_cache_hits and prefix_cache_queries"),
+                  f"{_COUNTERS} prompt_tokens_cached and prompt_tokens, or prefix_cache_hits and prefix_cache_queries"),
     _plain("cached_tokens", Unit.COUNT, Direction.HIGHER, "prompt_tokens_cached", "Δprompt_tokens_cached"),
     _share("external_cache_hit_rate", "external_cache_hits", "external_cache_queries"),
     _plain("external_cached_tokens", Unit.COUNT, Direction.HIGHER, "external_cache_hits", "Δexternal_cache_hits"),
@@ -84,10 +96,10 @@ SERVER: dict[str, ServerFormula] = {formula.name: formula for formula in (
            "times that LMCache's host memory was so full that it dropped chunks"),
     _plain("preemptions", Unit.COUNT, Direction.LOWER, "preemptions", "Δpreemptions"),
     ServerFormula("queue_time_mean", Unit.MS, Direction.LOWER, _queue_time_mean_ms,
-                  "Δqueue_time_s_sum ÷ Δqueue_time_count", "queue_time_s_sum and queue_time_count"),
-    _plain("kv_usage_peak", Unit.SHARE, Direction.NEITHER, "kv_usage_peak", "largest sampled share of KV blocks held"),
-    _plain("running_peak", Unit.COUNT, Direction.NEITHER, "running_peak", "largest sampled number of running requests"),
-    _plain("waiting_peak", Unit.COUNT, Direction.LOWER, "waiting_peak", "largest sampled number of waiting requests"),
+                  "Δqueue_time_s_sum ÷ Δqueue_time_count", f"{_COUNTERS} queue_time_s_sum and queue_time_count"),
+    _peak("kv_usage_peak", Unit.SHARE, Direction.NEITHER, "largest sampled share of KV blocks held"),
+    _peak("running_peak", Unit.COUNT, Direction.NEITHER, "largest sampled number of running requests"),
+    _peak("waiting_peak", Unit.COUNT, Direction.LOWER, "largest sampled number of waiting requests"),
     _plain("kv_blocks", Unit.COUNT, Direction.HIGHER, "kv_blocks", "blocks of the KV cache, as the server made them"),
     _plain("chunk_budget", Unit.COUNT, Direction.NEITHER, "chunk_budget",
            "tokens that one engine step may process, as the server resolved it"),
@@ -95,18 +107,16 @@ SERVER: dict[str, ServerFormula] = {formula.name: formula for formula in (
            "1 where the server launches its kernels one by one instead of replaying CUDA graphs, else 0"),
     _plain("expert_parallel", Unit.COUNT, Direction.NEITHER, "expert_parallel",
            "1 where each GPU holds whole experts, 0 where each holds a part of every one"),
-    _plain("startup_s", Unit.S, Direction.LOWER, "startup_s", "launch of the server → its first generated token"),
-    _plain("max_rate", Unit.REQUESTS_PER_S, Direction.HIGHER, "max_rate",
-           "highest offered rate that a search found to be within the SLO"),
-    _plain("max_rate_proven", Unit.REQUESTS_PER_S, Direction.HIGHER, "max_rate_proven",
-           "highest offered rate that the search proved to be within the SLO"),
-    _plain("max_rate_refuted", Unit.REQUESTS_PER_S, Direction.HIGHER, "max_rate_refuted",
-           "lowest offered rate that the search proved to be over the SLO"),
+    ServerFormula("startup_s", Unit.S, Direction.LOWER, lambda counters: known(counters, "startup_s"),
+                  "launch of the server → its first generated token", "a server that this session started"),
+    _searched("max_rate", "highest offered rate that a search found to be within the SLO"),
+    _searched("max_rate_proven", "highest offered rate that the search proved to be within the SLO"),
+    _searched("max_rate_refuted", "lowest offered rate that the search proved to be over the SLO"),
     ServerFormula("spec_acceptance_rate", Unit.SHARE, Direction.HIGHER, _acceptance_rate,
                   "Δspec_accepted_tokens ÷ Δspec_draft_tokens; 0 where nothing was drafted",
-                  "spec_accepted_tokens and spec_draft_tokens"),
+                  f"{_COUNTERS} spec_accepted_tokens and spec_draft_tokens"),
     ServerFormula("spec_acceptance_length", Unit.TOKENS_PER_STEP, Direction.HIGHER, _acceptance_length,
-                  "1 + Δspec_accepted_tokens ÷ Δspec_drafts", "spec_accepted_tokens and spec_drafts"),
+                  "1 + Δspec_accepted_tokens ÷ Δspec_drafts", f"{_COUNTERS} spec_accepted_tokens and spec_drafts"),
 )}
 
 

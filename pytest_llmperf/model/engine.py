@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, replace
 
 from pytest_llmperf.errors import SpecError
-from pytest_llmperf.masking import mask, masked, secret_values
+from pytest_llmperf.masking import mask, masked, masked_env, secret_values
 from pytest_llmperf.model.lmcache import LMCache, lmcache_of
 
 
@@ -49,11 +49,11 @@ class EngineSpec:
     def __repr__(self) -> str:
         """For people and files: secrets in its flags and environment are masked."""
         flags, env = {name: json.loads(value) for name, value in self.flags}, dict(self.env)
-        secrets = secret_values({"env": env, "flags": flags})
+        secrets = secret_values(flags, env)
         shown = [repr(self.model)] if self.url is None else [repr(self.url), f"model={self.model!r}"]
         shown = [mask(text, secrets) for text in shown]
         shown += [f"{name}={json.dumps(masked(value, secrets, name=name), sort_keys=True)}"
                   for name, value in flags.items()]
-        shown += [f"env.{name}={masked(value, secrets, name=name)}" for name, value in env.items()]
+        shown += [f"env.{name}={value}" for name, value in masked_env(env, secrets).items()]
         attached = "" if self.lmcache is None else mask(f".with_lmcache({self.lmcache})", secrets)
         return f"{self.engine}({', '.join(shown)}){attached}"

@@ -81,7 +81,8 @@ class BaselineUpdater:
         self.run_files: dict[str, Path] = {}
         self.collected: set[str] | None = None
         self.read: set[str] = set()  # test files whose tests pytest has told us, none of them hidden
-        self.text = ""
+        self.problem = ""
+        self.written: set[str] = set()  # tests whose baselines this session has created or changed
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
@@ -102,7 +103,6 @@ class BaselineUpdater:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        from pytest_llmperf.baseline.summary import summary
         from pytest_llmperf.errors import LlmperfError
 
         if session.config.option.collectonly:
@@ -110,17 +110,26 @@ class BaselineUpdater:
         try:
             planned = self._update()
         except LlmperfError as error:
-            self.text = f"baselines: nothing was updated: {error}"
+            self.problem = f"baselines: nothing was updated: {error}"
             session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
             return
-        self.text = "\n".join(map(summary, planned)) or "baselines: nothing to do"
+        self.written = {found.test for one in planned for found in one.files.values() if found is not None}
         if any(map(_refused, planned)):
             session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        if self.text:
+        if self.problem:
             terminalreporter.section("baselines", sep="=")
-            terminalreporter.write_line(self.text)
+            terminalreporter.write_line(self.problem)
+
+    def _show(self, plans: list[Plan]) -> None:
+        """At once, as the write that follows may fail or be killed."""
+        from pytest_llmperf.baseline.summary import summary
+
+        reporter = self.config.pluginmanager.get_plugin("terminalreporter")
+        if reporter is not None:
+            reporter.write_sep("=", "baselines")
+            reporter.write_line("\n".join(map(summary, plans)) or "baselines: nothing to do", flush=True)
 
     def _update(self) -> list[Plan]:
         from pytest_llmperf.baseline.store import Store
@@ -135,7 +144,7 @@ class BaselineUpdater:
             collected=None if self._partial else self.collected,
             in_scope=self._whole_files(),
         )
-        return update(Store(self.config.rootpath / settings.baselines_dir), sessions, wanted)
+        return update(Store(self.config.rootpath / settings.baselines_dir), sessions, wanted, self._show)
 
     def _whole_files(self) -> set[str]:
         """Stored test files below what was named as a whole that are gone, or all of whose tests were told.

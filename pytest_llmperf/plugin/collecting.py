@@ -71,6 +71,8 @@ class _Collector:
                 pytest_runtest_setup(item)
             except pytest.skip.Exception:
                 continue
+            except pytest.fail.Exception as error:
+                raise pytest.UsageError(str(error)) from error
             self._take(item)
 
     def _take(self, item: pytest.Function) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
-from pytest_llmperf.plugin.baselines import BaselineUpdater, add_options, mode_of, refuse_senseless
+from pytest_llmperf.plugin.baselines import BaselineUpdater, add_options, mode_of
 from pytest_llmperf.plugin.kinds import GPU_KINDS
 from pytest_llmperf.plugin.reporting import Reporter
 from pytest_llmperf.plugin.reporting import add_options as add_report_options
@@ -93,8 +93,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type=_seconds,
         default=None,
         metavar="SECONDS",
-        help="a claim or comparison that is still open buys no further runs once it has taken this long; 0: it is "
-        "judged by its first three, for hardware that is lent for minutes (default: extension_limit_s, 600)",
+        help="a claim or comparison that is still open buys no further runs once it has taken this long; 0: its "
+        "first three runs decide, for hardware that is lent for minutes; against fewer than 3 stored sessions they "
+        "cannot FAIL (default: extension_limit_s, 600)",
     )
     add_options(group)
     add_report_options(group)
@@ -118,13 +119,10 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("markers", marker)
     config.stash[STATE] = State(config)
     if not hasattr(config, "workerinput"):
-        from pytest_llmperf.plugin.kinds import refuse_missing_hardware
+        from pytest_llmperf.plugin.refusing import refuse
         from pytest_llmperf.plugin.reports import ReportWatcher
 
-        _refuse_orphans(config)
-        refuse_senseless(config)
-        config.stash[STATE].planted  # noqa: B018 - a typo is told before anything is collected
-        refuse_missing_hardware(config)
+        refuse(config)
         config.pluginmanager.register(ReportWatcher(config), "llmperf-reports")
         config.pluginmanager.register(Reporter(config), "llmperf-html")
         if (mode := mode_of(config)) is not None:
@@ -147,17 +145,6 @@ def pytest_report_header(config: pytest.Config) -> str | None:
     if state.emulation is not None:
         return f"llmperf: {state.emulation}: nothing here was measured on hardware{planted}"
     return f"llmperf: {state.hardware}{planted}" if state.hardware_known or planted else None
-
-
-def _refuse_orphans(config: pytest.Config) -> None:
-    """A fault or seed without --emulate would be dropped in silence."""
-    defaults: dict[str, object] = {
-        "--emulate-clock": "virtual", "--emulate-fault": [], "--emulate-noise": None, "--emulate-seed": 0,
-    }
-    given = [name for name, default in defaults.items() if config.getoption(name) != default]
-    if given and config.getoption("--emulate") is None:
-        kinds = ", ".join(GPU_KINDS)
-        raise pytest.UsageError(f"{given[0]} says how to emulate, and --emulate KIND is missing: one of {kinds}.")
 
 
 def _end_cleanly_on_sigterm() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 import pytest
@@ -38,13 +39,17 @@ def spec_of(item: pytest.Item) -> EngineSpec | None:
     """The spec that an item's `engine` fixture will start; None where it uses none."""
     from pytest_llmperf.model.engine import EngineSpec
 
+    chosen = _chosen(item)
+    return chosen if isinstance(chosen, EngineSpec) else None
+
+
+def _chosen(item: pytest.Item) -> object:
+    """What the marker says for this item: a spec where it is right, None where there is none."""
     callspec = getattr(item, "callspec", None)
     params = {} if callspec is None else callspec.params
     marker = item.get_closest_marker("engine")
     chosen = params.get("engine", marker.args[0] if marker and marker.args else None)
-    if callable(chosen):
-        chosen = chosen(params.get("case"))
-    return chosen if isinstance(chosen, EngineSpec) else None
+    return chosen(params.get("case")) if callable(chosen) else chosen
 
 
 @pytest.fixture
@@ -52,16 +57,17 @@ def engine(request: pytest.FixtureRequest) -> Server:
     """The running server of `@pytest.mark.engine(spec)`, shared by all tests with an equal spec."""
     item: pytest.Item = request.node
     spec = spec_of(item)
-    if spec is None:
-        raise pytest.UsageError(
-            f"{item.nodeid} uses the fixture `engine` and does not say which: add "
-            '@pytest.mark.engine(vllm("MODEL", …)) with a spec, or a function of the case that gives one.'
-        )
     marker = item.get_closest_marker("engine")
+    if spec is None:
+        why = (f"@pytest.mark.engine gives {_chosen(item)!r}, which is no engine: write" if marker
+               else "the test uses the fixture `engine` and does not say which: add")
+        pytest.fail(f'{item.nodeid}: {why} @pytest.mark.engine(vllm("MODEL", …)) with a spec, or a function of the '
+                    "case that gives one.", pytrace=False)
     fresh = bool(marker and marker.kwargs.get("fresh"))
-    session = item.config.stash[STATE].session
-    with leave_without_traceback(item), _kept(item, session):
-        return session.pool.acquire(spec, kind_of(item), fresh=fresh)
+    with leave_without_traceback(item):
+        session = item.config.stash[STATE].session
+        with _kept(item, session):
+            return session.pool.acquire(spec, kind_of(item), fresh=fresh)
 
 
 @pytest.fixture
@@ -93,13 +99,22 @@ def _kept(item: pytest.Item, session: PerfSession) -> Iterator[None]:
 
 
 def _check_marker(marker: pytest.Mark, nodeid: str) -> None:
-    unknown = sorted(set(marker.kwargs) - MARKER_KEYWORDS)
-    if unknown:
-        raise pytest.UsageError(
-            f"{nodeid}: @pytest.mark.engine has no keyword {', '.join(unknown)}; it takes specs and "
-            f"{', '.join(sorted(MARKER_KEYWORDS))}. Engine flags go into the spec: vllm(MODEL, {unknown[0]}=…)."
-        )
+    if wrong := _wrong_in(marker):
+        pytest.fail(f"{nodeid}: {wrong}", pytrace=False)
+
+
+def _wrong_in(marker: pytest.Mark) -> str | None:
+    from pytest_llmperf.model.engine import EngineSpec
+
+    if unknown := sorted(set(marker.kwargs) - MARKER_KEYWORDS):
+        near = get_close_matches(unknown[0], MARKER_KEYWORDS, n=1)
+        meant = (f"Did you mean {near[0]}?" if near
+                 else f"Engine flags go into the spec: vllm(MODEL, {unknown[0]}=…).")
+        return (f"@pytest.mark.engine has no keyword {', '.join(unknown)}; it takes specs and "
+                f"{', '.join(sorted(MARKER_KEYWORDS))}. {meant}")
     if not marker.args:
-        raise pytest.UsageError(
-            f"{nodeid}: @pytest.mark.engine() names no engine. Write @pytest.mark.engine(vllm(MODEL))."
-        )
+        return "@pytest.mark.engine() names no engine. Write @pytest.mark.engine(vllm(MODEL))."
+    if strange := [one for one in marker.args if not isinstance(one, EngineSpec) and not callable(one)]:
+        return (f"@pytest.mark.engine({strange[0]!r}): an engine is a spec, vllm(MODEL), or a function of the "
+                "case that gives one.")
+    return None

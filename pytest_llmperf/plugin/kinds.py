@@ -103,15 +103,15 @@ def kind_of(item: pytest.Item) -> str | None:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """An execution of its own; skip what cannot run here, with the reason."""
     forget_execution(item)
-    kinds = kinds_of(item)
-    if not kinds:
+    kinds, needed = kinds_of(item), _gpus_of(item)
+    if not kinds and not needed:
         return
     kind = kind_of(item)
     hardware = item.config.stash[STATE].hardware
     if kind is None:
         pytest.skip(f"needs {' or '.join(kinds)}; {_here(hardware)}: {_way_out(kinds, hardware)}")
-    needed = _gpus_of(item)
-    if kind != "cpu" and needed > len(hardware.gpus):
+    on_cpu = kind == "cpu" and "cpu" in kinds
+    if needed > len(hardware.gpus) and not on_cpu:
         pytest.skip(f"needs {needed} GPUs; {_here(hardware)}")
 
 
@@ -131,5 +131,5 @@ def _gpus_of(item: pytest.Item) -> int:
     if marker is None:
         return 0
     if len(marker.args) != 1 or marker.kwargs or not isinstance(marker.args[0], int):
-        raise pytest.UsageError(f"{item.nodeid}: write the number of GPUs as @pytest.mark.gpus(2).")
-    return marker.args[0]
+        pytest.fail(f"{item.nodeid}: write the number of GPUs as @pytest.mark.gpus(2).", pytrace=False)
+    return int(marker.args[0])

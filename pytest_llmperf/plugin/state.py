@@ -58,12 +58,8 @@ class State:
         if not given:
             return ()
         from pytest_llmperf.engines.planted import planted_flag
-        from pytest_llmperf.errors import UsageError
 
-        try:
-            return tuple(map(planted_flag, given))
-        except UsageError as error:
-            raise pytest.UsageError(str(error)) from error
+        return tuple(map(planted_flag, given))
 
     @cached_property
     def hardware(self) -> Hardware:
@@ -78,13 +74,13 @@ class State:
     @cached_property
     def settings(self) -> Settings:
         from pytest_llmperf.config.settings import read_settings, with_engine_options
-        from pytest_llmperf.errors import ConfigError
 
-        try:
-            settings = read_settings(self.config.rootpath)
-            settings = with_engine_options(settings, self.config.getoption("--llmperf-engine"))
-        except ConfigError as error:
-            raise pytest.UsageError(str(error)) from error
+        settings = read_settings(self.config.rootpath)
+        settings = with_engine_options(settings, self.config.getoption("--llmperf-engine"))
+        if settings.engines:
+            from pytest_llmperf.engines.adapters import check_configured
+
+            check_configured(settings.engines)
         limit_s = self.config.getoption("--extension-limit")
         return replace(
             settings,
@@ -104,23 +100,19 @@ class State:
 
     @cached_property
     def session(self) -> PerfSession:
-        from pytest_llmperf.errors import ConfigError
         from pytest_llmperf.session.perf_session import PerfSession
 
         worker = getattr(self.config, "workerinput", {}).get("workerid", "")
-        try:
-            return PerfSession(
-                self.settings,
-                self.config.rootpath,
-                self.hardware,
-                self._tell,
-                worker,
-                emulation=self.emulation,
-                session_id=self.session_id,
-                planted=self.planted,
-            )
-        except ConfigError as error:
-            raise pytest.UsageError(str(error)) from error
+        return PerfSession(
+            self.settings,
+            self.config.rootpath,
+            self.hardware,
+            self._tell,
+            worker,
+            emulation=self.emulation,
+            session_id=self.session_id,
+            planted=self.planted,
+        )
 
     def close(self) -> None:
         """Stop whatever this process started."""

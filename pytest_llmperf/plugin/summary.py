@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,9 +15,15 @@ from pytest_llmperf.plugin.state import STATE
 from pytest_llmperf.plugin.verdicts import verdict_of
 
 if TYPE_CHECKING:
-    from pytest_llmperf.report.end_summary import Ended
+    from pytest_llmperf.engines.planted import PlantedFlag
+    from pytest_llmperf.report.ended import Ended
+    from pytest_llmperf.report.next_steps import Asked
 
-REPEATED = ("--emulate", "-m")  # without them another machine would be asked, or nothing selected
+# Without them another machine would be asked, or nothing selected; with the default that nobody needs to type.
+REPEATED = {
+    "--emulate": None, "--emulate-clock": "virtual", "--emulate-noise": None, "--llmperf-engine": None,
+    "--llmperf-runs": None, "-m": "",
+}  # fmt: skip
 
 
 class EndSummary:
@@ -24,8 +32,10 @@ class EndSummary:
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
         self._reports: dict[str, pytest.TestReport] = {}
+        self._conditions: set[str] = set()  # of everything that was measured, with verdict or without
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._conditions |= {str(value) for name, value in report.user_properties if name.endswith(".conditions")}
         if verdict_of(report) is not None and (report.when == "call" or report.failed):
             self._reports[report.nodeid] = report
 
@@ -36,18 +46,55 @@ class EndSummary:
             return
         from pytest_llmperf.report.end_summary import counts, summary
 
-        here = self._config.invocation_params.dir
-        ended = [_ended(report, here) for report in self._reports.values()]
+        ended = [self._ended(report) for report in self._reports.values()]
         width = terminalreporter._tw.fullwidth
         terminalreporter.section(f"llmperf: {counts(ended)}", sep="=")
-        for line in summary(ended, self._options(), width, every=verbosity > 0):
+        for line in summary(ended, self._asked(), width, every=verbosity > 0):
             terminalreporter.write_line(line)
+        for flag in _unreached(self._config.stash[STATE].planted, self._conditions):
+            terminalreporter.write_line(f"planted {flag} reached no server that was measured")
         if verbosity > 0:
             self._write_metrics(terminalreporter)
 
-    def _options(self) -> list[str]:
-        given = [(name, self._config.getoption(name, default=None)) for name in REPEATED]
-        return [word for name, value in given if value for word in (name, value)]
+    def _asked(self) -> Asked:
+        from pytest_llmperf.report.next_steps import Asked
+
+        option = self._config.getoption
+        virtual = option("--emulate") is not None and option("--emulate-clock") == "virtual"
+        return Asked(tuple(self._options()), virtual=virtual, planted=bool(option("--plant-flag")))
+
+    def _options(self) -> Iterator[str]:
+        for name, default in REPEATED.items():
+            given = self._config.getoption(name, default=default)
+            for value in given if isinstance(given, list) else [given]:
+                if value != default:  # a path stands in one word with its option: pytest takes no test for it
+                    yield from [f"{name}={value}"] if name.startswith("--llmperf") else (name, value)
+
+    def _ended(self, report: pytest.TestReport) -> Ended:
+        from pytest_llmperf.report.ended import Ended
+
+        checks = tuple(_values(report, "llmperf.check"))
+        verdict, text, path = str(verdict_of(report)), report.longreprtext, run_file_of(report)
+        _, start, error = text.rpartition(f"llmperf {verdict}: ")  # the last: what was raised stands above it
+        cut_short = report.failed and start and not any(one.startswith(verdict) for one in checks)
+        file, colons, name = report.nodeid.partition("::")
+        return Ended(
+            f"{self._from_here(file)}{colons}{name}", verdict, checks,
+            reasons=tuple(str(json.loads(result)["reason"]) for result in _values(report, "llmperf.result")),
+            error=error if cut_short else "",
+            run=self._from_here(path.parents[1]) if path is not None else "",
+            stored=self._stored(report),
+        )
+
+    def _from_here(self, path: str | Path) -> str:
+        """A path of the project as the user types it."""
+        return os.path.relpath(self._config.rootpath / path, self._config.invocation_params.dir)
+
+    def _stored(self, report: pytest.TestReport) -> str:
+        updater = self._config.pluginmanager.get_plugin("llmperf-baselines")
+        written: set[str] = set() if updater is None else updater.written
+        stored = not written.isdisjoint(_values(report, "llmperf.test"))
+        return self._from_here(self._config.stash[STATE].settings.baselines_dir) if stored else ""
 
     def _write_metrics(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Of every test that measured something, as its run folder has it."""
@@ -67,15 +114,12 @@ class EndSummary:
                 terminalreporter.write_line(line)
 
 
-def _ended(report: pytest.TestReport, here: Path) -> Ended:
-    from pytest_llmperf.report.end_summary import Ended
+def _unreached(planted: Sequence[PlantedFlag], conditions: Iterable[str]) -> list[PlantedFlag]:
+    """Flags that no measurement's server had: that the suite is green says nothing about them."""
+    measured = [json.loads(text) for text in conditions] if planted else []
+    servers = [(known["engine"], json.loads(known["flags"])) for known in measured]
+    return [flag for flag in planted if not any(flag.stands_in(*server) for server in servers)]
 
-    checks = tuple(str(value) for name, value in report.user_properties if name.startswith("llmperf.check"))
-    verdict, text, path = str(verdict_of(report)), report.longreprtext, run_file_of(report)
-    _, start, error = text.rpartition(f"llmperf {verdict}: ")  # the last: what was raised stands above it
-    cut_short = report.failed and start and not any(one.startswith(verdict) for one in checks)
-    return Ended(
-        report.nodeid, verdict, checks,
-        error=error if cut_short else "",
-        run=os.path.relpath(path.parents[1], here) if path is not None else "",
-    )
+
+def _values(report: pytest.TestReport, start: str) -> list[str]:
+    return [str(value) for name, value in report.user_properties if name.startswith(start)]

@@ -19,7 +19,7 @@ def mask_argv(argv: Iterable[str], secrets: Iterable[str] = ()) -> str:
     for option, name, value in _values(argv):
         shown = str(masked(value, known, name=name))
         word = mask(option, known) + shown
-        words.append(word if shown == MASK else shlex.quote(word))
+        words.append(word if MASK in (shown, word) else shlex.quote(word))
     return " ".join(words)
 
 

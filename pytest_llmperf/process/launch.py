@@ -33,6 +33,7 @@ class Launch:
         tag: marks every process of this server; made by `Supervised.start` where empty.
         grace_s: seconds between SIGTERM and SIGKILL on `stop`.
         abandoned_grace_s: the same where this process has gone.
+        hidden: further texts that must not be written down.
     """
 
     argv: tuple[str, ...]
@@ -45,6 +46,7 @@ class Launch:
     grace_s: float = 10.0
     abandoned_grace_s: float = 5.0
     cpus: tuple[int, ...] = ()
+    hidden: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         return f"Launch({self.command})"
@@ -56,8 +58,8 @@ class Launch:
 
     @property
     def secrets(self) -> list[str]:
-        """What must not be written down of its environment and arguments."""
-        return [*secret_values(self.env), *secret_arguments(self.argv)]
+        """What must not be written down, of its environment and arguments among others."""
+        return [*self.hidden, *secret_values({}, self.env), *secret_arguments(self.argv)]
 
     @property
     def log_path(self) -> Path:

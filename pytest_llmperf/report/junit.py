@@ -12,6 +12,7 @@ from pytest_llmperf.baseline.checked import Node, parse
 from pytest_llmperf.errors import UsageError
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.report.kept import KeptMeasurement, KeptRun, KeptTest, check_from, read_run
+from pytest_llmperf.report.properties import SEED
 
 REPAIR = "Write the file anew: pytest --junitxml=FILE."
 _RUN = re.compile(r"run(-?\d+)")
@@ -72,13 +73,17 @@ def _measurement(named: Mapping[str, str], own: Sequence[Property], origin: str)
         engine=named.get("engine", "unknown"),
         workload=named.get("workload", "unknown"),
         conditions=_json(named.get("conditions", "{}"), origin).texts(),
-        runs=tuple(
-            KeptRun(seed, 0, "", {name: node.number_or_none() for name, node in _json(text, origin).table().items()})
-            for seed, text in runs
-        ),
+        runs=tuple(_run(number, _json(text, origin)) for number, text in runs),
         primaries=tuple(node.text() for node in _json(named.get("primaries", "[]"), origin).items()),
         side=named.get("side", ""),
     )
+
+
+def _run(number: int, node: Node) -> KeptRun:
+    """Older files have the seed in the property's name instead."""
+    known = dict(node.table())
+    seed = known.pop(SEED).integer() if SEED in known else number
+    return KeptRun(seed, 0, "", {name: value.number_or_none() for name, value in known.items()})
 
 
 def _json(text: str, origin: str) -> Node:

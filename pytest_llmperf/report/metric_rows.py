@@ -53,8 +53,16 @@ def _rows(runs: Sequence[Mapping[str, float | None]], stored: StoredMeasurement 
             metric.unit.show(fmean(values)),
             _interval(metric, values),
             "-" if before is None else metric.unit.show(before),
-            "-" if not before else f"{100 * (fmean(values) / before - 1):+.1f} %",
+            _change(metric, fmean(values), before, stored),
         )
+
+
+def _change(metric: Metric, mean: float, before: float | None, stored: StoredMeasurement | None) -> str:
+    if stored is None or not before:
+        return "-"
+    if stored.formulas.get(metric.name) != metric.formula_id:
+        return "another formula"
+    return f"{100 * (mean / before - 1):+.1f} %"
 
 
 def baseline_mean(stored: StoredMeasurement, metric: str) -> float | None:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pytest_llmperf.session.measurement import Measurement
 
 DECIMALS = 6
+SEED = "seed"  # beside the metrics of a run
 
 
 def properties(
@@ -46,11 +47,12 @@ def _of_measurement(measurement: Measurement) -> Iterator[tuple[str, str]]:
     yield "conditions", json.dumps(dict(measurement.conditions), sort_keys=True)
     yield "side", measurement.side
     yield "primaries", json.dumps(measurement.primaries)
-    for run, metrics in zip(measurement.runs, measurement.metrics, strict=True):
-        yield f"run{run.seed}", _as_json(metrics)
+    runs = zip(measurement.runs, measurement.metrics, strict=True)
+    for number, (run, metrics) in enumerate(runs, start=1):  # an extension repeats seeds
+        yield f"run{number}", _as_json(run.seed, metrics)
 
 
-def _as_json(metrics: RunMetrics) -> str:
-    """Metrics that the run has."""
+def _as_json(seed: int, metrics: RunMetrics) -> str:
+    """The run's seed, and the metrics that it has."""
     known = {name: round(value, DECIMALS) for name, value in metrics.all().items() if value is not None}
-    return json.dumps(known, allow_nan=False)
+    return json.dumps({SEED: seed, **known}, allow_nan=False)

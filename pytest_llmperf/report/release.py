@@ -11,11 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from pytest_llmperf.baseline.fingerprint import unrecorded
 from pytest_llmperf.errors import SloError
 from pytest_llmperf.metrics.registry import Metric, find
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.report.kept import KeptMeasurement, KeptTest
-from pytest_llmperf.session.against import OPEN_LOOP
+from pytest_llmperf.session.against import OPEN_LOOP, SEARCHED
 from pytest_llmperf.session.conditions import formula_versions
 from pytest_llmperf.stats.decision import PASS_CONFIDENCE, Comparison, decide
 from pytest_llmperf.stats.looks import SUITE_ALPHA
@@ -24,8 +25,12 @@ from pytest_llmperf.stats.priors import margins_for, prior_for, scale_of, worse_
 from pytest_llmperf.stats.shift import shift
 
 # Another release may have another engine, driver or flags; another of these measures something else.
-MUST_AGREE = ("hardware", "gpu", "gpu_count", "url", "model", "weights", "workload", "warm_up", "search")
+MUST_AGREE = (
+    "hardware", "gpu", "gpu_count", "cpu", "cpu_cores", "url", "model", "weights", "workload", "warm_up", "treatment",
+    "search",
+)  # fmt: skip
 GREEN = (Verdict.PASS, Verdict.IMPROVED)
+Pair = tuple[KeptMeasurement, KeptMeasurement]
 
 
 class Trend(Enum):
@@ -104,31 +109,51 @@ def _candidates(test: KeptTest) -> list[KeptMeasurement]:
     return [measurement for measurement in test.measurements if measurement.side != "b" and not measurement.tried]
 
 
+def _parts(test: KeptTest) -> list[dict[bool, KeptMeasurement]]:
+    """One per claim or other measurement, the candidate under False, B under True; a claim may end after either."""
+    found: list[dict[bool, KeptMeasurement]] = []
+    for measurement in (one for one in test.measurements if not one.tried):
+        if measurement.side == "b" and found and [one.side for one in found[-1].values()] == ["a"]:
+            found[-1][True] = measurement
+        else:
+            found.append({measurement.side == "b": measurement})
+    return found
+
+
+def _pairs(before: KeptTest, after: KeptTest) -> list[Pair]:
+    """What was measured both times: candidates, or B where a claim ended without its A in one of the runs."""
+    both = zip(_parts(before), _parts(after), strict=False)
+    return [(old[side], new[side]) for old, new in both for side in sorted(old.keys() & new.keys())[:1]]
+
+
 def _primaries(measurement: KeptMeasurement) -> tuple[str, ...]:
     """Names of the metrics that count."""
-    return measurement.primaries or tuple(name for name in OPEN_LOOP if measurement.value(name) is not None)
+    usual = SEARCHED if measurement.searched else OPEN_LOOP
+    return measurement.primaries or tuple(name for name in usual if measurement.value(name) is not None)
 
 
 def _compare(before: KeptTest, after: KeptTest, alpha: float, *, others: bool) -> Compared:
-    pairs = list(zip(_candidates(before), _candidates(after), strict=False))
+    pairs = _pairs(before, after)
     obstacle = _obstacle(before, after, pairs)
-    changes = () if obstacle else tuple(change for pair in pairs for change in changes_of(*pair, alpha, others=others))
+    judged = [pair for pair in pairs if pair[1].side != "b" and not obstacle]
+    changes = tuple(change for pair in judged for change in changes_of(*pair, alpha, others=others))
     trend, reason = _trend(before, after, obstacle, changes)
     differing = tuple(row for pair in pairs for row in _differing(*pair))
     return Compared(before.test, trend, before, after, reason, changes, tuple(dict.fromkeys(differing)))
 
 
-def _obstacle(
-    before: KeptTest, after: KeptTest, pairs: Sequence[tuple[KeptMeasurement, KeptMeasurement]]
-) -> str:
+def _obstacle(before: KeptTest, after: KeptTest, pairs: Sequence[Pair]) -> str:
     for when, test in (("before", before), ("now", after)):
         if test.verdict is Verdict.ERROR:
             return f"ERROR {when}: {test.reason}"
-    counts = len(_candidates(before)), len(_candidates(after))
+    counts = len(_parts(before)), len(_parts(after))
     if counts[0] != counts[1]:
         return f"{counts[0]} measurements before, {counts[1]} now"
+    if len(pairs) < counts[0]:
+        return "a claim ended after one side before, and after the other now"
     for old, new in pairs:
-        for name in MUST_AGREE:
+        unknown = unrecorded(old.conditions, new.conditions)
+        for name in (name for name in MUST_AGREE if name not in unknown):
             was, now = old.conditions.get(name, "absent"), new.conditions.get(name, "absent")
             if was != now:
                 return f"{name} differs: {was} before, {now} now"

@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import re
+import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
@@ -77,9 +78,13 @@ def write_test(
 
 
 def writable(folder: Path) -> bool:
-    """Whether a folder that need not exist yet could be made and written."""
-    nearest = next(place for place in (folder, *folder.parents) if place.exists())
-    return nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)
+    """Whether a folder that need not exist yet could be made and written. Tried: /proc promises what it refuses."""
+    try:
+        nearest = next(place for place in (folder, *folder.parents) if place.exists())
+        with tempfile.TemporaryDirectory(prefix=".llmperf-", dir=nearest):
+            return True
+    except OSError:
+        return False
 
 
 def file_name(test: str) -> str:
@@ -108,7 +113,7 @@ def _write(path: Path, content: bytes) -> None:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
         raise InfrastructureError(
-            f"The results cannot be written: {error}. Free space there, or name another folder with --llmperf-runs DIR."
+            f"The results cannot be written: {error}. Free space there, or name another folder with --llmperf-runs=DIR."
         ) from error
 
 
@@ -135,7 +140,8 @@ def _measurement(measurement: Measurement, requests: Sequence[str]) -> dict[str,
         "complete": measurement.complete,
         "baseline": measurement.baseline,
         "primaries": list(measurement.primaries),
-        "margins": dict(measurement.margins),
+        "margins": {metric: own.tolerated for metric, own in measurement.margins.items()},
+        "negligible": {metric: own.negligible for metric, own in measurement.margins.items()},
         "side": measurement.side,
         "conditions": dict(measurement.conditions),
         "runs": [

@@ -47,7 +47,8 @@ def _metrics(measurement: KeptMeasurement) -> list[tuple[str, ...]]:
     """A row a metric that any run has, a column a run."""
     runs = measurement.runs
     names = dict.fromkeys(name for run in runs for name, value in run.metrics.items() if value is not None)
-    head = ("metric", *(f"seed {run.seed}, start {run.start_id}" for run in runs))
+    each = enumerate(runs, start=1)
+    head = ("metric", *(f"run {number}: seed {run.seed}, start {run.start_id}" for number, run in each))
     return [head, *((name, *(shown(name, run.metrics.get(name)) for run in runs)) for name in names)]
 
 

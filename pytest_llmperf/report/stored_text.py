@@ -89,7 +89,10 @@ def _measurements(baseline: Baseline | None) -> Mapping[str, StoredMeasurement]:
 def _differences(before: StoredMeasurement, after: StoredMeasurement) -> Iterator[str]:
     for metric in after.primaries:
         old, new = baseline_mean(before, metric), baseline_mean(after, metric)
-        if old is not None and new is not None and old and abs(new / old - 1) * 100 >= UNCHANGED_PERCENT:
+        formulas = before.formulas.get(metric), after.formulas.get(metric)
+        if old is not None and new is not None and formulas[0] != formulas[1]:
+            yield f"formula of {metric}: {formulas[0]} → {formulas[1]}"
+        elif old is not None and new is not None and old and abs(new / old - 1) * 100 >= UNCHANGED_PERCENT:
             unit = find(metric).unit
             yield f"{metric} {unit.number(old)} → {unit.show(new)} ({100 * (new / old - 1):+.1f} %)"
     if len(before.sessions) != len(after.sessions):

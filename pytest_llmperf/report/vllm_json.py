@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from statistics import pstdev
 from typing import TYPE_CHECKING
@@ -21,11 +22,11 @@ def vllm_json(measurement: Measurement) -> dict[str, object]:
     """The runs one after the other as one result: durations and counts add up, latencies pool.
 
     Latencies count from the intended send, where that tool counts from the actual one. Keys whose value is unknown
-    hold null. generated_texts is left out: answers are not kept.
+    hold null. So does the duration where a run served nothing: without that run throughput would be better for it.
+    generated_texts is left out: answers are not kept.
     """
     records = [record for metrics in measurement.metrics for record in metrics.records]
-    durations_s = [metrics.value("duration_s") for metrics in measurement.metrics]
-    duration_s = sum(value for value in durations_s if value is not None)
+    duration_s = _total([metrics.value("duration_s") for metrics in measurement.metrics])
     served = [record for record in records if record.ok]
     prompt = _total([record.prompt_tokens for record in served])
     output = _total([output_tokens(record) for record in served])
@@ -70,12 +71,12 @@ def _latencies(records: list[RequestRecord]) -> dict[str, object]:
     return found
 
 
-def _total(counts: list[int | None]) -> int | None:
-    known = [count for count in counts if count is not None]
-    return sum(known) if len(known) == len(counts) else None
+def _total(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if len(known) == len(values) else None
 
 
-def _per(count: int | None, duration_s: float) -> float | None:
+def _per(count: float | None, duration_s: float | None) -> float | None:
     return None if count is None or not duration_s else count / duration_s
 
 

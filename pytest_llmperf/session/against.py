@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from shlex import quote
 
-from pytest_llmperf.baseline.fingerprint import differences
+from pytest_llmperf.baseline.fingerprint import Difference, differences
 from pytest_llmperf.baseline.model import StoredMeasurement, StoredSession
 from pytest_llmperf.baseline.paths import EMULATED
 from pytest_llmperf.baseline.rules import YOUNG_BELOW
@@ -16,7 +18,7 @@ from pytest_llmperf.model.verdict import AGAINST_BASELINE, CheckResult, Verdict
 from pytest_llmperf.session.measurement import Measurement
 from pytest_llmperf.session.steadiness import drifting
 from pytest_llmperf.stats.decision import PASS_CONFIDENCE, Comparison, decide, smallest_seen
-from pytest_llmperf.stats.looks import SUITE_ALPHA, alpha_at, of_execution
+from pytest_llmperf.stats.looks import ENOUGH_SESSIONS, LOOKS, SUITE_ALPHA, alpha_at, of_execution, spent_by
 from pytest_llmperf.stats.prior import Margins, Scale
 from pytest_llmperf.stats.priors import margins_for, prior_for, scale_of, worse_when_larger
 from pytest_llmperf.stats.shift import Shift, by_host, shift
@@ -25,6 +27,8 @@ from pytest_llmperf.stats.shift import Shift, by_host, shift
 CLOSED_LOOP = ("ttft_p50", "tpot_mean", "output_throughput")
 OPEN_LOOP = ("ttft_p50", "tpot_mean")
 SEARCHED = ("max_rate",)
+CROSSED = ("driver", "cuda", "engine.version")
+_BLIND = f"nothing fails before {LOOKS[-1]} runs against fewer than {ENOUGH_SESSIONS} sessions"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,20 +65,30 @@ def default_primaries(
 
 
 def margins_from(given: Mapping[str, float | tuple[float, float]]) -> dict[str, Margins]:
-    """A test's own margins: tolerated alone, or (negligible, tolerated), as shares.
+    """A test's own margins: tolerated alone, or (negligible, tolerated), as shares below 1.
 
     Raises:
         SloError: no such metric, or no such margins.
     """
+    if not isinstance(given, Mapping):
+        raise SloError(f'margins={given!r}: name the margin of each metric, as in margins={{"ttft_p50": 0.1}}.')
     found = {}
     for name, value in given.items():
         metric = find(name)
         try:
-            negligible, tolerated = value if isinstance(value, tuple) else (0.4 * value, value)
-            found[metric.name] = Margins(negligible, tolerated)
+            found[metric.name] = _margins(value)
         except (TypeError, ValueError) as error:
-            raise SloError(f"margins={{{name!r}: {value!r}}}: {error}. Write 0.05 for 5 %, or (0.02, 0.05).") from error
+            why = "a margin is a number" if isinstance(error, TypeError) else error
+            raise SloError(f"margins={{{name!r}: {value!r}}}: {why}. Write 0.05 for 5 % (5 points, of a share), or "
+                           "(0.02, 0.05).") from error
     return found
+
+
+def _margins(given: float | tuple[float, float]) -> Margins:
+    negligible, tolerated = given if isinstance(given, tuple) else (0.4 * given, given)
+    if tolerated >= 1:  # whoever writes 10 for 10 % would tolerate everything
+        raise ValueError(f"{tolerated:g} is {100 * tolerated:g} %, and {tolerated:g} % is {tolerated / 100:g}")
+    return Margins(negligible, tolerated)
 
 
 def update_command(test: str, kind: str, options: str) -> str:
@@ -90,15 +104,29 @@ def incomparable(test: str, measurement: Measurement, stored: StoredMeasurement,
     if not found and not missing:
         return None
     reasons = [str(difference) for difference in found] + [f"{name} is not stored" for name in missing]
+    unknown = [name for name in terms.across if name not in measurement.conditions and name not in stored.fingerprint]
+    told = [*reasons, *_meant(unknown, {difference.field for difference in found})]
     return CheckResult(
         AGAINST_BASELINE, Verdict.INCOMPARABLE, metric="fingerprint",
-        reason=f"{'; '.join(reasons)}. Measure under the stored conditions, or start the baseline anew: "
-               + update_command(test, terms.kind, '--update-baselines --accept "REASON"'),
+        reason=f"{'; '.join(told)}. Measure under the stored conditions, {_crossing(reasons, found)}or start the "
+               "baseline anew: " + update_command(test, terms.kind, '--update-baselines --accept "REASON"'),
     )
 
 
+def _crossing(reasons: Sequence[str], found: Sequence[Difference]) -> str:
+    """How to compare all the same, where nothing differs but what is often the very thing to test."""
+    fields = [difference.field for difference in found if difference.field in CROSSED]
+    return f"let them differ: compare_across = {json.dumps(fields)}, " if len(fields) == len(reasons) else ""
+
+
+def _meant(unknown: Sequence[str], differing: Collection[str]) -> list[str]:
+    """Unknown names in compare_across that are near a field that differs; others may be another engine's."""
+    near = [(name, get_close_matches(name, differing, n=1, cutoff=0.8)) for name in unknown]
+    return [f"compare_across names {name}; did you mean {found[0]}?" for name, found in near if found]
+
+
 def judge_against(
-    measurement: Measurement, stored: StoredMeasurement, terms: Terms, looked_at: int
+    measurement: Measurement, stored: StoredMeasurement, terms: Terms, looked_at: int, *, more_runs: bool = True
 ) -> list[CheckResult]:
     """One result per primary metric.
 
@@ -106,6 +134,7 @@ def judge_against(
         measurement: today's runs, paired with the stored ones by seed.
         looked_at: how many runs there were at the look before, 0 at the first: looks share the error. Also 0 where an
             earlier execution was a FAIL: an alarm that was raised costs nothing to keep.
+        more_runs: whether what stays open is looked at again; without, it is told what these runs could have seen.
     """
     pass_confidence = 1 - of_execution(1 - PASS_CONFIDENCE, measurement.executions)
     suite_primaries = max(terms.suite_primaries, len(terms.primaries))
@@ -126,10 +155,12 @@ def judge_against(
     known = min((one.shift.sessions for one in compared.values()), default=1)
     alpha = alpha_at(len(measurement.runs), looked_at, sessions=known, primaries=len(terms.primaries),
                      suite_primaries=suite_primaries)
+    spent = spent_by(LOOKS[-1] if more_runs else len(measurement.runs), known)
+    spendable = SUITE_ALPHA / suite_primaries * spent
     verdicts = dict(zip(compared, decide(list(compared.values()), alpha, pass_confidence), strict=True))
     return [
         unusable.get(metric.name)
-        or _result(metric, verdicts[metric.name], compared[metric.name], SUITE_ALPHA / suite_primaries, pass_confidence)
+        or _result(metric, verdicts[metric.name], compared[metric.name], spendable, pass_confidence)
         for metric in metrics
     ]
 
@@ -180,8 +211,8 @@ def _result(
         (found.lower(confidence), found.upper(confidence)),
         key=lambda distance: scale.change(distance, worse_when_larger=larger_is_worse),
     )
-    seen = smallest_seen(found, margins.negligible, alpha)
-    would = f" (would have seen {shown(seen)})" if verdict is Verdict.PASS else ""
+    seen = f"would have seen {shown(smallest_seen(found, margins.negligible, alpha))}" if alpha else _BLIND
+    would = f" ({seen})" if verdict is Verdict.PASS else ""
     against = f"{len(found.differences)} runs against {found.stored_runs} of {_sessions(found)}"
     return CheckResult(
         subject=f"{AGAINST_BASELINE} {metric.name}",
@@ -191,7 +222,7 @@ def _result(
         measured=shown(found.effect) + would,
         interval=f"{100 * (2 * confidence - 1):.3g} % CI {shown(low)} … {shown(high)}",
         n=against,
-        reason=_reason(metric, verdict, shown(found.effect), shown(margins.negligible), found),
+        reason=_reason(metric, verdict, shown(found.effect), shown(margins.negligible), found, decidable=alpha > 0),
     )
 
 
@@ -201,12 +232,17 @@ def _sessions(found: Shift) -> str:
     return f"{found.sessions} sessions"
 
 
-def _reason(metric: Metric, verdict: Verdict, effect: str, negligible: str, found: Shift) -> str:
+def _reason(
+    metric: Metric, verdict: Verdict, effect: str, negligible: str, found: Shift, *, decidable: bool
+) -> str:
     if verdict is Verdict.FAIL:
         return f"{metric.name} is {effect} off its baseline, proven to be worse by more than {negligible}"
     if verdict is Verdict.IMPROVED:
         return f"{metric.name} is {effect} off its baseline: better. Take it in with --update-baselines"
     if verdict is Verdict.INCONCLUSIVE:
+        if not decidable:
+            return (f"{_BLIND}, and --extension-limit (or extension_limit_s) ended it with {len(found.differences)}: "
+                    "allow more, or store more sessions")
         more = "store more sessions" if found.sessions < YOUNG_BELOW else "compare with the baseline's build today"
         return (f"runs differ by {100 * found.run_sd:.1f} % and sessions by {100 * found.session_sd:.1f} % (sd): "
                 f"{more}, or give this metric a wider margin")

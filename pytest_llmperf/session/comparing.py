@@ -104,13 +104,12 @@ def compare(
     looked_at = 0 if failed_before else series.pooled_runs
     while True:
         measurement = series.finished
+        in_time = (session.clock.now_ns() - started_ns) / 1e9 < session.settings.extension_limit_s
         bad = invalid([("", measurement)], {*named, *terms.primaries}, session.settings)
-        results = bad or judge_against(measurement, stored, terms, looked_at)
+        results = bad or judge_against(measurement, stored, terms, looked_at, more_runs=in_time)
         looked_at = len(measurement.runs)
-        elapsed_s = (session.clock.now_ns() - started_ns) / 1e9
-        further = next((look for look in LOOKS if look > looked_at), None)
-        open_ = worst(results) is Verdict.INCONCLUSIVE
-        if not open_ or further is None or elapsed_s >= session.settings.extension_limit_s:
+        further = next((look for look in LOOKS if look > looked_at), None) if in_time else None
+        if worst(results) is not Verdict.INCONCLUSIVE or further is None:
             return results
         series.extend(further - looked_at, seeds=seeds)
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pytest_llmperf.baseline.obstacles import PLANTED
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.engines.spec import flags_of
-from pytest_llmperf.masking import mask, masked, secret_values
+from pytest_llmperf.masking import mask, masked, masked_env, secret_values
 from pytest_llmperf.metrics.registry import all_metrics
 from pytest_llmperf.model.engine import EngineSpec
 from pytest_llmperf.session.warm_up import RULE
@@ -24,11 +24,15 @@ IN_FLAGS = ("enable_expert_parallel",)  # never resolved to anything else than t
 
 def conditions(
     server: Server, facts: Mapping[str, str], workload: Workload, hardware: Hardware, kind: str,
-    *, connections: str = "keep-alive", planted: Sequence[object] = (),
+    *, connections: str = "keep-alive", planted: Sequence[object] = (), treatment: str = "",
 ) -> dict[str, str]:
-    """The conditions of a measurement, name → value as text."""
+    """The conditions of a measurement, name → value as text.
+
+    Args:
+        treatment: of server and caches, see `Series`; "" is the default's, which stays unnamed.
+    """
     spec, env, flags = server.spec, dict(server.spec.env), flags_of(server.spec)
-    secrets = secret_values({"env": env, "flags": flags})
+    secrets = secret_values(flags, env)
     known = {
         "hardware": f"emulated {kind}" if hardware.emulated else kind,
         "engine": spec.engine,
@@ -36,16 +40,19 @@ def conditions(
         "weights": server.model.weights if server.model else "unknown",
         "lmcache": _lmcache(spec),
         "flags": json.dumps(masked(flags, secrets), sort_keys=True),
-        "env": json.dumps(masked(env, secrets), sort_keys=True),
+        "env": json.dumps(masked_env(env, secrets), sort_keys=True),
         "workload": workload.digest(),
         "warm_up": RULE,
         "formulas": _formulas(),
     }
     if connections != "keep-alive":
         known["connections"] = connections
+    if treatment:
+        known["treatment"] = treatment
     if planted:
         known[PLANTED] = mask(" ".join(map(str, planted)), secrets)
-    place = _accelerators(hardware, kind) if spec.url is None else {"url": spec.url}
+    known |= {f"host_env.{name}": value for name, value in server.host_env.items()}
+    place = _machine(hardware, kind) if spec.url is None else {"url": spec.url}
     compared = {name: value for name, value in facts.items() if name not in (*MEASURED, *IN_FLAGS)}
     return known | place | {f"engine.{name}": value for name, value in compared.items()}
 
@@ -69,7 +76,7 @@ def formula_versions(known: Mapping[str, str]) -> dict[str, str]:
     return {name: version for name, _, version in pairs if name}
 
 
-def _accelerators(hardware: Hardware, kind: str) -> dict[str, str]:
+def _machine(hardware: Hardware, kind: str) -> dict[str, str]:
     """What the server ran on; of an endpoint's machine nothing is known."""
     used = hardware.gpus if kind != "cpu" else ()
     known = {
@@ -77,6 +84,10 @@ def _accelerators(hardware: Hardware, kind: str) -> dict[str, str]:
         "gpu_count": str(len(used)),
         "driver": hardware.driver or "none",
     }
+    if used and hardware.cuda is not None:
+        known["cuda"] = hardware.cuda
+    if kind == "cpu" and hardware.cpu is not None:
+        known |= {"cpu": hardware.cpu.model, "cpu_cores": str(hardware.cpu.cores)}
     names = dict.fromkeys(name for gpu in used for name, _ in gpu.settings)
     return known | {f"gpu.{name}": _of_all([dict(gpu.settings).get(name) for gpu in used]) for name in names}
 

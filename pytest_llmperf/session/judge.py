@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
+from types import MappingProxyType
 
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.errors import SloError
@@ -18,10 +19,13 @@ from pytest_llmperf.slo.judge import judge_slo
 from pytest_llmperf.slo.model import Claim, Comparison, Mechanism
 from pytest_llmperf.slo.parse import parse_claim, parse_slo
 from pytest_llmperf.stats.looks import of_execution
+from pytest_llmperf.stats.prior import Margins
+from pytest_llmperf.stats.priors import margins_for
+from pytest_llmperf.stats.ratio import StartSd
 
-# What a claim may not make worse unless `allow` says so, and by how much (verdicts.md: 5 %).
+# What a claim may not make worse unless `allow` says so. Throughput follows from the two: it is no third.
 PRIMARIES = ("ttft_p50", "tpot_mean")
-TOLERATED = 1.05
+EVEN_ODDS = 0.5  # an interval at this confidence is its centre
 SHOWN_REASONS = 2
 SLO_ALPHA = 0.05
 
@@ -89,13 +93,17 @@ class ClaimJudge:
         claim: the ratio.
         causes: what one side must show for the claim to be believed.
         prices: how much worse A may be in other metrics.
+        guards: how much worse it may be in primary metrics for which no price is named.
         settings: of the validity gates.
+        start_sds: metric → how much it moves from one server start to the next, where the test knows.
     """
 
     claim: Claim
     causes: tuple[Mechanism, ...]
     prices: tuple[Claim, ...]
+    guards: tuple[Claim, ...]
     settings: Settings
+    start_sds: Mapping[str, StartSd]
 
     def both(self, a: Measurement, b: Measurement, confidence: float) -> list[CheckResult]:
         """Judge runs in pairs; `confidence` is of each one-sided decision."""
@@ -104,15 +112,15 @@ class ClaimJudge:
             return bad
         starts_a, starts_b = ([str(run.start_id) for run in side.runs] for side in (a, b))
 
-        def judged(demand: Claim | Mechanism) -> CheckResult:
+        def judged(demand: Claim | Mechanism, confidence: float = confidence) -> CheckResult:
             return judge_sides(demand, a.metrics, b.metrics, starts_a=starts_a, starts_b=starts_b,
-                               confidence=confidence)
+                               start_sd=self.start_sds.get(demand.metric), confidence=confidence)
 
         demands: tuple[Claim | Mechanism, ...] = (*self.causes, self.claim, *self.prices)
-        guards = [_price(name, TOLERATED) for name in PRIMARIES if name not in self._accepted]
+        guards = [one for one in self.guards if _known(one.metric, a, b)]
         return [
             *(judged(demand) for demand in demands),
-            *(_guarded(judged(guard)) for guard in guards if _known(guard.metric, a, b)),
+            *(_guarded(one, judged(one), judged(one, EVEN_ODDS)) for one in guards),
         ]
 
     def alone(self, side: Measurement) -> list[CheckResult]:
@@ -129,27 +137,43 @@ class ClaimJudge:
         ]
 
     @property
-    def _accepted(self) -> set[str]:
-        return {self.claim.metric, *(price.metric for price in self.prices)}
-
-    @property
     def _named(self) -> set[str]:
-        return self._accepted | {cause.metric for cause in self.causes}
+        return {self.claim.metric, *(price.metric for price in self.prices), *(cause.metric for cause in self.causes)}
 
 
-def claim_judge(text: str, mechanisms: Sequence[str], allow: Mapping[str, float], settings: Settings) -> ClaimJudge:
+def claim_judge(
+    text: str,
+    mechanisms: Sequence[str],
+    allow: Mapping[str, float],
+    settings: Settings,
+    *,
+    kind: str = "",
+    margins: Mapping[str, Margins] = MappingProxyType({}),
+    start_sd: Mapping[str, float] = MappingProxyType({}),
+) -> ClaimJudge:
     """Read a claim now, so that a typo costs no server start.
 
+    Args:
+        text, mechanisms, allow, start_sd: as `perf.claim` takes them.
+        settings: of the validity gates.
+        kind: of hardware, for the guards' margins.
+        margins: of guards that do not take their default.
+
     Raises:
-        SloError: a text cannot be read.
+        SloError: a text cannot be read, or a number means nothing.
     """
     claim = parse_claim(text)
     if not isinstance(claim, Claim):
         raise SloError(f"{text!r} is about one side. A claim is a ratio, e.g. \"ttft_p50(b) / ttft_p50(a) >= 3\"; "
                        "what one side must show goes into mechanism=.")
+    if not isinstance(allow, Mapping):
+        raise SloError(f'allow={allow!r}: name the price of each metric, as in allow={{"tpot_mean": 1.2}}.')
     causes = tuple(_mechanism(cause) for cause in mechanisms)
     prices = tuple(_price(name, factor) for name, factor in allow.items())
-    return ClaimJudge(claim, causes, prices, settings)
+    accepted = {claim.metric, *(price.metric for price in prices)}
+    guards = tuple(guard(name, kind, margins) for name in PRIMARIES if name not in accepted)
+    judged = accepted | {one.metric for one in guards}
+    return ClaimJudge(claim, causes, prices, guards, settings, _start_sds(start_sd, judged))
 
 
 def _mechanism(text: str) -> Mechanism:
@@ -173,16 +197,46 @@ def _price(name: str, factor: float) -> Claim:
     return Claim(metric.name, "a" if worse_when_larger else "b", Comparison.AT_MOST, factor, text)
 
 
+def guard(name: str, kind: str = "", margins: Mapping[str, Margins] = MappingProxyType({})) -> Claim:
+    """What a claim demands of a primary metric for which no price is named; see `claim_judge`."""
+    margin = margins.get(name) or margins_for(find(name), kind)
+    return _price(name, 1 + margin.tolerated)
+
+
+def _start_sds(given: Mapping[str, float], judged: Collection[str]) -> dict[str, StartSd]:
+    """Of metrics that the claim judges.
+
+    Raises:
+        SloError: of another metric, or no deviation.
+    """
+    found = {}
+    for name, value in given.items():
+        if (metric := find(name).name) not in judged:
+            raise SloError(f"start_sd={{{name!r}: …}}: the claim judges {', '.join(sorted(judged))}.")
+        if not isinstance(value, int | float) or not 0 < value < inf:
+            raise SloError(f"start_sd={{{name!r}: {value!r}}}: a deviation is a share above 0. Write 0.05 for 5 %.")
+        found[metric] = StartSd(value, "the test's own")
+    return found
+
+
 def _known(metric: str, a: Measurement, b: Measurement) -> bool:
     """Whether a guard has something to guard: answers of one token have no tpot on either side."""
     return any(value is not None for side in (a, b) for value in side.values(metric))
 
 
-def _guarded(result: CheckResult) -> CheckResult:
-    """A screen cannot prove the absence of a 5 % loss: it fails a proven one, and claims nothing of the rest."""
+def _guarded(demand: Claim, result: CheckResult, centre: CheckResult) -> CheckResult:
+    """A screen cannot prove the absence of a small loss: what looks like none passes, and claims no more than that.
+
+    Args:
+        demand: the loss that is tolerated.
+        result: of judging it.
+        centre: of judging the ratio itself, without its interval.
+    """
     if result.verdict is not Verdict.INCONCLUSIVE:
         return result
-    return replace(result, verdict=Verdict.PASS, n=f"{result.n}; no loss proven, none excluded", reason="")
+    if centre.verdict is Verdict.PASS:
+        return replace(result, verdict=Verdict.PASS, n=f"{result.n}; no loss proven, none excluded", reason="")
+    return replace(result, reason=f'{result.reason}; or name the price: allow={{"{demand.metric}": …}}')
 
 
 def invalid(

@@ -11,6 +11,7 @@ from pytest_llmperf.metrics import RunMetrics, measure
 from pytest_llmperf.model.exchange import LoadReport
 from pytest_llmperf.model.record import RequestRecord
 from pytest_llmperf.model.telemetry import GaugeSample, GpuTrace
+from pytest_llmperf.stats.prior import Margins
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -78,7 +79,7 @@ class Measurement:
         complete: whether all runs that were asked for are there.
         baseline: name under which it is compared with a stored baseline, "" for a test's only one; None: it is not.
         primaries: the metrics that such a comparison judges.
-        margins: tolerated changes as shares, of those that do not take their default.
+        margins: of those that do not take their default.
         side: "a" or "b" of a claim; "" where it is no side.
         stored_run_sd: of mean TPOT's logarithm from run to run, as this test's stored sessions say; None without any.
     """
@@ -93,7 +94,7 @@ class Measurement:
     complete: bool = True
     baseline: str | None = None
     primaries: tuple[str, ...] = ()
-    margins: Mapping[str, float] = field(default_factory=dict)
+    margins: Mapping[str, Margins] = field(default_factory=dict)
     side: str = ""
     stored_run_sd: float | None = None
 

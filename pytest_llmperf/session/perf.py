@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from pytest_llmperf.baseline.paths import kind_of
 from pytest_llmperf.engines.server import Server
+from pytest_llmperf.engines.tiers import TIERS, check_keep
 from pytest_llmperf.errors import SloError, SpecError, UsageError
 from pytest_llmperf.metrics.registry import find
 from pytest_llmperf.model.engine import EngineSpec
 from pytest_llmperf.model.verdict import AGAINST_BASELINE, CheckResult, Verdict, worst
 from pytest_llmperf.session.against import default_primaries, margins_from
+from pytest_llmperf.session.arguments import check_measurement, check_names, check_runs, check_workload
 from pytest_llmperf.session.capacity import COOLDOWN_S, METRIC, PRECISION, Capacity, Terms, terms_of
 from pytest_llmperf.session.comparing import compare
 from pytest_llmperf.session.executions import continue_earlier, failed_before, history, left_out
@@ -20,6 +22,7 @@ from pytest_llmperf.session.judge import ClaimJudge, claim_judge, in_pairs, judg
 from pytest_llmperf.session.measurement import Measurement
 from pytest_llmperf.session.series import Series
 from pytest_llmperf.slo.parse import parse_slo
+from pytest_llmperf.stats.prior import Margins
 from pytest_llmperf.workload import Workload
 
 if TYPE_CHECKING:
@@ -27,7 +30,6 @@ if TYPE_CHECKING:
 
 AnySeries = TypeVar("AnySeries", bound=Series)
 DEFAULT_RUNS = 3
-TIERS = ("engine", "l1", "l2")
 # One claim errs in at most 1 % of cases on either side, however often it is looked at (Bonferroni over the looks). Half
 # goes to the first look, where most claims are decided and three pairs leave the least to spend.
 ALPHA_OF_LOOKS = (0.005, 0.0025, 0.0025)
@@ -83,20 +85,21 @@ class Perf:
             gauges: sample gauges for kv_usage_peak, running_peak and waiting_peak, and keep them over time in the run
                 file. Off by default: rendering the page costs the server some ms, which p99 ITL shows.
             keep: tiers of the cache that are not emptied before each run: "engine" (its own), "l1" (host memory,
-                LMCache's or the engine's own) and "l2" (LMCache's disk). Measured again, a workload finds what its
-                first measurement left there. With `fresh`, "l1" restarts the engine beside its LMCache server, and "l2"
-                alone restarts both.
+                LMCache's or what vLLM offloads there) and "l2" (LMCache's disk). Measured again, a workload finds what
+                its first measurement left there. With `fresh`, "l1" restarts the engine beside its LMCache server, and
+                "l2" alone restarts both. Like `fresh` and `gauges` it is a condition, `treatment`.
 
         Raises:
+            SpecError: nothing can be measured so, such as tiers that this engine empties only together.
             InfrastructureError: the server or the load generator failed; nothing that was recorded is judged.
         """
-        if not isinstance(workload, Workload):
-            raise SpecError(f"perf.measure(engine, {workload!r}): a workload is made by random_tokens(…), "
-                            "shared_prefix(…), mixed(…), multi_turn(…) or sharegpt(…).")
-        if runs < 1:
-            raise SpecError(f"perf.measure(…, runs={runs}): at least one run.")
+        check_workload(workload, "perf.measure(engine, …)")
+        check_runs(runs, "perf.measure")
+        check_names(keep, "keep")
         if unknown := sorted(set(keep) - set(TIERS)):
             raise SpecError(f"perf.measure(…, keep={unknown}): tiers of the cache are {', '.join(TIERS)}.")
+        if isinstance(spec := getattr(engine, "spec", engine), EngineSpec):
+            check_keep(spec, keep, fresh=fresh)
         series = self._series(engine, workload, fresh=fresh, may_preempt=may_preempt, gauges=gauges, keep=tuple(keep))
         return series.extend(runs)
 
@@ -111,8 +114,7 @@ class Perf:
             UsageError: this test has not measured it, or it was extended or compared since.
             InfrastructureError: the server or the load generator failed.
         """
-        if runs < 1:
-            raise SpecError(f"perf.extend(…, runs={runs}): at least one run.")
+        check_runs(runs, "perf.extend")
         return self._series_of(measurement, "perf.extend(run)").extend(runs)
 
     def max_rate(
@@ -142,8 +144,8 @@ class Perf:
             SpecError, SloError: the workload has no one rate, or an SLO cannot be read.
             InfrastructureError: no rate is within the SLO, or a run is no evidence.
         """
-        if runs < 1:
-            raise SpecError(f"perf.max_rate(…, runs={runs}): at least one search.")
+        check_workload(workload, "perf.max_rate(engine, …)")
+        check_runs(runs, "perf.max_rate")
         return self._capacity(engine, workload, terms_of(slo, precision, cooldown_s)).extend(runs)
 
     def check(
@@ -171,11 +173,14 @@ class Perf:
         if not slos and baseline is False:
             raise UsageError('perf.check(run): name at least one SLO, e.g. perf.check(run, "ttft_p99 <= 500ms"), or '
                              "compare with the baseline: perf.check(run, baseline=True).")
+        check_measurement(measurement, "perf.check(run, …)")
+        check_names(primaries, "primaries")
         named = [parse_slo(text).metric for text in slos]
         against: list[CheckResult] = []
         if baseline is not False:
             series = self._series_of(measurement, "perf.check(run, baseline=True)")
-            against = self._against(series, "" if baseline is True else baseline, primaries, margins or {}, named)
+            own_margins = margins_from(margins or {})
+            against = self._against(series, "" if baseline is True else baseline, primaries, own_margins, named)
             measurement = series.finished
         failed = failed_before(self)
         results = [*(judge_slos(measurement, slos, self.session.settings, failed) if slos else []), *against]
@@ -197,32 +202,43 @@ class Perf:
         baseline: bool | str = False,
         primaries: Sequence[str] = (),
         margins: Mapping[str, float | tuple[float, float]] | None = None,
+        start_sd: Mapping[str, float] | None = None,
     ) -> list[CheckResult]:
         """Judge a claim about A against B, e.g. "ttft_p50(b) / ttft_p50(a) >= 3", on the identical seeded workload.
 
         Sequential: after `runs` seeds on one start of each side, what is still open buys as many again, at most twice;
-        the order turns each time (A B, B A, A B), so that a drift cancels and a look costs one start. Until both sides
-        have several starts the start-to-start deviation comes from a stated prior: a screen. A first side that is no
-        evidence, or whose mechanism did not work, ends it before the other starts.
+        the order turns each time (A B, B A, A B), so that a drift cancels and a look costs one start. So few starts
+        cannot show how much starts differ: that deviation is a stated default, or the test's own. A first side that is
+        no evidence, or whose mechanism did not work, ends it before the other starts.
 
         Args:
             a: the candidate.
             b: the reference.
             text: a ratio of one metric on both sides against a number.
             mechanism: what must be true for the number to have the claimed cause: "prefix_cache_hit_rate(a) >= 0.6".
-            allow: the price that the claim accepts: {"ttft_p50": 2.0} lets A be twice as bad there; other primary
-                metrics may not get worse.
+            allow: the price that the claim accepts: {"ttft_p50": 2.0} lets A be twice as bad there. Median TTFT and
+                mean TPOT without a price are guarded: they may not get worse by more than their tolerated margin.
             slo: for a claim about `max_rate`, within which limits: "max_rate(a) / max_rate(b) >= 1.2" says that A
                 serves 20 % more users within them. Each run is then a search, see `max_rate`.
-            baseline, primaries, margins: compare A with its stored baseline, too, as `check` does.
+            baseline, primaries, margins: compare A with its stored baseline, too, as `check` does. Margins of median
+                TTFT and mean TPOT hold for the guards as well.
+            start_sd: how much metrics move from one server start to the next, where you know: {"ttft_p50": 0.2} is
+                20 % of standard deviation.
 
         Raises:
-            SloError: a text cannot be read.
+            SloError: a text cannot be read, or a number means nothing.
         """
+        check_workload(workload, "perf.claim(a, b, …)")
+        check_runs(runs, "perf.claim")
+        check_names(primaries, "primaries")
         mechanisms = (mechanism,) if isinstance(mechanism, str) else tuple(mechanism)
-        judge = claim_judge(text, mechanisms, allow or {}, self.session.settings)
+        own_margins = margins_from(margins or {})
+        judge = claim_judge(text, mechanisms, allow or {}, self.session.settings, kind=self.kind, margins=own_margins,
+                            start_sd=start_sd or {})
+        guarded = {guard.metric for guard in judge.guards}
         if bool(slo) != ((claimed := judge.claim.metric) == METRIC):
-            raise SpecError(f"perf.claim(…, {text!r}, slo={slo!r}): max_rate needs an SLO, and {claimed} takes none.")
+            why = f"{claimed} takes no SLO" if slo else f'{METRIC} needs an SLO: add slo="ttft_p95 <= 500ms"'
+            raise SpecError(f"perf.claim(…, {text!r}, slo={slo!r}): {why}.")
         side_a, side_b = (
             self._capacity(spec, workload, terms_of(slo), side=side)
             if slo
@@ -230,7 +246,6 @@ class Perf:
             for side, spec in (("a", a), ("b", b))
         )
         self.claims.append((text, side_a, side_b))
-        margins_from(margins or {})  # a typo costs no server start
         started_ns = self.session.clock.now_ns()
         told = len(self.results)
         # Whichever side already runs goes first: a start is dear.
@@ -242,7 +257,8 @@ class Perf:
             if side is side_a and baseline is not False and worst(results) is not Verdict.ERROR:
                 # Now, while A's server runs: what it takes to decide this are more runs of A.
                 named = [cause.metric for cause in judge.causes]
-                against = self._against(side_a, "" if baseline is True else baseline, primaries, margins or {}, named)
+                against = self._against(side_a, "" if baseline is True else baseline, primaries, own_margins, named,
+                                        guarded=guarded)
                 self.results += against  # they stand, whatever becomes of the other side
             if results:
                 break
@@ -331,22 +347,23 @@ class Perf:
         series: Series,
         name: str,
         primaries: Sequence[str],
-        margins: Mapping[str, float | tuple[float, float]],
+        margins: Mapping[str, Margins],
         named: Sequence[str],
+        *,
+        guarded: Collection[str] = (),
     ) -> list[CheckResult]:
-        own_margins = margins_from(margins)
         closed_loop = series.workload.concurrency is not None
         chosen = tuple(find(metric).name for metric in primaries)
         if not chosen:
             stored = self.session.baselines.find(self.test, kind_of(series.finished.conditions), name)
             chosen = default_primaries(series.finished, stored, closed_loop=closed_loop)
-        if unjudged := sorted(set(own_margins) - set(chosen)):
+        if unjudged := sorted(margins.keys() - {*chosen, *guarded}):
             raise SloError(f"margins={{{unjudged[0]!r}: …}}: the comparison judges {', '.join(chosen) or 'nothing'}. "
                            f"Name it, too: primaries=[…, {unjudged[0]!r}].")
-        tolerated = {metric: margin.tolerated for metric, margin in own_margins.items()}
-        series.compared_as(name, chosen, tolerated)
+        compared = {metric: margin for metric, margin in margins.items() if metric in chosen}
+        series.compared_as(name, chosen, compared)
         failed = any(subject.startswith(AGAINST_BASELINE) for subject in failed_before(self))
-        return compare(series, self.session, named, own_margins, failed_before=failed)
+        return compare(series, self.session, named, compared, failed_before=failed)
 
     def _series_of(self, measurement: Measurement, call: str) -> Series:
         for series in self.series:

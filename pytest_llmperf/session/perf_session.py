@@ -156,7 +156,7 @@ class PerfSession:
         if writable(folder):
             return folder
         instead = Path(tempfile.gettempdir()) / "llmperf-runs"
-        where = f"results go to {instead}. Name another folder with --llmperf-runs DIR."
+        where = f"results go to {instead}. Name another folder with --llmperf-runs=DIR."
         self.tell(Note(f"{folder} cannot be written: {where}"))
         return instead
 
@@ -170,11 +170,19 @@ class PerfSession:
             return
         try:
             self.run_dir.mkdir(parents=True, exist_ok=True)
+            self._hide_from_git()
             known = provenance(self.root, self.id, self.now(), [self.settings.baselines_dir], self.host)
             write_provenance(self.run_dir, known)
         except OSError as error:
             raise InfrastructureError(f"The run folder cannot be written: {error}. Free space there, or name another "
-                                      "with --llmperf-runs DIR.") from error
+                                      "with --llmperf-runs=DIR.") from error
+
+    def _hide_from_git(self) -> None:
+        """What we write is nothing to commit; a folder that the user named is the user's."""
+        ours = self.root / Settings().runs_dir
+        ignore = ours.parent / ".gitignore"
+        if self.run_dir.parent == ours and not ignore.exists():
+            ignore.write_text("*\n", encoding="utf-8")
 
     def close(self) -> None:
         """Stop whatever runs."""

@@ -19,6 +19,7 @@ from pytest_llmperf.session.measurement import Measurement, Run
 from pytest_llmperf.session.replay import Replayer, Watch
 from pytest_llmperf.session.warm_up import warm_up
 from pytest_llmperf.session.watching import measuring
+from pytest_llmperf.stats.prior import Margins
 from pytest_llmperf.workload import Workload
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ class Series:
         """How many of its runs earlier executions made."""
         return 0 if self.own is None else len(self.finished.runs) - len(self.own.runs)
 
-    def compared_as(self, baseline: str, primaries: tuple[str, ...], margins: Mapping[str, float]) -> None:
+    def compared_as(self, baseline: str, primaries: tuple[str, ...], margins: Mapping[str, Margins]) -> None:
         """Note under which name, by which metrics and margins it is compared with a baseline."""
         self.measurement = replace(self.finished, baseline=baseline, primaries=primaries, margins=margins)
         self._on_run()
@@ -186,7 +187,7 @@ class Series:
         attached = server.spec.lmcache
         known = conditions(
             server, facts, self.workload, self.session.hardware_of(server.spec, self.kind), self.kind,
-            connections=self.session.settings.connections, planted=self.session.planted,
+            connections=self.session.settings.connections, planted=self.session.planted, treatment=self._treatment,
         )
         return Measurement(
             engine=str(server.spec),
@@ -200,6 +201,16 @@ class Series:
             side=self.side,
             stored_run_sd=self.session.baselines.run_sd(self.test, kind_of(known)),
         )
+
+    @property
+    def _treatment(self) -> str:
+        """How server and caches are treated otherwise than by default: a running server, emptied before each run."""
+        found = ["fresh start"] if self._fresh and isinstance(self.engine, EngineSpec) else []
+        if self._keep_tiers:
+            found.append(f"keeps {', '.join(sorted(set(self._keep_tiers)))}")
+        if self._gauges:
+            found.append(f"gauges every {self.session.settings.gauge_interval_s:g} s")
+        return "; ".join(found)
 
     def _expected_hit_rate(self, block_size: str, seed: int) -> float | None:
         """None where prompts of an earlier run may be cached on purpose, or nobody knows.

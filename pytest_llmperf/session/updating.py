@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -69,13 +69,17 @@ def measured(run_files: Iterable[Path]) -> list[Measured]:
     return [_session(parts) for _, parts in sorted(found.items())]
 
 
-def update(store: Store, sessions: Sequence[Measured], wanted: Wanted, *, dry_run: bool = False) -> list[Plan]:
+def update(
+    store: Store, sessions: Sequence[Measured], wanted: Wanted, show: Callable[[list[Plan]], None],
+    *, dry_run: bool = False,
+) -> list[Plan]:
     """Take sessions into the baselines, one after the other; what was planned is what was written, all or nothing.
 
     Args:
         store: the baselines.
         sessions: oldest first.
         wanted: what may change.
+        show: called with one plan per session before anything is written.
         dry_run: only plan.
 
     Raises:
@@ -85,10 +89,13 @@ def update(store: Store, sessions: Sequence[Measured], wanted: Wanted, *, dry_ru
     kinds = sorted({kind_of(each.conditions) for one in sessions for test in one.tests for each in test.measurements})
     if dry_run:
         before = {path: found for kind in kinds for path, found in store.read_all(kind).items()}
-        return _plans(before, sessions, wanted)[0]
+        plans, _ = _plans(before, sessions, wanted)
+        show(plans)
+        return plans
     with store.update() as open_update:
         before = {path: found for kind in kinds for path, found in open_update.read_all(kind).items()}
         plans, files = _plans(before, sessions, wanted)
+        show(plans)
         open_update.write(files)
     return plans
 

@@ -35,9 +35,15 @@ class Cursor:
     Args:
         text: what the user wrote.
         subject: what it should be, for messages: "SLO", "claim".
+
+    Raises:
+        SloError: it is no text.
     """
 
     def __init__(self, text: str, subject: str) -> None:
+        if not isinstance(text, str):
+            raise SloError(f"this {subject} cannot be read: it is no text but of type {type(text).__name__}. "
+                           "Several are written one by one, each as a text.")
         self.text = text
         self.subject = subject
         self._tokens = [Token(str(match.lastgroup), match[str(match.lastgroup)], match.start(str(match.lastgroup)))

@@ -30,7 +30,7 @@ class RatioScreen:
     Args:
         ratio: geometric mean over the pairs.
         interval: of the ratio, each limit one-sided.
-        start_sd: the prior that was used.
+        start_sd: what was said of starts before they were seen.
         pair_sd: standard deviation of the pairs' log ratios; None with one pair, where the prior stands in.
         pairs: how many.
     """

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from math import prod
 
 from pytest_llmperf.clock import Clock, seconds
 from pytest_llmperf.errors import HardwareBusy
+from pytest_llmperf.model.ranks import gpus_of, size_of
 from pytest_llmperf.model.status import Note, Tell, Waiting
 from pytest_llmperf.model.telemetry import GpuDevice, GpuTrace
 from pytest_llmperf.telemetry.bounded import bounded
 from pytest_llmperf.telemetry.gpu_reading import memory_in_use, occupants
-from pytest_llmperf.telemetry.gpu_watch import GpuWatch
+from pytest_llmperf.telemetry.gpu_watch import JOIN_S, GpuWatch
 from pytest_llmperf.telemetry.hardware import NVML_TIMEOUT_S, Gpu, Hardware
 from pytest_llmperf.telemetry.nvml import GpuNvml, pynvml
 from pytest_llmperf.telemetry.strangers import name_of, user_of
@@ -23,12 +23,6 @@ from pytest_llmperf.telemetry.visible import VARIABLE, visible
 TraceOf = Callable[[int], GpuTrace | None]
 POLL_S = 0.5
 CONTEXT_BYTES = 2 << 30  # of a process of ours that stays: LMCache's server had up to 0.9 GiB beside its engine's cache
-# Flags of vLLM and SGLang whose product is the number of GPUs that a server takes; SGLang takes the short ones, too.
-RANKS = (
-    ("tensor_parallel_size", "tp_size", "tp"),
-    ("pipeline_parallel_size", "pp_size", "pp"),
-    ("data_parallel_size", "dp_size", "dp"),
-)
 
 
 @dataclass(slots=True)
@@ -64,8 +58,8 @@ class Accelerators:
             return ()
         here = self.hardware.gpus
         shown = visible((*here, *self.hardware.hidden), env) if VARIABLE in env else here
-        first, step = _size(flags, ("base_gpu_id",), 0), _size(flags, ("gpu_id_step",))
-        return shown[first::step][: _count(flags)]
+        first, step = size_of(flags, ("base_gpu_id",), 0), size_of(flags, ("gpu_id_step",))
+        return shown[first::step][: gpus_of(flags)]
 
     @contextmanager
     def watched(self, gpus: tuple[Gpu, ...], ours: Callable[[], Collection[int]]) -> Iterator[TraceOf]:
@@ -86,8 +80,9 @@ class Accelerators:
         watch.start()
         try:
             yield lambda origin_ns: self._judged(watch.trace(origin_ns))
-        finally:
-            self._hangs = watch.stop()
+        finally:  # said here: a run that fails asks for no trace
+            if (hangs := watch.stop(JOIN_S)) is not None:
+                self._hung(hangs)
 
     def wait_free(self, gpus: tuple[Gpu, ...], stay: int = 0) -> None:
         """Wait until nobody holds memory on these GPUs; the driver takes seconds to free a dead server's.
@@ -102,13 +97,14 @@ class Accelerators:
         if not gpus or self._hangs is not None:
             return
         began_ns = self.clock.now_ns()
-        while busy := self._in_use(gpus, self.free_bytes + stay * CONTEXT_BYTES):
+        allowed_bytes = self.free_bytes + stay * CONTEXT_BYTES
+        while busy := self._in_use(gpus, allowed_bytes):
             now_ns = self.clock.now_ns()
             if now_ns - began_ns >= seconds(self.free_timeout_s):
                 raise HardwareBusy(
                     f"{'; '.join(busy)}, after waiting {self.free_timeout_s:g} s. What is measured beside it is no "
                     "evidence. Find it with nvidia-smi and end it, choose other GPUs with CUDA_VISIBLE_DEVICES, "
-                    "or raise gpu_free_limit_mib if it stays and does nothing."
+                    f"or raise gpu_free_limit_mib if it stays and does nothing.{_kept(allowed_bytes) if stay else ''}"
                 )
             self.tell(Waiting("; ".join(busy)))
             self.clock.sleep_ns(seconds(POLL_S))
@@ -120,9 +116,12 @@ class Accelerators:
             return []
         found = bounded(lambda: _busy(nvml, gpus, free_bytes), NVML_TIMEOUT_S)
         if found is None:
-            self._hangs = f"NVML did not answer within {NVML_TIMEOUT_S:g} s"
-            self._tell_unwatched(self._hangs)
+            self._hung(f"NVML did not answer within {NVML_TIMEOUT_S:g} s")
         return found or []
+
+    def _hung(self, why: str) -> None:
+        self._hangs = why
+        self._tell_unwatched(why)
 
     def _judged(self, trace: GpuTrace) -> GpuTrace:
         if trace.problem is not None:
@@ -141,16 +140,13 @@ class Accelerators:
             self.tell(Note(line))
 
 
-def _count(flags: Mapping[str, object]) -> int:
-    """GPUs of a server; with SGLang's DP attention the data-parallel ranks share those of tensor parallelism."""
-    multiplied = RANKS[:2] if flags.get("enable_dp_attention") is True else RANKS
-    return prod(_size(flags, names) for names in multiplied)
-
-
-def _size(flags: Mapping[str, object], names: Collection[str], default: int = 1) -> int:
-    """The first of these flags that is given; what is no size ("auto") is the default."""
-    size = next((flags[name] for name in names if name in flags), default)
-    return size if isinstance(size, int) and size > 0 else default
+def _kept(allowed_bytes: int) -> str:
+    """Whom not to end, and what to do where it is the one that has too much."""
+    return (
+        ' The LMCache server kept by keep=("l1",) is ours and may stay: all may have '
+        f"{allowed_bytes / 2**20:,.0f} MiB there, and if it holds more, that is its last engine's. Raise "
+        'gpu_free_timeout_s until it lets go, or leave "l1" out of keep, which ends it.'
+    )
 
 
 def _busy(nvml: GpuNvml, gpus: tuple[Gpu, ...], free_bytes: int) -> list[str]:

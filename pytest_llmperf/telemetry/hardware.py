@@ -1,4 +1,4 @@
-"""Which accelerators this machine has, as NVML sees them."""
+"""What this machine has: accelerators, as NVML sees them, and its CPU."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from pytest_llmperf.telemetry.bounded import bounded
+from pytest_llmperf.telemetry.cpu import Cpu, read_cpu
 from pytest_llmperf.telemetry.gpu_reading import read_settings
 from pytest_llmperf.telemetry.nvml import GpuLost, Nvml, asked, pynvml
 from pytest_llmperf.telemetry.visible import VARIABLE, visible
@@ -48,6 +49,8 @@ class Hardware:
         gpus: those that CUDA_VISIBLE_DEVICES leaves visible, in its order; without it all, as NVML lists them.
         hidden: those that it hides.
         driver: NVIDIA driver version; None without one.
+        cuda: the latest CUDA that the driver supports, e.g. "13.0"; None where it does not tell.
+        cpu: None where it does not matter or nobody looked.
         problem: why NVML could not be asked, where it could not.
         emulated: nothing of it exists.
     """
@@ -57,6 +60,8 @@ class Hardware:
     problem: str | None = None
     emulated: bool = False
     hidden: tuple[Gpu, ...] = ()
+    cuda: str | None = None
+    cpu: Cpu | None = None
 
     @property
     def kind(self) -> str:
@@ -91,10 +96,11 @@ def detect(
 ) -> Hardware:
     """Ask NVML, for at most `timeout_s`: a hanging driver must not hang every pytest run."""
     found = bounded(lambda: _ask(nvml), timeout_s)
-    found = found or Hardware(problem=f"NVML did not answer within {timeout_s:g} s")
+    found = replace(found or Hardware(problem=f"NVML did not answer within {timeout_s:g} s"), cpu=read_cpu())
     seen = visible(found.gpus, environ)
     if found.gpus and not seen:
-        return Hardware(problem=f"{VARIABLE}={environ[VARIABLE]!r} names none of its {len(found.gpus)} GPUs")
+        problem = f"{VARIABLE}={environ[VARIABLE]!r} names none of its {len(found.gpus)} GPUs"
+        return Hardware(problem=problem, cpu=found.cpu)
     return replace(found, gpus=seen, hidden=tuple(gpu for gpu in found.gpus if gpu not in seen))
 
 
@@ -109,12 +115,17 @@ def _ask(nvml: Nvml | None) -> Hardware:
     try:
         handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
         gpus = tuple(_gpu(nvml, index, handle) for index, handle in enumerate(handles))
-        return Hardware(gpus, driver=str(nvml.nvmlSystemGetDriverVersion()))
+        return Hardware(gpus, driver=str(nvml.nvmlSystemGetDriverVersion()), cuda=_cuda(nvml))
     except Exception as error:
         return Hardware(problem=f"NVML: {error}")
     finally:
         with suppress(Exception):  # what was read is read
             nvml.nvmlShutdown()
+
+
+def _cuda(nvml: Nvml) -> str | None:
+    version = asked(nvml, "nvmlSystemGetCudaDriverVersion")
+    return None if version is None else f"{version // 1000}.{version % 1000 // 10}"
 
 
 def _gpu(nvml: Nvml, index: int, handle: object) -> Gpu:

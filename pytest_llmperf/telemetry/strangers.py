@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pwd
 from collections.abc import Callable, Collection
 from pathlib import Path
 
@@ -93,8 +92,10 @@ def user_of(pid: int) -> str | None:
     except OSError:
         return None
     try:
+        import pwd  # not on Windows, where the emulator runs
+
         return pwd.getpwuid(uid).pw_name
-    except KeyError:
+    except (ImportError, KeyError):
         return str(uid)
 
 

@@ -94,6 +94,10 @@ class FakeNvml:
     def nvmlSystemGetDriverVersion(self) -> str:
         return "580.1"
 
+    def nvmlSystemGetCudaDriverVersion(self) -> int:
+        self._begin("nvmlSystemGetCudaDriverVersion")
+        return 13000
+
     def nvmlDeviceGetCount(self) -> int:
         return len(self.gpus)
 

@@ -154,7 +154,7 @@ def test_a_taken_port_is_said_at_once(emulate):
     [
         (["--hardware", "h200", "--", "serve", "tiny", "--enable-lora"], 2, "--enable-lora cannot be emulated"),
         (["--hardware", "h200", "--fault", "fire", "--model", "tiny"], 2, "no such fault"),
-        (["--hardware", "h200", "--", "serve", "tiny", "-tp", "2"], 2, "--gpus 2"),
+        (["--hardware", "h200", "--", "serve", "tiny", "-tp", "2"], 2, "has 1: lower the parallelism"),
         (["--hardware", "l4", "--model", "llama-3.1-70b"], 1, "No available memory for the cache blocks"),
         (["--model", "tiny"], 2, "--hardware"),
     ],

@@ -32,14 +32,15 @@ def test_serves_and_counts(run_real):
     assert tags == {"test_every_token_is_counted": set()}
 
 
+# 120 requests: the p99 of 12 is their maximum, and one stall of 20 ms on two shared cores made that run no evidence.
 NATIVE = HEAD + """
 def test_without_a_tokenizer_and_without_a_radix_cache(perf):
     bare = sglang("tiny", context_length=4096, skip_tokenizer_init=True, disable_radix_cache=True)
-    shared = shared_prefix(prefix=200, suffix=50, output=8, arrivals=closed(2), requests=12)
+    shared = shared_prefix(prefix=200, suffix=50, output=8, arrivals=closed(2), requests=120)
     run = perf.measure(bare, shared, runs=1)
     perf.check(run, "error_rate == 0", "prefix_cache_hit_rate == 0")
     assert {sum(record.chunk_tokens) for record in run.records} == {8}
-    assert run.runs[0].counters["generation_tokens"] == 96
+    assert run.runs[0].counters["generation_tokens"] == 960
 """
 
 

@@ -121,6 +121,8 @@ def test_settings_are_part_of_the_fingerprint(measured):
         "persistence": "on", "ecc": "on", "mig": "off", "power_limit_mw": "700000",
         "application_sm_clock_mhz": "1980", "application_memory_clock_mhz": "3201",
     }
+    assert (conditions["driver"], conditions["cuda"]) == ("580.1", "13.0")
+    assert conditions["host_env.VLLM_USE_FLASHINFER_SAMPLER"] == "unset"
 
 
 def test_a_partitioned_gpu_is_not_the_marker_s(measured):
@@ -197,3 +199,20 @@ def test_a_gpu_that_no_marker_stands_for(suite, measured):
     result, _ = suite.run("@pytest.mark.l4\ndef test_x(): pass\n@pytest.mark.cpu\ndef test_y(): pass\n", "-rs")
     result.assert_outcomes(skipped=2)
     result.stdout.fnmatch_lines(["*needs l4; this machine has 1 × NVIDIA L40S*"])
+
+
+def test_a_gpu_that_no_marker_stands_for_has_baselines_of_its_own(suite, measured, monkeypatch):
+    """Fault 75: where nothing is stored it says how to record, whatever another unknown model has stored."""
+    monkeypatch.setenv("CI", "true")
+    text = SUITE.replace("@pytest.mark.h200\n", "").replace('"error_rate == 0"', '"error_rate == 0", baseline=True')
+    for model in ("L40S", "B200"):
+        (suite.folder / "pynvml.py").write_text(f"{FAKE}gpu.name = 'NVIDIA {model}'\n")
+        kind = f"other-gpu-nvidia-{model.lower()}"
+        result, _ = suite.run(text.format(body="pass", runs=1))
+        assert result.ret == 1
+        result.stdout.fnmatch_lines([
+            f"*nothing is stored for this test on {kind}. Create it: pytest test_it.py::test_x --update-baselines-new*",
+            "NO_BASELINE  test_x  baseline",
+        ])
+        suite.run(text.format(body="pass", runs=1), "--update-baselines-new")
+        assert (suite.folder / f"baselines/{kind}/it/test_x.json").exists()

@@ -40,6 +40,6 @@ def test_where_nothing_may_be_written_results_go_elsewhere_and_it_says_so(suite)
     result, _ = suite.run(SOUND, "--llmperf-runs=occupied/runs")
     assert result.ret == 0
     place = Path(suite.folder, "llmperf-runs")  # its TMPDIR
-    result.stdout.fnmatch_lines([f"*occupied/runs cannot be written: results go to {place}.*--llmperf-runs DIR.*"])
+    result.stdout.fnmatch_lines([f"*occupied/runs cannot be written: results go to {place}.*--llmperf-runs=DIR.*"])
     (path,) = place.glob("*/tests/*.json")
     assert json.loads(path.read_text())["checks"][0]["verdict"] == "PASS"

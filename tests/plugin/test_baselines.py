@@ -47,6 +47,24 @@ def test_a_missing_baseline_is_no_pass(emulate, pytester):
     assert emulate.path.exists()
 
 
+def test_a_plan_is_shown_before_a_write_that_fails(emulate, pytester):
+    log = Path(pytester.path, "baselines/.update")
+    log.mkdir(parents=True)
+    (log / "journal.new").symlink_to("/dev/full")
+    result, _ = emulate("--update-baselines-new", "--missing-baseline", "skip")
+    assert result.ret == 1
+    result.stdout.fnmatch_lines([
+        "baselines: 1 created", f"  created * {STORED.partition('/')[2]} *",
+        "baselines: nothing was updated: * No space left on device*Nothing was changed.",
+    ])
+    assert not emulate.path.exists()
+    (folder,) = Path(pytester.path, ".llmperf/runs").iterdir()
+    result = take(pytester, folder)
+    assert result.ret == 2
+    result.stdout.fnmatch_lines(["baselines: 1 created"])
+    result.stderr.fnmatch_lines(["*No space left on device*"])
+
+
 @pytest.mark.parametrize("how", ["ci", "option"])
 def test_a_missing_baseline_fails_in_ci(emulate, monkeypatch, how):
     if how == "ci":

@@ -35,6 +35,16 @@ def test_what_stands_in_for_hardware_is_repeated_in_commands(run):
     result.stdout.fnmatch_lines(["  pytest test_it.py::test_missing --emulate h200 --update-baselines-new"])
 
 
+def test_commands_run_where_the_user_is_and_find_the_same_engines(run, pytester, monkeypatch):
+    monkeypatch.chdir(pytester.mkdir("sub"))
+    again = ["--emulate-clock", "real", "--emulate-noise", "none", "--llmperf-engine=vllm=/x y", "--llmperf-runs=../r"]
+    result, _ = run(TEXT, f"--rootdir={pytester.path}", "../test_it.py", "--emulate", "h200", *again)
+    result.stdout.fnmatch_lines([
+        "  pytest ../test_it.py::test_missing --emulate h200 --emulate-clock real --emulate-noise none "
+        "'--llmperf-engine=vllm=/x y' --llmperf-runs=../r --update-baselines-new"
+    ])
+
+
 def test_no_performance_tests_no_summary(run):
     result, _ = run("def test_it(): assert True\n")
     assert "llmperf" not in result.stdout.str().partition("collected")[2]
@@ -58,6 +68,8 @@ def test_it(perf):
 def test_verbose_shows_every_metric_with_its_interval_and_its_baseline(run):
     result, _ = run(MEASURED, "--emulate", "h200", "--update-baselines-new")
     assert result.ret == 0
+    result.stdout.fnmatch_lines(["NO_BASELINE  test_it *", "next:", "  git add baselines"])
+    result.stdout.no_fnmatch_line("  pytest *")
     result, _ = run(MEASURED, "--emulate", "h200", "--emulate-seed", "1", "-v")
     result.stdout.fnmatch_lines(["*vllm('llama-3.1-8b'*random_tokens(*", "  metric *90 % CI *baseline *change"])
     rows = {line.split()[0]: line for line in result.outlines if line.startswith("  ")}

@@ -27,15 +27,21 @@ def test_a_row_for_an_unknown_kind_is_refused(pytester):
     ("marker", "complaint"),
     [
         ("engine(vllm('tiny'), max_num_seqs=4)", "has no keyword max_num_seqs*vllm(MODEL, max_num_seqs=…)"),
+        ("engine(vllm('tiny'), fresch=True)", "has no keyword fresch*Did you mean fresh?"),
         ("engine()", "names no engine"),
+        ("engine('vllm')", "engine('vllm'): an engine is a spec, vllm(MODEL), or a function"),
+        ("engine(lambda case: 3)", "@pytest.mark.engine gives 3, which is no engine: write"),
+        ("gpus('2')\n@pytest.mark.h200", "write the number of GPUs as @pytest.mark.gpus(2)"),
     ],
 )
 def test_a_wrong_marker_says_what_to_write(pytester, marker, complaint):
     pytester.makepyfile(
         f"import pytest\nfrom pytest_llmperf import vllm\n@pytest.mark.{marker}\ndef test_x(engine): pass\n"
     )
-    result = pytester.runpytest_subprocess()
+    result = pytester.runpytest_subprocess("--emulate", "h200")
     result.stdout.fnmatch_lines([f"*{complaint}*".replace("[", "?")])
+    result.stdout.no_fnmatch_line("*Traceback*")
+    result.stdout.no_fnmatch_line("*pytest_llmperf/plugin/*")
 
 
 def test_the_fixture_without_the_marker_says_what_to_write(pytester):
@@ -87,3 +93,22 @@ def test_a_spec_may_depend_on_the_case(pytester):
         """
     )
     pytester.runpytest_subprocess("-m", "cpu").assert_outcomes(passed=1)
+
+
+FRESH = """
+import pytest
+from pytest_llmperf import closed, random_tokens, vllm
+
+@pytest.mark.h200
+def test_fresh(perf):
+    prompts = random_tokens(input=8, output=4, arrivals=closed(1), requests=4)
+    conditions = perf.measure(vllm("tiny"), prompts, runs=1, fresh=True).conditions
+    assert conditions["treatment"] == "fresh start"
+    assert not [name for name in conditions if name.startswith(("host_env.", "cuda", "cpu"))]
+"""
+
+
+@pytest.mark.emulated
+def test_a_fresh_start_is_a_condition_and_what_this_machine_decides_is_none_of_an_emulated_one(run):
+    result, _ = run(FRESH, "--emulate", "h200")
+    result.assert_outcomes(passed=1)

@@ -94,8 +94,9 @@ def test_what_an_item_runs_as(kinds, hardware, asked, runs_as):
     assert running_kind(kinds, hardware, asked) == runs_as
 
 
-def test_too_few_gpus_are_a_skip_of_their_own(pytester):
-    pytester.makepyfile("import pytest\n@pytest.mark.h200\n@pytest.mark.gpus(2)\ndef test_x(): pass\n")
+@pytest.mark.parametrize("marker", ["@pytest.mark.h200", ""])
+def test_too_few_gpus_are_a_skip_of_their_own(pytester, marker):
+    pytester.makepyfile(f"import pytest\n{marker}\n@pytest.mark.gpus(2)\ndef test_x(): pass\n")
     pytester.makeconftest(
         "from pytest_llmperf.plugin.state import STATE\n"
         "from pytest_llmperf.telemetry.hardware import Gpu, Hardware\n"

@@ -41,11 +41,19 @@ def test_it_never_becomes_a_baseline(emulate, pytester, update):
     assert not Path(pytester.path, "baselines").exists()
 
 
+def test_one_that_reaches_no_server_is_named(emulate):
+    given = [word for flag in ("sglang:disable-radix-cache", "vllm:max-num-seqs=99") for word in ("--plant-flag", flag)]
+    result, _ = emulate(*given)
+    result.stdout.fnmatch_lines(["planted sglang:disable_radix_cache=true reached no server that was measured"])
+    result.stdout.no_fnmatch_line("*planted vllm:max_num_seqs=99 reached*")
+
+
 def test_it_is_not_compared_with_a_baseline_either(emulate):
     assert emulate("--update-baselines-new")[0].ret == 0
     result, _ = emulate("--plant-flag", "vllm:max-num-seqs=999", "--missing-baseline", "fail")
     assert result.ret == 1
     result.stdout.fnmatch_lines(["*INCOMPARABLE*", "*planted: absent stored, vllm:max_num_seqs=999 now*"])
+    result.stdout.no_fnmatch_line("  pytest *")  # which would be refused
 
 
 def test_a_typo_is_told_before_anything_runs(emulate):

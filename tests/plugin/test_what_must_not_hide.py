@@ -54,10 +54,3 @@ def test_an_expression_that_cannot_be_read_is_pytests_usage_error(pytester):
     result = pytester.runpytest_subprocess("-p", "no:cacheprovider", "-m", "h200 and")
     assert result.ret == 4
     result.stderr.fnmatch_lines(["*Wrong expression passed to '-m'*"])
-
-
-def test_a_setting_for_an_engine_that_there_is_not(pytester):
-    pytester.makepyfile("def test_x(perf): pass\n")
-    result = pytester.runpytest_subprocess("-p", "no:cacheprovider", "--llmperf-engine=vlm=/opt/vllm")
-    result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines(["*Did you mean 'vllm'*"])

@@ -9,9 +9,15 @@ where something was refused.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pytest_llmperf.errors import UsageError
+
+if TYPE_CHECKING:
+    from pytest_llmperf.baseline.planned import Plan
+    from pytest_llmperf.session.updating import Measured
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,21 +30,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from pytest_llmperf.baseline.planned import Action
     from pytest_llmperf.baseline.store import Store
-    from pytest_llmperf.baseline.summary import summary
     from pytest_llmperf.config.settings import read_settings
     from pytest_llmperf.session.updating import Wanted, measured, update
 
     settings = read_settings(Path.cwd())
     sessions = measured(path for folder in arguments.run_dirs for path in _run_files(folder))
     wanted = Wanted("new" if arguments.new else "all", arguments.accept, settings.compare_across)
-    plans = update(Store(Path.cwd() / settings.baselines_dir), sessions, wanted, dry_run=arguments.dry_run)
-    for session, planned in zip(sessions, plans, strict=True):
-        known = session.provenance
-        print(f"session {known.session}, measured on host {known.host} at commit {known.commit or 'unknown'}")
-        print(summary(planned))
+    store = Store(Path.cwd() / settings.baselines_dir)
+    plans = update(store, sessions, wanted, lambda plans: _show(sessions, plans), dry_run=arguments.dry_run)
     if arguments.dry_run:
         print("Nothing was written: --dry-run.")
     return int(any(planned.count(Action.REFUSED) for planned in plans))
+
+
+def _show(sessions: Sequence[Measured], plans: Sequence[Plan]) -> None:
+    from pytest_llmperf.baseline.summary import summary
+
+    for session, planned in zip(sessions, plans, strict=True):
+        known = session.provenance
+        print(f"session {known.session}, measured on host {known.host} at commit {known.commit or 'unknown'}")
+        print(summary(planned), flush=True)
 
 
 def _run_files(folder: Path) -> list[Path]:

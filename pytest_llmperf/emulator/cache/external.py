@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from pytest_llmperf.emulator.core.batch import End
 from pytest_llmperf.emulator.core.sequence import Sequence
 
 
@@ -22,16 +23,18 @@ class ExternalKv(Protocol):
 
     prefilled: bool
 
-    def matched(self, sequence: Sequence, local_tokens: int) -> int:
-        """Tokens after the first `local_tokens` that can be loaded. Where these are all, the last is computed again."""
+    def matched(self, sequence: Sequence, local_tokens: int, now_ns: int) -> int:
+        """Tokens after the first `local_tokens` that can be loaded now. Where these are all, the last one is computed
+        again."""
         ...
 
     def load(self, sequence: Sequence, local_tokens: int, tokens: int, now_ns: int) -> int:
         """Begins to load what `matched` gave; when it is there, ns."""
         ...
 
-    def store_s(self, sequence: Sequence, before: int, after: int) -> float:
-        """Keeps what a step computed (`computed` went from `before` to `after`); seconds that it adds to the step."""
+    def store_s(self, sequence: Sequence, before: int, after: int, end: End) -> float:
+        """Keeps what a step computes (`computed` goes from `before` to `after`), for others from its end on; seconds
+        that it adds to the step."""
         ...
 
     def forget(self, sequence: Sequence) -> None:

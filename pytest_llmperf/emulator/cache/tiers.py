@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from itertools import accumulate
 
 from pytest_llmperf.emulator.config import Tier
+from pytest_llmperf.emulator.core.batch import End
 from pytest_llmperf.emulator.core.sequence import Sequence
 
 
@@ -25,13 +26,18 @@ class ChunkStore:
         self.evicted = 0
         self.evictions = 0
         self._full = max(1, int(self.capacity * tier.watermark))
-        self._chunks: OrderedDict[int, None] = OrderedDict()
+        self._chunks: OrderedDict[int, End] = OrderedDict()
 
     def __contains__(self, key: int) -> bool:
         return key in self._chunks
 
     def __len__(self) -> int:
         return len(self._chunks)
+
+    def ready(self, key: int, now_ns: int) -> bool:
+        """Whether it holds a chunk that has been computed by now."""
+        end = self._chunks.get(key)
+        return end is not None and end.ns <= now_ns
 
     @property
     def used_bytes(self) -> float:
@@ -44,8 +50,12 @@ class ChunkStore:
             if key in chunks:
                 chunks.move_to_end(key)
 
-    def put(self, keys: Iterable[int]) -> None:
-        """Takes them in, or uses them, one after the other."""
+    def put(self, keys: Iterable[int], end: End) -> None:
+        """Takes them in, or uses them, one after the other.
+
+        Args:
+            end: of the step that computes them.
+        """
         chunks = self._chunks
         for key in keys if self.capacity else ():
             if key in chunks:
@@ -53,7 +63,7 @@ class ChunkStore:
                 continue
             if len(chunks) >= self._full:
                 self._make_room()
-            chunks[key] = None
+            chunks[key] = end
 
     def clear(self) -> None:
         self._chunks.clear()
@@ -143,14 +153,14 @@ class Tiers:
             if name in (None, store.tier.name):
                 store.clear()
 
-    def matched(self, sequence: Sequence, local_tokens: int) -> int:
+    def matched(self, sequence: Sequence, local_tokens: int, now_ns: int) -> int:
         if self._vllm_server and sequence.preemptions:
             return 0
         first = sequence not in self._keys
         keys = self._chunk_keys(sequence)
         levels: list[int] = []
         for key in keys:
-            if (level := self._holder(key)) is None:
+            if (level := self._holder(key, now_ns)) is None:
                 break
             levels.append(level)
         found = len(levels)
@@ -169,7 +179,7 @@ class Tiers:
         keys = self._chunk_keys(sequence)
         wanted: dict[int, list[int]] = {}
         for index in range(first, last):
-            level = self._holder(keys[index])
+            level = self._holder(keys[index], now_ns)
             if level is None:
                 raise RuntimeError("a chunk was dropped between its lookup and its load")
             wanted.setdefault(level, []).append(index)
@@ -177,10 +187,10 @@ class Tiers:
         for level, indices in wanted.items():
             ready_ns = max(ready_ns, self._lanes[level].read(len(indices), now_ns))
             for store in self.stores[:level]:
-                store.put([keys[index] for index in indices])
+                store.put([keys[index] for index in indices], End(now_ns))
         return ready_ns
 
-    def store_s(self, sequence: Sequence, before: int, after: int) -> float:  # noqa: ARG002
+    def store_s(self, sequence: Sequence, before: int, after: int, end: End) -> float:  # noqa: ARG002
         keys = self._chunk_keys(sequence)
         kept = self._kept.get(sequence, 0)
         whole = min(after // self.chunk_tokens, len(keys))
@@ -190,7 +200,7 @@ class Tiers:
         stores = [store for store in self.stores if store.capacity]
         new = [key for key in keys[kept:whole] if any(key not in store for store in stores)]
         for store in self.stores:
-            store.put(new)
+            store.put(new, end)
         self.stored_tokens += len(new) * self.chunk_tokens
         return len(new) * self.chunk_bytes / self.store_bytes_per_s
 
@@ -198,9 +208,9 @@ class Tiers:
         self._keys.pop(sequence, None)
         self._kept.pop(sequence, None)
 
-    def _holder(self, key: int) -> int | None:
+    def _holder(self, key: int, now_ns: int) -> int | None:
         for level, store in enumerate(self.stores):
-            if key in store:
+            if store.ready(key, now_ns):
                 return level
         return None
 

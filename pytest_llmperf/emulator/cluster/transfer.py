@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pytest_llmperf.emulator.config import Link
+from pytest_llmperf.emulator.core.batch import End
 from pytest_llmperf.emulator.core.sequence import Sequence
 
 
@@ -51,7 +52,7 @@ class TransferredKv:
         """Its prompt is computed and can be pulled."""
         self._ready.add(sequence)
 
-    def matched(self, sequence: Sequence, local_tokens: int) -> int:
+    def matched(self, sequence: Sequence, local_tokens: int, now_ns: int) -> int:  # noqa: ARG002
         if sequence not in self._ready:
             return 0
         return max(0, len(sequence.prompt) - 1 - local_tokens)
@@ -60,7 +61,7 @@ class TransferredKv:
         self._ready.discard(sequence)
         return self.link.send(round((len(sequence.prompt) - local_tokens) * self.bytes_per_token), now_ns)
 
-    def store_s(self, sequence: Sequence, before: int, after: int) -> float:  # noqa: ARG002
+    def store_s(self, sequence: Sequence, before: int, after: int, end: End) -> float:  # noqa: ARG002
         return 0.0
 
     def forget(self, sequence: Sequence) -> None:

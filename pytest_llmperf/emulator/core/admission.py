@@ -55,7 +55,7 @@ class Admission:
         pool, external = self._pool, self.external
         hits = pool.found(sequence)
         local = len(hits) * pool.block_size
-        found = external.matched(sequence, local) if external is not None else 0
+        found = external.matched(sequence, local, now_ns) if external is not None else 0
         if external is None or not found:
             return self.admit(sequence, budget, padded), False
         size, free = pool.block_size, pool.free - pool.idle_among(hits)

@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import inf
 
 from pytest_llmperf.emulator.core.sequence import Sequence
 from pytest_llmperf.emulator.cost.load import StepLoad
+
+
+@dataclass(slots=True, eq=False)
+class End:
+    """When a step ends: never, until it is run."""
+
+    ns: float = inf
 
 
 @dataclass(slots=True, eq=False)
@@ -20,6 +28,7 @@ class Batch:
         store_s: time that the step waits for KV cache to leave the GPU.
         prefilling: with speculation: a sequence that was running before is still at its prompt.
         blank: sequences whose drafts are none, only filling.
+        end: when the step ends; what it computes is there for nobody before.
     """
 
     rows: list[tuple[Sequence, int, int, bool]] = field(default_factory=list)
@@ -33,6 +42,7 @@ class Batch:
     store_s: float = 0.0
     prefilling: bool = False
     blank: list[Sequence] = field(default_factory=list)
+    end: End = field(default_factory=End)
 
     def add(self, sequence: Sequence, new: int, before: int, drafts: int, sampling: bool) -> None:
         """A row that computes `new` tokens after `before` ones."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from pytest_llmperf.emulator.core.batch import End
 from pytest_llmperf.emulator.core.counters import Counters, Gauges
 from pytest_llmperf.emulator.core.scheduler import VllmScheduler
 from pytest_llmperf.emulator.cost.load import StepLoad
@@ -144,6 +145,7 @@ class Engine:
         if self.config.async_scheduling:
             self._pending = self.scheduler.schedule(now_ns)
         ended_ns = now_ns + self._duration_ns(batch)
+        batch.end.ns = ended_ns
         tokens, finished = self.scheduler.complete(batch, ended_ns)
         return Step(now_ns, ended_ns, tokens, finished)
 
@@ -168,6 +170,8 @@ class Engine:
             steps = min(steps, int(ends.searchsorted(until_ns)) + 1)
             ends = ends[:steps]
         ends_ns = ends.tolist()
+        if self._pending is not None:  # it is the first of these steps, and then stands for the one after the last
+            self._pending.end.ns, self._pending.end = ends_ns[0], End()
         finished = scheduler.glide(steps, ends_ns[-1])
         if self._pending is not None and not self._pending.rows:
             self._pending = None

@@ -133,7 +133,7 @@ class VllmScheduler(GlidingBooks):
         sampling = before + new >= sequence.prompt_length + sequence.generated + sequence.expected
         batch.add(sequence, new, before, drafts, sampling)
         if self._external is not None and before < sequence.prompt_length:
-            batch.store_s += self._external.store_s(sequence, before, before + new)
+            batch.store_s += self._external.store_s(sequence, before, before + new, batch.end)
         if not sampling:
             return
         sequence.drafts = self._drafts

@@ -155,7 +155,7 @@ class PrefillQueue:
         local = sequence.computed if loaded else cache.hold(sequence)
         rest, found, aside = sequence.length - local, 0, False
         if external is not None and not loaded:
-            found = external.matched(sequence, local)
+            found = external.matched(sequence, local, now_ns)
             aside = found > 0 or (external.prefilled and sequence.prompt_length == local + 1)
         new_tokens = min(max(sequence.max_tokens - sequence.generated, 0), MOST_NEW_TOKENS)
         fits = rest + new_tokens + cache.page_size < budget.pool

@@ -246,7 +246,7 @@ class SglangScheduler:
         sampling = before + new >= sequence.length + sequence.expected
         batch.add(sequence, new, before, drafts, sampling)
         if self._external is not None and before < sequence.prompt_length:
-            batch.store_s += self._external.store_s(sequence, before, before + new)
+            batch.store_s += self._external.store_s(sequence, before, before + new, batch.end)
         if sampling and self._asynchronous:
             sequence.expected += 1
 

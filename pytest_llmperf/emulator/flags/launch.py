@@ -35,7 +35,8 @@ class Machine:
             halves = f" × {groups} (prefill and decode)" if groups > 1 else ""
             raise UsageError(
                 f"tensor parallel {tensor_parallel} × data parallel {data_parallel}{halves} needs {needed} GPUs, and "
-                f"the emulated machine has {self.gpus}: say --gpus {needed}."
+                f"the emulated machine has {self.gpus}: lower the parallelism. Only "
+                f"`python -m pytest_llmperf.emulator` by itself takes --gpus {needed}."
             )
 
 

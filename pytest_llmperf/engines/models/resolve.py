@@ -14,7 +14,7 @@ from pytest_llmperf.engines.models.registry import SHAPES, config_json
 from pytest_llmperf.engines.models.shape import Shape
 from pytest_llmperf.engines.models.tokenizer import tokenizer_files
 from pytest_llmperf.engines.models.weights import write_weights
-from pytest_llmperf.errors import SpecError
+from pytest_llmperf.errors import InfrastructureError, SpecError
 
 # Raise it when a tokenizer or weights change for the same shape: an older build must not be taken for a new one.
 FORMAT = 2
@@ -52,6 +52,7 @@ def resolve_model(name_or_path: str, cache_dir: Path) -> ResolvedModel:
 
     Raises:
         SpecError: it is none of these.
+        InfrastructureError: it cannot be built there.
     """
     shape = SHAPES.get(name_or_path)
     if shape is not None:
@@ -85,13 +86,17 @@ def _built(shape: Shape, cache_dir: Path) -> Path:
     folder = cache_dir / f"{shape.name}-{hashlib.sha256(definition.encode()).hexdigest()[:12]}"
     if folder.is_dir():
         return folder.absolute()
-    cache_dir.mkdir(parents=True, exist_ok=True)
-    with FileLock(cache_dir / f".{folder.name}.lock"):
-        if not folder.is_dir():
-            building = cache_dir / f".{folder.name}.building"
-            shutil.rmtree(building, ignore_errors=True)
-            _write(shape, building)
-            building.rename(folder)
+    try:
+        cache_dir.mkdir(parents=True, exist_ok=True)
+        with FileLock(cache_dir / f".{folder.name}.lock"):
+            if not folder.is_dir():
+                building = cache_dir / f".{folder.name}.building"
+                shutil.rmtree(building, ignore_errors=True)
+                _write(shape, building)
+                building.rename(folder)
+    except OSError as error:
+        raise InfrastructureError(f"The model {shape.name} cannot be built: {error}. Free space there, or name another "
+                                  "folder in the settings: cache_dir.") from error
     return folder.absolute()
 
 

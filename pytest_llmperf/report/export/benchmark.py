@@ -25,7 +25,8 @@ def benchmark_file(tests: Sequence[KeptTest]) -> bytes:
     """
     benchmarks = [one for test in tests for one in _benchmarks(test)]
     if not benchmarks:
-        raise UsageError("nothing was measured by these tests, so there is nothing to export.")
+        raise UsageError("no latency was measured by these tests, rates that a search tried left out: "
+                         "there is nothing to export.")
     runs = [run for test in tests for measurement in test.measurements for run in measurement.runs]
     content = {
         "machine_info": _machine(tests),
@@ -39,7 +40,7 @@ def benchmark_file(tests: Sequence[KeptTest]) -> bytes:
 
 def _machine(tests: Sequence[KeptTest]) -> dict[str, str]:
     """What was measured on; the file's reader may be on another machine."""
-    names = ("hardware", "gpu", "gpu_count", "driver")
+    names = ("hardware", "gpu", "gpu_count", "driver", "cuda", "cpu", "cpu_cores")
     each = (measurement.conditions for test in tests for measurement in test.measurements)
     return {name: value for conditions in each for name in names if (value := conditions.get(name))}
 
@@ -57,8 +58,10 @@ def _commit(test: KeptTest) -> dict[str, object]:
 
 
 def _benchmarks(test: KeptTest) -> Iterator[dict[str, object]]:
-    several = len(test.measurements) > 1
-    for name, measurement in zip(names(test.measurements), test.measurements, strict=True):
+    """Without the rates that a search tried: the next search tries others, and files are compared by name."""
+    measured = [measurement for measurement in test.measurements if not measurement.tried]
+    several = len(measured) > 1
+    for name, measurement in zip(names(measured), measured, strict=True):
         side = f" {name}" if several else ""
         for metric in METRICS:
             values = [run.metrics.get(metric) for run in measurement.runs]

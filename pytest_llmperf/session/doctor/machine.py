@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from pytest_llmperf.session.doctor.finding import Finding
 from pytest_llmperf.session.doctor.place import Place
+from pytest_llmperf.session.doctor.stored import stored_kind
 from pytest_llmperf.telemetry.hardware import GPU_KINDS, OTHER_GPU
 
 PART = "hardware"
@@ -34,18 +35,21 @@ def _accelerators(place: Place) -> Iterator[Finding]:
     for gpu in hardware.gpus:
         memory = "" if gpu.memory_bytes is None else f", {gpu.memory_bytes / GIB:.0f} GiB"
         yield Finding(PART, f"GPU {gpu.index}: {gpu.name}{memory}, kind {gpu.kind or OTHER_GPU}")
-    yield Finding(PART, f"driver {hardware.driver}")
+    cuda = "" if hardware.cuda is None else f", CUDA {hardware.cuda}"
+    yield Finding(PART, f"driver {hardware.driver}{cuda}")
     kinds = {gpu.kind or OTHER_GPU for gpu in hardware.gpus}
     if len(kinds) > 1:
         yield Finding(PART, f"GPUs of several kinds: {', '.join(sorted(kinds))}; tests run as {hardware.kind}",
                       "show one kind only, with CUDA_VISIBLE_DEVICES")
     if hardware.kind == OTHER_GPU:
         yield Finding(PART, f"no marker stands for {hardware.gpus[0].name}",
-                      f"run unmarked tests, or on one of {', '.join(GPU_KINDS)}; its baselines lie under {OTHER_GPU}")
+                      f"run unmarked tests, or on one of {', '.join(GPU_KINDS)}; "
+                      f"its baselines lie under {stored_kind(hardware)}")
 
 
 def _limits(place: Place) -> Iterator[Finding]:
-    yield Finding(PART, f"{place.cores} CPU cores",
+    model = "" if place.hardware.cpu is None else f" of {place.hardware.cpu.model}"
+    yield Finding(PART, f"{place.cores} CPU cores{model}",
                   "" if place.cores >= LEAST_CORES else "give it another: the load generator needs one for itself")
     if place.shm_bytes is not None and place.shm_bytes < LEAST_SHM_BYTES:
         yield Finding(PART, f"{place.shm_bytes / GIB:.2g} GiB of shared memory: too little for several GPUs",
@@ -54,4 +58,4 @@ def _limits(place: Place) -> Iterator[Finding]:
         yield Finding(PART, f"at most {place.open_files} open files: each stream is one", "raise it: ulimit -Hn 65536")
     if place.free_bytes < LEAST_FREE_BYTES:
         yield Finding(PART, f"{place.free_bytes / GIB:.1f} GiB of disk left for logs and run folders",
-                      f"make room, or write them elsewhere: --llmperf-runs DIR (now {place.settings.runs_dir})")
+                      f"make room, or write them elsewhere: --llmperf-runs=DIR (now {place.settings.runs_dir})")

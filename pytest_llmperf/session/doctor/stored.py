@@ -6,10 +6,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from pytest_llmperf.baseline.model import StoredMeasurement
+from pytest_llmperf.baseline.paths import kind_of
 from pytest_llmperf.baseline.store import Store
 from pytest_llmperf.errors import BaselineError
 from pytest_llmperf.session.doctor.finding import Finding
 from pytest_llmperf.session.doctor.place import Place
+from pytest_llmperf.telemetry.hardware import Hardware
 
 PART = "baselines"
 
@@ -20,7 +22,7 @@ def baselines(place: Place, versions: Mapping[str, str]) -> Iterator[Finding]:
     Args:
         versions: of the engines that are installed.
     """
-    kind = place.hardware.kind
+    kind = stored_kind(place.hardware)
     try:
         found = Store(place.root / place.settings.baselines_dir).read_all(kind)
     except BaselineError as error:
@@ -39,12 +41,19 @@ def baselines(place: Place, versions: Mapping[str, str]) -> Iterator[Finding]:
                       'compare on the stored one, or start anew: --update-baselines --accept "REASON"')
 
 
+def stored_kind(hardware: Hardware) -> str:
+    """Which folder holds the baselines of a machine."""
+    return kind_of({"hardware": hardware.kind, "gpu": hardware.gpus[0].name if hardware.gpus else "none"})
+
+
 def _differences(stored: StoredMeasurement, place: Place, versions: Mapping[str, str]) -> Iterator[str]:
     hardware, before = place.hardware, stored.fingerprint
     engine = before.get("engine", "")
     now = {"engine.version": versions.get(engine)}
     if hardware.gpus:
-        now |= {"gpu": hardware.gpus[0].name, "driver": hardware.driver}
+        now |= {"gpu": hardware.gpus[0].name, "driver": hardware.driver, "cuda": hardware.cuda}
+    elif hardware.cpu is not None:
+        now |= {"cpu": hardware.cpu.model, "cpu_cores": str(hardware.cpu.cores)}
     for field, value in now.items():
         known = None not in (value, before.get(field))
         if known and value != before[field] and field not in place.settings.compare_across:

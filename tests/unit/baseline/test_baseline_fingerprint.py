@@ -1,5 +1,7 @@
 """Which conditions must be equal."""
 
+from dataclasses import replace
+
 import pytest
 
 from pytest_llmperf.baseline.fingerprint import differences, fingerprint_of
@@ -19,6 +21,7 @@ def test_equal_conditions_have_no_difference(make):
         ({"engine.version": "2.0"}, "engine.version: 1.0 stored, 2.0 now"),
         ({"driver": "570"}, "driver: absent stored, 570 now"),
         ({"model": "n"}, "model: m stored, n now"),
+        ({"treatment": "keeps l1"}, "treatment: absent stored, keeps l1 now"),
     ],
 )
 def test_every_field_counts(make, changed, text):
@@ -26,6 +29,23 @@ def test_every_field_counts(make, changed, text):
     assert shown(make, make.CONDITIONS | changed) == [text]
     assert shown(make, make.CONDITIONS | changed, across=tuple(changed)) == []
     assert shown(make, make.CONDITIONS | changed, across=("other",)) == [text]
+
+
+@pytest.mark.parametrize(
+    ("field", "was", "now"),
+    [
+        ("cuda", "12.9", "13.0"),
+        ("cpu", "AMD EPYC 7763", "Intel Xeon"),
+        ("cpu_cores", "64", "2"),
+        ("host_env.VLLM_USE_FLASHINFER_SAMPLER", "0", "unset"),
+    ],
+)
+def test_what_older_baselines_did_not_record_counts_once_it_is_stored(make, field, was, now):
+    assert shown(make, make.CONDITIONS | {field: now}) == []
+    stored = replace(make.history(1.0), fingerprint=make.CONDITIONS | {field: was})
+    for conditions, text in ((make.CONDITIONS | {field: now}, now), (make.CONDITIONS, "absent")):
+        found = differences(stored, conditions, ("tpot_mean",))
+        assert [str(one) for one in found] == [f"{field}: {was} stored, {text} now"]
 
 
 def test_a_field_that_went_counts(make):

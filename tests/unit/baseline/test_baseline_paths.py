@@ -46,6 +46,16 @@ def test_the_kind_comes_from_the_conditions():
     assert kind_of({}) == "unknown"
 
 
+def test_gpus_without_a_marker_lie_apart():
+    models = ("NVIDIA L40S", "NVIDIA B200", "NVIDIA GeForce RTX 4090", "../../x")
+    found = [kind_of({"hardware": "other-gpu", "gpu": model}) for model in models]
+    assert found[:3] == ["other-gpu-nvidia-l40s", "other-gpu-nvidia-b200", "other-gpu-nvidia-geforce-rtx-4090"]
+    assert all(baseline_path("t.py::x", kind).startswith(f"{kind}/") for kind in found)
+    assert "/" not in found[-1]
+    assert kind_of({"hardware": "other-gpu"}) == "other-gpu"  # of an endpoint's machine nothing is known
+    assert kind_of({"hardware": "h200", "gpu": "NVIDIA H200"}) == "h200"
+
+
 names = st.text(max_size=30) | st.sampled_from(["x", "x[a]", "x[a/b]", "x[a-b]", "x[..]", "../../x", "x-a", "", "."])
 plain = st.from_regex(r"x(\[[ab./-]{0,3}\])?", fullmatch=True)
 

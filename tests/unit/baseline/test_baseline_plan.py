@@ -189,6 +189,14 @@ def test_conditions_that_may_differ_are_kept_with_their_session(make, decide):
     assert [one.differs for one in written.sessions] == [{}, {"engine.version": "2.0", "driver": "570"}, {}]
 
 
+def test_what_older_sessions_did_not_record_is_not_ascribed_to_them(make, decide):
+    result = make.result(make.fresh(tpot_mean=101.0, conditions=make.CONDITIONS | {"cuda": "13.0"}))
+    entry, written = decide(result, make.history(100.0))
+    assert entry.action is Action.CHANGED
+    assert [one.differs for one in written.sessions] == [{"cuda": None}, {}]
+    assert written.fingerprint["cuda"] == "13.0"
+
+
 def test_another_formula_of_a_primary_is_another_condition(make, decide):
     entry, _ = decide(make.result(make.fresh(tpot_mean=1.0)), make.history(1.0, tpot_mean="tpot.0/mean"))
     assert entry.reasons == ("other conditions: formula of tpot_mean: tpot.0/mean stored, tpot.1/mean now",)

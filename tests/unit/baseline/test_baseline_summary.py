@@ -51,6 +51,13 @@ def test_what_a_person_accepted_is_shown(make):
     assert "--accept" not in text
 
 
+def test_numbers_of_another_formula_are_not_compared(make):
+    stored = make.stored(make.session(0, anchor=True, tpot_mean=100.0), tpot_mean="tpot.0/mean")
+    existing = {"h200/serving/test_it.json": make.baseline(stored)}
+    text = summary(plan([make.result(make.fresh(tpot_mean=150.0))], existing, make.terms(accept="x"), "all"))
+    assert "test_it.json  tpot_mean 150 ms; 1 session; accepted (x): other conditions: formula of tpot_mean" in text
+
+
 def test_a_metric_that_was_zero_has_no_percentage(make):
     stored = make.history(0.0, metric="prefix_cache_hit_rate")
     test = make.result(make.fresh(prefix_cache_hit_rate=0.5))

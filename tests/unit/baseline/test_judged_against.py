@@ -1,11 +1,16 @@
 """What a comparison with stored sessions judges, and what it says where there is nothing to judge."""
 
+import re
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
+from pytest_llmperf.baseline.rules import creeping, outlying
 from pytest_llmperf.errors import SloError
 from pytest_llmperf.session.against import Terms, default_primaries, incomparable, judge_against, margins_from
+from pytest_llmperf.session.comparing import Baselines
+from pytest_llmperf.session.measurement import Run
 
 
 def terms(*primaries):
@@ -34,6 +39,32 @@ def test_a_metric_that_no_session_has_is_not_stored(make, today):
     assert "ttft_p50 is not stored" in result.reason
 
 
+@pytest.mark.parametrize(
+    ("changed", "way_out"),
+    [
+        (["driver"], 'let them differ: compare_across = ["driver"], or start'),
+        (["driver", "engine.version"], 'compare_across = ["driver", "engine.version"], or start'),
+        (["driver", "workload"], "conditions, or start"),
+        (["gpu"], "conditions, or start"),
+    ],
+)
+def test_what_is_often_the_thing_to_test_may_be_crossed(make, today, changed, way_out):
+    now = replace(today, conditions={**make.CONDITIONS, **dict.fromkeys(changed, "another")})
+    stored = make.stored(make.session(0, anchor=True, tpot_mean=(20.0, 15.5)))
+    assert way_out in incomparable(make.TEST, now, stored, terms("tpot_mean")).reason
+
+
+@pytest.mark.parametrize(("named", "said"), [("drver", True), ("model", False), ("engine.fast", False)])
+def test_a_typo_in_compare_across_is_named(make, today, named, said):
+    before = make.session(0, anchor=True, tpot_mean=(20.0, 15.5))
+    stored = make.stored(before, conditions=make.CONDITIONS | {"driver": "5"})
+    wanted = replace(terms("tpot_mean"), across=(named,))
+    reason = incomparable(make.TEST, today, stored, wanted).reason
+    assert ("compare_across names drver; did you mean driver?" in reason) is said
+    assert "driver: 5 stored, absent now" in reason
+    assert ("did you mean" in reason) is said
+
+
 def test_a_metric_that_vanished_is_judged_and_is_an_error(make, today):
     stored = make.stored(make.session(0, anchor=True, tpot_mean=(20.0, 15.5)), primaries=("tpot_mean",))
     dumb = replace(today, metrics=tuple(NoTpot(one) for one in today.metrics))
@@ -42,6 +73,61 @@ def test_a_metric_that_vanished_is_judged_and_is_an_error(make, today):
     (result,) = judge_against(dumb, stored, terms("tpot_mean"), 0)
     assert result.verdict.value == "ERROR"
     assert "a run's value is missing" in result.reason
+
+
+def of_sessions(make, today, count, change):
+    """So many stored sessions, in which mean TPOT was today's without that change."""
+    before = tuple(value / change for value in today.values("tpot_mean"))
+    sessions = [make.session(day, anchor=not day, tpot_mean=before) for day in range(count)]
+    return make.stored(*sessions, primaries=("tpot_mean",))
+
+
+@pytest.fixture
+def three_runs(today):
+    runs = tuple(replace(today.runs[0], seed=seed) for seed in range(3))
+    return replace(today, runs=runs, metrics=(today.metrics[0],) * 3)
+
+
+@pytest.mark.parametrize(("change", "verdict"), [(2.0, "INCONCLUSIVE"), (1.0, "PASS")])
+def test_few_runs_against_few_sessions_promise_nothing(make, three_runs, change, verdict):
+    stored = of_sessions(make, three_runs, 2, change)
+    (result,) = judge_against(three_runs, stored, terms("tpot_mean"), 0, more_runs=False)
+    assert result.verdict.value == verdict
+    assert "nothing fails before 8 runs against fewer than 3 sessions" in f"{result.measured}{result.reason}"
+    assert "would have seen" not in result.measured
+
+
+def test_what_a_pass_would_have_seen_is_what_is_left_to_see(make, three_runs):
+    def seen(**how):
+        (result,) = judge_against(three_runs, of_sessions(make, three_runs, 3, 1.0), terms("tpot_mean"), 0, **how)
+        return float(re.search(r"would have seen \+([\d.]+) %", result.measured)[1])
+
+    assert seen(more_runs=False) > seen()
+
+
+def test_the_error_is_shared_by_all_that_the_suite_stores(make):
+    of_one = make.stored(make.session(0, anchor=True, tpot_mean=20.0))
+    both = make.session(0, anchor=True, tpot_mean=20.0, ttft_p50=40.0)
+    of_two = make.stored(both, primaries=("tpot_mean", "ttft_p50"))
+    kept = {"a": make.baseline(of_one, test="t.py::a"), "b": make.baseline(of_two, test="t.py::b")}
+    store = SimpleNamespace(read_all={"h200": kept, "l4": {}}.get)
+    baselines = Baselines(store, "host", ())
+    assert baselines.terms("h200", ("tpot_mean",), {}).suite_primaries == 3
+    assert baselines.terms("l4", ("tpot_mean",), {}).suite_primaries == 0
+
+
+def test_a_step_below_the_margin_is_a_failed_comparison(make, today):
+    """Fault 60: five sessions at one level, then five 4.2 % above. Neither outlier nor creeping: what fails is this."""
+    before = make.history(100.1, 99.8, 100.0, 100.2, 99.9)
+    margins = {"tpot_mean": 0.05}
+    for shifted in (104.4, 104.0, 104.2, 104.3, 104.1):
+        session = make.session(6, tpot_mean=shifted)
+        assert not outlying(session, before.sessions, ["tpot_mean"], margins)
+        assert not creeping([*before.sessions, session], ["tpot_mean"], margins)
+        runs = [SimpleNamespace(value={"tpot_mean": shifted * noise}.get) for noise in (0.998, 1.0, 1.002)]
+        moved = replace(today, runs=tuple(Run(seed, 1, ()) for seed in range(3)), metrics=tuple(runs))
+        (result,) = judge_against(moved, before, terms("tpot_mean"), 0)
+        assert result.verdict.value == "FAIL"
 
 
 class NoTpot:

@@ -12,24 +12,24 @@ from pytest_llmperf.errors import UsageError
 
 
 class Stored:
-    """Baselines of the kind, with so many primaries in all."""
+    """Baselines of each kind, with so many primaries in all."""
 
-    def __init__(self, primaries=0):
-        self.primaries = tuple(f"ttft_p{n}" for n in range(primaries))
+    def __init__(self, h200=0, a100=0):
+        self.primaries = {"h200": h200, "a100": a100}
 
     def read_all(self, kind):
-        assert kind == "h200"
-        return {"t": Baseline("t", {"": StoredMeasurement({}, (), self.primaries, {})})}
+        primaries = tuple(f"ttft_p{n}" for n in range(self.primaries[kind]))
+        return {"t": Baseline("t", {"": StoredMeasurement({}, (), primaries, {})})}
 
 
-def sessions(primaries=("tpot_mean",), margins=None, **metrics):
+def sessions(primaries=("tpot_mean",), margins=None, negligible=None, hardware="h200", **metrics):
     """Five of three runs each, with a spread of half a per cent."""
     noise = Random(7)
 
     def measured():
         values = [{"tpot_mean": 10 * noise.gauss(1, 0.005)} | metrics for _ in range(3)]
         runs = tuple(FreshRun(seed, 1, found) for seed, found in enumerate(values))
-        return FreshMeasurement("", primaries, {"hardware": "h200"}, True, runs, margins or {})
+        return FreshMeasurement("", primaries, {"hardware": hardware}, True, runs, margins or {}, negligible or {})
 
     return {("t", ""): [measured() for _ in range(5)]}
 
@@ -44,8 +44,23 @@ def test_the_error_is_shared_with_all_that_is_stored():
     assert seen(sessions(), Stored(13)) > 1.05 * seen(sessions(), Stored(1)) == 1.05 * seen(sessions(), Stored())
 
 
+def test_each_kind_of_hardware_has_an_error_of_its_own():
+    (h200,), (a100,) = (sessions(hardware=kind).values() for kind in ("h200", "a100"))
+    for both in ({("t", "h200"): h200, ("t", "a100"): a100}, {("t", "a100"): a100, ("t", "h200"): h200}):
+        found, _ = lines(both, Stored(h200=13))
+        limits = {line.test: line.detectable[8] for line in found}
+        assert limits == {"t h200": seen(sessions(), Stored(13)), "t a100": seen(sessions(), Stored())}
+
+
 def test_a_wide_margin_of_the_test_sees_less():
     assert seen(sessions(margins={"tpot_mean": 0.5}), Stored()) > 0.2 > 2 * seen(sessions(), Stored())
+
+
+def test_both_margins_of_the_test_count():
+    """What is seen depends on the negligible one; an older run file has the tolerated one alone."""
+    wide = {"tpot_mean": 0.5}
+    own = seen(sessions(margins=wide, negligible={"tpot_mean": 0.01}), Stored())
+    assert own < 0.1 < 0.2 < seen(sessions(margins=wide), Stored())
 
 
 def test_what_cannot_be_calibrated_is_named_beside_the_rest():

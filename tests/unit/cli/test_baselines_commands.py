@@ -96,6 +96,14 @@ def test_diff_of_folders(project, told):
     assert told("diff", "other", "other") == "no difference\n"
 
 
+def test_numbers_of_another_formula_are_not_compared(project, told):
+    newer = replace(stored(ANCHOR, session("s2", 56.0)), formulas=FORMULAS | {"ttft_p50": "ttft.2/p50"})
+    write(A, newer, root="other")
+    write(B, stored(ANCHOR), root="other")
+    found = "changed  h200/s/test_alpha.json  formula of ttft_p50: ttft.1/p50 → ttft.2/p50\n"
+    assert told("diff", "baselines", "other") == found
+
+
 def test_diff_against_a_revision(project, told):
     git = ["git", "-c", "user.name=n", "-c", "user.email=e@x"]
     for arguments in (["init", "-q"], ["add", "baselines"], ["commit", "-qm", "m"]):

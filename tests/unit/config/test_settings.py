@@ -52,6 +52,12 @@ def test_every_wrong_key_is_named_at_once():
     assert "engines = {'vllm': 3}: must be a table" in text
 
 
+def test_a_share_is_no_percentage():
+    with pytest.raises(ConfigError, match=r"coalesced_limit = 5: must be a share, 0 … 1"):
+        settings_from({"coalesced_limit": 5}, "here")
+    assert settings_from({"coalesced_limit": 1}, "here").coalesced_limit == 1
+
+
 @pytest.mark.parametrize("value", [True, "5", float("nan"), float("inf"), None])
 def test_what_is_no_number_is_refused(value):
     with pytest.raises(ConfigError, match="must be a number"):

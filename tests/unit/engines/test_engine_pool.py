@@ -8,7 +8,7 @@ from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.engines.launch import _stop_after
 from pytest_llmperf.engines.pool import EnginePool
 from pytest_llmperf.engines.spec import endpoint, vllm
-from pytest_llmperf.errors import ExitedEarly, SpecError, StopFailed
+from pytest_llmperf.errors import ExitedEarly, ServerDied, SpecError, StopFailed
 from pytest_llmperf.process.leftovers import Sweep
 
 ONE, TWO = vllm("one"), vllm("two")
@@ -68,17 +68,28 @@ def test_fresh_starts_anew(pool):
 
 
 class FakeLMCache:
-    process = "one that runs"
     stopped = 0
+
+    def __init__(self, process):
+        self.process = process
+
+    def check_alive(self):
+        if self.process.ended is not None:
+            raise ServerDied(f"The LMCache server died: {self.process.ended}.")
 
     def stop(self, grace_s):
         self.stopped += 1
 
 
+@pytest.fixture
+def lmcache(fake_process):
+    return FakeLMCache(fake_process)
+
+
 @pytest.mark.parametrize(("keep", "spec", "kept"), [(True, ONE, True), (False, ONE, False), (True, TWO, False)])
-def test_a_fresh_start_may_take_over_lmcache(pool, keep, spec, kept):
+def test_a_fresh_start_may_take_over_lmcache(pool, lmcache, keep, spec, kept):
     first = pool.acquire(ONE)
-    first.lmcache = lmcache = FakeLMCache()
+    first.lmcache = lmcache
     second = pool.acquire(spec, fresh=True, keep_lmcache=keep)
     assert first.process.stopped == 1
     assert (second.lmcache is lmcache) is kept
@@ -87,8 +98,19 @@ def test_a_fresh_start_may_take_over_lmcache(pool, keep, spec, kept):
     assert lmcache.stopped == 1
 
 
-def test_an_lmcache_that_was_kept_ends_where_the_start_fails(pool, launcher):
-    pool.acquire(ONE).lmcache = lmcache = FakeLMCache()
+@pytest.mark.parametrize("fresh", [True, False])
+def test_an_lmcache_that_died_is_not_taken_over_and_that_is_told(pool, launcher, lmcache, fresh):
+    pool.acquire(ONE).lmcache = lmcache
+    lmcache.process.ended = "signal 9 (SIGKILL)"
+    assert pool.acquire(ONE, fresh=fresh, keep_lmcache=True).lmcache is None
+    assert lmcache.stopped == 1
+    assert [told.text for told in launcher.lines] == [
+        "The LMCache server died: signal 9 (SIGKILL). Starting it again."
+    ]
+
+
+def test_an_lmcache_that_was_kept_ends_where_the_start_fails(pool, launcher, lmcache):
+    pool.acquire(ONE).lmcache = lmcache
     launcher.failure = ExitedEarly("exit code 2")
     with pytest.raises(ExitedEarly):
         pool.acquire(ONE, fresh=True, keep_lmcache=True)

@@ -69,7 +69,16 @@ def test_a_wrong_setting_is_quoted(tmp_path, value):
 
 def test_an_empty_folder_is_no_environment(tmp_path):
     (tmp_path / ".engines" / "vllm").mkdir(parents=True)
-    with pytest.raises(EnvironmentMissing, match=r"neither bin/python nor a folder vllm/.*make engine-vllm-cpu"):
+    with pytest.raises(EnvironmentMissing, match=r"neither bin/python nor a folder vllm/.*bin/pip install vllm`"):
+        find_environment("vllm", "cpu", None, tmp_path)
+
+
+def test_make_is_named_where_there_is_our_makefile_only(tmp_path):
+    with pytest.raises(EnvironmentMissing, match=r"`python3 -m venv .*/\.engines/vllm && .*/bin/pip install vllm`"):
+        find_environment("vllm", "cpu", None, tmp_path)
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "scripts" / "install_engine.py").touch()
+    with pytest.raises(EnvironmentMissing, match="`make engine-vllm-cpu`"):
         find_environment("vllm", "cpu", None, tmp_path)
 
 

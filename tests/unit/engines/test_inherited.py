@@ -5,10 +5,11 @@ from pathlib import Path
 import pytest
 
 from pytest_llmperf.engines.adapter import Placement
+from pytest_llmperf.engines.adapters import adapter_of
 from pytest_llmperf.engines.environment import Environment
-from pytest_llmperf.engines.launch import child_environment, inherited
+from pytest_llmperf.engines.launch import child_environment, host_environment, inherited
 from pytest_llmperf.engines.models import ResolvedModel
-from pytest_llmperf.engines.spec import vllm
+from pytest_llmperf.engines.spec import sglang, vllm
 from pytest_llmperf.engines.vllm_adapter import VllmAdapter
 
 
@@ -47,6 +48,37 @@ def test_the_spec_gives_what_the_shell_does_not(monkeypatch, tmp_path):
     placement = Placement("h200", 8123, "nonce", model, environment, tmp_path)
     spec = vllm("m", env={"VLLM_ATTENTION_BACKEND": "of-the-spec"})
     assert child_environment(spec, VllmAdapter(), placement)["VLLM_ATTENTION_BACKEND"] == "of-the-spec"
+
+
+@pytest.mark.parametrize(
+    ("spec", "kind", "told"),
+    [
+        (vllm("m"), "h200", {"VLLM_USE_FLASHINFER_SAMPLER": "0"}),
+        (vllm("m", env={"VLLM_USE_FLASHINFER_SAMPLER": "1"}), "h200", {"VLLM_USE_FLASHINFER_SAMPLER": "1"}),
+        (vllm("m", tensor_parallel_size=2), "h200",
+         {"VLLM_USE_FLASHINFER_SAMPLER": "0", "NCCL_NVLS_ENABLE": "0", "VLLM_ALLREDUCE_USE_SYMM_MEM": "0"}),
+        (vllm("m"), "cpu", {}),
+        (sglang("m"), "h200", {"SGLANG_IS_FLASHINFER_AVAILABLE": "false"}),
+        (sglang("m", tp=2), "h200", {"SGLANG_IS_FLASHINFER_AVAILABLE": "false", "NCCL_NVLS_ENABLE": "0"}),
+        (sglang("m"), "cpu", {}),
+    ],
+)  # fmt: skip
+def test_what_a_machine_decides_and_performance_feels_is_told(monkeypatch, tmp_path, spec, kind, told):
+    """An unpacked bundle without FlashInfer, on a host that forbids multicast; of the shell's secrets nothing."""
+    monkeypatch.setenv("NCCL_NVLS_ENABLE", "0")
+    monkeypatch.setenv("HF_TOKEN", "canary")
+    environment, model = Environment(("python",), True, tmp_path, "here"), ResolvedModel("m", "dummy", None, None, "m")
+    placement = Placement(kind, 8123, "nonce", model, environment, tmp_path)
+    assert host_environment(spec, adapter_of(spec.engine), placement) == told
+
+
+def test_what_a_machine_leaves_alone_is_told_too(monkeypatch, tmp_path):
+    monkeypatch.delenv("NCCL_NVLS_ENABLE", raising=False)
+    environment, model = Environment(("python",), True, None, "here"), ResolvedModel("m", "dummy", None, None, "m")
+    placement = Placement("h200", 8123, "nonce", model, environment, tmp_path)
+    found = host_environment(vllm("m", tensor_parallel_size=2), VllmAdapter(), placement)
+    assert set(found.values()) == {"unset"}
+    assert len(found) == 3
 
 
 def test_a_bundle_s_packages_are_found_by_an_interpreter_that_lacks_them(monkeypatch):

@@ -88,6 +88,16 @@ def test_what_the_engine_offloaded_is_emptied_unless_it_is_kept(make_server, fak
     assert ("/reset_prefix_cache", {"reset_external": external}) in fake_engine.queries
 
 
+@pytest.mark.parametrize(("keep", "emptied"), [((), False), (("l2",), False), (("l1",), True), (("l1", "l2"), True)])
+@pytest.mark.parametrize(
+    "spec", [vllm("m").with_lmcache(in_process=True), vllm("m", kv_offloading_size=8, kv_offloading_backend="lmcache")]
+)
+def test_what_lmcache_holds_in_the_engines_process_was_not_emptied(make_server, fake_engine, spec, keep, emptied):
+    """vLLM asks a connector that cannot, and answers success."""
+    assert make_server(spec).reset_cache(keep) is emptied
+    assert "/reset_prefix_cache" in fake_engine.asked
+
+
 def test_other_peoples_caches_are_left_alone(make_server, fake_engine):
     assert make_server().reset_cache() is False
     assert "/reset_prefix_cache" not in fake_engine.asked

@@ -68,8 +68,14 @@ def test_on_a_cpu_and_the_specs_flags_come_last():
     found = options(ADAPTER.arguments(sglang("tiny", max_total_tokens=9000), placement("cpu")))
     assert found["--attention-backend"] == "torch_native"
     assert found["--max-total-tokens"] == "9000"
-    env = ADAPTER.environment(sglang("tiny", tp_size=2), placement("cpu"))
+    env = ADAPTER.environment(sglang("tiny"), placement("cpu"))
     assert env["OMP_NUM_THREADS"] == "1"
+    assert "SGLANG_CPU_OMP_THREADS_BIND" not in env
+
+
+@pytest.mark.parametrize("flag", ["tp_size", "tensor_parallel_size", "tp"])
+def test_on_a_cpu_each_rank_has_its_core(flag):
+    env = ADAPTER.environment(sglang("tiny", **{flag: 2}), placement("cpu"))
     assert env["SGLANG_CPU_OMP_THREADS_BIND"] == "0|1"
 
 
@@ -141,6 +147,26 @@ sglang:num_running_reqs{dp_rank="1",tp_rank="0"} 3
     assert ADAPTER.gauges(parse(page)) == {"kv_usage": 0.7, "running": 6}
 
 
+def ranks(sample, *values):
+    """One line for each (dp_rank, pp_rank, tp_rank, value)."""
+    lines = (f'{sample}{{dp_rank="{dp}",pp_rank="{pp}",tp_rank="{tp}"}} {value}\n' for dp, pp, tp, value in values)
+    return "".join(lines).replace('dp_rank="None",', "")
+
+
+def test_under_dp_attention_every_data_parallel_rank_is_counted():
+    """tp_rank counts on over them; what ranks beside the first of each say is the same again, or nothing yet."""
+    page = PAGE + ranks("sglang:num_retracted_requests_total", (0, 0, 1, 7), (0, 0, 0, 1), (1, 0, 3, 5), (1, 0, 2, 5))
+    assert ADAPTER.counters(parse(page))["preemptions"] == 6
+    only_second = PAGE + ranks("sglang:num_retracted_requests_total", (1, 0, 2, 5))
+    assert ADAPTER.counters(parse(only_second))["preemptions"] == 5
+    assert ADAPTER.gauges(parse(ranks("sglang:num_running_reqs", (0, 0, 0, 3), (1, 0, 2, 4)))) == {"running": 7}
+
+
+def test_pipeline_stages_have_the_same_requests():
+    page = ranks("sglang:num_running_reqs", (None, 0, 0, 3), (None, 1, 0, 3), (None, 0, 10, 3), (None, 0, 2, 3))
+    assert ADAPTER.gauges(parse(page)) == {"running": 3}
+
+
 @pytest.mark.parametrize(
     ("sources", "cached", "external"),
     [
@@ -171,6 +197,8 @@ def test_acceptance_follows_from_tokens_and_verification_steps():
     found = metrics_of(after + drafts.format(160), before)
     assert found["spec_acceptance_length"] == 4
     assert found["spec_acceptance_rate"] == 0.75
+    of_two_ranks = drafts.format(160) + 'sglang:spec_num_draft_tokens{dp_rank="1"} 5\n'
+    assert metrics_of(after + of_two_ranks, before)["spec_acceptance_rate"] == 0.75
 
 
 def test_retractions_are_preemptions():
@@ -198,11 +226,12 @@ def test_prompts_that_are_not_divided_have_no_budget():
     assert "max_num_batched_tokens" not in ADAPTER.resolved(server)
 
 
-def test_under_dp_attention_the_budget_of_a_rank_is_not_the_flag():
-    """chunked_prefill_size=8192 of 2 data-parallel ranks is told as 4096: no other server's."""
-    server = client({"/server_info": httpx.Response(200, json=INFO | {"enable_dp_attention": True, "dp_size": 2})})
+@pytest.mark.parametrize("sizes", [{"dp_size": 2}, {"dp_size": 1, "attn_dp_size": 2}], ids=["0.5.15", "0.5.23"])
+def test_under_dp_attention_what_is_told_is_not_the_flag(sizes):
+    """dp_size=2, chunked_prefill_size=8192: told as 4096, and by 0.5.23 as dp_size=1, and no other server's."""
+    server = client({"/server_info": httpx.Response(200, json=INFO | {"enable_dp_attention": True, **sizes})})
     found = ADAPTER.resolved(server)
-    assert "chunked_prefill_size" not in found
+    assert not {"chunked_prefill_size", "dp_size"} & set(found)
     assert found["max_num_batched_tokens"] == "4096"
 
 

@@ -43,6 +43,7 @@ def test_rendering():
         "--on", "--no-with-off", "--n-x", "3", "--share", "0.9", "--name", "a b", "--conf", conf,
     ]  # fmt: skip
     assert command_line({"sizes": [1, 2]}) == ["--sizes", "1", "2"]
+    assert command_line({"n": -1, "key": "-k", "keys": ["-k"]}) == ["--n=-1", "--key=-k", "--keys=-k"]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from pytest_llmperf.engines.adapter import Placement
 from pytest_llmperf.engines.environment import Environment
 from pytest_llmperf.engines.lmcache import DISK_FILES, LMCacheLaunch
-from pytest_llmperf.engines.lmcache_proof import is_attached
+from pytest_llmperf.engines.lmcache_settings import is_attached
 from pytest_llmperf.engines.models import ResolvedModel
 from pytest_llmperf.engines.spec import endpoint, sglang, vllm, with_flags
 from pytest_llmperf.engines.vllm_adapter import VllmAdapter

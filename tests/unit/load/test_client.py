@@ -1,6 +1,7 @@
 """Connections that are opened ahead, over real sockets and with an event loop that runs when told to."""
 
 import socket
+from time import sleep
 
 import pytest
 
@@ -66,3 +67,29 @@ def test_connections_too_old_to_be_used_are_replaced(client, loop, monkeypatch):
     client.warm(1)
     assert client.warming
     assert len(loop.handlers) == 1
+
+
+def test_a_connection_that_does_not_open_is_waited_for_by_nobody(client, loop):
+    """A lost SYN is repeated after a second, which is not the server's."""
+    client.warm(1)
+    (lost,) = loop.watched
+    sleep(0.11)
+    client.send(client.requests[0], 0)
+    (other,) = loop.handlers.keys() - {lost}
+    loop.handlers[other]()
+    assert client.sent == 1
+    assert client.warming
+
+
+def test_what_waits_longest_takes_the_connection_that_opens_first(client, loop):
+    client.warm(3)
+    lost, *others = loop.watched
+    client.send(client.requests[0], 0)
+    client.send(client.requests[1], 0)
+    loop.handlers[others[1]]()
+    assert client.sent == 1
+    loop.handlers[others[0]]()
+    assert client.sent == 2
+    loop.handlers[lost]()  # late: it serves the next
+    client.send(client.requests[2], 0)
+    assert (client.sent, len(loop.watched)) == (3, 3)

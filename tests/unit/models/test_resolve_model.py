@@ -12,7 +12,7 @@ from safetensors import safe_open
 
 from pytest_llmperf.engines.models import SHAPES, ResolvedModel, resolve_model
 from pytest_llmperf.engines.models.resolve import FORMAT
-from pytest_llmperf.errors import SpecError
+from pytest_llmperf.errors import InfrastructureError, SpecError
 
 # SHA-256 over all files of each model. Where one changes, raise FORMAT in resolve.py and take the new values.
 GOLDEN_FORMAT = 2
@@ -145,3 +145,9 @@ def test_anything_else_is_refused_with_the_nearest_name(tmp_path, name, part):
 def test_a_folder_without_config_is_refused(tmp_path):
     with pytest.raises(SpecError, match=r"holds no config\.json"):
         resolve_model(str(tmp_path), tmp_path / "cache")
+
+
+def test_a_place_where_nothing_can_be_built(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(InfrastructureError, match=r"The model qwen3-8b cannot be built: .*cache_dir"):
+        resolve_model("qwen3-8b", tmp_path / "file" / "models")

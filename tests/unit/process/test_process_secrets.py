@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmperf.masking import is_secret_name, mask, masked, needles, secret_values
+from pytest_llmperf.engines.spec import command_line, flags_of, secrets_of, vllm
+from pytest_llmperf.masking import is_secret_name, mask, masked, masked_env, needles, secret_values
 from pytest_llmperf.process.arguments import mask_argv, secret_arguments
 from pytest_llmperf.process.launch import Launch
 from pytest_llmperf.process.streammask import StreamMask
@@ -22,13 +23,14 @@ CANARY = "cAn4ry+/=s3cret&'vä\"lue\\x"
     "AWS_ACCESS_KEY_ID", "PGPASSWORD",
     "db_password", "MYSQL_PWD", "APIKEY", "GOOGLE_APPLICATION_CREDENTIALS", "API_KEYS", "GITHUB_PAT",
     "SMTP_PASS", "DB_PASS", "hf_token", "api-key", "ssl_keyfile_password", "aws_secret_access_key", "redis.password",
+    "OPENAI_API_KEY2", "HF_TOKENS", "api_key2",
 ])
 def test_names_that_look_secret(name):
     assert is_secret_name(name)
 
 
 @pytest.mark.parametrize("name", [
-    "TOKENIZERS_PARALLELISM", "PWD", "OLDPWD", "MAX_TOKENS", "PATH", "KEYBOARD", "HOME", "CUDA_VISIBLE_DEVICES",
+    "TOKENIZERS_PARALLELISM", "PWD", "OLDPWD", "PATH", "KEYBOARD", "HOME", "CUDA_VISIBLE_DEVICES",
     "XDG_SESSION_PATH", "LLMPERF_TAG", "BYPASS", "pass_config", "max_tokens", "tokenizer", "prompt_tokens", "tokens",
     "num_speculative_tokens", "speculative_token_tree", "long_prefill_token_threshold", "return_tokens_as_token_ids",
     "ssl_keyfile", "eos_token_id",
@@ -76,6 +78,23 @@ def test_secrets_by_their_name_however_deep(known, shown):
     assert masked(known) == shown
 
 
+@pytest.mark.parametrize(("name", "value", "shown"), [
+    ("db_password_rw", "s3cretvalue", "***"),
+    ("Aws_Access_Key_Id", "s3cretvalue", "***"),
+    ("openai_api_key2", "s3cretvalue", "***"),
+    ("HF_TOKENS", "hf-1,hf-2", "***"),
+    ("MAX_TOKENS", "131072", "131072"),
+    ("some_max_tokens_per_expert", "163840", "163840"),
+    ("NEW_TOKEN_RATIO", "0.7", "0.7"),
+    ("extra", '{"token": "s3cretvalue", "speculative_token_tree": "[(0,)]"}',
+     '{"token": "***", "speculative_token_tree": "[(0,)]"}'),
+])
+def test_any_word_of_a_variable_s_name_tells_however_it_is_written(name, value, shown):
+    assert masked_env({name: value}) == {name: shown}
+    assert f"env.{name}={shown}" in str(vllm("m", env={name: value}))
+    assert bool(secret_values({}, {name: value})) is (shown != value)
+
+
 @pytest.mark.parametrize("known", [
     {"hf_token": True, "api_key": None, "HF_TOKEN": ""},
     {"SGLANG_INIT_NEW_TOKEN_RATIO": "0.7", "bucket_time_to_first_token": [0.1, 100]},
@@ -94,11 +113,13 @@ def test_what_is_no_secret_stays_as_it_is(known):
     ("{'authorization': 'Bearer zzz111'}", "zzz111"),
     ("vllm serve m --api-key k3y", "k3y"),
     ("vllm serve m --api-key=k3y", "k3y"),
+    ("vllm serve m --api-key=-k3y", "k3y"),
     ("sglang --admin-api-key 'two words'", "two words"),
     ("non-default args: {'api_key': ['k3yk3y'], 'port': 1}", "k3yk3y"),
     ("X-API-Key: 0123456789", "0123456789"),
     ("found hf_abcdefghijklmnopqrst", "hf_abcdefghijklmnopqrst"),
     ("export OPENAI_API_KEY=abc123", "abc123"),
+    ("export OPENAI_API_KEY2=abc123", "abc123"),
 ])
 def test_secrets_by_their_shape(text, hidden):
     masked = mask(text)
@@ -131,6 +152,17 @@ def test_the_log_leaves_out_what_the_environment_and_the_arguments_hold(tmp_path
     argv = ("serve", "--api-key", "first-key", "second-key", "--x", '{"a": {"password": "nested-2"}}')
     member = Launch(argv, env, tmp_path, tmp_path).member()
     assert set(member.needles) == set(needles([CANARY, "nested-1", "first-key", "second-key", "nested-2"]))
+
+
+@pytest.mark.parametrize(
+    "value", ["-first-key", ["-first-key"], ["-first-key", "second-key"], ["second-key", "-first-key"], "-k"]
+)
+def test_a_secret_that_begins_like_an_option_is_hidden(tmp_path, value):
+    """argparse would take it for one, and who reads the command line, too."""
+    spec = vllm("m", api_key=value, port_of_rpc=1)
+    launch = Launch(tuple(command_line(flags_of(spec))), {}, tmp_path, tmp_path, hidden=secrets_of(spec))
+    assert launch.command.replace("=", " ") in {"--api-key *** --port-of-rpc 1", "--api-key *** *** --port-of-rpc 1"}
+    assert value == "-k" or "-first-key" in launch.member().needles
 
 
 @given(data=st.data())

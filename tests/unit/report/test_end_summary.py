@@ -1,6 +1,10 @@
 """One screen: verdicts with their numbers, and commands that can be copied."""
 
-from pytest_llmperf.report.end_summary import Ended, counts, summary
+import pytest
+
+from pytest_llmperf.report.end_summary import counts, summary
+from pytest_llmperf.report.ended import Ended
+from pytest_llmperf.report.next_steps import Asked
 
 
 def ended(verdict, name="test_a", *checks, **fields):
@@ -8,8 +12,8 @@ def ended(verdict, name="test_a", *checks, **fields):
     return Ended(f"suites/test_s.py::{name}", verdict, checks, run="R1", **fields)
 
 
-def lines(*tests, options=(), width=80, **fields):
-    return summary(tests, options, width, **fields)
+def lines(*tests, width=80, every=False, **asked):
+    return summary(tests, Asked(**asked), width, every=every)
 
 
 def test_nothing_where_no_performance_test_ran():
@@ -96,3 +100,35 @@ def test_many_failures_are_folded_too():
 
 def test_counts():
     assert counts([ended("FAIL"), ended("PASS"), ended("PASS")]) == "1 FAIL, 2 PASS"
+
+
+@pytest.mark.parametrize(
+    ("verdict", "check", "reason", "told"),
+    [
+        ("INCONCLUSIVE", "baseline ttft_p50: +4.0 % 90 % CI -1 … +9", "runs differ by 8 %; store more sessions",
+         "+4.0 %  baseline ttft_p50: runs differ by 8 %"),
+        ("INCOMPARABLE", "baseline: -", "driver: 5 stored, 6 now. Measure …", "baseline: driver: 5 stored, 6 now"),
+        ("FAIL", "ttft_p99 <= 60ms: 61 ms", "2 % are over the limit; more", "61 ms  ttft_p99 <= 60ms"),
+    ],
+)
+def test_what_was_not_decided_says_why(verdict, check, reason, told):
+    shown = lines(ended(verdict, "test_a", "PASS: x: 1", f"{verdict}: {check}", reasons=("", reason)))
+    assert shown[0] == f"{verdict}  test_a  {told}"
+
+
+def test_what_was_stored_is_to_be_committed():
+    tests = [ended("NO_BASELINE", name, stored="../baselines") for name in ("test_a", "test_b")]
+    shown = lines(*tests, ended("PASS", "test_p", stored="../baselines"), ended("NO_BASELINE", "test_refused"))
+    assert shown[shown.index("next:"):] == [
+        "next:", "  pytest suites/test_s.py::test_refused --update-baselines-new", "  git add ../baselines",
+    ]
+
+
+def test_in_virtual_time_another_run_says_the_same():
+    assert lines(ended("INCONCLUSIVE"), virtual=True)[-1] == "  llmperf show R1 test_a"
+
+
+def test_nothing_planted_becomes_a_baseline():
+    kinds = ("FAIL", "NO_BASELINE", "INCOMPARABLE", "INCONCLUSIVE", "IMPROVED")
+    shown = lines(*map(ended, kinds), planted=True)
+    assert shown[shown.index("next:"):] == ["next:", "  llmperf show R1 test_a"]

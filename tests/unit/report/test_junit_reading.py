@@ -1,5 +1,6 @@
 """What JUnit keeps of a run is enough to compare it."""
 
+from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
@@ -42,6 +43,21 @@ def test_the_same_as_the_run_folder_but_for_requests(tmp_path, junit, make_measu
         other.engine, other.workload, other.conditions, other.primaries)  # fmt: skip
     assert [run.seed for run in one.runs] == [run.seed for run in other.runs]
     assert one.value("ttft_p50") == pytest.approx(other.value("ttft_p50"))
+
+
+def test_runs_of_one_seed_are_all_kept(junit, measurement):
+    again = replace(measurement, runs=measurement.runs * 2, metrics=measurement.metrics * 2)
+    named = properties(TEST, [again], [])
+    (read,) = read_release(junit(named))
+    assert len(dict(named)) == len(named)
+    assert [run.seed for run in read.measurements[0].runs] == [run.seed for run in again.runs]
+
+
+def test_files_that_had_the_seed_in_the_name_are_read(junit):
+    values = [("llmperf.1.run7", '{"ttft_p50": 1.0}'), ("llmperf.1.run-3", '{"ttft_p50": 2.0}')]
+    (read,) = read_release(junit([("llmperf.test", TEST), *values]))
+    assert [(run.seed, run.metrics) for run in read.measurements[0].runs] == [
+        (7, {"ttft_p50": 1.0}), (-3, {"ttft_p50": 2.0})]  # fmt: skip
 
 
 def test_the_change_against_the_baseline_has_a_property_of_its_own(measurement):

@@ -1,5 +1,8 @@
 """Every metric with its interval and its baseline."""
 
+from dataclasses import replace
+
+from pytest_llmperf.baseline.fingerprint import formulas_of
 from pytest_llmperf.baseline.model import Baseline, StoredMeasurement, StoredSession
 from pytest_llmperf.report.kept import KeptMeasurement, KeptRun, KeptTest
 from pytest_llmperf.report.metric_rows import every_metric, metric_table
@@ -7,7 +10,7 @@ from pytest_llmperf.report.metric_rows import every_metric, metric_table
 
 def stored(**metrics):
     session = StoredSession("s", "2026-01-02", None, "h", None, True, ((0, 1), (1, 1)), metrics)
-    return StoredMeasurement({}, (session,), (), {})
+    return StoredMeasurement({}, (session,), (), formulas_of(metrics))
 
 
 def cells(line):
@@ -21,6 +24,12 @@ def test_mean_interval_baseline_and_change():
     # log 44/40 = 0.0953, sd 0.0674; t(0.95, 1 df) = 6.314; 6.314 · 0.0674 / √2 = 0.301; 42 · e^±0.301
     assert cells(ttft) == ["ttft_p50", "42 ms", "31.09–56.74 ms", "40 ms", "+5.0 %"]
     assert cells(errors) == ["error_rate", "0 %", "-", "-"]
+
+
+def test_numbers_of_another_formula_are_never_compared():
+    older = replace(stored(request_throughput=(2.0,)), formulas={"request_throughput": "request_throughput.1"})
+    _, throughput = metric_table([{"request_throughput": 2.5}], older)
+    assert cells(throughput)[-2:] == ["2 requests/s", "another formula"]
 
 
 def test_a_metric_that_a_run_misses_is_left_out():

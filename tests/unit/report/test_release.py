@@ -82,6 +82,14 @@ def test_other_things_measured_are_not_compared(name):
     assert one.reason == f"{name} differs: {CONDITIONS[name]} before, other now"
 
 
+def test_another_treatment_and_another_cpu_are_not_compared_but_what_was_not_recorded_is():
+    for was, now, text in (({}, {"treatment": "keeps l1"}, "absent before, keeps l1 now"),
+                           ({"cpu_cores": "64"}, {"cpu_cores": "2"}, "64 before, 2 now")):
+        one = compare(ran(measured(conditions=CONDITIONS | was)), ran(measured(conditions=CONDITIONS | now)))
+        assert (one.trend, one.reason) == (Trend.UNKNOWN, f"{next(iter(now))} differs: {text}")
+    assert compare(ran(), ran(measured(conditions=CONDITIONS | {"cpu_cores": "2"}))).trend is Trend.STAYED
+
+
 def test_another_formula_voids_its_own_metric_and_no_other():
     one = compare(ran(), ran(measured(ttft_ms=99, conditions=CONDITIONS | {"formulas": "new.1 tpot.1 ttft.2"})))
     assert one.trend is Trend.UNKNOWN
@@ -110,11 +118,28 @@ def test_a_claim_that_ended_after_one_side_is_compared():
     assert compare(ran(measured(), measured()), ran(measured())).reason == "2 measurements before, 1 now"
 
 
-def searched(rate, *tried):
+def test_the_verdicts_stand_where_a_claim_ended_after_its_reference():
+    """Its mechanism did not work there, and A was never started."""
+    both = [measured(side="a"), measured(side="b")]
+    passed, failed = ran(*both), ran(measured(side="b"), verdict=Verdict.FAIL)
+    assert [compare(passed, failed).trend, compare(failed, passed).trend] == [Trend.WORSE, Trend.BETTER]
+    assert compare(failed, ran(*both, verdict=Verdict.FAIL)).trend is Trend.STAYED
+    two = compare(ran(*both, *both), ran(measured(side="b", tpot_ms=99), *both, verdict=Verdict.FAIL))
+    assert [change.change for change in two.changes] == ["+0.0 %", "+0.0 %"]
+
+
+def test_sides_without_a_counterpart_of_one_machine_are_not_compared():
+    both, alone = ran(measured(side="a"), measured(side="b")), ran(measured(side="a"), verdict=Verdict.FAIL)
+    failed = ran(measured(side="b", conditions=CONDITIONS | {"hardware": "a100"}), verdict=Verdict.FAIL)
+    assert compare(both, failed).reason == "hardware differs: h200 before, a100 now"
+    assert compare(alone, failed).reason == "a claim ended after one side before, and after the other now"
+
+
+def searched(rate, *tried, primaries=("max_rate",)):
     """A search that found this rate, and the rates that it tried."""
     runs = tuple(KeptRun(seed, 1, "", {"max_rate": rate * noise}) for seed, noise in enumerate(NOISE))
     known = CONDITIONS | {"search": "max_rate(ttft_p99 <= 1s)"}
-    search = measured(runs=runs, conditions=known, primaries=("max_rate",))
+    search = measured(runs=runs, conditions=known, primaries=primaries)
     at_rates = (measured(tpot_ms=one, conditions=CONDITIONS | {"workload": f"{one}", "tried_rate": f"{one}/s"})
                 for one in tried)
     return ran(search, *at_rates)
@@ -124,6 +149,11 @@ def test_a_search_is_judged_by_what_it_found_and_not_by_what_it_tried():
     assert compare(searched(22.6, 16, 32, 24), searched(8, 16, 8)).trend is Trend.WORSE
     (change,) = compare(searched(22.6, 16, 32, 24), searched(22.6, 16, 20)).changes
     assert (change.metric, change.change) == ("max_rate", "+0.0 %")
+
+
+def test_a_search_without_a_baseline_is_judged_by_its_rate():
+    one = compare(searched(22.6, 16, primaries=()), searched(8, 16, primaries=()))
+    assert (one.trend, [change.metric for change in one.changes]) == (Trend.WORSE, ["max_rate"])
 
 
 def test_other_seeds_and_missing_metrics_cannot_tell():
@@ -189,5 +219,5 @@ def test_as_text():
     tests = [ran(), ran(verdict=Verdict.FAIL, name="t::bad")]
     lines = ["FAIL  t::bad", "    tpot_mean: because", "PASS  t.py::test_x", "1 FAIL, 1 PASS"]
     assert overview(tests).splitlines() == lines
-    assert "seed 2, start 1" in whole(tests[0])
+    assert "run 3: seed 2, start 1" in whole(tests[0])
     assert "engine.version" in whole(tests[0])

@@ -5,13 +5,16 @@ import resource
 import signal
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from pytest_llmperf import CheckResult, Verdict
+from pytest_llmperf.baseline.fresh import fresh_test
 from pytest_llmperf.errors import InfrastructureError
 from pytest_llmperf.model.telemetry import GaugeSample, GpuDevice, GpuSample, GpuTrace, Stranger
 from pytest_llmperf.report.run_folder import file_name, writable, write_test
+from pytest_llmperf.stats.prior import Margins
 from pytest_llmperf.testing.records import make_record
 
 
@@ -32,6 +35,16 @@ def test_what_it_holds(tmp_path, measurement):
     assert only["runs"][1]["metrics"]["error_rate"] == 0.5
     assert only["runs"][0]["metrics"]["prefix_cache_hit_rate"] is None
     assert "records" not in only["runs"][0]
+
+
+def test_both_margins_are_kept(tmp_path, measurement):
+    compared = replace(measurement, baseline="", margins={"ttft_p50": Margins(0.02, 0.15)})
+    kept = json.loads(write_test(tmp_path, "test", [compared], []).read_text())
+    (fresh,) = fresh_test(kept, "test").measurements
+    assert (fresh.negligible, fresh.margins) == ({"ttft_p50": 0.02}, {"ttft_p50": 0.15})
+    del kept["measurements"][0]["negligible"]  # a run file of an older version
+    (old,) = fresh_test(kept, "test").measurements
+    assert (old.negligible, old.margins) == ({}, fresh.margins)
 
 
 def test_telemetry_is_a_table_with_a_line_per_column(tmp_path, make_measurement):
@@ -91,6 +104,8 @@ def test_a_folder_that_cannot_be_written_is_known_beforehand(tmp_path):
     (tmp_path / "file").touch()
     assert writable(tmp_path / "new" / "newer")
     assert not writable(tmp_path / "file" / "new")
+    assert not writable(Path("/proc/new"))  # its mode bits say yes
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 @contextmanager

@@ -6,6 +6,7 @@ from statistics import fmean, pstdev
 
 import pytest
 
+from pytest_llmperf.model.record import Outcome
 from pytest_llmperf.testing.records import make_record
 
 KEYS = {
@@ -59,6 +60,14 @@ def test_what_is_unknown_is_null_and_not_zero(make_measurement):
         assert found[key] is None
     assert found["mean_tpot_ms"] is None
     assert found["request_throughput"] is not None
+
+
+def test_a_run_that_served_nothing_makes_no_throughput_better(make_measurement):
+    failed = [make_record(i, outcome=Outcome.HTTP_STATUS) for i in range(2)]
+    found = make_measurement([make_record(0)], failed).to_vllm_json()
+    assert (found["completed"], found["failed"]) == (1, 2)
+    for key in ("duration", "request_throughput", "output_throughput", "total_token_throughput"):
+        assert found[key] is None
 
 
 def test_tokens_counted_from_chunks_where_usage_is_missing(make_measurement):

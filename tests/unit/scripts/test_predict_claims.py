@@ -1,7 +1,9 @@
 """Predictions beside measurements: a run folder that was measured stands in for an emulated one."""
 
+import re
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -39,6 +41,16 @@ def test_every_demand_has_its_measurements_and_their_ratio(predicting, place):
     assert not any("error_rate" in line or "baseline" in line for line in table)
 
 
+def test_hosts_that_coefficients_have_seen_are_no_held_out_ones(predicting, place):
+    table = predicting.written(predicting.rows(place, MEASURED))
+    measured = [line.split(" | ")[3] for line in table.splitlines() if "`test_two_gpus_decode" in line]
+    assert {tuple(re.findall(r"\((\w(?:, fitted)?)\)", cell))[:2] for cell in measured} == {("c, fitted", "f")}
+    assert not any("fitted" in line for line in table.splitlines() if "`test_answers_come" in line)
+    assert table.endswith(predicting.LEGEND)
+    suites = "".join(path.read_text() for path in ROOT.glob("suites/test_*.py"))
+    assert all(f"def {name}(" in suites for name in predicting.FITTED["h200"])
+
+
 def test_what_is_not_emulated_says_why(predicting, place):
     found = [row for row in predicting.rows(place, MEASURED) if row.predicted is None]
     assert [row.test for row in found] == ["suites/test_startup.py::test_ready[h200]"]
@@ -74,3 +86,10 @@ def test_the_table_replaces_the_one_before(predicting):
     assert predicting.with_table(page, "new") == f"head\n{predicting.BEGIN}\n\nnew\n\n{predicting.END}\ntail\n"
     with pytest.raises(ValueError, match="the page has no lines"):
         predicting.with_table("no place", "new")
+
+
+def test_guards_are_no_demands(predicting):
+    claimed = "ttft_p50(b) / ttft_p50(a) >= 3"
+    subjects = [claimed, "ttft_p50(a) / ttft_p50(b) <= 1.15", "tpot_mean(a) / tpot_mean(b) <= 1.05"]
+    judged = SimpleNamespace(checks=[CheckResult(subject, Verdict.PASS) for subject in subjects])
+    assert [check.subject for check in predicting._demands(judged)] == [claimed]

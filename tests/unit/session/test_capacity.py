@@ -98,10 +98,12 @@ def test_what_cannot_be_meant_costs_no_request(perf, make_server, fake_engine, c
     assert fake_engine.transport.plans == []
 
 
-@pytest.mark.parametrize(("text", "slo"), [("max_rate(a) / max_rate(b) >= 1.2", ()),
-                                           ("ttft_p50(b) / ttft_p50(a) >= 3", "ttft_p95 <= 500ms")])
-def test_a_claim_about_rates_needs_an_slo_and_no_other_does(perf, text, slo):
-    with pytest.raises(SpecError, match="max_rate needs an SLO"):
+@pytest.mark.parametrize(("text", "slo", "complaint"), [
+    ("max_rate(a) / max_rate(b) >= 1.2", (), r'max_rate needs an SLO: add slo="ttft_p95 <= 500ms"\.$'),
+    ("ttft_p50(b) / ttft_p50(a) >= 3", "ttft_p95 <= 500ms", r"ttft_p50 takes no SLO\.$"),
+])
+def test_a_claim_about_rates_needs_an_slo_and_no_other_does(perf, text, slo, complaint):
+    with pytest.raises(SpecError, match=complaint):
         perf.claim(vllm("m"), vllm("m", seed=1), WORKLOAD, text, slo=slo)
 
 

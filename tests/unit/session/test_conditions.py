@@ -1,23 +1,28 @@
 """Conditions: what changes the digest, what must not, and what must not be in them."""
 
+from dataclasses import replace
+
 import pytest
 
 from pytest_llmperf import closed, endpoint, random_tokens, vllm
+from pytest_llmperf.baseline.paths import kind_of
 from pytest_llmperf.engines.models import ResolvedModel
 from pytest_llmperf.session.conditions import conditions, digest
-from pytest_llmperf.telemetry.hardware import OTHER_GPU, Gpu, Hardware
+from pytest_llmperf.telemetry.cpu import Cpu
+from pytest_llmperf.telemetry.hardware import OTHER_GPU, Gpu, Hardware, emulated_hardware
 
 SPEC = vllm("m", max_num_seqs=4)
 WORKLOAD = random_tokens(input=8, output=8, arrivals=closed(1), requests=6)
-H200 = Hardware((Gpu(0, "NVIDIA H200", "h200"),), driver="580")
+H200 = Hardware((Gpu(0, "NVIDIA H200", "h200"),), driver="580", cuda="13.0", cpu=Cpu("AMD EPYC", 64))
 MODEL = ResolvedModel("/machine/path/m", "dummy", "dummy", None, "m")
 FACTS = {"version": "1", "block_size": "16"}
 
 
 @pytest.fixture
 def known(make_server):
-    def known(spec=SPEC, facts=None, workload=WORKLOAD, hardware=H200, kind="h200", model=MODEL):
-        return conditions(make_server(spec, model=model), FACTS if facts is None else facts, workload, hardware, kind)
+    def known(spec=SPEC, facts=None, workload=WORKLOAD, hardware=H200, kind="h200", model=MODEL, host_env=None, **more):
+        server = make_server(spec, model=model, host_env=host_env)
+        return conditions(server, FACTS if facts is None else facts, workload, hardware, kind, **more)
 
     return known
 
@@ -28,6 +33,7 @@ def test_what_is_kept(known):
     assert found["gpu"] == "NVIDIA H200"
     assert found["gpu_count"] == "1"
     assert found["driver"] == "580"
+    assert found["cuda"] == "13.0"
     assert found["weights"] == "dummy"
     assert found["flags"] == '{"max_num_seqs": 4}'
     assert found["engine.version"] == "1"
@@ -42,9 +48,12 @@ def test_what_is_kept(known):
         {"spec": SPEC.with_lmcache()},
         {"facts": FACTS | {"version": "2"}},
         {"workload": random_tokens(input=8, output=9, arrivals=closed(1), requests=6)},
-        {"hardware": Hardware((Gpu(0, "NVIDIA H200 NVL", "h200"),), driver="580")},
-        {"hardware": Hardware((Gpu(0, "NVIDIA H200", "h200"),) * 2, driver="580")},
-        {"hardware": Hardware((Gpu(0, "NVIDIA H200", "h200"),), driver="581")},
+        {"hardware": replace(H200, gpus=(Gpu(0, "NVIDIA H200 NVL", "h200"),))},
+        {"hardware": replace(H200, gpus=H200.gpus * 2)},
+        {"hardware": replace(H200, driver="581")},
+        {"hardware": replace(H200, cuda="13.1")},
+        {"host_env": {"VLLM_USE_FLASHINFER_SAMPLER": "0"}},
+        {"treatment": "keeps l1"},
         {"kind": "h100"},
         {"model": ResolvedModel("/x", "seeded", None, None, "m")},
         {"model": ResolvedModel("/x", "dummy", "dummy", None, "n")},
@@ -60,6 +69,8 @@ def test_what_makes_two_measurements_incomparable(known, change):
         {"facts": dict(reversed(FACTS.items()))},
         {"model": ResolvedModel("/another/machine/m", "dummy", "dummy", None, "m")},
         {"spec": vllm("m", max_num_seqs=4, env={})},
+        {"hardware": replace(H200, cpu=Cpu("Intel Xeon", 2))},  # beside a GPU
+        {"treatment": ""},
     ],
 )
 def test_what_does_not(known, same):
@@ -82,11 +93,26 @@ def test_a_switch_that_the_flags_say_is_no_condition(known):
 def test_a_cpu_run_on_a_gpu_machine_used_no_gpu(known):
     found = known(kind="cpu")
     assert (found["gpu"], found["gpu_count"]) == ("none", "0")
+    assert "cuda" not in found
+
+
+def test_on_a_cpu_its_model_and_cores_count(known):
+    found = known(kind="cpu")
+    assert (found["cpu"], found["cpu_cores"]) == ("AMD EPYC", "64")
+    assert digest(known(kind="cpu", hardware=replace(H200, cpu=Cpu("AMD EPYC", 2)))) != digest(found)
+    assert "cpu" not in known()
+
+
+def test_an_emulated_host_has_neither_cuda_nor_a_cpu(known):
+    found = known(hardware=emulated_hardware("h200", 1))
+    assert not {"cuda", "cpu", "cpu_cores"} & found.keys()
+    assert not any(name.startswith("host_env.") for name in found)
 
 
 def test_a_gpu_without_a_marker_is_a_gpu(known):
     found = known(hardware=Hardware((Gpu(0, "NVIDIA L40S", None),), driver="580"), kind=OTHER_GPU)
     assert (found["hardware"], found["gpu"]) == ("other-gpu", "NVIDIA L40S")
+    assert kind_of(found) == "other-gpu-nvidia-l40s"
 
 
 def test_of_an_endpoint_nothing_is_known_but_its_place(known):

@@ -15,6 +15,7 @@ from pytest_llmperf.session.doctor import examine
 from pytest_llmperf.session.doctor.place import DEVICE, Place
 from pytest_llmperf.session.doctor.suites import suites
 from pytest_llmperf.session.doctor.version import version_in
+from pytest_llmperf.telemetry.cpu import Cpu
 from pytest_llmperf.telemetry.hardware import Gpu, Hardware, detect
 
 GIB = 1 << 30
@@ -75,7 +76,8 @@ def test_a_driver_that_does_not_answer_is_no_machine_without_a_gpu(place):
 
 def test_a_gpu_that_no_marker_stands_for(place):
     other = replace(place, hardware=Hardware((Gpu(0, "NVIDIA L40S", None),), driver="560.1"))
-    assert "other-gpu" in the(problems(other), "hardware", "L40S").remedy
+    assert "lie under other-gpu-nvidia-l40s" in the(problems(other), "hardware", "L40S").remedy
+    assert "none for other-gpu-nvidia-l40s in" in the(problems(other), "baselines", "none").text
 
 
 def test_gpus_of_two_kinds(place):
@@ -134,6 +136,20 @@ def test_baselines_made_elsewhere(place):
     ]
     across = replace(place, settings=Settings(compare_across=("driver", "engine.version")))
     assert problems(across) == []
+
+
+def test_baselines_of_another_cuda(place):
+    store_baseline(place, cuda="12.9")
+    here = replace(place, hardware=replace(H200, cuda="13.0"))
+    assert [one.text for one in problems(here)] == ["1 with cuda 12.9 (here 13.0): INCOMPARABLE"]
+    assert the(found(here), "hardware", "CUDA").text == "driver 560.1, CUDA 13.0"
+
+
+def test_baselines_of_another_cpu(place):
+    store_baseline(place, kind="cpu", cpu="AMD EPYC", cpu_cores="64")
+    here = replace(place, has_device=False, hardware=Hardware(cpu=Cpu("AMD EPYC", 2)))
+    assert [one.text for one in problems(here)] == ["1 with cpu_cores 64 (here 2): INCOMPARABLE"]
+    assert the(found(here), "hardware", "CPU cores").text == "8 CPU cores of AMD EPYC"
 
 
 def test_no_baselines_and_a_corrupt_one(place):

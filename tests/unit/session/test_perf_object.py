@@ -2,12 +2,13 @@
 
 import json
 import random
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import httpx
 import pytest
 
-from pytest_llmperf import Verdict, closed, endpoint, random_tokens, shared_prefix
+from pytest_llmperf import Verdict, closed, endpoint, random_tokens, shared_prefix, vllm
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.errors import ConfigError, EngineError, SloError, SpecError, UsageError
 from pytest_llmperf.model.status import Measuring, WarmingUp
@@ -17,6 +18,7 @@ from pytest_llmperf.testing.scripted_transport import make_exchange
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 WORKLOAD = random_tokens(input=8, output=5, arrivals=closed(2), requests=12)
+CLAIM = "ttft_p50(b) / ttft_p50(a) >= 3"
 SETTINGS = Settings(clock_gap_limit_ms=60_000.0)
 
 
@@ -51,6 +53,22 @@ def test_measure_makes_one_run_per_seed(perf, make_server, fake_engine):
     assert [run.expected_hit_rate for run in measurement.runs] == [0, 0]
     assert measurement.value("ttft_p50") == pytest.approx(50.0)
     assert len(fake_engine.transport.plans) == 2 + 2  # two batches of warm-up
+
+
+@pytest.mark.parametrize(
+    ("options", "treatment"),
+    [
+        ({}, None),
+        ({"may_preempt": True}, None),
+        ({"keep": ("l1", "engine")}, "keeps engine, l1"),
+        ({"gauges": True}, "gauges every 0.25 s"),
+        ({"fresh": True}, None),  # a server that runs already
+        ({"keep": ["l2"], "gauges": True}, "keeps l2; gauges every 0.25 s"),
+    ],
+)
+def test_another_treatment_of_server_and_caches_is_a_condition(perf, make_server, options, treatment):
+    measurement = perf.measure(make_server(), WORKLOAD, runs=1, **options)
+    assert measurement.conditions.get("treatment") == treatment
 
 
 def test_two_measurements_that_are_extended_in_turns(perf, make_server):
@@ -98,6 +116,21 @@ def test_results_reach_the_run_folder(perf, session, make_server):
     assert session.run_dir.name.endswith("gw1")
 
 
+def test_git_ignores_the_folder_that_is_ours(perf, session, make_server):
+    perf.measure(make_server(), WORKLOAD, runs=1)
+    assert (session.root / ".llmperf" / ".gitignore").read_text() == "*\n"
+
+
+@pytest.mark.parametrize("named", ["results", ".llmperf/mine"])
+def test_a_folder_that_the_user_named_is_left_alone(tmp_path, fake_engine, named):
+    settings = replace(SETTINGS, runs_dir=named)
+    session = PerfSession(settings, tmp_path, Hardware(), print, transport=fake_engine.transport)
+    session.begin()
+    session.close()
+    assert session.run_dir.is_dir()
+    assert list(tmp_path.rglob(".gitignore")) == []
+
+
 def test_a_server_that_fails_midway_leaves_what_was_measured_and_no_result(perf, session, make_server, fake_engine):
     server = make_server()
 
@@ -132,15 +165,44 @@ def test_invalid_runs_are_errors(perf, make_server, fake_engine):
         (lambda perf, server: perf.measure(server, "tokens"), SpecError, "a workload is made by"),
         (lambda perf, server: perf.measure(server, WORKLOAD, runs=0), SpecError, "at least one run"),
         (lambda perf, server: perf.measure(server, WORKLOAD, keep=["l3"]), SpecError, "tiers of the cache are engine"),
+        (lambda perf, server: perf.measure(vllm("m"), WORKLOAD, fresh=True, keep=["l1"]), SpecError, "ends with it"),
         (lambda perf, server: perf.measure("vllm", WORKLOAD), SpecError, "an engine is the `engine` fixture or a spec"),
         (lambda perf, server: perf.check(None), UsageError, "name at least one SLO"),
         (lambda perf, server: perf.claim(server, server, WORKLOAD, "ttft >= 3"), SloError, "ttft"),
+        (lambda perf, server: perf.measure(server, WORKLOAD, runs=2.5), SpecError, r"runs=2\.5\): at least one run"),
+        (lambda perf, server: perf.max_rate(server, WORKLOAD, slo=CLAIM, runs=2.5), SpecError, r"rate\(…, runs=2"),
+        (lambda perf, server: perf.max_rate(server, "x", slo="ttft_p50 <= 1s"), SpecError, "a workload is made by"),
+        (lambda perf, server: perf.claim(server, server, WORKLOAD, CLAIM, runs=0), SpecError, r"claim\(…, runs=0\)"),
+        (lambda perf, server: perf.measure(server, WORKLOAD, keep="engine"), SpecError, r"keep=\['engine'\]"),
+        (lambda perf, server: perf.measure(server, WORKLOAD, keep=None), SpecError, "keep=None: write a list of texts"),
+        (lambda perf, server: perf.check("ttft_p50 <= 1s", server), UsageError, "the first argument is what perf.meas"),
+        (lambda perf, server: perf.claim(server, server, CLAIM, WORKLOAD), SpecError, "b, 'ttft.*a workload is made"),
+        (lambda perf, server: perf.claim(server, server, WORKLOAD, [CLAIM]), SloError, "no text but of type list"),
+        (lambda perf, server: perf.claim(server, server, WORKLOAD, CLAIM, allow=["tpot_mean"]), SloError,
+         "name the price"),
+        (lambda perf, server: perf.claim(server, server, WORKLOAD, CLAIM, primaries="ttft_p50"), SpecError,
+         "write a list"),
+        (lambda perf, server: perf.claim(server, server, WORKLOAD, CLAIM, margins=["x"]), SloError, "name the margin"),
+        (lambda perf, server: perf.claim(server, server, WORKLOAD, CLAIM, margins={"ttft_p50": "10%"}), SloError,
+         "'10%'}: a margin is a number. Write 0.05 for 5 %"),
     ],
 )
 def test_what_cannot_be_meant_starts_nothing(perf, make_server, fake_engine, call, error, complaint):
     with pytest.raises(error, match=complaint):
         call(perf, make_server())
     assert not fake_engine.transport.plans
+
+
+@pytest.mark.parametrize(("slos", "given", "error", "complaint"), [
+    ([["ttft_p50 <= 30ms", "error_rate == 0"]], {}, SloError, "no text but of type list"),
+    ([], {"baseline": True, "primaries": "ttft_p50"}, SpecError, r"write a list, primaries=\['ttft_p50'\]"),
+    ([], {"baseline": True, "margins": {"ttft_p50": "10%"}}, SloError, "a margin is a number"),
+])
+def test_what_cannot_be_meant_checks_nothing(perf, make_server, slos, given, error, complaint):
+    run = perf.measure(make_server(), WORKLOAD, runs=1)
+    with pytest.raises(error, match=complaint):
+        perf.check(run, *slos, **given)
+    assert perf.results == []
 
 
 def test_a_claim_judges_both_sides(perf, session, make_server, fake_engine):
@@ -186,7 +248,7 @@ def test_properties_for_junit(perf, make_server):
     assert found["llmperf.1.engine"].startswith("endpoint('http://127.0.0.1:8000'")
     assert found["llmperf.1.weights"] == "unknown"
     assert len(found["llmperf.1.fingerprint"]) == 16
-    assert json.loads(found["llmperf.1.run1"])["ttft_p50"] == 50.0
+    assert json.loads(found["llmperf.1.run2"])["ttft_p50"] == 50.0
     assert found["llmperf.check1"].startswith("PASS: error_rate == 0: 0")
     assert max(len(value) for value in found.values()) < 3000
 
@@ -254,9 +316,25 @@ def test_what_the_baseline_says_of_one_side_stands_though_the_other_does_not_sta
     assert result.verdict is Verdict.NO_BASELINE
 
 
-def test_margins_are_read_before_a_server_starts(perf):
+@pytest.mark.parametrize(("margin", "wrong"), [([0.1], ""), (10, "10 is 1000 %, and 10 % is 0.1"), ((2, 5), "5 %")])
+def test_margins_are_read_before_a_server_starts(perf, margin, wrong):
     engine = endpoint("http://127.0.0.1:1", model="m")
-    with pytest.raises(SloError, match=r"Write 0\.05 for 5 %"):
+    with pytest.raises(SloError, match=rf"{wrong}.*Write 0\.05 for 5 %"):
         perf.claim(engine, engine, WORKLOAD, "ttft_p50(b) / ttft_p50(a) >= 1.2", baseline=True,
-                   margins={"ttft_p50": [0.1]})
+                   margins={"ttft_p50": margin})
     assert perf.measurements == []
+
+
+def test_margins_without_a_baseline_are_those_of_guards(perf, make_server):
+    """And of a comparison that this kind of hardware does not make: baseline=kind != "cpu"."""
+    fast, slow = make_server(), make_server(endpoint("http://127.0.0.1:1", model="slow"))
+    guard = perf.claim(fast, slow, WORKLOAD, "ttft_p50(b) / ttft_p50(a) >= 0.5",
+                       margins={"tpot_mean": 0.3, "itl_p99": 0.2})[1]
+    assert (guard.limit, guard.verdict) == ("≤ 1.3×", Verdict.PASS)
+
+
+def test_a_guards_margin_needs_no_comparison(perf, make_server):
+    fast, slow = make_server(), make_server(endpoint("http://127.0.0.1:1", model="slow"))
+    results = perf.claim(fast, slow, WORKLOAD, "ttft_p50(b) / ttft_p50(a) >= 0.5", margins={"tpot_mean": 0.3},
+                         baseline=True, primaries=["ttft_p50"])
+    assert results[-1].verdict is Verdict.NO_BASELINE

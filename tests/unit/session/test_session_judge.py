@@ -6,6 +6,7 @@ from pytest_llmperf import Verdict
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.errors import SloError
 from pytest_llmperf.session.judge import claim_judge, judge_slos
+from pytest_llmperf.stats.prior import Margins
 from pytest_llmperf.testing.records import make_record
 
 SETTINGS = Settings()
@@ -50,8 +51,8 @@ def test_an_unreadable_slo(side):
         judge_slos(side(), ["ttft_p9 <= 60ms"], SETTINGS)
 
 
-def claim(a, b, text="ttft_p50(b) / ttft_p50(a) >= 2", causes=(), allow=None):
-    return claim_judge(text, causes, allow or {}, SETTINGS).both(a, b, 0.99)
+def claim(a, b, text="ttft_p50(b) / ttft_p50(a) >= 2", causes=(), allow=None, **how):
+    return claim_judge(text, causes, allow or {}, SETTINGS, **how).both(a, b, 0.99)
 
 
 def test_a_claim_with_its_guard(side):
@@ -73,6 +74,30 @@ def test_a_price_that_nobody_accepted(side):
     assert verdicts(claim(a, b))["tpot_mean(a) / tpot_mean(b)"] is Verdict.FAIL
     assert verdicts(claim(a, b, allow={"tpot_mean": 3.0}))["tpot_mean(a) / tpot_mean(b)"] is Verdict.PASS
     assert verdicts(claim(a, b, allow={"tpot_mean": 1.2}))["tpot_mean(a) / tpot_mean(b)"] is Verdict.FAIL
+
+
+@pytest.mark.parametrize(
+    ("itl_ms", "how", "verdict"),
+    [
+        (10.4, {}, Verdict.PASS),  # 4 %: a screen can exclude no 5 %
+        (10.8, {}, Verdict.INCONCLUSIVE),
+        (10.8, {"kind": "cpu"}, Verdict.PASS),  # 15 % there
+        (10.8, {"margins": {"tpot_mean": Margins(0.02, 0.10)}}, Verdict.PASS),
+        (10.8, {"start_sd": {"tpot_mean": 0.001}}, Verdict.FAIL),
+        (12.0, {}, Verdict.FAIL),
+    ],
+)
+def test_a_guard_lets_pass_what_looks_like_no_loss(side, itl_ms, how, verdict):
+    guard = claim(side(ttft_ms=10, itl_ms=itl_ms), side(ttft_ms=100, itl_ms=10), **how)[1]
+    assert guard.verdict is verdict
+    assert ('allow={"tpot_mean": …}' in guard.reason) == (verdict is Verdict.INCONCLUSIVE)
+    assert ("no loss proven" in guard.n) == (verdict is Verdict.PASS)
+
+
+def test_the_tests_own_spread_of_starts_is_told(side):
+    results = claim(side(ttft_ms=10), side(ttft_ms=100), start_sd={"ttft_p50": 0.4})
+    assert "a start-to-start sd of 40 % (the test's own)" in results[0].n
+    assert "default" in results[1].n
 
 
 def test_the_price_of_what_is_better_when_higher_is_turned_round(side):
@@ -114,9 +139,12 @@ def test_an_invalid_side_is_named(side):
         (("ttft_p50(b) / ttft_p50(a) >= 2", (), {"ttft_p99": "2x"}), "at least 1"),
         (("ttft_p50(b) / ttft_p50(a) >= 2", (), {"ttft_p99": float("nan")}), "at least 1"),
         (("ttft_p50(b) / ttft_p50(a) >= 2", (), {"goodput": 2.0}), "cannot be a price"),
+        (("ttft_p50(b) / ttft_p50(a) >= 2", (), {}, {"itl_p99": 0.1}), "the claim judges tpot_mean, ttft_p50"),
+        (("ttft_p50(b) / ttft_p50(a) >= 2", (), {}, {"ttft_p50": "5%"}), "Write 0.05 for 5 %"),
+        (("ttft_p50(b) / ttft_p50(a) >= 2", (), {}, {"ttft_p50": -0.1}), "a share above 0"),
     ],
 )
 def test_what_is_written_wrongly_is_refused_before_any_start(arguments, complaint):
-    text, causes, *rest = arguments
+    text, causes, allow, start_sd = (*arguments, {}, {})[:4]
     with pytest.raises(SloError, match=complaint):
-        claim_judge(text, causes, rest[0] if rest else {}, SETTINGS)
+        claim_judge(text, causes, allow, SETTINGS, start_sd=start_sd)

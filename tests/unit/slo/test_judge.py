@@ -212,6 +212,7 @@ def test_one_run_of_a_server_average_has_no_interval(name):
 
 @pytest.mark.parametrize(("text", "needs"), [
     ("prefix_cache_hit_rate >= 60%", "prompt_tokens_cached"), ("preemptions == 0", "preemptions"),
+    ("kv_usage_peak <= 50%", "perf.measure(…, gauges=True)"), ("max_rate >= 3/s", "a search: perf.max_rate(…)"),
     ("tpot_p99 <= 60ms", "output tokens"), ("tpot_mean <= 60ms", "output tokens"),
     ("goodput(tpot <= 60ms) >= 1/s", "a served request"), ("slo_attainment(tpot <= 60ms) >= 99%", "a served request"),
 ])

@@ -147,6 +147,12 @@ def test_what_is_no_claim(text, said):
     assert said in str(caught.value)
 
 
+@pytest.mark.parametrize("parse", [parse_slo, parse_claim])
+def test_what_is_no_text(parse):
+    with pytest.raises(SloError, match="no text but of type list"):
+        parse(["ttft_p50 <= 30ms", "error_rate == 0"])
+
+
 @given(st.text(max_size=40))
 def test_no_text_raises_anything_else(text):
     for parse in (parse_slo, parse_claim):

@@ -35,7 +35,7 @@ def accelerators(nvml, told):
         ({"tensor_parallel_size": 2}, {}, "h200", [0, 1]),
         ({"tensor_parallel_size": 2, "pipeline_parallel_size": 2}, {}, None, [0, 1, 2, 3]),
         ({"tp_size": 2, "dp_size": 2}, {}, "h200", [0, 1, 2, 3]),
-        ({"tp": 2, "pp": 2}, {}, "h200", [0, 1, 2, 3]),
+        ({"tp": 2, "pp_size": 2}, {}, "h200", [0, 1, 2, 3]),
         ({"tp_size": 2, "dp_size": 2, "enable_dp_attention": True}, {}, "h200", [0, 1]),
         ({"base_gpu_id": 1}, {}, "h200", [1]),
         ({"tp": 2, "base_gpu_id": 1, "gpu_id_step": 2}, {}, "h200", [1, 3]),
@@ -118,10 +118,12 @@ def test_a_process_of_ours_that_stays_has_its_context_and_no_dead_servers_memory
     nvml.gpus[0].used_bytes = 900 << 20
     accelerators.wait_free(FOUR.gpus[:1], stay=1)
     assert accelerators.clock.now_ns() == 0
-    with pytest.raises(HardwareBusy, match="900 MiB"):
+    with pytest.raises(HardwareBusy, match="900 MiB") as busy:
         accelerators.wait_free(FOUR.gpus[:1])
+    assert "LMCache" not in str(busy.value)
     nvml.gpus[0].used_bytes = 115_855 << 20
-    with pytest.raises(HardwareBusy, match="115,855 MiB"):
+    ours = r'115,855 MiB .* kept by keep=\("l1",\) is ours .* 2,304 MiB .*leave "l1" out'
+    with pytest.raises(HardwareBusy, match=ours):
         accelerators.wait_free(FOUR.gpus[:1], stay=1)
 
 
@@ -160,6 +162,20 @@ def test_a_driver_that_hangs_before_the_start_is_said_once_and_in_every_run(acce
                 pass
             assert trace(0).problem == "NVML did not answer within 0.05 s"
             assert [device.index for device in trace(0).devices] == [0]
+    finally:
+        nvml.answering.set()
+    assert told == [Note("the GPUs were not watched: NVML did not answer within 0.05 s")]
+
+
+def test_a_driver_that_hangs_in_a_run_that_fails_is_said_all_the_same(accelerators, nvml, told, monkeypatch):
+    monkeypatch.setattr(accelerators_module, "JOIN_S", 0.05)
+    nvml.answering.clear()
+    try:
+        with pytest.raises(HardwareBusy), accelerators.watched(FOUR.gpus[:1], lambda: []):
+            raise HardwareBusy("whatever ends a run")
+        with accelerators.watched(FOUR.gpus[:1], lambda: []) as trace:
+            pass
+        assert trace(0).problem == "NVML did not answer within 0.05 s"
     finally:
         nvml.answering.set()
     assert told == [Note("the GPUs were not watched: NVML did not answer within 0.05 s")]

@@ -1,12 +1,14 @@
 """What a thread sees of fake GPUs, and what it makes of a driver that is old, mute, gone or hanging."""
 
 import os
+import sys
 
 import pytest
 
 from pytest_llmperf.clock import SystemClock
 from pytest_llmperf.telemetry.gpu_watch import GpuWatch
 from pytest_llmperf.telemetry.hardware import Gpu
+from pytest_llmperf.telemetry.strangers import user_of
 from pytest_llmperf.testing.fake_nvml import FakeGpu, FakeNvml
 
 OURS, THEIRS = 1_000_001, os.getppid()
@@ -159,3 +161,8 @@ def test_a_driver_that_hangs_is_left_behind(seen, nvml):
         assert "did not answer within 0.05 s" in seen(timeout_s=0.05).problem
     finally:
         nvml.answering.set()
+
+
+def test_a_user_is_a_number_where_users_have_no_names(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pwd", None)
+    assert user_of(os.getpid()) == str(os.getuid())

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from pytest_llmperf.telemetry.cpu import read_cpu
 from pytest_llmperf.telemetry.hardware import OTHER_GPU, Gpu, Hardware, detect, gpu_kind
 
 
@@ -74,11 +75,26 @@ class Nvml:
     def nvmlSystemGetDriverVersion(self):
         return "580.1"
 
+    def nvmlSystemGetCudaDriverVersion(self):
+        self._call("nvmlSystemGetCudaDriverVersion")
+        return 12080
+
 
 def test_two_gpus():
     hardware = detect(Nvml())
     assert [gpu.memory_bytes for gpu in hardware.gpus] == [141 << 30] * 2
     assert str(hardware) == "2 × NVIDIA H200, driver 580.1"
+
+
+def test_the_cuda_of_the_driver():
+    assert detect(Nvml()).cuda == "12.8"
+    unknown = detect(Nvml(fails="nvmlSystemGetCudaDriverVersion"))
+    assert (unknown.kind, unknown.cuda) == ("h200", None)
+
+
+def test_the_cpu_is_known_whatever_became_of_the_driver():
+    assert detect(Nvml(fails="nvmlInit")).cpu == detect(Nvml()).cpu == read_cpu()
+    assert detect(Nvml(), environ={"CUDA_VISIBLE_DEVICES": ""}).cpu == read_cpu()
 
 
 @pytest.mark.parametrize("call", ["nvmlInit", "nvmlDeviceGetHandleByIndex"])

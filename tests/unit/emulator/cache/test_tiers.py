@@ -8,10 +8,12 @@ from hypothesis import strategies as st
 
 from pytest_llmperf.emulator.cache.tiers import ChunkStore, Tiers
 from pytest_llmperf.emulator.config import Tier
+from pytest_llmperf.emulator.core.batch import End
 from pytest_llmperf.emulator.core.sequence import Sequence
 
 CHUNK, TOKEN_BYTES = 4, 10.0
 CHUNK_BYTES = 40
+DONE = End(0)
 
 
 def tiers(cpu_chunks: int = 100, disk_chunks: int | None = None) -> Tiers:
@@ -27,7 +29,7 @@ def sequence(prompt: tuple[int, ...], salt: str = "", generated: int = 0) -> Seq
 
 def prefill(store: Tiers, *prompts: tuple[int, ...]) -> None:
     for prompt in prompts:
-        store.store_s(sequence(prompt), 0, len(prompt))
+        store.store_s(sequence(prompt), 0, len(prompt), DONE)
 
 
 def span(start: int, length: int) -> tuple[int, ...]:
@@ -37,12 +39,12 @@ def span(start: int, length: int) -> tuple[int, ...]:
 def test_whole_chunks_are_found_and_a_token_is_left_to_compute() -> None:
     store = tiers()
     prefill(store, span(0, 14))
-    assert store.matched(sequence(span(0, 14)), 0) == 12
-    assert store.matched(sequence(span(0, 12)), 0) == 11
-    assert store.matched(sequence(span(0, 14)), 5) == 7
-    assert store.matched(sequence(span(0, 14)), 13) == 0
-    assert store.matched(sequence(span(0, 14), salt="other"), 0) == 0
-    assert store.matched(sequence((*span(0, 8), *span(50, 8))), 0) == 8
+    assert store.matched(sequence(span(0, 14)), 0, 0) == 12
+    assert store.matched(sequence(span(0, 12)), 0, 0) == 11
+    assert store.matched(sequence(span(0, 14)), 5, 0) == 7
+    assert store.matched(sequence(span(0, 14)), 13, 0) == 0
+    assert store.matched(sequence(span(0, 14), salt="other"), 0, 0) == 0
+    assert store.matched(sequence((*span(0, 8), *span(50, 8))), 0, 0) == 8
 
 
 @pytest.mark.parametrize("vllm_server", [True, False])
@@ -50,9 +52,17 @@ def test_only_vllm_beside_a_server_computes_a_preempted_prompt_again(vllm_server
     store = Tiers((Tier("cpu", 100 * CHUNK_BYTES, 40e3, 0.5e-3, CHUNK),), TOKEN_BYTES, vllm_server=vllm_server)
     prefill(store, span(0, 12))
     one = sequence(span(0, 14))
-    assert store.matched(one, 0) == 12
+    assert store.matched(one, 0, 0) == 12
     one.preemptions = 1
-    assert store.matched(one, 0) == (0 if vllm_server else 12)
+    assert store.matched(one, 0, 0) == (0 if vllm_server else 12)
+
+
+def test_a_chunk_is_there_from_the_end_of_the_step_that_computes_it() -> None:
+    store, end = tiers(), End()
+    store.store_s(sequence(span(0, 8)), 0, 8, end)
+    assert store.matched(sequence(span(0, 9)), 0, 50) == 0
+    end.ns = 60
+    assert [store.matched(sequence(span(0, 9)), 0, now_ns) for now_ns in (59, 60)] == [0, 8]
 
 
 def test_less_than_a_chunk_is_never_kept() -> None:
@@ -64,7 +74,7 @@ def test_less_than_a_chunk_is_never_kept() -> None:
 def test_generated_tokens_are_not_kept() -> None:
     store = tiers()
     one = sequence(span(0, 6), generated=10)
-    store.store_s(one, 0, 16)
+    store.store_s(one, 0, 16, DONE)
     assert store.stored_tokens == 4
 
 
@@ -92,10 +102,10 @@ def test_what_a_lookup_finds_counts_once_and_whatever_the_engine_has_of_it() -> 
     assert (store.looked_up_tokens, store.hits) == (0, {"cpu": 0})
     one = sequence((*span(0, 8), *span(50, 10)))
     for _ in range(2):
-        assert store.matched(one, 8) == 0
+        assert store.matched(one, 8, 0) == 0
         assert (store.looked_up_tokens, store.hits) == (16, {"cpu": 8})
     one.preemptions = 1
-    store.load(one, 0, store.matched(one, 0), 0)
+    store.load(one, 0, store.matched(one, 0, 0), 0)
     assert store.hits == {"cpu": 8}
 
 
@@ -103,45 +113,45 @@ def test_a_lower_tier_counts_what_it_adds_to_the_prefix_of_those_above() -> None
     store = tiers(cpu_chunks=3, disk_chunks=100)
     prefill(store, span(0, 16))
     store.stores[0].clear()
-    store.stores[0].put([store._chunk_keys(sequence(span(0, 16)))[index] for index in (0, 2, 3)])
-    assert store.matched(sequence(span(0, 17)), 0) == 16
+    store.stores[0].put([store._chunk_keys(sequence(span(0, 16)))[index] for index in (0, 2, 3)], DONE)
+    assert store.matched(sequence(span(0, 17)), 0, 0) == 16
     assert store.hits == {"cpu": 4, "disk": 12}
 
 
 def test_stores_cost_their_bytes_once() -> None:
     store = tiers(disk_chunks=100)
     one = sequence(span(0, 20))
-    assert store.store_s(one, 0, 3) == 0
-    assert store.store_s(one, 3, 9) == pytest.approx(2 * CHUNK_BYTES / 40e3)
-    assert store.store_s(one, 9, 20) == pytest.approx(3 * CHUNK_BYTES / 40e3)
-    assert store.store_s(sequence(span(0, 20)), 0, 20) == 0
+    assert store.store_s(one, 0, 3, DONE) == 0
+    assert store.store_s(one, 3, 9, DONE) == pytest.approx(2 * CHUNK_BYTES / 40e3)
+    assert store.store_s(one, 9, 20, DONE) == pytest.approx(3 * CHUNK_BYTES / 40e3)
+    assert store.store_s(sequence(span(0, 20)), 0, 20, DONE) == 0
     assert store.stored_tokens == 20
 
 
 def test_what_was_dropped_meanwhile_is_not_stored_again_by_the_same_sequence() -> None:
     store = tiers(cpu_chunks=1)
     one = sequence(span(0, 12))
-    assert store.store_s(one, 0, 8) == pytest.approx(2 * CHUNK_BYTES / 40e3)
-    assert store.store_s(one, 8, 12) == pytest.approx(CHUNK_BYTES / 40e3)
+    assert store.store_s(one, 0, 8, DONE) == pytest.approx(2 * CHUNK_BYTES / 40e3)
+    assert store.store_s(one, 8, 12, DONE) == pytest.approx(CHUNK_BYTES / 40e3)
 
 
 def test_the_least_recently_used_chunk_makes_room_the_end_of_a_prompt_first() -> None:
     store = tiers(cpu_chunks=4)
     prefill(store, span(0, 8), span(100, 8))
-    assert store.matched(sequence(span(0, 9)), 0) == 8
+    assert store.matched(sequence(span(0, 9)), 0, 0) == 8
     prefill(store, span(200, 4))
-    assert store.matched(sequence(span(0, 9)), 0) == 8
-    assert store.matched(sequence(span(100, 9)), 0) == 0
+    assert store.matched(sequence(span(0, 9)), 0, 0) == 8
+    assert store.matched(sequence(span(100, 9)), 0, 0) == 0
     prefill(store, span(300, 4), span(400, 8))
-    assert store.matched(sequence(span(0, 9)), 0) == 4
+    assert store.matched(sequence(span(0, 9)), 0, 0) == 4
 
 
 def test_a_server_drops_a_share_of_what_it_holds_before_it_is_full() -> None:
     tier = Tier("cpu", 10 * CHUNK_BYTES, 40e3, 0.5e-3, CHUNK, watermark=0.8, evicted_share=0.25)
     store = ChunkStore(tier, CHUNK_BYTES)
-    store.put(range(8))
+    store.put(range(8), DONE)
     assert (len(store), store.evictions) == (8, 0)
-    store.put([8])
+    store.put([8], DONE)
     assert (len(store), store.evicted, store.evictions) == (7, 2, 1)
     assert 1 not in store
     assert 2 in store
@@ -150,21 +160,21 @@ def test_a_server_drops_a_share_of_what_it_holds_before_it_is_full() -> None:
 def test_the_disk_keeps_what_the_cpu_had_to_drop() -> None:
     store = tiers(cpu_chunks=1, disk_chunks=100)
     prefill(store, span(0, 16))
-    assert store.matched(sequence(span(0, 17)), 0) == 16
+    assert store.matched(sequence(span(0, 17)), 0, 0) == 16
 
 
 def test_clearing() -> None:
     store = tiers(disk_chunks=100)
     prefill(store, span(0, 8))
     store.clear()
-    assert store.matched(sequence(span(0, 9)), 0) == 0
+    assert store.matched(sequence(span(0, 9)), 0, 0) == 0
     with pytest.raises(ValueError, match="no tier 'tape'"):
         store.clear("tape")
 
 
 def test_a_tier_too_small_for_a_chunk_keeps_nothing() -> None:
     store = ChunkStore(Tier("cpu", 39, 1.0, 0.0, CHUNK), CHUNK_BYTES)
-    store.put(1)
+    store.put([1], DONE)
     assert len(store) == 0
 
 
@@ -193,13 +203,13 @@ def test_bytes_stay_within_capacity_and_what_matches_can_be_loaded(
     for prompt in prompts:
         one = sequence(prompt)
         own = min(local, len(prompt) - 1)
-        found = store.matched(one, own)
+        found = store.matched(one, own, now)
         assert own + found < len(prompt)
         if found:
             ready = store.load(one, own, found, now)
             assert ready > now
             now = ready
-        store.store_s(one, own + found, len(prompt))
+        store.store_s(one, own + found, len(prompt), DONE)
         store.forget(one)
         for level in store.stores:
             assert level.used_bytes <= level.tier.capacity_bytes
@@ -210,6 +220,6 @@ def test_bytes_stay_within_capacity_and_what_matches_can_be_loaded(
 def test_a_tier_may_take_in_faster_than_it_gives() -> None:
     tier = Tier("cpu", 10**9, 10.0, 0.0, 4, store_bytes_per_s=20.0)
     store = Tiers((tier,), TOKEN_BYTES)
-    assert store.store_s(sequence(span(0, 8)), 0, 8) == pytest.approx(8 * TOKEN_BYTES / 20.0)
+    assert store.store_s(sequence(span(0, 8)), 0, 8, DONE) == pytest.approx(8 * TOKEN_BYTES / 20.0)
     assert store.load(sequence(span(0, 9)), 0, 8, 0) == pytest.approx(1e9 * 8 * TOKEN_BYTES / 10.0)
     assert tier.faster(2) == Tier("cpu", 10**9, 20.0, 0.0, 4, store_bytes_per_s=40.0)

@@ -401,3 +401,18 @@ def test_the_engine_empties_its_own_tier_and_no_other() -> None:
 def test_a_tier_has_to_be_there_to_be_cleared() -> None:
     with pytest.raises(ValueError, match="no tier 'tape', only cpu, disk"):
         deployment(tiers=TIERS).clear_tiers("tape")
+
+
+@pytest.mark.parametrize("engine", [CONFIG, SGLANG], ids=["vllm", "sglang"])
+@pytest.mark.parametrize("ahead", [False, True])
+def test_a_replica_finds_what_another_one_has_computed_and_not_what_it_computes(
+    engine: EngineConfig, ahead: bool
+) -> None:
+    cpu = Tier("cpu", 10**12, 1e12, 0.0, server=True)
+    server = deployment(engine, tiers=(cpu,), data_parallel=3, router="round-robin", max_num_batched_tokens=4096,
+                        async_scheduling=ahead)
+    one = prompt(0, 2049)
+    first, early, late = replay(server, plan((one, 1, 0), (one, 1, 5), (one, 1, 600)))
+    assert [first.cached_tokens, early.cached_tokens] == [0, 0]
+    assert ttft_ms(first) == pytest.approx(ttft_ms(early), abs=0.1)
+    assert late.cached_tokens == 2048

@@ -31,11 +31,11 @@ def test_the_link_never_carries_more_than_its_rate(sends: list[tuple[int, int]],
 def test_only_what_was_offered_is_there_and_only_once() -> None:
     handed = TransferredKv(TransferLink(Link(1e6, 0.0)), 10.0)
     one = Sequence(0, tuple(range(101)), 4, 0)
-    assert handed.matched(one, 0) == 0
+    assert handed.matched(one, 0, 0) == 0
     handed.offer(one)
-    assert (handed.matched(one, 0), handed.matched(one, 96)) == (100, 4)
+    assert (handed.matched(one, 0, 0), handed.matched(one, 96, 0)) == (100, 4)
     assert handed.load(one, 1, 99, 0) == 1_000_000
-    assert handed.matched(one, 0) == 0
+    assert handed.matched(one, 0, 0) == 0
 
 
 def test_a_forgotten_sequence_is_not_offered() -> None:
@@ -43,4 +43,4 @@ def test_a_forgotten_sequence_is_not_offered() -> None:
     one = Sequence(0, (1, 2, 3), 4, 0)
     handed.offer(one)
     handed.forget(one)
-    assert handed.matched(one, 0) == 0
+    assert handed.matched(one, 0, 0) == 0

@@ -10,6 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pytest_llmperf.emulator.config import Speculation
+from pytest_llmperf.emulator.core.batch import End
 from pytest_llmperf.emulator.core.blocks import BlockPool
 from pytest_llmperf.emulator.core.engine import Engine
 from pytest_llmperf.emulator.core.sequence import Sequence
@@ -266,13 +267,13 @@ class Shelf:
     def __init__(self) -> None:
         self.forgotten: list[int] = []
 
-    def matched(self, sequence: Sequence, local_tokens: int) -> int:
+    def matched(self, sequence: Sequence, local_tokens: int, now_ns: int) -> int:
         return max(0, min(12, sequence.length - 1) - local_tokens)
 
     def load(self, sequence: Sequence, local_tokens: int, tokens: int, now_ns: int) -> int:
         return now_ns + 7_000_000
 
-    def store_s(self, sequence: Sequence, before: int, after: int) -> float:
+    def store_s(self, sequence: Sequence, before: int, after: int, end: End) -> float:
         return 0.001 if before < 12 else 0.0
 
     def forget(self, sequence: Sequence) -> None:

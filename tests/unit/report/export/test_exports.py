@@ -105,6 +105,19 @@ def test_a_search_sends_nothing_and_the_rates_that_it_tried_are_exported(tmp_pat
     assert path.stat().st_size
 
 
+def test_benchmarks_are_named_alike_whatever_rates_a_search_tried(tmp_path, measurement):
+    def names(*rates):
+        def under(**conditions):
+            return replace(measurement, conditions={**measurement.conditions, **conditions})
+
+        tried = [under(tried_rate=rate) for rate in rates]
+        write_test(tmp_path / "run", TEST, [under(search="max_rate(…)"), *tried, measurement], [])
+        (path,) = export(read_run(tmp_path / "run"), "pytest-benchmark", tmp_path / "b.json")
+        return [one["fullname"] for one in json.loads(path.read_text())["benchmarks"]]
+
+    assert names("16/s") == names("16/s", "32/s", "24/s") == names()
+
+
 def test_two_claims_of_a_test_have_four_sides(tmp_path, measurement):
     sides = [replace(measurement, side=side) for side in "abab"]
     write_test(tmp_path / "run", TEST, sides, [])

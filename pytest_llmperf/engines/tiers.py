@@ -1,0 +1,43 @@
+"""The tiers of a cache, and which of them an engine can keep while the others are emptied."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from pytest_llmperf.engines.spec import flags_of
+from pytest_llmperf.errors import SpecError
+from pytest_llmperf.model.engine import EngineSpec
+
+TIERS = ("engine", "l1", "l2")
+HICACHE = ("enable_hierarchical_cache", "enable_hicache")
+
+
+def check_keep(spec: EngineSpec, keep: Collection[str], *, fresh: bool) -> None:
+    """Raise SpecError where these tiers cannot be kept, or not without others."""
+    if spec.url is None and (problem := _problem(spec, set(keep), fresh)) is not None:
+        shown = "fresh=True, " if fresh else ""
+        raise SpecError(f"perf.measure({spec}, …, {shown}keep={tuple(keep)}): {problem}")
+
+
+def _problem(spec: EngineSpec, keep: set[str], fresh: bool) -> str | None:
+    if fresh and "l1" in keep and (spec.lmcache is None or spec.lmcache.in_process):
+        return (
+            "what an engine has in host memory ends with it; only an LMCache server beside it outlives a fresh start. "
+            "Attach one with .with_lmcache(), or leave out fresh=True."
+        )
+    memory = keep & {"engine", "l1"}
+    if len(memory) == 1 and _has_own_host_memory(spec):
+        if spec.engine == "sglang":
+            return 'SGLang empties its own host memory (HiCache) and its cache together. Keep both "engine" and "l1".'
+        if memory == {"engine"}:
+            return 'vLLM empties what it offloads only together with its own cache. Keep "l1", too, or neither.'
+    return None
+
+
+def _has_own_host_memory(spec: EngineSpec) -> bool:
+    """Whether the engine itself, without LMCache, has a tier in host memory."""
+    flags = flags_of(spec)
+    if spec.engine == "sglang":
+        return any(flags.get(name) is True for name in HICACHE)
+    offloads = bool(flags.get("kv_offloading_size")) and flags.get("kv_offloading_backend") != "lmcache"
+    return offloads or "Offload" in str(flags.get("kv_transfer_config"))

@@ -1,0 +1,70 @@
+"""How a test ended, as the summary shows it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from pytest_llmperf.model.verdict import Verdict
+
+RATIO = " / "
+SEEN = "(would have seen "
+INTERVAL = re.compile(r" \d[\d.]* % CI .*")
+CLAUSE = re.compile(r"; |\. ")
+UNDECIDED = (Verdict.INCONCLUSIVE.value, Verdict.INCOMPARABLE.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How one test ended.
+
+    Args:
+        test: its id.
+        verdict: the worst of its checks, or "ERROR" or "USAGE" where it was cut short.
+        checks: "FAIL: ttft_p99 <= 60ms: 61.2 ms 95 % CI 60.3–62 ms", in their order.
+        reasons: of each check.
+        error: what cut it short, with the evidence; "" where nothing did.
+        run: the run folder, from where the user is; "" where nothing was measured.
+        stored: the folder of baselines, from there, where this session has written this test's; "" where it has not.
+    """
+
+    test: str
+    verdict: str
+    checks: tuple[str, ...] = ()
+    reasons: tuple[str, ...] = ()
+    error: str = ""
+    run: str = ""
+    stored: str = ""
+
+    @property
+    def decided_by(self) -> str:
+        """The number of the check that spoke, then the check, then why it could not be decided.
+
+        A claim before the mechanisms around it; a comparison, which says what it would have seen, before SLOs.
+        """
+        if self.error:
+            return self.error.partition("\n")[0]
+        start = f"{self.verdict}: "
+        spoke = [check.removeprefix(start) for check in self.checks if check.startswith(start)]
+        telling = [*(check for check in spoke if RATIO in check), *(check for check in spoke if SEEN in check), *spoke]
+        chosen = telling[0] if telling else ""
+        subject, _, found = chosen.partition(": ")
+        number, why = INTERVAL.sub("", found), self._why(f"{start}{chosen}")
+        told = f"{subject}: {why}" if why else subject
+        return f"{number}  {told}" if number not in ("", "-") else told
+
+    def _why(self, check: str) -> str:
+        """The first clause of a reason: no number says that something was not decided."""
+        known = dict(zip(self.checks, self.reasons, strict=False))
+        return CLAUSE.split(known.get(check, ""))[0] if self.verdict in UNDECIDED else ""
+
+    @property
+    def log(self) -> str:
+        """Where the server's whole log lies, as the evidence says; "" where there is none."""
+        lines = self.error.splitlines()
+        return next((line.removeprefix("log: ") for line in lines if line.startswith("log: ")), "")
+
+
+def short(test: str) -> str:
+    """A test's id without its file."""
+    return test.partition("::")[2] or test

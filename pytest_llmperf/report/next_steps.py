@@ -1,0 +1,69 @@
+"""What to do next: commands that can be copied."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from pytest_llmperf.model.verdict import Verdict
+from pytest_llmperf.report.ended import Ended, short
+
+MOST_STEPS = 3  # of one kind
+AGAIN = {
+    Verdict.NO_BASELINE.value: "--update-baselines-new",
+    Verdict.INCOMPARABLE.value: '--update-baselines --accept "REASON"',
+    Verdict.INCONCLUSIVE.value: "",
+    Verdict.IMPROVED.value: "--update-baselines",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """How the tests were run.
+
+    Args:
+        options: what a pytest command must repeat to run the same tests in the same way.
+        virtual: in virtual time, where another run says the same.
+        planted: with a flag planted: nothing of it becomes a baseline.
+    """
+
+    options: tuple[str, ...] = ()
+    virtual: bool = False
+    planted: bool = False
+
+
+def next_steps(ended: Iterable[Ended], asked: Asked) -> Iterator[str]:
+    """The command for each thing that is open, in their order; one for all tests that need the same."""
+    by_verdict: dict[str, list[Ended]] = {}
+    for one in ended:
+        by_verdict.setdefault(one.verdict, []).append(one)
+    for verdict, tests in by_verdict.items():
+        yield from _bounded(_steps(verdict, tests, asked))
+    folders = dict.fromkeys(one.stored for tests in by_verdict.values() for one in tests if one.stored)
+    yield from (shlex.join(("git", "add", folder)) for folder in folders)
+
+
+def _steps(verdict: str, tests: Sequence[Ended], asked: Asked) -> list[str]:
+    if verdict == Verdict.ERROR.value:
+        return [f"less {shlex.quote(log)}" for log in dict.fromkeys(one.log for one in tests) if log]
+    look = verdict == Verdict.FAIL.value or (verdict == Verdict.INCONCLUSIVE.value and asked.virtual)
+    if look:
+        return [shlex.join(("llmperf", "show", one.run, short(one.test))) for one in tests if one.run]
+    left = [one for one in tests if not one.stored]
+    again = verdict in AGAIN and left and not asked.planted
+    return [_pytest(left, asked.options, AGAIN[verdict])] if again else []
+
+
+def _pytest(tests: Sequence[Ended], options: Sequence[str], more: str) -> str:
+    nodes = [shlex.quote(one.test) for one in tests]
+    if len(nodes) > MOST_STEPS:
+        nodes = list(dict.fromkeys(shlex.quote(one.test.partition("::")[0]) for one in tests))
+    words = ["pytest", *nodes, *(shlex.quote(option) for option in options)]
+    return " ".join([*words, more]).rstrip()
+
+
+def _bounded(steps: list[str]) -> Iterator[str]:
+    yield from steps[:MOST_STEPS]
+    if len(steps) > MOST_STEPS:
+        yield f"… and {len(steps) - MOST_STEPS} more like this"

@@ -1,0 +1,52 @@
+"""Arguments of `perf.…(…)` that cannot be meant: found before anything is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from pytest_llmperf.errors import SpecError, UsageError
+from pytest_llmperf.session.measurement import Measurement
+from pytest_llmperf.workload import Workload
+
+
+def check_workload(workload: Workload, call: str) -> None:
+    """Refuse what is no workload.
+
+    Raises:
+        SpecError: it is something else.
+    """
+    if not isinstance(workload, Workload):
+        raise SpecError(f"{call.replace('…', repr(workload))}: a workload is made by random_tokens(…), "
+                        "shared_prefix(…), mixed(…), multi_turn(…) or sharegpt(…).")
+
+
+def check_runs(runs: int, call: str) -> None:
+    """Refuse a number of runs that nobody can measure.
+
+    Raises:
+        SpecError: none, or a part of one.
+    """
+    if not isinstance(runs, int) or runs < 1:
+        raise SpecError(f"{call}(…, runs={runs!r}): at least one run, and a whole number.")
+
+
+def check_measurement(measurement: Measurement, call: str) -> None:
+    """Refuse what was not measured.
+
+    Raises:
+        UsageError: it is something else.
+    """
+    if not isinstance(measurement, Measurement):
+        raise UsageError(f"{call}: the first argument is what perf.measure(…) returned, found {measurement!r}.")
+
+
+def check_names(names: Collection[str], argument: str) -> None:
+    """Refuse one text where a list belongs: it would be read letter by letter.
+
+    Raises:
+        SpecError: it is no list of texts.
+    """
+    if isinstance(names, str):
+        raise SpecError(f"{argument}={names!r}: write a list, {argument}=[{names!r}].")
+    if not isinstance(names, Collection) or not all(isinstance(name, str) for name in names):
+        raise SpecError(f"{argument}={names!r}: write a list of texts.")

@@ -1,0 +1,53 @@
+"""What cannot be meant ends with exit code 4 and one sentence, before any test."""
+
+import pytest
+
+PLAIN = "def test_plain(): pass\n"
+
+
+@pytest.mark.parametrize("option", ["--llmperf-runs", "--llmperf-report"])
+def test_a_folder_elsewhere_never_moves_pytest_s_root(run, pytester, tmp_path, monkeypatch, option):
+    result, _ = run(PLAIN, option, str(tmp_path))
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([f"*rootdir*Write it as one word: {option}={tmp_path}"])
+    result, _ = run(PLAIN, f"{option}={tmp_path}")
+    assert result.ret == 0
+    result.stdout.fnmatch_lines([f"rootdir: {pytester.path}"])
+    monkeypatch.setenv("PYTEST_ADDOPTS", f"{option} {tmp_path}")
+    assert run(PLAIN)[0].ret == pytest.ExitCode.USAGE_ERROR
+
+
+def test_a_folder_of_the_project_may_stand_by_itself(run):
+    assert run(PLAIN, "--llmperf-runs", "runs/today")[0].ret == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (("--llmperf-engine=vllm",), "*write it as NAME=PLACE*"),
+        (("--llmperf-engine=vlm=/x",), "*There is no engine 'vlm'. Did you mean 'vllm'?*"),
+        (("--emulate=h200", "--emulate-noise=foo"), "*--emulate-noise foo: 'foo' is none of session=…*"),
+    ],
+)
+def test_what_cannot_be_read_is_told_once(run, options, told):
+    result, _ = run("def test_it(perf): give(perf, 'PASS')\n", *options)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([told])
+    assert "Traceback" not in result.stderr.str()
+
+
+@pytest.mark.parametrize("table", ["send_delay_p99_limit = 20", "engines = {vlmm = 'x'}"])
+@pytest.mark.parametrize("dist", [(), ("-n", "1")], ids=["plain", "xdist"])
+def test_wrong_settings_are_told_before_any_test(run, pytester, table, dist):
+    pytester.makepyprojecttoml(f"[tool.llmperf]\n{table}\n")
+    result, _ = run(PLAIN, *dist)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: *Did you mean *"])
+
+
+def test_settings_that_only_this_machine_refuses_cost_other_tests_nothing(run, pytester):
+    pytester.makepyprojecttoml("[tool.llmperf]\nload_cpus = '4711'\n")
+    result, _ = run(f"{PLAIN}def test_it(perf): give(perf, 'PASS')\n")
+    result.assert_outcomes(passed=1, errors=1)
+    result.stdout.fnmatch_lines(["llmperf USAGE: load_cpus = '4711': CPU 4711 is not usable here*"])
+    assert "plugin/state.py" not in result.stdout.str()
