@@ -62,6 +62,8 @@ class Adapter(Protocol):
     """One engine."""
 
     name: str
+    tells_lmcache: bool
+    """Whether it tells an LMCache server beside it that it ends, where its first process is left to end the others."""
 
     def arguments(self, spec: EngineSpec, placement: Placement) -> list[str]:
         """The engine's command line after the interpreter or command of its environment."""

@@ -176,6 +176,7 @@ class Launcher:
             cwd=self.root,
             run_dir=folder,
             abandoned_grace_s=min(ABANDONED_GRACE_S, self.settings.stop_grace_s),
+            leader_first=placement.lmcache is not None and adapter.tells_lmcache,
             cpus=self.cpus,
             hidden=secrets_of(spec),
         )

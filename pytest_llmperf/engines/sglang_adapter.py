@@ -75,6 +75,7 @@ class SglangAdapter:
     """The SGLang server, driven through its OpenAI routes, or through /generate where it has no tokenizer."""
 
     name = "sglang"
+    tells_lmcache = False
 
     def arguments(self, spec: EngineSpec, placement: Placement) -> list[str]:
         command = ["-m", "sglang.launch_server"] if placement.environment.is_python else ["serve"]

@@ -73,6 +73,7 @@ class VllmAdapter:
     """The vLLM server, driven through its OpenAI routes and Prometheus page."""
 
     name = "vllm"
+    tells_lmcache = True  # unless a second SIGTERM, ours beside its API server's, ends its engine process meanwhile
 
     def arguments(self, spec: EngineSpec, placement: Placement) -> list[str]:
         module = ["-m", "vllm.entrypoints.cli.main"] if placement.environment.is_python else []

@@ -33,6 +33,8 @@ class Launch:
         tag: marks every process of this server; made by `Supervised.start` where empty.
         grace_s: seconds between SIGTERM and SIGKILL on `stop`.
         abandoned_grace_s: the same where this process has gone.
+        leader_first: the server's first process alone gets the SIGTERM; those below it once it has ended, or after
+            half the grace.
         hidden: further texts that must not be written down.
     """
 
@@ -45,6 +47,7 @@ class Launch:
     tag: str = ""
     grace_s: float = 10.0
     abandoned_grace_s: float = 5.0
+    leader_first: bool = False
     cpus: tuple[int, ...] = ()
     hidden: tuple[str, ...] = ()
 

@@ -22,10 +22,14 @@ class Reaper:
 
     Args:
         on_exit: called with pid and wait status of each process that was collected.
+        leaders_first: SIGTERM goes to the watched processes alone, and to all others once those have ended, or
+            after half the grace.
     """
 
-    def __init__(self, on_exit: Callable[[int, int], None]) -> None:
+    def __init__(self, on_exit: Callable[[int, int], None], *, leaders_first: bool = False) -> None:
         self._on_exit = on_exit
+        self._leaders_first = leaders_first
+        self._leaders: set[tree.Identity] = set()
         self._known: dict[tree.Identity, Reaped] = {}
         self._ended: set[tree.Identity] = set()
         self._terminated: set[tree.Identity] = set()
@@ -40,6 +44,7 @@ class Reaper:
         """Report on this process even if it ends before the stop begins."""
         stat = tree.read_stat(pid)
         if stat is not None:
+            self._leaders.add(stat.identity)
             self._note(stat)
 
     def begin(self, grace_s: float) -> None:
@@ -70,6 +75,7 @@ class Reaper:
         if self._deadline_ns is None or not self.collect():
             return self.stopping
         now_ns = time.monotonic_ns()
+        leaders_only = self._leaders_alone(now_ns)
         for stat in tree.descendants(os.getpid()):
             self._note(stat)
             if not stat.alive:
@@ -77,11 +83,18 @@ class Reaper:
             if now_ns >= self._deadline_ns:
                 self._known[stat.identity] = replace(self._known[stat.identity], sigkill=True)
                 tree.send(stat.identity, signal.SIGKILL)
-            elif stat.identity not in self._terminated:
+            elif stat.identity not in self._terminated and (stat.identity in self._leaders or not leaders_only):
                 self._terminated.add(stat.identity)
                 tree.send(stat.identity, signal.SIGTERM)
                 tree.send(stat.identity, signal.SIGCONT)  # a stopped process would take its SIGTERM only later
         return now_ns >= self._deadline_ns + KILL_LIMIT_NS
+
+    def _leaders_alone(self, now_ns: int) -> bool:
+        """Whether the watched processes still have the time in which they end what is below them themselves."""
+        if not self._leaders_first or self._deadline_ns is None:
+            return False
+        in_time = now_ns < (self.started_ns + self._deadline_ns) // 2
+        return in_time and any(tree.is_alive(leader) for leader in self._leaders)
 
     def reaped(self) -> list[Reaped]:
         """Every process that is known and has ended."""

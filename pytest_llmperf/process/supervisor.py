@@ -172,6 +172,7 @@ class Supervised:
             parent=list(_pair(leftovers.new_tag("").parent)),
             members=[self.launch.member()],
             abandoned_grace_s=self.launch.abandoned_grace_s,
+            leaders_first=self.launch.leader_first,
         )
         self._status.send(json.loads(unit.to_json()))
         self._status.started.wait(HANDSHAKE_S)

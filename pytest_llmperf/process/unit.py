@@ -44,6 +44,8 @@ class Unit:
         parent: pid and starttime of the process for which the unit runs.
         members: started in this order, stopped together.
         abandoned_grace_s: seconds between SIGTERM and SIGKILL when the parent has gone.
+        leaders_first: members end their own children; those get a SIGTERM once their member has ended, or after half
+            the grace.
     """
 
     tag: str
@@ -51,6 +53,7 @@ class Unit:
     parent: list[int]
     members: list[Member]
     abandoned_grace_s: float
+    leaders_first: bool = False
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))

@@ -46,7 +46,7 @@ class Watchdog:
     def __init__(self, unit: Unit) -> None:
         self._unit = unit
         self._selector = selectors.DefaultSelector()
-        self._reaper = Reaper(self._exited)
+        self._reaper = Reaper(self._exited, leaders_first=unit.leaders_first)
         self._names: dict[int, str] = {}
         self._drains: list[Drain] = []
         self._shm_before = shm.segments()

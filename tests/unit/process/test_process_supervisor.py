@@ -31,6 +31,14 @@ class TickingClock:
         self.now += duration_ns
 
 
+def until(condition, limit_s=10.0):
+    deadline_s = time.monotonic() + limit_s
+    while not condition():
+        if time.monotonic() > deadline_s:
+            raise TimeoutError("the condition never held")
+        time.sleep(0.005)
+
+
 @pytest.fixture
 def start(tmp_path):
     servers = []
@@ -109,6 +117,33 @@ def test_a_second_stop_can_shorten_the_grace(start):
     assert not patient.is_alive()
     assert time.monotonic() - began_s < 5
     assert server.ending() == "signal 9 (SIGKILL)"
+
+
+@pytest.mark.parametrize(("leader_first", "order"), [(True, ["leader", "child"]), (False, ["child", "leader"])])
+def test_who_is_told_first(start, tmp_path, leader_first, order):
+    """vLLM's API server sends its engine process a SIGTERM; ours in addition would end that process in its teardown."""
+    child = '(trap "echo child >> told; exit 0" TERM; echo up > ready; while :; do sleep 0.02; done) &'
+    leader = """trap '(trap "" TERM; sleep 0.4); echo leader >> told; exit 0' TERM; while :; do sleep 0.02; done"""
+    server = start("sh", "-c", f"{child} {leader}", grace_s=5.0, leader_first=leader_first)
+    until((tmp_path / "ready").exists)
+    assert server.stop().sigkilled == ()
+    assert (tmp_path / "told").read_text().split() == order
+
+
+def test_half_the_grace_is_a_leaders_own(start, tmp_path):
+    script = "trap : TERM; sleep 60 & echo $! > pid; mv pid child; while :; do sleep 0.02; done"
+    server = start("sh", "-c", script, grace_s=1.0, leader_first=True)
+    until((tmp_path / "child").exists)
+    child = int((tmp_path / "child").read_text())
+    stopping = threading.Thread(target=server.stop)
+    began_s = time.monotonic()
+    stopping.start()
+    until(lambda: child not in server.pids())
+    assert time.monotonic() - began_s >= 0.45
+    stopping.join()
+    sigkilled = {process.pid for process in server.stop().sigkilled}
+    assert server.pid in sigkilled
+    assert child not in sigkilled
 
 
 def test_leaving_the_block_stops_it_and_an_error_passes(start):
