@@ -14,11 +14,12 @@ _SECRET = re.compile(
     r"(?:KEYS?|TOKENS?|SECRETS?|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?)\d*$|^(?:PASS|PAT|PWD|BEARER|AUTHORIZATION)$",
     re.IGNORECASE,
 )
+_USERINFO = re.compile(r"\b[a-z][a-z0-9+.-]*://[^/\s:@'\"]*:([^/\s'\"]+)@", re.IGNORECASE)
 _SWITCH = re.compile(r"[01]?|true|false|none", re.IGNORECASE)
 _NUMBER = re.compile(r"[\d.]+")
 _FLAG = r"--?(?:[\w-]*[-_])?(?:api-?keys?|keys?|token|secrets?|password|passwd|passphrase|pass|credentials?)"
 _SHAPES = (
-    (re.compile(r"(\b[a-z][a-z0-9+.-]*://)[^/\s@'\"]+@", re.IGNORECASE), rf"\1{MASK}@"),
+    (re.compile(r"(\b[a-z][a-z0-9+.-]*://)[^/\s'\"]+@", re.IGNORECASE), rf"\1{MASK}@"),
     (re.compile(r"(authorization['\"]?\s*[:=]\s*['\"]?(?:\w+\s+)?)[^\s'\",]+", re.IGNORECASE), rf"\1{MASK}"),
     (re.compile(r"(\bbearer\s+)[\w.~+/=-]{6,}", re.IGNORECASE), rf"\1{MASK}"),
     (re.compile(r"((?:x-)?api[-_]?key['\"]?\s*[:=]\s*\[?['\"]?)[^\s'\",\]]{6,}", re.IGNORECASE), rf"\1{MASK}"),
@@ -43,6 +44,7 @@ def is_secret_name(name: str) -> bool:
 def secret_values(flags: Mapping[str, object], env: Mapping[str, str] | None = None) -> list[str]:
     """The secrets in flags and an environment, as deep as they nest, without those too short to be told from text."""
     found = {*_secrets(flags), *(text for name, value in (env or {}).items() for text in _secrets(value, name.upper()))}
+    found |= {password for value in (env or {}).values() for password in _USERINFO.findall(value)}
     return sorted(text for text in found if len(text) >= MIN_LENGTH)
 
 

@@ -62,11 +62,14 @@ def rows(store: Store, kind: str, hosts: Mapping[str, str]) -> Iterator[str]:
         name = baseline.test.rpartition("::")[2]
         for stored in baseline.measurements.values():
             for session in stored.sessions if len(stored.sessions) > 1 else ():
-                others = tuple(one for one in stored.sessions if one is not session)
-                against = ", ".join(hosts[one.id] for one in others)
+                names = {one.id: hosts.get(one.id, one.host) for one in stored.sessions}
+                others = tuple(one for one in stored.sessions if names[one.id] != names[session.id])
+                if not others:
+                    continue
+                against = ", ".join(names[one.id] for one in others)
                 terms = Terms(stored.primaries, {}, suite_primaries, kind, session.host)
                 for line in judged(session, replace(stored, sessions=others), terms):
-                    yield f"| `{name}` | {hosts[session.id]} | {against} | {line} |"
+                    yield f"| `{name}` | {names[session.id]} | {against} | {line} |"
 
 
 def judged(session: StoredSession, stored: StoredMeasurement, terms: Terms) -> Iterator[str]:

@@ -36,7 +36,8 @@ class Image:
     size: int
 
     def runs_on(self, capability: int) -> bool:
-        return self.kind == MACHINE_CODE and self.architecture == capability
+        same_major = self.architecture // 10 == capability // 10
+        return self.kind == MACHINE_CODE and same_major and self.architecture <= capability
 
     def compiles_for(self, capability: int) -> bool:
         return self.kind == PTX and self.architecture <= capability

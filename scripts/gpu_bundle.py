@@ -156,7 +156,7 @@ def pack(tree: Path, out: Path, part_bytes: int) -> list[Path]:
         if reader.stdout is not None:
             reader.stdout.close()  # xz has it: where xz ends early, tar is told
         while packer.stdout is not None and (content := packer.stdout.read(part_bytes)):
-            parts.append(out / f"part.{len(parts):02}")
+            parts.append(out / f"part.{len(parts):04}")
             parts[-1].write_bytes(content)
     if reader.returncode or packer.returncode:
         raise BundleError("tar or xz failed: is there space in the temporary folder?")

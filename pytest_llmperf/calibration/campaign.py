@@ -21,6 +21,7 @@ from pytest_llmperf.calibration.workers import rows_of
 from pytest_llmperf.config.emulation import Emulation
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.errors import UsageError
+from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.session.measurement import Measurement
 from pytest_llmperf.stats.looks import LOOKS
 
@@ -30,6 +31,7 @@ FIRST = 1_000
 FIRST_LAST = 900_000
 LAST_SESSIONS = 20
 SECANTS = 3
+NOT_COMPARED = (Verdict.NO_BASELINE, Verdict.INCOMPARABLE)
 
 Last = dict[str, Measurement]
 
@@ -72,6 +74,7 @@ class Campaign:
         work = partial(self._work, experiment, tests, lasts)
         with closing(rows_of(work, missing, self.jobs)) as rows:
             for done, row in enumerate(rows, 1):
+                _refuse_what_nothing_compares(experiment, row)
                 journal.add(row)
                 if done % 50 == 0 or done == len(missing):
                     tell(f"{experiment.name}: {done} of {len(missing)} suite runs")
@@ -130,6 +133,20 @@ class Campaign:
         if len(tests) == len(self.tests):
             self.lasts[noise] = found
         return found
+
+
+def _refuse_what_nothing_compares(experiment: Experiment, row: Row) -> None:
+    """A comparison that cannot alarm must not count as one that was quiet.
+
+    Raises:
+        UsageError: with nothing planted, a baseline is missing or is one of something else.
+    """
+    planted = experiment.faults or experiment.slowdown
+    found = {verdict.value for verdict in NOT_COMPARED} & row.verdicts.keys()
+    if found and not planted:
+        raise UsageError(f"{experiment.name}: {' and '.join(sorted(found))} in suite run {row.number}: such a "
+                         "comparison can never alarm. Renew the baselines first: "
+                         "pytest … --emulate KIND --update-baselines")
 
 
 def slowed(experiment: Experiment, wanted: Slowdown, tpot: Callable[[float], float]) -> Experiment:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pytest_llmperf
 from pytest_llmperf import __version__
 from pytest_llmperf.baseline.model import Baseline
 from pytest_llmperf.baseline.paths import EMULATED
@@ -74,9 +75,9 @@ def calibrate_emulated(
                          f"pytest {tests[0].name.partition('::')[0]} --emulate {kind} --update-baselines-new")
     known = provenance(root, "", datetime.now(UTC), [settings.baselines_dir, *_within(root, out)], VIRTUAL_HOST)
     commit = f"{known.commit or 'unknown'}{' with changes' if known.dirty else ''}"
-    todo = [one for one in experiments(suite_runs, faults) if one.suite_runs]
+    todo = [one for one in experiments(suite_runs, faults) if one.suite_runs and _is_watched(one, tests, tell)]
     about = {"calibration": kind, "version": __version__, "commit": commit, "tests": [test.name for test in tests],
-             "baselines": _digest(stored)}
+             "baselines": _digest(stored), "sources": _sources(root, tests)}
     with RowJournal(out.with_name(out.name + ".jsonl"), about) as journal:
         primaries = sum(len(m.primaries) for baseline in stored.values() for m in baseline.measurements.values())
         shown = tuple(test.name for test in tests) if named else ()
@@ -89,6 +90,13 @@ def calibrate_emulated(
         text = page(origin, todo, _asked(journal, todo, limits))
     out.write_text(text, encoding="utf-8")
     return text
+
+
+def _is_watched(experiment: Experiment, tests: Sequence[SuiteTest], tell: Callable[[str], None]) -> bool:
+    watched = any(experiment.watched_by in test.name for test in tests)
+    if not watched:
+        tell(f"{experiment.name}: left out, no test whose id has {experiment.watched_by!r} is there to watch it")
+    return watched
 
 
 def _asked(journal: RowJournal, todo: Sequence[Experiment], limits: int) -> list[Row]:
@@ -104,6 +112,18 @@ def _digest(stored: Mapping[str, Baseline]) -> str:
     found = hashlib.sha256()
     for path in sorted(stored):
         found.update(path.encode() + b"\n" + encode(stored[path]))
+    return found.hexdigest()[:16]
+
+
+def _sources(root: Path, tests: Sequence[SuiteTest]) -> str:
+    """Of the tests' files, the settings and this package: a commit does not tell what is changed or not in git."""
+    package = Path(pytest_llmperf.__file__).parent
+    suites = sorted({root / test.name.partition("::")[0] for test in tests})
+    found = hashlib.sha256()
+    settings = (root / "llmperf.toml", root / "pyproject.toml")
+    for path in (*suites, *settings, *sorted(package.rglob("*.py"))):
+        if path.is_file():
+            found.update(path.name.encode() + b"\n" + path.read_bytes())
     return found.hexdigest()[:16]
 
 

@@ -33,8 +33,8 @@ class Launch:
         tag: marks every process of this server; made by `Supervised.start` where empty.
         grace_s: seconds between SIGTERM and SIGKILL on `stop`.
         abandoned_grace_s: the same where this process has gone.
-        leader_first: the server's first process alone gets the SIGTERM; those below it once it has ended, or after
-            half the grace.
+        leader_first: the server's first process alone gets the SIGTERM; those below it once it has ended, or in the
+            last 3 s of the grace.
         hidden: further texts that must not be written down.
     """
 

@@ -12,6 +12,12 @@ from . import tree
 from .reaped import Reaped
 
 KILL_LIMIT_NS = 10_000_000_000  # after SIGKILL: what still lives then hangs in the kernel
+OTHERS_NS = 3_000_000_000  # what a leader left has as long to end, before SIGKILL; half of a short grace
+
+
+def alone_ns(grace_ns: int) -> int:
+    """How much of a grace is the leaders' own, in nanoseconds."""
+    return grace_ns - min(OTHERS_NS, grace_ns // 2)
 
 
 class Reaper:
@@ -22,8 +28,8 @@ class Reaper:
 
     Args:
         on_exit: called with pid and wait status of each process that was collected.
-        leaders_first: SIGTERM goes to the watched processes alone, and to all others once those have ended, or
-            after half the grace.
+        leaders_first: SIGTERM goes to the watched processes alone, and to all others once those have ended, or in the
+            last 3 s of the grace (half of one below 6 s).
     """
 
     def __init__(self, on_exit: Callable[[int, int], None], *, leaders_first: bool = False) -> None:
@@ -93,7 +99,7 @@ class Reaper:
         """Whether the watched processes still have the time in which they end what is below them themselves."""
         if not self._leaders_first or self._deadline_ns is None:
             return False
-        in_time = now_ns < (self.started_ns + self._deadline_ns) // 2
+        in_time = now_ns < self.started_ns + alone_ns(self._deadline_ns - self.started_ns)
         return in_time and any(tree.is_alive(leader) for leader in self._leaders)
 
     def reaped(self) -> list[Reaped]:

@@ -44,8 +44,8 @@ class Unit:
         parent: pid and starttime of the process for which the unit runs.
         members: started in this order, stopped together.
         abandoned_grace_s: seconds between SIGTERM and SIGKILL when the parent has gone.
-        leaders_first: members end their own children; those get a SIGTERM once their member has ended, or after half
-            the grace.
+        leaders_first: members end their own children; those get a SIGTERM once their member has ended, or in the
+            last 3 s of the grace.
     """
 
     tag: str

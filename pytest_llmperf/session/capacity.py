@@ -33,6 +33,7 @@ RUNS_PER_LOOK = 2
 # A point that stays open is looked at three times at most, and its error of 5 % is shared between the looks.
 CONFIDENCE_OF_LOOKS = (0.975, 0.9875, 0.9875)
 SEEDS_PER_SEARCH = 100
+SEEDS_PER_RATE = RUNS_PER_LOOK * len(CONFIDENCE_OF_LOOKS)
 PRECISION = 0.04
 COOLDOWN_S = 5.0
 
@@ -106,7 +107,7 @@ class Capacity(Series):
         self.found: list[Found] = []
         self._keep_series = keep
         self._start = workload.rate
-        self._tried = False
+        self._tried = 0
 
     def extend(self, runs: int, *, seeds: int | None = None, block: int | None = None) -> Measurement:
         """So many searches more; see `Series.extend`.
@@ -131,14 +132,16 @@ class Capacity(Series):
         """Is this rate within the SLOs? What stays open is sent again with other seeds."""
         if self._tried:
             self.session.clock.sleep_ns(seconds(self.terms.cooldown_s))
-        self._tried = True
         workload, server = self.workload.at_rate(rate, seed * SEEDS_PER_SEARCH), self._server()
+        # Rates are compared on equal prompts, but for a server whose cache we cannot empty.
+        first_seed = 0 if server.spec.url is None else self._tried * SEEDS_PER_RATE
+        self._tried += 1
         if str(self.workload) in server.warmed_for:  # the same shapes, only more often
             server.warmed_for.add(str(workload))
         label = ", ".join(filter(None, (self.label, f"{rate:.4g}/s")))
         series = Tried(self.session, self.test, self.kind, self.engine, workload, on_run=self._on_run,
                        may_preempt=True, label=label)
-        series.follow((), execution=self.execution, first_seed=0)
+        series.follow((), execution=self.execution, first_seed=first_seed)
         self._keep_series(series)
         verdict = Verdict.INCONCLUSIVE
         for confidence in CONFIDENCE_OF_LOOKS:

@@ -216,14 +216,15 @@ class Series:
         """None where prompts of an earlier run may be cached on purpose, or nobody knows.
 
         Where the size of a block is unknown, blocks of one token bound what can hit, but not of text: the server puts
-        tokens of its own before it, which all prompts share.
+        tokens of its own before it, which all prompts share. A word of text is several tokens: blocks of one word are
+        less rounded down than the engine's.
         """
         if self._keep_tiers:
             return None
-        if block_size.isdigit():
-            return self.workload.expected_hit_rate(int(block_size), seed)
-        text = any(isinstance(request.prompt, str) for request in self.workload.requests(seed))
-        return None if text else self.workload.expected_hit_rate(1, seed)
+        known = block_size.isdigit()
+        if any(isinstance(request.prompt, str) for request in self.workload.requests(seed)):
+            return self.workload.expected_hit_rate(1, seed) if known else None
+        return self.workload.expected_hit_rate(int(block_size) if known else 1, seed)
 
     def _keep(self, before: Measurement, run: Run, *, complete: bool) -> Measurement:
         metrics = metrics_of(run.records, run.counters)

@@ -10,7 +10,7 @@ from itertools import product
 from pathlib import Path
 
 from pytest_llmperf.engines.spec import with_flags
-from pytest_llmperf.errors import EngineError, InfrastructureError, UsageError
+from pytest_llmperf.errors import EngineError, EnvironmentMissing, HardwareBusy, InfrastructureError, UsageError
 from pytest_llmperf.metrics.registry import find
 from pytest_llmperf.metrics.units import Direction
 from pytest_llmperf.model.engine import EngineSpec
@@ -68,7 +68,11 @@ class Asked:
 
 
 def measured(perf: Perf, asked: Asked, flags: Mapping[str, object]) -> Row:
-    """One row; an engine that refuses its flags or dies of them, and runs that are no evidence, are results, too."""
+    """One row; an engine that refuses its flags or dies of them, and runs that are no evidence, are results, too.
+
+    Raises:
+        EnvironmentMissing, HardwareBusy: the machine's fault, and no combination's.
+    """
     candidate = with_flags(asked.spec, **flags)  # type: ignore[arg-type]  # as JSON has it
     try:
         found = perf.measure(candidate, asked.workload, runs=asked.runs, may_preempt=True)
@@ -77,6 +81,8 @@ def measured(perf: Perf, asked: Asked, flags: Mapping[str, object]) -> Row:
         values = {name: found.value(name) for name in asked.metrics}
         if asked.slos:
             values[METRIC] = perf.max_rate(candidate, asked.workload, slo=asked.slos).value(METRIC)
+    except (EnvironmentMissing, HardwareBusy):
+        raise
     except InfrastructureError as error:
         return Row(flags, {}, _why(error))
     return Row(flags, values)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from pytest_llmperf.stats.decision import smallest_seen
 from pytest_llmperf.stats.layout import layout
+from pytest_llmperf.stats.looks import spent_by
 from pytest_llmperf.stats.prior import Prior
 from pytest_llmperf.stats.shift import SeededRun, Shift
 from pytest_llmperf.stats.spread import spread
@@ -80,9 +81,14 @@ def smallest_detectable(
 def runs_needed(
     known: Learned, prior: Prior, negligible: float, alpha: float, effect: float, *, sessions: int, seeds: int
 ) -> int | None:
-    """Fewest of today's runs that show an effect in nine of ten cases, looked at once; None: more than 64."""
+    """Fewest of today's runs that show an effect in nine of ten cases, looked at once; None: more than 64.
+
+    Args:
+        alpha: that the comparison may make once all of it may be spent: so few runs that nothing can fail show nothing.
+    """
     return next(
         (runs for runs in range(1, MOST_RUNS + 1)
-         if smallest_detectable(known, prior, negligible, alpha, runs=runs, sessions=sessions, seeds=seeds) <= effect),
+         if smallest_detectable(known, prior, negligible, alpha * spent_by(runs, sessions), runs=runs,
+                             sessions=sessions, seeds=seeds) <= effect),
         None,
     )

@@ -25,7 +25,10 @@ class Workload(ABC):
 
     @abstractmethod
     def requests(self, seed_offset: int = 0) -> tuple[Request, ...]:
-        """The requests of the workload's seed + `seed_offset`, always the same ones. Other seeds share no prompt."""
+        """The requests of the workload's seed + `seed_offset`, always the same ones.
+
+        Other seeds share no prompt, but where all draw from one file.
+        """
 
     @property
     @abstractmethod

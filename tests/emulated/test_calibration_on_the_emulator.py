@@ -128,6 +128,31 @@ def test_suite_runs_of_ones_own_suite(project):
     assert "another calibration" in llmperf(project, *given, code=2).stderr
 
 
+def test_rows_of_other_code_are_not_gone_on_with(project):
+    """Where there is no git, and where everything that changed is "with changes", no commit tells them apart."""
+    with_baseline(project)
+    given = (*SHORT, "--suite-runs", "10", "--out", "page.md")
+    llmperf(project, *given)
+    llmperf(project, *given)
+    (project / "test_own.py").write_text(SUITE + "# changed\n")
+    assert "another calibration" in llmperf(project, *given, code=2).stderr
+
+
+def test_comparisons_that_cannot_alarm_are_not_counted_as_quiet(project):
+    with_baseline(project)
+    (project / "test_own.py").write_text(SUITE.replace("requests=", "requests=1 + "))
+    said = llmperf(project, *SHORT, "--suite-runs", "10", code=2).stderr
+    assert "INCOMPARABLE in suite run 1000" in said
+    assert "--update-baselines" in said
+
+
+def test_what_no_test_watches_is_left_out(project):
+    with_baseline(project)
+    done = llmperf(project, *SHORT[:3], "--faults", "1", "--limits", "0", "--suite-runs", "10")
+    assert "leak: left out, no test whose id has 'serving.py::test_answers_come_in_time'" in done.stderr
+    assert "| A/A | 0 of 10: 0 %" in done.stdout
+
+
 ANOTHER = """
 @pytest.mark.h200
 def test_with_a_folder(perf, tmp_path):

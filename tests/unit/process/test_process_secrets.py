@@ -107,6 +107,7 @@ def test_what_is_no_secret_stays_as_it_is(known):
 
 @pytest.mark.parametrize(("text", "hidden"), [
     ("https://user:pa55word@host/x", "pa55word"),
+    ("postgres://user:pa55@word@host/x", "word@"),
     ("Authorization: Bearer abc.def-123", "abc.def-123"),
     ("authorization: Basic dXNlcjpwYXNz", "dXNlcjpwYXNz"),
     ("Authorization: abcdef1234", "abcdef1234"),
@@ -148,10 +149,10 @@ def test_a_command_line_hides_every_key_and_what_nests():
 
 
 def test_the_log_leaves_out_what_the_environment_and_the_arguments_hold(tmp_path):
-    env = {"SMTP_PASS": CANARY, "EXTRA": '{"token": "nested-1"}', "HOME": "/home"}
+    env = {"SMTP_PASS": CANARY, "EXTRA": '{"token": "nested-1"}', "HOME": "/home", "STORE": "redis://:in-a-url@h:1/0"}
     argv = ("serve", "--api-key", "first-key", "second-key", "--x", '{"a": {"password": "nested-2"}}')
     member = Launch(argv, env, tmp_path, tmp_path).member()
-    assert set(member.needles) == set(needles([CANARY, "nested-1", "first-key", "second-key", "nested-2"]))
+    assert set(member.needles) == set(needles([CANARY, "nested-1", "first-key", "second-key", "nested-2", "in-a-url"]))
 
 
 @pytest.mark.parametrize(

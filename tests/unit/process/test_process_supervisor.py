@@ -11,6 +11,7 @@ import pytest
 from pytest_llmperf.clock import seconds
 from pytest_llmperf.errors import EnvironmentMissing
 from pytest_llmperf.process import tree
+from pytest_llmperf.process.reaper import alone_ns
 from pytest_llmperf.process.supervisor import Launch, Supervised
 
 if sys.platform != "linux":
@@ -130,7 +131,13 @@ def test_who_is_told_first(start, tmp_path, leader_first, order):
     assert (tmp_path / "told").read_text().split() == order
 
 
-def test_half_the_grace_is_a_leaders_own(start, tmp_path):
+def test_a_leader_has_all_but_the_end_of_the_grace():
+    """Longer than the 10 s that vLLM beside LMCache may take, at the default of 15."""
+    assert alone_ns(seconds(15)) == seconds(12)
+    assert alone_ns(seconds(1)) == seconds(0.5)
+
+
+def test_half_of_a_short_grace_is_a_leaders_own(start, tmp_path):
     script = "trap : TERM; sleep 60 & echo $! > pid; mv pid child; while :; do sleep 0.02; done"
     server = start("sh", "-c", script, grace_s=1.0, leader_first=True)
     until((tmp_path / "child").exists)

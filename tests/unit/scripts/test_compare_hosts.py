@@ -34,6 +34,21 @@ def test_every_session_meets_the_other_hosts(comparing):
     ]  # fmt: skip
 
 
+def test_a_session_that_has_no_run_folder_goes_by_its_machine(comparing):
+    """As a pull request of a runner brings it."""
+    store = Store(ROOT / "baselines")
+    hosts = comparing.letters(ROOT / "docs" / "measured" / "h200")
+    unknown = store.read(TEST, "h200").measurements[""].sessions[0]
+    lines = list(comparing.rows(store, "h200", {id_: host for id_, host in hosts.items() if id_ != unknown.id}))
+    assert [line for line in lines if f"| {unknown.host} |" in line]
+
+
+def test_sessions_of_one_host_do_not_meet(comparing):
+    store = Store(ROOT / "baselines")
+    same = dict.fromkeys(comparing.letters(ROOT / "docs" / "measured" / "h200"), "a")
+    assert list(comparing.rows(store, "h200", same)) == []
+
+
 @pytest.mark.parametrize(("slower", "verdict"), [(1.0, "PASS"), (1.3, "FAIL")])
 def test_a_slower_session_fails_and_an_equal_one_passes(comparing, stored, slower, verdict):
     *others, today = stored.sessions

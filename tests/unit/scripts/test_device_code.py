@@ -57,6 +57,13 @@ def test_machine_code_of_other_gpus_becomes_zeros(thinned):
     assert after.replace(bytes(1), b"") == before.replace(b"A" * 40, b"").replace(b"P" * 24, b"").replace(bytes(1), b"")
 
 
+@pytest.mark.parametrize(("capability", "kept"), [(75, "T"), (80, "A"), (86, "AB"), (89, "ABL")])
+def test_code_of_an_earlier_minor_runs_and_of_a_later_one_does_not(thinned, capability, kept):
+    codes = [(CODE, number, letter * 40) for number, letter in ((75, b"T"), (80, b"A"), (86, b"B"), (89, b"L"))]
+    after, _ = thinned(library(*(fat_binary(one) for one in codes)), capability)
+    assert "".join(letter for letter in "TABL" if letter.encode() * 40 in after) == kept
+
+
 def test_ptx_stays_where_it_is_all_that_can_run(thinned):
     before = library(fat_binary((CODE, 80, b"A" * 40), (PTX, 80, b"P" * 24), (PTX, 100, b"B" * 24)))
     after, saved = thinned(before)

@@ -65,9 +65,15 @@ def test_the_same_seed_the_same_answer(perf, make_server):
 
 
 def test_several_searches_have_seeds_of_their_own(perf, make_server, fake_engine):
-    perf.max_rate(make_server(), WORKLOAD, slo="ttft_p95 <= 500ms", runs=2)
+    perf.max_rate(make_server(vllm("m")), WORKLOAD, slo="ttft_p95 <= 500ms", runs=2)
     bodies = {plan.requests[0].body for plan in fake_engine.transport.plans if plan.concurrency is None}
     assert len(bodies) == 4  # two searches, two runs a rate, whatever the rates
+
+
+def test_a_cache_that_nobody_empties_meets_each_prompt_once(perf, make_server, fake_engine):
+    perf.max_rate(make_server(endpoint("http://127.0.0.1:1", model="m")), WORKLOAD, slo="ttft_p95 <= 500ms", runs=2)
+    bodies = [plan.requests[0].body for plan in fake_engine.transport.plans if plan.concurrency is None]
+    assert len(set(bodies)) == len(bodies) > 8
 
 
 def test_warmed_once(perf, make_server, fake_engine):

@@ -273,6 +273,13 @@ def test_the_hit_rate_is_bounded_where_the_size_of_a_block_is_unknown(perf, make
     assert perf.measure(server, workload, runs=1).runs[0].expected_hit_rate == bound
 
 
+def test_a_word_of_text_is_several_tokens(perf, make_server):
+    """30 shared words round down to 16 in blocks of 16 words; the engine's 60 tokens round down to 48 of them."""
+    workload = shared_prefix(prefix=30, suffix=30, output=4, groups=1, arrivals=closed(1), requests=12, text=True)
+    (run,) = perf.measure(make_server(), workload, runs=1).runs
+    assert run.expected_hit_rate == workload.expected_hit_rate(1) > workload.expected_hit_rate(16) + 0.1
+
+
 def test_each_run_has_the_bound_of_its_own_requests(perf, make_server):
     """With suffixes of 10 to 4,000 tokens a perfect cache has 25 % of one seed's prompts, and 35 % of another's."""
     workload = shared_prefix(prefix=1000, suffix=(10, 4000), output=4, groups=1, arrivals=closed(1), requests=10)

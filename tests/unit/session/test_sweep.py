@@ -7,7 +7,7 @@ import pytest
 
 from pytest_llmperf import closed, random_tokens, vllm
 from pytest_llmperf.config.settings import Settings
-from pytest_llmperf.errors import UsageError
+from pytest_llmperf.errors import EnvironmentMissing, HardwareBusy, ServerDied, UsageError
 from pytest_llmperf.model.record import Outcome
 from pytest_llmperf.session.sweep import Asked, Row, SweepFile, combinations, measured, pareto_front
 from pytest_llmperf.testing.records import make_record
@@ -92,6 +92,26 @@ class Half:
 
     def measure(self, *_given, **_options):
         return self.measurement
+
+
+class Refusing:
+    """A `Perf` that cannot measure."""
+
+    def __init__(self, error):
+        self.error = error
+
+    def measure(self, *_given, **_options):
+        raise self.error
+
+
+ASKED = Asked(vllm("m"), random_tokens(input=8, output=5, arrivals=closed(1), requests=20), ("ttft_p95",))
+
+
+def test_only_what_a_combination_causes_is_its_result():
+    assert measured(Refusing(ServerDied("it died")), ASKED, {}).problem == "it died"
+    for error in (EnvironmentMissing("vllm is not installed"), HardwareBusy("somebody is there")):
+        with pytest.raises(type(error)):
+            measured(Refusing(error), ASKED, {})
 
 
 @pytest.mark.parametrize(("metrics", "problem"), [(("ttft_p95",), True), (("ttft_p95", "error_rate"), False)])

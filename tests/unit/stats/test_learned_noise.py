@@ -53,5 +53,12 @@ def test_more_noise_needs_more_runs_until_none_suffice():
     def needed(run_sd, session_sd=0.003):
         return runs_needed(Learned(run_sd, session_sd, 20, 9), PRIOR, 0.02, 0.0005, 0.05, sessions=10, seeds=3)
 
-    assert needed(0.002) < needed(0.006)
+    assert needed(0.002) < needed(0.007)
     assert needed(0.01, session_sd=0.02) is None
+
+
+@pytest.mark.parametrize(("sessions", "fewest"), [(2, 8), (5, 3)])
+def test_runs_that_cannot_fail_show_nothing(sessions, fewest):
+    """However quiet: against two sessions nothing fails before 8 runs, against more before 3."""
+    quiet = Learned(0.0002, 0.0001, 20, 9)
+    assert runs_needed(quiet, PRIOR, 0.02, 0.0005, 0.2, sessions=sessions, seeds=3) == fewest
