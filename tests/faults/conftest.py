@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from pytest_llmperf.testing.waiting import until
+
 ENGINE = Path(__file__).parents[1] / "stubs" / "engine.py"
 STUBBED = """
 from pytest_llmperf import closed, random_tokens, vllm
@@ -71,12 +73,7 @@ class Suite:
     @staticmethod
     def until(condition, limit_s=30.0):
         """Wait for a condition; gives its value."""
-        deadline_s = time.monotonic() + limit_s
-        while not (value := condition()):
-            if time.monotonic() > deadline_s:
-                raise TimeoutError("the condition never held")
-            time.sleep(0.02)
-        return value
+        return until(condition, limit_s)
 
     def output(self):
         return (self.folder / "output").read_text()

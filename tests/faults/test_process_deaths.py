@@ -13,6 +13,7 @@ from pytest_llmperf.errors import EnvironmentMissing, StopFailed
 from pytest_llmperf.process import leftovers, tree
 from pytest_llmperf.process.supervisor import Launch, Supervised
 from pytest_llmperf.process.unit import TAG
+from pytest_llmperf.testing.waiting import until
 
 if sys.platform != "linux":
     pytest.skip("supervision is Linux only", allow_module_level=True)
@@ -27,14 +28,6 @@ def launch(folder, *options, **fields):
         argv=(sys.executable, "-I", "-S", str(STUBS / "stub_server.py"), str(folder), *options),
         env=dict(os.environ), cwd=folder, run_dir=folder / "run", **fields,
     )
-
-
-def until(condition, limit_s=10.0):
-    deadline_s = time.monotonic() + limit_s
-    while not condition():
-        if time.monotonic() > deadline_s:
-            raise TimeoutError("the condition never held")
-        time.sleep(0.005)
 
 
 def roles(folder):

@@ -13,6 +13,7 @@ from pytest_llmperf.errors import EnvironmentMissing
 from pytest_llmperf.process import tree
 from pytest_llmperf.process.reaper import alone_ns
 from pytest_llmperf.process.supervisor import Launch, Supervised
+from pytest_llmperf.testing.waiting import until
 
 if sys.platform != "linux":
     pytest.skip("supervision is Linux only", allow_module_level=True)
@@ -30,14 +31,6 @@ class TickingClock:
 
     def sleep_ns(self, duration_ns):
         self.now += duration_ns
-
-
-def until(condition, limit_s=10.0):
-    deadline_s = time.monotonic() + limit_s
-    while not condition():
-        if time.monotonic() > deadline_s:
-            raise TimeoutError("the condition never held")
-        time.sleep(0.005)
 
 
 @pytest.fixture

@@ -1,0 +1,23 @@
+"""Waiting in tests for what other processes do."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def until(condition: Callable[[], T], limit_s: float = 10.0) -> T:
+    """Ask every 5 ms until it holds; its value.
+
+    Raises:
+        TimeoutError: it never held.
+    """
+    deadline_s = time.monotonic() + limit_s
+    while not (value := condition()):
+        if time.monotonic() > deadline_s:
+            raise TimeoutError("the condition never held")
+        time.sleep(0.005)
+    return value
