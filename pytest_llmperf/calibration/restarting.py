@@ -10,6 +10,7 @@ from pytest_llmperf.engines.control import PipeControl
 from pytest_llmperf.engines.emulated import VirtualLauncher
 from pytest_llmperf.engines.environment import noise_seed
 from pytest_llmperf.engines.lmcache import LMCacheServer
+from pytest_llmperf.engines.lmcache_emulated import EmulatedLMCache
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.load.virtual import VirtualEngine
 from pytest_llmperf.model.engine import EngineSpec
@@ -44,6 +45,8 @@ class RestartedServer(Server):
         self.plans = kept.plans
         self.facts = before.facts  # of the command line, which is the same
         self.warmed_for = Always()
+        if before.lmcache is not None:
+            self.lmcache = EmulatedLMCache(self.client)
 
     def stop(self, grace_s: float) -> None:  # noqa: ARG002 - the process goes on
         self.client.close()

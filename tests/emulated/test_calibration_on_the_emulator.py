@@ -25,6 +25,8 @@ DRAFTING = with_flags(PLAIN, speculative_config={"method": "ngram", "num_specula
 CASES = {
     "open loop": (PLAIN, random_tokens(input=512, output=32, arrivals=poisson(10), requests=30)),
     "drafts": (DRAFTING, random_tokens(input=256, output=40, arrivals=closed(2), requests=8)),
+    "lmcache": (PLAIN.with_lmcache(l1_size_gb=20),
+                shared_prefix(prefix=1000, suffix=32, output=8, groups=2, arrivals=closed(3), requests=12)),
     "shared": (sglang("llama-3.1-8b", context_length=16384),
                shared_prefix(prefix=1000, suffix=32, output=8, groups=2, arrivals=closed(3), requests=12)),
 }
