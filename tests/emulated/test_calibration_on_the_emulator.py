@@ -144,7 +144,8 @@ def test_comparisons_that_cannot_alarm_are_not_counted_as_quiet(project):
     with_baseline(project)
     (project / "test_own.py").write_text(SUITE.replace("requests=", "requests=1 + "))
     said = llmperf(project, *SHORT, "--suite-runs", "10", code=2).stderr
-    assert "INCOMPARABLE in suite run 1000" in said
+    # Whichever process is first.
+    assert re.search(r"INCOMPARABLE in suite run 10\d\d: ", said)
     assert "--update-baselines" in said
 
 
