@@ -4,8 +4,10 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+MEASURED := sh scripts/measured.sh
 # Thousands of processes start below; each would compile pytest and this package again, which is most of what it does.
 unexport PYTHONDONTWRITEBYTECODE
+export PIP_RETRIES ?= 10
 SOURCES := $(shell find pytest_llmperf -type f -not -path '*/__pycache__/*') pyproject.toml README.md
 
 .PHONY: aa-cpu demo demo-regression emulated-baselines test test-emulated test-browser test-engines test-engines-thorough lint types engine-vllm-cpu engine-sglang-cpu soak soak-baselines calibration bench bench-clients clean
@@ -17,7 +19,8 @@ venv: $(VENV)/wheel
 # Every suite on an emulated H200 in virtual time, and one over HTTP in real time.
 demo: $(VENV)/wheel
 	$(BIN)/pytest suites --emulate h200 --junitxml=.llmperf/demo.xml
-	$(BIN)/pytest suites/test_serving.py::test_answers_come_in_time --emulate h200 --emulate-clock real --junitxml=.llmperf/demo-http.xml
+	$(MEASURED) $(BIN)/pytest suites/test_serving.py::test_answers_come_in_time --emulate h200 --emulate-clock real \
+		--junitxml=.llmperf/demo-http.xml
 	@echo "Results: .llmperf/demo.xml, .llmperf/demo-http.xml and, raw, the two newest folders of .llmperf/runs"
 
 # The prefix cache never hits, whatever its flag says: ends red, and the metric that names the cause is in the table.
@@ -47,17 +50,17 @@ test-browser: $(VENV)/wheel
 	$(BIN)/pytest tests/browser -q --timeout 180 --durations 5
 
 # An engine starts for half a minute on a small machine, so the suites here are one claim a mechanism, judged by one start
-# a side. 11: nothing failed, and a claim stayed INCONCLUSIVE: the machine was too noisy to decide it.
+# a side.
 test-engines: $(VENV)/wheel engine-vllm-cpu engine-sglang-cpu
 	$(BIN)/pytest tests/engine_cpu -m "real_engine and not thorough" --durations 0 --durations-min 1
-	$(BIN)/pytest -m cpu $(addprefix suites/test_,$(addsuffix .py,startup prefix_caching chunked_prefill radix_cache vllm_beside_sglang)) \
-		--extension-limit 0 -rs --durations 0 --durations-min 1 --junitxml=.llmperf/suites-cpu.xml || test $$? -eq 11
+	$(MEASURED) $(BIN)/pytest -m cpu $(addprefix suites/test_,$(addsuffix .py,startup prefix_caching chunked_prefill radix_cache vllm_beside_sglang)) \
+		--extension-limit 0 -rs --durations 0 --durations-min 1 --junitxml=.llmperf/suites-cpu.xml
 
 # What test-engines leaves out: what repeats on a real engine what others show of it, and all suites, with as many starts
 # as they ask for. Before a release; the better part of an hour on a quiet machine.
 test-engines-thorough: $(VENV)/wheel engine-vllm-cpu engine-sglang-cpu
 	$(BIN)/pytest tests/engine_cpu -m thorough --durations 0 --durations-min 1
-	$(BIN)/pytest -m cpu suites/ -rs --durations 0 --durations-min 1 --junitxml=.llmperf/suites-cpu.xml || test $$? -eq 11
+	$(MEASURED) $(BIN)/pytest -m cpu suites/ -rs --durations 0 --durations-min 1 --junitxml=.llmperf/suites-cpu.xml
 
 # Does a verdict cry wolf on the real engine, and does it see a server with a tenth fewer cycles? An hour: against a stored
 # baseline, and side by side.

@@ -5,5 +5,9 @@ for name in chromium chromium-browser google-chrome; do
     if command -v "$name" > /dev/null; then exit 0; fi
 done
 if [ "$(id -u)" -eq 0 ]; then as_root=""; else as_root="sudo"; fi
-$as_root apt-get update -q
-$as_root apt-get install -q -y --no-install-recommends chromium fonts-dejavu-core
+# A mirror that fails once, a package manager that somebody else has locked: no reason to give up.
+patient="-o Acquire::Retries=3 -o DPkg::Lock::Timeout=120"
+# shellcheck disable=SC2086
+$as_root apt-get update -q $patient
+# shellcheck disable=SC2086
+$as_root apt-get install -q -y --no-install-recommends $patient chromium fonts-dejavu-core

@@ -22,11 +22,13 @@ import subprocess
 import sys
 import time
 import zipfile
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 STAMP = ".installed"
+DOWNLOAD_ATTEMPTS = 3
 
 
 class InstallError(Exception):
@@ -176,7 +178,7 @@ def install_pins(recipe: Recipe, pins: list[str], directory: Path) -> None:
             continue
         requirements = directory / file_name
         requirements.write_text("\n".join(lines) + "\n")
-        run([*pip, "install", "--quiet", "--no-deps", "--only-binary", ":all:", *options, "-r", str(requirements)])
+        download([*pip, "install", "--quiet", "--no-deps", "--only-binary", ":all:", *options, "-r", str(requirements)])
     for name, entry_points in recipe.local:
         wheel = write_wheel(wheels, name, "0", code_of(name), entry_points)
         run([*pip, "install", "--quiet", "--no-deps", str(wheel)])
@@ -230,6 +232,14 @@ def write_atomically(path: Path, text: str) -> None:
     draft = path.with_name(path.name + ".draft")
     draft.write_text(text)
     draft.replace(path)
+
+
+def download(command: list[str]) -> None:
+    """Gigabytes: a connection may break on the way, and what had come by then is in pip's cache."""
+    for _ in range(DOWNLOAD_ATTEMPTS - 1):
+        with suppress(InstallError):
+            return run(command)
+    return run(command)
 
 
 def run(command: list[str]) -> None:

@@ -151,7 +151,9 @@ class Workers:
             self._thread.start()
 
     def _follow(self, terminal: Terminal, folder: Path) -> None:
-        while not self._over.wait(POLL_S):
+        over = False
+        while not over:
+            over = self._over.wait(POLL_S)  # once more then: the last lines
             for path in sorted(folder.iterdir()):
                 for line in self._fresh_lines(path):
                     terminal.line(f"[{path.name}] {line}")

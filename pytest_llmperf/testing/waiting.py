@@ -9,8 +9,8 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def until(condition: Callable[[], T], limit_s: float = 10.0) -> T:
-    """Ask every 5 ms until it holds; its value.
+def until(condition: Callable[[], T], limit_s: float = 60.0) -> T:
+    """Ask every 5 ms until it holds; its value. The limit is there for what never comes, not for what comes late.
 
     Raises:
         TimeoutError: it never held.

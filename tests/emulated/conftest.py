@@ -1,6 +1,6 @@
 """Emulated servers on loopback, one process each."""
 
-import socket
+import re
 import subprocess
 import sys
 import time
@@ -29,23 +29,17 @@ class Emulated:
         return self.process.wait(10), time.monotonic() - began
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 @pytest.fixture
 def emulate():
-    """Starts one: emulate("--fault", "x", engine=["serve", "tiny", …]); the port is added."""
+    """Starts one: emulate("--fault", "x", engine=["serve", "tiny", …]); the port is its own choice."""
     started = []
 
     def start(*options, engine=("serve", "tiny", "--max-model-len", "4096", "--enable-prompt-tokens-details")):
-        port = free_port()
         command = [sys.executable, "-m", "pytest_llmperf.emulator", "--hardware", "h200", *options, "--", *engine]
-        process = subprocess.Popen([*command, "--port", str(port)], stdout=subprocess.PIPE, text=True)
+        process = subprocess.Popen([*command, "--port", "0"], stdout=subprocess.PIPE, text=True)
         started.append(process)
-        return Emulated(process, port, process.stdout.readline())
+        said = process.stdout.readline()
+        return Emulated(process, int(re.search(r"http://127\.0\.0\.1:(\d+)", said)[1]), said)
 
     yield start
     for process in started:

@@ -13,6 +13,7 @@ import pytest
 from pytest_llmperf.emulator.__main__ import build_service
 from pytest_llmperf.emulator.options import read_options
 from pytest_llmperf.emulator.virtual.client import Posted, fly
+from pytest_llmperf.testing.waiting import until
 
 ALL = {"include_usage": True, "continuous_usage_stats": True}
 
@@ -36,7 +37,7 @@ def test_it_says_where_it_listens_and_stops_cleanly(emulate, client):
     assert client.get(f"{server.url}/health").status_code == 200
     code, took_s = server.stop()
     assert code == 0
-    assert took_s < 1
+    assert took_s < 5
 
 
 def test_a_completion(emulate, client):
@@ -101,11 +102,8 @@ def test_a_client_that_goes_away_aborts_its_sequence(emulate, client):
         next(lines)
         page = client.get(f"{server.url}/metrics").text
         assert 'vllm:num_requests_running{engine="0",model_name="llama-3.1-8b"} 1.0' in page
-    for _ in range(100):
-        page = client.get(f"{server.url}/metrics").text
-        if 'vllm:num_requests_running{engine="0",model_name="llama-3.1-8b"} 0.0' in page:
-            break
-        time.sleep(0.02)
+    idle = 'vllm:num_requests_running{engine="0",model_name="llama-3.1-8b"} 0.0'
+    page = until(lambda: page if idle in (page := client.get(f"{server.url}/metrics").text) else None)
     assert 'finished_reason="abort"} 1.0' in page
     assert 'vllm:kv_cache_usage_perc{engine="0",model_name="llama-3.1-8b"} 0.0' in page
 
@@ -133,11 +131,11 @@ def test_sigterm_does_not_wait_for_streams(emulate):
 
     reader = threading.Thread(target=read)
     reader.start()
-    time.sleep(0.5)
+    until(lambda: seen)
     code, took_s = server.stop()
-    reader.join(5)
+    reader.join(60)
     assert code == 0
-    assert took_s < 1
+    assert took_s < 5  # what is left to send takes minutes
     assert seen[-1] == "RemoteProtocolError"
 
 
@@ -214,7 +212,7 @@ def test_real_time_agrees_with_virtual_time(emulate, client, tmp_path):
     server = emulate("--record", str(record), engine=["serve", "llama-3.1-8b", "--max-model-len", "8192"])
     with client.stream("POST", f"{server.url}/v1/completions", json=body(tokens=100)) as response:
         events(response)
-    time.sleep(0.2)
+    until(lambda: record.read_text().endswith("\n"))
     (row,) = [json.loads(line) for line in record.read_text().splitlines()]
     assert row["ending"] == "complete"
     service = build_service(read_options(["--hardware", "h200", "--pipe", "--", "serve", "llama-3.1-8b",
@@ -251,11 +249,8 @@ def test_many_streams_are_scheduled_as_in_virtual_time(emulate, tmp_path, option
 
     with ThreadPoolExecutor(6) as threads:
         list(threads.map(send, bodies))
-    for _ in range(100):
-        rows = sorted(map(json.loads, record.read_text().splitlines()), key=lambda row: row["number"])
-        if len(rows) == 12:
-            break
-        time.sleep(0.05)
+    until(lambda: record.read_text().count("\n") == 12)
+    rows = sorted(map(json.loads, record.read_text().splitlines()), key=lambda row: row["number"])
     first_ns = min(row["arrived_ns"] for row in rows)
     posts = [Posted(number, "/v1/completions", bodies[number].encode(), row["arrived_ns"] - first_ns)
              for number, row in enumerate(rows)]  # fmt: skip

@@ -1,5 +1,7 @@
 """The same prompts twice, to a server whose cache nobody can empty: the second time is another measurement."""
 
+from pathlib import Path
+
 import pytest
 
 SUITE = """
@@ -19,6 +21,7 @@ def test_x(perf, time):
 def replayed(emulate, client, pytester):
     server = emulate("--fault", "step_time=+2000%")  # what this machine adds to a request is then little beside it
     (model,) = client.get(f"{server.url}/v1/models").json()["data"]
+    Path(pytester.path, "llmperf.toml").write_text("clock_gap_limit_ms = 60000\nsend_delay_p99_limit_ms = 5000\n")
     pytester.makepyfile(test_it=SUITE.format(url=server.url, model=model["id"]))
     return pytester.runpytest_subprocess("-p", "no:cacheprovider")
 

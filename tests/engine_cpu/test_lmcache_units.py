@@ -80,8 +80,9 @@ def test_restarted(perf):
 """
 
 
-def test_vllm_tells_its_lmcache_when_it_is_stopped(run_real):
+def test_vllm_tells_its_lmcache_when_it_is_stopped(run_real, pytester):
     """Or LMCache holds on to its KV cache, on a GPU nearly all of its memory. (SGLang never tells.)"""
+    Path(pytester.path, "llmperf.toml").write_text("stop_grace_s = 60\n")  # it takes 5 s, on a busy machine more
     _, tags = run_real(RESTARTED.replace("WHICH", "vllm"))
     assert tags == {"test_restarted": set()}
 

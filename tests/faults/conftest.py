@@ -71,9 +71,9 @@ class Suite:
             )
 
     @staticmethod
-    def until(condition, limit_s=30.0):
+    def until(condition):
         """Wait for a condition; gives its value."""
-        return until(condition, limit_s)
+        return until(condition)
 
     def output(self):
         return (self.folder / "output").read_text()

@@ -190,7 +190,7 @@ def _inject(case: Case, process: subprocess.Popen) -> None:
         case Ending.WORKER_KILLED:
             os.kill(int((case.folder / "holder").read_text()), signal.SIGKILL)
         case Ending.TIMEOUT_SIGNAL | Ending.TIMEOUT_THREAD:
-            process.wait(case.timeout_s + LIMIT_S)
+            process.wait(case.timeout_s + PARENT_LIMIT_S)
         case _:
             process.send_signal(signal.Signals[case.ending.name])
 

@@ -56,10 +56,10 @@ def test_a_server_killed_mid_run(suite):
 @pytest.mark.parametrize("slo", ["ttft_p50 <= 10s", "error_rate == 0"])
 def test_a_server_that_hangs_mid_run(suite, slo):
     """Fault 25: an ERROR even where the test names the error rate, and long before a human would give up."""
-    suite.settings(idle_timeout_s=1, first_byte_timeout_s=1)
+    suite.settings(idle_timeout_s=4, first_byte_timeout_s=4)
     began_s = time.monotonic()
     result, junit = suite.run(one("hangs", slo, runs=2))
-    assert time.monotonic() - began_s < 30
+    assert time.monotonic() - began_s < 60
     assert result.ret == 10
     text = only(junit, "error").text
     assert "server hangs" in text

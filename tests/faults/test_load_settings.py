@@ -1,14 +1,16 @@
 """How requests are sent, as a user sets it: processes, connections, TLS, and a load generator that is saturated."""
 
 import os
-import socket
+import random
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 import trustme
+
+from pytest_llmperf.process.ports import reserve_port, who_listens
+from pytest_llmperf.testing.waiting import until
 
 STUBS = Path(__file__).parents[1] / "stubs"
 MEASURE = """
@@ -54,26 +56,20 @@ def test_settings_that_cannot_be_meant_are_usage_errors(suite, key, value):
     assert key in result.stdout.str() + result.stderr.str()
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 @pytest.fixture
 def https_endpoint(tmp_path):
     """A stub engine behind TLS: its URL and the file of the certificate to trust."""
     authority = trustme.CA()
     authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(str(tmp_path / "identity.pem"))
     authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
-    port = free_port()
-    engine = [str(STUBS / "engine.py"), "serve", "m", "--port", str(port), "--served-model-name", "m"]
-    front = [str(STUBS / "tls_front.py"), str(port), str(tmp_path / "identity.pem")]
     with (
-        subprocess.Popen([sys.executable, *engine], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server,
-        subprocess.Popen([sys.executable, *front], stdout=subprocess.PIPE, text=True) as terminator,
+        reserve_port(random.Random()) as lease,
+        subprocess.Popen([sys.executable, STUBS / "engine.py", "serve", "m", "--port", str(lease.port),
+                          "--served-model-name", "m"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server,
+        subprocess.Popen([sys.executable, STUBS / "tls_front.py", str(lease.port), tmp_path / "identity.pem"],
+                         stdout=subprocess.PIPE, text=True) as terminator,
     ):
-        time.sleep(0.5)
+        until(lambda: who_listens(lease.port))
         yield f"https://127.0.0.1:{int(terminator.stdout.readline())}", tmp_path / "ca.pem"
         for process in (server, terminator):
             process.terminate()

@@ -2,6 +2,7 @@
 
 import random
 import sys
+import tempfile
 import time
 from pathlib import Path
 from types import MappingProxyType
@@ -19,7 +20,8 @@ WORKLOAD = random_tokens(input=8, output=20, arrivals=closed(2), requests=12)
 
 
 @pytest.fixture
-def session(tmp_path):
+def session(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # a lock of the machine of its own
     settings = Settings(
         engines=MappingProxyType({"vllm": f"{sys.executable} {STUB}"}),
         ready_timeout_s=20.0,

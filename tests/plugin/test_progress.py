@@ -14,19 +14,29 @@ import time
 import pyte
 import pytest
 
+# It goes on when what it did has been seen: in pytest's output, which pytester writes to a file, or on the screen.
 WORK = """
-import time
+import os, time
+from pathlib import Path
 from pytest_llmperf.model.status import Measuring, Starting
+
+def seen(words, name):
+    until_s = time.monotonic() + float(os.environ.get("SEEN_LIMIT_S", "60"))
+    told = Path("stdout")
+    while time.monotonic() < until_s and not Path(name).exists():
+        if told.exists() and words in told.read_text():
+            return
+        time.sleep(0.05)
 
 def test_it(perf):
     print("a word of the test")
     perf.session.tell(Starting("vllm('m')", "Loading weights"))
-    time.sleep(1.7)
+    seen("starting vllm", "first-seen")
     perf.session.tell(Measuring(1, 1, asked=9, done=4, failed=0, elapsed_s=2.0, ttft_ms=45.0))
-    time.sleep(1.7)
+    seen("4 of 9 answered", "second-seen")
     give(perf, "FAIL")
 """
-STARTING = "llmperf: *test_it.py::test_it: starting vllm('m'), 1 s: Loading weights"
+STARTING = "llmperf: *test_it.py::test_it: starting vllm('m'), * s: Loading weights"
 RUNNING = "llmperf: *test_it.py::test_it: run 1 of 1: 4 of 9 answered, TTFT 45 ms, 2 s"
 
 
@@ -48,7 +58,8 @@ def test_workers_of_xdist_are_shown_by_the_controller(run):
 
 
 @pytest.mark.parametrize("options", [("-q",), ("-qq",), ("-p", "no:terminal")])
-def test_quiet(run, options):
+def test_quiet(run, monkeypatch, options):
+    monkeypatch.setenv("SEEN_LIMIT_S", "1.7")
     result, _ = run(WORK, *options)
     assert result.ret == 1
     assert "starting vllm" not in result.stdout.str()
@@ -66,6 +77,7 @@ class Screen:
     """pytest on a terminal of its own."""
 
     def __init__(self, folder, *options):
+        self._folder = folder
         ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 50, 100, 0, 0))
         environment = {name: value for name, value in os.environ.items() if name != "CI"} | {"TERM": "xterm"}
@@ -96,6 +108,10 @@ class Screen:
                 return lines
         raise AssertionError(f"never seen: {pattern}\n" + "\n".join(self.lines()))
 
+    def go_on(self, name):
+        """The test has waited for that."""
+        (self._folder / name).touch()
+
     def end(self):
         self.until(r"= .* in [\d.]+s")
         self.process.wait(30)
@@ -117,17 +133,23 @@ def test_on_a_terminal_it_is_live_and_leaves_nothing_behind(screen):
     shown = screen()
     lines = shown.until("starting vllm")
     assert any("Loading weights" in line for line in lines)
+    shown.go_on("first-seen")
     lines = shown.until("run 1 of 1")
     assert any("4 of 9 answered · TTFT 45 ms" in line for line in lines)
     assert not any("starting" in line for line in lines)  # replaced, not repeated
+    shown.go_on("second-seen")
     ended = shown.end()
     assert any(re.fullmatch(r"test_it\.py \. +\[100%\]", line) for line in ended)
     assert not any("run 1 of 1" in line for line in ended)
 
 
 def test_where_the_test_writes_itself_there_are_lines(screen):
-    ended = screen("-s").end()
-    text = "\n".join(ended)
+    shown = screen("-s")
+    shown.until("starting vllm")
+    shown.go_on("first-seen")
+    shown.until("4 of 9 answered")
+    shown.go_on("second-seen")
+    text = "\n".join(shown.end())
     assert "a word of the test" in text
     assert "llmperf: test_it.py::test_it: run 1 of 1: 4 of 9 answered" in text
 

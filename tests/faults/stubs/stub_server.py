@@ -48,9 +48,10 @@ def detached(folder: Path) -> None:
 
 
 def segment(folder: Path) -> None:
-    """A semaphore that the server made and that nobody but the server would remove."""
+    """A semaphore that nobody but the server would remove. It stays open, as a real one stays mapped: what nobody
+    holds is removed by any supervisor that ends its own server meanwhile."""
     name = f"sem.mp-{os.getpid():x}{time.monotonic_ns():x}"
-    os.close(os.open(f"/dev/shm/{name}", os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+    os.open(f"/dev/shm/{name}", os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
     (folder / "semaphore").write_text(name)
     register(folder, "segment")
 

@@ -47,7 +47,7 @@ def test_stamps_are_of_the_arrival_though_the_reader_sleeps():
             httpx.AsyncClient(transport=StampedTransport()) as client,
             client.stream("POST", url_of(server), content=b"{}") as answer,
         ):
-            time.sleep(0.5)  # a busy program blocks its loop
+            time.sleep(2)  # a busy program blocks its loop
             body = [piece async for piece in answer.aiter_raw()]
             return body, list(answer.extensions["read_ns"])
 
@@ -56,7 +56,7 @@ def test_stamps_are_of_the_arrival_though_the_reader_sleeps():
         begun_ns = time.monotonic_ns()
         body, stamps = run(read_late(server))
     assert b"".join(body) == b"onetwothree"
-    assert stamps[-1] - begun_ns < 450_000_000  # the last bytes came while the reader slept
+    assert stamps[-1] - begun_ns < 1_900_000_000  # the last bytes came while the reader slept
 
 
 def test_pieces_come_as_they_arrive_each_with_a_stamp():
@@ -91,7 +91,7 @@ def test_nobody_there_is_a_connect_error():
 
 def test_a_host_without_address_is_a_connect_error():
     async def ask():
-        async with httpx.AsyncClient(transport=StampedTransport()) as client:
+        async with httpx.AsyncClient(transport=StampedTransport(), timeout=15) as client:
             await client.get("http://no-such-host.invalid/")
 
     with pytest.raises(httpx.ConnectError, match=r"cannot resolve 'no-such-host\.invalid'") as caught:
@@ -120,10 +120,11 @@ def test_a_cut_answer_is_a_read_error():
 
 
 def test_silence_is_a_timeout():
+    silence = httpx.Timeout(15, read=0.3)
     with ScriptedServer([Send(STREAM_HEAD), Hang()]) as server, pytest.raises(httpx.ReadTimeout):
-        run(asked(server, timeout=0.3))
+        run(asked(server, timeout=silence))
     with ScriptedServer([Hang()]) as server, pytest.raises(httpx.ReadTimeout):
-        run(asked(server, timeout=0.3))
+        run(asked(server, timeout=silence))
 
 
 def test_tls(tmp_path):

@@ -116,8 +116,9 @@ def test_a_second_stop_can_shorten_the_grace(start):
 @pytest.mark.parametrize(("leader_first", "order"), [(True, ["leader", "child"]), (False, ["child", "leader"])])
 def test_who_is_told_first(start, tmp_path, leader_first, order):
     """vLLM's API server sends its engine process a SIGTERM; ours in addition would end that process in its teardown."""
-    child = '(trap "echo child >> told; exit 0" TERM; echo up > ready; while :; do sleep 0.02; done) &'
-    leader = """trap '(trap "" TERM; sleep 0.4); echo leader >> told; exit 0' TERM; while :; do sleep 0.02; done"""
+    child = '(trap "echo child >> told; exit 0" TERM; echo up > child; while :; do sleep 0.02; done) &'
+    trap = """trap '(trap "" TERM; sleep 0.4); echo leader >> told; exit 0' TERM"""
+    leader = f"{trap}; until [ -e child ]; do sleep 0.02; done; echo up > ready; while :; do sleep 0.02; done"
     server = start("sh", "-c", f"{child} {leader}", grace_s=5.0, leader_first=leader_first)
     until((tmp_path / "ready").exists)
     assert server.stop().sigkilled == ()
@@ -132,14 +133,14 @@ def test_a_leader_has_all_but_the_end_of_the_grace():
 
 def test_half_of_a_short_grace_is_a_leaders_own(start, tmp_path):
     script = "trap : TERM; sleep 60 & echo $! > pid; mv pid child; while :; do sleep 0.02; done"
-    server = start("sh", "-c", script, grace_s=1.0, leader_first=True)
+    server = start("sh", "-c", script, grace_s=4.0, leader_first=True)
     until((tmp_path / "child").exists)
     child = int((tmp_path / "child").read_text())
     stopping = threading.Thread(target=server.stop)
     began_s = time.monotonic()
     stopping.start()
     until(lambda: child not in server.pids())
-    assert time.monotonic() - began_s >= 0.45
+    assert time.monotonic() - began_s >= 1.9
     stopping.join()
     sigkilled = {process.pid for process in server.stop().sigkilled}
     assert server.pid in sigkilled

@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -26,8 +27,8 @@ def test_pair(): time.sleep(1); note("pair")
 def test_single(): time.sleep(1); note("single")
 def test_wrong(): assert False
 def test_endless():
-    note("begun")
     try:
+        note("begun")
         time.sleep(60)
     except KeyboardInterrupt:
         note("endless", interrupted=True)
@@ -100,7 +101,7 @@ def test_the_end_of_the_time_interrupts_and_begins_nothing(go, capsys):
     assert noted("endless")["interrupted"] is True
     told = capsys.readouterr().out
     assert "endless: exit code 2" in told
-    assert "single: not begun, 12 s are left of the 100 that it needs" in told
+    assert re.search(r"single: not begun, 1?\d s are left of the 100 that it needs", told)
     assert not Path("single.json").exists()
 
 

@@ -54,6 +54,19 @@ def test_a_failed_install_is_not_taken_for_a_finished_one(installer, ghost, tmp_
     assert (target / ".installed").read_text() == "not finished\n"
 
 
+@pytest.mark.parametrize(("failures", "reached"), [(2, True), (3, False)])
+def test_a_download_that_breaks_is_tried_thrice(installer, tmp_path, failures, reached):
+    (tmp_path / "left").write_text("x" * failures)
+    broken = 'printf %s "${left#x}" > left; echo the connection broke; exit 1'
+    command = ["sh", "-c", f'cd {tmp_path}; left=$(cat left); [ -z "$left" ] || {{ {broken}; }}']
+    if reached:
+        installer.download(command)
+    else:
+        with pytest.raises(installer.InstallError, match="the connection broke"):
+            installer.download(command)
+    assert (tmp_path / "left").read_text() == ""
+
+
 def test_a_wrong_hash_is_refused(installer, ghost, tmp_path, monkeypatch):
     recipe, pins = ghost
     installer.write_hollow_wheel(tmp_path, "llmperf-ghost", "1.0+none")
