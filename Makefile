@@ -49,8 +49,7 @@ test-browser: $(VENV)/wheel
 	sh scripts/install_chromium.sh
 	$(BIN)/pytest tests/browser -q --timeout 180 --durations 5
 
-# An engine starts for half a minute on a small machine, so the suites here are one claim a mechanism, judged by one start
-# a side.
+# An engine starts for half a minute on a small machine: here the suites are one claim a mechanism, of one start a side.
 test-engines: $(VENV)/wheel engine-vllm-cpu engine-sglang-cpu
 	$(BIN)/pytest tests/engine_cpu -m "real_engine and not thorough" --durations 0 --durations-min 1
 	$(MEASURED) $(BIN)/pytest -m cpu $(addprefix suites/test_,$(addsuffix .py,startup prefix_caching chunked_prefill radix_cache vllm_beside_sglang)) \

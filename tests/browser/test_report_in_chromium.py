@@ -4,6 +4,8 @@ import re
 
 import pytest
 
+from pytest_llmperf.testing.waiting import least
+
 pytestmark = pytest.mark.browser
 STATES = ("pass", "regression", "error", "inconclusive")
 DRAWN = "[...document.querySelectorAll('details.test[open] .charts')].every((one) => one.dataset.drawn === 'yes')"
@@ -61,12 +63,14 @@ def test_nothing_overflows_and_everything_is_readable(open_page, report, tmp_pat
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_two_hundred_tests_load_within_a_second(open_page, report, tmp_path, scheme):
-    page = open_page(report(*(STATES[number % 4] for number in range(200))), scheme=scheme)
-    took_ms = [page.evaluate("performance.getEntriesByType('navigation')[0].loadEventEnd")]
-    while min(took_ms) >= 1000 and len(took_ms) < 5:  # the machine may be busy
-        page.reload()
-        took_ms.append(page.evaluate("performance.getEntriesByType('navigation')[0].loadEventEnd"))
-    assert 0 < min(took_ms) < 1000
+    path, pages = report(*(STATES[number % 4] for number in range(200))), []
+
+    def took_ms():
+        pages.append(open_page(path, scheme=scheme))
+        return pages[-1].evaluate("performance.getEntriesByType('navigation')[0].loadEventEnd")
+
+    assert 0 < least(took_ms, 1000) < 1000
+    page = pages[-1]
     assert page.locator("details.test").count() == 200
     page.screenshot(path=tmp_path / f"200-{scheme}.png")
     assert page.evaluate(OVERFLOW) == []

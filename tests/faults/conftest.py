@@ -70,10 +70,7 @@ class Suite:
                 preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
             )
 
-    @staticmethod
-    def until(condition):
-        """Wait for a condition; gives its value."""
-        return until(condition)
+    until = staticmethod(until)
 
     def output(self):
         return (self.folder / "output").read_text()

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from pytest_llmperf.errors import EnvironmentMissing, StopFailed
 from pytest_llmperf.process import leftovers, tree
 from pytest_llmperf.process.supervisor import Launch, Supervised
 from pytest_llmperf.process.unit import TAG
-from pytest_llmperf.testing.waiting import until
+from pytest_llmperf.testing.waiting import least, until
 
 if sys.platform != "linux":
     pytest.skip("supervision is Linux only", allow_module_level=True)
@@ -71,16 +72,18 @@ def test_a_missing_program_is_named(tmp_path):
 
 def test_a_killed_server_is_noticed_within_50_ms(tmp_path):
     """Fault 24. The best of ten, because this machine may be busy with other tests."""
-    took_s = [60.0]
-    while min(took_s) >= 0.05 and len(took_s) <= 10:
-        run_dir = tmp_path / str(len(took_s))
-        with Supervised.start(Launch(("sleep", "60"), dict(os.environ), tmp_path, run_dir)) as server:
+    run_dirs = (tmp_path / str(number) for number in count())
+
+    def took_s():
+        with Supervised.start(Launch(("sleep", "60"), dict(os.environ), tmp_path, next(run_dirs))) as server:
             killed_s = time.monotonic()
             os.kill(server.pid, signal.SIGKILL)
             assert server.wait_exit(30.0) == "signal 9 (SIGKILL)"
-            took_s.append(time.monotonic() - killed_s)
+            noticed_s = time.monotonic()
             assert not server.alive()
-    assert min(took_s) < 0.05
+        return noticed_s - killed_s
+
+    assert least(took_s, 0.05, attempts=10) < 0.05
 
 
 def test_what_a_dead_server_leaves_behind_is_still_reaped(started, tmp_path):

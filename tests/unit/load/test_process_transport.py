@@ -27,6 +27,7 @@ from pytest_llmperf.testing.streams import (
     plain,
     streamed,
 )
+from pytest_llmperf.testing.waiting import least
 
 GOOD = streamed(StreamShape().events())
 MS = 1_000_000
@@ -71,15 +72,15 @@ def test_closed_loop_keeps_the_concurrency():
 
 
 def test_open_loop_sends_on_time_over_connections_opened_ahead():
-    late_ns = [60_000 * MS]
-    while min(late_ns) >= 5 * MS and len(late_ns) <= 5:  # the machine may be busy; benchmarks measure the real figure
+    def late_ns():
         with ScriptedServer(streamed(StreamShape().events(), ttft_s=0.2)) as server:
             replayed = replay_scripts(server, requests=20, at_ns=tuple(i * 7 * MS for i in range(20)))
         starts = [e.intended_ns - replayed.replay.started_ns for e in replayed.replay.exchanges]
         assert starts == [i * 7 * MS for i in range(20)]
         assert all(e.sent_ns >= e.intended_ns for e in replayed.replay.exchanges)
-        late_ns.append(median(e.sent_ns - e.intended_ns for e in replayed.replay.exchanges))
-    assert min(late_ns) < 5 * MS
+        return median(e.sent_ns - e.intended_ns for e in replayed.replay.exchanges)
+
+    assert least(late_ns, 5 * MS) < 5 * MS  # benchmarks measure the real figure
 
 
 def test_next_turn_waits_for_its_predecessor_and_thinks():
@@ -102,21 +103,9 @@ def test_heartbeat_and_cpu_time_are_reported():
     assert replay.started_ns < replay.ended_ns
 
 
-def test_progress_is_reported_while_it_runs():
-    seen, both_sent = [], threading.Event()
-
-    def see(progress):
-        seen.append(progress)
-        if progress.sent == 2:
-            both_sent.set()
-
-    def answer(_number, _received):
-        both_sent.wait(60)
-        return GOOD
-
-    with ScriptedServer(answer=answer) as server:
-        plan = LoadPlan("127.0.0.1", server.port, tuple(PlannedRequest(i, "/", b"{}") for i in range(3)), concurrency=2)
-        ProcessTransport().replay(plan, cancel=threading.Event(), progress=see)
+def test_progress_is_reported_while_it_runs(progress_of):
+    requests = tuple(PlannedRequest(i, "/", b"{}") for i in range(3))
+    seen = progress_of(ProcessTransport(), requests, answer_once_sent=2, concurrency=2)
     assert any((progress.sent, progress.done) == (2, 0) for progress in seen)
     assert (seen[-1].sent, seen[-1].done, seen[-1].failed) == (3, 3, 0)
 

@@ -43,21 +43,9 @@ def test_a_closed_loop_keeps_its_concurrency():
     assert replayed.replay.load.turnaround_p99_ns > 0
 
 
-def test_progress_is_of_all():
-    seen, all_sent = [], threading.Event()
-
-    def see(progress):
-        seen.append(progress)
-        if progress.sent == 4:
-            all_sent.set()
-
-    def answer(_number, _received):
-        all_sent.wait(60)
-        return GOOD
-
-    with ScriptedServer(answer=answer) as server:
-        plan = LoadPlan("127.0.0.1", server.port, tuple(PlannedRequest(i, "/", b"{}", at_ns=0) for i in range(4)))
-        ProcessTransport(processes=2).replay(plan, cancel=threading.Event(), progress=see)
+def test_progress_is_of_all(progress_of):
+    requests = tuple(PlannedRequest(i, "/", b"{}", at_ns=0) for i in range(4))
+    seen = progress_of(ProcessTransport(processes=2), requests, answer_once_sent=4)
     assert (seen[-1].sent, seen[-1].done, seen[-1].failed) == (4, 4, 0)
     assert any(report.sent == 4 and report.done == 0 for report in seen)
 
