@@ -27,8 +27,11 @@ COUNTERS = {
     "lmcache_hit_tokens": "lmcache_mp_lookup_hit_tokens_total",
     "lmcache_l1_hit_tokens": "lmcache_mp_lookup_hit_l1_tokens_total",
     "lmcache_l2_hit_tokens": "lmcache_mp_lookup_hit_l2_tokens_total",
+    "lmcache_l2_chunks": "lmcache_mp_l2_prefetch_load_completed_chunks_total",
     "lmcache_evictions": "lmcache_mp_l1_eviction_loop_triggered_total",
 }
+# LMCache 0.5.6 counts these with every lookup, 0.5.4 and older ones do not.
+BY_TIER = ("lmcache_l1_hit_tokens", "lmcache_l2_hit_tokens")
 HELD_BYTES = "lmcache_mp_l1_memory_usage_bytes"
 DISK_FILES = "*@*.data"  # what its file adapter writes, and nothing else
 POLL_S = 0.1
@@ -106,6 +109,18 @@ class LMCacheLaunch:
         return (*_command(self.environment), "server", *(word for k, v in options.items() for word in (f"--{k}", v)))
 
 
+def counters_of(page: str) -> dict[str, float]:
+    """What LMCache's page counts, under canonical names.
+
+    It shows a counter from the first count on, so one that is not there is 0, but for those by tier: where lookups were
+    counted and these were not, this version has none, and they are left out.
+    """
+    shown = parse(page)
+    found = {name: shown.total(sample) for name, sample in COUNTERS.items()}
+    unknown = BY_TIER if found["lmcache_lookup_tokens"] is not None else ()
+    return {name: value or 0.0 for name, value in found.items() if value is not None or name not in unknown}
+
+
 class LMCacheServer:
     """A running LMCache server; made by `start_lmcache`."""
 
@@ -133,9 +148,8 @@ class LMCacheServer:
             raise ServerDied(f"The LMCache server died: {ending}.", self.process.evidence())
 
     def counters(self) -> dict[str, float]:
-        """Counters now, under canonical names; one that was never counted is 0."""
-        page = parse(self._get("/metrics").text)
-        return {name: page.total(sample) or 0.0 for name, sample in COUNTERS.items()}
+        """Counters now, under canonical names; see `counters_of`."""
+        return counters_of(self._get("/metrics").text)
 
     def facts(self) -> dict[str, str]:
         """What a comparison depends on, as the server resolved it.

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
-from pytest_llmperf.engines.lmcache import COUNTERS
+from pytest_llmperf.engines.lmcache import counters_of
 from pytest_llmperf.errors import EngineError
-from pytest_llmperf.telemetry.prometheus import parse
 
 if TYPE_CHECKING:
     import httpx
@@ -35,8 +34,7 @@ class EmulatedLMCache:
 
     def counters(self) -> dict[str, float]:
         """Counters now, under canonical names."""
-        page = parse(self._answer("GET", "/metrics").text)
-        return {name: page.total(sample) or 0.0 for name, sample in COUNTERS.items()}
+        return counters_of(self._answer("GET", "/metrics").text)
 
     def facts(self) -> dict[str, str]:
         """Nothing beside the flags: there is no LMCache that could have resolved them otherwise."""

@@ -92,6 +92,8 @@ SERVER: dict[str, ServerFormula] = {formula.name: formula for formula in (
     _share("lmcache_hit_rate", "lmcache_hit_tokens", "lmcache_lookup_tokens"),
     _share("lmcache_l1_hit_rate", "lmcache_l1_hit_tokens", "lmcache_lookup_tokens"),
     _share("lmcache_l2_hit_rate", "lmcache_l2_hit_tokens", "lmcache_lookup_tokens"),
+    _plain("lmcache_l2_chunks", Unit.COUNT, Direction.NEITHER, "lmcache_l2_chunks",
+           "chunks that LMCache read from its disk, each GPU's part of one by itself"),
     _plain("lmcache_evictions", Unit.COUNT, Direction.LOWER, "lmcache_evictions",
            "times that LMCache's host memory was so full that it dropped chunks"),
     _plain("preemptions", Unit.COUNT, Direction.LOWER, "preemptions", "Δpreemptions"),

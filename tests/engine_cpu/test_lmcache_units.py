@@ -51,13 +51,13 @@ def test_tiers(perf):
         counted = run.runs[0].counters
         assert counted["prompt_tokens"] == 3000
         assert counted["prompt_tokens_cached"] == counted["external_cache_hits"]
-        tiers = ("external_cache_hits", "lmcache_l1_hit_tokens", "lmcache_l2_hit_tokens")
+        tiers = ("external_cache_hits", "lmcache_l1_hit_tokens", "lmcache_l2_hit_tokens", "lmcache_l2_chunks")
         return tuple(counted[name] for name in tiers)
 
-    assert hits() == (0, 0, 0)
-    assert hits(keep=("l1", "l2")) == (2560, 2560, 0)
-    assert hits(keep=("l2",)) == (2560, 0, 2560)
-    assert hits() == (0, 0, 0)
+    assert hits() == (0, 0, 0, 0)
+    assert hits(keep=("l1", "l2")) == (2560, 2560, 0, 0)
+    assert hits(keep=("l2",)) == (2560, 0, 2560, 10)
+    assert hits() == (0, 0, 0, 0)
 """
 
 

@@ -23,6 +23,7 @@ def test_tiers(name, perf):
     assert [found.values("external_cached_tokens") for found in hits.values()] == [
         (0, 0), (4 * 2816, 4 * 2816), (4 * 2816, 4 * 2816), (0, 0)]
     assert hits["memory"].values("lmcache_l1_hit_rate") == (1, 1) == hits["disk"].values("lmcache_l2_hit_rate")
+    assert [found.values("lmcache_l2_chunks") for found in hits.values()] == [(0, 0), (0, 0), (44, 44), (0, 0)]
     perf.compare("ttft_p50(disk) / ttft_p50(memory) >= 1", "ttft_p50(cold) / ttft_p50(memory)", *MORE, **hits)
 """
 

@@ -16,7 +16,7 @@ _TIERS = {"l1": "cpu", "l2": "disk"}
 
 
 def lmcache_page(deployment: Deployment) -> Reply:
-    """Tokens that were looked up below the GPU, where they were found, and how often room was made for others."""
+    """Tokens looked up below the GPU, where they were found, chunks read from disk, and how often room was made."""
     hits = deployment.tier_hits
     asked = sum(tiers.looked_up_tokens for tiers in deployment.tiers)
     counted = {"requested": asked, "hit": sum(hits.values())}
@@ -25,6 +25,9 @@ def lmcache_page(deployment: Deployment) -> Reply:
     for name, value in counted.items():
         page.family(f"lmcache_mp_lookup_{name}_tokens_total", "counter", "Prompt tokens.")
         page.sample(f"lmcache_mp_lookup_{name}_tokens_total", {}, value)
+    read = counted["hit_l2"] // deployment.tiers[0].chunk_tokens * deployment.config.tensor_parallel
+    page.family("lmcache_mp_l2_prefetch_load_completed_chunks_total", "counter", "Chunks that were read from disk.")
+    page.sample("lmcache_mp_l2_prefetch_load_completed_chunks_total", {}, read)
     made_room = sum(store.evictions for store in deployment.stores if store.tier.name == _TIERS["l1"])
     page.family("lmcache_mp_l1_eviction_loop_triggered_total", "counter", "Times that room was made.")
     page.sample("lmcache_mp_l1_eviction_loop_triggered_total", {}, made_room)

@@ -22,6 +22,7 @@ class FakeStore:
 
     def __init__(self):
         self.held, self.clears_needed, self.asked, self.chunk_size = 100, 1, [], 4
+        self.counted = {"requested": 12, "hit": 8}
 
     def answer(self, request):
         self.asked.append(request.url.path)
@@ -31,8 +32,8 @@ class FakeStore:
             return httpx.Response(200, json={"status": "ok"})
         pages = {
             "/metrics": httpx.Response(200, text=(
-                'lmcache_mp_lookup_requested_tokens_total{cache_salt=""} 12\n'
-                'lmcache_mp_lookup_hit_tokens_total{cache_salt=""} 8\n'
+                "".join(f'lmcache_mp_lookup_{name}_tokens_total{{cache_salt=""}} {value}\n'
+                        for name, value in self.counted.items()) +
                 f"lmcache_mp_l1_memory_usage_bytes {self.held}\n"
             )),
             "/config": httpx.Response(200, json={"mp": {"chunk_size": self.chunk_size}}),
@@ -93,7 +94,18 @@ def test_whatever_goes_wrong_after_its_start_ends_it(launch, started, fake_proce
 def test_its_counters_stand_beside_the_engines(make_server, lmcache):
     found = make_server(SPEC, lmcache=lmcache).counters()
     assert found["prompt_tokens"] == 0
-    assert (found["lmcache_lookup_tokens"], found["lmcache_hit_tokens"], found["lmcache_l2_hit_tokens"]) == (12, 8, 0)
+    assert (found["lmcache_lookup_tokens"], found["lmcache_hit_tokens"], found["lmcache_l2_chunks"]) == (12, 8, 0)
+
+
+def test_what_this_version_does_not_count_by_tier_is_missing_and_not_0(lmcache, store):
+    """0.5.4 looks up, and says how many tokens it found, not where."""
+    tiers = {"lmcache_l1_hit_tokens", "lmcache_l2_hit_tokens"}
+    assert not tiers & lmcache.counters().keys()
+    store.counted |= {"hit_l1": 8, "hit_l2": 0}
+    assert {name: lmcache.counters()[name] for name in tiers} == {
+        "lmcache_l1_hit_tokens": 8, "lmcache_l2_hit_tokens": 0}
+    store.counted = {}  # before the first lookup nothing shows what this version counts
+    assert set(lmcache.counters().values()) == {0}
 
 
 def test_facts_and_another_chunk_size(make_server, lmcache, store):
