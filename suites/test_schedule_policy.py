@@ -50,6 +50,7 @@ def test_longest_prefix_first_saves_prefills(case: SimpleNamespace, perf: Perf) 
 
 @CASES
 def test_unique_prompts_gain_nothing(case: SimpleNamespace, perf: Perf) -> None:
+    """That the longest prefix does go first is what the other test shows."""
     fcfs = first_come(case)
     unique = random_tokens(input=case.prefix // 4, output=4, arrivals=closed(case.waiting), requests=case.requests)
     perf.claim(

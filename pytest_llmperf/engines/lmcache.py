@@ -32,6 +32,8 @@ COUNTERS = {
 }
 # LMCache 0.5.6 counts these with every lookup, 0.5.4 and older ones do not.
 BY_TIER = ("lmcache_l1_hit_tokens", "lmcache_l2_hit_tokens")
+# Counted every second, whether or not room was made: without it nobody says whether it was.
+WATCHED = "lmcache_mp_l1_eviction_loop_ticks_total"
 HELD_BYTES = "lmcache_mp_l1_memory_usage_bytes"
 DISK_FILES = "*@*.data"  # what its file adapter writes, and nothing else
 POLL_S = 0.1
@@ -112,12 +114,13 @@ class LMCacheLaunch:
 def counters_of(page: str) -> dict[str, float]:
     """What LMCache's page counts, under canonical names.
 
-    It shows a counter from the first count on, so one that is not there is 0, but for those by tier: where lookups were
-    counted and these were not, this version has none, and they are left out.
+    It shows a counter from the first count on, so one that is not there is 0. Left out is what this version does not
+    count at all, as others tell: hits by tier beside lookups, evictions without the loop that makes them.
     """
     shown = parse(page)
     found = {name: shown.total(sample) for name, sample in COUNTERS.items()}
-    unknown = BY_TIER if found["lmcache_lookup_tokens"] is not None else ()
+    unknown = [*(BY_TIER if found["lmcache_lookup_tokens"] is not None else ()),
+               *(() if shown.total(WATCHED) else ("lmcache_evictions",))]
     return {name: value or 0.0 for name, value in found.items() if value is not None or name not in unknown}
 
 
@@ -191,11 +194,11 @@ class LMCacheServer:
         while True:
             self._answer("POST", "/cache/clear", json={"tier": "l1", "force": False})
             held_bytes = parse(self._get("/metrics").text).total(HELD_BYTES)
-            if not held_bytes:
+            if held_bytes == 0:
                 return
             if clock.now_ns() > deadline_ns:
-                raise EngineError(f"LMCache's L1 still holds {held_bytes:g} bytes after it was cleared.",
-                                  self.process.evidence())
+                held = "does not say what it holds" if held_bytes is None else f"still holds {held_bytes:g} bytes"
+                raise EngineError(f"LMCache's L1 {held} after it was cleared.", self.process.evidence())
             clock.sleep_ns(seconds(POLL_S))
 
     def _get(self, path: str) -> httpx.Response:

@@ -220,9 +220,11 @@ def _cached(scrape: Scrape, prompt_tokens: float | None) -> dict[str, float | No
     by_source = scrape.by_label("sglang:cached_tokens_total", "cache_source")
     total = by_source.pop("total", None)
     device = by_source.pop("device", 0.0)
-    external = sum(by_source.values())  # host memory (HiCache) and storage (LMCache among others)
+    external: float | None = sum(by_source.values())  # host memory (HiCache) and storage (LMCache among others)
+    if total is not None and total > device + (external or 0.0):
+        external = None  # some of them name no source
     return {
-        "prompt_tokens_cached": device + external if total is None else total,
+        "prompt_tokens_cached": device + (external or 0.0) if total is None else total,
         "external_cache_hits": external,
         "external_cache_queries": None if prompt_tokens is None else prompt_tokens - device,
     }

@@ -65,6 +65,7 @@ CPU_FLAGS = {"dtype": "bfloat16", "enforce_eager": True}
 # Without it vLLM kills its engine process before that has told LMCache, which then holds the dead one's KV cache for
 # two minutes: 115,855 MiB of an H200, where no engine starts. Below the grace that we give ourselves.
 LMCACHE_SERVER_FLAGS = {"shutdown_timeout": 10}
+NO_GRAPHS = (0, "NONE")  # of compilation_config.cudagraph_mode, as JSON shows it
 SAMPLER = "VLLM_USE_FLASHINFER_SAMPLER"
 MULTICAST = ("NCCL_NVLS_ENABLE", "VLLM_ALLREDUCE_USE_SYMM_MEM")
 
@@ -142,6 +143,8 @@ class VllmAdapter:
         answer = json_object(client.get("/server_info", params={"config_format": "json"}))
         config = section(answer, "vllm_config")
         found = {name: section(config, part).get(name) for part, names in CONFIG_FACTS.items() for name in names}
+        if section(config, "compilation_config").get("cudagraph_mode") in NO_GRAPHS:
+            found["enforce_eager"] = True  # other flags switch graphs off, too, and leave this one as it was
         return {name: str(value) for name, value in found.items() if value is not None}
 
     def loaded(self, client: httpx.Client) -> str | None:

@@ -108,7 +108,7 @@ SERVER: dict[str, ServerFormula] = {formula.name: formula for formula in (
     _plain("eager", Unit.COUNT, Direction.NEITHER, "eager",
            "1 where the server launches its kernels one by one instead of replaying CUDA graphs, else 0"),
     _plain("expert_parallel", Unit.COUNT, Direction.NEITHER, "expert_parallel",
-           "1 where each GPU holds whole experts, 0 where each holds a part of every one"),
+           "1 where each GPU holds whole experts, 0 where each holds a part of every one: as the flags were read"),
     ServerFormula("startup_s", Unit.S, Direction.LOWER, lambda counters: known(counters, "startup_s"),
                   "launch of the server → its first generated token", "a server that this session started"),
     _searched("max_rate", "highest offered rate that a search found to be within the SLO"),

@@ -154,7 +154,7 @@ class Capacity(Series):
 
     def _verdict(self, measurement: Measurement, rate: float, confidence: float) -> Verdict:
         # Overload fails requests: they count as over the limit, and say nothing against the run.
-        named = {"error_rate", *(slo.metric for slo in self.terms.slos)}
+        named = {"error_rate"}.union(*(slo.named for slo in self.terms.slos))
         if bad := invalid([(f"at {rate:.4g}/s, ", measurement)], named, self.session.settings):
             raise LoadError(bad[0].reason)
         starts = [str(run.start_id) for run in measurement.runs]

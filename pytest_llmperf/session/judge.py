@@ -42,7 +42,7 @@ def judge_slos(
         SloError: a text cannot be read.
     """
     slos = [parse_slo(text) for text in texts]
-    bad = invalid([("", measurement)], {slo.metric for slo in slos}, settings)
+    bad = invalid([("", measurement)], set().union(*(slo.named for slo in slos)), settings)
     if bad:
         return bad
     starts = [str(run.start_id) for run in measurement.runs]
@@ -96,6 +96,7 @@ class ClaimJudge:
         guards: how much worse it may be in primary metrics for which no price is named.
         settings: of the validity gates.
         start_sds: metric → how much it moves from one server start to the next, where the test knows.
+        kind: of hardware, for what the test does not know.
     """
 
     claim: Claim
@@ -104,6 +105,7 @@ class ClaimJudge:
     guards: tuple[Claim, ...]
     settings: Settings
     start_sds: Mapping[str, StartSd]
+    kind: str
 
     def both(self, a: Measurement, b: Measurement, confidence: float) -> list[CheckResult]:
         """Judge runs in pairs; `confidence` is of each one-sided decision."""
@@ -114,7 +116,8 @@ class ClaimJudge:
 
         def judged(demand: Claim | Mechanism, confidence: float = confidence) -> CheckResult:
             return judge_sides(demand, a.metrics, b.metrics, starts_a=starts_a, starts_b=starts_b,
-                               start_sd=self.start_sds.get(demand.metric), confidence=confidence)
+                               start_sd=self.start_sds.get(demand.metric),
+                               hardware=self.kind, confidence=confidence)
 
         demands: tuple[Claim | Mechanism, ...] = (*self.causes, self.claim, *self.prices)
         guards = [one for one in self.guards if _known(one.metric, a, b)]
@@ -156,7 +159,7 @@ def claim_judge(
     Args:
         text, mechanisms, allow, start_sd: as `perf.claim` takes them.
         settings: of the validity gates.
-        kind: of hardware, for the guards' margins.
+        kind: of hardware, for the guards' margins and how much server starts differ.
         margins: of guards that do not take their default.
 
     Raises:
@@ -173,7 +176,7 @@ def claim_judge(
     accepted = {claim.metric, *(price.metric for price in prices)}
     guards = tuple(guard(name, kind, margins) for name in PRIMARIES if name not in accepted)
     judged = accepted | {one.metric for one in guards}
-    return ClaimJudge(claim, causes, prices, guards, settings, _start_sds(start_sd, judged))
+    return ClaimJudge(claim, causes, prices, guards, settings, _start_sds(start_sd, judged), kind)
 
 
 def _mechanism(text: str) -> Mechanism:

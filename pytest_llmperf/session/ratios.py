@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
+from pytest_llmperf.baseline.paths import kind_of
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.errors import SpecError
 from pytest_llmperf.model.verdict import CheckResult
@@ -52,7 +53,7 @@ def _judged(
     starts = [[str(run.start_id) for run in side.runs] for side in (top, bottom)]
     result = judge_claim(
         ratio, top.metrics, bottom.metrics, starts_a=starts[0], starts_b=starts[1], confidence=confidence,
-        start_sd=ONE_START if starts[0] == starts[1] else None,
+        hardware=kind_of(top.conditions), start_sd=ONE_START if starts[0] == starts[1] else None,
     )
     return replace(result, metric=" / ".join(f"{ratio.metric}({name})" for name in names))
 

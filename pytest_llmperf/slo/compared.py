@@ -19,12 +19,14 @@ _FIRST_TOKEN = ("ttft", "e2el", "send_delay")
 ONE_START = StartSd(0.0, "one server start, and conditional on it")
 
 
-def start_sd_prior(metric: Metric) -> StartSd:
-    """Start-to-start spread to assume where none was calibrated.
+def start_sd_prior(metric: Metric, hardware: str = "") -> StartSd:
+    """Start-to-start spread to assume where none was calibrated; `hardware` is the kind.
 
     A start-up's own: 83 to 110 s with a cold compile cache, 55 to 76 s with a warm one, on H200s.
     Tails: a p99 of 300 requests rests on three of them. For a log-normal latency of 50 % spread its own sampling sd is
     0.5 √(0.01 · 0.99 / 300) / φ(2.33) = 11 %; with a first token's 10 % on top, 15 %. Queues amplify likewise.
+    CPUs: 27 starts on shared cores differed by 16 to 17 % in TPOT, next to each other by 12 to 15 %; in median TTFT by
+    7 to 11 %, in p99s by 6 to 12 % (stats/priors.py).
     """
     if metric.name == "startup_s":
         return StartSd(0.20, "default for start-up times")
@@ -32,11 +34,13 @@ def start_sd_prior(metric: Metric) -> StartSd:
         return StartSd(0.15, "default for tails")
     if metric.family in _FIRST_TOKEN:
         return StartSd(0.10, "default for latencies with a first token")
+    if hardware == "cpu":
+        return StartSd(0.15, "default for means per token and throughput on CPUs")
     return StartSd(0.03, "default for means per token and throughput")
 
 
 def judge_ratio(
-    claim: Claim | Ratio, a: Sample, b: Sample, start_sd: StartSd | None, confidence: float
+    claim: Claim | Ratio, a: Sample, b: Sample, start_sd: StartSd, confidence: float
 ) -> CheckResult:
     """PASS where the ratio is proven on the right side of the claim, FAIL where on the wrong one; else REPORTED."""
     top, bottom = (a, b) if claim.numerator == "a" else (b, a)
@@ -48,7 +52,7 @@ def judge_ratio(
     numerators, denominators = _values(claim, top), _values(claim, bottom)
     if min(*numerators, *denominators) <= 0:
         return _ratio_answer(claim, Verdict.ERROR, None, f"{claim.metric} is 0 in a run, so there is no ratio")
-    screen = ratio_screen(numerators, denominators, start_sd or start_sd_prior(find(claim.metric)),
+    screen = ratio_screen(numerators, denominators, start_sd,
                           numerator_starts=top.start_count, denominator_starts=bottom.start_count,
                           confidence=confidence)
     starts = (top.start_count, bottom.start_count) if claim.numerator == "a" else (bottom.start_count, top.start_count)

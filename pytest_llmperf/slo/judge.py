@@ -17,7 +17,7 @@ from pytest_llmperf.metrics.units import Unit
 from pytest_llmperf.model.verdict import CheckResult
 from pytest_llmperf.slo.answer import line
 from pytest_llmperf.slo.averaged import judge_average, judge_exact
-from pytest_llmperf.slo.compared import judge_mechanism, judge_ratio
+from pytest_llmperf.slo.compared import judge_mechanism, judge_ratio, start_sd_prior
 from pytest_llmperf.slo.counted import judge_percentile, judge_share
 from pytest_llmperf.slo.model import Claim, Comparison, Mechanism, Ratio, Slo
 from pytest_llmperf.slo.sample import Sample
@@ -50,14 +50,15 @@ def judge_slo(slo: Slo, runs: Sequence[RunMetrics], starts: Sequence[str], *, co
 
 def judge_claim(claim: Claim | Mechanism | Ratio, runs_a: Sequence[RunMetrics], runs_b: Sequence[RunMetrics], *,
                 starts_a: Sequence[str] | None = None, starts_b: Sequence[str] | None = None,
-                start_sd: StartSd | None = None, confidence: float = 0.99) -> CheckResult:
+                start_sd: StartSd | None = None, hardware: str = "", confidence: float = 0.99) -> CheckResult:
     """Judge a ratio of two sides, or what one side must show.
 
     Args:
         claim: the demand.
         runs_a, runs_b: in pairs of the same workload and seed.
         starts_a, starts_b: of each run its server start; one start per side where not given.
-        start_sd: calibrated start-to-start spread of the metric; None for the careful default.
+        start_sd: calibrated start-to-start spread of the metric; None for the careful default of the hardware.
+        hardware: its kind.
         confidence: of each one-sided decision.
 
     Raises:
@@ -67,4 +68,4 @@ def judge_claim(claim: Claim | Mechanism | Ratio, runs_a: Sequence[RunMetrics], 
     b = Sample(runs_b, starts_b or ["b"] * len(runs_b))
     if isinstance(claim, Mechanism):
         return judge_mechanism(claim, a, b)
-    return judge_ratio(claim, a, b, start_sd, confidence)
+    return judge_ratio(claim, a, b, start_sd or start_sd_prior(find(claim.metric), hardware), confidence)

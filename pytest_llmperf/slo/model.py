@@ -63,6 +63,11 @@ class Slo:
     within: tuple[LatencyLimit, ...] = ()
     text: str = field(default="", compare=False)
 
+    @property
+    def named(self) -> set[str]:
+        """What it is about: the metric, and the latencies that goodput and slo_attainment limit."""
+        return {self.metric, *(one.family for one in self.within)}
+
     def __str__(self) -> str:
         inside = f"({', '.join(map(str, self.within))})" if self.within else ""
         return f"{self.metric}{inside} {self.comparison.value} {quantity(self.limit, find(self.metric).unit)}"

@@ -126,6 +126,10 @@ class Accelerators:
     def _judged(self, trace: GpuTrace) -> GpuTrace:
         if trace.problem is not None:
             self._tell_unwatched(trace.problem)
+        if trace.samples and all(sample.throttle_reasons is None for sample in trace.samples):
+            self._tell_once("the driver does not say whether the GPUs were throttled")
+        if trace.samples and trace.pids_visible is None:
+            self._tell_once("the driver lists no process on the GPUs, ours neither: another one there is not seen")
         if trace.pids_visible is False:
             self._tell_once("the driver's process ids are not this container's: another process on a GPU shows only "
                             "before a server starts")

@@ -93,6 +93,16 @@ def test_process_ids_that_a_container_hides(measured):
     result.stdout.fnmatch_lines(["*process ids are not this container's*"])
 
 
+@pytest.mark.parametrize(("body", "line"), [
+    ("gpu.processes = {}", "*the driver lists no process on the GPUs, ours neither*"),
+    ("gpu.reasons = None", "*the driver does not say whether the GPUs were throttled*"),
+])
+def test_what_the_driver_keeps_to_itself_is_said(measured, body, line):
+    result, _, _ = measured(body)
+    assert result.ret == 0
+    result.stdout.fnmatch_lines([line])
+
+
 def test_memory_in_use_before_the_server_starts(measured, monkeypatch):
     """Faults 68 and 69: a stranger, or a server whose memory never comes back."""
     monkeypatch.setenv("FAKE_USED", "30000")

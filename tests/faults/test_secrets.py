@@ -1,6 +1,9 @@
 """Faults 76 to 79: secrets and private texts are in nothing that a run leaves behind."""
 
+import base64
+import gzip
 import json
+import re
 
 import pytest
 
@@ -35,7 +38,17 @@ def left_behind(suite):
     """Every file that the run wrote, by its path."""
     own = {"test_it.py", "stubbed.py"}
     paths = [path for path in suite.folder.rglob("*") if path.is_file() and path.name not in own]
-    return {str(path.relative_to(suite.folder)): path.read_bytes() for path in paths if "__pycache__" not in path.parts}
+    return {str(path.relative_to(suite.folder)): readable(path) for path in paths if "__pycache__" not in path.parts}
+
+
+def readable(path):
+    """A file's bytes with whatever is packed in them: requests are gzipped, a report's pages in base64, too."""
+    data = path.read_bytes()
+    if path.suffix == ".gz":
+        return gzip.decompress(data)
+    packed = re.findall(rb'data-packed="([^"]+)"', data)
+    assert packed or path.name != "report.html"
+    return b"\n".join([data, *(gzip.decompress(base64.b64decode(one)) for one in packed)])
 
 
 def secrets_in(data):
@@ -66,8 +79,9 @@ def test_a_password_in_an_address_stays_inside(suite, canaries):
 def test_the_environment_is_not_written_down(suite, monkeypatch):
     """Fault 79: no variable of the user's own stands anywhere, secret or not."""
     monkeypatch.setenv("SOME_PRIVATE_PLACE", "nobodys-business-4711")
-    suite.run(SUITE.replace("@@", "''").replace('os.environ["CANARY_1"]', '"k"').replace(
+    result, _ = suite.run(SUITE.replace("@@", "''").replace('os.environ["CANARY_1"]', '"k"').replace(
         'os.environ["CANARY_0"]', '"t"'))
+    result.assert_outcomes(skipped=1)  # there is no baseline
     assert not [path for path, data in left_behind(suite).items() if b"nobodys-business-4711" in data]
 
 

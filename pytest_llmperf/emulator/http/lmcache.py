@@ -28,6 +28,8 @@ def lmcache_page(deployment: Deployment) -> Reply:
     read = counted["hit_l2"] // deployment.tiers[0].chunk_tokens * deployment.config.tensor_parallel
     page.family("lmcache_mp_l2_prefetch_load_completed_chunks_total", "counter", "Chunks that were read from disk.")
     page.sample("lmcache_mp_l2_prefetch_load_completed_chunks_total", {}, read)
+    page.family("lmcache_mp_l1_eviction_loop_ticks_total", "counter", "Looks whether room must be made.")
+    page.sample("lmcache_mp_l1_eviction_loop_ticks_total", {}, 1 + counted["requested"])
     made_room = sum(store.evictions for store in deployment.stores if store.tier.name == _TIERS["l1"])
     page.family("lmcache_mp_l1_eviction_loop_triggered_total", "counter", "Times that room was made.")
     page.sample("lmcache_mp_l1_eviction_loop_triggered_total", {}, made_room)

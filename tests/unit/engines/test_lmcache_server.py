@@ -22,7 +22,7 @@ class FakeStore:
 
     def __init__(self):
         self.held, self.clears_needed, self.asked, self.chunk_size = 100, 1, [], 4
-        self.counted = {"requested": 12, "hit": 8}
+        self.counted, self.evicts = {"requested": 12, "hit": 8}, ""
 
     def answer(self, request):
         self.asked.append(request.url.path)
@@ -34,7 +34,8 @@ class FakeStore:
             "/metrics": httpx.Response(200, text=(
                 "".join(f'lmcache_mp_lookup_{name}_tokens_total{{cache_salt=""}} {value}\n'
                         for name, value in self.counted.items()) +
-                f"lmcache_mp_l1_memory_usage_bytes {self.held}\n"
+                f"{self.evicts}"
+                + ("" if self.held is None else f"lmcache_mp_l1_memory_usage_bytes {self.held}\n")
             )),
             "/config": httpx.Response(200, json={"mp": {"chunk_size": self.chunk_size}}),
             "/version": httpx.Response(200, text='"0.5.6"'),
@@ -105,7 +106,23 @@ def test_what_this_version_does_not_count_by_tier_is_missing_and_not_0(lmcache, 
     assert {name: lmcache.counters()[name] for name in tiers} == {
         "lmcache_l1_hit_tokens": 8, "lmcache_l2_hit_tokens": 0}
     store.counted = {}  # before the first lookup nothing shows what this version counts
-    assert set(lmcache.counters().values()) == {0}
+    assert {name: lmcache.counters()[name] for name in tiers} == dict.fromkeys(tiers, 0)
+
+
+@pytest.mark.parametrize(("shown", "evictions"), [
+    ("", None),
+    ("lmcache_mp_l1_eviction_loop_ticks_total 7\n", 0),
+    ("lmcache_mp_l1_eviction_loop_ticks_total 7\nlmcache_mp_l1_eviction_loop_triggered_total 2\n", 2),
+], ids=["unknown", "none", "two"])
+def test_evictions_are_known_where_lmcache_looks_for_them(lmcache, store, shown, evictions):
+    store.evicts = shown
+    assert lmcache.counters().get("lmcache_evictions") == evictions
+
+
+def test_an_l1_that_does_not_tell_what_it_holds_is_not_taken_for_empty(lmcache, store):
+    store.held, store.clears_needed = None, 10_000
+    with pytest.raises(EngineError, match="L1 does not say what it holds after"):
+        lmcache.clear({"l1"}, VirtualClock())
 
 
 def test_facts_and_another_chunk_size(make_server, lmcache, store):

@@ -143,6 +143,16 @@ def test_another_loaded_model_or_flag_is_the_wrong_server(make_server, fake_engi
         make_server(vllm("m", max_num_seqs=8)).check_configuration()
 
 
+@pytest.mark.parametrize(("flag", "mode", "eager"), [
+    (False, 0, "True"), (False, "NONE", "True"), (True, 0, "True"), (False, [2, 1], "False"), (False, 1, "False"),
+    (False, None, "False"),
+])
+def test_a_server_without_cuda_graphs_is_eager_whichever_flag_says_so(make_server, fake_engine, flag, mode, eager):
+    config = {"vllm_config": {"model_config": {"enforce_eager": flag}, "compilation_config": {"cudagraph_mode": mode}}}
+    fake_engine.answers["/server_info"] = httpx.Response(200, json=config)
+    assert make_server(vllm("m")).facts["enforce_eager"] == eager
+
+
 def test_a_number_that_is_left_to_the_engine_is_no_other_number(make_server, fake_engine):
     config = {"vllm_config": {"model_config": {"max_model_len": 40960}}}
     fake_engine.answers["/server_info"] = httpx.Response(200, json=config)

@@ -16,12 +16,13 @@ SETTINGS = Settings()
 def side(make_run, make_measurement):
     """Runs with these latencies; seeds differ by 1 %."""
 
-    def side(ttft_ms, *, seeds=(0, 1, 2), start_id=1, workload="w", **fields):
+    def side(ttft_ms, *, seeds=(0, 1, 2), start_id=1, workload="w", hardware="h200", **fields):
         def records(seed):
             return [make_record(i, intended_ms=100 * i, ttft_ms=ttft_ms * (1 + 0.01 * seed)) for i in range(20)]
 
         runs = [make_run(records(seed), seed=seed, start_id=start_id, **fields) for seed in seeds]
-        return make_measurement(*runs, conditions={"engine": "vllm", "model": "m", "workload": workload})
+        return make_measurement(*runs, conditions={"hardware": hardware, "engine": "vllm", "model": "m",
+                                                    "workload": workload})
 
     return side
 
@@ -45,6 +46,13 @@ def test_sides_on_starts_of_their_own_have_the_spread_of_starts(side):
     (result,) = compare(text, a=side(50), b=side(60, start_id=2))
     assert result.verdict is Verdict.INCONCLUSIVE
     assert "3 pairs on 1 + 1 starts, a screen with a start-to-start sd of 10 %" in result.n
+
+
+@pytest.mark.parametrize(("hardware", "sd"), [("h200", 3), ("cpu", 15)])
+def test_starts_differ_by_more_on_a_cpu(side, hardware, sd):
+    text = "request_throughput(b) / request_throughput(a)"
+    (result,) = compare(text, a=side(50, hardware=hardware), b=side(50, start_id=2, hardware=hardware))
+    assert f"start-to-start sd of {sd} % (default" in result.n
 
 
 def test_what_cannot_be_told_asks_for_runs_and_not_for_starts(side):

@@ -16,10 +16,11 @@ SETTINGS = Settings()
 def side(make_run, make_measurement):
     """Three seeds with these latencies; `counters` as the server's."""
 
-    def side(ttft_ms=50.0, itl_ms=10.0, chunks=10, counters=False, **fields):
+    def side(ttft_ms=50.0, itl_ms=10.0, chunks=10, counters=False, coalesced_chunks=0, **fields):
         def records(seed):
             return [
-                make_record(i, intended_ms=100 * i, ttft_ms=ttft_ms + 0.1 * seed, itl_ms=itl_ms, chunks=chunks)
+                make_record(i, intended_ms=100 * i, ttft_ms=ttft_ms + 0.1 * seed, itl_ms=itl_ms, chunks=chunks,
+                            coalesced_chunks=coalesced_chunks)
                 for i in range(20)
             ]
 
@@ -44,6 +45,15 @@ def test_an_invalid_run_is_one_error_that_counts_the_reasons(side):
     assert result.metric == "validity"
     assert "run 1 (seed 0)" in result.reason
     assert "And 4 more like these." in result.reason  # 3 runs with two reasons each, two are shown
+
+
+@pytest.mark.parametrize("slo", ["slo_attainment(largest_stall <= 10s) >= 90%", "goodput(largest_stall <= 10s) >= 1/s"])
+def test_gaps_within_goodput_are_gaps(side, slo):
+    (result,) = judge_slos(side(coalesced_chunks=3), [slo], SETTINGS)
+    assert result.verdict is Verdict.ERROR
+    assert "of the chunks came together" in result.reason
+    (result,) = judge_slos(side(coalesced_chunks=3), [slo.replace("largest_stall", "ttft")], SETTINGS)
+    assert result.verdict is Verdict.PASS
 
 
 def test_an_unreadable_slo(side):
@@ -85,6 +95,7 @@ def test_a_price_that_nobody_accepted(side):
         (10.8, {"margins": {"tpot_mean": Margins(0.02, 0.10)}}, Verdict.PASS),
         (10.8, {"start_sd": {"tpot_mean": 0.001}}, Verdict.FAIL),
         (12.0, {}, Verdict.FAIL),
+        (12.0, {"kind": "cpu"}, Verdict.INCONCLUSIVE),  # starts differ by more there
     ],
 )
 def test_a_guard_lets_pass_what_looks_like_no_loss(side, itl_ms, how, verdict):

@@ -273,6 +273,9 @@ def test_an_open_claim_says_how_many_starts_would_decide():
 def test_each_metric_has_a_stated_prior(metric, shown):
     result = judge_claim(parse_claim(f"{metric}(a) / {metric}(b) <= 9"), side(100), side(400))
     assert f"sd of {shown} (default" in result.n
+    shown = "15 %" if shown == "3 %" else shown
+    result = judge_claim(parse_claim(f"{metric}(a) / {metric}(b) <= 9"), side(100), side(400), hardware="cpu")
+    assert f"sd of {shown} (default" in result.n
 
 
 def test_a_calibrated_spread_replaces_the_default():
