@@ -204,11 +204,12 @@ def _server_info(client: httpx.Client) -> dict[str, object]:
 def _of_first_ranks(scrape: Scrape, sample: str) -> float | None:
     """Summed over data-parallel ranks. All other ranks of one may say the same, so its first is believed.
 
-    Under DP attention tp_rank counts on over the data-parallel ranks: the first of the second is no 0.
+    Under DP attention tp_rank counts on over the data-parallel ranks: the first of the second is no 0. With priorities
+    each of them stands beside their sum, which has none.
     """
     groups: dict[str, dict[tuple[int, int], float]] = {}
     for one in scrape.samples:
-        if one.name == sample:
+        if one.name == sample and not one.labels.get("priority"):
             rank = int(one.labels.get("pp_rank", 0)), int(one.labels.get("tp_rank", 0))
             ranks = groups.setdefault(one.labels.get("dp_rank", ""), {})
             ranks[rank] = ranks.get(rank, 0.0) + one.value

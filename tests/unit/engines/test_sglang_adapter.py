@@ -167,6 +167,12 @@ def test_pipeline_stages_have_the_same_requests():
     assert ADAPTER.gauges(parse(page)) == {"running": 3}
 
 
+def test_with_priorities_the_sum_is_not_counted_with_its_parts():
+    counts = [("", 4), ("0", 1), ("5", 3)]
+    page = "".join(f'sglang:num_running_reqs{{priority="{of}",tp_rank="0"}} {count}\n' for of, count in counts)
+    assert ADAPTER.gauges(parse(page)) == {"running": 4}
+
+
 @pytest.mark.parametrize(
     ("sources", "cached", "external"),
     [
