@@ -108,12 +108,13 @@ def _measurement(fields: dict[str, Node]) -> FreshMeasurement:
         conditions=fields["conditions"].texts(),
         complete=fields["complete"].flag(),
         runs=tuple(_run(node) for node in fields["runs"].items()),
-        margins=_shares(fields, "margins"),
-        negligible=_shares(fields, "negligible"),
+        margins=shares(fields, "margins"),
+        negligible=shares(fields, "negligible"),
     )
 
 
-def _shares(fields: Mapping[str, Node], name: str) -> dict[str, float]:
+def shares(fields: Mapping[str, Node], name: str) -> dict[str, float]:
+    """A table of shares by metric; empty where there is none."""
     table = fields[name].table() if name in fields else {}
     found = {metric: value.number_or_none() for metric, value in table.items()}
     return {metric: value for metric, value in found.items() if value is not None}

@@ -20,22 +20,26 @@ if TYPE_CHECKING:
     from pytest_llmperf.workload import Workload
     from pytest_llmperf.workload.arguments import Length
 
-ENGINES = ("vllm", "sglang")
+STARTED = "vllm:llama-3.1-8b, sglang:…"
+STARTED_OR_RUNNING = f"{STARTED}, or http://HOST:PORT:MODEL of a server that already runs"
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options that `spec_of`, `workload_of` and `measuring` read."""
-    parser.add_argument("engine", metavar="ENGINE:MODEL", help="vllm:llama-3.1-8b, sglang:…, or http://HOST:PORT:MODEL")
+def add_arguments(parser: argparse.ArgumentParser, engine: str) -> None:
+    """The options that `spec_of`, `workload_of` and `measuring` read; `engine` is the help of the first."""
+    parser.add_argument("engine", metavar="ENGINE:MODEL", help=engine)
     parser.add_argument("--flag", action="append", default=[], metavar="NAME=VALUE", help="of the engine; repeatable")
     load = parser.add_argument_group("workload: random prompts")
-    load.add_argument("--input", default="400:1200", metavar="N|LOW:HIGH", help="tokens of a prompt")
-    load.add_argument("--output", default="128", metavar="N|LOW:HIGH", help="tokens of an answer")
+    load.add_argument("--input", default="400:1200", metavar="N|LOW:HIGH",
+                      help="tokens of a prompt (default: 400:1200)")
+    load.add_argument("--output", default="128", metavar="N|LOW:HIGH", help="tokens of an answer (default: 128)")
     load.add_argument("--requests", type=int, default=300, help="of each run (default: 300)")
     load.add_argument("--rate", type=float, default=4.0, help="requests/s; a search begins there (default: 4)")
-    load.add_argument("--seed", type=int, default=0)
+    load.add_argument("--seed", type=int, default=0, help="of prompts and arrivals (default: 0)")
     place = parser.add_argument_group("place")
     place.add_argument("--emulate", metavar="KIND", help="the built-in emulator of l4, a100, h100 or h200")
     place.add_argument("--emulate-seed", type=int, default=0, metavar="N", help="of its noise (default: 0)")
+    place.add_argument("--llmperf-engine", action="append", default=[], metavar="NAME=PLACE",
+                       help="where an engine is installed, as pytest's option; repeatable")
 
 
 def spec_of(arguments: argparse.Namespace) -> EngineSpec:
@@ -44,6 +48,7 @@ def spec_of(arguments: argparse.Namespace) -> EngineSpec:
     Raises:
         SpecError: it cannot be meant.
     """
+    from pytest_llmperf.engines.adapters import startable
     from pytest_llmperf.engines.spec import build_spec, endpoint
 
     text, flags = str(arguments.engine), dict(map(flag, arguments.flag))
@@ -53,8 +58,8 @@ def spec_of(arguments: argparse.Namespace) -> EngineSpec:
             raise SpecError(f"{text!r}: write a running server as http://HOST:PORT:MODEL; it takes no --flag.")
         return endpoint(url, model=model)
     name, _, model = text.partition(":")
-    if name not in ENGINES or not model:
-        raise SpecError(f"{text!r}: write the engine as {' or '.join(f'{known}:MODEL' for known in ENGINES)}.")
+    if name not in startable() or not model:
+        raise SpecError(f"{text!r}: write the engine as {' or '.join(f'{known}:MODEL' for known in startable())}.")
     return build_spec(name, model, {}, flags)
 
 
@@ -111,7 +116,7 @@ def measuring(arguments: argparse.Namespace, name: str) -> Iterator[Perf]:
         ConfigError: the project's settings are wrong, or there is no such kind to emulate.
     """
     from pytest_llmperf.config.emulation import GPUS, Emulation
-    from pytest_llmperf.config.settings import read_settings
+    from pytest_llmperf.config.settings import read_settings, with_engine_options
     from pytest_llmperf.session.perf_session import PerfSession
     from pytest_llmperf.telemetry.hardware import GPU_KINDS, detect, emulated_hardware
 
@@ -121,7 +126,8 @@ def measuring(arguments: argparse.Namespace, name: str) -> Iterator[Perf]:
     emulation = None if kind is None else Emulation(kind, seed=arguments.emulate_seed)
     hardware = detect() if kind is None else emulated_hardware(kind, GPUS)
     root, watch = Path.cwd(), _watch()
-    session = PerfSession(read_settings(root), root, hardware, watch.tell, emulation=emulation)
+    settings = with_engine_options(read_settings(root), arguments.llmperf_engine)
+    session = PerfSession(settings, root, hardware, watch.tell, emulation=emulation)
     perf = session.perf(name, hardware.kind)
     try:
         yield perf

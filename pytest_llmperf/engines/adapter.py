@@ -62,6 +62,9 @@ class Adapter(Protocol):
     """One engine."""
 
     name: str
+    """As its Python package is imported: by it its interpreter and an unpacked bundle are recognised."""
+    metrics_route: str
+    """HTTP path of its Prometheus page."""
     tells_lmcache: bool
     """Whether it tells an LMCache server beside it that it ends, where its first process is left to end the others."""
 

@@ -26,6 +26,11 @@ def adapter_of(engine: str) -> Adapter:
     return ADAPTERS[engine]
 
 
+def startable() -> list[str]:
+    """Those that we start, in alphabetical order: an endpoint is somebody else's."""
+    return sorted(ADAPTERS.keys() - {EndpointAdapter.name})
+
+
 def check_configured(names: Iterable[str]) -> None:
     """Refuse settings for an engine that there is not: they would be ignored.
 

@@ -125,11 +125,11 @@ class Server:
         return beside is not None and beside.ending() is not None
 
     def scrape(self) -> Scrape | None:
-        """One reading of /metrics; None where the server has none."""
+        """One reading of its Prometheus page; None where the server has none."""
         import httpx
 
         try:
-            response = self.client.get("/metrics")
+            response = self.client.get(self.adapter.metrics_route)
             return parse(response.text) if response.status_code == 200 else None
         except (httpx.HTTPError, MetricUnavailable):
             self.check_alive()

@@ -75,6 +75,7 @@ class SglangAdapter:
     """The SGLang server, driven through its OpenAI routes, or through /generate where it has no tokenizer."""
 
     name = "sglang"
+    metrics_route = "/metrics"
     tells_lmcache = False
 
     def arguments(self, spec: EngineSpec, placement: Placement) -> list[str]:

@@ -74,6 +74,7 @@ class VllmAdapter:
     """The vLLM server, driven through its OpenAI routes and Prometheus page."""
 
     name = "vllm"
+    metrics_route = "/metrics"
     tells_lmcache = True  # unless a second SIGTERM, ours beside its API server's, ends its engine process meanwhile
 
     def arguments(self, spec: EngineSpec, placement: Placement) -> list[str]:

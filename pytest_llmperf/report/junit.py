@@ -11,8 +11,9 @@ from xml.etree import ElementTree
 from pytest_llmperf.baseline.checked import Node, parse
 from pytest_llmperf.errors import UsageError
 from pytest_llmperf.model.verdict import Verdict
-from pytest_llmperf.report.kept import KeptMeasurement, KeptRun, KeptTest, check_from, read_run
+from pytest_llmperf.report.kept import KeptMeasurement, KeptRun, KeptTest, check_from, margins_from, read_run
 from pytest_llmperf.report.properties import SEED
+from pytest_llmperf.stats.prior import Margins
 
 REPAIR = "Write the file anew: pytest --junitxml=FILE."
 _RUN = re.compile(r"run(-?\d+)")
@@ -76,7 +77,16 @@ def _measurement(named: Mapping[str, str], own: Sequence[Property], origin: str)
         runs=tuple(_run(number, _json(text, origin)) for number, text in runs),
         primaries=tuple(node.text() for node in _json(named.get("primaries", "[]"), origin).items()),
         side=named.get("side", ""),
+        margins=dict(_margins(_json(named.get("margins", "{}"), origin))),
     )
+
+
+def _margins(node: Node) -> Iterator[tuple[str, Margins]]:
+    for metric, both in node.table().items():
+        limits = [limit for one in both.items() if (limit := one.number_or_none()) is not None]
+        if len(limits) != 2:
+            both.refuse("two numbers belong here: negligible and tolerated")
+        yield metric, margins_from(both, *limits)
 
 
 def _run(number: int, node: Node) -> KeptRun:

@@ -11,10 +11,11 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 from pytest_llmperf.baseline.checked import Node, parse
-from pytest_llmperf.baseline.fresh import SCHEMA
+from pytest_llmperf.baseline.fresh import SCHEMA, shares
 from pytest_llmperf.errors import UsageError
 from pytest_llmperf.model.verdict import CheckResult, Verdict, worst
 from pytest_llmperf.report.requests import Requests, decode
+from pytest_llmperf.stats.prior import Margins
 
 if TYPE_CHECKING:
     from pytest_llmperf.session.measurement import Measurement
@@ -65,6 +66,7 @@ class KeptMeasurement:
     baseline: str | None = None
     primaries: tuple[str, ...] = ()
     side: str = ""
+    margins: Mapping[str, Margins] = field(default_factory=dict)
 
     @property
     def searched(self) -> bool:
@@ -218,7 +220,26 @@ def _measurement(node: Node, folder: Path) -> KeptMeasurement:
         baseline=fields["baseline"].text_or_none() if "baseline" in fields else None,
         primaries=tuple(one.text() for one in fields["primaries"].items()) if "primaries" in fields else (),
         side=fields["side"].text() if "side" in fields else "",
+        margins=dict(_margins(fields)),
     )
+
+
+def _margins(fields: Mapping[str, Node]) -> Iterator[tuple[str, Margins]]:
+    negligible, tolerated = shares(fields, "negligible"), shares(fields, "margins")
+    for metric in negligible.keys() & tolerated.keys():
+        yield metric, margins_from(fields["margins"], negligible[metric], tolerated[metric])
+
+
+def margins_from(node: Node, negligible: float, tolerated: float) -> Margins:
+    """A test's own margins of one metric, as the file has them.
+
+    Raises:
+        BaselineError: they cannot be margins.
+    """
+    try:
+        return Margins(negligible, tolerated)
+    except ValueError as error:
+        node.refuse(str(error))
 
 
 def _run(node: Node, folder: Path) -> KeptRun:

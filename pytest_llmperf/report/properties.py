@@ -47,6 +47,7 @@ def _of_measurement(measurement: Measurement) -> Iterator[tuple[str, str]]:
     yield "conditions", json.dumps(dict(measurement.conditions), sort_keys=True)
     yield "side", measurement.side
     yield "primaries", json.dumps(measurement.primaries)
+    yield "margins", json.dumps({name: [own.negligible, own.tolerated] for name, own in measurement.margins.items()})
     runs = zip(measurement.runs, measurement.metrics, strict=True)
     for number, (run, metrics) in enumerate(runs, start=1):  # an extension repeats seeds
         yield f"run{number}", _as_json(run.seed, metrics)

@@ -1,8 +1,8 @@
 """Two runs compared, test by test: what got better, worse, stayed, or is unknown.
 
-A primary metric is judged as against a baseline of one session (`stats.shift`): per seed, by its margins, with the
-stored prior for how much sessions differ. All comparisons of a report share one error of 1 %. It is a screen: the
-verdicts of either run stand above it.
+A primary metric is judged as against a baseline of one session (`stats.shift`): per seed, by its margins (the
+later run's own where its test has some), with the stored prior for how much sessions differ. All comparisons of a
+report share one error of 1 %. It is a screen: the verdicts of either run stand above it.
 """
 
 from __future__ import annotations
@@ -224,7 +224,8 @@ def _comparison(metric: Metric, before: KeptMeasurement, after: KeptMeasurement)
         return [(run.seed, scale.read(run.metrics.get(metric.name), worse_when_larger=larger)) for run in side.runs]
 
     found = shift(runs(after), [runs(before)], prior_for(metric, hardware))
-    return Comparison(found, margins_for(metric, hardware).on(scale))
+    margins = after.margins.get(metric.name) or margins_for(metric, hardware)
+    return Comparison(found, margins.on(scale))
 
 
 def _percent(metric: Metric, distance: float) -> str:

@@ -33,7 +33,7 @@ ATTRIBUTES = set(Adapter.__annotations__)
 
 
 def test_it_has_every_member_of_an_adapter(names):
-    adapter = names["TrtllmAdapter"]
+    adapter = names["TensorrtLlmAdapter"]
     assert members(Adapter) <= members(adapter)
     assert vars(adapter).keys() >= ATTRIBUTES
     for name in members(Adapter):
@@ -42,20 +42,22 @@ def test_it_has_every_member_of_an_adapter(names):
 
 
 def test_a_spec_of_it_becomes_a_command_line(names, tmp_path):
-    wanted = names["trtllm"]("llama-3.1-8b", max_batch_size=64)
+    wanted = names["tensorrt_llm"]("llama-3.1-8b", max_batch_size=64, schedule_offset="-1_--x")
     environment = Environment(("python",), True, None, "here")
     model = SimpleNamespace(path_or_hub_id="/models/llama")
     placement = Placement("h200", 8123, "nonce", model, environment, tmp_path)
     arguments = adapters.adapter_of(wanted.engine).arguments(wanted, placement)
     assert arguments[:4] == ["-m", "tensorrt_llm.commands.serve", "serve", "/models/llama"]
     assert arguments[arguments.index("--port"):][:2] == ["--port", "8123"]
-    assert arguments[arguments.index("--max-batch-size"):][:2] == ["--max-batch-size", "64"]
+    assert arguments[arguments.index("--max_batch_size"):][:2] == ["--max_batch_size", "64"]
+    assert arguments[arguments.index("--served_model_name"):][:2] == ["--served_model_name", "nonce"]
+    assert "--schedule_offset=-1_--x" in arguments
 
 
 def test_its_table_names_every_member():
     rows = [line for line in PAGE.read_text().splitlines() if line.startswith("| `")]
     told = {name.strip("` ") for row in rows for name in row.split("|")[1].split(",")}
-    assert told == members(Adapter) | ATTRIBUTES - {"name"}
+    assert told == members(Adapter) | ATTRIBUTES
 
 
 def test_its_counters_are_canonical(names):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    target.add_arguments(parser)
+    target.add_arguments(parser, target.STARTED_OR_RUNNING)
     parser.add_argument("--slo", action="append", required=True, help='e.g. "ttft_p99 <= 500ms"; repeatable, all hold')
     parser.add_argument("--precision", type=float, default=0.04, help="share, of the rate (default: 0.04)")
     parser.add_argument("--cooldown", type=float, default=5.0, metavar="S", help="between two rates (default: 5 s)")

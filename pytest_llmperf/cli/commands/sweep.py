@@ -23,7 +23,7 @@ DEFAULT_METRICS = ("ttft_p95", "tpot_mean")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    target.add_arguments(parser)
+    target.add_arguments(parser, target.STARTED)
     parser.add_argument("--grid", action="append", required=True, metavar="NAME=V1,V2,…", help="a flag; repeatable")
     parser.add_argument("--metric", action="append", default=[], help=f"default: {', '.join(DEFAULT_METRICS)}")
     parser.add_argument("--slo", action="append", default=[], help="search each combination's max_rate within it")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pytest_llmperf.engines.adapters import ADAPTERS, check_configured
+from pytest_llmperf.engines.adapters import check_configured, startable
 from pytest_llmperf.engines.environment import find_environment
 from pytest_llmperf.engines.models.registry import SHAPES
 from pytest_llmperf.errors import ConfigError, EnvironmentMissing
@@ -25,7 +25,7 @@ def engines(place: Place, versions: dict[str, str]) -> Iterator[Finding]:
     except ConfigError as error:
         yield Finding("engines", str(error), "correct [tool.llmperf.engines] in pyproject.toml or llmperf.toml")
     missing = []
-    for engine in sorted(set(ADAPTERS) - {"endpoint"}):
+    for engine in startable():
         try:
             environment = find_environment(engine, place.hardware.kind, _configured(place, engine), place.root)
         except EnvironmentMissing as error:

@@ -11,6 +11,7 @@ from pytest_llmperf.report.junit import read_release
 from pytest_llmperf.report.kept import read_run
 from pytest_llmperf.report.properties import properties
 from pytest_llmperf.report.run_folder import write_test
+from pytest_llmperf.stats.prior import Margins
 
 TEST = "tests/test_a.py::test_x[h200]"
 CHECK = CheckResult("baseline ttft_p50", Verdict.FAIL, "ttft_p50", "≤ +15.0 %", "+20.0 %", "90 % CI …", "3", "slow")
@@ -33,6 +34,7 @@ def junit(tmp_path):
 
 
 def test_the_same_as_the_run_folder_but_for_requests(tmp_path, junit, make_measurement, measurement):
+    measurement = replace(measurement, margins={"tpot_mean": Margins(0.06, 0.15)})
     named = properties(TEST, [measurement], [CHECK])
     (read,) = read_release(junit([*named, ("llmperf_verdict", "FAIL")], ("failure", "x")))
     write_test(tmp_path / "run", TEST, [measurement], [CHECK])
@@ -41,6 +43,7 @@ def test_the_same_as_the_run_folder_but_for_requests(tmp_path, junit, make_measu
     (one,), (other,) = read.measurements, kept.measurements
     assert (one.engine, one.workload, one.conditions, one.primaries) == (
         other.engine, other.workload, other.conditions, other.primaries)  # fmt: skip
+    assert one.margins == other.margins == measurement.margins
     assert [run.seed for run in one.runs] == [run.seed for run in other.runs]
     assert one.value("ttft_p50") == pytest.approx(other.value("ttft_p50"))
 
@@ -62,6 +65,13 @@ def test_files_that_had_the_seed_in_the_name_are_read(junit):
 
 def test_the_change_against_the_baseline_has_a_property_of_its_own(measurement):
     assert dict(properties(TEST, [measurement], [CHECK]))["llmperf.baseline.ttft_p50"] == "+20.0 % (90 % CI …)"
+
+
+@pytest.mark.parametrize("margins", ["[0.1]", "[0.2, 0.1]", '["a", "b"]', "0.1"])
+def test_what_cannot_be_margins_is_refused(junit, margins):
+    path = junit([("llmperf.test", TEST), ("llmperf.1.margins", f'{{"tpot_mean": {margins}}}')])
+    with pytest.raises(BaselineError, match="tpot_mean"):
+        read_release(path)
 
 
 @pytest.mark.parametrize(

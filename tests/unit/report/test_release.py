@@ -9,6 +9,7 @@ from pytest_llmperf.report.kept import KeptMeasurement, KeptRun, KeptTest
 from pytest_llmperf.report.markdown import Named, markdown
 from pytest_llmperf.report.release import Trend, compare_runs
 from pytest_llmperf.report.shown import difference, overview, whole
+from pytest_llmperf.stats.prior import Margins
 
 CONDITIONS = {"hardware": "h200", "model": "m", "workload": "w", "engine.version": "1", "formulas": "tpot.1 ttft.1"}
 NOISE = (1.0, 1.002, 0.998)
@@ -47,6 +48,14 @@ def compare(before, after, **options):
 )
 def test_what_became_of_a_metric_is_what_became_of_the_test(after, trend):
     assert compare(ran(), ran(after)).trend is trend
+
+
+def test_the_later_run_has_margins_of_its_own():
+    wide, narrow = ({"tpot_mean": Margins(share / 2, share)} for share in (0.3, 0.02))
+    assert compare(ran(), ran(measured(tpot_ms=11, margins=wide))).trend is Trend.STAYED
+    assert compare(ran(measured(margins=wide)), ran(measured(tpot_ms=11))).trend is Trend.WORSE
+    assert compare(ran(), ran(measured(ttft_ms=100, margins=wide))).trend is Trend.WORSE
+    assert compare(ran(), ran(measured(tpot_ms=10.4, margins=narrow))).trend is Trend.WORSE
 
 
 @pytest.mark.parametrize(
