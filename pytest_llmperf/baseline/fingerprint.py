@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from pytest_llmperf.baseline.model import StoredMeasurement
+from pytest_llmperf.baseline.model import StoredMeasurement, StoredSession
 from pytest_llmperf.metrics.registry import find
 
 # Formulas are compared metric by metric: a digest of all would void every baseline when one metric is added.
@@ -63,6 +63,17 @@ def differences(
         if stored.formulas[metric] != formula
     ]
     return tuple(changed)
+
+
+def measured_alike(stored: StoredMeasurement, across: Collection[str] = ()) -> StoredMeasurement:
+    """Without the sessions that were taken in across other conditions, unless these may still differ.
+
+    A condition that a session did not record speaks neither for nor against it.
+    """
+    def alike(session: StoredSession) -> bool:
+        return all(field in across for field, value in session.differs.items() if value is not None)
+
+    return replace(stored, sessions=tuple(filter(alike, stored.sessions)))
 
 
 def unrecorded(before: Mapping[str, str], now: Mapping[str, str]) -> set[str]:

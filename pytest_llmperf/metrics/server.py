@@ -112,6 +112,7 @@ SERVER: dict[str, ServerFormula] = {formula.name: formula for formula in (
     ServerFormula("startup_s", Unit.S, Direction.LOWER, lambda counters: known(counters, "startup_s"),
                   "launch of the server → its first generated token", "a server that this session started"),
     _searched("max_rate", "highest offered rate that a search found to be within the SLO"),
+    _searched("max_rate_beyond", "lowest offered rate above it that was over the SLO, proven or not"),
     _searched("max_rate_proven", "highest offered rate that the search proved to be within the SLO"),
     _searched("max_rate_refuted", "lowest offered rate that the search proved to be over the SLO"),
     ServerFormula("spec_acceptance_rate", Unit.SHARE, Direction.HIGHER, _acceptance_rate,

@@ -28,7 +28,6 @@ CLOSED_LOOP = ("ttft_p50", "tpot_mean", "output_throughput")
 OPEN_LOOP = ("ttft_p50", "tpot_mean")
 SEARCHED = ("max_rate",)
 CROSSED = ("driver", "cuda", "engine.version")
-_BLIND = f"nothing fails before {LOOKS[-1]} runs against fewer than {ENOUGH_SESSIONS} sessions"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,12 +97,16 @@ def update_command(test: str, kind: str, options: str) -> str:
 
 
 def incomparable(test: str, measurement: Measurement, stored: StoredMeasurement, terms: Terms) -> CheckResult | None:
-    """INCOMPARABLE with the fields that differ; None where the comparison means something."""
+    """INCOMPARABLE with the fields that differ; None where the comparison means something.
+
+    Args:
+        stored: its sessions that were measured alike (`measured_alike`).
+    """
     found = differences(stored, measurement.conditions, terms.primaries, terms.across)
     missing = [name for name in terms.primaries if not _sessions_with(stored, name)]
     if not found and not missing:
         return None
-    reasons = [str(difference) for difference in found] + [f"{name} is not stored" for name in missing]
+    reasons = [*map(str, found), *(f"{name} is not stored under these conditions" for name in missing)]
     unknown = [name for name in terms.across if name not in measurement.conditions and name not in stored.fingerprint]
     told = [*reasons, *_meant(unknown, {difference.field for difference in found})]
     return CheckResult(
@@ -132,8 +135,8 @@ def judge_against(
 
     Args:
         measurement: today's runs, paired with the stored ones by seed.
-        looked_at: how many runs there were at the look before, 0 at the first: looks share the error. Also 0 where an
-            earlier execution was a FAIL: an alarm that was raised costs nothing to keep.
+        looked_at: how many paired runs there were at the look before, 0 at the first: looks share the error. Also 0
+            where an earlier execution was a FAIL: an alarm that was raised costs nothing to keep.
         more_runs: whether what stays open is looked at again; without, it is told what these runs could have seen.
     """
     pass_confidence = 1 - of_execution(1 - PASS_CONFIDENCE, measurement.executions)
@@ -153,9 +156,10 @@ def judge_against(
             unusable[metric.name] = _no_evidence(metric, why)
     # Sessions of other hosts than today's count once per host, so a metric may know fewer of them than are stored.
     known = min((one.shift.sessions for one in compared.values()), default=1)
-    alpha = alpha_at(len(measurement.runs), looked_at, sessions=known, primaries=len(terms.primaries),
+    paired = paired_runs(measurement, stored)
+    alpha = alpha_at(paired, looked_at, sessions=known, primaries=len(terms.primaries),
                      suite_primaries=suite_primaries)
-    spent = spent_by(LOOKS[-1] if more_runs else len(measurement.runs), known)
+    spent = spent_by(LOOKS[-1] if more_runs else paired, known)
     spendable = SUITE_ALPHA / suite_primaries * spent
     verdicts = dict(zip(compared, decide(list(compared.values()), alpha, pass_confidence), strict=True))
     return [
@@ -163,6 +167,19 @@ def judge_against(
         or _result(metric, verdicts[metric.name], compared[metric.name], spendable, pass_confidence)
         for metric in metrics
     ]
+
+
+def paired_runs(measurement: Measurement, stored: StoredMeasurement) -> int:
+    """How many of its runs have a seed that is stored: others are no evidence in a comparison."""
+    seeds = {seed for session in stored.sessions for seed, _ in session.runs}
+    return sum(run.seed in seeds for run in measurement.runs)
+
+
+def _blind(sessions: int) -> str:
+    """Why nothing can fail yet."""
+    if sessions < ENOUGH_SESSIONS:
+        return f"nothing fails before {LOOKS[-1]} runs against fewer than {ENOUGH_SESSIONS} sessions"
+    return f"nothing fails before {LOOKS[0]} runs"
 
 
 def _no_evidence(metric: Metric, reason: str) -> CheckResult:
@@ -211,7 +228,8 @@ def _result(
         (found.lower(confidence), found.upper(confidence)),
         key=lambda distance: scale.change(distance, worse_when_larger=larger_is_worse),
     )
-    seen = f"would have seen {shown(smallest_seen(found, margins.negligible, alpha))}" if alpha else _BLIND
+    blind = _blind(found.sessions)
+    seen = f"would have seen {shown(smallest_seen(found, margins.negligible, alpha))}" if alpha else blind
     would = f" ({seen})" if verdict is Verdict.PASS else ""
     against = f"{len(found.differences)} runs against {found.stored_runs} of {_sessions(found)}"
     return CheckResult(
@@ -241,8 +259,9 @@ def _reason(
         return f"{metric.name} is {effect} off its baseline: better. Take it in with --update-baselines"
     if verdict is Verdict.INCONCLUSIVE:
         if not decidable:
-            return (f"{_BLIND}, and --extension-limit (or extension_limit_s) ended it with {len(found.differences)}: "
-                    "allow more, or store more sessions")
+            more = ", or store more sessions" if found.sessions < ENOUGH_SESSIONS else ""
+            return (f"{_blind(found.sessions)}, and --extension-limit (or extension_limit_s) ended it with "
+                    f"{len(found.differences)}: allow more{more}")
         more = "store more sessions" if found.sessions < YOUNG_BELOW else "compare with the baseline's build today"
         return (f"runs differ by {100 * found.run_sd:.1f} % and sessions by {100 * found.session_sd:.1f} % (sd): "
                 f"{more}, or give this metric a wider margin")

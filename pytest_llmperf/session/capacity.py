@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import inf
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 from pytest_llmperf.clock import seconds
@@ -23,6 +24,7 @@ from pytest_llmperf.session.series import Series
 from pytest_llmperf.slo.judge import judge_slo
 from pytest_llmperf.slo.model import Slo
 from pytest_llmperf.slo.parse import parse_slo
+from pytest_llmperf.slo.sample import values_of
 from pytest_llmperf.workload import Workload
 
 if TYPE_CHECKING:
@@ -122,7 +124,8 @@ class Capacity(Series):
             seed = self._next_seed(kept, seeds, block)
             found = search(partial(self._judge, seed), self._start, self.terms.precision)
             self.found.append(found)
-            counters = {METRIC: self._rate(found), f"{METRIC}_proven": found.proven, f"{METRIC}_refuted": found.refuted}
+            counters = {METRIC: self._rate(found), f"{METRIC}_beyond": found.beyond,
+                        f"{METRIC}_proven": found.proven, f"{METRIC}_refuted": found.refuted}
             run = Run(seed, server.start_id, (), counters, started_at=self._now(), execution=self.execution,
                       block=block)
             kept = self._keep(kept, run, complete=number + 1 == runs)
@@ -157,10 +160,15 @@ class Capacity(Series):
         named = {"error_rate"}.union(*(slo.named for slo in self.terms.slos))
         if bad := invalid([(f"at {rate:.4g}/s, ", measurement)], named, self.session.settings):
             raise LoadError(bad[0].reason)
-        starts = [str(run.start_id) for run in measurement.runs]
+        starts, seeds = [str(run.start_id) for run in measurement.runs], [run.seed for run in measurement.runs]
         if any(_missed_by_failures(slo, measurement) for slo in self.terms.slos):
             return Verdict.FAIL
-        return worst([judge_slo(slo, measurement.metrics, starts, confidence=confidence) for slo in self.terms.slos])
+        results = [
+            judge_slo(slo, measurement.metrics, starts, seeds, confidence=confidence) for slo in self.terms.slos
+        ]
+        if worst(results) is Verdict.ERROR:
+            raise LoadError(f"at {rate:.4g}/s: " + next(one.reason for one in results if one.verdict is Verdict.ERROR))
+        return worst(results)
 
     def _rate(self, found: Found) -> float:
         if found.within is None:
@@ -184,11 +192,10 @@ def _holds(slo: Slo, measurement: Measurement) -> bool:
     of the runs' percentiles lies below it where runs differ, as they do near the limit.
     """
     metric = find(slo.metric)
-    if slo.within:
-        return False
     if metric.family is None or metric.stat is None:
-        value = measurement.value(slo.metric)
-        return value is not None and slo.comparison.holds(value, slo.limit)
+        values = values_of(slo, measurement.metrics)
+        known = [value for value in values if value is not None]
+        return len(known) == len(values) and slo.comparison.holds(fmean(known), slo.limit)
     pooled = [sample for metrics in measurement.metrics for sample in metrics.samples(metric.family)]
     failed = [inf] * sum(not record.ok for record in measurement.records)
     found = statistic([*pooled, *failed], metric.stat)

@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import TYPE_CHECKING
 
+from pytest_llmperf.baseline.fingerprint import measured_alike
 from pytest_llmperf.baseline.model import Baseline, StoredMeasurement
 from pytest_llmperf.baseline.paths import kind_of
 from pytest_llmperf.baseline.store import Store
 from pytest_llmperf.model.verdict import AGAINST_BASELINE, CheckResult, Verdict, worst
-from pytest_llmperf.session.against import Terms, incomparable, judge_against, update_command
+from pytest_llmperf.session.against import Terms, incomparable, judge_against, paired_runs, update_command
 from pytest_llmperf.session.judge import invalid
 from pytest_llmperf.session.series import Series
 from pytest_llmperf.session.steadiness import stored_run_sd
@@ -96,18 +97,20 @@ def compare(
     if stored is None:
         return [_nothing_stored(series.test, kind)]
     terms = session.baselines.terms(kind, measurement.primaries, margins)
+    stored = measured_alike(stored, terms.across)
     different = incomparable(series.test, measurement, stored, terms)
     if different is not None:
         return [different]
     seeds = min(len({seed for seed, _ in one.runs}) for one in stored.sessions)
     started_ns = session.clock.now_ns()
-    looked_at = 0 if failed_before else series.pooled_runs
+    before = measurement.only(lambda run: run.execution != series.execution)
+    looked_at = 0 if failed_before else paired_runs(before, stored)
     while True:
         measurement = series.finished
         in_time = (session.clock.now_ns() - started_ns) / 1e9 < session.settings.extension_limit_s
         bad = invalid([("", measurement)], {*named, *terms.primaries}, session.settings)
         results = bad or judge_against(measurement, stored, terms, looked_at, more_runs=in_time)
-        looked_at = len(measurement.runs)
+        looked_at = paired_runs(measurement, stored)
         further = next((look for look in LOOKS if look > looked_at), None) if in_time else None
         if worst(results) is not Verdict.INCONCLUSIVE or further is None:
             return results

@@ -45,10 +45,10 @@ def judge_slos(
     bad = invalid([("", measurement)], set().union(*(slo.named for slo in slos)), settings)
     if bad:
         return bad
-    starts = [str(run.start_id) for run in measurement.runs]
+    starts, seeds = [str(run.start_id) for run in measurement.runs], [run.seed for run in measurement.runs]
 
     def judge(alpha: float) -> list[CheckResult]:
-        return [judge_slo(slo, measurement.metrics, starts, confidence=1 - alpha) for slo in slos]
+        return [judge_slo(slo, measurement.metrics, starts, seeds, confidence=1 - alpha) for slo in slos]
 
     return judged_again(judge, SLO_ALPHA, measurement.executions, failed)
 

@@ -253,14 +253,15 @@ class Perf:
         results: list[CheckResult] = []
         against: list[CheckResult] = []
         for place, side in enumerate(order, start=1):
-            results = self._first_look(judge, side, runs, place)
-            if side is side_a and baseline is not False and worst(results) is not Verdict.ERROR:
+            alone = self._first_look(judge, side, runs, place)
+            if side is side_a and baseline is not False and worst(alone) is not Verdict.ERROR:
                 # Now, while A's server runs: what it takes to decide this are more runs of A.
                 named = [cause.metric for cause in judge.causes]
                 against = self._against(side_a, "" if baseline is True else baseline, primaries, own_margins, named,
                                         guarded=guarded)
                 self.results += against  # they stand, whatever becomes of the other side
-            if results:
+            if alone and place == 1:
+                results = alone
                 break
         results = results or self._looks(judge, order, runs, started_ns)
         self.results[told:told] = results

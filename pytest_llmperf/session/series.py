@@ -103,11 +103,6 @@ class Series:
         """Its runs without those of earlier executions."""
         return None if self.measurement is None else self.measurement.only(lambda run: run.execution == self.execution)
 
-    @property
-    def pooled_runs(self) -> int:
-        """How many of its runs earlier executions made."""
-        return 0 if self.own is None else len(self.finished.runs) - len(self.own.runs)
-
     def compared_as(self, baseline: str, primaries: tuple[str, ...], margins: Mapping[str, Margins]) -> None:
         """Note under which name, by which metrics and margins it is compared with a baseline."""
         self.measurement = replace(self.finished, baseline=baseline, primaries=primaries, margins=margins)

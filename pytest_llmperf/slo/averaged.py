@@ -1,4 +1,4 @@
-"""Demands on averages: means, medians, throughputs, rates of the server. Intervals over runs."""
+"""Demands on averages: means, medians, throughputs, rates of the server. Intervals over the seeds that were sent."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pytest_llmperf.metrics.families import FAMILIES
 from pytest_llmperf.metrics.registry import find
 from pytest_llmperf.metrics.run import RunMetrics
 from pytest_llmperf.metrics.summary import statistic
-from pytest_llmperf.metrics.units import Unit
+from pytest_llmperf.metrics.units import Direction, Unit
 from pytest_llmperf.metrics.windows import window_rates
 from pytest_llmperf.model.verdict import CheckResult, Verdict
 from pytest_llmperf.slo.answer import answer
@@ -23,18 +23,20 @@ from pytest_llmperf.stats.mean import mean, t_interval, wider
 #: mean, in five 7.6 %, against 5.5 % of three runs.
 _BATCHES = 5
 _REQUESTS_PER_BATCH = 10
-SEARCHED = "max_rate"
+#: Of served requests: nothing served is none of them, although the run then has no duration to divide by.
+SERVED_PER_S = ("request_throughput", "output_throughput", "total_token_throughput", "goodput")
+_WORSE_THAN = {Direction.LOWER: Comparison.AT_MOST, Direction.HIGHER: Comparison.AT_LEAST}
 
 
 def judge_average(slo: Slo, sample: Sample, confidence: float) -> CheckResult:
     """PASS where the interval lies on the right side of the limit, FAIL on the wrong one."""
+    if (unserved := _nothing_served(slo, sample)) is not None:
+        return unserved
     values = [value for value in sample.values(slo) if value is not None]
     if len(values) < len(sample.runs):
         missing = len(sample.runs) - len(values)
         return answer(slo, Verdict.ERROR, reason=unavailable(slo.metric, missing, len(sample.runs)))
-    if slo.metric == SEARCHED and len(values) == 1:
-        return _judge_search(slo, sample)
-    interval = over_runs(slo, values, sample.starts, confidence) or within_run(slo, sample.runs[0], confidence)
+    interval = over_runs(slo, values, sample, confidence) or within_run(slo, sample.runs[0], confidence)
     n = f"{sample}{_not_counted(slo, sample)}"
     if interval is None:
         return answer(slo, Verdict.INCONCLUSIVE, measured=mean(values), n=n,
@@ -47,23 +49,10 @@ def judge_average(slo: Slo, sample: Sample, confidence: float) -> CheckResult:
     return answer(slo, verdict, measured=mean(values), interval=interval, n=n, reason=reason)
 
 
-def _judge_search(slo: Slo, sample: Sample) -> CheckResult:
-    """One search has judged each rate that it tried: what it proved about the limit's is the verdict."""
-    (run,) = sample.runs
-    proven, refuted = run.value(f"{SEARCHED}_proven"), run.value(f"{SEARCHED}_refuted")
-    good = proven is not None and proven >= slo.limit
-    bad = refuted is not None and refuted <= slo.limit
-    if slo.comparison is Comparison.AT_MOST:
-        good, bad = bad, good
-    verdict = Verdict.PASS if good else Verdict.FAIL if bad else Verdict.INCONCLUSIVE
-    known = [f"{rate:.4g}/s proven to be {side}" for rate, side in ((proven, "within"), (refuted, "over")) if rate]
-    return answer(slo, verdict, measured=run.value(SEARCHED), n=f"{sample}, {', '.join(known) or 'nothing proven'}",
-                  reason="the limit lies among the rates of which that is proven" if verdict is Verdict.FAIL
-                  else "the limit lies between what is proven; search with more requests, or more often")
-
-
 def judge_exact(slo: Slo, sample: Sample) -> CheckResult:
     """Counts, maxima and equalities are facts of each run: every run must meet the limit."""
+    if (unserved := _nothing_served(slo, sample)) is not None:
+        return unserved
     values = [value for value in sample.values(slo) if value is not None]
     if len(values) < len(sample.runs):
         missing = len(sample.runs) - len(values)
@@ -79,15 +68,14 @@ def judge_exact(slo: Slo, sample: Sample) -> CheckResult:
                   reason=f"{len(bad)} of {len(values)} runs miss the limit")
 
 
-def over_runs(slo: Slo, values: Sequence[float], starts: Sequence[str], confidence: float) -> Interval | None:
-    """Student's interval over runs, or over server starts where that is wider; None for a single run."""
-    if len(values) < 2:
+def over_runs(slo: Slo, values: Sequence[float], sample: Sample, confidence: float) -> Interval | None:
+    """Student's interval over seeds, or over server starts where that is wider; None for a single seed."""
+    by_seed, by_start = (list(map(mean, groups)) for groups in (sample.by_seed(values), sample.by_start(values)))
+    if len(by_seed) < 2:
         return None
     unit = find(slo.metric).unit
     on_log = unit in (Unit.MS, Unit.S) and min(values) > 0
-    interval = t_interval(values, confidence, on_log=on_log)
-    by_start = [mean([value for value, start in zip(values, starts, strict=True) if start == one])
-                for one in dict.fromkeys(starts)]
+    interval = t_interval(by_seed, confidence, on_log=on_log, centre=mean(values))
     if len(by_start) > 1:
         interval = wider(interval, t_interval(by_start, confidence, on_log=on_log, centre=mean(values)))
     return _within_range(interval, unit)
@@ -124,6 +112,20 @@ def _batch_values(slo: Slo, run: RunMetrics) -> Sequence[float] | None:
 def _within_range(interval: Interval, unit: Unit) -> Interval:
     top = 1.0 if unit is Unit.SHARE else float("inf")
     return Interval(max(0.0, interval.low), min(top, interval.high), interval.confidence)
+
+
+def _nothing_served(slo: Slo, sample: Sample) -> CheckResult | None:
+    """FAIL where a run answered nothing: what never ended took longer than any limit, and at no rate.
+
+    Such a run has neither a latency nor a duration; "unavailable" would be an ERROR, and hide the FAIL of error_rate.
+    """
+    metric = find(slo.metric)
+    latency = metric.family is not None and not FAMILIES[metric.family].with_failed
+    limited = {Direction.LOWER: latency, Direction.HIGHER: metric.name in SERVED_PER_S}.get(metric.direction, False)
+    empty = sum(bool(run.records) and not any(record.ok for record in run.records) for run in sample.runs)
+    if not (limited and empty) or slo.comparison is not _WORSE_THAN[metric.direction]:
+        return None
+    return answer(slo, Verdict.FAIL, n=str(sample), reason=f"{empty} of {len(sample.runs)} runs served no request")
 
 
 def _not_counted(slo: Slo, sample: Sample) -> str:

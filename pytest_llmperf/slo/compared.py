@@ -11,10 +11,9 @@ from pytest_llmperf.slo.answer import answer
 from pytest_llmperf.slo.model import Claim, Comparison, Mechanism, Ratio
 from pytest_llmperf.slo.sample import Sample, unavailable
 from pytest_llmperf.stats.mean import t_quantile
+from pytest_llmperf.stats.priors import Kind, kind_of
 from pytest_llmperf.stats.ratio import RatioScreen, StartSd, ratio_screen
 
-_TAILS = ("p90", "p95", "p99", "max")
-_FIRST_TOKEN = ("ttft", "e2el", "send_delay")
 #: Pairs of runs whose two sides ran on the same start: what a start changes, it changes on both.
 ONE_START = StartSd(0.0, "one server start, and conditional on it")
 
@@ -30,9 +29,12 @@ def start_sd_prior(metric: Metric, hardware: str = "") -> StartSd:
     """
     if metric.name == "startup_s":
         return StartSd(0.20, "default for start-up times")
-    if metric.stat in _TAILS or metric.family == "largest_stall" or metric.name == "queue_time_mean":
+    if metric.name == "max_rate":
+        return StartSd(0.05, "default for the highest rate within an SLO")
+    kind = kind_of(metric)
+    if kind is Kind.TAIL:
         return StartSd(0.15, "default for tails")
-    if metric.family in _FIRST_TOKEN:
+    if kind is Kind.TTFT:
         return StartSd(0.10, "default for latencies with a first token")
     if hardware == "cpu":
         return StartSd(0.15, "default for means per token and throughput on CPUs")
@@ -60,7 +62,7 @@ def judge_ratio(
         return _ratio_answer(claim, Verdict.REPORTED, screen, "", starts)
     limits = screen.interval
     verdict = (limits.below if claim.comparison is Comparison.AT_MOST else limits.above)(claim.ratio)
-    return _ratio_answer(claim, verdict, screen, _why(claim, verdict, screen), starts)
+    return _ratio_answer(claim, verdict, screen, _why(claim, verdict, screen, min(starts)), starts)
 
 
 def judge_mechanism(mechanism: Mechanism, a: Sample, b: Sample) -> CheckResult:
@@ -107,14 +109,17 @@ def _started(sd: StartSd, starts: tuple[int, int]) -> str:
     return f"on {starts[0]} + {starts[1]} starts, a screen with {spread}"
 
 
-def _why(claim: Claim, verdict: Verdict, screen: RatioScreen) -> str:
+def _why(claim: Claim, verdict: Verdict, screen: RatioScreen, started: int) -> str:
     if verdict is Verdict.FAIL:
         return f"the ratio is {screen.ratio:.3g}×, proven to miss {claim.comparison.sign} {claim.ratio:g}×"
     if screen.start_sd == ONE_START:
         return f"{screen.pairs} pairs cannot tell at this ratio; measure more runs, or claim less"
     distance = abs(log(screen.ratio) - log(claim.ratio))
-    reach = t_quantile(screen.interval.confidence, None) * screen.start_sd.value
-    if distance < reach / 10:
+    z, of_starts = t_quantile(screen.interval.confidence, None), 2 * screen.start_sd.value**2
+    if distance < z * screen.start_sd.value / 10:
         return "the ratio is too near the claim for an affordable number of server starts; claim less"
-    starts = max(2, ceil(2 * (reach / distance) ** 2))
+    of_pairs = (screen.pair_sd or 0.0) ** 2 * started / screen.pairs
+    starts = max(2, ceil((z / distance) ** 2 * (of_starts + of_pairs)))
+    if starts <= started:
+        return f"{screen.pairs} pairs that differ so much cannot tell; measure more runs, or claim less"
     return f"about {starts} server starts per side would decide it at this ratio; measure more pairs"

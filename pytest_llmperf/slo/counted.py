@@ -34,7 +34,8 @@ def judge_percentile(slo: Slo, sample: Sample, confidence: float) -> CheckResult
     by_run = [pooled_ms(run, family) for run in sample.runs]
     reach = start_reach(by_run, sample.starts, confidence)
     near = None if sample.start_count < 2 else over_any(by_run, slo.limit * exp(-reach))
-    found = exceedance(known, sample.starts, round(1 - share, 6), confidence, reach=reach, near=near)
+    found = exceedance(known, sample.starts, round(1 - share, 6), confidence, reach=reach, near=near,
+                       repeats=sample.repeats)
     pooled = sorted(value for values in by_run for value in values)
     finite = pooled[min(len(pooled) - 1, floor((len(pooled) - 1) * share) + 1)] < float("inf")
     measured = percentile(pooled, share) if finite else None
@@ -58,7 +59,7 @@ def judge_share(slo: Slo, sample: Sample, confidence: float) -> CheckResult:
         holds = slo.comparison.holds(measured, slo.limit)
         return answer(slo, Verdict.PASS if holds else Verdict.FAIL, measured=measured,
                       n=f"{both.over} of {both.of} {word}, {sample}", reason=f"{both.over} of {both.of} {word}")
-    found = exceedance(known, sample.starts, allowed, confidence)
+    found = exceedance(known, sample.starts, allowed, confidence, repeats=sample.repeats)
     limits = share_interval(both.over * found.worth, found.effective_n, confidence)
     shown = Interval(1 - limits.high, 1 - limits.low, confidence) if attaining else limits
     return answer(slo, found.verdict, measured=measured, interval=shown,

@@ -1,7 +1,9 @@
 """From a demand and runs to a verdict, with the figures that a reader needs to believe it.
 
 percentile, error_rate, slo_attainment   exact binomial tests on the effective number of requests
-mean, p50, throughput, goodput, rates    intervals over runs (or starts, or the batches of a single run)
+mean, p50, throughput, goodput, rates    intervals over seeds (or starts, or the batches of a single run)
+startup_s                                a screen with a stated start-to-start sd
+max_rate                                 what one search proved, or an interval over several
 counts, max, ==                          exactly, in every run
 claims                                   log ratio of pairs, a screen with a stated start-to-start sd
 """
@@ -21,30 +23,38 @@ from pytest_llmperf.slo.compared import judge_mechanism, judge_ratio, start_sd_p
 from pytest_llmperf.slo.counted import judge_percentile, judge_share
 from pytest_llmperf.slo.model import Claim, Comparison, Mechanism, Ratio, Slo
 from pytest_llmperf.slo.sample import Sample
+from pytest_llmperf.slo.searched import SEARCHED, judge_searched
+from pytest_llmperf.slo.startup import STARTUP, judge_startup
 from pytest_llmperf.stats.ratio import StartSd
 
 __all__ = ["judge_claim", "judge_slo", "line"]
 
 
-def judge_slo(slo: Slo, runs: Sequence[RunMetrics], starts: Sequence[str], *, confidence: float = 0.95) -> CheckResult:
+def judge_slo(slo: Slo, runs: Sequence[RunMetrics], starts: Sequence[str], seeds: Sequence[int] | None = None, *,
+              confidence: float = 0.95) -> CheckResult:
     """Judge one limit.
 
     Args:
         slo: the limit.
         runs: of one workload on one engine.
         starts: of each run a name of the server start it ran on.
+        seeds: of each run the one of its requests; None: each has its own.
         confidence: of each one-sided decision; raise it where this is one of several looks.
 
     Raises:
-        ValueError: no run, or not one start per run.
+        ValueError: no run, or not one start and one seed per run.
     """
-    sample, metric = Sample(runs, starts), find(slo.metric)
+    sample, metric = Sample(runs, starts, range(len(runs)) if seeds is None else seeds), find(slo.metric)
     if slo.metric in ("error_rate", "slo_attainment"):
         return judge_share(slo, sample, confidence)
     if metric.unit is Unit.COUNT or metric.stat == "max" or slo.comparison is Comparison.EQUAL:
         return judge_exact(slo, sample)
     if metric.stat in STATS and metric.stat not in ("mean", "p50"):
         return judge_percentile(slo, sample, confidence)
+    if slo.metric == STARTUP:
+        return judge_startup(slo, sample, confidence)
+    if slo.metric == SEARCHED:
+        return judge_searched(slo, sample, confidence)
     return judge_average(slo, sample, confidence)
 
 
@@ -64,8 +74,8 @@ def judge_claim(claim: Claim | Mechanism | Ratio, runs_a: Sequence[RunMetrics], 
     Raises:
         ValueError: no runs, runs that make no pairs, or not one start per run.
     """
-    a = Sample(runs_a, starts_a or ["a"] * len(runs_a))
-    b = Sample(runs_b, starts_b or ["b"] * len(runs_b))
+    a = Sample(runs_a, starts_a or ["a"] * len(runs_a), range(len(runs_a)))
+    b = Sample(runs_b, starts_b or ["b"] * len(runs_b), range(len(runs_b)))
     if isinstance(claim, Mechanism):
         return judge_mechanism(claim, a, b)
     return judge_ratio(claim, a, b, start_sd or start_sd_prior(find(claim.metric), hardware), confidence)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from pytest_llmperf.metrics.goodput import goodput, slo_attainment
 from pytest_llmperf.metrics.registry import find
 from pytest_llmperf.metrics.run import RunMetrics
 from pytest_llmperf.slo.model import Slo
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,36 +21,67 @@ class Sample:
     Args:
         runs: one or more.
         starts: of each run a name of the server start it ran on.
+        seeds: of each run the one of its requests: runs of one seed sent the same, and are one draw of the traffic.
 
     Raises:
-        ValueError: no run, or another number of starts.
+        ValueError: no run, or another number of starts or seeds.
     """
 
     runs: Sequence[RunMetrics]
     starts: Sequence[str]
+    seeds: Sequence[int]
 
     def __post_init__(self) -> None:
-        if not self.runs or len(self.runs) != len(self.starts):
-            raise ValueError(f"{len(self.runs)} runs with {len(self.starts)} starts cannot be judged")
+        if not self.runs or not len(self.runs) == len(self.starts) == len(self.seeds):
+            raise ValueError(f"{len(self.runs)} runs with {len(self.starts)} starts and {len(self.seeds)} seeds "
+                             "cannot be judged")
 
     @property
     def start_count(self) -> int:
         return len(set(self.starts))
 
+    @property
+    def repeats(self) -> float:
+        """How often each seed was sent, on average; at least 1."""
+        return len(self.runs) / len(set(self.seeds))
+
+    def by_start(self, values: Sequence[T]) -> list[list[T]]:
+        """What each run has, together with that of the other runs on its server start."""
+        return _grouped(values, self.starts)
+
+    def by_seed(self, values: Sequence[T]) -> list[list[T]]:
+        """What each run has, together with that of the other runs of its seed."""
+        return _grouped(values, self.seeds)
+
     def __str__(self) -> str:
         runs = f"{len(self.runs)} run{'s' if len(self.runs) > 1 else ''}"
+        if self.repeats > 1:
+            seeds = len(set(self.seeds))
+            runs += f" of {seeds} seed{'s' if seeds > 1 else ''}"
         if self.start_count == 1:
             return f"{runs}, conditional on this server start"
         return f"{runs} on {self.start_count} server starts"
 
     def values(self, slo: Slo) -> list[float | None]:
         """The metric of each run."""
-        limits_ms = latency_limits(slo)
-        if slo.metric == "goodput":
-            return [goodput(run, limits_ms) for run in self.runs]
-        if slo.metric == "slo_attainment":
-            return [slo_attainment(run, limits_ms) for run in self.runs]
-        return [run.value(slo.metric) for run in self.runs]
+        return values_of(slo, self.runs)
+
+
+def values_of(slo: Slo, runs: Sequence[RunMetrics]) -> list[float | None]:
+    """What a demand limits, of each run; None where a run does not have it."""
+    limits_ms = latency_limits(slo)
+    if slo.metric == "goodput":
+        return [goodput(run, limits_ms) for run in runs]
+    if slo.metric == "slo_attainment":
+        return [slo_attainment(run, limits_ms) for run in runs]
+    return [run.value(slo.metric) for run in runs]
+
+
+def _grouped(values: Sequence[T], keys: Sequence[Hashable]) -> list[list[T]]:
+    groups: dict[Hashable, list[T]] = {}
+    for value, key in zip(values, keys, strict=True):
+        groups.setdefault(key, []).append(value)
+    return list(groups.values())
 
 
 def latency_limits(slo: Slo) -> Mapping[str, float]:

@@ -75,8 +75,10 @@ def design_effect(clusters: Sequence[Count], allowed: float, growth: float) -> f
 
 
 def worth(runs: Sequence[Sequence[Count]], starts: Sequence[str], allowed: float, confidence: float,
-          growth_starts: float = GROWTH_STARTS) -> float:
+          growth_starts: float = GROWTH_STARTS, *, repeats: float = 1.0) -> float:
     """Effective observations per observation, above 0 and at most 1: the smaller of batches' and starts'.
+
+    Requests that were sent again are one draw of the traffic, however often: they are worth their number once.
 
     Args:
         runs: of each run its requests in the order of time.
@@ -84,11 +86,12 @@ def worth(runs: Sequence[Sequence[Count]], starts: Sequence[str], allowed: float
         allowed: exceedance rate in question.
         confidence: of the one-sided test that will use it.
         growth_starts: as `growth` of `design_effect`, between starts.
+        repeats: how often each run's requests were sent, on average.
     """
     by_batch = [total(batch) for run in runs for batch in batches(run)]
     by_start = [total([count for run, start in zip(runs, starts, strict=True) if start == one for count in run])
                 for one in dict.fromkeys(starts)]
-    return min(_worth(by_batch, allowed, GROWTH_BATCHES, confidence),
+    return min(_worth(by_batch, allowed, GROWTH_BATCHES, confidence) / repeats,
                _worth(by_start, allowed, growth_starts, confidence))
 
 

@@ -90,7 +90,8 @@ class Exceedance:
 
 
 def exceedance(runs: Sequence[Sequence[Count]], starts: Sequence[str], allowed: float,
-               confidence: float = 0.95, *, reach: float = 0.0, near: Count | None = None) -> Exceedance:
+               confidence: float = 0.95, *, reach: float = 0.0, near: Count | None = None,
+               repeats: float = 1.0) -> Exceedance:
     """Judge an exceedance rate.
 
     Args:
@@ -99,6 +100,7 @@ def exceedance(runs: Sequence[Sequence[Count]], starts: Sequence[str], allowed: 
         allowed: share that may be over, between 0 and 1.
         confidence: of each one-sided test.
         reach, near: what is known of the starts beside these counts (`design.start_reach`), see `Exceedance`.
+        repeats: how often each run's requests were sent, on average.
 
     Raises:
         ValueError: no observation, or nothing to decide at `allowed` = 0.
@@ -107,4 +109,5 @@ def exceedance(runs: Sequence[Sequence[Count]], starts: Sequence[str], allowed: 
     if not everything.of or not 0 < allowed < 1:
         raise ValueError(f"{everything.of} observations and an allowed share of {allowed} decide nothing")
     growth = GROWTH_STARTS if near is None else GROWTH_LEVELLED_STARTS
-    return Exceedance(everything, allowed, worth(runs, starts, allowed, confidence, growth), confidence, reach, near)
+    each = worth(runs, starts, allowed, confidence, growth, repeats=repeats)
+    return Exceedance(everything, allowed, each, confidence, reach, near)

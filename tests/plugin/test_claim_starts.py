@@ -45,7 +45,9 @@ def test_what_the_other_side_must_show_is_judged_with_it(claim):
     result, kept = claim('mechanism="eager(b) == 1"')
     assert result.ret == 1
     assert [side["side"] for side in kept["measurements"]] == ["a", "b"]
-    assert kept["checks"][0]["verdict"] == "FAIL"
+    cause, claimed, *_ = kept["checks"]
+    assert (cause["verdict"], claimed["verdict"]) == ("FAIL", "PASS")  # what both sides showed is told
+    assert "was not measured" not in cause["reason"]
 
 
 SLOWER = "--emulate-fault=step_time=+6%"  # by about what is tolerated, so that three runs decide nothing

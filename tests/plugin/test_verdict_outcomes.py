@@ -116,6 +116,14 @@ def test_inconclusive_is_a_failure_where_asked(run):
     assert len(list(junit.iter("failure"))) == 1
 
 
+@pytest.mark.parametrize("option", ["--missing-baseline=skip", "--update-baselines-new"])
+def test_a_missing_baseline_hides_nothing_that_is_inconclusive(run, option):
+    text = one("INCONCLUSIVE", "NO_BASELINE")
+    assert run(text, option, "--inconclusive=fail")[0].parseoutcomes()["failed"] == 1
+    assert run(text, option)[0].parseoutcomes()["skipped"] == 1
+    assert run(text, "--missing-baseline=fail")[0].parseoutcomes()["failed"] == 1
+
+
 def test_infrastructure_errors_of_the_body_are_errors_and_keep_their_evidence(run):
     text = """
 from pytest_llmperf.errors import Evidence, ServerDied

@@ -6,9 +6,17 @@ from types import SimpleNamespace
 
 import pytest
 
+from pytest_llmperf.baseline.fingerprint import measured_alike
 from pytest_llmperf.baseline.rules import creeping, outlying
 from pytest_llmperf.errors import SloError
-from pytest_llmperf.session.against import Terms, default_primaries, incomparable, judge_against, margins_from
+from pytest_llmperf.session.against import (
+    Terms,
+    default_primaries,
+    incomparable,
+    judge_against,
+    margins_from,
+    paired_runs,
+)
 from pytest_llmperf.session.comparing import Baselines
 from pytest_llmperf.session.measurement import Run
 
@@ -95,6 +103,42 @@ def test_few_runs_against_few_sessions_promise_nothing(make, three_runs, change,
     assert result.verdict.value == verdict
     assert "nothing fails before 8 runs against fewer than 3 sessions" in f"{result.measured}{result.reason}"
     assert "would have seen" not in result.measured
+
+
+def test_enough_sessions_wait_for_three_runs_only(make, three_runs):
+    two = three_runs.only(lambda run: run.seed < 2)
+    (result,) = judge_against(two, of_sessions(make, two, 10, 1.0), terms("tpot_mean"), 0, more_runs=False)
+    assert "(nothing fails before 3 runs)" in result.measured
+
+
+def test_runs_whose_seed_is_not_stored_are_no_look(make, three_runs):
+    """Else eight runs, three of them in pairs, would spend what one stored session keeps for eight pairs."""
+    eight = replace(three_runs, runs=tuple(replace(three_runs.runs[0], seed=seed) for seed in range(8)),
+                    metrics=(three_runs.metrics[0],) * 8)
+    stored = of_sessions(make, three_runs, 1, 2.0)
+    stored = replace(stored, sessions=(replace(stored.sessions[0], runs=((0, 0), (1, 0), (2, 0)), metrics={
+        "tpot_mean": tuple(value / 2 for value in three_runs.values("tpot_mean"))}),))
+    assert paired_runs(eight, stored) == 3
+    (result,) = judge_against(eight, stored, terms("tpot_mean"), 0)
+    assert result.verdict.value == "INCONCLUSIVE"
+    again = replace(eight, runs=tuple(replace(run, seed=run.seed % 3) for run in eight.runs))
+    (result,) = judge_against(again, stored, terms("tpot_mean"), 0)
+    assert result.verdict.value == "FAIL"
+
+
+def test_sessions_of_other_conditions_count_while_these_may_differ(make):
+    here, before = make.session(0, anchor=True, tpot_mean=20.0), make.session(1, tpot_mean=20.0)
+    other = make.session(2, tpot_mean=20.0, differs={"driver": "5"})
+    unrecorded = make.session(3, tpot_mean=20.0, differs={"cuda": None})
+    stored = make.stored(here, before, other, unrecorded)
+    assert measured_alike(stored).sessions == (here, before, unrecorded)
+    assert measured_alike(stored, ["driver"]) == stored
+
+
+def test_nothing_that_was_measured_alike(make, today):
+    stored = measured_alike(make.stored(make.session(0, anchor=True, tpot_mean=20.0, differs={"driver": "5"})))
+    assert "tpot_mean is not stored under these conditions" in \
+        incomparable(make.TEST, today, stored, terms("tpot_mean")).reason
 
 
 def test_what_a_pass_would_have_seen_is_what_is_left_to_see(make, three_runs):

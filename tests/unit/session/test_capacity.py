@@ -121,6 +121,33 @@ def test_a_claim_of_users_within_the_slo(perf, fake_engine, make_server, monkeyp
     assert results[0].measured == "1×"
 
 
+@pytest.mark.parametrize("slo", ["slo_attainment(ttft <= 500ms) >= 80%", "goodput(ttft <= 500ms) >= 1/s"])
+def test_a_rate_that_stays_open_is_taken_for_what_was_measured(perf, make_server, fake_engine, slo):
+    """Of few requests most rates prove nothing."""
+    def slow_beyond_the_knee(plan):
+        due_ns = [request.at_ns for request in plan.requests if request.at_ns is not None]
+        rate = (len(due_ns) - 1) / max(due_ns) * 1e9 if len(due_ns) > 1 else 0
+        fake_engine.ttft_ms = 900.0
+        slow = fake_engine.exchanges(plan)
+        fake_engine.ttft_ms = 50.0
+        counted = fake_engine.finished, fake_engine.prompt, fake_engine.generated
+        fast = fake_engine.exchanges(plan)
+        fake_engine.finished, fake_engine.prompt, fake_engine.generated = counted  # each was sent once
+        every = 1 if rate > KNEE else 7
+        return [late if late.index % every == 0 else soon for soon, late in zip(fast, slow, strict=True)]
+
+    fake_engine.transport._exchanges = slow_beyond_the_knee
+    few = random_tokens(input=8, output=5, arrivals=poisson(8), requests=14)
+    (rate,) = perf.max_rate(make_server(), few, slo=slo).values("max_rate")
+    assert any(point.verdict is Verdict.INCONCLUSIVE for point in perf.series[0].found[0].points) or "goodput" in slo
+    assert KNEE / 1.2 <= rate <= KNEE * 1.1
+
+
+def test_a_limit_that_cannot_be_judged_ends_the_search(perf, make_server):
+    with pytest.raises(LoadError, match=r"^at 8/s: lmcache_hit_rate is unavailable"):
+        perf.max_rate(make_server(), WORKLOAD, slo="lmcache_hit_rate >= 50%")
+
+
 @pytest.mark.parametrize("slo", ["ttft_p50 <= 500ms", "tpot_mean <= 40ms", "e2el_mean <= 1s"])
 def test_requests_that_overload_refuses_are_not_within_a_mean_or_median(perf, make_server, fake_engine, slo):
     def refused_beyond_the_knee(plan):

@@ -32,8 +32,8 @@ def spread(n, over=0, seed=0, centre=400.0, beyond=700.0):
     return values
 
 
-def judge(text, runs, starts=None):
-    return judge_slo(parse_slo(text), runs, starts or ["s"] * len(runs))
+def judge(text, runs, starts=None, seeds=None):
+    return judge_slo(parse_slo(text), runs, starts or ["s"] * len(runs), seeds)
 
 
 # percentiles
@@ -104,12 +104,6 @@ def test_a_failed_request_loses_as_many_gaps_as_it_had_asked_for():
     assert "5 of 500 over" in result.n
 
 
-def test_all_failed_is_a_fail_of_a_percentile_and_no_mean():
-    dead = run_of(spread(400), failed=range(400))
-    assert judge("ttft_p99 <= 500ms", [dead]).verdict is FAIL
-    assert judge("ttft_mean <= 500ms", [dead]).verdict is ERROR
-
-
 def test_gaps_of_one_request_are_not_independent():
     """2 % of the gaps are slow, all in one request of fifty: that proves no FAIL of a p99."""
     from pytest_llmperf.testing.records import make_record
@@ -167,6 +161,20 @@ def test_starts_that_differ_widen_an_average():
     assert judge("ttft_mean <= 430ms", runs, list("aaabbb")).verdict is INCONCLUSIVE
 
 
+@pytest.mark.parametrize("text", ["ttft_mean <= 430ms", "ttft_p95 <= 500ms", "slo_attainment(ttft <= 500ms) >= 95%"])
+def test_requests_that_are_sent_again_prove_nothing_new(text):
+    runs = [run_of(spread(200, 7, seed, centre)) for seed, centre in enumerate((385, 400, 415))]
+    once, fresh = judge(text, runs), judge(text, runs * 3)
+    again = judge(text, runs * 3, seeds=[0, 1, 2] * 3)
+    assert (once.verdict, again.verdict, fresh.verdict) == (INCONCLUSIVE, INCONCLUSIVE, PASS)
+    assert again.n.endswith("9 runs of 3 seeds, conditional on this server start")
+
+
+def test_one_seed_however_often_is_one_run():
+    runs = [run_of(spread(200, seed=seed)) for seed in range(4)]
+    assert judge("ttft_mean <= 450ms", runs, seeds=[7] * 4).interval == judge("ttft_mean <= 450ms", runs[:1]).interval
+
+
 def test_one_short_run_has_no_interval():
     result = judge("ttft_mean <= 450ms", [run_of(spread(49))])
     assert result.verdict is INCONCLUSIVE
@@ -175,6 +183,77 @@ def test_one_short_run_has_no_interval():
 
 def test_averages_say_how_many_requests_are_not_in_them():
     assert "2 failed requests not in it" in judge("ttft_mean <= 450ms", [run_of(spread(80), failed=[1, 2])]).n
+
+
+@pytest.mark.parametrize("text", [
+    "ttft_mean <= 450ms", "ttft_p50 <= 450ms", "ttft_max <= 1s", "ttft_p99 <= 1s", "tpot_mean <= 1s",
+    "request_throughput >= 5/s", "output_throughput >= 5/s", "goodput(ttft <= 500ms) >= 5/s",
+    "slo_attainment(ttft <= 500ms) >= 90%",
+])
+def test_a_server_that_answers_nothing_fails_what_limits_it(text):
+    """An ERROR, "make that available", would stand above the error rate's FAIL."""
+    whole, dead = run_of(spread(100)), run_of(spread(100), failed=range(100))
+    assert judge(text, [dead, dead]).verdict is FAIL
+    assert judge(text, [whole, dead]).verdict is not ERROR
+
+
+def test_a_run_without_requests_has_no_throughput():
+    assert judge("request_throughput >= 5/s", [measure([]), measure([])]).verdict is ERROR
+
+
+# facts of a start, and of a search
+
+@pytest.mark.parametrize(("limit", "verdict"), [("60s", INCONCLUSIVE), ("90s", PASS), ("35s", FAIL)])
+def test_runs_of_one_start_have_one_start_up(limit, verdict):
+    runs = [run_of([100], counters={"startup_s": 55.0})] * 3
+    result = judge(f"startup_s <= {limit}", runs)
+    assert result.verdict is verdict
+    assert result.n == "1 server start, a screen with a start-to-start sd of 20 % (default for start-up times)"
+    assert judge(f"startup_s <= {limit}", runs[:1]) == result
+
+
+def test_more_starts_know_more():
+    runs = [run_of([100], counters={"startup_s": seconds}) for seconds in (55.0, 53.0, 57.0, 55.0)]
+    assert judge("startup_s <= 66s", runs, list("aabb")).verdict is INCONCLUSIVE
+    assert judge("startup_s <= 66s", runs, list("abcd")).verdict is PASS
+
+
+def test_a_start_up_that_nobody_timed():
+    assert judge("startup_s <= 66s", [run_of([100])]).verdict is ERROR
+
+
+def search(rate, beyond=None, proven=None, refuted=None):
+    return measure([], {"max_rate": rate, "max_rate_beyond": beyond or rate * 1.04, "max_rate_proven": proven,
+                        "max_rate_refuted": refuted})
+
+
+@pytest.mark.parametrize(("text", "verdict"), [
+    ("max_rate >= 12/s", INCONCLUSIVE), ("max_rate >= 11/s", PASS), ("max_rate >= 14/s", FAIL),
+    ("max_rate <= 11/s", FAIL), ("max_rate <= 14/s", PASS),
+])
+def test_searches_that_end_alike_are_as_exact_as_their_steps(text, verdict):
+    """Their spread of 0 would say that two searches know the rate to the last digit."""
+    assert judge(text, [search(12.0, proven=8.0, refuted=16.0)] * 2).verdict is verdict
+
+
+@pytest.mark.parametrize(("text", "verdict"), [
+    ("max_rate >= 8/s", PASS), ("max_rate >= 12/s", INCONCLUSIVE), ("max_rate >= 16/s", FAIL),
+    ("max_rate <= 16/s", PASS), ("max_rate <= 8/s", FAIL),
+])
+@pytest.mark.parametrize("seeds", [[0], [0, 0]])
+def test_one_search_says_what_it_proved(text, verdict, seeds):
+    assert judge(text, [search(12.0, proven=8.0, refuted=16.0)] * len(seeds), seeds=seeds).verdict is verdict
+
+
+def test_searches_that_differ_and_searches_without_a_limit():
+    wide = [search(10.0), search(12.0), search(14.0)]
+    assert judge("max_rate >= 10/s", wide).verdict is INCONCLUSIVE
+    assert judge("max_rate >= 11.5/s", [search(12.0)] * 6, list("aaabbb")).verdict is INCONCLUSIVE
+    assert judge("max_rate >= 11.5/s", [search(12.0)] * 6).verdict is PASS
+    endless = [search(12.0, beyond=1e-99), search(12.0)]
+    endless[0] = measure([], {"max_rate": 12.0, "max_rate_beyond": None})
+    assert judge("max_rate <= 14/s", endless).verdict is INCONCLUSIVE
+    assert judge("max_rate >= 10/s", endless).verdict is PASS
 
 
 # the server's metrics
@@ -262,6 +341,18 @@ def test_an_open_claim_says_how_many_starts_would_decide():
     result = judge_claim(parse_claim("ttft_p50(b) / ttft_p50(a) >= 3.5"), side(100), side(400))
     assert result.verdict is INCONCLUSIVE
     assert "server starts per side would decide it" in result.reason
+
+
+def test_as_many_starts_as_there_were_are_not_asked_for_again():
+    top, bottom = [100.0, 180.0, 90.0, 120.0], [100.0] * 4
+    runs = [[run_of([value] * 60) for value in side] for side in (top, bottom)]
+    result = judge_claim(parse_claim("ttft_p50(a) / ttft_p50(b) >= 1"), *runs, starts_a=list("ssuu"),
+                         starts_b=list("ttvv"), start_sd=StartSd(0.03, "test"))
+    assert result.verdict is INCONCLUSIVE
+    assert result.reason.startswith("about ") or result.reason.startswith("4 pairs that differ so much cannot tell")
+    more = judge_claim(parse_claim("ttft_p50(a) / ttft_p50(b) >= 1"), *runs, starts_a=list("stuv"),
+                       starts_b=list("wxyz"), start_sd=StartSd(0.03, "test"))
+    assert "about 4 server" not in more.reason
     exactly = judge_claim(parse_claim("ttft_p50(b) / ttft_p50(a) >= 1"), side(400), side(400))
     assert "too near the claim" in exactly.reason
 

@@ -1,0 +1,64 @@
+"""Demands on the highest rate within an SLO, which searches have found."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import exp, inf, log, sqrt
+
+from pytest_llmperf.metrics.units import Unit
+from pytest_llmperf.model.verdict import CheckResult, Verdict
+from pytest_llmperf.slo.answer import answer
+from pytest_llmperf.slo.model import Comparison, Slo
+from pytest_llmperf.slo.sample import Sample, unavailable
+from pytest_llmperf.stats.interval import Interval
+from pytest_llmperf.stats.mean import mean, sd, t_quantile
+
+SEARCHED = "max_rate"
+UNIT = Unit.REQUESTS_PER_S
+
+
+def judge_searched(slo: Slo, sample: Sample, confidence: float) -> CheckResult:
+    """What one search proved, or the interval of several.
+
+    A search ends between two rates that it tried, so several may end alike although the limit lies anywhere between:
+    each is taken to be off by that step's standard deviation, step ÷ √12, at least.
+    """
+    rates = [value for value in sample.values(slo) if value is not None]
+    missing = len(sample.runs) - len(rates)
+    if missing or min(rates) <= 0:
+        return answer(slo, Verdict.ERROR, reason=unavailable(slo.metric, missing, len(sample.runs)))
+    if len(set(sample.seeds)) == 1:
+        return _of_one(slo, sample)
+    beyond = [run.value(f"{SEARCHED}_beyond") or inf for run in sample.runs]
+    logs, tops = ([log(rate) for rate in each] for each in (rates, beyond))
+    middle, top = mean(logs), mean(tops)
+    step = max((high - low for low, high in zip(logs, tops, strict=True) if high < inf), default=0.0)
+    reach = max(_reach(groups, step / sqrt(12), confidence) for groups in (sample.by_seed(logs), sample.by_start(logs)))
+    interval = Interval(exp(middle - reach), exp(top + reach), confidence)
+    verdict = (interval.below if slo.comparison is Comparison.AT_MOST else interval.above)(slo.limit)
+    reason = f"the {interval.level_percent:g} % interval {UNIT.show_range(interval.low, interval.high)} "
+    reason += "lies beyond the limit" if verdict is Verdict.FAIL else "holds the limit; search more often"
+    return answer(slo, verdict, measured=mean(rates), interval=interval, n=str(sample), reason=reason)
+
+
+def _reach(groups: Sequence[Sequence[float]], least_sd: float, confidence: float) -> float:
+    """How far a mean of such groups may be off, one-sided; 0 where one group says nothing of others."""
+    means = [mean(group) for group in groups]
+    if len(means) < 2:
+        return 0.0
+    return t_quantile(confidence, len(means) - 1) * max(sd(means), least_sd) / sqrt(len(means))
+
+
+def _of_one(slo: Slo, sample: Sample) -> CheckResult:
+    """One search has judged each rate that it tried: what it proved about the limit's is the verdict."""
+    run = sample.runs[0]
+    proven, refuted = run.value(f"{SEARCHED}_proven"), run.value(f"{SEARCHED}_refuted")
+    good = proven is not None and proven >= slo.limit
+    bad = refuted is not None and refuted <= slo.limit
+    if slo.comparison is Comparison.AT_MOST:
+        good, bad = bad, good
+    verdict = Verdict.PASS if good else Verdict.FAIL if bad else Verdict.INCONCLUSIVE
+    known = [f"{rate:.4g}/s proven to be {side}" for rate, side in ((proven, "within"), (refuted, "over")) if rate]
+    return answer(slo, verdict, measured=run.value(SEARCHED), n=f"{sample}, {', '.join(known) or 'nothing proven'}",
+                  reason="the limit lies among the rates of which that is proven" if verdict is Verdict.FAIL
+                  else "the limit lies between what is proven; search with more requests, or more often")
