@@ -55,9 +55,15 @@ class Arrivals:
         """Nothing more will be stamped."""
         self._asking.close()
 
-    def polling(self) -> None:
-        """The sockets are about to be asked who has data; whoever had some before was read since."""
-        self._silent_ns, self._polled_ns = self._polled_ns, monotonic_ns()
+    def polling(self, *, more: bool = False) -> None:
+        """The sockets are about to be asked who has data; whoever had some before was read since.
+
+        Args:
+            more: whether the poll before told as many as it could, so that others may have had some then, too.
+        """
+        if not more:
+            self._silent_ns = self._polled_ns
+        self._polled_ns = monotonic_ns()
 
     def synchronise(self) -> int:
         """Measure how far the wall clock lies from the monotonic one, unless interrupted; how long that took, in ns."""

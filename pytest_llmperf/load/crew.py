@@ -35,7 +35,7 @@ class Worker:
     def __init__(self, plan: LoadPlan, folder: Path, cpus: Collection[int]) -> None:
         self.plan = plan
         self.folder = folder
-        self.ready = self.ended = False
+        self.ready = self.ended = self.hung = False
         self.last = Progress(0, 0, 0, 0)
         self.tail = RecordingTail(self.recording)
         folder.mkdir()
@@ -88,6 +88,7 @@ class Worker:
         try:
             self._process.wait(_CANCEL_GRACE_S)
         except subprocess.TimeoutExpired:
+            self.hung = True
             self.kill()
         self.reports.close()
 

@@ -89,7 +89,11 @@ class ProcessTransport:
 
 def _obituary(worker: Worker, recording: Recording, folder: Path) -> str:
     status = worker.status
-    how = f"was killed by signal {-status}" if status < 0 else f"ended with exit code {status}"
+    how = (
+        "hung and was ended" if worker.hung
+        else f"was killed by signal {-status}" if status < 0
+        else f"ended with exit code {status}"
+    )
     last = f": {said}" if (said := worker.last_words()) else ""
     return (
         f"the load process {how} after {len(recording.exchanges)} of {len(worker.plan.requests)} requests{last}\n"

@@ -42,6 +42,7 @@ class Reactor:
         self._timers: list[tuple[int, int, Handler]] = []
         self._order = count()
         self._stopped = False
+        self._full = False
         self.alarm_ns = NEVER
         self.on_alarm: Handler = self._silence
         self.on_idle: Callable[[], bool] = bool
@@ -94,8 +95,10 @@ class Reactor:
             heappop(self._timers)[2]()
 
     def _poll(self) -> list[tuple[int, int]]:
-        self._arrivals.polling()
-        return self._poller.poll(0, _MOST_EVENTS)
+        self._arrivals.polling(more=self._full)
+        events = self._poller.poll(0, _MOST_EVENTS)
+        self._full = len(events) == _MOST_EVENTS
+        return events
 
     def _sleep(self) -> bool:
         """Wait until something is ready or nearly due; False where it is due already.

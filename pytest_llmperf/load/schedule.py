@@ -73,12 +73,13 @@ class Schedule:
         return self._due[0][0] if self._due else None
 
     def upcoming(self, until_ns: int) -> int:
-        """Timed requests that become due until then and have not departed: so many connections are needed soon.
+        """Requests of known time that become due until then and have not departed: so many connections are needed soon.
 
-        In an open loop with the next turns whose time is known; in a closed one they wait for a slot, which has one.
+        In a closed loop next turns take the slots that are free now; another becomes free with its connection.
         """
         timed = bisect_right(self._times, until_ns) - self._timed_departures
-        return timed + bisect_right(self._turn_times, until_ns)
+        turns = bisect_right(self._turn_times, until_ns)
+        return timed + (turns if self._slots is None else min(turns, len(self._slots)))
 
     def depart(self, now_ns: int, most: int) -> list[Departure]:
         """Requests to send now, in order, so many at most; they count as departed."""
@@ -92,7 +93,7 @@ class Schedule:
             request = self._requests[index]
             if request.at_ns is not None and request.after is None:
                 self._timed_departures += 1
-            if request.after is not None and self._slots is None:
+            if request.after is not None:
                 del self._turn_times[bisect_left(self._turn_times, due_ns)]
             departures.append(self._departure(request, due_ns, free_ns))
         return departures
@@ -114,8 +115,7 @@ class Schedule:
             if request.at_ns is not None:
                 due_ns = max(due_ns, self._started_ns + request.at_ns)
             heappush(self._due, (due_ns, request.index))
-            if self._slots is None:
-                insort(self._turn_times, due_ns)
+            insort(self._turn_times, due_ns)
 
 
 def problem_of(requests: Sequence[PlannedRequest]) -> str | None:

@@ -89,9 +89,10 @@ class LoadReport:
         processes: that shared the load.
         cpus: on which they may run.
         own_cpus: whether the servers that we start keep off these.
-        kernel_stamped: share of the reads that the kernel stamped as they arrived.
+        kernel_stamped: share of the reads that the kernel stamped as they arrived; None: nothing was read.
         stamp_error_p99_ns: how late a stamp may be: 0 where the kernel stamped it.
-        read_delay_p99_ns: how long bytes lay in the kernel before they were read; moves no stamp, coalesces chunks.
+        read_delay_p99_ns: how long bytes lay in the kernel before they were read; moves no stamp, coalesces chunks;
+            None where the kernel stamped none.
         turnaround_p99_ns: closed loop only: from the end of an answer to the next request; None in an open loop.
         busy: CPU time over elapsed time of the busiest process.
         peak_memory_bytes: largest resident size, all processes together.
@@ -100,9 +101,9 @@ class LoadReport:
     processes: int
     cpus: tuple[int, ...]
     own_cpus: bool
-    kernel_stamped: float
+    kernel_stamped: float | None
     stamp_error_p99_ns: int
-    read_delay_p99_ns: int
+    read_delay_p99_ns: int | None
     turnaround_p99_ns: int | None
     busy: float
     peak_memory_bytes: int

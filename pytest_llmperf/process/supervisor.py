@@ -31,8 +31,8 @@ STOP_MARGIN_S = 15.0  # the watchdog waits 10 s after SIGKILL before it names su
 class Supervised:
     """A server process, everything below it, and the watchdog above it.
 
-    One thread may wait for its exit while another stops it. Dropping the last reference, or the end of this
-    process in whatever way, ends the server too.
+    One thread may wait for its exit while another stops it. The end of this process, in whatever way, ends the server
+    too.
 
     Attributes:
         launch: what was started, with its tag.
@@ -161,8 +161,10 @@ class Supervised:
         if living:
             named = ", ".join(f"{process.name} (pid {process.pid})" for process in living)
             raise StopFailed(f"still alive after SIGKILL: {named}", self.evidence())
-        while self._on_gone:
-            self._on_gone.pop()()
+        with self._lock:
+            gone, self._on_gone = self._on_gone, []
+        for callback in gone:
+            callback()
         return report
 
     def _begin(self) -> None:

@@ -116,16 +116,28 @@ class Replayer:
         watch = self.progress
         progress = None if watch is None else lambda progress: watch(progress, plan)
         with cancelled_on_death(server, cancel), cancelled_at_deadline(self.timeout_s, cancel) as late:
-            replay = self.transport.replay(plan, cancel=cancel, progress=progress)
+            try:
+                replay = self.transport.replay(plan, cancel=cancel, progress=progress)
+            except EngineError as error:
+                # Virtual time is given up by ending the emulator, which then is no evidence of its own.
+                if not late.is_set():
+                    raise
+                raise self._given_up() from error
+            except LoadError:
+                server.check_alive()  # whoever sends may hang, once the server has died
+                raise
         server.check_alive()
         if late.is_set():
-            raise LoadError(
-                f"The run did not end within {self.timeout_s:g} s and was given up. Send fewer requests, or raise "
-                "measure_timeout_s."
-            )
+            raise self._given_up()
         if any(exchange.ending in SILENT for exchange in replay.exchanges):
             server.check_responsive(self.limits.idle_ns / 1e9)
         return replay
+
+    def _given_up(self) -> LoadError:
+        return LoadError(
+            f"The run did not end within {self.timeout_s:g} s and was given up. Send fewer requests, or raise "
+            "measure_timeout_s."
+        )
 
     def plan(self, server: Server, requests: tuple[Request, ...], concurrency: int | None) -> LoadPlan:
         """The requests as this server takes them."""

@@ -53,7 +53,7 @@ def _lateness(run: Run, metrics: RunMetrics, named: Collection[str], settings: S
     if error_ms > error_limit_ms:
         return (
             f"stamps of arrivals may be {error_ms:.1f} ms late (p99, limit {error_limit_ms:g} ms), since the kernel "
-            f"stamped {run.load.kernel_stamped:.0%} of the reads only"
+            f"stamped {run.load.kernel_stamped or 0:.0%} of the reads only"
         )
     return None
 
@@ -63,10 +63,9 @@ def _state(load: LoadReport | None) -> str:
     if load is None:
         return ""
     where = f"on {len(load.cpus)} CPUs {'of their own' if load.own_cpus else 'that servers share'}"
-    return (
-        f"{load.processes} load process(es) {where}, busy {load.busy:.0%} of the time, read bytes "
-        f"{load.read_delay_p99_ns / 1e6:.1f} ms after they came (p99). "
-    )
+    delay_ns = load.read_delay_p99_ns
+    read = "" if delay_ns is None else f", read bytes {delay_ns / 1e6:.1f} ms after they came (p99)"
+    return f"{load.processes} load process(es) {where}, busy {load.busy:.0%} of the time{read}. "
 
 
 def _remedy(load: LoadReport | None) -> str:

@@ -121,5 +121,5 @@ def _why(claim: Claim, verdict: Verdict, screen: RatioScreen, started: int) -> s
     of_pairs = (screen.pair_sd or 0.0) ** 2 * started / screen.pairs
     starts = max(2, ceil((z / distance) ** 2 * (of_starts + of_pairs)))
     if starts <= started:
-        return f"{screen.pairs} pairs that differ so much cannot tell; measure more runs, or claim less"
+        return f"{screen.pairs} pairs are too few to tell; measure more runs, or claim less"
     return f"about {starts} server starts per side would decide it at this ratio; measure more pairs"

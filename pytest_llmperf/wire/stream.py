@@ -12,6 +12,10 @@ from pytest_llmperf.wire.sse import Event, EventDecoder
 SHOWN_BYTES = 200
 
 
+class _CountsDown(ValueError):
+    """A usage that is smaller than the one before."""
+
+
 @dataclass(slots=True)
 class Stream:
     """What a stream said, and when.
@@ -48,6 +52,8 @@ class Stream:
         try:
             chunk = read_chunk(json.loads(event.data), event.type)
             self._take_chunk(chunk, stamp_ns)
+        except _CountsDown as error:
+            self.problem = str(error)
         except (ValueError, TypeError, AttributeError, KeyError, RecursionError):
             self.problem = f"not a JSON completion chunk: {event.data.encode()[:SHOWN_BYTES]!r}"
 
@@ -64,12 +70,16 @@ class Stream:
         self.chunk_tokens.append(tokens)
 
     def _tokens_of(self, chunk: Chunk) -> int | None:
-        """Tokens that this chunk brought: growth of the continuous usage, else the ids that it lists."""
-        if chunk.has_choices and chunk.usage is not None and chunk.usage.completion_tokens is not None:
-            total = chunk.usage.completion_tokens
+        """Tokens that this chunk brought: growth of the continuous usage, else the ids that it lists.
+
+        Usage that begins after chunks that nobody counted has grown by theirs, too: it says nothing of this one.
+        """
+        begun_uncounted = bool(self.chunk_tokens) and self.chunk_tokens[-1] is None
+        total = None if chunk.usage is None or not chunk.has_choices else chunk.usage.completion_tokens
+        if total is not None and not begun_uncounted:
             grown, self._counted = total - self._counted, total
             if grown < 0:
-                raise ValueError("usage counts down")
+                raise _CountsDown(f"its count of tokens fell from {total - grown} to {total}")
             return grown
         if chunk.token_ids is not None:
             self._counted += chunk.token_ids

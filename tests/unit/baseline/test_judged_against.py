@@ -8,6 +8,7 @@ import pytest
 
 from pytest_llmperf.baseline.fingerprint import measured_alike
 from pytest_llmperf.baseline.rules import creeping, outlying
+from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.errors import SloError
 from pytest_llmperf.session.against import (
     Terms,
@@ -17,7 +18,7 @@ from pytest_llmperf.session.against import (
     margins_from,
     paired_runs,
 )
-from pytest_llmperf.session.comparing import Baselines
+from pytest_llmperf.session.comparing import Baselines, compare
 from pytest_llmperf.session.measurement import Run
 
 
@@ -124,6 +125,49 @@ def test_runs_whose_seed_is_not_stored_are_no_look(make, three_runs):
     again = replace(eight, runs=tuple(replace(run, seed=run.seed % 3) for run in eight.runs))
     (result,) = judge_against(again, stored, terms("tpot_mean"), 0)
     assert result.verdict.value == "FAIL"
+
+
+@pytest.fixture
+def compared(three_runs):
+    """Compare so many runs of today with what is stored, as a session does; gives results, and what was bought."""
+
+    def compared(stored, seeds, across=()):
+        def so_many(seeds):
+            runs = tuple(replace(three_runs.runs[0], seed=seed) for seed in seeds)
+            return replace(three_runs, runs=runs, metrics=(three_runs.metrics[0],) * len(runs))
+
+        def extend(runs, *, seeds):
+            bought.append(runs)
+            series.finished = so_many([*(run.seed for run in series.finished.runs), *(i % seeds for i in range(runs))])
+
+        bought, wanted = [], replace(terms("tpot_mean"), across=across)
+        series = SimpleNamespace(test="t.py::x", execution=1, finished=so_many(seeds), extend=extend)
+        session = SimpleNamespace(
+            settings=Settings(), clock=SimpleNamespace(now_ns=lambda: 0),
+            baselines=SimpleNamespace(find=lambda *_: stored, terms=lambda *_: wanted),
+        )
+        return compare(series, session, [], {}), bought
+
+    return compared
+
+
+def test_a_comparison_buys_the_pairs_that_it_lacks(make, three_runs, compared):
+    """Six of nine runs have seeds that nobody stored: they are no third look."""
+    stored = make.stored(make.session(0, anchor=True, tpot_mean=tuple(
+        value / 1.04 for value in three_runs.values("tpot_mean"))))
+    assert compared(stored, range(3))[1] == [2, 3]
+    assert compared(stored, range(9))[1] == [2, 3]
+    assert compared(stored, [0, 1, 2, 0, 1, 2, 0, 1])[1] == []
+
+
+def test_a_comparison_is_with_what_was_measured_alike(make, three_runs, compared):
+    here, other = (tuple(value / by for value in three_runs.values("tpot_mean")) for by in (1.0, 2.0))
+    stored = make.stored(make.session(0, anchor=True, tpot_mean=here), make.session(1, tpot_mean=here),
+                         make.session(2, tpot_mean=here), *(
+        make.session(day, tpot_mean=other, differs={"driver": "5"}) for day in (3, 4, 5)))
+    ((alone,), _), ((among,), _) = compared(stored, range(3)), compared(stored, range(3), across=("driver",))
+    assert (alone.verdict.value, alone.n) == ("PASS", "3 runs against 9 of 3 sessions")
+    assert among.n.endswith("of 6 sessions")
 
 
 def test_sessions_of_other_conditions_count_while_these_may_differ(make):

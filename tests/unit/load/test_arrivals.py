@@ -50,6 +50,17 @@ def test_without_the_kernel_the_error_reaches_back_to_the_poll_before_the_last(a
     assert arrivals.errors.quantile_ns(1.0) >= 30 * MS
 
 
+def test_a_poll_that_was_full_may_have_kept_others_back(arrivals):
+    for more in (False, False, True, True):
+        time.sleep(0.01)
+        arrivals.polling(more=more)
+    arrivals.stamp([], 0)
+    assert arrivals.errors.quantile_ns(1.0) >= 30 * MS
+    arrivals.polling()
+    arrivals.stamp([], 0)
+    assert arrivals.errors.quantile_ns(0.4) < 30 * MS
+
+
 def test_a_request_that_was_sent_since_bounds_the_error(arrivals):
     time.sleep(0.03)
     arrivals.stamp([], time.monotonic_ns())

@@ -1,5 +1,6 @@
 """Who runs first, and when it stands back."""
 
+import os
 import subprocess
 import sys
 
@@ -16,6 +17,26 @@ while os.sched_getscheduler(0) == os.SCHED_FIFO and time.monotonic() < until:
     pass
 print(os.sched_getscheduler(0) == os.SCHED_OTHER)
 """
+
+
+LIMITED = """
+import os, resource, time
+from pytest_llmperf.load import precedence
+resource.setrlimit(resource.RLIMIT_RTTIME, (500_000, 500_000))
+os.setgid(65534), os.setuid(65534)
+precedence.come_first(())
+until = time.monotonic() + 0.8
+while time.monotonic() < until:
+    pass
+print("still here")
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become somebody else")
+def test_a_machine_that_limits_real_time_kills_no_load_process():
+    """Nobody but root may raise the limit, at which the kernel kills."""
+    done = subprocess.run([sys.executable, "-c", LIMITED], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (0, "still here\n"), done.stderr
 
 
 def test_a_load_process_that_never_sleeps_stands_back():

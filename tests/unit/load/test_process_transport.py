@@ -231,6 +231,30 @@ def children_of(pid, needle):
     return found
 
 
+def test_a_worker_that_hangs_is_not_somebody_elses_victim(tmp_path):
+    cancel = threading.Event()
+
+    def stop(progress):
+        if progress.done:
+            for pid in children_of(os.getpid(), str(tmp_path).encode()):
+                os.kill(pid, signal.SIGSTOP)
+            cancel.set()
+
+    with ScriptedServer(answer=lambda number, _: GOOD if not number else [Send(STREAM_HEAD), Hang()]) as server:
+        plan = LoadPlan("127.0.0.1", server.port, tuple(PlannedRequest(i, "/", b"{}") for i in range(3)), concurrency=1)
+        with pytest.raises(LoadError, match="the load process hung and was ended after 1 of 3 requests"):
+            ProcessTransport(folder=tmp_path).replay(plan, cancel=cancel, progress=stop)
+
+
+def test_memory_is_the_load_processes_own():
+    """The kernel hands the peak of whoever starts a program on to it."""
+    ours = b"x" * (256 << 20)
+    with ScriptedServer(answer=lambda *_: GOOD) as server:
+        plan = LoadPlan("127.0.0.1", server.port, (PlannedRequest(0, "/", b"{}"),), concurrency=1)
+        load = ProcessTransport().replay(plan, cancel=threading.Event()).load
+    assert 1 << 20 < load.peak_memory_bytes < len(ours) // 2
+
+
 def test_a_worker_that_is_killed_is_an_error_that_names_what_it_left(tmp_path):
     def kill(progress):
         if progress.done == 2:

@@ -113,10 +113,24 @@ def test_upcoming_knows_the_next_turns_of_an_open_loop():
     assert [schedule.upcoming(START + until_ns) for until_ns in (149, 150, 250)] == [0, 1, 2]
     assert departed(schedule, 160) == [(1, 150)]
     assert [schedule.upcoming(START + until_ns) for until_ns in (160, 250)] == [0, 1]
-    closed = schedule_of(*turns, concurrency=1)
-    departed(closed, 10)
-    closed.finished(0, START + 50)
-    assert closed.upcoming(START + 250) == 0
+
+
+def test_upcoming_knows_the_next_turns_that_a_closed_loop_has_slots_for():
+    """After a pause of seconds a slot's connection has been closed; a turn that waits for a slot gets that one's."""
+    turns = [request(0), *(request(i, after=0, think_ns=100 * i) for i in (1, 2, 3))]
+    schedule = schedule_of(*turns, concurrency=2)
+    assert departed(schedule, 0) == [(0, None)]
+    assert schedule.upcoming(START + 10**9) == 0
+    schedule.finished(0, START + 50)
+    assert [schedule.upcoming(START + until_ns) for until_ns in (149, 150, 250, 350)] == [0, 1, 2, 2]
+    assert departed(schedule, 400) == [(1, 150), (2, 250)]
+    assert schedule.upcoming(START + 10**9) == 0
+    schedule.finished(1, START + 410)
+    assert schedule.upcoming(START + 420) == 1
+    departed(schedule, 420)
+    schedule.finished(2, START + 430)
+    schedule.finished(3, START + 440)
+    assert schedule.upcoming(START + 10**9) == 0
 
 
 def test_plans_that_could_never_end_are_named():

@@ -39,6 +39,18 @@ def test_slos_one_result_each(side):
     assert [result.verdict for result in results] == [Verdict.PASS, Verdict.PASS, Verdict.FAIL]
 
 
+def test_seeds_that_a_comparison_repeats_prove_no_slo(make_run, make_measurement):
+    def run(seed):
+        return make_run([make_record(i, intended_ms=100 * i, ttft_ms=50 + seed) for i in range(20)], seed=seed)
+
+    fresh, again = make_measurement(*map(run, range(9))), make_measurement(*map(run, [0, 4, 8] * 3))
+    (result,) = judge_slos(fresh, ["ttft_p50 <= 58ms"], SETTINGS)
+    assert result.verdict is Verdict.PASS
+    (result,) = judge_slos(again, ["ttft_p50 <= 58ms"], SETTINGS)
+    assert result.verdict is Verdict.INCONCLUSIVE
+    assert "9 runs of 3 seeds" in result.n
+
+
 def test_an_invalid_run_is_one_error_that_counts_the_reasons(side):
     (result,) = judge_slos(side(restarted=True, clock_gap_ms=9e9), ["ttft_p50 <= 60ms", "error_rate == 0"], SETTINGS)
     assert result.verdict is Verdict.ERROR

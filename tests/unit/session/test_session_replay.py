@@ -1,12 +1,13 @@
 """One replay against a fake server: plan, counters, peaks, and every way in which the server fails during it."""
 
+import time
 from datetime import UTC, datetime
 
 import httpx
 import pytest
 
 from pytest_llmperf import closed, constant, endpoint, random_tokens, vllm
-from pytest_llmperf.errors import EngineError, ServerDied
+from pytest_llmperf.errors import EngineError, LoadError, ServerDied
 from pytest_llmperf.load.transport import Progress
 from pytest_llmperf.model.plan import StreamLimits
 from pytest_llmperf.session.replay import Replayer
@@ -98,6 +99,31 @@ def test_a_death_during_the_run(make_server, replayer, fake_engine, fake_process
     fake_engine.on_replay = die
     with pytest.raises(ServerDied, match="signal 9"):
         replayer().run(make_server(vllm("m"), process=fake_process), WORKLOAD, 0)
+
+
+def test_a_load_process_that_fails_with_the_server_is_not_the_cause(make_server, replayer, fake_engine, fake_process):
+    def die():
+        fake_process.ended = "signal 9 (SIGKILL)"
+        raise LoadError("the load process hung and was ended")
+
+    fake_engine.on_replay = die
+    with pytest.raises(ServerDied, match="signal 9"):
+        replayer().run(make_server(vllm("m"), process=fake_process), WORKLOAD, 0)
+    fake_process.ended = None
+    fake_engine.on_replay = lambda: (_ for _ in ()).throw(LoadError("the load process hung and was ended"))
+    with pytest.raises(LoadError, match="hung"):
+        replayer().run(make_server(vllm("m"), process=fake_process), WORKLOAD, 0)
+
+
+@pytest.mark.parametrize(("timeout_s", "error"), [(0.01, LoadError), (900.0, EngineError)])
+def test_virtual_time_that_is_given_up_is_not_the_emulators_end(make_server, replayer, fake_engine, timeout_s, error):
+    def end():
+        time.sleep(0.3)
+        raise EngineError("The emulator ended: signal 9 (SIGKILL).")
+
+    fake_engine.on_replay = end
+    with pytest.raises(error, match="did not end within 0.01 s" if error is LoadError else "The emulator ended"):
+        replayer(timeout_s=timeout_s).run(make_server(), WORKLOAD, 0)
 
 
 def test_a_budget_that_the_server_tells_can_be_named(make_server, replayer, fake_engine):

@@ -69,6 +69,13 @@ def test_saturation_names_numbers_and_remedy(found):
     assert "Raise load_processes (now 1), give it a free core (load_cpus), send from another host" in text
 
 
+def test_what_nobody_stamped_was_not_read_at_once(found):
+    late = load_report(kernel_stamped=0.0, stamp_error_p99_ns=6_000_000, read_delay_p99_ns=None)
+    (text,) = found(load=late)
+    assert "stamped 0% of the reads only" in text
+    assert "read bytes" not in text
+
+
 def test_processes_that_were_hardly_busy_need_a_core_not_company(found):
     (text,) = found(records=records(send_delay_ms=11.0), load=load_report(busy=0.1))
     assert "load_processes" not in text

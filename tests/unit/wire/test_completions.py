@@ -97,6 +97,23 @@ def test_finish_without_growth_is_not_content():
     assert len(record.arrivals_ns) == 4
 
 
+@pytest.mark.parametrize("chunks", [4, 3])
+def test_usage_that_comes_with_the_finish_alone_counts_no_chunk(chunks):
+    """As llama.cpp's server tells it: four tokens, in as many chunks or fewer, and their number at the end."""
+    shape = StreamShape((1,) * chunks, continuous_usage=False)
+    body = [data.replace(b'"length"', b"null") for data in shape.events()[:chunks]]
+    end = {"choices": [{"index": 0, "text": "", "finish_reason": "length"}], "usage": shape.usage(4)}
+    record = record_of([*body, event(end), DONE])
+    assert (record.outcome, record.detail) == (Outcome.OK, None)
+    assert (len(record.arrivals_ns), record.chunk_tokens, record.output_tokens) == (chunks, None, 4)
+
+
+def test_usage_that_falls_is_named():
+    shape = StreamShape()
+    first = [event({"choices": [{"index": 0, "text": "x"}], "usage": shape.usage(count)}) for count in (3, 2)]
+    assert "its count of tokens fell from 3 to 2" in record_of([*first, DONE]).detail
+
+
 @pytest.mark.parametrize("field", ["content", "reasoning_content", "reasoning"])
 def test_any_kind_of_chat_content_counts(field):
     choice = {"index": 0, "delta": {field: "hm"}, "finish_reason": "length"}
