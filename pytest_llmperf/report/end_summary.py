@@ -29,7 +29,7 @@ def summary(ended: Sequence[Ended], asked: Asked, width: int, *, every: bool = F
     shown = ordered if every or len(ordered) <= (MOST_LINES if steps else MOST_ALONE) else _folded(ordered)
     column = max(len(one.verdict) for one in ordered)
     names = max((len(short(one.test)) for one in shown), default=0)
-    names = min(names, width // 2 - column)
+    names = max(1, min(names, width // 2 - column))
     lines = [
         cut(f"{one.verdict:<{column}}  {cut(short(one.test), names):<{names}}  {one.decided_by}".rstrip(), width)
         for one in shown

@@ -203,7 +203,8 @@ def _change(metric: Metric, before: KeptMeasurement, after: KeptMeasurement, alp
     try:
         found = _comparison(metric, before, after)
     except ValueError:  # missing, 0, or no seed in common: nothing to compare
-        same = was == now
+        values = {run.metrics.get(metric.name) for side in (before, after) for run in side.runs}
+        same = len(values) == 1 and None not in values  # each of them 0
         return Change(metric.name, was, now, "", "", Verdict.PASS if same else Verdict.INCONCLUSIVE, primary)
     (verdict,) = decide([found], alpha)
     limits = [_percent(metric, limit(PASS_CONFIDENCE)) for limit in (found.shift.lower, found.shift.upper)]

@@ -59,10 +59,12 @@ class Requests:
     Args:
         kept: requests with their arrivals, in the order of the file.
         left_out: how many have none, because the run had too many.
+        flights_ns: of every request that was sent, when it was and when it ended.
     """
 
     kept: tuple[RequestRecord, ...] = ()
     left_out: int = 0
+    flights_ns: tuple[tuple[int, int], ...] = ()
 
 
 def decode(path: Path) -> Requests:
@@ -75,7 +77,9 @@ def decode(path: Path) -> Requests:
     try:
         columns = json.loads(gzip.decompress(path.read_bytes()))
         kept = tuple(_records(columns))
-        return Requests(kept, len(columns["index"]) - len(kept))
+        flights = zip(columns["sent_ns"], columns["ended_ns"], strict=True)
+        sent = tuple((int(sent_ns), int(ended_ns)) for sent_ns, ended_ns in flights if sent_ns is not None)
+        return Requests(kept, len(columns["index"]) - len(kept), sent)
     except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError) as error:
         top.refuse(f"this is no file of requests: {type(error).__name__}: {error}")
 

@@ -30,14 +30,14 @@ def replayed(row: Row, coefficients: Coefficients, rounds: int = 10, seed: int =
 
 
 def plan_of(row: Row, rounds: int, seed: int) -> Plan:
-    """Lengths drawn evenly between `spread` × nominal and nominal; content does not matter, nothing is cached."""
+    """Lengths drawn evenly between `spread` × nominal and nominal; no two prompts begin alike, so nothing is found."""
     draw = random.Random(seed)
     longest = tuple(range(row.input_tokens))
 
     def request(index: int) -> Request:
         prompt = draw.randint(round(row.input_tokens * row.spread), row.input_tokens)
         answer = draw.randint(round(row.output_tokens * row.spread), row.output_tokens)
-        return Request(index, longest[:prompt], answer)
+        return Request(index, (-1 - index, *longest[1:prompt]), answer)
 
     return Plan(tuple(request(index) for index in range(row.concurrency * rounds)), row.concurrency)
 

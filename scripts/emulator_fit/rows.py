@@ -108,7 +108,8 @@ class Row:
                                weight_gpus=self.gpus)  # fmt: skip
         return EngineConfig(
             engine=engine, shape=shape, gpu=gpu, max_model_len=32768, max_num_batched_tokens=budget, max_num_seqs=1024,
-            block_size=block, num_blocks=blocks, prefix_caching=False, weights=weights, kv=kv, tensor_parallel=tp,
+            block_size=block, num_blocks=blocks, weights=weights, kv=kv, tensor_parallel=tp,
+            prefix_caching=engine == "sglang" and not self.inferencex,
             data_parallel=max(1, self.gpus // tp), expert_parallel=self.expert_parallel,
             async_scheduling=engine == "sglang" or self.inferencex,
             mixed_chunk=engine == "sglang" and not self.inferencex and self.version != "0.5.1.post1",

@@ -68,7 +68,7 @@ class Deployment:
         if self.link is not None:
             self._split = Split(self._timeline, handed)
         elif config.data_parallel > 1:
-            own: RouterName = "least-loaded" if config.engine == "vllm" else "cache-aware"
+            own: RouterName = "least-loaded" if config.engine == "vllm" else "round-robin"
             self._router = make_router(router or own, config.data_parallel)
 
     @property

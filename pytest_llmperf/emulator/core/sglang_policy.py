@@ -77,16 +77,46 @@ class PrefillBudget:
         reserved: tokens of the pool that are spoken for: by the batch, and by what the running ones will generate.
         chunk: tokens of this batch; None: prompts are not cut.
         prefill: tokens of this batch, which only a first prompt that is not cut may pass.
+        taken: tokens of the pool that the batch itself takes.
+        ends: once somebody asked, of each sequence that runs or goes along how many tokens it has still to generate,
+            and how many it then gives back.
     """
 
     cache: RadixCache
     reserved: float
     chunk: int | None
     prefill: int
+    taken: float = 0.0
+    ends: list[tuple[int, int]] | None = None
 
     @property
     def pool(self) -> float:
         return self.cache.free - self.reserved
+
+    def lasts(self, newcomer: Sequence, rest: int, going: List[Sequence]) -> bool:
+        """Whether the pool lasts until each has generated all that it may, if a newcomer with `rest` tokens to compute
+        goes along (0.5.15, without a prefix cache, for requests that ignore the end of text, as ours all do).
+
+        As SGLang keeps its list: sorted once a batch, and who has most to generate goes before the last one then.
+        """
+        free = self.cache.free - self.taken
+        if self._paged(rest) > min(free, self.pool):
+            return False
+        if self.ends is None:
+            self.ends = sorted(filter(None, map(_end, (newcomer, *going))), key=lambda end: end[0])
+        elif (end := _end(newcomer)) is not None:
+            later = (place for place, other in enumerate(self.ends) if end[0] <= other[0])
+            self.ends.insert(next(later, max(0, len(self.ends) - 1)), end)
+        free -= self._paged(rest)
+        for place, (left, held) in enumerate(self.ends):
+            streams = len(self.ends) - place
+            if free - left * streams <= streams:
+                return False
+            free += held
+        return True
+
+    def _paged(self, tokens: int) -> int:
+        return -(-tokens // self.cache.page_size) * self.cache.page_size
 
     @property
     def spent(self) -> bool:
@@ -94,8 +124,7 @@ class PrefillBudget:
 
     def fit(self, cached: int, rest: int, others: bool) -> int:
         """How much of `rest` tokens after cached ones goes into this batch."""
-        page = self.cache.page_size
-        paged = -(-rest // page) * page
+        page, paged = self.cache.page_size, self._paged(rest)
         if self.chunk is None:
             return 0 if others and paged >= self.prefill else rest
         if paged <= self.chunk:
@@ -104,9 +133,14 @@ class PrefillBudget:
 
     def charge(self, tokens: int, new_tokens: int) -> None:
         """Takes tokens to compute now, and reserves what the sequence will generate."""
-        page = self.cache.page_size
-        paged = -(-tokens // page) * page
+        page, paged = self.cache.page_size, self._paged(tokens)
+        self.taken += paged + page
         self.reserved += paged + page + new_tokens
         self.prefill -= paged
         if self.chunk is not None:
             self.chunk -= paged
+
+
+def _end(sequence: Sequence) -> tuple[int, int] | None:
+    left = sequence.max_tokens - sequence.generated
+    return (left, sequence.prompt_length + sequence.generated) if left > 0 else None

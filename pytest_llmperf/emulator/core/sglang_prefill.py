@@ -20,7 +20,8 @@ class PrefillQueue:
     """What waits, what loads KV cache from outside, and the prompt that was cut.
 
     Admission reserves prompt + max_tokens (4096 of them at most) of the newcomer, and of the running ones a share of
-    their remaining max_tokens (0.5.23: all of it for requests with ignore_eos). A prompt that passes the chunk is cut
+    their remaining max_tokens (0.5.23: all of it for requests with ignore_eos). Without a prefix cache it plays instead
+    how they all end (`PrefillBudget.lasts`). A prompt that passes the chunk is cut
     and goes on in the next batch, before all others; only one can be cut at a time. Once the pool or the running places
     were found full nobody is admitted until a sequence leaves.
 
@@ -93,7 +94,7 @@ class PrefillQueue:
         remaining = [min(s.max_tokens - s.generated, MOST_NEW_TOKENS) for s in running]
         chunk = None if self._chunk is None else self._chunk - mixed
         prefill = self._config.max_prefill_tokens - mixed
-        return PrefillBudget(self._cache, sum(remaining) * share + mixed, chunk, prefill)
+        return PrefillBudget(self._cache, sum(remaining) * share + mixed, chunk, prefill, mixed)
 
     def _continue(self, sequence: Sequence, budget: PrefillBudget) -> int:
         """Tokens of the next chunk of the prompt that was cut. What running sequences are expected to need does not
@@ -117,7 +118,8 @@ class PrefillQueue:
             if len(chosen) >= self._config.max_num_seqs - len(running):
                 self.full = True
                 break
-            tokens, aside = self._take_in(sequence, budget, bool(chosen), now_ns)
+            going = [*running, *(other for other, _ in chosen)]
+            tokens, aside = self._take_in(sequence, budget, going, bool(chosen), now_ns)
             if tokens:
                 chosen.append((sequence, tokens))
             if tokens or aside:
@@ -146,7 +148,7 @@ class PrefillQueue:
         return list(self.waiting)
 
     def _take_in(
-        self, sequence: Sequence, budget: PrefillBudget, others: bool, now_ns: int
+        self, sequence: Sequence, budget: PrefillBudget, going: list[Sequence], others: bool, now_ns: int
     ) -> tuple[int | None, bool]:
         """Tokens of its first chunk (0: not in this batch; None: the pool is too full), and whether it was set aside to
         load KV cache."""
@@ -158,7 +160,8 @@ class PrefillQueue:
             found = external.matched(sequence, local, now_ns)
             aside = found > 0 or (external.prefilled and sequence.prompt_length == local + 1)
         new_tokens = min(max(sequence.max_tokens - sequence.generated, 0), MOST_NEW_TOKENS)
-        fits = rest + new_tokens + cache.page_size < budget.pool
+        enough = rest + new_tokens + cache.page_size < budget.pool
+        fits = enough if cache.enabled else budget.lasts(sequence, rest, going)
         tokens = budget.fit(local, rest, others) if fits and not aside else 0
         if not (fits and (tokens or aside)):
             if not loaded:

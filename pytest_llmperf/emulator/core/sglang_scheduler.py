@@ -283,7 +283,9 @@ class SglangScheduler:
         return self.cache.make_room(sum([self.cache.needed(s, s.computed + new) for s in rows]))
 
     def _retract(self) -> None:
-        kept = sorted(self._running, key=lambda s: (s.generated, -s.prompt_length), reverse=True)
+        kept = list(self._running)
+        if not self._drafts:  # with drafts the latest goes first: 0.5.15 can take requests from the back alone
+            kept.sort(key=lambda s: (s.generated, -s.prompt_length), reverse=True)
         first = True
         while len(kept) > 1 and (first or not self._make_room_to_decode(kept)):
             first = False

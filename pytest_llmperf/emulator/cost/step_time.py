@@ -67,7 +67,8 @@ class StepTime:
         if self._draft is not None and load.drafted:
             fixed += self._draft_s(load)
         total = fixed + self._attention_s(load)
-        return _at_least(total, max(load.sampled * self._stream_s, self._launch_s(load)))
+        # Rejected drafts never reach the front end: it passes a step's tokens of a sequence on in one piece.
+        return _at_least(total, max(load.sequences * self._stream_s, self._launch_s(load)))
 
     def ingress_s(self, prompt_tokens: int) -> float:
         """From the client's send to the engine's queue, and from the first token back to the client."""
@@ -129,4 +130,4 @@ def _draft(config: EngineConfig, coefficients: Coefficients) -> StepTime | None:
     if config.speculation is None or config.speculation.draft is None:
         return None
     own = replace(config, shape=config.speculation.draft, speculation=None, async_scheduling=True)
-    return StepTime(own, replace(coefficients, step_s=0.0, sequence_s=0.0))
+    return StepTime(own, replace(coefficients, step_s=0.0, sequence_s=0.0, stream_s=0.0))

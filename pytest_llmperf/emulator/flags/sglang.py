@@ -18,6 +18,7 @@ from pytest_llmperf.emulator.flags.tiers import disk_tier, host_tier, lmcache_ti
 from pytest_llmperf.emulator.quantities import UsageError
 
 _GIB = 2**30
+_MOST_DRAFTING = 48
 _FP8_KV = ("fp8_e4m3", "fp8_e5m2")
 
 
@@ -34,7 +35,8 @@ def sglang_launch(
     only(found, "sglang", pp_size=(1,), stream_interval=(1,), speculative_eagle_topk=(1,), cuda_graph_config=(None,),
          dtype=("auto", "bfloat16", "float16", "half"), quantization=(None, "fp8"),
          kv_cache_dtype=("auto", "bf16", "bfloat16", *_FP8_KV), ep_size=(1, found.tp_size),
-         hicache_storage_backend=(None, "file"))  # fmt: skip
+         hicache_storage_backend=(None, "file"), radix_eviction_policy=("lru",),
+         load_balance_method=("auto", "round_robin"), hicache_write_policy=("write_through",))  # fmt: skip
     machine.check(found.tp_size, found.dp_size, 2 if split else 1)
     if found.model_path is None:
         raise UsageError("sglang: which model? Say --model-path MODEL.")
@@ -107,7 +109,7 @@ def _config(
         gpu=gpu,
         max_model_len=length,
         max_num_batched_tokens=chunk,
-        max_num_seqs=found.max_running_requests or min(max(int(tokens / length * 512), 2048), 4096),
+        max_num_seqs=_max_running(found, tokens, length, drafts),
         block_size=found.page_size,
         num_blocks=blocks,
         prefix_caching=not found.disable_radix_cache,
@@ -128,6 +130,13 @@ def _config(
         mixed_chunk=found.enable_mixed_chunk,
         conservativeness=found.schedule_conservativeness,
     )
+
+
+def _max_running(found: argparse.Namespace, tokens: int, length: int, drafts: Speculation | None) -> int:
+    """Requests that run at once on each replica of `tokens` KV tokens (0.5.15: model_runner_kv_cache_mixin)."""
+    asked = found.max_running_requests or (_MOST_DRAFTING if drafts else None)
+    most = min(max(int(tokens / length * 512), 2048), 4096) if asked is None else asked // found.dp_size
+    return max(1, min(int(most), tokens // 2))
 
 
 def _tiers(found: argparse.Namespace, gpu: Gpu, env: Mapping[str, str], kv_bytes: float) -> tuple[Tier, ...]:

@@ -16,10 +16,9 @@ _HARMLESS = Harmless(
         "log-requests-level", "sampling-defaults", "watchdog-timeout", "decode-log-interval", "attention-backend",
         "prefill-attention-backend", "decode-attention-backend", "sampling-backend", "device", "nccl-port",
         "dist-init-addr", "nnodes", "node-rank", "base-gpu-id", "download-dir", "revision", "chat-template",
-        "reasoning-parser", "tool-call-parser", "radix-eviction-policy",
+        "reasoning-parser", "tool-call-parser",
         "json-model-override-args", "model-loader-extra-config", "api-key", "admin-api-key", "file-storage-path",
-        "speculative-draft-load-format", "load-balance-method", "hicache-write-policy",
-        "hicache-storage-prefetch-policy", "hicache-io-backend", "hicache-mem-layout",
+        "speculative-draft-load-format", "hicache-storage-prefetch-policy", "hicache-io-backend", "hicache-mem-layout",
     ),
     several=("bucket-time-to-first-token", "bucket-inter-token-latency", "bucket-e2e-request-latency"),
 )  # fmt: skip
@@ -59,6 +58,9 @@ def sglang_parser() -> EngineParser:
     add("--hicache-ratio", type=float, default=2.0)
     add("--hicache-size", type=float, default=0.0)
     add("--hicache-storage-backend")
+    add("--hicache-write-policy", default="write_through")
+    add("--radix-eviction-policy", default="lru")
+    add("--load-balance-method", default="auto")
     add("--lmcache-config-file")
     add("--stream-interval", type=positive, default=1)
     add("--cuda-graph-config", type=json_object)

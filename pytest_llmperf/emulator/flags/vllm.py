@@ -38,7 +38,8 @@ def vllm_launch(
     found = vllm_parser().read(without_serve(argv))
     only(found, "vllm", pipeline_parallel_size=(1,), scheduling_policy=("fcfs",), stream_interval=(1,),
          long_prefill_token_threshold=(0,), dtype=("auto", "bfloat16", "float16", "half"),
-         quantization=(None, "fp8"), kv_cache_dtype=("auto", "bfloat16", *FP8_KV))  # fmt: skip
+         quantization=(None, "fp8"), kv_cache_dtype=("auto", "bfloat16", *FP8_KV),
+         scheduler_reserve_full_isl=(True,))  # fmt: skip
     machine.check(found.tensor_parallel_size, found.data_parallel_size, 2 if split else 1)
     model = found.model_tag or found.model
     if model is None:

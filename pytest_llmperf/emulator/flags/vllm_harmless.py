@@ -11,7 +11,7 @@ HARMLESS = Harmless(
         "enable-logging-iteration-details", "aggregate-engine-logging", "fail-on-environ-validation",
         "jit-monitor-verbose", "disable-hybrid-kv-cache-manager", "calculate-kv-scales", "disable-cascade-attn",
         "enable-flashinfer-autotune", "return-tokens-as-token-ids", "disable-custom-all-reduce",
-        "scheduler-reserve-full-isl", "numa-bind", "enable-per-request-metrics", "allow-credentials",
+        "numa-bind", "enable-per-request-metrics", "allow-credentials",
         "ray-workers-use-nsight", "enable-layerwise-nvtx-tracing", "language-model-only",
     ),
     single=(

@@ -45,6 +45,7 @@ def vllm_parser() -> EngineParser:
     add("--long-prefill-token-threshold", type=int, default=0)
     add("--disable-log-stats", action="store_true")
     parser.switch("--enforce-eager", default=False)
+    parser.switch("--scheduler-reserve-full-isl", default=True)
     parser.switch("--enable-prefix-caching", default=True)
     parser.switch("--enable-chunked-prefill", default=True)
     parser.switch("--async-scheduling")

@@ -43,7 +43,8 @@ class App:
             if self._service.generates(method, path):
                 await self._generate(path, body, received_ns, receive, send)
             else:
-                await _send_reply(send, self._service.reply(method, path))
+                query = scope.get("query_string", b"").decode("latin-1")
+                await _send_reply(send, self._service.reply(method, f"{path}?{query}" if query else path))
         except Refusal as refusal:
             await _send_reply(send, refusal.reply())
 

@@ -13,6 +13,7 @@ from pytest_llmperf.report.requests import start_ns
 
 if TYPE_CHECKING:
     from pytest_llmperf.model.record import RequestRecord
+    from pytest_llmperf.report.requests import Requests
 
 # Every second percentile, and the tail where regressions show.
 PROBABILITIES = (*(position / 50 for position in range(50)), 0.99, 0.995, 0.999, 1.0)
@@ -27,7 +28,7 @@ def charts(test: KeptTest) -> dict[str, object]:
     Raises:
         BaselineError: a file of requests cannot be read.
     """
-    recorded = [[run.records().kept for run in measurement.runs] for measurement in test.measurements]
+    recorded = [[run.records() for run in measurement.runs] for measurement in test.measurements]
     sides = list(zip(labels(test.measurements), test.measurements, recorded, strict=True))
     return {
         "distributions": {
@@ -47,11 +48,18 @@ def labels(measurements: Sequence[KeptMeasurement]) -> list[str]:
     return [name.upper() for name in names(measurements)]
 
 
-def _distribution(label: str, family: str, runs: Sequence[Sequence[RequestRecord]]) -> dict[str, object]:
+def _distribution(label: str, family: str, runs: Sequence[Requests]) -> dict[str, object]:
     """Quantiles of each run and of all of them, in ms."""
-    samples = [list(_samples(family, records)) for records in runs]
+    samples = [list(_samples(family, requests.kept)) for requests in runs]
     pooled = [value for sample in samples for value in sample]
-    return {"side": label, "n": len(pooled), "pooled": _quantiles(pooled), "runs": [_quantiles(one) for one in samples]}
+    kept, left_out = sum(len(requests.kept) for requests in runs), sum(requests.left_out for requests in runs)
+    return {
+        "side": label,
+        "n": len(pooled),
+        "of": f"{kept} of {kept + left_out} requests" if left_out else "",
+        "pooled": _quantiles(pooled),
+        "runs": [_quantiles(one) for one in samples],
+    }
 
 
 def _samples(family: str, records: Sequence[RequestRecord]) -> Iterator[float]:
@@ -66,12 +74,12 @@ def _quantiles(sample: Sequence[float]) -> list[float]:
     return rounded(np.quantile(sample, PROBABILITIES)) if len(sample) else []
 
 
-def _timeline(run: KeptRun, records: Sequence[RequestRecord]) -> dict[str, object]:
+def _timeline(run: KeptRun, requests: Requests) -> dict[str, object]:
     return {
         "seed": run.seed,
         "start": run.start_id,
-        "gaps": _gaps(records),
-        "in_flight": _in_flight(records),
+        "gaps": _gaps(requests.kept),
+        "in_flight": _in_flight(requests),
         "telemetry": series_of(run.telemetry),
     }
 
@@ -95,16 +103,13 @@ def _gaps(records: Sequence[RequestRecord]) -> dict[str, list[float]]:
     }
 
 
-def _in_flight(records: Sequence[RequestRecord]) -> dict[str, list[float]]:
-    """How many requests were sent and not yet ended."""
+def _in_flight(requests: Requests) -> dict[str, list[float]]:
+    """How many requests were sent and not yet ended; times count from the first intended send, as in the file."""
     import numpy as np
 
-    sent = [record for record in records if record.sent_ns is not None]
-    if not sent:
+    if not requests.flights_ns:
         return {"time_s": [], "requests": []}
-    origin_ns = start_ns(records)
-    begun = np.sort([(record.sent_ns or 0) - origin_ns for record in sent])
-    ended = np.sort([record.ended_ns - origin_ns for record in sent])
+    begun, ended = np.sort(np.array(requests.flights_ns).T)
     at_ns = np.linspace(0, ended[-1], BINS)
     count = np.searchsorted(begun, at_ns, "right") - np.searchsorted(ended, at_ns, "right")
     return {"time_s": rounded(at_ns / 1e9), "requests": [int(value) for value in count]}

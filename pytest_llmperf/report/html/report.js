@@ -70,7 +70,7 @@
     const { chart } = figure(place, FAMILIES[family], "share of values up to x; thin: each run");
     const traces = sides.flatMap((side, number) => {
       const line = (x, pooled) => ({
-        x, y: PROBABILITIES.map((share) => 100 * share), type: "scatter", mode: "lines", name: `${side.side} (n = ${side.n})`,
+        x, y: PROBABILITIES.map((share) => 100 * share), type: "scatter", mode: "lines", name: `${side.side} (n = ${side.n}${side.of ? `, of ${side.of}` : ""})`,
         legendgroup: side.side, showlegend: pooled, hoverinfo: pooled ? undefined : "skip",
         line: { color: colour(number), width: pooled ? 2.2 : 0.8, shape: "linear" }, opacity: pooled ? 1 : 0.45,
         hovertemplate: pooled ? `${side.side}: %{y:.3~f} % up to %{x:.4~g} ms<extra></extra>` : undefined,

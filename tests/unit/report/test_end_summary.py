@@ -132,3 +132,8 @@ def test_nothing_planted_becomes_a_baseline():
     kinds = ("FAIL", "NO_BASELINE", "INCOMPARABLE", "INCONCLUSIVE", "IMPROVED")
     shown = lines(*map(ended, kinds), planted=True)
     assert shown[shown.index("next:"):] == ["next:", "  llmperf show R1 test_a"]
+
+
+@pytest.mark.parametrize("width", [1, 12, 20])
+def test_a_terminal_that_is_too_narrow_is_no_reason_to_fail(width):
+    assert lines(ended("INCONCLUSIVE"), ended("PASS", "test_b"), width=width)

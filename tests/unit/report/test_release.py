@@ -50,6 +50,19 @@ def test_what_became_of_a_metric_is_what_became_of_the_test(after, trend):
     assert compare(ran(), ran(after)).trend is trend
 
 
+@pytest.mark.parametrize(("values", "trend"), [
+    ((None, None), Trend.UNKNOWN), ((0.0, 0.0), Trend.STAYED), ((0.0, 3.0), Trend.UNKNOWN),
+    ((None, 0.0), Trend.UNKNOWN),
+])
+def test_what_neither_run_has_is_not_the_same(values, trend):
+    before, after = (measured(primaries=("preemptions",)) for _ in values)
+    before, after = (
+        replace(side, runs=tuple(replace(run, metrics={**run.metrics, "preemptions": value}) for run in side.runs))
+        for side, value in zip((before, after), values, strict=True)
+    )
+    assert compare(ran(before), ran(after)).trend is trend
+
+
 def test_the_later_run_has_margins_of_its_own():
     wide, narrow = ({"tpot_mean": Margins(share / 2, share)} for share in (0.3, 0.02))
     assert compare(ran(), ran(measured(tpot_ms=11, margins=wide))).trend is Trend.STAYED
@@ -169,7 +182,7 @@ def test_other_seeds_and_missing_metrics_cannot_tell():
     shifted = measured()
     shifted = replace(shifted, runs=tuple(replace(run, seed=run.seed + 100) for run in shifted.runs))
     lone = replace(measured(), primaries=("spec_acceptance_rate",))
-    assert compare(ran(), ran(replace(shifted, primaries=("tpot_mean",)))).trend is Trend.STAYED  # equal to the digit
+    assert compare(ran(), ran(replace(shifted, primaries=("tpot_mean",)))).trend is Trend.UNKNOWN  # equal to the digit
     assert compare(ran(), ran(replace(measured(tpot_ms=11), runs=shifted.runs[:2]))).trend is Trend.UNKNOWN
     assert compare(ran(lone), ran(lone)).changes[0].after == "–"
 

@@ -180,6 +180,62 @@ def test_the_fewest_output_tokens_are_retracted_first() -> None:
     assert engine.ratio.current > 0.9
 
 
+def test_with_drafts_the_latest_is_retracted_first() -> None:
+    """SGLang 0.5.15 can then take requests from the back of the batch alone, whatever they have generated."""
+    engine = scheduler(num_blocks=68, conservativeness=0.0, speculation=Speculation(1, (0.0,)))
+    old, young = sequence(10, max_tokens=40), sequence(12, max_tokens=30)
+    engine.add(old)
+    step(engine)
+    engine.add(young)
+    step(engine)
+    old.generated, young.generated = 1, 5
+    for _ in range(30):
+        if engine.counters.preemptions:
+            break
+        step(engine)
+    assert (old.preemptions, young.preemptions) == (0, 1)
+
+
+def test_without_a_tree_all_must_be_able_to_end() -> None:
+    """A tree's reserve of a share would let the second in, and retract it later."""
+    def admitted(blocks: int, **changes: object) -> bool:
+        engine = scheduler(num_blocks=blocks, conservativeness=0.0, **changes)
+        first, second = sequence(10, max_tokens=60), sequence(20, max_tokens=50)
+        engine.add(first)
+        step(engine)
+        engine.add(second)
+        return step(engine) == [(second, 20)]
+
+    # 10 and 20 tokens are held; until the second has ended both take 50 more, and one of each stays free.
+    assert [admitted(blocks, prefix_caching=False) for blocks in (132, 133)] == [False, True]
+    assert admitted(100)
+
+
+def test_what_ends_makes_room_for_those_that_go_on() -> None:
+    """Two that generate 20 tokens give back 30 each before the third needs them."""
+    def admitted(blocks: int, together: bool) -> bool:
+        engine = scheduler(num_blocks=blocks, prefix_caching=False)
+        for one in (sequence(10, max_tokens=20), sequence(10, max_tokens=20)):
+            engine.add(one)
+        if not together:
+            step(engine)
+        engine.add(third := sequence(10, max_tokens=78))
+        return (third, 10) in step(engine)
+
+    # 30 are held; while the two generate the 19 that each lacks the third takes as many, and one of each stays free.
+    assert [admitted(blocks, together=False) for blocks in (90, 91)] == [False, True]
+    # In one batch the list is not sorted anew: the third, with the most to generate, stands before the last of them.
+    assert [admitted(blocks, together=True) for blocks in (180, 181)] == [False, True]
+
+
+def test_without_a_tree_nobody_is_retracted() -> None:
+    engine = scheduler(num_blocks=3_000, conservativeness=0.0, prefix_caching=False)
+    for number in range(60):
+        engine.add(sequence(30, max_tokens=40 + 7 * (number % 30)))
+    drain(engine)
+    assert engine.counters.preemptions == 0
+
+
 def test_a_retraction_sets_the_ratio_to_what_was_used_and_20_tokens() -> None:
     ratio = NewTokenRatio()
     one = sequence(5, max_tokens=100)

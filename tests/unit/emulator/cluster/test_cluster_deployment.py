@@ -190,6 +190,13 @@ def test_two_engines_compute_side_by_side() -> None:
     assert max(a.ended_ns or 0 for a in two) < 0.7 * max(a.ended_ns or 0 for a in one)
 
 
+def test_sglangs_own_controller_deals_in_turn() -> None:
+    """Its cache-aware router is another program."""
+    plans = plan(*[(prompt(0, 64), 4, 40.0 * number) for number in range(8)])
+    own, named = (replay(deployment(SGLANG, data_parallel=2, **how), plans) for how in ({}, {"router": "round-robin"}))
+    assert own == named
+
+
 def hit_rate(router: str, seed: int, engines: int = 4, groups: int = 9) -> float:
     chance = random.Random(seed)
     order = [chance.randrange(groups) for _ in range(80)]

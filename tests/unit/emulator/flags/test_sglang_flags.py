@@ -42,6 +42,25 @@ def test_flags_that_change_what_runs():
     assert (found.kv, found.weights) == ("fp8", "fp8")
 
 
+@pytest.mark.parametrize(("flags", "most"), [
+    (("--speculative-algorithm", "EAGLE3", "--speculative-num-steps", "3"), 48),
+    (("--speculative-algorithm", "EAGLE3", "--speculative-num-steps", "3", "--max-running-requests", "96"), 96),
+    (("--dp", "2", "--max-running-requests", "64"), 32),
+    (("--max-total-tokens", "60"), 30),
+])
+def test_how_many_run_at_once(flags, most):
+    assert config(*flags, gpus=2).max_num_seqs == most
+
+
+@pytest.mark.parametrize("flags", [
+    ("--radix-eviction-policy", "lfu"), ("--load-balance-method", "total_requests"),
+    ("--hicache-write-policy", "write_back"),
+])
+def test_policies_that_are_not_played_are_refused(flags):
+    with pytest.raises(UsageError, match=f"{flags[0]} {flags[1]} cannot be emulated; only "):
+        config(*flags)
+
+
 def test_scheduling():
     found = config("--enable-mixed-chunk", "--max-prefill-tokens", "9000", "--schedule-conservativeness", "0.7")
     assert (found.mixed_chunk, found.max_prefill_tokens, found.conservativeness) == (True, 9000, 0.7)

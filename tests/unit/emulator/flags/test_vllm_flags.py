@@ -206,3 +206,9 @@ def test_unknown_models_name_those_that_are_known():
         vllm_launch([], machine("h200", 1), {})
     with pytest.raises(UsageError, match="--hardware x100"):
         machine("x100", 1)
+
+
+def test_prompts_that_need_not_fit_whole_are_refused():
+    assert config("--scheduler-reserve-full-isl") == config()
+    with pytest.raises(UsageError, match="--scheduler-reserve-full-isl False cannot be emulated; only True can"):
+        config("--no-scheduler-reserve-full-isl")

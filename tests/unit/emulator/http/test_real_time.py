@@ -40,8 +40,8 @@ def completion(**asked: object) -> bytes:
     return json.dumps({"model": "tiny", "prompt": [1, 2, 3], "max_tokens": 4, "ignore_eos": True, **asked}).encode()
 
 
-async def answer(server: Service, body: bytes) -> tuple[int, bytes]:
-    """Status and body of a request for a completion."""
+async def answer(server: Service, body: bytes, path: str = "/v1/completions", query: bytes = b"") -> tuple[int, bytes]:
+    """Status and body of what is posted, by default a request for a completion."""
     realtime = RealTime(server)
     running = asyncio.ensure_future(realtime.run())
     sent: list[Any] = []
@@ -54,7 +54,7 @@ async def answer(server: Service, body: bytes) -> tuple[int, bytes]:
         sent.append(message)
 
     try:
-        scope = {"type": "http", "method": "POST", "path": "/v1/completions"}
+        scope = {"type": "http", "method": "POST", "path": path, "query_string": query}
         await asyncio.wait_for(App(server, realtime)(scope, receive, send), 10)
     finally:
         running.cancel()
@@ -96,3 +96,11 @@ def test_the_reason_is_told_where_the_engine_cannot_serve_a_request(stream: bool
     status, body = asyncio.run(answer(server, completion(prompt=[1] * 200, stream=stream)))
     assert status == (200 if stream else 400)  # a stream has begun by then
     assert b"more than the 62 tokens" in body
+
+
+def test_the_query_says_which_tier_is_emptied() -> None:
+    """In virtual time it stands in the path; a web server hands it over by itself."""
+    server = service(vllm_launch(["serve", "tiny", "--kv-offloading-size", "1"], machine("h200", 1), {}))
+    for query, status in ((b"tier=l1", 200), (b"tier=l9", 400), (b"", 400)):
+        assert asyncio.run(answer(server, b"", "/lmcache/cache/clear", query))[0] == status
+    assert asyncio.run(answer(server, b"", "/reset_prefix_cache", b"reset_external=true"))[0] == 200

@@ -7,7 +7,8 @@ import pytest
 from pytest_llmperf.model.telemetry import GaugeSample, GpuSample, GpuTrace, gauge_columns
 from pytest_llmperf.report.html.charts import BINS, PROBABILITIES, charts, labels
 from pytest_llmperf.report.html.series import series_of
-from pytest_llmperf.report.kept import KeptMeasurement, read_run
+from pytest_llmperf.report.kept import KeptMeasurement, KeptRun, KeptTest, read_run
+from pytest_llmperf.report.requests import encode
 from pytest_llmperf.report.run_folder import write_test
 from pytest_llmperf.testing.records import make_record
 
@@ -49,6 +50,21 @@ def test_requests_in_flight(drawn):
     assert max(run["in_flight"]["requests"]) == 2
     assert run["in_flight"]["requests"][0] == 1
     assert run["in_flight"]["requests"][-1] == 0
+
+
+def test_requests_whose_arrivals_were_not_kept_are_in_flight_all_the_same(tmp_path):
+    """Of a large run every second request keeps its arrivals; drawn alone they would be half as many at once."""
+    records = [make_record(i, intended_ms=0, ttft_ms=50, chunks=11, itl_ms=10) for i in range(64)]
+    (tmp_path / "requests.gz").write_bytes(encode(records, most_arrivals=400))
+    run = KeptRun(0, 1, "", {}, requests=tmp_path / "requests.gz")
+    found = charts(KeptTest("test_x", True, None, (KeptMeasurement("e", "w", {}, (run,)),), ()))
+    assert max(found["timelines"][0]["runs"][0]["in_flight"]["requests"]) == 64
+    (side,) = found["distributions"]["ttft"]
+    assert (side["n"], side["of"]) == (32, "32 of 64 requests")
+
+
+def test_a_whole_file_is_not_called_a_part(drawn):
+    assert drawn([make_record(0)])["distributions"]["ttft"][0]["of"] == ""
 
 
 def test_runs_without_a_served_request_draw_nothing(drawn):
