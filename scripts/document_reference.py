@@ -5,8 +5,9 @@
 Run it after a metric, a margin, an option, a setting or a command of `llmperf` has changed; a test says so.
 """
 
+import argparse
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields
 from inspect import cleandoc
 from pathlib import Path
@@ -105,10 +106,17 @@ def _default(name: str) -> str:
 
 
 def commands() -> str:
-    """A row per command of `llmperf`."""
-    (chosen,) = (action for action in parser()._actions if action.dest == "command")
-    helps = {choice.dest: str(choice.help) for choice in chosen._get_subactions()}
-    return _table(("command", "what it does"), [(f"`llmperf {name}`", text) for name, text in helps.items()])
+    """A row per command of `llmperf`, those of a group among them."""
+    return _table(("command", "what it does"), list(_below("llmperf", parser())))
+
+
+def _below(name: str, of: argparse.ArgumentParser) -> Iterator[tuple[str, str]]:
+    for action in of._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for choice in action._get_subactions():
+                path = f"{name} {choice.dest}"
+                yield f"`{path}`", str(choice.help)
+                yield from _below(path, action.choices[choice.dest])
 
 
 def counts() -> str:
