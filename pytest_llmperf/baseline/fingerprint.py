@@ -65,20 +65,29 @@ def differences(
     return tuple(changed)
 
 
-def measured_alike(stored: StoredMeasurement, across: Collection[str] = ()) -> StoredMeasurement:
-    """Without the sessions that were taken in across other conditions, unless these may still differ.
+def alike(session: StoredSession, across: Collection[str]) -> bool:
+    """Whether a stored session was measured under its baseline's conditions, but for those that may differ.
 
-    A condition that a session did not record speaks neither for nor against it.
+    A condition that it did not record yet speaks neither for nor against it.
     """
-    def alike(session: StoredSession) -> bool:
-        return all(field in across for field, value in session.differs.items() if value is not None)
+    def excused(field: str, value: str | None) -> bool:
+        return field in across or (value is None and _recorded_later(field))
 
-    return replace(stored, sessions=tuple(filter(alike, stored.sessions)))
+    return all(excused(field, value) for field, value in session.differs.items())
+
+
+def measured_alike(stored: StoredMeasurement, across: Collection[str]) -> StoredMeasurement:
+    """Without the sessions that were taken in across other conditions, unless these may still differ."""
+    return replace(stored, sessions=tuple(session for session in stored.sessions if alike(session, across)))
 
 
 def unrecorded(before: Mapping[str, str], now: Mapping[str, str]) -> set[str]:
     """Conditions of `now` that were not recorded yet when `before` was: not absent then, but unknown."""
-    return {field for field in now.keys() - before.keys() if field.partition(".")[0] in RECORDED_LATER}
+    return {field for field in now.keys() - before.keys() if _recorded_later(field)}
+
+
+def _recorded_later(field: str) -> bool:
+    return field.partition(".")[0] in RECORDED_LATER
 
 
 def _shown(value: str | None) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
-from pytest_llmperf.baseline.fingerprint import differences, fingerprint_of, formulas_of, unrecorded
+from pytest_llmperf.baseline.fingerprint import alike, differences, fingerprint_of, formulas_of, unrecorded
 from pytest_llmperf.baseline.fresh import FreshMeasurement
 from pytest_llmperf.baseline.model import Provenance, StoredMeasurement, StoredSession
 from pytest_llmperf.baseline.obstacles import Obstacle
@@ -145,10 +145,14 @@ class Merger:
         if self.stored is None or self._changed:
             return []
         primaries, margins, session = self.fresh.primaries, self._margins, self._session
-        far = outlying(session, self._others, primaries, margins)
+        comparable = [one for one in self._with(session) if one.id == session.id or alike(one, self.terms.across)]
+        others = [one for one in self._others if alike(one, self.terms.across)]
+        far = outlying(session, others, primaries, margins)
         known = {shift.metric for shift in far}
-        away = strayed(session, self.stored.anchor, primaries, margins) if self.left_open else []
-        crept = [*creeping(self._with(session), primaries, margins), *away]
+        crept: list[Shift] = []
+        if any(one.anchor for one in comparable):
+            away = strayed(session, self.stored.anchor, primaries, margins) if self.left_open else []
+            crept = [*creeping(comparable, primaries, margins), *away]
         return [*far, *(shift for shift in crept if shift.metric not in known)]
 
     def _proven(self, shift: Shift) -> bool:

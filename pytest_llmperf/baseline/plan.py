@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from pytest_llmperf.baseline.fingerprint import measured_alike
 from pytest_llmperf.baseline.fresh import FreshMeasurement, FreshTest
 from pytest_llmperf.baseline.levels import mean_level
 from pytest_llmperf.baseline.merging import Merger, Terms
@@ -146,7 +147,10 @@ def _decide(
 
 
 def _young(stored: StoredMeasurement | None, terms: Terms) -> bool:
-    return stored is None or known_sessions(stored.sessions, terms.provenance.host) < YOUNG_BELOW
+    if stored is None:
+        return True
+    comparable = measured_alike(stored, terms.across).sessions
+    return known_sessions(comparable, terms.provenance.host) < YOUNG_BELOW
 
 
 def _grows(test: FreshTest, stored: StoredMeasurement | None) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import time
 from array import array
 from collections import deque
@@ -205,9 +206,10 @@ class Replayer:
 
 
 def _peak_memory_bytes() -> int:
-    """Of this program: getrusage counts what the one that started it had used."""
-    (kib,) = (line.split()[1] for line in Path("/proc/self/status").read_text().splitlines() if line[:6] == "VmHWM:")
-    return int(kib) * 1024
+    """Of this program, where the kernel says so: getrusage counts what the one that started it had used, too."""
+    lines = Path("/proc/self/status").read_text(errors="replace").splitlines()
+    own_kib = [int(line.split()[1]) for line in lines if line.startswith("VmHWM:")]
+    return 1024 * (own_kib[0] if own_kib else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 
 
 def _boottime_ns() -> int:

@@ -160,11 +160,11 @@ def judge_against(
     alpha = alpha_at(paired, looked_at, sessions=known, primaries=len(terms.primaries),
                      suite_primaries=suite_primaries)
     spent = spent_by(LOOKS[-1] if more_runs else paired, known)
-    spendable = SUITE_ALPHA / suite_primaries * spent
+    power = Power(SUITE_ALPHA / suite_primaries * spent, pass_confidence, "" if spent else _blind(known))
     verdicts = dict(zip(compared, decide(list(compared.values()), alpha, pass_confidence), strict=True))
     return [
         unusable.get(metric.name)
-        or _result(metric, verdicts[metric.name], compared[metric.name], spendable, pass_confidence)
+        or _result(metric, verdicts[metric.name], compared[metric.name], power)
         for metric in metrics
     ]
 
@@ -214,9 +214,22 @@ def _sessions_with(stored: StoredMeasurement, name: str) -> list[StoredSession]:
     return [session for session in stored.sessions if all(value is not None for value in session.values(name))]
 
 
-def _result(
-    metric: Metric, verdict: Verdict, comparison: Comparison, alpha: float, confidence: float
-) -> CheckResult:
+@dataclass(frozen=True, slots=True)
+class Power:
+    """What a comparison could have seen.
+
+    Args:
+        alpha: that it may spend in the end on a FAIL; 0: nothing can fail.
+        confidence: of a PASS.
+        blind: why nothing can fail; "" where something can.
+    """
+
+    alpha: float
+    confidence: float
+    blind: str
+
+
+def _result(metric: Metric, verdict: Verdict, comparison: Comparison, power: Power) -> CheckResult:
     found, margins, scale = comparison.shift, comparison.margins, scale_of(metric)
     larger_is_worse = worse_when_larger(metric)
 
@@ -225,11 +238,10 @@ def _result(
         return f"{change:+.1f} {'%' if scale is Scale.LOG else 'pp'}"
 
     low, high = sorted(
-        (found.lower(confidence), found.upper(confidence)),
+        (found.lower(power.confidence), found.upper(power.confidence)),
         key=lambda distance: scale.change(distance, worse_when_larger=larger_is_worse),
     )
-    blind = _blind(found.sessions)
-    seen = f"would have seen {shown(smallest_seen(found, margins.negligible, alpha))}" if alpha else blind
+    seen = power.blind or f"would have seen {shown(smallest_seen(found, margins.negligible, power.alpha))}"
     would = f" ({seen})" if verdict is Verdict.PASS else ""
     against = f"{len(found.differences)} runs against {found.stored_runs} of {_sessions(found)}"
     return CheckResult(
@@ -238,9 +250,10 @@ def _result(
         metric=metric.name,
         limit=f"{'≤' if larger_is_worse else '≥'} {shown(margins.tolerated)}",
         measured=shown(found.effect) + would,
-        interval=f"{100 * (2 * confidence - 1):.3g} % CI {shown(low)} … {shown(high)}",
+        interval=f"{100 * (2 * power.confidence - 1):.3g} % CI {shown(low)} … {shown(high)}",
         n=against,
-        reason=_reason(metric, verdict, shown(found.effect), shown(margins.negligible), found, decidable=alpha > 0),
+        reason=_reason(verdict, f"{metric.name} is {shown(found.effect)} off its baseline", shown(margins.negligible),
+                       found, power.blind),
     )
 
 
@@ -250,17 +263,15 @@ def _sessions(found: Shift) -> str:
     return f"{found.sessions} sessions"
 
 
-def _reason(
-    metric: Metric, verdict: Verdict, effect: str, negligible: str, found: Shift, *, decidable: bool
-) -> str:
+def _reason(verdict: Verdict, off: str, negligible: str, found: Shift, blind: str) -> str:
     if verdict is Verdict.FAIL:
-        return f"{metric.name} is {effect} off its baseline, proven to be worse by more than {negligible}"
+        return f"{off}, proven to be worse by more than {negligible}"
     if verdict is Verdict.IMPROVED:
-        return f"{metric.name} is {effect} off its baseline: better. Take it in with --update-baselines"
+        return f"{off}: better. Take it in with --update-baselines"
     if verdict is Verdict.INCONCLUSIVE:
-        if not decidable:
-            more = ", or store more sessions" if found.sessions < ENOUGH_SESSIONS else ""
-            return (f"{_blind(found.sessions)}, and --extension-limit (or extension_limit_s) ended it with "
+        if blind:
+            more = ", or store more sessions" if "sessions" in blind else ""
+            return (f"{blind}, and --extension-limit (or extension_limit_s) ended it with "
                     f"{len(found.differences)}: allow more{more}")
         more = "store more sessions" if found.sessions < YOUNG_BELOW else "compare with the baseline's build today"
         return (f"runs differ by {100 * found.run_sd:.1f} % and sessions by {100 * found.session_sd:.1f} % (sd): "

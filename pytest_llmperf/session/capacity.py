@@ -166,6 +166,8 @@ class Capacity(Series):
         results = [
             judge_slo(slo, measurement.metrics, starts, seeds, confidence=confidence) for slo in self.terms.slos
         ]
+        if any(one.verdict is Verdict.FAIL for one in results):
+            return Verdict.FAIL  # over it, whatever an overloaded server no longer tells
         if worst(results) is Verdict.ERROR:
             raise LoadError(f"at {rate:.4g}/s: " + next(one.reason for one in results if one.verdict is Verdict.ERROR))
         return worst(results)

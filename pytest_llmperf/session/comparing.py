@@ -115,6 +115,8 @@ def compare(
         if worst(results) is not Verdict.INCONCLUSIVE or further is None:
             return results
         series.extend(further - looked_at, seeds=seeds)
+        if paired_runs(series.finished, stored) == looked_at:
+            return results  # none of these seeds is stored: more of them would not tell either
 
 
 def _nothing_to_judge(runs: int) -> CheckResult:

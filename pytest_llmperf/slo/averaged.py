@@ -36,17 +36,18 @@ def judge_average(slo: Slo, sample: Sample, confidence: float) -> CheckResult:
     if len(values) < len(sample.runs):
         missing = len(sample.runs) - len(values)
         return answer(slo, Verdict.ERROR, reason=unavailable(slo.metric, missing, len(sample.runs)))
-    interval = over_runs(slo, values, sample, confidence) or within_run(slo, sample.runs[0], confidence)
-    n = f"{sample}{_not_counted(slo, sample)}"
+    interval = over_seeds(slo, values, sample, confidence) or within_seed(slo, values, sample, confidence)
+    n, measured = f"{sample}{_not_counted(slo, sample)}", mean(list(map(mean, sample.by_seed(values))))
     if interval is None:
-        return answer(slo, Verdict.INCONCLUSIVE, measured=mean(values), n=n,
-                      reason=f"one run gives {slo.metric} no interval; measure a second one")
+        one = "one run gives" if len(values) == 1 else "runs of one seed give"
+        return answer(slo, Verdict.INCONCLUSIVE, measured=measured, n=n,
+                      reason=f"{one} {slo.metric} no interval; measure a second one")
     verdict = (interval.below if slo.comparison is Comparison.AT_MOST else interval.above)(slo.limit)
     unit = find(slo.metric).unit
     reason = f"the {interval.level_percent:g} % interval {unit.show_range(interval.low, interval.high)} "
     reason += ("lies beyond the limit" if verdict is Verdict.FAIL
                else "holds the limit; measure more runs, on more server starts")
-    return answer(slo, verdict, measured=mean(values), interval=interval, n=n, reason=reason)
+    return answer(slo, verdict, measured=measured, interval=interval, n=n, reason=reason)
 
 
 def judge_exact(slo: Slo, sample: Sample) -> CheckResult:
@@ -68,17 +69,41 @@ def judge_exact(slo: Slo, sample: Sample) -> CheckResult:
                   reason=f"{len(bad)} of {len(values)} runs miss the limit")
 
 
-def over_runs(slo: Slo, values: Sequence[float], sample: Sample, confidence: float) -> Interval | None:
+def over_seeds(slo: Slo, values: Sequence[float], sample: Sample, confidence: float) -> Interval | None:
     """Student's interval over seeds, or over server starts where that is wider; None for a single seed."""
-    by_seed, by_start = (list(map(mean, groups)) for groups in (sample.by_seed(values), sample.by_start(values)))
+    by_seed = list(map(mean, sample.by_seed(values)))
     if len(by_seed) < 2:
         return None
     unit = find(slo.metric).unit
     on_log = unit in (Unit.MS, Unit.S) and min(values) > 0
-    interval = t_interval(by_seed, confidence, on_log=on_log, centre=mean(values))
-    if len(by_start) > 1:
-        interval = wider(interval, t_interval(by_start, confidence, on_log=on_log, centre=mean(values)))
-    return _within_range(interval, unit)
+    interval = t_interval(by_seed, confidence, on_log=on_log)
+    return _within_range(_over_starts(interval, values, sample, confidence, on_log=on_log), unit)
+
+
+def _over_starts(
+    interval: Interval, values: Sequence[float], sample: Sample, confidence: float, *, on_log: bool
+) -> Interval:
+    """That one, or Student's over server starts around the same middle where that is wider."""
+    by_start = list(map(mean, sample.by_start(values)))
+    if len(by_start) < 2:
+        return interval
+    centre = mean(list(map(mean, sample.by_seed(values))))
+    return wider(interval, t_interval(by_start, confidence, on_log=on_log, centre=centre))
+
+
+def within_seed(slo: Slo, values: Sequence[float], sample: Sample, confidence: float) -> Interval | None:
+    """Interval of runs of one seed: as one of them knows its own value, or as they differ where that is wider."""
+    own = [within_run(slo, run, confidence) for run in sample.runs]
+    known = [interval for interval in own if interval is not None]
+    if len(known) < len(own) or len(values) == 1:
+        return own[0] if len(values) == 1 else None
+    below = max(value - interval.low for value, interval in zip(values, known, strict=True))
+    above = max(interval.high - value for value, interval in zip(values, known, strict=True))
+    unit, middle = find(slo.metric).unit, mean(values)
+    on_log = unit in (Unit.MS, Unit.S) and min(values) > 0
+    widest = Interval(middle - below, middle + above, confidence)
+    widest = wider(widest, t_interval(values, confidence, on_log=on_log))
+    return _within_range(_over_starts(widest, values, sample, confidence, on_log=on_log), unit)
 
 
 def within_run(slo: Slo, run: RunMetrics, confidence: float) -> Interval | None:

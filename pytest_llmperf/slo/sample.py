@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -42,8 +43,8 @@ class Sample:
 
     @property
     def repeats(self) -> float:
-        """How often each seed was sent, on average; at least 1."""
-        return len(self.runs) / len(set(self.seeds))
+        """How often the seed of a run was sent, averaged over the runs (Kish's weights); at least 1."""
+        return sum(count**2 for count in Counter(self.seeds).values()) / len(self.runs)
 
     def by_start(self, values: Sequence[T]) -> list[list[T]]:
         """What each run has, together with that of the other runs on its server start."""

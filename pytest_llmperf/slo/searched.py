@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import exp, inf, log, sqrt
 
 from pytest_llmperf.metrics.units import Unit
@@ -14,7 +14,6 @@ from pytest_llmperf.stats.interval import Interval
 from pytest_llmperf.stats.mean import mean, sd, t_quantile
 
 SEARCHED = "max_rate"
-UNIT = Unit.REQUESTS_PER_S
 
 
 def judge_searched(slo: Slo, sample: Sample, confidence: float) -> CheckResult:
@@ -28,7 +27,7 @@ def judge_searched(slo: Slo, sample: Sample, confidence: float) -> CheckResult:
     if missing or min(rates) <= 0:
         return answer(slo, Verdict.ERROR, reason=unavailable(slo.metric, missing, len(sample.runs)))
     if len(set(sample.seeds)) == 1:
-        return _of_one(slo, sample)
+        return _of_one(slo, sample, rates)
     beyond = [run.value(f"{SEARCHED}_beyond") or inf for run in sample.runs]
     logs, tops = ([log(rate) for rate in each] for each in (rates, beyond))
     middle, top = mean(logs), mean(tops)
@@ -36,7 +35,7 @@ def judge_searched(slo: Slo, sample: Sample, confidence: float) -> CheckResult:
     reach = max(_reach(groups, step / sqrt(12), confidence) for groups in (sample.by_seed(logs), sample.by_start(logs)))
     interval = Interval(exp(middle - reach), exp(top + reach), confidence)
     verdict = (interval.below if slo.comparison is Comparison.AT_MOST else interval.above)(slo.limit)
-    reason = f"the {interval.level_percent:g} % interval {UNIT.show_range(interval.low, interval.high)} "
+    reason = f"the {interval.level_percent:g} % interval {Unit.REQUESTS_PER_S.show_range(interval.low, interval.high)} "
     reason += "lies beyond the limit" if verdict is Verdict.FAIL else "holds the limit; search more often"
     return answer(slo, verdict, measured=mean(rates), interval=interval, n=str(sample), reason=reason)
 
@@ -49,16 +48,21 @@ def _reach(groups: Sequence[Sequence[float]], least_sd: float, confidence: float
     return t_quantile(confidence, len(means) - 1) * max(sd(means), least_sd) / sqrt(len(means))
 
 
-def _of_one(slo: Slo, sample: Sample) -> CheckResult:
-    """One search has judged each rate that it tried: what it proved about the limit's is the verdict."""
-    run = sample.runs[0]
-    proven, refuted = run.value(f"{SEARCHED}_proven"), run.value(f"{SEARCHED}_refuted")
+def _of_one(slo: Slo, sample: Sample, rates: Sequence[float]) -> CheckResult:
+    """Searches of one seed have judged each rate that they tried: the verdict is what all proved of the limit."""
+    proven, refuted = _of_all(sample, f"{SEARCHED}_proven", min), _of_all(sample, f"{SEARCHED}_refuted", max)
     good = proven is not None and proven >= slo.limit
     bad = refuted is not None and refuted <= slo.limit
     if slo.comparison is Comparison.AT_MOST:
         good, bad = bad, good
     verdict = Verdict.PASS if good else Verdict.FAIL if bad else Verdict.INCONCLUSIVE
     known = [f"{rate:.4g}/s proven to be {side}" for rate, side in ((proven, "within"), (refuted, "over")) if rate]
-    return answer(slo, verdict, measured=run.value(SEARCHED), n=f"{sample}, {', '.join(known) or 'nothing proven'}",
+    return answer(slo, verdict, measured=mean(rates), n=f"{sample}, {', '.join(known) or 'nothing proven'}",
                   reason="the limit lies among the rates of which that is proven" if verdict is Verdict.FAIL
                   else "the limit lies between what is proven; search with more requests, or more often")
+
+
+def _of_all(sample: Sample, metric: str, worst: Callable[[list[float]], float]) -> float | None:
+    """The worst of what the searches showed; None where one showed nothing."""
+    shown = [value for run in sample.runs if (value := run.value(metric)) is not None]
+    return worst(shown) if len(shown) == len(sample.runs) else None

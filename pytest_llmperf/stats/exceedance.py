@@ -8,7 +8,7 @@ PASS must hold for a limit that is lower by as much as that may hide.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import exp
 
 from pytest_llmperf.model.verdict import Verdict
@@ -31,6 +31,7 @@ class Exceedance:
         confidence: of each one-sided test.
         reach: log ratio by which a PASS must stay below the limit; 0 for none.
         near: how many are over the limit lowered by `reach`; None where that is the limit itself.
+        repeats: how often these observations' requests were sent; further ones would be new.
     """
 
     count: Count
@@ -39,6 +40,7 @@ class Exceedance:
     confidence: float
     reach: float = 0.0
     near: Count | None = None
+    repeats: float = 1.0
 
     @property
     def effective_n(self) -> float:
@@ -51,7 +53,7 @@ class Exceedance:
     @property
     def starts_differ(self) -> bool:
         """Whether nothing but the difference between server starts stands against a PASS."""
-        alone = Exceedance(self.count, self.allowed, self.worth, self.confidence)
+        alone = replace(self, reach=0.0, near=None)
         return self.verdict is Verdict.INCONCLUSIVE and alone.verdict is Verdict.PASS
 
     def still_needed(self) -> int | None:
@@ -82,10 +84,11 @@ class Exceedance:
 
     def _verdict(self, of: float) -> Verdict:
         """With so many observations at the rates that were seen."""
-        n, alpha, near = of * self.worth, 1 - self.confidence, self.near or self.count
-        if at_most(near.over * of / near.of * self.worth, n, self.allowed) <= alpha:
+        n = self.effective_n + (of - self.count.of) * self.worth * self.repeats
+        alpha, near = 1 - self.confidence, self.near or self.count
+        if at_most(n * near.over / near.of, n, self.allowed) <= alpha:
             return Verdict.PASS
-        over = self.count.over * of / self.count.of * self.worth
+        over = n * self.count.over / self.count.of
         return Verdict.FAIL if at_least(over, n, self.allowed) <= alpha else Verdict.INCONCLUSIVE
 
 
@@ -110,4 +113,4 @@ def exceedance(runs: Sequence[Sequence[Count]], starts: Sequence[str], allowed: 
         raise ValueError(f"{everything.of} observations and an allowed share of {allowed} decide nothing")
     growth = GROWTH_STARTS if near is None else GROWTH_LEVELLED_STARTS
     each = worth(runs, starts, allowed, confidence, growth, repeats=repeats)
-    return Exceedance(everything, allowed, each, confidence, reach, near)
+    return Exceedance(everything, allowed, each, confidence, reach, near, repeats)

@@ -118,7 +118,7 @@ class PrefillQueue:
             if len(chosen) >= self._config.max_num_seqs - len(running):
                 self.full = True
                 break
-            going = [*running, *(other for other, _ in chosen)]
+            going = [] if self._cache.enabled else [*running, *(other for other, _ in chosen)]
             tokens, aside = self._take_in(sequence, budget, going, bool(chosen), now_ns)
             if tokens:
                 chosen.append((sequence, tokens))
@@ -162,7 +162,7 @@ class PrefillQueue:
         new_tokens = min(max(sequence.max_tokens - sequence.generated, 0), MOST_NEW_TOKENS)
         enough = rest + new_tokens + cache.page_size < budget.pool
         fits = enough if cache.enabled else budget.lasts(sequence, rest, going)
-        tokens = budget.fit(local, rest, others) if fits and not aside else 0
+        tokens = budget.fit(local, rest, others and cache.enabled) if fits and not aside else 0
         if not (fits and (tokens or aside)):
             if not loaded:
                 cache.release(sequence)

@@ -24,8 +24,8 @@ class SglangScheduler:
     running sequences wait; otherwise all of them decode. With mixed_chunk they decode along with the prefill.
 
     Who is admitted: see PrefillQueue. Where the pool lacks room for a decode step, sequences with the fewest output
-    tokens (of equals, the longest prompt) are retracted until the rest fits: they lose all their KV cache and queue up
-    at the end.
+    tokens (of equals, the longest prompt; with drafts, the latest) are retracted until the rest fits: they lose all
+    their KV cache and queue up at the end.
 
     With asynchronous scheduling (SGLang's overlap) a batch is scheduled while the one before computes. A sequence whose
     last token is in flight has no row any more (as in 0.5.23) but keeps its place and memory for that one batch.

@@ -486,3 +486,20 @@ def test_what_the_run_folder_writes_can_be_planned(tmp_path, make, fake_measurem
     found = plan([fresh_test(json.loads(path.read_text()), str(path))], {}, make.terms(), "all")
     assert [entry.action for entry in found.entries] == [Action.CREATED]
     assert len(found.files[PATH].measurements[""].metrics) > 30
+
+
+@pytest.mark.parametrize("across", [(), ("driver",)])
+def test_sessions_across_conditions_speak_while_these_may_differ(make, decide, across):
+    """An update sees the sessions that a comparison sees: one here, as soon as drivers may no longer differ."""
+    conditions = make.CONDITIONS | {"driver": "6"}
+    older = [make.session(i, anchor=i == 0, tpot_mean=24.0, differs={"driver": "5"}) for i in range(5)]
+    stored = make.stored(*older, make.session(5, tpot_mean=20.0), conditions=conditions)
+    fresh = make.fresh(tpot_mean=20.0, conditions=conditions)
+    entry, written = decide(make.result(fresh, verdicts=[("INCONCLUSIVE", "tpot_mean")], subject="baseline"), stored,
+                            across=across)
+    if across:
+        assert entry.action is Action.REFUSED
+        assert any("INCONCLUSIVE" in reason for reason in entry.reasons)
+        assert any("outlier" in reason or "creep" in reason for reason in entry.reasons)
+    else:
+        assert (entry.action, len(written.sessions)) == (Action.CHANGED, 7)

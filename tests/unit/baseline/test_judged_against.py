@@ -138,7 +138,8 @@ def compared(three_runs):
 
         def extend(runs, *, seeds):
             bought.append(runs)
-            series.finished = so_many([*(run.seed for run in series.finished.runs), *(i % seeds for i in range(runs))])
+            had = [run.seed for run in series.finished.runs]
+            series.finished = so_many([*had, *((len(had) + i) % seeds for i in range(runs))])
 
         bought, wanted = [], replace(terms("tpot_mean"), across=across)
         series = SimpleNamespace(test="t.py::x", execution=1, finished=so_many(seeds), extend=extend)
@@ -158,6 +159,8 @@ def test_a_comparison_buys_the_pairs_that_it_lacks(make, three_runs, compared):
     assert compared(stored, range(3))[1] == [2, 3]
     assert compared(stored, range(9))[1] == [2, 3]
     assert compared(stored, [0, 1, 2, 0, 1, 2, 0, 1])[1] == []
+    elsewhere = replace(stored.sessions[0], runs=((7, 1), (8, 1), (9, 1)))
+    assert compared(replace(stored, sessions=(elsewhere,)), [7])[1] == [2]  # neither has a seed that is stored: it ends
 
 
 def test_a_comparison_is_with_what_was_measured_alike(make, three_runs, compared):
@@ -173,14 +176,15 @@ def test_a_comparison_is_with_what_was_measured_alike(make, three_runs, compared
 def test_sessions_of_other_conditions_count_while_these_may_differ(make):
     here, before = make.session(0, anchor=True, tpot_mean=20.0), make.session(1, tpot_mean=20.0)
     other = make.session(2, tpot_mean=20.0, differs={"driver": "5"})
-    unrecorded = make.session(3, tpot_mean=20.0, differs={"cuda": None})
-    stored = make.stored(here, before, other, unrecorded)
-    assert measured_alike(stored).sessions == (here, before, unrecorded)
-    assert measured_alike(stored, ["driver"]) == stored
+    unrecorded = make.session(3, tpot_mean=20.0, differs={"cuda": None, "host_env.NCCL_NVLS_ENABLE": None})
+    absent = make.session(4, tpot_mean=20.0, differs={"treatment": None})  # not unknown: caches were treated as usual
+    stored = make.stored(here, before, other, unrecorded, absent)
+    assert measured_alike(stored, ()).sessions == (here, before, unrecorded)
+    assert measured_alike(stored, ["driver", "treatment"]) == stored
 
 
 def test_nothing_that_was_measured_alike(make, today):
-    stored = measured_alike(make.stored(make.session(0, anchor=True, tpot_mean=20.0, differs={"driver": "5"})))
+    stored = measured_alike(make.stored(make.session(0, anchor=True, tpot_mean=20.0, differs={"driver": "5"})), ())
     assert "tpot_mean is not stored under these conditions" in \
         incomparable(make.TEST, today, stored, terms("tpot_mean")).reason
 

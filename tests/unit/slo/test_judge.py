@@ -170,9 +170,34 @@ def test_requests_that_are_sent_again_prove_nothing_new(text):
     assert again.n.endswith("9 runs of 3 seeds, conditional on this server start")
 
 
-def test_one_seed_however_often_is_one_run():
-    runs = [run_of(spread(200, seed=seed)) for seed in range(4)]
-    assert judge("ttft_mean <= 450ms", runs, seeds=[7] * 4).interval == judge("ttft_mean <= 450ms", runs[:1]).interval
+def test_one_seed_however_often_knows_no_more_of_the_traffic():
+    run = run_of(spread(200))
+    once, often = judge("ttft_mean <= 450ms", [run]), judge("ttft_mean <= 450ms", [run] * 4, seeds=[7] * 4)
+    assert often.interval == once.interval
+    assert often.verdict is PASS
+
+
+@pytest.mark.parametrize("starts", ["ssss", "abcd"])
+def test_runs_of_one_seed_that_differ_are_all_heard(starts):
+    """The first of them alone would pass, with an interval that does not hold what is shown as measured."""
+    runs = [run_of(spread(200, centre=centre)) for centre in (400, 470, 470, 470)]
+    assert judge("ttft_mean <= 430ms", runs[:1]).verdict is PASS
+    result = judge("ttft_mean <= 430ms", runs, starts, seeds=[0] * 4)
+    assert (result.verdict, result.measured) == (INCONCLUSIVE, "449.9 ms")
+
+
+def test_a_run_that_has_no_interval_gives_its_seed_none():
+    runs = [run_of(spread(200)), run_of(spread(49))]
+    result = judge("ttft_mean <= 450ms", runs, seeds=[0, 0])
+    assert result.verdict is INCONCLUSIVE
+    assert result.reason == "runs of one seed give ttft_mean no interval; measure a second one"
+
+
+def test_seeds_that_are_repeated_unevenly_do_not_weigh_more():
+    runs = [run_of(spread(200, seed=seed, centre=centre)) for seed, centre in enumerate((380, 400, 420))]
+    even = judge("ttft_mean <= 500ms", runs)
+    uneven = judge("ttft_mean <= 500ms", [*runs, *[runs[0]] * 5], seeds=[0, 1, 2, *[0] * 5])
+    assert (uneven.measured, uneven.interval) == (even.measured, even.interval)
 
 
 def test_one_short_run_has_no_interval():
@@ -245,13 +270,22 @@ def test_one_search_says_what_it_proved(text, verdict, seeds):
     assert judge(text, [search(12.0, proven=8.0, refuted=16.0)] * len(seeds), seeds=seeds).verdict is verdict
 
 
+@pytest.mark.parametrize(("text", "verdict"), [
+    ("max_rate >= 8/s", PASS), ("max_rate >= 9/s", INCONCLUSIVE), ("max_rate >= 12/s", INCONCLUSIVE),
+    ("max_rate >= 20/s", FAIL),
+])
+def test_searches_of_one_seed_must_agree(text, verdict):
+    runs = [search(13.0, proven=12.5, refuted=16.0), search(9.0, proven=8.5, refuted=9.4)]
+    result = judge(text, runs, seeds=[0, 0])
+    assert (result.verdict, result.measured) == (verdict, "11 requests/s")
+
+
 def test_searches_that_differ_and_searches_without_a_limit():
     wide = [search(10.0), search(12.0), search(14.0)]
     assert judge("max_rate >= 10/s", wide).verdict is INCONCLUSIVE
     assert judge("max_rate >= 11.5/s", [search(12.0)] * 6, list("aaabbb")).verdict is INCONCLUSIVE
     assert judge("max_rate >= 11.5/s", [search(12.0)] * 6).verdict is PASS
-    endless = [search(12.0, beyond=1e-99), search(12.0)]
-    endless[0] = measure([], {"max_rate": 12.0, "max_rate_beyond": None})
+    endless = [measure([], {"max_rate": 12.0, "max_rate_beyond": None}), search(12.0)]
     assert judge("max_rate <= 14/s", endless).verdict is INCONCLUSIVE
     assert judge("max_rate >= 10/s", endless).verdict is PASS
 

@@ -142,3 +142,11 @@ def test_nothing_to_decide_is_an_error(runs, allowed):
 
 def test_total():
     assert total([Count(1, 5), Count(2, 7)]) == Count(3, 12)
+
+
+def test_what_is_still_needed_are_requests_that_were_not_sent_before():
+    """900 observations of requests that were sent three times are worth 300; further ones count whole."""
+    count, once = Count(12, 900), Exceedance(Count(4, 300), 0.03, 1.0, 0.95)
+    again = Exceedance(count, 0.03, 1 / 3, 0.95, repeats=3.0)
+    assert again.still_needed() == once.still_needed() > 0
+    assert Exceedance(count, 0.03, 1 / 3, 0.95).still_needed() == pytest.approx(3 * once.still_needed(), abs=3)
