@@ -20,7 +20,7 @@ class RowJournal:
         about: what must be equal for rows to belong together.
 
     Raises:
-        UsageError: the file holds something else.
+        UsageError: the file holds something else, or cannot be written.
     """
 
     def __init__(self, path: Path, about: Mapping[str, object]) -> None:
@@ -28,8 +28,11 @@ class RowJournal:
         self.about = dict(about)
         self.rows: dict[tuple[str, int], Row] = {}
         self._read()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._file: TextIO = path.open("a", encoding="utf-8")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file: TextIO = path.open("a", encoding="utf-8")
+        except OSError as error:
+            raise UsageError(f"{path} cannot be written: {error}. Name another file with --out.") from error
         if self._file.tell() == 0:
             self._say(self.about)
 

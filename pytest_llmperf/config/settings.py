@@ -163,7 +163,7 @@ def _frozen(value: object) -> object:
 
 def _problem(key: str, value: object, default: object) -> str | None:
     if isinstance(default, Mapping):
-        good = isinstance(value, Mapping) and all(isinstance(v, str) for v in value.values())
+        good = isinstance(value, Mapping) and all(isinstance(v, str) and v.strip() for v in value.values())
         return None if good else "must be a table of NAME = \"PLACE\""
     if isinstance(default, tuple):
         texts = isinstance(value, list) and all(isinstance(v, str) for v in value)

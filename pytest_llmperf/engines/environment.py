@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest_llmperf
 from pytest_llmperf.config.emulation import GPUS, Emulation
 from pytest_llmperf.errors import ConfigError, EnvironmentMissing
+from pytest_llmperf.masking import mask
 
 EMULATOR = "pytest_llmperf.emulator"
 EMULATOR_REFUSES = 2  # its exit code for options of its own
@@ -53,7 +54,7 @@ def find_environment(engine: str, kind: str, configured: str | None, root: Path)
     places = [root / ".engines" / f"{engine}-{kind}", root / ".engines" / engine]
     for place in places:
         if place.is_dir():
-            return _directory(engine, place)
+            return _directory(engine, place, f"Remove it and run `{_pip(engine, place)}`.")
     if find_spec(engine) is not None:
         return Environment((sys.executable,), True, None, "this interpreter")
     looked = ", ".join(str(place) for place in places)
@@ -99,7 +100,7 @@ def noise_seed(session: int, start_id: int) -> int:
 def _configured(engine: str, value: str, root: Path) -> Environment:
     path = (root / Path(value).expanduser()).absolute()  # not resolve(): a venv's python is a link
     if path.is_dir():
-        return _directory(engine, path)
+        return _directory(engine, path, f"Correct {_named(engine)}: name the folder that has one of them.")
     if path.is_file() and os.access(path, os.X_OK):
         return Environment((str(path),), path.name.startswith("python"), None, str(path))
     words = _words(value)
@@ -108,9 +109,13 @@ def _configured(engine: str, value: str, root: Path) -> Environment:
         interpreter = len(words) == 1 and Path(command).name.startswith("python")
         return Environment((command, *words[1:]), interpreter, None, value)
     raise EnvironmentMissing(
-        f"The environment of {engine} is set to {value!r}, which is neither a folder, an interpreter nor a command "
-        f"(looked at {path} and on PATH). Correct --llmperf-engine or [tool.llmperf.engines] {engine}."
+        f"The environment of {engine} is set to {mask(value)!r}, which is neither a folder, an interpreter nor a "
+        f"command (looked at {mask(str(path))} and on PATH). Correct {_named(engine)}."
     )
+
+
+def _named(engine: str) -> str:
+    return f"--llmperf-engine or [tool.llmperf.engines] {engine}"
 
 
 def _words(value: str) -> list[str]:
@@ -120,15 +125,14 @@ def _words(value: str) -> list[str]:
         return []
 
 
-def _directory(engine: str, path: Path) -> Environment:
+def _directory(engine: str, path: Path, remedy: str) -> Environment:
     python = path / "bin" / "python"
     if python.exists():
         return Environment((str(python),), True, None, str(path))
     if (path / engine / "__init__.py").exists():
         return Environment((sys.executable,), True, path, f"{path} (bundle, run by {sys.executable})")
     raise EnvironmentMissing(
-        f"{path} is no environment of {engine}: it has neither bin/python nor a folder {engine}/. "
-        f"Remove it and run `{_pip(engine, path)}`."
+        f"{path} is no environment of {engine}: it has neither bin/python nor a folder {engine}/. {remedy}"
     )
 
 

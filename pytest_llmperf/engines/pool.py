@@ -61,6 +61,8 @@ class EnginePool:
         wait_free: called before each start, with how many processes of ours stay on the accelerators; raises
             HardwareBusy where a stranger is on them.
         plant: what is started for a spec that was asked for: the spec itself unless a regression is planted.
+        session: its id: workers of one session wait for each other as long as it takes.
+        lock_timeout_s: how long others wait.
     """
 
     def __init__(
@@ -70,6 +72,9 @@ class EnginePool:
         sweep: Callable[[Clock], Sweep] = sweep,
         wait_free: Callable[[EngineSpec, str | None, int], None] = lambda _spec, _kind, _stay: None,
         plant: Callable[[EngineSpec], EngineSpec] = lambda spec: spec,
+        *,
+        session: str = "",
+        lock_timeout_s: int = LOCK_TIMEOUT_S,
     ) -> None:
         self.launcher = launcher
         self._sweep = sweep
@@ -81,6 +86,9 @@ class EnginePool:
         self._kind: str | None = None
         self._endpoints: dict[EngineSpec, Server] = {}
         self._lock = None if lock_path is None else FileLock(lock_path)
+        self._holder = None if lock_path is None else lock_path.with_name(f"{lock_path.name}.holder")
+        self._session = session
+        self._lock_timeout_s = lock_timeout_s
 
     def __repr__(self) -> str:
         return f"<EnginePool {self.starts} starts, {'idle' if self._server is None else self._server}>"
@@ -160,30 +168,43 @@ class EnginePool:
         return self._endpoints[spec]
 
     def _lives(self, server: Server) -> bool:
-        """Whoever measured when a server died was told so; the next one gets a new server, not the same error."""
+        """Whoever measured when a server died or hung was told so; the next one gets another, not the same error."""
         try:
             server.check_alive()
         except ServerDied as death:
             self.launcher.progress(Note(f"{death.message} Starting it again."))
             return False
-        return True
+        if server.hangs:
+            self.launcher.progress(Note(f"{server.spec} hangs. Starting it again."))
+        return not server.hangs
 
     def _take_hardware(self) -> None:
         """Wait for the machine; whoever gets it clears away what an earlier, killed run left behind."""
-        if self._lock is None or self._lock.is_locked:
+        if self._lock is None or self._holder is None or self._lock.is_locked:
             return
-        for _ in range(0, LOCK_TIMEOUT_S, TELL_EVERY_S):
+        waited_s, step_s = 0, min(TELL_EVERY_S, self._lock_timeout_s)
+        while waited_s < self._lock_timeout_s:
             try:
-                self._lock.acquire(timeout=TELL_EVERY_S, poll_interval=LOCK_POLL_S)
+                self._lock.acquire(timeout=step_s, poll_interval=LOCK_POLL_S)
             except Timeout:
-                self.launcher.progress(Waiting("another run uses this machine"))
+                ours = bool(self._session) and self._held_by().startswith(f"{self._session} ")
+                waited_s += 0 if ours else step_s
+                self.launcher.progress(Waiting(f"another {'worker' if ours else 'run'} uses this machine"))
             else:
+                self._holder.write_text(f"{self._session or 'unnamed'} of process {os.getpid()}")
                 self._clear_leftovers()
                 return
         raise HardwareBusy(
-            f"Another pytest-llmperf run has used this machine for {LOCK_TIMEOUT_S} s (lock {self._lock.lock_file}). "
-            "End it, or run one at a time."
+            f"Another pytest-llmperf run ({self._held_by()}) has used this machine for {self._lock_timeout_s} s (lock "
+            f"{self._lock.lock_file}). End it, or run one at a time."
         )
+
+    def _held_by(self) -> str:
+        """Session and process of whoever has the machine, as it told."""
+        try:
+            return "" if self._holder is None else self._holder.read_text(errors="replace")[:200]
+        except OSError:
+            return "unnamed"
 
     def _clear_leftovers(self) -> None:
         """End what a killed run left; where its watchdog is doing that, wait: two servers would share the machine."""

@@ -75,6 +75,7 @@ class Server:
         self.url = url
         self.served_name = served_name
         self.start_id = start_id
+        self.hangs = False
         self.model = model
         self.process = process
         self.starting_s = starting_s
@@ -195,6 +196,7 @@ class Server:
             if self.process is not None:
                 self.process.wait_exit(DEATH_TELLS_S)
             self.check_alive()
+            self.hangs = True
             raise EngineError(
                 f"The {self.spec.engine} server hangs: asked for {what}, it did not answer "
                 f"({type(error).__name__}: {error}).",

@@ -123,12 +123,16 @@ def command_line(flags: Mapping[str, object]) -> list[str]:
         elif value is False:
             argv.append("--no-" + name.replace("_", "-"))
         elif isinstance(value, Mapping):
-            argv += [option, json.dumps(value, sort_keys=True)]
+            argv += [option, _as_word(value)]
         elif isinstance(value, list | tuple):
-            argv += _with_values(option, [str(item) for item in value])
+            argv += _with_values(option, [_as_word(item) for item in value])
         else:
             argv += _with_values(option, [str(value)])
     return argv
+
+
+def _as_word(value: object) -> str:
+    return json.dumps(value, sort_keys=True) if isinstance(value, Mapping) else str(value)
 
 
 def _with_values(option: str, values: list[str]) -> list[str]:

@@ -9,6 +9,7 @@ from pytest_llmperf.plugin.ordering import pytest_collection_modifyitems
 from pytest_llmperf.plugin.verdicts import (
     pytest_report_teststatus,
     pytest_runtest_call,
+    pytest_runtest_teardown,
     pytest_sessionfinish,
 )
 
@@ -23,6 +24,7 @@ __all__ = [
     "pytest_report_teststatus",
     "pytest_runtest_call",
     "pytest_runtest_setup",
+    "pytest_runtest_teardown",
     "pytest_sessionfinish",
     "pytest_unconfigure",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
@@ -13,7 +13,7 @@ from pytest_llmperf.plugin.baselines import RUN_FILE
 from pytest_llmperf.plugin.identity import test_id
 from pytest_llmperf.plugin.kinds import kind_of
 from pytest_llmperf.plugin.state import STATE
-from pytest_llmperf.plugin.verdicts import PERF, leave_without_traceback
+from pytest_llmperf.plugin.verdicts import PERF, conclude_late, leave_without_traceback
 
 if TYPE_CHECKING:
     from pytest_llmperf.engines.server import Server
@@ -45,11 +45,15 @@ def spec_of(item: pytest.Item) -> EngineSpec | None:
 
 def _chosen(item: pytest.Item) -> object:
     """What the marker says for this item: a spec where it is right, None where there is none."""
-    callspec = getattr(item, "callspec", None)
-    params = {} if callspec is None else callspec.params
+    params = _params(item)
     marker = item.get_closest_marker("engine")
     chosen = params.get("engine", marker.args[0] if marker and marker.args else None)
     return chosen(params.get("case")) if callable(chosen) else chosen
+
+
+def _params(item: pytest.Item) -> Mapping[str, object]:
+    callspec = getattr(item, "callspec", None)
+    return {} if callspec is None else callspec.params
 
 
 @pytest.fixture
@@ -58,6 +62,11 @@ def engine(request: pytest.FixtureRequest) -> Server:
     item: pytest.Item = request.node
     spec = spec_of(item)
     marker = item.get_closest_marker("engine")
+    if marker is not None:  # one that a parameter brings was not there yet when tests were made of the function
+        _check_marker(marker, item.nodeid)
+        if len(marker.args) > 1 and "engine" not in _params(item):
+            pytest.fail(f"{item.nodeid}: @pytest.mark.engine of a parameter takes one engine: write a pytest.param for "
+                        "each.", pytrace=False)
     if spec is None:
         why = (f"@pytest.mark.engine gives {_chosen(item)!r}, which is no engine: write" if marker
                else "the test uses the fixture `engine` and does not say which: add")
@@ -80,6 +89,7 @@ def perf(request: pytest.FixtureRequest) -> Iterator[Perf]:
     yield perf
     with leave_without_traceback(item):
         perf.close()
+        conclude_late(item)
 
 
 @contextmanager
@@ -91,10 +101,11 @@ def _kept(item: pytest.Item, session: PerfSession) -> Iterator[None]:
     try:
         yield
     except InfrastructureError as error:
-        if not session.executed(test_id(item)):  # what an earlier execution measured stays
+        own = item.stash.get(PERF, None)  # where the test asks for it first
+        if all(perf is own for perf in session.executions(test_id(item))):  # what an earlier execution measured stays
             session.begin()
             path = write_test(session.run_dir, test_id(item), [], [], complete=False, error=str(error))
-            item.user_properties += [("llmperf.test", item.nodeid), (RUN_FILE, str(path))]
+            item.user_properties += [("llmperf.test", test_id(item)), (RUN_FILE, str(path))]
         raise
 
 

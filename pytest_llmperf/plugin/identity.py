@@ -10,18 +10,26 @@ STEP = "__pytest_repeat_step_number"  # pytest-repeat's own parameter
 
 
 def test_id(item: pytest.Item) -> str:
-    """The item's id, without pytest-repeat's "2-3" (the second of three).
+    """The item's id, without pytest-repeat's "2-3" (the second of three), and without the group that xdist appends.
 
     pytest-rerunfailures and its like execute the same item again, which changes no id.
     """
+    nodeid = _without_group(item)
     callspec = getattr(item, "callspec", None)
     step = None if callspec is None else callspec.params.get(STEP)
     if not isinstance(step, int):
-        return item.nodeid
-    head, _, parameters = item.nodeid.partition("[")
+        return nodeid
+    head, _, parameters = nodeid.partition("[")
     found = list(re.finditer(rf"(?:^|-){step + 1}-\d+(?=-|$)", parameters.removesuffix("]")))
     if not found:
-        return item.nodeid
+        return nodeid
     at = found[-1]
     left = (parameters[:at.start()] + parameters.removesuffix("]")[at.end():]).strip("-")
     return f"{head}[{left}]" if left else head
+
+
+def _without_group(item: pytest.Item) -> str:
+    """Under --dist loadgroup xdist (before pytest 9) makes "test_x[a]@group" of it."""
+    head, at, group = item.nodeid.rpartition("@")
+    grouped = at and item.get_closest_marker("xdist_group") and not {"]", ":", "/"}.intersection(group)
+    return head if grouped else item.nodeid

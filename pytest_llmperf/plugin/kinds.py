@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator, Mapping
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from pytest_llmperf.plugin.state import STATE
-from pytest_llmperf.plugin.verdicts import forget_execution
+from pytest_llmperf.plugin.verdicts import forget_execution, leave_without_traceback
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from pytest_llmperf.telemetry.hardware import Hardware
 
 # The same tuples as in telemetry.hardware, without its import.
@@ -100,9 +99,16 @@ def kind_of(item: pytest.Item) -> str | None:
     return running_kind(kinds_of(item), item.config.stash[STATE].hardware, asked)
 
 
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    """An execution of its own; skip what cannot run here, with the reason."""
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None, object, object]:
+    """An execution of its own. What a fixture of the test's own measures may fail as it may in the test."""
     forget_execution(item)
+    _skip_what_cannot_run_here(item)
+    with leave_without_traceback(item):
+        return (yield)
+
+
+def _skip_what_cannot_run_here(item: pytest.Item) -> None:
     kinds, needed = kinds_of(item), _gpus_of(item)
     if not kinds and not needed:
         return

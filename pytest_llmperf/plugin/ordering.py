@@ -30,7 +30,7 @@ def _spec_or_none(item: pytest.Item) -> EngineSpec | None:
         return None
     try:
         return spec_of(item)
-    except Exception:
+    except (Exception, pytest.skip.Exception, pytest.fail.Exception):
         return None
 
 

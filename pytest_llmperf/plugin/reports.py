@@ -39,6 +39,11 @@ class ReportWatcher:
         """The run folders of all workers are one session."""
         node.workerinput["llmperf_session"] = self.config.stash[STATE].session_id
 
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """A file that cannot be collected is no ERROR of a measurement."""
+        if report.failed:
+            self.config.stash[STATE].plain_failures += 1
+
     @pytest.hookimpl(trylast=True)  # after JUnit's own hook has made its node
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         state = self.config.stash[STATE]

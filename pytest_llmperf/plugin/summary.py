@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 # Without them another machine would be asked, or nothing selected; with the default that nobody needs to type.
 REPEATED = {
     "--emulate": None, "--emulate-clock": "virtual", "--emulate-noise": None, "--llmperf-engine": None,
-    "--llmperf-runs": None, "-m": "",
+    "--llmperf-runs": None, "--rootdir": None, "-c": None, "-m": "",
 }  # fmt: skip
 
 
@@ -64,11 +64,14 @@ class EndSummary:
         return Asked(tuple(self._options()), virtual=virtual, planted=bool(option("--plant-flag")))
 
     def _options(self) -> Iterator[str]:
+        from pytest_llmperf.masking import mask
+
         for name, default in REPEATED.items():
             given = self._config.getoption(name, default=default)
             for value in given if isinstance(given, list) else [given]:
                 if value != default:  # a path stands in one word with its option: pytest takes no test for it
-                    yield from [f"{name}={value}"] if name.startswith("--llmperf") else (name, value)
+                    shown = mask(str(value))
+                    yield from [f"{name}={shown}"] if name.startswith(("--llmperf", "--root")) else (name, shown)
 
     def _ended(self, report: pytest.TestReport) -> Ended:
         from pytest_llmperf.report.ended import Ended
@@ -77,7 +80,8 @@ class EndSummary:
         verdict, text, path = str(verdict_of(report)), report.longreprtext, run_file_of(report)
         _, start, error = text.rpartition(f"llmperf {verdict}: ")  # the last: what was raised stands above it
         cut_short = report.failed and start and not any(one.startswith(verdict) for one in checks)
-        file, colons, name = report.nodeid.partition("::")
+        test = next(iter(_values(report, "llmperf.test")), report.nodeid)  # without what repeats it
+        file, colons, name = test.partition("::")
         return Ended(
             f"{self._from_here(file)}{colons}{name}", verdict, checks,
             reasons=tuple(str(json.loads(result)["reason"]) for result in _values(report, "llmperf.result")),

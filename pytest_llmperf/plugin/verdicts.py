@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pytest_llmperf.session.perf import Perf
 
 PERF = pytest.StashKey["Perf"]()
+HEARD = pytest.StashKey[int]()  # how many checks had spoken when the test ended
 VERDICT = "llmperf_verdict"
 EARLIER = "llmperf_earlier"
 EXIT_ERROR = 10
@@ -59,7 +60,9 @@ def forget_execution(item: pytest.Item) -> None:
     """A re-run reports for itself: what an earlier execution of this item told is not told again, nor changed."""
     if PERF in item.stash:
         del item.stash[PERF]
-    item.user_properties[:] = [(name, value) for name, value in item.user_properties if not name.startswith("llmperf")]
+    if HEARD in item.stash:
+        del item.stash[HEARD]
+    _untell(item)
 
 
 def _note_end(item: pytest.Item, ended: str, error: str | None = None) -> None:
@@ -71,6 +74,13 @@ def _note_end(item: pytest.Item, ended: str, error: str | None = None) -> None:
 def uses_llmperf(item: pytest.Item) -> bool:
     """Whether it has one of our fixtures."""
     return not {"engine", "perf"}.isdisjoint(getattr(item, "fixturenames", ()))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object]:
+    """What a fixture of the test's own still measures may fail as it may in the test."""
+    with leave_without_traceback(item):
+        return (yield)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -96,8 +106,21 @@ def _conclude(item: pytest.Item) -> None:
     perf = item.stash.get(PERF, None)
     if perf is not None:
         perf.complete = True
+        item.stash[HEARD] = len(perf.results)
         _tell(item, worst(perf.results).value)
         _raise_worst(item, perf)
+
+
+def conclude_late(item: pytest.Item) -> None:
+    """A fixture's teardown may have checked, too: all checks speak again."""
+    heard = item.stash.get(HEARD, None)
+    if heard is not None and len(item.stash[PERF].results) > heard:
+        _untell(item)
+        _conclude(item)
+
+
+def _untell(item: pytest.Item) -> None:
+    item.user_properties[:] = [(name, value) for name, value in item.user_properties if not name.startswith("llmperf")]
 
 
 def _tell(item: pytest.Item, ended: str) -> None:

@@ -43,15 +43,8 @@ class Terminal:
     @property
     def live(self) -> bool:
         """Whether lines may be drawn and erased here."""
-        config = self._reporter.config
-        others_write = (
-            config.getoption("capture") in ("no", "tee-sys")
-            or config.getoption("usepdb", default=False)
-            or config.getoption("trace", default=False)
-            or config.getini("log_cli")
-            or config.getoption("log_cli_level", default=None)
-        )
-        return self.file.isatty() and os.environ.get("TERM") != "dumb" and not os.environ.get("CI") and not others_write
+        tame = self.file.isatty() and os.environ.get("TERM") != "dumb" and not os.environ.get("CI")
+        return tame and not _others_write(self._reporter.config)
 
     def column(self) -> int:
         """Where pytest has stopped in its line."""
@@ -63,6 +56,19 @@ class Terminal:
         self.file.write(f"{begun}llmperf: {text}\n")
         self.file.flush()
         self._reporter._tw._current_line = ""  # pytest goes on in a new line, and counts from there
+
+
+def _others_write(config: pytest.Config) -> bool:
+    """Whether a test may write to the terminal by itself; options of plugins that are switched off are not there."""
+    live_logs = config.pluginmanager.hasplugin("logging") and (
+        config.getini("log_cli") or config.getoption("log_cli_level", default=None)
+    )
+    return bool(
+        config.getoption("capture", default="no") in ("no", "tee-sys")
+        or config.getoption("usepdb", default=False)
+        or config.getoption("trace", default=False)
+        or live_logs
+    )
 
 
 def pace_of(config: pytest.Config) -> Pace | None:
@@ -133,11 +139,16 @@ class Workers:
         """xdist's, before it starts a worker."""
         if self._folder is None:
             self._folder = Path(tempfile.mkdtemp(prefix="llmperf-lines-"))
+            self._config.add_cleanup(self._end)  # where xdist does not start its workers no session ever finishes
             self._begin(self._folder)
         node.workerinput[WORKER_LINES] = str(self._folder / node.workerinput["workerid"])
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self) -> None:
+        self._end()
+
+    def _end(self) -> None:
+        """May be called again."""
         self._over.set()
         if self._thread is not None:
             self._thread.join()
@@ -147,7 +158,8 @@ class Workers:
     def _begin(self, folder: Path) -> None:
         terminal = terminal_of(self._config)
         if terminal is not None and pace_of(self._config) is not None:
-            self._thread = threading.Thread(target=self._follow, args=(terminal, folder), name="llmperf-workers")
+            self._thread = threading.Thread(target=self._follow, args=(terminal, folder), name="llmperf-workers",
+                                            daemon=True)
             self._thread.start()
 
     def _follow(self, terminal: Terminal, folder: Path) -> None:

@@ -49,14 +49,15 @@ def _steps(verdict: str, tests: Sequence[Ended], asked: Asked) -> list[str]:
         return [f"less {shlex.quote(log)}" for log in dict.fromkeys(one.log for one in tests) if log]
     look = verdict == Verdict.FAIL.value or (verdict == Verdict.INCONCLUSIVE.value and asked.virtual)
     if look:
-        return [shlex.join(("llmperf", "show", one.run, short(one.test))) for one in tests if one.run]
+        shown = (shlex.join(("llmperf", "show", one.run, short(one.test))) for one in tests if one.run)
+        return list(dict.fromkeys(shown))  # copies that repeat a test are one
     left = [one for one in tests if not one.stored]
     again = verdict in AGAIN and left and not asked.planted
     return [_pytest(left, asked.options, AGAIN[verdict])] if again else []
 
 
 def _pytest(tests: Sequence[Ended], options: Sequence[str], more: str) -> str:
-    nodes = [shlex.quote(one.test) for one in tests]
+    nodes = list(dict.fromkeys(shlex.quote(one.test) for one in tests))
     if len(nodes) > MOST_STEPS:
         nodes = list(dict.fromkeys(shlex.quote(one.test.partition("::")[0]) for one in tests))
     words = ["pytest", *nodes, *(shlex.quote(option) for option in options)]

@@ -98,6 +98,9 @@ class Perf:
         check_names(keep, "keep")
         if unknown := sorted(set(keep) - set(TIERS)):
             raise SpecError(f"perf.measure(…, keep={unknown}): tiers of the cache are {', '.join(TIERS)}.")
+        if fresh and isinstance(engine, Server):
+            raise SpecError("perf.measure(engine, …, fresh=True): that server runs already. Hand over its spec, which "
+                            "is then started anew: perf.measure(engine.spec, …, fresh=True).")
         if isinstance(spec := getattr(engine, "spec", engine), EngineSpec):
             check_keep(spec, keep, fresh=fresh)
         series = self._series(engine, workload, fresh=fresh, may_preempt=may_preempt, gauges=gauges, keep=tuple(keep))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -89,7 +89,7 @@ class PerfSession:
                                 cpus=cores.servers if cores.own else ())
             # An emulator in real time takes nothing of this machine's accelerators.
             lock = None if emulation else lock_of_this_machine()
-            self.pool = EnginePool(launcher, lock, wait_free=self._wait_free, plant=self._plant)
+            self.pool = EnginePool(launcher, lock, wait_free=self._wait_free, plant=self._plant, session=self.id)
 
     def _cores(self, worker: str) -> Cores:
         """CPUs for the load and for servers; workers that measure at the same time take different ones."""
@@ -146,9 +146,9 @@ class PerfSession:
         earlier.append(perf)
         return perf
 
-    def executed(self, test: str) -> bool:
-        """Whether an execution of that test has begun."""
-        return bool(self._executions.get(test))
+    def executions(self, test: str) -> Sequence[Perf]:
+        """Those of that test that have begun."""
+        return self._executions.get(test, [])
 
     def _place(self) -> Path:
         """Where run folders go; nothing is written yet."""

@@ -41,7 +41,7 @@ def test_commands_run_where_the_user_is_and_find_the_same_engines(run, pytester,
     result, _ = run(TEXT, f"--rootdir={pytester.path}", "../test_it.py", "--emulate", "h200", *again)
     result.stdout.fnmatch_lines([
         "  pytest ../test_it.py::test_missing --emulate h200 --emulate-clock real --emulate-noise none "
-        "'--llmperf-engine=vllm=/x y' --llmperf-runs=../r --update-baselines-new"
+        f"'--llmperf-engine=vllm=/x y' --llmperf-runs=../r --rootdir={pytester.path} --update-baselines-new"
     ])
 
 

@@ -2,8 +2,11 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+
+from pytest_llmperf.plugin import identity
 
 pytestmark = pytest.mark.emulated
 
@@ -213,3 +216,14 @@ def test_a_server_that_does_not_start_again_changes_nothing_that_was_found(execu
     assert properties(junit)["llmperf.executions"].count("FAIL") == 1
     (file,) = files
     assert len(file["measurements"][0]["runs"]) == 6  # those of the execution that was a FAIL, too
+
+
+@pytest.mark.parametrize(("nodeid", "marked", "found"), [
+    ("t.py::test_x[h200-a]@gpu0", True, "t.py::test_x[h200-a]"), ("t.py::test_x@gpu0", True, "t.py::test_x"),
+    ("t.py::test_x[a@b]", True, "t.py::test_x[a@b]"), ("a@b/t.py::test_x", True, "a@b/t.py::test_x"),
+    ("t.py::test_x[a]@b", False, "t.py::test_x[a]@b"),
+])
+def test_the_group_that_xdist_appends_is_no_part_of_a_test(nodeid, marked, found):
+    """pytest 8 under --dist loadgroup: another id would be another baseline."""
+    item = SimpleNamespace(nodeid=nodeid, get_closest_marker=lambda name: marked and name == "xdist_group")
+    assert identity.test_id(item) == found

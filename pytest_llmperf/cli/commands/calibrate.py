@@ -57,7 +57,10 @@ def _on_this_machine(arguments: argparse.Namespace) -> str:
     if arguments.sessions < 2:
         raise UsageError(f"--sessions {arguments.sessions}: at least 2, or nothing can be said about sessions.")
     runs_dir = Path(RUNS) / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
-    given = [*arguments.tests, *shlex.split(arguments.pytest)]
+    try:
+        given = [*arguments.tests, *shlex.split(arguments.pytest)]
+    except ValueError as error:
+        raise UsageError(f"--pytest {arguments.pytest!r}: {error}.") from error
     folders = run_sessions(given, arguments.sessions, runs_dir.absolute(), Path.cwd(), _tell)
     found, unknown = lines(read_sessions(folders), Store(Path.cwd() / read_settings(Path.cwd()).baselines_dir))
     return table(found, unknown, len(folders))

@@ -22,12 +22,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from pytest_llmperf.config.settings import read_settings
+    from pytest_llmperf.errors import UsageError
     from pytest_llmperf.session.doctor import examine
     from pytest_llmperf.session.doctor.place import this_place
     from pytest_llmperf.session.doctor.suites import suites
     from pytest_llmperf.telemetry.hardware import detect
 
     root = arguments.root.absolute()
+    if not root.is_dir():
+        raise UsageError(f"--root {arguments.root}: there is no such folder.")
     place = this_place(root, read_settings(root), detect())
     found = [*examine(place), *suites(root, arguments.suites)]
     print_findings(found)

@@ -86,3 +86,9 @@ def test_a_page_of_some_tests_names_them_and_leaves_out_what_was_not_run():
     assert "every check of 2 tests on an emulated h200 (`s.py::test_a`, `s.py::test_b`)" in text
     headings = [line for line in text.splitlines() if line.startswith("## ")]
     assert headings == ["## Nothing changed", "## The same data judged by other rules"]
+
+
+def test_a_file_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match="Name another file with --out"):
+        RowJournal(tmp_path / "file" / "rows", {})

@@ -27,3 +27,8 @@ def test_as_a_module():
     told = subprocess.run(command, capture_output=True, text=True, check=False)
     assert told.returncode == 0
     assert told.stdout.startswith("pytest-llmperf ")
+
+
+def test_options_for_pytest_that_no_shell_would_read(capsys):
+    assert main(["calibrate", "--pytest", "-k 'x"]) == 2
+    assert "No closing quotation" in capsys.readouterr().err

@@ -20,3 +20,8 @@ def test_settings_that_cannot_be_read(tmp_path, capsys):
     assert told.out == ""
     assert "stop_grace_s" in told.err
     assert "Traceback" not in told.err
+
+
+def test_a_root_that_is_not_there(tmp_path, capsys):
+    assert main(["doctor", "--root", str(tmp_path / "nowhere")]) == 2
+    assert "there is no such folder" in capsys.readouterr().err

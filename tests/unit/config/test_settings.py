@@ -126,3 +126,10 @@ def test_how_requests_are_sent_can_be_set():
     values = {"load_processes": 2, "tls_verify": False, "connections": "fresh", "proxy": "http://10.0.0.1:3128"}
     settings = settings_from(values, "here")
     assert {key: getattr(settings, key) for key in values} == values
+
+
+@pytest.mark.parametrize("place", ["", "  "])
+def test_a_place_that_is_none_is_refused(place):
+    """As a path it would be the project itself."""
+    with pytest.raises(ConfigError, match="must be a table of NAME"):
+        settings_from({"engines": {"vllm": place}}, "here")

@@ -1,14 +1,17 @@
 """Sharing servers: one at a time, started when needed, and no failure that stays for ever."""
 
+import os
+import threading
 from types import SimpleNamespace
 
 import pytest
+from filelock import FileLock
 
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.engines.launch import _stop_after
 from pytest_llmperf.engines.pool import EnginePool
 from pytest_llmperf.engines.spec import endpoint, vllm
-from pytest_llmperf.errors import ExitedEarly, ServerDied, SpecError, StopFailed
+from pytest_llmperf.errors import ExitedEarly, HardwareBusy, ServerDied, SpecError, StopFailed
 from pytest_llmperf.process.leftovers import Sweep
 
 ONE, TWO = vllm("one"), vllm("two")
@@ -173,3 +176,29 @@ def test_a_stop_that_fails_does_not_hide_why_the_start_failed(make_server, fake_
     error = ExitedEarly("exit code 2")
     _stop_after(error, make_server(ONE, process=fake_process), 1.0)
     assert "pid 7" in error.__notes__[0]
+
+
+def test_a_server_that_hangs_is_not_handed_on(pool, launcher):
+    first = pool.acquire(ONE)
+    first.hangs = True
+    assert pool.acquire(ONE) is not first
+    assert first.process.stopped == 1
+    assert "hangs" in launcher.lines[0].text
+
+
+@pytest.mark.parametrize(("holder", "waits"), [("this", True), ("another", False)])
+def test_workers_of_one_session_wait_for_each_other_as_long_as_it_takes(launcher, tmp_path, holder, waits):
+    held = FileLock(tmp_path / "lock", thread_local=False)
+    held.acquire()
+    (tmp_path / "lock.holder").write_text(f"{holder} of process 7")
+    ending = threading.Timer(2.5, held.release)
+    ending.start()
+    with EnginePool(launcher, tmp_path / "lock", lambda _clock: Sweep(), session="this", lock_timeout_s=1) as pool:
+        if waits:
+            assert pool.acquire(ONE).spec == ONE
+            assert (tmp_path / "lock.holder").read_text() == f"this of process {os.getpid()}"
+        else:
+            with pytest.raises(HardwareBusy, match="another of process 7"):
+                pool.acquire(ONE)
+    ending.join()
+    assert f"another {'worker' if waits else 'run'} uses this machine" in [line.reason for line in launcher.lines]

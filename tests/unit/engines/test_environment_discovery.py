@@ -102,3 +102,13 @@ def test_settings_for_an_unknown_engine_or_kind_are_refused_together():
         check_configured(["vlm", "vllm@h20"])
     assert "vlm: There is no engine 'vlm'. Did you mean 'vllm'?" in str(caught.value)
     assert "vllm@h20: 'h20' is no hardware kind" in str(caught.value)
+
+
+@pytest.mark.parametrize("configured", [True, False])
+def test_only_a_folder_of_ours_is_to_be_removed(tmp_path, configured):
+    place = tmp_path / ("engines" if configured else ".engines/vllm")
+    place.mkdir(parents=True)
+    with pytest.raises(EnvironmentMissing, match="is no environment of vllm") as caught:
+        find_environment("vllm", "h200", str(place) if configured else None, tmp_path)
+    assert ("Remove it" in str(caught.value)) != configured
+    assert ("name the folder that has one of them" in str(caught.value)) == configured

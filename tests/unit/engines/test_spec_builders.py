@@ -108,3 +108,8 @@ def test_secrets_are_not_described():
         """vllm('m', api_key=["***", "***"], hf_token="***", max_tokens=4, x={"y": {"password": "***"}}, """
         "env.DB_PASS=***, env.HF_TOKEN=***, env.VLLM_X=shown, env.VLLM_Y=a *** b)"
     )
+
+
+def test_each_of_several_dicts_is_json():
+    spec = vllm("m", lora_modules=[{"name": "a", "path": "/a"}, "b=/b"])
+    assert command_line(flags_of(spec)) == ["--lora-modules", '{"name": "a", "path": "/a"}', "b=/b"]

@@ -62,7 +62,6 @@ def test_measure_makes_one_run_per_seed(perf, make_server, fake_engine):
         ({"may_preempt": True}, None),
         ({"keep": ("l1", "engine")}, "keeps engine, l1"),
         ({"gauges": True}, "gauges every 0.25 s"),
-        ({"fresh": True}, None),  # a server that runs already
         ({"keep": ["l2"], "gauges": True}, "keeps l2; gauges every 0.25 s"),
     ],
 )
@@ -166,6 +165,7 @@ def test_invalid_runs_are_errors(perf, make_server, fake_engine):
         (lambda perf, server: perf.measure(server, WORKLOAD, runs=0), SpecError, "at least one run"),
         (lambda perf, server: perf.measure(server, WORKLOAD, keep=["l3"]), SpecError, "tiers of the cache are engine"),
         (lambda perf, server: perf.measure(vllm("m"), WORKLOAD, fresh=True, keep=["l1"]), SpecError, "ends with it"),
+        (lambda perf, server: perf.measure(server, WORKLOAD, fresh=True), SpecError, "that server runs already"),
         (lambda perf, server: perf.measure("vllm", WORKLOAD), SpecError, "an engine is the `engine` fixture or a spec"),
         (lambda perf, server: perf.check(None), UsageError, "name at least one SLO"),
         (lambda perf, server: perf.claim(server, server, WORKLOAD, "ttft >= 3"), SloError, "ttft"),
