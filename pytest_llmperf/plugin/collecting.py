@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_llmperf.plugin.fixtures import spec_of
-from pytest_llmperf.plugin.kinds import kind_of, pytest_runtest_setup
+from pytest_llmperf.plugin.kinds import kind_of, skip_what_cannot_run_here
 
 if TYPE_CHECKING:
     from pytest_llmperf.calibration.suite_test import SuiteTest
@@ -68,7 +68,7 @@ class _Collector:
             if not isinstance(item, pytest.Function) or "perf" not in item.fixturenames:
                 continue
             try:
-                pytest_runtest_setup(item)
+                skip_what_cannot_run_here(item)
             except pytest.skip.Exception:
                 continue
             except pytest.fail.Exception as error:

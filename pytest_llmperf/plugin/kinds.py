@@ -103,12 +103,13 @@ def kind_of(item: pytest.Item) -> str | None:
 def pytest_runtest_setup(item: pytest.Item) -> Generator[None, object, object]:
     """An execution of its own. What a fixture of the test's own measures may fail as it may in the test."""
     forget_execution(item)
-    _skip_what_cannot_run_here(item)
+    skip_what_cannot_run_here(item)
     with leave_without_traceback(item):
         return (yield)
 
 
-def _skip_what_cannot_run_here(item: pytest.Item) -> None:
+def skip_what_cannot_run_here(item: pytest.Item) -> None:
+    """Skip it, with the reason, where its markers ask for other hardware."""
     kinds, needed = kinds_of(item), _gpus_of(item)
     if not kinds and not needed:
         return
