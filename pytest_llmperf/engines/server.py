@@ -51,6 +51,9 @@ class Server:
         clock: what waiting is measured by.
         lmcache: the LMCache server of this unit, which ends with it; None: there is none.
         host_env: variables by which this machine changes performance, see `Adapter.host_variables`.
+
+    Attributes:
+        hangs: whether it was found to run without answering: nobody should measure on it any more.
     """
 
     def __init__(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_llmperf.plugin.fixtures import spec_of
+from pytest_llmperf.plugin.identity import params_of
 from pytest_llmperf.plugin.kinds import kind_of, skip_what_cannot_run_here
 
 if TYPE_CHECKING:
@@ -78,8 +79,7 @@ class _Collector:
     def _take(self, item: pytest.Function) -> None:
         from pytest_llmperf.calibration.suite_test import SuiteTest
 
-        callspec = getattr(item, "callspec", None)
-        params: dict[str, object] = {} if callspec is None else dict(callspec.params)
+        params = dict(params_of(item))
         if set(item.fixturenames) - OWN - set(params):
             self.left_out.append(item.nodeid)
             return

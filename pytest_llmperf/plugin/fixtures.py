@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_llmperf.plugin.baselines import RUN_FILE
-from pytest_llmperf.plugin.identity import test_id
+from pytest_llmperf.plugin.identity import params_of, test_id
 from pytest_llmperf.plugin.kinds import kind_of
 from pytest_llmperf.plugin.state import STATE
 from pytest_llmperf.plugin.verdicts import PERF, conclude_late, leave_without_traceback
@@ -45,15 +45,10 @@ def spec_of(item: pytest.Item) -> EngineSpec | None:
 
 def _chosen(item: pytest.Item) -> object:
     """What the marker says for this item: a spec where it is right, None where there is none."""
-    params = _params(item)
+    params = params_of(item)
     marker = item.get_closest_marker("engine")
     chosen = params.get("engine", marker.args[0] if marker and marker.args else None)
     return chosen(params.get("case")) if callable(chosen) else chosen
-
-
-def _params(item: pytest.Item) -> Mapping[str, object]:
-    callspec = getattr(item, "callspec", None)
-    return {} if callspec is None else callspec.params
 
 
 @pytest.fixture
@@ -64,7 +59,7 @@ def engine(request: pytest.FixtureRequest) -> Server:
     marker = item.get_closest_marker("engine")
     if marker is not None:  # one that a parameter brings was not there yet when tests were made of the function
         _check_marker(marker, item.nodeid)
-        if len(marker.args) > 1 and "engine" not in _params(item):
+        if len(marker.args) > 1 and "engine" not in params_of(item):
             pytest.fail(f"{item.nodeid}: @pytest.mark.engine of a parameter takes one engine: write a pytest.param for "
                         "each.", pytrace=False)
     if spec is None:

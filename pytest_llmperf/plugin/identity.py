@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 import pytest
 
@@ -15,8 +16,7 @@ def test_id(item: pytest.Item) -> str:
     pytest-rerunfailures and its like execute the same item again, which changes no id.
     """
     nodeid = _without_group(item)
-    callspec = getattr(item, "callspec", None)
-    step = None if callspec is None else callspec.params.get(STEP)
+    step = params_of(item).get(STEP)
     if not isinstance(step, int):
         return nodeid
     head, _, parameters = nodeid.partition("[")
@@ -26,6 +26,12 @@ def test_id(item: pytest.Item) -> str:
     at = found[-1]
     left = (parameters[:at.start()] + parameters.removesuffix("]")[at.end():]).strip("-")
     return f"{head}[{left}]" if left else head
+
+
+def params_of(item: pytest.Item) -> Mapping[str, object]:
+    """What it was parametrised with, by name."""
+    callspec = getattr(item, "callspec", None)
+    return {} if callspec is None else callspec.params
 
 
 def _without_group(item: pytest.Item) -> str:
