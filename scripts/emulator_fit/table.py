@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from emulator_fit.anchors import ANCHORS
+from emulator_fit.anchors import ANCHORS, CROWDS, Anchor
 from emulator_fit.errors import Errors, Outcome, errors_of, outcomes
 from emulator_fit.splits import COEFFICIENTS, read_splits
 from pytest_llmperf.emulator.cost.coefficients import from_numbers
@@ -29,7 +29,8 @@ def text(root: Path) -> str:
         "by_gpu": _table("engine, GPU, models", _groups(folds, _by_gpu)),
         "by_cause": _table("dense: engine, version, model, GPU, tp", _groups(dense, _by_configuration)),
         "knee": _knee(dense),
-        "steps": _steps(root),
+        "steps": _steps(root, ANCHORS),
+        "crowds": _steps(root, CROWDS),
         "provenance": json.loads((root / COEFFICIENTS).read_text(encoding="utf-8"))["provenance"]["summary"],
     }
     page = TEXT.read_text(encoding="utf-8")
@@ -96,10 +97,10 @@ def _knee(found: Iterable[Outcome]) -> str:
     return "\n".join(lines)
 
 
-def _steps(root: Path) -> str:
+def _steps(root: Path, anchors: Iterable[Anchor]) -> str:
     stored = json.loads((root / COEFFICIENTS).read_text(encoding="utf-8"))["engines"]
     lines = ["| step | measured | emulated |", "|---|---|---|"]
-    for anchor in ANCHORS:
+    for anchor in anchors:
         emulated = anchor.predicted_ms(from_numbers(stored[anchor.engine], "stored"))
         kind = f"{anchor.decodes} decoding at {anchor.context:,} tokens, tp {anchor.tensor_parallel}"
         if anchor.chunk:
