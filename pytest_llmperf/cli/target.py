@@ -108,6 +108,27 @@ def _length(option: str, text: str) -> Length:
     return (numbers[0], numbers[1]) if len(numbers) == 2 else numbers[0]
 
 
+def place_of(arguments: argparse.Namespace, spec: EngineSpec) -> str:
+    """What else than flags and workload makes the numbers of a started engine: host, GPUs, installation and version.
+
+    Raises:
+        EnvironmentMissing: the engine is not installed.
+    """
+    if arguments.emulate is not None:
+        return f"emulated {arguments.emulate}, seed {arguments.emulate_seed}"
+    from pytest_llmperf.config.settings import read_settings, with_engine_options
+    from pytest_llmperf.session.doctor.installed import environment_at
+    from pytest_llmperf.session.doctor.place import this_place
+    from pytest_llmperf.session.provenance import host_digest
+    from pytest_llmperf.telemetry.hardware import detect
+
+    root, hardware = Path.cwd(), detect()
+    here = this_place(root, with_engine_options(read_settings(root), arguments.llmperf_engine), hardware)
+    environment = environment_at(here, spec.engine)
+    version = here.version_in(environment, spec.engine) or "of unknown version"
+    return f"{spec.engine} {version} at {environment.origin}, {hardware}, host {host_digest(hardware)}"
+
+
 @contextmanager
 def measuring(arguments: argparse.Namespace, name: str) -> Iterator[Perf]:
     """What measures, here or on the emulator; stops every server in the end and writes the run folder.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,7 @@ from pytest_llmperf.baseline.fingerprint import measured_alike
 from pytest_llmperf.baseline.model import Baseline, StoredMeasurement
 from pytest_llmperf.baseline.paths import kind_of
 from pytest_llmperf.baseline.store import Store
+from pytest_llmperf.errors import BaselineError
 from pytest_llmperf.model.verdict import AGAINST_BASELINE, CheckResult, Verdict, worst
 from pytest_llmperf.session.against import Terms, incomparable, judge_against, paired_runs, update_command
 from pytest_llmperf.session.judge import invalid
@@ -44,18 +46,22 @@ class Baselines:
     def run_sd(self, test: str, kind: str) -> float | None:
         """How much runs of a test differ within a session: see `stored_run_sd`.
 
-        A test that stores nothing is as noisy as the median of those that do; None where none does.
-
-        Raises:
-            BaselineError: a file cannot be read or believed.
+        A test that stores nothing is as noisy as the median of those that do; None where none does. A file that cannot
+        be read or believed says nothing here: who compares with it hears of it.
         """
-        baseline = self.store.read(test, kind)
-        if baseline is not None and (own := _run_sds(baseline)):
-            return max(own)
+        with suppress(BaselineError):
+            baseline = self.store.read(test, kind)
+            if baseline is not None and (own := _run_sds(baseline)):
+                return max(own)
         if kind not in self._run_sds:
-            self._run_sds[kind] = [found for one in self.store.read_all(kind).values() for found in _run_sds(one)]
+            self._run_sds[kind] = self._all_run_sds(kind)
         others = self._run_sds[kind]
         return median(others) if others else None
+
+    def _all_run_sds(self, kind: str) -> list[float]:
+        with suppress(BaselineError):
+            return [found for one in self.store.read_all(kind).values() for found in _run_sds(one)]
+        return []
 
     def terms(self, kind: str, primaries: tuple[str, ...], margins: Mapping[str, Margins]) -> Terms:
         """How a measurement of this kind is compared."""

@@ -125,17 +125,30 @@ class SweepFile:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise UsageError(f"{self.path}: this is no file of a sweep ({error}). Name another --file.") from error
 
+    def begin(self) -> None:
+        """Write its first line where it has none: what cannot be written is said before minutes of measuring.
+
+        Raises:
+            UsageError: it cannot be written.
+        """
+        try:
+            begun = self._begun()
+        except OSError as error:
+            raise UsageError(f"{self.path}: cannot be read: {error}.") from error
+        self._write("" if begun else _line({"schema": SCHEMA, "sweep": self.what}))
+
     def append(self, row: Row) -> None:
         """Add a row; it is on the disk when this returns.
 
         Raises:
             UsageError: it cannot be written.
         """
-        line = json.dumps({"flags": row.flags, "metrics": row.metrics, "problem": row.problem}, allow_nan=False)
+        self._write(_line({"flags": row.flags, "metrics": row.metrics, "problem": row.problem}))
+
+    def _write(self, text: str) -> None:
         try:
-            head = "" if self._begun() else json.dumps({"schema": SCHEMA, "sweep": self.what}) + "\n"
             with self.path.open("a", encoding="utf-8") as file:
-                file.write(f"{head}{line}\n")
+                file.write(text)
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
@@ -169,6 +182,10 @@ class SweepFile:
         if not isinstance(flags, dict) or not isinstance(metrics, dict) or not isinstance(problem, str):
             raise TypeError("a row must have flags, metrics and problem")
         return Row(flags, metrics, problem)
+
+
+def _line(content: Mapping[str, object]) -> str:
+    return json.dumps(content, allow_nan=False) + "\n"
 
 
 def pareto_front(rows: Iterable[Row], metrics: Sequence[str]) -> list[Row]:

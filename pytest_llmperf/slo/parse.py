@@ -39,7 +39,7 @@ def parse_slo(text: str) -> Slo:
     comparison, sign = read_comparison(cursor)
     _check_sign(cursor, metric, comparison, sign)
     _check_direction(cursor, metric, comparison, sign)
-    limit = read_quantity(cursor, metric.name, metric.unit)
+    limit = _read_bound(cursor, metric, comparison)
     cursor.expect_kind("end", f"nothing after the limit of {token.text}")
     return Slo(metric.name, comparison, limit, within, text)
 
@@ -59,7 +59,7 @@ def parse_claim(text: str) -> Claim | Mechanism:
         return _read_ratio(cursor, metric, token, side)
     comparison, sign = read_comparison(cursor)
     _check_sign(cursor, metric, comparison, sign)
-    limit = read_quantity(cursor, metric.name, metric.unit)
+    limit = _read_bound(cursor, metric, comparison)
     cursor.expect_kind("end", "nothing after the limit")
     return Mechanism(metric.name, side, comparison, limit, text)
 
@@ -161,6 +161,17 @@ def _check_same(cursor: Cursor, metric: Metric) -> None:
     other, token = _read_metric(cursor)
     if other.name != metric.name:
         raise cursor.error(token, f"a claim compares one metric on two sides; did you mean {metric.name}?")
+
+
+def _read_bound(cursor: Cursor, metric: Metric, comparison: Comparison) -> float:
+    """A limit that can be missed: no share is above 100 % or below 0."""
+    token = cursor.next
+    limit = read_quantity(cursor, metric.name, metric.unit)
+    always = {Comparison.AT_MOST: 1.0, Comparison.AT_LEAST: 0.0}.get(comparison)
+    if metric.unit is Unit.SHARE and limit == always:
+        meant = "; did you mean 1%?" if limit and not token.text.startswith("100") else ""
+        raise cursor.error(token, f"{metric.name} is a share, so this always holds{meant}")
+    return limit
 
 
 def _check_sign(cursor: Cursor, metric: Metric, comparison: Comparison, sign: Token) -> None:

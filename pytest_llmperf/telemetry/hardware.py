@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
+from pytest_llmperf.model.datasheet import MEMORY_GIB
 from pytest_llmperf.telemetry.bounded import bounded
 from pytest_llmperf.telemetry.cpu import Cpu, read_cpu
 from pytest_llmperf.telemetry.gpu_reading import read_settings
@@ -18,6 +19,8 @@ GPU_KINDS = ("l4", "a100", "h100", "h200")
 KINDS = (*GPU_KINDS, "cpu")
 OTHER_GPU = "other-gpu"  # a model that no marker stands for; its results must not pass for a CPU's
 NVML_TIMEOUT_S = 10.0
+_MEMORY_TOLERANCE = 0.08  # NVML shows less where ECC takes some
+_SLOWER = {"h100": {"pcie", "nvl", "hbm2e"}}  # words of models whose memory is not the SXM's
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +84,21 @@ def emulated_hardware(kind: str, gpus: int) -> Hardware:
     return Hardware(tuple(Gpu(index, f"emulated {kind}", kind) for index in range(gpus)), emulated=True)
 
 
-def gpu_kind(name: str) -> str | None:
-    """Marker of an NVML device name: whole words, so that an L40 is no L4.
+def gpu_kind(name: str, memory_bytes: int | None = None) -> str | None:
+    """Marker of an NVML device: by whole words, so that an L40 is no L4, and by what limits depend on.
 
     >>> gpu_kind("NVIDIA H100 80GB HBM3"), gpu_kind("NVIDIA L40S"), gpu_kind("NVIDIA A100-SXM4-80GB")
     ('h100', None, 'a100')
+    >>> gpu_kind("NVIDIA H100 PCIe"), gpu_kind("NVIDIA A100-SXM4-40GB", 40 * 2**30)
+    (None, None)
     """
     words = set(re.split(r"[^a-z0-9]+", name.lower()))
-    return next((kind for kind in GPU_KINDS if kind in words), None)
+    kind = next((kind for kind in GPU_KINDS if kind in words), None)
+    if kind is None or words & _SLOWER.get(kind, set()):
+        return None
+    expected = MEMORY_GIB[kind] * 2**30
+    fits = memory_bytes is None or abs(memory_bytes / expected - 1) <= _MEMORY_TOLERANCE
+    return kind if fits else None
 
 
 def detect(
@@ -133,6 +143,6 @@ def _gpu(nvml: Nvml, index: int, handle: object) -> Gpu:
     try:
         total = getattr(asked(nvml, "nvmlDeviceGetMemoryInfo", handle), "total", None)  # none where the CPU shares it
         uuid = asked(nvml, "nvmlDeviceGetUUID", handle) or ""
-        return Gpu(index, name, gpu_kind(name), total, str(uuid), read_settings(nvml, handle))
+        return Gpu(index, name, gpu_kind(name, total), total, str(uuid), read_settings(nvml, handle))
     except GpuLost as lost:
         raise OSError(f"GPU {index} ({name}) {lost}") from lost

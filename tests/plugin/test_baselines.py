@@ -143,6 +143,16 @@ def test_a_corrupt_baseline_is_an_error_and_not_none(emulate):
     assert "test_decode.json" in junit.find(".//error").text
 
 
+@pytest.mark.parametrize("broken", ["<<<<<<< HEAD\n", None], ids=["conflict", "of-another-test"])
+def test_a_broken_baseline_stops_no_test_that_compares_nothing(emulate, broken):
+    """Nor does one of a test with the same file and function in another folder."""
+    emulate("--update-baselines")
+    stored = json.loads(emulate.path.read_text())
+    emulate.path.write_text(broken or json.dumps(stored | {"test": "elsewhere/test_it.py::test_decode"}))
+    result, _ = emulate("-p", "no:cacheprovider", text=SUITE.replace(", baseline=True", ""))
+    result.assert_outcomes(passed=1)
+
+
 def test_a_test_that_is_gone_loses_its_baseline_only_when_all_is_collected(emulate, pytester):
     emulate("--update-baselines-new")
     gone = "def test_nothing(): pass"

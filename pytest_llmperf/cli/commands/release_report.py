@@ -34,8 +34,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     summary = _summary(os.environ) if arguments.step_summary else None
     compared = compare_runs(read_release(arguments.before), read_release(arguments.after))
-    old = Named(arguments.before.stem, arguments.old_link)
-    new = Named(arguments.after.stem, arguments.new_link or this_run(os.environ))
+    old = Named(_name(arguments.before), arguments.old_link)
+    new = Named(_name(arguments.after), arguments.new_link or this_run(os.environ))
     text = markdown(compared, old, new)
     try:
         if summary is not None:
@@ -48,6 +48,11 @@ def run(arguments: argparse.Namespace) -> int:
     except OSError as error:
         raise UsageError(f"{error.filename}: cannot be written: {error.strerror}.") from error
     return 0
+
+
+def _name(run: Path) -> str:
+    """A file's without its suffix; a folder's whole, for v0.9.1 has none."""
+    return run.resolve().name if run.is_dir() else run.stem
 
 
 def this_run(env: Mapping[str, str]) -> str:

@@ -8,6 +8,7 @@ With --slo each combination is searched for its max_rate, too. A combination tha
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,17 +43,20 @@ def run(arguments: argparse.Namespace) -> int:
     metrics = [find(name).name for name in arguments.metric or DEFAULT_METRICS]
     if arguments.slo:
         terms_of(arguments.slo)  # a typo costs no server start
-    place = f"emulated {arguments.emulate}, seed {arguments.emulate_seed}" if arguments.emulate else "this machine"
+    place = target.place_of(arguments, spec)
     file = SweepFile(arguments.file, f"{spec}, {workload}, {metrics}, {arguments.slo}, {arguments.runs} runs, {place}")
     asked = Asked(spec, workload, tuple(metrics), tuple(arguments.slo), arguments.runs)
     rows = file.read()
     done = [row.flags for row in rows]
     todo = [flags for flags in combinations(grid) if flags not in done]
     if todo:
+        file.begin()
         with target.measuring(arguments, "llmperf sweep") as perf:
             for flags in todo:
                 rows.append(measured(perf, asked, flags))
                 file.append(rows[-1])
+    if done:
+        sys.stderr.write(f"{len(done)} of {len(rows)} rows are {arguments.file}'s; remove it to measure them anew\n")
     chosen = [row for row in rows if row.flags in list(combinations(grid))]
     print("\n".join(told(chosen, list(grid), asked.columns)))
     return 0

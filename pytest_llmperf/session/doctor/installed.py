@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pytest_llmperf.engines.adapters import check_configured, startable
-from pytest_llmperf.engines.environment import find_environment
+from pytest_llmperf.engines.environment import Environment, find_environment
 from pytest_llmperf.engines.models.registry import SHAPES
 from pytest_llmperf.errors import ConfigError, EnvironmentMissing
 from pytest_llmperf.session.doctor.finding import Finding
@@ -27,7 +27,7 @@ def engines(place: Place, versions: dict[str, str]) -> Iterator[Finding]:
     missing = []
     for engine in startable():
         try:
-            environment = find_environment(engine, place.hardware.kind, _configured(place, engine), place.root)
+            environment = environment_at(place, engine)
         except EnvironmentMissing as error:
             missing.append((engine, str(error)))
             continue
@@ -42,6 +42,15 @@ def engines(place: Place, versions: dict[str, str]) -> Iterator[Finding]:
         found, _, remedy = why.partition(". ")
         needed = not versions or _configured(place, engine) is not None
         yield Finding("engines", found, remedy if needed else "")
+
+
+def environment_at(place: Place, engine: str) -> Environment:
+    """Where an engine is installed there.
+
+    Raises:
+        EnvironmentMissing: it is not.
+    """
+    return find_environment(engine, place.hardware.kind, _configured(place, engine), place.root)
 
 
 def models(place: Place) -> Iterator[Finding]:

@@ -1,10 +1,13 @@
 """`llmperf capacity` and `llmperf sweep` on the emulator, and what they say to input that means nothing."""
 
+from argparse import Namespace
+
 import pytest
 
 from pytest_llmperf.cli import main
 from pytest_llmperf.cli.commands.sweep import grid_of
-from pytest_llmperf.cli.target import flag
+from pytest_llmperf.cli.target import flag, place_of
+from pytest_llmperf.engines.spec import vllm
 from pytest_llmperf.errors import UsageError
 
 SMALL = ("vllm:llama-3.1-8b", "--flag", "max_model_len=4096", "--requests", "40", "--output", "8", "--emulate", "h200")
@@ -96,6 +99,24 @@ def test_input_that_means_nothing(tmp_path, capsys, arguments, words):
     assert f"llmperf {arguments[0]}: " in said.err
     assert words in said.err
     assert not (tmp_path / "sweep.jsonl").exists()
+
+
+def bundle(path, version):
+    """An unpacked engine."""
+    (path / "vllm").mkdir(parents=True)
+    (path / "vllm" / "__init__.py").touch()
+    (path / f"vllm-{version}.dist-info").mkdir()
+    (path / f"vllm-{version}.dist-info" / "METADATA").write_text(f"Name: vllm\nVersion: {version}\n")
+    return path
+
+
+def test_another_installation_or_version_is_another_sweep(tmp_path):
+    spec = vllm("llama-3.1-8b")
+    bundles = [bundle(tmp_path / "old", "0.26.0"), bundle(tmp_path / "new", "0.26.0"), bundle(tmp_path / "x", "0.27.0")]
+    places = [place_of(Namespace(emulate=None, llmperf_engine=[f"vllm={one}"]), spec) for one in bundles]
+    assert len(set(places)) == 3
+    assert "vllm 0.26.0 at " in places[0]
+    assert "vllm 0.27.0 at " in places[2]
 
 
 def test_a_sweep_file_of_another_sweep_is_left_alone(tmp_path, capsys):

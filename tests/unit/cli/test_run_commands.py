@@ -84,6 +84,13 @@ def test_diff_and_release_report(here, capsys):
     assert "## Performance: good → [bad](https://ci/2)" in capsys.readouterr().out
 
 
+def test_a_run_named_after_a_release_keeps_its_whole_name(here, capsys):
+    for name in ("v0.9.1", "v0.9.2"):
+        write_run(here / name, Verdict.PASS, ttft_ms=50)
+    assert main(["release-report", "v0.9.1", "v0.9.2"]) == 0
+    assert "## Performance: v0.9.1 → v0.9.2" in capsys.readouterr().out
+
+
 def test_the_step_summary_is_appended_to(here, capsys, monkeypatch):
     (here / "summary.md").write_text("before\n")
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(here / "summary.md"))

@@ -59,7 +59,8 @@ metrics = st.sampled_from([metric for metric in all_metrics().values() if not me
 
 
 def limit_of(metric, number):
-    return number / 1e9 if metric.unit is Unit.SHARE else number
+    """One that can be missed."""
+    return min(max(number / 1e9, 1e-9), 1 - 1e-9) if metric.unit is Unit.SHARE else number
 
 
 @given(metrics, numbers)
@@ -101,6 +102,9 @@ def test_every_claim_survives_its_canonical_text(ratio, side, comparison):
     ("ttft_p99 == 500ms", "==", "for counts and shares"),
     ("error_rate <= 60", "60", "did you mean 60%"),
     ("error_rate <= 101%", "101", "at most 100 %"),
+    ("error_rate <= 1", "1", "always holds; did you mean 1%"),
+    ("error_rate <= 100%", "100", "always holds"),
+    ("slo_attainment(ttft <= 1s) >= 0", "0", "always holds"),
     ("error_rate <= 5ms", "ms", "'ms' is not one"),
     ("request_throughput >= 3 tok/s", "tok", "'tok/s' is not one"),
     ("request_throughput >= 3", "3", "write it like 3.5/s"),

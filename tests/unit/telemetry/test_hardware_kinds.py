@@ -16,12 +16,11 @@ from pytest_llmperf.telemetry.hardware import OTHER_GPU, Gpu, Hardware, detect, 
         ("NVIDIA L40", None),
         ("NVIDIA L40S", None),
         ("NVIDIA A100-SXM4-80GB", "a100"),
-        ("NVIDIA A100-PCIE-40GB", "a100"),
         ("NVIDIA A100 80GB PCIe", "a100"),
         ("NVIDIA A100X", None),
         ("NVIDIA H100 80GB HBM3", "h100"),
-        ("NVIDIA H100 PCIe", "h100"),
-        ("NVIDIA H100 NVL", "h100"),
+        ("NVIDIA H100 PCIe", None),  # 2.0 TB/s
+        ("NVIDIA H100 NVL", None),  # 94 GB
         ("NVIDIA H200", "h200"),
         ("NVIDIA H200 NVL", "h200"),
         ("NVIDIA GH200 480GB", None),
@@ -31,6 +30,23 @@ from pytest_llmperf.telemetry.hardware import OTHER_GPU, Gpu, Hardware, detect, 
 )
 def test_kind_of_a_device_name(name, kind):
     assert gpu_kind(name) == kind
+
+
+@pytest.mark.parametrize(
+    ("name", "mib", "kind"),
+    [
+        ("NVIDIA L4", 23034, "l4"),
+        ("NVIDIA A100-SXM4-40GB", 40960, None),
+        ("NVIDIA A100-PG509-200", 40960, None),
+        ("NVIDIA A100-SXM-64GB", 65536, None),
+        ("NVIDIA A100-SXM4-80GB", 81920, "a100"),
+        ("NVIDIA H100 80GB HBM3", 81559, "h100"),
+        ("NVIDIA H100", 95830, None),
+        ("NVIDIA H200", 143771, "h200"),
+    ],
+)
+def test_a_model_with_other_memory_is_another_gpu(name, mib, kind):
+    assert gpu_kind(name, mib * 2**20) == kind
 
 
 def test_kind_of_a_machine():

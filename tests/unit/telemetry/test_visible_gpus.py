@@ -32,7 +32,7 @@ def test_which_are_visible(value, indices):
 
 
 def test_a_machine_is_what_may_be_used_of_it():
-    nvml = FakeNvml([FakeGpu(), FakeGpu(name="NVIDIA L4")])
+    nvml = FakeNvml([FakeGpu(), FakeGpu(name="NVIDIA L4", total_bytes=23034 << 20)])
     assert detect(nvml, environ={"CUDA_VISIBLE_DEVICES": "1"}).kind == "l4"
     hidden = detect(nvml, environ={"CUDA_VISIBLE_DEVICES": "-1"})
     assert hidden.kind == "cpu"
