@@ -4,9 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from pytest_llmperf import Perf, Server, by_kind, closed, random_tokens, vllm
+from pytest_llmperf import Perf, by_kind, closed, random_tokens, vllm
 
-# With a cold compile cache, which is what a fresh machine has: 83 to 136 s were seen on H200s.
+# The first start may find no compile cache: 83 to 136 s were seen on H200s, and 47 to 118 s of those that found one.
 CASES = by_kind(
     cpu={"model": "tiny", "context": 4096, "ready": "90s"},
     l4={"model": "phi-4-mini", "context": 16384, "ready": "240s"},
@@ -17,9 +17,10 @@ CASES = by_kind(
 
 
 @CASES
-@pytest.mark.engine(lambda case: vllm(case.model, max_model_len=case.context))
-def test_the_server_is_ready_in_time(case: SimpleNamespace, engine: Server, perf: Perf) -> None:
+def test_the_server_is_ready_in_time(case: SimpleNamespace, perf: Perf) -> None:
     if perf.session.hardware.emulated:
         pytest.skip("how long a server takes to start is not emulated")
-    run = perf.measure(engine, random_tokens(input=128, output=16, arrivals=closed(1), requests=4), runs=2)
+    # Starts differ by a fifth, so one alone would prove nothing below two thirds of the limit.
+    short = random_tokens(input=128, output=16, arrivals=closed(1), requests=4)
+    run = perf.measure(vllm(case.model, max_model_len=case.context), short, runs=1, starts=3)
     perf.check(run, f"startup_s <= {case.ready}", "error_rate == 0")

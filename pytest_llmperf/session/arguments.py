@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from pytest_llmperf.engines.server import Server
 from pytest_llmperf.errors import SpecError, UsageError
 from pytest_llmperf.session.measurement import Measurement
 from pytest_llmperf.workload import Workload
@@ -28,6 +29,19 @@ def check_runs(runs: int, call: str) -> None:
     """
     if not isinstance(runs, int) or runs < 1:
         raise SpecError(f"{call}(…, runs={runs!r}): at least one run, and a whole number.")
+
+
+def check_starts(starts: int, engine: object) -> None:
+    """Refuse a number of server starts that nobody can measure, and several of what we do not start.
+
+    Raises:
+        SpecError: none, a part of one, or several of a server that runs already.
+    """
+    if not isinstance(starts, int) or starts < 1:
+        raise SpecError(f"perf.measure(…, starts={starts!r}): at least one start, and a whole number.")
+    if starts > 1 and (isinstance(engine, Server) or getattr(engine, "url", None) is not None):
+        raise SpecError(f"perf.measure(engine, …, starts={starts}): that server runs already. Hand over the spec of "
+                        "one that is started: perf.measure(engine.spec, …).")
 
 
 def check_measurement(measurement: Measurement, call: str) -> None:

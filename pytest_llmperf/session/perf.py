@@ -14,7 +14,7 @@ from pytest_llmperf.metrics.registry import find
 from pytest_llmperf.model.engine import EngineSpec
 from pytest_llmperf.model.verdict import AGAINST_BASELINE, CheckResult, Verdict, worst
 from pytest_llmperf.session.against import default_primaries, margins_from
-from pytest_llmperf.session.arguments import check_measurement, check_names, check_runs, check_workload
+from pytest_llmperf.session.arguments import check_measurement, check_names, check_runs, check_starts, check_workload
 from pytest_llmperf.session.capacity import COOLDOWN_S, METRIC, PRECISION, Capacity, Terms, terms_of
 from pytest_llmperf.session.comparing import compare
 from pytest_llmperf.session.executions import continue_earlier, failed_before, history, left_out
@@ -69,17 +69,19 @@ class Perf:
         workload: Workload,
         *,
         runs: int = DEFAULT_RUNS,
+        starts: int = 1,
         fresh: bool = False,
         may_preempt: bool = False,
         gauges: bool = False,
         keep: Sequence[str] = (),
     ) -> Measurement:
-        """Replay a workload, once per seed, on one server start.
+        """Replay a workload, once per seed, on one server start or several.
 
         Args:
             engine: a running server (the `engine` fixture) or a spec to start.
             workload: what to send; run i adds i to its seed, so that no prompt repeats.
-            runs: how many; the run is the unit of replication.
+            runs: how many on each start; the run is the unit of replication.
+            starts: how many servers to start one after the other, for a spec; a verdict on one holds for it alone.
             fresh: start the server anew, for a spec.
             may_preempt: whether preemptions are part of what is measured; otherwise they make the run an ERROR.
             gauges: sample gauges for kv_usage_peak, running_peak and waiting_peak, and keep them over time in the run
@@ -95,6 +97,7 @@ class Perf:
         """
         check_workload(workload, "perf.measure(engine, …)")
         check_runs(runs, "perf.measure")
+        check_starts(starts, engine)
         check_names(keep, "keep")
         if unknown := sorted(set(keep) - set(TIERS)):
             raise SpecError(f"perf.measure(…, keep={unknown}): tiers of the cache are {', '.join(TIERS)}.")
@@ -102,9 +105,13 @@ class Perf:
             raise SpecError("perf.measure(engine, …, fresh=True): that server runs already. Hand over its spec, which "
                             "is then started anew: perf.measure(engine.spec, …, fresh=True).")
         if isinstance(spec := getattr(engine, "spec", engine), EngineSpec):
-            check_keep(spec, keep, fresh=fresh)
+            check_keep(spec, keep, fresh=fresh or starts > 1)
         series = self._series(engine, workload, fresh=fresh, may_preempt=may_preempt, gauges=gauges, keep=tuple(keep))
-        return series.extend(runs)
+        found = series.extend(runs)
+        for _ in range(starts - 1):
+            series.start_anew()
+            found = series.extend(runs)
+        return found
 
     def extend(self, measurement: Measurement, runs: int = 1) -> Measurement:
         """Measure on where `measurement` ended, with the seeds that follow: two that are extended in turns drift alike.

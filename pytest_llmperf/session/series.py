@@ -108,6 +108,16 @@ class Series:
         self.measurement = replace(self.finished, baseline=baseline, primaries=primaries, margins=margins)
         self._on_run()
 
+    def start_anew(self) -> None:
+        """Go on with a server of its own, after runs on another.
+
+        Raises:
+            InfrastructureError: it does not start.
+        """
+        self.measurement = replace(self.finished, complete=False)
+        self._on_run()
+        self._server(anew=True)
+
     def extend(self, runs: int, *, seeds: int | None = None, block: int | None = None) -> Measurement:
         """So many runs more, with the seeds that follow.
 
@@ -156,9 +166,9 @@ class Series:
                 begun = replace(begun, runs=begun.runs + series.own.runs, metrics=begun.metrics + series.own.metrics)
         return begun
 
-    def _server(self) -> Server:
+    def _server(self, *, anew: bool = False) -> Server:
         if isinstance(self.engine, EngineSpec):
-            fresh = self._fresh and self.measurement is None
+            fresh = anew or (self._fresh and self.measurement is None)
             keep_lmcache = "l1" in self._keep_tiers
             return self.session.pool.acquire(self.engine, self.kind, fresh=fresh, keep_lmcache=keep_lmcache)
         if not isinstance(self.engine, Server):

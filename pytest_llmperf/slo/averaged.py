@@ -46,7 +46,7 @@ def judge_average(slo: Slo, sample: Sample, confidence: float) -> CheckResult:
     unit = find(slo.metric).unit
     reason = f"the {interval.level_percent:g} % interval {unit.show_range(interval.low, interval.high)} "
     reason += ("lies beyond the limit" if verdict is Verdict.FAIL
-               else "holds the limit; measure more runs, on more server starts")
+               else "holds the limit; measure more runs, or on more starts: perf.measure(spec, …, starts=N)")
     return answer(slo, verdict, measured=measured, interval=interval, n=n, reason=reason)
 
 

@@ -123,7 +123,8 @@ def why(found: Exceedance, word: str) -> str:
                 f"more than chance allows at {100 * found.confidence:g} %")
     if found.starts_differ:
         return (f"{rate} are {word}, which would be few enough, but the server starts differ so much that others may "
-                f"be {100 * (exp(found.reach) - 1):.2g} % slower; measure on more server starts")
+                f"be {100 * (exp(found.reach) - 1):.2g} % slower; measure on more starts: "
+                "perf.measure(spec, …, starts=N)")
     more = found.still_needed()
     if more is None:
         return (f"{rate} {word} is too near the allowed {100 * found.allowed:.3g} % for any affordable number of "

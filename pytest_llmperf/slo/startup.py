@@ -33,5 +33,6 @@ def judge_startup(slo: Slo, sample: Sample, confidence: float) -> CheckResult:
         slo, verdict, measured=middle, interval=interval,
         n=f"{starts}, a screen with a start-to-start sd of {100 * assumed.value:g} % ({assumed.source})",
         reason=f"the {interval.level_percent:g} % interval {Unit.S.show_range(interval.low, interval.high)} "
-        + ("lies beyond the limit" if verdict is Verdict.FAIL else "holds the limit; measure more server starts"),
+        + ("lies beyond the limit" if verdict is Verdict.FAIL
+           else "holds the limit; measure on more starts: perf.measure(spec, …, starts=N)"),
     )

@@ -112,3 +112,24 @@ def test_fresh(perf):
 def test_a_fresh_start_is_a_condition_and_what_this_machine_decides_is_none_of_an_emulated_one(run):
     result, _ = run(FRESH, "--emulate", "h200")
     result.assert_outcomes(passed=1)
+
+
+STARTS = """
+import pytest
+from pytest_llmperf import closed, random_tokens, vllm
+
+@pytest.mark.h200
+def test_starts(perf):
+    prompts = random_tokens(input=8, output=4, arrivals=closed(1), requests=4)
+    run = perf.measure(vllm("tiny"), prompts, runs=2, starts=3)
+    assert [(one.start_id, one.seed) for one in run.runs] == [(1, 0), (1, 1), (2, 2), (2, 3), (3, 4), (3, 5)]
+    assert run.complete
+    perf.check(run, "ttft_p50 <= 10s", "error_rate == 0")
+"""
+
+
+@pytest.mark.emulated
+def test_one_measurement_on_several_starts(run):
+    result, junit = run(STARTS, "--emulate", "h200")
+    result.assert_outcomes(passed=1)
+    assert "6 runs on 3 server starts" in "".join(one.get("value") for one in junit.iter("property"))
