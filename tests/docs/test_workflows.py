@@ -89,21 +89,37 @@ def runner(tmp_path):
 
 
 MEASURE = script("gpu.yml", "suites", "Measure and judge")
+ENDLESS = '''
+import os, signal, time
+import pytest
+
+@pytest.mark.h200
+def test_endless():
+    os.kill(os.getppid(), signal.SIGALRM)  # to `timeout` this is its limit
+    time.sleep(30)
+
+@pytest.mark.h200
+def test_endless_after_it():
+    pass
+'''
+
+
+def measure(folder, limit="60", **variables):
+    return bash(MEASURE, folder, **{"KIND": "h200", "UPDATE": "", "ACCEPT": "", "LIMIT": limit} | variables)
 
 
 @pytest.mark.parametrize("kind", ["l4", "a100", "h100", "h200"])
 def test_a_runner_without_its_gpu_fails(runner, kind):
     if shutil.which("nvidia-smi"):
         pytest.skip("this machine may have that GPU")
-    done = bash(MEASURE, runner, KIND=kind, UPDATE="", ACCEPT="")
+    done = measure(runner, KIND=kind)
     assert done.returncode == 4, done.stdout
     assert f"-m asks for {kind}" in done.stdout
 
 
 @pytest.mark.emulated
 def test_a_job_measures_judges_and_summarises(runner):
-    done = bash(MEASURE, runner, KIND="h200", UPDATE="--update-baselines", ACCEPT="",
-                PYTEST_ADDOPTS="--emulate h200 -k answers_come_in_time")
+    done = measure(runner, UPDATE="--update-baselines", PYTEST_ADDOPTS="--emulate h200 -k answers_come_in_time")
     assert done.returncode == 0, done.stdout
     bash(script("gpu.yml", "suites", "Summary"), runner, KIND="h200", GITHUB_STEP_SUMMARY=str(runner / "summary.md"))
     assert re.search(r"^PASS  test_answers_come_in_time", (runner / "summary.md").read_text(), re.MULTILINE)
@@ -114,10 +130,38 @@ def test_a_job_measures_judges_and_summarises(runner):
     assert (runner / ".llmperf" / "h200.xml").exists()
 
 
+@pytest.mark.emulated
+def test_at_the_limit_pytest_ends_as_at_ctrl_c_and_what_was_measured_is_kept(runner):
+    (runner / "suites" / "test_zz.py").write_text(ENDLESS)
+    done = measure(runner, UPDATE="--update-baselines",
+                   PYTEST_ADDOPTS="--emulate h200 -k 'answers_come_in_time or endless'")
+    assert done.returncode == 124, done.stdout
+    assert "::error title=h200::ended after 60" in done.stdout
+    assert done.stdout.count("!! KeyboardInterrupt !!") == 1
+    assert "baselines: 1 changed\n" in done.stdout
+    bash(script("gpu.yml", "suites", "Summary"), runner, KIND="h200", GITHUB_STEP_SUMMARY=str(runner / "summary.md"))
+    assert re.search(r"^PASS  test_answers_come_in_time", (runner / "summary.md").read_text(), re.MULTILINE)
+    junit = (runner / ".llmperf" / "h200.xml").read_text()
+    assert 'name="test_answers_come_in_time' in junit
+    assert "test_endless_after_it" not in junit
+
+
+def test_the_limit_is_kept_and_lies_below_that_of_the_step(tmp_path):
+    pytest_shim = tmp_path / ".venv" / "bin" / "pytest"
+    stub(pytest_shim, tmp_path / "log")
+    pytest_shim.write_text("#!/bin/sh\nexec sleep 30\n")
+    assert measure(tmp_path, limit="0.5").returncode == 124
+    job = workflow("gpu.yml")["jobs"]["suites"]
+    (step,) = [one for one in job["steps"] if one.get("run") == MEASURE]
+    limit, grace = int(step["env"]["LIMIT"].removesuffix("m")), int(re.search(r"--kill-after=(\d+)m ", MEASURE)[1])
+    assert limit + grace < step["timeout-minutes"] < job["timeout-minutes"]
+    assert f"After {limit} minutes the workflow ends pytest" in (ROOT / "docs" / "gpu_runners.md").read_text()
+
+
 @pytest.mark.parametrize(("code", "red"), [(0, 0), (1, 1), (4, 4), (10, 10), (11, 0), (12, 12)])
 def test_only_inconclusive_is_forgiven_and_said(tmp_path, code, red):
     stub(tmp_path / ".venv" / "bin" / "pytest", tmp_path / "log", code)
-    done = bash(MEASURE, tmp_path, KIND="h200", UPDATE="", ACCEPT="")
+    done = measure(tmp_path)
     assert done.returncode == red
     assert ("::warning" in done.stdout) == (code == 11)
 
@@ -130,7 +174,7 @@ def test_only_inconclusive_is_forgiven_and_said(tmp_path, code, red):
 ])
 def test_an_update_is_asked_for_by_hand_alone(tmp_path, given, options):
     stub(tmp_path / ".venv" / "bin" / "pytest", tmp_path / "log")
-    bash(MEASURE, tmp_path, KIND="l4", LLMPERF_VLLM="/opt/v", **given)
+    measure(tmp_path, KIND="l4", LLMPERF_VLLM="/opt/v", **given)
     told = (tmp_path / "log").read_text().strip()
     engines = "--llmperf-engine vllm=/opt/v --llmperf-engine sglang=/opt/llmperf/sglang"
     assert told.endswith(f"pytest -m l4 suites/ {engines} --junitxml=.llmperf/l4.xml {options}")
@@ -138,7 +182,7 @@ def test_an_update_is_asked_for_by_hand_alone(tmp_path, given, options):
 
 def test_a_runner_without_an_engine_says_what_it_measures(tmp_path):
     stub(tmp_path / ".venv" / "bin" / "pytest", tmp_path / "log")
-    bash(MEASURE, tmp_path, KIND="l4", UPDATE="", ACCEPT="", LLMPERF_ONLY="not sglang")
+    measure(tmp_path, KIND="l4", LLMPERF_ONLY="not sglang")
     assert (tmp_path / "log").read_text().strip().endswith("-rs -k not sglang")
 
 
