@@ -241,12 +241,50 @@ def test_nothing_changed_opens_nothing(clone):
     assert not (clone.parent / "log").exists()
 
 
+def left_by_job(runner, kind, **files):
+    """What is uploaded of a job on `kind`, as upload-artifact lays it out: from the folder that all patterns share."""
+    for name, text in ({f"{kind}.txt": "told", "runs/one/run.json": "{}"} | files).items():
+        (runner / ".llmperf" / name).parent.mkdir(parents=True, exist_ok=True)
+        (runner / ".llmperf" / name).write_text(text)
+    kept = bash(script("gpu.yml", "suites", "What is kept"), runner, KIND=kind)
+    assert kept.returncode == 0, kept.stdout
+    patterns = artefact_step("suites", "upload")["path"].split()
+    top = Path(os.path.commonpath([runner / pattern.partition("*")[0] for pattern in patterns]))
+    found = [match for pattern in patterns for match in runner.glob(pattern.rstrip("/"))]
+    paths = [path for match in found for path in (match, *match.rglob("*")) if path.is_file()]
+    return {path.relative_to(top): path.read_text() for path in paths}
+
+
+def artefact_step(job, verb):
+    found = [step["with"] for step in steps("gpu.yml", job) if f"actions/{verb}-artifact" in step.get("uses", "")]
+    (results,) = [options for options in found if "results-" in options.get("name", options.get("pattern"))]
+    return results
+
+
+def download(artefacts, folder):
+    """As download-artifact does it: one alone gets no folder of its name."""
+    options = artefact_step("attach", "download")
+    for name, files in artefacts.items():
+        into = folder / options["path"]
+        if len(artefacts) > 1 and not options.get("merge-multiple"):
+            into /= name
+        for path, text in files.items():
+            (into / path).parent.mkdir(parents=True, exist_ok=True)
+            (into / path).write_text(text)
+
+
+EMPTY = "<testsuites><testsuite/></testsuites>"
+
+
 @pytest.fixture
 def results(tmp_path):
     """What the jobs of two kinds left, as the job that attaches finds it."""
-    for kind in ("l4", "h200"):
-        (tmp_path / "results" / f"results-{kind}").mkdir(parents=True)
-        (tmp_path / "results" / f"results-{kind}" / f"{kind}.xml").write_text("<testsuites><testsuite/></testsuites>")
+    return attaching(tmp_path, l4={"l4.xml": EMPTY}, h200={"h200.xml": EMPTY})
+
+
+def attaching(tmp_path, **kinds):
+    left = {f"results-{kind}": left_by_job(tmp_path / kind, kind, **files) for kind, files in kinds.items()}
+    download(left, tmp_path)
     shim = tmp_path / ".venv" / "bin" / "llmperf"
     shim.parent.mkdir(parents=True)
     shim.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m pytest_llmperf "$@"\n')
@@ -266,7 +304,38 @@ def test_results_are_attached_to_the_release(results):
     assert done.returncode == 0, done.stdout
     attached = "llmperf-v1.1-h200.tar.gz llmperf-v1.1-l4.tar.gz llmperf-v1.1-h200.xml llmperf-v1.1-l4.xml"
     assert f"release upload v1.1 {attached}" in (results / "log").read_text()
-    assert "./h200.xml" in bash("tar -tzf llmperf-v1.1-h200.tar.gz", results).stdout
+    packed = bash("tar -tzf llmperf-v1.1-h200.tar.gz", results).stdout.split()
+    assert {"./h200.xml", "./h200.txt", "./runs/one/run.json"} <= set(packed)
+    assert "./l4.xml" not in packed
+
+
+def test_one_kind_alone_is_attached_and_compared(tmp_path):
+    folder = attaching(tmp_path, h200={"h200.xml": EMPTY})
+    stub(folder / "bin" / "gh", folder / "log")
+    compared, done = in_release("Compare", folder), in_release("Attach", folder)
+    assert compared.returncode == 0, compared.stdout
+    assert done.returncode == 0, done.stdout
+    asked = (folder / "log").read_text()
+    assert "release list" in asked
+    assert "release upload v1.1 llmperf-v1.1-h200.tar.gz llmperf-v1.1-h200.xml --clobber" in asked
+
+
+def test_kinds_without_a_junit_file_are_attached(tmp_path):
+    folder = attaching(tmp_path, h200={})
+    stub(folder / "bin" / "gh", folder / "log")
+    assert in_release("Compare", folder).returncode == 0
+    assert in_release("Attach", folder).returncode == 0
+    (asked,) = (folder / "log").read_text().splitlines()
+    assert asked.endswith("release upload v1.1 llmperf-v1.1-h200.tar.gz --clobber")
+
+
+def test_nothing_measured_is_said_and_attaches_nothing(tmp_path):
+    stub(tmp_path / "bin" / "gh", tmp_path / "log")
+    assert in_release("Compare", tmp_path).returncode == 0
+    done = in_release("Attach", tmp_path)
+    assert done.returncode == 0
+    assert "::warning::no kind left results" in done.stdout
+    assert not (tmp_path / "log").exists()
 
 
 GH = """#!/bin/sh
