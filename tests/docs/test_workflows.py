@@ -199,25 +199,40 @@ def clone(tmp_path):
     return clone
 
 
-def open_pull_request(clone):
+def open_pull_request(clone, attempt=1):
     """As the job does, beside what the runners left."""
+    (step,) = [one for one in steps("gpu.yml", "baselines") if one.get("name") == "Branch and pull request"]
+    known = {"inputs.kind": "h200", "github.run_id": "7", "github.run_attempt": str(attempt)}
+    branch = re.sub(r"\$\{\{ (\S+) \}\}", lambda found: known[found[1]], step["env"]["BRANCH"])
     (clone / "updated" / ".llmperf").mkdir(parents=True, exist_ok=True)
     (clone / "updated" / ".llmperf" / "baselines-h200.txt").write_text("baselines: 1 changed\n")
     path = f"{clone.parent / 'bin'}:{os.environ['PATH']}"
-    return bash(script("gpu.yml", "baselines", "Branch and pull request"), clone, BRANCH="baselines-h200-7",
-                BASE="main", ACCEPT="driver 590", RUN="https://here/runs/7", PATH=path)
+    return bash(step["run"], clone, BRANCH=branch, BASE="main", ACCEPT="driver 590", RUN="https://here/runs/7",
+                PATH=path)
 
 
 def test_changed_baselines_become_a_branch_and_a_pull_request(clone):
     left_by_runner(clone, "x.json", "new\n")
     done = open_pull_request(clone)
     assert done.returncode == 0, done.stdout
-    pushed = bash("git show --stat --format=%s origin/baselines-h200-7", clone).stdout
-    assert "Baselines measured on h200-7" in pushed
+    pushed = bash("git show --stat --format=%s origin/baselines-h200-7-1", clone).stdout
+    assert "Baselines measured on h200-7-1" in pushed
     assert "1 file changed" in pushed
-    assert "pr create --base main --head baselines-h200-7" in (clone.parent / "log").read_text()
+    assert "pr create --base main --head baselines-h200-7-1" in (clone.parent / "log").read_text()
     body = (clone / "body.md").read_text()
     assert all(part in body for part in ("https://here/runs/7", "Accepted: driver 590", "baselines: 1 changed"))
+
+
+def test_jobs_that_are_run_again_open_a_pull_request_of_their_own(clone):
+    again = clone.parent / "again"
+    assert bash(f"git clone -q {clone.parent / 'remote.git'} {again} 2>&1", clone.parent).returncode == 0
+    for attempt, folder in enumerate((clone, again), 1):
+        left_by_runner(folder, "x.json", f"new {attempt}\n")
+        done = open_pull_request(folder, attempt)
+        assert done.returncode == 0, done.stdout
+    opened = (clone.parent / "log").read_text()
+    assert "--head baselines-h200-7-1 " in opened
+    assert "--head baselines-h200-7-2 " in opened
 
 
 def left_by_runner(clone, name, text):
@@ -229,7 +244,7 @@ def left_by_runner(clone, name, text):
 def test_a_removed_baseline_is_removed_by_the_pull_request(clone):
     left_by_runner(clone, "y.json", "old\n")
     assert open_pull_request(clone).returncode == 0
-    listed = bash("git ls-tree -r --name-only origin/baselines-h200-7 baselines", clone).stdout
+    listed = bash("git ls-tree -r --name-only origin/baselines-h200-7-1 baselines", clone).stdout
     assert listed.split() == ["baselines/h200/y.json"]
 
 
