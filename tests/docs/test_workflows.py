@@ -66,10 +66,11 @@ def test_ci_covers_the_pythons_of_the_package():
     assert matrix == declared
 
 
-def test_a_gpu_job_runs_on_a_machine_with_that_gpu_one_at_a_time():
+def test_a_gpu_job_runs_on_a_machine_with_that_gpu_and_cancels_none_that_waits():
     job = workflow("gpu.yml")["jobs"]["suites"]
     assert job["runs-on"] == ["self-hosted", "gpu", "${{ matrix.kind }}"]
-    assert job["concurrency"] == {"group": "gpu-${{ matrix.kind }}", "cancel-in-progress": False}
+    assert "concurrency" not in job
+    assert "concurrency" not in workflow("gpu.yml")
     assert 'fromJSON(' in job["strategy"]["matrix"]["kind"]
     assert '["l4", "a100", "h100", "h200"]' in job["strategy"]["matrix"]["kind"]
     assert set(workflow("gpu.yml")[True]) == {"release", "workflow_dispatch"}  # YAML reads `on` as True
