@@ -66,10 +66,11 @@ def test_ci_covers_the_pythons_of_the_package():
     assert matrix == declared
 
 
-def test_a_gpu_job_runs_on_a_machine_with_that_gpu_one_at_a_time():
+def test_a_gpu_job_runs_on_a_machine_with_that_gpu_and_cancels_none_that_waits():
     job = workflow("gpu.yml")["jobs"]["suites"]
     assert job["runs-on"] == ["self-hosted", "gpu", "${{ matrix.kind }}"]
-    assert job["concurrency"] == {"group": "gpu-${{ matrix.kind }}", "cancel-in-progress": False}
+    assert "concurrency" not in job
+    assert "concurrency" not in workflow("gpu.yml")
     assert 'fromJSON(' in job["strategy"]["matrix"]["kind"]
     assert '["l4", "a100", "h100", "h200"]' in job["strategy"]["matrix"]["kind"]
     assert set(workflow("gpu.yml")[True]) == {"release", "workflow_dispatch"}  # YAML reads `on` as True
@@ -89,21 +90,37 @@ def runner(tmp_path):
 
 
 MEASURE = script("gpu.yml", "suites", "Measure and judge")
+ENDLESS = '''
+import os, signal, time
+import pytest
+
+@pytest.mark.h200
+def test_endless():
+    os.kill(os.getppid(), signal.SIGALRM)  # to `timeout` this is its limit
+    time.sleep(30)
+
+@pytest.mark.h200
+def test_endless_after_it():
+    pass
+'''
+
+
+def measure(folder, limit="60", **variables):
+    return bash(MEASURE, folder, **{"KIND": "h200", "UPDATE": "", "ACCEPT": "", "LIMIT": limit} | variables)
 
 
 @pytest.mark.parametrize("kind", ["l4", "a100", "h100", "h200"])
 def test_a_runner_without_its_gpu_fails(runner, kind):
     if shutil.which("nvidia-smi"):
         pytest.skip("this machine may have that GPU")
-    done = bash(MEASURE, runner, KIND=kind, UPDATE="", ACCEPT="")
+    done = measure(runner, KIND=kind)
     assert done.returncode == 4, done.stdout
     assert f"-m asks for {kind}" in done.stdout
 
 
 @pytest.mark.emulated
 def test_a_job_measures_judges_and_summarises(runner):
-    done = bash(MEASURE, runner, KIND="h200", UPDATE="--update-baselines", ACCEPT="",
-                PYTEST_ADDOPTS="--emulate h200 -k answers_come_in_time")
+    done = measure(runner, UPDATE="--update-baselines", PYTEST_ADDOPTS="--emulate h200 -k answers_come_in_time")
     assert done.returncode == 0, done.stdout
     bash(script("gpu.yml", "suites", "Summary"), runner, KIND="h200", GITHUB_STEP_SUMMARY=str(runner / "summary.md"))
     assert re.search(r"^PASS  test_answers_come_in_time", (runner / "summary.md").read_text(), re.MULTILINE)
@@ -114,10 +131,38 @@ def test_a_job_measures_judges_and_summarises(runner):
     assert (runner / ".llmperf" / "h200.xml").exists()
 
 
+@pytest.mark.emulated
+def test_at_the_limit_pytest_ends_as_at_ctrl_c_and_what_was_measured_is_kept(runner):
+    (runner / "suites" / "test_zz.py").write_text(ENDLESS)
+    done = measure(runner, UPDATE="--update-baselines",
+                   PYTEST_ADDOPTS="--emulate h200 -k 'answers_come_in_time or endless'")
+    assert done.returncode == 124, done.stdout
+    assert "::error title=h200::ended after 60" in done.stdout
+    assert done.stdout.count("!! KeyboardInterrupt !!") == 1
+    assert "baselines: 1 changed\n" in done.stdout
+    bash(script("gpu.yml", "suites", "Summary"), runner, KIND="h200", GITHUB_STEP_SUMMARY=str(runner / "summary.md"))
+    assert re.search(r"^PASS  test_answers_come_in_time", (runner / "summary.md").read_text(), re.MULTILINE)
+    junit = (runner / ".llmperf" / "h200.xml").read_text()
+    assert 'name="test_answers_come_in_time' in junit
+    assert "test_endless_after_it" not in junit
+
+
+def test_the_limit_is_kept_and_lies_below_that_of_the_step(tmp_path):
+    pytest_shim = tmp_path / ".venv" / "bin" / "pytest"
+    stub(pytest_shim, tmp_path / "log")
+    pytest_shim.write_text("#!/bin/sh\nexec sleep 30\n")
+    assert measure(tmp_path, limit="0.5").returncode == 124
+    job = workflow("gpu.yml")["jobs"]["suites"]
+    (step,) = [one for one in job["steps"] if one.get("run") == MEASURE]
+    limit, grace = int(step["env"]["LIMIT"].removesuffix("m")), int(re.search(r"--kill-after=(\d+)m ", MEASURE)[1])
+    assert limit + grace < step["timeout-minutes"] < job["timeout-minutes"]
+    assert f"After {limit} minutes the workflow ends pytest" in (ROOT / "docs" / "gpu_runners.md").read_text()
+
+
 @pytest.mark.parametrize(("code", "red"), [(0, 0), (1, 1), (4, 4), (10, 10), (11, 0), (12, 12)])
 def test_only_inconclusive_is_forgiven_and_said(tmp_path, code, red):
     stub(tmp_path / ".venv" / "bin" / "pytest", tmp_path / "log", code)
-    done = bash(MEASURE, tmp_path, KIND="h200", UPDATE="", ACCEPT="")
+    done = measure(tmp_path)
     assert done.returncode == red
     assert ("::warning" in done.stdout) == (code == 11)
 
@@ -130,7 +175,7 @@ def test_only_inconclusive_is_forgiven_and_said(tmp_path, code, red):
 ])
 def test_an_update_is_asked_for_by_hand_alone(tmp_path, given, options):
     stub(tmp_path / ".venv" / "bin" / "pytest", tmp_path / "log")
-    bash(MEASURE, tmp_path, KIND="l4", LLMPERF_VLLM="/opt/v", **given)
+    measure(tmp_path, KIND="l4", LLMPERF_VLLM="/opt/v", **given)
     told = (tmp_path / "log").read_text().strip()
     engines = "--llmperf-engine vllm=/opt/v --llmperf-engine sglang=/opt/llmperf/sglang"
     assert told.endswith(f"pytest -m l4 suites/ {engines} --junitxml=.llmperf/l4.xml {options}")
@@ -138,7 +183,7 @@ def test_an_update_is_asked_for_by_hand_alone(tmp_path, given, options):
 
 def test_a_runner_without_an_engine_says_what_it_measures(tmp_path):
     stub(tmp_path / ".venv" / "bin" / "pytest", tmp_path / "log")
-    bash(MEASURE, tmp_path, KIND="l4", UPDATE="", ACCEPT="", LLMPERF_ONLY="not sglang")
+    measure(tmp_path, KIND="l4", LLMPERF_ONLY="not sglang")
     assert (tmp_path / "log").read_text().strip().endswith("-rs -k not sglang")
 
 
@@ -155,25 +200,40 @@ def clone(tmp_path):
     return clone
 
 
-def open_pull_request(clone):
+def open_pull_request(clone, attempt=1):
     """As the job does, beside what the runners left."""
+    (step,) = [one for one in steps("gpu.yml", "baselines") if one.get("name") == "Branch and pull request"]
+    known = {"inputs.kind": "h200", "github.run_id": "7", "github.run_attempt": str(attempt)}
+    branch = re.sub(r"\$\{\{ (\S+) \}\}", lambda found: known[found[1]], step["env"]["BRANCH"])
     (clone / "updated" / ".llmperf").mkdir(parents=True, exist_ok=True)
     (clone / "updated" / ".llmperf" / "baselines-h200.txt").write_text("baselines: 1 changed\n")
     path = f"{clone.parent / 'bin'}:{os.environ['PATH']}"
-    return bash(script("gpu.yml", "baselines", "Branch and pull request"), clone, BRANCH="baselines-h200-7",
-                BASE="main", ACCEPT="driver 590", RUN="https://here/runs/7", PATH=path)
+    return bash(step["run"], clone, BRANCH=branch, BASE="main", ACCEPT="driver 590", RUN="https://here/runs/7",
+                PATH=path)
 
 
 def test_changed_baselines_become_a_branch_and_a_pull_request(clone):
     left_by_runner(clone, "x.json", "new\n")
     done = open_pull_request(clone)
     assert done.returncode == 0, done.stdout
-    pushed = bash("git show --stat --format=%s origin/baselines-h200-7", clone).stdout
-    assert "Baselines measured on h200-7" in pushed
+    pushed = bash("git show --stat --format=%s origin/baselines-h200-7-1", clone).stdout
+    assert "Baselines measured on h200-7-1" in pushed
     assert "1 file changed" in pushed
-    assert "pr create --base main --head baselines-h200-7" in (clone.parent / "log").read_text()
+    assert "pr create --base main --head baselines-h200-7-1" in (clone.parent / "log").read_text()
     body = (clone / "body.md").read_text()
     assert all(part in body for part in ("https://here/runs/7", "Accepted: driver 590", "baselines: 1 changed"))
+
+
+def test_jobs_that_are_run_again_open_a_pull_request_of_their_own(clone):
+    again = clone.parent / "again"
+    assert bash(f"git clone -q {clone.parent / 'remote.git'} {again} 2>&1", clone.parent).returncode == 0
+    for attempt, folder in enumerate((clone, again), 1):
+        left_by_runner(folder, "x.json", f"new {attempt}\n")
+        done = open_pull_request(folder, attempt)
+        assert done.returncode == 0, done.stdout
+    opened = (clone.parent / "log").read_text()
+    assert "--head baselines-h200-7-1 " in opened
+    assert "--head baselines-h200-7-2 " in opened
 
 
 def left_by_runner(clone, name, text):
@@ -185,7 +245,7 @@ def left_by_runner(clone, name, text):
 def test_a_removed_baseline_is_removed_by_the_pull_request(clone):
     left_by_runner(clone, "y.json", "old\n")
     assert open_pull_request(clone).returncode == 0
-    listed = bash("git ls-tree -r --name-only origin/baselines-h200-7 baselines", clone).stdout
+    listed = bash("git ls-tree -r --name-only origin/baselines-h200-7-1 baselines", clone).stdout
     assert listed.split() == ["baselines/h200/y.json"]
 
 
@@ -197,12 +257,50 @@ def test_nothing_changed_opens_nothing(clone):
     assert not (clone.parent / "log").exists()
 
 
+def left_by_job(runner, kind, **files):
+    """What is uploaded of a job on `kind`, as upload-artifact lays it out: from the folder that all patterns share."""
+    for name, text in ({f"{kind}.txt": "told", "runs/one/run.json": "{}"} | files).items():
+        (runner / ".llmperf" / name).parent.mkdir(parents=True, exist_ok=True)
+        (runner / ".llmperf" / name).write_text(text)
+    kept = bash(script("gpu.yml", "suites", "What is kept"), runner, KIND=kind)
+    assert kept.returncode == 0, kept.stdout
+    patterns = artefact_step("suites", "upload")["path"].split()
+    top = Path(os.path.commonpath([runner / pattern.partition("*")[0] for pattern in patterns]))
+    found = [match for pattern in patterns for match in runner.glob(pattern.rstrip("/"))]
+    paths = [path for match in found for path in (match, *match.rglob("*")) if path.is_file()]
+    return {path.relative_to(top): path.read_text() for path in paths}
+
+
+def artefact_step(job, verb):
+    found = [step["with"] for step in steps("gpu.yml", job) if f"actions/{verb}-artifact" in step.get("uses", "")]
+    (results,) = [options for options in found if "results-" in options.get("name", options.get("pattern"))]
+    return results
+
+
+def download(artefacts, folder):
+    """As download-artifact does it: one alone gets no folder of its name."""
+    options = artefact_step("attach", "download")
+    for name, files in artefacts.items():
+        into = folder / options["path"]
+        if len(artefacts) > 1 and not options.get("merge-multiple"):
+            into /= name
+        for path, text in files.items():
+            (into / path).parent.mkdir(parents=True, exist_ok=True)
+            (into / path).write_text(text)
+
+
+EMPTY = "<testsuites><testsuite/></testsuites>"
+
+
 @pytest.fixture
 def results(tmp_path):
     """What the jobs of two kinds left, as the job that attaches finds it."""
-    for kind in ("l4", "h200"):
-        (tmp_path / "results" / f"results-{kind}").mkdir(parents=True)
-        (tmp_path / "results" / f"results-{kind}" / f"{kind}.xml").write_text("<testsuites><testsuite/></testsuites>")
+    return attaching(tmp_path, l4={"l4.xml": EMPTY}, h200={"h200.xml": EMPTY})
+
+
+def attaching(tmp_path, **kinds):
+    left = {f"results-{kind}": left_by_job(tmp_path / kind, kind, **files) for kind, files in kinds.items()}
+    download(left, tmp_path)
     shim = tmp_path / ".venv" / "bin" / "llmperf"
     shim.parent.mkdir(parents=True)
     shim.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m pytest_llmperf "$@"\n')
@@ -222,7 +320,38 @@ def test_results_are_attached_to_the_release(results):
     assert done.returncode == 0, done.stdout
     attached = "llmperf-v1.1-h200.tar.gz llmperf-v1.1-l4.tar.gz llmperf-v1.1-h200.xml llmperf-v1.1-l4.xml"
     assert f"release upload v1.1 {attached}" in (results / "log").read_text()
-    assert "./h200.xml" in bash("tar -tzf llmperf-v1.1-h200.tar.gz", results).stdout
+    packed = bash("tar -tzf llmperf-v1.1-h200.tar.gz", results).stdout.split()
+    assert {"./h200.xml", "./h200.txt", "./runs/one/run.json"} <= set(packed)
+    assert "./l4.xml" not in packed
+
+
+def test_one_kind_alone_is_attached_and_compared(tmp_path):
+    folder = attaching(tmp_path, h200={"h200.xml": EMPTY})
+    stub(folder / "bin" / "gh", folder / "log")
+    compared, done = in_release("Compare", folder), in_release("Attach", folder)
+    assert compared.returncode == 0, compared.stdout
+    assert done.returncode == 0, done.stdout
+    asked = (folder / "log").read_text()
+    assert "release list" in asked
+    assert "release upload v1.1 llmperf-v1.1-h200.tar.gz llmperf-v1.1-h200.xml --clobber" in asked
+
+
+def test_kinds_without_a_junit_file_are_attached(tmp_path):
+    folder = attaching(tmp_path, h200={})
+    stub(folder / "bin" / "gh", folder / "log")
+    assert in_release("Compare", folder).returncode == 0
+    assert in_release("Attach", folder).returncode == 0
+    (asked,) = (folder / "log").read_text().splitlines()
+    assert asked.endswith("release upload v1.1 llmperf-v1.1-h200.tar.gz --clobber")
+
+
+def test_nothing_measured_is_said_and_attaches_nothing(tmp_path):
+    stub(tmp_path / "bin" / "gh", tmp_path / "log")
+    assert in_release("Compare", tmp_path).returncode == 0
+    done = in_release("Attach", tmp_path)
+    assert done.returncode == 0
+    assert "::warning::no kind left results" in done.stdout
+    assert not (tmp_path / "log").exists()
 
 
 GH = """#!/bin/sh
