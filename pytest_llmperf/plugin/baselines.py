@@ -82,7 +82,7 @@ class BaselineUpdater:
         self.collected: set[str] | None = None
         self.read: set[str] = set()  # test files whose tests pytest has told us, none of them hidden
         self.problem = ""
-        self.written: set[str] = set()  # tests whose baselines this session has created or changed
+        self._written: set[tuple[str, str]] = set()  # kinds and tests that this session has created or changed
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
@@ -113,9 +113,16 @@ class BaselineUpdater:
             self.problem = f"baselines: nothing was updated: {error}"
             session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
             return
-        self.written = {found.test for one in planned for found in one.files.values() if found is not None}
+        self._written = {(path.partition("/")[0], found.test) for one in planned
+                         for path, found in one.files.items() if found is not None}
         if any(map(_refused, planned)):
             session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
+
+    def wrote(self, test: str) -> bool:
+        """Whether this session has created or changed the baseline of a test, by its id."""
+        from pytest_llmperf.baseline.paths import bare_test
+
+        return any(bare_test(test, kind) == written for kind, written in self._written)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if self.problem:

@@ -96,8 +96,7 @@ class EndSummary:
 
     def _stored(self, report: pytest.TestReport) -> str:
         updater = self._config.pluginmanager.get_plugin("llmperf-baselines")
-        written: set[str] = set() if updater is None else updater.written
-        stored = not written.isdisjoint(_values(report, "llmperf.test"))
+        stored = updater is not None and any(map(updater.wrote, _values(report, "llmperf.test")))
         return self._from_here(self._config.stash[STATE].settings.baselines_dir) if stored else ""
 
     def _write_metrics(self, terminalreporter: pytest.TerminalReporter) -> None:

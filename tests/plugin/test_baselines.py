@@ -127,6 +127,12 @@ def test_new_changes_nothing_that_exists(emulate):
     assert emulate.path.read_bytes() == before
 
 
+def test_what_was_just_created_is_to_be_committed_and_not_created_again(emulate):
+    result, _ = emulate("--update-baselines")
+    result.stdout.fnmatch_lines(["next:", "  git add baselines"])
+    result.stdout.no_fnmatch_line("*--update-baselines-new*")
+
+
 def test_the_controller_writes_for_its_workers(emulate):
     text = SUITE + SUITE[SUITE.index("@CASES"):].replace("test_decode", "test_again").replace("input=200", "input=300")
     result, _ = emulate("--update-baselines", "-n", "2", text=text)
