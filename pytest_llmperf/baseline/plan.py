@@ -23,6 +23,7 @@ Mode = Literal["all", "new"]
 
 THERE = "there is one already; --update-baselines takes this session in"
 STORED = "this session is stored already"
+OLDER = "older than what is stored"
 UNMEASURED = "this session did not measure it; remove it from the file where the name is gone"
 ORPHANED: dict[Mode, str] = {
     "all": "its test no longer exists: the file is removed",
@@ -126,14 +127,14 @@ def _decide(
     improved = {check.metric for check in test.checks if check.verdict is Verdict.IMPROVED}
     left_over = young and any(map(left_open, test.checks))
     merger = Merger(fresh, stored, doubts(test, fresh, terms.provenance, young=young), improved, left_over, terms)
-    if merger.mixed is not None:
-        return Entry(Action.REFUSED, path, fresh.name, reasons=(merger.mixed,)), None
+    result = merger.result()
+    if merger.outdated or result == stored:
+        return Entry(Action.KEPT, path, fresh.name, reasons=(OLDER if merger.outdated else STORED,)), None
+    if merger.barred is not None:
+        return Entry(Action.REFUSED, path, fresh.name, reasons=(merger.barred,)), None
     obstacles = tuple(obstacle.text for obstacle in merger.obstacles)
     if obstacles and terms.accept is None:
         return Entry(Action.REFUSED, path, fresh.name, reasons=obstacles, acceptable=True), None
-    result = merger.result()
-    if result == stored:
-        return Entry(Action.KEPT, path, fresh.name, reasons=(STORED,)), None
     accepted = (f"accepted ({terms.accept}): {'; '.join(obstacles)}",) if obstacles else ()
     return Entry(
         Action.CREATED if stored is None else Action.CHANGED,

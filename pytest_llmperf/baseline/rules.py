@@ -55,9 +55,18 @@ def known_sessions(sessions: Sequence[StoredSession], host: str) -> int:
     return len(sessions) if host in hosts else len(hosts)
 
 
-def capped(sessions: Sequence[StoredSession]) -> tuple[StoredSession, ...]:
-    """At most ten: the oldest that is not the anchor drops out."""
-    kept = list(sessions)
+def began(session_id: str) -> str:
+    """The part of a session's id that sorts by time.
+
+    >>> began("20261121T112233Z-ab12cd")
+    '20261121T112233Z'
+    """
+    return session_id.partition("-")[0]
+
+
+def capped(sessions: Iterable[StoredSession]) -> tuple[StoredSession, ...]:
+    """Oldest first, at most ten: the oldest that is not the anchor drops out."""
+    kept = sorted(sessions, key=lambda session: began(session.id))
     while len(kept) > MOST_SESSIONS:
         kept.remove(next(session for session in kept if not session.anchor))
     return tuple(kept)
@@ -97,13 +106,16 @@ def creeping(
 def strayed(
     session: StoredSession, anchor: StoredSession, primaries: Iterable[str], margins: Mapping[str, float]
 ) -> list[Shift]:
-    """Where a session that no comparison has vouched for has left the anchor by more than is tolerated."""
+    """Where a session that nothing else ties to the anchor's level lies further from it than is tolerated.
+
+    No comparison has vouched for it, or it is older than the anchor.
+    """
     found = []
     for metric in primaries:
         move = offset(session, anchor, metric)
         if move is not None and abs(move) > tolerated(metric, margins):
             text = (
-                f"{metric} is INCONCLUSIVE and {change(metric, move)} from the anchor {anchor.id}, tolerated are "
+                f"{metric} lies {change(metric, move)} from the anchor {anchor.id}, tolerated are "
                 f"{_margin(metric, margins, move)}"
             )
             found.append(Shift(metric, move, text))

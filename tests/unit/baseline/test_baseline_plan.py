@@ -330,6 +330,115 @@ def test_a_rerun_stays_where_its_session_is(make, decide):
     assert len(written.sessions[1].runs) == 6
 
 
+class TestOlderSessions:
+    """Run folders of days gone by, taken in after newer ones."""
+
+    OLD = "20251231T120000Z-0000ff"
+    BETWEEN = "20260101T120000Z-0000ff"
+
+    @pytest.fixture
+    def take(self, make):
+        """Sessions of these days of November, one after the other; gives (actions, measurement then)."""
+
+        def take(days, existing=None):
+            existing, actions = dict(existing or {}), []
+            for day in days:
+                session_id = f"202611{day:02d}T090000Z-{(day * 7919) % 4096:06x}"
+                result = make.result(make.fresh(tpot_mean=100 + day / 10))
+                found = plan([result], existing, make.terms(session_id), "all")
+                actions += [(entry.action, entry.reasons) for entry in found.entries]
+                existing |= found.files
+            return actions, existing
+
+        return take
+
+    def test_they_stand_where_their_time_puts_them(self, make, decide):
+        entry, written = decide(make.result(make.fresh(tpot_mean=101.0)), make.history(100.0, 100.0, 100.0),
+                                session_id=self.BETWEEN)
+        assert entry.action is Action.CHANGED
+        assert [one.id[:8] for one in written.sessions] == ["20260100", "20260101", "20260101", "20260102"]
+        assert written.sessions[2].id == self.BETWEEN
+        assert [one.anchor for one in written.sessions] == [True, False, False, False]
+
+    def test_those_older_than_all_of_ten_are_kept_out(self, take):
+        _, full = take(range(3, 13))
+        actions, after = take((1, 2), full)
+        assert actions == [(Action.KEPT, ("older than what is stored",))] * 2
+        assert after == full
+
+    def test_taking_all_of_them_again_changes_nothing(self, take):
+        _, stored = take([*range(3, 13), 1, 2])
+        actions, again = take(range(1, 13), stored)
+        assert {action for action, _ in actions} == {Action.KEPT}
+        assert again == stored
+        _, stored = take(range(1, 13))
+        actions, again = take(range(1, 13), stored)
+        assert {action for action, _ in actions} == {Action.KEPT}
+        assert again == stored
+
+    def test_what_was_accepted_is_stored_already(self, make, decide):
+        failed = make.result(make.fresh(tpot_mean=107.0), verdicts=[("FAIL", "tpot_mean")])
+        _, written = decide(failed, make.history(100.0, 100.0), accept="a new driver")
+        entry, _ = decide(failed, written)
+        assert (entry.action, entry.reasons) == (Action.KEPT, ("this session is stored already",))
+
+    def test_the_newest_session_speaks_for_conditions_and_primaries(self, make, decide):
+        newer = make.CONDITIONS | {"engine.version": "2.0"}
+        stored = make.stored(make.session(5, anchor=True, tpot_mean=100.0, itl_mean=9.0), conditions=newer)
+        fresh = make.fresh(tpot_mean=100.0, itl_mean=9.0)
+        _, written = decide(make.result(fresh), stored, across=("engine.version",), session_id=self.OLD)
+        assert written.fingerprint["engine.version"] == "2.0"
+        assert [one.differs for one in written.sessions] == [{"engine.version": "1.0"}, {}]
+        assert written.primaries == ("tpot_mean",)
+        entry, _ = decide(make.result(fresh), written, session_id=self.OLD)  # also where it may no longer differ
+        assert entry.reasons == ("this session is stored already",)
+
+    def test_the_newest_session_speaks_for_formulas(self, make, decide):
+        stored = make.stored(make.session(5, anchor=True, tpot_mean=1.0, itl_mean=9.0), itl_mean="itl.9/mean")
+        fresh = make.fresh(tpot_mean=1.0, itl_mean=2.0, primaries=("tpot_mean",))
+        _, written = decide(make.result(fresh), stored, session_id=self.OLD)
+        assert written.formulas == {"itl_mean": "itl.9/mean", "tpot_mean": "tpot.1/mean"}
+        assert [one.values("itl_mean") for one in written.sessions] == [(None,) * 3, (9.0,) * 3]
+
+    def test_what_only_one_of_them_recorded_is_no_difference(self, make, decide):
+        with_cuda = make.CONDITIONS | {"cuda": "13.0"}
+        newest = make.session(5, anchor=True, tpot_mean=100.0)
+        for older, newer, differing in ((make.CONDITIONS, with_cuda, [{"cuda": None}, {}]),
+                                        (with_cuda, make.CONDITIONS, [{}, {"cuda": None}])):
+            result = make.result(make.fresh(tpot_mean=100.0, conditions=older))
+            _, written = decide(result, make.stored(newest, conditions=newer), session_id=self.OLD)
+            assert written.fingerprint["cuda"] == "13.0"
+            assert [one.differs for one in written.sessions] == differing
+
+    def test_no_newer_session_goes_for_an_older_one_s_conditions(self, make, decide):
+        result = make.result(make.fresh(tpot_mean=100.0, conditions=make.CONDITIONS | {"engine.version": "0.9"}))
+        entry, _ = decide(result, make.history(100.0), session_id=self.OLD, accept="why")
+        assert (entry.action, entry.acceptable) == (Action.REFUSED, False)
+        conditions = "engine.version: 1.0 stored, 0.9 now"
+        assert entry.reasons == (f"older than what is stored, under other conditions: {conditions}",)
+
+    @pytest.mark.parametrize("host", ["host", "elsewhere"])
+    def test_no_newer_session_goes_for_an_older_one_s_level(self, make, decide, host):
+        stored = make.history(100.0, 100.3)
+        stored = replace(stored, sessions=tuple(replace(one, host=host) for one in stored.sessions))
+        entry, _ = decide(make.result(make.fresh(tpot_mean=107.0)), stored, session_id=self.OLD, accept="why")
+        assert (entry.action, entry.acceptable) == (Action.REFUSED, False)
+        assert entry.reasons[0].startswith("older than what is stored, at another level: tpot_mean is an outlier")
+
+    def test_an_accepted_one_does_not_become_the_anchor(self, make, decide):
+        failed = make.result(make.fresh(tpot_mean=101.0), verdicts=[("FAIL", "tpot_mean")])
+        _, written = decide(failed, make.history(*[100.0] * 3), session_id=self.BETWEEN, accept="why")
+        assert [one.anchor for one in written.sessions] == [True, False, False, False]
+        assert [one.accepted for one in written.sessions] == [None, None, "why", None]
+
+    def test_what_an_accepted_level_replaced_does_not_come_back(self, make, decide):
+        """Four sd of what is stored would let it in."""
+        stored = make.stored(*(make.session(i, anchor=i == 3, tpot_mean=value)
+                               for i, value in enumerate((103.0, 108.0, 104.0, 106.0), start=2)))
+        entry, _ = decide(make.result(make.fresh(tpot_mean=99.0)), stored, session_id=self.OLD, accept="why")
+        assert entry.action is Action.REFUSED
+
+
 def test_two_results_of_one_test_pool_within_a_plan(make):
     results = [make.result(make.fresh(tpot_mean=1.0, start=start)) for start in (1, 2)]
     found = plan(results, {}, make.terms(), "all")
