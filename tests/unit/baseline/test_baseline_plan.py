@@ -442,9 +442,62 @@ class TestOlderSessions:
 def test_two_results_of_one_test_pool_within_a_plan(make):
     results = [make.result(make.fresh(tpot_mean=1.0, start=start)) for start in (1, 2)]
     found = plan(results, {}, make.terms(), "all")
-    assert [entry.action for entry in found.entries] == [Action.CREATED, Action.CHANGED]
+    assert [entry.action for entry in found.entries] == [Action.CREATED]
     (session,) = found.files[PATH].measurements[""].sessions
     assert session.runs == ((0, 1), (1, 1), (2, 1), (0, 2), (1, 2), (2, 2))
+
+
+class TestCopies:
+    """What several workers ran of one test (`--count`): each has a run file of its own."""
+
+    def copies(self, make, *verdicts, **second):
+        """Two, 100.0 and 100.2."""
+        fresh = [make.fresh(tpot_mean=100.0), make.fresh(**{"tpot_mean": 100.2} | second)]
+        each = zip(fresh, verdicts, strict=True)
+        return [make.result(one, verdicts=[(verdict, "tpot_mean")]) for one, verdict in each]
+
+    @pytest.mark.parametrize("verdicts", [("PASS", "FAIL"), ("FAIL", "PASS")])
+    @pytest.mark.parametrize("mode", ["all", "new"])
+    def test_what_one_of_them_failed_counts_for_all(self, make, verdicts, mode):
+        copies = self.copies(make, *verdicts)
+        found = plan(copies, {}, make.terms(), mode)
+        assert not found.files
+        assert [(entry.action, entry.reasons) for entry in found.entries] == [
+            (Action.REFUSED, ("FAIL: check tpot_mean",))]  # fmt: skip
+        accepted = plan(copies, {}, make.terms(accept="why"), mode)
+        (session,) = accepted.files[PATH].measurements[""].sessions
+        assert (session.accepted, len(session.runs)) == ("why", 6)
+
+    def test_missing_ones_are_made_of_all_of_them(self, make):
+        found = plan(self.copies(make, "PASS", "PASS"), {}, make.terms(), "new")
+        assert [(entry.action, entry.sessions) for entry in found.entries] == [(Action.CREATED, 1)]
+        assert len(found.files[PATH].measurements[""].sessions[0].runs) == 6
+
+    def test_a_run_file_that_is_named_twice_counts_once(self, make):
+        copy, _ = self.copies(make, "PASS", "PASS")
+        found = plan([copy, copy], {}, make.terms(), "all")
+        assert len(found.files[PATH].measurements[""].sessions[0].runs) == 3
+
+    def test_one_that_ended_in_an_error_counts_nowhere(self, make):
+        good, bad = self.copies(make, "PASS", "PASS")
+        found = plan([good, replace(bad, error="The server died.")], {}, make.terms(), "all")
+        assert [(entry.action, entry.reasons) for entry in found.entries] == [
+            (Action.REFUSED, ("the test ended with an error: The server died.",)), (Action.CREATED, ())]  # fmt: skip
+        assert len(found.files[PATH].measurements[""].sessions[0].runs) == 3
+
+    def test_an_improvement_is_one_where_all_have_proven_it(self, make):
+        stored = {PATH: make.baseline(make.history(111.0))}
+        for verdict, action in (("IMPROVED", Action.CHANGED), ("PASS", Action.REFUSED)):
+            found = plan(self.copies(make, "IMPROVED", verdict), stored, make.terms(), "all")
+            assert [entry.action for entry in found.entries] == [action]
+
+    @pytest.mark.parametrize(("across", "action"), [((), Action.REFUSED), (("model",), Action.CREATED)])
+    def test_under_different_conditions_they_are_no_session(self, make, across, action):
+        copies = self.copies(make, "PASS", "PASS", conditions=make.CONDITIONS | {"model": "n"})
+        (entry,) = plan(copies, {}, make.terms(accept="why", across=across), "all").entries
+        assert (entry.action, entry.acceptable) == (action, False)
+        if not across:
+            assert entry.reasons == ("copies of the test ran under different conditions: model: m and n",)
 
 
 def test_one_session_under_two_conditions_is_refused(make, decide):
