@@ -22,7 +22,7 @@ from pytest_llmperf.baseline.rules import (
     tolerances,
 )
 from pytest_llmperf.baseline.text import rounded
-from pytest_llmperf.metrics.registry import find
+from pytest_llmperf.metrics.registry import find, is_metric
 from pytest_llmperf.metrics.units import Direction
 
 
@@ -69,6 +69,11 @@ class Merger:
         return [*self.doubts, *(Obstacle(shift.text, level=True) for shift in self._shifts if not self._proven(shift))]
 
     @property
+    def unknown(self) -> list[str]:
+        """Metrics of its runs that this version does not have, and so does not store."""
+        return sorted(name for name in _names(self.fresh) if not is_metric(name))
+
+    @property
     def outdated(self) -> bool:
         """Whether what is stored is newer, and leaves this session no place."""
         return not any(one.id == self._session.id for one in self._with(self._session))
@@ -98,7 +103,7 @@ class Merger:
         if begins:
             sessions: tuple[StoredSession, ...] = (session,)
         elif level:
-            near = at_level_of(session, self._others, self._primaries, self._margins)
+            near = at_level_of(session, self._others, self._judged, self._margins)
             sessions = capped((*near, session))
         else:
             sessions = self._with(session)
@@ -130,6 +135,11 @@ class Merger:
         return self.stored.primaries if self.stored is not None and self._late else self.fresh.primaries
 
     @property
+    def _judged(self) -> list[str]:
+        """Primaries that this version has."""
+        return list(filter(is_metric, self._primaries))
+
+    @property
     def _on_new_host(self) -> bool:
         """Then a shift is that host's own, and widens what is known of hosts; it is no new level of them all."""
         return all(one.host != self._session.host for one in self._others)
@@ -137,13 +147,13 @@ class Merger:
     @property
     def _margins(self) -> dict[str, float]:
         kind = kind_of(self.fresh.conditions).removeprefix(EMULATED)
-        return tolerances(self._primaries, self.fresh.margins, kind)
+        return tolerances(self._judged, self.fresh.margins, kind)
 
     @property
     def _changed(self) -> str:
         if self.stored is None:
             return ""
-        found = differences(self.stored, self.fresh.conditions, self._primaries, self._free)
+        found = differences(self.stored, self.fresh.conditions, self._judged, self._free)
         return "; ".join(map(str, found))
 
     @property
@@ -188,7 +198,7 @@ class Merger:
     @property
     def _today(self) -> dict[str, str]:
         """Formulas of this session's metrics."""
-        return formulas_of({name for run in self.fresh.runs for name in run.metrics})
+        return formulas_of(filter(is_metric, _names(self.fresh)))
 
     @property
     def _stale(self) -> set[str]:
@@ -212,7 +222,7 @@ class Merger:
     def _shifts(self) -> list[Shift]:
         if self.stored is None or self._changed:
             return []
-        primaries, margins, session = self._primaries, self._margins, self._session
+        primaries, margins, session = self._judged, self._margins, self._session
         comparable = [one for one in self._with(session) if one.id == session.id or alike(one, self.terms.across)]
         others = [one for one in self._others if alike(one, self.terms.across)]
         far = outlying(session, others, primaries, margins)
@@ -239,6 +249,10 @@ class Merger:
         return {name: found[name] for name in names}
 
 
+def _names(fresh: FreshMeasurement) -> set[str]:
+    return {name for run in fresh.runs for name in run.metrics}
+
+
 def _without(
     metrics: Mapping[str, tuple[float | None, ...]], names: Collection[str]
 ) -> dict[str, tuple[float | None, ...]]:
@@ -254,8 +268,8 @@ def _filled(sessions: Sequence[StoredSession]) -> tuple[StoredSession, ...]:
 
 
 def fresh_session(fresh: FreshMeasurement, provenance: Provenance) -> StoredSession:
-    """A measurement as it would be stored, values rounded."""
-    names = sorted({name for run in fresh.runs for name in run.metrics})
+    """A measurement as it would be stored, values rounded; without metrics that this version does not have."""
+    names = sorted(filter(is_metric, _names(fresh)))
     columns = {name: [run.metrics.get(name) for run in fresh.runs] for name in names}
     return StoredSession(
         id=provenance.session,

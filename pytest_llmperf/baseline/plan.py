@@ -17,6 +17,7 @@ from pytest_llmperf.baseline.paths import bare_test, baseline_path, kind_of
 from pytest_llmperf.baseline.planned import Action, Entry, Move, Plan
 from pytest_llmperf.baseline.rules import YOUNG_BELOW, known_sessions
 from pytest_llmperf.errors import UsageError
+from pytest_llmperf.metrics.registry import is_metric
 
 Mode = Literal["all", "new"]
 
@@ -28,6 +29,7 @@ ORPHANED: dict[Mode, str] = {
     "all": "its test no longer exists: the file is removed",
     "new": "its test no longer exists; --update-baselines removes the file",
 }
+UNKNOWN = "left out, as this version has no such metric: {}"
 MIXED = "copies of the test ran under different conditions: {}"
 CLASH = "{} share this file; rename one of them, or correct \"test\" in the file where the test was moved"
 
@@ -145,13 +147,14 @@ def _merge(
     if obstacles and terms.accept is None:
         return Entry(Action.REFUSED, path, fresh.name, reasons=obstacles, acceptable=True), None
     accepted = (f"accepted ({terms.accept}): {'; '.join(obstacles)}",) if obstacles else ()
+    unknown = (UNKNOWN.format(", ".join(merger.unknown)),) if merger.unknown else ()
     return Entry(
         Action.CREATED if stored is None else Action.CHANGED,
         path,
         fresh.name,
-        reasons=(*accepted, *(_grows(test, stored) if young else ()), *_dropped(stored, result)),
+        reasons=(*accepted, *(_grows(test, stored) if young else ()), *_dropped(stored, result), *unknown),
         moves=_moves(stored, result),
-        primaries=result.primaries,
+        primaries=tuple(filter(is_metric, result.primaries)),
         sessions=len(result.sessions),
     ), result
 

@@ -13,7 +13,7 @@ from statistics import fmean, median
 
 from pytest_llmperf.baseline.levels import change, offset, offsets
 from pytest_llmperf.baseline.model import StoredSession
-from pytest_llmperf.metrics.registry import find
+from pytest_llmperf.metrics.registry import find, is_metric
 from pytest_llmperf.stats.priors import margins_for, scale_of
 
 MOST_SESSIONS = 10
@@ -73,10 +73,15 @@ def capped(sessions: Iterable[StoredSession]) -> tuple[StoredSession, ...]:
 
 
 def pooled(before: StoredSession, session: StoredSession) -> StoredSession:
-    """Two results of one session: their runs together; a run that was stored before does not count twice."""
+    """Two results of one session: their runs together; a run that was stored before does not count twice.
+
+    Metrics that only another version has are not asked: this one's run files do not tell them.
+    """
     names = sorted(before.metrics.keys() | session.metrics.keys())
-    known = set(_rows(before, names))
-    rows = [*_rows(before, names), *(row for row in _rows(session, names) if row not in known)]
+    told = list(filter(is_metric, names))
+    known, again = set(_rows(before, told)), _rows(session, told)
+    new = [row for row, same in zip(_rows(session, names), again, strict=True) if same not in known]
+    rows = [*_rows(before, names), *new]
     return replace(
         session,
         accepted=session.accepted or before.accepted,

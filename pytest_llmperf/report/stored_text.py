@@ -8,7 +8,8 @@ from statistics import fmean
 from pytest_llmperf.baseline.catalog import Entry
 from pytest_llmperf.baseline.model import Baseline, StoredMeasurement, StoredSession
 from pytest_llmperf.errors import SloError
-from pytest_llmperf.metrics.registry import Metric, find
+from pytest_llmperf.metrics.registry import find
+from pytest_llmperf.report import values
 from pytest_llmperf.report.metric_rows import baseline_mean
 from pytest_llmperf.report.table import aligned
 
@@ -20,7 +21,7 @@ def listed(entries: Sequence[Entry]) -> list[str]:
     rows = [("kind", "test", "sessions", "latest", "primary metrics")]
     for entry in entries:
         for name, stored in sorted(entry.baseline.measurements.items()):
-            shown = ", ".join(f"{metric} {_shown(find(metric), baseline_mean(stored, metric))}"
+            shown = ", ".join(f"{metric} {values.shown(metric, baseline_mean(stored, metric))}"
                               for metric in stored.primaries)
             rows.append((entry.kind, _named(entry.baseline.test, name), str(len(stored.sessions)),
                          stored.sessions[-1].date, shown))
@@ -33,14 +34,14 @@ def shown(entry: Entry) -> Iterator[str]:
         yield f"{_named(entry.baseline.test, name)} on {entry.kind} ({entry.path})"
         yield from (f"  {line}" for line in aligned(sorted(stored.fingerprint.items())))
         yield ""
-        rows = [("metric", "mean", "lowest session", "highest session", "runs")]
+        rows: list[tuple[str, ...]] = [("metric", "mean", "lowest session", "highest session", "runs")]
         for metric in sorted(stored.metrics, key=lambda metric: (metric not in stored.primaries, metric)):
             means = [mean for session in stored.sessions if (mean := session_mean(session, metric)) is not None]
             if means:
-                unit, star = find(metric).unit, "*" if metric in stored.primaries else ""
+                star = "*" if metric in stored.primaries else ""
                 runs = sum(value is not None for session in stored.sessions for value in session.values(metric))
-                rows.append((metric + star, unit.show(fmean(means)), unit.show(min(means)), unit.show(max(means)),
-                             str(runs)))
+                levels = (values.shown(metric, level) for level in (fmean(means), min(means), max(means)))
+                rows.append((metric + star, *levels, str(runs)))
         yield from (f"  {line}" for line in aligned(rows))
         yield "  * judged; the rest is kept for people"
 
@@ -55,7 +56,8 @@ def history(entry: Entry, metrics: Sequence[str] = ()) -> Iterator[str]:
         SloError: no such metric, or it is not stored.
     """
     for name, stored in sorted(entry.baseline.measurements.items()):
-        chosen = [find(metric).name for metric in metrics] or list(stored.primaries)
+        chosen = [metric if metric in stored.metrics else find(metric).name for metric in metrics]
+        chosen = chosen or list(stored.primaries)
         if absent := [metric for metric in chosen if metric not in stored.metrics]:
             raise SloError(f"{entry.path}: {', '.join(absent)} is not stored there. See: llmperf baselines show")
         yield f"{_named(entry.baseline.test, name)} on {entry.kind}"
@@ -93,8 +95,7 @@ def _differences(before: StoredMeasurement, after: StoredMeasurement) -> Iterato
         if old is not None and new is not None and formulas[0] != formulas[1]:
             yield f"formula of {metric}: {formulas[0]} → {formulas[1]}"
         elif old is not None and new is not None and old and abs(new / old - 1) * 100 >= UNCHANGED_PERCENT:
-            unit = find(metric).unit
-            yield f"{metric} {unit.number(old)} → {unit.show(new)} ({100 * (new / old - 1):+.1f} %)"
+            yield f"{metric} {values.moved(metric, old, new)} ({100 * (new / old - 1):+.1f} %)"
     if len(before.sessions) != len(after.sessions):
         yield f"{len(before.sessions)} → {_sessions(after)}"
     for key in sorted(before.fingerprint.keys() | after.fingerprint.keys()):
@@ -112,17 +113,13 @@ def session_mean(session: StoredSession, metric: str) -> float | None:
 
 def _against(stored: StoredMeasurement, session: StoredSession, metric: str) -> str:
     value, anchor = session_mean(session, metric), session_mean(stored.anchor, metric)
-    text = _shown(find(metric), value)
+    text = values.shown(metric, value)
     return text if value is None or not anchor else f"{text} ({100 * (value / anchor - 1):+.1f} %)"
 
 
 def _remark(session: StoredSession) -> str:
     accepted = f"accepted: {session.accepted}" if session.accepted else ""
     return ", ".join(filter(None, ("anchor" if session.anchor else "", accepted)))
-
-
-def _shown(metric: Metric, value: float | None) -> str:
-    return "-" if value is None else metric.unit.show(value)
 
 
 def _named(test: str, name: str) -> str:

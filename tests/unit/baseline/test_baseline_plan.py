@@ -10,6 +10,7 @@ from pytest_llmperf.baseline.fresh import FreshTest, fresh_test
 from pytest_llmperf.baseline.model import Baseline
 from pytest_llmperf.baseline.plan import plan
 from pytest_llmperf.baseline.planned import Action
+from pytest_llmperf.baseline.summary import line
 from pytest_llmperf.baseline.text import decode, encode, rounded
 from pytest_llmperf.errors import BaselineError, UsageError
 
@@ -445,6 +446,44 @@ def test_two_results_of_one_test_pool_within_a_plan(make):
     assert [entry.action for entry in found.entries] == [Action.CREATED]
     (session,) = found.files[PATH].measurements[""].sessions
     assert session.runs == ((0, 1), (1, 1), (2, 1), (0, 2), (1, 2), (2, 2))
+
+
+class TestMetricsOfAnotherVersion:
+    """A run file, or a stored baseline, of a version that has more metrics than this one."""
+
+    UNKNOWN = "left out, as this version has no such metric: ttft_p42"
+
+    def test_they_are_left_out_and_named(self, make, decide):
+        result = make.result(make.fresh(tpot_mean=1.0, ttft_p42=9.0, primaries=("tpot_mean",)))
+        entry, written = decide(result)
+        assert (entry.action, entry.reasons) == (Action.CREATED, (self.UNKNOWN,))
+        assert written.metrics == ("tpot_mean",)
+        entry, _ = decide(result, written)
+        assert (entry.action, entry.reasons) == (Action.KEPT, ("this session is stored already",))
+
+    def test_one_that_is_judged_is_refused(self, make, decide):
+        entry, _ = decide(make.result(make.fresh(tpot_mean=1.0, ttft_p42=9.0)), accept="why")
+        assert (entry.action, entry.acceptable) == (Action.REFUSED, False)
+        assert entry.reasons == ("this version has no metric 'ttft_p42'",)
+
+    @pytest.mark.parametrize("session_id", ["20251231T120000Z-0000ff", "20260201T000000Z-today1"])
+    def test_what_is_stored_of_them_stays(self, make, decide, session_id):
+        primaries = ("tpot_mean", "ttft_p42")
+        stored = make.stored(make.session(5, anchor=True, tpot_mean=1.0), primaries=primaries, ttft_p42="ttft.1/p42")
+        newest = replace(stored.sessions[0], metrics={"tpot_mean": (1.0,) * 3, "ttft_p42": (9.0,) * 3})
+        stored = replace(stored, sessions=(newest,))
+        entry, written = decide(make.result(make.fresh(tpot_mean=1.0)), stored, session_id=session_id)
+        assert (entry.action, entry.primaries) == (Action.CHANGED, ("tpot_mean",))
+        assert [one.values("ttft_p42")[0] for one in written.sessions if one.id == newest.id] == [9.0]
+        assert written.formulas["ttft_p42"] == "ttft.1/p42"
+        assert line(entry).startswith("changed ")
+
+    def test_runs_that_a_newer_version_stored_do_not_count_twice(self, make, decide):
+        stored = make.stored(make.session(5, anchor=True, tpot_mean=1.0), ttft_p42="ttft.1/p42")
+        known = replace(stored.sessions[0], metrics={"tpot_mean": (1.0,) * 3, "ttft_p42": (9.0,) * 3})
+        stored = replace(stored, sessions=(known,))
+        _, written = decide(make.result(make.fresh(tpot_mean=1.0)), stored, session_id=known.id)
+        assert written.sessions[0].metrics == known.metrics
 
 
 class TestCopies:

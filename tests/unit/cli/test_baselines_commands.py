@@ -83,6 +83,21 @@ def test_history_counts_from_the_anchor(project, told):
     assert "9 ms" in told("history", "alpha", "--metric", "itl_p99")
 
 
+def test_metrics_that_this_version_does_not_have_are_shown_without_a_unit(project, told):
+    newer = session("s1", 40.0, anchor=True)
+    newer = replace(newer, metrics=newer.metrics | {"ttft_p42": (39.0, 39.5)})
+    measured = replace(stored(newer), primaries=("ttft_p42",), formulas=FORMULAS | {"ttft_p42": "ttft.1/p42"})
+    write(A, measured)
+    write(A, replace(measured, sessions=(replace(newer, metrics=newer.metrics | {"ttft_p42": (42.0, 42.0)}),)),
+          root="other")
+    write(B, stored(ANCHOR), root="other")
+    assert told("list").splitlines()[1].endswith("ttft_p42 39.25")
+    assert "  ttft_p42*  39.25  39.25           39.25            2" in told("show", "alpha").splitlines()
+    for arguments in ((), ("--metric", "ttft_p42")):
+        assert "39.25 (+0.0 %)" in told("history", "alpha", *arguments)
+    assert told("diff", "baselines", "other").endswith("ttft_p42 39.25 → 42 (+7.0 %)\n")
+
+
 def test_diff_of_folders(project, told):
     write(A, stored(ANCHOR, session("s2", 42.0), session("s3", 56.0, accepted="slower on purpose"), model="n"),
           root="other")
