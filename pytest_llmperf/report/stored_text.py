@@ -71,8 +71,13 @@ def history(entry: Entry, metrics: Sequence[str] = ()) -> Iterator[str]:
 
 
 def changes(old: Mapping[str, Baseline], new: Mapping[str, Baseline]) -> Iterator[str]:
-    """What a reviewer wants to know of two states, path → baseline: a line per measurement that is not the same."""
+    """What a reviewer wants to know of two states, path → baseline.
+
+    A line per measurement that is not the same, and per file that has become another test's.
+    """
     for path in sorted(old.keys() | new.keys()):
+        if path in old and path in new and old[path].test != new[path].test:
+            yield f"changed  {path}  test: {old[path].test} → {new[path].test}"
         before, after = _measurements(old.get(path)), _measurements(new.get(path))
         for name in sorted(before.keys() | after.keys()):
             label = f"{path} [{name}]" if name else path
@@ -89,6 +94,8 @@ def _measurements(baseline: Baseline | None) -> Mapping[str, StoredMeasurement]:
 
 
 def _differences(before: StoredMeasurement, after: StoredMeasurement) -> Iterator[str]:
+    yield from _named_where_any("no longer judged", before.primaries, after.primaries)
+    yield from _named_where_any("judged from now on", after.primaries, before.primaries)
     for metric in after.primaries:
         old, new = baseline_mean(before, metric), baseline_mean(after, metric)
         formulas = before.formulas.get(metric), after.formulas.get(metric)
@@ -96,13 +103,22 @@ def _differences(before: StoredMeasurement, after: StoredMeasurement) -> Iterato
             yield f"formula of {metric}: {formulas[0]} → {formulas[1]}"
         elif old is not None and new is not None and old and abs(new / old - 1) * 100 >= UNCHANGED_PERCENT:
             yield f"{metric} {values.moved(metric, old, new)} ({100 * (new / old - 1):+.1f} %)"
-    if len(before.sessions) != len(after.sessions):
-        yield f"{len(before.sessions)} → {_sessions(after)}"
+    known, now = [session.id for session in before.sessions], [session.id for session in after.sessions]
+    if len(known) != len(now):
+        yield f"{len(known)} → {_sessions(after)}"
+    else:
+        yield from _named_where_any("came in", now, known)
+        yield from _named_where_any("dropped out", known, now)
     for key in sorted(before.fingerprint.keys() | after.fingerprint.keys()):
         if before.fingerprint.get(key) != after.fingerprint.get(key):
             yield f"{key}: {before.fingerprint.get(key, 'absent')} → {after.fingerprint.get(key, 'absent')}"
-    known = {session.id for session in before.sessions}
     yield from (f"accepted: {one.accepted}" for one in after.sessions if one.accepted and one.id not in known)
+
+
+def _named_where_any(what: str, these: Sequence[str], others: Sequence[str]) -> Iterator[str]:
+    """"dropped out: a, b": these that are not among the others."""
+    if alone := [one for one in these if one not in others]:
+        yield f"{what}: {', '.join(alone)}"
 
 
 def session_mean(session: StoredSession, metric: str) -> float | None:

@@ -111,6 +111,17 @@ def test_diff_of_folders(project, told):
     assert told("diff", "other", "other") == "no difference\n"
 
 
+def test_diff_says_what_is_judged_which_sessions_went_and_whose_file_it_is(project, told):
+    after = replace(stored(ANCHOR, session("s3", 42.0)), primaries=("itl_p99",))
+    write(A, after, root="other")
+    found = "changed  h200/s/test_alpha.json  no longer judged: ttft_p50; judged from now on: itl_p99; came in: s3; "
+    path = project / "other/h200/s/test_alpha.json"
+    write(B, stored(ANCHOR), root="other")
+    assert told("diff", "baselines", "other") == f"{found}dropped out: s2\n"
+    path.write_text((project / "baselines/h200/s/test_alpha.json").read_text().replace(A, f"old/{A}"))
+    assert told("diff", "other", "baselines") == f"changed  h200/s/test_alpha.json  test: old/{A} → {A}\n"
+
+
 def test_numbers_of_another_formula_are_not_compared(project, told):
     newer = replace(stored(ANCHOR, session("s2", 56.0)), formulas=FORMULAS | {"ttft_p50": "ttft.2/p50"})
     write(A, newer, root="other")
