@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pytest_llmperf.baseline.fingerprint import alike, differences, fingerprint_of, formulas_of, unrecorded
@@ -10,9 +10,19 @@ from pytest_llmperf.baseline.fresh import FreshMeasurement
 from pytest_llmperf.baseline.model import Provenance, StoredMeasurement, StoredSession
 from pytest_llmperf.baseline.obstacles import Obstacle
 from pytest_llmperf.baseline.paths import EMULATED, kind_of
-from pytest_llmperf.baseline.rules import Shift, at_level_of, capped, creeping, outlying, pooled, strayed, tolerances
+from pytest_llmperf.baseline.rules import (
+    Shift,
+    at_level_of,
+    began,
+    capped,
+    creeping,
+    outlying,
+    pooled,
+    strayed,
+    tolerances,
+)
 from pytest_llmperf.baseline.text import rounded
-from pytest_llmperf.metrics.registry import find
+from pytest_llmperf.metrics.registry import find, is_metric
 from pytest_llmperf.metrics.units import Direction
 
 
@@ -59,10 +69,26 @@ class Merger:
         return [*self.doubts, *(Obstacle(shift.text, level=True) for shift in self._shifts if not self._proven(shift))]
 
     @property
-    def mixed(self) -> str | None:
-        """Why this session's runs cannot be pooled; None where they can."""
+    def unknown(self) -> list[str]:
+        """Metrics of its runs that this version does not have, and so does not store."""
+        return sorted(name for name in _names(self.fresh) if not is_metric(name))
+
+    @property
+    def outdated(self) -> bool:
+        """Whether what is stored is newer, and leaves this session no place."""
+        return not any(one.id == self._session.id for one in self._with(self._session))
+
+    @property
+    def barred(self) -> str | None:
+        """Why no reason lets this session in; None where one may."""
         if self._changed and self._same is not None:
             return f"this session stored runs under other conditions before: {self._changed}"
+        if not self._late or self._same is not None:
+            return None
+        if self._changed:
+            return f"older than what is stored, under other conditions: {self._changed}"
+        if self._shifts and (self._before_anchor or not self._on_new_host):
+            return f"older than what is stored, at another level: {'; '.join(one.text for one in self._shifts)}"
         return None
 
     def result(self) -> StoredMeasurement:
@@ -70,20 +96,48 @@ class Merger:
         obstacles = self.obstacles
         begins = self.stored is None or bool(self._changed)
         moved = any(obstacle.level for obstacle in obstacles) or any(map(self._proven, self._shifts))
-        level = begins or (moved and not self._on_new_host)
+        level = begins or (moved and not self._late and not self._on_new_host)
         accepted = self.terms.accept if obstacles else None
         session = self._session
         session = replace(session, accepted=accepted or session.accepted, anchor=level or session.anchor)
         if begins:
             sessions: tuple[StoredSession, ...] = (session,)
         elif level:
-            near = at_level_of(session, self._others, self.fresh.primaries, self._margins)
+            near = at_level_of(session, self._others, self._judged, self._margins)
             sessions = capped((*near, session))
         else:
             sessions = self._with(session)
         sessions = _filled(sessions)
         formulas = self._formulas(sessions[0].metrics)
-        return StoredMeasurement(fingerprint_of(self.fresh.conditions), sessions, self.fresh.primaries, formulas)
+        return StoredMeasurement(self._fingerprint, sessions, self._primaries, formulas)
+
+    @property
+    def _late(self) -> bool:
+        """Whether something newer is stored, which then speaks for conditions, primaries and formulas."""
+        sessions = self.stored.sessions if self.stored is not None else ()
+        return any(began(one.id) > began(self.terms.provenance.session) for one in sessions)
+
+    @property
+    def _before_anchor(self) -> bool:
+        return self.stored is not None and began(self.terms.provenance.session) < began(self.stored.anchor.id)
+
+    @property
+    def _fingerprint(self) -> dict[str, str]:
+        """Conditions of the newest session, and what only an older one recorded."""
+        now = fingerprint_of(self.fresh.conditions)
+        if self.stored is None or not self._late:
+            return now
+        before = self.stored.fingerprint
+        return {**before, **{name: now[name] for name in unrecorded(before, now)}}
+
+    @property
+    def _primaries(self) -> tuple[str, ...]:
+        return self.stored.primaries if self.stored is not None and self._late else self.fresh.primaries
+
+    @property
+    def _judged(self) -> list[str]:
+        """Primaries that this version has."""
+        return list(filter(is_metric, self._primaries))
 
     @property
     def _on_new_host(self) -> bool:
@@ -93,14 +147,24 @@ class Merger:
     @property
     def _margins(self) -> dict[str, float]:
         kind = kind_of(self.fresh.conditions).removeprefix(EMULATED)
-        return tolerances(self.fresh.primaries, self.fresh.margins, kind)
+        return tolerances(self._judged, self.fresh.margins, kind)
 
     @property
     def _changed(self) -> str:
         if self.stored is None:
             return ""
-        found = differences(self.stored, self.fresh.conditions, self.fresh.primaries, self.terms.across)
+        found = differences(self.stored, self.fresh.conditions, self._judged, self._free)
         return "; ".join(map(str, found))
+
+    @property
+    def _free(self) -> set[str]:
+        """Conditions that may differ: by the settings, as one side did not record them, or as this session's do."""
+        if self.stored is None:
+            return set()
+        before, now = self.stored.fingerprint, self.fresh.conditions
+        known = self._same.differs if self._same is not None else {}
+        own = {name for name, value in known.items() if value == now.get(name)}
+        return {*self.terms.across, *unrecorded(before, now), *(unrecorded(now, before) if self._late else ()), *own}
 
     @property
     def _same(self) -> StoredSession | None:
@@ -111,6 +175,8 @@ class Merger:
     @property
     def _session(self) -> StoredSession:
         fresh = fresh_session(self.fresh, self.terms.provenance)
+        metrics = _without(fresh.metrics, self._stale if self._late else ())
+        fresh = replace(fresh, metrics=metrics, differs=self._differing(self.fresh.conditions, self._free))
         return fresh if self._same is None else pooled(self._same, fresh)
 
     @property
@@ -118,23 +184,35 @@ class Merger:
         """The other sessions, without values of formulas that have changed, and with conditions that have."""
         if self.stored is None:
             return []
-        formulas = formulas_of(self._session.metrics)
-        stale = {name for name, formula in formulas.items() if self.stored.formulas.get(name, formula) != formula}
-        before, now = self.stored.fingerprint, self.fresh.conditions
-        free = {*self.terms.across, *unrecorded(before, now)}
-        moved = {name: before.get(name) for name in free if before.get(name) != now.get(name)}
+        before, stale = self.stored.fingerprint, () if self._late else self._stale
         return [
             replace(
                 session,
-                metrics={name: values for name, values in session.metrics.items() if name not in stale},
-                differs={name: value for name, value in {**moved, **session.differs}.items() if value != now.get(name)},
+                metrics=_without(session.metrics, stale),
+                differs=self._differing({**before, **session.differs}, {*self._free, *session.differs}),
             )
             for session in self.stored.sessions
             if session.id != self.terms.provenance.session
         ]
 
+    @property
+    def _today(self) -> dict[str, str]:
+        """Formulas of this session's metrics."""
+        return formulas_of(filter(is_metric, _names(self.fresh)))
+
+    @property
+    def _stale(self) -> set[str]:
+        """Metrics whose stored values are of another formula."""
+        before = self.stored.formulas if self.stored is not None else {}
+        return {name for name, formula in self._today.items() if before.get(name, formula) != formula}
+
+    def _differing(self, conditions: Mapping[str, str | None], names: Collection[str]) -> dict[str, str | None]:
+        """Those of the named conditions that are not the newest session's."""
+        now = self._fingerprint
+        return {name: conditions.get(name) for name in names if conditions.get(name) != now.get(name)}
+
     def _with(self, session: StoredSession) -> tuple[StoredSession, ...]:
-        """The sessions with this one in its place, or as the newest."""
+        """The sessions with this one in its place, or where its time puts it."""
         ids = [] if self.stored is None else [one.id for one in self.stored.sessions]
         sessions = self._others
         sessions.insert(ids.index(session.id) if session.id in ids else len(sessions), session)
@@ -144,14 +222,15 @@ class Merger:
     def _shifts(self) -> list[Shift]:
         if self.stored is None or self._changed:
             return []
-        primaries, margins, session = self.fresh.primaries, self._margins, self._session
+        primaries, margins, session = self._judged, self._margins, self._session
         comparable = [one for one in self._with(session) if one.id == session.id or alike(one, self.terms.across)]
         others = [one for one in self._others if alike(one, self.terms.across)]
         far = outlying(session, others, primaries, margins)
         known = {shift.metric for shift in far}
         crept: list[Shift] = []
         if any(one.anchor for one in comparable):
-            away = strayed(session, self.stored.anchor, primaries, margins) if self.left_open else []
+            unproven = self.left_open or self._before_anchor
+            away = strayed(session, self.stored.anchor, primaries, margins) if unproven else []
             crept = [*creeping(comparable, primaries, margins), *away]
         return [*far, *(shift for shift in crept if shift.metric not in known)]
 
@@ -164,10 +243,20 @@ class Merger:
         return better and shift.metric in self.improved
 
     def _formulas(self, names: Collection[str]) -> dict[str, str]:
-        """Those of today, and of metrics that only older sessions have."""
+        """Those of the newest session, and of metrics that only older ones have."""
         before = self.stored.formulas if self.stored is not None else {}
-        today = formulas_of(self._session.metrics)
-        return {name: today.get(name) or before[name] for name in names}
+        found = {**self._today, **before} if self._late else {**before, **self._today}
+        return {name: found[name] for name in names}
+
+
+def _names(fresh: FreshMeasurement) -> set[str]:
+    return {name for run in fresh.runs for name in run.metrics}
+
+
+def _without(
+    metrics: Mapping[str, tuple[float | None, ...]], names: Collection[str]
+) -> dict[str, tuple[float | None, ...]]:
+    return {name: values for name, values in metrics.items() if name not in names}
 
 
 def _filled(sessions: Sequence[StoredSession]) -> tuple[StoredSession, ...]:
@@ -179,8 +268,8 @@ def _filled(sessions: Sequence[StoredSession]) -> tuple[StoredSession, ...]:
 
 
 def fresh_session(fresh: FreshMeasurement, provenance: Provenance) -> StoredSession:
-    """A measurement as it would be stored, values rounded."""
-    names = sorted({name for run in fresh.runs for name in run.metrics})
+    """A measurement as it would be stored, values rounded; without metrics that this version does not have."""
+    names = sorted(filter(is_metric, _names(fresh)))
     columns = {name: [run.metrics.get(name) for run in fresh.runs] for name in names}
     return StoredSession(
         id=provenance.session,

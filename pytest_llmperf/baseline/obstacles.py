@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from pytest_llmperf.baseline.fresh import Check, FreshMeasurement, FreshTest
 from pytest_llmperf.baseline.model import Provenance
+from pytest_llmperf.metrics.registry import is_metric
 from pytest_llmperf.model.verdict import AGAINST_BASELINE, Verdict
 
 REFUSED = (Verdict.FAIL, Verdict.ERROR, Verdict.INCONCLUSIVE)
@@ -48,6 +49,9 @@ def _impossible(test: FreshTest, fresh: FreshMeasurement) -> Iterator[str]:
     if not fresh.primaries:
         yield "it names no primary metric"
     for metric in fresh.primaries:
+        if not is_metric(metric):
+            yield f"this version has no metric {metric!r}"
+            continue
         missing = sum(run.metrics.get(metric) is None for run in fresh.runs)
         if missing:
             yield f"{metric} is missing in {missing} of {len(fresh.runs)} runs"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
+from pytest_llmperf.baseline.copies import Case, by_name, differing, improved, together
 from pytest_llmperf.baseline.fingerprint import measured_alike
-from pytest_llmperf.baseline.fresh import FreshMeasurement, FreshTest
+from pytest_llmperf.baseline.fresh import FreshTest
 from pytest_llmperf.baseline.levels import mean_level
 from pytest_llmperf.baseline.merging import Merger, Terms
 from pytest_llmperf.baseline.model import Baseline, StoredMeasurement
@@ -17,27 +17,21 @@ from pytest_llmperf.baseline.paths import bare_test, baseline_path, kind_of
 from pytest_llmperf.baseline.planned import Action, Entry, Move, Plan
 from pytest_llmperf.baseline.rules import YOUNG_BELOW, known_sessions
 from pytest_llmperf.errors import UsageError
-from pytest_llmperf.model.verdict import Verdict
+from pytest_llmperf.metrics.registry import is_metric
 
 Mode = Literal["all", "new"]
 
 THERE = "there is one already; --update-baselines takes this session in"
 STORED = "this session is stored already"
+OLDER = "older than what is stored"
 UNMEASURED = "this session did not measure it; remove it from the file where the name is gone"
 ORPHANED: dict[Mode, str] = {
     "all": "its test no longer exists: the file is removed",
     "new": "its test no longer exists; --update-baselines removes the file",
 }
+UNKNOWN = "left out, as this version has no such metric: {}"
+MIXED = "copies of the test ran under different conditions: {}"
 CLASH = "{} share this file; rename one of them, or correct \"test\" in the file where the test was moved"
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """A measurement with its test, and that test's id as files know it."""
-
-    test: FreshTest
-    fresh: FreshMeasurement
-    owner: str
 
 
 def plan(
@@ -97,51 +91,70 @@ def _plan_file(
         names = sorted(owners if len(owners) > 1 else {case.test.test for case in cases})
         return [Entry(Action.REFUSED, path, reasons=(CLASH.format(" and ".join(names)),))], None
     before = dict(known.measurements) if known is not None else {}
-    after, entries = dict(before), []
-    young = all(_young(before.get(case.fresh.name), terms) for case in cases)
-    for case in cases:
-        entry, stored = _decide(path, case, after.get(case.fresh.name), terms, mode, young=young)
-        entries.append(entry)
+    after, entries = dict(before), list[Entry]()
+    measured = by_name(cases)
+    young = all(_young(before.get(name), terms) for name in measured)
+    for name, copies in measured.items():
+        lines, stored = _decide(path, copies, before.get(name), terms, mode, young=young)
+        entries += lines
         if stored is not None:
-            after[case.fresh.name] = stored
-    unmeasured = sorted(before.keys() - {case.fresh.name for case in cases})
+            after[name] = stored
+    unmeasured = sorted(before.keys() - measured.keys())
     entries += [Entry(Action.KEPT, path, name, reasons=(UNMEASURED,)) for name in unmeasured]
     return entries, Baseline(cases[0].owner, after) if after != before else None
 
 
 def _decide(
-    path: str, case: Case, stored: StoredMeasurement | None, terms: Terms, mode: Mode, *, young: bool
-) -> tuple[Entry, StoredMeasurement | None]:
+    path: str, copies: Sequence[Case], stored: StoredMeasurement | None, terms: Terms, mode: Mode, *, young: bool
+) -> tuple[list[Entry], StoredMeasurement | None]:
     """What happens to one measurement, and what to store where something does.
 
     Args:
+        copies: of its test, in this session; a line of its own for what can never be taken in, one for all others.
         young: whether what a comparison left open is no obstacle.
     """
-    test, fresh = case.test, case.fresh
+    name = copies[0].fresh.name
     if stored is not None and mode == "new":
-        return Entry(Action.KEPT, path, fresh.name, reasons=(THERE,)), None
-    never = impossible(test, fresh)
-    if never:
-        return Entry(Action.REFUSED, path, fresh.name, reasons=tuple(never)), None
-    improved = {check.metric for check in test.checks if check.verdict is Verdict.IMPROVED}
+        return [Entry(Action.KEPT, path, name, reasons=(THERE,))], None
+    never = [tuple(impossible(case.test, case.fresh)) for case in copies]
+    lines = [Entry(Action.REFUSED, path, name, reasons=reasons) for reasons in dict.fromkeys(never) if reasons]
+    counting = [case for case, reasons in zip(copies, never, strict=True) if not reasons]
+    if not counting:
+        return lines, None
+    if apart := differing(counting, terms.across):
+        return [*lines, Entry(Action.REFUSED, path, name, reasons=(MIXED.format("; ".join(apart)),))], None
+    entry, result = _merge(path, together(copies, counting), improved(counting), stored, terms, young=young)
+    return [*lines, entry], result
+
+
+def _merge(
+    path: str, case: Case, better: Collection[str], stored: StoredMeasurement | None, terms: Terms, *, young: bool
+) -> tuple[Entry, StoredMeasurement | None]:
+    """The same for all copies that count.
+
+    Args:
+        better: metrics that have been proven to be better.
+    """
+    test, fresh = case.test, case.fresh
     left_over = young and any(map(left_open, test.checks))
-    merger = Merger(fresh, stored, doubts(test, fresh, terms.provenance, young=young), improved, left_over, terms)
-    if merger.mixed is not None:
-        return Entry(Action.REFUSED, path, fresh.name, reasons=(merger.mixed,)), None
+    merger = Merger(fresh, stored, doubts(test, fresh, terms.provenance, young=young), better, left_over, terms)
+    result = merger.result()
+    if merger.outdated or result == stored:
+        return Entry(Action.KEPT, path, fresh.name, reasons=(OLDER if merger.outdated else STORED,)), None
+    if merger.barred is not None:
+        return Entry(Action.REFUSED, path, fresh.name, reasons=(merger.barred,)), None
     obstacles = tuple(obstacle.text for obstacle in merger.obstacles)
     if obstacles and terms.accept is None:
         return Entry(Action.REFUSED, path, fresh.name, reasons=obstacles, acceptable=True), None
-    result = merger.result()
-    if result == stored:
-        return Entry(Action.KEPT, path, fresh.name, reasons=(STORED,)), None
     accepted = (f"accepted ({terms.accept}): {'; '.join(obstacles)}",) if obstacles else ()
+    unknown = (UNKNOWN.format(", ".join(merger.unknown)),) if merger.unknown else ()
     return Entry(
         Action.CREATED if stored is None else Action.CHANGED,
         path,
         fresh.name,
-        reasons=(*accepted, *(_grows(test, stored) if young else ()), *_dropped(stored, result)),
+        reasons=(*accepted, *(_grows(test, stored) if young else ()), *_dropped(stored, result), *unknown),
         moves=_moves(stored, result),
-        primaries=result.primaries,
+        primaries=tuple(filter(is_metric, result.primaries)),
         sessions=len(result.sessions),
     ), result
 

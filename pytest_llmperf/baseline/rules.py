@@ -13,7 +13,7 @@ from statistics import fmean, median
 
 from pytest_llmperf.baseline.levels import change, offset, offsets
 from pytest_llmperf.baseline.model import StoredSession
-from pytest_llmperf.metrics.registry import find
+from pytest_llmperf.metrics.registry import find, is_metric
 from pytest_llmperf.stats.priors import margins_for, scale_of
 
 MOST_SESSIONS = 10
@@ -55,19 +55,33 @@ def known_sessions(sessions: Sequence[StoredSession], host: str) -> int:
     return len(sessions) if host in hosts else len(hosts)
 
 
-def capped(sessions: Sequence[StoredSession]) -> tuple[StoredSession, ...]:
-    """At most ten: the oldest that is not the anchor drops out."""
-    kept = list(sessions)
+def began(session_id: str) -> str:
+    """The part of a session's id that sorts by time.
+
+    >>> began("20261121T112233Z-ab12cd")
+    '20261121T112233Z'
+    """
+    return session_id.partition("-")[0]
+
+
+def capped(sessions: Iterable[StoredSession]) -> tuple[StoredSession, ...]:
+    """Oldest first, at most ten: the oldest that is not the anchor drops out."""
+    kept = sorted(sessions, key=lambda session: began(session.id))
     while len(kept) > MOST_SESSIONS:
         kept.remove(next(session for session in kept if not session.anchor))
     return tuple(kept)
 
 
 def pooled(before: StoredSession, session: StoredSession) -> StoredSession:
-    """Two results of one session: their runs together; a run that was stored before does not count twice."""
+    """Two results of one session: their runs together; a run that was stored before does not count twice.
+
+    Metrics that only another version has are not asked: this one's run files do not tell them.
+    """
     names = sorted(before.metrics.keys() | session.metrics.keys())
-    known = set(_rows(before, names))
-    rows = [*_rows(before, names), *(row for row in _rows(session, names) if row not in known)]
+    told = list(filter(is_metric, names))
+    known, again = set(_rows(before, told)), _rows(session, told)
+    new = [row for row, same in zip(_rows(session, names), again, strict=True) if same not in known]
+    rows = [*_rows(before, names), *new]
     return replace(
         session,
         accepted=session.accepted or before.accepted,
@@ -97,13 +111,16 @@ def creeping(
 def strayed(
     session: StoredSession, anchor: StoredSession, primaries: Iterable[str], margins: Mapping[str, float]
 ) -> list[Shift]:
-    """Where a session that no comparison has vouched for has left the anchor by more than is tolerated."""
+    """Where a session that nothing else ties to the anchor's level lies further from it than is tolerated.
+
+    No comparison has vouched for it, or it is older than the anchor.
+    """
     found = []
     for metric in primaries:
         move = offset(session, anchor, metric)
         if move is not None and abs(move) > tolerated(metric, margins):
             text = (
-                f"{metric} is INCONCLUSIVE and {change(metric, move)} from the anchor {anchor.id}, tolerated are "
+                f"{metric} lies {change(metric, move)} from the anchor {anchor.id}, tolerated are "
                 f"{_margin(metric, margins, move)}"
             )
             found.append(Shift(metric, move, text))

@@ -6,7 +6,7 @@ carries the id of its own.
 
 from pytest_llmperf.metrics.families import FAMILIES
 from pytest_llmperf.metrics.goodput import attained, goodput, slo_attainment
-from pytest_llmperf.metrics.registry import Metric, Source, all_metrics, find
+from pytest_llmperf.metrics.registry import Metric, Source, all_metrics, find, is_metric
 from pytest_llmperf.metrics.run import RunMetrics, measure
 from pytest_llmperf.metrics.summary import STATS, percentile
 from pytest_llmperf.metrics.units import Direction, Unit
@@ -24,6 +24,7 @@ __all__ = [
     "attained",
     "find",
     "goodput",
+    "is_metric",
     "measure",
     "percentile",
     "slo_attainment",

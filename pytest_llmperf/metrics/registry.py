@@ -103,17 +103,27 @@ def find(name: str) -> Metric:
     Raises:
         SloError: no such metric; the message suggests near ones, or the statistics of a latency named without one.
     """
-    family, _, stat = name.rpartition("_")
-    metric = all_metrics().get(f"{family}_{ALIASES.get(stat, stat)}") if family else None
-    metric = metric or all_metrics().get(name)
+    metric = _looked_up(name)
     if metric is not None:
         return metric
-    if position := POSITION.fullmatch(name):
-        return _server(acceptance_at(int(position[1])))
     if name in FAMILIES:
         stats = ", ".join(f"{name}_{stat}" for stat in STATS)
         raise SloError(f"{name!r} is a whole sample; say which statistic of it: {stats}")
     raise SloError(f"there is no metric {name!r}{suggestion(name, all_metrics())}")
+
+
+def is_metric(name: str) -> bool:
+    """Whether `find` has it: files of another version may name others."""
+    return _looked_up(name) is not None
+
+
+def _looked_up(name: str) -> Metric | None:
+    family, _, stat = name.rpartition("_")
+    metric = all_metrics().get(f"{family}_{ALIASES.get(stat, stat)}") if family else None
+    metric = metric or all_metrics().get(name)
+    if metric is None and (position := POSITION.fullmatch(name)):
+        return _server(acceptance_at(int(position[1])))
+    return metric
 
 
 def find_family(name: str) -> Family:

@@ -21,7 +21,7 @@ Property = tuple[str, str]
 
 
 def read_release(path: Path) -> tuple[KeptTest, ...]:
-    """The tests of a run folder or of a JUnit file.
+    """The tests of a run folder or of a JUnit file; of copies of one test (`--count`) the one that ended worst.
 
     Raises:
         UsageError: it is neither, or no test of it used llmperf.
@@ -33,7 +33,8 @@ def read_release(path: Path) -> tuple[KeptTest, ...]:
         root = ElementTree.parse(path).getroot()
     except (ElementTree.ParseError, OSError) as error:
         raise UsageError(f"{path}: this is neither a run folder nor a JUnit file: {error}.") from error
-    found = {test.test: test for case in root.iter("testcase") if (test := _test(case, path)) is not None}
+    each = [test for case in root.iter("testcase") if (test := _test(case, path)) is not None]
+    found = {test.test: test for test in sorted(each, key=lambda test: test.verdict.severity)}
     if not found:
         raise UsageError(f"{path}: no test of this JUnit file was measured by llmperf of this version. {REPAIR}")
     return tuple(found[name] for name in sorted(found))

@@ -8,7 +8,8 @@ from statistics import fmean
 from pytest_llmperf.baseline.catalog import Entry
 from pytest_llmperf.baseline.model import Baseline, StoredMeasurement, StoredSession
 from pytest_llmperf.errors import SloError
-from pytest_llmperf.metrics.registry import Metric, find
+from pytest_llmperf.metrics.registry import find
+from pytest_llmperf.report import values
 from pytest_llmperf.report.metric_rows import baseline_mean
 from pytest_llmperf.report.table import aligned
 
@@ -20,7 +21,7 @@ def listed(entries: Sequence[Entry]) -> list[str]:
     rows = [("kind", "test", "sessions", "latest", "primary metrics")]
     for entry in entries:
         for name, stored in sorted(entry.baseline.measurements.items()):
-            shown = ", ".join(f"{metric} {_shown(find(metric), baseline_mean(stored, metric))}"
+            shown = ", ".join(f"{metric} {values.shown(metric, baseline_mean(stored, metric))}"
                               for metric in stored.primaries)
             rows.append((entry.kind, _named(entry.baseline.test, name), str(len(stored.sessions)),
                          stored.sessions[-1].date, shown))
@@ -33,14 +34,14 @@ def shown(entry: Entry) -> Iterator[str]:
         yield f"{_named(entry.baseline.test, name)} on {entry.kind} ({entry.path})"
         yield from (f"  {line}" for line in aligned(sorted(stored.fingerprint.items())))
         yield ""
-        rows = [("metric", "mean", "lowest session", "highest session", "runs")]
+        rows: list[tuple[str, ...]] = [("metric", "mean", "lowest session", "highest session", "runs")]
         for metric in sorted(stored.metrics, key=lambda metric: (metric not in stored.primaries, metric)):
             means = [mean for session in stored.sessions if (mean := session_mean(session, metric)) is not None]
             if means:
-                unit, star = find(metric).unit, "*" if metric in stored.primaries else ""
+                star = "*" if metric in stored.primaries else ""
                 runs = sum(value is not None for session in stored.sessions for value in session.values(metric))
-                rows.append((metric + star, unit.show(fmean(means)), unit.show(min(means)), unit.show(max(means)),
-                             str(runs)))
+                levels = (values.shown(metric, level) for level in (fmean(means), min(means), max(means)))
+                rows.append((metric + star, *levels, str(runs)))
         yield from (f"  {line}" for line in aligned(rows))
         yield "  * judged; the rest is kept for people"
 
@@ -55,7 +56,8 @@ def history(entry: Entry, metrics: Sequence[str] = ()) -> Iterator[str]:
         SloError: no such metric, or it is not stored.
     """
     for name, stored in sorted(entry.baseline.measurements.items()):
-        chosen = [find(metric).name for metric in metrics] or list(stored.primaries)
+        chosen = [metric if metric in stored.metrics else find(metric).name for metric in metrics]
+        chosen = chosen or list(stored.primaries)
         if absent := [metric for metric in chosen if metric not in stored.metrics]:
             raise SloError(f"{entry.path}: {', '.join(absent)} is not stored there. See: llmperf baselines show")
         yield f"{_named(entry.baseline.test, name)} on {entry.kind}"
@@ -69,8 +71,13 @@ def history(entry: Entry, metrics: Sequence[str] = ()) -> Iterator[str]:
 
 
 def changes(old: Mapping[str, Baseline], new: Mapping[str, Baseline]) -> Iterator[str]:
-    """What a reviewer wants to know of two states, path → baseline: a line per measurement that is not the same."""
+    """What a reviewer wants to know of two states, path → baseline.
+
+    A line per measurement that is not the same, and per file that has become another test's.
+    """
     for path in sorted(old.keys() | new.keys()):
+        if path in old and path in new and old[path].test != new[path].test:
+            yield f"changed  {path}  test: {old[path].test} → {new[path].test}"
         before, after = _measurements(old.get(path)), _measurements(new.get(path))
         for name in sorted(before.keys() | after.keys()):
             label = f"{path} [{name}]" if name else path
@@ -87,21 +94,31 @@ def _measurements(baseline: Baseline | None) -> Mapping[str, StoredMeasurement]:
 
 
 def _differences(before: StoredMeasurement, after: StoredMeasurement) -> Iterator[str]:
+    yield from _named_where_any("no longer judged", before.primaries, after.primaries)
+    yield from _named_where_any("judged from now on", after.primaries, before.primaries)
     for metric in after.primaries:
         old, new = baseline_mean(before, metric), baseline_mean(after, metric)
         formulas = before.formulas.get(metric), after.formulas.get(metric)
         if old is not None and new is not None and formulas[0] != formulas[1]:
             yield f"formula of {metric}: {formulas[0]} → {formulas[1]}"
         elif old is not None and new is not None and old and abs(new / old - 1) * 100 >= UNCHANGED_PERCENT:
-            unit = find(metric).unit
-            yield f"{metric} {unit.number(old)} → {unit.show(new)} ({100 * (new / old - 1):+.1f} %)"
-    if len(before.sessions) != len(after.sessions):
-        yield f"{len(before.sessions)} → {_sessions(after)}"
+            yield f"{metric} {values.moved(metric, old, new)} ({100 * (new / old - 1):+.1f} %)"
+    known, now = [session.id for session in before.sessions], [session.id for session in after.sessions]
+    if len(known) != len(now):
+        yield f"{len(known)} → {_sessions(after)}"
+    else:
+        yield from _named_where_any("came in", now, known)
+        yield from _named_where_any("dropped out", known, now)
     for key in sorted(before.fingerprint.keys() | after.fingerprint.keys()):
         if before.fingerprint.get(key) != after.fingerprint.get(key):
             yield f"{key}: {before.fingerprint.get(key, 'absent')} → {after.fingerprint.get(key, 'absent')}"
-    known = {session.id for session in before.sessions}
     yield from (f"accepted: {one.accepted}" for one in after.sessions if one.accepted and one.id not in known)
+
+
+def _named_where_any(what: str, these: Sequence[str], others: Sequence[str]) -> Iterator[str]:
+    """"dropped out: a, b": these that are not among the others."""
+    if alone := [one for one in these if one not in others]:
+        yield f"{what}: {', '.join(alone)}"
 
 
 def session_mean(session: StoredSession, metric: str) -> float | None:
@@ -112,17 +129,13 @@ def session_mean(session: StoredSession, metric: str) -> float | None:
 
 def _against(stored: StoredMeasurement, session: StoredSession, metric: str) -> str:
     value, anchor = session_mean(session, metric), session_mean(stored.anchor, metric)
-    text = _shown(find(metric), value)
+    text = values.shown(metric, value)
     return text if value is None or not anchor else f"{text} ({100 * (value / anchor - 1):+.1f} %)"
 
 
 def _remark(session: StoredSession) -> str:
     accepted = f"accepted: {session.accepted}" if session.accepted else ""
     return ", ".join(filter(None, ("anchor" if session.anchor else "", accepted)))
-
-
-def _shown(metric: Metric, value: float | None) -> str:
-    return "-" if value is None else metric.unit.show(value)
 
 
 def _named(test: str, name: str) -> str:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from pytest_llmperf.errors import SloError
-from pytest_llmperf.metrics import find
+from pytest_llmperf.metrics import find, is_metric
 
 
 def shown(name: str, value: float | None) -> str:
     """With its unit; "–" where it is missing."""
     if value is None:
         return "–"
-    try:
-        return find(name).unit.show(value)
-    except SloError:  # a metric that this version does not have
-        return f"{value:.4g}"
+    return find(name).unit.show(value) if is_metric(name) else f"{value:.4g}"
+
+
+def moved(name: str, old: float, new: float) -> str:
+    """"41 → 46 ms"."""
+    before = find(name).unit.number(old) if is_metric(name) else f"{old:.4g}"
+    return f"{before} → {shown(name, new)}"

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_llmperf.baseline.store import Store
-from pytest_llmperf.errors import BaselineError, SloError
-from pytest_llmperf.metrics import find
+from pytest_llmperf.errors import BaselineError
+from pytest_llmperf.metrics import find, is_metric
 from pytest_llmperf.model.verdict import CheckResult, Verdict
 from pytest_llmperf.report.html.charts import charts, labels
 from pytest_llmperf.report.html.history import History, history
@@ -124,10 +124,7 @@ def _metrics(measurements: Sequence[KeptMeasurement]) -> tuple[MetricRow, ...]:
 
 
 def _formula(name: str) -> str:
-    try:
-        return find(name).formula
-    except SloError:
-        return ""
+    return find(name).formula if is_metric(name) else ""
 
 
 def counts(tests: Sequence[KeptTest]) -> list[tuple[Verdict, int]]:

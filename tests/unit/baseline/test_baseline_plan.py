@@ -10,6 +10,7 @@ from pytest_llmperf.baseline.fresh import FreshTest, fresh_test
 from pytest_llmperf.baseline.model import Baseline
 from pytest_llmperf.baseline.plan import plan
 from pytest_llmperf.baseline.planned import Action
+from pytest_llmperf.baseline.summary import line
 from pytest_llmperf.baseline.text import decode, encode, rounded
 from pytest_llmperf.errors import BaselineError, UsageError
 
@@ -330,12 +331,212 @@ def test_a_rerun_stays_where_its_session_is(make, decide):
     assert len(written.sessions[1].runs) == 6
 
 
+class TestOlderSessions:
+    """Run folders of days gone by, taken in after newer ones."""
+
+    OLD = "20251231T120000Z-0000ff"
+    BETWEEN = "20260101T120000Z-0000ff"
+
+    @pytest.fixture
+    def take(self, make):
+        """Sessions of these days of November, one after the other; gives (actions, measurement then)."""
+
+        def take(days, existing=None):
+            existing, actions = dict(existing or {}), []
+            for day in days:
+                session_id = f"202611{day:02d}T090000Z-{(day * 7919) % 4096:06x}"
+                result = make.result(make.fresh(tpot_mean=100 + day / 10))
+                found = plan([result], existing, make.terms(session_id), "all")
+                actions += [(entry.action, entry.reasons) for entry in found.entries]
+                existing |= found.files
+            return actions, existing
+
+        return take
+
+    def test_they_stand_where_their_time_puts_them(self, make, decide):
+        entry, written = decide(make.result(make.fresh(tpot_mean=101.0)), make.history(100.0, 100.0, 100.0),
+                                session_id=self.BETWEEN)
+        assert entry.action is Action.CHANGED
+        assert [one.id[:8] for one in written.sessions] == ["20260100", "20260101", "20260101", "20260102"]
+        assert written.sessions[2].id == self.BETWEEN
+        assert [one.anchor for one in written.sessions] == [True, False, False, False]
+
+    def test_those_older_than_all_of_ten_are_kept_out(self, take):
+        _, full = take(range(3, 13))
+        actions, after = take((1, 2), full)
+        assert actions == [(Action.KEPT, ("older than what is stored",))] * 2
+        assert after == full
+
+    def test_taking_all_of_them_again_changes_nothing(self, take):
+        _, stored = take([*range(3, 13), 1, 2])
+        actions, again = take(range(1, 13), stored)
+        assert {action for action, _ in actions} == {Action.KEPT}
+        assert again == stored
+        _, stored = take(range(1, 13))
+        actions, again = take(range(1, 13), stored)
+        assert {action for action, _ in actions} == {Action.KEPT}
+        assert again == stored
+
+    def test_what_was_accepted_is_stored_already(self, make, decide):
+        failed = make.result(make.fresh(tpot_mean=107.0), verdicts=[("FAIL", "tpot_mean")])
+        _, written = decide(failed, make.history(100.0, 100.0), accept="a new driver")
+        entry, _ = decide(failed, written)
+        assert (entry.action, entry.reasons) == (Action.KEPT, ("this session is stored already",))
+
+    def test_the_newest_session_speaks_for_conditions_and_primaries(self, make, decide):
+        newer = make.CONDITIONS | {"engine.version": "2.0"}
+        stored = make.stored(make.session(5, anchor=True, tpot_mean=100.0, itl_mean=9.0), conditions=newer)
+        fresh = make.fresh(tpot_mean=100.0, itl_mean=9.0)
+        _, written = decide(make.result(fresh), stored, across=("engine.version",), session_id=self.OLD)
+        assert written.fingerprint["engine.version"] == "2.0"
+        assert [one.differs for one in written.sessions] == [{"engine.version": "1.0"}, {}]
+        assert written.primaries == ("tpot_mean",)
+        entry, _ = decide(make.result(fresh), written, session_id=self.OLD)  # also where it may no longer differ
+        assert entry.reasons == ("this session is stored already",)
+
+    def test_the_newest_session_speaks_for_formulas(self, make, decide):
+        stored = make.stored(make.session(5, anchor=True, tpot_mean=1.0, itl_mean=9.0), itl_mean="itl.9/mean")
+        fresh = make.fresh(tpot_mean=1.0, itl_mean=2.0, primaries=("tpot_mean",))
+        _, written = decide(make.result(fresh), stored, session_id=self.OLD)
+        assert written.formulas == {"itl_mean": "itl.9/mean", "tpot_mean": "tpot.1/mean"}
+        assert [one.values("itl_mean") for one in written.sessions] == [(None,) * 3, (9.0,) * 3]
+
+    def test_what_only_one_of_them_recorded_is_no_difference(self, make, decide):
+        with_cuda = make.CONDITIONS | {"cuda": "13.0"}
+        newest = make.session(5, anchor=True, tpot_mean=100.0)
+        for older, newer, differing in ((make.CONDITIONS, with_cuda, [{"cuda": None}, {}]),
+                                        (with_cuda, make.CONDITIONS, [{}, {"cuda": None}])):
+            result = make.result(make.fresh(tpot_mean=100.0, conditions=older))
+            _, written = decide(result, make.stored(newest, conditions=newer), session_id=self.OLD)
+            assert written.fingerprint["cuda"] == "13.0"
+            assert [one.differs for one in written.sessions] == differing
+
+    def test_no_newer_session_goes_for_an_older_one_s_conditions(self, make, decide):
+        result = make.result(make.fresh(tpot_mean=100.0, conditions=make.CONDITIONS | {"engine.version": "0.9"}))
+        entry, _ = decide(result, make.history(100.0), session_id=self.OLD, accept="why")
+        assert (entry.action, entry.acceptable) == (Action.REFUSED, False)
+        conditions = "engine.version: 1.0 stored, 0.9 now"
+        assert entry.reasons == (f"older than what is stored, under other conditions: {conditions}",)
+
+    @pytest.mark.parametrize("host", ["host", "elsewhere"])
+    def test_no_newer_session_goes_for_an_older_one_s_level(self, make, decide, host):
+        stored = make.history(100.0, 100.3)
+        stored = replace(stored, sessions=tuple(replace(one, host=host) for one in stored.sessions))
+        entry, _ = decide(make.result(make.fresh(tpot_mean=107.0)), stored, session_id=self.OLD, accept="why")
+        assert (entry.action, entry.acceptable) == (Action.REFUSED, False)
+        assert entry.reasons[0].startswith("older than what is stored, at another level: tpot_mean is an outlier")
+
+    def test_an_accepted_one_does_not_become_the_anchor(self, make, decide):
+        failed = make.result(make.fresh(tpot_mean=101.0), verdicts=[("FAIL", "tpot_mean")])
+        _, written = decide(failed, make.history(*[100.0] * 3), session_id=self.BETWEEN, accept="why")
+        assert [one.anchor for one in written.sessions] == [True, False, False, False]
+        assert [one.accepted for one in written.sessions] == [None, None, "why", None]
+
+    def test_what_an_accepted_level_replaced_does_not_come_back(self, make, decide):
+        """Four sd of what is stored would let it in."""
+        stored = make.stored(*(make.session(i, anchor=i == 3, tpot_mean=value)
+                               for i, value in enumerate((103.0, 108.0, 104.0, 106.0), start=2)))
+        entry, _ = decide(make.result(make.fresh(tpot_mean=99.0)), stored, session_id=self.OLD, accept="why")
+        assert entry.action is Action.REFUSED
+
+
 def test_two_results_of_one_test_pool_within_a_plan(make):
     results = [make.result(make.fresh(tpot_mean=1.0, start=start)) for start in (1, 2)]
     found = plan(results, {}, make.terms(), "all")
-    assert [entry.action for entry in found.entries] == [Action.CREATED, Action.CHANGED]
+    assert [entry.action for entry in found.entries] == [Action.CREATED]
     (session,) = found.files[PATH].measurements[""].sessions
     assert session.runs == ((0, 1), (1, 1), (2, 1), (0, 2), (1, 2), (2, 2))
+
+
+class TestMetricsOfAnotherVersion:
+    """A run file, or a stored baseline, of a version that has more metrics than this one."""
+
+    UNKNOWN = "left out, as this version has no such metric: ttft_p42"
+
+    def test_they_are_left_out_and_named(self, make, decide):
+        result = make.result(make.fresh(tpot_mean=1.0, ttft_p42=9.0, primaries=("tpot_mean",)))
+        entry, written = decide(result)
+        assert (entry.action, entry.reasons) == (Action.CREATED, (self.UNKNOWN,))
+        assert written.metrics == ("tpot_mean",)
+        entry, _ = decide(result, written)
+        assert (entry.action, entry.reasons) == (Action.KEPT, ("this session is stored already",))
+
+    def test_one_that_is_judged_is_refused(self, make, decide):
+        entry, _ = decide(make.result(make.fresh(tpot_mean=1.0, ttft_p42=9.0)), accept="why")
+        assert (entry.action, entry.acceptable) == (Action.REFUSED, False)
+        assert entry.reasons == ("this version has no metric 'ttft_p42'",)
+
+    @pytest.mark.parametrize("session_id", ["20251231T120000Z-0000ff", "20260201T000000Z-today1"])
+    def test_what_is_stored_of_them_stays(self, make, decide, session_id):
+        primaries = ("tpot_mean", "ttft_p42")
+        stored = make.stored(make.session(5, anchor=True, tpot_mean=1.0), primaries=primaries, ttft_p42="ttft.1/p42")
+        newest = replace(stored.sessions[0], metrics={"tpot_mean": (1.0,) * 3, "ttft_p42": (9.0,) * 3})
+        stored = replace(stored, sessions=(newest,))
+        entry, written = decide(make.result(make.fresh(tpot_mean=1.0)), stored, session_id=session_id)
+        assert (entry.action, entry.primaries) == (Action.CHANGED, ("tpot_mean",))
+        assert [one.values("ttft_p42")[0] for one in written.sessions if one.id == newest.id] == [9.0]
+        assert written.formulas["ttft_p42"] == "ttft.1/p42"
+        assert line(entry).startswith("changed ")
+
+    def test_runs_that_a_newer_version_stored_do_not_count_twice(self, make, decide):
+        stored = make.stored(make.session(5, anchor=True, tpot_mean=1.0), ttft_p42="ttft.1/p42")
+        known = replace(stored.sessions[0], metrics={"tpot_mean": (1.0,) * 3, "ttft_p42": (9.0,) * 3})
+        stored = replace(stored, sessions=(known,))
+        _, written = decide(make.result(make.fresh(tpot_mean=1.0)), stored, session_id=known.id)
+        assert written.sessions[0].metrics == known.metrics
+
+
+class TestCopies:
+    """What several workers ran of one test (`--count`): each has a run file of its own."""
+
+    def copies(self, make, *verdicts, **second):
+        """Two, 100.0 and 100.2."""
+        fresh = [make.fresh(tpot_mean=100.0), make.fresh(**{"tpot_mean": 100.2} | second)]
+        each = zip(fresh, verdicts, strict=True)
+        return [make.result(one, verdicts=[(verdict, "tpot_mean")]) for one, verdict in each]
+
+    @pytest.mark.parametrize("verdicts", [("PASS", "FAIL"), ("FAIL", "PASS")])
+    @pytest.mark.parametrize("mode", ["all", "new"])
+    def test_what_one_of_them_failed_counts_for_all(self, make, verdicts, mode):
+        copies = self.copies(make, *verdicts)
+        found = plan(copies, {}, make.terms(), mode)
+        assert not found.files
+        assert [(entry.action, entry.reasons) for entry in found.entries] == [
+            (Action.REFUSED, ("FAIL: check tpot_mean",))]  # fmt: skip
+        accepted = plan(copies, {}, make.terms(accept="why"), mode)
+        (session,) = accepted.files[PATH].measurements[""].sessions
+        assert (session.accepted, len(session.runs)) == ("why", 6)
+
+    def test_missing_ones_are_made_of_all_of_them(self, make):
+        found = plan(self.copies(make, "PASS", "PASS"), {}, make.terms(), "new")
+        assert [(entry.action, entry.sessions) for entry in found.entries] == [(Action.CREATED, 1)]
+        assert len(found.files[PATH].measurements[""].sessions[0].runs) == 6
+
+    def test_a_run_file_that_is_named_twice_counts_once(self, make):
+        copy, _ = self.copies(make, "PASS", "PASS")
+        found = plan([copy, copy], {}, make.terms(), "all")
+        assert len(found.files[PATH].measurements[""].sessions[0].runs) == 3
+
+    def test_one_that_ended_in_an_error_counts_nowhere(self, make):
+        good, bad = self.copies(make, "PASS", "PASS")
+        found = plan([good, replace(bad, error="The server died.")], {}, make.terms(), "all")
+        assert [(entry.action, entry.reasons) for entry in found.entries] == [
+            (Action.REFUSED, ("the test ended with an error: The server died.",)), (Action.CREATED, ())]  # fmt: skip
+        assert len(found.files[PATH].measurements[""].sessions[0].runs) == 3
+
+    def test_an_improvement_is_one_where_all_have_proven_it(self, make):
+        stored = {PATH: make.baseline(make.history(111.0))}
+        for verdict, action in (("IMPROVED", Action.CHANGED), ("PASS", Action.REFUSED)):
+            found = plan(self.copies(make, "IMPROVED", verdict), stored, make.terms(), "all")
+            assert [entry.action for entry in found.entries] == [action]
+
+    @pytest.mark.parametrize(("across", "action"), [((), Action.REFUSED), (("model",), Action.CREATED)])
+    def test_under_different_conditions_they_are_no_session(self, make, across, action):
+        copies = self.copies(make, "PASS", "PASS", conditions=make.CONDITIONS | {"model": "n"})
+        (entry,) = plan(copies, {}, make.terms(accept="why", across=across), "all").entries
+        assert (entry.action, entry.acceptable) == (action, False)
+        if not across:
+            assert entry.reasons == ("copies of the test ran under different conditions: model: m and n",)
 
 
 def test_one_session_under_two_conditions_is_refused(make, decide):

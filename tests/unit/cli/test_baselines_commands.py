@@ -83,6 +83,21 @@ def test_history_counts_from_the_anchor(project, told):
     assert "9 ms" in told("history", "alpha", "--metric", "itl_p99")
 
 
+def test_metrics_that_this_version_does_not_have_are_shown_without_a_unit(project, told):
+    newer = session("s1", 40.0, anchor=True)
+    newer = replace(newer, metrics=newer.metrics | {"ttft_p42": (39.0, 39.5)})
+    measured = replace(stored(newer), primaries=("ttft_p42",), formulas=FORMULAS | {"ttft_p42": "ttft.1/p42"})
+    write(A, measured)
+    write(A, replace(measured, sessions=(replace(newer, metrics=newer.metrics | {"ttft_p42": (42.0, 42.0)}),)),
+          root="other")
+    write(B, stored(ANCHOR), root="other")
+    assert told("list").splitlines()[1].endswith("ttft_p42 39.25")
+    assert "  ttft_p42*  39.25  39.25           39.25            2" in told("show", "alpha").splitlines()
+    for arguments in ((), ("--metric", "ttft_p42")):
+        assert "39.25 (+0.0 %)" in told("history", "alpha", *arguments)
+    assert told("diff", "baselines", "other").endswith("ttft_p42 39.25 → 42 (+7.0 %)\n")
+
+
 def test_diff_of_folders(project, told):
     write(A, stored(ANCHOR, session("s2", 42.0), session("s3", 56.0, accepted="slower on purpose"), model="n"),
           root="other")
@@ -94,6 +109,17 @@ def test_diff_of_folders(project, told):
         "created  h200/s/test_beta_new.json  1 session",
     ]
     assert told("diff", "other", "other") == "no difference\n"
+
+
+def test_diff_says_what_is_judged_which_sessions_went_and_whose_file_it_is(project, told):
+    after = replace(stored(ANCHOR, session("s3", 42.0)), primaries=("itl_p99",))
+    write(A, after, root="other")
+    found = "changed  h200/s/test_alpha.json  no longer judged: ttft_p50; judged from now on: itl_p99; came in: s3; "
+    path = project / "other/h200/s/test_alpha.json"
+    write(B, stored(ANCHOR), root="other")
+    assert told("diff", "baselines", "other") == f"{found}dropped out: s2\n"
+    path.write_text((project / "baselines/h200/s/test_alpha.json").read_text().replace(A, f"old/{A}"))
+    assert told("diff", "other", "baselines") == f"changed  h200/s/test_alpha.json  test: old/{A} → {A}\n"
 
 
 def test_numbers_of_another_formula_are_not_compared(project, told):

@@ -48,6 +48,18 @@ def test_the_same_as_the_run_folder_but_for_requests(tmp_path, junit, make_measu
     assert one.value("ttft_p50") == pytest.approx(other.value("ttft_p50"))
 
 
+@pytest.mark.parametrize("verdicts", [("FAIL", "PASS"), ("PASS", "FAIL"), ("FAIL", "FAIL")])
+def test_the_worst_of_copies_speaks(junit, measurement, verdicts):
+    roots = []
+    for verdict in verdicts:
+        named = properties(TEST, [measurement], [replace(CHECK, verdict=Verdict[verdict])])
+        roots.append(ElementTree.parse(path := junit([*named, ("llmperf_verdict", verdict)])).getroot())
+    roots[0].extend(roots[1])
+    ElementTree.ElementTree(roots[0]).write(path)
+    (read,) = read_release(path)
+    assert read.verdict is Verdict.FAIL
+
+
 def test_runs_of_one_seed_are_all_kept(junit, measurement):
     again = replace(measurement, runs=measurement.runs * 2, metrics=measurement.metrics * 2)
     named = properties(TEST, [again], [])
