@@ -144,7 +144,8 @@ class Launcher:
             self._wait_ready(server, process, started_ns)
             server.check_configuration()
             if self.emulation is None and is_attached(spec):
-                prove_hits(server, self.rng)
+                waited_s = (self.clock.now_ns() - started_ns) / 1e9
+                prove_hits(server, self.rng, max(1.0, self.settings.ready_timeout_s - waited_s))
         except BaseException as error:  # also KeyboardInterrupt: whatever happens, nothing stays behind
             if isinstance(error, EngineError):
                 error.evidence = error.evidence or process.evidence()

@@ -16,23 +16,26 @@ PAUSE_NS = seconds(0.2)
 IGNORED_KEY = "Unknown configuration key"
 
 
-def prove_hits(server: Server, rng: random.Random) -> None:
+def prove_hits(server: Server, rng: random.Random, timeout_s: float) -> None:
     """Send a prompt, empty the engine's own cache, and send it again: part of it must come from LMCache.
 
+    Args:
+        timeout_s: for each answer; the first one of that length may have to compile.
+
     Raises:
-        EngineError: nothing did, or LMCache ignores a part of its configuration.
+        EngineError: nothing did, LMCache ignores a part of its configuration, or the server does not answer.
     """
     _check_configuration(server)
     chunk = CHUNK_BY_DEFAULT if server.spec.lmcache is None else server.spec.lmcache.chunk_size
     prompt = tuple(FIRST_TOKEN + rng.randrange(TOKENS) for _ in range(2 * chunk + 1))
+    _send(server, prompt, timeout_s)
     deadline_ns = server.clock.now_ns() + seconds(TRY_FOR_S)
-    server.generate_one_token(TRY_FOR_S, prompt)
     while True:
         server.clock.sleep_ns(PAUSE_NS)
         before = server.counters().get("external_cache_hits", 0.0)
         if not server.reset_cache(keep=("l1", "l2")):
             return  # where the engine's own cache cannot be emptied nothing can be proved
-        server.generate_one_token(TRY_FOR_S, prompt)
+        _send(server, prompt, timeout_s)
         if server.wait_idle(0.0, 0).get("external_cache_hits", 0.0) > before:
             return
         if server.clock.now_ns() > deadline_ns:
@@ -41,6 +44,11 @@ def prove_hits(server: Server, rng: random.Random) -> None:
                 "tokens sent twice was computed twice. Its log says why; detach LMCache, or correct the connector.",
                 server.process.evidence() if server.process else None,
             )
+
+
+def _send(server: Server, prompt: tuple[int, ...], timeout_s: float) -> None:
+    with server.answering(f"a token after a prompt of {len(prompt)} for LMCache"):
+        server.generate_one_token(timeout_s, prompt)
 
 
 def _check_configuration(server: Server) -> None:

@@ -156,7 +156,7 @@ class Server:
     def facts(self) -> Mapping[str, str]:
         """Version, resolved configuration and what else a comparison depends on; asked once per start."""
         scrape = self.scrape()
-        with self._answering("its configuration"):
+        with self.answering("its configuration"):
             found = dict(self.adapter.resolved(self.client))
             response = self.client.get("/version")
         if scrape is not None:
@@ -175,7 +175,7 @@ class Server:
         self.check_alive()
         emptied = False
         if "engine" not in keep:
-            with self._answering("an emptied prefix cache"):
+            with self.answering("an emptied prefix cache"):
                 emptied = self.adapter.reset_cache(self.client, external="l1" not in keep)
         if self.lmcache is not None:
             self.lmcache.clear({"l1", "l2"} - set(keep), self.clock)
@@ -185,11 +185,11 @@ class Server:
 
     def check_responsive(self, timeout_s: float) -> None:
         """Raise EngineError where the server runs and yet answers nothing within `timeout_s`."""
-        with self._answering("its models"):
+        with self.answering("its models"):
             self.client.get("/v1/models", timeout=timeout_s)
 
     @contextmanager
-    def _answering(self, what: str) -> Iterator[None]:
+    def answering(self, what: str) -> Iterator[None]:
         """A server that is dead or silent is an EngineError with the evidence, not somebody's HTTP exception."""
         import httpx
 
@@ -226,7 +226,7 @@ class Server:
         leaves the number to the engine.
         """
         wanted = self.model.path_or_hub_id if self.model else None
-        with self._answering("its model"):
+        with self.answering("its model"):
             loaded = self.adapter.loaded(self.client)
         if None not in (wanted, loaded) and wanted != loaded:
             raise WrongServer(f"The server at {self.url} loaded {loaded}, not {wanted}.")

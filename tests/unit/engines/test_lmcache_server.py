@@ -202,14 +202,46 @@ def pages(fake_engine, hits):
 
 def test_a_prompt_that_comes_back_proves_it(make_server, fake_engine):
     engine = pages(fake_engine, [0, 0, 0, 8])  # before and after each of two tries
-    prove_hits(make_server(SPEC, engine=engine, clock=VirtualClock()), random.Random(1))
+    prove_hits(make_server(SPEC, engine=engine, clock=VirtualClock()), random.Random(1), 60.0)
     assert fake_engine.asked.count("/v1/completions") == 3  # stored, missed while storing went on, hit
 
 
 def test_one_that_never_hits_is_named(make_server, fake_engine, fake_process):
     server = make_server(SPEC, engine=pages(fake_engine, []), process=fake_process, clock=VirtualClock())
     with pytest.raises(EngineError, match=r"LMCache is attached and never hit: vllm\('m'\).* 9 tokens") as caught:
-        prove_hits(server, random.Random(1))
+        prove_hits(server, random.Random(1), 60.0)
+    assert caught.value.evidence is not None
+
+
+def test_one_whose_first_long_prompt_takes_its_time_may_store_it_all_the_same(make_server, fake_engine):
+    """It compiled; what it was given for storing begins after that."""
+    clock, inner, timeouts = VirtualClock(), pages(fake_engine, [0, 0, 0, 8]), []
+
+    def answer(request):
+        if request.url.path == "/v1/completions":
+            clock.sleep_ns(0 if timeouts else 30_000_000_000)
+            timeouts.append(request.extensions["timeout"]["read"])
+        return inner.answer(request)
+
+    prove_hits(make_server(SPEC, engine=SimpleNamespace(answer=answer), clock=clock), random.Random(1), 300.0)
+    assert timeouts == [300.0] * 3
+
+
+@pytest.mark.parametrize(
+    ("ended", "error", "told"),
+    [
+        ("signal 11 (SIGSEGV)", ServerDied, r"died: signal 11"),
+        (None, EngineError, r"hangs: .* 9 for LMCache.*ReadTimeout"),
+    ],
+)
+def test_an_engine_that_does_not_survive_the_proof_is_no_http_exception(
+    make_server, fake_engine, fake_process, ended, error, told
+):
+    server = make_server(SPEC, process=fake_process, clock=VirtualClock())
+    fake_engine.answers["/v1/completions"] = httpx.ReadTimeout("timed out")
+    fake_process.ended = ended
+    with pytest.raises(error, match=told) as caught:
+        prove_hits(server, random.Random(1), 60.0)
     assert caught.value.evidence is not None
 
 
@@ -219,4 +251,4 @@ def test_a_key_that_lmcache_ignores_is_an_error(make_server, fake_process, tmp_p
     evidence = SimpleNamespace(log_path=str(log))
     fake_process.evidence = lambda: evidence
     with pytest.raises(EngineError, match=r"ignores a part of its configuration: .*key: storage"):
-        prove_hits(make_server(SPEC, process=fake_process, clock=VirtualClock()), random.Random(1))
+        prove_hits(make_server(SPEC, process=fake_process, clock=VirtualClock()), random.Random(1), 60.0)
