@@ -12,7 +12,7 @@ from pytest_llmperf.clock import Clock
 from pytest_llmperf.config.emulation import Emulation
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.engines.adapter import Adapter, Placement
-from pytest_llmperf.engines.adapters import adapter_of
+from pytest_llmperf.engines.adapters import adapter_of, startable
 from pytest_llmperf.engines.channel import channel_of
 from pytest_llmperf.engines.environment import Environment, emulator_environment, find_environment
 from pytest_llmperf.engines.lmcache import LMCacheLaunch, LMCacheServer, start_lmcache
@@ -128,7 +128,7 @@ class Launcher:
             lmcache = lmcache or self._lmcache(spec, kind, environment, folder / "lmcache")
             if lmcache is not None:
                 undo.callback(lmcache.stop, self.settings.stop_grace_s)
-            placement = Placement(kind, port.port, nonce, model, environment, models_dir, lmcache)
+            placement = Placement(kind, port.port, nonce, model, environment, models_dir, lmcache, self.root)
             process = self._spawn(spec, adapter, placement, folder)
             undo.callback(process.stop, self.settings.stop_grace_s)
             server = Server(
@@ -160,7 +160,8 @@ class Launcher:
         if wanted is None or wanted.in_process or self.emulation is not None:
             return None
         ports = (reserve_port(self.rng), reserve_port(self.rng))
-        env = inherited(environment) | {"PYTHONHASHSEED": "0", "LMCACHE_DISABLE_BANNER": "1"} | dict(spec.env)
+        ours = {"PYTHONHASHSEED": "0", "LMCACHE_DISABLE_BANNER": "1"}
+        env = inherited(environment, self.root) | ours | dict(spec.env)
         launch = LMCacheLaunch(wanted, kind, environment, env, self.root, folder, ports, self.cpus)
         self.progress(Starting(f"LMCache for {spec}"))
         try:
@@ -233,8 +234,8 @@ def _stop_after(error: BaseException, server: Server, grace_s: float) -> None:
         error.add_note(str(also))
 
 
-def inherited(environment: Environment) -> dict[str, str]:
-    """What a process of an engine takes over from us.
+def inherited(environment: Environment, root: Path) -> dict[str, str]:
+    """What a process of an engine that runs in `root` takes over from us.
 
     Beside an interpreter lie the tools that its packages call by name: FlashInfer and PyTorch compile with `ninja`.
     """
@@ -245,12 +246,19 @@ def inherited(environment: Environment) -> dict[str, str]:
         env["PATH"] = os.pathsep.join([str(beside), path])
     if environment.pythonpath is not None:
         env["PYTHONPATH"] = str(environment.pythonpath)
+    if _shadows(root):
+        env["PYTHONSAFEPATH"] = "1"  # only then: what an engine starts may be a script that imports its neighbours
     return env
+
+
+def _shadows(root: Path) -> bool:
+    """Whether something there, a suite's folder say, would be imported in the place of an engine or of LMCache."""
+    return any((root / place).exists() for name in (*startable(), "lmcache") for place in (name, f"{name}.py"))
 
 
 def child_environment(spec: EngineSpec, adapter: Adapter, placement: Placement) -> dict[str, str]:
     """The complete environment of a server: what we inherited less what is ours, the adapter's, the spec's own."""
-    env = inherited(placement.environment)
+    env = inherited(placement.environment, placement.root)
     if Path(placement.model.path_or_hub_id).exists():
         env["HF_HUB_OFFLINE"] = "1"  # everything is on disk: a hub that does not answer must not delay the start
     return env | adapter.environment(spec, placement) | dict(spec.env)

@@ -1,5 +1,7 @@
 """What an engine's process takes over from the shell that runs pytest."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -22,10 +24,10 @@ from pytest_llmperf.engines.vllm_adapter import VllmAdapter
         (("vllm",), "/usr/local/bin:/usr/bin"),
     ],
 )
-def test_what_lies_beside_its_interpreter_can_be_called_by_name(monkeypatch, prefix, found):
+def test_what_lies_beside_its_interpreter_can_be_called_by_name(monkeypatch, tmp_path, prefix, found):
     """ninja, above all, which FlashInfer and PyTorch's extensions call."""
     monkeypatch.setenv("PATH", "/usr/local/bin:/usr/bin")
-    assert inherited(Environment(prefix, True, None, "here"))["PATH"] == found
+    assert inherited(Environment(prefix, True, None, "here"), tmp_path)["PATH"] == found
 
 
 @pytest.mark.parametrize(
@@ -36,10 +38,10 @@ def test_what_lies_beside_its_interpreter_can_be_called_by_name(monkeypatch, pre
         ("VLLM_CACHE_ROOT", True), ("SGLANG_CACHE_DIR", True), ("NCCL_NVLS_ENABLE", True), ("HF_HOME", True),
     ],
 )  # fmt: skip
-def test_the_shell_configures_no_engine(monkeypatch, name, inherits):
+def test_the_shell_configures_no_engine(monkeypatch, tmp_path, name, inherits):
     """What is measured would change, and no condition of the run would say so."""
     monkeypatch.setenv(name, "1")
-    assert (name in inherited(Environment(("python",), True, None, "here"))) is inherits
+    assert (name in inherited(Environment(("python",), True, None, "here"), tmp_path)) is inherits
 
 
 def test_the_spec_gives_what_the_shell_does_not(monkeypatch, tmp_path):
@@ -81,9 +83,29 @@ def test_what_a_machine_leaves_alone_is_told_too(monkeypatch, tmp_path):
     assert len(found) == 3
 
 
-def test_a_bundle_s_packages_are_found_by_an_interpreter_that_lacks_them(monkeypatch):
+@pytest.mark.parametrize("suite", ["vllm/__init__.py", "vllm.py", "lmcache/__init__.py", "sglang/test_it.py"])
+def test_a_suite_s_folder_is_not_imported_in_the_place_of_an_engine(monkeypatch, tmp_path, suite):
+    """`python -m` looks in the folder where it runs before it looks anywhere else."""
+    monkeypatch.delenv("PYTHONSAFEPATH", raising=False)
+    name = suite.partition("/")[0].removesuffix(".py")
+    root, bundle = tmp_path / "root", tmp_path / "bundle"
+    for place in (root / suite, bundle / name / "__init__.py", bundle / name / "__main__.py"):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text("print('the engine')" if place.name == "__main__.py" else "")
+    env = inherited(Environment((sys.executable,), True, bundle, "a bundle"), root)
+    ran = subprocess.run([sys.executable, "-m", name], cwd=root, env=env, capture_output=True, text=True, check=False)
+    assert ran.stdout == "the engine\n", ran.stderr
+
+
+def test_scripts_find_their_neighbours_where_nothing_shadows_an_engine(monkeypatch, tmp_path):
+    monkeypatch.delenv("PYTHONSAFEPATH", raising=False)
+    (tmp_path / "tests").mkdir()
+    assert "PYTHONSAFEPATH" not in inherited(Environment((sys.executable,), True, None, "here"), tmp_path)
+
+
+def test_a_bundle_s_packages_are_found_by_an_interpreter_that_lacks_them(monkeypatch, tmp_path):
     monkeypatch.setenv("PYTHONPATH", "/ours")
     monkeypatch.delenv("PATH")
-    env = inherited(Environment(("/opt/torch/bin/python3",), True, Path("/bundle"), "a bundle"))
+    env = inherited(Environment(("/opt/torch/bin/python3",), True, Path("/bundle"), "a bundle"), tmp_path)
     assert env["PYTHONPATH"] == "/bundle"
     assert env["PATH"].startswith("/opt/torch/bin:")
