@@ -52,6 +52,46 @@ def test_the_spec_gives_what_the_shell_does_not(monkeypatch, tmp_path):
     assert child_environment(spec, VllmAdapter(), placement)["VLLM_ATTENTION_BACKEND"] == "of-the-spec"
 
 
+@pytest.fixture
+def offline(monkeypatch, tmp_path):
+    """HF_HUB_OFFLINE of a server of this spec, whose model lies on disk."""
+    (tmp_path / "here").mkdir()
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    environment = Environment(("python",), True, None, "here")
+    model = ResolvedModel(str(tmp_path / "here"), "checkpoint", None, None, "m")
+    placement = Placement("h200", 8123, "nonce", model, environment, tmp_path, root=tmp_path)
+    return lambda spec: child_environment(spec, adapter_of(spec.engine), placement).get("HF_HUB_OFFLINE")
+
+
+@pytest.mark.parametrize(
+    ("spec", "told"),
+    [
+        (vllm("m"), "1"),
+        (vllm("m", speculative_config={"method": "ngram", "num_speculative_tokens": 4}, tokenizer="here"), "1"),
+        (vllm("m", speculative_config={"model": "tiny"}, lora_modules=["a=here"]), "1"),
+        (sglang("m", speculative_draft_model_path="tiny", lora_paths=[{"lora_name": "a", "lora_path": "here"}]), "1"),
+        (vllm("m", speculative_config={"model": "org/eagle"}), None),
+        (vllm("m", speculative_config='{"model": "org/eagle"}'), None),
+        (vllm("m", tokenizer="org/tokenizer"), None),
+        (vllm("m", hf_config_path="org/config"), None),
+        (vllm("m", lora_modules=["a=here", "b=org/lora"]), None),
+        (vllm("m", lora_modules={"name": "a", "path": "org/lora"}), None),
+        (sglang("m", speculative_draft_model_path="org/eagle"), None),
+        (sglang("m", tokenizer_path="org/tokenizer"), None),
+        (sglang("m", lora_paths=["org/lora"]), None),
+        (sglang("m", lora_paths=[{"lora_name": "a", "lora_path": "org/lora"}]), None),
+    ],
+)
+def test_the_hub_is_shut_off_where_nothing_must_come_from_there(offline, spec, told):
+    assert offline(spec) == told
+
+
+def test_whoever_wants_the_hub_has_it(offline, monkeypatch):
+    assert offline(vllm("m", env={"HF_HUB_OFFLINE": "0"})) == "0"
+    monkeypatch.setenv("HF_HUB_OFFLINE", "0")
+    assert offline(vllm("m")) == "0"
+
+
 @pytest.mark.parametrize(
     ("spec", "kind", "told"),
     [
