@@ -125,7 +125,13 @@ def counters_of(page: str) -> dict[str, float]:
 
 
 class LMCacheServer:
-    """A running LMCache server; made by `start_lmcache`."""
+    """A running LMCache server; made by `start_lmcache`.
+
+    Attributes:
+        hangs: whether it was found to run without answering.
+    """
+
+    hangs = False
 
     def __init__(self, launch: LMCacheLaunch, process: Supervised) -> None:
         import httpx
@@ -213,6 +219,7 @@ class LMCacheServer:
         except httpx.HTTPError as error:
             self.process.wait_exit(0.5)  # a dying server's sockets close before its end is known
             self.check_alive()
+            self.hangs = True
             evidence = self.process.evidence()
             raise EngineError(f"The LMCache server hangs: {method} {path}: {error}.", evidence) from error
         if response.status_code != 200:

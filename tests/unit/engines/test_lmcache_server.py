@@ -170,10 +170,12 @@ def test_both_are_stopped_even_where_the_engine_resists(make_server, lmcache, fa
     assert fake_process.stopped == 1
 
 
-def test_an_answer_that_is_no_answer(lmcache, fake_process):
+def test_an_answer_that_is_no_answer(make_server, lmcache, fake_process):
+    server = make_server(SPEC, lmcache=lmcache)
     lmcache.client = httpx.Client(base_url="http://l", transport=httpx.MockTransport(lambda _: httpx.Response(503)))
     with pytest.raises(EngineError, match="answered GET /metrics with 503"):
         lmcache.counters()
+    assert not server.hangs
 
     def refused(request):
         raise httpx.ConnectError("refused", request=request)
@@ -181,6 +183,7 @@ def test_an_answer_that_is_no_answer(lmcache, fake_process):
     lmcache.client = httpx.Client(base_url="http://l", transport=httpx.MockTransport(refused))
     with pytest.raises(EngineError, match="hangs: GET /metrics"):
         lmcache.counters()
+    assert server.hangs
     fake_process.ended = "exit code 1"
     with pytest.raises(ServerDied, match="exit code 1"):
         lmcache.counters()
