@@ -1,5 +1,6 @@
 """LMCache's server as part of a unit: its counters, its tiers, its death, and the proof that it hits."""
 
+import json
 import random
 from types import SimpleNamespace
 
@@ -15,6 +16,7 @@ from pytest_llmperf.engines.spec import vllm
 from pytest_llmperf.errors import EngineError, ServerDied, WrongServer
 
 SPEC = vllm("m").with_lmcache(chunk_size=4, l2_path="kv")
+BY_HAND = {"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both"}
 
 
 class FakeStore:
@@ -204,7 +206,7 @@ def pages(fake_engine, hits):
 
 
 def test_a_prompt_that_comes_back_proves_it(make_server, fake_engine):
-    engine = pages(fake_engine, [0, 0, 0, 8])  # before and after each of two tries
+    engine = pages(fake_engine, [0, 0, 0, 0, 8])  # with its facts, then before and after each of two tries
     prove_hits(make_server(SPEC, engine=engine, clock=VirtualClock()), random.Random(1), 60.0)
     assert fake_engine.asked.count("/v1/completions") == 3  # stored, missed while storing went on, hit
 
@@ -216,9 +218,50 @@ def test_one_that_never_hits_is_named(make_server, fake_engine, fake_process):
     assert caught.value.evidence is not None
 
 
+def tokens_sent(make_server, fake_engine, spec, max_model_len=None):
+    """So many has the prompt that proves it."""
+    sent = []
+
+    def answer(request):
+        if request.url.path == "/v1/completions":
+            sent.append(len(json.loads(request.content)["prompt"]))
+        return inner.answer(request)
+
+    inner = pages(fake_engine, [0, 0, 8])
+    if max_model_len is not None:
+        config = {"vllm_config": {"model_config": {"max_model_len": max_model_len}}}
+        fake_engine.answers["/server_info"] = httpx.Response(200, json=config)
+    prove_hits(make_server(spec, engine=SimpleNamespace(answer=answer), clock=VirtualClock()), random.Random(1), 60.0)
+    return set(sent)
+
+
+@pytest.mark.parametrize(("max_model_len", "tokens"), [(None, 9), (10, 9), (9, 5), (6, 5)])
+def test_the_prompt_that_proves_it_fits_the_model(make_server, fake_engine, max_model_len, tokens):
+    assert tokens_sent(make_server, fake_engine, SPEC, max_model_len) == {tokens}
+
+
+def test_a_model_that_takes_no_whole_chunk_is_told(make_server, fake_engine):
+    with pytest.raises(EngineError, match=r"whole chunks of 4 tokens, and vllm.* takes 5 with .*Lower chunk_size"):
+        tokens_sent(make_server, fake_engine, SPEC, 5)
+
+
+@pytest.mark.parametrize(
+    ("spec", "tokens"),
+    [
+        (vllm("m", kv_transfer_config=BY_HAND), 513),
+        (vllm("m", kv_transfer_config=BY_HAND, env={"LMCACHE_CHUNK_SIZE": "1024"}), 2049),
+        (vllm("m", env={"LMCACHE_CHUNK_SIZE": "16"}).with_lmcache(in_process=True, chunk_size=4), 33),
+        (vllm("m", env={"LMCACHE_CHUNK_SIZE": "16"}).with_lmcache(chunk_size=4), 9),
+    ],
+    ids=["default", "by hand", "in the engine's process", "a server beside it"],
+)
+def test_the_prompt_that_proves_it_has_whole_chunks(make_server, fake_engine, spec, tokens):
+    assert tokens_sent(make_server, fake_engine, spec) == {tokens}
+
+
 def test_one_whose_first_long_prompt_takes_its_time_may_store_it_all_the_same(make_server, fake_engine):
     """It compiled; what it was given for storing begins after that."""
-    clock, inner, timeouts = VirtualClock(), pages(fake_engine, [0, 0, 0, 8]), []
+    clock, inner, timeouts = VirtualClock(), pages(fake_engine, [0, 0, 0, 0, 8]), []
 
     def answer(request):
         if request.url.path == "/v1/completions":
