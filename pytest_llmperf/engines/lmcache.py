@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_llmperf.clock import Clock, seconds
+from pytest_llmperf.config.settings import expanded
 from pytest_llmperf.engines.answers import json_object, section
 from pytest_llmperf.engines.environment import Environment
 from pytest_llmperf.errors import EngineError, EnvironmentMissing, ExitedEarly, ServerDied, StartupTimeout, WrongServer
@@ -70,7 +71,7 @@ class LMCacheLaunch:
     @property
     def disk(self) -> Path | None:
         """The folder of the disk tier."""
-        return None if self.wanted.l2_path is None else self.root / self.wanted.l2_path
+        return None if self.wanted.l2_path is None else self.root / expanded(self.wanted.l2_path)
 
     @property
     def config_file(self) -> Path:
