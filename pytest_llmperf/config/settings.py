@@ -36,7 +36,7 @@ class Settings:
             the others), "shared", or numbers: "6,7".
         connections: "keep-alive" as clients do, or "fresh": each serves one request.
         tls_verify: check the certificate of an https endpoint.
-        tls_ca_file: certificates to trust instead of the system's, PEM; "": the system's.
+        tls_ca_file: certificates to trust instead of the system's, PEM, relative to the project; "": the system's.
         proxy: http://HOST:PORT through which endpoints are reached; "": none, whatever the environment says.
         clock_gap_limit_ms: a longer pause of the load process discards the run.
         gauge_interval_s: how often gauges are sampled in runs that ask for their peaks.

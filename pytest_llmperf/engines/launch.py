@@ -101,7 +101,7 @@ class Launcher:
     def _attach(self, spec: EngineSpec, adapter: Adapter, start_id: int) -> Server:
         import httpx
 
-        channel = channel_of(self.settings, str(spec.url))
+        channel = channel_of(self.settings, str(spec.url), self.root)
         server = Server(spec, adapter, str(spec.url), spec.model, start_id=start_id, channel=channel)
         try:
             server.check_identity()
