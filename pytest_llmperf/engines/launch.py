@@ -150,7 +150,7 @@ class Launcher:
             server.check_configuration()
             if self.emulation is None and is_attached(spec):
                 waited_s = (self.clock.now_ns() - started_ns) / 1e9
-                prove_hits(server, self.rng, max(1.0, self.settings.ready_timeout_s - waited_s))
+                prove_hits(server, self.rng, self.settings.ready_timeout_s - waited_s)
         except BaseException as error:  # also KeyboardInterrupt: whatever happens, nothing stays behind
             if isinstance(error, EngineError):
                 error.evidence = error.evidence or process.evidence()

@@ -24,7 +24,7 @@ def prove_hits(server: Server, rng: random.Random, timeout_s: float) -> None:
     """Send a prompt, empty the engine's own cache, and send it again: part of it must come from LMCache.
 
     Args:
-        timeout_s: for each answer; the first one of that length may have to compile.
+        timeout_s: for each answer, but no less than 10 s; the first one of that length may have to compile.
 
     Raises:
         EngineError: nothing did, LMCache ignores a part of its configuration, no prompt is as long as a chunk, or the
@@ -73,7 +73,7 @@ def _chunk_size(spec: EngineSpec) -> int:
 
 def _send(server: Server, prompt: tuple[int, ...], timeout_s: float) -> None:
     with server.answering(f"a token after a prompt of {len(prompt)} for LMCache"):
-        server.generate_one_token(timeout_s, prompt)
+        server.generate_one_token(max(TRY_FOR_S, timeout_s), prompt)
 
 
 def _check_configuration(server: Server) -> None:

@@ -259,7 +259,10 @@ def test_the_prompt_that_proves_it_has_whole_chunks(make_server, fake_engine, sp
     assert tokens_sent(make_server, fake_engine, spec) == {tokens}
 
 
-def test_one_whose_first_long_prompt_takes_its_time_may_store_it_all_the_same(make_server, fake_engine):
+@pytest.mark.parametrize(("left_s", "given_s"), [(300.0, 300.0), (-1.0, 10.0)])
+def test_one_whose_first_long_prompt_takes_its_time_may_store_it_all_the_same(
+    make_server, fake_engine, left_s, given_s
+):
     """It compiled; what it was given for storing begins after that."""
     clock, inner, timeouts = VirtualClock(), pages(fake_engine, [0, 0, 0, 0, 8]), []
 
@@ -269,8 +272,8 @@ def test_one_whose_first_long_prompt_takes_its_time_may_store_it_all_the_same(ma
             timeouts.append(request.extensions["timeout"]["read"])
         return inner.answer(request)
 
-    prove_hits(make_server(SPEC, engine=SimpleNamespace(answer=answer), clock=clock), random.Random(1), 300.0)
-    assert timeouts == [300.0] * 3
+    prove_hits(make_server(SPEC, engine=SimpleNamespace(answer=answer), clock=clock), random.Random(1), left_s)
+    assert timeouts == [given_s] * 3
 
 
 @pytest.mark.parametrize(
