@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -15,6 +16,7 @@ from pytest_llmperf.errors import ConfigError
 
 CHOICES = {"connections": ("keep-alive", "fresh")}
 SHARES = ("coalesced_limit",)
+PLACES = ("tls_ca_file", "baselines_dir", "runs_dir", "cache_dir")
 NEVER_ZERO = ("_timeout_s", "_interval_s")  # a request without time always fails, sampling without pause never rests
 
 
@@ -34,7 +36,7 @@ class Settings:
             the others), "shared", or numbers: "6,7".
         connections: "keep-alive" as clients do, or "fresh": each serves one request.
         tls_verify: check the certificate of an https endpoint.
-        tls_ca_file: certificates to trust instead of the system's, PEM; "": the system's.
+        tls_ca_file: certificates to trust instead of the system's, PEM, relative to the project; "": the system's.
         proxy: http://HOST:PORT through which endpoints are reached; "": none, whatever the environment says.
         clock_gap_limit_ms: a longer pause of the load process discards the run.
         gauge_interval_s: how often gauges are sampled in runs that ask for their peaks.
@@ -115,7 +117,7 @@ def settings_from(values: Mapping[str, object], origin: str) -> Settings:
             shown = "…" if key == "proxy" and "@" in str(value) else repr(value)
             problems.append(f"{key} = {shown}: {problem}")
         else:
-            accepted[key] = _frozen(value)
+            accepted[key] = expanded(str(value)) if key in PLACES else _frozen(value)
     if problems:
         raise ConfigError(f"{origin}: " + "; ".join(problems))
     return replace(defaults, **accepted)  # type: ignore[arg-type]
@@ -138,6 +140,11 @@ def with_engine_options(settings: Settings, options: list[str]) -> Settings:
         given[name] = place
     kept = {name: place for name, place in settings.engines.items() if name.partition("@")[0] not in given}
     return replace(settings, engines=MappingProxyType(kept | given))
+
+
+def expanded(place: str) -> str:
+    """A place with `~` as a shell reads it; one that is relative still is, to the project."""
+    return os.path.expanduser(place)  # noqa: PTH111 - Path's raises where there is no such user
 
 
 def _table(path: Path, keys: tuple[str, ...]) -> Mapping[str, object] | None:

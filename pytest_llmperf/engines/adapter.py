@@ -47,6 +47,7 @@ class Placement:
         environment: where the engine is installed.
         models_dir: where models of the registry are built.
         lmcache: the LMCache server that runs for this engine; None: there is none, or it is emulated.
+        root: project root, where it runs.
     """
 
     kind: str
@@ -56,6 +57,7 @@ class Placement:
     environment: Environment
     models_dir: Path
     lmcache: Attached | None = None
+    root: Path = Path()
 
 
 class Adapter(Protocol):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
 CONTROL_TIMEOUT_S = 30.0
 
 
-def channel_of(settings: Settings, url: str) -> Channel:
-    """The way to an endpoint.
+def channel_of(settings: Settings, url: str, root: Path) -> Channel:
+    """The way to an endpoint; `root` is the project's, for relative places.
 
     Raises:
         ConfigError: the certificates to trust cannot be read.
@@ -26,14 +27,14 @@ def channel_of(settings: Settings, url: str) -> Channel:
     channel = Channel(
         tls=urlsplit(url).scheme == "https",
         tls_verify=settings.tls_verify,
-        tls_ca_file=settings.tls_ca_file or None,
+        tls_ca_file=str(root / settings.tls_ca_file) if settings.tls_ca_file else None,
         proxy=(proxy.hostname, proxy.port) if proxy.hostname and proxy.port else None,
     )
     if channel.tls:
         try:
             tls_context(channel)
         except OSError as problem:
-            raise ConfigError(f"tls_ca_file = {settings.tls_ca_file!r}: {problem}.") from problem
+            raise ConfigError(f"tls_ca_file = {channel.tls_ca_file!r}: {problem}.") from problem
     return channel
 
 

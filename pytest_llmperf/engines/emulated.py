@@ -64,7 +64,8 @@ class VirtualLauncher:
         model = resolve_model(spec.model, models_dir)
         environment = emulator_environment(self.emulation, spec.engine, start_id)
         name = f"{model.name.rsplit('/', 1)[-1]}-{self.rng.getrandbits(32):08x}"
-        placement = Placement(kind or self.emulation.kind, NO_PORT, name, model, environment, models_dir)
+        placement = Placement(kind or self.emulation.kind, NO_PORT, name, model, environment, models_dir,
+                              root=self.root)
         launch = Launch(
             argv=(*environment.prefix, *adapter.arguments(spec, placement)),
             env=child_environment(spec, adapter, placement),

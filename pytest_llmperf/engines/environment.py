@@ -55,7 +55,8 @@ def find_environment(engine: str, kind: str, configured: str | None, root: Path)
     for place in places:
         if place.is_dir():
             return _directory(engine, place, f"Remove it and run `{_pip(engine, place)}`.")
-    if find_spec(engine) is not None:
+    found = find_spec(engine)
+    if found is not None and found.origin is not None:  # a folder of that name alone, a suite's say, is none
         return Environment((sys.executable,), True, None, "this interpreter")
     looked = ", ".join(str(place) for place in places)
     raise EnvironmentMissing(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,16 +13,16 @@ from pytest_llmperf.clock import Clock
 from pytest_llmperf.config.emulation import Emulation
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.engines.adapter import Adapter, Placement
-from pytest_llmperf.engines.adapters import adapter_of
+from pytest_llmperf.engines.adapters import adapter_of, startable
 from pytest_llmperf.engines.channel import channel_of
 from pytest_llmperf.engines.environment import Environment, emulator_environment, find_environment
 from pytest_llmperf.engines.lmcache import LMCacheLaunch, LMCacheServer, start_lmcache
 from pytest_llmperf.engines.lmcache_emulated import EmulatedLMCache
 from pytest_llmperf.engines.lmcache_proof import prove_hits
 from pytest_llmperf.engines.lmcache_settings import is_attached
-from pytest_llmperf.engines.models import resolve_model
+from pytest_llmperf.engines.models import SHAPES, resolve_model
 from pytest_llmperf.engines.server import Server
-from pytest_llmperf.engines.spec import secrets_of
+from pytest_llmperf.engines.spec import flags_of, secrets_of
 from pytest_llmperf.errors import EngineError, Evidence, ExitedEarly, StartupTimeout, WrongServer
 from pytest_llmperf.model.engine import EngineSpec
 from pytest_llmperf.model.status import Starting, Tell, tell_nobody
@@ -39,6 +40,10 @@ PORT_TAKEN = ("address already in use", "errno 98", "eaddrinuse")
 NOT_INHERITED = (
     "PYTHONPATH", "PYTHONHOME", "PYTEST_", "COV_", "PYTHONWARNINGS", "PYTHONDEVMODE", "VLLM_", "SGLANG_", "SGL_",
     "LMCACHE_",
+)  # fmt: skip
+# What flags of vLLM and SGLang name to be loaded beside the model: a path, or an id on the hub.
+LOADED_BESIDE = (
+    "speculative_draft_model_path", "tokenizer", "tokenizer_path", "hf_config_path", "lora_modules", "lora_paths",
 )  # fmt: skip
 # Where a site keeps what engines compile and look up: it changes no measurement but that of the start.
 INHERITED_PLACES = frozenset({"VLLM_CACHE_ROOT", "VLLM_CONFIG_ROOT", "SGLANG_CACHE_DIR", "SGLANG_DG_CACHE_DIR"})
@@ -96,7 +101,7 @@ class Launcher:
     def _attach(self, spec: EngineSpec, adapter: Adapter, start_id: int) -> Server:
         import httpx
 
-        channel = channel_of(self.settings, str(spec.url))
+        channel = channel_of(self.settings, str(spec.url), self.root)
         server = Server(spec, adapter, str(spec.url), spec.model, start_id=start_id, channel=channel)
         try:
             server.check_identity()
@@ -128,7 +133,7 @@ class Launcher:
             lmcache = lmcache or self._lmcache(spec, kind, environment, folder / "lmcache")
             if lmcache is not None:
                 undo.callback(lmcache.stop, self.settings.stop_grace_s)
-            placement = Placement(kind, port.port, nonce, model, environment, models_dir, lmcache)
+            placement = Placement(kind, port.port, nonce, model, environment, models_dir, lmcache, self.root)
             process = self._spawn(spec, adapter, placement, folder)
             undo.callback(process.stop, self.settings.stop_grace_s)
             server = Server(
@@ -144,7 +149,8 @@ class Launcher:
             self._wait_ready(server, process, started_ns)
             server.check_configuration()
             if self.emulation is None and is_attached(spec):
-                prove_hits(server, self.rng)
+                waited_s = (self.clock.now_ns() - started_ns) / 1e9
+                prove_hits(server, self.rng, self.settings.ready_timeout_s - waited_s)
         except BaseException as error:  # also KeyboardInterrupt: whatever happens, nothing stays behind
             if isinstance(error, EngineError):
                 error.evidence = error.evidence or process.evidence()
@@ -159,7 +165,8 @@ class Launcher:
         if wanted is None or wanted.in_process or self.emulation is not None:
             return None
         ports = (reserve_port(self.rng), reserve_port(self.rng))
-        env = inherited(environment) | {"PYTHONHASHSEED": "0", "LMCACHE_DISABLE_BANNER": "1"} | dict(spec.env)
+        ours = {"PYTHONHASHSEED": "0", "LMCACHE_DISABLE_BANNER": "1"}
+        env = inherited(environment, self.root) | ours | dict(spec.env)
         launch = LMCacheLaunch(wanted, kind, environment, env, self.root, folder, ports, self.cpus)
         self.progress(Starting(f"LMCache for {spec}"))
         try:
@@ -232,8 +239,8 @@ def _stop_after(error: BaseException, server: Server, grace_s: float) -> None:
         error.add_note(str(also))
 
 
-def inherited(environment: Environment) -> dict[str, str]:
-    """What a process of an engine takes over from us.
+def inherited(environment: Environment, root: Path) -> dict[str, str]:
+    """What a process of an engine that runs in `root` takes over from us.
 
     Beside an interpreter lie the tools that its packages call by name: FlashInfer and PyTorch compile with `ninja`.
     """
@@ -244,15 +251,35 @@ def inherited(environment: Environment) -> dict[str, str]:
         env["PATH"] = os.pathsep.join([str(beside), path])
     if environment.pythonpath is not None:
         env["PYTHONPATH"] = str(environment.pythonpath)
+    if _shadows(root):
+        env["PYTHONSAFEPATH"] = "1"  # only then: what an engine starts may be a script that imports its neighbours
     return env
+
+
+def _shadows(root: Path) -> bool:
+    """Whether something there, a suite's folder say, would be imported in the place of an engine or of LMCache."""
+    return any((root / place).exists() for name in (*startable(), "lmcache") for place in (name, f"{name}.py"))
 
 
 def child_environment(spec: EngineSpec, adapter: Adapter, placement: Placement) -> dict[str, str]:
     """The complete environment of a server: what we inherited less what is ours, the adapter's, the spec's own."""
-    env = inherited(placement.environment)
-    if Path(placement.model.path_or_hub_id).exists():
-        env["HF_HUB_OFFLINE"] = "1"  # everything is on disk: a hub that does not answer must not delay the start
+    env = inherited(placement.environment, placement.root)
+    if Path(placement.model.path_or_hub_id).exists() and not _asks_the_hub(flags_of(spec), placement.root):
+        env.setdefault("HF_HUB_OFFLINE", "1")  # a hub that does not answer must not delay the start
     return env | adapter.environment(spec, placement) | dict(spec.env)
+
+
+def _asks_the_hub(flags: Mapping[str, object], root: Path) -> bool:
+    """Whether a flag names something to load that is neither on disk nor built by us."""
+    draft = flags.get("speculative_config")
+    named = [draft.get("model") if isinstance(draft, Mapping) else draft]
+    for value in (flags.get(name) for name in LOADED_BESIDE):
+        named += value if isinstance(value, list) else [value]
+    # An adapter is written as "NAME=PATH", or as a dict with its path: vLLM's "path", SGLang's "lora_path".
+    paths = [one.get("path", one.get("lora_path")) if isinstance(one, Mapping) else one for one in named]
+    places = [str(path).rpartition("=")[2] for path in paths if path is not None]
+    return any(place not in SHAPES and not os.path.exists(root / place)  # noqa: PTH110 - a JSON text is too long for it
+               for place in places)
 
 
 def host_environment(spec: EngineSpec, adapter: Adapter, placement: Placement) -> dict[str, str]:

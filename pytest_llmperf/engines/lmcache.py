@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_llmperf.clock import Clock, seconds
+from pytest_llmperf.config.settings import expanded
 from pytest_llmperf.engines.answers import json_object, section
 from pytest_llmperf.engines.environment import Environment
 from pytest_llmperf.errors import EngineError, EnvironmentMissing, ExitedEarly, ServerDied, StartupTimeout, WrongServer
@@ -70,7 +71,7 @@ class LMCacheLaunch:
     @property
     def disk(self) -> Path | None:
         """The folder of the disk tier."""
-        return None if self.wanted.l2_path is None else self.root / self.wanted.l2_path
+        return None if self.wanted.l2_path is None else self.root / expanded(self.wanted.l2_path)
 
     @property
     def config_file(self) -> Path:
@@ -125,7 +126,13 @@ def counters_of(page: str) -> dict[str, float]:
 
 
 class LMCacheServer:
-    """A running LMCache server; made by `start_lmcache`."""
+    """A running LMCache server; made by `start_lmcache`.
+
+    Attributes:
+        hangs: whether it was found to run without answering.
+    """
+
+    hangs = False
 
     def __init__(self, launch: LMCacheLaunch, process: Supervised) -> None:
         import httpx
@@ -213,6 +220,7 @@ class LMCacheServer:
         except httpx.HTTPError as error:
             self.process.wait_exit(0.5)  # a dying server's sockets close before its end is known
             self.check_alive()
+            self.hangs = True
             evidence = self.process.evidence()
             raise EngineError(f"The LMCache server hangs: {method} {path}: {error}.", evidence) from error
         if response.status_code != 200:

@@ -22,6 +22,7 @@ class EmulatedLMCache:
     """
 
     process = None
+    hangs = False
 
     def __init__(self, client: httpx.Client) -> None:
         self.client = client

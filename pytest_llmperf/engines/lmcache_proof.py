@@ -3,36 +3,43 @@
 from __future__ import annotations
 
 import random
+from math import inf
 from pathlib import Path
 
 from pytest_llmperf.clock import seconds
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.errors import EngineError
+from pytest_llmperf.model.engine import EngineSpec
 
 CHUNK_BY_DEFAULT = 256
+CHUNK_SIZE = "LMCACHE_CHUNK_SIZE"
+LENGTHS = ("max_model_len", "context_length")  # vLLM's, SGLang's
 FIRST_TOKEN, TOKENS = 1000, 8000  # every model that we know has these
 TRY_FOR_S = 10.0                  # storing goes on after the answer
 PAUSE_NS = seconds(0.2)
 IGNORED_KEY = "Unknown configuration key"
 
 
-def prove_hits(server: Server, rng: random.Random) -> None:
+def prove_hits(server: Server, rng: random.Random, timeout_s: float) -> None:
     """Send a prompt, empty the engine's own cache, and send it again: part of it must come from LMCache.
 
+    Args:
+        timeout_s: for each answer, but no less than 10 s; the first one of that length may have to compile.
+
     Raises:
-        EngineError: nothing did, or LMCache ignores a part of its configuration.
+        EngineError: nothing did, LMCache ignores a part of its configuration, no prompt is as long as a chunk, or the
+            server does not answer.
     """
     _check_configuration(server)
-    chunk = CHUNK_BY_DEFAULT if server.spec.lmcache is None else server.spec.lmcache.chunk_size
-    prompt = tuple(FIRST_TOKEN + rng.randrange(TOKENS) for _ in range(2 * chunk + 1))
+    prompt = tuple(FIRST_TOKEN + rng.randrange(TOKENS) for _ in range(_prompt_tokens(server)))
+    _send(server, prompt, timeout_s)
     deadline_ns = server.clock.now_ns() + seconds(TRY_FOR_S)
-    server.generate_one_token(TRY_FOR_S, prompt)
     while True:
         server.clock.sleep_ns(PAUSE_NS)
         before = server.counters().get("external_cache_hits", 0.0)
         if not server.reset_cache(keep=("l1", "l2")):
             return  # where the engine's own cache cannot be emptied nothing can be proved
-        server.generate_one_token(TRY_FOR_S, prompt)
+        _send(server, prompt, timeout_s)
         if server.wait_idle(0.0, 0).get("external_cache_hits", 0.0) > before:
             return
         if server.clock.now_ns() > deadline_ns:
@@ -41,6 +48,32 @@ def prove_hits(server: Server, rng: random.Random) -> None:
                 "tokens sent twice was computed twice. Its log says why; detach LMCache, or correct the connector.",
                 server.process.evidence() if server.process else None,
             )
+
+
+def _prompt_tokens(server: Server) -> int:
+    """Two whole chunks, or one where the model takes no more, and a token that is computed in any case."""
+    chunk = _chunk_size(server.spec)
+    limit = next((server.facts[name] for name in LENGTHS if name in server.facts), "")
+    room = int(limit) - 1 if limit.isdigit() else inf  # the answer's token counts, too
+    if room < chunk + 1:
+        raise EngineError(
+            f"LMCache stores whole chunks of {chunk} tokens, and {server.spec} takes {limit} with the answer's: no "
+            f"prompt can ever be found. Lower chunk_size ({CHUNK_SIZE} in env where flags attach LMCache), or raise "
+            "max_model_len, SGLang's context_length."
+        )
+    return 2 * chunk + 1 if room >= 2 * chunk + 1 else chunk + 1
+
+
+def _chunk_size(spec: EngineSpec) -> int:
+    """A server's is on its command line; in the engine's process the spec's own variable comes before ours."""
+    given = CHUNK_BY_DEFAULT if spec.lmcache is None else spec.lmcache.chunk_size
+    told = "" if spec.lmcache is not None and not spec.lmcache.in_process else dict(spec.env).get(CHUNK_SIZE, "")
+    return int(told) if told.isdigit() and int(told) > 0 else given
+
+
+def _send(server: Server, prompt: tuple[int, ...], timeout_s: float) -> None:
+    with server.answering(f"a token after a prompt of {len(prompt)} for LMCache"):
+        server.generate_one_token(max(TRY_FOR_S, timeout_s), prompt)
 
 
 def _check_configuration(server: Server) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pytest_llmperf.config.settings import expanded
 from pytest_llmperf.engines.spec import flags_of
 from pytest_llmperf.model.engine import EngineSpec
 from pytest_llmperf.model.lmcache import LMCache
@@ -19,7 +20,7 @@ def in_process_settings(lmcache: LMCache) -> dict[str, str]:
         "LMCACHE_CACHE_POLICY": lmcache.eviction_policy,
     }
     if lmcache.l2_path is not None:
-        env |= {"LMCACHE_LOCAL_DISK": lmcache.l2_path, "LMCACHE_MAX_LOCAL_DISK_SIZE": str(DISK_GB)}
+        env |= {"LMCACHE_LOCAL_DISK": expanded(lmcache.l2_path), "LMCACHE_MAX_LOCAL_DISK_SIZE": str(DISK_GB)}
     return env
 
 

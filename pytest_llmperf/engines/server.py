@@ -51,9 +51,6 @@ class Server:
         clock: what waiting is measured by.
         lmcache: the LMCache server of this unit, which ends with it; None: there is none.
         host_env: variables by which this machine changes performance, see `Adapter.host_variables`.
-
-    Attributes:
-        hangs: whether it was found to run without answering: nobody should measure on it any more.
     """
 
     def __init__(
@@ -78,7 +75,7 @@ class Server:
         self.url = url
         self.served_name = served_name
         self.start_id = start_id
-        self.hangs = False
+        self._hangs = False
         self.model = model
         self.process = process
         self.starting_s = starting_s
@@ -98,6 +95,11 @@ class Server:
         """Host and port of the timed path."""
         url = self.client.base_url
         return url.host, url.port or (443 if self.channel.tls else 80)
+
+    @property
+    def hangs(self) -> bool:
+        """Whether a part of it was found to run without answering: nobody should measure on it any more."""
+        return self._hangs or (self.lmcache is not None and self.lmcache.hangs)
 
     def post(self, request: Request) -> tuple[str, bytes]:
         """HTTP path and body for one request of a workload."""
@@ -156,7 +158,7 @@ class Server:
     def facts(self) -> Mapping[str, str]:
         """Version, resolved configuration and what else a comparison depends on; asked once per start."""
         scrape = self.scrape()
-        with self._answering("its configuration"):
+        with self.answering("its configuration"):
             found = dict(self.adapter.resolved(self.client))
             response = self.client.get("/version")
         if scrape is not None:
@@ -175,7 +177,7 @@ class Server:
         self.check_alive()
         emptied = False
         if "engine" not in keep:
-            with self._answering("an emptied prefix cache"):
+            with self.answering("an emptied prefix cache"):
                 emptied = self.adapter.reset_cache(self.client, external="l1" not in keep)
         if self.lmcache is not None:
             self.lmcache.clear({"l1", "l2"} - set(keep), self.clock)
@@ -185,11 +187,11 @@ class Server:
 
     def check_responsive(self, timeout_s: float) -> None:
         """Raise EngineError where the server runs and yet answers nothing within `timeout_s`."""
-        with self._answering("its models"):
+        with self.answering("its models"):
             self.client.get("/v1/models", timeout=timeout_s)
 
     @contextmanager
-    def _answering(self, what: str) -> Iterator[None]:
+    def answering(self, what: str) -> Iterator[None]:
         """A server that is dead or silent is an EngineError with the evidence, not somebody's HTTP exception."""
         import httpx
 
@@ -199,7 +201,7 @@ class Server:
             if self.process is not None:
                 self.process.wait_exit(DEATH_TELLS_S)
             self.check_alive()
-            self.hangs = True
+            self._hangs = True
             raise EngineError(
                 f"The {self.spec.engine} server hangs: asked for {what}, it did not answer "
                 f"({type(error).__name__}: {error}).",
@@ -226,7 +228,7 @@ class Server:
         leaves the number to the engine.
         """
         wanted = self.model.path_or_hub_id if self.model else None
-        with self._answering("its model"):
+        with self.answering("its model"):
             loaded = self.adapter.loaded(self.client)
         if None not in (wanted, loaded) and wanted != loaded:
             raise WrongServer(f"The server at {self.url} loaded {loaded}, not {wanted}.")
@@ -304,10 +306,10 @@ class Server:
     def detach_lmcache(self) -> LMCacheServer | None:
         """Take the LMCache server out of this unit: it outlives the engine, and whoever has it must stop it.
 
-        None where there is none, where it has died, or where it is emulated and ends with its engine.
+        None where there is none, where it has died or hangs, or where it is emulated and ends with its engine.
         """
         lmcache = self.lmcache
-        if lmcache is None or lmcache.process is None or lmcache.process.ending() is not None:
+        if lmcache is None or lmcache.process is None or lmcache.hangs or lmcache.process.ending() is not None:
             return None
         self.lmcache = None
         return lmcache

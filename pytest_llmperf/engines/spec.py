@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import replace
+from os import PathLike
 from urllib.parse import urlsplit
 
 from pytest_llmperf.errors import SpecError
 from pytest_llmperf.masking import secret_values
 from pytest_llmperf.model.engine import EngineSpec
 
+Variable = str | int | float | PathLike[str] | None
 Flag = str | int | float | bool | None | Mapping[str, object] | list[object] | tuple[object, ...]
 
 # Where a server listens and under which name is the launcher's business: it proves by them that the server is ours.
@@ -18,12 +20,12 @@ LAUNCHERS_OWN = frozenset({"host", "port", "served_model_name"})
 NO_FLAGS = frozenset({"model", "env"})
 
 
-def vllm(model: str, *, env: Mapping[str, str] | None = None, **flags: Flag) -> EngineSpec:
+def vllm(model: str, *, env: Mapping[str, Variable] | None = None, **flags: Flag) -> EngineSpec:
     """A vLLM server to start.
 
     Args:
         model: a shape name ("llama-3.1-8b", "tiny", …), a path, or a hub id.
-        env: further environment variables of the server.
+        env: further environment variables of the server: texts, numbers or paths. None leaves one out.
         flags: vLLM's own flags with underscores: `max_num_batched_tokens=1024`, `enable_prefix_caching=False`
             (→ `--no-enable-prefix-caching`), `speculative_config={"method": "ngram", …}`. They are passed through;
             vLLM refuses what it does not know. None leaves a flag out.
@@ -31,12 +33,12 @@ def vllm(model: str, *, env: Mapping[str, str] | None = None, **flags: Flag) -> 
     return build_spec("vllm", model, env or {}, flags)
 
 
-def sglang(model: str, *, env: Mapping[str, str] | None = None, **flags: Flag) -> EngineSpec:
+def sglang(model: str, *, env: Mapping[str, Variable] | None = None, **flags: Flag) -> EngineSpec:
     """An SGLang server to start.
 
     Args:
         model: a shape name ("llama-3.1-8b", "tiny", …), a path, or a hub id.
-        env: further environment variables of the server.
+        env: further environment variables of the server: texts, numbers or paths. None leaves one out.
         flags: SGLang's own flags with underscores: `chunked_prefill_size=1024`, `disable_radix_cache=True`,
             `schedule_policy="lpm"`. They are passed through; SGLang refuses what it does not know. Its switches have
             no opposite: leave one out (None) instead of setting it to False. With `skip_tokenizer_init=True` it is
@@ -67,7 +69,7 @@ def endpoint(url: str, *, model: str) -> EngineSpec:
     return EngineSpec(engine="endpoint", model=model, url=url.rstrip("/"))
 
 
-def build_spec(engine: str, model: str, env: Mapping[str, str], flags: Mapping[str, Flag]) -> EngineSpec:
+def build_spec(engine: str, model: str, env: Mapping[str, Variable], flags: Mapping[str, Flag]) -> EngineSpec:
     """The spec of an engine that we start; equal arguments in any order give equal specs."""
     if not isinstance(model, str) or not model:
         raise SpecError(f"{engine}({model!r}): the model is a shape name, a path or a hub id, as text.")
@@ -82,7 +84,9 @@ def build_spec(engine: str, model: str, env: Mapping[str, str], flags: Mapping[s
         flags=tuple(
             sorted((name, _as_json(engine, name, value)) for name, value in flags.items() if value is not None)
         ),
-        env=tuple(sorted((str(name), str(value)) for name, value in env.items())),
+        env=tuple(
+            sorted((str(name), _as_text(engine, name, value)) for name, value in env.items() if value is not None)
+        ),
     )
 
 
@@ -154,6 +158,16 @@ def _url_problem(url: str) -> str | None:
     if parts.path.rstrip("/").endswith("/v1"):
         return "leave the /v1 out, it is part of every request's path."
     return None
+
+
+def _as_text(engine: str, name: str, value: object) -> str:
+    """A variable as the server gets it; what is refused is not shown, it may be a secret."""
+    if isinstance(value, bool) or not isinstance(value, str | int | float | PathLike):
+        raise SpecError(
+            f"{engine}(…, env={{{name!r}: …}}): a variable is text, a number or a path, and this is of type "
+            f"{type(value).__name__}. Write the text that the server shall read, \"1\" or \"true\", say."
+        )
+    return str(value)
 
 
 def _as_json(engine: str, name: str, value: Flag) -> str:

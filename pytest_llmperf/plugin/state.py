@@ -73,7 +73,7 @@ class State:
 
     @cached_property
     def settings(self) -> Settings:
-        from pytest_llmperf.config.settings import read_settings, with_engine_options
+        from pytest_llmperf.config.settings import expanded, read_settings, with_engine_options
 
         settings = read_settings(self.config.rootpath)
         settings = with_engine_options(settings, self.config.getoption("--llmperf-engine"))
@@ -84,7 +84,7 @@ class State:
         limit_s = self.config.getoption("--extension-limit")
         return replace(
             settings,
-            runs_dir=self.config.getoption("--llmperf-runs") or settings.runs_dir,
+            runs_dir=expanded(self.config.getoption("--llmperf-runs") or settings.runs_dir),
             extension_limit_s=settings.extension_limit_s if limit_s is None else limit_s,
         )
 

@@ -50,14 +50,17 @@ class Accelerators:
     _hangs: str | None = None  # how the driver was last asked in vain: it is not asked again
 
     def of_server(self, flags: Mapping[str, object], env: Mapping[str, str], kind: str | None) -> tuple[Gpu, ...]:
-        """The GPUs that a server with these flags takes: the first ones that it can see, or those that SGLang is told.
+        """The GPUs that a server with these flags takes: the first ones that it can see, or those that it is told.
 
         Its own CUDA_VISIBLE_DEVICES takes the place of the session's, and may name GPUs that this one hides.
         """
         if kind == "cpu" or self.hardware.emulated or not self.hardware.gpus:
             return ()
         here = self.hardware.gpus
-        shown = visible((*here, *self.hardware.hidden), env) if VARIABLE in env else here
+        machine = (*here, *self.hardware.hidden)
+        shown = visible(machine, env) if VARIABLE in env else here
+        if "device_ids" in flags:
+            return _named(str(flags["device_ids"]), shown, machine)[: gpus_of(flags)]
         first, step = size_of(flags, ("base_gpu_id",), 0), size_of(flags, ("gpu_id_step",))
         return shown[first::step][: gpus_of(flags)]
 
@@ -142,6 +145,14 @@ class Accelerators:
         if line not in self._told:
             self._told.add(line)
             self.tell(Note(line))
+
+
+def _named(device_ids: str, shown: tuple[Gpu, ...], machine: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
+    """Those of vLLM's --device-ids: indices count what it can see, UUIDs name any GPU here."""
+    words = [word.strip() for word in device_ids.split(",")]
+    if all(word.isdigit() for word in words):
+        return tuple(shown[int(word)] for word in words if int(word) < len(shown))
+    return visible(machine, {VARIABLE: device_ids})
 
 
 def _kept(allowed_bytes: int) -> str:

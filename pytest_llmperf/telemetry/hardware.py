@@ -12,7 +12,7 @@ from pytest_llmperf.model.datasheet import MEMORY_GIB
 from pytest_llmperf.telemetry.bounded import bounded
 from pytest_llmperf.telemetry.cpu import Cpu, read_cpu
 from pytest_llmperf.telemetry.gpu_reading import read_settings
-from pytest_llmperf.telemetry.nvml import GpuLost, Nvml, asked, pynvml
+from pytest_llmperf.telemetry.nvml import Nvml, asked, lost_by, pynvml
 from pytest_llmperf.telemetry.visible import VARIABLE, visible
 
 GPU_KINDS = ("l4", "a100", "h100", "h200")
@@ -34,6 +34,7 @@ class Gpu:
         memory_bytes: None where nobody knows.
         uuid: NVML's; "" where it does not tell.
         settings: see `read_settings`.
+        problem: why it cannot be asked, where it cannot: then nothing else of it is known.
     """
 
     index: int
@@ -42,6 +43,7 @@ class Gpu:
     memory_bytes: int | None = None
     uuid: str = ""
     settings: tuple[tuple[str, str], ...] = ()
+    problem: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +113,8 @@ def detect(
     if found.gpus and not seen:
         problem = f"{VARIABLE}={environ[VARIABLE]!r} names none of its {len(found.gpus)} GPUs"
         return Hardware(problem=problem, cpu=found.cpu)
+    if (dead := next((gpu for gpu in seen if gpu.problem is not None), None)) is not None:
+        return Hardware(problem=dead.problem, cpu=found.cpu)
     return replace(found, gpus=seen, hidden=tuple(gpu for gpu in found.gpus if gpu not in seen))
 
 
@@ -123,8 +127,7 @@ def _ask(nvml: Nvml | None) -> Hardware:
     except Exception as error:
         return Hardware(problem=f"NVML: {error}")
     try:
-        handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
-        gpus = tuple(_gpu(nvml, index, handle) for index, handle in enumerate(handles))
+        gpus = tuple(_gpu(nvml, index) for index in range(nvml.nvmlDeviceGetCount()))
         return Hardware(gpus, driver=str(nvml.nvmlSystemGetDriverVersion()), cuda=_cuda(nvml))
     except Exception as error:
         return Hardware(problem=f"NVML: {error}")
@@ -138,11 +141,13 @@ def _cuda(nvml: Nvml) -> str | None:
     return None if version is None else f"{version // 1000}.{version % 1000 // 10}"
 
 
-def _gpu(nvml: Nvml, index: int, handle: object) -> Gpu:
-    name = str(nvml.nvmlDeviceGetName(handle))
+def _gpu(nvml: Nvml, index: int) -> Gpu:
+    """One device, read by itself: a dead one says nothing about the others."""
     try:
+        handle = nvml.nvmlDeviceGetHandleByIndex(index)
+        name = str(nvml.nvmlDeviceGetName(handle))
         total = getattr(asked(nvml, "nvmlDeviceGetMemoryInfo", handle), "total", None)  # none where the CPU shares it
         uuid = asked(nvml, "nvmlDeviceGetUUID", handle) or ""
         return Gpu(index, name, gpu_kind(name, total), total, str(uuid), read_settings(nvml, handle))
-    except GpuLost as lost:
-        raise OSError(f"GPU {index} ({name}) {lost}") from lost
+    except Exception as error:
+        return Gpu(index, f"GPU {index}", None, problem=f"NVML: GPU {index}: {lost_by(error) or error}")

@@ -9,12 +9,20 @@ from types import MappingProxyType
 
 import pytest
 
-from pytest_llmperf import endpoint, vllm
+from pytest_llmperf import endpoint, vllm, with_flags
 from pytest_llmperf.clock import SystemClock
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.engines import launch
 from pytest_llmperf.engines.launch import Launcher
-from pytest_llmperf.errors import EngineError, EnvironmentMissing, ExitedEarly, SpecError, StartupTimeout, WrongServer
+from pytest_llmperf.errors import (
+    EngineError,
+    EnvironmentMissing,
+    ExitedEarly,
+    ServerDied,
+    SpecError,
+    StartupTimeout,
+    WrongServer,
+)
 
 STUB = Path(__file__).parents[1] / "stubs" / "engine.py"
 
@@ -64,6 +72,14 @@ def test_an_exit_in_startup_fails_at_once_with_evidence(launcher, mode, ending):
     assert "engine.py serve" in str(caught.value)
     if mode == "exit-2":
         assert "unrecognized arguments: --no-such-flag" in str(caught.value)
+
+
+def test_a_death_of_the_prompt_that_proves_lmcache_has_evidence(launcher):
+    connector = {"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both"}
+    with pytest.raises(ServerDied, match="SIGABRT") as caught:
+        launcher.start(with_flags(spec("dies-of-long-prompts"), kv_transfer_config=connector), 1)
+    assert "illegal memory access in a connector" in str(caught.value)
+    assert not left_running(launcher)
 
 
 def test_an_interrupt_right_after_the_start_leaves_nothing(launcher, monkeypatch):

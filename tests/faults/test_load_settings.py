@@ -92,6 +92,15 @@ def test_an_https_endpoint_is_measured(suite, https_endpoint):
     assert only_run(suite)[1]["load"]["kernel_stamped"] == 1.0
 
 
+def test_the_certificates_lie_in_the_project_wherever_pytest_runs(suite, https_endpoint, monkeypatch):
+    url, trusted = https_endpoint
+    (suite.folder / "ca.pem").write_bytes(Path(trusted).read_bytes())
+    suite.settings(tls_ca_file='"ca.pem"')
+    monkeypatch.chdir(suite.pytester.mkdir("elsewhere"))
+    result, _ = suite.run(ENDPOINT.format(url=url), f"--rootdir={suite.folder}", "../test_it.py")
+    result.assert_outcomes(passed=1)
+
+
 def test_an_https_endpoint_that_nobody_vouches_for_is_refused(suite, https_endpoint):
     url, _ = https_endpoint
     result, junit = suite.run(ENDPOINT.format(url=url))

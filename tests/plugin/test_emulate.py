@@ -37,6 +37,14 @@ def properties(case):
     return {p.get("name"): p.get("value") for p in case.iter("property")}
 
 
+def test_results_may_go_to_one_s_home(emulate, pytester, monkeypatch):
+    """No shell resolves the ~ in --llmperf-runs=~/results."""
+    monkeypatch.setenv("HOME", str(pytester.path))
+    emulate("h200", "-k", "slo", "--llmperf-runs=~/results")
+    assert list(pytester.path.glob("results/*/session.json"))
+    assert not (pytester.path / "~").exists()
+
+
 def test_suites_pass_and_say_that_they_are_emulated(emulate, pytester):
     result, junit = emulate("h200", "-rs")
     result.assert_outcomes(passed=2, skipped=4)

@@ -128,6 +128,13 @@ def test_how_requests_are_sent_can_be_set():
     assert {key: getattr(settings, key) for key in values} == values
 
 
+@pytest.mark.parametrize("key", ["cache_dir", "runs_dir", "baselines_dir", "tls_ca_file"])
+def test_a_place_may_be_in_one_s_home(monkeypatch, key):
+    monkeypatch.setenv("HOME", "/home/me")
+    places = {"~/x": "/home/me/x", "x/~": "x/~", "~no-such-user/x": "~no-such-user/x"}
+    assert {place: getattr(settings_from({key: place}, "here"), key) for place in places} == places
+
+
 @pytest.mark.parametrize("place", ["", "  "])
 def test_a_place_that_is_none_is_refused(place):
     """As a path it would be the project itself."""

@@ -4,6 +4,7 @@ import os
 import threading
 from types import SimpleNamespace
 
+import httpx
 import pytest
 from filelock import FileLock
 
@@ -11,7 +12,7 @@ from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.engines.launch import _stop_after
 from pytest_llmperf.engines.pool import EnginePool
 from pytest_llmperf.engines.spec import endpoint, vllm
-from pytest_llmperf.errors import ExitedEarly, HardwareBusy, ServerDied, SpecError, StopFailed
+from pytest_llmperf.errors import EngineError, ExitedEarly, HardwareBusy, ServerDied, SpecError, StopFailed
 from pytest_llmperf.process.leftovers import Sweep
 
 ONE, TWO = vllm("one"), vllm("two")
@@ -72,6 +73,7 @@ def test_fresh_starts_anew(pool):
 
 class FakeLMCache:
     stopped = 0
+    hangs = False
 
     def __init__(self, process):
         self.process = process
@@ -110,6 +112,15 @@ def test_an_lmcache_that_died_is_not_taken_over_and_that_is_told(pool, launcher,
     assert [told.text for told in launcher.lines] == [
         "The LMCache server died: signal 9 (SIGKILL). Starting it again."
     ]
+
+
+@pytest.mark.parametrize("fresh", [True, False])
+def test_an_lmcache_that_hangs_is_not_handed_on(pool, launcher, lmcache, fresh):
+    first = pool.acquire(ONE)
+    first.lmcache, lmcache.hangs = lmcache, True
+    assert pool.acquire(ONE, fresh=fresh, keep_lmcache=True).lmcache is None
+    assert (first.process.stopped, lmcache.stopped) == (1, 1)
+    assert [told.text for told in launcher.lines] == ["vllm('one') hangs. Starting it again."]
 
 
 def test_an_lmcache_that_was_kept_ends_where_the_start_fails(pool, launcher, lmcache):
@@ -178,9 +189,11 @@ def test_a_stop_that_fails_does_not_hide_why_the_start_failed(make_server, fake_
     assert "pid 7" in error.__notes__[0]
 
 
-def test_a_server_that_hangs_is_not_handed_on(pool, launcher):
+def test_a_server_that_hangs_is_not_handed_on(pool, launcher, fake_engine):
     first = pool.acquire(ONE)
-    first.hangs = True
+    fake_engine.answers["/v1/models"] = httpx.ReadTimeout("timed out")
+    with pytest.raises(EngineError, match="hangs"):
+        first.check_responsive(1.0)
     assert pool.acquire(ONE) is not first
     assert first.process.stopped == 1
     assert "hangs" in launcher.lines[0].text

@@ -60,6 +60,14 @@ def test_this_interpreter_is_the_last_place(tmp_path):
     assert find_environment("pytest", "cpu", None, tmp_path).origin == "this interpreter"
 
 
+def test_a_folder_of_that_name_is_no_engine(tmp_path, monkeypatch):
+    """pytest puts the folders of suites on sys.path, and any folder there can be imported."""
+    (tmp_path / "suites" / "someengine").mkdir(parents=True)
+    monkeypatch.syspath_prepend(tmp_path / "suites")
+    with pytest.raises(EnvironmentMissing, match="someengine is not installed"):
+        find_environment("someengine", "cpu", None, tmp_path)
+
+
 @pytest.mark.parametrize("value", ["no-such-command", "'unclosed", ""])
 def test_a_wrong_setting_is_quoted(tmp_path, value):
     with pytest.raises(EnvironmentMissing) as caught:

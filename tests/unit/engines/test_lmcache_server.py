@@ -1,5 +1,6 @@
 """LMCache's server as part of a unit: its counters, its tiers, its death, and the proof that it hits."""
 
+import json
 import random
 from types import SimpleNamespace
 
@@ -15,6 +16,7 @@ from pytest_llmperf.engines.spec import vllm
 from pytest_llmperf.errors import EngineError, ServerDied, WrongServer
 
 SPEC = vllm("m").with_lmcache(chunk_size=4, l2_path="kv")
+BY_HAND = {"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both"}
 
 
 class FakeStore:
@@ -170,10 +172,12 @@ def test_both_are_stopped_even_where_the_engine_resists(make_server, lmcache, fa
     assert fake_process.stopped == 1
 
 
-def test_an_answer_that_is_no_answer(lmcache, fake_process):
+def test_an_answer_that_is_no_answer(make_server, lmcache, fake_process):
+    server = make_server(SPEC, lmcache=lmcache)
     lmcache.client = httpx.Client(base_url="http://l", transport=httpx.MockTransport(lambda _: httpx.Response(503)))
     with pytest.raises(EngineError, match="answered GET /metrics with 503"):
         lmcache.counters()
+    assert not server.hangs
 
     def refused(request):
         raise httpx.ConnectError("refused", request=request)
@@ -181,6 +185,7 @@ def test_an_answer_that_is_no_answer(lmcache, fake_process):
     lmcache.client = httpx.Client(base_url="http://l", transport=httpx.MockTransport(refused))
     with pytest.raises(EngineError, match="hangs: GET /metrics"):
         lmcache.counters()
+    assert server.hangs
     fake_process.ended = "exit code 1"
     with pytest.raises(ServerDied, match="exit code 1"):
         lmcache.counters()
@@ -201,15 +206,91 @@ def pages(fake_engine, hits):
 
 
 def test_a_prompt_that_comes_back_proves_it(make_server, fake_engine):
-    engine = pages(fake_engine, [0, 0, 0, 8])  # before and after each of two tries
-    prove_hits(make_server(SPEC, engine=engine, clock=VirtualClock()), random.Random(1))
+    engine = pages(fake_engine, [0, 0, 0, 0, 8])  # with its facts, then before and after each of two tries
+    prove_hits(make_server(SPEC, engine=engine, clock=VirtualClock()), random.Random(1), 60.0)
     assert fake_engine.asked.count("/v1/completions") == 3  # stored, missed while storing went on, hit
 
 
 def test_one_that_never_hits_is_named(make_server, fake_engine, fake_process):
     server = make_server(SPEC, engine=pages(fake_engine, []), process=fake_process, clock=VirtualClock())
     with pytest.raises(EngineError, match=r"LMCache is attached and never hit: vllm\('m'\).* 9 tokens") as caught:
-        prove_hits(server, random.Random(1))
+        prove_hits(server, random.Random(1), 60.0)
+    assert caught.value.evidence is not None
+
+
+def tokens_sent(make_server, fake_engine, spec, max_model_len=None):
+    """So many has the prompt that proves it."""
+    sent = []
+
+    def answer(request):
+        if request.url.path == "/v1/completions":
+            sent.append(len(json.loads(request.content)["prompt"]))
+        return inner.answer(request)
+
+    inner = pages(fake_engine, [0, 0, 8])
+    if max_model_len is not None:
+        config = {"vllm_config": {"model_config": {"max_model_len": max_model_len}}}
+        fake_engine.answers["/server_info"] = httpx.Response(200, json=config)
+    prove_hits(make_server(spec, engine=SimpleNamespace(answer=answer), clock=VirtualClock()), random.Random(1), 60.0)
+    return set(sent)
+
+
+@pytest.mark.parametrize(("max_model_len", "tokens"), [(None, 9), (10, 9), (9, 5), (6, 5)])
+def test_the_prompt_that_proves_it_fits_the_model(make_server, fake_engine, max_model_len, tokens):
+    assert tokens_sent(make_server, fake_engine, SPEC, max_model_len) == {tokens}
+
+
+def test_a_model_that_takes_no_whole_chunk_is_told(make_server, fake_engine):
+    with pytest.raises(EngineError, match=r"whole chunks of 4 tokens, and vllm.* takes 5 with .*Lower chunk_size"):
+        tokens_sent(make_server, fake_engine, SPEC, 5)
+
+
+@pytest.mark.parametrize(
+    ("spec", "tokens"),
+    [
+        (vllm("m", kv_transfer_config=BY_HAND), 513),
+        (vllm("m", kv_transfer_config=BY_HAND, env={"LMCACHE_CHUNK_SIZE": "1024"}), 2049),
+        (vllm("m", env={"LMCACHE_CHUNK_SIZE": "16"}).with_lmcache(in_process=True, chunk_size=4), 33),
+        (vllm("m", env={"LMCACHE_CHUNK_SIZE": "16"}).with_lmcache(chunk_size=4), 9),
+    ],
+    ids=["default", "by hand", "in the engine's process", "a server beside it"],
+)
+def test_the_prompt_that_proves_it_has_whole_chunks(make_server, fake_engine, spec, tokens):
+    assert tokens_sent(make_server, fake_engine, spec) == {tokens}
+
+
+@pytest.mark.parametrize(("left_s", "given_s"), [(300.0, 300.0), (-1.0, 10.0)])
+def test_one_whose_first_long_prompt_takes_its_time_may_store_it_all_the_same(
+    make_server, fake_engine, left_s, given_s
+):
+    """It compiled; what it was given for storing begins after that."""
+    clock, inner, timeouts = VirtualClock(), pages(fake_engine, [0, 0, 0, 0, 8]), []
+
+    def answer(request):
+        if request.url.path == "/v1/completions":
+            clock.sleep_ns(0 if timeouts else 30_000_000_000)
+            timeouts.append(request.extensions["timeout"]["read"])
+        return inner.answer(request)
+
+    prove_hits(make_server(SPEC, engine=SimpleNamespace(answer=answer), clock=clock), random.Random(1), left_s)
+    assert timeouts == [given_s] * 3
+
+
+@pytest.mark.parametrize(
+    ("ended", "error", "told"),
+    [
+        ("signal 11 (SIGSEGV)", ServerDied, r"died: signal 11"),
+        (None, EngineError, r"hangs: .* 9 for LMCache.*ReadTimeout"),
+    ],
+)
+def test_an_engine_that_does_not_survive_the_proof_is_no_http_exception(
+    make_server, fake_engine, fake_process, ended, error, told
+):
+    server = make_server(SPEC, process=fake_process, clock=VirtualClock())
+    fake_engine.answers["/v1/completions"] = httpx.ReadTimeout("timed out")
+    fake_process.ended = ended
+    with pytest.raises(error, match=told) as caught:
+        prove_hits(server, random.Random(1), 60.0)
     assert caught.value.evidence is not None
 
 
@@ -219,4 +300,4 @@ def test_a_key_that_lmcache_ignores_is_an_error(make_server, fake_process, tmp_p
     evidence = SimpleNamespace(log_path=str(log))
     fake_process.evidence = lambda: evidence
     with pytest.raises(EngineError, match=r"ignores a part of its configuration: .*key: storage"):
-        prove_hits(make_server(SPEC, process=fake_process, clock=VirtualClock()), random.Random(1))
+        prove_hits(make_server(SPEC, process=fake_process, clock=VirtualClock()), random.Random(1), 60.0)

@@ -1,6 +1,7 @@
 """Specs: equal where they mean the same, hashable, and refused early where they cannot be meant."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -22,6 +23,19 @@ def test_what_differs_is_not_equal(other):
 
 def test_none_leaves_a_flag_out():
     assert vllm("m", a=None) == vllm("m")
+
+
+def test_variables_are_texts_numbers_and_paths_and_none_leaves_one_out():
+    """What os.environ.get does not find would else be the text None."""
+    assert vllm("m", env={"HF_TOKEN": None}) == vllm("m")
+    assert vllm("m", env={"P": 1, "Q": 0.5, "R": Path("/x")}) == vllm("m", env={"P": "1", "Q": "0.5", "R": "/x"})
+
+
+@pytest.mark.parametrize("value", [True, {"a": "hunter22"}, ["hunter22"], b"hunter22"])
+def test_other_variables_are_refused_and_not_repeated(value):
+    with pytest.raises(SpecError, match=r"env=\{'P': …\}\): a variable is text, a number or a path") as caught:
+        vllm("m", env={"P": value})
+    assert "hunter22" not in str(caught.value)
 
 
 def test_flags_come_back_as_they_went_in():

@@ -9,7 +9,7 @@ import pytest
 from pytest_llmperf.engines.adapter import Placement
 from pytest_llmperf.engines.environment import Environment
 from pytest_llmperf.engines.lmcache import DISK_FILES, LMCacheLaunch
-from pytest_llmperf.engines.lmcache_settings import is_attached
+from pytest_llmperf.engines.lmcache_settings import in_process_settings, is_attached
 from pytest_llmperf.engines.models import ResolvedModel
 from pytest_llmperf.engines.spec import endpoint, sglang, vllm, with_flags
 from pytest_llmperf.engines.vllm_adapter import VllmAdapter
@@ -77,6 +77,13 @@ def test_the_servers_command_line():
     assert found["--worker-reap-timeout-seconds"] == "30"
     assert options(launch(LMCache(), "cpu").argv())["--supported-transfer-mode"] == "engine_driven"
     assert "--l2-adapter" not in options(launch(LMCache()).argv())
+
+
+def test_its_disk_may_be_in_one_s_home(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    found = options(launch(LMCache(l2_path="~/kv")).argv())
+    assert json.loads(found["--l2-adapter"])["base_path"] == "/home/me/kv"
+    assert in_process_settings(LMCache(l2_path="~/kv"))["LMCACHE_LOCAL_DISK"] == "/home/me/kv"
 
 
 def test_an_engine_that_is_a_command_needs_lmcache_beside_it(tmp_path):

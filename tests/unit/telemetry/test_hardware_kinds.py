@@ -113,11 +113,14 @@ def test_the_cpu_is_known_whatever_became_of_the_driver():
     assert detect(Nvml(), environ={"CUDA_VISIBLE_DEVICES": ""}).cpu == read_cpu()
 
 
-@pytest.mark.parametrize("call", ["nvmlInit", "nvmlDeviceGetHandleByIndex"])
-def test_a_driver_that_fails_is_named(call):
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [("nvmlInit", "nvmlInit failed"), ("nvmlDeviceGetHandleByIndex", "GPU 0: nvmlDeviceGetHandleByIndex failed")],
+)
+def test_a_driver_that_fails_is_named(call, told):
     hardware = detect(Nvml(fails=call))
     assert hardware.gpus == ()
-    assert str(hardware) == f"no GPU (NVML: {call} failed)"
+    assert str(hardware) == f"no GPU (NVML: {told})"
 
 
 def test_a_shutdown_that_fails_loses_nothing():

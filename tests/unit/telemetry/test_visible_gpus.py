@@ -37,3 +37,16 @@ def test_a_machine_is_what_may_be_used_of_it():
     hidden = detect(nvml, environ={"CUDA_VISIBLE_DEVICES": "-1"})
     assert hidden.kind == "cpu"
     assert str(hidden) == "no GPU (CUDA_VISIBLE_DEVICES='-1' names none of its 2 GPUs)"
+
+
+@pytest.mark.parametrize(("shown", "count"), [("0,1", 2), ("1", 1)])
+def test_a_dead_gpu_that_is_hidden_is_nobody_s_problem(shown, count):
+    found = detect(FakeNvml([FakeGpu(), FakeGpu(), FakeGpu(lost=True)]), environ={"CUDA_VISIBLE_DEVICES": shown})
+    assert str(found) == f"{count} × NVIDIA H200, driver 580.1"
+
+
+@pytest.mark.parametrize("environ", [{}, {"CUDA_VISIBLE_DEVICES": "0,2"}])
+def test_a_dead_gpu_that_would_be_used_is_named(environ):
+    found = detect(FakeNvml([FakeGpu(), FakeGpu(), FakeGpu(lost=True)]), environ=environ)
+    assert str(found) == "no GPU (NVML: GPU 2: fell off the bus)"
+    assert found.cpu is not None
