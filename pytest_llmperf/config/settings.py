@@ -25,7 +25,8 @@ class Settings:
     """Everything that can be set, validated.
 
     Args:
-        engines: engine name → its environment (folder, interpreter or command), or "engine@kind" for one kind only.
+        engines: engine name → its environment (folder, interpreter or command); "engine@kind" for one kind only,
+            "engine:NAME" for another installation of it, which a test asks for by that name.
         ready_timeout_s: from launch to the first generated token.
         stop_grace_s: between SIGTERM and SIGKILL.
         send_delay_p99_limit_ms: above it the load generator is late and a run is an ERROR.

@@ -10,6 +10,7 @@ from pytest_llmperf.engines.endpoint_adapter import EndpointAdapter
 from pytest_llmperf.engines.sglang_adapter import SglangAdapter
 from pytest_llmperf.engines.vllm_adapter import VllmAdapter
 from pytest_llmperf.errors import ConfigError, SpecError
+from pytest_llmperf.model.engine import INSTALLATION
 from pytest_llmperf.telemetry.hardware import KINDS, OTHER_GPU
 
 ADAPTERS: dict[str, Adapter] = {"vllm": VllmAdapter(), "sglang": SglangAdapter(), "endpoint": EndpointAdapter()}
@@ -35,16 +36,19 @@ def check_configured(names: Iterable[str]) -> None:
     """Refuse settings for an engine that there is not: they would be ignored.
 
     Args:
-        names: "engine" or "engine@kind".
+        names: "engine", "engine:installation", and either with "@kind".
 
     Raises:
         ConfigError: naming every wrong one.
     """
     problems = []
     for name in names:
-        engine, at, kind = name.partition("@")
+        place, at, kind = name.partition("@")
+        engine, colon, installation = place.partition(":")
         if engine not in ADAPTERS:
             problems.append(f"{name}: {_unknown(engine)}")
+        elif colon and not INSTALLATION.fullmatch(installation):
+            problems.append(f"{name}: the name of an installation is letters, digits, '.', '_' and '-'.")
         elif at and kind not in (*KINDS, OTHER_GPU):
             problems.append(f"{name}: {kind!r} is no hardware kind; known: {', '.join(KINDS)}.")
     if problems:

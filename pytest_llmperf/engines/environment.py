@@ -8,6 +8,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -38,6 +39,23 @@ class Environment:
     is_python: bool
     pythonpath: Path | None
     origin: str
+
+
+def configured_place(engines: Mapping[str, str], name: str, kind: str) -> str | None:
+    """What the settings say of an engine, or of one of its installations, for this hardware kind.
+
+    Args:
+        engines: "NAME" or "NAME@kind" → place.
+        name: "vllm", "vllm:old".
+
+    Raises:
+        EnvironmentMissing: nobody says where that installation is.
+    """
+    place = engines.get(f"{name}@{kind}", engines.get(name))
+    if place is None and ":" in name:
+        raise EnvironmentMissing(f"Nobody says where {name} is installed. Name it with --llmperf-engine {name}=PATH or "
+                                 f'[tool.llmperf.engines] "{name}" = "PATH".')
+    return place
 
 
 def find_environment(engine: str, kind: str, configured: str | None, root: Path) -> Environment:

@@ -15,7 +15,7 @@ from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.engines.adapter import Adapter, Placement
 from pytest_llmperf.engines.adapters import adapter_of, startable
 from pytest_llmperf.engines.channel import channel_of
-from pytest_llmperf.engines.environment import Environment, emulator_environment, find_environment
+from pytest_llmperf.engines.environment import Environment, configured_place, emulator_environment, find_environment
 from pytest_llmperf.engines.lmcache import LMCacheLaunch, LMCacheServer, start_lmcache
 from pytest_llmperf.engines.lmcache_emulated import EmulatedLMCache
 from pytest_llmperf.engines.lmcache_proof import prove_hits
@@ -123,7 +123,7 @@ class Launcher:
     ) -> Server:
         models_dir = self.root / self.settings.cache_dir
         model = resolve_model(spec.model, models_dir)
-        environment = self._environment(spec.engine, kind, start_id)
+        environment = self._environment(spec, kind, start_id)
         folder = self.run_dir / "servers" / f"{start_id:02d}-{spec.engine}-{attempt}"
         port = reserve_port(self.rng)
         nonce = f"{model.name.rsplit('/', 1)[-1]}-{self.rng.getrandbits(32):08x}"
@@ -190,12 +190,11 @@ class Launcher:
         self.progress(Starting(str(spec)))
         return Supervised.start(launch, self.clock)
 
-    def _environment(self, engine: str, kind: str, start_id: int) -> Environment:
+    def _environment(self, spec: EngineSpec, kind: str, start_id: int) -> Environment:
         if self.emulation is not None:
-            return emulator_environment(self.emulation, engine, start_id)
-        engines = self.settings.engines
-        configured = engines.get(f"{engine}@{kind}", engines.get(engine))
-        return find_environment(engine, kind, configured, self.root)
+            return emulator_environment(self.emulation, spec.engine, start_id)
+        place = configured_place(self.settings.engines, spec.installed_as, kind)
+        return find_environment(spec.engine, kind, place, self.root)
 
     def _wait_ready(self, server: Server, process: Supervised, started_ns: int) -> None:
         """Until our model is listed and one token came; fails at once when the process ends."""

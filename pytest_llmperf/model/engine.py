@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, replace
 
 from pytest_llmperf.errors import SpecError
 from pytest_llmperf.masking import mask, masked, masked_env, secret_values
 from pytest_llmperf.model.lmcache import LMCache, lmcache_of
+
+INSTALLATION = re.compile(r"[A-Za-z0-9_.-]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +26,7 @@ class EngineSpec:
         env: further environment variables, sorted.
         url: of a server that is already running; None where we start it.
         lmcache: what is attached below the engine's own KV cache; None: nothing. See `with_lmcache`.
+        installation: which one of several of this engine; "": the engine's own. See `with_installation`.
     """
 
     engine: str
@@ -31,6 +35,27 @@ class EngineSpec:
     env: tuple[tuple[str, str], ...] = ()
     url: str | None = None
     lmcache: LMCache | None = None
+    installation: str = ""
+
+    @property
+    def installed_as(self) -> str:
+        """Under which name settings and options say where it is installed: "vllm", "vllm:old"."""
+        return f"{self.engine}:{self.installation}" if self.installation else self.engine
+
+    def with_installation(self, name: str) -> EngineSpec:
+        """The same engine from another place: two builds beside each other in one session.
+
+        Args:
+            name: as in `--llmperf-engine ENGINE:NAME=PLACE` or in `[tool.llmperf.engines]`; "" is the engine's own.
+
+        Raises:
+            SpecError: no such name can be given to a place, or somebody else runs the engine.
+        """
+        if self.url is not None:
+            raise SpecError(f"{self}.with_installation(…): an endpoint was started by somebody else.")
+        if not isinstance(name, str) or (name and not INSTALLATION.fullmatch(name)):
+            raise SpecError(f"{self}.with_installation({name!r}): a name is letters, digits, '.', '_' and '-'.")
+        return replace(self, installation=name)
 
     def with_lmcache(self, **options: object) -> EngineSpec:
         """The same engine with LMCache below its KV cache: one unit, started, watched and stopped together.
@@ -56,4 +81,5 @@ class EngineSpec:
                   for name, value in flags.items()]
         shown += [f"env.{name}={value}" for name, value in masked_env(env, secrets).items()]
         attached = "" if self.lmcache is None else mask(f".with_lmcache({self.lmcache})", secrets)
-        return f"{self.engine}({', '.join(shown)}){attached}"
+        place = f".with_installation({self.installation!r})" if self.installation else ""
+        return f"{self.engine}({', '.join(shown)}){attached}{place}"

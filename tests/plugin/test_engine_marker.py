@@ -133,3 +133,23 @@ def test_one_measurement_on_several_starts(run):
     result, junit = run(STARTS, "--emulate", "h200")
     result.assert_outcomes(passed=1)
     assert "6 runs on 3 server starts" in "".join(one.get("value") for one in junit.iter("property"))
+
+
+TWO_BUILDS = """
+import pytest
+from pytest_llmperf import closed, random_tokens, vllm
+
+@pytest.mark.h200
+def test_new_against_old(perf):
+    new = vllm("llama-3.1-8b", max_model_len=8192)
+    traffic = random_tokens(input=200, output=20, arrivals=closed(4), requests=24)
+    perf.claim(new, new.with_installation("old"), traffic, "tpot_mean(a) / tpot_mean(b) <= 1.2")
+    assert [one.conditions.get("installation") for one in perf.measurements] == [None, "old"]
+    assert len({one.runs[0].start_id for one in perf.measurements}) == 2
+"""
+
+
+@pytest.mark.emulated
+def test_two_builds_are_two_servers_and_a_condition(run):
+    result, _ = run(TWO_BUILDS, "--emulate", "h200")
+    result.assert_outcomes(passed=1)

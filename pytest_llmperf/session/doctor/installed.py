@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pytest_llmperf.engines.adapters import check_configured, startable
-from pytest_llmperf.engines.environment import Environment, find_environment
+from pytest_llmperf.engines.environment import Environment, configured_place, find_environment
 from pytest_llmperf.engines.models.registry import SHAPES
 from pytest_llmperf.errors import ConfigError, EnvironmentMissing
 from pytest_llmperf.session.doctor.finding import Finding
@@ -15,7 +15,7 @@ HUB_PREFIX = "models--"
 
 
 def engines(place: Place, versions: dict[str, str]) -> Iterator[Finding]:
-    """Every engine that we can start.
+    """Every engine that we can start, and every installation of one that has a name of its own.
 
     Args:
         versions: takes the version of each that was found.
@@ -25,32 +25,37 @@ def engines(place: Place, versions: dict[str, str]) -> Iterator[Finding]:
     except ConfigError as error:
         yield Finding("engines", str(error), "correct [tool.llmperf.engines] in pyproject.toml or llmperf.toml")
     missing = []
-    for engine in startable():
+    configured = {name.partition("@")[0] for name in place.settings.engines}
+    own_names = sorted(name for name in configured if name.partition(":")[0] in startable() and ":" in name)
+    for name in (*startable(), *own_names):
+        engine = name.partition(":")[0]
         try:
-            environment = environment_at(place, engine)
+            environment = environment_at(place, name)
         except EnvironmentMissing as error:
-            missing.append((engine, str(error)))
+            missing.append((name, str(error)))
             continue
         version = place.version_in(environment, engine)
         if version is None:
-            yield Finding("engines", f"{engine} at {environment.origin}, version unknown",
+            yield Finding("engines", f"{name} at {environment.origin}, version unknown",
                           f"see whether it is whole: {' '.join(environment.prefix)} must have {engine}'s metadata")
         else:
-            versions[engine] = version
-            yield Finding("engines", f"{engine} {version} at {environment.origin}")
-    for engine, why in missing:
+            versions[name] = version
+            yield Finding("engines", f"{name} {version} at {environment.origin}")
+    for name, why in missing:
         found, _, remedy = why.partition(". ")
-        needed = not versions or _configured(place, engine) is not None
+        needed = not versions or name in configured
         yield Finding("engines", found, remedy if needed else "")
 
 
-def environment_at(place: Place, engine: str) -> Environment:
-    """Where an engine is installed there.
+def environment_at(place: Place, name: str) -> Environment:
+    """Where an engine, or one of its installations, is there: "vllm", "vllm:old".
 
     Raises:
         EnvironmentMissing: it is not.
     """
-    return find_environment(engine, place.hardware.kind, _configured(place, engine), place.root)
+    kind = place.hardware.kind
+    return find_environment(name.partition(":")[0], kind, configured_place(place.settings.engines, name, kind),
+                            place.root)
 
 
 def models(place: Place) -> Iterator[Finding]:
@@ -59,8 +64,3 @@ def models(place: Place) -> Iterator[Finding]:
     names = [path.name for path in place.hub.iterdir() if path.is_dir()] if place.hub.is_dir() else []
     kept = sorted(name.removeprefix(HUB_PREFIX).replace("--", "/") for name in names if name.startswith(HUB_PREFIX))
     yield Finding("models", f"downloaded: {', '.join(kept) or 'none'} ({place.hub})")
-
-
-def _configured(place: Place, engine: str) -> str | None:
-    known = place.settings.engines
-    return known.get(f"{engine}@{place.hardware.kind}", known.get(engine))

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pytest_llmperf.engines.adapters import adapter_of, check_configured
-from pytest_llmperf.engines.environment import find_environment
+from pytest_llmperf.engines.environment import configured_place, find_environment
 from pytest_llmperf.errors import ConfigError, EnvironmentMissing, SpecError
 
 
@@ -105,11 +105,24 @@ def test_an_unknown_engine_suggests_a_known_one():
 
 
 def test_settings_for_an_unknown_engine_or_kind_are_refused_together():
-    check_configured(["vllm", "vllm@cpu", "vllm@other-gpu"])
+    check_configured(["vllm", "vllm@cpu", "vllm@other-gpu", "vllm:old", "vllm:0.26-rc1@h200"])
     with pytest.raises(ConfigError) as caught:
-        check_configured(["vlm", "vllm@h20"])
+        check_configured(["vlm", "vllm@h20", "vllm:", "vllm:old@h20", "vlm:old"])
+    assert "vllm:: the name of an installation is letters" in str(caught.value)
+    assert "vllm:old@h20: 'h20' is no hardware kind" in str(caught.value)
+    assert "vlm:old: There is no engine 'vlm'" in str(caught.value)
     assert "vlm: There is no engine 'vlm'. Did you mean 'vllm'?" in str(caught.value)
     assert "vllm@h20: 'h20' is no hardware kind" in str(caught.value)
+
+
+def test_an_installation_is_never_the_engine_s_own_one():
+    engines = {"vllm": "new", "vllm:old": "old", "vllm:old@l4": "old-l4"}
+    assert configured_place(engines, "vllm", "l4") == "new"
+    assert configured_place(engines, "vllm:old", "l4") == "old-l4"
+    assert configured_place(engines, "vllm:old", "h200") == "old"
+    assert configured_place({}, "vllm", "h200") is None  # it is looked for
+    with pytest.raises(EnvironmentMissing, match="--llmperf-engine vllm:older=PATH"):
+        configured_place(engines, "vllm:older", "h200")
 
 
 @pytest.mark.parametrize("configured", [True, False])

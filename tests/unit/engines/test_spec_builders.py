@@ -127,3 +127,18 @@ def test_secrets_are_not_described():
 def test_each_of_several_dicts_is_json():
     spec = vllm("m", lora_modules=[{"name": "a", "path": "/a"}, "b=/b"])
     assert command_line(flags_of(spec)) == ["--lora-modules", '{"name": "a", "path": "/a"}', "b=/b"]
+
+
+def test_the_same_engine_from_another_place():
+    new = vllm("m", a=1)
+    old = new.with_installation("old")
+    assert (new.installed_as, old.installed_as) == ("vllm", "vllm:old")
+    assert old != new
+    assert str(old) == "vllm('m', a=1).with_installation('old')"
+    assert with_flags(old, a=2).installation == "old"
+    assert old.with_installation("") == new
+    for wrong in ("a b", "x:y", "x@cpu", 3, None):
+        with pytest.raises(SpecError, match="a name is letters"):
+            new.with_installation(wrong)
+    with pytest.raises(SpecError, match="somebody else"):
+        endpoint("http://h:1", model="m").with_installation("old")

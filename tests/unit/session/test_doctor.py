@@ -109,6 +109,15 @@ def test_no_engine_at_all_is_a_problem_and_one_of_two_is_none(place):
     assert all("Install it with" in one.remedy for one in missing)
 
 
+def test_installations_with_names_are_engines_too(place):
+    known = {"vllm:old": str(place.root / ".engines" / "vllm"), "vllm:gone": "nowhere", "vllm:l4s@l4": "x"}
+    here = replace(place, settings=Settings(engines=MappingProxyType(known)))
+    assert the(found(here), "engines", "vllm:old 0.32.0 at")
+    wrong = [one for one in problems(here) if one.part == "engines"]
+    assert len(wrong) == 2
+    assert any("vllm:l4s=PATH" in one.remedy for one in wrong)
+
+
 def test_a_place_that_is_configured_and_wrong(place):
     settings = Settings(engines=MappingProxyType({"sglang": "nowhere", "vlm": "x"}))
     wrong = [one for one in problems(replace(place, settings=settings)) if one.part == "engines"]
