@@ -177,7 +177,7 @@ class Merger:
         fresh = fresh_session(self.fresh, self.terms.provenance)
         metrics = _without(fresh.metrics, self._stale if self._late else ())
         fresh = replace(fresh, metrics=metrics, differs=self._differing(self.fresh.conditions, self._free))
-        return fresh if self._same is None else pooled(self._same, fresh)
+        return fresh if self._same is None else pooled(self._same, fresh, self._stale)
 
     @property
     def _others(self) -> list[StoredSession]:

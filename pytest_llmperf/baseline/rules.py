@@ -6,7 +6,7 @@ small steps from adding up: each may lie within the margin while their sum does 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import copysign
 from statistics import fmean, median
@@ -72,13 +72,16 @@ def capped(sessions: Iterable[StoredSession]) -> tuple[StoredSession, ...]:
     return tuple(kept)
 
 
-def pooled(before: StoredSession, session: StoredSession) -> StoredSession:
+def pooled(before: StoredSession, session: StoredSession, stale: Collection[str] = ()) -> StoredSession:
     """Two results of one session: their runs together; a run that was stored before does not count twice.
 
     Metrics that only another version has are not asked: this one's run files do not tell them.
+
+    Args:
+        stale: metrics whose stored values are of another formula; they tell no run from another either.
     """
     names = sorted(before.metrics.keys() | session.metrics.keys())
-    told = list(filter(is_metric, names))
+    told = [name for name in names if is_metric(name) and name not in stale]
     known, again = set(_rows(before, told)), _rows(session, told)
     new = [row for row, same in zip(_rows(session, names), again, strict=True) if same not in known]
     rows = [*_rows(before, names), *new]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from filelock import BaseFileLock, FileLock, SoftFileLock, Timeout
@@ -77,6 +77,14 @@ class Store:
                 return self._read_kind(kind)
         return found
 
+    def readable(self, kind: str) -> list[Baseline]:
+        """Those of a kind that can be read and believed, for who needs none in particular."""
+        found: list[Baseline | None] = []
+        for path in self._paths(kind):
+            with suppress(BaselineError):
+                found.append(self._read(path))
+        return [baseline for baseline in found if baseline is not None]
+
     @contextmanager
     def update(self) -> Iterator[Update]:
         """Hold the lock from reading to writing, so that no update of another process is lost in between.
@@ -132,10 +140,12 @@ class Store:
         return lock
 
     def _read_kind(self, kind: str) -> dict[str, Baseline]:
-        folder = inside(self.root, baseline_path("x.py::x", kind).partition("/")[0])
-        paths = sorted(path.relative_to(self.root).as_posix() for path in folder.glob("*/[!.]*.json"))
-        found = {path: self._read(path) for path in paths}
+        found = {path: self._read(path) for path in self._paths(kind)}
         return {path: baseline for path, baseline in found.items() if baseline is not None}
+
+    def _paths(self, kind: str) -> list[str]:
+        folder = inside(self.root, baseline_path("x.py::x", kind).partition("/")[0])
+        return sorted(path.relative_to(self.root).as_posix() for path in folder.glob("*/[!.]*.json"))
 
     def _read(self, path: str) -> Baseline | None:
         target = inside(self.root, path)

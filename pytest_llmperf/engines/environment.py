@@ -58,8 +58,8 @@ def configured_place(engines: Mapping[str, str], name: str, kind: str) -> str | 
     return place
 
 
-def find_environment(engine: str, kind: str, configured: str | None, root: Path) -> Environment:
-    """The environment of `engine` for this hardware kind.
+def find_environment(name: str, kind: str, configured: str | None, root: Path) -> Environment:
+    """The environment of an engine, or of one of its installations ("vllm:old"), for this hardware kind.
 
     Looks at the configured value first, then at `.engines/<engine>-<kind>` and `.engines/<engine>` below `root`,
     then whether this interpreter has the engine.
@@ -67,8 +67,9 @@ def find_environment(engine: str, kind: str, configured: str | None, root: Path)
     Raises:
         EnvironmentMissing: nothing is there; names the places and the command that installs it.
     """
+    engine = name.partition(":")[0]
     if configured is not None:
-        return _configured(engine, configured, root)
+        return _configured(name, configured, root)
     places = [root / ".engines" / f"{engine}-{kind}", root / ".engines" / engine]
     for place in places:
         if place.is_dir():
@@ -116,10 +117,11 @@ def noise_seed(session: int, start_id: int) -> int:
     return session * 1_000_000 + start_id
 
 
-def _configured(engine: str, value: str, root: Path) -> Environment:
+def _configured(name: str, value: str, root: Path) -> Environment:
     path = (root / Path(value).expanduser()).absolute()  # not resolve(): a venv's python is a link
     if path.is_dir():
-        return _directory(engine, path, f"Correct {_named(engine)}: name the folder that has one of them.")
+        remedy = f"Correct {_named(name)}: name the folder that has one of them."
+        return _directory(name.partition(":")[0], path, remedy)
     if path.is_file() and os.access(path, os.X_OK):
         return Environment((str(path),), path.name.startswith("python"), None, str(path))
     words = _words(value)
@@ -128,13 +130,13 @@ def _configured(engine: str, value: str, root: Path) -> Environment:
         interpreter = len(words) == 1 and Path(command).name.startswith("python")
         return Environment((command, *words[1:]), interpreter, None, value)
     raise EnvironmentMissing(
-        f"The environment of {engine} is set to {mask(value)!r}, which is neither a folder, an interpreter nor a "
-        f"command (looked at {mask(str(path))} and on PATH). Correct {_named(engine)}."
+        f"The environment of {name} is set to {mask(value)!r}, which is neither a folder, an interpreter nor a "
+        f"command (looked at {mask(str(path))} and on PATH). Correct {_named(name)}."
     )
 
 
-def _named(engine: str) -> str:
-    return f"--llmperf-engine or [tool.llmperf.engines] {engine}"
+def _named(name: str) -> str:
+    return f"--llmperf-engine or [tool.llmperf.engines] {name}"
 
 
 def _words(value: str) -> list[str]:

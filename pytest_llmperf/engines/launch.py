@@ -194,7 +194,7 @@ class Launcher:
         if self.emulation is not None:
             return emulator_environment(self.emulation, spec.engine, start_id)
         place = configured_place(self.settings.engines, spec.installed_as, kind)
-        return find_environment(spec.engine, kind, place, self.root)
+        return find_environment(spec.installed_as, kind, place, self.root)
 
     def _wait_ready(self, server: Server, process: Supervised, started_ns: int) -> None:
         """Until our model is listed and one token came; fails at once when the process ends."""

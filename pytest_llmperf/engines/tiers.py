@@ -12,18 +12,19 @@ TIERS = ("engine", "l1", "l2")
 HICACHE = ("enable_hierarchical_cache", "enable_hicache")
 
 
-def check_keep(spec: EngineSpec, keep: Collection[str], *, fresh: bool) -> None:
+def check_keep(spec: EngineSpec, keep: Collection[str], *, fresh: bool, starts: int = 1) -> None:
     """Raise SpecError where these tiers cannot be kept, or not without others."""
-    if spec.url is None and (problem := _problem(spec, set(keep), fresh)) is not None:
-        shown = "fresh=True, " if fresh else ""
+    anew = "fresh=True" if fresh else f"starts={starts}" if starts > 1 else ""
+    if spec.url is None and (problem := _problem(spec, set(keep), anew)) is not None:
+        shown = f"{anew}, " if anew else ""
         raise SpecError(f"perf.measure({spec}, …, {shown}keep={tuple(keep)}): {problem}")
 
 
-def _problem(spec: EngineSpec, keep: set[str], fresh: bool) -> str | None:
-    if fresh and "l1" in keep and (spec.lmcache is None or spec.lmcache.in_process):
+def _problem(spec: EngineSpec, keep: set[str], anew: str) -> str | None:
+    if anew and "l1" in keep and (spec.lmcache is None or spec.lmcache.in_process):
         return (
             "what an engine has in host memory ends with it; only an LMCache server beside it outlives a fresh start. "
-            "Attach one with .with_lmcache(), or leave out fresh=True."
+            f"Attach one with .with_lmcache(), or leave out {anew}."
         )
     memory = keep & {"engine", "l1"}
     if len(memory) == 1 and _has_own_host_memory(spec):

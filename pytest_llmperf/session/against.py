@@ -206,7 +206,9 @@ def comparison_of(
     grouped = by_host(before, [session.host for session in sessions], terms.host)
     margins = (terms.margins.get(metric.name) or margins_for(metric, terms.kind)).on(scale)
     found = shift(fresh, grouped, prior_for(metric, terms.kind))
-    return Comparison(found, margins), drifting(found, grouped, margins.tolerated)
+    known = {seed for session in grouped for seed, _ in session}
+    starts = [run.start_id for run in measurement.runs if run.seed in known]
+    return Comparison(found, margins), drifting(found, grouped, margins.tolerated, starts)
 
 
 def _sessions_with(stored: StoredMeasurement, name: str) -> list[StoredSession]:

@@ -54,14 +54,9 @@ class Baselines:
             if baseline is not None and (own := _run_sds(baseline)):
                 return max(own)
         if kind not in self._run_sds:
-            self._run_sds[kind] = self._all_run_sds(kind)
+            self._run_sds[kind] = [found for one in self.store.readable(kind) for found in _run_sds(one)]
         others = self._run_sds[kind]
         return median(others) if others else None
-
-    def _all_run_sds(self, kind: str) -> list[float]:
-        with suppress(BaselineError):
-            return [found for one in self.store.read_all(kind).values() for found in _run_sds(one)]
-        return []
 
     def terms(self, kind: str, primaries: tuple[str, ...], margins: Mapping[str, Margins]) -> Terms:
         """How a measurement of this kind is compared."""

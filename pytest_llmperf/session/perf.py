@@ -105,7 +105,7 @@ class Perf:
             raise SpecError("perf.measure(engine, …, fresh=True): that server runs already. Hand over its spec, which "
                             "is then started anew: perf.measure(engine.spec, …, fresh=True).")
         if isinstance(spec := getattr(engine, "spec", engine), EngineSpec):
-            check_keep(spec, keep, fresh=fresh or starts > 1)
+            check_keep(spec, keep, fresh=fresh, starts=starts)
         series = self._series(engine, workload, fresh=fresh, may_preempt=may_preempt, gauges=gauges, keep=tuple(keep))
         found = series.extend(runs)
         for _ in range(starts - 1):

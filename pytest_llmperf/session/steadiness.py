@@ -69,21 +69,30 @@ def stored_run_sd(stored: StoredMeasurement) -> float | None:
     return _stored_sd(sessions, prior_for(find(METRIC), kind_of(stored.fingerprint)))
 
 
-def drifting(today: Shift, stored: Sequence[Sequence[SeededRun]], tolerated: float) -> str | None:
+def drifting(
+    today: Shift, stored: Sequence[Sequence[SeededRun]], tolerated: float, starts: Sequence[int] = ()
+) -> str | None:
     """Why runs that were compared with stored ones of the same seeds are no evidence; None where they are.
 
     Args:
         today: its differences are in the order in which the runs were made.
         stored: the runs of each stored session. They say how noisy runs are; today's drift would call itself noise.
         tolerated: the margin, on the metric's scale.
+        starts: of each difference the server start that it is of; none: all are of one. What starts differ by is no
+            drift.
     """
-    if len(today.differences) < FEWEST_RUNS:
+    of_starts: dict[int, list[float]] = {}
+    for start, difference in zip(starts or [0] * len(today.differences), today.differences, strict=True):
+        of_starts.setdefault(start, []).append(difference)
+    long = [differences for differences in of_starts.values() if len(differences) >= FEWEST_RUNS]
+    if not long:
         return None
     noise = hypot(CAUTION * _stored_sd(stored, today.prior), BY_SEED * today.effect)
-    found = drift(today.differences, noise, today.prior.df)
-    if found.steady(tolerated, ALPHA):
-        return None
-    return f"not steady: against the same seeds it drifts from run to run (p = {found.p:.1g}). {REMEDY}"
+    for differences in long:
+        found = drift(differences, noise, today.prior.df)
+        if not found.steady(tolerated, ALPHA):
+            return f"not steady: against the same seeds it drifts from run to run (p = {found.p:.1g}). {REMEDY}"
+    return None
 
 
 def _stored_sd(stored: Sequence[Sequence[SeededRun]], prior: Prior) -> float:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
+from typing import TextIO
 
 from pytest_llmperf.engines.spec import with_flags
 from pytest_llmperf.errors import EngineError, EnvironmentMissing, HardwareBusy, InfrastructureError, UsageError
@@ -125,17 +127,17 @@ class SweepFile:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise UsageError(f"{self.path}: this is no file of a sweep ({error}). Name another --file.") from error
 
-    def begin(self) -> None:
-        """Write its first line where it has none: what cannot be written is said before minutes of measuring.
+    def check_writable(self) -> None:
+        """Say before minutes of measuring what cannot be written; nothing is.
 
         Raises:
-            UsageError: it cannot be written.
+            UsageError: it cannot.
         """
-        try:
-            begun = self._begun()
-        except OSError as error:
-            raise UsageError(f"{self.path}: cannot be read: {error}.") from error
-        self._write("" if begun else _line({"schema": SCHEMA, "sweep": self.what}))
+        there = self.path.exists()
+        with self._open():
+            pass
+        if not there:
+            self.path.unlink()
 
     def append(self, row: Row) -> None:
         """Add a row; it is on the disk when this returns.
@@ -143,21 +145,23 @@ class SweepFile:
         Raises:
             UsageError: it cannot be written.
         """
-        self._write(_line({"flags": row.flags, "metrics": row.metrics, "problem": row.problem}))
+        line = json.dumps({"flags": row.flags, "metrics": row.metrics, "problem": row.problem}, allow_nan=False)
+        with self._open() as file:
+            head = "" if self._begun() else json.dumps({"schema": SCHEMA, "sweep": self.what}) + "\n"
+            file.write(f"{head}{line}\n")
+            file.flush()
+            os.fsync(file.fileno())
 
-    def _write(self, text: str) -> None:
+    @contextmanager
+    def _open(self) -> Iterator[TextIO]:
         try:
             with self.path.open("a", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
+                yield file
         except OSError as error:
             raise UsageError(f"{self.path}: cannot be written: {error}.") from error
 
     def _begun(self) -> bool:
         """Whether it has its first line; what a kill cut off is cut away."""
-        if not self.path.exists():
-            return False
         data = self.path.read_bytes()
         whole = data[: data.rfind(b"\n") + 1]
         if whole != data:
@@ -182,10 +186,6 @@ class SweepFile:
         if not isinstance(flags, dict) or not isinstance(metrics, dict) or not isinstance(problem, str):
             raise TypeError("a row must have flags, metrics and problem")
         return Row(flags, metrics, problem)
-
-
-def _line(content: Mapping[str, object]) -> str:
-    return json.dumps(content, allow_nan=False) + "\n"
 
 
 def pareto_front(rows: Iterable[Row], metrics: Sequence[str]) -> list[Row]:

@@ -60,7 +60,7 @@ class Accelerators:
         machine = (*here, *self.hardware.hidden)
         shown = visible(machine, env) if VARIABLE in env else here
         if "device_ids" in flags:
-            return _named(str(flags["device_ids"]), shown, machine)[: gpus_of(flags)]
+            return _named(flags["device_ids"], shown, machine)[: gpus_of(flags)]
         first, step = size_of(flags, ("base_gpu_id",), 0), size_of(flags, ("gpu_id_step",))
         return shown[first::step][: gpus_of(flags)]
 
@@ -147,12 +147,13 @@ class Accelerators:
             self.tell(Note(line))
 
 
-def _named(device_ids: str, shown: tuple[Gpu, ...], machine: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
+def _named(device_ids: object, shown: tuple[Gpu, ...], machine: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
     """Those of vLLM's --device-ids: indices count what it can see, UUIDs name any GPU here."""
-    words = [word.strip() for word in device_ids.split(",")]
+    listed = device_ids if isinstance(device_ids, list) else str(device_ids).split(",")
+    words = [str(word).strip() for word in listed]
     if all(word.isdigit() for word in words):
         return tuple(shown[int(word)] for word in words if int(word) < len(shown))
-    return visible(machine, {VARIABLE: device_ids})
+    return visible(machine, {VARIABLE: ",".join(words)})
 
 
 def _kept(allowed_bytes: int) -> str:

@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
     done = [row.flags for row in rows]
     todo = [flags for flags in combinations(grid) if flags not in done]
     if todo:
-        file.begin()
+        file.check_writable()
         with target.measuring(arguments, "llmperf sweep") as perf:
             for flags in todo:
                 rows.append(measured(perf, asked, flags))

@@ -25,7 +25,8 @@ def engines(place: Place, versions: dict[str, str]) -> Iterator[Finding]:
     except ConfigError as error:
         yield Finding("engines", str(error), "correct [tool.llmperf.engines] in pyproject.toml or llmperf.toml")
     missing = []
-    configured = {name.partition("@")[0] for name in place.settings.engines}
+    suffix = f"@{place.hardware.kind}"
+    configured = {name.removesuffix(suffix) for name in place.settings.engines if "@" not in name.removesuffix(suffix)}
     own_names = sorted(name for name in configured if name.partition(":")[0] in startable() and ":" in name)
     for name in (*startable(), *own_names):
         engine = name.partition(":")[0]
@@ -54,8 +55,7 @@ def environment_at(place: Place, name: str) -> Environment:
         EnvironmentMissing: it is not.
     """
     kind = place.hardware.kind
-    return find_environment(name.partition(":")[0], kind, configured_place(place.settings.engines, name, kind),
-                            place.root)
+    return find_environment(name, kind, configured_place(place.settings.engines, name, kind), place.root)
 
 
 def models(place: Place) -> Iterator[Finding]:

@@ -377,6 +377,13 @@ class TestOlderSessions:
         assert {action for action, _ in actions} == {Action.KEPT}
         assert again == stored
 
+    def test_another_formula_of_what_is_not_judged_doubles_no_run(self, make, decide):
+        first, second = (make.session(i, anchor=i == 1, tpot_mean=(100.0, 101.0, 102.0), itl_mean=9.0) for i in (1, 2))
+        stored = make.stored(first, second, itl_mean="itl.0/mean")
+        again = make.fresh(primaries=("tpot_mean",), tpot_mean=(100.0, 101.0, 102.0), itl_mean=9.0)
+        _, written = decide(make.result(again), stored, session_id=first.id)
+        assert written is None or [len(one.runs) for one in written.sessions] == [3, 3]
+
     def test_what_was_accepted_is_stored_already(self, make, decide):
         failed = make.result(make.fresh(tpot_mean=107.0), verdicts=[("FAIL", "tpot_mean")])
         _, written = decide(failed, make.history(100.0, 100.0), accept="a new driver")

@@ -89,6 +89,8 @@ def test_a_sweep_goes_on_where_it_was(tmp_path, capsys):
         (("sweep", "vllm:m", "--grid", "max_num_seqs=4,,8"), "NAME=V1,V2"),
         (("sweep", "vllm:m", "--grid", "a=1", "--metric", "ttft"), "ttft_p50"),
         (("sweep", "http://h:8000:m", "--grid", "a=1"), "ENGINE:MODEL"),
+        (("sweep", "vllm:tiny", "--grid", "max_num_seqs=4", "--runs", "0", "--emulate", "h200"), "at least one run"),
+        (("sweep", "vllm:tiny", "--grid", "max_num_seqs=4", "--emulate", "h300"), "h200"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, tuple) else "",
 )

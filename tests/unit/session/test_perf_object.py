@@ -168,7 +168,7 @@ def test_invalid_runs_are_errors(perf, make_server, fake_engine):
         (lambda perf, server: perf.measure(server, WORKLOAD, fresh=True), SpecError, "that server runs already"),
         (lambda perf, server: perf.measure(server, WORKLOAD, starts=2), SpecError, "that server runs already"),
         (lambda perf, server: perf.measure(vllm("m"), WORKLOAD, starts=0), SpecError, "at least one start"),
-        (lambda perf, server: perf.measure(vllm("m"), WORKLOAD, starts=2, keep=["l1"]), SpecError, "ends with it"),
+        (lambda perf, server: perf.measure(vllm("m"), WORKLOAD, starts=2, keep=["l1"]), SpecError, "out starts=2"),
         (lambda perf, server: perf.measure("vllm", WORKLOAD), SpecError, "an engine is the `engine` fixture or a spec"),
         (lambda perf, server: perf.check(None), UsageError, "name at least one SLO"),
         (lambda perf, server: perf.claim(server, server, WORKLOAD, "ttft >= 3"), SloError, "ttft"),

@@ -90,9 +90,9 @@ def test_answers_of_one_token_show_nothing(make_run, make_measurement):
     assert list(unsteady(make_measurement(run, run, run))) == []
 
 
-def against(today, stored):
+def against(today, stored, starts=()):
     runs = [list(enumerate(session)) for session in stored]
-    return drifting(shift(list(enumerate(today)), runs, PRIOR), runs, tolerated=0.05)
+    return drifting(shift(list(enumerate(today)), runs, PRIOR), runs, 0.05, starts)
 
 
 STORED = [(0.0, 0.3, 0.1), (0.002, 0.301, 0.103), (-0.004, 0.298, 0.099)]
@@ -102,6 +102,15 @@ def test_against_the_same_seeds_a_smaller_drift_shows():
     assert against((0.0, 0.3, 0.1), STORED) is None
     assert against((0.05, 0.35, 0.15), STORED) is None  # a shift is no drift
     assert "not steady: against the same seeds it drifts" in against((0.0, 0.36, 0.22), STORED)
+
+
+def test_what_starts_differ_by_is_no_drift():
+    stored = [[0.001 * (seed * n % 5) for seed in range(9)] for n in (1, 2, 3)]
+    today = [*[-0.05] * 3, *[0.0] * 3, *[0.05] * 3]
+    assert against(today, stored) is not None
+    assert against(today, stored, starts=(1, 1, 1, 2, 2, 2, 3, 3, 3)) is None
+    warming = [0.0] * 6 + [0.0, 0.06, 0.12]
+    assert against(warming, stored, starts=(1, 1, 1, 2, 2, 2, 3, 3, 3)) is not None
 
 
 def test_an_effect_that_costs_one_seed_more_is_no_drift():
@@ -134,7 +143,7 @@ def test_a_test_that_stores_nothing_is_as_noisy_as_the_others():
         return Baseline(test, {"": stored})
 
     found = {name: baseline(name, spread) for name, spread in (("quiet", 0.01), ("loud", 0.4), ("louder", 0.5))}
-    store = SimpleNamespace(read=lambda test, kind: found.get(test), read_all=lambda kind: found)
+    store = SimpleNamespace(read=lambda test, kind: found.get(test), readable=lambda kind: list(found.values()))
     baselines = Baselines(store, "host", ())
     assert baselines.run_sd("quiet", "h200") < 0.01 < baselines.run_sd("loud", "h200")
     assert baselines.run_sd("another", "h200") == baselines.run_sd("loud", "h200")

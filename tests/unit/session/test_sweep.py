@@ -28,14 +28,14 @@ def file(tmp_path):
 
 def test_rows_come_back(file):
     assert file.read() == []
-    file.begin()
+    file.check_writable()
+    assert not file.path.exists()
     for row in ROWS:
         file.append(row)
     assert file.read() == ROWS
 
 
 def test_what_a_kill_cut_off_is_measured_again(file):
-    file.begin()
     for row in ROWS:
         file.append(row)
     whole = file.path.read_bytes()
@@ -43,7 +43,7 @@ def test_what_a_kill_cut_off_is_measured_again(file):
         file.path.write_bytes(whole[:size])
         kept = file.read()
         assert kept == ROWS[: len(kept)]
-        file.begin()
+        file.check_writable()
         file.append(ROWS[0])
         assert file.read() == [*kept, ROWS[0]]
 
@@ -81,13 +81,12 @@ def test_the_front_knows_which_way_is_better():
 
 def test_where_nothing_can_be_written_is_said_before_anything_is_measured(tmp_path):
     with pytest.raises(UsageError, match="cannot be written"):
-        SweepFile(tmp_path / "missing" / "sweep.jsonl", "vllm('m'), …").begin()
-    with pytest.raises(UsageError, match="cannot be read"):
-        SweepFile(tmp_path, "vllm('m'), …").begin()
+        SweepFile(tmp_path / "missing" / "sweep.jsonl", "vllm('m'), …").check_writable()
+    with pytest.raises(UsageError, match="cannot be written"):
+        SweepFile(tmp_path, "vllm('m'), …").check_writable()
 
 
 def test_the_lines_are_json(file):
-    file.begin()
     file.append(ROWS[0])
     head, line = map(json.loads, file.path.read_text().splitlines())
     assert head["schema"] == 1

@@ -45,6 +45,7 @@ def accelerators(nvml, told):
         ({"tensor_parallel_size": 2, "device_ids": "3, 1"}, {}, "h200", [3, 1]),
         ({"tensor_parallel_size": 2, "device_ids": "1,0,2"}, {"CUDA_VISIBLE_DEVICES": "3,2"}, "h200", [2, 3]),
         ({"tensor_parallel_size": 2, "device_ids": "GPU-3,GPU-0"}, {"CUDA_VISIBLE_DEVICES": "1"}, "h200", [3, 0]),
+        ({"device_ids": [2]}, {}, "h200", [2]),
         ({"device_ids": "7"}, {}, "h200", []),  # vLLM refuses it
         ({"tensor_parallel_size": "auto"}, {}, "h200", [0]),
         ({"tensor_parallel_size": 2}, {}, "cpu", []),
