@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,11 +15,12 @@ from pytest_llmperf.engines.adapter import Adapter, Placement
 from pytest_llmperf.engines.adapters import adapter_of, startable
 from pytest_llmperf.engines.channel import channel_of
 from pytest_llmperf.engines.environment import Environment, configured_place, emulator_environment, find_environment
+from pytest_llmperf.engines.hub import asks_the_hub
 from pytest_llmperf.engines.lmcache import LMCacheLaunch, LMCacheServer, start_lmcache
 from pytest_llmperf.engines.lmcache_emulated import EmulatedLMCache
 from pytest_llmperf.engines.lmcache_proof import prove_hits
 from pytest_llmperf.engines.lmcache_settings import is_attached
-from pytest_llmperf.engines.models import SHAPES, resolve_model
+from pytest_llmperf.engines.models import resolve_model
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.engines.spec import flags_of, secrets_of
 from pytest_llmperf.errors import EngineError, Evidence, ExitedEarly, StartupTimeout, WrongServer
@@ -40,10 +40,6 @@ PORT_TAKEN = ("address already in use", "errno 98", "eaddrinuse")
 NOT_INHERITED = (
     "PYTHONPATH", "PYTHONHOME", "PYTEST_", "COV_", "PYTHONWARNINGS", "PYTHONDEVMODE", "VLLM_", "SGLANG_", "SGL_",
     "LMCACHE_",
-)  # fmt: skip
-# What flags of vLLM and SGLang name to be loaded beside the model: a path, or an id on the hub.
-LOADED_BESIDE = (
-    "speculative_draft_model_path", "tokenizer", "tokenizer_path", "hf_config_path", "lora_modules", "lora_paths",
 )  # fmt: skip
 # Where a site keeps what engines compile and look up: it changes no measurement but that of the start.
 INHERITED_PLACES = frozenset({"VLLM_CACHE_ROOT", "VLLM_CONFIG_ROOT", "SGLANG_CACHE_DIR", "SGLANG_DG_CACHE_DIR"})
@@ -263,22 +259,9 @@ def _shadows(root: Path) -> bool:
 def child_environment(spec: EngineSpec, adapter: Adapter, placement: Placement) -> dict[str, str]:
     """The complete environment of a server: what we inherited less what is ours, the adapter's, the spec's own."""
     env = inherited(placement.environment, placement.root)
-    if Path(placement.model.path_or_hub_id).exists() and not _asks_the_hub(flags_of(spec), placement.root):
+    if Path(placement.model.path_or_hub_id).exists() and not asks_the_hub(flags_of(spec), placement.root):
         env.setdefault("HF_HUB_OFFLINE", "1")  # a hub that does not answer must not delay the start
     return env | adapter.environment(spec, placement) | dict(spec.env)
-
-
-def _asks_the_hub(flags: Mapping[str, object], root: Path) -> bool:
-    """Whether a flag names something to load that is neither on disk nor built by us."""
-    draft = flags.get("speculative_config")
-    named = [draft.get("model") if isinstance(draft, Mapping) else draft]
-    for value in (flags.get(name) for name in LOADED_BESIDE):
-        named += value if isinstance(value, list) else [value]
-    # An adapter is written as "NAME=PATH", or as a dict with its path: vLLM's "path", SGLang's "lora_path".
-    paths = [one.get("path", one.get("lora_path")) if isinstance(one, Mapping) else one for one in named]
-    places = [str(path).rpartition("=")[2] for path in paths if path is not None]
-    return any(place not in SHAPES and not os.path.exists(root / place)  # noqa: PTH110 - a JSON text is too long for it
-               for place in places)
 
 
 def host_environment(spec: EngineSpec, adapter: Adapter, placement: Placement) -> dict[str, str]:
