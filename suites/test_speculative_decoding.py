@@ -30,8 +30,9 @@ def test_ngram_drafts_pay(case: SimpleNamespace, perf: Perf) -> None:
         mechanism=f"spec_acceptance_rate(a) >= {case.acceptance}",
         baseline=case.kind != "cpu",  # every CPU is another one
         primaries=["tpot_mean", "spec_acceptance_rate"],
-        # The CPU looks the drafts up between two steps: 10 % between two H200 hosts that were equal without drafts.
-        margins={"tpot_mean": 0.15},
+        # The CPU looks the drafts up between two steps: five H200 hosts, within 3 % without drafts, were 14 % apart, so
+        # with less than this an unchanged server could seldom pass on a sixth.
+        margins={"tpot_mean": 0.25},
     )
 
 
