@@ -1,4 +1,4 @@
-"""What the accelerators and the server said while a run went on. Frozen; times count from the run's start."""
+"""What accelerators, CPUs and the server said while a run went on. Frozen; times count from the run's start."""
 
 from __future__ import annotations
 
@@ -45,6 +45,19 @@ class GpuDevice:
     index: int
     name: str
     settings: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CpuUse:
+    """What became of this machine's CPU time, of all its CPUs and whoever used them, as shares.
+
+    Args:
+        busy: worked.
+        stolen: taken by the hypervisor for other guests while something here wanted to run; 0 where there is none.
+    """
+
+    busy: float
+    stolen: float
 
 
 @dataclass(frozen=True, slots=True)

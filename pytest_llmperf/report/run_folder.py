@@ -165,6 +165,7 @@ def _run(run: Run, metrics: RunMetrics, requests: str) -> dict[str, object]:
         "loop_lag_p99_ms": run.loop_lag_p99_ms,
         "clock_gap_ms": run.clock_gap_ms,
         "load": None if run.load is None else asdict(run.load),
+        "cpu": None if run.cpu is None else asdict(run.cpu),
         "contended": None if trace is None else trace.contended,
         "counters": dict(run.counters),
         "metrics": metrics.all(),

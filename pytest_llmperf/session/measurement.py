@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pytest_llmperf.metrics import RunMetrics, measure
 from pytest_llmperf.model.exchange import LoadReport
 from pytest_llmperf.model.record import RequestRecord
-from pytest_llmperf.model.telemetry import GaugeSample, GpuTrace
+from pytest_llmperf.model.telemetry import CpuUse, GaugeSample, GpuTrace
 from pytest_llmperf.stats.prior import Margins
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ class Run:
         started_at: UTC, ISO 8601; a label, never used for durations.
         wall_clock_jump_ms: by how much the wall clock was set during the run: `started_at` is doubtful where large.
         gpu: what happened on the server's GPUs; None where there are none, or nobody can look.
+        cpu: what became of this machine's CPU time; None in virtual time, and where the system does not say.
         gauges: the server's gauges over time; empty where they were not asked for.
         execution: which execution of its test made it; a re-run is the second.
         block: within a claim its place in the order of server starts, over both sides (A B B A: A's are 1 and 4);
@@ -52,6 +53,7 @@ class Run:
     started_at: str = ""
     wall_clock_jump_ms: float = 0.0
     gpu: GpuTrace | None = field(default=None, repr=False)
+    cpu: CpuUse | None = None
     gauges: tuple[GaugeSample, ...] = field(default=(), repr=False)
     load: LoadReport | None = None
     execution: int = 1

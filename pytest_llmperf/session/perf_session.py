@@ -36,6 +36,7 @@ from pytest_llmperf.session.provenance import host_digest, provenance, write_pro
 from pytest_llmperf.session.provenance import session_id as new_session_id
 from pytest_llmperf.session.replay import Replayer, Watch, stream_limits
 from pytest_llmperf.telemetry.accelerators import Accelerators, TraceOf
+from pytest_llmperf.telemetry.cpu import use_from_now
 from pytest_llmperf.telemetry.hardware import Gpu, Hardware
 
 
@@ -66,6 +67,7 @@ class PerfSession:
         self.root = root
         self.clock = clock or SystemClock()
         virtual = emulation if emulation is not None and emulation.clock == "virtual" else None
+        self.cpu_use = use_from_now if virtual is None else None
         cores = Cores.shared() if virtual else self._cores(worker)
         self.transport = transport or ProcessTransport(processes=settings.load_processes, cores=cores)
         if transport is None and cores.own:
@@ -118,6 +120,7 @@ class PerfSession:
             keep=keep,
             watched=lambda server: self.watched(server, kind),
             fresh_connections=self.settings.connections == "fresh",
+            cpu_use=self.cpu_use,
         )
 
     def watched(self, server: Server, kind: str) -> AbstractContextManager[TraceOf]:

@@ -18,7 +18,7 @@ from pytest_llmperf.model.exchange import Ending, Replay, Told
 from pytest_llmperf.model.plan import LoadPlan, PlannedRequest, StreamLimits
 from pytest_llmperf.model.record import RequestRecord
 from pytest_llmperf.model.request import Request
-from pytest_llmperf.model.telemetry import GaugeSample
+from pytest_llmperf.model.telemetry import CpuUse, GaugeSample
 from pytest_llmperf.process.beside import beside
 from pytest_llmperf.session.cancelling import cancelled_at_deadline, cancelled_on_death
 from pytest_llmperf.session.measurement import Run
@@ -52,6 +52,7 @@ class Replayer:
         limits: when to give up on a request.
         timeout_s: when to give up a run.
         fresh_connections: each connection serves one request.
+        cpu_use: begins to count what becomes of this machine's CPU time; None: no machine's time passes.
         keep: tiers of the cache that are not emptied before a run, see `Server.reset_cache`.
         watched: looks at the GPUs of a server while a block runs; None: there are none to look at.
     """
@@ -66,6 +67,7 @@ class Replayer:
     keep: tuple[str, ...] = ()
     watched: Callable[[Server], AbstractContextManager[TraceOf]] | None = None
     fresh_connections: bool = False
+    cpu_use: Callable[[], Callable[[], CpuUse | None]] | None = None
 
     def run(self, server: Server, workload: Workload, seed: int) -> Run:
         """One run, the cache emptied before it but for the tiers of `keep`.
@@ -79,7 +81,9 @@ class Replayer:
         before = server.counters()
         watched = nullcontext(_nothing_watched) if self.watched is None else self.watched(server)
         with watched as trace, self._sampling(server) as gauges:
+            used = None if self.cpu_use is None else self.cpu_use()
             records, replay = self.recorded(server, workload, seed)
+            cpu = None if used is None else used()
         jump_ns = seconds((self.now() - started_at).total_seconds()) - (self.clock.now_ns() - started_ns)
         served = sum(record.ok for record in records)
         after = server.wait_idle(before.get("requests_finished", 0.0), served)
@@ -100,6 +104,7 @@ class Replayer:
             started_at=started_at.astimezone(UTC).isoformat(timespec="seconds"),
             wall_clock_jump_ms=jump_ns / 1e6,
             gpu=trace(replay.started_ns),
+            cpu=cpu,
             gauges=tuple(replace(sample, at_ns=sample.at_ns - replay.started_ns) for sample in gauges),
         )
 

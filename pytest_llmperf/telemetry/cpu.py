@@ -1,15 +1,19 @@
-"""Which CPU this machine has, and how much of it is ours."""
+"""Which CPU this machine has, how much of it is ours, and what became of its time."""
 
 from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
 
+from pytest_llmperf.model.telemetry import CpuUse
+
 CPUINFO = Path("/proc/cpuinfo")
+STAT = Path("/proc/stat")
 QUOTA = Path("/sys/fs/cgroup/cpu.max")  # of a container: "200000 100000" are two cores, "max 100000" all
 
 
@@ -45,4 +49,33 @@ def _allowed(quota: Path) -> int | None:
     with suppress(OSError, ValueError):
         time_us, period_us = quota.read_text().split()
         return max(1, ceil(int(time_us) / int(period_us)))
+    return None
+
+
+def use_from_now(stat: Path = STAT) -> Callable[[], CpuUse | None]:
+    """Begin to count; what is returned tells the use since then, None where the system does not say.
+
+    The columns are proc_stat(5)'s: user, nice, system, idle, iowait, irq, softirq, steal. Later ones are guests', whose
+    time is in the first two already.
+    """
+    before = _ticks(stat)
+
+    def use() -> CpuUse | None:
+        after = _ticks(stat)
+        if before is None or after is None:
+            return None
+        spent = [late - early for early, late in zip(before, after, strict=True)]
+        user, nice, system, _idle, _iowait, irq, softirq, steal = spent
+        total = sum(spent)
+        # The kernel may take idle time back, and a file that stands still says nothing.
+        return CpuUse((user + nice + system + irq + softirq) / total, steal / total) if total > 0 else None
+
+    return use
+
+
+def _ticks(stat: Path) -> tuple[int, ...] | None:
+    with suppress(OSError, ValueError):
+        name, *numbers = stat.read_text().partition("\n")[0].split()
+        ticks = tuple(map(int, numbers[:8]))
+        return ticks if name == "cpu" and len(ticks) == 8 else None
     return None

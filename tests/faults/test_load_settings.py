@@ -33,6 +33,7 @@ def test_several_processes_and_fresh_connections(suite):
     measurement, run = only_run(suite)
     assert run["load"]["processes"] == 2
     assert run["load"]["kernel_stamped"] == 1.0
+    assert 0 < run["cpu"]["busy"] <= 1
     assert measurement["conditions"]["connections"] == "fresh"
 
 

@@ -10,6 +10,7 @@ from pytest_llmperf import closed, constant, endpoint, random_tokens, vllm
 from pytest_llmperf.errors import EngineError, LoadError, ServerDied
 from pytest_llmperf.load.transport import Progress
 from pytest_llmperf.model.plan import StreamLimits
+from pytest_llmperf.model.telemetry import CpuUse
 from pytest_llmperf.session.replay import Replayer
 from pytest_llmperf.session.warm_up import BATCH, MOST_BATCHES, warm_up
 
@@ -46,6 +47,18 @@ def test_a_run(make_server, replayer):
     assert run.cache_reset is False  # an endpoint's cache is not ours
     assert run.loop_lag_p99_ms is None
     assert run.wall_clock_jump_ms == 0
+
+
+def test_cpu_time_counts_while_the_load_runs(make_server, replayer, fake_engine):
+    sent_before = []
+
+    def cpu_use():
+        assert not fake_engine.transport.plans
+        return lambda: sent_before.append(len(fake_engine.transport.plans)) or CpuUse(0.5, 0.1)
+
+    assert replayer(cpu_use=cpu_use).run(make_server(), WORKLOAD, 0).cpu == CpuUse(0.5, 0.1)
+    assert sent_before == [1]
+    assert replayer().run(make_server(), WORKLOAD, 0).cpu is None  # in virtual time no machine's passes
 
 
 def test_a_tier_that_is_kept_is_not_emptied(make_server, replayer, fake_engine):

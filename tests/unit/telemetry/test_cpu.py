@@ -1,11 +1,12 @@
-"""Which CPU this is, as the kernel and a container's quota say it."""
+"""Which CPU this is, as the kernel and a container's quota say it, and what became of its time."""
 
 import os
 import platform
 
 import pytest
 
-from pytest_llmperf.telemetry.cpu import read_cpu
+from pytest_llmperf.model.telemetry import CpuUse
+from pytest_llmperf.telemetry.cpu import read_cpu, use_from_now
 
 USABLE = len(os.sched_getaffinity(0))
 
@@ -37,3 +38,48 @@ def test_a_kernel_that_names_none_tells_the_architecture(read):
 )  # fmt: skip
 def test_its_cores_are_those_that_we_may_use(read, quota, cores):
     assert read(quota=quota).cores == cores
+
+
+@pytest.fixture
+def use_between(tmp_path):
+    """What became of the time between two states of this file."""
+    def use_between(before, after):
+        stat = tmp_path / "stat"
+        stat.write_text(before)
+        use = use_from_now(stat)
+        stat.write_text(after)
+        return use()
+
+    return use_between
+
+
+def test_its_time_is_worked_stolen_or_idle(use_between):
+    # user nice system idle iowait irq softirq steal guest guest_nice: 1000 more, of which 400 are worked and 50 stolen.
+    use = use_between("cpu  100 0 50 1000 10 0 5 7 60 0\ncpu0 1 2 3\n", "cpu  300 100 100 1500 60 10 45 57 160 50\n")
+    assert use == CpuUse(busy=0.4, stolen=0.05)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [("cpu  1 1 1 1 1 1 1 1\n", "cpu  1 1 1 1 1 1 1 1\n"), ("", "cpu  1 1 1 1 1 1 1 1\n"),
+     ("cpu  1 1 1 1 1 1 1 1\n", "cpu  2 2 2 2\n"), ("cpu  1 1 1 1 1 1 1 1\n", "intr 2 2 2 2 2 2 2 2\n"),
+     ("cpu  1 1 1 1 1 1 1 1\n", "cpu  a few more\n")],
+)  # fmt: skip
+def test_a_system_that_does_not_say_is_none(use_between, before, after):
+    assert use_between(before, after) is None
+
+
+def test_a_system_without_the_file_is_none(tmp_path):
+    assert use_from_now(tmp_path / "missing")() is None
+
+
+def test_this_machine_says():
+    if platform.system() != "Linux":
+        pytest.skip("only Linux says")
+    begun, use = os.times().user, use_from_now()
+    while os.times().user - begun < 0.3:
+        pass
+    used = use()
+    assert used is not None
+    assert 0 < used.busy <= 1
+    assert 0 <= used.stolen < 1
