@@ -6,6 +6,7 @@ from collections.abc import Collection
 
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.errors import SpecError, UsageError
+from pytest_llmperf.metrics.registry import find
 from pytest_llmperf.session.measurement import Measurement
 from pytest_llmperf.workload import Workload
 
@@ -52,6 +53,30 @@ def check_measurement(measurement: Measurement, call: str) -> None:
     """
     if not isinstance(measurement, Measurement):
         raise UsageError(f"{call}: the first argument is what perf.measure(…) returned, found {measurement!r}.")
+
+
+def check_comparison(
+    call: str, baseline: bool | str | None, primaries: Collection[str], margins: Collection[str],
+    guarded: Collection[str] = (),
+) -> None:
+    """Refuse what a comparison with a baseline would take, where nobody asked for one.
+
+    Args:
+        baseline: None where it was left out.
+        margins: metrics that have one.
+        guarded: metrics whose margins hold without a comparison.
+
+    Raises:
+        SpecError: no comparison was asked for.
+        SloError: no such metric.
+    """
+    check_names(primaries, "primaries")
+    for name in primaries:
+        find(name)
+    idle = "primaries" if primaries else "margins" if set(margins) - set(guarded) else ""
+    if idle and baseline is None:
+        raise SpecError(f"{call}(…, {idle}=…): that is for a comparison with the stored baseline, and none was asked "
+                        "for. Add baseline=True, or leave it out.")
 
 
 def check_names(names: Collection[str], argument: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from math import inf
+from math import ceil, inf
 from statistics import fmean
 from typing import TYPE_CHECKING
 
@@ -21,11 +21,13 @@ from pytest_llmperf.session.judge import invalid
 from pytest_llmperf.session.measurement import Measurement, Run
 from pytest_llmperf.session.search import Found, Point, search
 from pytest_llmperf.session.series import Series
+from pytest_llmperf.session.validity import named_by
 from pytest_llmperf.slo.judge import judge_slo
 from pytest_llmperf.slo.model import Slo
 from pytest_llmperf.slo.parse import parse_slo
 from pytest_llmperf.slo.sample import values_of
 from pytest_llmperf.workload import Workload
+from pytest_llmperf.workload.arguments import number
 
 if TYPE_CHECKING:
     from pytest_llmperf.session.perf_session import PerfSession
@@ -38,6 +40,8 @@ SEEDS_PER_SEARCH = 100
 SEEDS_PER_RATE = RUNS_PER_LOOK * len(CONFIDENCE_OF_LOOKS)
 PRECISION = 0.04
 COOLDOWN_S = 5.0
+LASTING = 20  # answers' times: of a load that is over sooner, an overloaded server's queue shows little
+LEAST_PRECISION = 0.001  # nobody measures a rate more exactly
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +72,9 @@ def terms_of(slo: str | Sequence[str], precision: float = PRECISION, cooldown_s:
     texts = (slo,) if isinstance(slo, str) else tuple(slo)
     if not texts:
         raise SpecError('max_rate: say within which SLO: slo="ttft_p99 <= 500ms".')
-    if not 0 < precision <= 1 or cooldown_s < 0:
-        raise SpecError(f"max_rate: precision={precision:g} is a share above 0, cooldown_s={cooldown_s:g} at least 0.")
+    if not LEAST_PRECISION <= number("max_rate", "precision", precision) <= 1:
+        raise SpecError(f"max_rate: precision={precision:g} is a share from {LEAST_PRECISION:g} to 1.")
+    number("max_rate", "cooldown_s", cooldown_s, least=0)
     return Terms(tuple(parse_slo(text) for text in texts), precision, cooldown_s)
 
 
@@ -110,6 +115,7 @@ class Capacity(Series):
         self._keep_series = keep
         self._start = workload.rate
         self._tried = 0
+        self._brief: dict[float, str] = {}  # rate → why what was sent there is hardly a lasting load
 
     def extend(self, runs: int, *, seeds: int | None = None, block: int | None = None) -> Measurement:
         """So many searches more; see `Series.extend`.
@@ -120,15 +126,17 @@ class Capacity(Series):
         server = self._server()
         kept = replace(self.measurement or self._begun(server), complete=False)
         seeds = seeds if block is not None else seeds or self._seeds_to_repeat()
-        for number in range(runs):
+        for searched in range(runs):
             seed = self._next_seed(kept, seeds, block)
             found = search(partial(self._judge, seed), self._start, self.terms.precision)
             self.found.append(found)
+            if found.within in self._brief:
+                self.session.tell(Note(self._brief[found.within]))
             counters = {METRIC: self._rate(found), f"{METRIC}_beyond": found.beyond,
                         f"{METRIC}_proven": found.proven, f"{METRIC}_refuted": found.refuted}
             run = Run(seed, server.start_id, (), counters, started_at=self._now(), execution=self.execution,
                       block=block)
-            kept = self._keep(kept, run, complete=number + 1 == runs)
+            kept = self._keep(kept, run, complete=searched + 1 == runs)
         return kept
 
     def _judge(self, seed: int, rate: float) -> Point:
@@ -153,16 +161,16 @@ class Capacity(Series):
                 break
         point = Point(rate, verdict, all(_holds(slo, series.finished) for slo in self.terms.slos))
         self.session.tell(Note(f"{label}: {_words(point)}"))
+        if (why := _brief(series.finished, rate)) is not None:
+            self._brief[rate] = f"{label}: {why}"
         return point
 
     def _verdict(self, measurement: Measurement, rate: float, confidence: float) -> Verdict:
         # Overload fails requests: they count as over the limit, and say nothing against the run.
-        named = {"error_rate"}.union(*(slo.named for slo in self.terms.slos))
-        if bad := invalid([(f"at {rate:.4g}/s, ", measurement)], named, self.session.settings):
+        named = {"error_rate", *named_by(self.terms.slos)}
+        if bad := invalid([(f"at {rate:.4g}/s, ", measurement, named)], self.session.settings):
             raise LoadError(bad[0].reason)
         starts, seeds = [str(run.start_id) for run in measurement.runs], [run.seed for run in measurement.runs]
-        if any(_missed_by_failures(slo, measurement) for slo in self.terms.slos):
-            return Verdict.FAIL
         results = [
             judge_slo(slo, measurement.metrics, starts, seeds, confidence=confidence) for slo in self.terms.slos
         ]
@@ -204,13 +212,16 @@ def _holds(slo: Slo, measurement: Measurement) -> bool:
     return found is not None and slo.comparison.holds(found, slo.limit)
 
 
-def _missed_by_failures(slo: Slo, measurement: Measurement) -> bool:
-    """Whether a limit on a mean or median is missed once failed requests count, whose latency has no end.
-
-    Its interval knows served requests only; percentiles and goodput count the others by themselves.
-    """
-    failed = any(not record.ok for record in measurement.records)
-    return failed and find(slo.metric).stat in ("mean", "p50") and not _holds(slo, measurement)
+def _brief(measurement: Measurement, rate: float) -> str | None:
+    """What to say where all requests were sent before a queue could grow; None where they last."""
+    known_ms = [value for value in measurement.values("e2el_p50") if value is not None]
+    took_s = fmean(known_ms) / 1e3 if known_ms else 0.0
+    requests = len(measurement.runs[0].records)
+    if requests >= LASTING * took_s * rate:
+        return None
+    enough = ceil(LASTING * took_s * rate)
+    return (f"all {requests} requests were sent within {requests / rate:.2g} s, and one took {took_s:.2g} s: a queue "
+            f"had little time to grow, and a lasting load may be too much. Send {enough} to know.")
 
 
 def _words(point: Point) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from statistics import median
 from typing import TYPE_CHECKING
@@ -17,6 +17,7 @@ from pytest_llmperf.session.against import Terms, incomparable, judge_against, p
 from pytest_llmperf.session.judge import invalid
 from pytest_llmperf.session.series import Series
 from pytest_llmperf.session.steadiness import stored_run_sd
+from pytest_llmperf.session.validity import compared
 from pytest_llmperf.stats.looks import LOOKS
 from pytest_llmperf.stats.prior import Margins
 
@@ -74,7 +75,7 @@ def _run_sds(baseline: Baseline) -> list[float]:
 def compare(
     series: Series,
     session: PerfSession,
-    named: Sequence[str],
+    named: Collection[str],
     margins: Mapping[str, Margins],
     *,
     failed_before: bool = False,
@@ -83,7 +84,7 @@ def compare(
 
     Args:
         series: its measurement says under which name and by which metrics it is compared.
-        named: metrics that the test names elsewhere; their deviations are judged there.
+        named: metrics whose deviations the test judges elsewhere (`named_by`).
         margins: the test's own.
         failed_before: whether an earlier execution, whose runs are pooled here, was a FAIL.
 
@@ -109,7 +110,7 @@ def compare(
     while True:
         measurement = series.finished
         in_time = (session.clock.now_ns() - started_ns) / 1e9 < session.settings.extension_limit_s
-        bad = invalid([("", measurement)], {*named, *terms.primaries}, session.settings)
+        bad = invalid([("", measurement, {*named, *compared(terms.primaries)})], session.settings)
         results = bad or judge_against(measurement, stored, terms, looked_at, more_runs=in_time)
         looked_at = paired_runs(measurement, stored)
         further = next((look for look in LOOKS if look > looked_at), None) if in_time else None

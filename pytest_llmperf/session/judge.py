@@ -13,7 +13,7 @@ from pytest_llmperf.metrics.registry import find
 from pytest_llmperf.metrics.units import Direction
 from pytest_llmperf.model.verdict import CheckResult, Verdict
 from pytest_llmperf.session.measurement import Measurement, Run
-from pytest_llmperf.session.validity import problems
+from pytest_llmperf.session.validity import compared, named_by, problems
 from pytest_llmperf.slo.judge import judge_claim as judge_sides
 from pytest_llmperf.slo.judge import judge_slo
 from pytest_llmperf.slo.model import Claim, Comparison, Mechanism
@@ -42,7 +42,7 @@ def judge_slos(
         SloError: a text cannot be read.
     """
     slos = [parse_slo(text) for text in texts]
-    bad = invalid([("", measurement)], set().union(*(slo.named for slo in slos)), settings)
+    bad = invalid([("", measurement, named_by(slos))], settings)
     if bad:
         return bad
     starts, seeds = [str(run.start_id) for run in measurement.runs], [run.seed for run in measurement.runs]
@@ -109,7 +109,7 @@ class ClaimJudge:
 
     def both(self, a: Measurement, b: Measurement, confidence: float) -> list[CheckResult]:
         """Judge runs in pairs; `confidence` is of each one-sided decision."""
-        bad = invalid([("A, ", a), ("B, ", b)], self._named, self.settings)
+        bad = invalid([("A, ", a, self._named("a")), ("B, ", b, self._named("b"))], self.settings)
         if bad:
             return bad
         starts_a, starts_b = ([str(run.start_id) for run in side.runs] for side in (a, b))
@@ -131,7 +131,7 @@ class ClaimJudge:
 
         A run that is no evidence, or a mechanism that did not work, is not mended by another server start.
         """
-        bad = invalid([(f"{side.side.upper()}, ", side)], self._named, self.settings)
+        bad = invalid([(f"{side.side.upper()}, ", side, self._named(side.side))], self.settings)
         shown = [judge_sides(cause, side.metrics, side.metrics) for cause in self.causes if cause.side == side.side]
         other = "B" if side.side == "a" else "A"
         return [
@@ -140,8 +140,14 @@ class ClaimJudge:
         ]
 
     @property
-    def _named(self) -> set[str]:
+    def metrics(self) -> set[str]:
+        """Metrics that the claim, its prices or its mechanisms name."""
         return {self.claim.metric, *(price.metric for price in self.prices), *(cause.metric for cause in self.causes)}
+
+    def _named(self, side: str) -> set[str]:
+        """Metrics whose deviations are judged on this side: what the other must show says nothing about it."""
+        ratios = compared([self.claim.metric, *(price.metric for price in self.prices)])
+        return ratios | named_by(cause for cause in self.causes if cause.side == side)
 
 
 def claim_judge(
@@ -242,16 +248,15 @@ def _guarded(demand: Claim, result: CheckResult, centre: CheckResult) -> CheckRe
     return replace(result, reason=f'{result.reason}; or name the price: allow={{"{demand.metric}": …}}')
 
 
-def invalid(
-    sides: Sequence[tuple[str, Measurement]], named: set[str], settings: Settings
-) -> list[CheckResult]:
+def invalid(sides: Sequence[tuple[str, Measurement, Collection[str]]], settings: Settings) -> list[CheckResult]:
     """One ERROR where runs are no evidence; empty where they are.
 
     Args:
-        sides: a prefix for the reasons, and a measurement.
-        named: metrics that the test names: their deviations are judged, not errors.
+        sides: a prefix for the reasons, a measurement, and metrics that the test names of it: their deviations are
+            judged, not errors (`named_by`, `compared`).
     """
-    reasons = [side + reason for side, measurement in sides for reason in problems(measurement, named, settings)]
+    reasons = [side + reason for side, measurement, named in sides
+               for reason in problems(measurement, named, settings)]
     if not reasons:
         return []
     more = f" And {len(reasons) - SHOWN_REASONS} more like these." if len(reasons) > SHOWN_REASONS else ""

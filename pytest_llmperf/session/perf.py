@@ -14,13 +14,21 @@ from pytest_llmperf.metrics.registry import find
 from pytest_llmperf.model.engine import EngineSpec
 from pytest_llmperf.model.verdict import AGAINST_BASELINE, CheckResult, Verdict, worst
 from pytest_llmperf.session.against import default_primaries, margins_from
-from pytest_llmperf.session.arguments import check_measurement, check_names, check_runs, check_starts, check_workload
+from pytest_llmperf.session.arguments import (
+    check_comparison,
+    check_measurement,
+    check_names,
+    check_runs,
+    check_starts,
+    check_workload,
+)
 from pytest_llmperf.session.capacity import COOLDOWN_S, METRIC, PRECISION, Capacity, Terms, terms_of
 from pytest_llmperf.session.comparing import compare
 from pytest_llmperf.session.executions import continue_earlier, failed_before, history, left_out
 from pytest_llmperf.session.judge import ClaimJudge, claim_judge, in_pairs, judge_slos, judged_again
 from pytest_llmperf.session.measurement import Measurement
 from pytest_llmperf.session.series import Series
+from pytest_llmperf.session.validity import named_by
 from pytest_llmperf.slo.parse import parse_slo
 from pytest_llmperf.stats.prior import Margins
 from pytest_llmperf.workload import Workload
@@ -144,7 +152,8 @@ class Perf:
         Args:
             engine: a running server or a spec.
             workload: what to send, with `constant`, `poisson` or `gamma` arrivals; the search begins at its rate, and
-                sends the same requests in the same pattern at every other.
+                sends the same requests in the same pattern at every other. It is served in time what is over before a
+                queue has grown: send so many that the highest rate lasts for twenty answers' times; a note says so.
             slo: limits, e.g. "ttft_p99 <= 500ms"; all of them hold at the rate that is found.
             runs: searches, each with seeds of its own.
             precision: share by which the rates on both sides of the limit differ in the end.
@@ -162,7 +171,7 @@ class Perf:
         self,
         measurement: Measurement,
         *slos: str,
-        baseline: bool | str = False,
+        baseline: bool | str | None = None,
         primaries: Sequence[str] = (),
         margins: Mapping[str, float | tuple[float, float]] | None = None,
     ) -> list[CheckResult]:
@@ -172,7 +181,8 @@ class Perf:
         Args:
             measurement: what `measure` gave. A comparison that stays open extends it, to 5 and then 8 runs.
             slos: limits.
-            baseline: compare; a text names the measurement where a test compares several.
+            baseline: compare; a text names the measurement where a test compares several. False, unlike leaving it
+                out, lets `primaries` and `margins` stand for a kind of hardware that is not compared.
             primaries: metrics that the comparison judges; by default median TTFT, mean TPOT and, in a closed loop,
                 output throughput.
             margins: how much worse a metric may be, as a share: {"ttft_p50": 0.1}, or (negligible, tolerated).
@@ -180,16 +190,15 @@ class Perf:
         Raises:
             SloError: a text cannot be read, or margins make no sense.
         """
-        if not slos and baseline is False:
+        if not slos and not baseline:
             raise UsageError('perf.check(run): name at least one SLO, e.g. perf.check(run, "ttft_p99 <= 500ms"), or '
                              "compare with the baseline: perf.check(run, baseline=True).")
         check_measurement(measurement, "perf.check(run, …)")
-        check_names(primaries, "primaries")
-        named = [parse_slo(text).metric for text in slos]
+        check_comparison("perf.check", baseline, primaries, own_margins := margins_from(margins or {}))
+        named = named_by(map(parse_slo, slos))
         against: list[CheckResult] = []
-        if baseline is not False:
+        if baseline:
             series = self._series_of(measurement, "perf.check(run, baseline=True)")
-            own_margins = margins_from(margins or {})
             against = self._against(series, "" if baseline is True else baseline, primaries, own_margins, named)
             measurement = series.finished
         failed = failed_before(self)
@@ -209,7 +218,7 @@ class Perf:
         runs: int = DEFAULT_RUNS,
         may_preempt: bool = False,
         slo: str | Sequence[str] = (),
-        baseline: bool | str = False,
+        baseline: bool | str | None = None,
         primaries: Sequence[str] = (),
         margins: Mapping[str, float | tuple[float, float]] | None = None,
         start_sd: Mapping[str, float] | None = None,
@@ -240,15 +249,18 @@ class Perf:
         """
         check_workload(workload, "perf.claim(a, b, …)")
         check_runs(runs, "perf.claim")
-        check_names(primaries, "primaries")
         mechanisms = (mechanism,) if isinstance(mechanism, str) else tuple(mechanism)
         own_margins = margins_from(margins or {})
         judge = claim_judge(text, mechanisms, allow or {}, self.session.settings, kind=self.kind, margins=own_margins,
                             start_sd=start_sd or {})
         guarded = {guard.metric for guard in judge.guards}
+        check_comparison("perf.claim", baseline, primaries, own_margins, guarded)
         if bool(slo) != ((claimed := judge.claim.metric) == METRIC):
             why = f"{claimed} takes no SLO" if slo else f'{METRIC} needs an SLO: add slo="ttft_p95 <= 500ms"'
             raise SpecError(f"perf.claim(…, {text!r}, slo={slo!r}): {why}.")
+        if slo and (others := sorted(name for name in judge.metrics if not name.startswith(METRIC))):
+            raise SpecError(f"perf.claim(…, {text!r}): a search has {METRIC} alone, and no {', '.join(others)}. "
+                            "Make that a claim of its own, at one rate.")
         side_a, side_b = (
             self._capacity(spec, workload, terms_of(slo), side=side)
             if slo
@@ -264,9 +276,9 @@ class Perf:
         against: list[CheckResult] = []
         for place, side in enumerate(order, start=1):
             alone = self._first_look(judge, side, runs, place)
-            if side is side_a and baseline is not False and worst(alone) is not Verdict.ERROR:
+            if side is side_a and baseline and worst(alone) is not Verdict.ERROR:
                 # Now, while A's server runs: what it takes to decide this are more runs of A.
-                named = [cause.metric for cause in judge.causes]
+                named = named_by(cause for cause in judge.causes if cause.side == "a")
                 against = self._against(side_a, "" if baseline is True else baseline, primaries, own_margins, named,
                                         guarded=guarded)
                 self.results += against  # they stand, whatever becomes of the other side
@@ -359,7 +371,7 @@ class Perf:
         name: str,
         primaries: Sequence[str],
         margins: Mapping[str, Margins],
-        named: Sequence[str],
+        named: Collection[str],
         *,
         guarded: Collection[str] = (),
     ) -> list[CheckResult]:

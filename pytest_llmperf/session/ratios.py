@@ -11,6 +11,7 @@ from pytest_llmperf.errors import SpecError
 from pytest_llmperf.model.verdict import CheckResult
 from pytest_llmperf.session.judge import invalid, judged_again
 from pytest_llmperf.session.measurement import Measurement, Run
+from pytest_llmperf.session.validity import compared
 from pytest_llmperf.slo.compared import ONE_START
 from pytest_llmperf.slo.judge import judge_claim
 from pytest_llmperf.slo.model import Claim, Ratio
@@ -36,8 +37,8 @@ def judge_ratios(
     """
     asked = [parse_ratio(text, tuple(sides)) for text in texts]
     pairs = [_in_pairs(names, sides) for _, names in asked]
-    named = {ratio.metric for ratio, _ in asked}
-    bad = invalid([(f"{name}, ", side) for name, side in sides.items()], named, settings)
+    named = compared(ratio.metric for ratio, _ in asked)
+    bad = invalid([(f"{name}, ", side, named) for name, side in sides.items()], settings)
     if bad:
         return bad
 

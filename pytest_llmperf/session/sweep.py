@@ -19,6 +19,7 @@ from pytest_llmperf.model.engine import EngineSpec
 from pytest_llmperf.session.capacity import METRIC
 from pytest_llmperf.session.judge import invalid
 from pytest_llmperf.session.perf import Perf
+from pytest_llmperf.session.validity import compared
 from pytest_llmperf.workload import Workload
 
 SCHEMA = 1
@@ -78,7 +79,7 @@ def measured(perf: Perf, asked: Asked, flags: Mapping[str, object]) -> Row:
     candidate = with_flags(asked.spec, **flags)  # type: ignore[arg-type]  # as JSON has it
     try:
         found = perf.measure(candidate, asked.workload, runs=asked.runs, may_preempt=True)
-        if bad := invalid([("", found)], set(asked.metrics), perf.session.settings):
+        if bad := invalid([("", found, compared(asked.metrics))], perf.session.settings):
             return Row(flags, {}, bad[0].reason)
         values = {name: found.value(name) for name in asked.metrics}
         if asked.slos:

@@ -3,24 +3,43 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.metrics import RunMetrics
+from pytest_llmperf.metrics.families import output_tokens
 from pytest_llmperf.session.gpu_gates import gpu_problems
 from pytest_llmperf.session.measurement import Measurement, Run
 from pytest_llmperf.session.saturation import load_generator_problems
 from pytest_llmperf.session.steadiness import unsteady
+from pytest_llmperf.slo.model import Comparison, Mechanism, Slo
 
 HIT_RATE_SLACK = 0.02
+#: A limit from below lets any excess of these through, and a ratio does: only a limit from above judges it.
+EXCESS = ("prefix_cache_hit_rate", "send_delay")
 LEAST_REUSE = 0.1  # of less, a cache that is small or late may miss it all
+
+
+def compared(metrics: Iterable[str]) -> set[str]:
+    """Of metrics that are set against others or only shown: those whose deviations are judged by that."""
+    return {metric for metric in metrics if not metric.startswith(EXCESS)}
+
+
+def named_by(demands: Iterable[Slo | Mechanism]) -> set[str]:
+    """Metrics whose deviations these demands judge, so that they are a FAIL and no ERROR."""
+    found: set[str] = set()
+    for demand in demands:
+        metrics = demand.named if isinstance(demand, Slo) else {demand.metric}
+        found |= compared(metrics) if demand.comparison is Comparison.AT_LEAST else metrics
+    return found
 
 
 def problems(measurement: Measurement, named: Collection[str], settings: Settings) -> list[str]:
     """Why this measurement is no evidence; empty where it is.
 
     Args:
-        named: metrics that the test names as SLO, claim or mechanism: a deviation there is a FAIL, not an ERROR.
+        named: metrics that the test names as SLO, claim or mechanism (`named_by`, `compared`): a deviation there is a
+            FAIL, not an ERROR.
     """
     found = []
     for number, (run, metrics) in enumerate(zip(measurement.runs, measurement.metrics, strict=True), start=1):
@@ -33,6 +52,7 @@ def _run_problems(
     measurement: Measurement, run: Run, metrics: RunMetrics, named: Collection[str], settings: Settings
 ) -> Iterator[str]:
     yield from _errors(run, named)
+    yield from _in_one_piece(run, named, settings)
     yield from load_generator_problems(run, metrics, named, settings)
     yield from _server(measurement, run, metrics, named)
     if run.gpu is not None:
@@ -47,6 +67,20 @@ def _errors(run: Run, named: Collection[str]) -> Iterator[str]:
         yield (
             f"{len(failed)} of {len(run.records)} requests failed ({summary}; first: {failed[0].detail}). "
             'Name "error_rate == 0" in the check to have it judged as an SLO.'
+        )
+
+
+def _in_one_piece(run: Run, named: Collection[str], settings: Settings) -> Iterator[str]:
+    """Answers of several tokens whose first and last came at once have no time per token, and 0 ms would be a lie."""
+    if not any(name.startswith("tpot") for name in named):
+        return
+    several = [record for record in run.records if record.ok and (output_tokens(record) or 0) > 1]
+    whole = sum(record.arrivals_ns[0] == record.arrivals_ns[-1] for record in several)
+    if whole > settings.coalesced_limit * len(several):
+        yield (
+            f"{whole} of {len(several)} answers of several tokens came in one piece (limit "
+            f"{settings.coalesced_limit:.0%}): nobody saw their time per output token. Does the server stream token by "
+            "token, and what lies before it pass them on at once?"
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import isfinite
 
 from pytest_llmperf.metrics.families import FAMILIES
 from pytest_llmperf.metrics.registry import find
@@ -12,6 +13,7 @@ from pytest_llmperf.metrics.units import Direction, Unit
 from pytest_llmperf.metrics.windows import window_rates
 from pytest_llmperf.model.verdict import CheckResult, Verdict
 from pytest_llmperf.slo.answer import answer
+from pytest_llmperf.slo.counted import pooled_ms
 from pytest_llmperf.slo.model import Comparison, Slo
 from pytest_llmperf.slo.sample import Sample, latency_limits, unavailable
 from pytest_llmperf.stats.binomial import share_interval
@@ -32,12 +34,14 @@ def judge_average(slo: Slo, sample: Sample, confidence: float) -> CheckResult:
     """PASS where the interval lies on the right side of the limit, FAIL on the wrong one."""
     if (unserved := _nothing_served(slo, sample)) is not None:
         return unserved
-    values = [value for value in sample.values(slo) if value is not None]
+    values = [value for value in _with_failed(slo, sample) if value is not None]
     if len(values) < len(sample.runs):
         missing = len(sample.runs) - len(values)
         return answer(slo, Verdict.ERROR, reason=unavailable(slo.metric, missing, len(sample.runs)))
+    if not all(map(isfinite, values)):
+        return answer(slo, Verdict.FAIL, n=str(sample), reason=_endless(slo, sample))
     interval = over_seeds(slo, values, sample, confidence) or within_seed(slo, values, sample, confidence)
-    n, measured = f"{sample}{_not_counted(slo, sample)}", mean(list(map(mean, sample.by_seed(values))))
+    n, measured = f"{sample}{_counted(slo, sample)}", mean(list(map(mean, sample.by_seed(values))))
     if interval is None:
         one = "one run gives" if len(values) == 1 else "runs of one seed give"
         return answer(slo, Verdict.INCONCLUSIVE, measured=measured, n=n,
@@ -65,7 +69,7 @@ def judge_exact(slo: Slo, sample: Sample) -> CheckResult:
     bad = [value for value in values if not slo.comparison.holds(value, slo.limit)]
     worst = min(values) if slo.comparison is Comparison.AT_LEAST else max(values)
     return answer(slo, Verdict.FAIL if bad else Verdict.PASS, measured=bad[0] if bad else worst,
-                  n=f"{sample}, each exactly{_not_counted(slo, sample)}",
+                  n=f"{sample}, each exactly",
                   reason=f"{len(bad)} of {len(values)} runs miss the limit")
 
 
@@ -153,9 +157,23 @@ def _nothing_served(slo: Slo, sample: Sample) -> CheckResult | None:
     return answer(slo, Verdict.FAIL, n=str(sample), reason=f"{empty} of {len(sample.runs)} runs served no request")
 
 
-def _not_counted(slo: Slo, sample: Sample) -> str:
+def _with_failed(slo: Slo, sample: Sample) -> list[float | None]:
+    """The metric of each run. A limit on a mean or median counts failed requests, too: as answers without an end."""
+    metric = find(slo.metric)
+    if metric.family is None or not _failed(slo, sample):
+        return sample.values(slo)
+    return [statistic(pooled_ms(run, metric.family), metric.stat or "") for run in sample.runs]
+
+
+def _endless(slo: Slo, sample: Sample) -> str:
+    what = "mean" if find(slo.metric).stat == "mean" else "median"
+    return (f"the {what} of all requests has no end: {_failed(slo, sample)} of them failed. Limit a percentile, "
+            "goodput or slo_attainment to say how many may")
+
+
+def _counted(slo: Slo, sample: Sample) -> str:
     failed = _failed(slo, sample)
-    return f", {failed} failed requests not in it" if failed else ""
+    return f", {failed} failed requests in it without an end" if failed else ""
 
 
 def _failed(slo: Slo, sample: Sample) -> int:

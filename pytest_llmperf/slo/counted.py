@@ -53,7 +53,7 @@ def judge_share(slo: Slo, sample: Sample, confidence: float) -> CheckResult:
     allowed = round(1 - slo.limit, 12) if attaining else slo.limit
     both = total([total(run) for run in known])
     rate = both.over / both.of
-    measured = 1 - rate if attaining else rate
+    measured = (both.of - both.over) / both.of if attaining else rate
     word = "missed" if attaining else "failed"
     if slo.comparison is Comparison.EQUAL or not 0 < allowed < 1:
         holds = slo.comparison.holds(measured, slo.limit)

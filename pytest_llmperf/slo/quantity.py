@@ -15,6 +15,7 @@ _NEAR_SIGNS = {"<": "<=", ">": ">=", "=": "==", "!=": "=="}
 
 _TIME_MS = {"s": "1000", "ms": "1", "us": "0.001", "µs": "0.001", "μs": "0.001"}
 #: Unit of the metric → spelling → factor, as exact decimals: 0.07 must be 7 % and nothing beside it.
+_NS_PER_MS = 1e6
 _FACTORS: dict[Unit, dict[str, str]] = {
     Unit.MS: _TIME_MS,
     Unit.S: {name: str(Decimal(factor) / 1000) for name, factor in _TIME_MS.items()},
@@ -71,6 +72,8 @@ def read_quantity(cursor: Cursor, metric: str, unit: Unit) -> float:
         raise cursor.error(unit_token if written else token,
                            f"{metric} takes {spellings}, and {found}; write it like {_EXAMPLES[unit]}")
     value = number * Decimal(factor or "1")
+    if not isfinite(float(value) * _NS_PER_MS):  # latencies are compared in nanoseconds
+        raise cursor.error(token, "that is too large a number to limit anything")
     if unit is Unit.SHARE and value > 1:
         raise cursor.error(token, f"{metric} is a share, at most 100 %; did you mean {token.text}%?"
                            if not written and number <= 100 else f"{metric} is a share, at most 100 %")

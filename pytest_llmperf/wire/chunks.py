@@ -64,7 +64,7 @@ def _native_chunk(meta: dict[str, Any]) -> Chunk:
         has_text=True,
         token_ids=None,
         finish_reason=reason.get("type"),
-        usage=Usage(meta.get("prompt_tokens"), meta.get("completion_tokens"), meta.get("cached_tokens")),
+        usage=Usage(*map(_count, (meta.get(f"{kind}_tokens") for kind in ("prompt", "completion", "cached")))),
         error=f"abort: {reason.get('message')}" if aborted else None,
     )
 
@@ -88,7 +88,14 @@ def _usage(usage: dict[str, Any] | None) -> Usage | None:
     if not usage:
         return None
     details = usage.get("prompt_tokens_details") or {}
-    return Usage(usage.get("prompt_tokens"), usage.get("completion_tokens"), details.get("cached_tokens"))
+    counts = usage.get("prompt_tokens"), usage.get("completion_tokens"), details.get("cached_tokens")
+    return Usage(*map(_count, counts))
+
+
+def _count(value: object) -> int | None:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+        raise TypeError(f"a count of tokens is {value!r}")
+    return value
 
 
 def _error(message: dict[str, Any], event_type: str) -> str | None:

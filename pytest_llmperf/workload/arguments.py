@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from dataclasses import fields
 from typing import Any
 
 from pytest_llmperf.errors import SpecError
 
 Length = int | tuple[int, int]
+_LARGEST = sys.float_info.max  # integers may be larger
 
 
-def number(call: str, name: str, value: object, *, above: float | None = None, least: float | None = None) -> float:
-    """`value` as a finite float that is > above and >= least."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+def number(
+    call: str, name: str, value: object, *, above: float | None = None, least: float | None = None,
+    most: float = _LARGEST,
+) -> float:
+    """`value` as a finite float that is > above, >= least and <= most."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not -_LARGEST <= value <= _LARGEST:
         raise SpecError(f"{call}: {name} must be a finite number, got {value!r}.")
     if (above is not None and value <= above) or (least is not None and value < least):
         bound = f"greater than {above:g}" if above is not None else f"at least {least:g}"
         raise SpecError(f"{call}: {name} must be {bound}, got {value!r}.")
+    if value > most:
+        raise SpecError(f"{call}: {name} must be at most {most:g}, got {value!r}.")
     return float(value)
 
 

@@ -20,6 +20,7 @@ from pytest_llmperf.workload.seeds import stream
 
 # A gap is a power of a draw of 53 bits: 2 ** (-53 / burstiness) at least, and below 2 ** -1074 a float is 0.
 _LEAST_BURSTINESS = 0.05
+_MOST = 1e9  # beyond it, and below its inverse, times are nothing that a clock could tell
 
 
 class Arrivals(ABC):
@@ -151,12 +152,12 @@ class _Closed(Arrivals):
 
 def constant(rate: float) -> Arrivals:
     """One request every 1/rate seconds, the first at 0."""
-    return _Constant(number("constant", "rate", rate, above=0))
+    return _Constant(_rate("constant", rate))
 
 
 def poisson(rate: float) -> Arrivals:
     """Independent exponential gaps with mean 1/rate seconds."""
-    return _Gamma(number("poisson", "rate", rate, above=0))
+    return _Gamma(_rate("poisson", rate))
 
 
 def gamma(rate: float, burstiness: float) -> Arrivals:
@@ -165,13 +166,13 @@ def gamma(rate: float, burstiness: float) -> Arrivals:
     Raises:
         SpecError: the burstiness is below 0.05: gaps could be too short for a float.
     """
-    shape = number("gamma", "burstiness", burstiness, least=_LEAST_BURSTINESS)
-    return _Gamma(number("gamma", "rate", rate, above=0), shape)
+    shape = number("gamma", "burstiness", burstiness, least=_LEAST_BURSTINESS, most=_MOST)
+    return _Gamma(_rate("gamma", rate), shape)
 
 
 def ramp(start_rate: float, end_rate: float) -> Arrivals:
     """Poisson whose rate moves linearly in time from `start_rate` to `end_rate`, reached at the last request."""
-    return _Ramp(number("ramp", "start_rate", start_rate, above=0), number("ramp", "end_rate", end_rate, above=0))
+    return _Ramp(_rate("ramp", start_rate, "start_rate"), _rate("ramp", end_rate, "end_rate"))
 
 
 def at_times(times_s: Iterable[float]) -> Arrivals:
@@ -185,6 +186,10 @@ def at_times(times_s: Iterable[float]) -> Arrivals:
 def closed(concurrency: int) -> Arrivals:
     """A closed loop: so many requests in flight, the next one as soon as one ends."""
     return _Closed(integer("closed", "concurrency", concurrency))
+
+
+def _rate(call: str, value: float, name: str = "rate") -> float:
+    return number(call, name, value, least=1 / _MOST, most=_MOST)
 
 
 def _scaled_sums(count: int, shape: float, seed: int) -> list[float]:

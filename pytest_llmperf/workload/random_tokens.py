@@ -57,7 +57,7 @@ def random_tokens(input: Length, output: Length, arrivals: Arrivals, requests: i
         output: tokens to generate, likewise.
         arrivals: when they come: `poisson(8)`, `closed(16)`, …
         requests: how many.
-        seed: another seed is another set of prompts, lengths and times.
+        seed: another seed is another set of prompts, lengths and times. Each run adds 1: neighbours share runs.
         text: send words instead of token ids.
     """
     call = "random_tokens"

@@ -76,6 +76,19 @@ def test_a_cache_that_nobody_empties_meets_each_prompt_once(perf, make_server, f
     assert len(set(bodies)) == len(bodies) > 8
 
 
+@pytest.mark.parametrize(("requests", "notes"), [(20, 1), (200, 0)])
+def test_a_load_that_is_over_before_a_queue_could_grow_is_told(perf, make_server, told, requests, notes):
+    """An answer takes 90 ms here, so twenty of them last for 1.8 s."""
+    workload = random_tokens(input=8, output=5, arrivals=poisson(8), requests=requests)
+    found = perf.max_rate(make_server(), workload, slo="ttft_p50 <= 500ms")
+    said = [status.text for status in told if isinstance(status, Note) and "had little time to grow" in status.text]
+    assert len(said) == notes
+    if said:
+        (rate,) = found.values("max_rate")
+        assert said[0].startswith(f"{rate:.4g}/s: all 20 requests were sent within 0.9")
+        assert 20 < int(said[0].rpartition("Send ")[2].partition(" ")[0]) < 50
+
+
 def test_warmed_once(perf, make_server, fake_engine):
     perf.max_rate(make_server(), WORKLOAD, slo="ttft_p95 <= 500ms")
     assert sum(plan.concurrency is not None for plan in fake_engine.transport.plans) == 2
@@ -93,6 +106,10 @@ def test_a_limit_that_no_rate_meets(perf, make_server):
         ({"slo": ()}, SpecError),
         ({"slo": "ttft <= 500ms"}, SloError),
         ({"precision": 0}, SpecError),
+        ({"precision": 1e-16}, SpecError),
+        ({"precision": "4%"}, SpecError),
+        ({"cooldown_s": float("nan")}, SpecError),
+        ({"cooldown_s": -1}, SpecError),
         ({"runs": 0}, SpecError),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",

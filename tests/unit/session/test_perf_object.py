@@ -185,6 +185,13 @@ def test_invalid_runs_are_errors(perf, make_server, fake_engine):
          "name the price"),
         (lambda perf, server: perf.claim(server, server, WORKLOAD, CLAIM, primaries="ttft_p50"), SpecError,
          "write a list"),
+        (lambda perf, server: perf.claim(server, server, WORKLOAD, CLAIM, primaries=["itl_p99"]), SpecError,
+         r"claim\(…, primaries=…\): that is for a comparison with the stored baseline, and none was asked for"),
+        (lambda perf, server: perf.claim(server, server, WORKLOAD, CLAIM, margins={"e2el_p99": 0.1}), SpecError,
+         r"claim\(…, margins=…\): that is for a comparison"),
+        (lambda perf, server: perf.claim(server, server, WORKLOAD, "max_rate(a) / max_rate(b) >= 2",
+                                         slo="ttft_p50 <= 1s", allow={"tpot_mean": 1.2}), SpecError,
+         "has max_rate alone, and no tpot_mean"),
         (lambda perf, server: perf.claim(server, server, WORKLOAD, CLAIM, margins=["x"]), SloError, "name the margin"),
         (lambda perf, server: perf.claim(server, server, WORKLOAD, CLAIM, margins={"ttft_p50": "10%"}), SloError,
          "'10%'}: a margin is a number. Write 0.05 for 5 %"),
@@ -200,6 +207,9 @@ def test_what_cannot_be_meant_starts_nothing(perf, make_server, fake_engine, cal
     ([["ttft_p50 <= 30ms", "error_rate == 0"]], {}, SloError, "no text but of type list"),
     ([], {"baseline": True, "primaries": "ttft_p50"}, SpecError, r"write a list, primaries=\['ttft_p50'\]"),
     ([], {"baseline": True, "margins": {"ttft_p50": "10%"}}, SloError, "a margin is a number"),
+    (["error_rate == 0"], {"primaries": ["itl_p99"]}, SpecError, "none was asked for. Add baseline=True"),
+    (["error_rate == 0"], {"margins": {"itl_p99": 0.1}}, SpecError, r"check\(…, margins=…\): that is for a comparison"),
+    (["error_rate == 0"], {"baseline": False, "primaries": ["itl_p9"]}, SloError, "did you mean"),
 ])
 def test_what_cannot_be_meant_checks_nothing(perf, make_server, slos, given, error, complaint):
     run = perf.measure(make_server(), WORKLOAD, runs=1)
@@ -339,7 +349,7 @@ def test_margins_without_a_baseline_are_those_of_guards(perf, make_server):
     """And of a comparison that this kind of hardware does not make: baseline=kind != "cpu"."""
     fast, slow = make_server(), make_server(endpoint("http://127.0.0.1:1", model="slow"))
     guard = perf.claim(fast, slow, WORKLOAD, "ttft_p50(b) / ttft_p50(a) >= 0.5",
-                       margins={"tpot_mean": 0.3, "itl_p99": 0.2})[1]
+                       margins={"tpot_mean": 0.3, "itl_p99": 0.2}, baseline=False)[1]
     assert (guard.limit, guard.verdict) == ("≤ 1.3×", Verdict.PASS)
 
 

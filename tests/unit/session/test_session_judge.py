@@ -5,6 +5,7 @@ import pytest
 from pytest_llmperf import Verdict
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.errors import SloError
+from pytest_llmperf.model.record import Outcome
 from pytest_llmperf.session.judge import claim_judge, judge_slos
 from pytest_llmperf.stats.prior import Margins
 from pytest_llmperf.testing.records import make_record
@@ -49,6 +50,16 @@ def test_seeds_that_a_comparison_repeats_prove_no_slo(make_run, make_measurement
     (result,) = judge_slos(again, ["ttft_p50 <= 58ms"], SETTINGS)
     assert result.verdict is Verdict.INCONCLUSIVE
     assert "9 runs of 3 seeds" in result.n
+
+
+def test_a_lower_limit_on_hits_does_not_excuse_an_old_cache(side):
+    """Prompts of an earlier run make first tokens sooner, and the demand on the hit rate could never fail for it."""
+    stale = side(counters={"prompt_tokens": 160.0, "prompt_tokens_cached": 150.0}, expected_hit_rate=0.3)
+    for texts in (["ttft_p50 <= 60ms"], ["ttft_p50 <= 60ms", "prefix_cache_hit_rate >= 20%"]):
+        (result,) = judge_slos(stale, texts, SETTINGS)
+        assert "prompts of an earlier run were still cached" in result.reason
+    results = judge_slos(stale, ["ttft_p50 <= 60ms", "prefix_cache_hit_rate <= 31%"], SETTINGS)
+    assert [result.verdict for result in results] == [Verdict.PASS, Verdict.FAIL]
 
 
 def test_an_invalid_run_is_one_error_that_counts_the_reasons(side):
@@ -171,3 +182,18 @@ def test_what_is_written_wrongly_is_refused_before_any_start(arguments, complain
     text, causes, allow, start_sd = (*arguments, {}, {})[:4]
     with pytest.raises(SloError, match=complaint):
         claim_judge(text, causes, allow, SETTINGS, start_sd=start_sd)
+
+
+def test_what_one_side_must_show_excuses_nothing_of_the_other(make_run, make_measurement, side):
+    """A server that sheds load has short latencies: here every second request of A failed."""
+    shed = make_measurement(*(
+        make_run([make_record(i, intended_ms=100 * i, ttft_ms=50, outcome=Outcome.RESET if i % 2 else Outcome.OK)
+                  for i in range(20)], seed=seed, counters=False)
+        for seed in range(3)
+    ))
+    slow = side(ttft_ms=500.0)
+    (result,) = claim(shed, slow, causes=["error_rate(b) == 0"])
+    assert result.verdict is Verdict.ERROR
+    assert "A, run 1 (seed 0): 10 of 20 requests failed" in result.reason
+    results = claim(shed, slow, causes=["error_rate(a) == 0"])
+    assert verdicts(results)["error_rate(a)"] is Verdict.FAIL

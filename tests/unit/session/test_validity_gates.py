@@ -7,7 +7,8 @@ import pytest
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.model.exchange import LoadReport
 from pytest_llmperf.model.record import Outcome
-from pytest_llmperf.session.validity import problems
+from pytest_llmperf.session.validity import compared, named_by, problems
+from pytest_llmperf.slo.parse import parse_slo
 from pytest_llmperf.testing.records import make_record
 
 SETTINGS = Settings()
@@ -52,6 +53,29 @@ def test_a_late_load_generator(found, judging):
     assert "load generator saturated: requests were sent 11.0 ms late (p99, limit 10 ms)" in text
     assert found([judging], records=late) == []
     assert found(settings=Settings(send_delay_p99_limit_ms=12.0), records=late) == []
+
+
+def test_another_statistic_of_the_delay_does_not_judge_its_tail(found):
+    (text,) = found(["send_delay_mean"], records=records(send_delay_ms=11.0))
+    assert "11.0 ms late" in text
+
+
+def test_answers_in_one_piece_have_no_time_per_token(found):
+    whole = [*records(18), make_record(18, chunk_tokens=[10]), make_record(19, chunks=10, itl_ms=0.0)]
+    (text,) = found(["tpot_mean"], records=whole)
+    assert "2 of 20 answers of several tokens came in one piece (limit 5%)" in text
+    assert found(["ttft_p50", "e2el_p50"], records=whole) == []
+    assert found(["tpot_mean"], records=records(), settings=Settings(coalesced_limit=0.0)) == []
+    single = records(chunks=1)
+    assert found(["tpot_mean"], counters=False, records=single) == []
+
+
+def test_only_a_limit_from_above_judges_an_excess():
+    texts = ["prefix_cache_hit_rate >= 20%", "error_rate <= 1%", "goodput(tpot <= 5ms) >= 1/s"]
+    assert named_by(map(parse_slo, texts)) == {"error_rate", "goodput", "tpot"}
+    texts = ["prefix_cache_hit_rate <= 20%", "send_delay_p99 <= 5ms"]
+    assert named_by(map(parse_slo, texts)) == {"prefix_cache_hit_rate", "send_delay_p99"}
+    assert compared(["prefix_cache_hit_rate", "tpot_mean"]) == {"tpot_mean"}
 
 
 def load_report(**fields):

@@ -125,6 +125,11 @@ def test_shares_of_requests(text, failed, verdict):
     assert judge(text, [run_of(spread(400), failed=marks)]).verdict is verdict
 
 
+def test_attainment_is_the_share_that_it_shows():
+    result = judge("slo_attainment(ttft <= 500ms) == 93%", [run_of(spread(100, over=7))])
+    assert (result.verdict, result.measured) == (PASS, "93 %")
+
+
 def test_attainment_shows_its_interval_the_right_way_round():
     result = judge("slo_attainment(ttft <= 500ms) >= 95%", [run_of(spread(400, 4))])
     low, high = (float(end) for end in result.interval.removeprefix("90 % CI ").removesuffix(" %").split("–"))
@@ -206,8 +211,26 @@ def test_one_short_run_has_no_interval():
     assert "measure a second one" in result.reason
 
 
-def test_averages_say_how_many_requests_are_not_in_them():
-    assert "2 failed requests not in it" in judge("ttft_mean <= 450ms", [run_of(spread(80), failed=[1, 2])]).n
+def test_a_mean_over_failed_requests_has_no_end():
+    result = judge("ttft_mean <= 450ms", [run_of(spread(80), failed=[1, 2])])
+    assert result.verdict is FAIL
+    assert "the mean of all requests has no end: 2 of them failed" in result.reason
+
+
+@pytest.mark.parametrize(("failed", "verdict"), [(2, PASS), (30, PASS), (55, FAIL), (90, FAIL)])
+def test_a_median_counts_failed_requests_as_endless(failed, verdict):
+    """With 30 of 100 failed it is what 71 % of the served requests stay below."""
+    runs = [run_of(spread(100, seed=seed), failed=range(failed)) for seed in range(3)]
+    result = judge("ttft_p50 <= 450ms", runs)
+    assert result.verdict is verdict
+    assert verdict is FAIL or f"{3 * failed} failed requests in it without an end" in result.n
+
+
+def test_failed_requests_move_the_median():
+    runs = [run_of(spread(100, seed=seed), failed=range(0, 100, 3)) for seed in range(3)]
+    assert judge("ttft_p50 <= 404ms", runs).verdict is FAIL
+    whole = [run_of(spread(100, seed=seed)) for seed in range(3)]
+    assert judge("ttft_p50 <= 404ms", whole).verdict is not FAIL
 
 
 @pytest.mark.parametrize("text", [

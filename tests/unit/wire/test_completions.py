@@ -220,6 +220,15 @@ def test_malformed_event_shows_its_first_bytes(bad):
     assert len(record.arrivals_ns) == 1
 
 
+@pytest.mark.parametrize("count", ["4", 4.0, True, [4]])
+def test_usage_that_is_no_number_is_malformed(count):
+    events = StreamShape(continuous_usage=False).events()[:-2]
+    usage = event({"choices": [], "usage": {"prompt_tokens": 8, "completion_tokens": count}})
+    record = record_of([*events, usage, DONE])
+    assert record.outcome is Outcome.MALFORMED
+    assert "not a JSON completion chunk" in record.detail
+
+
 def test_usage_that_counts_down_is_malformed():
     shape = StreamShape((3, 1))
     events = shape.events()

@@ -144,8 +144,13 @@ def test_text_is_the_call(arrivals, text):
 
 
 @pytest.mark.parametrize(("make", "part"), [
-    (lambda: constant(0), "rate must be greater than 0"),
+    (lambda: constant(0), "rate must be at least 1e-09, got 0"),
     (lambda: poisson(-1), "rate"),
+    (lambda: poisson(1e-300), "rate must be at least 1e-09"),
+    (lambda: constant(1e300), "rate must be at most 1e\\+09"),
+    (lambda: poisson(10**400), "finite"),
+    (lambda: gamma(8, 1e308), "burstiness must be at most"),
+    (lambda: ramp(1e200, 1), "start_rate must be at most"),
     (lambda: poisson(float("nan")), "finite"),
     (lambda: poisson("8"), "finite number, got '8'"),
     (lambda: poisson(True), "finite number"),
