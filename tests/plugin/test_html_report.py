@@ -44,6 +44,28 @@ def test_in_a_folder_of_ones_own_from_all_workers_of_xdist(run, pytester):
     assert not list(Path(pytester.path, ".llmperf/runs").glob("*/report.html"))
 
 
+def test_a_test_that_took_its_worker_with_it_is_in_the_report_and_said_where_runs_are_compared(run, pytester):
+    crash = """
+import os, signal
+
+def test_crash(perf):
+    perf.check(perf.measure(GOOD, TRAFFIC), "error_rate == 0")
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+def test_slo"""
+    suite, junit = SUITE.replace("\ndef test_slo", crash), Path(pytester.path, "junit.xml")
+    run(suite, "--emulate", "h200", "-k", "test_crash")
+    before = read_release(junit)
+    result, _ = run(suite, "--emulate", "h200", "-n", "1", "--llmperf-report", "site", "-k", "test_crash or test_slo")
+    result.assert_outcomes(passed=1, failed=1)
+    text = Path(pytester.path, "site/report.html").read_text()
+    assert text.index("test_it.py::test_crash") < text.index("test_it.py::test_slo")
+    assert "It did not reach its end" in text
+    (gone,) = (one for one in compare_runs(before, read_release(junit)) if one.trend is Trend.GONE)
+    assert (gone.test, gone.reason.partition("it ")[2]) == ("test_it.py::test_crash", "failed before it could report")
+
+
 def test_junit_and_the_run_folder_say_the_same(run, pytester):
     run(SUITE, "--emulate", "h200")
     (folder,) = Path(pytester.path, ".llmperf/runs").iterdir()
