@@ -1,6 +1,8 @@
 """The HTML report and JUnit of a session, as a user gets them."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -73,6 +75,19 @@ def test_junit_and_the_run_folder_say_the_same(run, pytester):
     assert [(test.test, test.verdict) for test in kept] == [(test.test, test.verdict) for test in read]
     assert {one.test.rpartition("::")[2]: one.trend for one in compare_runs(read, kept)} == {
         "test_slo": Trend.STAYED, "test_broken": Trend.UNKNOWN}  # fmt: skip
+
+
+@pytest.mark.parametrize("place", ["sub", ".."])
+def test_it_is_the_same_when_it_is_made_again_in_another_folder(run, pytester, place):
+    suite = SUITE.replace('"tpot_mean <= 100ms"', "baseline=True")
+    run(suite, "--emulate", "h200", "-k", "test_slo", "--update-baselines-new")
+    (path,) = Path(pytester.path, ".llmperf/runs").glob("*/report.html")
+    command = [sys.executable, "-m", "pytest_llmperf", "report", str(path.parent)]
+    Path(pytester.path, "sub").mkdir()
+    subprocess.run(command, check=True, cwd=pytester.path)
+    text = path.read_text()
+    subprocess.run(command, check=True, cwd=Path(pytester.path, place))
+    assert path.read_text() == text
 
 
 def test_requests_are_kept_and_answers_are_not(run, pytester):
