@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,12 +25,12 @@ class Reporter:
 
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
-        self.folders: dict[Path, None] = {}
+        self.folders: set[Path] = set()
         self.text = ""
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if (path := run_file_of(report)) is not None:
-            self.folders[path.parents[1]] = None
+            self.folders.add(path.parents[1])
 
     @pytest.hookimpl(trylast=True)  # after the baselines were updated
     def pytest_sessionfinish(self) -> None:
@@ -38,10 +39,10 @@ class Reporter:
         from pytest_llmperf.report.html import write_report
 
         asked = self.config.getoption("--llmperf-report")
-        if not self.folders:
+        folders, root = sorted(self.folders | set(self._kept())), self.config.rootpath
+        if not folders:
             self.text = f"no report in {asked}: nothing was measured" if asked else ""
             return
-        folders, root = sorted(self.folders), self.config.rootpath
         store = Store(root / self.config.stash[STATE].settings.baselines_dir)
         out = self.config.invocation_params.dir / asked if asked else folders[0]
         try:
@@ -51,6 +52,14 @@ class Reporter:
         except ImportError as error:  # a GPU host without a registry has not everything
             where = "Copy it to where plotly is installed"
             self.text = f"no report of {folders[0]}: {error}. {where}: llmperf report {folders[0].name}"
+
+    def _kept(self) -> Iterator[Path]:
+        """Folders of this session that hold tests: a worker that crashed sent no report of its last one."""
+        state = self.config.stash[STATE]
+        if state.session_known:
+            places = {self.config.rootpath / state.settings.runs_dir, *(folder.parent for folder in self.folders)}
+            files = (path for place in places for path in place.glob(f"{state.session_id}*/tests/*.json"))
+            yield from (path.parents[1] for path in files)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if self.text:

@@ -35,6 +35,10 @@ class State:
     def hardware_known(self) -> bool:
         return "hardware" in self.__dict__
 
+    @property
+    def session_known(self) -> bool:
+        return "session_id" in self.__dict__
+
     @cached_property
     def emulation(self) -> Emulation | None:
         """What stands in for the engines; None: nothing does."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_llmperf.plugin.baselines import run_file_of
+from pytest_llmperf.plugin.baselines import mode_of, run_file_of
 from pytest_llmperf.plugin.state import STATE
 from pytest_llmperf.plugin.verdicts import verdict_of
 
@@ -61,7 +61,17 @@ class EndSummary:
 
         option = self._config.getoption
         virtual = option("--emulate") is not None and option("--emulate-clock") == "virtual"
-        return Asked(tuple(self._options()), virtual=virtual, planted=bool(option("--plant-flag")))
+        return Asked(tuple(self._options()), virtual, bool(option("--plant-flag")), frozenset(self._updated()))
+
+    def _updated(self) -> Iterator[str]:
+        """Verdicts whose update this session has asked for."""
+        mode = mode_of(self._config)
+        if mode is not None:
+            yield "NO_BASELINE"
+        if mode == "all":
+            yield "IMPROVED"
+            if self._config.getoption("--accept") is not None:
+                yield "INCOMPARABLE"
 
     def _options(self) -> Iterator[str]:
         from pytest_llmperf.masking import mask

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from pytest_llmperf.model.verdict import Verdict
+from pytest_llmperf.model.verdict import AGAINST_BASELINE, Verdict
 
 RATIO = " / "
 SEEN = "(would have seen "
 INTERVAL = re.compile(r" \d[\d.]* % CI .*")
 CLAUSE = re.compile(r"; |\. ")
-UNDECIDED = (Verdict.INCONCLUSIVE.value, Verdict.INCOMPARABLE.value)
+OPEN = Verdict.INCONCLUSIVE.value
+UNDECIDED = (OPEN, Verdict.INCOMPARABLE.value)
+NOT_COMPARED = (Verdict.NO_BASELINE.value, Verdict.INCOMPARABLE.value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +42,23 @@ class Ended:
     def decided_by(self) -> str:
         """The number of the check that spoke, then the check, then why it could not be decided.
 
-        A claim before the mechanisms around it; a comparison, which says what it would have seen, before SLOs.
+        A claim before the mechanisms around it; a comparison, which says what it would have seen, before SLOs. What is
+        open beside a comparison that was none: it keeps the run from becoming a baseline.
         """
         if self.error:
             return self.error.partition("\n")[0]
+        if self.verdict in NOT_COMPARED and self.left_open:
+            return f"{self._spoken}; {OPEN}: {replace(self, verdict=OPEN)._spoken}"
+        return self._spoken
+
+    @property
+    def left_open(self) -> bool:
+        """Whether an SLO or a claim is INCONCLUSIVE; a comparison may be, until enough sessions are stored."""
+        found = (check.removeprefix(f"{OPEN}: ") for check in self.checks if check.startswith(f"{OPEN}: "))
+        return any(check.partition(": ")[0].partition(" ")[0] != AGAINST_BASELINE for check in found)
+
+    @property
+    def _spoken(self) -> str:
         start = f"{self.verdict}: "
         spoke = [check.removeprefix(start) for check in self.checks if check.startswith(start)]
         telling = [*(check for check in spoke if RATIO in check), *(check for check in spoke if SEEN in check), *spoke]

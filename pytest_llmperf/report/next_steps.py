@@ -26,11 +26,13 @@ class Asked:
         options: what a pytest command must repeat to run the same tests in the same way.
         virtual: in virtual time, where another run says the same.
         planted: with a flag planted: nothing of it becomes a baseline.
+        updated: verdicts whose update this session has asked for: what it did not store it would refuse again.
     """
 
     options: tuple[str, ...] = ()
     virtual: bool = False
     planted: bool = False
+    updated: frozenset[str] = frozenset()
 
 
 def next_steps(ended: Iterable[Ended], asked: Asked) -> Iterator[str]:
@@ -47,13 +49,24 @@ def next_steps(ended: Iterable[Ended], asked: Asked) -> Iterator[str]:
 def _steps(verdict: str, tests: Sequence[Ended], asked: Asked) -> list[str]:
     if verdict == Verdict.ERROR.value:
         return [f"less {shlex.quote(log)}" for log in dict.fromkeys(one.log for one in tests) if log]
-    look = verdict == Verdict.FAIL.value or (verdict == Verdict.INCONCLUSIVE.value and asked.virtual)
-    if look:
-        shown = (shlex.join(("llmperf", "show", one.run, short(one.test))) for one in tests if one.run)
-        return list(dict.fromkeys(shown))  # copies that repeat a test are one
+    if verdict == Verdict.FAIL.value or (verdict == Verdict.INCONCLUSIVE.value and asked.virtual):
+        return _shows(tests)
+    if verdict not in AGAIN or asked.planted:
+        return []
     left = [one for one in tests if not one.stored]
-    again = verdict in AGAIN and left and not asked.planted
-    return [_pytest(left, asked.options, AGAIN[verdict])] if again else []
+    refused = [one for one in left if _refused(one, asked)]
+    again = [one for one in left if one not in refused]
+    return [*([_pytest(again, asked.options, AGAIN[verdict])] if again else []), *_shows(refused)]
+
+
+def _refused(one: Ended, asked: Asked) -> bool:
+    """Whether the update that its verdict calls for takes nothing in as things are."""
+    return one.verdict in asked.updated or (one.verdict == Verdict.NO_BASELINE.value and one.left_open)
+
+
+def _shows(tests: Sequence[Ended]) -> list[str]:
+    shown = (shlex.join(("llmperf", "show", one.run, short(one.test))) for one in tests if one.run)
+    return list(dict.fromkeys(shown))  # copies that repeat a test are one
 
 
 def _pytest(tests: Sequence[Ended], options: Sequence[str], more: str) -> str:

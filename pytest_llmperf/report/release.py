@@ -30,6 +30,7 @@ MUST_AGREE = (
     "search",
 )  # fmt: skip
 GREEN = (Verdict.PASS, Verdict.IMPROVED)
+NOT_THERE = "gone, not run, or it failed before it could report"  # a crash leaves no verdict in JUnit
 Pair = tuple[KeptMeasurement, KeptMeasurement]
 
 
@@ -100,7 +101,7 @@ def compare_runs(
     judged = sum(len(_primaries(one)) for name in both for one in _candidates(new[name])) or 1
     compared = [_compare(old[name], new[name], SUITE_ALPHA / judged, others=others) for name in both]
     compared += [Compared(name, Trend.NEW, None, new[name], new[name].reason) for name in new.keys() - old.keys()]
-    compared += [Compared(name, Trend.GONE, old[name], None) for name in old.keys() - new.keys()]
+    compared += [Compared(name, Trend.GONE, old[name], None, NOT_THERE) for name in old.keys() - new.keys()]
     return sorted(compared, key=lambda one: one.test)
 
 

@@ -6,11 +6,9 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from shlex import quote
 
 from pytest_llmperf.baseline.fingerprint import Difference, differences
 from pytest_llmperf.baseline.model import StoredMeasurement, StoredSession
-from pytest_llmperf.baseline.paths import EMULATED
 from pytest_llmperf.baseline.rules import YOUNG_BELOW
 from pytest_llmperf.errors import SloError
 from pytest_llmperf.metrics.registry import Metric, find
@@ -90,13 +88,7 @@ def _margins(given: float | tuple[float, float]) -> Margins:
     return Margins(negligible, tolerated)
 
 
-def update_command(test: str, kind: str, options: str) -> str:
-    """What to type to change the baseline of a test on that kind of hardware ("h200", "emulated-h200")."""
-    emulate = f" --emulate {kind.removeprefix(EMULATED)}" if kind.startswith(EMULATED) else ""
-    return f"pytest {quote(test)}{emulate} {options}"
-
-
-def incomparable(test: str, measurement: Measurement, stored: StoredMeasurement, terms: Terms) -> CheckResult | None:
+def incomparable(measurement: Measurement, stored: StoredMeasurement, terms: Terms) -> CheckResult | None:
     """INCOMPARABLE with the fields that differ; None where the comparison means something.
 
     Args:
@@ -112,7 +104,7 @@ def incomparable(test: str, measurement: Measurement, stored: StoredMeasurement,
     return CheckResult(
         AGAINST_BASELINE, Verdict.INCOMPARABLE, metric="fingerprint",
         reason=f"{'; '.join(told)}. Measure under the stored conditions, {_crossing(reasons, found)}or start the "
-               "baseline anew: " + update_command(test, terms.kind, '--update-baselines --accept "REASON"'),
+               'baseline anew with --update-baselines --accept "REASON".',
     )
 
 

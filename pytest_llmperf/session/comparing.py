@@ -13,7 +13,7 @@ from pytest_llmperf.baseline.paths import kind_of
 from pytest_llmperf.baseline.store import Store
 from pytest_llmperf.errors import BaselineError
 from pytest_llmperf.model.verdict import AGAINST_BASELINE, CheckResult, Verdict, worst
-from pytest_llmperf.session.against import Terms, incomparable, judge_against, paired_runs, update_command
+from pytest_llmperf.session.against import Terms, incomparable, judge_against, paired_runs
 from pytest_llmperf.session.judge import invalid
 from pytest_llmperf.session.series import Series
 from pytest_llmperf.session.steadiness import stored_run_sd
@@ -97,10 +97,10 @@ def compare(
     kind = kind_of(measurement.conditions)
     stored = session.baselines.find(series.test, kind, measurement.baseline or "")
     if stored is None:
-        return [_nothing_stored(series.test, kind)]
+        return [_nothing_stored(kind)]
     terms = session.baselines.terms(kind, measurement.primaries, margins)
     stored = measured_alike(stored, terms.across)
-    different = incomparable(series.test, measurement, stored, terms)
+    different = incomparable(measurement, stored, terms)
     if different is not None:
         return [different]
     seeds = min(len({seed for seed, _ in one.runs}) for one in stored.sessions)
@@ -129,9 +129,8 @@ def _nothing_to_judge(runs: int) -> CheckResult:
     )
 
 
-def _nothing_stored(test: str, kind: str) -> CheckResult:
+def _nothing_stored(kind: str) -> CheckResult:
     return CheckResult(
         AGAINST_BASELINE, Verdict.NO_BASELINE, metric="baseline",
-        reason=f"nothing is stored for this test on {kind}. Create it: "
-               + update_command(test, kind, "--update-baselines-new"),
+        reason=f"nothing is stored for this test on {kind}. Create it with --update-baselines-new.",
     )

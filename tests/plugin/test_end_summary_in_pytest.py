@@ -45,6 +45,24 @@ def test_commands_run_where_the_user_is_and_find_the_same_engines(run, pytester,
     ])
 
 
+@pytest.mark.emulated
+@pytest.mark.parametrize("options", [(), ("--update-baselines-new",)], ids=["first", "update"])
+def test_what_no_update_takes_in_is_shown_and_no_update_is_advised(run, options):
+    text = """
+from pytest_llmperf import poisson, random_tokens, vllm
+
+def test_it(perf):
+    work = random_tokens(input=100, output=8, arrivals=poisson(8), requests=20)
+    perf.check(perf.measure(vllm("llama-3.1-8b", max_model_len=4096), work), "ttft_p99 <= 1s", baseline=True)
+"""
+    result, _ = run(text, "--emulate", "h200", *options)
+    result.stdout.fnmatch_lines([
+        "NO_BASELINE  test_it  baseline; INCONCLUSIVE: *  ttft_p99 <= 1s*", "next:",
+        "  llmperf show .llmperf/runs/* test_it",
+    ])
+    result.stdout.no_fnmatch_line("  pytest *")
+
+
 def test_no_performance_tests_no_summary(run):
     result, _ = run("def test_it(): assert True\n")
     assert "llmperf" not in result.stdout.str().partition("collected")[2]

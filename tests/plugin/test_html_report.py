@@ -1,6 +1,8 @@
 """The HTML report and JUnit of a session, as a user gets them."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -44,6 +46,28 @@ def test_in_a_folder_of_ones_own_from_all_workers_of_xdist(run, pytester):
     assert not list(Path(pytester.path, ".llmperf/runs").glob("*/report.html"))
 
 
+def test_a_test_that_took_its_worker_with_it_is_in_the_report_and_said_where_runs_are_compared(run, pytester):
+    crash = """
+import os, signal
+
+def test_crash(perf):
+    perf.check(perf.measure(GOOD, TRAFFIC), "error_rate == 0")
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+def test_slo"""
+    suite, junit = SUITE.replace("\ndef test_slo", crash), Path(pytester.path, "junit.xml")
+    run(suite, "--emulate", "h200", "-k", "test_crash")
+    before = read_release(junit)
+    result, _ = run(suite, "--emulate", "h200", "-n", "1", "--llmperf-report", "site", "-k", "test_crash or test_slo")
+    result.assert_outcomes(passed=1, failed=1)
+    text = Path(pytester.path, "site/report.html").read_text()
+    assert text.index("test_it.py::test_crash") < text.index("test_it.py::test_slo")
+    assert "It did not reach its end" in text
+    (gone,) = (one for one in compare_runs(before, read_release(junit)) if one.trend is Trend.GONE)
+    assert (gone.test, gone.reason.partition("it ")[2]) == ("test_it.py::test_crash", "failed before it could report")
+
+
 def test_junit_and_the_run_folder_say_the_same(run, pytester):
     run(SUITE, "--emulate", "h200")
     (folder,) = Path(pytester.path, ".llmperf/runs").iterdir()
@@ -51,6 +75,19 @@ def test_junit_and_the_run_folder_say_the_same(run, pytester):
     assert [(test.test, test.verdict) for test in kept] == [(test.test, test.verdict) for test in read]
     assert {one.test.rpartition("::")[2]: one.trend for one in compare_runs(read, kept)} == {
         "test_slo": Trend.STAYED, "test_broken": Trend.UNKNOWN}  # fmt: skip
+
+
+@pytest.mark.parametrize("place", ["sub", ".."])
+def test_it_is_the_same_when_it_is_made_again_in_another_folder(run, pytester, place):
+    suite = SUITE.replace('"tpot_mean <= 100ms"', "baseline=True")
+    run(suite, "--emulate", "h200", "-k", "test_slo", "--update-baselines-new")
+    (path,) = Path(pytester.path, ".llmperf/runs").glob("*/report.html")
+    command = [sys.executable, "-m", "pytest_llmperf", "report", str(path.parent)]
+    Path(pytester.path, "sub").mkdir()
+    subprocess.run(command, check=True, cwd=pytester.path)
+    text = path.read_text()
+    subprocess.run(command, check=True, cwd=Path(pytester.path, place))
+    assert path.read_text() == text
 
 
 def test_requests_are_kept_and_answers_are_not(run, pytester):

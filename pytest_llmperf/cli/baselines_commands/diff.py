@@ -15,12 +15,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from pytest_llmperf.config.root import project_root
     from pytest_llmperf.config.settings import read_settings
     from pytest_llmperf.report.stored_text import changes
     from pytest_llmperf.session.baseline_states import state
 
-    root = Path.cwd()
+    root = project_root()
     folder = read_settings(root).baselines_dir
-    old, new = (state(root, folder, place) for place in (arguments.old, arguments.new or folder))
+    places = _typed(arguments.old), _typed(arguments.new) if arguments.new else folder
+    old, new = (state(root, folder, place) for place in places)
     print("\n".join(changes(old, new)) or "no difference")
     return 0
+
+
+def _typed(place: str) -> str:
+    """A folder is typed from where the user is."""
+    return str(Path(place).absolute()) if Path(place).is_dir() else place

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -13,10 +12,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from pytest_llmperf.baseline.catalog import catalog, pick
+    from pytest_llmperf.config.root import project_root
     from pytest_llmperf.config.settings import read_settings
     from pytest_llmperf.report.stored_text import shown
 
-    entries = catalog(Path.cwd() / read_settings(Path.cwd()).baselines_dir, arguments.kind)
+    root = project_root()
+    entries = catalog(root / read_settings(root).baselines_dir, arguments.kind)
     for entry in pick(entries, arguments.test):
         print("\n".join(shown(entry)))
     return 0

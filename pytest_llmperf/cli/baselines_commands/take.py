@@ -30,13 +30,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from pytest_llmperf.baseline.planned import Action
     from pytest_llmperf.baseline.store import Store
+    from pytest_llmperf.config.root import project_root
     from pytest_llmperf.config.settings import read_settings
     from pytest_llmperf.session.updating import Wanted, measured, update
 
-    settings = read_settings(Path.cwd())
+    root = project_root()
+    settings = read_settings(root)
     sessions = measured(path for folder in arguments.run_dirs for path in _run_files(folder))
     wanted = Wanted("new" if arguments.new else "all", arguments.accept, settings.compare_across)
-    store = Store(Path.cwd() / settings.baselines_dir)
+    store = Store(root / settings.baselines_dir)
     plans = update(store, sessions, wanted, lambda plans: _show(sessions, plans), dry_run=arguments.dry_run)
     if arguments.dry_run:
         print("Nothing was written: --dry-run.")

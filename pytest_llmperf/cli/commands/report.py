@@ -16,10 +16,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from pytest_llmperf.baseline.store import Store
+    from pytest_llmperf.config.root import project_root
     from pytest_llmperf.config.settings import read_settings
     from pytest_llmperf.report.html import write_report
 
-    root = Path.cwd()
+    folders = list({folder.resolve(): folder for folder in arguments.folders}.values())  # each once
+    root = project_root(folders[0])
     store = Store(root / read_settings(root).baselines_dir)
-    print(write_report(arguments.folders, store, arguments.out or arguments.folders[0]))
+    print(write_report(folders, store, arguments.out or folders[0]))
     return 0

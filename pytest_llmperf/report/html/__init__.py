@@ -40,7 +40,7 @@ def write_report(folders: Sequence[Path], store: Store, out: Path) -> Path:
     tests = [test for folder in folders for test in read_run(folder)]
     tests.sort(key=lambda test: -test.verdict.severity)
     pages = [test_page(test, number, store) for number, test in enumerate(tests, start=1)]
-    text = render(pages, title=folders[0].name, facts=session_facts(folders))
+    text = render(pages, title=folders[0].resolve().name, facts=session_facts(folders))
     path = out / FILE
     temporary = path.with_suffix(f".{os.getpid()}.tmp")
     try:

@@ -35,7 +35,7 @@ def test_a_metric_that_older_sessions_have_not_is_compared_with_those_that_have_
     values = today.values("ttft_p50")
     before = make.session(0, anchor=True, tpot_mean=(20.0, 15.5), ttft_p50=(None, None))
     stored = make.stored(before, make.session(1, tpot_mean=(20.0, 15.5), ttft_p50=values))
-    assert incomparable(make.TEST, today, stored, terms("ttft_p50")) is None
+    assert incomparable(today, stored, terms("ttft_p50")) is None
     (result,) = judge_against(today, stored, terms("ttft_p50"), 0)
     assert result.verdict.value != "ERROR"
     assert "of one session" in result.n
@@ -43,7 +43,7 @@ def test_a_metric_that_older_sessions_have_not_is_compared_with_those_that_have_
 
 def test_a_metric_that_no_session_has_is_not_stored(make, today):
     stored = make.stored(make.session(0, anchor=True, tpot_mean=(20.0, 15.5), ttft_p50=(None, None)))
-    result = incomparable(make.TEST, today, stored, terms("tpot_mean", "ttft_p50"))
+    result = incomparable(today, stored, terms("tpot_mean", "ttft_p50"))
     assert result.verdict.value == "INCOMPARABLE"
     assert "ttft_p50 is not stored" in result.reason
 
@@ -60,7 +60,7 @@ def test_a_metric_that_no_session_has_is_not_stored(make, today):
 def test_what_is_often_the_thing_to_test_may_be_crossed(make, today, changed, way_out):
     now = replace(today, conditions={**make.CONDITIONS, **dict.fromkeys(changed, "another")})
     stored = make.stored(make.session(0, anchor=True, tpot_mean=(20.0, 15.5)))
-    assert way_out in incomparable(make.TEST, now, stored, terms("tpot_mean")).reason
+    assert way_out in incomparable(now, stored, terms("tpot_mean")).reason
 
 
 @pytest.mark.parametrize(("named", "said"), [("drver", True), ("model", False), ("engine.fast", False)])
@@ -68,7 +68,7 @@ def test_a_typo_in_compare_across_is_named(make, today, named, said):
     before = make.session(0, anchor=True, tpot_mean=(20.0, 15.5))
     stored = make.stored(before, conditions=make.CONDITIONS | {"driver": "5"})
     wanted = replace(terms("tpot_mean"), across=(named,))
-    reason = incomparable(make.TEST, today, stored, wanted).reason
+    reason = incomparable(today, stored, wanted).reason
     assert ("compare_across names drver; did you mean driver?" in reason) is said
     assert "driver: 5 stored, absent now" in reason
     assert ("did you mean" in reason) is said
@@ -186,7 +186,7 @@ def test_sessions_of_other_conditions_count_while_these_may_differ(make):
 def test_nothing_that_was_measured_alike(make, today):
     stored = measured_alike(make.stored(make.session(0, anchor=True, tpot_mean=20.0, differs={"driver": "5"})), ())
     assert "tpot_mean is not stored under these conditions" in \
-        incomparable(make.TEST, today, stored, terms("tpot_mean")).reason
+        incomparable(today, stored, terms("tpot_mean")).reason
 
 
 def test_what_a_pass_would_have_seen_is_what_is_left_to_see(make, three_runs):

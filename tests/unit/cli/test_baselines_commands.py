@@ -140,6 +140,25 @@ def test_diff_against_a_revision(project, told):
     assert told("diff", "HEAD", "HEAD") == "no difference\n"
 
 
+@pytest.mark.parametrize("command", [("list",), ("show", "alpha"), ("history", "alpha")])
+def test_from_a_folder_of_the_project(project, told, monkeypatch, command):
+    there = told(*command)
+    monkeypatch.chdir(folder_of(project))
+    assert told(*command) == there
+
+
+def test_diff_from_a_folder_of_the_project_takes_folders_as_they_are_typed(project, told, monkeypatch):
+    write(A, stored(ANCHOR), root="suites/other")
+    monkeypatch.chdir(folder_of(project))
+    assert told("diff", "baselines", "other") == told("diff", "../baselines", "../suites/other") != "no difference\n"
+
+
+def folder_of(project):
+    folder = project / "suites"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
 def test_two_measurements_of_a_test_have_names(project, told):
     write(A, stored(ANCHOR), replace(stored(ANCHOR), primaries=("itl_p99",)))
     assert f"{A} [y]" in told("list")

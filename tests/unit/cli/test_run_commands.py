@@ -117,6 +117,14 @@ def test_report(here, capsys):
     assert (here / "deep/er/report.html").is_file()
 
 
+def test_a_report_made_in_the_run_folder_has_its_name_and_each_test_once(here, capsys, monkeypatch):
+    monkeypatch.chdir(here / "good")
+    assert main(["report", "../good", "."]) == 0
+    text = (here / "good/report.html").read_text()
+    assert "<title>good · llmperf</title>" in text
+    assert text.count(f'<code class="id">{TEST}</code>') == 1
+
+
 def test_a_report_that_cannot_be_written(here, capsys):
     (here / "file").write_text("")
     assert main(["report", "good", "--out", "file/x"]) == 2

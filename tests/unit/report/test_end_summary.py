@@ -124,6 +124,36 @@ def test_what_was_stored_is_to_be_committed():
     ]
 
 
+BESIDE = ("NO_BASELINE: baseline: -", "INCONCLUSIVE: ttft_p99 <= 1s: 1.01 s 99 % CI 0.9–1.1 s")
+ACCEPT = 'pytest suites/test_s.py::test_a --update-baselines --accept "REASON"'
+
+
+def test_what_stays_open_beside_a_missing_baseline_is_shown_as_no_update_takes_it_in():
+    shown = lines(ended("NO_BASELINE", "test_a", *BESIDE, reasons=("", "too few requests; more")), ended("NO_BASELINE",
+                  "test_b", BESIDE[0], "INCONCLUSIVE: baseline ttft_p50: +4.0 %"))
+    assert shown == [
+        "NO_BASELINE  test_a  baseline; INCONCLUSIVE: 1.01 s  ttft_p99 <= 1s: too few re…",
+        "NO_BASELINE  test_b  baseline",
+        "next:",
+        "  pytest suites/test_s.py::test_b --update-baselines-new",
+        "  llmperf show R1 test_a",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("updated", "verdict", "step"),
+    [
+        ({"NO_BASELINE"}, "NO_BASELINE", "llmperf show R1 test_a"),
+        ({"NO_BASELINE"}, "IMPROVED", "pytest suites/test_s.py::test_a --update-baselines"),
+        ({"NO_BASELINE", "IMPROVED"}, "IMPROVED", "llmperf show R1 test_a"),
+        ({"NO_BASELINE", "IMPROVED"}, "INCOMPARABLE", ACCEPT),
+        ({"NO_BASELINE", "IMPROVED", "INCOMPARABLE"}, "INCOMPARABLE", "llmperf show R1 test_a"),
+    ],
+)
+def test_an_update_that_stored_nothing_is_not_advised_again(updated, verdict, step):
+    assert lines(ended(verdict), updated=frozenset(updated))[-1] == f"  {step}"
+
+
 def test_in_virtual_time_another_run_says_the_same():
     assert lines(ended("INCONCLUSIVE"), virtual=True)[-1] == "  llmperf show R1 test_a"
 

@@ -190,6 +190,7 @@ def test_other_seeds_and_missing_metrics_cannot_tell():
 def test_new_and_gone():
     found = compare_runs([ran(name="t::old")], [ran(name="t::new")])
     assert [(one.test, one.trend) for one in found] == [("t::new", Trend.NEW), ("t::old", Trend.GONE)]
+    assert found[1].reason == "gone, not run, or it failed before it could report"
 
 
 def test_every_metric_where_asked_and_only_primaries_count():

@@ -1,0 +1,37 @@
+"""Where a project begins, for commands that are typed in a folder of it: where pytest or this plugin is configured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+OURS = ("baselines", ".llmperf", "llmperf.toml")
+PYTESTS = {  # and what they must hold to count
+    "pytest.ini": ("",), ".pytest.ini": ("",), "pytest.toml": ("",), ".pytest.toml": ("",),
+    "pyproject.toml": ("[tool.pytest", "[tool.llmperf"), "tox.ini": ("[pytest]",), "setup.cfg": ("[tool:pytest]",),
+}  # fmt: skip
+
+
+def project_root(*places: Path) -> Path:
+    """The nearest root at or above the first place that has one, then the current folder, which stands in for it."""
+    here = Path.cwd()
+    above = (folder for place in (*places, here) for folder in _upwards(place) if _is_root(folder))
+    return next(above, here)
+
+
+def _upwards(place: Path) -> tuple[Path, ...]:
+    resolved = place.resolve()
+    return (resolved, *resolved.parents)
+
+
+def _is_root(folder: Path) -> bool:
+    return any((folder / name).exists() for name in OURS) or any(
+        _holds(folder / name, texts) for name, texts in PYTESTS.items()
+    )
+
+
+def _holds(path: Path, texts: tuple[str, ...]) -> bool:
+    try:
+        content = path.read_text(encoding="utf-8", errors="replace")
+    except OSError:  # not there, or not for us
+        return False
+    return any(text in content for text in texts)
