@@ -91,6 +91,15 @@ def test_verdicts_of_the_runs_themselves(before, after, trend):
         assert "because" in one.reason
 
 
+@pytest.mark.parametrize("before", [Verdict.PASS, Verdict.FAIL])
+def test_a_test_that_checks_nothing_any_more_is_unknown(before):
+    silent = replace(ran(), checks=())
+    one = compare(ran(verdict=before), silent)
+    assert (one.trend, one.reason) == (Trend.UNKNOWN, "it checks nothing now")
+    assert compare(silent, silent).trend is Trend.STAYED
+    assert compare(ran(), replace(ran(measured(tpot_ms=11)), checks=())).trend is Trend.WORSE
+
+
 def test_an_error_is_no_regression_however_bad_the_numbers():
     one = compare(ran(), ran(measured(tpot_ms=99), error="The server died.", complete=False))
     assert (one.trend, one.changes) == (Trend.UNKNOWN, ())
