@@ -224,6 +224,18 @@ def test_markdown_has_every_trend_links_and_what_changed():
     assert "<details><summary>Stayed: 1</summary>" in text
 
 
+def test_markdown_shows_what_stayed_and_is_not_green():
+    verdicts = {"t::a": Verdict.PASS, "t::b": Verdict.FAIL, "t::c": Verdict.NO_BASELINE, "t::d": Verdict.IMPROVED}
+    tests = [ran(name=name, verdict=verdict) for name, verdict in verdicts.items()]
+    text = markdown(compare_runs(tests, tests), Named("v1"), Named("v2"))
+    assert "**4 stayed** (1 FAIL, 1 NO BASELINE)\n" in text
+    shown, folded = text.split("<details>")
+    assert "### Stayed\n" in shown
+    assert [name for name in verdicts if name in shown] == ["t::b", "t::c"]
+    assert "tpot_mean: because" in shown
+    assert [name for name in verdicts if name in folded] == ["t::a", "t::d"]
+
+
 def test_markdown_stays_a_table_whatever_a_test_is_called():
     hostile = "t::x[a|b`c\n| <img src=x> @someone]"
     bad = replace(ran(name=hostile), error="<script> | @team [a](b) `x`\nmore", complete=False)
