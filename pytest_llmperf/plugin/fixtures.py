@@ -83,8 +83,10 @@ def perf(request: pytest.FixtureRequest) -> Iterator[Perf]:
     item.stash[PERF] = perf
     yield perf
     with leave_without_traceback(item):
-        perf.close()
-        conclude_late(item)
+        try:
+            conclude_late(item)
+        finally:
+            perf.close()
 
 
 @contextmanager

@@ -20,12 +20,12 @@ def test_id(item: pytest.Item) -> str:
     if not isinstance(step, int):
         return nodeid
     head, _, parameters = nodeid.partition("[")
-    found = list(re.finditer(rf"(?:^|-){step + 1}-\d+(?=-|$)", parameters.removesuffix("]")))
-    if not found:
+    # Greedy, so the last that reads so: a parameter before it may read so, too, or be a part of what does.
+    copy = re.fullmatch(rf"(?:(.*)-)?{step + 1}-\d+(?:-(.*))?", parameters.removesuffix("]"), re.DOTALL)
+    if copy is None:
         return nodeid
-    at = found[-1]
-    left = (parameters[:at.start()] + parameters.removesuffix("]")[at.end():]).strip("-")
-    return f"{head}[{left}]" if left else head
+    left = [each for each in copy.groups() if each is not None]
+    return f"{head}[{'-'.join(left)}]" if left else head
 
 
 def params_of(item: pytest.Item) -> Mapping[str, object]:

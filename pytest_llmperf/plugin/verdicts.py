@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import pytest
@@ -38,7 +38,7 @@ def leave_without_traceback(item: pytest.Item) -> Iterator[None]:
         verdict = _ended_by(error)
         item.user_properties.append((VERDICT, verdict))
         text = "\n".join([str(error), *getattr(error, "__notes__", ())])
-        _note_end(item, verdict, text)
+        _note_end(item, verdict, text if verdict == "ERROR" else f"{verdict}: {text}")
         raise pytest.fail.Exception(f"llmperf {verdict}: {text}", pytrace=False) from None
     except pytest.fail.Exception as error:
         if uses_llmperf(item) and _ended_by(error) == "ERROR":
@@ -65,10 +65,19 @@ def forget_execution(item: pytest.Item) -> None:
     _untell(item)
 
 
-def _note_end(item: pytest.Item, ended: str, error: str | None = None) -> None:
+def _note_end(item: pytest.Item, ended: str, error: str | None) -> None:
     if PERF in item.stash:
         item.stash[PERF].ended = ended
         item.stash[PERF].error = error
+
+
+def _first_line(error: BaseException) -> str | None:
+    """What a test's own failure says, as pytest's summary has it; None where somebody stopped the session."""
+    from pytest_llmperf.masking import mask
+
+    if isinstance(error, KeyboardInterrupt | pytest.exit.Exception):
+        return None
+    return mask(f"failed: {pytest.ExceptionInfo.from_exception(error).exconly(tryshort=True)}").partition("\n")[0]
 
 
 def uses_llmperf(item: pytest.Item) -> bool:
@@ -79,8 +88,16 @@ def uses_llmperf(item: pytest.Item) -> bool:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object]:
     """What a fixture of the test's own still measures may fail as it may in the test."""
-    with leave_without_traceback(item):
-        return (yield)
+    from pytest_llmperf.errors import InfrastructureError
+
+    try:
+        with leave_without_traceback(item):
+            return (yield)
+    except pytest.fail.Exception:
+        if PERF in item.stash:
+            with suppress(InfrastructureError):  # what cannot be written has been told
+                item.stash[PERF].close()  # again: it closed before the fixture that ended so
+        raise
 
 
 @pytest.hookimpl(wrapper=True)
@@ -89,11 +106,12 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     with leave_without_traceback(item):
         try:
             outcome = yield
-        except pytest.skip.Exception:  # must not hide what a check before it has found
-            _conclude(item)
+        except pytest.skip.Exception as skip:
+            _conclude_skipped(item, skip)
             raise
         except BaseException as error:
             _tell(item, _ended_by(error))
+            _note_end(item, _ended_by(error), _first_line(error))
             raise
     _conclude(item)
     return outcome
@@ -105,10 +123,21 @@ def _conclude(item: pytest.Item) -> None:
 
     perf = item.stash.get(PERF, None)
     if perf is not None:
-        perf.complete = True
+        perf.complete, perf.error = True, None
         item.stash[HEARD] = len(perf.results)
         _tell(item, worst(perf.results).value)
         _raise_worst(item, perf)
+
+
+def _conclude_skipped(item: pytest.Item, skip: BaseException) -> None:
+    """A skip must not hide what a check before it has found; where none was made, nothing was shown."""
+    perf = item.stash.get(PERF, None)
+    if perf is not None and not perf.results:
+        item.stash[HEARD] = 0
+        _tell(item, "skipped")
+        _note_end(item, "skipped", f"skipped: {skip}")
+    else:
+        _conclude(item)
 
 
 def conclude_late(item: pytest.Item) -> None:

@@ -10,18 +10,23 @@ from xml.etree import ElementTree
 
 from pytest_llmperf.baseline.checked import Node, parse
 from pytest_llmperf.errors import UsageError
-from pytest_llmperf.model.verdict import Verdict
+from pytest_llmperf.model.verdict import worst
 from pytest_llmperf.report.kept import KeptMeasurement, KeptRun, KeptTest, check_from, margins_from, read_run
 from pytest_llmperf.report.properties import SEED
 from pytest_llmperf.stats.prior import Margins
 
 REPAIR = "Write the file anew: pytest --junitxml=FILE."
 _RUN = re.compile(r"run(-?\d+)")
+#: What JUnit has of a test that did not pass, what ended it last first, and what that is called.
+ENDS = {"error": "", "failure": "failed", "skipped": "skipped"}
+OURS = "Failed: llmperf "
 Property = tuple[str, str]
 
 
 def read_release(path: Path) -> tuple[KeptTest, ...]:
-    """The tests of a run folder or of a JUnit file; of copies of one test (`--count`) the one that ended worst.
+    """The tests of a run folder or of a JUnit file.
+
+    A test that was run again counts as it ended; of copies of one test (`--count`) the one that ended worst.
 
     Raises:
         UsageError: it is neither, or no test of it used llmperf.
@@ -31,34 +36,53 @@ def read_release(path: Path) -> tuple[KeptTest, ...]:
         return read_run(path)
     try:
         root = ElementTree.parse(path).getroot()
-    except (ElementTree.ParseError, OSError) as error:
+    except (ElementTree.ParseError, LookupError, ValueError, OSError) as error:
         raise UsageError(f"{path}: this is neither a run folder nor a JUnit file: {error}.") from error
-    each = [test for case in root.iter("testcase") if (test := _test(case, path)) is not None]
+    each = [test for case in _last(root) if (test := _test(case, path)) is not None]
     found = {test.test: test for test in sorted(each, key=lambda test: test.verdict.severity)}
     if not found:
         raise UsageError(f"{path}: no test of this JUnit file was measured by llmperf of this version. {REPAIR}")
     return tuple(found[name] for name in sorted(found))
 
 
+def _last(root: ElementTree.Element) -> Iterator[ElementTree.Element]:
+    """Of each item of a session its last entry: a re-run has one of its own, and so has a failed test's teardown."""
+    for suite in root.iter("testsuite"):
+        yield from {(case.get("classname"), case.get("name")): case for case in suite.findall("testcase")}.values()
+
+
 def _test(case: ElementTree.Element, path: Path) -> KeptTest | None:
-    """None for a test that did not use llmperf. A test that was run again counts as it ended."""
+    """None for a test that did not use llmperf, or was skipped before it measured."""
     each = [(one.get("name", ""), one.get("value", "")) for one in case.iter("property")]
     named = dict(each)
     test = named.get("llmperf.test")
     if test is None:
         return None
     checks = [value for name, value in each if re.fullmatch(r"llmperf\.result\d+", name)]
-    origin, verdict, ended = f"{path}: {test}", named.get("llmperf_verdict"), case.find("error")
+    origin = f"{path}: {test}"
     found = KeptTest(
         test=test,
-        complete=verdict in Verdict.__members__ or (verdict is None and case.find("failure") is None),
+        complete=True,
         error=None,
         measurements=tuple(_measurements(each, origin)),
         checks=tuple(check_from(_json(text, origin)) for text in checks),
     )
-    if ended is None or found.verdict is Verdict.ERROR:
-        return found
-    return replace(found, error=ended.get("message", "") or "ERROR")
+    told, ended = named.get("llmperf_verdict"), _ended(case)
+    if told == worst(found.checks).value or (told is None and ended is None):
+        return found  # whatever else failed in its fixtures' teardown
+    if not found.measurements and case.find("skipped") is not None:
+        return None
+    return replace(found, complete=False, error=ended)
+
+
+def _ended(case: ElementTree.Element) -> str | None:
+    """What ended it before its end, as the run folder has it; None where it passed."""
+    for tag, word in ENDS.items():
+        if (found := case.find(tag)) is not None:
+            message = found.get("message", "")
+            ours = message.removeprefix(OURS).removeprefix("ERROR: ")
+            return ours if ours != message else ": ".join(filter(None, (word, message)))
+    return None
 
 
 def _measurements(each: Sequence[Property], origin: str) -> Iterator[KeptMeasurement]:

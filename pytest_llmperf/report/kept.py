@@ -105,8 +105,10 @@ class KeptTest:
 
     @cached_property
     def verdict(self) -> Verdict:
-        """The worst of its checks; a test that did not reach its end proves nothing."""
-        return Verdict.ERROR if self.error or not self.complete else worst(self.checks)
+        """The worst of its checks; a test without any shows nothing, nor does one that did not reach its end."""
+        if self.error or not self.complete:
+            return Verdict.ERROR
+        return worst(self.checks) if self.checks else Verdict.REPORTED
 
     @property
     def reason(self) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.report.kept import KeptTest
-from pytest_llmperf.report.release import Compared, Trend
+from pytest_llmperf.report.release import GREEN, Compared, Trend
 
 #: A GitHub comment takes 65,536 characters, a step's summary more.
 MOST_CHARACTERS = 60_000
@@ -60,20 +60,32 @@ def code(text: str) -> str:
 
 
 def _lines(compared: Sequence[Compared], before: Named, after: Named, rows: int) -> Iterator[str]:
-    counts = Counter(one.trend for one in compared)
+    by_trend = {trend: [one for one in compared if one.trend is trend] for trend in Trend}
     yield f"## Performance: {before} → {after}"
     yield ""
-    yield " · ".join(f"**{counts[trend]} {trend.value}**" for trend in Trend if counts[trend])
+    yield " · ".join(_count(trend, chosen) for trend, chosen in by_trend.items() if chosen)
     if emulated := sorted(kind for kind in _hardware(compared) if kind.startswith("emulated")):
         yield ""
         yield f"> {', '.join(map(cell, emulated))}: nothing of that was measured on hardware."
-    for trend in Trend:
-        chosen = [one for one in compared if one.trend is trend]
-        if chosen:
-            yield ""
-            yield from _section(trend, chosen, rows)
+    for trend, chosen in by_trend.items():
+        for open_ in (True, False):
+            if part := [one for one in chosen if _stayed_open(one) is open_]:
+                yield ""
+                yield from _section(trend, part, rows, folded=trend is Trend.STAYED and not open_)
     yield ""
     yield f"<sub>{RULE}</sub>"
+
+
+def _count(trend: Trend, chosen: Sequence[Compared]) -> str:
+    """"**3 stayed** (1 FAIL)": that nothing changed makes nothing good."""
+    verdicts = Counter(_verdict(one.after) for one in chosen if _stayed_open(one))
+    apart = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.items())
+    return f"**{len(chosen)} {trend.value}**" + (f" ({apart})" if apart else "")
+
+
+def _stayed_open(one: Compared) -> bool:
+    """Whether it stayed what is not green."""
+    return one.trend is Trend.STAYED and one.after is not None and one.after.verdict not in (*GREEN, Verdict.REPORTED)
 
 
 def _hardware(compared: Sequence[Compared]) -> set[str]:
@@ -81,9 +93,9 @@ def _hardware(compared: Sequence[Compared]) -> set[str]:
     return {measurement.conditions.get("hardware", "unknown") for test in tests for measurement in test.measurements}
 
 
-def _section(trend: Trend, chosen: Sequence[Compared], rows: int) -> Iterator[str]:
-    folded = trend is Trend.STAYED
-    yield f"<details><summary>Stayed: {len(chosen)}</summary>" if folded else f"### {trend.value.capitalize()}"
+def _section(trend: Trend, chosen: Sequence[Compared], rows: int, *, folded: bool) -> Iterator[str]:
+    title = trend.value.capitalize()
+    yield f"<details><summary>{title}: {len(chosen)}</summary>" if folded else f"### {title}"
     yield ""
     yield "| test | verdict | metric | before | after | change | 90 % CI | |"
     yield "|---|---|---|---:|---:|---:|---|---|"
@@ -112,5 +124,9 @@ def _rows(one: Compared) -> Iterator[str]:
 
 
 def _verdicts(before: KeptTest | None, after: KeptTest | None) -> str:
-    was, now = ("–" if test is None else test.verdict.value.replace("_", " ") for test in (before, after))
+    was, now = map(_verdict, (before, after))
     return was if was == now else f"{was} → {now}"
+
+
+def _verdict(test: KeptTest | None) -> str:
+    return "–" if test is None else test.verdict.value.replace("_", " ")

@@ -169,6 +169,7 @@ def _trend(before: KeptTest, after: KeptTest, obstacle: str, changes: Sequence[C
         (bool(obstacle), Trend.UNKNOWN, obstacle),
         (fails and not failed, Trend.WORSE, still),
         (Verdict.FAIL in found, Trend.WORSE, still),
+        (bool(before.checks) and not after.checks, Trend.UNKNOWN, "it checks nothing now"),
         (failed and after.verdict in GREEN, Trend.BETTER, ""),
         (Verdict.IMPROVED in found, Trend.BETTER, still),
         (after.verdict is Verdict.INCONCLUSIVE or Verdict.INCONCLUSIVE in found, Trend.UNKNOWN, still),

@@ -227,3 +227,28 @@ def test_the_group_that_xdist_appends_is_no_part_of_a_test(nodeid, marked, found
     """pytest 8 under --dist loadgroup: another id would be another baseline."""
     item = SimpleNamespace(nodeid=nodeid, get_closest_marker=lambda name: marked and name == "xdist_group")
     assert identity.test_id(item) == found
+
+
+@pytest.mark.parametrize(("parameters", "step", "found"), [
+    ("[1-2]", 0, ""), ("[2-2]", 1, ""), ("[1-1-2]", 0, "[1]"), ("[2-2-2]", 1, "[2]"), ("[1-2-1-2]", 0, "[1-2]"),
+    ("[size-1-1-2]", 0, "[size-1]"), ("[10-1-2]", 0, "[10]"), ("[h200-11-12]", 10, "[h200]"), ("[1-2-a]", 0, "[a]"),
+])
+def test_the_copy_that_repeat_appends_is_no_part_of_a_test(parameters, step, found):
+    """A parameter may read as a copy does."""
+    item = SimpleNamespace(nodeid=f"t.py::test_x{parameters}", get_closest_marker=lambda name: None,
+                           callspec=SimpleNamespace(params={identity.STEP: step}))
+    assert identity.test_id(item) == f"t.py::test_x{found}"
+
+
+def test_copies_have_the_ids_of_the_tests_that_they_repeat(run):
+    text = """
+import pytest
+
+@pytest.mark.parametrize("size", ["1", "2", "1-1", "x-2", "1-2"])
+def test_it(perf, size): give(perf, "PASS")
+"""
+    def ids(*args):
+        _, junit = run(text, *args)
+        return [node.get("value") for node in junit.iter("property") if node.get("name") == "llmperf.test"]
+
+    assert sorted(ids("--count=2")) == sorted(2 * ids())

@@ -21,6 +21,8 @@ EXPORTS: Mapping[str, Export] = {
     "csv": lambda tests: {"": csv_file(tests)},
 }
 
+SUGGESTED = {"parquet": "requests.parquet", "csv": "requests.csv"}
+
 
 def export(tests: Sequence[KeptTest], form: str, out: Path) -> list[Path]:
     """Write the tests in that format; nothing is written before all of it is made.
@@ -33,15 +35,24 @@ def export(tests: Sequence[KeptTest], form: str, out: Path) -> list[Path]:
     if not files:
         raise UsageError("nothing was measured by these tests, so there is nothing to export.")
     paths = [out / name if name else out for name in files]
+    if folder := next((path for path in paths if path.is_dir()), None):
+        raise UsageError(f"{folder}: this is a folder. Name a file: --out={folder / SUGGESTED.get(form, 'run.json')}")
     try:
         for path, content in zip(paths, files.values(), strict=True):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            temporary = path.with_name(f"{path.name}.{uuid4().hex[:8]}.tmp")
-            temporary.write_bytes(content)
-            temporary.replace(path)
+            _write(path, content)
     except OSError as error:
         raise UsageError(f"{out}: cannot be written: {error.strerror}.") from error
     return paths
+
+
+def _write(path: Path, content: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f"{path.name}.{uuid4().hex[:8]}.tmp")
+    try:
+        temporary.write_bytes(content)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 __all__ = ["export"]

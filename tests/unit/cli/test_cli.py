@@ -1,13 +1,17 @@
 """`llmperf` as such; each command has its own tests."""
 
 import argparse
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from pytest_llmperf import CheckResult, Verdict
 from pytest_llmperf.cli import main
 from pytest_llmperf.cli.parser import parser
+from pytest_llmperf.report.run_folder import write_test
 
 
 def test_without_a_command_it_says_which_there_are(capsys):
@@ -27,6 +31,42 @@ def test_as_a_module():
     told = subprocess.run(command, capture_output=True, text=True, check=False)
     assert told.returncode == 0
     assert told.stdout.startswith("pytest-llmperf ")
+
+
+@pytest.fixture
+def show(tmp_path):
+    """`llmperf show` of a run as a process of its own."""
+    check = CheckResult("ttft_p50 <= 1s", Verdict.PASS, "ttft_p50", "≤ 1 s", "50 ms")
+    write_test(tmp_path, "tests/test_a.py::test_x", [], [check])
+    command = [sys.executable, "-m", "pytest_llmperf", "show", tmp_path, "test_x"]
+    buffered = {"PYTHONUNBUFFERED": ""}  # as it is for a user: what is short is written as Python exits
+
+    def show(stdout=subprocess.PIPE, **env):
+        env = os.environ | buffered | env
+        return subprocess.run(command, stdout=stdout, stderr=subprocess.PIPE, env=env, check=False)
+
+    return show
+
+
+def test_a_terminal_that_has_not_every_sign_shows_the_others(show):
+    told = show(PYTHONIOENCODING="ascii")
+    assert (told.returncode, told.stderr) == (0, b"")
+    assert b"? 1 s" in told.stdout
+
+
+def test_output_that_cannot_be_written_is_said_in_a_sentence(show):
+    with Path("/dev/full").open("wb") as full:
+        told = show(full)
+    assert told.returncode == 2
+    assert told.stderr == b"llmperf show: the output cannot be written: No space left on device\n"
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(show):
+    read, write = os.pipe()
+    os.close(read)
+    told = show(write)
+    os.close(write)
+    assert (told.returncode, told.stderr) == (141, b"")
 
 
 def test_options_for_pytest_that_no_shell_would_read(capsys):

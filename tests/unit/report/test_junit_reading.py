@@ -89,11 +89,11 @@ def test_what_cannot_be_margins_is_refused(junit, margins):
 @pytest.mark.parametrize(
     ("more", "outcome", "verdict"),
     [
-        ([], [], Verdict.PASS),
+        ([], [], Verdict.REPORTED),
         ([("llmperf_verdict", "ERROR")], [("error", "it died")], Verdict.ERROR),
         ([("llmperf_verdict", "USAGE")], [("failure", "typo")], Verdict.ERROR),
         ([], [("failure", "assert 1 == 2")], Verdict.ERROR),
-        ([("llmperf_verdict", "PASS")], [("error", "teardown failed")], Verdict.ERROR),
+        ([], [("error", "teardown failed")], Verdict.ERROR),
     ],
 )
 def test_how_a_test_without_checks_ended(junit, more, outcome, verdict):
@@ -101,9 +101,57 @@ def test_how_a_test_without_checks_ended(junit, more, outcome, verdict):
     assert read.verdict is verdict
 
 
+@pytest.mark.parametrize("verdict", ["PASS", "FAIL"])
+def test_a_teardown_that_fails_leaves_the_verdict(junit, measurement, verdict):
+    """Also a FAIL that was found in a teardown, which is no `<failure>` to pytest."""
+    named = properties(TEST, [measurement], [replace(CHECK, verdict=Verdict[verdict])])
+    (read,) = read_release(junit([*named, ("llmperf_verdict", verdict)], ("error", "failed on teardown")))
+    assert read.verdict is Verdict[verdict]
+
+
+def test_an_error_in_a_teardown_is_one_whatever_was_checked(junit, measurement):
+    named = properties(TEST, [measurement], [replace(CHECK, verdict=Verdict.PASS)])
+    both = [("llmperf_verdict", "PASS"), ("llmperf_verdict", "ERROR")]
+    (read,) = read_release(junit([*named, *both], ("error", "the server died")))
+    assert (read.verdict, read.reason) == (Verdict.ERROR, "the server died")
+
+
+@pytest.mark.parametrize(("more", "outcome", "reason"), [
+    ([], ("failure", "assert 1 == 2\n +  where"), "failed: assert 1 == 2"), ([], ("skipped", ""), "skipped"),
+    ([], ("skipped", "no time"), "skipped: no time"),
+    ([("llmperf_verdict", "USAGE")], ("failure", "Failed: llmperf USAGE: no such metric"), "USAGE: no such metric"),
+    ([("llmperf_verdict", "ERROR")], ("error", "Failed: llmperf ERROR: it died"), "it died"),
+])
+def test_what_ended_a_test_is_its_reason(junit, measurement, more, outcome, reason):
+    (read,) = read_release(junit([*properties(TEST, [measurement], []), *more], outcome))
+    assert (read.verdict, read.complete, read.reason) == (Verdict.ERROR, False, reason)
+
+
+def test_a_test_that_was_skipped_before_it_measured_is_not_there(junit):
+    with pytest.raises(UsageError, match="no test of this JUnit file was measured"):
+        read_release(junit([("llmperf.test", TEST)], ("skipped", "no time")))
+
+
+@pytest.mark.parametrize("verdicts", [("FAIL", "PASS"), ("PASS", "FAIL")])
+@pytest.mark.parametrize("names", [("test_x", "test_x"), ("test_x[1-2]", "test_x[2-2]")], ids=["again", "copies"])
+def test_a_rerun_counts_as_it_ended_and_copies_as_the_worst(junit, measurement, verdicts, names):
+    """pytest writes an entry for each execution."""
+    cases = []
+    for verdict, name in zip(verdicts, names, strict=True):
+        named = properties(TEST, [measurement], [replace(CHECK, verdict=Verdict[verdict])])
+        cases.append(ElementTree.parse(path := junit([*named, ("llmperf_verdict", verdict)])).find(".//testcase"))
+        cases[-1].set("name", name)
+    root = ElementTree.Element("testsuites")
+    ElementTree.SubElement(root, "testsuite").extend(cases)
+    ElementTree.ElementTree(root).write(path)
+    (read,) = read_release(path)
+    assert read.verdict.value == (verdicts[1] if names[0] == names[1] else "FAIL")
+
+
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
+        ('<?xml version="1.0" encoding="foo"?><a/>', "neither a run folder nor a JUnit file"),
         ("<testsuites>", "neither a run folder nor a JUnit file"),
         ("\x00\x01", "neither a run folder nor a JUnit file"),
         ("<testsuites><testcase name='a'/></testsuites>", "no test of this JUnit file was measured by llmperf"),

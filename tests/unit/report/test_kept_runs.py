@@ -61,6 +61,7 @@ def test_equal_runs_of_two_measurements_have_files_of_their_own(tmp_path, make_m
     ("fields", "checks", "verdict", "reason"),
     [
         ({}, [PASSED], Verdict.PASS, ""),
+        ({}, [], Verdict.REPORTED, ""),
         ({}, [PASSED, FAILED], Verdict.FAIL, "itl_p99: slow"),
         ({"complete": False}, [PASSED], Verdict.ERROR, "did not reach its end"),
         ({"complete": False, "error": "It died.\ncommand: x"}, [PASSED], Verdict.ERROR, "It died."),

@@ -91,6 +91,15 @@ def test_verdicts_of_the_runs_themselves(before, after, trend):
         assert "because" in one.reason
 
 
+@pytest.mark.parametrize("before", [Verdict.PASS, Verdict.FAIL])
+def test_a_test_that_checks_nothing_any_more_is_unknown(before):
+    silent = replace(ran(), checks=())
+    one = compare(ran(verdict=before), silent)
+    assert (one.trend, one.reason) == (Trend.UNKNOWN, "it checks nothing now")
+    assert compare(silent, silent).trend is Trend.STAYED
+    assert compare(ran(), replace(ran(measured(tpot_ms=11)), checks=())).trend is Trend.WORSE
+
+
 def test_an_error_is_no_regression_however_bad_the_numbers():
     one = compare(ran(), ran(measured(tpot_ms=99), error="The server died.", complete=False))
     assert (one.trend, one.changes) == (Trend.UNKNOWN, ())
@@ -214,6 +223,18 @@ def test_markdown_has_every_trend_links_and_what_changed():
     assert "| `tpot_mean` | 10 ms | 11 ms | +10.0 % |" in text
     assert "Changed with it: `engine.version` 1 → 2" in text
     assert "<details><summary>Stayed: 1</summary>" in text
+
+
+def test_markdown_shows_what_stayed_and_is_not_green():
+    verdicts = {"t::a": Verdict.PASS, "t::b": Verdict.FAIL, "t::c": Verdict.NO_BASELINE, "t::d": Verdict.IMPROVED}
+    tests = [ran(name=name, verdict=verdict) for name, verdict in verdicts.items()]
+    text = markdown(compare_runs(tests, tests), Named("v1"), Named("v2"))
+    assert "**4 stayed** (1 FAIL, 1 NO BASELINE)\n" in text
+    shown, folded = text.split("<details>")
+    assert "### Stayed\n" in shown
+    assert [name for name in verdicts if name in shown] == ["t::b", "t::c"]
+    assert "tpot_mean: because" in shown
+    assert [name for name in verdicts if name in folded] == ["t::a", "t::d"]
 
 
 def test_markdown_stays_a_table_whatever_a_test_is_called():

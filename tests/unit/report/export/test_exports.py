@@ -146,6 +146,17 @@ def test_spoilt_requests_are_refused_and_nothing_is_written(tests, tmp_path, for
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize(("out", "suggested"), [(".", "requests.csv"), ("", "requests.csv"), ("/", "/requests.csv"),
+                                                 ("there", "there/requests.csv")])
+def test_a_folder_is_no_file(tests, tmp_path, monkeypatch, out, suggested):
+    monkeypatch.chdir(tmp_path)
+    Path("there").mkdir()
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(UsageError, match=f"this is a folder. Name a file: --out={suggested}"):
+        export(tests, "csv", Path(out))
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 def test_a_place_that_cannot_be_written(tests, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="cannot be written"):

@@ -1,0 +1,78 @@
+"""However a test ends, its run folder and JUnit tell of it what the terminal told."""
+
+import pytest
+
+from pytest_llmperf.report.junit import read_release
+
+pytestmark = pytest.mark.emulated
+
+SUITE = """
+import pytest
+from pytest_llmperf import closed, random_tokens, vllm
+from pytest_llmperf.errors import ServerDied
+
+TRAFFIC = random_tokens(input=64, output=8, arrivals=closed(2), requests=6)
+PASS, FAIL = "error_rate == 0", "ttft_p50 <= 1us"
+
+@pytest.fixture
+def run(perf): return perf.measure(vllm("llama-3.1-8b"), TRAFFIC, runs=2)
+
+@pytest.fixture
+def after(perf, run):
+    endings = []
+    yield endings.append
+    for ending in endings:
+        ending()
+
+def dies(): raise ServerDied("gone")
+def breaks(): assert not "foreign"
+
+def test_it(perf, run, after):
+    BODY
+"""
+
+
+@pytest.fixture
+def ends(run, pytester):
+    """What the folder and JUnit say of a test with this body."""
+    def ends(body, *args):
+        run(SUITE.replace("BODY", body), "--emulate", "h200", *args)
+        (folder,) = pytester.path.glob(".llmperf/runs/*")
+        return [(test.verdict.value, test.reason) for path in (folder, pytester.path / "junit.xml")
+                for test in read_release(path)]
+
+    return ends
+
+
+@pytest.mark.parametrize(("body", "verdict", "reason"), [
+    ("pytest.skip('no time')", "ERROR", "skipped: no time"),
+    ("x = 1; assert x == 2", "ERROR", "failed: assert 1 == 2"),
+    ("raise ValueError('no')", "ERROR", "failed: ValueError: no"),
+    ("perf.check(run, 'speed <= 1')", "ERROR", "USAGE: this SLO cannot be read: there is no metric 'speed'"),
+    ("pass", "REPORTED", ""),
+    ("perf.check(run, PASS); pytest.skip('the rest')", "PASS", ""),
+    ("after(lambda: perf.check(run, FAIL))", "FAIL", "ttft_p50: the 90 % interval"),
+    ("after(lambda: perf.check(run, FAIL)); pytest.skip('no time')", "FAIL", "ttft_p50: the 90 % interval"),
+    ("after(breaks); perf.check(run, PASS)", "PASS", ""),
+    ("after(breaks); perf.check(run, FAIL)", "FAIL", "ttft_p50: the 90 % interval"),
+])
+def test_folder_and_junit_agree(ends, body, verdict, reason):
+    for told in ends(body):
+        assert told[0] == verdict
+        assert told[1].startswith(reason)
+
+
+def test_a_server_that_dies_in_a_teardown_is_an_error_in_both(ends):
+    folder, junit = ends("after(dies); perf.check(run, PASS)")
+    assert folder == ("ERROR", "gone")
+    assert junit[0] == "ERROR"
+
+
+def test_a_rerun_counts_as_it_ended_in_both(ends):
+    body = "perf.check(run, PASS); after(breaks if not perf.earlier else bool); assert perf.earlier"
+    assert ends(body, "--reruns=1") == [("PASS", "")] * 2
+
+
+def test_a_secret_in_what_a_test_says_is_not_kept(ends):
+    folder, _ = ends("assert not run, 'with hf_aBcDeFgHiJkLmNoPqRsTuVwXyZ'")
+    assert folder == ("ERROR", "failed: AssertionError: with ***")
