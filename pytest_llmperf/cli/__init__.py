@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -11,6 +12,7 @@ from io import TextIOWrapper
 from pytest_llmperf.errors import LlmperfError
 
 USAGE = 2
+UNWRITABLE = (errno.ENOSPC, errno.EIO)  # of a file that the output was sent to
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -36,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _give_up_output()
         return 141
     except OSError as error:
-        if error.filename is not None:
+        if error.filename is not None or error.errno not in UNWRITABLE:
             raise
         _give_up_output()
         print(f"llmperf {arguments.command}: the output cannot be written: {error.strerror or error}", file=sys.stderr)
