@@ -50,9 +50,9 @@ def test_a_test_that_took_its_worker_with_it_is_in_the_report_and_said_where_run
     crash = """
 import os, signal
 
-def test_crash(perf):
+def test_crash(perf, request):
     perf.check(perf.measure(GOOD, TRAFFIC), "error_rate == 0")
-    if "PYTEST_XDIST_WORKER" in os.environ:
+    if hasattr(request.config, "workerinput"):  # the environment of a test that an outer worker runs names that one
         os.kill(os.getpid(), signal.SIGKILL)
 
 def test_slo"""
