@@ -3,7 +3,9 @@
 `--hypothesis-profile=random` looks for others.
 """
 
-import numpy  # noqa: F401 - pytester takes back what a test imported, and numpy can be loaded once in a process
+# pytester takes back what its tests imported, and compiled modules load once in a process: these are there before.
+import pandas  # noqa: F401
+import scipy.stats  # noqa: F401
 from hypothesis import HealthCheck, settings
 
 settings.register_profile("steady", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
