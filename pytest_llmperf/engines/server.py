@@ -178,12 +178,18 @@ class Server:
         emptied = False
         if "engine" not in keep:
             with self.answering("an emptied prefix cache"):
-                emptied = self.adapter.reset_cache(self.client, external="l1" not in keep)
+                emptied = self.adapter.reset_cache(self.client, external="l1" not in keep) or self._caches_nothing
         if self.lmcache is not None:
             self.lmcache.clear({"l1", "l2"} - set(keep), self.clock)
         elif "l1" not in keep and is_attached(self.spec):
             return False  # one in the engine's process: nothing empties it, and vLLM answers success all the same
         return emptied
+
+    @property
+    def _caches_nothing(self) -> bool:
+        """By what it says of itself."""
+        facts = self.facts
+        return facts.get("enable_prefix_caching") == "False" or facts.get("disable_radix_cache") == "True"
 
     def check_responsive(self, timeout_s: float) -> None:
         """Raise EngineError where the server runs and yet answers nothing within `timeout_s`."""

@@ -29,6 +29,25 @@ CROSSED = ("driver", "cuda", "engine.version")
 
 
 @dataclass(frozen=True, slots=True)
+class NoMore:
+    """Why an open comparison buys no more runs, and what would let it.
+
+    Args:
+        why, remedy: parts of a sentence.
+    """
+
+    why: str
+    remedy: str
+
+
+OUT_OF_TIME = NoMore("--extension-limit (or extension_limit_s) ended it", "allow more")
+NOT_EMPTIED = NoMore(
+    "none is sent again, for the cache is not emptied between runs",
+    f"measure and store as many: perf.measure(…, runs={LOOKS[-1]})",
+)
+
+
+@dataclass(frozen=True, slots=True)
 class Terms:
     """How a measurement is compared.
 
@@ -121,7 +140,7 @@ def _meant(unknown: Sequence[str], differing: Collection[str]) -> list[str]:
 
 
 def judge_against(
-    measurement: Measurement, stored: StoredMeasurement, terms: Terms, looked_at: int, *, more_runs: bool = True
+    measurement: Measurement, stored: StoredMeasurement, terms: Terms, looked_at: int, ended_by: NoMore | None = None
 ) -> list[CheckResult]:
     """One result per primary metric.
 
@@ -129,7 +148,7 @@ def judge_against(
         measurement: today's runs, paired with the stored ones by seed.
         looked_at: how many paired runs there were at the look before, 0 at the first: looks share the error. Also 0
             where an earlier execution was a FAIL: an alarm that was raised costs nothing to keep.
-        more_runs: whether what stays open is looked at again; without, it is told what these runs could have seen.
+        ended_by: why what stays open is not looked at again, and what these runs could have seen is told; None: it is.
     """
     pass_confidence = 1 - of_execution(1 - PASS_CONFIDENCE, measurement.executions)
     suite_primaries = max(terms.suite_primaries, len(terms.primaries))
@@ -151,8 +170,8 @@ def judge_against(
     paired = paired_runs(measurement, stored)
     alpha = alpha_at(paired, looked_at, sessions=known, primaries=len(terms.primaries),
                      suite_primaries=suite_primaries)
-    spent = spent_by(LOOKS[-1] if more_runs else paired, known)
-    power = Power(SUITE_ALPHA / suite_primaries * spent, pass_confidence, "" if spent else _blind(known))
+    spent = spent_by(paired if ended_by else LOOKS[-1], known)
+    power = Power(SUITE_ALPHA / suite_primaries * spent, pass_confidence, "" if spent else _blind(known), ended_by)
     verdicts = dict(zip(compared, decide(list(compared.values()), alpha, pass_confidence), strict=True))
     return [
         unusable.get(metric.name)
@@ -216,11 +235,13 @@ class Power:
         alpha: that it may spend in the end on a FAIL; 0: nothing can fail.
         confidence: of a PASS.
         blind: why nothing can fail; "" where something can.
+        ended_by: why there are no more runs; None where there are.
     """
 
     alpha: float
     confidence: float
     blind: str
+    ended_by: NoMore | None
 
 
 def _result(metric: Metric, verdict: Verdict, comparison: Comparison, power: Power) -> CheckResult:
@@ -247,7 +268,7 @@ def _result(metric: Metric, verdict: Verdict, comparison: Comparison, power: Pow
         interval=f"{100 * (2 * power.confidence - 1):.3g} % CI {shown(low)} … {shown(high)}",
         n=against,
         reason=_reason(verdict, f"{metric.name} is {shown(found.effect)} off its baseline", shown(margins.negligible),
-                       found, power.blind),
+                       found, power),
     )
 
 
@@ -257,16 +278,16 @@ def _sessions(found: Shift) -> str:
     return f"{found.sessions} sessions"
 
 
-def _reason(verdict: Verdict, off: str, negligible: str, found: Shift, blind: str) -> str:
+def _reason(verdict: Verdict, off: str, negligible: str, found: Shift, power: Power) -> str:
     if verdict is Verdict.FAIL:
         return f"{off}, proven to be worse by more than {negligible}"
     if verdict is Verdict.IMPROVED:
         return f"{off}: better. Take it in with --update-baselines"
     if verdict is Verdict.INCONCLUSIVE:
-        if blind:
-            more = ", or store more sessions" if "sessions" in blind else ""
-            return (f"{blind}, and --extension-limit (or extension_limit_s) ended it with "
-                    f"{len(found.differences)}: allow more{more}")
+        if power.blind and power.ended_by:
+            more = ", or store more sessions" if "sessions" in power.blind else ""
+            return (f"{power.blind}, and with {len(found.differences)} {power.ended_by.why}: "
+                    f"{power.ended_by.remedy}{more}")
         more = "store more sessions" if found.sessions < YOUNG_BELOW else "compare with the baseline's build today"
         return (f"runs differ by {100 * found.run_sd:.1f} % and sessions by {100 * found.session_sd:.1f} % (sd): "
                 f"{more}, or give this metric a wider margin")

@@ -117,6 +117,11 @@ class Capacity(Series):
         self._tried = 0
         self._brief: dict[float, str] = {}  # rate → why what was sent there is hardly a lasting load
 
+    @property
+    def repeatable(self) -> bool:
+        """Always: a search sends prompts of its own where the cache is not emptied."""
+        return True
+
     def extend(self, runs: int, *, seeds: int | None = None, block: int | None = None) -> Measurement:
         """So many searches more; see `Series.extend`.
 

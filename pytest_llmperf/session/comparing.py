@@ -13,7 +13,7 @@ from pytest_llmperf.baseline.paths import kind_of
 from pytest_llmperf.baseline.store import Store
 from pytest_llmperf.errors import BaselineError
 from pytest_llmperf.model.verdict import AGAINST_BASELINE, CheckResult, Verdict, worst
-from pytest_llmperf.session.against import Terms, incomparable, judge_against, paired_runs
+from pytest_llmperf.session.against import NOT_EMPTIED, OUT_OF_TIME, NoMore, Terms, incomparable, judge_against, paired_runs
 from pytest_llmperf.session.judge import invalid
 from pytest_llmperf.session.series import Series
 from pytest_llmperf.session.steadiness import stored_run_sd
@@ -109,16 +109,23 @@ def compare(
     looked_at = 0 if failed_before else paired_runs(before, stored)
     while True:
         measurement = series.finished
-        in_time = (session.clock.now_ns() - started_ns) / 1e9 < session.settings.extension_limit_s
+        ended_by = _ended_by(series, (session.clock.now_ns() - started_ns) / 1e9, session.settings.extension_limit_s)
         bad = invalid([("", measurement, {*named, *compared(terms.primaries)})], session.settings)
-        results = bad or judge_against(measurement, stored, terms, looked_at, more_runs=in_time)
+        results = bad or judge_against(measurement, stored, terms, looked_at, ended_by)
         looked_at = paired_runs(measurement, stored)
-        further = next((look for look in LOOKS if look > looked_at), None) if in_time else None
+        further = None if ended_by else next((look for look in LOOKS if look > looked_at), None)
         if worst(results) is not Verdict.INCONCLUSIVE or further is None:
             return results
         series.extend(further - looked_at, seeds=seeds)
         if paired_runs(series.finished, stored) == looked_at:
             return results  # none of these seeds is stored: more of them would not tell either
+
+
+def _ended_by(series: Series, elapsed_s: float, limit_s: float) -> NoMore | None:
+    """Why no more runs are bought; None where they can be."""
+    if not series.repeatable:  # what repeats a seed would find its own prompts, and new seeds have no stored partner
+        return NOT_EMPTIED
+    return None if elapsed_s < limit_s else OUT_OF_TIME
 
 
 def _nothing_to_judge(runs: int) -> CheckResult:

@@ -103,6 +103,11 @@ class Series:
         """Its runs without those of earlier executions."""
         return None if self.measurement is None else self.measurement.only(lambda run: run.execution == self.execution)
 
+    @property
+    def repeatable(self) -> bool:
+        """Whether a seed can be sent again: every tier of the cache was emptied before each of its runs."""
+        return not self._keep_tiers and all(run.cache_reset for run in self.finished.runs)
+
     def compared_as(self, baseline: str, primaries: tuple[str, ...], margins: Mapping[str, Margins]) -> None:
         """Note under which name, by which metrics and margins it is compared with a baseline."""
         self.measurement = replace(self.finished, baseline=baseline, primaries=primaries, margins=margins)
@@ -154,8 +159,9 @@ class Series:
         return self._first_seed + sum(block is None or run.block is not None for run in own)
 
     def _seeds_to_repeat(self) -> int | None:
-        """Stored runs are paired by seed, so a re-run that is compared brings no new ones."""
-        compared = [series.finished for series in self._before if series.finished.baseline is not None]
+        """Stored runs are paired by seed, so a re-run that is compared brings no new ones where it can do without."""
+        before = [series for series in self._before if series.repeatable]
+        compared = [series.finished for series in before if series.finished.baseline is not None]
         return max((len({run.seed for run in one.runs}) for one in compared), default=None)
 
     def _begun(self, server: Server) -> Measurement:

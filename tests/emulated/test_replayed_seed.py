@@ -4,12 +4,17 @@ from pathlib import Path
 
 import pytest
 
+SERVE = ("serve", "tiny", "--max-model-len", "4096", "--enable-prompt-tokens-details")
+UNCACHED = "--no-enable-prefix-caching"
 SUITE = """
 import pytest
 from pytest_llmperf import closed, endpoint, random_tokens
 
 SERVER = endpoint("{url}", model="{model}")
 WORKLOAD = random_tokens(input=256, output=8, arrivals=closed(2), requests=12)
+
+def test_compared(perf):
+    perf.check(perf.measure(SERVER, WORKLOAD), baseline=True)
 
 @pytest.mark.parametrize("time", ["first", "second"])
 def test_x(perf, time):
@@ -18,15 +23,34 @@ def test_x(perf, time):
 
 
 @pytest.fixture
-def replayed(emulate, client, pytester):
-    server = emulate("--fault", "step_time=+2000%")  # what this machine adds to a request is then little beside it
-    (model,) = client.get(f"{server.url}/v1/models").json()["data"]
-    Path(pytester.path, "llmperf.toml").write_text("clock_gap_limit_ms = 60000\nsend_delay_p99_limit_ms = 5000\n")
-    pytester.makepyfile(test_it=SUITE.format(url=server.url, model=model["id"]))
-    return pytester.runpytest_subprocess("-p", "no:cacheprovider")
+def replayed(emulate, client, pytester, monkeypatch):
+    monkeypatch.delenv("CI", raising=False)
+    settings = 'clock_gap_limit_ms = 60000\nsend_delay_p99_limit_ms = 5000\ncompare_across = ["url"]\n'
+    Path(pytester.path, "llmperf.toml").write_text(settings)
+
+    def replayed(tests, *options, caches=True, slower=2000):
+        """Slower, %: what this machine adds to a request is little beside that."""
+        server = emulate("--fault", f"step_time=+{slower}%", engine=SERVE if caches else (*SERVE, UNCACHED))
+        (model,) = client.get(f"{server.url}/v1/models").json()["data"]
+        pytester.makepyfile(test_it=SUITE.format(url=server.url, model=model["id"]))
+        return pytester.runpytest_subprocess("-p", "no:cacheprovider", "-k", tests, *options)
+
+    return replayed
 
 
 def test_a_seed_that_is_sent_twice_without_a_flush(replayed):
-    replayed.assert_outcomes(passed=1, errors=1)
-    assert replayed.ret == 10
-    replayed.stdout.fnmatch_lines(["*prefix-cache hit rate *, where these requests can have 0.0% at most*"])
+    result = replayed("test_x")
+    result.assert_outcomes(passed=1, errors=1)
+    assert result.ret == 10
+    result.stdout.fnmatch_lines(["*prefix-cache hit rate *, where these requests can have 0.0% at most*"])
+
+
+@pytest.mark.parametrize(("caches", "says"), [
+    (True, "*nothing fails before 8 runs *, and with 3 none is sent again, for the cache is not emptied*"),
+    (False, "*tpot_mean *FAIL*8 runs against 3 of one session*"),
+])  # fmt: skip
+def test_a_comparison_repeats_seeds_only_where_nothing_is_cached(replayed, caches, says):
+    assert replayed("compared", "--update-baselines-new", caches=caches).ret == 0
+    result = replayed("compared", "-rs", caches=caches, slower=2900)
+    result.stdout.fnmatch_lines([says])
+    assert result.ret == (11 if caches else 1)

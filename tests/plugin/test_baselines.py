@@ -94,6 +94,14 @@ def test_made_then_passed_then_a_slower_engine_fails(emulate):
     assert emulate.path.read_bytes() == before
 
 
+def test_no_seed_is_sent_again_to_a_cache_that_keeps_it(emulate):
+    text = SUITE.replace("traffic)", 'traffic, keep=("engine",))')
+    emulate("--update-baselines", "--emulate-seed", "1", text=text)
+    result, _ = emulate("--emulate-seed", "2", "--emulate-fault", "step_time=+10%", "-rs", text=text)
+    assert result.ret == 11
+    result.stdout.fnmatch_lines(["*with 3 none is sent again, for the cache is not emptied between runs: measure and*"])
+
+
 def test_a_failed_comparison_is_taken_in_only_with_a_reason(emulate):
     for seed in "123":
         emulate("--update-baselines", "--emulate-seed", seed)

@@ -11,6 +11,7 @@ from pytest_llmperf.baseline.rules import creeping, outlying
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.errors import SloError
 from pytest_llmperf.session.against import (
+    OUT_OF_TIME,
     Terms,
     default_primaries,
     incomparable,
@@ -100,7 +101,7 @@ def three_runs(today):
 @pytest.mark.parametrize(("change", "verdict"), [(2.0, "INCONCLUSIVE"), (1.0, "PASS")])
 def test_few_runs_against_few_sessions_promise_nothing(make, three_runs, change, verdict):
     stored = of_sessions(make, three_runs, 2, change)
-    (result,) = judge_against(three_runs, stored, terms("tpot_mean"), 0, more_runs=False)
+    (result,) = judge_against(three_runs, stored, terms("tpot_mean"), 0, OUT_OF_TIME)
     assert result.verdict.value == verdict
     assert "nothing fails before 8 runs against fewer than 3 sessions" in f"{result.measured}{result.reason}"
     assert "would have seen" not in result.measured
@@ -108,7 +109,7 @@ def test_few_runs_against_few_sessions_promise_nothing(make, three_runs, change,
 
 def test_enough_sessions_wait_for_three_runs_only(make, three_runs):
     two = three_runs.only(lambda run: run.seed < 2)
-    (result,) = judge_against(two, of_sessions(make, two, 10, 1.0), terms("tpot_mean"), 0, more_runs=False)
+    (result,) = judge_against(two, of_sessions(make, two, 10, 1.0), terms("tpot_mean"), 0, OUT_OF_TIME)
     assert "(nothing fails before 3 runs)" in result.measured
 
 
@@ -194,7 +195,7 @@ def test_what_a_pass_would_have_seen_is_what_is_left_to_see(make, three_runs):
         (result,) = judge_against(three_runs, of_sessions(make, three_runs, 3, 1.0), terms("tpot_mean"), 0, **how)
         return float(re.search(r"would have seen \+([\d.]+) %", result.measured)[1])
 
-    assert seen(more_runs=False) > seen()
+    assert seen(ended_by=OUT_OF_TIME) > seen()
 
 
 def test_the_error_is_shared_by_all_that_the_suite_stores(make):
