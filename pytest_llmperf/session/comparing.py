@@ -13,7 +13,15 @@ from pytest_llmperf.baseline.paths import kind_of
 from pytest_llmperf.baseline.store import Store
 from pytest_llmperf.errors import BaselineError
 from pytest_llmperf.model.verdict import AGAINST_BASELINE, CheckResult, Verdict, worst
-from pytest_llmperf.session.against import NOT_EMPTIED, OUT_OF_TIME, NoMore, Terms, incomparable, judge_against, paired_runs
+from pytest_llmperf.session.against import (
+    NOT_EMPTIED,
+    OUT_OF_TIME,
+    NoMore,
+    Terms,
+    incomparable,
+    judge_against,
+    paired_runs,
+)
 from pytest_llmperf.session.judge import invalid
 from pytest_llmperf.session.series import Series
 from pytest_llmperf.session.steadiness import stored_run_sd
