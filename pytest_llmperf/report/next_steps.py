@@ -10,8 +10,9 @@ from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.report.ended import Ended, short
 
 MOST_STEPS = 3  # of one kind
+NEW = "--update-baselines-new"
 AGAIN = {
-    Verdict.NO_BASELINE.value: "--update-baselines-new",
+    Verdict.NO_BASELINE.value: NEW,
     Verdict.INCOMPARABLE.value: '--update-baselines --accept "REASON"',
     Verdict.INCONCLUSIVE.value: "",
     Verdict.IMPROVED.value: "--update-baselines",
@@ -56,6 +57,9 @@ def _steps(verdict: str, tests: Sequence[Ended], asked: Asked) -> list[str]:
     left = [one for one in tests if not one.stored]
     refused = [one for one in left if _refused(one, asked)]
     again = [one for one in left if one not in refused]
+    if AGAIN[verdict] == NEW and (folders := dict.fromkeys(one.run for one in again if one.run)):
+        taken = shlex.join(("llmperf", "baselines", "take", *folders, "--new"))  # it is measured: not a second time
+        return [taken, *_shows(refused)]
     return [*([_pytest(again, asked.options, AGAIN[verdict])] if again else []), *_shows(refused)]
 
 

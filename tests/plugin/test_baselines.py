@@ -41,9 +41,10 @@ def test_a_missing_baseline_is_no_pass(emulate, pytester):
     assert result.ret == 11
     result.stdout.fnmatch_lines(["*Create it with --update-baselines-new.*"])
     command = result.outlines[result.outlines.index("next:") + 1]
-    assert command == "  pytest 'test_it.py::test_decode[h200]' --emulate h200 --update-baselines-new"
+    (folder,) = Path(pytester.path, ".llmperf/runs").iterdir()
+    assert command == f"  llmperf baselines take .llmperf/runs/{folder.name} --new"
     assert not emulate.path.exists()
-    made = pytester.run(sys.executable, "-m", "pytest", *shlex.split(command)[1:])
+    made = pytester.run(sys.executable, "-m", "pytest_llmperf", *shlex.split(command)[1:])
     assert made.ret == 0
     assert emulate.path.exists()
 

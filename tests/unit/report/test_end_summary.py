@@ -1,5 +1,7 @@
 """One screen: verdicts with their numbers, and commands that can be copied."""
 
+from dataclasses import replace
+
 import pytest
 
 from pytest_llmperf.report.end_summary import counts, summary
@@ -55,11 +57,11 @@ def test_an_error_names_the_log():
 
 def test_what_is_missing_or_open_is_one_command_for_all():
     tests = [ended("NO_BASELINE", name, "NO_BASELINE: baseline: -") for name in ("test_a", "test_b[h200]")]
-    shown = lines(*tests, ended("IMPROVED", "test_i"), ended("INCONCLUSIVE", "test_o"), ended("INCOMPARABLE", "test_c"),
-                  options=("--emulate", "h200"))
+    open_ones = [ended("IMPROVED", "test_i"), ended("INCONCLUSIVE", "test_o"), ended("INCOMPARABLE", "test_c")]
+    shown = lines(*tests, replace(tests[0], run="R2"), *open_ones, options=("--emulate", "h200"))
     steps = {line.strip() for line in shown[shown.index("next:") + 1 :]}
     assert steps == {
-        "pytest suites/test_s.py::test_a 'suites/test_s.py::test_b[h200]' --emulate h200 --update-baselines-new",
+        "llmperf baselines take R1 R2 --new",
         "pytest suites/test_s.py::test_c --emulate h200 --update-baselines --accept \"REASON\"",
         "pytest suites/test_s.py::test_o --emulate h200",
         "pytest suites/test_s.py::test_i --emulate h200 --update-baselines",
@@ -67,8 +69,13 @@ def test_what_is_missing_or_open_is_one_command_for_all():
 
 
 def test_many_tests_of_a_file_are_named_by_the_file():
-    shown = lines(*(ended("NO_BASELINE", f"test_{i}") for i in range(5)))
-    assert shown[-1] == "  pytest suites/test_s.py --update-baselines-new"
+    shown = lines(*(ended("IMPROVED", f"test_{i}") for i in range(5)))
+    assert shown[-1] == "  pytest suites/test_s.py --update-baselines"
+
+
+def test_what_no_run_folder_holds_is_measured_again():
+    shown = lines(replace(ended("NO_BASELINE", "test_a"), run=""))
+    assert shown[-1] == "  pytest suites/test_s.py::test_a --update-baselines-new"
 
 
 def test_ten_tests_fit_a_screen_whatever_they_are():
@@ -120,7 +127,7 @@ def test_what_was_stored_is_to_be_committed():
     tests = [ended("NO_BASELINE", name, stored="../baselines") for name in ("test_a", "test_b")]
     shown = lines(*tests, ended("PASS", "test_p", stored="../baselines"), ended("NO_BASELINE", "test_refused"))
     assert shown[shown.index("next:"):] == [
-        "next:", "  pytest suites/test_s.py::test_refused --update-baselines-new", "  git add ../baselines",
+        "next:", "  llmperf baselines take R1 --new", "  git add ../baselines",
     ]
 
 
@@ -135,7 +142,7 @@ def test_what_stays_open_beside_a_missing_baseline_is_shown_as_no_update_takes_i
         "NO_BASELINE  test_a  baseline; INCONCLUSIVE: 1.01 s  ttft_p99 <= 1s: too few re…",
         "NO_BASELINE  test_b  baseline",
         "next:",
-        "  pytest suites/test_s.py::test_b --update-baselines-new",
+        "  llmperf baselines take R1 --new",
         "  llmperf show R1 test_a",
     ]
 
