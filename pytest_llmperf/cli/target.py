@@ -7,7 +7,6 @@ import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_llmperf.errors import SpecError, UsageError
@@ -116,13 +115,14 @@ def place_of(arguments: argparse.Namespace, spec: EngineSpec) -> str:
     """
     if arguments.emulate is not None:
         return f"emulated {arguments.emulate}, seed {arguments.emulate_seed}"
+    from pytest_llmperf.config.root import project_root
     from pytest_llmperf.config.settings import read_settings, with_engine_options
     from pytest_llmperf.session.doctor.installed import environment_at
     from pytest_llmperf.session.doctor.place import this_place
     from pytest_llmperf.session.provenance import host_digest
     from pytest_llmperf.telemetry.hardware import detect
 
-    root, hardware = Path.cwd(), detect()
+    root, hardware = project_root(), detect()
     here = this_place(root, with_engine_options(read_settings(root), arguments.llmperf_engine), hardware)
     environment = environment_at(here, spec.engine)
     version = here.version_in(environment, spec.engine) or "of unknown version"
@@ -137,6 +137,7 @@ def measuring(arguments: argparse.Namespace, name: str) -> Iterator[Perf]:
         ConfigError: the project's settings are wrong, or there is no such kind to emulate.
     """
     from pytest_llmperf.config.emulation import GPUS, Emulation
+    from pytest_llmperf.config.root import project_root
     from pytest_llmperf.config.settings import read_settings, with_engine_options
     from pytest_llmperf.session.perf_session import PerfSession
     from pytest_llmperf.telemetry.hardware import GPU_KINDS, detect, emulated_hardware
@@ -146,7 +147,7 @@ def measuring(arguments: argparse.Namespace, name: str) -> Iterator[Perf]:
         raise UsageError(f"--emulate {kind}: there is no emulator of that; there is one of {', '.join(GPU_KINDS)}.")
     emulation = None if kind is None else Emulation(kind, seed=arguments.emulate_seed)
     hardware = detect() if kind is None else emulated_hardware(kind, GPUS)
-    root, watch = Path.cwd(), _watch()
+    root, watch = project_root(), _watch()
     settings = with_engine_options(read_settings(root), arguments.llmperf_engine)
     session = PerfSession(settings, root, hardware, watch.tell, emulation=emulation)
     perf = session.perf(name, hardware.kind)

@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--faults", type=int, default=50, metavar="N", help="emulated: with each fault planted (50)")
     add("--limits", type=int, default=1000, metavar="N", help="emulated: trials of each SLO at its limit (1000)")
     add("--jobs", type=int, metavar="N", help="emulated: processes that share the suite runs (one per usable CPU)")
-    add("--out", type=Path, default=Path(OUT), metavar="FILE", help=f"emulated: the page ({OUT})")
+    add("--out", type=Path, metavar="FILE", help=f"emulated: the page ({OUT})")
     add("--pytest", default="", metavar="OPTIONS", help="on this machine: further options for pytest, as one text")
     add("--sessions", type=int, default=5, metavar="N", help="on this machine: how often the tests run (5)")
 
@@ -51,26 +51,30 @@ def run(arguments: argparse.Namespace) -> int:
 def _on_this_machine(arguments: argparse.Namespace) -> str:
     from pytest_llmperf.baseline.store import Store
     from pytest_llmperf.calibration.own import lines, read_sessions, run_sessions, table
+    from pytest_llmperf.config.root import project_root
     from pytest_llmperf.config.settings import read_settings
     from pytest_llmperf.errors import UsageError
 
     if arguments.sessions < 2:
         raise UsageError(f"--sessions {arguments.sessions}: at least 2, or nothing can be said about sessions.")
-    runs_dir = Path(RUNS) / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
+    root = project_root()
+    runs_dir = root / RUNS / f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
     try:
         given = [*arguments.tests, *shlex.split(arguments.pytest)]
     except ValueError as error:
         raise UsageError(f"--pytest {arguments.pytest!r}: {error}.") from error
-    folders = run_sessions(given, arguments.sessions, runs_dir.absolute(), Path.cwd(), _tell)
-    found, unknown = lines(read_sessions(folders), Store(Path.cwd() / read_settings(Path.cwd()).baselines_dir))
+    folders = run_sessions(given, arguments.sessions, runs_dir, Path.cwd(), _tell)
+    found, unknown = lines(read_sessions(folders), Store(root / read_settings(root).baselines_dir))
     return table(found, unknown, len(folders))
 
 
 def _emulated(arguments: argparse.Namespace) -> str:
     from pytest_llmperf.calibration.emulated import calibrate_emulated
     from pytest_llmperf.calibration.workers import usable_cores
+    from pytest_llmperf.config.root import project_root
     from pytest_llmperf.plugin.collecting import collect
 
+    root = project_root()
     signal.signal(signal.SIGTERM, _interrupted)
     collected = collect(arguments.tests, arguments.emulate)
     return calibrate_emulated(
@@ -82,8 +86,8 @@ def _emulated(arguments: argparse.Namespace) -> str:
         faults=arguments.faults,
         limits=arguments.limits,
         jobs=usable_cores() if arguments.jobs is None else arguments.jobs,
-        out=arguments.out,
-        root=Path.cwd(),
+        out=root / OUT if arguments.out is None else arguments.out.absolute(),
+        root=root,
         command=_command(arguments),
         tell=_tell,
     )
@@ -97,9 +101,10 @@ def _interrupted(_signal: int, _frame: object) -> None:
 def _command(arguments: argparse.Namespace) -> str:
     """The command line again, in full."""
     named = "" if arguments.tests == SUITES else f" {' '.join(arguments.tests)}"
+    out = "" if arguments.out is None else f" --out {arguments.out}"
     return (
         f"llmperf calibrate{named} --emulate {arguments.emulate} --suite-runs {arguments.suite_runs} "
-        f"--faults {arguments.faults} --limits {arguments.limits} --out {arguments.out}"
+        f"--faults {arguments.faults} --limits {arguments.limits}{out}"
     )
 
 

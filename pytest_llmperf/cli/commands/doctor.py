@@ -6,6 +6,7 @@ Starts no engine. Ends with 1 where there is a problem.
 from __future__ import annotations
 
 import argparse
+from os.path import relpath
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,11 +17,12 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("suites", nargs="*", default=["suites"], help="where the suites are (default: suites)")
-    parser.add_argument("--root", type=Path, default=Path(), help="of the project (default: this folder)")
+    parser.add_argument("suites", nargs="*", help="where the suites are (default: suites in the project's root)")
+    parser.add_argument("--root", type=Path, help="of the project; suites are named from there (default: found above)")
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from pytest_llmperf.config.root import project_root
     from pytest_llmperf.config.settings import read_settings
     from pytest_llmperf.errors import UsageError
     from pytest_llmperf.session.doctor import examine
@@ -28,11 +30,15 @@ def run(arguments: argparse.Namespace) -> int:
     from pytest_llmperf.session.doctor.suites import suites
     from pytest_llmperf.telemetry.hardware import detect
 
-    root = arguments.root.absolute()
+    root, paths = arguments.root, arguments.suites
+    if root is None:
+        root = project_root()
+        paths = [relpath(path, root) for path in paths]
     if not root.is_dir():
         raise UsageError(f"--root {arguments.root}: there is no such folder.")
+    root = root.absolute()
     place = this_place(root, read_settings(root), detect())
-    found = [*examine(place), *suites(root, arguments.suites)]
+    found = [*examine(place), *suites(root, paths or ["suites"])]
     print_findings(found)
     return int(any(one.problem for one in found))
 

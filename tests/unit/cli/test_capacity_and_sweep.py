@@ -55,6 +55,16 @@ def test_capacity(capsys):
 
 
 @pytest.mark.emulated
+def test_a_folder_of_the_project_stays_one(tmp_path, monkeypatch):
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    (tmp_path / "suites").mkdir()
+    monkeypatch.chdir(tmp_path / "suites")
+    assert main(("sweep", *SMALL, "--grid", "max_num_seqs=4", "--runs", "1", "--rate", "30")) == 0
+    assert list(tmp_path.glob(".llmperf/runs/*"))
+    assert not (tmp_path / "suites/.llmperf").exists()  # else it would pass for a project's root from then on
+
+
+@pytest.mark.emulated
 def test_a_sweep_goes_on_where_it_was(tmp_path, capsys):
     sweep = ("sweep", *SMALL, "--grid", "max_num_seqs=4,64", "--runs", "1", "--rate", "30")
     assert main((*sweep, "--grid", "max_num_batched_tokens=-1,2048")) == 0

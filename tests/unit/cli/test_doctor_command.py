@@ -25,3 +25,16 @@ def test_settings_that_cannot_be_read(tmp_path, capsys):
 def test_a_root_that_is_not_there(tmp_path, capsys):
     assert main(["doctor", "--root", str(tmp_path / "nowhere")]) == 2
     assert "there is no such folder" in capsys.readouterr().err
+
+
+def test_from_a_folder_of_the_project(tmp_path, capsys, monkeypatch):
+    (tmp_path / "suites").mkdir()
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    (tmp_path / "llmperf.toml").write_text('baselines_dir = "kept"\n')
+    suites, told = tmp_path / "suites", []
+    for folder, named in ((tmp_path, ()), (tmp_path, ("suites",)), (suites, ()), (suites, (".",))):
+        monkeypatch.chdir(folder)
+        main(["doctor", *named])
+        told.append(capsys.readouterr().out)
+    assert "kept" in told[0]
+    assert len(set(told)) == 1
