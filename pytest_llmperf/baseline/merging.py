@@ -79,6 +79,15 @@ class Merger:
         return not any(one.id == self._session.id for one in self._with(self._session))
 
     @property
+    def repeats(self) -> str | None:
+        """Id of a session that virtual time has repeated to the digit: its seed of noise was the same. None: none."""
+        if not kind_of(self.fresh.conditions).startswith(EMULATED):
+            return None
+        (now,) = _filled((self._session,))
+        same = (one for one in self._others if (one.runs, one.metrics) == (now.runs, now.metrics))
+        return next((one.id for one in same), None)
+
+    @property
     def barred(self) -> str | None:
         """Why no reason lets this session in; None where one may."""
         if self._changed and self._same is not None:

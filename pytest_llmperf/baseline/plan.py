@@ -23,6 +23,7 @@ Mode = Literal["all", "new"]
 
 THERE = "there is one already; --update-baselines takes this session in"
 STORED = "this session is stored already"
+REPEATED = "session {} has the same values: of another --emulate-seed there is more to learn"
 OLDER = "older than what is stored"
 UNMEASURED = "this session did not measure it; remove it from the file where the name is gone"
 ORPHANED: dict[Mode, str] = {
@@ -146,6 +147,8 @@ def _merge(
     obstacles = tuple(obstacle.text for obstacle in merger.obstacles)
     if obstacles and terms.accept is None:
         return Entry(Action.REFUSED, path, fresh.name, reasons=obstacles, acceptable=True), None
+    if merger.repeats is not None:
+        return Entry(Action.KEPT, path, fresh.name, reasons=(REPEATED.format(merger.repeats),)), None
     accepted = (f"accepted ({terms.accept}): {'; '.join(obstacles)}",) if obstacles else ()
     unknown = (UNKNOWN.format(", ".join(merger.unknown)),) if merger.unknown else ()
     return Entry(

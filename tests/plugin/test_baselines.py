@@ -103,6 +103,13 @@ def test_no_seed_is_sent_again_to_a_cache_that_keeps_it(emulate):
     result.stdout.fnmatch_lines(["*with 3 none is sent again, for the cache is not emptied between runs: measure and*"])
 
 
+def test_the_same_noise_again_is_no_session(emulate):
+    for seed, sessions in (("1", 1), ("1", 1), ("2", 2), ("2", 2)):
+        result, _ = emulate("--update-baselines", "--emulate-seed", seed)
+        assert len(emulate.stored()["sessions"]) == sessions
+    result.stdout.fnmatch_lines(["baselines: 1 kept", "*kept*has the same values: of another --emulate-seed *"])
+
+
 def test_a_failed_comparison_is_taken_in_only_with_a_reason(emulate):
     for seed in "123":
         emulate("--update-baselines", "--emulate-seed", seed)

@@ -143,7 +143,7 @@ def compared(three_runs):
             series.finished = so_many([*had, *((len(had) + i) % seeds for i in range(runs))])
 
         bought, wanted = [], replace(terms("tpot_mean"), across=across)
-        series = SimpleNamespace(test="t.py::x", execution=1, finished=so_many(seeds), extend=extend)
+        series = SimpleNamespace(test="t.py::x", execution=1, finished=so_many(seeds), extend=extend, repeatable=True)
         session = SimpleNamespace(
             settings=Settings(), clock=SimpleNamespace(now_ns=lambda: 0),
             baselines=SimpleNamespace(find=lambda *_: stored, terms=lambda *_: wanted),
