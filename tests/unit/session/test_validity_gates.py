@@ -114,7 +114,7 @@ def test_slots_that_stand_empty(found, judging):
     empty = load_report(turnaround_p99_ns=12_000_000)
     (text,) = found(load=empty)
     assert "load generator saturated: slots of the closed loop stood empty for 12.0 ms (p99, limit 10 ms)" in text
-    assert found([judging], load=empty) == []
+    assert found([judging], load=empty) == [text]  # where nobody intends a moment no request is late
     assert found(load=empty, settings=Settings(send_delay_p99_limit_ms=13.0)) == []
 
 
