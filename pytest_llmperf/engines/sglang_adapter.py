@@ -38,6 +38,7 @@ OF_THE_SCHEDULER = {
     "queue_time_s_sum": "sglang:queue_time_seconds_sum",
     "queue_time_count": "sglang:queue_time_seconds_count",
 }
+CACHED_TOKENS = "sglang:cached_tokens_total"
 KV_USAGE = "sglang:token_usage"
 GAUGES = {
     "running": "sglang:num_running_reqs",
@@ -219,8 +220,8 @@ def _of_first_ranks(scrape: Scrape, sample: str) -> float | None:
 
 def _cached(scrape: Scrape, prompt_tokens: float | None) -> dict[str, float | None]:
     """Prompt tokens by where they came from; a source is absent until its first hit."""
-    by_source = scrape.by_label("sglang:cached_tokens_total", "cache_source")
-    total = by_source.pop("total", None)
+    by_source = scrape.by_label(CACHED_TOKENS, "cache_source")
+    total = by_source.pop("total", None) if by_source else scrape.total(CACHED_TOKENS)
     device = by_source.pop("device", 0.0)
     external: float | None = sum(by_source.values())  # host memory (HiCache) and storage (LMCache among others)
     if total is not None and total > device + (external or 0.0):

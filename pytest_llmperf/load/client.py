@@ -68,7 +68,7 @@ class Client:
     def sweep(self, now_ns: int, part: int, parts: int) -> None:
         """Check the limits of every `parts`-th flight, and look for ends that came in an unusual shape."""
         for flight in [f for f in self._flights if f.request.index % parts == part]:
-            # Trailers, or a last chunk split over reads: no further read will come to reveal it.
+            # Bytes behind the end hide it, and no further read will come to reveal it.
             if flight.stamps and now_ns - flight.stamps[-1] > _QUIET_NS:
                 self._flights[flight].look_for_end(flight)
             ending = flight.overdue(now_ns, self._plan.limits)

@@ -15,7 +15,7 @@ from pytest_llmperf.load.tls import Tls
 from pytest_llmperf.model.exchange import Ending
 from pytest_llmperf.wire.http import NotHttpError
 
-_LAST_CHUNK = b"0\r\n\r\n"
+_EMPTY_LINE = b"\r\n\r\n"
 _ROOM = 1 << 16
 
 
@@ -142,8 +142,9 @@ class Connection:
             return
         stamps.append(stamp_ns)
         flight.reads.append(data)
-        # A chunked stream is looked at only where a read ends like its last chunk, or is too short to tell.
-        if not flight.chunked or data.endswith(_LAST_CHUNK) or len(data) < len(_LAST_CHUNK):
+        # The end of a chunked stream is an empty line behind text, trailers included. The chunk of an event that ends
+        # so itself ends with two of them, so a running stream is hardly ever looked at. A shorter read cannot tell.
+        if not flight.chunked or (data.endswith(_EMPTY_LINE) and data[-5:-4] != b"\n") or len(data) < 5:
             self.look_for_end(flight)
 
     def _take_encrypted(self, tls: Tls, flight: Flight, stamp_ns: int, data: bytes) -> None:

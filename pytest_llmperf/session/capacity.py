@@ -166,7 +166,7 @@ class Capacity(Series):
                 break
         point = Point(rate, verdict, all(_holds(slo, series.finished) for slo in self.terms.slos))
         self.session.tell(Note(f"{label}: {_words(point)}"))
-        if (why := _brief(series.finished, rate)) is not None:
+        if (why := _brief(series.finished, workload)) is not None:
             self._brief[rate] = f"{label}: {why}"
         return point
 
@@ -217,16 +217,21 @@ def _holds(slo: Slo, measurement: Measurement) -> bool:
     return found is not None and slo.comparison.holds(found, slo.limit)
 
 
-def _brief(measurement: Measurement, rate: float) -> str | None:
-    """What to say where all requests were sent before a queue could grow; None where they last."""
+def _brief(measurement: Measurement, workload: Workload) -> str | None:
+    """What to say where all that comes at the rate came before a queue could grow; None where it lasts.
+
+    Of conversations it is their beginnings that come at it: later turns follow the answers.
+    """
     known_ms = [value for value in measurement.values("e2el_p50") if value is not None]
     took_s = fmean(known_ms) / 1e3 if known_ms else 0.0
-    requests = len(measurement.runs[0].records)
-    if requests >= LASTING * took_s * rate:
+    requests = workload.requests()
+    came = sum(request.after is None for request in requests)
+    enough = LASTING * took_s * workload.rate
+    if came >= enough:
         return None
-    enough = ceil(LASTING * took_s * rate)
-    return (f"all {requests} requests were sent within {requests / rate:.2g} s, and one took {took_s:.2g} s: a queue "
-            f"had little time to grow, and a lasting load may be too much. Send {enough} to know.")
+    what = "requests were sent" if came == len(requests) else "conversations began"
+    return (f"all {came} {what} within {came / workload.rate:.2g} s, and one answer took {took_s:.2g} s: a queue had "
+            f"little time to grow, and a lasting load may be too much. Send {ceil(enough)} to know.")
 
 
 def _words(point: Point) -> str:

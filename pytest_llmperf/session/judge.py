@@ -146,7 +146,7 @@ class ClaimJudge:
 
     def _named(self, side: str) -> set[str]:
         """Metrics whose deviations are judged on this side: what the other must show says nothing about it."""
-        ratios = compared([self.claim.metric, *(price.metric for price in self.prices)])
+        ratios = compared(one.metric for one in (self.claim, *self.prices, *self.guards))
         return ratios | named_by(cause for cause in self.causes if cause.side == side)
 
 

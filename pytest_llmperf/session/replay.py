@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -88,8 +88,7 @@ class Replayer:
         served = sum(record.ok for record in records)
         after = server.wait_idle(before.get("requests_finished", 0.0), served)
         server.check_alive()
-        if before and not after:
-            raise EngineError("The server showed its counters before the run, and not after it: was it replaced?")
+        _check_counted(before, after)
         lag = percentile(sorted(lag_ns / 1e6 for lag_ns in replay.loop_lag_ns), 0.99) if replay.loop_lag_ns else None
         return Run(
             seed=seed,
@@ -174,6 +173,18 @@ def records_of(requests: tuple[Request, ...], replay: Replay) -> tuple[RequestRe
     return tuple(
         told_record(request, found) if isinstance(found, Told) else to_record(request, found)
         for request, found in zip(requests, replay.exchanges, strict=True)
+    )
+
+
+def _check_counted(before: Mapping[str, float], after: Mapping[str, float]) -> None:
+    """Raise EngineError where one of the readings is missing: no gate that asks the counters would see anything."""
+    if bool(before) == bool(after):
+        return
+    when = "before the run, and not after it" if before else "after the run, and not before it"
+    raise EngineError(
+        f"The server showed its counters {when}: nobody could see a restart, prompts that were still cached, or "
+        "preemptions. Run it again; if that does not help, see in the server's log whether it was replaced, or too "
+        "busy to answer /metrics."
     )
 
 

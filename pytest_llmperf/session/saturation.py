@@ -47,7 +47,7 @@ def _lateness(run: Run, metrics: RunMetrics, named: Collection[str], settings: S
     if run.load is None:
         return None
     empty_ms = (run.load.turnaround_p99_ns or 0) / 1e6
-    if not judged and empty_ms > limit_ms:
+    if empty_ms > limit_ms:
         return f"slots of the closed loop stood empty for {empty_ms:.1f} ms (p99, limit {limit_ms:g} ms)"
     error_ms, error_limit_ms = run.load.stamp_error_p99_ns / 1e6, settings.stamp_error_p99_limit_ms
     if error_ms > error_limit_ms:

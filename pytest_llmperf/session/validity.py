@@ -87,14 +87,8 @@ def _in_one_piece(run: Run, named: Collection[str], settings: Settings) -> Itera
 def _server(measurement: Measurement, run: Run, metrics: RunMetrics, named: Collection[str]) -> Iterator[str]:
     if run.restarted:
         yield "the server restarted itself during the run: its counters or its start time say so."
-    hit_rate = metrics.value("prefix_cache_hit_rate")
-    most = run.expected_hit_rate
-    judged = "prefix_cache_hit_rate" in named
-    if not judged and hit_rate is not None and most is not None and hit_rate > most + HIT_RATE_SLACK:
-        yield (
-            f"prefix-cache hit rate {hit_rate:.1%}, where these requests can have {most:.1%} at most: "
-            "prompts of an earlier run were still cached."
-        )
+    if "prefix_cache_hit_rate" not in named:
+        yield from _still_cached(run, metrics)
     yield from _lmcache(measurement, run, metrics, named)
     preemptions = metrics.value("preemptions")
     if preemptions and "preemptions" not in named and not measurement.may_preempt:
@@ -103,6 +97,30 @@ def _server(measurement: Measurement, run: Run, metrics: RunMetrics, named: Coll
             "or allow them with perf.measure(…, may_preempt=True)."
         )
     yield from _usage(run)
+
+
+def _still_cached(run: Run, metrics: RunMetrics) -> Iterator[str]:
+    """More hits than these requests can have, by the counters or else by the usage of the answers."""
+    counted, most = metrics.value("prefix_cache_hit_rate"), run.expected_hit_rate
+    hit_rate = _told_hit_rate(run) if counted is None else counted
+    if hit_rate is not None and most is not None and hit_rate > most + HIT_RATE_SLACK:
+        source = " by the usage of the answers" if counted is None else ""
+        yield (
+            f"prefix-cache hit rate {hit_rate:.1%}{source}, where these requests can have {most:.1%} at most: "
+            "prompts of an earlier run were still cached."
+        )
+
+
+def _told_hit_rate(run: Run) -> float | None:
+    """The least that the answers' usage proves: some servers leave a 0 out of it, and failed requests have none."""
+    cached = prompts = 0
+    for record in run.records:
+        prompt = record.prompt_tokens or record.asked_prompt_tokens
+        if not prompt:
+            return None
+        cached += record.cached_tokens or 0
+        prompts += prompt
+    return cached / prompts if prompts else None
 
 
 def _lmcache(measurement: Measurement, run: Run, metrics: RunMetrics, named: Collection[str]) -> Iterator[str]:

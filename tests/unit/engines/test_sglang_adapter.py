@@ -191,6 +191,13 @@ def test_cached_tokens_by_where_they_came_from(sources, cached, external):
     assert found["external_cache_queries"] == 3000 - sources.get("device", 0)
 
 
+@pytest.mark.parametrize("labels", ["", '{model_name="m"}'])
+def test_cached_tokens_of_no_stated_source_are_cached_all_the_same(labels):
+    found = ADAPTER.counters(parse(PAGE + f"sglang:cached_tokens_total{labels} 1200\n"))
+    assert found["prompt_tokens_cached"] == 1200
+    assert "external_cache_hits" not in found
+
+
 def test_the_gauge_that_lies_is_not_asked():
     more = PAGE.replace("2900", "3900") + 'sglang:cached_tokens_total{cache_source="device"} 250\n'
     assert metrics_of(more)["prefix_cache_hit_rate"] == 0.25

@@ -85,6 +85,10 @@ def pair(owner):
         [STREAM_HEAD + BODY + LAST_CHUNK],
         [STREAM_HEAD, BODY + b"0\r\n", b"\r\n"],
         [STREAM_HEAD, BODY, b"0\r", b"\n\r\n"],
+        [STREAM_HEAD, BODY, b"0;ext=1\r\n\r\n"],
+        [STREAM_HEAD, BODY + b"0;ext", b"=1\r\n\r\n"],
+        [STREAM_HEAD, BODY, b"0\r\nTrailer: t\r\n\r\n"],
+        [STREAM_HEAD, BODY, b"0\r\nTrailer: t\r\n", b"\r\n"],
         [STREAM_HEAD[:30], STREAM_HEAD[30:] + BODY, LAST_CHUNK],
         [b"HTTP/1.1 500 No\r\ncontent-length: 4\r\n\r\n", b"no", b"no"],
         [b"HTTP/1.1 500 No\r\ncontent-length: 8\r\n\r\n", b"longer.."],
@@ -99,10 +103,11 @@ def test_ends_with_the_read_that_completes_the_message(pair, owner, reads):
     assert len(pair.flight.stamps) == len(reads)
 
 
-def test_streams_are_not_parsed_while_they_run(pair):
+@pytest.mark.parametrize("line_end", [b"\n", b"\r\n"])
+def test_streams_are_not_parsed_while_they_run(pair, line_end):
     pair.say(STREAM_HEAD)
     for _ in range(5):
-        pair.say(http_chunk(StreamShape().events()[0]))
+        pair.say(http_chunk(StreamShape().events()[0].replace(b"\n", line_end)))
     assert pair.flight.framed == 1
 
 

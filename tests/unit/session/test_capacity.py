@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from pytest_llmperf import Verdict, closed, endpoint, poisson, random_tokens, vllm
+from pytest_llmperf import Verdict, closed, endpoint, multi_turn, poisson, random_tokens, vllm
 from pytest_llmperf.clock import VirtualClock
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.errors import LoadError, SloError, SpecError
@@ -87,6 +87,18 @@ def test_a_load_that_is_over_before_a_queue_could_grow_is_told(perf, make_server
         (rate,) = found.values("max_rate")
         assert said[0].startswith(f"{rate:.4g}/s: all 20 requests were sent within 0.9")
         assert 20 < int(said[0].rpartition("Send ")[2].partition(" ")[0]) < 50
+
+
+@pytest.mark.parametrize(("conversations", "notes"), [(20, 1), (200, 0)])
+def test_conversations_come_at_the_rate_and_not_their_turns(perf, make_server, told, conversations, notes):
+    """In 2 s at 10/s, and 50 ms an answer: 40 turns would last longer than twenty answers, 20 conversations do not."""
+    workload = multi_turn(conversations, 2, 8, 5, arrivals=poisson(8))
+    found = perf.max_rate(make_server(), workload, slo="ttft_p50 <= 500ms")
+    said = [status.text for status in told if isinstance(status, Note) and "had little time to grow" in status.text]
+    assert len(said) == notes
+    if said:
+        (rate,) = found.values("max_rate")
+        assert said[0].startswith(f"{rate:.4g}/s: all 20 conversations began within {20 / rate:.2g} s")
 
 
 def test_warmed_once(perf, make_server, fake_engine):

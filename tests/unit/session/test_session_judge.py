@@ -152,6 +152,13 @@ def test_a_guard_without_anything_to_guard_is_left_out(side):
     assert list(verdicts(results)) == ["ttft_p50(b) / ttft_p50(a)"]
 
 
+@pytest.mark.parametrize("allow", [{}, {"tpot_mean": 1.2}])
+def test_a_guard_needs_times_that_somebody_saw(side, allow):
+    (result,) = claim(side(ttft_ms=10, itl_ms=0.0), side(ttft_ms=100), allow=allow)
+    assert result.verdict is Verdict.ERROR
+    assert "A, run 1 (seed 0): 20 of 20 answers of several tokens came in one piece" in result.reason
+
+
 def test_a_guard_that_one_side_cannot_show_is_an_error(side):
     results = claim(side(ttft_ms=10, chunks=1), side(ttft_ms=100))
     assert verdicts(results)["tpot_mean(a) / tpot_mean(b)"] is Verdict.ERROR

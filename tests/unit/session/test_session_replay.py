@@ -105,6 +105,13 @@ def test_counters_that_vanish_during_the_run_are_no_evidence(make_server, replay
         replayer().run(make_server(), WORKLOAD, 0)
 
 
+def test_counters_that_were_not_there_before_the_run_are_no_evidence(make_server, replayer, fake_engine):
+    fake_engine.answers["/metrics"] = httpx.ReadTimeout("timed out")
+    fake_engine.on_replay = lambda: fake_engine.answers.pop("/metrics")
+    with pytest.raises(EngineError, match=r"after the run, and not before it: nobody could see .* Run it again"):
+        replayer().run(make_server(), WORKLOAD, 0)
+
+
 def test_a_death_during_the_run(make_server, replayer, fake_engine, fake_process):
     def die():
         fake_process.ended = "signal 9 (SIGKILL)"

@@ -114,7 +114,7 @@ def test_slots_that_stand_empty(found, judging):
     empty = load_report(turnaround_p99_ns=12_000_000)
     (text,) = found(load=empty)
     assert "load generator saturated: slots of the closed loop stood empty for 12.0 ms (p99, limit 10 ms)" in text
-    assert found([judging], load=empty) == []
+    assert found([judging], load=empty) == [text]  # where nobody intends a moment no request is late
     assert found(load=empty, settings=Settings(send_delay_p99_limit_ms=13.0)) == []
 
 
@@ -152,6 +152,26 @@ def test_unexpected_cache_hits(found):
     assert found(counters=hits, expected_hit_rate=0.49) == []  # within the slack
     assert found(counters=hits) == []  # no bound is known
     assert found(["prefix_cache_hit_rate"], counters=hits, expected_hit_rate=0.1) == []
+
+
+@pytest.mark.parametrize("counters", [False, {"prompt_tokens_cached": None}])
+def test_without_counters_the_usage_tells_of_hits(found, counters):
+    """A server that leaves a 0 out of its usage has told at least what it has told."""
+    told = [*records(15, cached_tokens=None), *records(5, cached_tokens=4)]
+    (text,) = found(counters=counters, records=told, expected_hit_rate=0.1)
+    assert "hit rate 12.5% by the usage of the answers, where these requests can have 10.0% at most" in text
+    assert found(counters=counters, records=told, expected_hit_rate=0.11) == []  # within the slack
+    assert found(counters=counters, records=told) == []  # no bound is known
+    assert found(["prefix_cache_hit_rate"], counters=counters, records=told, expected_hit_rate=0.1) == []
+    assert found(records=told, expected_hit_rate=0.1) == []  # the counters know better
+
+
+def test_what_failed_requests_might_have_hit_is_not_held_against_the_others(found):
+    """Requests that can hit are served and the others are not: their share of hits is no larger than it may be."""
+    half = [*records(10, cached_tokens=8), *records(10, outcome=Outcome.RESET)]
+    assert found(["error_rate"], counters=False, records=half, expected_hit_rate=0.5) == []
+    unknown = [replace(one, asked_prompt_tokens=None, prompt_tokens=None) for one in half]
+    assert found(["error_rate"], counters=False, records=unknown, expected_hit_rate=0.0) == []
 
 
 IDLE = {"external_cache_hits": 0.0, "prompt_tokens_cached": 0.0}
