@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import signal
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -13,6 +12,7 @@ from multiprocessing.context import ForkProcess
 
 from pytest_llmperf.calibration.row import Row
 from pytest_llmperf.errors import InfrastructureError, LlmperfError
+from pytest_llmperf.telemetry.cpu import read_cpu
 
 Work = Callable[[Sequence[int]], Iterable[Row]]
 END_WAIT_S = 5.0
@@ -21,8 +21,7 @@ MOST_JOBS = 64
 
 def usable_cores() -> int:
     """CPUs that this process may use, at most 64."""
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(MOST_JOBS, usable)
+    return min(MOST_JOBS, read_cpu().cores)
 
 
 def rows_of(work: Work, numbers: Sequence[int], jobs: int) -> Generator[Row, None, None]:

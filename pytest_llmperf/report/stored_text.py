@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 
 from pytest_llmperf.baseline.catalog import Entry
+from pytest_llmperf.baseline.levels import session_mean
 from pytest_llmperf.baseline.model import Baseline, StoredMeasurement, StoredSession
 from pytest_llmperf.errors import SloError
 from pytest_llmperf.metrics.registry import find
@@ -119,12 +120,6 @@ def _named_where_any(what: str, these: Sequence[str], others: Sequence[str]) -> 
     """"dropped out: a, b": these that are not among the others."""
     if alone := [one for one in these if one not in others]:
         yield f"{what}: {', '.join(alone)}"
-
-
-def session_mean(session: StoredSession, metric: str) -> float | None:
-    """Mean of a metric over the runs of one session that have it."""
-    known = [value for value in session.values(metric) if value is not None]
-    return fmean(known) if known else None
 
 
 def _against(stored: StoredMeasurement, session: StoredSession, metric: str) -> str:

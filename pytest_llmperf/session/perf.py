@@ -202,7 +202,8 @@ class Perf:
             against = self._against(series, "" if baseline is True else baseline, primaries, own_margins, named)
             measurement = series.finished
         failed = failed_before(self)
-        results = [*(judge_slos(measurement, slos, self.session.settings, failed) if slos else []), *against]
+        results = judge_slos(measurement, slos, self.session.settings, failed) if slos else []
+        results += [one for one in against if one not in results]  # why runs are no evidence is said once
         self.results += results
         return results
 

@@ -110,6 +110,15 @@ def test_the_same_noise_again_is_no_session(emulate):
     result.stdout.fnmatch_lines(["baselines: 1 kept", "*kept*has the same values: of another --emulate-seed *"])
 
 
+def test_why_runs_are_no_evidence_is_said_once(emulate):
+    text = SUITE.replace("error_rate == 0", "ttft_p50 <= 9s")
+    emulate("--update-baselines", text=text)
+    result, junit = emulate("--emulate-fault", "errors=5%", text=text)
+    assert result.ret == 10
+    rows = junit.find(".//error").text.splitlines()
+    assert sum("requests failed" in row for row in rows) == 1
+
+
 def test_a_failed_comparison_is_taken_in_only_with_a_reason(emulate):
     for seed in "123":
         emulate("--update-baselines", "--emulate-seed", seed)

@@ -12,6 +12,7 @@ from pathlib import Path
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.engines.environment import Environment
 from pytest_llmperf.session.doctor.version import version_in
+from pytest_llmperf.telemetry.cpu import read_cpu
 from pytest_llmperf.telemetry.hardware import Hardware
 
 DEVICE = Path("/dev/nvidia0")
@@ -58,7 +59,7 @@ def this_place(root: Path, settings: Settings, hardware: Hardware) -> Place:
         settings=settings,
         hardware=hardware,
         has_device=DEVICE.exists(),
-        cores=len(os.sched_getaffinity(0)),
+        cores=read_cpu().cores,
         shm_bytes=shutil.disk_usage(SHM).total if SHM.is_dir() else None,
         open_files=resource.getrlimit(resource.RLIMIT_NOFILE)[1],
         free_bytes=shutil.disk_usage(root).free,
