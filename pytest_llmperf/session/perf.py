@@ -68,6 +68,11 @@ class Perf:
         """What was measured so far, unfinished ones included."""
         return [series.measurement for series in self.series if series.measurement is not None]
 
+    @property
+    def emulated(self) -> bool:
+        """Whether an emulator stands in for the engines (`--emulate`), which has not everything that a server has."""
+        return self.session.hardware.emulated
+
     def __repr__(self) -> str:
         return f"<Perf {self.test} on {self.kind}: {len(self.measurements)} measurements, {len(self.results)} results>"
 
