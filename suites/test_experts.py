@@ -13,7 +13,7 @@ CASES = by_kind(a100=MIXTRAL, h100=MIXTRAL, h200=MIXTRAL)
 @CASES
 @pytest.mark.gpus(2)
 def test_whole_experts_keep_up_with_cut_ones(case: SimpleNamespace, perf: Perf) -> None:
-    if perf.session.hardware.emulated:
+    if perf.emulated:
         pytest.skip("the emulator gives every GPU the same share of the tokens, which is what is in question")
     cut = vllm(case.model, max_model_len=case.context, tensor_parallel_size=2)
     whole = with_flags(cut, enable_expert_parallel=True)

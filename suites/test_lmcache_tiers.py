@@ -94,7 +94,7 @@ def test_each_tier_is_sooner_than_the_next(
 def test_what_was_computed_outlives_the_engine(
     engine_name: str, case: SimpleNamespace, disk: Path, perf: Perf
 ) -> None:
-    if perf.session.hardware.emulated:
+    if perf.emulated:
         pytest.skip("an emulated LMCache ends with its engine")
     engine = tiered(engine_name, case, disk)
     documents = random_tokens(input=case.prompt, output=4, arrivals=closed(1), requests=case.documents)

@@ -18,7 +18,7 @@ CASES = by_kind(
 
 @CASES
 def test_the_server_is_ready_in_time(case: SimpleNamespace, perf: Perf) -> None:
-    if perf.session.hardware.emulated:
+    if perf.emulated:
         pytest.skip("how long a server takes to start is not emulated")
     # Starts differ by a fifth, so one alone would prove nothing below two thirds of the limit.
     short = random_tokens(input=128, output=16, arrivals=closed(1), requests=4)

@@ -29,6 +29,10 @@ def vllm(model: str, *, env: Mapping[str, Variable] | None = None, **flags: Flag
         flags: vLLM's own flags with underscores: `max_num_batched_tokens=1024`, `enable_prefix_caching=False`
             (→ `--no-enable-prefix-caching`), `speculative_config={"method": "ngram", …}`. They are passed through;
             vLLM refuses what it does not know. None leaves a flag out.
+
+    Raises:
+        SpecError: the model, a flag or a variable cannot be meant, or a flag is the launcher's own (`host`, `port`,
+            `served_model_name`).
     """
     return build_spec("vllm", model, env or {}, flags)
 
@@ -43,6 +47,10 @@ def sglang(model: str, *, env: Mapping[str, Variable] | None = None, **flags: Fl
             `schedule_policy="lpm"`. They are passed through; SGLang refuses what it does not know. Its switches have
             no opposite: leave one out (None) instead of setting it to False. With `skip_tokenizer_init=True` it is
             driven through /generate instead of its OpenAI routes.
+
+    Raises:
+        SpecError: the model, a flag or a variable cannot be meant, or a flag is the launcher's own (`host`, `port`,
+            `served_model_name`).
     """
     return build_spec("sglang", model, env or {}, flags)
 

@@ -68,6 +68,11 @@ class Perf:
         """What was measured so far, unfinished ones included."""
         return [series.measurement for series in self.series if series.measurement is not None]
 
+    @property
+    def emulated(self) -> bool:
+        """Whether an emulator stands in for the engines (`--emulate`), which has not everything that a server has."""
+        return self.session.hardware.emulated
+
     def __repr__(self) -> str:
         return f"<Perf {self.test} on {self.kind}: {len(self.measurements)} measurements, {len(self.results)} results>"
 
@@ -130,6 +135,7 @@ class Perf:
 
         Raises:
             UsageError: this test has not measured it, or it was extended or compared since.
+            SpecError: `runs` cannot be meant, or that server was stopped when this test started another.
             InfrastructureError: the server or the load generator failed.
         """
         check_runs(runs, "perf.extend")
@@ -160,7 +166,8 @@ class Perf:
             cooldown_s: rest between two rates.
 
         Raises:
-            SpecError, SloError: the workload has no one rate, or an SLO cannot be read.
+            SpecError: the workload has no one rate, no SLO is given, or a number cannot be meant.
+            SloError: an SLO cannot be read.
             InfrastructureError: no rate is within the SLO, or a run is no evidence.
         """
         check_workload(workload, "perf.max_rate(engine, …)")
@@ -188,7 +195,11 @@ class Perf:
             margins: how much worse a metric may be, as a share: {"ttft_p50": 0.1}, or (negligible, tolerated).
 
         Raises:
-            SloError: a text cannot be read, or margins make no sense.
+            UsageError: nothing is asked, or this test has not measured it, or has extended or compared it since.
+            SloError: a text cannot be read, there is no such metric, or margins make no sense.
+            SpecError: `primaries` or `margins` without a comparison, or more runs are needed of a server that was
+                stopped when this test started another.
+            InfrastructureError: the baseline cannot be read, or the server or the load generator failed.
         """
         if not slos and not baseline:
             raise UsageError('perf.check(run): name at least one SLO, e.g. perf.check(run, "ttft_p99 <= 500ms"), or '
@@ -246,7 +257,11 @@ class Perf:
                 20 % of standard deviation.
 
         Raises:
-            SloError: a text cannot be read, or a number means nothing.
+            SloError: a text cannot be read, there is no such metric, or a number means nothing.
+            SpecError: nothing can be measured so, a claim about `max_rate` without `slo` or another one with it, or
+                `primaries` or `margins` without a comparison.
+            InfrastructureError: a server or the load generator failed, no rate is within the SLO, or the baseline
+                cannot be read.
         """
         check_workload(workload, "perf.claim(a, b, …)")
         check_runs(runs, "perf.claim")
@@ -301,6 +316,7 @@ class Perf:
             sides: by the names that stand there, what `measure` gave, each with two runs or more.
 
         Raises:
+            UsageError: no ratio, or fewer than two sides.
             SloError: a text cannot be read.
             SpecError: the workloads differ, or there are no two pairs.
         """

@@ -151,12 +151,20 @@ class _Closed(Arrivals):
 
 
 def constant(rate: float) -> Arrivals:
-    """One request every 1/rate seconds, the first at 0."""
+    """One request every 1/rate seconds, the first at 0.
+
+    Raises:
+        SpecError: the rate is no number from 1e-9 to 1e9.
+    """
     return _Constant(_rate("constant", rate))
 
 
 def poisson(rate: float) -> Arrivals:
-    """Independent exponential gaps with mean 1/rate seconds."""
+    """Independent exponential gaps with mean 1/rate seconds.
+
+    Raises:
+        SpecError: the rate is no number from 1e-9 to 1e9.
+    """
     return _Gamma(_rate("poisson", rate))
 
 
@@ -164,19 +172,28 @@ def gamma(rate: float, burstiness: float) -> Arrivals:
     """Gamma gaps with mean 1/rate seconds and shape `burstiness`: 1 is Poisson, less is burstier, more is steadier.
 
     Raises:
-        SpecError: the burstiness is below 0.05: gaps could be too short for a float.
+        SpecError: the rate is no number from 1e-9 to 1e9, or the burstiness none from 0.05 to 1e9: below it gaps could
+            be too short for a float.
     """
     shape = number("gamma", "burstiness", burstiness, least=_LEAST_BURSTINESS, most=_MOST)
     return _Gamma(_rate("gamma", rate), shape)
 
 
 def ramp(start_rate: float, end_rate: float) -> Arrivals:
-    """Poisson whose rate moves linearly in time from `start_rate` to `end_rate`, reached at the last request."""
+    """Poisson whose rate moves linearly in time from `start_rate` to `end_rate`, reached at the last request.
+
+    Raises:
+        SpecError: a rate is no number from 1e-9 to 1e9.
+    """
     return _Ramp(_rate("ramp", start_rate, "start_rate"), _rate("ramp", end_rate, "end_rate"))
 
 
 def at_times(times_s: Iterable[float]) -> Arrivals:
-    """Exactly these seconds after the start, ascending; for recorded traces."""
+    """Exactly these seconds after the start, ascending; for recorded traces.
+
+    Raises:
+        SpecError: there is none, one is no number from 0 on, or they are out of order.
+    """
     times = tuple(number("at_times", "every time", t, least=0) for t in times_s)
     if not times or list(times) != sorted(times):
         raise SpecError("at_times: give at least one time, in ascending order.")
@@ -184,7 +201,11 @@ def at_times(times_s: Iterable[float]) -> Arrivals:
 
 
 def closed(concurrency: int) -> Arrivals:
-    """A closed loop: so many requests in flight, the next one as soon as one ends."""
+    """A closed loop: so many requests in flight, the next one as soon as one ends.
+
+    Raises:
+        SpecError: that is no whole number from 1 on.
+    """
     return _Closed(integer("closed", "concurrency", concurrency))
 
 

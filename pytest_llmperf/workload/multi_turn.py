@@ -78,8 +78,11 @@ def multi_turn(conversations: int, turns: int, input: Length, output: Length, ar
         output: tokens of each reply, likewise.
         arrivals: when conversations begin, or `closed(n)` for at most n requests in flight.
         think_s: seconds between the end of a reply and the next message.
-        seed: as everywhere.
+        seed: another seed is another set of conversations and times. Each run adds 1: neighbours share runs.
         text: send words instead of token ids.
+
+    Raises:
+        SpecError: a number, a length or the arrivals cannot be meant.
     """
     call = "multi_turn"
     count = integer(call, "conversations", conversations)

@@ -59,6 +59,9 @@ def random_tokens(input: Length, output: Length, arrivals: Arrivals, requests: i
         requests: how many.
         seed: another seed is another set of prompts, lengths and times. Each run adds 1: neighbours share runs.
         text: send words instead of token ids.
+
+    Raises:
+        SpecError: a number, a length or the arrivals cannot be meant.
     """
     call = "random_tokens"
     count = integer(call, "requests", requests)

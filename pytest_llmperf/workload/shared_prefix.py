@@ -64,6 +64,9 @@ def shared_prefix(*, suffix: Length, output: Length, arrivals: Arrivals, request
         groups: how many different prefixes.
         seed: another seed has other prefixes, so nothing is shared between seeds.
         text: send words instead of token ids.
+
+    Raises:
+        SpecError: a number, a length or the arrivals cannot be meant.
     """
     call = "shared_prefix"
     count = integer(call, "requests", requests)

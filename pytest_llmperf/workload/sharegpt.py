@@ -72,6 +72,10 @@ def sharegpt(path: str | Path, requests: int, arrivals: Arrivals, seed: int = 0)
         requests: how many.
         arrivals: when they come.
         seed: which of the conversations, and in which order.
+
+    Raises:
+        SpecError: a number or the arrivals cannot be meant; once the requests are made also where the file cannot be
+            read or has too few conversations.
     """
     count = integer("sharegpt", "requests", requests)
     check_arrivals("sharegpt", arrivals, count)

@@ -1,5 +1,7 @@
 """What a suite may import is listed once, exists, and is sorted."""
 
+import inspect
+
 import pytest_llmperf
 
 
@@ -11,3 +13,13 @@ def test_every_public_name_exists():
 def test_the_list_is_sorted_and_complete():
     assert pytest_llmperf.__all__ == sorted(pytest_llmperf.__all__)
     assert set(pytest_llmperf.__all__) == set(pytest_llmperf._HOME)
+
+
+def test_whoever_takes_arguments_says_what_is_refused():
+    """Functions, and the methods of `Perf`: all of them check what they are given."""
+    public = [getattr(pytest_llmperf, name) for name in pytest_llmperf.__all__]
+    methods = [method for name, method in vars(pytest_llmperf.Perf).items() if not name.startswith("_")]
+    takers = [one for one in (*public, *methods)
+              if inspect.isfunction(one) and set(inspect.signature(one).parameters) - {"self"}]
+    assert len(takers) > 20
+    assert [one.__name__ for one in takers if "Raises:" not in (one.__doc__ or "")] == []

@@ -249,6 +249,17 @@ def test_a_removed_baseline_is_removed_by_the_pull_request(clone):
     assert listed.split() == ["baselines/h200/y.json"]
 
 
+def test_the_first_baselines_of_a_project_get_the_folder_of_their_kind(clone):
+    removed = bash("git rm -qr baselines && git commit -qm none && git push -q origin main 2>&1 && "
+                   "test ! -e baselines", clone)
+    assert removed.returncode == 0, removed.stdout
+    left_by_runner(clone, "x.json", "new\n")
+    done = open_pull_request(clone)
+    assert done.returncode == 0, done.stdout
+    listed = bash("git ls-tree -r --name-only origin/baselines-h200-7-1 baselines", clone).stdout
+    assert listed.split() == ["baselines/h200/x.json"]
+
+
 def test_nothing_changed_opens_nothing(clone):
     left_by_runner(clone, "x.json", "old\n")
     done = open_pull_request(clone)

@@ -55,6 +55,13 @@ def test_measure_makes_one_run_per_seed(perf, make_server, fake_engine):
     assert len(fake_engine.transport.plans) == 2 + 2  # two batches of warm-up
 
 
+@pytest.mark.parametrize("emulated", [False, True])
+def test_a_test_knows_whether_it_is_emulated(tmp_path, told, emulated):
+    session = PerfSession(SETTINGS, tmp_path, Hardware(emulated=emulated), told.append)
+    assert session.perf("tests/test_a.py::test_x", "cpu").emulated is emulated
+    session.close()
+
+
 @pytest.mark.parametrize(
     ("options", "treatment"),
     [
