@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 from math import isfinite
 
 from pytest_llmperf.metrics.families import FAMILIES
@@ -13,7 +14,8 @@ from pytest_llmperf.metrics.units import Direction, Unit
 from pytest_llmperf.metrics.windows import window_rates
 from pytest_llmperf.model.verdict import CheckResult, Verdict
 from pytest_llmperf.slo.answer import answer
-from pytest_llmperf.slo.counted import pooled_ms
+from pytest_llmperf.slo.endless import pooled_ms
+from pytest_llmperf.slo.gaps import stretches_ns
 from pytest_llmperf.slo.model import Comparison, Slo
 from pytest_llmperf.slo.sample import Sample, latency_limits, unavailable
 from pytest_llmperf.stats.binomial import share_interval
@@ -120,22 +122,26 @@ def within_run(slo: Slo, run: RunMetrics, confidence: float) -> Interval | None:
     if metric.unit is Unit.SHARE and metric.name != "kv_usage_peak" and value is not None:
         served = sum(record.ok for record in run.records)
         return share_interval(min(1.0, value) * served, served, confidence) if served else None
-    replicates = _batch_values(slo, run)
-    if replicates is None:
-        return None
-    on_log = metric.unit is Unit.MS and min(replicates) > 0
-    return _within_range(t_interval(replicates, confidence, on_log=on_log, centre=value), metric.unit)
+    intervals = []
+    for replicates in _replicates(slo, run):
+        on_log = metric.unit is Unit.MS and min(replicates) > 0
+        intervals.append(t_interval(replicates, confidence, on_log=on_log, centre=value))
+    return _within_range(reduce(wider, intervals), metric.unit) if intervals else None
 
 
-def _batch_values(slo: Slo, run: RunMetrics) -> Sequence[float] | None:
+def _replicates(slo: Slo, run: RunMetrics) -> list[Sequence[float]]:
+    """The metric in each part of the run, for each way to cut it: requests by their order, gaps by time as well."""
     metric = find(slo.metric)
     if metric.family is None or metric.stat is None:
-        return window_rates(run, slo.metric, latency_limits(slo), BATCHES_PER_RUN)
+        rates = window_rates(run, slo.metric, latency_limits(slo), BATCHES_PER_RUN)
+        return [] if rates is None else [rates]
     served = [values for values in run.by_request(metric.family) or () if values]
     if len(served) < _BATCHES * _REQUESTS_PER_BATCH:
-        return None
-    pooled = [[value_ns / 1e6 for values in batch for value_ns in values] for batch in batches(served, _BATCHES)]
-    return [value for batch in pooled if (value := statistic(batch, metric.stat)) is not None]
+        return []
+    cuts = [[[value_ns for values in batch for value_ns in values] for batch in batches(served, _BATCHES)]]
+    if not FAMILIES[metric.family].per_request:
+        cuts.append([part.tolist() for part in stretches_ns(run, metric.family, _BATCHES)])
+    return [[value / 1e6 for part in cut if (value := statistic(part, metric.stat)) is not None] for cut in cuts]
 
 
 def _within_range(interval: Interval, unit: Unit) -> Interval:

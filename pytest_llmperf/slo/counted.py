@@ -12,6 +12,8 @@ from pytest_llmperf.metrics.run import RunMetrics
 from pytest_llmperf.metrics.summary import STATS, percentile
 from pytest_llmperf.model.verdict import CheckResult, Verdict
 from pytest_llmperf.slo.answer import answer
+from pytest_llmperf.slo.endless import lost, pooled_ms
+from pytest_llmperf.slo.gaps import at_once, over_in_time
 from pytest_llmperf.slo.model import Comparison, Slo
 from pytest_llmperf.slo.sample import Sample, latency_limits, unavailable
 from pytest_llmperf.stats.binomial import share_interval
@@ -34,8 +36,11 @@ def judge_percentile(slo: Slo, sample: Sample, confidence: float) -> CheckResult
     by_run = [pooled_ms(run, family) for run in sample.runs]
     reach = start_reach(by_run, sample.starts, confidence)
     near = None if sample.start_count < 2 else over_any(by_run, slo.limit * exp(-reach))
+    several = not FAMILIES[family].per_request
     found = exceedance(known, sample.starts, round(1 - share, 6), confidence, reach=reach, near=near,
-                       repeats=sample.repeats)
+                       repeats=sample.repeats,
+                       in_time=[over_in_time(run, family, slo.limit) for run in sample.runs] if several else (),
+                       at_once=at_once(sample.runs, family) if several else 1.0)
     pooled = sorted(value for values in by_run for value in values)
     finite = pooled[min(len(pooled) - 1, floor((len(pooled) - 1) * share) + 1)] < float("inf")
     measured = percentile(pooled, share) if finite else None
@@ -71,8 +76,8 @@ def over_limit(run: RunMetrics, family: str, limit_ms: float) -> list[Count] | N
     by_request = run.by_request(family)
     if by_request is None:
         return None
-    limit_ns, lost = round(limit_ms * _NS_PER_MS), _lost(run, family)
-    return [Count(lost[position], lost[position]) if values is None
+    limit_ns, missing = round(limit_ms * _NS_PER_MS), lost(run, family)
+    return [Count(missing[position], missing[position]) if values is None
             else Count(sum(value > limit_ns for value in values), len(values))
             for position, values in enumerate(by_request)]
 
@@ -80,25 +85,6 @@ def over_limit(run: RunMetrics, family: str, limit_ms: float) -> list[Count] | N
 def over_any(by_run: Sequence[Sequence[float]], limit_ms: float) -> Count:
     """How many of all latencies are over a limit."""
     return Count(sum(value > limit_ms for values in by_run for value in values), sum(map(len, by_run)))
-
-
-def pooled_ms(run: RunMetrics, family: str) -> list[float]:
-    """The sample with failed requests as infinity."""
-    return [*run.samples(family), *[float("inf")] * sum(_lost(run, family).values())]
-
-
-def _lost(run: RunMetrics, family: str) -> dict[int, int]:
-    """Observations that each failed request, by position, would have brought: as many as it had asked for, if gaps
-    come at the same rate per token as in the served requests. At least one."""
-    by_request = run.by_request(family) or ()
-    failed = [position for position, values in enumerate(by_request) if values is None]
-    if FAMILIES[family].per_request:
-        return dict.fromkeys(failed, 1)
-    served = [(len(values), run.records[at].asked_output_tokens) for at, values in enumerate(by_request)
-              if values is not None]
-    asked = sum(max(0, tokens - 1) for _, tokens in served)
-    per_token = sum(gaps for gaps, _ in served) / asked if asked else 1.0
-    return {at: max(1, round(per_token * (run.records[at].asked_output_tokens - 1))) for at in failed}
 
 
 def _misses(run: RunMetrics, slo: Slo) -> list[Count] | None:

@@ -56,27 +56,30 @@ def batches(items: Sequence[T], count: int = BATCHES_PER_RUN) -> list[Sequence[T
     return [items[len(items) * i // count:len(items) * (i + 1) // count] for i in range(count)]
 
 
-def design_effect(clusters: Sequence[Count], allowed: float, growth: float) -> float:
+def design_effect(clusters: Sequence[Count], allowed: float, growth: float, at_once: float = 1.0) -> float:
     """Variance of the exceedance rate, at the allowed rate, over that of independent observations; at least 1.
 
     Args:
         clusters: two or more.
         allowed: rate at which the test decides, above 0.
         growth: exponent of (allowed ÷ observed) on the excess variance; 0 for none.
+        at_once: observations that one event brings; the prior is of events.
     """
     both = total(clusters)
     if both.over in (0, both.of):
-        return 1.0 if both.over else PRIOR_EFFECT
+        return at_once * (1.0 if both.over else PRIOR_EFFECT)
     rate, m = both.over / both.of, len(clusters)
     squares = sum((cluster.over - rate * cluster.of) ** 2 for cluster in clusters)
     observed = m / (m - 1) * squares / (rate * (1 - rate) * both.of)
     at_limit = 1 + (max(1.0, observed) - 1) * pow(max(1.0, allowed / rate), growth)
-    return max(1.0, (PRIOR_EVENTS * PRIOR_EFFECT + both.over * at_limit) / (PRIOR_EVENTS + both.over))
+    events = both.over / at_once
+    return max(1.0, (PRIOR_EVENTS * PRIOR_EFFECT * at_once + events * at_limit) / (PRIOR_EVENTS + events))
 
 
 def worth(runs: Sequence[Sequence[Count]], starts: Sequence[str], allowed: float, confidence: float,
-          growth_starts: float = GROWTH_STARTS, *, repeats: float = 1.0) -> float:
-    """Effective observations per observation, above 0 and at most 1: the smaller of batches' and starts'.
+          growth_starts: float = GROWTH_STARTS, *, repeats: float = 1.0, in_time: Sequence[Sequence[Count]] = (),
+          at_once: float = 1.0) -> float:
+    """Effective observations per observation, above 0 and at most 1: the smallest of batches', stretches', starts'.
 
     Requests that were sent again are one draw of the traffic, however often: they are worth their number once.
 
@@ -87,12 +90,17 @@ def worth(runs: Sequence[Sequence[Count]], starts: Sequence[str], allowed: float
         confidence: of the one-sided test that will use it.
         growth_starts: as `growth` of `design_effect`, between starts.
         repeats: how often each run's requests were sent, on average.
+        in_time: of each run its stretches of time, where one request brings many observations and others the same
+            ones at the same time; none: the order of requests says all.
+        at_once: observations that one moment brings, on average.
     """
     by_batch = [total(batch) for run in runs for batch in batches(run)]
+    by_stretch = [stretch for run in in_time for stretch in run]
     by_start = [total([count for run, start in zip(runs, starts, strict=True) if start == one for count in run])
                 for one in dict.fromkeys(starts)]
-    return min(_worth(by_batch, allowed, GROWTH_BATCHES, confidence) / repeats,
-               _worth(by_start, allowed, growth_starts, confidence))
+    return min(_worth(by_batch, allowed, GROWTH_BATCHES, confidence, at_once) / repeats,
+               _worth(by_stretch, allowed, GROWTH_BATCHES, confidence, at_once) / repeats,
+               _worth(by_start, allowed, growth_starts, confidence, at_once))
 
 
 def start_reach(values: Sequence[Sequence[float]], starts: Sequence[str], confidence: float) -> float:
@@ -112,9 +120,9 @@ def start_reach(values: Sequence[Sequence[float]], starts: Sequence[str], confid
     return REACH * t_quantile(confidence, len(levels) - 1) * sd(levels) / sqrt(len(levels))
 
 
-def _worth(clusters: Sequence[Count], allowed: float, growth: float, confidence: float) -> float:
+def _worth(clusters: Sequence[Count], allowed: float, growth: float, confidence: float, at_once: float) -> float:
     clusters = [cluster for cluster in clusters if cluster.of]
     if len(clusters) < 2:
         return 1.0
     few = t_quantile(confidence, None) / t_quantile(confidence, len(clusters) - 1)
-    return few ** 2 / design_effect(clusters, allowed, growth)
+    return few ** 2 / design_effect(clusters, allowed, growth, at_once)

@@ -94,7 +94,7 @@ class Exceedance:
 
 def exceedance(runs: Sequence[Sequence[Count]], starts: Sequence[str], allowed: float,
                confidence: float = 0.95, *, reach: float = 0.0, near: Count | None = None,
-               repeats: float = 1.0) -> Exceedance:
+               repeats: float = 1.0, in_time: Sequence[Sequence[Count]] = (), at_once: float = 1.0) -> Exceedance:
     """Judge an exceedance rate.
 
     Args:
@@ -104,6 +104,7 @@ def exceedance(runs: Sequence[Sequence[Count]], starts: Sequence[str], allowed: 
         confidence: of each one-sided test.
         reach, near: what is known of the starts beside these counts (`design.start_reach`), see `Exceedance`.
         repeats: how often each run's requests were sent, on average.
+        in_time, at_once: of observations that are many per request, see `design.worth`.
 
     Raises:
         ValueError: no observation, or nothing to decide at `allowed` = 0.
@@ -112,5 +113,5 @@ def exceedance(runs: Sequence[Sequence[Count]], starts: Sequence[str], allowed: 
     if not everything.of or not 0 < allowed < 1:
         raise ValueError(f"{everything.of} observations and an allowed share of {allowed} decide nothing")
     growth = GROWTH_STARTS if near is None else GROWTH_LEVELLED_STARTS
-    each = worth(runs, starts, allowed, confidence, growth, repeats=repeats)
+    each = worth(runs, starts, allowed, confidence, growth, repeats=repeats, in_time=in_time, at_once=at_once)
     return Exceedance(everything, allowed, each, confidence, reach, near, repeats)

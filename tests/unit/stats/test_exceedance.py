@@ -84,6 +84,24 @@ def test_design_effect_by_hand():
     assert design_effect([Count(0, 100), Count(20, 100)], 0.1, 1.0) == pytest.approx((4 * 1.75 + 20 * 200 / 9) / 24)
 
 
+def test_the_prior_is_of_events():
+    """What ten streams see at once is one event: 20 observations are two, and nothing over is known as badly."""
+    assert design_effect([Count(0, 100)] * 5, 0.01, 1.5, 10.0) == 10 * PRIOR_EFFECT
+    assert design_effect([Count(100, 100)] * 5, 0.01, 1.5, 10.0) == 10
+    found = design_effect([Count(0, 100), Count(20, 100)], 0.1, 1.0, 10.0)
+    assert found == pytest.approx((4 * 17.5 + 2 * 200 / 9) / 6)
+
+
+def test_the_worse_of_requests_and_time_counts():
+    """Forty streams that stall together are alike, and differ from one stretch to the next; or the other way round."""
+    alike = [[Count(1, 10)] * 40]
+    stretches = [[Count(40 if at == 3 else 0, 40) for at in range(10)]]
+    together = worth(alike, ["s"], 0.1, 0.95, in_time=stretches)
+    assert together < worth(alike, ["s"], 0.1, 0.95) / 10
+    assert worth(stretches, ["s"], 0.1, 0.95, in_time=alike) == together
+    assert worth(alike, ["s"], 0.1, 0.95, in_time=stretches, repeats=2.0) == pytest.approx(together / 2)
+
+
 def test_a_rate_below_the_allowed_one_looks_too_precise_and_is_corrected():
     clusters = [Count(0, 100), Count(10, 100)]
     effects = [design_effect(clusters, 0.1, growth) for growth in (0, 0.5, 1.5)]

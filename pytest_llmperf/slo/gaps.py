@@ -1,0 +1,79 @@
+"""Gaps between tokens in the order in which they ended: a step that stalls holds up every stream at once.
+
+Requests that overlap see the same stalls, so batches of requests hide them: with 128 streams in three waves and three
+runs, 1 % of the steps stalling, an itl_p99 at its exact limit passed in 20 % and failed in 18 %; cut by time: 1, 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from pytest_llmperf.metrics.run import RunMetrics
+from pytest_llmperf.slo.endless import lost
+from pytest_llmperf.stats.design import BATCHES_PER_RUN, Count
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+_NS_PER_MS = 1_000_000
+
+
+def over_in_time(run: RunMetrics, family: str, limit_ms: float) -> list[Count]:
+    """How many are over a limit in each stretch of the run; stretches have equally many."""
+    limit_ns = round(limit_ms * _NS_PER_MS)
+    return [Count(int((part > limit_ns).sum()), len(part)) for part in stretches_ns(run, family, BATCHES_PER_RUN)]
+
+
+def stretches_ns(run: RunMetrics, family: str, count: int) -> list[npt.NDArray[np.float64]]:
+    """Observations in the order in which they ended, cut into equally many; those of failed requests are infinite."""
+    import numpy as np
+
+    values, ends = [np.empty(0)], [np.empty(0)]
+    for taken, ended in _by_request(run, family):
+        values.append(taken)
+        ends.append(ended)
+    in_order = np.argsort(np.concatenate(ends), kind="stable")
+    return np.array_split(np.concatenate(values)[in_order], count)
+
+
+def at_once(runs: Sequence[RunMetrics], family: str) -> float:
+    """Observations that one step of the server brings: streams that decode at once × tokens of a chunk; at least 1.
+
+    Streams are those that a typical gap sees, its own among them: ∫ c² dt ÷ ∫ c dt, Kish's design effect of weights.
+    """
+    alone = beside = gaps = 0
+    for run in runs:
+        decoding = [record.arrivals_ns for record in run.records if record.ok and len(record.arrivals_ns) > 1]
+        gaps += sum(map(len, decoding)) - len(decoding)
+        for streams, length_ns in _concurrency(decoding):
+            alone += streams * length_ns
+            beside += streams**2 * length_ns
+    taken = sum(len(values or ()) for run in runs for values in run.by_request(family) or ())
+    return max(1.0, taken / gaps * beside / alone) if alone else 1.0
+
+
+def _by_request(
+    run: RunMetrics, family: str
+) -> Iterator[tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]]:
+    """Observations of each request, and when they ended. What failed never ended: it stands where it was sent."""
+    import numpy as np
+
+    missing = lost(run, family)
+    for position, values in enumerate(run.by_request(family) or ()):
+        record = run.records[position]
+        if values is None:
+            yield np.full(missing[position], np.inf), np.full(missing[position], float(record.intended_ns))
+        elif values:
+            taken = np.asarray(values, dtype=np.float64)
+            yield taken, record.arrivals_ns[0] + np.cumsum(taken)
+
+
+def _concurrency(decoding: Iterable[tuple[int, ...]]) -> Iterator[tuple[int, int]]:
+    """How many requests were between their first and their last chunk, and for how many nanoseconds."""
+    changes = sorted(change for arrivals_ns in decoding for change in ((arrivals_ns[0], 1), (arrivals_ns[-1], -1)))
+    streams, since_ns = 0, 0
+    for at_ns, change in changes:
+        yield streams, at_ns - since_ns
+        streams, since_ns = streams + change, at_ns
