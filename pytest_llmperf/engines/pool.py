@@ -5,25 +5,24 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable
+from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol
-
-from filelock import FileLock, Timeout
 
 from pytest_llmperf.clock import Clock, seconds
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.engines.lmcache import LMCacheServer
 from pytest_llmperf.engines.server import Server
+from pytest_llmperf.engines.turns import Turn
 from pytest_llmperf.errors import HardwareBusy, ServerDied, SpecError
 from pytest_llmperf.model.engine import EngineSpec
-from pytest_llmperf.model.status import Note, Tell, Waiting
+from pytest_llmperf.model.status import Note, Tell
 from pytest_llmperf.process.leftovers import Sweep, sweep
 
 LOCK_TIMEOUT_S = 3600
-LOCK_POLL_S = 0.2
 LEFTOVERS_TIMEOUT_S = 60.0
-TELL_EVERY_S = 5
+LEFTOVERS_POLL_S = 0.2
 
 
 def lock_of_this_machine() -> Path:
@@ -52,11 +51,13 @@ class Starter(Protocol):
 
 class EnginePool:
     """Starts, shares and stops servers. An engine takes the whole machine, so one runs at a time; a lock beside
-    it makes other processes of this user (xdist workers, a second CI job) wait their turn.
+    it makes other processes of this user (xdist workers, a second CI job) wait their turn, and so does one of each
+    endpoint.
 
     Args:
         launcher: how to start one.
-        lock_path: the lock of this hardware; None: no hardware is used, nobody waits for anybody.
+        lock_path: the lock of this hardware, with those of endpoints beside it; None: no hardware is used, nobody
+            waits for anybody.
         sweep: ends what killed runs left on it.
         wait_free: called before each start, with how many processes of ours stay on the accelerators; raises
             HardwareBusy where a stranger is on them.
@@ -85,10 +86,11 @@ class EnginePool:
         self._asked: EngineSpec | None = None
         self._kind: str | None = None
         self._endpoints: dict[EngineSpec, Server] = {}
-        self._lock = None if lock_path is None else FileLock(lock_path)
-        self._holder = None if lock_path is None else lock_path.with_name(f"{lock_path.name}.holder")
+        self._lock_path = lock_path
         self._session = session
         self._lock_timeout_s = lock_timeout_s
+        self._machine = None if lock_path is None else self._turn(lock_path, "this machine")
+        self._turns: dict[str, Turn] = {}  # at endpoints, by their URL
 
     def __repr__(self) -> str:
         return f"<EnginePool {self.starts} starts, {'idle' if self._server is None else self._server}>"
@@ -141,14 +143,13 @@ class EnginePool:
             server.stop(self.launcher.settings.stop_grace_s)
 
     def close(self) -> None:
-        """Stop what runs and let others have the hardware. The next `acquire` starts anew."""
+        """Stop what runs, and let others have the hardware and the endpoints. The next `acquire` starts anew."""
         try:
             self.release()
-            while self._endpoints:
-                self._endpoints.popitem()[1].stop(0)
         finally:
-            if self._lock is not None:
-                self._lock.release(force=True)
+            self._leave_endpoints()
+            if self._machine is not None:
+                self._machine.end()
 
     def __enter__(self) -> EnginePool:
         return self
@@ -162,10 +163,29 @@ class EnginePool:
         """An endpoint takes nothing of this machine: what runs here goes on running."""
         if fresh:
             raise SpecError(f"{spec} cannot be started anew: somebody else runs it. Drop fresh=True.")
+        self._take_endpoint(str(spec.url))
         if spec not in self._endpoints:
             self.starts += 1
             self._endpoints[spec] = self.launcher.start(spec, self.starts)
         return self._endpoints[spec]
+
+    def _take_endpoint(self, url: str) -> None:
+        if self._lock_path is None:
+            return
+        if url not in self._turns:
+            name = f"endpoint-{sha256(url.encode()).hexdigest()[:16]}.lock"
+            self._turns[url] = self._turn(self._lock_path.with_name(name), url)
+        self._turns[url].take(self._leave_endpoints)
+
+    def _leave_endpoints(self) -> None:
+        """Nobody holds one while waiting: two who wait for what the other one has would wait for ever."""
+        while self._endpoints:
+            self._endpoints.popitem()[1].stop(0)
+        for turn in self._turns.values():
+            turn.end()
+
+    def _turn(self, lock_path: Path, what: str) -> Turn:
+        return Turn(lock_path, what, self._session, self._lock_timeout_s, self.launcher.progress)
 
     def _lives(self, server: Server) -> bool:
         """Whoever measured when a server died or hung was told so; the next one gets another, not the same error."""
@@ -180,31 +200,9 @@ class EnginePool:
 
     def _take_hardware(self) -> None:
         """Wait for the machine; whoever gets it clears away what an earlier, killed run left behind."""
-        if self._lock is None or self._holder is None or self._lock.is_locked:
-            return
-        waited_s, step_s = 0, min(TELL_EVERY_S, self._lock_timeout_s)
-        while waited_s < self._lock_timeout_s:
-            try:
-                self._lock.acquire(timeout=step_s, poll_interval=LOCK_POLL_S)
-            except Timeout:
-                ours = bool(self._session) and self._held_by().startswith(f"{self._session} ")
-                waited_s += 0 if ours else step_s
-                self.launcher.progress(Waiting(f"another {'worker' if ours else 'run'} uses this machine"))
-            else:
-                self._holder.write_text(f"{self._session or 'unnamed'} of process {os.getpid()}")
-                self._clear_leftovers()
-                return
-        raise HardwareBusy(
-            f"Another pytest-llmperf run ({self._held_by()}) has used this machine for {self._lock_timeout_s} s (lock "
-            f"{self._lock.lock_file}). End it, or run one at a time."
-        )
-
-    def _held_by(self) -> str:
-        """Session and process of whoever has the machine, as it told."""
-        try:
-            return "" if self._holder is None else self._holder.read_text(errors="replace")[:200]
-        except OSError:
-            return "unnamed"
+        if self._machine is not None and not self._machine.is_ours:
+            self._machine.take(self._leave_endpoints)
+            self._clear_leftovers()
 
     def _clear_leftovers(self) -> None:
         """End what a killed run left; where its watchdog is doing that, wait: two servers would share the machine."""
@@ -216,4 +214,4 @@ class EnginePool:
                 return
             if clock.now_ns() > deadline_ns:
                 raise HardwareBusy(f"After {LEFTOVERS_TIMEOUT_S:g} s: {cleared}. Look at `ps -ef --forest`.")
-            clock.sleep_ns(seconds(LOCK_POLL_S))
+            clock.sleep_ns(seconds(LEFTOVERS_POLL_S))

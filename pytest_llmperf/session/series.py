@@ -181,6 +181,8 @@ class Series:
             raise SpecError(
                 f"perf.measure({self.engine!r}, …): an engine is the `engine` fixture or a spec such as vllm(MODEL)."
             )
+        if self.engine.spec.url is not None and self.engine.client.is_closed:  # others had a turn at it meanwhile
+            return self.session.pool.acquire(self.engine.spec, self.kind)
         self.engine.check_alive()
         return self.engine
 

@@ -12,8 +12,17 @@ from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.engines.launch import _stop_after
 from pytest_llmperf.engines.pool import EnginePool
 from pytest_llmperf.engines.spec import endpoint, vllm
-from pytest_llmperf.errors import EngineError, ExitedEarly, HardwareBusy, ServerDied, SpecError, StopFailed
+from pytest_llmperf.errors import (
+    EngineError,
+    ExitedEarly,
+    HardwareBusy,
+    InfrastructureError,
+    ServerDied,
+    SpecError,
+    StopFailed,
+)
 from pytest_llmperf.process.leftovers import Sweep
+from pytest_llmperf.testing.waiting import until
 
 ONE, TWO = vllm("one"), vllm("two")
 
@@ -163,6 +172,61 @@ def test_endpoints_live_beside_the_server(pool):
     assert pool.acquire(endpoint("http://h:1", model="m")) is there
     assert pool.live_spec == ONE
     assert server.process.stopped == 0
+
+
+THERE, ELSEWHERE = endpoint("http://h:1", model="m"), endpoint("http://h:2", model="m")
+
+
+class Worker(threading.Thread):
+    """Another worker of this session, with a pool of its own: acquires what it is told to, one after the other."""
+
+    def __init__(self, pool, *specs):
+        super().__init__(daemon=True)
+        self.pool, self.specs, self.got = pool, specs, []
+        self.start()
+
+    def run(self):
+        with self.pool:
+            for spec in self.specs:
+                self.got.append(self.pool.acquire(spec))
+
+
+def pool_of_a_worker(launcher, tmp_path):
+    return EnginePool(launcher, tmp_path / "lock", lambda _clock: Sweep(), session="this")
+
+
+def waits(launcher, what):
+    until(lambda: f"another worker uses {what}" in [getattr(line, "reason", "") for line in launcher.lines])
+
+
+def test_workers_take_turns_at_an_endpoint_and_at_each_by_itself(launcher, tmp_path):
+    with pool_of_a_worker(launcher, tmp_path) as pool:
+        pool.acquire(THERE)
+        other = Worker(pool_of_a_worker(launcher, tmp_path), ELSEWHERE, THERE)
+        waits(launcher, "http://h:1")
+        assert [server.spec for server in other.got] == [ELSEWHERE]
+    other.join(10)
+    assert [server.spec for server in other.got] == [ELSEWHERE, THERE]
+
+
+def test_two_that_want_what_the_other_one_has_do_not_wait_for_ever(launcher, tmp_path):
+    with pool_of_a_worker(launcher, tmp_path) as pool:
+        pool.acquire(ONE)
+        other = Worker(pool_of_a_worker(launcher, tmp_path), THERE, TWO)
+        waits(launcher, "this machine")
+        assert pool.acquire(THERE).spec == THERE
+        assert other.got[0].client.is_closed
+    other.join(10)
+    assert [server.spec for server in other.got] == [THERE, TWO]
+
+
+def test_a_machine_whose_lock_cannot_be_kept_says_where(launcher, tmp_path):
+    (tmp_path / "lock.holder").mkdir()
+    with EnginePool(launcher, tmp_path / "lock", lambda _clock: Sweep()) as pool:
+        with pytest.raises(InfrastructureError, match=r"lock cannot be kept: .*TMPDIR"):
+            pool.acquire(ONE)
+        (tmp_path / "lock.holder").rmdir()
+        assert pool.acquire(ONE).spec == ONE
 
 
 def test_an_endpoint_cannot_be_fresh(pool):
