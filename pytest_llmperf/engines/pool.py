@@ -15,7 +15,7 @@ from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.engines.lmcache import LMCacheServer
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.engines.turns import Turn
-from pytest_llmperf.errors import HardwareBusy, ServerDied, SpecError
+from pytest_llmperf.errors import HardwareBusy, ServerDied, SpecError, StopFailed
 from pytest_llmperf.model.engine import EngineSpec
 from pytest_llmperf.model.status import Note, Tell
 from pytest_llmperf.process.leftovers import Sweep, sweep
@@ -83,6 +83,7 @@ class EnginePool:
         self._plant = plant
         self.starts = 0
         self._server: Server | None = None
+        self._unended: Server | None = None  # its stop failed
         self._asked: EngineSpec | None = None
         self._kind: str | None = None
         self._endpoints: dict[EngineSpec, Server] = {}
@@ -124,6 +125,7 @@ class EnginePool:
         lmcache = server.detach_lmcache() if keep_lmcache and server is not None and same else None
         try:
             self.release()
+            self._end_what_survived()
             self._take_hardware()
             started = self._plant(spec)
             self._wait_free(started, kind, 0 if lmcache is None else 1)
@@ -137,10 +139,16 @@ class EnginePool:
         return self._server
 
     def release(self) -> None:
-        """Stop what runs. The next `acquire` starts anew."""
+        """Stop what runs. The next `acquire` starts anew.
+
+        Raises:
+            StopFailed: something of it survived; nothing is started as long as it lives.
+        """
         server, self._server = self._server, None
         if server is not None:
+            self._unended = server
             server.stop(self.launcher.settings.stop_grace_s)
+            self._unended = None
 
     def close(self) -> None:
         """Stop what runs, and let others have the hardware and the endpoints. The next `acquire` starts anew."""
@@ -202,13 +210,30 @@ class EnginePool:
         """Wait for the machine; whoever gets it clears away what an earlier, killed run left behind."""
         if self._machine is not None and not self._machine.is_ours:
             self._machine.take(self._leave_endpoints)
-            self._clear_leftovers()
+            try:
+                self._clear_leftovers()
+            except BaseException:
+                self._machine.end()  # whoever gets it next, we among others, clears away first
+                raise
+
+    def _end_what_survived(self) -> None:
+        """Two servers would share the machine."""
+        if self._unended is None:
+            return
+        try:
+            self._unended.stop(self.launcher.settings.stop_grace_s)
+        except StopFailed as error:
+            still = f"{self._unended.spec} was stopped and is still on this machine"
+            raise HardwareBusy(f"{still}: {error.message}") from error
+        self._unended = None
 
     def _clear_leftovers(self) -> None:
         """End what a killed run left; where its watchdog is doing that, wait: two servers would share the machine."""
         clock = self.launcher.clock
         deadline_ns = clock.now_ns() + seconds(LEFTOVERS_TIMEOUT_S)
         while cleared := self._sweep(clock):
+            if cleared.survivors:
+                raise HardwareBusy(f"{cleared}. They are still on this machine; look at `ps -ef --forest`.")
             self.launcher.progress(Note(str(cleared)))
             if not cleared.pending:
                 return

@@ -299,15 +299,19 @@ class Server:
             self.clock.sleep_ns(IDLE_POLL_NS)
 
     def stop(self, grace_s: float) -> None:
-        """End the unit and wait until every descendant is gone; nothing to do for an endpoint."""
+        """End the unit and wait until every descendant is gone; nothing to do for an endpoint. May be called again.
+
+        Raises:
+            StopFailed: something of it survived.
+        """
         self.client.close()
-        lmcache, self.lmcache = self.lmcache, None
         try:
             if self.process is not None:
                 self.process.stop(grace_s)
         finally:
-            if lmcache is not None:
-                lmcache.stop(grace_s)
+            if self.lmcache is not None:
+                self.lmcache.stop(grace_s)
+                self.lmcache = None
 
     def detach_lmcache(self) -> LMCacheServer | None:
         """Take the LMCache server out of this unit: it outlives the engine, and whoever has it must stop it.

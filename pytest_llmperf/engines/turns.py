@@ -53,11 +53,11 @@ class Turn:
         before_waiting()
         waited_s, step_s = 0, min(TELL_EVERY_S, self._timeout_s)
         while waited_s < self._timeout_s:
+            ours = bool(self._session) and self._held_by().startswith(f"{self._session} ")
+            self._tell(Waiting(f"another {'worker' if ours else 'run'} uses {self._what}"))
             if self._try(step_s):
                 return
-            ours = bool(self._session) and self._held_by().startswith(f"{self._session} ")
             waited_s += 0 if ours else step_s
-            self._tell(Waiting(f"another {'worker' if ours else 'run'} uses {self._what}"))
         raise HardwareBusy(
             f"Another pytest-llmperf run ({self._held_by()}) has used {self._what} for {self._timeout_s} s (lock "
             f"{self._lock.lock_file}). End it, or run one at a time."

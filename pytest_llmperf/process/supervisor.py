@@ -160,7 +160,9 @@ class Supervised:
         living = [p for p in report.survivors if tree.is_alive(tree.Identity(p.pid, p.starttime))]
         if living:
             named = ", ".join(f"{process.name} (pid {process.pid})" for process in living)
-            raise StopFailed(f"still alive after SIGKILL: {named}", self.evidence())
+            pids = ",".join(str(process.pid) for process in living)
+            raise StopFailed(f"still alive after SIGKILL: {named}. `ps -o pid,stat,wchan:30,cmd -p {pids}` shows what "
+                             "holds it; nothing else can be started here until it has gone.", self.evidence())
         with self._lock:
             gone, self._on_gone = self._on_gone, []
         for callback in gone:

@@ -1,5 +1,6 @@
 """Sharing servers: one at a time, started when needed, and no failure that stays for ever."""
 
+import itertools
 import os
 import threading
 from types import SimpleNamespace
@@ -21,7 +22,8 @@ from pytest_llmperf.errors import (
     SpecError,
     StopFailed,
 )
-from pytest_llmperf.process.leftovers import Sweep
+from pytest_llmperf.process import tree
+from pytest_llmperf.process.leftovers import Leftover, Sweep
 from pytest_llmperf.testing.waiting import until
 
 ONE, TWO = vllm("one"), vllm("two")
@@ -244,13 +246,52 @@ def test_close_stops_everything_and_gives_the_machine_back(pool, launcher, tmp_p
 
 
 def test_a_stop_that_fails_does_not_hide_why_the_start_failed(make_server, fake_process):
-    def survives(_grace_s):
-        raise StopFailed("still alive after SIGKILL: python (pid 7)")
-
     fake_process.stop = survives
     error = ExitedEarly("exit code 2")
     _stop_after(error, make_server(ONE, process=fake_process), 1.0)
     assert "pid 7" in error.__notes__[0]
+
+
+LEFT = Leftover(tree.Identity(4242, 1), "VLLM::EngineCore", "0-4000-1-abc")
+
+
+@pytest.mark.parametrize("left", [Sweep(pending=(LEFT,)), Sweep(survivors=(LEFT,))], ids=["pending", "survivors"])
+def test_nothing_starts_beside_what_an_earlier_run_left(launcher, tmp_path, left):
+    sweeps = [left, left, Sweep()]
+    launcher.clock = SimpleNamespace(now_ns=itertools.count(0, 61 * 10**9).__next__)
+    with EnginePool(launcher, tmp_path / "lock", lambda _clock: sweeps.pop(0)) as pool:
+        for _ in range(2):
+            with pytest.raises(HardwareBusy, match=r"VLLM::EngineCore \(pid 4242"):
+                pool.acquire(ONE)
+        assert pool.acquire(ONE).spec == ONE
+
+
+def survives(_grace_s):
+    raise StopFailed("still alive after SIGKILL: python (pid 7)")
+
+
+def test_nothing_starts_beside_a_server_that_survived_its_stop(pool):
+    first = pool.acquire(ONE)
+    ends, first.process.stop = first.process.stop, survives
+    with pytest.raises(StopFailed):
+        pool.acquire(TWO)
+    for spec in (ONE, TWO):
+        with pytest.raises(HardwareBusy, match=r"vllm\('one'\) was stopped and is still on this machine: .*\(pid 7\)"):
+            pool.acquire(spec)
+    assert pool.starts == 1
+    first.process.stop = ends
+    assert pool.acquire(TWO).spec == TWO
+
+
+def test_nothing_starts_beside_an_lmcache_that_survived_its_stop(pool, lmcache):
+    first = pool.acquire(ONE)
+    first.lmcache, ends, lmcache.stop = lmcache, lmcache.stop, survives
+    with pytest.raises(StopFailed):
+        pool.acquire(TWO)
+    with pytest.raises(HardwareBusy, match="pid 7"):
+        pool.acquire(TWO)
+    lmcache.stop = ends
+    assert pool.acquire(TWO).spec == TWO
 
 
 def test_a_server_that_hangs_is_not_handed_on(pool, launcher, fake_engine):
