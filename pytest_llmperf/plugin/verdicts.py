@@ -234,7 +234,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if state is None or hasattr(session.config, "workerinput"):
         return
     verdicts = set(state.verdicts.values())
-    if session.exitstatus == pytest.ExitCode.TESTS_FAILED and not state.plain_failures and "ERROR" in verdicts:
+    only_errors = session.exitstatus == pytest.ExitCode.TESTS_FAILED and not state.plain_failures and "ERROR" in verdicts
+    if only_errors or (session.exitstatus == pytest.ExitCode.OK and state.unended):
         session.exitstatus = EXIT_ERROR
     elif session.exitstatus == pytest.ExitCode.OK and state.failed_first:
         session.exitstatus = EXIT_PASS_AFTER_FAIL
