@@ -42,6 +42,10 @@ class Starter(Protocol):
     @property
     def progress(self) -> Tell: ...
 
+    def check(self, spec: EngineSpec, kind: str | None = None) -> None:
+        """Raise where it can be seen without a start that this spec cannot be started."""
+        ...
+
     def start(
         self, spec: EngineSpec, start_id: int, kind: str | None = None, lmcache: LMCacheServer | None = None
     ) -> Server:
@@ -101,6 +105,10 @@ class EnginePool:
         """Spec of the server that runs now, as it was asked for."""
         return None if self._server is None else self._asked
 
+    def check(self, spec: EngineSpec, kind: str | None = None) -> None:
+        """Raise SpecError or EnvironmentMissing for what cannot be started; nothing is started or stopped for it."""
+        self.launcher.check(spec, kind)
+
     def acquire(
         self, spec: EngineSpec, kind: str | None = None, *, fresh: bool = False, keep_lmcache: bool = False
     ) -> Server:
@@ -112,10 +120,11 @@ class EnginePool:
             keep_lmcache: a fresh start takes over the LMCache server of this spec's running unit, memory and all.
 
         Raises:
-            SpecError: an endpoint was asked for a fresh start.
+            SpecError: an endpoint was asked for a fresh start, or there is no such model.
             HardwareBusy: somebody else uses the accelerators.
             EngineError: it did not start; nothing is left running.
         """
+        self.check(spec, kind)  # before another one stops, and hardware is waited for
         if spec.url is not None:
             return self._attached(spec, fresh=fresh)
         server = self._server

@@ -39,6 +39,10 @@ class FakeLauncher:
         self.lines, self.kinds, self.failure = [], [], None
         self.progress = self.lines.append
 
+    def check(self, spec, kind=None):
+        if spec.model == "nosuch":
+            raise SpecError("no model 'nosuch'")
+
     def start(self, spec, start_id, kind=None, lmcache=None):
         self.kinds.append(kind)
         if self.failure is not None:
@@ -140,6 +144,14 @@ def test_an_lmcache_that_was_kept_ends_where_the_start_fails(pool, launcher, lmc
     with pytest.raises(ExitedEarly):
         pool.acquire(ONE, fresh=True, keep_lmcache=True)
     assert lmcache.stopped == 1
+
+
+def test_what_cannot_be_started_stops_nothing(pool):
+    first = pool.acquire(ONE)
+    with pytest.raises(SpecError, match="nosuch"):
+        pool.acquire(vllm("nosuch"))
+    assert pool.acquire(ONE) is first
+    assert first.process.stopped == 0
 
 
 def test_another_kind_is_another_server(pool, launcher):
