@@ -181,9 +181,13 @@ class EnginePool:
         if fresh:
             raise SpecError(f"{spec} cannot be started anew: somebody else runs it. Drop fresh=True.")
         self._take_endpoint(str(spec.url))
+        if spec in self._endpoints and self._endpoints[spec].began_anew():
+            self.launcher.progress(Note(f"{spec} was started again by whoever runs it: its configuration is read anew."))
+            self._endpoints.pop(spec).stop(0)
         if spec not in self._endpoints:
             self.starts += 1
             self._endpoints[spec] = self.launcher.start(spec, self.starts)
+            self._endpoints[spec].remember_process()
         return self._endpoints[spec]
 
     def _take_endpoint(self, url: str) -> None:

@@ -19,7 +19,7 @@ from pytest_llmperf.errors import EngineError, MetricUnavailable, ServerDied, Sp
 from pytest_llmperf.model.engine import EngineSpec
 from pytest_llmperf.model.plan import Channel
 from pytest_llmperf.model.request import Request
-from pytest_llmperf.telemetry.prometheus import Scrape, parse
+from pytest_llmperf.telemetry.prometheus import START_TIME, Scrape, parse
 
 if TYPE_CHECKING:
     import httpx
@@ -84,6 +84,7 @@ class Server:
         self.host_env = dict(host_env or {})
         self.channel = channel or Channel()
         self.warmed_for: set[str] = set()
+        self.began_s: float | None = None
         self.client: httpx.Client = control_client(url, self.channel, transport)
 
     def __repr__(self) -> str:
@@ -153,6 +154,15 @@ class Server:
         """Gauges now, under canonical names."""
         scrape = self.scrape()
         return {} if scrape is None else self.adapter.gauges(scrape)
+
+    def remember_process(self) -> None:
+        """Keep when its process began, for `began_anew`. Of what we start the watchdog knows."""
+        self.began_s = self.counters().get(START_TIME)
+
+    def began_anew(self) -> bool:
+        """Whether another process answers than the one that was remembered; False where nothing tells."""
+        now_s = self.counters().get(START_TIME)
+        return None not in (self.began_s, now_s) and self.began_s != now_s
 
     @cached_property
     def facts(self) -> Mapping[str, str]:

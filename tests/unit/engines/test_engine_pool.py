@@ -243,6 +243,23 @@ def test_a_machine_whose_lock_cannot_be_kept_says_where(launcher, tmp_path):
         assert pool.acquire(ONE).spec == ONE
 
 
+def test_an_endpoint_that_began_anew_is_asked_anew(pool, launcher, fake_engine):
+    def began(at_s):
+        page = f'process_start_time_seconds {at_s}\nvllm:cache_config_info{{block_size="{at_s}"}} 1\n'
+        fake_engine.answers["/metrics"] = httpx.Response(200, text=page)
+
+    began(16)
+    first = pool.acquire(THERE)
+    assert first.facts["block_size"] == "16"
+    first.warmed_for.add("a workload")
+    assert pool.acquire(THERE) is first
+    began(32)
+    second = pool.acquire(THERE)
+    assert (second.facts["block_size"], second.warmed_for, second.start_id) == ("32", set(), 2)
+    assert pool.acquire(THERE) is second
+    assert "was started again" in launcher.lines[0].text
+
+
 def test_an_endpoint_cannot_be_fresh(pool):
     with pytest.raises(SpecError, match="cannot be started anew"):
         pool.acquire(endpoint("http://h:1", model="m"), fresh=True)
