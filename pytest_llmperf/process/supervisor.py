@@ -24,6 +24,7 @@ from .unit import WATCHDOG_TAG, Unit
 
 __all__ = ["Launch", "Reaped", "StopReport", "Supervised"]
 
+ERRORS = "watchdog.log"
 HANDSHAKE_S = 20.0
 STOP_MARGIN_S = 15.0  # the watchdog waits 10 s after SIGKILL before it names survivors
 
@@ -73,7 +74,7 @@ class Supervised:
         self._lock = threading.RLock()
         self._shm_before = shm.segments()
         self._on_gone: list[Callable[[], None]] = []
-        with (launch.run_dir / "watchdog.log").open("ab") as errors:
+        with launch.open_log(ERRORS) as errors:
             self._watchdog = subprocess.Popen(
                 [sys.executable, "-I", "-S", str(Path(__file__).with_name("watchdog.py"))],
                 env={**os.environ, WATCHDOG_TAG: launch.tag},
@@ -217,7 +218,7 @@ class Supervised:
         self._status.hang_up()
         self._watchdog.wait()
         self._status.join()
-        errors = self.launch.run_dir / "watchdog.log"
+        errors = self.launch.run_dir / ERRORS
         if errors.exists() and errors.stat().st_size == 0:
             errors.unlink()
 
