@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
@@ -19,6 +17,7 @@ from pytest_llmperf.errors import HardwareBusy, ServerDied, SpecError, StopFaile
 from pytest_llmperf.model.engine import EngineSpec
 from pytest_llmperf.model.status import Note, Tell
 from pytest_llmperf.process.leftovers import Sweep, sweep
+from pytest_llmperf.process.ports import lock_folder
 
 LOCK_TIMEOUT_S = 3600
 LEFTOVERS_TIMEOUT_S = 60.0
@@ -26,10 +25,12 @@ LEFTOVERS_POLL_S = 0.2
 
 
 def lock_of_this_machine() -> Path:
-    """The lock of this machine's accelerators, one per user, whatever the project."""
-    folder = Path(tempfile.gettempdir()) / f"llmperf-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    return folder / "machine.lock"
+    """The lock of this machine's accelerators, one per user, whatever the project.
+
+    Raises:
+        InfrastructureError: no lock can be kept there.
+    """
+    return lock_folder("llmperf") / "machine.lock"
 
 
 class Starter(Protocol):
@@ -182,7 +183,7 @@ class EnginePool:
             raise SpecError(f"{spec} cannot be started anew: somebody else runs it. Drop fresh=True.")
         self._take_endpoint(str(spec.url))
         if spec in self._endpoints and self._endpoints[spec].began_anew():
-            self.launcher.progress(Note(f"{spec} was started again by whoever runs it: its configuration is read anew."))
+            self.launcher.progress(Note(f"{spec} was started again by whoever runs it: it is asked anew."))
             self._endpoints.pop(spec).stop(0)
         if spec not in self._endpoints:
             self.starts += 1

@@ -11,7 +11,7 @@ from filelock import FileLock
 
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.engines.launch import _stop_after
-from pytest_llmperf.engines.pool import EnginePool
+from pytest_llmperf.engines.pool import EnginePool, lock_of_this_machine
 from pytest_llmperf.engines.spec import endpoint, vllm
 from pytest_llmperf.errors import (
     EngineError,
@@ -258,6 +258,15 @@ def test_an_endpoint_that_began_anew_is_asked_anew(pool, launcher, fake_engine):
     assert (second.facts["block_size"], second.warmed_for, second.start_id) == ("32", set(), 2)
     assert pool.acquire(THERE) is second
     assert "was started again" in launcher.lines[0].text
+
+
+def test_a_file_where_locks_should_be_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert lock_of_this_machine() == tmp_path / f"llmperf-{os.getuid()}" / "machine.lock"
+    lock_of_this_machine().parent.rmdir()
+    (tmp_path / f"llmperf-{os.getuid()}").touch()
+    with pytest.raises(InfrastructureError, match="cannot keep locks in"):
+        lock_of_this_machine()
 
 
 def test_an_endpoint_cannot_be_fresh(pool):
