@@ -131,6 +131,7 @@ class EnginePool:
         server = self._server
         same = (self._asked, self._kind) == (spec, kind)
         if server is not None and same and self._lives(server) and not fresh:
+            server.fresh = False
             return server
         lmcache = server.detach_lmcache() if keep_lmcache and server is not None and same else None
         try:
@@ -145,7 +146,7 @@ class EnginePool:
             if lmcache is not None:  # harmless where the start that failed has stopped it
                 lmcache.stop(self.launcher.settings.stop_grace_s)
             raise
-        self._asked, self._kind = spec, kind
+        self._asked, self._kind, self._server.fresh = spec, kind, fresh
         return self._server
 
     def release(self) -> None:

@@ -85,6 +85,7 @@ class Server:
         self.channel = channel or Channel()
         self.warmed_for: set[str] = set()
         self.began_s: float | None = None
+        self.fresh = False  # whether whoever asked for it last had it started anew
         self.client: httpx.Client = control_client(url, self.channel, transport)
 
     def __repr__(self) -> str:

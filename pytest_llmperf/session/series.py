@@ -218,7 +218,8 @@ class Series:
     @property
     def _treatment(self) -> str:
         """How server and caches are treated otherwise than by default: a running server, emptied before each run."""
-        found = ["fresh start"] if self._fresh and isinstance(self.engine, EngineSpec) else []
+        fresh = self._fresh if isinstance(self.engine, EngineSpec) else self.engine.fresh
+        found = ["fresh start"] if fresh else []
         if self._keep_tiers:
             found.append(f"keeps {', '.join(sorted(set(self._keep_tiers)))}")
         if self._gauges:
