@@ -79,6 +79,10 @@ class Restarter:
     def progress(self) -> Tell:
         return self._launcher.progress
 
+    def check(self, spec: EngineSpec, kind: str | None = None) -> None:
+        """Raise SpecError where it cannot be started."""
+        self._launcher.check(spec, kind)
+
     def start(
         self, spec: EngineSpec, start_id: int, kind: str | None = None, lmcache: LMCacheServer | None = None
     ) -> Server:

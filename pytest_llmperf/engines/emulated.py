@@ -12,13 +12,13 @@ from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.engines.adapter import Placement
 from pytest_llmperf.engines.adapters import adapter_of
 from pytest_llmperf.engines.environment import emulator_environment
-from pytest_llmperf.engines.launch import child_environment
+from pytest_llmperf.engines.launch import check_emulated, child_environment
 from pytest_llmperf.engines.lmcache import LMCacheServer
 from pytest_llmperf.engines.lmcache_emulated import EmulatedLMCache
 from pytest_llmperf.engines.models import resolve_model
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.engines.spec import secrets_of
-from pytest_llmperf.errors import EngineError, ExitedEarly, SpecError
+from pytest_llmperf.errors import EngineError, ExitedEarly
 from pytest_llmperf.load.virtual import VirtualEngine
 from pytest_llmperf.model.engine import EngineSpec
 from pytest_llmperf.model.status import Starting, Tell, tell_nobody
@@ -48,20 +48,26 @@ class VirtualLauncher:
     progress: Tell = tell_nobody
     engines: dict[str, VirtualEngine] = field(default_factory=dict)
 
+    def check(self, spec: EngineSpec, kind: str | None = None) -> None:  # noqa: ARG002
+        """As a `Launcher` does; every engine is installed.
+
+        Raises:
+            SpecError: there is no such model, or it is an endpoint, which is no engine that we start.
+        """
+        check_emulated(spec)
+        resolve_model(spec.model, self.root / self.settings.cache_dir, self.root)
+
     def start(
         self, spec: EngineSpec, start_id: int, kind: str | None = None, lmcache: LMCacheServer | None = None  # noqa: ARG002
     ) -> Server:
         """An emulated server that has generated one token under our name.
 
         Raises:
-            SpecError: an endpoint, which is no engine that we start.
             EngineError: with the evidence; nothing is left running.
         """
-        if spec.url is not None:
-            raise SpecError(f"{spec} is a server that already runs: nothing can stand in for it. Drop --emulate.")
         adapter = adapter_of(spec.engine)
         models_dir = self.root / self.settings.cache_dir
-        model = resolve_model(spec.model, models_dir)
+        model = resolve_model(spec.model, models_dir, self.root)
         environment = emulator_environment(self.emulation, spec.engine, start_id)
         name = f"{model.name.rsplit('/', 1)[-1]}-{self.rng.getrandbits(32):08x}"
         placement = Placement(kind or self.emulation.kind, NO_PORT, name, model, environment, models_dir,

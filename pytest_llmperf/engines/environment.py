@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shlex
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import pytest_llmperf
 from pytest_llmperf.config.emulation import GPUS, Emulation
+from pytest_llmperf.config.settings import expanded
 from pytest_llmperf.errors import ConfigError, EnvironmentMissing
 from pytest_llmperf.masking import mask
 
@@ -118,12 +120,19 @@ def noise_seed(session: int, start_id: int) -> int:
 
 
 def _configured(name: str, value: str, root: Path) -> Environment:
-    path = (root / Path(value).expanduser()).absolute()  # not resolve(): a venv's python is a link
-    if path.is_dir():
-        remedy = f"Correct {_named(name)}: name the folder that has one of them."
-        return _directory(name.partition(":")[0], path, remedy)
-    if path.is_file() and os.access(path, os.X_OK):
-        return Environment((str(path),), path.name.startswith("python"), None, str(path))
+    path = (root / expanded(value)).absolute()  # not resolve(): a venv's python is a link
+    try:
+        if path.is_dir():
+            remedy = f"Correct {_named(name)}: name the folder that has one of them."
+            return _directory(name.partition(":")[0], path, remedy)
+        if path.is_file() and os.access(path, os.X_OK):
+            return Environment((str(path),), path.name.startswith("python"), None, str(path))
+    except OSError as error:  # a folder that one may not enter; a command line may be longer than a name
+        if error.errno != errno.ENAMETOOLONG:
+            raise EnvironmentMissing(
+                f"The environment of {name} is set to {mask(value)!r}, which cannot be looked at: "
+                f"{mask(str(error))}. Name a place that this user can read: {_named(name)}."
+            ) from error
     words = _words(value)
     command = shutil.which(words[0]) if words else None
     if command is not None:

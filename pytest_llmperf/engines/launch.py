@@ -23,7 +23,7 @@ from pytest_llmperf.engines.lmcache_settings import is_attached
 from pytest_llmperf.engines.models import resolve_model
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.engines.spec import flags_of, secrets_of
-from pytest_llmperf.errors import EngineError, Evidence, ExitedEarly, StartupTimeout, WrongServer
+from pytest_llmperf.errors import EngineError, Evidence, ExitedEarly, SpecError, StartupTimeout, WrongServer
 from pytest_llmperf.model.engine import EngineSpec
 from pytest_llmperf.model.status import Starting, Tell, tell_nobody
 from pytest_llmperf.process.ports import reserve_port
@@ -69,6 +69,21 @@ class Launcher:
     progress: Tell = tell_nobody
     emulation: Emulation | None = None
     cpus: tuple[int, ...] = ()
+
+    def check(self, spec: EngineSpec, kind: str | None = None) -> None:
+        """Look, before anything is started or stopped for it, whether this spec can be started at all.
+
+        Raises:
+            SpecError: there is no such model, or the endpoint cannot be measured.
+            EnvironmentMissing: its engine is not installed.
+        """
+        if self.emulation is not None:
+            check_emulated(spec)
+        if spec.url is not None:
+            _check_url(spec)
+        else:
+            resolve_model(spec.model, self.root / self.settings.cache_dir, self.root)
+            self._environment(spec, kind or self.kind, 0)
 
     def start(
         self, spec: EngineSpec, start_id: int, kind: str | None = None, lmcache: LMCacheServer | None = None
@@ -118,7 +133,7 @@ class Launcher:
         lmcache: LMCacheServer | None,
     ) -> Server:
         models_dir = self.root / self.settings.cache_dir
-        model = resolve_model(spec.model, models_dir)
+        model = resolve_model(spec.model, models_dir, self.root)
         environment = self._environment(spec, kind, start_id)
         folder = self.run_dir / "servers" / f"{start_id:02d}-{spec.engine}-{attempt}"
         port = reserve_port(self.rng)
@@ -224,6 +239,21 @@ class Launcher:
             "Raise ready_timeout_s if it is only slow.",
             process.evidence(),
         )
+
+
+def check_emulated(spec: EngineSpec) -> None:
+    """Raise SpecError for what no emulator can stand in for."""
+    if spec.url is not None:
+        raise SpecError(f"{spec} is a server that already runs: nothing can stand in for it. Drop --emulate.")
+
+
+def _check_url(spec: EngineSpec) -> None:
+    import httpx
+
+    try:
+        httpx.URL(str(spec.url))
+    except httpx.InvalidURL as error:
+        raise SpecError(f'{spec}: {error}. Write it as endpoint("http://HOST:PORT", model="ID").') from error
 
 
 def _stop_after(error: BaseException, server: Server, grace_s: float) -> None:

@@ -19,7 +19,7 @@ from pytest_llmperf.errors import EngineError, MetricUnavailable, ServerDied, Sp
 from pytest_llmperf.model.engine import EngineSpec
 from pytest_llmperf.model.plan import Channel
 from pytest_llmperf.model.request import Request
-from pytest_llmperf.telemetry.prometheus import Scrape, parse
+from pytest_llmperf.telemetry.prometheus import START_TIME, Scrape, parse
 
 if TYPE_CHECKING:
     import httpx
@@ -84,6 +84,8 @@ class Server:
         self.host_env = dict(host_env or {})
         self.channel = channel or Channel()
         self.warmed_for: set[str] = set()
+        self.began_s: float | None = None
+        self.fresh = False  # whether whoever asked for it last had it started anew
         self.client: httpx.Client = control_client(url, self.channel, transport)
 
     def __repr__(self) -> str:
@@ -153,6 +155,15 @@ class Server:
         """Gauges now, under canonical names."""
         scrape = self.scrape()
         return {} if scrape is None else self.adapter.gauges(scrape)
+
+    def remember_process(self) -> None:
+        """Keep when its process began, for `began_anew`. Of what we start the watchdog knows."""
+        self.began_s = self.counters().get(START_TIME)
+
+    def began_anew(self) -> bool:
+        """Whether another process answers than the one that was remembered; False where nothing tells."""
+        now_s = self.counters().get(START_TIME)
+        return None not in (self.began_s, now_s) and self.began_s != now_s
 
     @cached_property
     def facts(self) -> Mapping[str, str]:
@@ -299,15 +310,19 @@ class Server:
             self.clock.sleep_ns(IDLE_POLL_NS)
 
     def stop(self, grace_s: float) -> None:
-        """End the unit and wait until every descendant is gone; nothing to do for an endpoint."""
+        """End the unit and wait until every descendant is gone; nothing to do for an endpoint. May be called again.
+
+        Raises:
+            StopFailed: something of it survived.
+        """
         self.client.close()
-        lmcache, self.lmcache = self.lmcache, None
         try:
             if self.process is not None:
                 self.process.stop(grace_s)
         finally:
-            if lmcache is not None:
-                lmcache.stop(grace_s)
+            if self.lmcache is not None:
+                self.lmcache.stop(grace_s)
+                self.lmcache = None
 
     def detach_lmcache(self) -> LMCacheServer | None:
         """Take the LMCache server out of this unit: it outlives the engine, and whoever has it must stop it.

@@ -65,6 +65,8 @@ def endpoint(url: str, *, model: str) -> EngineSpec:
     Raises:
         SpecError: the URL or the model cannot be meant.
     """
+    if not isinstance(url, str):
+        raise SpecError(f'endpoint({url!r}): a URL is text. Write it as endpoint("http://HOST:PORT", model="ID").')
     if "@" in url:  # not shown: what stands before it may be a password
         raise SpecError(
             "endpoint(…): the URL holds credentials (an @), which would end up in results. Leave them out; "
@@ -86,15 +88,16 @@ def build_spec(engine: str, model: str, env: Mapping[str, Variable], flags: Mapp
             f"{engine}({model!r}, {taken[0]}=…): {', '.join(taken)} is set by the launcher, which picks a free port on "
             "127.0.0.1 and a name that proves that the server is ours. Leave it out."
         )
+    if not isinstance(env, Mapping):  # not shown: it may hold secrets
+        raise SpecError(f'{engine}({model!r}, env=…): variables are a dict, env={{"NAME": "value"}}, and this is of '
+                        f"type {type(env).__name__}.")
     return EngineSpec(
         engine=engine,
         model=model,
         flags=tuple(
             sorted((name, _as_json(engine, name, value)) for name, value in flags.items() if value is not None)
         ),
-        env=tuple(
-            sorted((str(name), _as_text(engine, name, value)) for name, value in env.items() if value is not None)
-        ),
+        env=tuple(sorted(_as_variable(engine, *item) for item in env.items() if item[1] is not None)),
     )
 
 
@@ -104,6 +107,8 @@ def with_flags(spec: EngineSpec, **flags: Flag) -> EngineSpec:
     Raises:
         SpecError: `spec` is an endpoint, or what is given is no flag.
     """
+    if not isinstance(spec, EngineSpec):
+        raise SpecError(f"with_flags({spec!r}, …): it changes the flags of a spec: with_flags(vllm(MODEL), …).")
     if spec.url is not None:
         raise SpecError(f"with_flags({spec}, …): an endpoint was started by somebody else, with flags of its own.")
     if wrong := sorted(NO_FLAGS & set(flags)):
@@ -168,17 +173,23 @@ def _url_problem(url: str) -> str | None:
     return None
 
 
-def _as_text(engine: str, name: str, value: object) -> str:
-    """A variable as the server gets it; what is refused is not shown, it may be a secret."""
+def _as_variable(engine: str, name: object, value: object) -> tuple[str, str]:
+    """As the server gets it; a value that is refused is not shown, it may be a secret."""
+    if not isinstance(name, str) or not name or "=" in name or "\0" in name:
+        raise SpecError(f"{engine}(…, env={{{name!r}: …}}): a variable's name is text without '=' and NUL.")
     if isinstance(value, bool) or not isinstance(value, str | int | float | PathLike):
         raise SpecError(
             f"{engine}(…, env={{{name!r}: …}}): a variable is text, a number or a path, and this is of type "
             f"{type(value).__name__}. Write the text that the server shall read, \"1\" or \"true\", say."
         )
-    return str(value)
+    if "\0" in str(value):
+        raise SpecError(f"{engine}(…, env={{{name!r}: …}}): no variable can hold a NUL. Leave it out.")
+    return name, str(value)
 
 
 def _as_json(engine: str, name: str, value: Flag) -> str:
+    if any("\0" in str(word) for word in (name, *(value if isinstance(value, list | tuple) else [value]))):
+        raise SpecError(f"{engine}(…, {name}={value!r}): no command line can hold a NUL. Leave it out.")
     try:
         return json.dumps(value, sort_keys=True, allow_nan=False)
     except (TypeError, ValueError) as error:

@@ -14,6 +14,7 @@ from pytest_llmperf.plugin.kinds import GPU_KINDS
 from pytest_llmperf.plugin.reporting import Reporter
 from pytest_llmperf.plugin.reporting import add_options as add_report_options
 from pytest_llmperf.plugin.state import STATE, State
+from pytest_llmperf.plugin.stopping import Stopping
 from pytest_llmperf.plugin.summary import EndSummary
 from pytest_llmperf.plugin.watching import Showing, Workers
 
@@ -130,6 +131,7 @@ def pytest_configure(config: pytest.Config) -> None:
             config.pluginmanager.register(BaselineUpdater(config, mode), "llmperf-baselines")
         config.pluginmanager.register(Workers(config), "llmperf-workers")
         config.pluginmanager.register(EndSummary(config), "llmperf-summary")
+    config.pluginmanager.register(Stopping(config), "llmperf-stopping")
     config.pluginmanager.register(Showing(config), "llmperf-showing")
     _end_cleanly_on_sigterm()
 
@@ -137,7 +139,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_unconfigure(config: pytest.Config) -> None:
     state = config.stash.get(STATE, None)
     if state is not None:
-        state.close()
+        state.close()  # where no session was finished
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:

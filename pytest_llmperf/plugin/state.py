@@ -29,6 +29,7 @@ class State:
         self.verdicts: dict[str, str] = {}
         self.plain_failures = 0
         self.left_open: set[str] = set()
+        self.unended: list[str] = []  # what was started and would not end
         self.subject = ""  # the test that runs now
 
     @property
@@ -119,10 +120,16 @@ class State:
         )
 
     def close(self) -> None:
-        """Stop whatever this process started."""
-        session: PerfSession | None = self.__dict__.get("session")
-        if session is not None:
+        """Stop whatever this process started, and keep what would not end."""
+        session: PerfSession | None = self.__dict__.pop("session", None)
+        if session is None:
+            return
+        from pytest_llmperf.errors import InfrastructureError
+
+        try:
             session.close()
+        except InfrastructureError as error:
+            self.unended.append(getattr(error, "message", str(error)))
 
     @cached_property
     def watch(self) -> Watch | None:

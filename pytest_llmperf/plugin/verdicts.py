@@ -234,7 +234,10 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if state is None or hasattr(session.config, "workerinput"):
         return
     verdicts = set(state.verdicts.values())
-    if session.exitstatus == pytest.ExitCode.TESTS_FAILED and not state.plain_failures and "ERROR" in verdicts:
+    failed = session.exitstatus == pytest.ExitCode.TESTS_FAILED
+    if (failed and not state.plain_failures and "ERROR" in verdicts) or (
+        session.exitstatus == pytest.ExitCode.OK and state.unended
+    ):
         session.exitstatus = EXIT_ERROR
     elif session.exitstatus == pytest.ExitCode.OK and state.failed_first:
         session.exitstatus = EXIT_PASS_AFTER_FAIL

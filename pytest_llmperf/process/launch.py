@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO
 
+from pytest_llmperf.errors import EngineError
 from pytest_llmperf.masking import needles, secret_values
 
 from .arguments import mask_argv, secret_arguments
@@ -16,6 +18,7 @@ from .unit import TAG, Member
 _KEEP_ENVIRON = {"SPT_NOENV": "1"}
 
 COMMAND_FILE = "command.txt"
+CANNOT_BE_WRITTEN = "cannot be written: {}. Free space there, or name another folder with --llmperf-runs=DIR."
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +72,28 @@ class Launch:
         return self.run_dir / self.log_name
 
     def prepare(self) -> None:
-        """Make its folder and keep the command there, for reports."""
-        self.run_dir.mkdir(parents=True, exist_ok=True)
+        """Make its folder and keep the command there, for reports.
+
+        Raises:
+            EngineError: the folder cannot be made.
+        """
+        try:
+            self.run_dir.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise EngineError(f"The run folder {CANNOT_BE_WRITTEN.format(error)}") from error
         with suppress(OSError):  # on a full disk the report does without
             (self.run_dir / COMMAND_FILE).write_text(self.command + "\n", encoding="utf-8", errors="replace")
+
+    def open_log(self, name: str) -> IO[bytes]:
+        """A file of that name in its folder, to append to.
+
+        Raises:
+            EngineError: it cannot be written.
+        """
+        try:
+            return (self.run_dir / name).open("ab")
+        except OSError as error:
+            raise EngineError(f"{name} {CANNOT_BE_WRITTEN.format(error)}") from error
 
     def member(self) -> Member:
         """As the watchdog takes it."""

@@ -40,7 +40,7 @@ class PipedProcess:
         self._one_at_a_time = threading.Lock()
         launch.prepare()
         try:
-            with launch.log_path.open("wb") as log:
+            with launch.open_log(launch.log_name) as log:
                 self._popen = subprocess.Popen(
                     launch.argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env=dict(launch.env),
                     cwd=launch.cwd, start_new_session=True,  # Ctrl-C is for us; the closed pipe is for the child

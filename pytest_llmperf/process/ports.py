@@ -73,14 +73,18 @@ def reserve_port(rng: random.Random, *, ports: range = PORTS, folder: Path | Non
     )
 
 
-def lock_folder() -> Path:
-    """The per-user folder of lock files; refuses one that belongs to somebody else."""
-    folder = Path(tempfile.gettempdir()) / f"llmperf-ports-{os.getuid()}"
+def lock_folder(name: str = "llmperf-ports") -> Path:
+    """The per-user folder of lock files; refuses one that belongs to somebody else.
+
+    Raises:
+        InfrastructureError: it cannot be made, or is no folder of this user.
+    """
+    folder = Path(tempfile.gettempdir()) / f"{name}-{os.getuid()}"
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
         found = folder.lstat()
     except OSError as error:
-        raise InfrastructureError(f"cannot keep port locks in {folder}: {error}") from error
+        raise InfrastructureError(f"cannot keep locks in {folder}: {error}") from error
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
         raise InfrastructureError(f"{folder} is not a folder of uid {os.getuid()}; remove it, or set TMPDIR")
     return folder

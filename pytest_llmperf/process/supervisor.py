@@ -24,6 +24,7 @@ from .unit import WATCHDOG_TAG, Unit
 
 __all__ = ["Launch", "Reaped", "StopReport", "Supervised"]
 
+ERRORS = "watchdog.log"
 HANDSHAKE_S = 20.0
 STOP_MARGIN_S = 15.0  # the watchdog waits 10 s after SIGKILL before it names survivors
 
@@ -73,7 +74,7 @@ class Supervised:
         self._lock = threading.RLock()
         self._shm_before = shm.segments()
         self._on_gone: list[Callable[[], None]] = []
-        with (launch.run_dir / "watchdog.log").open("ab") as errors:
+        with launch.open_log(ERRORS) as errors:
             self._watchdog = subprocess.Popen(
                 [sys.executable, "-I", "-S", str(Path(__file__).with_name("watchdog.py"))],
                 env={**os.environ, WATCHDOG_TAG: launch.tag},
@@ -160,7 +161,9 @@ class Supervised:
         living = [p for p in report.survivors if tree.is_alive(tree.Identity(p.pid, p.starttime))]
         if living:
             named = ", ".join(f"{process.name} (pid {process.pid})" for process in living)
-            raise StopFailed(f"still alive after SIGKILL: {named}", self.evidence())
+            pids = ",".join(str(process.pid) for process in living)
+            raise StopFailed(f"still alive after SIGKILL: {named}. `ps -o pid,stat,wchan:30,cmd -p {pids}` shows what "
+                             "holds it; nothing else can be started here until it has gone.", self.evidence())
         with self._lock:
             gone, self._on_gone = self._on_gone, []
         for callback in gone:
@@ -215,7 +218,7 @@ class Supervised:
         self._status.hang_up()
         self._watchdog.wait()
         self._status.join()
-        errors = self.launch.run_dir / "watchdog.log"
+        errors = self.launch.run_dir / ERRORS
         if errors.exists() and errors.stat().st_size == 0:
             errors.unlink()
 

@@ -277,6 +277,9 @@ class Perf:
         if slo and (others := sorted(name for name in judge.metrics if not name.startswith(METRIC))):
             raise SpecError(f"perf.claim(…, {text!r}): a search has {METRIC} alone, and no {', '.join(others)}. "
                             "Make that a claim of its own, at one rate.")
+        for spec in (a, b):
+            if isinstance(spec, EngineSpec):
+                self.session.pool.check(spec, self.kind)
         side_a, side_b = (
             self._capacity(spec, workload, terms_of(slo), side=side)
             if slo

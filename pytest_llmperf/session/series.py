@@ -181,6 +181,8 @@ class Series:
             raise SpecError(
                 f"perf.measure({self.engine!r}, …): an engine is the `engine` fixture or a spec such as vllm(MODEL)."
             )
+        if self.engine.spec.url is not None and self.engine.client.is_closed:  # others had a turn at it meanwhile
+            return self.session.pool.acquire(self.engine.spec, self.kind)
         self.engine.check_alive()
         return self.engine
 
@@ -216,7 +218,8 @@ class Series:
     @property
     def _treatment(self) -> str:
         """How server and caches are treated otherwise than by default: a running server, emptied before each run."""
-        found = ["fresh start"] if self._fresh and isinstance(self.engine, EngineSpec) else []
+        fresh = self._fresh if isinstance(self.engine, EngineSpec) else self.engine.fresh
+        found = ["fresh start"] if fresh else []
         if self._keep_tiers:
             found.append(f"keeps {', '.join(sorted(set(self._keep_tiers)))}")
         if self._gauges:

@@ -165,6 +165,11 @@ def test_a_dead_endpoint_says_how_to_look(launcher):
         launcher.start(endpoint("http://127.0.0.1:9", model="m"), 1)
 
 
+def test_a_host_that_no_resolver_takes_is_refused(launcher):
+    with pytest.raises(SpecError, match="Invalid IDNA hostname"):
+        launcher.check(endpoint("http://x\u00ady", model="m"))
+
+
 def test_an_endpoint_with_another_model_is_refused(launcher):
     server = launcher.start(spec(""), 1)
     try:

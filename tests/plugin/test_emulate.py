@@ -91,7 +91,8 @@ def test_it(perf):
     result.stdout.fnmatch_lines(["*--frobnicate*"])
 
 
-def test_an_endpoint_is_not_emulated(run):
+@pytest.mark.parametrize("clock", ["virtual", "real"])
+def test_an_endpoint_is_not_emulated(run, clock):
     result, _ = run(
         """
 from pytest_llmperf import closed, endpoint, random_tokens
@@ -100,7 +101,7 @@ def test_it(perf):
     perf.measure(endpoint("http://127.0.0.1:1", model="m"), random_tokens(input=8, output=4, arrivals=closed(1),
                  requests=2))
 """,
-        "--emulate", "h200",
+        "--emulate", "h200", "--emulate-clock", clock,
     )
     assert result.ret == 1
     result.stdout.fnmatch_lines(["*nothing can stand in for it. Drop --emulate.*"])

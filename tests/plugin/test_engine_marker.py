@@ -105,13 +105,25 @@ def test_fresh(perf):
     conditions = perf.measure(vllm("tiny"), prompts, runs=1, fresh=True).conditions
     assert conditions["treatment"] == "fresh start"
     assert not [name for name in conditions if name.startswith(("host_env.", "cuda", "cpu"))]
+
+@pytest.mark.h200
+@pytest.mark.engine(vllm("tiny"), fresh=True)
+def test_fresh_by_its_marker(engine, perf):
+    prompts = random_tokens(input=8, output=4, arrivals=closed(1), requests=4)
+    assert perf.measure(engine, prompts, runs=1).conditions["treatment"] == "fresh start"
+
+@pytest.mark.h200
+@pytest.mark.engine(vllm("tiny"))
+def test_shared(engine, perf):
+    prompts = random_tokens(input=8, output=4, arrivals=closed(1), requests=4)
+    assert "treatment" not in perf.measure(engine, prompts, runs=1).conditions
 """
 
 
 @pytest.mark.emulated
 def test_a_fresh_start_is_a_condition_and_what_this_machine_decides_is_none_of_an_emulated_one(run):
     result, _ = run(FRESH, "--emulate", "h200")
-    result.assert_outcomes(passed=1)
+    result.assert_outcomes(passed=3)
 
 
 STARTS = """

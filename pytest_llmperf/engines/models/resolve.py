@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from pytest_llmperf.config.settings import expanded
 from pytest_llmperf.engines.models.registry import SHAPES, config_json
 from pytest_llmperf.engines.models.shape import Shape
 from pytest_llmperf.engines.models.tokenizer import tokenizer_files
@@ -44,11 +45,11 @@ class ResolvedModel:
     name: str
 
 
-def resolve_model(name_or_path: str, cache_dir: Path) -> ResolvedModel:
+def resolve_model(name_or_path: str, cache_dir: Path, root: Path = Path()) -> ResolvedModel:
     """Find or build a model.
 
-    A name of the registry is built once under `cache_dir`; an existing path must be a model folder; "org/name" that
-    is not on disk goes to the engine as a hub id.
+    A name of the registry is built once under `cache_dir`; an existing path, relative to `root`, must be a model
+    folder; "org/name" that is not on disk goes to the engine as a hub id.
 
     Raises:
         SpecError: it is none of these.
@@ -60,15 +61,27 @@ def resolve_model(name_or_path: str, cache_dir: Path) -> ResolvedModel:
         if shape.name in _SEEDED:
             return ResolvedModel(folder, "seeded", None, shape, shape.name)
         return ResolvedModel(folder, "dummy", "dummy", shape, shape.name)
-    path = Path(name_or_path).expanduser()
-    if name_or_path and path.exists():
-        if not (path / "config.json").is_file():
-            raise SpecError(f"{name_or_path!r} exists but holds no config.json, so it is no model folder. Give the "
-                            f"folder that has config.json and a tokenizer in it.")
-        return ResolvedModel(str(path.absolute()), "checkpoint", None, None, path.absolute().name)
+    path = (root / expanded(name_or_path)).absolute()
+    if name_or_path and _is_model(path, name_or_path):
+        return ResolvedModel(str(path), "checkpoint", None, None, path.name)
     if _HUB_ID.fullmatch(name_or_path):
         return ResolvedModel(name_or_path, "checkpoint", None, None, name_or_path)
     raise SpecError(_unknown(name_or_path))
+
+
+def _is_model(path: Path, name: str) -> bool:
+    """Whether it is on disk; something else that lies there is refused."""
+    try:
+        if not path.exists():
+            return False
+        known = (path / "config.json").is_file()
+    except OSError as error:  # a folder that one may not enter, a name that no file can have
+        raise SpecError(f"the model {name!r} cannot be looked at: {error}. Give a folder that this user can read, a "
+                        "shape or a hub id.") from error
+    if not known:
+        raise SpecError(f"{name!r} exists but holds no config.json, so it is no model folder. Give the "
+                        f"folder that has config.json and a tokenizer in it.")
+    return True
 
 
 def _unknown(name: str) -> str:

@@ -1,5 +1,6 @@
 """Sharing servers: one at a time, started when needed, and no failure that stays for ever."""
 
+import itertools
 import os
 import threading
 from types import SimpleNamespace
@@ -10,10 +11,20 @@ from filelock import FileLock
 
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.engines.launch import _stop_after
-from pytest_llmperf.engines.pool import EnginePool
+from pytest_llmperf.engines.pool import EnginePool, lock_of_this_machine
 from pytest_llmperf.engines.spec import endpoint, vllm
-from pytest_llmperf.errors import EngineError, ExitedEarly, HardwareBusy, ServerDied, SpecError, StopFailed
-from pytest_llmperf.process.leftovers import Sweep
+from pytest_llmperf.errors import (
+    EngineError,
+    ExitedEarly,
+    HardwareBusy,
+    InfrastructureError,
+    ServerDied,
+    SpecError,
+    StopFailed,
+)
+from pytest_llmperf.process import tree
+from pytest_llmperf.process.leftovers import Leftover, Sweep
+from pytest_llmperf.testing.waiting import until
 
 ONE, TWO = vllm("one"), vllm("two")
 
@@ -27,6 +38,10 @@ class FakeLauncher:
         self.make_server, self.make_process = make_server, make_process
         self.lines, self.kinds, self.failure = [], [], None
         self.progress = self.lines.append
+
+    def check(self, spec, kind=None):
+        if spec.model == "nosuch":
+            raise SpecError("no model 'nosuch'")
 
     def start(self, spec, start_id, kind=None, lmcache=None):
         self.kinds.append(kind)
@@ -131,6 +146,14 @@ def test_an_lmcache_that_was_kept_ends_where_the_start_fails(pool, launcher, lmc
     assert lmcache.stopped == 1
 
 
+def test_what_cannot_be_started_stops_nothing(pool):
+    first = pool.acquire(ONE)
+    with pytest.raises(SpecError, match="nosuch"):
+        pool.acquire(vllm("nosuch"))
+    assert pool.acquire(ONE) is first
+    assert first.process.stopped == 0
+
+
 def test_another_kind_is_another_server(pool, launcher):
     first = pool.acquire(ONE, "h200")
     assert pool.acquire(ONE, "h200") is first
@@ -165,6 +188,87 @@ def test_endpoints_live_beside_the_server(pool):
     assert server.process.stopped == 0
 
 
+THERE, ELSEWHERE = endpoint("http://h:1", model="m"), endpoint("http://h:2", model="m")
+
+
+class Worker(threading.Thread):
+    """Another worker of this session, with a pool of its own: acquires what it is told to, one after the other."""
+
+    def __init__(self, pool, *specs):
+        super().__init__(daemon=True)
+        self.pool, self.specs, self.got = pool, specs, []
+        self.start()
+
+    def run(self):
+        with self.pool:
+            for spec in self.specs:
+                self.got.append(self.pool.acquire(spec))
+
+
+def pool_of_a_worker(launcher, tmp_path):
+    return EnginePool(launcher, tmp_path / "lock", lambda _clock: Sweep(), session="this")
+
+
+def waits(launcher, what):
+    until(lambda: f"another worker uses {what}" in [getattr(line, "reason", "") for line in launcher.lines])
+
+
+def test_workers_take_turns_at_an_endpoint_and_at_each_by_itself(launcher, tmp_path):
+    with pool_of_a_worker(launcher, tmp_path) as pool:
+        pool.acquire(THERE)
+        other = Worker(pool_of_a_worker(launcher, tmp_path), ELSEWHERE, THERE)
+        waits(launcher, "http://h:1")
+        assert [server.spec for server in other.got] == [ELSEWHERE]
+    other.join(10)
+    assert [server.spec for server in other.got] == [ELSEWHERE, THERE]
+
+
+def test_two_that_want_what_the_other_one_has_do_not_wait_for_ever(launcher, tmp_path):
+    with pool_of_a_worker(launcher, tmp_path) as pool:
+        pool.acquire(ONE)
+        other = Worker(pool_of_a_worker(launcher, tmp_path), THERE, TWO)
+        waits(launcher, "this machine")
+        assert pool.acquire(THERE).spec == THERE
+        assert other.got[0].client.is_closed
+    other.join(10)
+    assert [server.spec for server in other.got] == [THERE, TWO]
+
+
+def test_a_machine_whose_lock_cannot_be_kept_says_where(launcher, tmp_path):
+    (tmp_path / "lock.holder").mkdir()
+    with EnginePool(launcher, tmp_path / "lock", lambda _clock: Sweep()) as pool:
+        with pytest.raises(InfrastructureError, match=r"lock cannot be kept: .*TMPDIR"):
+            pool.acquire(ONE)
+        (tmp_path / "lock.holder").rmdir()
+        assert pool.acquire(ONE).spec == ONE
+
+
+def test_an_endpoint_that_began_anew_is_asked_anew(pool, launcher, fake_engine):
+    def began(at_s):
+        page = f'process_start_time_seconds {at_s}\nvllm:cache_config_info{{block_size="{at_s}"}} 1\n'
+        fake_engine.answers["/metrics"] = httpx.Response(200, text=page)
+
+    began(16)
+    first = pool.acquire(THERE)
+    assert first.facts["block_size"] == "16"
+    first.warmed_for.add("a workload")
+    assert pool.acquire(THERE) is first
+    began(32)
+    second = pool.acquire(THERE)
+    assert (second.facts["block_size"], second.warmed_for, second.start_id) == ("32", set(), 2)
+    assert pool.acquire(THERE) is second
+    assert "was started again" in launcher.lines[0].text
+
+
+def test_a_file_where_locks_should_be_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert lock_of_this_machine() == tmp_path / f"llmperf-{os.getuid()}" / "machine.lock"
+    lock_of_this_machine().parent.rmdir()
+    (tmp_path / f"llmperf-{os.getuid()}").touch()
+    with pytest.raises(InfrastructureError, match="cannot keep locks in"):
+        lock_of_this_machine()
+
+
 def test_an_endpoint_cannot_be_fresh(pool):
     with pytest.raises(SpecError, match="cannot be started anew"):
         pool.acquire(endpoint("http://h:1", model="m"), fresh=True)
@@ -180,13 +284,52 @@ def test_close_stops_everything_and_gives_the_machine_back(pool, launcher, tmp_p
 
 
 def test_a_stop_that_fails_does_not_hide_why_the_start_failed(make_server, fake_process):
-    def survives(_grace_s):
-        raise StopFailed("still alive after SIGKILL: python (pid 7)")
-
     fake_process.stop = survives
     error = ExitedEarly("exit code 2")
     _stop_after(error, make_server(ONE, process=fake_process), 1.0)
     assert "pid 7" in error.__notes__[0]
+
+
+LEFT = Leftover(tree.Identity(4242, 1), "VLLM::EngineCore", "0-4000-1-abc")
+
+
+@pytest.mark.parametrize("left", [Sweep(pending=(LEFT,)), Sweep(survivors=(LEFT,))], ids=["pending", "survivors"])
+def test_nothing_starts_beside_what_an_earlier_run_left(launcher, tmp_path, left):
+    sweeps = [left, left, Sweep()]
+    launcher.clock = SimpleNamespace(now_ns=itertools.count(0, 61 * 10**9).__next__)
+    with EnginePool(launcher, tmp_path / "lock", lambda _clock: sweeps.pop(0)) as pool:
+        for _ in range(2):
+            with pytest.raises(HardwareBusy, match=r"VLLM::EngineCore \(pid 4242"):
+                pool.acquire(ONE)
+        assert pool.acquire(ONE).spec == ONE
+
+
+def survives(_grace_s):
+    raise StopFailed("still alive after SIGKILL: python (pid 7)")
+
+
+def test_nothing_starts_beside_a_server_that_survived_its_stop(pool):
+    first = pool.acquire(ONE)
+    ends, first.process.stop = first.process.stop, survives
+    with pytest.raises(StopFailed):
+        pool.acquire(TWO)
+    for spec in (ONE, TWO):
+        with pytest.raises(HardwareBusy, match=r"vllm\('one'\) was stopped and is still on this machine: .*\(pid 7\)"):
+            pool.acquire(spec)
+    assert pool.starts == 1
+    first.process.stop = ends
+    assert pool.acquire(TWO).spec == TWO
+
+
+def test_nothing_starts_beside_an_lmcache_that_survived_its_stop(pool, lmcache):
+    first = pool.acquire(ONE)
+    first.lmcache, ends, lmcache.stop = lmcache, lmcache.stop, survives
+    with pytest.raises(StopFailed):
+        pool.acquire(TWO)
+    with pytest.raises(HardwareBusy, match="pid 7"):
+        pool.acquire(TWO)
+    lmcache.stop = ends
+    assert pool.acquire(TWO).spec == TWO
 
 
 def test_a_server_that_hangs_is_not_handed_on(pool, launcher, fake_engine):

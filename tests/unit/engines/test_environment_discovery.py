@@ -1,5 +1,6 @@
 """Where an engine is looked for, and what is said where it is not found."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -73,6 +74,24 @@ def test_a_wrong_setting_is_quoted(tmp_path, value):
     with pytest.raises(EnvironmentMissing) as caught:
         find_environment("vllm", "cpu", value or "/nowhere", tmp_path)
     assert "neither a folder, an interpreter nor a command" in str(caught.value)
+
+
+@pytest.mark.parametrize("value", ["~nosuch/venv", "no-such-command " + "--option " * 100])
+def test_what_is_no_path_is_no_place(tmp_path, value):
+    with pytest.raises(EnvironmentMissing, match="neither a folder, an interpreter nor a command"):
+        find_environment("vllm", "cpu", value, tmp_path)
+
+
+def test_a_command_line_may_be_longer_than_a_name(tmp_path):
+    found = find_environment("vllm", "cpu", "env " + "A=b " * 100, tmp_path)
+    assert found.prefix[1:3] == ("A=b", "A=b")
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="root may enter every folder")
+def test_a_folder_that_one_may_not_enter(tmp_path):
+    (tmp_path / "closed").mkdir(mode=0)
+    with pytest.raises(EnvironmentMissing, match=r"cannot be looked at: .*Permission denied"):
+        find_environment("vllm", "cpu", "closed/venv", tmp_path)
 
 
 def test_an_empty_folder_is_no_environment(tmp_path):

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import struct
 import subprocess
 import sys
@@ -114,13 +115,13 @@ def test_processes_that_build_at_once_get_one_whole_model(tmp_path):
     assert len([p for p in tmp_path.iterdir() if p.is_dir()]) == 1
 
 
-def test_a_folder_with_a_config_is_a_checkpoint(tmp_path, monkeypatch):
+def test_a_folder_with_a_config_is_a_checkpoint_wherever_one_starts_from(tmp_path, monkeypatch):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "config.json").write_text("{}")
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.chdir("/")
     expected = ResolvedModel(str(tmp_path / "mine"), "checkpoint", None, None, "mine")
     assert resolve_model(str(tmp_path / "mine"), tmp_path / "cache") == expected
-    assert resolve_model("./mine", tmp_path / "cache") == expected
+    assert resolve_model("./mine", tmp_path / "cache", tmp_path) == expected
 
 
 def test_an_unknown_hub_id_goes_through(tmp_path):
@@ -135,6 +136,9 @@ def test_an_unknown_hub_id_goes_through(tmp_path):
     ("/no/such/folder", "no model '/no/such/folder'"),
     ("xyzzy", "no model 'xyzzy'.*hub id"),
     ("", "no model ''"),
+    ("~nosuch/model", "no model '~nosuch/model'"),
+    ("a" * 300, "cannot be looked at: .*File name too long"),
+    ("a\0b", "no model"),
 ])
 def test_anything_else_is_refused_with_the_nearest_name(tmp_path, name, part):
     with pytest.raises(SpecError, match=part) as caught:
@@ -145,6 +149,13 @@ def test_anything_else_is_refused_with_the_nearest_name(tmp_path, name, part):
 def test_a_folder_without_config_is_refused(tmp_path):
     with pytest.raises(SpecError, match=r"holds no config\.json"):
         resolve_model(str(tmp_path), tmp_path / "cache")
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="root may enter every folder")
+def test_a_folder_that_one_may_not_enter(tmp_path):
+    (tmp_path / "closed").mkdir(mode=0)
+    with pytest.raises(SpecError, match=r"cannot be looked at: .*Permission denied"):
+        resolve_model("closed/mine", tmp_path / "cache", tmp_path)
 
 
 def test_a_place_where_nothing_can_be_built(tmp_path):

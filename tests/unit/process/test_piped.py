@@ -82,3 +82,11 @@ def test_killed_while_somebody_waits(begin):
 def test_a_program_that_is_not_there(begin):
     with pytest.raises(EngineError, match="no-such-program cannot be started"):
         begin("/nowhere/no-such-program")
+
+
+@pytest.mark.parametrize(("taken", "named"), [("run", "The run folder"), ("run/server.log/x", "server.log")])
+def test_a_folder_that_cannot_be_written_is_one_sentence(begin, tmp_path, taken, named):
+    (tmp_path / taken).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / taken).touch()
+    with pytest.raises(EngineError, match=rf"^{named} cannot be written: .*--llmperf-runs=DIR"):
+        begin()

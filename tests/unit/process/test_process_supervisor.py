@@ -9,7 +9,7 @@ import time
 import pytest
 
 from pytest_llmperf.clock import seconds
-from pytest_llmperf.errors import EnvironmentMissing
+from pytest_llmperf.errors import EngineError, EnvironmentMissing
 from pytest_llmperf.process import tree
 from pytest_llmperf.process.reaper import alone_ns
 from pytest_llmperf.process.supervisor import Launch, Supervised
@@ -223,3 +223,11 @@ def test_a_crashing_watchdog_still_cleans_up(start, tmp_path):
     assert not server.pids()
     server.stop()
     assert "JSONDecodeError" in (server.launch.run_dir / "watchdog.log").read_text()
+
+
+@pytest.mark.parametrize(("taken", "named"), [("run", "The run folder"), ("run/watchdog.log/x", "watchdog.log")])
+def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path, taken, named):
+    (tmp_path / taken).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / taken).touch()
+    with pytest.raises(EngineError, match=rf"^{named} cannot be written: .*--llmperf-runs=DIR"):
+        Supervised.start(Launch(("true",), {}, tmp_path, tmp_path / "run"))

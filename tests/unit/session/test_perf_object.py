@@ -343,6 +343,13 @@ def test_what_the_baseline_says_of_one_side_stands_though_the_other_does_not_sta
     assert result.verdict is Verdict.NO_BASELINE
 
 
+def test_both_sides_of_a_claim_are_looked_at_before_anything_is_sent(perf, make_server):
+    for sides in ((make_server(), vllm("lama-3.1-8b")), (vllm("lama-3.1-8b"), make_server())):
+        with pytest.raises(SpecError, match=r"Did you mean 'llama-3\.1-8b'"):
+            perf.claim(*sides, WORKLOAD, "ttft_p50(b) / ttft_p50(a) >= 1.2")
+    assert perf.measurements == []
+
+
 @pytest.mark.parametrize(("margin", "wrong"), [([0.1], ""), (10, "10 is 1000 %, and 10 % is 0.1"), ((2, 5), "5 %")])
 def test_margins_are_read_before_a_server_starts(perf, margin, wrong):
     engine = endpoint("http://127.0.0.1:1", model="m")

@@ -1,0 +1,41 @@
+"""What this session started ends with it; what would not end is told, and makes the session an ERROR."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import pytest
+
+from pytest_llmperf.plugin.state import STATE
+
+UNENDED = "llmperf_unended"
+
+
+class WorkerNode(Protocol):
+    """What is used of xdist's `WorkerController`."""
+
+    workeroutput: dict[str, str]
+
+
+class Stopping:
+    """One per process: a worker hands what it has to tell to the controller."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._state = config.stash[STATE]
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self) -> None:
+        self._state.close()
+        if hasattr(self._config, "workeroutput"):
+            self._config.workeroutput[UNENDED] = "\n".join(self._state.unended)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: WorkerNode) -> None:
+        """xdist's; a worker that crashed has no output, and its watchdogs end what it started."""
+        told = getattr(node, "workeroutput", {}).get(UNENDED, "")
+        self._state.unended += told.splitlines()
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        for sentence in self._state.unended:
+            terminalreporter.write_line(f"llmperf ERROR: a server outlives its session: {sentence}", red=True)
