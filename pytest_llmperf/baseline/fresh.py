@@ -20,7 +20,7 @@ class FreshRun:
 
     Args:
         seed, start: added to the workload's seed; which server start of the session.
-        metrics: every metric by name.
+        metrics: every metric by name, as a comparison takes it: failed requests are answers without an end.
         contended: who else used the hardware, where somebody did.
     """
 
@@ -122,10 +122,11 @@ def shares(fields: Mapping[str, Node], name: str) -> dict[str, float]:
 
 def _run(node: Node) -> FreshRun:
     fields = _fields(node, "seed", "start_id", "metrics")
+    judged = fields["judged"].table() if "judged" in fields else {}
     return FreshRun(
         seed=fields["seed"].integer(),
         start=fields["start_id"].integer(),
-        metrics={name: value.number_or_none() for name, value in fields["metrics"].table().items()},
+        metrics={name: value.number_or_none() for name, value in (fields["metrics"].table() | judged).items()},
         contended=fields["contended"].text_or_none() if "contended" in fields else None,
     )
 

@@ -21,6 +21,7 @@ from pytest_llmperf.errors import InfrastructureError
 from pytest_llmperf.model.telemetry import GpuTrace, gauge_columns
 from pytest_llmperf.model.verdict import CheckResult
 from pytest_llmperf.report.requests import encode, start_ns
+from pytest_llmperf.slo.endless import judged_apart
 
 if TYPE_CHECKING:
     from pytest_llmperf.metrics import RunMetrics
@@ -152,7 +153,10 @@ def _measurement(measurement: Measurement, requests: Sequence[str]) -> dict[str,
 
 
 def _run(run: Run, metrics: RunMetrics, requests: str) -> dict[str, object]:
-    """`gpu` and `server` are tables, column by column; their `at_ns` counts from the run's time zero."""
+    """`gpu` and `server` are tables, column by column; their `at_ns` counts from the run's time zero.
+
+    `judged` has the latencies that failed requests move, as a limit, a ratio or a baseline takes them.
+    """
     trace = run.gpu
     return {
         "execution": run.execution,
@@ -169,6 +173,7 @@ def _run(run: Run, metrics: RunMetrics, requests: str) -> dict[str, object]:
         "contended": None if trace is None else trace.contended,
         "counters": dict(run.counters),
         "metrics": metrics.all(),
+        "judged": judged_apart(metrics),
         "requests": requests,
         "gpu": None if trace is None else trace.columns(),
         "gpu_state": None if trace is None else _state(trace),

@@ -15,6 +15,7 @@ from pytest_llmperf.metrics.registry import Metric, find
 from pytest_llmperf.model.verdict import AGAINST_BASELINE, CheckResult, Verdict
 from pytest_llmperf.session.measurement import Measurement
 from pytest_llmperf.session.steadiness import drifting
+from pytest_llmperf.slo.endless import judged, no_end
 from pytest_llmperf.stats.decision import PASS_CONFIDENCE, Comparison, decide, smallest_seen
 from pytest_llmperf.stats.looks import ENOUGH_SESSIONS, LOOKS, SUITE_ALPHA, alpha_at, of_execution, spent_by
 from pytest_llmperf.stats.prior import Margins, Scale
@@ -205,13 +206,15 @@ def comparison_of(
     Raises:
         ValueError: a value is missing, or has no place on the metric's scale.
     """
+    if endless := no_end(metric.name, measurement.metrics):
+        raise ValueError(endless)
     scale, larger_is_worse = scale_of(metric), worse_when_larger(metric)
 
     def runs(seeds: Sequence[int], values: Sequence[float | None]) -> list[tuple[int, float]]:
         read = (scale.read(value, worse_when_larger=larger_is_worse) for value in values)
         return list(zip(seeds, read, strict=True))
 
-    fresh = runs([run.seed for run in measurement.runs], measurement.values(metric.name))
+    fresh = runs([run.seed for run in measurement.runs], [judged(run, metric.name) for run in measurement.metrics])
     sessions = _sessions_with(stored, metric.name)
     before = [runs([seed for seed, _ in session.runs], session.values(metric.name)) for session in sessions]
     grouped = by_host(before, [session.host for session in sessions], terms.host)

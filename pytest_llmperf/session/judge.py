@@ -14,6 +14,7 @@ from pytest_llmperf.metrics.units import Direction
 from pytest_llmperf.model.verdict import CheckResult, Verdict
 from pytest_llmperf.session.measurement import Measurement, Run
 from pytest_llmperf.session.validity import compared, named_by, problems
+from pytest_llmperf.slo.endless import no_end
 from pytest_llmperf.slo.judge import judge_claim as judge_sides
 from pytest_llmperf.slo.judge import judge_slo
 from pytest_llmperf.slo.model import Claim, Comparison, Mechanism
@@ -120,7 +121,7 @@ class ClaimJudge:
                                hardware=self.kind, confidence=confidence)
 
         demands: tuple[Claim | Mechanism, ...] = (*self.causes, self.claim, *self.prices)
-        guards = [one for one in self.guards if _known(one.metric, a, b)]
+        guards = [_with_an_end(one, a, b) for one in self.guards if _known(one.metric, a, b)]
         return [
             *(judged(demand) for demand in demands),
             *(_guarded(one, judged(one), judged(one, EVEN_ODDS)) for one in guards),
@@ -231,6 +232,14 @@ def _start_sds(given: Mapping[str, float], judged: Collection[str]) -> dict[str,
 def _known(metric: str, a: Measurement, b: Measurement) -> bool:
     """Whether a guard has something to guard: answers of one token have no tpot on either side."""
     return any(value is not None for side in (a, b) for value in side.values(metric))
+
+
+def _with_an_end(guard: Claim, a: Measurement, b: Measurement) -> Claim:
+    """The guard; of a mean that failed requests left without an end, the median, which the same loss would move."""
+    median = guard.metric.replace("_mean", "_p50")
+    if not any(no_end(guard.metric, side.metrics) for side in (a, b)):
+        return guard
+    return replace(guard, metric=median, text=guard.text.replace(guard.metric, median))
 
 
 def _guarded(demand: Claim, result: CheckResult, centre: CheckResult) -> CheckResult:

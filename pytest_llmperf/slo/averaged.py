@@ -14,7 +14,7 @@ from pytest_llmperf.metrics.units import Direction, Unit
 from pytest_llmperf.metrics.windows import window_rates
 from pytest_llmperf.model.verdict import CheckResult, Verdict
 from pytest_llmperf.slo.answer import answer
-from pytest_llmperf.slo.endless import pooled_ms
+from pytest_llmperf.slo.endless import judged
 from pytest_llmperf.slo.gaps import stretches_ns
 from pytest_llmperf.slo.model import Comparison, Slo
 from pytest_llmperf.slo.sample import Sample, latency_limits, unavailable
@@ -165,10 +165,9 @@ def _nothing_served(slo: Slo, sample: Sample) -> CheckResult | None:
 
 def _with_failed(slo: Slo, sample: Sample) -> list[float | None]:
     """The metric of each run. A limit on a mean or median counts failed requests, too: as answers without an end."""
-    metric = find(slo.metric)
-    if metric.family is None or not _failed(slo, sample):
+    if find(slo.metric).family is None:
         return sample.values(slo)
-    return [statistic(pooled_ms(run, metric.family), metric.stat or "") for run in sample.runs]
+    return [judged(run, slo.metric) for run in sample.runs]
 
 
 def _endless(slo: Slo, sample: Sample) -> str:

@@ -8,6 +8,7 @@ from math import ceil, log
 from pytest_llmperf.metrics.registry import Metric, find
 from pytest_llmperf.model.verdict import CheckResult, Verdict
 from pytest_llmperf.slo.answer import answer
+from pytest_llmperf.slo.endless import judged, no_end
 from pytest_llmperf.slo.model import Claim, Comparison, Mechanism, Ratio
 from pytest_llmperf.slo.sample import Sample, unavailable
 from pytest_llmperf.stats.mean import t_quantile
@@ -47,10 +48,12 @@ def judge_ratio(
     """PASS where the ratio is proven on the right side of the claim, FAIL where on the wrong one; else REPORTED."""
     top, bottom = (a, b) if claim.numerator == "a" else (b, a)
     for side, sample in (("a", a), ("b", b)):
-        missing = sum(run.value(claim.metric) is None for run in sample.runs)
+        missing = sum(judged(run, claim.metric) is None for run in sample.runs)
         if missing:
             reason = unavailable(claim.metric, missing, len(sample.runs), f" of {side}")
             return _ratio_answer(claim, Verdict.ERROR, None, reason)
+        if endless := no_end(claim.metric, sample.runs, f" of {side}"):
+            return _ratio_answer(claim, Verdict.ERROR, None, endless)
     numerators, denominators = _values(claim, top), _values(claim, bottom)
     if min(*numerators, *denominators) <= 0:
         return _ratio_answer(claim, Verdict.ERROR, None, f"{claim.metric} is 0 in a run, so there is no ratio")
@@ -81,7 +84,7 @@ def judge_mechanism(mechanism: Mechanism, a: Sample, b: Sample) -> CheckResult:
 
 
 def _values(claim: Claim | Ratio, sample: Sample) -> Sequence[float]:
-    return [value for run in sample.runs if (value := run.value(claim.metric)) is not None]
+    return [value for run in sample.runs if (value := judged(run, claim.metric)) is not None]
 
 
 def _ratio_answer(claim: Claim | Ratio, verdict: Verdict, screen: RatioScreen | None, reason: str,

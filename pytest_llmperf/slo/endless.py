@@ -2,8 +2,44 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from math import isinf
+
 from pytest_llmperf.metrics.families import FAMILIES
+from pytest_llmperf.metrics.registry import find
 from pytest_llmperf.metrics.run import RunMetrics
+from pytest_llmperf.metrics.summary import statistic, summarise
+
+
+def judged(run: RunMetrics, name: str) -> float | None:
+    """A metric as it is judged, in its unit: infinite where failed requests leave it no end, which a mean never
+    survives and a median until half of them fail; None where the run does not have it.
+
+    Raises:
+        SloError: no such metric.
+    """
+    metric = find(name)
+    if metric.family is None or metric.stat is None or all(record.ok for record in run.records):
+        return run.value(name)
+    return statistic(pooled_ms(run, metric.family), metric.stat)
+
+
+def judged_apart(run: RunMetrics) -> dict[str, float | None]:
+    """Of each latency that requests failed to have, every statistic as it is judged; None where it has no end."""
+    found = {f"{family}_{stat}": value for family in FAMILIES if lost(run, family)
+             for stat, value in summarise(pooled_ms(run, family)).items()}
+    return {name: None if value is None or isinf(value) else value for name, value in found.items()}
+
+
+def no_end(name: str, runs: Sequence[RunMetrics], whose: str = "") -> str | None:
+    """Why a metric cannot be set against another, and what to do; None where it is finite in every run."""
+    endless = [run for run in runs if isinf(judged(run, name) or 0.0)]
+    if not endless:
+        return None
+    failed = sum(not record.ok for run in endless for record in run.records)
+    return (f"{name} has no end in {len(endless)} of {len(runs)} runs{whose}: {failed} requests failed, and each is an "
+            "answer without one. Compare a percentile that they do not reach (a median, where less than half fail), "
+            "or see that fewer do")
 
 
 def pooled_ms(run: RunMetrics, family: str) -> list[float]:

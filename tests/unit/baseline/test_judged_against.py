@@ -7,9 +7,12 @@ from types import SimpleNamespace
 import pytest
 
 from pytest_llmperf.baseline.fingerprint import measured_alike
+from pytest_llmperf.baseline.model import StoredMeasurement, StoredSession
 from pytest_llmperf.baseline.rules import creeping, outlying
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.errors import SloError
+from pytest_llmperf.model.record import Outcome
+from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.session.against import (
     OUT_OF_TIME,
     Terms,
@@ -20,7 +23,8 @@ from pytest_llmperf.session.against import (
     paired_runs,
 )
 from pytest_llmperf.session.comparing import Baselines, compare
-from pytest_llmperf.session.measurement import Run
+from pytest_llmperf.session.measurement import Measurement, Run
+from pytest_llmperf.testing.records import make_record
 
 
 def terms(*primaries):
@@ -217,7 +221,7 @@ def test_a_step_below_the_margin_is_a_failed_comparison(make, today):
         session = make.session(6, tpot_mean=shifted)
         assert not outlying(session, before.sessions, ["tpot_mean"], margins)
         assert not creeping([*before.sessions, session], ["tpot_mean"], margins)
-        runs = [SimpleNamespace(value={"tpot_mean": shifted * noise}.get) for noise in (0.998, 1.0, 1.002)]
+        runs = [SimpleNamespace(records=(), value={"tpot_mean": shifted * noise}.get) for noise in (0.998, 1.0, 1.002)]
         moved = replace(today, runs=tuple(Run(seed, 1, ()) for seed in range(3)), metrics=tuple(runs))
         (result,) = judge_against(moved, before, terms("tpot_mean"), 0)
         assert result.verdict.value == "FAIL"
@@ -227,7 +231,7 @@ class NoTpot:
     """Metrics of answers that came as one chunk each."""
 
     def __init__(self, metrics):
-        self.metrics = metrics
+        self.metrics, self.records = metrics, metrics.records
 
     def value(self, name):
         return None if name.startswith("tpot") else self.metrics.value(name)
@@ -237,3 +241,27 @@ class NoTpot:
 def test_margins_that_are_none_say_how_they_are_written(given):
     with pytest.raises(SloError, match=r"Write 0.05 for 5 %"):
         margins_from({"ttft_p50": given})
+
+
+def test_a_server_that_drops_its_slowest_has_not_improved():
+    """3 % take a second, or run into a timeout: of the survivors ttft_p99 is 93 % better."""
+    def measured(outcome):
+        records = tuple(make_record(i, intended_ms=100.0 * i, ttft_ms=1000.0 if i % 33 == 0 else 50.0,
+                                    outcome=outcome if i % 33 == 0 else Outcome.OK) for i in range(330))
+        runs = tuple(Run(seed=seed, start_id=1, records=records) for seed in range(3))
+        return Measurement("e", "w", {"hardware": "h200"}, runs, tuple(run.metrics for run in runs))
+
+    before, names = measured(Outcome.OK), ("ttft_p50", "ttft_p99", "ttft_mean")
+    sessions = tuple(
+        StoredSession(str(i), "d", None, "host", None, i == 0, tuple((run.seed, 1) for run in before.runs),
+                      {name: before.values(name) for name in names})
+        for i in range(3)
+    )
+    stored = StoredMeasurement({"hardware": "h200"}, sessions, names, {})
+    assert {one.verdict for one in judge_against(before, stored, terms(*names), 0)} == {Verdict.PASS}
+    median, tail, mean = judge_against(measured(Outcome.TIMEOUT), stored, terms(*names), 0)
+    assert median.verdict is Verdict.PASS
+    for result in (tail, mean):
+        assert result.verdict is Verdict.ERROR
+        assert "cannot be compared: " in result.reason
+        assert "has no end in 3 of 3 runs: 30 requests failed" in result.reason

@@ -12,6 +12,7 @@ import pytest
 from pytest_llmperf import CheckResult, Verdict
 from pytest_llmperf.baseline.fresh import fresh_test
 from pytest_llmperf.errors import InfrastructureError
+from pytest_llmperf.model.record import Outcome
 from pytest_llmperf.model.telemetry import GaugeSample, GpuDevice, GpuSample, GpuTrace, Stranger
 from pytest_llmperf.report.run_folder import file_name, writable, write_test
 from pytest_llmperf.stats.prior import Margins
@@ -45,6 +46,21 @@ def test_both_margins_are_kept(tmp_path, measurement):
     del kept["measurements"][0]["negligible"]  # a run file of an older version
     (old,) = fresh_test(kept, "test").measurements
     assert (old.negligible, old.margins) == ({}, fresh.margins)
+
+
+def test_what_is_stored_counts_failed_requests_as_endless(tmp_path, make_measurement):
+    """Of four requests one failed: the median lies between the second and the third, and the mean has no end."""
+    ttfts = {10.0: Outcome.TIMEOUT, 20.0: Outcome.OK, 30.0: Outcome.OK, 40.0: Outcome.OK}
+    records = [make_record(i, ttft_ms=ttft, outcome=outcome) for i, (ttft, outcome) in enumerate(ttfts.items())]
+    compared = replace(make_measurement(records), baseline="")
+    kept = json.loads(write_test(tmp_path, "test", [compared], []).read_text())
+    (told,) = kept["measurements"][0]["runs"]
+    assert (told["metrics"]["ttft_p50"], told["metrics"]["ttft_mean"]) == (30.0, 30.0)
+    (stored,) = fresh_test(kept, "test").measurements[0].runs
+    assert (stored.metrics["ttft_p50"], stored.metrics["ttft_mean"]) == (35.0, None)
+    assert stored.metrics["error_rate"] == 0.25
+    whole = json.loads(write_test(tmp_path, "whole", [make_measurement(records[1:])], []).read_text())
+    assert whole["measurements"][0]["runs"][0]["judged"] == {}
 
 
 def test_telemetry_is_a_table_with_a_line_per_column(tmp_path, make_measurement):

@@ -204,3 +204,18 @@ def test_what_one_side_must_show_excuses_nothing_of_the_other(make_run, make_mea
     assert "A, run 1 (seed 0): 10 of 20 requests failed" in result.reason
     results = claim(shed, slow, causes=["error_rate(a) == 0"])
     assert verdicts(results)["error_rate(a)"] is Verdict.FAIL
+
+
+def test_a_guard_of_a_mean_without_an_end_is_one_of_the_median(make_run, make_measurement):
+    def made(ttft_ms, itl_ms, failed):
+        return make_measurement(*(
+            make_run([make_record(i, intended_ms=100 * i, ttft_ms=ttft_ms, itl_ms=itl_ms,
+                                  outcome=Outcome.TIMEOUT if i in failed else Outcome.OK) for i in range(20)],
+                     seed=seed, counters=False) for seed in range(3)))
+
+    judge = claim_judge("ttft_p50(b) / ttft_p50(a) >= 3", ["error_rate(a) <= 20%"], {}, SETTINGS, kind="h200")
+    same = judge.both(made(20, 10, {3, 4}), made(100, 10, ()), 0.99)
+    assert verdicts(same)["tpot_p50(a) / tpot_p50(b)"] is Verdict.PASS
+    assert same[-1].subject == "tpot_p50(a) / tpot_p50(b) <= 1.05"
+    slower = judge.both(made(20, 15, {3, 4}), made(100, 10, ()), 0.99)
+    assert verdicts(slower)["tpot_p50(a) / tpot_p50(b)"] is Verdict.FAIL

@@ -461,6 +461,31 @@ def test_a_ratio_of_zero_is_an_error():
     assert judge_claim(claim, side(100), side(400)).verdict is ERROR
 
 
+@pytest.mark.parametrize(("text", "refused", "verdict"), [
+    ("ttft_p50(b) / ttft_p50(a) >= 3", 0, PASS),
+    ("ttft_p50(b) / ttft_p50(a) >= 3", 30, PASS),   # the slowest of what was served, near the rest
+    ("ttft_p50(b) / ttft_p50(a) >= 3", 60, ERROR),
+    ("ttft_p99(b) / ttft_p99(a) >= 3", 2, ERROR),
+    ("ttft_mean(b) / ttft_mean(a) >= 3", 1, ERROR),
+    ("request_throughput(a) / request_throughput(b) <= 2", 60, PASS),
+])
+def test_a_side_that_drops_requests_is_no_faster_for_it(text, refused, verdict):
+    a = [run_of(spread(100, 0, seed, 100), failed=range(refused)) for seed in range(3)]
+    b = [run_of(spread(100, 0, seed, 1000)) for seed in range(3)]
+    result = judge_claim(parse_claim(text), a, b)
+    assert result.verdict is verdict
+    if verdict is ERROR:
+        assert f"has no end in 3 of 3 runs of a: {3 * refused} requests failed" in result.reason
+        assert "or see that fewer do" in result.reason
+
+
+def test_a_ratio_of_medians_counts_what_failed():
+    """Of 100 requests 40 fail: the median of all is what 83 % of the served stay below."""
+    a = [run_of([100.0] * 45 + [400.0] * 55, failed=range(40)) for _ in range(3)]
+    result = judge_claim(parse_claim("ttft_p50(b) / ttft_p50(a) >= 2"), a, side(400))
+    assert (result.verdict, result.measured) == (FAIL, "1×")
+
+
 def test_sides_that_make_no_pairs_are_a_mistake():
     with pytest.raises(ValueError, match="no pairs"):
         judge_claim(parse_claim("ttft_p50(b) / ttft_p50(a) >= 2"), side(100), side(400)[:2])
