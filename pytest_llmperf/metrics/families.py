@@ -83,6 +83,7 @@ class Family:
         formula_id: changes whenever the formula does.
         needs: what must be there for the value to exist.
         per_request: whether a request contributes at most one value.
+        between_tokens: whether it is a time between tokens, which an answer of one token does not have.
         with_failed: whether failed requests contribute too (it judges us, not the server).
     """
 
@@ -92,6 +93,7 @@ class Family:
     formula_id: str
     needs: str
     per_request: bool = True
+    between_tokens: bool = False
     with_failed: bool = False
 
 
@@ -100,15 +102,15 @@ _TWO_CHUNKS = "a served request with at least two content chunks"
 FAMILIES: dict[str, Family] = {family.name: family for family in (
     Family("ttft", ttft, "first content chunk − intended send", "ttft.1", "a served request"),
     Family("itl", itl, "gaps between consecutive content chunks, pooled over requests", "itl.1", _TWO_CHUNKS,
-           per_request=False),
+           per_request=False, between_tokens=True),
     Family("itl_per_token", itl_per_token, "each gap ÷ the n tokens of the chunk that ends it, counted n times, pooled",
            "itl_per_token.1", f"{_TWO_CHUNKS}, and a server that says how many tokens each chunk holds",
-           per_request=False),
+           per_request=False, between_tokens=True),
     Family("tpot", tpot, "(last content chunk − first content chunk) ÷ (output tokens − 1)", "tpot.1",
-           f"{_TWO_CHUNKS}, and a server that reports output tokens in its usage"),
+           f"{_TWO_CHUNKS}, and a server that reports output tokens in its usage", between_tokens=True),
     Family("e2el", e2el, "last content chunk − intended send", "e2el.1", "a served request"),
     Family("largest_stall", largest_stall, "largest gap between consecutive content chunks of a request",
-           "largest_stall.1", _TWO_CHUNKS),
+           "largest_stall.1", _TWO_CHUNKS, between_tokens=True),
     Family("send_delay", send_delay, "actual send − intended send, failed requests included", "send_delay.1",
            "a request that was sent", with_failed=True),
 )}

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import reduce
 from math import isfinite
 
-from pytest_llmperf.metrics.families import FAMILIES
+from pytest_llmperf.metrics.families import FAMILIES, output_tokens
 from pytest_llmperf.metrics.registry import find
 from pytest_llmperf.metrics.run import RunMetrics
 from pytest_llmperf.metrics.summary import statistic
@@ -19,7 +19,7 @@ from pytest_llmperf.slo.gaps import stretches_ns
 from pytest_llmperf.slo.model import Comparison, Slo
 from pytest_llmperf.slo.sample import Sample, latency_limits, unavailable
 from pytest_llmperf.stats.binomial import share_interval
-from pytest_llmperf.stats.design import BATCHES_PER_RUN, batches
+from pytest_llmperf.stats.design import BATCHES_PER_RUN, batches, effective_n
 from pytest_llmperf.stats.interval import Interval
 from pytest_llmperf.stats.mean import mean, t_interval, wider
 
@@ -113,20 +113,34 @@ def within_seed(slo: Slo, values: Sequence[float], sample: Sample, confidence: f
 
 
 def within_run(slo: Slo, run: RunMetrics, confidence: float) -> Interval | None:
-    """Interval from the batches of one run; for a share, as if each request decided a whole one.
+    """Interval from the batches of one run; for a share, as if each request decided all of its tokens at once.
 
-    No variable of the same mean between 0 and 1 varies more than one of zeros and ones, so the latter is careful.
-    None where the run cannot be split.
+    No variable of the same mean between 0 and 1 varies more than one of zeros and ones, so the latter is careful; how
+    much a few long requests decide, Kish's n says. None where the run cannot be split.
     """
     metric, value = find(slo.metric), run.value(slo.metric)
     if metric.unit is Unit.SHARE and metric.name != "kv_usage_peak" and value is not None:
-        served = sum(record.ok for record in run.records)
-        return share_interval(min(1.0, value) * served, served, confidence) if served else None
+        weights = _tokens(metric.name, run)
+        n = effective_n(weights) if weights else 0.0
+        return share_interval(min(1.0, value) * n, n, confidence) if n else None
     intervals = []
     for replicates in _replicates(slo, run):
         on_log = metric.unit is Unit.MS and min(replicates) > 0
         intervals.append(t_interval(replicates, confidence, on_log=on_log, centre=value))
     return _within_range(reduce(wider, intervals), metric.unit) if intervals else None
+
+
+def _tokens(share: str, run: RunMetrics) -> list[int]:
+    """How much each served request weighs in a share of tokens: of its prompt in a hit rate, of its answer otherwise.
+
+    All alike where the server did not say.
+    """
+    served = [record for record in run.records if record.ok]
+    of_prompts = share.endswith("hit_rate")
+    known = [(record.prompt_tokens or record.asked_prompt_tokens) if of_prompts else output_tokens(record)
+             for record in served]
+    weights = [tokens for tokens in known if tokens]
+    return weights if len(weights) == len(served) else [1] * len(served)
 
 
 def _replicates(slo: Slo, run: RunMetrics) -> list[Sequence[float]]:
@@ -135,8 +149,10 @@ def _replicates(slo: Slo, run: RunMetrics) -> list[Sequence[float]]:
     if metric.family is None or metric.stat is None:
         rates = window_rates(run, slo.metric, latency_limits(slo), BATCHES_PER_RUN)
         return [] if rates is None else [rates]
-    served = [values for values in run.by_request(metric.family) or () if values]
-    if len(served) < _BATCHES * _REQUESTS_PER_BATCH:
+    by_request = run.by_request(metric.family) or ()
+    served = [values for values in by_request if values]
+    # A batch of survivors knows nothing of those that failed, which count in the value.
+    if None in by_request or len(served) < _BATCHES * _REQUESTS_PER_BATCH:
         return []
     cuts = [[[value_ns for values in batch for value_ns in values] for batch in batches(served, _BATCHES)]]
     if not FAMILIES[metric.family].per_request:

@@ -48,14 +48,19 @@ def pooled_ms(run: RunMetrics, family: str) -> list[float]:
 
 
 def lost(run: RunMetrics, family: str) -> dict[int, int]:
-    """Observations that each failed request, by position, would have brought: as many as it had asked for, if gaps
-    come at the same rate per token as in the served requests. At least one."""
+    """Observations that each failed request, by position, would have brought: as many gaps as it had asked for,
+    if they come at the same rate per token as in the served requests. At least one, but of a time between tokens none
+    where it had asked for one token."""
     by_request = run.by_request(family) or ()
-    failed = [position for position, values in enumerate(by_request) if values is None]
-    if FAMILIES[family].per_request:
-        return dict.fromkeys(failed, 1)
+    between, per_request = FAMILIES[family].between_tokens, FAMILIES[family].per_request
     served = [(len(values), run.records[at].asked_output_tokens) for at, values in enumerate(by_request)
               if values is not None]
     asked = sum(max(0, tokens - 1) for _, tokens in served)
     per_token = sum(gaps for gaps, _ in served) / asked if asked else 1.0
-    return {at: max(1, round(per_token * (run.records[at].asked_output_tokens - 1))) for at in failed}
+
+    def brought(tokens: int) -> int:
+        if between and tokens < 2:
+            return 0
+        return 1 if per_request else max(1, round(per_token * (tokens - 1)))
+
+    return {at: brought(run.records[at].asked_output_tokens) for at, values in enumerate(by_request) if values is None}

@@ -50,6 +50,15 @@ def total(counts: Sequence[Count]) -> Count:
     return Count(sum(count.over for count in counts), sum(count.of for count in counts))
 
 
+def effective_n(weights: Sequence[float]) -> float:
+    """How many equal observations know a weighted share as well as these: (Σw)² ÷ Σw² (Kish, 1965); 1 … their number.
+
+    Raises:
+        ZeroDivisionError: nothing weighs anything.
+    """
+    return sum(weights) ** 2 / sum(weight * weight for weight in weights)
+
+
 def batches(items: Sequence[T], count: int = BATCHES_PER_RUN) -> list[Sequence[T]]:
     """Consecutive stretches as equal as can be; fewer than `count` where there are fewer items."""
     count = min(count, len(items))

@@ -498,3 +498,32 @@ def test_a_failed_request_is_over_every_largest():
     assert broken.verdict is FAIL
     assert "1 of them failed" in broken.reason
     assert judge("send_delay_max <= 500ms", [run_of([300, 400, 450], failed=[2])]).verdict is PASS  # it was sent
+
+
+@pytest.mark.parametrize("seeds", [None, [7, 7]], ids=["one run", "runs of one seed"])
+def test_survivors_give_no_interval_of_a_median_that_counts_failures(seeds):
+    """Half of the requests are slow, a fifth fails: the median of all is 900 ms, that of the survivors 100 ms."""
+    ttfts = [900.0 if i % 20 < 9 else 100.0 for i in range(200)]
+    failed = [i for i in range(200) if i % 20 >= 16]
+    result = judge("ttft_p50 <= 500ms", [run_of(ttfts, failed=failed)] * (1 if seeds is None else 2), seeds=seeds)
+    assert result.verdict is INCONCLUSIVE
+    assert (result.measured, result.interval) == ("900 ms", "")
+
+
+@pytest.mark.parametrize(("prompts", "verdict"), [([1000] * 100, PASS), ([64] * 90 + [8000] * 10, INCONCLUSIVE)])
+def test_a_hit_rate_is_known_as_well_as_its_long_prompts_tell(prompts, verdict):
+    records = [make(i, 50, Outcome.OK, prompt_tokens=tokens) for i, tokens in enumerate(prompts)]
+    counters = {"prefix_cache_queries": float(sum(prompts)), "prefix_cache_hits": 0.8 * sum(prompts)}
+    assert judge("prefix_cache_hit_rate >= 70%", [measure(records, counters)]).verdict is verdict
+
+
+@pytest.mark.parametrize("metric", ["tpot_p90", "itl_p90", "largest_stall_p90"])
+def test_a_failed_answer_of_one_token_has_no_time_between_tokens(metric):
+    def answer(index):
+        asked = 1 if index % 10 else 64
+        outcome = Outcome.TIMEOUT if index % 50 == 7 else Outcome.OK
+        return make(index, 100, outcome, chunks=asked)
+
+    result = judge(f"{metric} <= 20ms", [measure([answer(index) for index in range(1000)])])
+    assert result.verdict is PASS
+    assert result.n.startswith("0 of ")
