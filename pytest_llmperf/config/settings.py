@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -16,6 +17,7 @@ from pytest_llmperf.errors import ConfigError
 
 CHOICES = {"connections": ("keep-alive", "fresh")}
 SHARES = ("coalesced_limit",)
+CPUS = re.compile(r"auto|shared|\s*\d+\s*(,\s*\d+\s*)*")
 PLACES = ("tls_ca_file", "baselines_dir", "runs_dir", "cache_dir")
 NEVER_ZERO = ("_timeout_s", "_interval_s")  # a request without time always fails, sampling without pause never rests
 
@@ -200,6 +202,8 @@ def _text_problem(key: str, value: object) -> str | None:
         return "must be a text"
     if key in CHOICES and value not in CHOICES[key]:
         return f"must be {' or '.join(CHOICES[key])}"
+    if key == "load_cpus" and not CPUS.fullmatch(value):
+        return 'must be "auto", "shared", or numbers of CPUs with commas: "6,7"'
     return _proxy_problem(value) if key == "proxy" else None
 
 

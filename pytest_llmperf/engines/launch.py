@@ -159,15 +159,14 @@ class Launcher:
                 server.lmcache = EmulatedLMCache(server.client)
             self._wait_ready(server, process, started_ns)
             server.check_configuration()
+            server.starting_s = (self.clock.now_ns() - started_ns) / 1e9
             if self.emulation is None and is_attached(spec):
-                waited_s = (self.clock.now_ns() - started_ns) / 1e9
-                prove_hits(server, self.rng, self.settings.ready_timeout_s - waited_s)
+                prove_hits(server, self.rng, self.settings.ready_timeout_s - server.starting_s)
         except BaseException as error:  # also KeyboardInterrupt: whatever happens, nothing stays behind
             if isinstance(error, EngineError):
                 error.evidence = error.evidence or process.evidence()
             _stop_after(error, server, self.settings.stop_grace_s)
             raise
-        server.starting_s = (self.clock.now_ns() - started_ns) / 1e9
         return server
 
     def _lmcache(self, spec: EngineSpec, kind: str, environment: Environment, folder: Path) -> LMCacheServer | None:

@@ -77,7 +77,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption(
         "--emulate-seed",
-        type=int,
+        type=_seed,
         default=0,
         metavar="N",
         help="seed of that noise (default: 0)",
@@ -107,6 +107,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="skip",
         help="what an INCONCLUSIVE verdict is to pytest (default: skip, exit code 11)",
     )
+
+
+def _seed(text: str) -> int:
+    value = int(text)
+    if value < 0:
+        raise ArgumentTypeError(f"{text}: a whole number, 0 or more")
+    return value
 
 
 def _seconds(text: str) -> float:

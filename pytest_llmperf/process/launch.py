@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
-from pytest_llmperf.errors import EngineError
-from pytest_llmperf.masking import needles, secret_values
+from pytest_llmperf.errors import EngineError, Evidence
+from pytest_llmperf.masking import mask, needles, secret_values
 
 from .arguments import mask_argv, secret_arguments
+from .serverlog import tail_lines
 from .unit import TAG, Member
 
 # py-setproctitle, which vLLM's workers use, writes their title over /proc/PID/environ unless this is set.
@@ -94,6 +95,22 @@ class Launch:
             return (self.run_dir / name).open("ab")
         except OSError as error:
             raise EngineError(f"{name} {CANNOT_BE_WRITTEN.format(error)}") from error
+
+    def evidence(self, ending: str, elapsed_s: float, n_lines: int) -> Evidence:
+        """What a reader of a failure needs, with secrets masked: the last lines of a log that has any.
+
+        Args:
+            ending: "exit code 2", "signal 9 (SIGKILL)", "running", …
+            elapsed_s: since its start.
+        """
+        lines = tail_lines(self.log_path, n_lines)
+        return Evidence(
+            command=self.command,
+            ending=ending,
+            elapsed_s=elapsed_s,
+            log_tail=tuple(mask("\n".join(lines), self.secrets).split("\n")) if lines else (),
+            log_path=str(self.log_path) if lines else None,
+        )
 
     def member(self) -> Member:
         """As the watchdog takes it."""

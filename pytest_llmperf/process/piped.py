@@ -12,9 +12,7 @@ from typing import Any
 
 from pytest_llmperf.clock import Clock
 from pytest_llmperf.errors import EngineError, Evidence
-from pytest_llmperf.masking import mask
 from pytest_llmperf.process.launch import Launch
-from pytest_llmperf.process.serverlog import tail_lines
 from pytest_llmperf.process.tree import describe_code
 
 KILL_WAIT_S = 5.0
@@ -102,14 +100,8 @@ class PipedProcess:
 
     def evidence(self, n_lines: int = 200) -> Evidence:
         """What a reader of a failure needs, with secrets masked."""
-        lines = tail_lines(self.launch.log_path, n_lines)
-        return Evidence(
-            command=self.launch.command,
-            ending=self.ending() or "running",
-            elapsed_s=(self._clock.now_ns() - self._started_ns) / 1e9,
-            log_tail=tuple(mask("\n".join(lines), self.launch.secrets).split("\n")) if lines else (),
-            log_path=str(self.launch.log_path),
-        )
+        elapsed_s = (self._clock.now_ns() - self._started_ns) / 1e9
+        return self.launch.evidence(self.ending() or "running", elapsed_s, n_lines)
 
     def kill(self) -> None:
         """End it at once: whoever waits for its answer gets an EngineError."""

@@ -13,12 +13,10 @@ from pathlib import Path
 
 from pytest_llmperf.clock import Clock, SystemClock
 from pytest_llmperf.errors import EngineError, EnvironmentMissing, Evidence, StopFailed
-from pytest_llmperf.masking import mask
 
 from . import leftovers, shm, tree
 from .launch import Launch
 from .reaped import Reaped, StopReport, write_report
-from .serverlog import tail_lines
 from .status import Status
 from .unit import WATCHDOG_TAG, Unit
 
@@ -128,14 +126,8 @@ class Supervised:
 
     def evidence(self, n_lines: int = 200) -> Evidence:
         """What a reader of a failure needs, with secrets masked."""
-        lines = tail_lines(self.launch.log_path, n_lines)
-        return Evidence(
-            command=self.launch.command,
-            ending=self.ending() or "running",
-            elapsed_s=(self._clock.now_ns() - self._started_ns) / 1e9,
-            log_tail=tuple(mask("\n".join(lines), self.launch.secrets).split("\n")) if lines else (),
-            log_path=str(self.launch.log_path),
-        )
+        elapsed_s = (self._clock.now_ns() - self._started_ns) / 1e9
+        return self.launch.evidence(self.ending() or "running", elapsed_s, n_lines)
 
     def on_gone(self, callback: Callable[[], None]) -> None:
         """Call this at the end of a `stop` that left nothing behind, e.g. to give a port back."""

@@ -14,6 +14,7 @@ from pytest_llmperf.clock import SystemClock
 from pytest_llmperf.config.settings import Settings, with_engine_options
 from pytest_llmperf.engines import launch
 from pytest_llmperf.engines.launch import Launcher
+from pytest_llmperf.engines.lmcache_proof import PAUSE_NS
 from pytest_llmperf.errors import (
     EngineError,
     EnvironmentMissing,
@@ -75,6 +76,15 @@ def test_a_server_that_generates_is_ready(launcher):
     finally:
         server.stop(2.0)
     assert not left_running(launcher)
+
+
+def test_what_proves_that_lmcache_hits_is_no_part_of_the_start(launcher):
+    began_s = time.monotonic()
+    server = launcher.start(spec("hits").with_lmcache(in_process=True), 1)
+    try:
+        assert time.monotonic() - began_s - server.starting_s > PAUSE_NS / 1e9
+    finally:
+        server.stop(2.0)
 
 
 @pytest.mark.parametrize(("mode", "ending"), [("exit-2", "exit code 2"), ("exit-0", "exit code 0")])

@@ -26,6 +26,7 @@ def test_a_folder_of_the_project_may_stand_by_itself(run):
     [
         (("--llmperf-engine=vllm",), "*write it as NAME=PLACE*"),
         (("--llmperf-engine=vlm=/x",), "*There is no engine 'vlm'. Did you mean 'vllm'?*"),
+        (("--emulate=h200", "--emulate-seed=-1"), "*--emulate-seed: -1: a whole number, 0 or more*"),
         (("--emulate=h200", "--emulate-noise=foo"), "*--emulate-noise foo: 'foo' is none of session=…*"),
     ],
 )

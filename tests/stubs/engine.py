@@ -24,7 +24,7 @@ MODE = os.environ.get("STUB_MODE", "")
 ITL_S = float(os.environ.get("STUB_ITL_S", "0.001"))
 AFTER = int(os.environ.get("STUB_AFTER", "17"))
 WARM_UP = 12  # requests of the shortest warm-up; a busy machine needs more until it is steady
-COUNTS = {"requests": 0, "prompt": 0, "generated": 0}
+COUNTS = {"requests": 0, "prompt": 0, "generated": 0, "alone": 0}  # alone: answered without a stream
 STREAMS = {"begun": 0, "ended": 0}
 MEASURED = []  # streams that had ended when the cache was first emptied: from there on it is measured
 LOCK = threading.Lock()
@@ -81,6 +81,7 @@ class Handler(BaseHTTPRequestHandler):
         if MODE == "no-metrics":
             return self.send(404, {})
         lines = [
+            f"vllm:external_prefix_cache_hits_total {COUNTS['alone'] if MODE == 'hits' else 0}",
             f"vllm:request_success_total {COUNTS['requests']}",
             f"vllm:prompt_tokens_total {COUNTS['prompt']}",
             f"vllm:generation_tokens_total {COUNTS['generated'] * (2 if MODE == 'lies' else 1)}",
@@ -104,6 +105,7 @@ class Handler(BaseHTTPRequestHandler):
             print("stub: illegal memory access in a connector", flush=True)
             os.kill(os.getpid(), signal.SIGABRT)
         if not asked.get("stream"):
+            COUNTS["alone"] += 1
             return self.send(200, {"choices": [{"text": "x", "finish_reason": "length"}], "usage": usage})
         with LOCK:
             STREAMS["begun"] += 1

@@ -100,6 +100,8 @@ def test_a_malformed_option_says_how_to_write_it(option):
         ("load_processes", True, "must be a whole number ≥ 1"),
         ("tls_verify", 1, "must be true or false"),
         ("connections", "new", "must be keep-alive or fresh"),
+        ("load_cpus", "abc", "must be .auto., .shared., or numbers of CPUs"),
+        ("load_cpus", "6,,7", "must be .auto., .shared., or numbers of CPUs"),
         ("proxy", "10.0.0.1:3128", "must be http://HOST:PORT"),
         ("proxy", "https://10.0.0.1:3128", "must be http://HOST:PORT"),
         ("proxy", "http://10.0.0.1", "must be http://HOST:PORT"),
