@@ -46,6 +46,7 @@ NOT_EMPTIED = NoMore(
     "none is sent again, for the cache is not emptied between runs",
     f"measure and store as many: perf.measure(…, runs={LOOKS[-1]})",
 )
+WITHOUT_END = NoMore("none is bought, for requests failed and no run brings their answers", "see that fewer fail")
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,15 +158,18 @@ def judge_against(
     compared: dict[str, Comparison] = {}
     unusable: dict[str, CheckResult] = {}
     for metric in metrics:
+        if endless := no_end(metric.name, measurement.metrics):
+            unusable[metric.name] = _unusable(metric, Verdict.INCONCLUSIVE, f"cannot be compared: {endless}.")
+            continue
         try:
             comparison, why = comparison_of(measurement, stored, metric, terms)
         except ValueError as error:
-            unusable[metric.name] = _no_evidence(metric, f"cannot be compared: {error}.")
+            unusable[metric.name] = _unusable(metric, Verdict.ERROR, f"cannot be compared: {error}.")
             continue
         if why is None:
             compared[metric.name] = comparison
         else:
-            unusable[metric.name] = _no_evidence(metric, why)
+            unusable[metric.name] = _unusable(metric, Verdict.ERROR, why)
     # Sessions of other hosts than today's count once per host, so a metric may know fewer of them than are stored.
     known = min((one.shift.sessions for one in compared.values()), default=1)
     paired = paired_runs(measurement, stored)
@@ -194,8 +198,8 @@ def _blind(sessions: int) -> str:
     return f"nothing fails before {LOOKS[0]} runs"
 
 
-def _no_evidence(metric: Metric, reason: str) -> CheckResult:
-    return CheckResult(f"{AGAINST_BASELINE} {metric.name}", Verdict.ERROR, metric.name, reason=reason)
+def _unusable(metric: Metric, verdict: Verdict, reason: str) -> CheckResult:
+    return CheckResult(f"{AGAINST_BASELINE} {metric.name}", verdict, metric.name, reason=reason)
 
 
 def comparison_of(
@@ -206,8 +210,6 @@ def comparison_of(
     Raises:
         ValueError: a value is missing, or has no place on the metric's scale.
     """
-    if endless := no_end(metric.name, measurement.metrics):
-        raise ValueError(endless)
     scale, larger_is_worse = scale_of(metric), worse_when_larger(metric)
 
     def runs(seeds: Sequence[int], values: Sequence[float | None]) -> list[tuple[int, float]]:

@@ -16,6 +16,7 @@ from pytest_llmperf.model.verdict import AGAINST_BASELINE, CheckResult, Verdict,
 from pytest_llmperf.session.against import (
     NOT_EMPTIED,
     OUT_OF_TIME,
+    WITHOUT_END,
     NoMore,
     Terms,
     incomparable,
@@ -26,6 +27,7 @@ from pytest_llmperf.session.judge import invalid
 from pytest_llmperf.session.series import Series
 from pytest_llmperf.session.steadiness import stored_run_sd
 from pytest_llmperf.session.validity import compared
+from pytest_llmperf.slo.endless import no_end
 from pytest_llmperf.stats.looks import LOOKS
 from pytest_llmperf.stats.prior import Margins
 
@@ -117,7 +119,8 @@ def compare(
     looked_at = 0 if failed_before else paired_runs(before, stored)
     while True:
         measurement = series.finished
-        ended_by = _ended_by(series, (session.clock.now_ns() - started_ns) / 1e9, session.settings.extension_limit_s)
+        elapsed_s = (session.clock.now_ns() - started_ns) / 1e9
+        ended_by = _ended_by(series, terms, elapsed_s, session.settings.extension_limit_s)
         bad = invalid([("", measurement, {*named, *compared(terms.primaries)})], session.settings)
         results = bad or judge_against(measurement, stored, terms, looked_at, ended_by)
         looked_at = paired_runs(measurement, stored)
@@ -129,10 +132,12 @@ def compare(
             return results  # none of these seeds is stored: more of them would not tell either
 
 
-def _ended_by(series: Series, elapsed_s: float, limit_s: float) -> NoMore | None:
+def _ended_by(series: Series, terms: Terms, elapsed_s: float, limit_s: float) -> NoMore | None:
     """Why no more runs are bought; None where they can be."""
     if not series.repeatable:  # what repeats a seed would find its own prompts, and new seeds have no stored partner
         return NOT_EMPTIED
+    if any(no_end(name, series.finished.metrics) for name in terms.primaries):
+        return WITHOUT_END
     return None if elapsed_s < limit_s else OUT_OF_TIME
 
 
