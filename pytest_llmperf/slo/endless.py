@@ -19,13 +19,15 @@ def judged(run: RunMetrics, name: str) -> float | None:
         SloError: no such metric.
     """
     metric = find(name)
-    if metric.family is None or metric.stat is None or all(record.ok for record in run.records):
+    if metric.family is None or metric.stat is None or _all_served(run):
         return run.value(name)
     return statistic(pooled_ms(run, metric.family), metric.stat)
 
 
 def judged_apart(run: RunMetrics) -> dict[str, float | None]:
     """Of each latency that requests failed to have, every statistic as it is judged; None where it has no end."""
+    if _all_served(run):  # of most runs, and each is written again after every other
+        return {}
     found = {f"{family}_{stat}": value for family in FAMILIES if lost(run, family)
              for stat, value in summarise(pooled_ms(run, family)).items()}
     return {name: None if value is None or isinf(value) else value for name, value in found.items()}
@@ -40,6 +42,10 @@ def no_end(name: str, runs: Sequence[RunMetrics], whose: str = "") -> str | None
     return (f"{name} has no end in {len(endless)} of {len(runs)} runs{whose}: {failed} requests failed, and each is an "
             "answer without one. Compare a percentile that they do not reach (a median, where less than half fail), "
             "or see that fewer do")
+
+
+def _all_served(run: RunMetrics) -> bool:
+    return all(record.ok for record in run.records)
 
 
 def pooled_ms(run: RunMetrics, family: str) -> list[float]:
