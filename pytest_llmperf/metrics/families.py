@@ -65,6 +65,11 @@ def send_delay(record: RequestRecord) -> Samples:
     return () if record.sent_ns is None else (record.sent_ns - record.intended_ns,)
 
 
+def prompt_tokens(record: RequestRecord) -> int | None:
+    """From the usage, else as the workload has it; None of a text that nobody counted."""
+    return record.prompt_tokens or record.asked_prompt_tokens
+
+
 def output_tokens(record: RequestRecord) -> int | None:
     """From the usage, else counted from the chunks."""
     if record.output_tokens is not None:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Iterator
 
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.metrics import RunMetrics
-from pytest_llmperf.metrics.families import output_tokens
+from pytest_llmperf.metrics.families import output_tokens, prompt_tokens
 from pytest_llmperf.session.gpu_gates import gpu_problems
 from pytest_llmperf.session.measurement import Measurement, Run
 from pytest_llmperf.session.saturation import load_generator_problems
@@ -115,7 +115,7 @@ def _told_hit_rate(run: Run) -> float | None:
     """The least that the answers' usage proves: some servers leave a 0 out of it, and failed requests have none."""
     cached = prompts = 0
     for record in run.records:
-        prompt = record.prompt_tokens or record.asked_prompt_tokens
+        prompt = prompt_tokens(record)
         if not prompt:
             return None
         cached += record.cached_tokens or 0

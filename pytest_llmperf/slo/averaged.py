@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import reduce
 from math import isfinite
 
-from pytest_llmperf.metrics.families import FAMILIES, output_tokens
+from pytest_llmperf.metrics.families import FAMILIES, output_tokens, prompt_tokens
 from pytest_llmperf.metrics.registry import find
 from pytest_llmperf.metrics.run import RunMetrics
 from pytest_llmperf.metrics.summary import statistic
@@ -136,10 +136,8 @@ def _tokens(share: str, run: RunMetrics) -> list[int]:
     All alike where the server did not say.
     """
     served = [record for record in run.records if record.ok]
-    of_prompts = share.endswith("hit_rate")
-    known = [(record.prompt_tokens or record.asked_prompt_tokens) if of_prompts else output_tokens(record)
-             for record in served]
-    weights = [tokens for tokens in known if tokens]
+    tokens_of = prompt_tokens if share.endswith("hit_rate") else output_tokens
+    weights = [tokens for record in served if (tokens := tokens_of(record))]
     return weights if len(weights) == len(served) else [1] * len(served)
 
 
