@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from math import ceil, inf
+from math import ceil
 from statistics import fmean
 from typing import TYPE_CHECKING
 
@@ -22,6 +22,7 @@ from pytest_llmperf.session.measurement import Measurement, Run
 from pytest_llmperf.session.search import Found, Point, search
 from pytest_llmperf.session.series import Series
 from pytest_llmperf.session.validity import named_by
+from pytest_llmperf.slo.endless import pooled_ms
 from pytest_llmperf.slo.judge import judge_slo
 from pytest_llmperf.slo.model import Slo
 from pytest_llmperf.slo.parse import parse_slo
@@ -211,9 +212,8 @@ def _holds(slo: Slo, measurement: Measurement) -> bool:
         values = values_of(slo, measurement.metrics)
         known = [value for value in values if value is not None]
         return len(known) == len(values) and slo.comparison.holds(fmean(known), slo.limit)
-    pooled = [sample for metrics in measurement.metrics for sample in metrics.samples(metric.family)]
-    failed = [inf] * sum(not record.ok for record in measurement.records)
-    found = statistic([*pooled, *failed], metric.stat)
+    pooled = [sample for metrics in measurement.metrics for sample in pooled_ms(metrics, metric.family)]
+    found = statistic(pooled, metric.stat)
     return found is not None and slo.comparison.holds(found, slo.limit)
 
 
