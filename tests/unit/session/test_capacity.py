@@ -76,28 +76,34 @@ def test_a_cache_that_nobody_empties_meets_each_prompt_once(perf, make_server, f
     assert len(set(bodies)) == len(bodies) > 8
 
 
+@pytest.fixture
+def too_brief(perf, make_server, told):
+    """Search with a workload; gives the rate as it is said, and the notes on loads that were over too soon."""
+
+    def too_brief(workload):
+        (rate,) = perf.max_rate(make_server(), workload, slo="ttft_p50 <= 500ms").values("max_rate")
+        notes = [status.text for status in told if isinstance(status, Note)]
+        return rate, [note for note in notes if "had little time to grow" in note]
+
+    return too_brief
+
+
 @pytest.mark.parametrize(("requests", "notes"), [(20, 1), (200, 0)])
-def test_a_load_that_is_over_before_a_queue_could_grow_is_told(perf, make_server, told, requests, notes):
+def test_a_load_that_is_over_before_a_queue_could_grow_is_told(too_brief, requests, notes):
     """An answer takes 90 ms here, so twenty of them last for 1.8 s."""
-    workload = random_tokens(input=8, output=5, arrivals=poisson(8), requests=requests)
-    found = perf.max_rate(make_server(), workload, slo="ttft_p50 <= 500ms")
-    said = [status.text for status in told if isinstance(status, Note) and "had little time to grow" in status.text]
+    rate, said = too_brief(random_tokens(input=8, output=5, arrivals=poisson(8), requests=requests))
     assert len(said) == notes
     if said:
-        (rate,) = found.values("max_rate")
         assert said[0].startswith(f"{rate:.4g}/s: all 20 requests were sent within 0.9")
         assert 20 < int(said[0].rpartition("Send ")[2].partition(" ")[0]) < 50
 
 
 @pytest.mark.parametrize(("conversations", "notes"), [(20, 1), (200, 0)])
-def test_conversations_come_at_the_rate_and_not_their_turns(perf, make_server, told, conversations, notes):
+def test_conversations_come_at_the_rate_and_not_their_turns(too_brief, conversations, notes):
     """In 2 s at 10/s, and 50 ms an answer: 40 turns would last longer than twenty answers, 20 conversations do not."""
-    workload = multi_turn(conversations, 2, 8, 5, arrivals=poisson(8))
-    found = perf.max_rate(make_server(), workload, slo="ttft_p50 <= 500ms")
-    said = [status.text for status in told if isinstance(status, Note) and "had little time to grow" in status.text]
+    rate, said = too_brief(multi_turn(conversations, 2, 8, 5, arrivals=poisson(8)))
     assert len(said) == notes
     if said:
-        (rate,) = found.values("max_rate")
         assert said[0].startswith(f"{rate:.4g}/s: all 20 conversations began within {20 / rate:.2g} s")
 
 
