@@ -153,7 +153,7 @@ def _measured(test: KeptTest, check: CheckResult) -> str | None:
     if claimed is None:
         return None
     above, below = (
-        next((m.value(metric) for m in test.measurements if m.side == side), None)
+        next((m.judged(metric) for m in test.measurements if m.side == side), None)
         for metric, side in (claimed.group(1, 2), claimed.group(3, 4))
     )
     return f"{above / below:.3g}×" if above and below else None

@@ -17,6 +17,7 @@ from pytest_llmperf.metrics.summary import statistic
 from pytest_llmperf.model.engine import EngineSpec
 from pytest_llmperf.model.status import Note
 from pytest_llmperf.model.verdict import Verdict, worst
+from pytest_llmperf.session.arguments import texts_of
 from pytest_llmperf.session.judge import invalid
 from pytest_llmperf.session.measurement import Measurement, Run
 from pytest_llmperf.session.search import Found, Point, search
@@ -70,8 +71,7 @@ def terms_of(slo: str | Sequence[str], precision: float = PRECISION, cooldown_s:
         SloError: a text cannot be read.
         SpecError: no SLO, or a precision that cannot be meant.
     """
-    texts = (slo,) if isinstance(slo, str) else tuple(slo)
-    if not texts:
+    if not (texts := texts_of(slo, "slo")):
         raise SpecError('max_rate: say within which SLO: slo="ttft_p99 <= 500ms".')
     if not LEAST_PRECISION <= number("max_rate", "precision", precision) <= 1:
         raise SpecError(f"max_rate: precision={precision:g} is a share from {LEAST_PRECISION:g} to 1.")
@@ -113,6 +113,7 @@ class Capacity(Series):
         self.terms = terms
         self.key = (*self.key, str(terms))
         self.found: list[Found] = []
+        self.unfinished: list[Point] = []  # what the search tried that goes on, or ended before its answer
         self._keep_series = keep
         self._start = workload.rate
         self._tried = 0
@@ -136,6 +137,7 @@ class Capacity(Series):
             seed = self._next_seed(kept, seeds, block)
             found = search(partial(self._judge, seed), self._start, self.terms.precision)
             self.found.append(found)
+            self.unfinished.clear()
             if found.within in self._brief:
                 self.session.tell(Note(self._brief[found.within]))
             counters = {METRIC: self._rate(found), f"{METRIC}_beyond": found.beyond,
@@ -166,6 +168,7 @@ class Capacity(Series):
             if verdict is not Verdict.INCONCLUSIVE:
                 break
         point = Point(rate, verdict, all(_holds(slo, series.finished) for slo in self.terms.slos))
+        self.unfinished.append(point)
         self.session.tell(Note(f"{label}: {_words(point)}"))
         if (why := _brief(series.finished, workload)) is not None:
             self._brief[rate] = f"{label}: {why}"

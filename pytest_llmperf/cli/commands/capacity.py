@@ -14,7 +14,7 @@ from pytest_llmperf.cli import target
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_llmperf.session.search import Found
+    from pytest_llmperf.session.search import Found, Point
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,24 +31,43 @@ def run(arguments: argparse.Namespace) -> int:
     spec, workload = target.spec_of(arguments), target.workload_of(arguments)
     terms_of(arguments.slo, arguments.precision, arguments.cooldown)  # a typo costs no server start
     with target.measuring(arguments, "llmperf capacity") as perf:
-        perf.max_rate(spec, workload, slo=arguments.slo, runs=arguments.searches, precision=arguments.precision,
-                      cooldown_s=arguments.cooldown)
-        found = [one for series in perf.series if isinstance(series, Capacity) for one in series.found]
-        print(f"{spec}, {workload}" + (f", emulated {arguments.emulate}" if arguments.emulate else ""))
-        for one in found:
-            print("\n".join(told(one, arguments.slo)))
+        try:
+            perf.max_rate(spec, workload, slo=arguments.slo, runs=arguments.searches, precision=arguments.precision,
+                          cooldown_s=arguments.cooldown)
+        finally:  # what a search tried before it was interrupted, or before its server died, was paid for
+            searches = [series for series in perf.series if isinstance(series, Capacity)]
+            blocks = [told(one, arguments.slo) for series in searches for one in series.found]
+            blocks += [tried(series.unfinished) for series in searches if series.unfinished]
+            if blocks:
+                print(f"{spec}, {workload}" + (f", emulated {arguments.emulate}" if arguments.emulate else ""))
+            for block in blocks:
+                print("\n".join(block))
     return 0
 
 
 def told(found: Found, slos: Sequence[str]) -> list[str]:
     """Every rate that was tried, from the lowest, then the answer."""
+    more = "no limit found" if found.beyond is None else f"over at {found.beyond:.4g}/s"
+    proven = "nothing proven" if found.proven is None else f"proven at {found.proven:.4g}/s"
+    rate = "no rate" if found.within is None else f"max_rate {found.within:.4g}/s"
+    return [*_rates(found.points), f"{rate} within {' and '.join(slos)} ({proven}, {more})"]
+
+
+def tried(points: Sequence[Point]) -> list[str]:
+    """The same of a search that has no answer yet."""
+    within = max((point.rate for point in points if point.within), default=None)
+    beyond = min((point.rate for point in points if not point.within), default=None)
+    known = [f"above {within:.4g}/s"] if within is not None else []
+    known += [f"below {beyond:.4g}/s"] if beyond is not None else []
+    return [*_rates(points), f"The search did not reach its end: max_rate lies {' and '.join(known)}."]
+
+
+def _rates(points: Sequence[Point]) -> list[str]:
     from pytest_llmperf.report.table import aligned
 
     rows = [("rate", "verdict", "as measured")]
     rows += [
         (f"{point.rate:.4g}/s", point.verdict.value, "within" if point.holds else "over")
-        for point in sorted(found.points, key=lambda point: point.rate)
+        for point in sorted(points, key=lambda point: point.rate)
     ]
-    more = "no limit found" if found.beyond is None else f"over at {found.beyond:.4g}/s"
-    proven = "nothing proven" if found.proven is None else f"proven at {found.proven:.4g}/s"
-    return [*aligned(rows), f"max_rate {found.within or 0:.4g}/s within {' and '.join(slos)} ({proven}, {more})"]
+    return list(aligned(rows))

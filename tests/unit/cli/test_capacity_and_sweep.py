@@ -1,14 +1,20 @@
 """`llmperf capacity` and `llmperf sweep` on the emulator, and what they say to input that means nothing."""
 
+import signal
+import sys
 from argparse import Namespace
+from subprocess import PIPE, Popen
 
 import pytest
 
 from pytest_llmperf.cli import main
+from pytest_llmperf.cli.commands.capacity import tried
 from pytest_llmperf.cli.commands.sweep import grid_of
 from pytest_llmperf.cli.target import flag, place_of
 from pytest_llmperf.engines.spec import vllm
 from pytest_llmperf.errors import UsageError
+from pytest_llmperf.model.verdict import Verdict
+from pytest_llmperf.session.search import Point
 
 SMALL = ("vllm:llama-3.1-8b", "--flag", "max_model_len=4096", "--requests", "40", "--output", "8", "--emulate", "h200")
 
@@ -52,6 +58,40 @@ def test_capacity(capsys):
     assert "max_rate" in first.splitlines()[-1]
     assert main(search) == 0
     assert capsys.readouterr().out == first  # the same seed, the same answer
+
+
+@pytest.mark.emulated
+def test_a_search_that_is_interrupted_says_what_it_knows():
+    command = [sys.executable, "-m", "pytest_llmperf", "capacity", *SMALL, "--requests", "400", "--rate", "60",
+               "--slo", "ttft_p50 <= 100ms", "--precision", "0.001"]
+    with Popen(command, stdout=PIPE, stderr=PIPE, text=True) as search:
+        said = next(line for line in search.stderr if "within the SLO" in line or "over the SLO" in line)
+        search.send_signal(signal.SIGINT)
+        out, _ = search.communicate(timeout=60)
+    assert search.returncode == 130
+    words = "above 60/s" if "within" in said else "below 60/s"
+    assert f"The search did not reach its end: max_rate lies {words}" in out
+    assert "60/s" in out.splitlines()[2]
+
+
+@pytest.mark.emulated
+def test_a_search_without_an_answer_shows_what_it_tried(capsys):
+    assert main(("capacity", *SMALL, "--slo", "ttft_p50 <= 0.01ms", "--rate", "60", "--cooldown", "0")) == 2
+    shown = capsys.readouterr()
+    assert "not even" in shown.err
+    assert "FAIL     over" in shown.out
+    assert "no rate within ttft_p50 <= 0.01ms (nothing proven, over at " in shown.out
+
+
+@pytest.mark.parametrize(
+    ("points", "words"),
+    [([Point(25, Verdict.PASS, True), Point(50, Verdict.FAIL, False), Point(35, Verdict.INCONCLUSIVE, False)],
+      "above 25/s and below 35/s."),
+     ([Point(25, Verdict.INCONCLUSIVE, True)], "lies above 25/s."),
+     ([Point(25, Verdict.FAIL, False)], "lies below 25/s.")],
+)
+def test_what_an_unfinished_search_knows(points, words):
+    assert tried(points)[-1].endswith(words)
 
 
 @pytest.mark.emulated
