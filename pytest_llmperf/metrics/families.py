@@ -65,6 +65,19 @@ def send_delay(record: RequestRecord) -> Samples:
     return () if record.sent_ns is None else (record.sent_ns - record.intended_ns,)
 
 
+def waiting(record: RequestRecord) -> tuple[int, int]:
+    """From its intended send to its first chunk, on the run's clock in nanoseconds; of a served request, as below."""
+    return record.intended_ns, record.arrivals_ns[0]
+
+
+def answering(record: RequestRecord) -> tuple[int, int]:
+    return record.arrivals_ns[0], record.arrivals_ns[-1]
+
+
+def in_flight(record: RequestRecord) -> tuple[int, int]:
+    return record.intended_ns, record.arrivals_ns[-1]
+
+
 def prompt_tokens(record: RequestRecord) -> int | None:
     """From the usage, else as the workload has it; None of a text that nobody counted."""
     return record.prompt_tokens or record.asked_prompt_tokens
@@ -87,8 +100,10 @@ class Family:
         formula: in words.
         formula_id: changes whenever the formula does.
         needs: what must be there for the value to exist.
+        during: when what it measures happens to a served request.
         per_request: whether a request contributes at most one value.
         between_tokens: whether it is a time between tokens, which an answer of one token does not have.
+        one_gap: whether it is a single gap, which one step of the server makes for all requests that it decodes.
         with_failed: whether failed requests contribute too (it judges us, not the server).
     """
 
@@ -97,25 +112,27 @@ class Family:
     formula: str
     formula_id: str
     needs: str
+    during: Callable[[RequestRecord], tuple[int, int]] = answering
     per_request: bool = True
     between_tokens: bool = False
+    one_gap: bool = False
     with_failed: bool = False
 
 
 _TWO_CHUNKS = "a served request with at least two content chunks"
 
 FAMILIES: dict[str, Family] = {family.name: family for family in (
-    Family("ttft", ttft, "first content chunk − intended send", "ttft.1", "a served request"),
+    Family("ttft", ttft, "first content chunk − intended send", "ttft.1", "a served request", waiting),
     Family("itl", itl, "gaps between consecutive content chunks, pooled over requests", "itl.1", _TWO_CHUNKS,
-           per_request=False, between_tokens=True),
+           per_request=False, between_tokens=True, one_gap=True),
     Family("itl_per_token", itl_per_token, "each gap ÷ the n tokens of the chunk that ends it, counted n times, pooled",
            "itl_per_token.1", f"{_TWO_CHUNKS}, and a server that says how many tokens each chunk holds",
-           per_request=False, between_tokens=True),
+           per_request=False, between_tokens=True, one_gap=True),
     Family("tpot", tpot, "(last content chunk − first content chunk) ÷ (output tokens − 1)", "tpot.1",
            f"{_TWO_CHUNKS}, and a server that reports output tokens in its usage", between_tokens=True),
-    Family("e2el", e2el, "last content chunk − intended send", "e2el.1", "a served request"),
+    Family("e2el", e2el, "last content chunk − intended send", "e2el.1", "a served request", in_flight),
     Family("largest_stall", largest_stall, "largest gap between consecutive content chunks of a request",
-           "largest_stall.1", _TWO_CHUNKS, between_tokens=True),
+           "largest_stall.1", _TWO_CHUNKS, between_tokens=True, one_gap=True),
     Family("send_delay", send_delay, "actual send − intended send, failed requests included", "send_delay.1",
-           "a request that was sent", with_failed=True),
+           "a request that was sent", waiting, with_failed=True),
 )}

@@ -13,11 +13,12 @@ from pytest_llmperf.metrics.summary import STATS, percentile
 from pytest_llmperf.model.verdict import CheckResult, Verdict
 from pytest_llmperf.slo.answer import answer
 from pytest_llmperf.slo.endless import lost, pooled_ms
-from pytest_llmperf.slo.gaps import at_once, over_in_time
+from pytest_llmperf.slo.gaps import over_in_time
 from pytest_llmperf.slo.model import Comparison, Slo
+from pytest_llmperf.slo.overlap import at_once, overlap
 from pytest_llmperf.slo.sample import Sample, latency_limits, unavailable
 from pytest_llmperf.stats.binomial import share_interval
-from pytest_llmperf.stats.design import Count, start_reach, total
+from pytest_llmperf.stats.design import Count, start_reach, time_reach, total
 from pytest_llmperf.stats.exceedance import Exceedance, exceedance
 from pytest_llmperf.stats.interval import Interval
 
@@ -33,19 +34,21 @@ def judge_percentile(slo: Slo, sample: Sample, confidence: float) -> CheckResult
     if len(known) < len(counts) or not any(total(count).of for count in known) or share is None:
         missing = len(counts) - len(known) or len(counts)
         return answer(slo, Verdict.ERROR, reason=unavailable(slo.metric, missing, len(counts)))
-    by_run = [pooled_ms(run, family) for run in sample.runs]
-    reach = start_reach(by_run, sample.starts, confidence)
-    near = None if sample.start_count < 2 else over_any(by_run, slo.limit * exp(-reach))
-    several = not FAMILIES[family].per_request
-    found = exceedance(known, sample.starts, round(1 - share, 6), confidence, reach=reach, near=near,
-                       repeats=sample.repeats,
-                       in_time=[over_in_time(run, family, slo.limit) for run in sample.runs] if several else (),
-                       at_once=at_once(sample.runs, family) if several else 1.0)
+    by_run, kind = [pooled_ms(run, family) for run in sample.runs], FAMILIES[family]
+    beside = overlap(sample.runs, family) if kind.per_request else 1.0
+    of_starts = start_reach(by_run, sample.starts, confidence)
+    of_time = 0.0 if kind.one_gap else time_reach([run.samples(family) for run in sample.runs], beside, confidence)
+    reach = max(of_starts, of_time)
+    found = exceedance(known, sample.starts, round(1 - share, 6), confidence, repeats=sample.repeats, reach=reach,
+                       near=over_any(by_run, slo.limit * exp(-reach)) if reach or sample.start_count > 1 else None,
+                       in_time=() if kind.per_request else [over_in_time(run, family, slo.limit)
+                                                            for run in sample.runs],
+                       at_once=at_once(sample.runs, family), overlap=beside)
     pooled = sorted(value for values in by_run for value in values)
     finite = pooled[min(len(pooled) - 1, floor((len(pooled) - 1) * share) + 1)] < float("inf")
     measured = percentile(pooled, share) if finite else None
     return answer(slo, found.verdict, measured=measured, interval=found.quantile_interval(pooled),
-                  n=rests_on(found, sample, "over"), reason=why(found, "over the limit"))
+                  n=rests_on(found, sample, "over"), reason=why(found, "over the limit", starts=of_starts >= of_time))
 
 
 def judge_share(slo: Slo, sample: Sample, confidence: float) -> CheckResult:
@@ -101,16 +104,19 @@ def rests_on(found: Exceedance, sample: Sample, word: str) -> str:
     return f"{count}{effective}, {sample}"
 
 
-def why(found: Exceedance, word: str) -> str:
-    """The cause of a FAIL, or what would end an INCONCLUSIVE."""
+def why(found: Exceedance, word: str, *, starts: bool = True) -> str:
+    """The cause of a FAIL, or what would end an INCONCLUSIVE; whether the reach is of starts or of moments."""
     rate = f"{100 * found.count.over / found.count.of:.3g} %"
     if found.verdict is Verdict.FAIL:
         return (f"{rate} are {word} where {100 * found.allowed:.3g} % may be, "
                 f"more than chance allows at {100 * found.confidence:g} %")
-    if found.starts_differ:
-        return (f"{rate} are {word}, which would be few enough, but the server starts differ so much that others may "
-                f"be {100 * (exp(found.reach) - 1):.2g} % slower; measure on more starts: "
-                "perf.measure(spec, …, starts=N)")
+    if found.levels_differ:
+        slower = f"{100 * (exp(found.reach) - 1):.2g} % slower"
+        if starts:
+            return (f"{rate} are {word}, which would be few enough, but the server starts differ so much that others "
+                    f"may be {slower}; measure on more starts: perf.measure(spec, …, starts=N)")
+        return (f"{rate} are {word}, which would be few enough, but the server is so much slower at some times than at "
+                f"others that it may be {slower} over a longer one; measure more requests or more runs")
     more = found.still_needed()
     if more is None:
         return (f"{rate} {word} is too near the allowed {100 * found.allowed:.3g} % for any affordable number of "

@@ -28,7 +28,7 @@ def judged_apart(run: RunMetrics) -> dict[str, float | None]:
     """Of each latency that requests failed to have, every statistic as it is judged; None where it has no end."""
     if _all_served(run):  # of most runs, and each is written again after every other
         return {}
-    found = {f"{family}_{stat}": value for family in FAMILIES if lost(run, family)
+    found = {f"{family}_{stat}": value for family in FAMILIES if any(lost(run, family).values())
              for stat, value in summarise(pooled_ms(run, family)).items()}
     return {name: None if value is None or isinf(value) else value for name, value in found.items()}
 

@@ -6,7 +6,7 @@ runs, 1 % of the steps stalling, an itl_p99 at its exact limit passed in 20 % an
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pytest_llmperf.metrics.run import RunMetrics
@@ -38,22 +38,6 @@ def stretches_ns(run: RunMetrics, family: str, count: int) -> list[npt.NDArray[n
     return np.array_split(np.concatenate(values)[in_order], count)
 
 
-def at_once(runs: Sequence[RunMetrics], family: str) -> float:
-    """Observations that one step of the server brings: streams that decode at once × tokens of a chunk; at least 1.
-
-    Streams are those that a typical gap sees, its own among them: ∫ c² dt ÷ ∫ c dt, Kish's design effect of weights.
-    """
-    alone = beside = gaps = 0
-    for run in runs:
-        decoding = [record.arrivals_ns for record in run.records if record.ok and len(record.arrivals_ns) > 1]
-        gaps += sum(map(len, decoding)) - len(decoding)
-        for streams, length_ns in _concurrency(decoding):
-            alone += streams * length_ns
-            beside += streams**2 * length_ns
-    taken = sum(len(values or ()) for run in runs for values in run.by_request(family) or ())
-    return max(1.0, taken / gaps * beside / alone) if alone else 1.0
-
-
 def _by_request(
     run: RunMetrics, family: str
 ) -> Iterator[tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]]:
@@ -68,12 +52,3 @@ def _by_request(
         elif values:
             taken = np.asarray(values, dtype=np.float64)
             yield taken, record.arrivals_ns[0] + np.cumsum(taken)
-
-
-def _concurrency(decoding: Iterable[tuple[int, ...]]) -> Iterator[tuple[int, int]]:
-    """How many requests were between their first and their last chunk, and for how many nanoseconds."""
-    changes = sorted(change for arrivals_ns in decoding for change in ((arrivals_ns[0], 1), (arrivals_ns[-1], -1)))
-    streams, since_ns = 0, 0
-    for at_ns, change in changes:
-        yield streams, at_ns - since_ns
-        streams, since_ns = streams + change, at_ns

@@ -10,7 +10,7 @@ variance from the observed rate up to the allowed one, without which a lucky low
 
 Counts alone cannot see starts that differ much: a tail comes from the few slow ones, and five lucky starts show both a
 low rate and an even one (up to 26 % false PASS at a shift of one sd). The latencies themselves do see it: `start_reach`
-is how much slower the typical start may be than those that were seen.
+is how much slower the typical start may be than those that were seen, `time_reach` the typical moment of a start.
 """
 
 from __future__ import annotations
@@ -32,10 +32,12 @@ PRIOR_EVENTS = 4
 GROWTH_BATCHES = 0.5
 GROWTH_STARTS = 1.5
 GROWTH_LEVELLED_STARTS = 1.0
-#: Half-widths of the starts' t interval by which a PASS must stay clear of the limit. At the exact limit, five starts
+#: Half-widths of the levels' t interval by which a PASS must stay clear of the limit. At the exact limit, five starts
 #: and shifts of 0.3 to 1 sd: 1 gives up to 12 % false PASS, 1.5 up to 8 %, 2 up to 5 %.
 REACH = 2.0
 BATCHES_PER_RUN = 10
+#: A batch holds so many times the requests that are served beside one of them: what they share ends within it.
+BATCH_OVERLAPS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,18 +78,18 @@ def design_effect(clusters: Sequence[Count], allowed: float, growth: float, at_o
     """
     both = total(clusters)
     if both.over in (0, both.of):
-        return at_once * (1.0 if both.over else PRIOR_EFFECT)
+        return at_once if both.over else max(at_once, PRIOR_EFFECT)
     rate, m = both.over / both.of, len(clusters)
     squares = sum((cluster.over - rate * cluster.of) ** 2 for cluster in clusters)
     observed = m / (m - 1) * squares / (rate * (1 - rate) * both.of)
     at_limit = 1 + (max(1.0, observed) - 1) * pow(max(1.0, allowed / rate), growth)
     events = both.over / at_once
-    return max(1.0, (PRIOR_EVENTS * PRIOR_EFFECT * at_once + events * at_limit) / (PRIOR_EVENTS + events))
+    return max(1.0, (PRIOR_EVENTS * max(at_once, PRIOR_EFFECT) + events * at_limit) / (PRIOR_EVENTS + events))
 
 
 def worth(runs: Sequence[Sequence[Count]], starts: Sequence[str], allowed: float, confidence: float,
           growth_starts: float = GROWTH_STARTS, *, repeats: float = 1.0, in_time: Sequence[Sequence[Count]] = (),
-          at_once: float = 1.0) -> float:
+          at_once: float = 1.0, overlap: float = 1.0) -> float:
     """Effective observations per observation, above 0 and at most 1: the smallest of batches', stretches', starts'.
 
     Requests that were sent again are one draw of the traffic, however often: they are worth their number once.
@@ -102,14 +104,23 @@ def worth(runs: Sequence[Sequence[Count]], starts: Sequence[str], allowed: float
         in_time: of each run its stretches of time, where one request brings many observations and others the same
             ones at the same time; none: the order of requests says all.
         at_once: observations that one moment brings, on average.
+        overlap: requests that are served at once, on average.
     """
-    by_batch = [total(batch) for run in runs for batch in batches(run)]
+    by_batch = [total(batch) for batch in stretches(runs, overlap)]
     by_stretch = [stretch for run in in_time for stretch in run]
     by_start = [total([count for run, start in zip(runs, starts, strict=True) if start == one for count in run])
                 for one in dict.fromkeys(starts)]
     return min(_worth(by_batch, allowed, GROWTH_BATCHES, confidence, at_once) / repeats,
                _worth(by_stretch, allowed, GROWTH_BATCHES, confidence, at_once) / repeats,
                _worth(by_start, allowed, growth_starts, confidence, at_once))
+
+
+def stretches(runs: Sequence[Sequence[T]], overlap: float = 1.0) -> list[Sequence[T]]:
+    """Batches of all runs, each long enough that requests of one seldom meet those of another; of a single run two at
+    least, for one says nothing."""
+    least, size = (2 if len(runs) == 1 else 1), max(1.0, BATCH_OVERLAPS * (overlap - 1))
+    return [batch for run in runs
+            for batch in batches(run, max(least, min(BATCHES_PER_RUN, int(len(run) / size))))]
 
 
 def start_reach(values: Sequence[Sequence[float]], starts: Sequence[str], confidence: float) -> float:
@@ -120,10 +131,26 @@ def start_reach(values: Sequence[Sequence[float]], starts: Sequence[str], confid
         starts: of each run the server start that it ran on.
         confidence: of the one-sided test that will use it.
     """
-    logs: dict[str, list[float]] = {}
+    by_start: dict[str, list[float]] = {}
     for run, start in zip(values, starts, strict=True):
-        logs.setdefault(start, []).extend(log(value) for value in run if 0 < value < inf)
-    levels = [mean(known) for known in logs.values() if known]
+        by_start.setdefault(start, []).extend(run)
+    return _reach(list(by_start.values()), confidence)
+
+
+def time_reach(values: Sequence[Sequence[float]], overlap: float, confidence: float) -> float:
+    """The same because a server has slow seconds, in which it slows all that it serves; 0 of one request at a time.
+
+    Args:
+        values: of each run its latencies in the order of time; only finite ones above 0 count.
+        overlap: requests that are served at once, on average.
+        confidence: of the one-sided test that will use it.
+    """
+    return _reach(stretches(values, overlap), confidence) if overlap > 1 else 0.0
+
+
+def _reach(groups: Sequence[Sequence[float]], confidence: float) -> float:
+    logs = [[log(value) for value in group if 0 < value < inf] for group in groups]
+    levels = [mean(known) for known in logs if known]
     if len(levels) < 2:
         return 0.0
     return REACH * t_quantile(confidence, len(levels) - 1) * sd(levels) / sqrt(len(levels))

@@ -1,8 +1,8 @@
 """Is a percentile below its limit? Counted, not estimated: how many are over, and how many could be by chance.
 
 p99 ≤ L holds where at most 1 % lie over L. PASS and FAIL are exact one-sided binomial tests on the effective sample
-size; the interval of the percentile inverts the same tests, so it never contradicts them. Where server starts differ, a
-PASS must hold for a limit that is lower by as much as that may hide.
+size; the interval of the percentile inverts the same tests, so it never contradicts them. Where server starts differ,
+or the moments of one, a PASS must hold for a limit that is lower by as much as that may hide.
 """
 
 from __future__ import annotations
@@ -51,10 +51,12 @@ class Exceedance:
         return self._verdict(self.count.of)
 
     @property
-    def starts_differ(self) -> bool:
-        """Whether nothing but the difference between server starts stands against a PASS."""
+    def levels_differ(self) -> bool:
+        """Whether nothing but the reach stands against a PASS, now or with any number of observations."""
         alone = replace(self, reach=0.0, near=None)
-        return self.verdict is Verdict.INCONCLUSIVE and alone.verdict is Verdict.PASS
+        if self.verdict is not Verdict.INCONCLUSIVE or alone.verdict is Verdict.PASS:
+            return self.verdict is Verdict.INCONCLUSIVE
+        return self.still_needed() is None and alone.still_needed() is not None
 
     def still_needed(self) -> int | None:
         """Further observations until this rate would be decided; None where it is too near the allowed one."""
@@ -94,7 +96,8 @@ class Exceedance:
 
 def exceedance(runs: Sequence[Sequence[Count]], starts: Sequence[str], allowed: float,
                confidence: float = 0.95, *, reach: float = 0.0, near: Count | None = None,
-               repeats: float = 1.0, in_time: Sequence[Sequence[Count]] = (), at_once: float = 1.0) -> Exceedance:
+               repeats: float = 1.0, in_time: Sequence[Sequence[Count]] = (), at_once: float = 1.0,
+               overlap: float = 1.0) -> Exceedance:
     """Judge an exceedance rate.
 
     Args:
@@ -102,9 +105,9 @@ def exceedance(runs: Sequence[Sequence[Count]], starts: Sequence[str], allowed: 
         starts: of each run the server start that it ran on.
         allowed: share that may be over, between 0 and 1.
         confidence: of each one-sided test.
-        reach, near: what is known of the starts beside these counts (`design.start_reach`), see `Exceedance`.
+        reach, near: what is known beside these counts (`design.start_reach`, `time_reach`), see `Exceedance`.
         repeats: how often each run's requests were sent, on average.
-        in_time, at_once: of observations that are many per request, see `design.worth`.
+        in_time, at_once, overlap: what requests share, see `design.worth`.
 
     Raises:
         ValueError: no observation, or nothing to decide at `allowed` = 0.
@@ -113,5 +116,6 @@ def exceedance(runs: Sequence[Sequence[Count]], starts: Sequence[str], allowed: 
     if not everything.of or not 0 < allowed < 1:
         raise ValueError(f"{everything.of} observations and an allowed share of {allowed} decide nothing")
     growth = GROWTH_STARTS if near is None else GROWTH_LEVELLED_STARTS
-    each = worth(runs, starts, allowed, confidence, growth, repeats=repeats, in_time=in_time, at_once=at_once)
+    each = worth(runs, starts, allowed, confidence, growth, repeats=repeats, in_time=in_time, at_once=at_once,
+                 overlap=overlap)
     return Exceedance(everything, allowed, each, confidence, reach, near, repeats)

@@ -1,27 +1,18 @@
 """Gaps in the order of time: streams that decode together stall together."""
 
-from itertools import accumulate
-
 import numpy as np
-import pytest
 
 from pytest_llmperf.metrics import measure
 from pytest_llmperf.model.record import Outcome
 from pytest_llmperf.model.verdict import Verdict
-from pytest_llmperf.slo.gaps import at_once, over_in_time, stretches_ns
+from pytest_llmperf.slo.gaps import over_in_time, stretches_ns
 from pytest_llmperf.slo.judge import judge_slo
 from pytest_llmperf.slo.parse import parse_slo
 from pytest_llmperf.stats.design import Count
 from pytest_llmperf.testing.records import make_record
+from pytest_llmperf.testing.steps import in_step
 
 MS = 1e6
-
-
-def in_step(streams, waves):
-    """A closed loop whose streams get each token at the same time; of each wave its gaps in milliseconds."""
-    begins = accumulate((50.0 + sum(gaps) for gaps in waves), initial=0.0)
-    timed = [(begin, gaps) for begin, gaps in zip(begins, waves, strict=False) for _ in range(streams)]
-    return measure([make_record(i, intended_ms=begin, itl_ms=gaps) for i, (begin, gaps) in enumerate(timed)])
 
 
 def stalling(rng, steps, share):
@@ -42,22 +33,6 @@ def test_gaps_come_in_the_order_in_which_they_ended():
     assert early.tolist() == [10 * MS, float("inf"), float("inf")]
     assert late.tolist() == [5 * MS, 15 * MS, 30 * MS]
     assert over_in_time(run, "itl", 10.0)[:6] == [Count(over, 1) for over in (0, 1, 1, 0, 1, 1)]
-
-
-@pytest.mark.parametrize(("intended_ms", "streams"), [
-    ([0.0, 1000.0], 1),  # one after the other
-    ([0.0, 0.0], 2),
-    ([0.0, 5.0], 1.5),   # half of each alone: (5 · 1 + 5 · 4 + 5 · 1) ÷ 20
-])
-def test_streams_that_a_gap_sees(intended_ms, streams):
-    records = [make_record(i, intended_ms=at, itl_ms=[5.0, 5.0]) for i, at in enumerate(intended_ms)]
-    assert at_once([measure(records)], "itl") == pytest.approx(streams)
-
-
-def test_tokens_of_a_chunk_come_at_once():
-    run = measure([make_record(chunk_tokens=(1, 4, 4))])
-    assert at_once([run], "itl_per_token") == 4
-    assert at_once([measure([make_record(chunks=1)])], "itl") == 1
 
 
 def test_steps_without_a_stall_are_few_however_many_streams_they_serve():

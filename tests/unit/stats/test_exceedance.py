@@ -7,7 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_llmperf.model.verdict import Verdict
-from pytest_llmperf.stats.design import PRIOR_EFFECT, REACH, Count, batches, design_effect, start_reach, total, worth
+from pytest_llmperf.stats.design import (
+    PRIOR_EFFECT,
+    REACH,
+    Count,
+    batches,
+    design_effect,
+    start_reach,
+    stretches,
+    time_reach,
+    total,
+    worth,
+)
 from pytest_llmperf.stats.exceedance import Exceedance, exceedance
 
 INF = float("inf")
@@ -75,6 +86,29 @@ def test_batches_are_consecutive_even_and_complete(items, count):
     assert not sizes or max(sizes) - min(sizes) <= 1 <= min(sizes)
 
 
+@pytest.mark.parametrize(("runs", "overlap", "sizes"), [
+    ((100, 100), 1.0, [10] * 20),       # one after the other
+    ((100, 100), 1.4, [10] * 20),
+    ((100, 60), 11.0, [20] * 5 + [20] * 3),
+    ((100, 100), 80.0, [100, 100]),     # all at once: a run is one observation
+    ((100,), 80.0, [50, 50]),           # of a single run two at least
+    ((7, 0), 1.0, [1] * 7),
+])
+def test_stretches_are_longer_than_what_requests_share(runs, overlap, sizes):
+    found = stretches([range(requests) for requests in runs], overlap)
+    assert [len(part) for part in found] == sizes
+
+
+def test_a_server_with_slow_seconds_may_be_slower_than_it_was():
+    """Levels 0 and ln 2 in turns: the mean of 10 such is known to t(0.95, 9) · 0.365 ÷ √10, of which twice."""
+    slow = [[10.0, 20.0, 10.0, 20.0, 10.0, INF, 20.0, 10.0, 20.0, 10.0, 20.0]]
+    one_each = [[value for value in slow[0] if value < INF]]
+    assert time_reach(one_each, 1.4, 0.95) == pytest.approx(REACH * 1.8331 * 0.36533 / sqrt(10), rel=1e-4)
+    assert time_reach(one_each, 1.0, 0.95) == 0
+    assert time_reach([[5.0] * 40] * 3, 9.0, 0.95) == 0
+    assert time_reach(slow, 1.4, 0.95) > 0
+
+
 def test_design_effect_of_nothing_over_is_the_prior():
     assert design_effect([Count(0, 100)] * 5, 0.01, 1.5) == PRIOR_EFFECT
 
@@ -86,10 +120,11 @@ def test_design_effect_by_hand():
 
 def test_the_prior_is_of_events():
     """What ten streams see at once is one event: 20 observations are two, and nothing over is known as badly."""
-    assert design_effect([Count(0, 100)] * 5, 0.01, 1.5, 10.0) == 10 * PRIOR_EFFECT
+    assert design_effect([Count(0, 100)] * 5, 0.01, 1.5, 10.0) == 10
+    assert design_effect([Count(0, 100)] * 5, 0.01, 1.5, 1.5) == PRIOR_EFFECT
     assert design_effect([Count(100, 100)] * 5, 0.01, 1.5, 10.0) == 10
     found = design_effect([Count(0, 100), Count(20, 100)], 0.1, 1.0, 10.0)
-    assert found == pytest.approx((4 * 17.5 + 2 * 200 / 9) / 6)
+    assert found == pytest.approx((4 * 10 + 2 * 200 / 9) / 6)
 
 
 def test_the_worse_of_requests_and_time_counts():
@@ -144,7 +179,7 @@ def test_a_pass_keeps_clear_of_the_limit_by_the_reach_and_a_fail_needs_none():
     touched = Exceedance(Count(0, 1000), 0.01, 1.0, 0.95, log(1.1), Count(5, 1000))
     over = Exceedance(Count(16, 1000), 0.01, 1.0, 0.95, log(1.1), Count(900, 1000))
     assert [found.verdict for found in (clear, touched, over)] == [Verdict.PASS, Verdict.INCONCLUSIVE, Verdict.FAIL]
-    assert [found.starts_differ for found in (clear, touched, over)] == [False, True, False]
+    assert [found.levels_differ for found in (clear, touched, over)] == [False, True, False]
     assert clear.quantile_interval(list(range(1, 1001))).high == pytest.approx(996 * 1.1)
 
 
