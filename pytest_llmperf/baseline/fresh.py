@@ -113,20 +113,23 @@ def _measurement(fields: dict[str, Node]) -> FreshMeasurement:
     )
 
 
+def numbers(fields: Mapping[str, Node], name: str) -> dict[str, float | None]:
+    """A table of numbers; empty where there is none."""
+    table = fields[name].table() if name in fields else {}
+    return {key: value.number_or_none() for key, value in table.items()}
+
+
 def shares(fields: Mapping[str, Node], name: str) -> dict[str, float]:
     """A table of shares by metric; empty where there is none."""
-    table = fields[name].table() if name in fields else {}
-    found = {metric: value.number_or_none() for metric, value in table.items()}
-    return {metric: value for metric, value in found.items() if value is not None}
+    return {metric: value for metric, value in numbers(fields, name).items() if value is not None}
 
 
 def _run(node: Node) -> FreshRun:
     fields = _fields(node, "seed", "start_id", "metrics")
-    judged = fields["judged"].table() if "judged" in fields else {}
     return FreshRun(
         seed=fields["seed"].integer(),
         start=fields["start_id"].integer(),
-        metrics={name: value.number_or_none() for name, value in (fields["metrics"].table() | judged).items()},
+        metrics=numbers(fields, "metrics") | numbers(fields, "judged"),
         contended=fields["contended"].text_or_none() if "contended" in fields else None,
     )
 

@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from pytest_llmperf.config.settings import expanded
 from pytest_llmperf.engines.models import SHAPES
 
 LOADED_BESIDE = (
@@ -22,5 +23,5 @@ def asks_the_hub(flags: Mapping[str, object], root: Path) -> bool:
     # An adapter is written as "NAME=PATH", or as a dict with its path: vLLM's "path", SGLang's "lora_path".
     paths = [one.get("path", one.get("lora_path")) if isinstance(one, Mapping) else one for one in named]
     places = [str(path).rpartition("=")[2] for path in paths if path is not None]
-    return any(place not in SHAPES and not os.path.exists(root / place)  # noqa: PTH110 - a JSON text is too long for it
-               for place in places)
+    on_disk = [root / expanded(place) for place in places if place not in SHAPES]
+    return not all(os.path.exists(place) for place in on_disk)  # noqa: PTH110 - a JSON text is too long for Path's

@@ -14,6 +14,7 @@ from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.engines.adapter import Adapter, Placement
 from pytest_llmperf.engines.adapters import adapter_of, startable
 from pytest_llmperf.engines.channel import channel_of
+from pytest_llmperf.engines.drafts import with_draft_resolved
 from pytest_llmperf.engines.environment import Environment, configured_place, emulator_environment, find_environment
 from pytest_llmperf.engines.hub import asks_the_hub
 from pytest_llmperf.engines.lmcache import LMCacheLaunch, LMCacheServer, start_lmcache
@@ -82,7 +83,9 @@ class Launcher:
         if spec.url is not None:
             _check_url(spec)
         else:
-            resolve_model(spec.model, self.root / self.settings.cache_dir, self.root)
+            models_dir = self.root / self.settings.cache_dir
+            resolve_model(spec.model, models_dir, self.root)
+            with_draft_resolved(flags_of(spec), models_dir, self.root)
             self._environment(spec, kind or self.kind, 0)
 
     def start(

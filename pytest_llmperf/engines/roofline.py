@@ -5,6 +5,7 @@ from __future__ import annotations
 from pytest_llmperf.engines.models import SHAPES
 from pytest_llmperf.errors import SpecError
 from pytest_llmperf.model.datasheet import MEMORY_BANDWIDTH
+from pytest_llmperf.workload.arguments import integer
 
 
 def decode_floor_ms(model: str, kind: str, *, gpus: int = 1) -> float:
@@ -22,10 +23,10 @@ def decode_floor_ms(model: str, kind: str, *, gpus: int = 1) -> float:
         gpus: over which the weights are cut evenly (tensor parallel).
 
     Raises:
-        SpecError: nothing is known of the model or the kind.
+        SpecError: nothing is known of the model or the kind, or that is no number of GPUs.
     """
-    shape, bandwidth = SHAPES.get(model), MEMORY_BANDWIDTH.get(kind)
-    if shape is None or bandwidth is None or gpus < 1:
-        raise SpecError(f"decode_floor_ms({model!r}, {kind!r}, gpus={gpus}): models are {', '.join(SHAPES)}, kinds "
-                        f"{', '.join(MEMORY_BANDWIDTH)}, and there is at least one GPU.")
-    return shape.decode_bytes / gpus / bandwidth * 1e3
+    count = integer("decode_floor_ms", "gpus", gpus)
+    if model not in list(SHAPES) or kind not in list(MEMORY_BANDWIDTH):
+        raise SpecError(f"decode_floor_ms({model!r}, {kind!r}): models are {', '.join(SHAPES)}, and kinds "
+                        f"{', '.join(MEMORY_BANDWIDTH)}.")
+    return SHAPES[model].decode_bytes / count / MEMORY_BANDWIDTH[kind] * 1e3

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from pytest_llmperf.engines.adapter import Placement
 from pytest_llmperf.engines.answers import json_object
+from pytest_llmperf.engines.drafts import with_draft_resolved
 from pytest_llmperf.engines.environment import Environment
 from pytest_llmperf.engines.lmcache_settings import in_process_settings
-from pytest_llmperf.engines.models import SHAPES, resolve_model
 from pytest_llmperf.engines.openai import COMPLETIONS, completion_body
 from pytest_llmperf.engines.spec import command_line, flags_of
 from pytest_llmperf.errors import EngineError, SpecError
@@ -182,7 +182,7 @@ class SglangAdapter:
             defaults |= WITHOUT_FLASHINFER
         if spec.lmcache is not None:
             defaults |= _lmcache_flags(spec, placement)
-        return defaults | _with_draft_resolved(flags_of(spec), placement)
+        return defaults | with_draft_resolved(flags_of(spec), placement.models_dir, placement.root)
 
 
 def _lacks_flashinfer(environment: Environment) -> bool:
@@ -252,11 +252,3 @@ def _lmcache_flags(spec: EngineSpec, placement: Placement) -> dict[str, object]:
     if placement.lmcache is not None:
         found["lmcache_config_file"] = str(placement.lmcache.config_file)
     return found
-
-
-def _with_draft_resolved(flags: dict[str, object], placement: Placement) -> dict[str, object]:
-    """A draft model is named like any model: a shape of the registry becomes its folder."""
-    draft = flags.get("speculative_draft_model_path")
-    if draft in SHAPES:
-        flags["speculative_draft_model_path"] = resolve_model(str(draft), placement.models_dir).path_or_hub_id
-    return flags

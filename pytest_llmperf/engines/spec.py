@@ -34,7 +34,7 @@ def vllm(model: str, *, env: Mapping[str, Variable] | None = None, **flags: Flag
         SpecError: the model, a flag or a variable cannot be meant, or a flag is the launcher's own (`host`, `port`,
             `served_model_name`).
     """
-    return build_spec("vllm", model, env or {}, flags)
+    return build_spec("vllm", model, {} if env is None else env, flags)
 
 
 def sglang(model: str, *, env: Mapping[str, Variable] | None = None, **flags: Flag) -> EngineSpec:
@@ -52,7 +52,7 @@ def sglang(model: str, *, env: Mapping[str, Variable] | None = None, **flags: Fl
         SpecError: the model, a flag or a variable cannot be meant, or a flag is the launcher's own (`host`, `port`,
             `served_model_name`).
     """
-    return build_spec("sglang", model, env or {}, flags)
+    return build_spec("sglang", model, {} if env is None else env, flags)
 
 
 def endpoint(url: str, *, model: str) -> EngineSpec:

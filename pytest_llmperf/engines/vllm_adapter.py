@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from pytest_llmperf.engines.adapter import Placement
 from pytest_llmperf.engines.answers import json_object, section
+from pytest_llmperf.engines.drafts import with_draft_resolved
 from pytest_llmperf.engines.lmcache_settings import CONNECTORS, in_process_settings
-from pytest_llmperf.engines.models import SHAPES, resolve_model
 from pytest_llmperf.engines.openai import COMPLETIONS, completion_body
 from pytest_llmperf.engines.spec import command_line, flags_of
 from pytest_llmperf.errors import EngineError
@@ -173,7 +173,7 @@ class VllmAdapter:
             defaults["kv_transfer_config"] = _connector(spec.lmcache, placement)
             if not spec.lmcache.in_process:
                 defaults |= LMCACHE_SERVER_FLAGS
-        return defaults | _with_draft_resolved(flags_of(spec), placement)
+        return defaults | with_draft_resolved(flags_of(spec), placement.models_dir, placement.root)
 
 
 def _connector(lmcache: LMCache, placement: Placement) -> dict[str, object]:
@@ -183,15 +183,6 @@ def _connector(lmcache: LMCache, placement: Placement) -> dict[str, object]:
         extra = {"lmcache.mp.host": "tcp://127.0.0.1", "lmcache.mp.port": placement.lmcache.port}
         connector["kv_connector_extra_config"] = extra
     return connector
-
-
-def _with_draft_resolved(flags: dict[str, object], placement: Placement) -> dict[str, object]:
-    """A draft model is named like any model: a shape of the registry becomes its folder."""
-    draft = flags.get("speculative_config")
-    if isinstance(draft, dict) and draft.get("model") in SHAPES:
-        model = resolve_model(str(draft["model"]), placement.models_dir)
-        flags["speculative_config"] = draft | {"model": model.path_or_hub_id}
-    return flags
 
 
 def _spans_processes(spec: EngineSpec) -> bool:

@@ -103,6 +103,8 @@ def find(name: str) -> Metric:
     Raises:
         SloError: no such metric; the message suggests near ones, or the statistics of a latency named without one.
     """
+    if not isinstance(name, str):
+        raise SloError(f"a metric is named by a text, such as 'ttft_p50', and this is {name!r}")
     metric = _looked_up(name)
     if metric is not None:
         return metric

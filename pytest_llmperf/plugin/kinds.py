@@ -25,14 +25,18 @@ def by_kind(**rows: Mapping[str, object]) -> pytest.MarkDecorator:
     Each row becomes an item of its own with that kind's marker: `test_x[h200]` is what `-m h200` selects.
 
     Raises:
-        SpecError: a key is no hardware kind.
+        SpecError: a key is no hardware kind, or what it stands for is no row.
     """
+    from pytest_llmperf.errors import SpecError
+
     unknown = sorted(set(rows) - set(KINDS))
     if unknown or not rows:
-        from pytest_llmperf.errors import SpecError
-
         wrong = ", ".join(unknown) or "no row"
         raise SpecError(f"by_kind({', '.join(rows)}): {wrong} is no hardware kind. Known: {', '.join(KINDS)}.")
+    for kind, row in rows.items():
+        if not isinstance(row, Mapping) or not all(isinstance(name, str) and name != "kind" for name in row):
+            raise SpecError(f'by_kind({kind}={row!r}): a row is a dict of what `case` has there, {kind}={{"rate": 8}}; '
+                            "its `kind` is set already.")
     params = [
         pytest.param(SimpleNamespace(kind=kind, **row), id=kind, marks=getattr(pytest.mark, kind))
         for kind, row in rows.items()

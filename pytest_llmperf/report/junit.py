@@ -9,10 +9,11 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from pytest_llmperf.baseline.checked import Node, parse
+from pytest_llmperf.baseline.fresh import numbers
 from pytest_llmperf.errors import UsageError
 from pytest_llmperf.model.verdict import worst
 from pytest_llmperf.report.kept import KeptMeasurement, KeptRun, KeptTest, check_from, margins_from, read_run
-from pytest_llmperf.report.properties import SEED
+from pytest_llmperf.report.properties import JUDGED, SEED
 from pytest_llmperf.stats.prior import Margins
 
 REPAIR = "Write the file anew: pytest --junitxml=FILE."
@@ -116,9 +117,9 @@ def _margins(node: Node) -> Iterator[tuple[str, Margins]]:
 
 def _run(number: int, node: Node) -> KeptRun:
     """Older files have the seed in the property's name instead."""
-    known = dict(node.table())
-    seed = known.pop(SEED).integer() if SEED in known else number
-    return KeptRun(seed, 0, "", {name: value.number_or_none() for name, value in known.items()})
+    fields = node.table()
+    metrics = {name: value.number_or_none() for name, value in fields.items() if name not in (SEED, JUDGED)}
+    return KeptRun(fields[SEED].integer() if SEED in fields else number, 0, "", metrics, numbers(fields, JUDGED))
 
 
 def _json(text: str, origin: str) -> Node:

@@ -6,12 +6,13 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import inf
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
 
 from pytest_llmperf.baseline.checked import Node, parse
-from pytest_llmperf.baseline.fresh import SCHEMA, shares
+from pytest_llmperf.baseline.fresh import SCHEMA, numbers, shares
 from pytest_llmperf.errors import UsageError
 from pytest_llmperf.model.verdict import CheckResult, Verdict, worst
 from pytest_llmperf.report.requests import Requests, decode
@@ -32,7 +33,8 @@ class KeptRun:
 
     Args:
         seed, start_id, started_at, counters: as of `session.measurement.Run`.
-        metrics: every metric by name.
+        metrics: every metric by name; latencies are those of served requests.
+        apart: the latencies that failed requests move, as they are judged; None where one has no end.
         requests: the file of its requests; None where it was not kept.
         telemetry: source ("server", "gpu") → column with a unit suffix → samples; "at_ns" counts from the run's start.
     """
@@ -41,9 +43,18 @@ class KeptRun:
     start_id: int
     started_at: str
     metrics: Mapping[str, float | None]
+    apart: Mapping[str, float | None] = field(default_factory=dict)
     counters: Mapping[str, float | None] = field(default_factory=dict)
     requests: Path | None = None
     telemetry: Mapping[str, Mapping[str, list[float | None]]] = field(default_factory=dict)
+
+    def judged(self, name: str) -> float | None:
+        """A metric as it is judged (`slo.endless`), in its unit: infinite where failed requests leave it no end; None
+        where the run does not have it."""
+        if name not in self.apart:
+            return self.metrics.get(name)
+        value = self.apart[name]
+        return inf if value is None else value
 
     def records(self) -> Requests:
         """What its requests did; none where that was not kept.
@@ -78,9 +89,9 @@ class KeptMeasurement:
         """Whether it is one rate of such a search; how many there are depends on what is found."""
         return "tried_rate" in self.conditions
 
-    def value(self, name: str) -> float | None:
-        """Mean of a metric over the runs; None where one does not have it."""
-        known = [run.metrics.get(name) for run in self.runs]
+    def judged(self, name: str) -> float | None:
+        """Mean of a metric over the runs, as it is judged, in its unit; None where one does not have it."""
+        known = [run.judged(name) for run in self.runs]
         values = [value for value in known if value is not None]
         return fmean(values) if values and len(values) == len(known) else None
 
@@ -251,8 +262,9 @@ def _run(node: Node, folder: Path) -> KeptRun:
         seed=fields["seed"].integer(),
         start_id=fields["start_id"].integer(),
         started_at=fields["started_at"].text() if "started_at" in fields else "",
-        metrics=_numbers(fields["metrics"]),
-        counters=_numbers(fields["counters"]) if "counters" in fields else {},
+        metrics=numbers(fields, "metrics"),
+        apart=numbers(fields, "judged"),
+        counters=numbers(fields, "counters"),
         requests=requests if requests is not None and requests.is_file() else None,
         telemetry={source: dict(_columns(fields[source])) for source in TELEMETRY if _given(fields, source)},
     )
@@ -260,10 +272,6 @@ def _run(node: Node, folder: Path) -> KeptRun:
 
 def _given(fields: Mapping[str, Node], name: str) -> bool:
     return name in fields and fields[name].value is not None
-
-
-def _numbers(node: Node) -> dict[str, float | None]:
-    return {name: value.number_or_none() for name, value in node.table().items()}
 
 
 def _columns(node: Node) -> Iterator[tuple[str, list[float | None]]]:

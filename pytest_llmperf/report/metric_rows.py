@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from math import isinf
 from statistics import fmean
 
 from pytest_llmperf.baseline.model import StoredMeasurement
@@ -11,7 +12,7 @@ from pytest_llmperf.baseline.paths import kind_of
 from pytest_llmperf.baseline.store import Store
 from pytest_llmperf.errors import BaselineError
 from pytest_llmperf.metrics.registry import Metric, all_metrics
-from pytest_llmperf.report.kept import KeptTest
+from pytest_llmperf.report.kept import KeptRun, KeptTest
 from pytest_llmperf.report.table import aligned
 from pytest_llmperf.stats.mean import t_interval
 
@@ -28,22 +29,22 @@ def every_metric(test: KeptTest, store: Store) -> Iterator[str]:
         compared = measurement.baseline
         stored = None if baseline is None or compared is None else baseline.measurements.get(compared)
         yield from ("", test.test, f"{measurement.engine}, {measurement.workload}")
-        yield from (f"  {line}" for line in metric_table([run.metrics for run in measurement.runs], stored))
+        yield from (f"  {line}" for line in metric_table(measurement.runs, stored))
 
 
-def metric_table(runs: Sequence[Mapping[str, float | None]], stored: StoredMeasurement | None) -> list[str]:
-    """Aligned lines, one per metric that every run has.
+def metric_table(runs: Sequence[KeptRun], stored: StoredMeasurement | None) -> list[str]:
+    """Aligned lines, one per metric that every run has: of served requests, and how these changed as they are judged.
 
     Args:
-        runs: metric → value, of each run.
+        runs: of the measurement.
         stored: the measurement's baseline; None: it has none.
     """
     return aligned([HEAD, *_rows(runs, stored)])
 
 
-def _rows(runs: Sequence[Mapping[str, float | None]], stored: StoredMeasurement | None) -> Iterator[tuple[str, ...]]:
+def _rows(runs: Sequence[KeptRun], stored: StoredMeasurement | None) -> Iterator[tuple[str, ...]]:
     for metric in all_metrics().values():
-        known = [run.get(metric.name) for run in runs]
+        known = [run.metrics.get(metric.name) for run in runs]
         values = [value for value in known if value is not None]
         if not values or len(values) < len(known):
             continue
@@ -53,7 +54,7 @@ def _rows(runs: Sequence[Mapping[str, float | None]], stored: StoredMeasurement 
             metric.unit.show(fmean(values)),
             _interval(metric, values),
             "-" if before is None else metric.unit.show(before),
-            _change(metric, fmean(values), before, stored),
+            _change(metric, fmean(run.judged(metric.name) or 0.0 for run in runs), before, stored),
         )
 
 
@@ -62,6 +63,8 @@ def _change(metric: Metric, mean: float, before: float | None, stored: StoredMea
         return "-"
     if stored.formulas.get(metric.name) != metric.formula_id:
         return "another formula"
+    if isinf(mean):
+        return "no end"
     return f"{100 * (mean / before - 1):+.1f} %"
 
 

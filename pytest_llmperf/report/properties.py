@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from pytest_llmperf.model.verdict import CheckResult
 from pytest_llmperf.session.conditions import digest
+from pytest_llmperf.slo.endless import judged_apart
 
 if TYPE_CHECKING:
     from pytest_llmperf.metrics import RunMetrics
     from pytest_llmperf.session.measurement import Measurement
 
 DECIMALS = 6
-SEED = "seed"  # beside the metrics of a run
+SEED, JUDGED = "seed", "judged"  # beside the metrics of a run
 
 
 def properties(
@@ -24,7 +25,7 @@ def properties(
     """The test's id; per measurement its engine, workload, conditions with their digest, and the metrics of each run;
     then every verdict, as a line and as an object, and the change against each baseline.
 
-    Some 2 kB for each run, whatever the number of requests.
+    Some 2 kB for each run, 3 kB where requests failed, whatever the number of requests.
     """
     found = [("llmperf.test", test)]
     for number, measurement in enumerate(measurements, start=1):
@@ -54,6 +55,11 @@ def _of_measurement(measurement: Measurement) -> Iterator[tuple[str, str]]:
 
 
 def _as_json(seed: int, metrics: RunMetrics) -> str:
-    """The run's seed, and the metrics that it has."""
-    known = {name: round(value, DECIMALS) for name, value in metrics.all().items() if value is not None}
-    return json.dumps({SEED: seed, **known}, allow_nan=False)
+    """The run's seed, the metrics that it has and, where requests failed, what is judged apart from them."""
+    known = {name: value for name, value in _rounded(metrics.all()).items() if value is not None}
+    judged = _rounded(judged_apart(metrics))
+    return json.dumps({SEED: seed, **known, **({JUDGED: judged} if judged else {})}, allow_nan=False)
+
+
+def _rounded(values: Mapping[str, float | None]) -> dict[str, float | None]:
+    return {name: None if value is None else round(value, DECIMALS) for name, value in values.items()}

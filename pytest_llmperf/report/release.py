@@ -1,8 +1,9 @@
 """Two runs compared, test by test: what got better, worse, stayed, or is unknown.
 
 A primary metric is judged as against a baseline of one session (`stats.shift`): per seed, by its margins (the
-later run's own where its test has some), with the stored prior for how much sessions differ. All comparisons of a
-report share one error of 1 %. It is a screen: the verdicts of either run stand above it.
+later run's own where its test has some), with the stored prior for how much sessions differ, and failed requests as
+answers without an end. All comparisons of a report share one error of 1 %. It is a screen: the verdicts of either run
+stand above it.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from math import isinf
 
 from pytest_llmperf.baseline.fingerprint import unrecorded
 from pytest_llmperf.errors import SloError
@@ -51,7 +53,7 @@ class Change:
 
     Args:
         metric: its name.
-        before, after: means over the runs, with unit.
+        before, after: means over the runs, with unit; where failed requests leave one no end, how many failed.
         change, interval: with unit; "" where they cannot be compared, and `change` says why where that is known.
         verdict: FAIL is worse, IMPROVED better, PASS the same; INCONCLUSIVE cannot tell.
         primary: whether it counts.
@@ -130,7 +132,7 @@ def _pairs(before: KeptTest, after: KeptTest) -> list[Pair]:
 def _primaries(measurement: KeptMeasurement) -> tuple[str, ...]:
     """Names of the metrics that count."""
     usual = SEARCHED if measurement.searched else OPEN_LOOP
-    return measurement.primaries or tuple(name for name in usual if measurement.value(name) is not None)
+    return measurement.primaries or tuple(name for name in usual if measurement.judged(name) is not None)
 
 
 def _compare(before: KeptTest, after: KeptTest, alpha: float, *, others: bool) -> Compared:
@@ -199,14 +201,13 @@ def changes_of(
 
 
 def _change(metric: Metric, before: KeptMeasurement, after: KeptMeasurement, alpha: float, *, primary: bool) -> Change:
-    was, now = (_shown(metric, side.value(metric.name)) for side in (before, after))
+    was, now = (_shown(metric, side) for side in (before, after))
     if _formula(metric, before) != _formula(metric, after):
         return Change(metric.name, was, now, "another formula", "", Verdict.INCONCLUSIVE, primary)
     try:
         found = _comparison(metric, before, after)
-    except ValueError:  # missing, 0, or no seed in common: nothing to compare
-        values = {run.metrics.get(metric.name) for side in (before, after) for run in side.runs}
-        same = len(values) == 1 and None not in values  # each of them 0
+    except ValueError:  # missing, without an end, 0, or no seed in common: nothing to compare
+        same = {run.judged(metric.name) for side in (before, after) for run in side.runs} == {0}
         return Change(metric.name, was, now, "", "", Verdict.PASS if same else Verdict.INCONCLUSIVE, primary)
     (verdict,) = decide([found], alpha)
     limits = [_percent(metric, limit(PASS_CONFIDENCE)) for limit in (found.shift.lower, found.shift.upper)]
@@ -224,7 +225,7 @@ def _comparison(metric: Metric, before: KeptMeasurement, after: KeptMeasurement)
     hardware = after.conditions.get("hardware", "unknown")
 
     def runs(side: KeptMeasurement) -> list[tuple[int, float]]:
-        return [(run.seed, scale.read(run.metrics.get(metric.name), worse_when_larger=larger)) for run in side.runs]
+        return [(run.seed, scale.read(run.judged(metric.name), worse_when_larger=larger)) for run in side.runs]
 
     found = shift(runs(after), [runs(before)], prior_for(metric, hardware))
     margins = after.margins.get(metric.name) or margins_for(metric, hardware)
@@ -237,8 +238,13 @@ def _percent(metric: Metric, distance: float) -> str:
     return f"{change:+.1f} {'%' if scale is Scale.LOG else 'pp'}"
 
 
-def _shown(metric: Metric, value: float | None) -> str:
-    return "–" if value is None else metric.unit.show(value)
+def _shown(metric: Metric, side: KeptMeasurement) -> str:
+    value = side.judged(metric.name)
+    if value is None:
+        return "–"
+    if isinf(value):
+        return f"no end: {_shown(find('error_rate'), side)} of requests failed"
+    return metric.unit.show(value)
 
 
 def _differing(before: KeptMeasurement, after: KeptMeasurement) -> list[tuple[str, str, str]]:

@@ -82,12 +82,14 @@ def default_primaries(
     return tuple(name for name in usual if name in before or None not in measurement.values(name))
 
 
-def margins_from(given: Mapping[str, float | tuple[float, float]]) -> dict[str, Margins]:
-    """A test's own margins: tolerated alone, or (negligible, tolerated), as shares below 1.
+def margins_from(given: Mapping[str, float | tuple[float, float]] | None) -> dict[str, Margins]:
+    """A test's own margins: tolerated alone, or (negligible, tolerated), as shares below 1. None: it has none.
 
     Raises:
         SloError: no such metric, or no such margins.
     """
+    if given is None:
+        return {}
     if not isinstance(given, Mapping):
         raise SloError(f'margins={given!r}: name the margin of each metric, as in margins={{"ttft_p50": 0.1}}.')
     found = {}
@@ -136,8 +138,15 @@ def _crossing(reasons: Sequence[str], found: Sequence[Difference]) -> str:
 
 
 def _meant(unknown: Sequence[str], differing: Collection[str]) -> list[str]:
-    """Unknown names in compare_across that are near a field that differs; others may be another engine's."""
-    near = [(name, get_close_matches(name, differing, n=1, cutoff=0.8)) for name in unknown]
+    """Unknown names in compare_across that are near a field that differs; others may be another engine's.
+
+    Near is also what such a field is called after its dot: version, of engine.version.
+    """
+    last_parts = {field.rpartition(".")[2]: field for field in differing}
+    near = [
+        (name, [last_parts[name]] if name in last_parts else get_close_matches(name, differing, n=1, cutoff=0.8))
+        for name in unknown
+    ]
     return [f"compare_across names {name}; did you mean {found[0]}?" for name, found in near if found]
 
 

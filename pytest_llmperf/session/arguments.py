@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 
 from pytest_llmperf.engines.server import Server
-from pytest_llmperf.errors import SpecError, UsageError
+from pytest_llmperf.errors import SloError, SpecError, UsageError
 from pytest_llmperf.metrics.registry import find
+from pytest_llmperf.model.engine import EngineSpec
 from pytest_llmperf.session.measurement import Measurement
 from pytest_llmperf.workload import Workload
+
+
+def check_engine(engine: object, call: str) -> None:
+    """Refuse what is neither a server nor the spec of one.
+
+    Raises:
+        SpecError: it is something else.
+    """
+    if not isinstance(engine, Server | EngineSpec):
+        raise SpecError(f"{call.replace('…', repr(engine))}: an engine is the `engine` fixture or a spec such as "
+                        "vllm(MODEL).")
 
 
 def check_workload(workload: Workload, call: str) -> None:
@@ -28,7 +40,7 @@ def check_runs(runs: int, call: str) -> None:
     Raises:
         SpecError: none, or a part of one.
     """
-    if not isinstance(runs, int) or runs < 1:
+    if type(runs) is not int or runs < 1:
         raise SpecError(f"{call}(…, runs={runs!r}): at least one run, and a whole number.")
 
 
@@ -38,21 +50,21 @@ def check_starts(starts: int, engine: object) -> None:
     Raises:
         SpecError: none, a part of one, or several of a server that runs already.
     """
-    if not isinstance(starts, int) or starts < 1:
+    if type(starts) is not int or starts < 1:
         raise SpecError(f"perf.measure(…, starts={starts!r}): at least one start, and a whole number.")
     if starts > 1 and (isinstance(engine, Server) or getattr(engine, "url", None) is not None):
         raise SpecError(f"perf.measure(engine, …, starts={starts}): that server runs already. Hand over the spec of "
                         "one that is started: perf.measure(engine.spec, …).")
 
 
-def check_measurement(measurement: Measurement, call: str) -> None:
+def check_measurement(measurement: Measurement, call: str, argument: str = "the first argument") -> None:
     """Refuse what was not measured.
 
     Raises:
         UsageError: it is something else.
     """
     if not isinstance(measurement, Measurement):
-        raise UsageError(f"{call}: the first argument is what perf.measure(…) returned, found {measurement!r}.")
+        raise UsageError(f"{call}: {argument} is what perf.measure(…) returned, found {measurement!r}.")
 
 
 def check_comparison(
@@ -62,14 +74,17 @@ def check_comparison(
     """Refuse what a comparison with a baseline would take, where nobody asked for one.
 
     Args:
-        baseline: None where it was left out.
+        baseline: True, or a measurement's name; None where it was left out.
         margins: metrics that have one.
         guarded: metrics whose margins hold without a comparison.
 
     Raises:
-        SpecError: no comparison was asked for.
+        SpecError: no comparison was asked for, or none that can be meant.
         SloError: no such metric.
     """
+    if not isinstance(baseline, bool | str | None) or baseline == "":
+        raise SpecError(f"{call}(…, baseline={baseline!r}): that is True, or the name of the stored measurement. "
+                        "Measurements of this test are put beside each other by perf.compare(…).")
     check_names(primaries, "primaries")
     for name in primaries:
         find(name)
@@ -77,6 +92,19 @@ def check_comparison(
     if idle and baseline is None:
         raise SpecError(f"{call}(…, {idle}=…): that is for a comparison with the stored baseline, and none was asked "
                         "for. Add baseline=True, or leave it out.")
+
+
+def texts_of(given: str | Iterable[str], argument: str) -> tuple[str, ...]:
+    """One text, or several.
+
+    Raises:
+        SloError: it is neither.
+    """
+    if isinstance(given, str):
+        return (given,)
+    if not isinstance(given, Iterable):
+        raise SloError(f"{argument}={given!r}: write one text, or a list of texts.")
+    return tuple(given)
 
 
 def check_names(names: Collection[str], argument: str) -> None:

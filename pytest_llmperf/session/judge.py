@@ -217,8 +217,10 @@ def _start_sds(given: Mapping[str, float], judged: Collection[str]) -> dict[str,
     """Of metrics that the claim judges.
 
     Raises:
-        SloError: of another metric, or no deviation.
+        SloError: no table, of another metric, or no deviation.
     """
+    if not isinstance(given, Mapping):
+        raise SloError(f'start_sd={given!r}: name the deviation of each metric, as in start_sd={{"ttft_p50": 0.2}}.')
     found = {}
     for name, value in given.items():
         if (metric := find(name).name) not in judged:

@@ -16,11 +16,13 @@ from pytest_llmperf.model.verdict import AGAINST_BASELINE, CheckResult, Verdict,
 from pytest_llmperf.session.against import default_primaries, margins_from
 from pytest_llmperf.session.arguments import (
     check_comparison,
+    check_engine,
     check_measurement,
     check_names,
     check_runs,
     check_starts,
     check_workload,
+    texts_of,
 )
 from pytest_llmperf.session.capacity import COOLDOWN_S, METRIC, PRECISION, Capacity, Terms, terms_of
 from pytest_llmperf.session.comparing import compare
@@ -32,6 +34,7 @@ from pytest_llmperf.session.validity import named_by
 from pytest_llmperf.slo.parse import parse_slo
 from pytest_llmperf.stats.prior import Margins
 from pytest_llmperf.workload import Workload
+from pytest_llmperf.workload.arguments import boolean
 
 if TYPE_CHECKING:
     from pytest_llmperf.session.perf_session import PerfSession
@@ -108,9 +111,12 @@ class Perf:
             SpecError: nothing can be measured so, such as tiers that this engine empties only together.
             InfrastructureError: the server or the load generator failed; nothing that was recorded is judged.
         """
+        check_engine(engine, "perf.measure(…, workload)")
         check_workload(workload, "perf.measure(engine, …)")
         check_runs(runs, "perf.measure")
         check_starts(starts, engine)
+        for name, switch in (("fresh", fresh), ("may_preempt", may_preempt), ("gauges", gauges)):
+            boolean("perf.measure", name, switch)
         check_names(keep, "keep")
         if unknown := sorted(set(keep) - set(TIERS)):
             raise SpecError(f"perf.measure(…, keep={unknown}): tiers of the cache are {', '.join(TIERS)}.")
@@ -138,6 +144,7 @@ class Perf:
             SpecError: `runs` cannot be meant, or that server was stopped when this test started another.
             InfrastructureError: the server or the load generator failed.
         """
+        check_measurement(measurement, "perf.extend(run)")
         check_runs(runs, "perf.extend")
         return self._series_of(measurement, "perf.extend(run)").extend(runs)
 
@@ -170,6 +177,7 @@ class Perf:
             SloError: an SLO cannot be read.
             InfrastructureError: no rate is within the SLO, or a run is no evidence.
         """
+        check_engine(engine, "perf.max_rate(…, workload)")
         check_workload(workload, "perf.max_rate(engine, …)")
         check_runs(runs, "perf.max_rate")
         return self._capacity(engine, workload, terms_of(slo, precision, cooldown_s)).extend(runs)
@@ -205,7 +213,7 @@ class Perf:
             raise UsageError('perf.check(run): name at least one SLO, e.g. perf.check(run, "ttft_p99 <= 500ms"), or '
                              "compare with the baseline: perf.check(run, baseline=True).")
         check_measurement(measurement, "perf.check(run, …)")
-        check_comparison("perf.check", baseline, primaries, own_margins := margins_from(margins or {}))
+        check_comparison("perf.check", baseline, primaries, own_margins := margins_from(margins))
         named = named_by(map(parse_slo, slos))
         against: list[CheckResult] = []
         if baseline:
@@ -263,12 +271,15 @@ class Perf:
             InfrastructureError: a server or the load generator failed, no rate is within the SLO, or the baseline
                 cannot be read.
         """
+        check_engine(a, "perf.claim(…, b, workload, text)")
+        check_engine(b, "perf.claim(a, …, workload, text)")
         check_workload(workload, "perf.claim(a, b, …)")
         check_runs(runs, "perf.claim")
-        mechanisms = (mechanism,) if isinstance(mechanism, str) else tuple(mechanism)
-        own_margins = margins_from(margins or {})
-        judge = claim_judge(text, mechanisms, allow or {}, self.session.settings, kind=self.kind, margins=own_margins,
-                            start_sd=start_sd or {})
+        boolean("perf.claim", "may_preempt", may_preempt)
+        own_margins = margins_from(margins)
+        judge = claim_judge(text, texts_of(mechanism, "mechanism"), {} if allow is None else allow,
+                            self.session.settings, kind=self.kind, margins=own_margins,
+                            start_sd={} if start_sd is None else start_sd)
         guarded = {guard.metric for guard in judge.guards}
         check_comparison("perf.claim", baseline, primaries, own_margins, guarded)
         if bool(slo) != ((claimed := judge.claim.metric) == METRIC):
@@ -319,7 +330,7 @@ class Perf:
             sides: by the names that stand there, what `measure` gave, each with two runs or more.
 
         Raises:
-            UsageError: no ratio, or fewer than two sides.
+            UsageError: no ratio, fewer than two sides, or one that was not measured.
             SloError: a text cannot be read.
             SpecError: the workloads differ, or there are no two pairs.
         """
@@ -330,6 +341,8 @@ class Perf:
                 "perf.compare(…): name at least one ratio and its two sides, e.g. "
                 'perf.compare("ttft_p50(cold) / ttft_p50(warm)", cold=cold, warm=warm).'
             )
+        for name, side in sides.items():
+            check_measurement(side, f"perf.compare(…, {name}=…)", name)
         results = judge_ratios(texts, sides, self.session.settings, failed_before(self))
         self.results += results
         return results

@@ -177,10 +177,6 @@ class Series:
             fresh = anew or (self._fresh and self.measurement is None)
             keep_lmcache = "l1" in self._keep_tiers
             return self.session.pool.acquire(self.engine, self.kind, fresh=fresh, keep_lmcache=keep_lmcache)
-        if not isinstance(self.engine, Server):
-            raise SpecError(
-                f"perf.measure({self.engine!r}, …): an engine is the `engine` fixture or a spec such as vllm(MODEL)."
-            )
         if self.engine.spec.url is not None and self.engine.client.is_closed:  # others had a turn at it meanwhile
             return self.session.pool.acquire(self.engine.spec, self.kind)
         self.engine.check_alive()

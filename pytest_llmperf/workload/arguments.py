@@ -36,6 +36,13 @@ def integer(call: str, name: str, value: object, *, least: int | None = 1) -> in
     return value
 
 
+def boolean(call: str, name: str, value: object) -> bool:
+    """`value`, True or False: a text, even "no", would be taken for True."""
+    if not isinstance(value, bool):
+        raise SpecError(f"{call}: {name} must be True or False, got {value!r}.")
+    return value
+
+
 def length(call: str, name: str, value: object, *, least: int = 1) -> Length:
     """`value` as a fixed length or as (low, high), both included."""
     if not isinstance(value, (tuple, list)):

@@ -10,7 +10,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from random import Random
 
 from pytest_llmperf.clock import seconds
@@ -192,11 +192,17 @@ def at_times(times_s: Iterable[float]) -> Arrivals:
     """Exactly these seconds after the start, ascending; for recorded traces.
 
     Raises:
-        SpecError: there is none, one is no number from 0 on, or they are out of order.
+        SpecError: that is no list, there is none in it, one is no number from 0 on, or they are out of order.
     """
-    times = tuple(number("at_times", "every time", t, least=0) for t in times_s)
-    if not times or list(times) != sorted(times):
-        raise SpecError("at_times: give at least one time, in ascending order.")
+    if not isinstance(times_s, Iterable):
+        raise SpecError(f"at_times: give the times as a list, at_times([0, 0.5, 2]), got {times_s!r}.")
+    times = tuple(number("at_times", f"times_s[{place}]", time, least=0) for place, time in enumerate(times_s))
+    if not times:
+        raise SpecError("at_times: give at least one time, as in at_times([0, 0.5, 2]).")
+    for place, (before, after) in enumerate(pairwise(times), start=1):
+        if after < before:
+            raise SpecError(f"at_times: times are in ascending order, and times_s[{place}] is {plain(after)} after "
+                            f"{plain(before)}. Sort them.")
     return _AtTimes(times)
 
 

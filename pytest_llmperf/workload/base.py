@@ -70,8 +70,12 @@ class Workload(ABC):
 
         Args:
             seed: of the run: where lengths are ranges, other requests repeat another share.
+
+        Raises:
+            SpecError: that is no size, or no seed.
         """
-        return _expected_hit_rate(self, integer("expected_hit_rate", "block_size", block_size), seed)
+        size = integer("expected_hit_rate", "block_size", block_size)
+        return _expected_hit_rate(self, size, integer("expected_hit_rate", "seed", seed, least=None))
 
 
 @lru_cache(maxsize=1024)  # hashing a hundred long prompts takes a tenth of a second, and every run asks

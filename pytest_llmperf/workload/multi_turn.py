@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from pytest_llmperf.clock import seconds
 from pytest_llmperf.model.request import Request
-from pytest_llmperf.workload.arguments import Length, as_call, integer, length, number
+from pytest_llmperf.workload.arguments import Length, as_call, boolean, integer, length, number
 from pytest_llmperf.workload.arrivals import Arrivals
 from pytest_llmperf.workload.base import Workload, check_arrivals
 from pytest_llmperf.workload.prompts import as_text, draw_length, draw_tokens
@@ -82,11 +82,11 @@ def multi_turn(conversations: int, turns: int, input: Length, output: Length, ar
         text: send words instead of token ids.
 
     Raises:
-        SpecError: a number, a length or the arrivals cannot be meant.
+        SpecError: an argument cannot be meant.
     """
     call = "multi_turn"
     count = integer(call, "conversations", conversations)
     check_arrivals(call, arrivals, count)
     return MultiTurn(count, integer(call, "turns", turns), length(call, "input", input),
                      length(call, "output", output), arrivals, number(call, "think_s", think_s, least=0),
-                     integer(call, "seed", seed, least=None), text)
+                     integer(call, "seed", seed, least=None), boolean(call, "text", text))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from pytest_llmperf.model.request import Request
-from pytest_llmperf.workload.arguments import Length, as_call, integer, length
+from pytest_llmperf.workload.arguments import Length, as_call, boolean, integer, length
 from pytest_llmperf.workload.arrivals import Arrivals
 from pytest_llmperf.workload.base import Workload, check_arrivals
 from pytest_llmperf.workload.prompts import as_text, draw_length, draw_tokens
@@ -66,11 +66,11 @@ def shared_prefix(*, suffix: Length, output: Length, arrivals: Arrivals, request
         text: send words instead of token ids.
 
     Raises:
-        SpecError: a number, a length or the arrivals cannot be meant.
+        SpecError: an argument cannot be meant.
     """
     call = "shared_prefix"
     count = integer(call, "requests", requests)
     check_arrivals(call, arrivals, count)
     return SharedPrefix(integer(call, "prefix", prefix), length(call, "suffix", suffix),
                         length(call, "output", output), integer(call, "groups", groups), arrivals, count,
-                        integer(call, "seed", seed, least=None), text)
+                        integer(call, "seed", seed, least=None), boolean(call, "text", text))

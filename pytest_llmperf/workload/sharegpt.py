@@ -74,9 +74,13 @@ def sharegpt(path: str | Path, requests: int, arrivals: Arrivals, seed: int = 0)
         seed: which of the conversations, and in which order.
 
     Raises:
-        SpecError: a number or the arrivals cannot be meant; once the requests are made also where the file cannot be
+        SpecError: an argument cannot be meant; once the requests are made also where the file cannot be
             read or has too few conversations.
     """
+    try:
+        Path(path)
+    except TypeError:
+        raise SpecError(f"sharegpt: path must be a text or a path, got {path!r}. It names {_EXPECTED}.") from None
     count = integer("sharegpt", "requests", requests)
     check_arrivals("sharegpt", arrivals, count)
     return ShareGpt(str(path), arrivals, count, integer("sharegpt", "seed", seed, least=None))

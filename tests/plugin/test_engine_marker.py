@@ -2,6 +2,9 @@
 
 import pytest
 
+from pytest_llmperf import by_kind
+from pytest_llmperf.errors import SpecError
+
 
 def test_one_row_per_kind_makes_one_item_with_that_marker(pytester):
     pytester.makepyfile(
@@ -21,6 +24,12 @@ def test_a_row_for_an_unknown_kind_is_refused(pytester):
     pytester.makepyfile("from pytest_llmperf import by_kind\n@by_kind(b200={})\ndef test_x(case): pass\n")
     result = pytester.runpytest_subprocess()
     result.stdout.fnmatch_lines(["*b200 is no hardware kind. Known: l4, a100, h100, h200, cpu*"])
+
+
+@pytest.mark.parametrize("row", [None, "tiny", ["tiny"], {1: 2}, {"kind": "tiny"}], ids=repr)
+def test_what_is_no_row_is_refused(row):
+    with pytest.raises(SpecError, match=r"by_kind\(cpu=.*: a row is a dict of what `case` has there"):
+        by_kind(cpu=row)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import isinf
 
 from pytest_llmperf.baseline.fingerprint import Difference, differences
 from pytest_llmperf.baseline.model import StoredMeasurement
@@ -51,7 +52,8 @@ def _chart(metric: str, measurement: KeptMeasurement, stored: StoredMeasurement)
     scale = 100 if unit is Unit.SHARE else 1
 
     def shown(value: float | None) -> float | None:
-        return None if value is None else float(f"{value * scale:.5g}")
+        """None too where failed requests leave it no end: that is beyond any axis."""
+        return None if value is None or isinf(value) else float(f"{value * scale:.5g}")
 
     return {
         "metric": metric,
@@ -60,7 +62,7 @@ def _chart(metric: str, measurement: KeptMeasurement, stored: StoredMeasurement)
             {"label": f"{session.date} {_short(session.commit)}", "values": list(map(shown, session.values(metric)))}
             for session in stored.sessions
         ],
-        "today": [shown(run.metrics.get(metric)) for run in measurement.runs],
+        "today": [shown(run.judged(metric)) for run in measurement.runs],
     }
 
 

@@ -79,6 +79,15 @@ def test_a_typo_in_compare_across_is_named(make, today, named, said):
     assert ("did you mean" in reason) is said
 
 
+def test_a_condition_named_without_what_stands_before_its_dot(make, today):
+    before = make.session(0, anchor=True, tpot_mean=(20.0, 15.5))
+    stored = make.stored(before, conditions=make.CONDITIONS | {"engine.dtype": "float16"})
+    wanted = replace(terms("tpot_mean"), across=("dtype", "type"))
+    reason = incomparable(today, stored, wanted).reason
+    assert "compare_across names dtype; did you mean engine.dtype?" in reason
+    assert "names type" not in reason
+
+
 def test_a_metric_that_vanished_is_judged_and_is_an_error(make, today):
     stored = make.stored(make.session(0, anchor=True, tpot_mean=(20.0, 15.5)), primaries=("tpot_mean",))
     dumb = replace(today, metrics=tuple(NoTpot(one) for one in today.metrics))

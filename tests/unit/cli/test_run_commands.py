@@ -9,6 +9,7 @@ from pytest_llmperf import CheckResult, Verdict
 from pytest_llmperf.cli import main
 from pytest_llmperf.cli.commands.release_report import this_run
 from pytest_llmperf.metrics import measure
+from pytest_llmperf.model.record import Outcome
 from pytest_llmperf.report.run_folder import write_test
 from pytest_llmperf.session.measurement import Measurement, Run
 from pytest_llmperf.testing.records import make_record
@@ -23,10 +24,11 @@ COMMANDS = {
 }
 
 
-def write_run(folder, verdict=Verdict.PASS, ttft_ms=50):
-    runs = [Run(seed, 1, tuple(make_record(i, intended_ms=i, ttft_ms=ttft_ms) for i in range(3))) for seed in range(3)]
+def write_run(folder, verdict=Verdict.PASS, ttft_ms=50, records=None, **fields):
+    records = records or [make_record(i, intended_ms=i, ttft_ms=ttft_ms) for i in range(3)]
+    runs = tuple(Run(seed, 1, tuple(records)) for seed in range(3))
     conditions = {"hardware": "h200", "engine": "vllm"}
-    measured = Measurement("vllm('m')", "w", conditions, tuple(runs), tuple(measure(run.records) for run in runs))
+    measured = Measurement("vllm('m')", "w", conditions, runs, tuple(measure(run.records) for run in runs), **fields)
     return write_test(folder, TEST, [measured], [CheckResult("ttft_p50 <= 1s", verdict, "ttft_p50")])
 
 
@@ -82,6 +84,67 @@ def test_diff_and_release_report(here, capsys):
     assert re.search(r"e2el_p99 +140 ms +180 ms", told)
     assert main(["release-report", "good", "bad", "--new-link", "https://ci/2"]) == 0
     assert "## Performance: good → [bad](https://ci/2)" in capsys.readouterr().out
+
+
+def slow_tail(outcome):
+    """200 requests, the last six of which are far slower than the others, and end like this."""
+    return [make_record(i, ttft_ms=50 + i if i < 194 else 500, outcome=outcome if i >= 194 else Outcome.OK)
+            for i in range(200)]
+
+
+def test_a_server_that_drops_its_slowest_has_become_no_faster(here, capsys):
+    for name, outcome in (("slow", Outcome.OK), ("drops", Outcome.TIMEOUT)):
+        write_run(here / name, records=slow_tail(outcome), primaries=("ttft_p50", "ttft_p99"))
+    endless = "no end: 3 % of requests failed"
+    for runs, tail in ((["slow", "drops"], f"500 ms +{endless}"), (["drops", "slow"], f"{endless} +500 ms")):
+        assert main(["diff", *runs]) == 0
+        told = capsys.readouterr().out
+        assert told.startswith(f"UNKNOWN: {TEST}: PASS\n")
+        assert re.search(r"ttft_p50 +149.5 ms +149.5 ms +\+0.0 % ", told)  # the dropped are above it both times
+        assert re.search(f"ttft_p99 +{tail} +cannot tell", told)
+        assert "better" not in told
+    assert main(["release-report", "slow", "drops"]) == 0
+    told = capsys.readouterr().out
+    assert "**1 unknown**" in told
+    assert f"`ttft_p99` | 500 ms | {endless} |  |  | cannot tell |" in told
+
+
+def test_both_sides_that_have_no_end_are_not_the_same(here, capsys):
+    write_run(here / "drops", records=slow_tail(Outcome.TIMEOUT), primaries=("ttft_p99",))
+    assert main(["diff", "drops", "drops"]) == 0
+    assert re.match(r"UNKNOWN: (.*\n)+.*ttft_p99 +no end: .* failed +no end: .* failed +cannot tell",
+                    capsys.readouterr().out)
+
+
+def test_metrics_that_no_request_has_any_more_are_still_compared(here, capsys):
+    write_run(here / "none", records=[make_record(i, outcome=Outcome.TIMEOUT) for i in range(3)])
+    assert main(["diff", "good", "none"]) == 0
+    told = capsys.readouterr().out
+    assert told.startswith("UNKNOWN")
+    for metric in ("ttft_p50", "tpot_mean"):
+        assert re.search(f"{metric} .*no end: 100 % of requests failed +cannot tell", told)
+
+
+def test_what_a_workload_never_has_is_not_endless_where_requests_fail(here, capsys):
+    """Of one token there is no time per token, whoever failed."""
+    outcomes = (Outcome.OK, Outcome.OK, Outcome.TIMEOUT)
+    write_run(here / "one", records=[make_record(i, chunks=1, outcome=one) for i, one in enumerate(outcomes)])
+    assert main(["diff", "one", "one"]) == 0
+    told = capsys.readouterr().out
+    assert told.startswith("STAYED")
+    assert "ttft_p50" in told
+    assert "tpot" not in told
+
+
+def test_a_run_of_an_older_version_is_compared_by_what_it_has(here, capsys):
+    for name, outcome in (("slow", Outcome.OK), ("drops", Outcome.TIMEOUT)):
+        path = write_run(here / name, records=slow_tail(outcome), primaries=("ttft_p99",))
+        content = json.loads(path.read_text())
+        for run in content["measurements"][0]["runs"]:
+            del run["judged"]
+        path.write_text(json.dumps(content))
+    assert main(["diff", "slow", "drops"]) == 0
+    assert re.search(r"ttft_p99 +500 ms +241.1 ms +-51.8 % ", capsys.readouterr().out)
 
 
 def test_a_run_named_after_a_release_keeps_its_whole_name(here, capsys):

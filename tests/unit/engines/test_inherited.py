@@ -56,6 +56,7 @@ def test_the_spec_gives_what_the_shell_does_not(monkeypatch, tmp_path):
 def offline(monkeypatch, tmp_path):
     """HF_HUB_OFFLINE of a server of this spec, whose model lies on disk."""
     (tmp_path / "here").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     environment = Environment(("python",), True, None, "here")
     model = ResolvedModel(str(tmp_path / "here"), "checkpoint", None, None, "m")
@@ -70,6 +71,7 @@ def offline(monkeypatch, tmp_path):
         (vllm("m", speculative_config={"method": "ngram", "num_speculative_tokens": 4}, tokenizer="here"), "1"),
         (vllm("m", speculative_config={"model": "tiny"}, lora_modules=["a=here"]), "1"),
         (sglang("m", speculative_draft_model_path="tiny", lora_paths=[{"lora_name": "a", "lora_path": "here"}]), "1"),
+        (vllm("m", speculative_config={"model": "~/here"}), "1"),
         (vllm("m", speculative_config={"model": "org/eagle"}), None),
         (vllm("m", speculative_config='{"model": "org/eagle"}'), None),
         (vllm("m", tokenizer="org/tokenizer"), None),

@@ -31,7 +31,10 @@ def test_both_tables_of_datasheets_agree():
     assert {name: gpu.bandwidth_bytes_per_s for name, gpu in GPUS.items()} == MEMORY_BANDWIDTH
 
 
-@pytest.mark.parametrize("arguments", [("llama-3.1-8b", "cpu", 1), ("nobody", "h200", 1), ("tiny", "h200", 0)])
+@pytest.mark.parametrize("arguments", [
+    ("llama-3.1-8b", "cpu", 1), ("nobody", "h200", 1), ("tiny", "h200", 0), ("tiny", "h200", "2"),
+    ("tiny", "h200", None), (["tiny"], "h200", 1), ("tiny", {"h200": 1}, 1), (None, None, 1),
+])
 def test_what_is_not_known_is_refused(arguments):
     model, kind, gpus = arguments
     with pytest.raises(SpecError, match="decode_floor_ms"):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_llmperf.engines.spec import command_line, endpoint, flags_of, vllm, with_flags
+from pytest_llmperf.engines.spec import command_line, endpoint, flags_of, sglang, vllm, with_flags
 from pytest_llmperf.errors import SpecError
 
 
@@ -74,6 +74,9 @@ def test_rendering():
         (lambda: vllm("m", a="x\0"), "no command line can hold a NUL"),
         (lambda: vllm("m", a=["x", "\0"]), "no command line can hold a NUL"),
         (lambda: vllm("m", env=["A"]), "variables are a dict, .* of type list"),
+        (lambda: vllm("m", env=5), r"vllm\('m', env=…\): variables are a dict, .* of type int"),
+        (lambda: sglang("m", env=""), r"sglang\('m', env=…\): variables are a dict, .* of type str"),
+        (lambda: vllm("m", env=[]), "variables are a dict, .* of type list"),
         (lambda: vllm("m", env={"A=B": "x"}), r"env=\{'A=B': …\}\): a variable's name is text without"),
         (lambda: vllm("m", env={"": "x"}), "a variable's name is text"),
         (lambda: vllm("m", env={1: "x"}), "a variable's name is text"),

@@ -29,6 +29,12 @@ def test_a_latency_without_statistic_lists_the_statistics():
         find("itl")
 
 
+@pytest.mark.parametrize("name", [None, 50, ["ttft_p50"], {"ttft_p50": 1}])
+def test_what_is_no_text_names_no_metric(name):
+    with pytest.raises(SloError, match="a metric is named by a text, such as 'ttft_p50', and this is "):
+        find(name)
+
+
 def test_far_from_every_name_all_are_listed():
     with pytest.raises(SloError, match="there are: ttft_mean"):
         find("zzzzzz")

@@ -1,6 +1,7 @@
 """What JUnit keeps of a run is enough to compare it."""
 
 from dataclasses import replace
+from math import inf
 from xml.etree import ElementTree
 
 import pytest
@@ -45,7 +46,18 @@ def test_the_same_as_the_run_folder_but_for_requests(tmp_path, junit, make_measu
         other.engine, other.workload, other.conditions, other.primaries)  # fmt: skip
     assert one.margins == other.margins == measurement.margins
     assert [run.seed for run in one.runs] == [run.seed for run in other.runs]
-    assert one.value("ttft_p50") == pytest.approx(other.value("ttft_p50"))
+    assert one.judged("ttft_p50") == pytest.approx(other.judged("ttft_p50"))
+
+
+def test_failed_requests_are_endless_there_too(tmp_path, junit, measurement):
+    """One of the two requests of the second run failed."""
+    write_test(tmp_path / "run", TEST, [measurement], [CHECK])
+    (kept,), (read,) = read_run(tmp_path / "run"), read_release(junit(properties(TEST, [measurement], [CHECK])))
+    for test in (kept, read):
+        (one,) = test.measurements
+        assert [run.judged("ttft_p50") for run in one.runs] == [50.0, inf]
+        assert [run.metrics["ttft_p50"] for run in one.runs] == [50.0, 50.0]
+        assert (one.judged("ttft_p50"), one.judged("error_rate"), one.judged("kv_usage_peak")) == (inf, 0.25, None)
 
 
 @pytest.mark.parametrize("verdicts", [("FAIL", "PASS"), ("PASS", "FAIL"), ("FAIL", "FAIL")])

@@ -13,12 +13,16 @@ def stored(**metrics):
     return StoredMeasurement({}, (session,), (), formulas_of(metrics))
 
 
+def runs_of(*metrics):
+    return [KeptRun(seed, 1, "", values) for seed, values in enumerate(metrics)]
+
+
 def cells(line):
     return [cell.strip() for cell in line.split("  ") if cell.strip()]
 
 
 def test_mean_interval_baseline_and_change():
-    runs = [{"ttft_p50": 40.0, "error_rate": 0.0}, {"ttft_p50": 44.0, "error_rate": 0.0}]
+    runs = runs_of({"ttft_p50": 40.0, "error_rate": 0.0}, {"ttft_p50": 44.0, "error_rate": 0.0})
     head, ttft, errors = metric_table(runs, stored(ttft_p50=(40.0, 40.0)))
     assert cells(head) == ["metric", "mean", "90 % CI", "baseline", "change"]
     # log 44/40 = 0.0953, sd 0.0674; t(0.95, 1 df) = 6.314; 6.314 · 0.0674 / √2 = 0.301; 42 · e^±0.301
@@ -28,12 +32,19 @@ def test_mean_interval_baseline_and_change():
 
 def test_numbers_of_another_formula_are_never_compared():
     older = replace(stored(request_throughput=(2.0,)), formulas={"request_throughput": "request_throughput.1"})
-    _, throughput = metric_table([{"request_throughput": 2.5}], older)
+    _, throughput = metric_table(runs_of({"request_throughput": 2.5}), older)
     assert cells(throughput)[-2:] == ["2 requests/s", "another formula"]
 
 
+def test_changes_are_those_of_what_is_judged():
+    """Of a server that dropped its slowest: served requests are shown, and are no improvement."""
+    run = KeptRun(0, 1, "", {"ttft_p50": 40.0, "ttft_mean": 30.0}, {"ttft_p50": 44.0, "ttft_mean": None})
+    rows = [cells(line) for line in metric_table([run], stored(ttft_p50=(40.0,), ttft_mean=(40.0,)))[1:]]
+    assert sorted(row[0::len(row) - 1] for row in rows) == [["ttft_mean", "no end"], ["ttft_p50", "+10.0 %"]]
+
+
 def test_a_metric_that_a_run_misses_is_left_out():
-    assert len(metric_table([{"ttft_p50": 40.0}, {"ttft_p50": None}], None)) == 1
+    assert len(metric_table(runs_of({"ttft_p50": 40.0}, {"ttft_p50": None}), None)) == 1
 
 
 def test_a_side_that_is_compared_with_nothing_has_no_baseline_beside_it():
@@ -50,4 +61,4 @@ def test_a_side_that_is_compared_with_nothing_has_no_baseline_beside_it():
 
 
 def test_one_run_has_no_interval():
-    assert cells(metric_table([{"ttft_p50": 40.0}], None)[1]) == ["ttft_p50", "40 ms", "-", "-"]
+    assert cells(metric_table(runs_of({"ttft_p50": 40.0}), None)[1]) == ["ttft_p50", "40 ms", "-", "-"]

@@ -162,6 +162,15 @@ def test_baselines_of_another_cpu(place):
     assert the(found(here), "hardware", "CPU cores").text == "8 CPU cores of AMD EPYC"
 
 
+def test_compare_across_names_what_no_baseline_has(place):
+    store_baseline(place)
+    place = replace(place, settings=Settings(compare_across=("driver", "engine.verson", "cpu")))
+    told = the(found(place), "baselines", "compare_across")
+    assert told.text == ("compare_across names engine.verson, cpu, which none of them has; conditions that they have "
+                         "are driver, engine, engine.version, gpu")
+    assert not told.problem
+
+
 def test_no_baselines_and_a_corrupt_one(place):
     assert "--update-baselines-new" in the(problems(place), "baselines", "NO_BASELINE").remedy
     store_baseline(place)

@@ -177,6 +177,20 @@ def test_invalid_runs_are_errors(perf, make_server, fake_engine):
         (lambda perf, server: perf.measure(vllm("m"), WORKLOAD, starts=0), SpecError, "at least one start"),
         (lambda perf, server: perf.measure(vllm("m"), WORKLOAD, starts=2, keep=["l1"]), SpecError, "out starts=2"),
         (lambda perf, server: perf.measure("vllm", WORKLOAD), SpecError, "an engine is the `engine` fixture or a spec"),
+        (lambda perf, server: perf.measure(vllm, WORKLOAD), SpecError, r"measure\(<function .*, workload\): an engine"),
+        (lambda perf, server: perf.measure(None, WORKLOAD), SpecError, r"perf\.measure\(None, workload\): an engine"),
+        (lambda perf, server: perf.measure(server, WORKLOAD, runs=True), SpecError, "runs=True"),
+        (lambda perf, server: perf.measure(vllm("m"), WORKLOAD, starts=True), SpecError, "starts=True"),
+        (lambda perf, server: perf.measure(server, WORKLOAD, gauges=["kv_usage_peak"]), SpecError,
+         "measure: gauges must be True or False"),
+        (lambda perf, server: perf.measure(server, WORKLOAD, fresh=None), SpecError, "fresh must be True or False"),
+        (lambda perf, server: perf.measure(server, WORKLOAD, may_preempt="no"), SpecError, "may_preempt must be True"),
+        (lambda perf, server: perf.extend("run"), UsageError, r"extend\(run\): the first argument is what perf\.meas"),
+        (lambda perf, server: perf.max_rate({"m": 1}, WORKLOAD, slo="ttft_p50 <= 1s"), SpecError,
+         r"perf\.max_rate\({'m': 1}, workload\): an engine is"),
+        (lambda perf, server: perf.max_rate(server, WORKLOAD, slo=None), SloError, "slo=None: write one text, or"),
+        (lambda perf, server: perf.claim("a", server, WORKLOAD, CLAIM), SpecError, r"claim\('a', b, .*an engine is"),
+        (lambda perf, server: perf.claim(server, None, WORKLOAD, CLAIM), SpecError, r"\(a, None, .*an engine is"),
         (lambda perf, server: perf.check(None), UsageError, "name at least one SLO"),
         (lambda perf, server: perf.claim(server, server, WORKLOAD, "ttft >= 3"), SloError, "ttft"),
         (lambda perf, server: perf.measure(server, WORKLOAD, runs=2.5), SpecError, r"runs=2\.5\): at least one run"),
@@ -210,6 +224,23 @@ def test_what_cannot_be_meant_starts_nothing(perf, make_server, fake_engine, cal
     assert not fake_engine.transport.plans
 
 
+@pytest.mark.parametrize(("given", "error", "complaint"), [
+    ({"may_preempt": "no"}, SpecError, "perf.claim: may_preempt must be True or False, got 'no'"),
+    ({"mechanism": None}, SloError, "mechanism=None: write one text, or a list of texts"),
+    ({"mechanism": [5]}, SloError, "no text but of type int"),
+    ({"start_sd": 0.1}, SloError, r'start_sd=0\.1: name the deviation of each metric, as in start_sd={"ttft_p50"'),
+    ({"start_sd": 0}, SloError, "start_sd=0: name the deviation"),
+    ({"allow": 0}, SloError, "allow=0: name the price"),
+    ({"allow": {1: 2}}, SloError, "a metric is named by a text, such as 'ttft_p50', and this is 1"),
+    ({"margins": []}, SloError, "name the margin"),
+    ({"baseline": 5}, SpecError, r"claim\(…, baseline=5\): that is True, or the name"),
+])
+def test_what_a_claim_cannot_mean_starts_nothing(perf, make_server, fake_engine, given, error, complaint):
+    with pytest.raises(error, match=complaint):
+        perf.claim(make_server(), make_server(), WORKLOAD, CLAIM, **given)
+    assert not fake_engine.transport.plans
+
+
 @pytest.mark.parametrize(("slos", "given", "error", "complaint"), [
     ([["ttft_p50 <= 30ms", "error_rate == 0"]], {}, SloError, "no text but of type list"),
     ([], {"baseline": True, "primaries": "ttft_p50"}, SpecError, r"write a list, primaries=\['ttft_p50'\]"),
@@ -217,11 +248,29 @@ def test_what_cannot_be_meant_starts_nothing(perf, make_server, fake_engine, cal
     (["error_rate == 0"], {"primaries": ["itl_p99"]}, SpecError, "none was asked for. Add baseline=True"),
     (["error_rate == 0"], {"margins": {"itl_p99": 0.1}}, SpecError, r"check\(…, margins=…\): that is for a comparison"),
     (["error_rate == 0"], {"baseline": False, "primaries": ["itl_p9"]}, SloError, "did you mean"),
+    (["error_rate == 0"], {"baseline": ["x"]}, SpecError, r"baseline=\['x'\]\): that is True, or the name of"),
+    (["error_rate == 0"], {"baseline": ""}, SpecError, "baseline=''"),
+    (["error_rate == 0"], {"margins": 0}, SloError, "margins=0: name the margin"),
+    (["error_rate == 0"], {"margins": {1: 0.1}}, SloError, "a metric is named by a text"),
 ])
 def test_what_cannot_be_meant_checks_nothing(perf, make_server, slos, given, error, complaint):
     run = perf.measure(make_server(), WORKLOAD, runs=1)
     with pytest.raises(error, match=complaint):
         perf.check(run, *slos, **given)
+    assert perf.results == []
+
+
+def test_a_measurement_is_no_baseline(perf, make_server):
+    before, after = (perf.measure(make_server(), WORKLOAD, runs=2) for _ in range(2))
+    with pytest.raises(SpecError, match=r"baseline=Measurement.* are put beside each other by perf\.compare"):
+        perf.check(after, baseline=before)
+
+
+@pytest.mark.parametrize("wrong", [1, None, "run", {"ttft_p50": 1}])
+def test_what_was_not_measured_is_not_compared(perf, make_server, wrong):
+    run = perf.measure(make_server(), WORKLOAD, runs=2)
+    with pytest.raises(UsageError, match=r"perf\.compare\(…, other=…\): other is what perf\.measure\(…\) returned"):
+        perf.compare("ttft_p50(run) / ttft_p50(other)", run=run, other=wrong)
     assert perf.results == []
 
 

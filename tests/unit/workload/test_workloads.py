@@ -18,6 +18,7 @@ from pytest_llmperf.workload import (
     poisson,
     random_tokens,
     shared_prefix,
+    sharegpt,
 )
 
 RANDOM = random_tokens(input=(40, 200), output=(5, 9), arrivals=poisson(8), requests=20)
@@ -220,6 +221,12 @@ def test_ideal_hit_rate_equals_a_search_through_earlier_prompts(prompts, block):
     (lambda: mixed(stream={"input": 1}, prefill=RANDOM), "stream takes the arguments of random_tokens"),
     (lambda: mixed(stream=RANDOM, prefill=SHARED), "prefill must be"),
     (lambda: RANDOM.expected_hit_rate(0), "block_size"),
+    (lambda: RANDOM.expected_hit_rate(16, "x"), "seed must be an integer, got 'x'"),
+    (lambda: random_tokens(1, 1, closed(1), 1, text="no"), "random_tokens: text must be True or False, got 'no'"),
+    (lambda: multi_turn(1, 1, 1, 1, closed(1), text=None), "multi_turn: text must be True or False"),
+    (lambda: shared_prefix(suffix=1, output=1, arrivals=closed(1), requests=1, text=1), "shared_prefix: text must be"),
+    (lambda: sharegpt(None, 1, closed(1)), "path must be a text or a path, got None. It names a JSON list"),
+    (lambda: sharegpt(["a.json"], 1, closed(1)), "path must be a text or a path"),
 ])
 def test_nonsense_is_refused_in_one_paragraph(make, part):
     with pytest.raises(SpecError, match=part) as caught:
