@@ -65,17 +65,18 @@ def send_delay(record: RequestRecord) -> Samples:
     return () if record.sent_ns is None else (record.sent_ns - record.intended_ns,)
 
 
-def waiting(record: RequestRecord) -> tuple[int, int]:
-    """From its intended send to its first chunk, on the run's clock in nanoseconds; of a served request, as below."""
-    return record.intended_ns, record.arrivals_ns[0]
+def in_flight(record: RequestRecord) -> tuple[int, int]:
+    """From its intended send to its end, on the run's clock in nanoseconds, as below."""
+    return record.intended_ns, record.ended_ns
 
 
 def answering(record: RequestRecord) -> tuple[int, int]:
-    return record.arrivals_ns[0], record.arrivals_ns[-1]
+    """From its first chunk to its end; nothing of a request that got none."""
+    return (record.arrivals_ns or (record.ended_ns,))[0], record.ended_ns
 
 
-def in_flight(record: RequestRecord) -> tuple[int, int]:
-    return record.intended_ns, record.arrivals_ns[-1]
+def before_it_left(record: RequestRecord) -> tuple[int, int]:
+    return record.intended_ns, record.ended_ns if record.sent_ns is None else record.sent_ns
 
 
 def prompt_tokens(record: RequestRecord) -> int | None:
@@ -100,7 +101,7 @@ class Family:
         formula: in words.
         formula_id: changes whenever the formula does.
         needs: what must be there for the value to exist.
-        during: when what it measures happens to a served request.
+        during: while the server does what may move it; others that it serves meanwhile see the same.
         per_request: whether a request contributes at most one value.
         between_tokens: whether it is a time between tokens, which an answer of one token does not have.
         one_gap: whether it is a single gap, which one step of the server makes for all requests that it decodes.
@@ -122,7 +123,7 @@ class Family:
 _TWO_CHUNKS = "a served request with at least two content chunks"
 
 FAMILIES: dict[str, Family] = {family.name: family for family in (
-    Family("ttft", ttft, "first content chunk − intended send", "ttft.1", "a served request", waiting),
+    Family("ttft", ttft, "first content chunk − intended send", "ttft.1", "a served request", in_flight),
     Family("itl", itl, "gaps between consecutive content chunks, pooled over requests", "itl.1", _TWO_CHUNKS,
            per_request=False, between_tokens=True, one_gap=True),
     Family("itl_per_token", itl_per_token, "each gap ÷ the n tokens of the chunk that ends it, counted n times, pooled",
@@ -134,5 +135,5 @@ FAMILIES: dict[str, Family] = {family.name: family for family in (
     Family("largest_stall", largest_stall, "largest gap between consecutive content chunks of a request",
            "largest_stall.1", _TWO_CHUNKS, between_tokens=True, one_gap=True),
     Family("send_delay", send_delay, "actual send − intended send, failed requests included", "send_delay.1",
-           "a request that was sent", waiting, with_failed=True),
+           "a request that was sent", before_it_left, with_failed=True),
 )}

@@ -19,9 +19,10 @@ from pytest_llmperf.slo.gaps import stretches_ns
 from pytest_llmperf.slo.model import Comparison, Slo
 from pytest_llmperf.slo.sample import Sample, latency_limits, unavailable
 from pytest_llmperf.stats.binomial import share_interval
-from pytest_llmperf.stats.design import BATCHES_PER_RUN, batches, effective_n
+from pytest_llmperf.stats.design import effective_n
 from pytest_llmperf.stats.interval import Interval
 from pytest_llmperf.stats.mean import mean, t_interval, wider
+from pytest_llmperf.stats.stretches import BATCHES_PER_RUN, batches
 
 #: Few long batches: under an autocorrelation of 0.6, 100 requests in ten batches pass 9 % at the exact limit of a
 #: mean, in five 7.6 %, against 5.5 % of three runs.

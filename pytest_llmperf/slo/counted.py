@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import exp, floor
+from types import MappingProxyType
 
 from pytest_llmperf.metrics.families import FAMILIES
 from pytest_llmperf.metrics.goodput import attained
@@ -16,11 +17,13 @@ from pytest_llmperf.slo.endless import lost, pooled_ms
 from pytest_llmperf.slo.gaps import over_in_time
 from pytest_llmperf.slo.model import Comparison, Slo
 from pytest_llmperf.slo.overlap import at_once, overlap
+from pytest_llmperf.slo.reasons import rests_on, why
 from pytest_llmperf.slo.sample import Sample, latency_limits, unavailable
 from pytest_llmperf.stats.binomial import share_interval
-from pytest_llmperf.stats.design import Count, start_reach, time_reach, total
-from pytest_llmperf.stats.exceedance import Exceedance, exceedance
+from pytest_llmperf.stats.design import Count, total
+from pytest_llmperf.stats.exceedance import exceedance
 from pytest_llmperf.stats.interval import Interval
+from pytest_llmperf.stats.reach import Reach, start_reach, time_reach
 
 _NS_PER_MS = 1_000_000
 
@@ -35,20 +38,18 @@ def judge_percentile(slo: Slo, sample: Sample, confidence: float) -> CheckResult
         missing = len(counts) - len(known) or len(counts)
         return answer(slo, Verdict.ERROR, reason=unavailable(slo.metric, missing, len(counts)))
     by_run, kind = [pooled_ms(run, family) for run in sample.runs], FAMILIES[family]
-    beside = overlap(sample.runs, family) if kind.per_request else 1.0
-    of_starts = start_reach(by_run, sample.starts, confidence)
-    of_time = 0.0 if kind.one_gap else time_reach([run.samples(family) for run in sample.runs], beside, confidence)
-    reach = max(of_starts, of_time)
-    found = exceedance(known, sample.starts, round(1 - share, 6), confidence, repeats=sample.repeats, reach=reach,
-                       near=over_any(by_run, slo.limit * exp(-reach)) if reach or sample.start_count > 1 else None,
+    beside = overlap(sample.runs, family)
+    reach = _reach(sample, family, beside, confidence)
+    found = exceedance(known, sample.starts, round(1 - share, 6), confidence, seeds=sample.seeds, reach=reach.both,
+                       near=over_any(by_run, slo.limit * exp(-reach.both)) if reach.both else None,
                        in_time=() if kind.per_request else [over_in_time(run, family, slo.limit)
                                                             for run in sample.runs],
-                       at_once=at_once(sample.runs, family), overlap=beside)
+                       at_once=at_once(sample.runs, family, beside), overlap=beside if kind.per_request else 1.0)
     pooled = sorted(value for values in by_run for value in values)
     finite = pooled[min(len(pooled) - 1, floor((len(pooled) - 1) * share) + 1)] < float("inf")
     measured = percentile(pooled, share) if finite else None
     return answer(slo, found.verdict, measured=measured, interval=found.quantile_interval(pooled),
-                  n=rests_on(found, sample, "over"), reason=why(found, "over the limit", starts=of_starts >= of_time))
+                  n=rests_on(found, sample, "over"), reason=why(found, "over the limit", reach))
 
 
 def judge_share(slo: Slo, sample: Sample, confidence: float) -> CheckResult:
@@ -67,11 +68,25 @@ def judge_share(slo: Slo, sample: Sample, confidence: float) -> CheckResult:
         holds = slo.comparison.holds(measured, slo.limit)
         return answer(slo, Verdict.PASS if holds else Verdict.FAIL, measured=measured,
                       n=f"{both.over} of {both.of} {word}, {sample}", reason=f"{both.over} of {both.of} {word}")
-    found = exceedance(known, sample.starts, allowed, confidence, repeats=sample.repeats)
-    limits = share_interval(both.over * found.worth, found.effective_n, confidence)
-    shown = Interval(1 - limits.high, 1 - limits.low, confidence) if attaining else limits
+    beside = {family: overlap(sample.runs, family) for family in latency_limits(slo) or ["e2el"]}
+    reaches = {limit.family: _reach(sample, limit.family, beside[limit.family], confidence) for limit in slo.within}
+    reach = max(reaches.values(), key=lambda one: one.both, default=Reach())
+    near = total([total(_misses(run, slo, reaches)) for run in sample.runs])
+    found = exceedance(known, sample.starts, allowed, confidence, seeds=sample.seeds, reach=reach.both,
+                       near=near if reach.both else None, overlap=max(beside.values()),
+                       at_once=max(at_once(sample.runs, family, streams) for family, streams in beside.items()))
+    low, high = (share_interval(count.over * found.worth, found.effective_n, confidence) for count in (both, near))
+    shown = Interval(1 - high.high, 1 - low.low, confidence) if attaining else Interval(low.low, high.high, confidence)
     return answer(slo, found.verdict, measured=measured, interval=shown,
-                  n=rests_on(found, sample, word), reason=why(found, word))
+                  n=rests_on(found, sample, word), reason=why(found, word, reach))
+
+
+def _reach(sample: Sample, family: str, beside: float, confidence: float) -> Reach:
+    """Of latencies; a single gap is known by its stretches of time."""
+    served = [run.samples(family) for run in sample.runs]
+    by_run = [pooled_ms(run, family) for run in sample.runs]
+    return Reach(start_reach(by_run, sample.starts, confidence),
+                 0.0 if FAMILIES[family].one_gap else time_reach(served, sample.seeds, beside, confidence))
 
 
 def over_limit(run: RunMetrics, family: str, limit_ms: float) -> list[Count] | None:
@@ -90,35 +105,11 @@ def over_any(by_run: Sequence[Sequence[float]], limit_ms: float) -> Count:
     return Count(sum(value > limit_ms for values in by_run for value in values), sum(map(len, by_run)))
 
 
-def _misses(run: RunMetrics, slo: Slo) -> list[Count] | None:
+def _misses(run: RunMetrics, slo: Slo, reaches: Mapping[str, Reach] = MappingProxyType({})) -> list[Count]:
+    """Of each request whether it misses, within limits that are lower by what starts and moments may hide; none where
+    a latency is unavailable."""
     if slo.metric == "error_rate":
         return [Count(int(not record.ok), 1) for record in run.records]
-    met = attained(run, latency_limits(slo))
-    return None if met is None else [Count(int(not good), 1) for good in met]
-
-
-def rests_on(found: Exceedance, sample: Sample, word: str) -> str:
-    """"4 of 1000 over, effective n 740, 3 runs, conditional on this server start"."""
-    count = f"{found.count.over} of {found.count.of} {word}"
-    effective = "" if found.worth == 1 else f", effective n {found.effective_n:.0f}"
-    return f"{count}{effective}, {sample}"
-
-
-def why(found: Exceedance, word: str, *, starts: bool = True) -> str:
-    """The cause of a FAIL, or what would end an INCONCLUSIVE; whether the reach is of starts or of moments."""
-    rate = f"{100 * found.count.over / found.count.of:.3g} %"
-    if found.verdict is Verdict.FAIL:
-        return (f"{rate} are {word} where {100 * found.allowed:.3g} % may be, "
-                f"more than chance allows at {100 * found.confidence:g} %")
-    if found.levels_differ:
-        slower = f"{100 * (exp(found.reach) - 1):.2g} % slower"
-        if starts:
-            return (f"{rate} are {word}, which would be few enough, but the server starts differ so much that others "
-                    f"may be {slower}; measure on more starts: perf.measure(spec, …, starts=N)")
-        return (f"{rate} are {word}, which would be few enough, but the server is so much slower at some times than at "
-                f"others that it may be {slower} over a longer one; measure more requests or more runs")
-    more = found.still_needed()
-    if more is None:
-        return (f"{rate} {word} is too near the allowed {100 * found.allowed:.3g} % for any affordable number of "
-                "requests; choose another limit")
-    return f"about {more} more observations would decide it if {rate} stay {word}; measure more requests or more runs"
+    limits_ms = {family: limit_ms * exp(-reaches[family].both if family in reaches else 0.0)
+                 for family, limit_ms in latency_limits(slo).items()}
+    return [Count(int(not good), 1) for good in attained(run, limits_ms) or ()]

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from pytest_llmperf.metrics.run import RunMetrics
 from pytest_llmperf.slo.endless import lost
-from pytest_llmperf.stats.design import BATCHES_PER_RUN, Count
+from pytest_llmperf.stats.design import Count
+from pytest_llmperf.stats.stretches import BATCHES_PER_RUN
 
 if TYPE_CHECKING:
     import numpy as np

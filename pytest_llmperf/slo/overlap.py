@@ -1,8 +1,6 @@
 """Requests that a server has at the same time see the same of it: a stall, a queue, a slow second.
 
-They are less evidence than as many that came one after the other. Taken for that, at its exact limit, with three runs:
-largest_stall_p90 of 128 streams in three waves passed in 38 % and failed in 20 %, of 300 requests at 40/s in 20 and
-9 %; tpot_p90 of these in 45 and 15 % and, where the server has slow seconds, in 38 and 22 %. Now: at most 7 and 6 %.
+They are less evidence than as many that came one after the other; what that mends is in docs/verdicts.md.
 """
 
 from __future__ import annotations
@@ -21,18 +19,23 @@ def overlap(runs: Sequence[RunMetrics], family: str) -> float:
     during = FAMILIES[family].during
     alone = beside = 0
     for run in runs:
-        for requests, length_ns in _concurrency(during(record) for record in run.records if record.arrivals_ns):
+        for requests, length_ns in _concurrency(map(during, run.records)):
             alone += requests * length_ns
             beside += requests**2 * length_ns
     return max(1.0, beside / alone) if alone else 1.0
 
 
-def at_once(runs: Sequence[RunMetrics], family: str) -> float:
+def at_once(runs: Sequence[RunMetrics], family: str, streams: float) -> float:
     """Observations that one step of the server brings: the streams that it decodes × the tokens of a chunk where each
-    is one; 1 of what no single step makes."""
+    is one; 1 of what no single step makes.
+
+    Args:
+        runs: one or more.
+        family: of latencies.
+        streams: their `overlap`.
+    """
     if not FAMILIES[family].one_gap:
         return 1.0
-    streams = overlap(runs, family)
     if FAMILIES[family].per_request:
         return streams
     gaps = sum(max(0, len(record.arrivals_ns) - 1) for run in runs for record in run.records if record.ok)

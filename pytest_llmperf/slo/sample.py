@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -11,6 +10,7 @@ from pytest_llmperf.metrics.goodput import goodput, slo_attainment
 from pytest_llmperf.metrics.registry import find
 from pytest_llmperf.metrics.run import RunMetrics
 from pytest_llmperf.slo.model import Slo
+from pytest_llmperf.stats.design import repeats
 
 T = TypeVar("T")
 
@@ -43,8 +43,8 @@ class Sample:
 
     @property
     def repeats(self) -> float:
-        """How often the seed of a run was sent, averaged over the runs (Kish's weights); at least 1."""
-        return sum(count**2 for count in Counter(self.seeds).values()) / len(self.runs)
+        """How often the seed of a run was sent, averaged over the runs; at least 1."""
+        return repeats(self.seeds)
 
     def by_start(self, values: Sequence[T]) -> list[list[T]]:
         """What each run has, together with that of the other runs on its server start."""

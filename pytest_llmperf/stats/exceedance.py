@@ -13,7 +13,7 @@ from math import exp
 
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.stats.binomial import at_least, at_most, fail_limit, pass_limit
-from pytest_llmperf.stats.design import GROWTH_LEVELLED_STARTS, GROWTH_STARTS, Count, total, worth
+from pytest_llmperf.stats.design import GROWTH_LEVELLED_STARTS, GROWTH_STARTS, Count, repeats, total, worth
 from pytest_llmperf.stats.interval import Interval
 
 #: More requests than this are not asked for.
@@ -53,10 +53,18 @@ class Exceedance:
     @property
     def levels_differ(self) -> bool:
         """Whether nothing but the reach stands against a PASS, now or with any number of observations."""
-        alone = replace(self, reach=0.0, near=None)
-        if self.verdict is not Verdict.INCONCLUSIVE or alone.verdict is Verdict.PASS:
+        if self.verdict is not Verdict.INCONCLUSIVE or self.few_enough:
             return self.verdict is Verdict.INCONCLUSIVE
-        return self.still_needed() is None and alone.still_needed() is not None
+        return self.still_needed() is None and self._alone.still_needed() is not None
+
+    @property
+    def few_enough(self) -> bool:
+        """Whether it would PASS without the reach."""
+        return self._alone.verdict is Verdict.PASS
+
+    @property
+    def _alone(self) -> Exceedance:
+        return replace(self, reach=0.0, near=None)
 
     def still_needed(self) -> int | None:
         """Further observations until this rate would be decided; None where it is too near the allowed one."""
@@ -96,7 +104,7 @@ class Exceedance:
 
 def exceedance(runs: Sequence[Sequence[Count]], starts: Sequence[str], allowed: float,
                confidence: float = 0.95, *, reach: float = 0.0, near: Count | None = None,
-               repeats: float = 1.0, in_time: Sequence[Sequence[Count]] = (), at_once: float = 1.0,
+               seeds: Sequence[int] | None = None, in_time: Sequence[Sequence[Count]] = (), at_once: float = 1.0,
                overlap: float = 1.0) -> Exceedance:
     """Judge an exceedance rate.
 
@@ -105,8 +113,8 @@ def exceedance(runs: Sequence[Sequence[Count]], starts: Sequence[str], allowed: 
         starts: of each run the server start that it ran on.
         allowed: share that may be over, between 0 and 1.
         confidence: of each one-sided test.
-        reach, near: what is known beside these counts (`design.start_reach`, `time_reach`), see `Exceedance`.
-        repeats: how often each run's requests were sent, on average.
+        reach, near: what is known beside these counts (`reach.start_reach`, `time_reach`), see `Exceedance`.
+        seeds: of each run that of its requests; None: all differ.
         in_time, at_once, overlap: what requests share, see `design.worth`.
 
     Raises:
@@ -116,6 +124,6 @@ def exceedance(runs: Sequence[Sequence[Count]], starts: Sequence[str], allowed: 
     if not everything.of or not 0 < allowed < 1:
         raise ValueError(f"{everything.of} observations and an allowed share of {allowed} decide nothing")
     growth = GROWTH_STARTS if near is None else GROWTH_LEVELLED_STARTS
-    each = worth(runs, starts, allowed, confidence, growth, repeats=repeats, in_time=in_time, at_once=at_once,
+    each = worth(runs, starts, allowed, confidence, growth, seeds=seeds, in_time=in_time, at_once=at_once,
                  overlap=overlap)
-    return Exceedance(everything, allowed, each, confidence, reach, near, repeats)
+    return Exceedance(everything, allowed, each, confidence, reach, near, repeats(seeds) if seeds else 1.0)

@@ -1,24 +1,13 @@
 """How many over the limit prove what, with requests that resemble each other."""
 
-from math import exp, log, sqrt
+from math import exp, log
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_llmperf.model.verdict import Verdict
-from pytest_llmperf.stats.design import (
-    PRIOR_EFFECT,
-    REACH,
-    Count,
-    batches,
-    design_effect,
-    start_reach,
-    stretches,
-    time_reach,
-    total,
-    worth,
-)
+from pytest_llmperf.stats.design import PRIOR_EFFECT, Count, design_effect, total, worth
 from pytest_llmperf.stats.exceedance import Exceedance, exceedance
 
 INF = float("inf")
@@ -78,52 +67,21 @@ def test_an_interval_that_the_sample_does_not_bound_is_infinite():
     assert independent(0, 100).quantile_interval([1.0] * 100).high == INF
 
 
-@given(st.lists(st.integers(), max_size=50), st.integers(1, 12))
-def test_batches_are_consecutive_even_and_complete(items, count):
-    parts = batches(items, count)
-    assert [item for part in parts for item in part] == items
-    sizes = [len(part) for part in parts]
-    assert not sizes or max(sizes) - min(sizes) <= 1 <= min(sizes)
-
-
-@pytest.mark.parametrize(("runs", "overlap", "sizes"), [
-    ((100, 100), 1.0, [10] * 20),       # one after the other
-    ((100, 100), 1.4, [10] * 20),
-    ((100, 60), 11.0, [20] * 5 + [20] * 3),
-    ((100, 100), 80.0, [100, 100]),     # all at once: a run is one observation
-    ((100,), 80.0, [50, 50]),           # of a single run two at least
-    ((7, 0), 1.0, [1] * 7),
-])
-def test_stretches_are_longer_than_what_requests_share(runs, overlap, sizes):
-    found = stretches([range(requests) for requests in runs], overlap)
-    assert [len(part) for part in found] == sizes
-
-
-def test_a_server_with_slow_seconds_may_be_slower_than_it_was():
-    """Levels 0 and ln 2 in turns: the mean of 10 such is known to t(0.95, 9) · 0.365 ÷ √10, of which twice."""
-    slow = [[10.0, 20.0, 10.0, 20.0, 10.0, INF, 20.0, 10.0, 20.0, 10.0, 20.0]]
-    one_each = [[value for value in slow[0] if value < INF]]
-    assert time_reach(one_each, 1.4, 0.95) == pytest.approx(REACH * 1.8331 * 0.36533 / sqrt(10), rel=1e-4)
-    assert time_reach(one_each, 1.0, 0.95) == 0
-    assert time_reach([[5.0] * 40] * 3, 9.0, 0.95) == 0
-    assert time_reach(slow, 1.4, 0.95) > 0
-
-
 def test_design_effect_of_nothing_over_is_the_prior():
-    assert design_effect([Count(0, 100)] * 5, 0.01, 1.5) == PRIOR_EFFECT
+    assert design_effect([[Count(0, 100)] * 5], 0.01, 1.5) == PRIOR_EFFECT
 
 
 def test_design_effect_by_hand():
     """Rates 0 and 0.2 around 0.1: 2/1 · (10² + 10²) / (0.1 · 0.9 · 200) = 22.2, of which 20 over outweigh the prior."""
-    assert design_effect([Count(0, 100), Count(20, 100)], 0.1, 1.0) == pytest.approx((4 * 1.75 + 20 * 200 / 9) / 24)
+    assert design_effect([[Count(0, 100), Count(20, 100)]], 0.1, 1.0) == pytest.approx((4 * 1.75 + 20 * 200 / 9) / 24)
 
 
 def test_the_prior_is_of_events():
     """What ten streams see at once is one event: 20 observations are two, and nothing over is known as badly."""
-    assert design_effect([Count(0, 100)] * 5, 0.01, 1.5, 10.0) == 10
-    assert design_effect([Count(0, 100)] * 5, 0.01, 1.5, 1.5) == PRIOR_EFFECT
-    assert design_effect([Count(100, 100)] * 5, 0.01, 1.5, 10.0) == 10
-    found = design_effect([Count(0, 100), Count(20, 100)], 0.1, 1.0, 10.0)
+    assert design_effect([[Count(0, 100)] * 5], 0.01, 1.5, 10.0) == 10
+    assert design_effect([[Count(0, 100)] * 5], 0.01, 1.5, 1.5) == PRIOR_EFFECT
+    assert design_effect([[Count(100, 100)] * 5], 0.01, 1.5, 10.0) == 10
+    found = design_effect([[Count(0, 100), Count(20, 100)]], 0.1, 1.0, 10.0)
     assert found == pytest.approx((4 * 10 + 2 * 200 / 9) / 6)
 
 
@@ -134,12 +92,33 @@ def test_the_worse_of_requests_and_time_counts():
     together = worth(alike, ["s"], 0.1, 0.95, in_time=stretches)
     assert together < worth(alike, ["s"], 0.1, 0.95) / 10
     assert worth(stretches, ["s"], 0.1, 0.95, in_time=alike) == together
-    assert worth(alike, ["s"], 0.1, 0.95, in_time=stretches, repeats=2.0) == pytest.approx(together / 2)
+
+
+def test_requests_that_were_sent_again_are_worth_their_number_once():
+    """Two runs of one seed, alike in everything, are known as badly as the one."""
+    once = worth([run_with(30, 600), run_with(20, 600)], ["s"] * 2, 0.05, 0.95, seeds=[1, 2])
+    again = worth([run_with(30, 600), run_with(20, 600)] * 2, ["s"] * 4, 0.05, 0.95, seeds=[1, 2, 1, 2])
+    assert again == pytest.approx(once / 2)
+
+
+def test_a_course_that_each_run_takes_costs_nothing():
+    """All that is over comes at the end of each run: at one place of it the runs are alike."""
+    course = [Count(int(at >= 270), 1) for at in range(300)]
+    alike = worth([course] * 3, ["s"] * 3, 0.1, 0.95, seeds=[1, 2, 3])
+    assert alike > 0.5
+    assert worth([course] * 3, ["s"] * 3, 0.1, 0.95, seeds=[1, 1, 1]) < alike / 10
+
+
+def test_what_brought_no_observation_fills_no_stretch():
+    """Answers of one token have no TPOT: ten that have one are ten stretches, however many of the others came first."""
+    spoken = [Count(int(at == 3), 1) for at in range(10)]
+    silent = [Count(0, 0)] * 90
+    assert worth([silent + spoken], ["s"], 0.1, 0.95) == worth([spoken], ["s"], 0.1, 0.95)
 
 
 def test_a_rate_below_the_allowed_one_looks_too_precise_and_is_corrected():
     clusters = [Count(0, 100), Count(10, 100)]
-    effects = [design_effect(clusters, 0.1, growth) for growth in (0, 0.5, 1.5)]
+    effects = [design_effect([clusters], 0.1, growth) for growth in (0, 0.5, 1.5)]
     assert effects == sorted(effects)
     assert effects[0] < effects[2]
 
@@ -163,23 +142,13 @@ def test_a_pooled_sample_counts_requests_as_clusters():
     assert worth(bunched, ["s"], 0.01, 0.95) < worth(spread, ["s"], 0.01, 0.95) / 10
 
 
-def test_one_start_has_no_reach():
-    assert start_reach([[1.0, 2.0], [8.0]], ["s", "s"], 0.95) == 0
-
-
-def test_reach_of_starts_by_hand():
-    """Levels e⁰, e⁰·¹ and e⁰·²: sd 0.1, t(2) 2.92. Failed requests and zeros say nothing of a level."""
-    values = [[exp(-1), exp(1)], [exp(0.1), INF, 0.0], [exp(0.2)], [exp(0.2)]]
-    found = start_reach(values, ["a", "b", "c", "c"], 0.95)
-    assert found == pytest.approx(REACH * 2.919986 * 0.1 / sqrt(3))
-
-
 def test_a_pass_keeps_clear_of_the_limit_by_the_reach_and_a_fail_needs_none():
     clear = Exceedance(Count(0, 1000), 0.01, 1.0, 0.95, log(1.1), Count(4, 1000))
     touched = Exceedance(Count(0, 1000), 0.01, 1.0, 0.95, log(1.1), Count(5, 1000))
     over = Exceedance(Count(16, 1000), 0.01, 1.0, 0.95, log(1.1), Count(900, 1000))
     assert [found.verdict for found in (clear, touched, over)] == [Verdict.PASS, Verdict.INCONCLUSIVE, Verdict.FAIL]
     assert [found.levels_differ for found in (clear, touched, over)] == [False, True, False]
+    assert touched.few_enough
     assert clear.quantile_interval(list(range(1, 1001))).high == pytest.approx(996 * 1.1)
 
 

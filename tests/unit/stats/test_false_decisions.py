@@ -6,8 +6,9 @@ from scipy.signal import lfilter
 from scipy.stats import norm
 
 from pytest_llmperf.model.verdict import Verdict
-from pytest_llmperf.stats.design import Count, start_reach, total
+from pytest_llmperf.stats.design import Count, total
 from pytest_llmperf.stats.exceedance import exceedance
+from pytest_llmperf.stats.reach import start_reach
 
 TRIALS = 2000
 #: 5 % and three standard errors of the simulation.
@@ -54,7 +55,7 @@ def test_three_runs_of_which_each_is_sent_again(share):
     rng = np.random.default_rng(5)
     seeds = autocorrelated(rng, 3, 330) * 0.98**0.5
     runs = seeds[:, [0, 1, 2, 0, 1, 2, 0, 1]] + 0.02**0.5 * rng.standard_normal((TRIALS, 8, 330))
-    found = [exceedance(batched(trial > norm.ppf(share)), ["s"] * 8, 1 - share, repeats=8 / 3).verdict
+    found = [exceedance(batched(trial > norm.ppf(share)), ["s"] * 8, 1 - share, seeds=[0, 1, 2, 0, 1, 2, 0, 1]).verdict
              for trial in runs]
     rates = [sum(verdict is wanted for verdict in found) / TRIALS for wanted in (Verdict.PASS, Verdict.FAIL)]
     assert max(rates) <= MOST
