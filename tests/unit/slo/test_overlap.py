@@ -119,14 +119,17 @@ def test_a_ttft_of_a_server_with_slow_seconds_at_its_exact_limit(shape, text):
     assert max(rates(text.format(f"{limit_ms:.6f}"), lambda rng: SHAPES[shape](rng, slow_at_times))) <= MOST
 
 
-def test_an_attainment_counts_as_the_percentile_does():
+@pytest.mark.parametrize("family", ["tpot", "ttft", "largest_stall"])
+def test_an_attainment_counts_as_the_percentile_does(family):
     rng = np.random.default_rng(8)
     runs = [poisson(30, 200, rng, slow_at_times) for _ in range(3)]
-    for limit_ms in range(20, 50, 2):
-        percentile = judge(f"tpot_p90 <= {limit_ms}ms", *runs)
-        attained = judge(f"slo_attainment(tpot <= {limit_ms}ms) >= 90%", *runs)
+    for limit_ms in range(20, 80, 2):
+        percentile = judge(f"{family}_p90 <= {limit_ms}ms", *runs)
+        attained = judge(f"slo_attainment({family} <= {limit_ms}ms) >= 90%", *runs)
         assert percentile.verdict is attained.verdict
         assert percentile.n.replace("over", "missed") == attained.n
+        lowest = float(attained.interval.removeprefix("90 % CI ").partition("–")[0])
+        assert (lowest >= 90) == (attained.verdict is Verdict.PASS)
 
 
 def test_runs_that_were_sent_again_reach_no_further():
