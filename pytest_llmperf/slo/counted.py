@@ -84,8 +84,7 @@ def judge_share(slo: Slo, sample: Sample, confidence: float) -> CheckResult:
 def _reach(sample: Sample, family: str, beside: float, confidence: float) -> Reach:
     """Of latencies; a single gap is known by its stretches of time."""
     served = [run.samples(family) for run in sample.runs]
-    by_run = [pooled_ms(run, family) for run in sample.runs]
-    return Reach(start_reach(by_run, sample.starts, confidence),
+    return Reach(start_reach(served, sample.starts, confidence),
                  0.0 if FAMILIES[family].one_gap else time_reach(served, sample.seeds, beside, confidence))
 
 
