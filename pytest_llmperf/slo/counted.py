@@ -70,11 +70,18 @@ def judge_share(slo: Slo, sample: Sample, confidence: float) -> CheckResult:
                       n=f"{both.over} of {both.of} {word}, {sample}", reason=f"{both.over} of {both.of} {word}")
     beside = {family: overlap(sample.runs, family) for family in latency_limits(slo) or ["e2el"]}
     reaches = {limit.family: _reach(sample, limit.family, beside[limit.family], confidence) for limit in slo.within}
-    reach = max(reaches.values(), key=lambda one: one.both, default=Reach())
-    near = total([total(_misses(run, slo, reaches)) for run in sample.runs])
-    found = exceedance(known, sample.starts, allowed, confidence, seeds=sample.seeds, reach=reach.both,
-                       near=near if reach.both else None, overlap=max(beside.values()),
-                       at_once=max(at_once(sample.runs, family, streams) for family, streams in beside.items()))
+    near = _all_misses(sample, slo, reaches)
+    touching = [one for family, one in reaches.items() if _all_misses(sample, slo, {family: one}).over > both.over]
+    reach = max(touching, key=lambda one: one.both, default=Reach())
+    events = {family: at_once(sample.runs, family, streams) for family, streams in beside.items()}
+    found, failing = (
+        exceedance(known, sample.starts, allowed, confidence, seeds=sample.seeds, reach=reach.both,
+                   near=near if any(one.both for one in reaches.values()) else None, overlap=max(beside.values()),
+                   at_once=max((events[family] for family in families), default=1.0))
+        for families in (events, _missed(sample, slo))
+    )
+    if failing.verdict is Verdict.FAIL:  # a stall that nobody had makes the misses of others no fewer
+        found = failing
     low, high = (share_interval(count.over * found.worth, found.effective_n, confidence) for count in (both, near))
     shown = Interval(1 - high.high, 1 - low.low, confidence) if attaining else Interval(low.low, high.high, confidence)
     return answer(slo, found.verdict, measured=measured, interval=shown,
@@ -102,6 +109,16 @@ def over_limit(run: RunMetrics, family: str, limit_ms: float) -> list[Count] | N
 def over_any(by_run: Sequence[Sequence[float]], limit_ms: float) -> Count:
     """How many of all latencies are over a limit."""
     return Count(sum(value > limit_ms for values in by_run for value in values), sum(map(len, by_run)))
+
+
+def _missed(sample: Sample, slo: Slo) -> list[str]:
+    """Families whose limit some served request misses."""
+    return [limit.family for limit in slo.within
+            if any(value > limit.limit_ms for run in sample.runs for value in run.samples(limit.family))]
+
+
+def _all_misses(sample: Sample, slo: Slo, reaches: Mapping[str, Reach]) -> Count:
+    return total([total(_misses(run, slo, reaches)) for run in sample.runs])
 
 
 def _misses(run: RunMetrics, slo: Slo, reaches: Mapping[str, Reach] = MappingProxyType({})) -> list[Count]:

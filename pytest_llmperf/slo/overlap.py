@@ -45,7 +45,7 @@ def at_once(runs: Sequence[RunMetrics], family: str, streams: float) -> float:
 
 def _concurrency(spans: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
     """How many of the spans hold a moment, and for how many nanoseconds."""
-    changes = sorted(change for begin, end in spans for change in ((begin, 1), (end, -1)))
+    changes = sorted(change for begin, end in spans if begin < end for change in ((begin, 1), (end, -1)))
     requests, since_ns = 0, 0
     for at_ns, change in changes:
         yield requests, at_ns - since_ns

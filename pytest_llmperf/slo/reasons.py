@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import exp
 
 from pytest_llmperf.model.verdict import Verdict
@@ -30,7 +31,10 @@ def why(found: Exceedance, word: str, reach: Reach) -> str:
     if found.levels_differ:
         return f"{rate} are {word}, {'which would be few enough, ' if found.few_enough else ''}but " + (
             _of_starts(exp(reach.starts)) if reach.starts >= reach.time else _of_times(exp(reach.time)))
-    more = found.still_needed()
+    more, independent = found.still_needed(), replace(found, worth=1.0).still_needed()
+    if found.at_once and independent is not None:
+        return (f"{rate} are {word}, and requests that were served at once are one observation: measure more runs, of "
+                "other seeds")
     if more is None:
         return (f"{rate} {word} is too near the allowed {100 * found.allowed:.3g} % for any affordable number of "
                 "requests; choose another limit")

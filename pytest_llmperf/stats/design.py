@@ -102,7 +102,8 @@ def worth(runs: Sequence[Sequence[Count]], starts: Sequence[str], allowed: float
         counts = [[both for part in stratum if (both := total(part)).of] for stratum in strata]
         if not (freedom := sum(max(0, len(stratum) - 1) for stratum in counts)):
             return 1 / sent
-        few = t_quantile(confidence, None) / t_quantile(confidence, freedom)
+        all_over = all(count.over == count.of for stratum in counts for count in stratum)
+        few = 1.0 if all_over else t_quantile(confidence, None) / t_quantile(confidence, freedom)
         return few ** 2 / design_effect(counts, allowed, growth, at_once, sent) / sent
 
     return min(of(by_batch, GROWTH_BATCHES, several), of(by_time, GROWTH_BATCHES, several),

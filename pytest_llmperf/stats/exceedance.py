@@ -15,6 +15,7 @@ from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.stats.binomial import at_least, at_most, fail_limit, pass_limit
 from pytest_llmperf.stats.design import GROWTH_LEVELLED_STARTS, GROWTH_STARTS, Count, repeats, total, worth
 from pytest_llmperf.stats.interval import Interval
+from pytest_llmperf.stats.stretches import apart
 
 #: More requests than this are not asked for.
 MOST_REQUESTS = 1_000_000
@@ -32,6 +33,7 @@ class Exceedance:
         reach: log ratio by which a PASS must stay below the limit; 0 for none.
         near: how many are over the limit lowered by `reach`; None where that is the limit itself.
         repeats: how often these observations' requests were sent; further ones would be new.
+        at_once: whether a whole run is served at once, so that only further runs would tell more.
     """
 
     count: Count
@@ -41,6 +43,7 @@ class Exceedance:
     reach: float = 0.0
     near: Count | None = None
     repeats: float = 1.0
+    at_once: bool = False
 
     @property
     def effective_n(self) -> float:
@@ -126,4 +129,5 @@ def exceedance(runs: Sequence[Sequence[Count]], starts: Sequence[str], allowed: 
     growth = GROWTH_STARTS if near is None else GROWTH_LEVELLED_STARTS
     each = worth(runs, starts, allowed, confidence, growth, seeds=seeds, in_time=in_time, at_once=at_once,
                  overlap=overlap)
-    return Exceedance(everything, allowed, each, confidence, reach, near, repeats(seeds) if seeds else 1.0)
+    return Exceedance(everything, allowed, each, confidence, reach, near, repeats(seeds) if seeds else 1.0,
+                      at_once=apart([len(run) for run in runs], overlap) < 2)

@@ -17,6 +17,8 @@ from pytest_llmperf.stats.stretches import places, stretches
 #: Half-widths of the levels' t interval by which a PASS must stay clear of the limit. At the exact limit, five starts
 #: and shifts of 0.3 to 1 sd: 1 gives up to 12 % false PASS, 1.5 up to 8 %, 2 up to 5 %.
 REACH = 2.0
+#: Beyond it nothing is known of the levels, and no number says more.
+MOST = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,7 @@ def _reach(strata: Sequence[Sequence[Sequence[float]]], confidence: float) -> fl
     if not freedom:
         return 0.0
     squares = sum((len(stratum) - 1) * sd(stratum) ** 2 for stratum in known if len(stratum) > 1)
-    return REACH * t_quantile(confidence, freedom) * sqrt(squares / freedom / levels)
+    return min(MOST, REACH * t_quantile(confidence, freedom) * sqrt(squares / freedom / levels))
 
 
 def _level(values: Sequence[float]) -> float | None:

@@ -25,9 +25,18 @@ def batches(items: Sequence[T], count: int = BATCHES_PER_RUN) -> list[Sequence[T
 def stretches(runs: Sequence[Sequence[T]], seeds: Sequence[int], overlap: float = 1.0) -> list[list[Sequence[T]]]:
     """Batches of each run, equally many, and each long enough that requests of one seldom meet those of another; two at
     least where there is a single draw of the traffic, for one says nothing."""
-    least, size = (1 if len(set(seeds)) > 1 else 2), max(1.0, BATCH_OVERLAPS * (overlap - 1))
-    count = max(least, min(BATCHES_PER_RUN, int(min(map(len, runs)) / size)))
+    count = max(1 if len(set(seeds)) > 1 else 2, apart([len(run) for run in runs if run], overlap))
     return [batches(run, count) for run in runs]
+
+
+def apart(requests: Sequence[int], overlap: float) -> int:
+    """Stretches of the shortest run that hardly share anything; 0 where all of it is served at once.
+
+    Args:
+        requests: of each run, how many.
+        overlap: requests that are served at once, on average.
+    """
+    return min(BATCHES_PER_RUN, int(min(requests, default=0) / max(1.0, BATCH_OVERLAPS * (overlap - 1))))
 
 
 def places(runs: Sequence[Sequence[Sequence[T]]], seeds: Sequence[int]) -> list[list[list[T]]]:

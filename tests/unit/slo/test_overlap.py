@@ -1,5 +1,6 @@
 """Requests that are served at once see the same, and are less evidence than as many one after the other."""
 
+from dataclasses import replace
 from functools import partial
 from math import exp
 
@@ -86,6 +87,14 @@ def test_tokens_of_a_chunk_come_at_once_and_means_do_not():
     assert at_once([run], "tpot", 2.0) == at_once([run], "ttft", 2.0) == 1
 
 
+def test_what_was_never_sent_was_beside_nothing():
+    """Requests that were given up before their time end before they begin."""
+    served = [make_record(i, intended_ms=10.0 * i) for i in range(50)]
+    unsent = [replace(make_record(50 + i, intended_ms=2000.0 + 10 * i, outcome=Outcome.CANCELLED, chunks=0),
+                      ended_ns=600_000_000, sent_ns=None) for i in range(50)]
+    assert overlap([measure([*served, *unsent])], "ttft") == pytest.approx(overlap([measure(served)], "ttft"))
+
+
 def test_nobody_answered():
     run = measure([make_record(0, chunks=1), make_record(1, outcome=Outcome.TIMEOUT, chunks=0)])
     assert overlap([run], "tpot") == at_once([run], "itl", 1.0) == 1
@@ -132,6 +141,26 @@ def test_an_attainment_counts_as_the_percentile_does(family):
         assert (lowest >= 90) == (attained.verdict is Verdict.PASS)
 
 
+def test_a_limit_that_nobody_misses_hides_no_fail():
+    """All streams in step: a stall would be one event for all, and here there is none; half of the requests wait."""
+    runs = [measure([make_record(i, ttft_ms=500.0 if i % 2 else 50.0, chunks=100) for i in range(100)])
+            for _ in range(3)]
+    assert judge("slo_attainment(ttft <= 300ms) >= 90%", *runs).verdict is Verdict.FAIL
+    assert judge("slo_attainment(ttft <= 300ms, largest_stall <= 1s) >= 90%", *runs).verdict is Verdict.FAIL
+    assert judge("slo_attainment(ttft <= 900ms, largest_stall <= 1s) >= 90%", *runs).verdict is Verdict.INCONCLUSIVE
+
+
+def test_the_words_are_of_the_latency_that_matters():
+    """Starts differ five times in TPOT, far below its limit, and by a tenth in TTFT, which is near its own."""
+    rng = np.random.default_rng(2)
+    runs = [measure([make_record(i, intended_ms=2000.0 * i, ttft_ms=float(rng.normal(level, 10)), itl_ms=itl)
+                     for i in range(100)]) for level, itl in ((400.0, 0.2), (440.0, 1.0), (480.0, 5.0))]
+    alone, both = (judge_slo(parse_slo(f"slo_attainment({limits}) >= 90%"), runs, list("abc"))
+                   for limits in ("ttft <= 520ms", "ttft <= 520ms, tpot <= 100s"))
+    assert "the server starts differ so much" in alone.reason
+    assert (both.reason, both.verdict, both.interval) == (alone.reason, alone.verdict, alone.interval)
+
+
 def test_runs_that_were_sent_again_reach_no_further():
     """Three draws of the traffic, each sent three times, with hardly another answer: as three runs are judged."""
     rng = np.random.default_rng(9)
@@ -175,4 +204,8 @@ def test_all_at_once_in_one_run_is_one_observation():
     assert found.verdict is Verdict.INCONCLUSIVE
     assert "requests that were served at once are one observation" in found.reason
     assert "measure more runs" in found.reason
+    alike = [in_step(40, [[20.0] * TOKENS]) for _ in range(2)]
+    few = judge("ttft_p90 <= 500ms", *alike).reason
+    assert few == ("0 % are over the limit, and requests that were served at once are one observation: measure more "
+                   "runs, of other seeds")
     assert judge("tpot_p90 <= 10ms", once).verdict is Verdict.FAIL

@@ -76,6 +76,15 @@ def test_design_effect_by_hand():
     assert design_effect([[Count(0, 100), Count(20, 100)]], 0.1, 1.0) == pytest.approx((4 * 1.75 + 20 * 200 / 9) / 24)
 
 
+def test_few_runs_need_no_allowance_where_all_is_over():
+    """Three runs of a hundred streams in step are three observations, all over: nothing varied that could be known
+    badly."""
+    all_over = exceedance([[Count(1, 1)] * 100] * 3, ["s"] * 3, 0.1, at_once=100.0, overlap=100.0)
+    assert all_over.effective_n == pytest.approx(3)
+    assert all_over.verdict is Verdict.FAIL
+    assert exceedance([[Count(0, 1)] * 100] * 3, ["s"] * 3, 0.1, at_once=100.0, overlap=100.0).effective_n < 1
+
+
 def test_the_prior_is_of_events():
     """What ten streams see at once is one event: 20 observations are two, and nothing over is known as badly."""
     assert design_effect([[Count(0, 100)] * 5], 0.01, 1.5, 10.0) == 10

@@ -4,7 +4,7 @@ from math import exp, log, sqrt
 
 import pytest
 
-from pytest_llmperf.stats.reach import REACH, start_reach, time_reach
+from pytest_llmperf.stats.reach import MOST, REACH, start_reach, time_reach
 
 INF = float("inf")
 
@@ -26,6 +26,11 @@ def test_a_server_with_slow_seconds_may_be_slower_than_it_was():
     assert time_reach(in_turns, [1], 1.4, 0.95) == pytest.approx(REACH * 1.8331 * 0.36533 / sqrt(10), rel=1e-4)
     assert time_reach(in_turns, [1], 1.0, 0.95) == 0
     assert time_reach([[5.0] * 40] * 3, [1, 2, 3], 9.0, 0.95) == 0
+
+
+def test_two_that_differ_by_a_thousand_are_no_number():
+    """At the confidence of a sixth execution t is so large that e to it is none."""
+    assert start_reach([[5.0], [9000.0]], ["a", "b"], 1 - 0.05 / 2**5) == MOST
 
 
 def test_a_course_that_each_run_takes_is_no_slow_second():

@@ -22,7 +22,7 @@ def test_batches_are_consecutive_even_and_complete(items, count):
     ((100, 100), (1, 2), 80.0, [[100], [100]]),       # all at once: a run is one observation
     ((100, 100), (1, 1), 80.0, [[50, 50]] * 2),       # of a single draw two at least
     ((100,), (1,), 80.0, [[50, 50]]),
-    ((7, 0), (1, 2), 1.0, [[7], []]),
+    ((7, 0), (1, 2), 1.0, [[1] * 7, []]),             # a run without any says nothing of the others
 ])
 def test_stretches_are_longer_than_what_requests_share(runs, seeds, overlap, sizes):
     found = stretches([range(requests) for requests in runs], seeds, overlap)
