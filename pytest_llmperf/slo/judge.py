@@ -20,10 +20,11 @@ from pytest_llmperf.model.verdict import CheckResult
 from pytest_llmperf.slo.answer import line
 from pytest_llmperf.slo.averaged import judge_average, judge_exact
 from pytest_llmperf.slo.compared import judge_mechanism, judge_ratio, start_sd_prior
-from pytest_llmperf.slo.counted import judge_percentile, judge_share
 from pytest_llmperf.slo.model import Claim, Comparison, Mechanism, Ratio, Slo
+from pytest_llmperf.slo.percentiles import judge_percentile
 from pytest_llmperf.slo.sample import Sample
 from pytest_llmperf.slo.searched import SEARCHED, judge_searched
+from pytest_llmperf.slo.shares import judge_share
 from pytest_llmperf.slo.startup import STARTUP, judge_startup
 from pytest_llmperf.stats.ratio import StartSd
 
