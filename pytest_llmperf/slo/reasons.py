@@ -32,7 +32,7 @@ def why(found: Exceedance, word: str, reach: Reach) -> str:
         return f"{rate} are {word}, {'which would be few enough, ' if found.few_enough else ''}but " + (
             _of_starts(exp(reach.starts)) if reach.starts >= reach.time else _of_times(exp(reach.time)))
     more, independent = found.still_needed(), replace(found, worth=1.0).still_needed()
-    if found.at_once and independent is not None:
+    if found.one_stretch and independent is not None:
         return (f"{rate} are {word}, and requests that were served at once are one observation: measure more runs, of "
                 "other seeds")
     if more is None:

@@ -94,7 +94,7 @@ def worth(runs: Sequence[Sequence[Count]], starts: Sequence[str], allowed: float
     several = repeats(seeds)
     counted = [[count for count in run if count.of] for run in runs]
     by_batch = places(stretches(counted, seeds, overlap), seeds)
-    by_time = places([[[part] for part in run] for run in in_time], seeds)
+    by_time = places([[[part] for part in run] for run in in_time], seeds) if in_time else []
     by_start = [[count for run, start in zip(runs, starts, strict=True) if start == one for count in run]
                 for one in dict.fromkeys(starts)]
 

@@ -33,7 +33,7 @@ class Exceedance:
         reach: log ratio by which a PASS must stay below the limit; 0 for none.
         near: how many are over the limit lowered by `reach`; None where that is the limit itself.
         repeats: how often these observations' requests were sent; further ones would be new.
-        at_once: whether a whole run is served at once, so that only further runs would tell more.
+        one_stretch: whether all of a run is served at once, so that only further runs would tell more.
     """
 
     count: Count
@@ -43,7 +43,7 @@ class Exceedance:
     reach: float = 0.0
     near: Count | None = None
     repeats: float = 1.0
-    at_once: bool = False
+    one_stretch: bool = False
 
     @property
     def effective_n(self) -> float:
@@ -130,4 +130,4 @@ def exceedance(runs: Sequence[Sequence[Count]], starts: Sequence[str], allowed: 
     each = worth(runs, starts, allowed, confidence, growth, seeds=seeds, in_time=in_time, at_once=at_once,
                  overlap=overlap)
     return Exceedance(everything, allowed, each, confidence, reach, near, repeats(seeds) if seeds else 1.0,
-                      at_once=apart([len(run) for run in runs], overlap) < 2)
+                      one_stretch=apart([len(run) for run in runs], overlap) < 2)

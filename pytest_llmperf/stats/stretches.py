@@ -50,7 +50,7 @@ def places(runs: Sequence[Sequence[Sequence[T]]], seeds: Sequence[int]) -> list[
         seeds: of each run that of its requests.
     """
     joined: dict[int, list[list[T]]] = {}
-    for run, seed in zip(runs, seeds, strict=False):
+    for run, seed in zip(runs, seeds, strict=True):
         joined[seed] = [[*before, *more] for before, more in zip_longest(joined.get(seed, []), run, fillvalue=())]
     if len(joined) < 2:
         return list(joined.values())
