@@ -161,8 +161,8 @@ class Replayer:
             return
 
         def sample(done: threading.Event) -> None:
-            with suppress(EngineError):  # it died: the replay says so
-                while not done.wait(interval_s):
+            while not done.wait(interval_s):
+                with suppress(EngineError):  # it died, which the replay says, or is too busy just now
                     values = server.gauges()
                     samples.append(GaugeSample(self.clock.now_ns(), values))
 
@@ -229,4 +229,6 @@ def stream_limits(settings: Settings) -> StreamLimits:
         first_byte_ns=seconds(settings.first_byte_timeout_s),
         idle_ns=seconds(settings.idle_timeout_s),
         total_ns=seconds(settings.request_timeout_s),
+        response_bytes=round(settings.response_limit_mib * 2**20),
+        held_bytes=round(settings.responses_memory_limit_mib * 2**20),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from math import isfinite
@@ -13,13 +13,16 @@ from pytest_llmperf.errors import MetricUnavailable
 
 START_TIME = "process_start_time_s"
 
-_PAIR = r'[ \t]*([a-zA-Z_]\w*)[ \t]*=[ \t]*"((?:[^"\\]|\\.)*)"[ \t]*(?:,|(?=\}|$))'
+MOST_SAMPLES = 100_000
+MOST_LINE_CHARACTERS = 64 * 1024
+# No quantifier gives back what it took: a line that fits nowhere costs time in proportion to its length.
+_PAIR = r'[ \t]*+([a-zA-Z_]\w*+)[ \t]*+=[ \t]*+"((?:[^"\\]|\\.)*+)"[ \t]*+(?:,|(?=\}|$))'
 _LABEL = re.compile(_PAIR)
 _ESCAPE = re.compile(r"\\(.)")
 _SAMPLE = re.compile(
-    r"[ \t]*(?P<name>[a-zA-Z_:][\w:]*)[ \t]*"
-    rf"(?:\{{(?P<labels>(?:{_PAIR})*)[ \t]*\}})?"
-    r"[ \t]*(?P<value>\S+)(?:[ \t]+-?\d+)?[ \t\r]*",  # a timestamp may follow
+    r"[ \t]*+(?P<name>[a-zA-Z_:][\w:]*+)[ \t]*+"
+    rf"(?:\{{(?P<labels>(?:{_PAIR})*+)[ \t]*+\}})?+"
+    r"[ \t]*+(?P<value>\S++)(?:[ \t]++-?\d++)?+[ \t\r]*+",  # a timestamp may follow
     re.ASCII,
 )
 
@@ -68,12 +71,15 @@ def parse(text: str) -> Scrape:
     are most of the page, and no metric needs them. prometheus_client reads the same, and takes ten times as long.
 
     Raises:
-        MetricUnavailable: the text is not in that format.
+        MetricUnavailable: the text is not in that format, or has more samples than any server needs.
     """
-    samples = []
-    for line in text.split("\n"):
+    samples: list[Sample] = []
+    for line in _lines(text):
         if not line or line.startswith("#") or line.partition("{")[0].rstrip().endswith("_bucket") or not line.strip():
             continue
+        if len(samples) == MOST_SAMPLES or len(line) > MOST_LINE_CHARACTERS:
+            raise MetricUnavailable(f"/metrics has more than {MOST_SAMPLES:,} samples, or a line of more than "
+                                    f"{MOST_LINE_CHARACTERS:,} characters; it begins {text[:80]!r}.")
         found = _SAMPLE.fullmatch(line)
         try:
             value = float(found["value"]) if found else None
@@ -84,6 +90,15 @@ def parse(text: str) -> Scrape:
         if isfinite(value):
             samples.append(Sample(found["name"], _labels(found["labels"] or ""), value))
     return Scrape(tuple(samples))
+
+
+def _lines(text: str) -> Iterator[str]:
+    """One after the other: all at once take many times the memory of the page."""
+    start = 0
+    while (end := text.find("\n", start)) >= 0:
+        yield text[start:end]
+        start = end + 1
+    yield text[start:]
 
 
 @lru_cache(maxsize=1024)
