@@ -9,7 +9,7 @@ from functools import lru_cache
 from math import isfinite
 from types import MappingProxyType
 
-from pytest_llmperf.errors import MetricUnavailable
+from pytest_llmperf.errors import EngineError, MetricUnavailable
 
 START_TIME = "process_start_time_s"
 
@@ -71,15 +71,16 @@ def parse(text: str) -> Scrape:
     are most of the page, and no metric needs them. prometheus_client reads the same, and takes ten times as long.
 
     Raises:
-        MetricUnavailable: the text is not in that format, or has more samples than any server needs.
+        MetricUnavailable: the text is not in that format.
+        EngineError: it has more samples, or a longer line, than any server needs.
     """
     samples: list[Sample] = []
     for line in _lines(text):
         if not line or line.startswith("#") or line.partition("{")[0].rstrip().endswith("_bucket") or not line.strip():
             continue
         if len(samples) == MOST_SAMPLES or len(line) > MOST_LINE_CHARACTERS:
-            raise MetricUnavailable(f"/metrics has more than {MOST_SAMPLES:,} samples, or a line of more than "
-                                    f"{MOST_LINE_CHARACTERS:,} characters; it begins {text[:80]!r}.")
+            raise EngineError(f"/metrics has more than {MOST_SAMPLES:,} samples, or a line of more than "
+                              f"{MOST_LINE_CHARACTERS:,} characters; it begins {text[:80]!r}. Mend the page.")
         found = _SAMPLE.fullmatch(line)
         try:
             value = float(found["value"]) if found else None
