@@ -20,22 +20,21 @@ class Intake:
     """
 
     def __init__(self, limits: StreamLimits) -> None:
-        self._limits = limits
+        self._most_of_one, self._most_held, self._most = limits.response_bytes, limits.held_bytes, limits.replay_bytes
         self._all_bytes = 0
         self.held_bytes = 0
 
     def take(self, flight: Flight, size: int) -> str | None:
         """Account for a read of so many bytes; which limit it exceeds, if any."""
-        limits = self._limits
         flight.size_bytes += size
         self._all_bytes += size
         self.held_bytes += size + _READ_BYTES
-        if flight.size_bytes > limits.response_bytes:
-            return f"this answer is longer than {limits.response_bytes:,} bytes"
-        if self.held_bytes > limits.held_bytes:
-            return f"the answers under way take more than {limits.held_bytes:,} bytes of memory"
-        if self._all_bytes > limits.replay_bytes:
-            return f"the answers of this run are longer than {limits.replay_bytes:,} bytes together"
+        if flight.size_bytes > self._most_of_one:
+            return f"this answer is longer than {self._most_of_one:,} bytes"
+        if self.held_bytes > self._most_held:
+            return f"the answers under way take more than {self._most_held:,} bytes of memory"
+        if self._all_bytes > self._most:
+            return f"the answers of this run are longer than {self._most:,} bytes together"
         return None
 
     def recorded(self, flight: Flight) -> None:

@@ -8,6 +8,7 @@ from pytest_llmperf.model.request import Request
 from pytest_llmperf.wire.http import Answer, read_answer
 from pytest_llmperf.wire.stream import SHOWN_BYTES, Stream, read_stream
 
+SPARE_CHUNKS = 1000  # that are read beyond twice the number of tokens asked for
 _Judgement = tuple[Outcome, str | None]
 
 _GIVEN_UP = {
@@ -35,7 +36,8 @@ def to_record(request: Request, exchange: Exchange) -> RequestRecord:
     finish. Its stamp is that of the read that completed the event. Partial answers keep their arrivals.
     """
     answer = read_answer(exchange)
-    stream = read_stream(answer.pieces) if answer.status == 200 else Stream()
+    most_chunks = SPARE_CHUNKS + 2 * request.output_tokens
+    stream = read_stream(answer.pieces, most_chunks) if answer.status == 200 else Stream()
     outcome, detail = _judge(request, exchange, answer, stream)
     usage = stream.usage
     return RequestRecord(

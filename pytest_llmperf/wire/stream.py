@@ -10,6 +10,7 @@ from pytest_llmperf.wire.chunks import Chunk, Usage, read_chunk
 from pytest_llmperf.wire.sse import Event, EventDecoder
 
 SHOWN_BYTES = 200
+MOST_CHUNKS = 10_000_000
 
 
 class _CountsDown(ValueError):
@@ -97,13 +98,20 @@ def _merged(old: Usage | None, new: Usage | None) -> Usage | None:
     )
 
 
-def read_stream(pieces: Iterable[tuple[int, bytes]]) -> Stream:
-    """Decode (stamp_ns, bytes) pieces of an event stream; stops at `[DONE]` and at what cannot be understood."""
+def read_stream(pieces: Iterable[tuple[int, bytes]], most_chunks: int = MOST_CHUNKS) -> Stream:
+    """Decode (stamp_ns, bytes) pieces of an event stream; stops at `[DONE]` and at what cannot be understood.
+
+    Args:
+        pieces: of the body.
+        most_chunks: content chunks, beyond which the stream has no end worth waiting for.
+    """
     stream = Stream()
     decoder = EventDecoder()
     for stamp_ns, piece in pieces:
         for event in decoder.feed(piece):
             stream.take(event, stamp_ns)
+            if len(stream.arrivals_ns) > most_chunks:
+                stream.problem = f"more than {most_chunks} content chunks, far more than tokens were asked for"
             if stream.done or stream.problem:
                 return stream
         if decoder.overflowed:

@@ -142,7 +142,7 @@ def test_a_server_that_fails_midway_leaves_what_was_measured_and_no_result(perf,
 
     def vanish_in_the_second_run():
         if len(fake_engine.transport.plans) == 2 + 2:
-            fake_engine.answers["/metrics"] = httpx.ReadTimeout("timed out")
+            fake_engine.answers["/metrics"] = httpx.ConnectError("refused")
 
     fake_engine.on_replay = vanish_in_the_second_run
     with pytest.raises(EngineError, match="not after it"):

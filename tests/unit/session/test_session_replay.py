@@ -1,6 +1,7 @@
 """One replay against a fake server: plan, counters, peaks, and every way in which the server fails during it."""
 
 import time
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import httpx
@@ -11,7 +12,7 @@ from pytest_llmperf.errors import EngineError, LoadError, ServerDied
 from pytest_llmperf.load.transport import Progress
 from pytest_llmperf.model.plan import StreamLimits
 from pytest_llmperf.model.telemetry import CpuUse
-from pytest_llmperf.session.replay import Replayer
+from pytest_llmperf.session.replay import Replayer, most_bytes
 from pytest_llmperf.session.warm_up import BATCH, MOST_BATCHES, warm_up
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -74,7 +75,8 @@ def test_the_plan_is_the_seeds_own(make_server, replayer, fake_engine):
     replayer(limits=limits).run(server, WORKLOAD, 3)
     (plan,) = fake_engine.transport.plans
     asked = WORKLOAD.requests(3)
-    assert (plan.host, plan.port, plan.concurrency, plan.limits) == ("h", 81, None, limits)
+    assert (plan.host, plan.port, plan.concurrency) == ("h", 81, None)
+    assert plan.limits == replace(limits, replay_bytes=most_bytes(asked))
     assert [request.at_ns for request in plan.requests] == [request.at_ns for request in asked]
     assert plan.requests[0].path == "/proxy/v1/completions"
     assert b'"model":"m"' in plan.requests[0].body
@@ -99,14 +101,14 @@ def test_a_server_without_counters_is_measured_all_the_same(make_server, replaye
 
 
 def test_counters_that_vanish_during_the_run_are_no_evidence(make_server, replayer, fake_engine):
-    gone = {"/metrics": httpx.ReadTimeout("timed out")}
+    gone = {"/metrics": httpx.ConnectError("refused")}
     fake_engine.on_replay = lambda: fake_engine.answers.update(gone)
     with pytest.raises(EngineError, match="showed its counters before the run, and not after it"):
         replayer().run(make_server(), WORKLOAD, 0)
 
 
 def test_counters_that_were_not_there_before_the_run_are_no_evidence(make_server, replayer, fake_engine):
-    fake_engine.answers["/metrics"] = httpx.ReadTimeout("timed out")
+    fake_engine.answers["/metrics"] = httpx.ConnectError("refused")
     fake_engine.on_replay = lambda: fake_engine.answers.pop("/metrics")
     with pytest.raises(EngineError, match=r"after the run, and not before it: nobody could see .* Run it again"):
         replayer().run(make_server(), WORKLOAD, 0)

@@ -317,3 +317,12 @@ def test_copies_what_the_workload_and_the_schedule_said():
 def test_shape_is_what_vllm_sends():
     first = json.loads(StreamShape().events()[0].removeprefix(b"data: "))
     assert {"id", "object", "created", "model", "choices", "usage"} <= set(first)
+
+
+def test_stream_of_far_more_chunks_than_tokens_is_read_no_further():
+    request = Request(0, (1, 2, 3), 4, 3)
+    endless = STREAM_HEAD + http_chunk(event({"choices": [{"text": "a"}]}) * 50_000)
+    record = to_record(request, make_exchange([(5, endless)]))
+    assert record.outcome is Outcome.MALFORMED
+    assert "more than 1008 content chunks" in record.detail
+    assert len(record.arrivals_ns) == 1009
