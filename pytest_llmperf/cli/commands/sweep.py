@@ -55,6 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
             for flags in todo:
                 rows.append(measured(perf, asked, flags))
                 file.append(rows[-1])
+                perf.session.release_records()  # a row is judged and written
     if done:
         sys.stderr.write(f"{len(done)} of {len(rows)} rows are {arguments.file}'s; remove it to measure them anew\n")
     chosen = [row for row in rows if row.flags in list(combinations(grid))]
