@@ -37,6 +37,7 @@ from . import kernel, shm, tree
 from .drain import Drain
 from .reaped import StopReport, write_report
 from .reaper import Reaper
+from .streammask import StreamMask
 from .unit import Member, Unit
 
 CONTROL, STATUS = 0, 1
@@ -105,7 +106,7 @@ class Watchdog:
         if self._reaper.stopping:
             return False
         try:
-            drain = Drain(Path(member.log_path), member.log_cap_bytes, member.needles)
+            drain = Drain(Path(member.log_path), member.log_cap_bytes, StreamMask(member.needles, member.shapes))
             prepare = kernel.InChild(os.getpid(), member.cpus)
             with drain.write_end as output:
                 child = subprocess.Popen(
@@ -140,7 +141,7 @@ class Watchdog:
         name = self._names.pop(pid, None)
         if name is not None:
             for drain in self._drains:
-                drain.read_all()  # its last words are in the log before its end is known
+                drain.last_words()  # in the log before its end is known
             _report(event="exited", name=name, pid=pid, status=status)
             self._segments.look()
 
