@@ -26,7 +26,7 @@ from pytest_llmperf.engines.server import Server
 from pytest_llmperf.engines.spec import flags_of, secrets_of
 from pytest_llmperf.errors import EngineError, Evidence, ExitedEarly, SpecError, StartupTimeout, WrongServer
 from pytest_llmperf.model.engine import EngineSpec
-from pytest_llmperf.model.status import Starting, Tell, tell_nobody
+from pytest_llmperf.model.status import Note, Starting, Tell, tell_nobody
 from pytest_llmperf.process.ports import reserve_port
 from pytest_llmperf.process.supervisor import Launch, Supervised
 
@@ -157,6 +157,7 @@ class Launcher:
             )
             undo.pop_all()
         process.on_gone(port.close)
+        process.on_gone(lambda: self._tell_unproven(process))
         try:
             if self.emulation is not None and spec.lmcache is not None:
                 server.lmcache = EmulatedLMCache(server.client)
@@ -183,11 +184,18 @@ class Launcher:
         launch = LMCacheLaunch(wanted, kind, environment, env, self.root, folder, ports, self.cpus)
         self.progress(Starting(f"LMCache for {spec}"))
         try:
-            return start_lmcache(launch, self.clock, self.settings.ready_timeout_s)
+            lmcache = start_lmcache(launch, self.clock, self.settings.ready_timeout_s)
         except BaseException:
             for port in ports:
                 port.close()
             raise
+        lmcache.process.on_gone(lambda: self._tell_unproven(lmcache.process))
+        return lmcache
+
+    def _tell_unproven(self, process: Supervised) -> None:
+        """Name shared memory that appeared while the server ran and that cannot be removed safely."""
+        if process.report is not None and (note := process.report.shm_note) is not None:
+            self.progress(Note(note))
 
     def _spawn(self, spec: EngineSpec, adapter: Adapter, placement: Placement, folder: Path) -> Supervised:
         launch = Launch(

@@ -30,6 +30,8 @@ class State:
         self.plain_failures = 0
         self.left_open: set[str] = set()
         self.unended: list[str] = []  # what was started and would not end
+        self.last_notes: list[str] = []  # told while the last server stopped, when the display had ended
+        self._closing = False
         self.subject = ""  # the test that runs now
 
     @property
@@ -126,6 +128,7 @@ class State:
             return
         from pytest_llmperf.errors import InfrastructureError
 
+        self._closing = True
         try:
             session.close()
         except InfrastructureError as error:
@@ -148,7 +151,11 @@ class State:
             watch.close()
 
     def _tell(self, status: Status) -> None:
-        if self.watch is not None:
+        from pytest_llmperf.model.status import Note
+
+        if self._closing and isinstance(status, Note):
+            self.last_notes.append(status.text)
+        elif self.watch is not None:
             self.watch.subject = self.subject
             self.watch.tell(status)
 

@@ -22,6 +22,7 @@ class Member:
         log_cap_bytes: size limit of that file.
         cpus: on which it may run; none: on any.
         needles: secrets as it may spell them; `***` stands in the log instead.
+        shapes: what looks like a secret, see `masking.Shape`.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Member:
     log_cap_bytes: int
     cpus: list[int] = field(default_factory=list)
     needles: list[str] = field(default_factory=list)
+    shapes: list[tuple[str, str, str, tuple[str, ...]]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

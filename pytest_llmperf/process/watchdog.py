@@ -7,6 +7,7 @@ parent came to it, means stop. Standard output takes one JSON line per event:
     {"event": "started", "name": …, "pid": …, "starttime": …}
     {"event": "failed", "name": …, "error": …, "missing": …}     a member could not be started
     {"event": "exited", "name": …, "pid": …, "status": …}        status as of waitpid
+    {"event": "segments", "created": [[name, device, inode], …]} shared memory that a descendant created
     {"event": "gone"}                                            no descendant is left
     {"event": "stopped", "report": …}                            the last line
 
@@ -24,6 +25,8 @@ import subprocess
 import sys
 import time
 import traceback
+from collections.abc import Iterator
+from dataclasses import astuple
 from pathlib import Path
 
 if not __package__:  # started by path: make the siblings importable (PEP 366)
@@ -34,6 +37,7 @@ from . import kernel, shm, tree
 from .drain import Drain
 from .reaped import StopReport, write_report
 from .reaper import Reaper
+from .streammask import StreamMask
 from .unit import Member, Unit
 
 CONTROL, STATUS = 0, 1
@@ -49,8 +53,7 @@ class Watchdog:
         self._reaper = Reaper(self._exited, leaders_first=unit.leaders_first)
         self._names: dict[int, str] = {}
         self._drains: list[Drain] = []
-        self._shm_before = shm.segments()
-        self._shm_used: set[str] = set()
+        self._segments = SegmentWatch()
         self._why = "stop"
         self._control = b""
         self._any_child = True
@@ -72,8 +75,10 @@ class Watchdog:
                 self._reaper.begin(0.0)
                 break
         while not self._reaper.step():
-            for key, _ in self._selector.select(STEP_S if self._reaper.stopping else None):
+            for key, _ in self._selector.select(STEP_S if self._reaper.stopping else self._segments.due_in_s()):
                 key.data()
+            if self._segments.due_in_s() == 0:
+                self._segments.look()
 
     def _listen(self) -> None:
         self._selector.register(CONTROL, selectors.EVENT_READ, self._on_control)
@@ -81,6 +86,8 @@ class Watchdog:
         signal.signal(signal.SIGCHLD, lambda *_: None)  # a handler, so that the wake-up byte is written
         signal.set_wakeup_fd(wake)
         self._selector.register(woken, selectors.EVENT_READ, lambda: self._on_child(woken))
+        if self._segments.handle is not None:
+            self._selector.register(self._segments.handle, selectors.EVENT_READ, self._segments.on_new_files)
         self._watch_parent()
 
     def _watch_parent(self) -> None:
@@ -99,7 +106,7 @@ class Watchdog:
         if self._reaper.stopping:
             return False
         try:
-            drain = Drain(Path(member.log_path), member.log_cap_bytes, member.needles)
+            drain = Drain(Path(member.log_path), member.log_cap_bytes, StreamMask(member.needles, member.shapes))
             prepare = kernel.InChild(os.getpid(), member.cpus)
             with drain.write_end as output:
                 child = subprocess.Popen(
@@ -134,9 +141,9 @@ class Watchdog:
         name = self._names.pop(pid, None)
         if name is not None:
             for drain in self._drains:
-                drain.read_all()  # its last words are in the log before its end is known
+                drain.last_words()  # in the log before its end is known
             _report(event="exited", name=name, pid=pid, status=status)
-            self._note_shm()
+            self._segments.look()
 
     def _on_control(self) -> None:
         data = os.read(CONTROL, 65536)
@@ -158,26 +165,66 @@ class Watchdog:
 
     def _begin(self, grace_s: float) -> None:
         if not self._reaper.stopping:
-            self._note_shm()
+            self._segments.look()
         self._reaper.begin(grace_s)
-
-    def _note_shm(self) -> None:
-        self._shm_used |= shm.used_by(stat.identity.pid for stat in tree.descendants(os.getpid()))
 
     def _finish(self) -> None:
         for drain in self._drains:
             drain.close()
+        cleaned = self._segments.attribution.clean_up()
         duration_ns = time.monotonic_ns() - self._reaper.started_ns
         report = StopReport(
             tag=self._unit.tag,
             why=self._why,
             reaped=tuple(self._reaper.reaped()),
             survivors=tuple(self._reaper.survivors()),
-            shm_removed=tuple(shm.remove_leaked(self._shm_before, self._shm_used)),
+            shm_removed=cleaned.removed,
+            shm_unproven=cleaned.unproven,
             duration_s=duration_ns / 1e9,
         )
         write_report(Path(self._unit.run_dir), report)
         _report(event="stopped", report=json.loads(report.to_json()))
+
+
+def _pids_below() -> Iterator[int]:
+    """Reads /proc only when the first pid is asked for."""
+    for stat in tree.descendants(os.getpid()):
+        yield stat.identity.pid
+
+
+class SegmentWatch:
+    """Looks whose shared memory is new, as soon as a segment appears.
+
+    A look reads /proc of every process below this one. Another program may create segments all the time, so looks take
+    at most a tenth of the time.
+
+    Attributes:
+        attribution: which segments the processes below this one created.
+        handle: readable when a segment has appeared; None where the kernel gives no such descriptor.
+    """
+
+    def __init__(self) -> None:
+        self.attribution = shm.Attribution()
+        self.handle = kernel.watch_new_files(str(shm.FOLDER))
+        self._pending = False
+        self._rest_until_s = 0.0
+
+    def on_new_files(self) -> None:
+        if self.handle is not None:
+            os.read(self.handle, 65536)
+        self._pending = True
+
+    def due_in_s(self) -> float | None:
+        """Seconds until the next look; None where nothing has appeared."""
+        return max(0.0, self._rest_until_s - time.monotonic()) if self._pending else None
+
+    def look(self) -> None:
+        began_s, self._pending = time.monotonic(), False
+        created = self.attribution.look(_pids_below())
+        if created:
+            _report(event="segments", created=[astuple(segment) for segment in sorted(created)])
+        ended_s = time.monotonic()
+        self._rest_until_s = ended_s + 9 * (ended_s - began_s)
 
 
 def _report(**event: object) -> None:
