@@ -17,7 +17,7 @@ from pytest_llmperf.report.properties import JUDGED, SEED
 from pytest_llmperf.stats.prior import Margins
 
 REPAIR = "Write the file anew: pytest --junitxml=FILE."
-_RUN = re.compile(r"run(-?\d+)")
+_RUN = re.compile(r"run(-?\d{1,18})")
 #: What JUnit has of a test that did not pass, what ended it last first, and what that is called.
 ENDS = {"error": "", "failure": "failed", "skipped": "skipped"}
 OURS = "Failed: llmperf "
@@ -87,7 +87,7 @@ def _ended(case: ElementTree.Element) -> str | None:
 
 
 def _measurements(each: Sequence[Property], origin: str) -> Iterator[KeptMeasurement]:
-    numbers = sorted({int(found[1]) for name, _ in each if (found := re.match(r"llmperf\.(\d+)\.", name))})
+    numbers = sorted({int(found[1]) for name, _ in each if (found := re.match(r"llmperf\.(\d{1,18})\.", name))})
     for number in numbers:
         prefix = f"llmperf.{number}."
         own = [(name.removeprefix(prefix), value) for name, value in each if name.startswith(prefix)]

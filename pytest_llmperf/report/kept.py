@@ -167,7 +167,7 @@ def read_session(folder: Path) -> Mapping[str, object]:
     """What `session.json` says of the session; empty where there is none."""
     try:
         content = json.loads((folder / SESSION_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return content if isinstance(content, dict) else {}
 
@@ -257,7 +257,7 @@ def margins_from(node: Node, negligible: float, tolerated: float) -> Margins:
 
 def _run(node: Node, folder: Path) -> KeptRun:
     fields = node.fields(("seed", "start_id", "metrics"), optional=node.table())
-    requests = folder / fields["requests"].text() if "requests" in fields else None
+    requests = _inside(folder, fields["requests"]) if "requests" in fields else None
     return KeptRun(
         seed=fields["seed"].integer(),
         start_id=fields["start_id"].integer(),
@@ -268,6 +268,14 @@ def _run(node: Node, folder: Path) -> KeptRun:
         requests=requests if requests is not None and requests.is_file() else None,
         telemetry={source: dict(_columns(fields[source])) for source in TELEMETRY if _given(fields, source)},
     )
+
+
+def _inside(folder: Path, node: Node) -> Path:
+    """The file in the run folder that a run file names."""
+    path = folder / node.text()
+    if not path.resolve().is_relative_to(folder.resolve()):
+        node.refuse(f"{node.value!r} leads out of the run folder, and nothing is read there")
+    return path
 
 
 def _given(fields: Mapping[str, Node], name: str) -> bool:

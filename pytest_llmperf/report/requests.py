@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import gzip
 import json
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pytest_llmperf.baseline.checked import Node
+from pytest_llmperf.baseline.checked import LARGEST_INTEGER, Node
 from pytest_llmperf.model.record import Outcome, RequestRecord
 
 # Five to six bytes each: a file stays near 2 MB.
@@ -22,6 +23,8 @@ COUNTS = (
     "index", "asked_prompt_tokens", "asked_output_tokens", "prompt_tokens", "output_tokens", "cached_tokens",
     "coalesced_chunks",
 )  # fmt: skip
+STAMPS = ("intended_ns", "sent_ns", "ended_ns")
+LISTS = ("arrivals_ns", "chunk_tokens")
 REPAIR = "Run the test again, or delete the file to go on without its distributions."
 
 
@@ -76,12 +79,30 @@ def decode(path: Path) -> Requests:
     top = Node(None, str(path), repair=REPAIR)
     try:
         columns = json.loads(gzip.decompress(path.read_bytes()))
+        _check_numbers(columns)
         kept = tuple(_records(columns))
         flights = zip(columns["sent_ns"], columns["ended_ns"], strict=True)
         sent = tuple((int(sent_ns), int(ended_ns)) for sent_ns, ended_ns in flights if sent_ns is not None)
         return Requests(kept, len(columns["index"]) - len(kept), sent)
-    except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, RecursionError,
+            zlib.error) as error:
         top.refuse(f"this is no file of requests: {type(error).__name__}: {error}")
+
+
+def _check_numbers(columns: Mapping[str, list[Any]]) -> None:
+    """Raise ValueError unless every count and time is null or a whole number of at most 63 bits."""
+    for name in (*COUNTS, *STAMPS):
+        for value in columns[name]:
+            _check_number(name, value)
+    for name in LISTS:
+        for row in columns[name]:
+            for value in row or ():
+                _check_number(name, value)
+
+
+def _check_number(name: str, value: object) -> None:
+    if value is not None and (type(value) is not int or abs(value) >= LARGEST_INTEGER):
+        raise ValueError(f"{name} holds {str(value)[:40]}, which is no whole number of at most 63 bits")
 
 
 def start_ns(records: Sequence[RequestRecord]) -> int:

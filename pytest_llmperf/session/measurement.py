@@ -27,7 +27,7 @@ class Run:
         records: one per request, by index.
         counters: what the server's counters grew by, and peaks of its gauges; empty where it shows none.
         cache_reset: whether the prefix cache was emptied before the run.
-        restarted: whether the server's process began anew, as its page says.
+        restarted: what showed that the server's process began anew, in the run or since the one before; None: nothing.
         loop_lag_p99_ms: how late the load process ran its heartbeat.
         clock_gap_ms: the longest time that it did not run at all.
         load: how the load generator itself did; None where nothing was sent over sockets.
@@ -47,7 +47,7 @@ class Run:
     records: tuple[RequestRecord, ...]
     counters: Mapping[str, float | None] = field(default_factory=dict, repr=False)
     cache_reset: bool = False
-    restarted: bool = False
+    restarted: str | None = None
     loop_lag_p99_ms: float | None = None
     clock_gap_ms: float = 0.0
     started_at: str = ""

@@ -86,7 +86,7 @@ def _in_one_piece(run: Run, named: Collection[str], settings: Settings) -> Itera
 
 def _server(measurement: Measurement, run: Run, metrics: RunMetrics, named: Collection[str]) -> Iterator[str]:
     if run.restarted:
-        yield "the server restarted itself during the run: its counters or its start time say so."
+        yield f"the server restarted itself: {run.restarted} between two readings."
     if "prefix_cache_hit_rate" not in named:
         yield from _still_cached(run, metrics)
     yield from _lmcache(measurement, run, metrics, named)

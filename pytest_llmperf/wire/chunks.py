@@ -5,6 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+#: No context is as long.
+MOST_TOKENS = 10**9
+SHOWN_DIGITS = 30
+
+
+class ImpossibleCount(ValueError):
+    """A count of tokens that no answer can have."""
+
 
 @dataclass(frozen=True, slots=True)
 class Usage:
@@ -41,6 +49,7 @@ def read_chunk(message: dict[str, Any], event_type: str = "") -> Chunk:
 
     Raises:
         TypeError, AttributeError: it does not have the shape of a completion chunk.
+        ImpossibleCount: it counts fewer tokens than 0, or more than a context can hold.
     """
     if "meta_info" in message:
         return _native_chunk(message["meta_info"])
@@ -95,6 +104,8 @@ def _usage(usage: dict[str, Any] | None) -> Usage | None:
 def _count(value: object) -> int | None:
     if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
         raise TypeError(f"a count of tokens is {value!r}")
+    if value is not None and not 0 <= value <= MOST_TOKENS:
+        raise ImpossibleCount(f"usage counts {str(value)[:SHOWN_DIGITS]} tokens, and 0 to {MOST_TOKENS} are possible")
     return value
 
 

@@ -131,6 +131,8 @@ def _wrong_length(request: Request, stream: Stream) -> _Judgement | None:
         complaints.append(f"{usage.completion_tokens} output tokens instead of {request.output_tokens}")
     if request.prompt_tokens is not None and usage.prompt_tokens not in (None, request.prompt_tokens):
         complaints.append(f"{usage.prompt_tokens} prompt tokens instead of {request.prompt_tokens}")
+    if usage.prompt_tokens is not None and (usage.cached_tokens or 0) > usage.prompt_tokens:
+        complaints.append(f"usage says {usage.cached_tokens} cached tokens of {usage.prompt_tokens} prompt tokens")
     if counts is not None and sum(counts) != usage.completion_tokens:
         complaints.append(f"the chunks bring {sum(counts)} tokens, usage says {usage.completion_tokens}")
     if len(stream.arrivals_ns) > usage.completion_tokens:

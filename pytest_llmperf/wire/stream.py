@@ -6,14 +6,10 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from pytest_llmperf.wire.chunks import Chunk, Usage, read_chunk
+from pytest_llmperf.wire.chunks import Chunk, ImpossibleCount, Usage, read_chunk
 from pytest_llmperf.wire.sse import Event, EventDecoder
 
 SHOWN_BYTES = 200
-
-
-class _CountsDown(ValueError):
-    """A usage that is smaller than the one before."""
 
 
 @dataclass(slots=True)
@@ -52,7 +48,7 @@ class Stream:
         try:
             chunk = read_chunk(json.loads(event.data), event.type)
             self._take_chunk(chunk, stamp_ns)
-        except _CountsDown as error:
+        except ImpossibleCount as error:
             self.problem = str(error)
         except (ValueError, TypeError, AttributeError, KeyError, RecursionError):
             self.problem = f"not a JSON completion chunk: {event.data.encode()[:SHOWN_BYTES]!r}"
@@ -79,7 +75,7 @@ class Stream:
         if total is not None and not begun_uncounted:
             grown, self._counted = total - self._counted, total
             if grown < 0:
-                raise _CountsDown(f"its count of tokens fell from {total - grown} to {total}")
+                raise ImpossibleCount(f"its count of tokens fell from {total - grown} to {total}")
             return grown
         if chunk.token_ids is not None:
             self._counted += chunk.token_ids

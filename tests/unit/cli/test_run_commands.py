@@ -2,8 +2,12 @@
 
 import json
 import re
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pytest_llmperf import CheckResult, Verdict
 from pytest_llmperf.cli import main
@@ -64,6 +68,49 @@ def test_a_broken_run_is_a_sentence_exit_code_2_and_nothing_written(here, capsys
     assert re.fullmatch(rf"llmperf {command}: bad.*\.\n", told.err, re.S)
     assert "Traceback" not in told.err
     assert sorted(here.rglob("*")) == before
+
+
+@pytest.mark.parametrize("value", [1e-308, 5e-324, 1e308, 10**25 * 10**25])
+def test_extreme_metric_in_run_file_is_exit_code_2_and_named(here, capsys, value):
+    path = write_run(here / "extreme")
+    content = json.loads(path.read_text())
+    content["measurements"][0]["runs"][1]["metrics"]["ttft_p50"] = value
+    path.write_text(json.dumps(content))
+    for command in (["show", "extreme"], ["diff", "extreme", "good"], ["release-report", "good", "extreme"]):
+        assert main(command) == 2
+        told = capsys.readouterr()
+        assert "measurements[0].runs[1].metrics.ttft_p50" in told.err
+        assert "is no measured value" in told.err
+        assert told.out == ""
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.floats(1e-30, 1e30), min_size=6, max_size=6))
+def test_any_accepted_metrics_are_compared_without_exception(values):
+    with TemporaryDirectory() as folder:
+        for name, three in (("a", values[:3]), ("b", values[3:])):
+            path = write_run(Path(folder) / name)
+            content = json.loads(path.read_text())
+            for run, value in zip(content["measurements"][0]["runs"], three, strict=True):
+                run["metrics"] |= {"ttft_p50": value, "tpot_mean": value}
+            path.write_text(json.dumps(content))
+        assert main(["diff", f"{folder}/a", f"{folder}/b", "--all"]) == 0
+
+
+@pytest.mark.parametrize("named", ["../outside.json.gz", "/absolute.json.gz", "requests/link.json.gz", "/dev/zero"])
+def test_requests_outside_run_folder_are_refused_and_path_named(here, capsys, named):
+    path = write_run(here / "odd")
+    content = json.loads(path.read_text())
+    content["measurements"][0]["runs"][0]["requests"] = named
+    path.write_text(json.dumps(content))
+    (here / "outside.json.gz").write_bytes(next((here / "good/requests").iterdir()).read_bytes())
+    (here / "odd/requests/link.json.gz").symlink_to(here / "outside.json.gz")
+    for command in (["show", "odd"], ["export", "odd", "--format", "csv", "--out", "out.csv"], ["report", "odd"]):
+        assert main(command) == 2
+        told = capsys.readouterr().err
+        assert str(path.relative_to(here)) in told
+        assert f"'{named}' leads out of the run folder" in told
+    assert not (here / "out.csv").exists()
 
 
 def test_show(here, capsys):

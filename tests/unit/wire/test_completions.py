@@ -229,6 +229,29 @@ def test_usage_that_is_no_number_is_malformed(count):
     assert "not a JSON completion chunk" in record.detail
 
 
+@pytest.mark.parametrize("count", [-1, 10**25, 10**9 + 1])
+@pytest.mark.parametrize("name", ["prompt_tokens", "completion_tokens", "cached_tokens"])
+def test_impossible_count_in_usage_is_malformed_and_shown(name, count):
+    counts = {"prompt_tokens": 8, "completion_tokens": 4}
+    counts |= {"prompt_tokens_details": {name: count}} if name == "cached_tokens" else {name: count}
+    events = StreamShape(continuous_usage=False).events()[:-2]
+    record = record_of([*events, event({"choices": [], "usage": counts}), DONE])
+    assert record.outcome is Outcome.MALFORMED
+    assert record.detail == f"usage counts {count} tokens, and 0 to 1000000000 are possible"
+    assert record.cached_tokens is None
+
+
+def test_more_cached_than_prompt_tokens_is_wrong_length():
+    record = record_of(StreamShape(cached_tokens=9).events())
+    assert record.outcome is Outcome.WRONG_LENGTH
+    assert record.detail == "usage says 9 cached tokens of 8 prompt tokens"
+
+
+def test_impossible_count_of_native_answer_is_malformed():
+    meta = {"prompt_tokens": 8, "completion_tokens": 1, "cached_tokens": 10**25, "finish_reason": {"type": "length"}}
+    assert record_of([event({"text": "a", "meta_info": meta}), DONE]).outcome is Outcome.MALFORMED
+
+
 def test_usage_that_counts_down_is_malformed():
     shape = StreamShape((3, 1))
     events = shape.events()
