@@ -19,6 +19,7 @@ from pytest_llmperf.baseline.model import StoredMeasurement, StoredSession
 from pytest_llmperf.baseline.store import Store
 from pytest_llmperf.metrics import RunMetrics
 from pytest_llmperf.metrics.registry import find
+from pytest_llmperf.model.record import RunRecords
 from pytest_llmperf.session.against import Terms, comparison_of
 from pytest_llmperf.session.measurement import Measurement, Run
 from pytest_llmperf.stats.decision import PASS_CONFIDENCE, decide
@@ -75,9 +76,10 @@ def rows(store: Store, kind: str, hosts: Mapping[str, str]) -> Iterator[str]:
 
 def judged(session: StoredSession, stored: StoredMeasurement, terms: Terms) -> Iterator[str]:
     """The session as if it were today's, and could have no more runs: all of its error is spent on those it has."""
-    runs = tuple(Run(seed, start, ()) for seed, start in session.runs)
+    runs = tuple(Run(seed, start, RunRecords()) for seed, start in session.runs)
     metrics = [
-        RunMetrics((), {}, {name: values[run] for name, values in session.metrics.items()}) for run in range(len(runs))
+        RunMetrics(RunRecords(), {name: values[run] for name, values in session.metrics.items()})
+        for run in range(len(runs))
     ]
     today = Measurement("", "", {}, runs, tuple(metrics))
     compared = [comparison_of(today, stored, find(name), terms)[0] for name in stored.primaries]

@@ -10,7 +10,7 @@ from pytest_llmperf.metrics.families import FAMILIES, Samples, output_tokens
 from pytest_llmperf.metrics.registry import find, find_family
 from pytest_llmperf.metrics.server import Counters, server_values
 from pytest_llmperf.metrics.summary import summarise
-from pytest_llmperf.model.record import RequestRecord
+from pytest_llmperf.model.record import RequestRecord, RunRecords
 
 _NS_PER_MS = 1_000_000
 
@@ -20,15 +20,23 @@ class RunMetrics:
     """What one run came to. Build it with `measure`.
 
     Args:
-        records: by intended send time.
-        contributions_ns: per latency sample, what each record contributed, None for a failed request; the whole
-            entry is None where the server did not say what is needed.
+        source: the records of the run, by index. What is computed from them is kept as long as they are in memory.
         values: metric → value, None where it is unavailable.
     """
 
-    records: tuple[RequestRecord, ...]
-    contributions_ns: Mapping[str, tuple[Samples | None, ...] | None] = field(repr=False)
+    source: RunRecords = field(repr=False)
     values: Mapping[str, float | None] = field(repr=False)
+
+    @property
+    def records(self) -> tuple[RequestRecord, ...]:
+        """By intended send time."""
+        return self.source.derived(_ordered)
+
+    @property
+    def contributions_ns(self) -> Mapping[str, tuple[Samples | None, ...] | None]:
+        """Per latency sample, what each record contributed, None for a failed request; the whole entry is None where
+        the server did not say what is needed."""
+        return self.source.derived(_all_contributions)
 
     def by_request(self, family: str) -> tuple[Samples | None, ...] | None:
         """Nanoseconds that each request contributed, as `contributions_ns`.
@@ -78,15 +86,23 @@ def measure(records: Sequence[RequestRecord], counters: Counters | None = None) 
         records: one per request, in any order.
         counters: what the server's counters grew by and the peaks of its gauges, under canonical names.
     """
-    ordered = tuple(sorted(records, key=lambda record: (record.intended_ns, record.index)))
-    contributions = {name: _contributions(name, ordered) for name in FAMILIES}
+    source = RunRecords.of(records)
     values: dict[str, float | None] = {}
-    for name, by_request in contributions.items():
+    for name, by_request in source.derived(_all_contributions).items():
         pooled = [value_ns / _NS_PER_MS for values_ns in by_request or () for value_ns in values_ns or ()]
         values |= {f"{name}_{stat}": value for stat, value in summarise(pooled).items()}
-    values |= run_level(ordered)
+    values |= run_level(source.derived(_ordered))
     values |= server_values(counters or {})
-    return RunMetrics(ordered, contributions, values)
+    return RunMetrics(source, values)
+
+
+def _ordered(records: Sequence[RequestRecord]) -> tuple[RequestRecord, ...]:
+    return tuple(sorted(records, key=lambda record: (record.intended_ns, record.index)))
+
+
+def _all_contributions(records: Sequence[RequestRecord]) -> Mapping[str, tuple[Samples | None, ...] | None]:
+    ordered = _ordered(records)
+    return {name: _contributions(name, ordered) for name in FAMILIES}
 
 
 def _contributions(name: str, records: Sequence[RequestRecord]) -> tuple[Samples | None, ...] | None:

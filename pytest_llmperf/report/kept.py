@@ -187,6 +187,7 @@ def as_measurement(kept: KeptMeasurement) -> Measurement:
         BaselineError: its requests cannot be read.
     """
     from pytest_llmperf.metrics import measure
+    from pytest_llmperf.model.record import RunRecords
     from pytest_llmperf.session.measurement import Measurement, Run
 
     runs = []
@@ -196,7 +197,7 @@ def as_measurement(kept: KeptMeasurement) -> Measurement:
             how = "only in part" if found.kept else "not"
             raise UsageError(f"{kept.engine}, seed {run.seed}: what each request did was {how} kept; show, diff and "
                              "the report still work.")
-        runs.append(Run(run.seed, run.start_id, found.kept, run.counters, started_at=run.started_at))
+        runs.append(Run(run.seed, run.start_id, RunRecords(found.kept), run.counters, started_at=run.started_at))
     metrics = tuple(measure(run.records, run.counters) for run in runs)
     return Measurement(kept.engine, kept.workload, kept.conditions, tuple(runs), metrics, side=kept.side)
 

@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ from pytest_llmperf.baseline.fresh import SCHEMA
 from pytest_llmperf.errors import InfrastructureError
 from pytest_llmperf.model.telemetry import GpuTrace, gauge_columns
 from pytest_llmperf.model.verdict import CheckResult
-from pytest_llmperf.report.requests import encode, start_ns
+from pytest_llmperf.report.requests import encode, read_back
 from pytest_llmperf.slo.endless import judged_apart
 
 if TYPE_CHECKING:
@@ -97,10 +98,12 @@ def file_name(test: str) -> str:
 
 def _keep_requests(run_dir: Path, stem: str, run: Run) -> str:
     """The file of this run's requests, relative to the run folder. Its start tells it from that of a repeated test."""
-    name = f"requests/{stem}-{start_ns(run.records)}.json.gz"
+    records = run.records
+    name = f"requests/{stem}-{records.start_ns}.json.gz"
     path = run_dir / name
     if not path.exists():
-        _write(path, encode(run.records))
+        _write(path, encode(records))
+    records.stored(partial(read_back, path, records.start_ns))
     return name
 
 

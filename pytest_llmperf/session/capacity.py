@@ -15,6 +15,7 @@ from pytest_llmperf.errors import LoadError, SpecError
 from pytest_llmperf.metrics.registry import find
 from pytest_llmperf.metrics.summary import statistic
 from pytest_llmperf.model.engine import EngineSpec
+from pytest_llmperf.model.record import RunRecords
 from pytest_llmperf.model.status import Note
 from pytest_llmperf.model.verdict import Verdict, worst
 from pytest_llmperf.session.arguments import texts_of
@@ -142,7 +143,7 @@ class Capacity(Series):
                 self.session.tell(Note(self._brief[found.within]))
             counters = {METRIC: self._rate(found), f"{METRIC}_beyond": found.beyond,
                         f"{METRIC}_proven": found.proven, f"{METRIC}_refuted": found.refuted}
-            run = Run(seed, server.start_id, (), counters, started_at=self._now(), execution=self.execution,
+            run = Run(seed, server.start_id, RunRecords(), counters, started_at=self._now(), execution=self.execution,
                       block=block)
             kept = self._keep(kept, run, complete=searched + 1 == runs)
         return kept

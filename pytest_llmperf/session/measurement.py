@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pytest_llmperf.metrics import RunMetrics, measure
 from pytest_llmperf.model.exchange import LoadReport
-from pytest_llmperf.model.record import RequestRecord
+from pytest_llmperf.model.record import RequestRecord, RunRecords
 from pytest_llmperf.model.telemetry import CpuUse, GaugeSample, GpuTrace
 from pytest_llmperf.stats.prior import Margins
 
@@ -24,7 +24,8 @@ class Run:
     Args:
         seed: added to the workload's own seed.
         start_id: which server start of the session.
-        records: one per request, by index.
+        records: one per request, by index. Once the test is judged and written they live in the run folder alone, and
+            are read back when somebody asks.
         counters: what the server's counters grew by, and peaks of its gauges; empty where it shows none.
         cache_reset: whether the prefix cache was emptied before the run.
         restarted: what showed that the server's process began anew, in the run or since the one before; None: nothing.
@@ -44,7 +45,7 @@ class Run:
 
     seed: int
     start_id: int
-    records: tuple[RequestRecord, ...]
+    records: RunRecords
     counters: Mapping[str, float | None] = field(default_factory=dict, repr=False)
     cache_reset: bool = False
     restarted: str | None = None
@@ -59,6 +60,9 @@ class Run:
     execution: int = 1
     block: int | None = None
     expected_hit_rate: float | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "records", RunRecords.of(self.records))
 
     @property
     def metrics(self) -> RunMetrics:

@@ -355,9 +355,10 @@ class Perf:
         return [*properties(self.test, self.measurements, self.results), *told]
 
     def close(self) -> None:
-        """Write what was measured to the run folder."""
+        """Write what was measured to the run folder, where the request records live from now on."""
         if self._begun:
             self._write()
+        self.session.release_records()
 
     def _write(self) -> None:
         from pytest_llmperf.report.run_folder import write_test

@@ -153,6 +153,12 @@ class PerfSession:
         """Those of that test that have begun."""
         return self._executions.get(test, [])
 
+    def release_records(self) -> None:
+        """Keep no request record in memory that is in the run folder, whichever test measured it or read it back."""
+        for perf in (perf for executions in self._executions.values() for perf in executions):
+            for run in (run for measurement in perf.measurements for run in measurement.runs):
+                run.records.release()
+
     def _place(self) -> Path:
         """Where run folders go; nothing is written yet."""
         folder = self.root / self.settings.runs_dir

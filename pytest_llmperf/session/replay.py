@@ -17,7 +17,7 @@ from pytest_llmperf.load.transport import Progress, Transport
 from pytest_llmperf.metrics import percentile
 from pytest_llmperf.model.exchange import Ending, Replay, Told
 from pytest_llmperf.model.plan import LoadPlan, PlannedRequest, StreamLimits
-from pytest_llmperf.model.record import RequestRecord
+from pytest_llmperf.model.record import RequestRecord, RunRecords
 from pytest_llmperf.model.request import Request
 from pytest_llmperf.model.telemetry import CpuUse, GaugeSample
 from pytest_llmperf.process.beside import beside
@@ -94,7 +94,7 @@ class Replayer:
         return Run(
             seed=seed,
             start_id=server.start_id,
-            records=records,
+            records=RunRecords(records),
             counters=deltas(before, after) | _peaks(gauges) | _constants(server),
             cache_reset=cache_reset,
             restarted=server.restart(),
