@@ -100,6 +100,11 @@ class Server:
         return url.host, url.port or (443 if self.channel.tls else 80)
 
     @property
+    def model_names(self) -> tuple[str, ...]:
+        """How the chunks of an answer may call the model: as it was asked for, first, or by a declared alias."""
+        return (self.served_name, *self.spec.model_aliases)
+
+    @property
     def hangs(self) -> bool:
         """Whether a part of it was found to run without answering: nobody should measure on it any more."""
         return self._hangs or (self.lmcache is not None and self.lmcache.hangs)

@@ -50,6 +50,7 @@ def encode(records: Sequence[RequestRecord], most_arrivals: int = MOST_ARRIVALS)
     columns: dict[str, list[object]] = {name: [getattr(record, name) for record in records] for name in names}
     columns |= {
         "tag": [record.tag for record in records],
+        "models": [list(record.models) for record in records],
         "outcome": [record.outcome.value for record in records],
         "intended_ns": [since(record.intended_ns) for record in records],
         "sent_ns": [since(record.sent_ns) for record in records],
@@ -170,6 +171,7 @@ def _records(columns: Mapping[str, list[Any]]) -> list[RequestRecord]:
             "detail": None if row["outcome"] == Outcome.OK.value else row["outcome"],
             "arrivals_ns": tuple(row["arrivals_ns"]),
             "chunk_tokens": None if tokens is None else tuple(tokens),
+            "models": tuple(row.get("models", ())),
         }
         found.append(RequestRecord(**row))
     return found

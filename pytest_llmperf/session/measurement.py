@@ -41,6 +41,7 @@ class Run:
         block: within a claim its place in the order of server starts, over both sides (A B B A: A's are 1 and 4);
             pairs share execution and seed. None outside a claim.
         expected_hit_rate: upper bound of the prefix-cache hit rate of these requests on this engine; None: unknown.
+        model_names: how the chunks of an answer may call the model, the requested name first; (): nobody knows.
     """
 
     seed: int
@@ -60,6 +61,7 @@ class Run:
     execution: int = 1
     block: int | None = None
     expected_hit_rate: float | None = None
+    model_names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "records", RunRecords.of(self.records))

@@ -106,6 +106,7 @@ class Replayer:
             gpu=trace(replay.started_ns),
             cpu=cpu,
             gauges=tuple(replace(sample, at_ns=sample.at_ns - replay.started_ns) for sample in gauges),
+            model_names=server.model_names,
         )
 
     def recorded(self, server: Server, workload: Workload, seed: int) -> tuple[tuple[RequestRecord, ...], Replay]:

@@ -19,15 +19,24 @@ class Stream:
     Attributes:
         arrivals_ns: stamp of the read that completed each content chunk.
         chunk_tokens: tokens in each content chunk; None where the server did not say for that one.
+        models: names of models that events give, each once, in their order.
+        characters: of all text.
+        uncounted_chunks, uncounted_characters: events with text for which the usage counts no further token.
         coalesced: content chunks completed by the same read as the content chunk before.
         events: events of any kind, `[DONE]` included.
+        after_done: events with data after `[DONE]`.
         problem: why an event could not be understood.
     """
 
     arrivals_ns: list[int] = field(default_factory=list)
     chunk_tokens: list[int | None] = field(default_factory=list)
+    models: list[str] = field(default_factory=list)
+    characters: int = 0
+    uncounted_chunks: int = 0
+    uncounted_characters: int = 0
     coalesced: int = 0
     events: int = 0
+    after_done: int = 0
     finish_reason: str | None = None
     usage: Usage | None = None
     done: bool = False
@@ -38,6 +47,9 @@ class Stream:
 
     def take(self, event: Event, stamp_ns: int) -> None:
         """Account for one event."""
+        if self.done:
+            self.after_done += bool(event.data.strip()) and event.data != "[DONE]"
+            return
         self.events += 1
         self.replaced = self.replaced or event.replaced
         if event.data == "[DONE]":
@@ -58,7 +70,12 @@ class Stream:
         self.finish_reason = self.finish_reason or chunk.finish_reason
         tokens = self._tokens_of(chunk)
         self.usage = _merged(self.usage, chunk.usage)
-        if not chunk.has_choices or not (chunk.has_text if tokens is None else tokens > 0):
+        self.characters += chunk.characters
+        if chunk.model is not None and chunk.model not in self.models:
+            self.models.append(chunk.model)
+        if not chunk.has_choices or not (chunk.characters if tokens is None else tokens > 0):
+            self.uncounted_chunks += bool(chunk.characters)
+            self.uncounted_characters += chunk.characters
             return
         if self.arrivals_ns and self.arrivals_ns[-1] == stamp_ns:
             self.coalesced += 1
@@ -94,15 +111,18 @@ def _merged(old: Usage | None, new: Usage | None) -> Usage | None:
 
 
 def read_stream(pieces: Iterable[tuple[int, bytes]]) -> Stream:
-    """Decode (stamp_ns, bytes) pieces of an event stream; stops at `[DONE]` and at what cannot be understood."""
+    """Decode (stamp_ns, bytes) pieces of an event stream; stops at what cannot be understood.
+
+    Of what follows `[DONE]` only the number of events is kept.
+    """
     stream = Stream()
     decoder = EventDecoder()
     for stamp_ns, piece in pieces:
         for event in decoder.feed(piece):
             stream.take(event, stamp_ns)
-            if stream.done or stream.problem:
+            if stream.problem:
                 return stream
-        if decoder.overflowed:
+        if decoder.overflowed and not stream.done:
             stream.problem = "a line of the event stream is longer than the limit"
             return stream
     return stream
