@@ -31,6 +31,7 @@ from pytest_llmperf.session.judge import ClaimJudge, claim_judge, in_pairs, judg
 from pytest_llmperf.session.measurement import Measurement
 from pytest_llmperf.session.series import Series
 from pytest_llmperf.session.validity import named_by
+from pytest_llmperf.slo.model import Slo
 from pytest_llmperf.slo.parse import parse_slo
 from pytest_llmperf.stats.prior import Margins
 from pytest_llmperf.workload import Workload
@@ -161,6 +162,8 @@ class Perf:
         """Search the highest request rate within the SLOs: bracket it, then bisect, the SLO rule at each rate.
 
         The result is a measurement with the one metric `max_rate`: check it ("max_rate >= 12/s", or `baseline=True`).
+        A check tries the rate that it names where the search left it open. Of conversations, `max_rate` counts the
+        requests.
 
         Args:
             engine: a running server or a spec.
@@ -213,6 +216,7 @@ class Perf:
             raise UsageError('perf.check(run): name at least one SLO, e.g. perf.check(run, "ttft_p99 <= 500ms"), or '
                              "compare with the baseline: perf.check(run, baseline=True).")
         check_measurement(measurement, "perf.check(run, …)")
+        measurement = self._settled(measurement, list(map(parse_slo, slos)))
         check_comparison("perf.check", baseline, primaries, own_margins := margins_from(margins))
         named = named_by(map(parse_slo, slos))
         against: list[CheckResult] = []
@@ -424,12 +428,22 @@ class Perf:
 
     def _series_of(self, measurement: Measurement, call: str) -> Series:
         for series in self.series:
-            if series.measurement is measurement:
+            if series.made(measurement):
                 return series
         raise UsageError(
             f"{call}: this run was not measured by this test, or was extended or compared since. Give it what "
             "perf.measure(…) or perf.extend(…) returned last; name several with baseline=\"NAME\"."
         )
+
+    def _settled(self, measurement: Measurement, slos: Sequence[Slo]) -> Measurement:
+        """With each rate tried that a check asks for, where the search left it open."""
+        capacity = next((one for one in self.series if isinstance(one, Capacity) and one.made(measurement)), None)
+        if capacity is None:
+            return measurement
+        for slo in slos:
+            if slo.metric == METRIC and slo.limit > 0:
+                capacity.settle(slo.limit)
+        return capacity.finished
 
     def _capacity(
         self, engine: Server | EngineSpec, workload: Workload, terms: Terms, *, side: str = ""

@@ -99,6 +99,10 @@ class Series:
             raise SpecError(f"{self.test}: nothing was measured yet.")
         return self.measurement
 
+    def made(self, measurement: Measurement) -> bool:
+        """Whether this is its measurement."""
+        return measurement is self.measurement
+
     @property
     def own(self) -> Measurement | None:
         """Its runs without those of earlier executions."""
