@@ -52,8 +52,10 @@ class Terminal:
 
     def line(self, text: str) -> None:
         """Write a whole line, below what pytest has begun."""
+        from pytest_llmperf.process.serverlog import plain
+
         begun = "\n" if self.column() else ""
-        self.file.write(f"{begun}llmperf: {text}\n")
+        self.file.write(f"{begun}llmperf: {plain(text)}\n")
         self.file.flush()
         self._reporter._tw._current_line = ""  # pytest goes on in a new line, and counts from there
 
