@@ -67,8 +67,8 @@ def plan(
     spellings = _spellings({*ran, *existing})
     for path, cases in ran.items():
         if path not in existing and len(spellings[path.casefold()]) > 1:
-            others = " and ".join(sorted(spellings[path.casefold()] - {path}))
-            entries.append(Entry(Action.REFUSED, path, reasons=(CASE.format(others),)))
+            like_it = " and ".join(sorted(spellings[path.casefold()] - {path}))
+            entries.append(Entry(Action.REFUSED, path, reasons=(CASE.format(like_it),)))
             continue
         lines, baseline = _plan_file(path, cases, existing.get(path), terms, mode)
         entries += lines
