@@ -84,7 +84,7 @@ def plan(
 
 
 def _spellings(paths: Collection[str]) -> dict[str, set[str]]:
-    """The paths that differ only in case, by what they share."""
+    """Groups of paths that differ only in case, by their folded path."""
     found: dict[str, set[str]] = defaultdict(set)
     for path in paths:
         found[path.casefold()].add(path)

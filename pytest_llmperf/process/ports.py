@@ -88,7 +88,7 @@ def scratch_folder() -> Path:
     """The per-user folder of what ends with its process; refuses one that belongs to somebody else.
 
     Raises:
-        InfrastructureError: it cannot be made, or is no folder of this user.
+        InfrastructureError: the folder cannot be made, or is no folder of this user.
     """
     return lock_folder("llmperf-scratch")
 
@@ -97,7 +97,7 @@ def private_folder(folder: Path) -> Path:
     """Make a folder that only this user may enter; refuse one of somebody else, and a symbolic link.
 
     Raises:
-        InfrastructureError: it cannot be made, or others may enter it.
+        InfrastructureError: the folder cannot be made, or other users may enter it.
     """
     try:
         with suppress(FileExistsError):

@@ -1,4 +1,4 @@
-"""Files and folders that end with their process: private, locked while it lives, else removed by a later run.
+"""Files and folders of one process: private, locked while the process lives, removed by a later run after its death.
 
 The lock (flock) says whether the process lives: the kernel drops the lock when the process ends, in whatever way.
 A process id would not do: another container may use the same folder and other process ids. What cannot be locked stays.
@@ -33,7 +33,7 @@ def is_private(folder: Path) -> bool:
     """Whether this is a folder, and no symbolic link, that belongs to this user and that nobody else may enter.
 
     Raises:
-        OSError: there is nothing, or it cannot be looked at.
+        OSError: the folder does not exist, or the system refuses to look at it.
     """
     status = folder.lstat()
     return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o077
@@ -49,7 +49,7 @@ def lock(path: Path, flags: int = os.O_RDWR | os.O_CREAT) -> int | None:
         flags: of open(2).
 
     Returns:
-        The descriptor that has the lock; None where another process has it, or has just removed the file.
+        The descriptor that has the lock; None where another process has the lock, or has just removed the file.
 
     Raises:
         OSError: it cannot be opened, or the file system has no locks.
@@ -106,7 +106,7 @@ class Scratch:
 
 
 def write_whole(path: Path, content: bytes, *, durable: bool = False) -> None:
-    """Write a file so that it is there wholly or not at all.
+    """Write a file atomically: readers see the old content or the new content.
 
     Args:
         durable: wait until the device has it.

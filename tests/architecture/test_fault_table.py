@@ -32,7 +32,7 @@ def test_every_fault_has_one_row():
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
-def test_every_row_says_what_happens_and_names_only_tests(row):
+def test_every_row_has_outcome_and_tests(row):
     assert len(row) == 4
     assert all(row)
     assert re.fullmatch(rf"{NAMED}(, {NAMED})*", row[3])

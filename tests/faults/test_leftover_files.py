@@ -20,7 +20,7 @@ def leftovers(suite):
     return sorted(path.name for place in places for path in suite.folder.glob(place))
 
 
-def test_next_run_removes_what_killed_run_left(suite):
+def test_next_run_removes_leftovers_of_killed_run(suite):
     killed = suite.start(MEASURES, "-n", "1")
     suite.until(lambda: any(name.startswith("load-") for name in leftovers(suite)) or killed.poll() is not None)
     assert killed.poll() is None, suite.output()
@@ -38,7 +38,7 @@ def test_next_run_removes_what_killed_run_left(suite):
     assert leftovers(suite) == []
 
 
-def test_failed_replay_keeps_its_recording_until_next_run(suite):
+def test_recording_of_failed_replay_stays_until_next_run(suite):
     text = """
 def test_x(perf):
     import threading

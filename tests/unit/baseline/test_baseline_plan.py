@@ -609,7 +609,7 @@ def test_new_tests_that_differ_only_in_case_are_refused(make):
     assert list(found.files) == ["h200/serving/test_it-int8.json"]
 
 
-def test_new_test_that_differs_only_in_case_from_stored_one_is_refused(make):
+def test_new_test_that_differs_only_in_case_from_stored_test_is_refused(make):
     tests = [make.result(make.fresh(tpot_mean=6.5), test=f"suites/test_serving.py::test_it[h200-{name}]")
              for name in ("FP8", "fp8")]  # fmt: skip
     stored = make.baseline(make.history(6.5), test="suites/test_serving.py::test_it[FP8]")

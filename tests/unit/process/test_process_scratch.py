@@ -53,7 +53,7 @@ def child(tmp_path):
         process.communicate()
 
 
-def test_scratch_of_living_process_survives_sweep_and_of_killed_one_does_not(tmp_path, child):
+def test_scratch_folder_survives_sweep_until_process_is_killed(tmp_path, child):
     holder, folder = child(HOLD)
     assert sweep(tmp_path.iterdir()) == []
     assert [path.name for path in Path(folder).iterdir()] == ["answers"]
@@ -109,7 +109,7 @@ def test_closed_port_lease_leaves_no_lock_file(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_killed_writer_leaves_whole_file_and_later_sweep_removes_its_temporary(tmp_path, child):
+def test_killed_writer_leaves_whole_file_and_sweep_removes_temporary(tmp_path, child):
     rng, left = random.Random(1), 0
     for _ in range(15):
         writer, _ = child(WRITE, tmp_path / "report.html")
@@ -125,7 +125,7 @@ def test_killed_writer_leaves_whole_file_and_later_sweep_removes_its_temporary(t
 
 
 def test_temporary_of_living_writer_survives_sweep(tmp_path):
-    """Four threads write as fast as they can while another one sweeps."""
+    """Four threads write without a pause while a fifth thread sweeps."""
     over, written = threading.Event(), []
 
     def write(name):
@@ -151,13 +151,13 @@ def test_temporary_of_living_writer_survives_sweep(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == [f"file{number}" for number in range(4)]
 
 
-def test_private_folder_is_made_for_this_user_alone(tmp_path, monkeypatch):
+def test_private_folder_excludes_other_users(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     assert scratch_folder() == private_folder(tmp_path / f"llmperf-scratch-{os.getuid()}")
     assert scratch_folder().stat().st_mode & 0o777 == 0o700
 
 
-def test_planted_link_file_or_open_folder_in_place_of_private_folder_is_refused(tmp_path):
+def test_planted_link_in_place_of_private_folder_is_refused(tmp_path):
     (tmp_path / "elsewhere").mkdir(mode=0o700)
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
     (tmp_path / "dangling").symlink_to(tmp_path / "nothing")
