@@ -167,8 +167,8 @@ class Server:
         for name, value in counters.items():
             if not 0 <= value <= LARGEST_COUNT and name not in DERIVED:
                 raise EngineError(
-                    f"The server's counter {name} is {value:.15g}, and a counter lies between 0 and 2^53: nothing that "
-                    f"follows from its counters can be believed. Look at {self.adapter.metrics_route}."
+                    f"The server's counter {name} is {value:.15g}, and a counter lies between 0 and 2^53. The run is "
+                    f"invalid. Look at {self.adapter.metrics_route}."
                 )
         return counters
 

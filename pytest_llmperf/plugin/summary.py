@@ -44,13 +44,14 @@ class EndSummary:
         verbosity = self._config.get_verbosity()
         if not self._reports or verbosity < -1:
             return
+        from pytest_llmperf.process.serverlog import plain
         from pytest_llmperf.report.end_summary import counts, summary
 
         ended = [self._ended(report) for report in self._reports.values()]
         width = terminalreporter._tw.fullwidth
         terminalreporter.section(f"llmperf: {counts(ended)}", sep="=")
         for line in summary(ended, self._asked(), width, every=verbosity > 0):
-            terminalreporter.write_line(line)
+            terminalreporter.write_line(plain(line))
         for flag in _unreached(self._config.stash[STATE].planted, self._conditions):
             terminalreporter.write_line(f"planted {flag} reached no server that was measured")
         if verbosity > 0:
@@ -113,6 +114,7 @@ class EndSummary:
         """Of every test that measured something, as its run folder has it."""
         from pytest_llmperf.baseline.store import Store
         from pytest_llmperf.errors import LlmperfError
+        from pytest_llmperf.process.serverlog import plain
         from pytest_llmperf.report.kept import read_run
         from pytest_llmperf.report.metric_rows import every_metric
 
@@ -124,7 +126,7 @@ class EndSummary:
             except LlmperfError as error:  # written on another machine, or somebody has changed it
                 lines = [str(error)]
             for line in lines:
-                terminalreporter.write_line(line)
+                terminalreporter.write_line(plain(line))
 
 
 def _unreached(planted: Sequence[PlantedFlag], conditions: Iterable[str]) -> list[PlantedFlag]:

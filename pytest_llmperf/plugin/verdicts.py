@@ -31,13 +31,14 @@ TIMEOUT = "from pytest-timeout"
 def leave_without_traceback(item: pytest.Item) -> Iterator[None]:
     """Our errors are sentences: show them without forty frames of plugin."""
     from pytest_llmperf.errors import LlmperfError
+    from pytest_llmperf.process.serverlog import plain
 
     try:
         yield
     except LlmperfError as error:
         verdict = _ended_by(error)
         item.user_properties.append((VERDICT, verdict))
-        text = "\n".join([str(error), *getattr(error, "__notes__", ())])
+        text = plain("\n".join([str(error), *getattr(error, "__notes__", ())]))
         _note_end(item, verdict, text if verdict == "ERROR" else f"{verdict}: {text}")
         raise pytest.fail.Exception(f"llmperf {verdict}: {text}", pytrace=False) from None
     except pytest.fail.Exception as error:
@@ -167,6 +168,7 @@ def _tell(item: pytest.Item, ended: str) -> None:
 
 def _raise_worst(item: pytest.Item, perf: Perf) -> None:
     from pytest_llmperf.model.verdict import Verdict, worst
+    from pytest_llmperf.process.serverlog import plain
     from pytest_llmperf.report.table import table
     from pytest_llmperf.session.executions import history
 
@@ -174,7 +176,7 @@ def _raise_worst(item: pytest.Item, perf: Perf) -> None:
         return
     verdict = worst(perf.results)
     item.user_properties.append((VERDICT, verdict.value))
-    text = f"llmperf {verdict.value}: {item.name}\n{table(perf.results)}"
+    text = plain(f"llmperf {verdict.value}: {item.name}\n{table(perf.results)}")
     if perf.earlier:
         text += f"\n  {history(perf)}"
     if verdict.severity >= Verdict.FAIL.severity:

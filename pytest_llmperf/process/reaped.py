@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+
+from .scratch import write_whole
 
 MOST_NAMED = 5  # segments in a message
 
@@ -92,12 +93,7 @@ def _list(value: object) -> list:  # type: ignore[type-arg]
 
 def write_report(run_dir: Path, report: StopReport) -> None:
     """Write `reaped.json` so that it is there wholly or not at all; a full disk costs the file, not the clean-up."""
-    temporary = run_dir / f".reaped.{os.getpid()}.tmp"
     try:
-        with temporary.open("w") as file:
-            file.write(report.to_json(indent=2) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(run_dir / "reaped.json")
+        write_whole(run_dir / "reaped.json", f"{report.to_json(indent=2)}\n".encode(), durable=True)
     except OSError as error:
         print(f"reaped.json not written: {error}", file=sys.stderr)  # noqa: T201

@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -21,6 +19,7 @@ from pytest_llmperf.baseline.fresh import SCHEMA
 from pytest_llmperf.errors import InfrastructureError
 from pytest_llmperf.model.telemetry import GpuTrace, gauge_columns
 from pytest_llmperf.model.verdict import CheckResult
+from pytest_llmperf.process.scratch import write_whole
 from pytest_llmperf.report.requests import encode, read_back
 from pytest_llmperf.slo.endless import judged_apart
 
@@ -108,14 +107,10 @@ def _keep_requests(run_dir: Path, stem: str, run: Run) -> str:
 
 
 def _write(path: Path, content: bytes) -> None:
-    temporary = path.with_suffix(f".{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_bytes(content)
-        temporary.replace(path)
+        write_whole(path, content)
     except OSError as error:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
         raise InfrastructureError(
             f"The results cannot be written: {error}. Free space there, or name another folder with --llmperf-runs=DIR."
         ) from error

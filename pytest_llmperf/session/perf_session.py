@@ -28,6 +28,8 @@ from pytest_llmperf.load.transport import Transport
 from pytest_llmperf.load.virtual import VirtualEngine, VirtualTransport
 from pytest_llmperf.model.engine import EngineSpec
 from pytest_llmperf.model.status import Note, Tell
+from pytest_llmperf.process.ports import lock_folder, private_folder, scratch_folder
+from pytest_llmperf.process.scratch import sweep, temporaries
 from pytest_llmperf.report.run_folder import writable
 from pytest_llmperf.session.comparing import Baselines
 from pytest_llmperf.session.perf import Perf
@@ -160,11 +162,15 @@ class PerfSession:
                 run.records.release()
 
     def _place(self) -> Path:
-        """Where run folders go; nothing is written yet."""
+        """Where run folders go: nothing is written yet, but for a private folder where the project's cannot be written.
+
+        Raises:
+            InfrastructureError: somebody else has taken its place.
+        """
         folder = self.root / self.settings.runs_dir
         if writable(folder):
             return folder
-        instead = Path(tempfile.gettempdir()) / "llmperf-runs"
+        instead = private_folder(Path(tempfile.gettempdir()) / f"llmperf-runs-{self.id}")
         where = f"results go to {instead}. Name another folder with --llmperf-runs=DIR."
         self.tell(Note(f"{folder} cannot be written: {where}"))
         return instead
@@ -180,11 +186,18 @@ class PerfSession:
         try:
             self.run_dir.mkdir(parents=True, exist_ok=True)
             self._hide_from_git()
+            self._sweep()
             known = provenance(self.root, self.id, self.now(), [self.settings.baselines_dir], self.host)
             write_provenance(self.run_dir, known)
         except OSError as error:
             raise InfrastructureError(f"The run folder cannot be written: {error}. Free space there, or name another "
                                       "with --llmperf-runs=DIR.") from error
+
+    def _sweep(self) -> None:
+        """Remove what killed runs of this user have left: recordings, workers' lines, locks, half-written files."""
+        folders = [place for run in self.run_dir.parent.iterdir() for place in (run, run / "tests", run / "requests")]
+        locks = [path for folder in (lock_folder(), lock_of_this_machine().parent) for path in folder.glob("*.lock")]
+        sweep([*scratch_folder().iterdir(), *locks, *temporaries(folders)])
 
     def _hide_from_git(self) -> None:
         """What we write is nothing to commit; a folder that the user named is the user's."""

@@ -11,7 +11,7 @@ LARGEST_LOG_RATIO = 709.0  # of a float
 
 
 def factor(log_ratio: float) -> float:
-    """A log ratio as a ratio; infinite where no float is as large: few runs that differ much have such limits."""
+    """A log ratio as a ratio; infinite beyond the largest float, as the limits of few, very different runs may be."""
     return exp(log_ratio) if log_ratio <= LARGEST_LOG_RATIO else inf
 
 

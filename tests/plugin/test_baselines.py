@@ -176,6 +176,19 @@ def test_a_corrupt_baseline_is_an_error_and_not_none(emulate):
     assert "test_decode.json" in junit.find(".//error").text
 
 
+@pytest.mark.parametrize("value", ["1e-308", "1e308"])
+def test_extreme_stored_value_is_an_error_and_no_regression(emulate, value):
+    emulate("--update-baselines-new")
+    stored = json.loads(emulate.path.read_text())
+    for measurement in stored["measurements"].values():
+        measurement["metrics"] = {metric: [[float(value)] * len(row) for row in rows]
+                                  for metric, rows in measurement["metrics"].items()}
+    emulate.path.write_text(json.dumps(stored))
+    result, junit = emulate()
+    assert result.ret == 10
+    assert "is no measured value" in junit.find(".//error").text
+
+
 @pytest.mark.parametrize("broken", ["<<<<<<< HEAD\n", None], ids=["conflict", "of-another-test"])
 def test_a_broken_baseline_stops_no_test_that_compares_nothing(emulate, broken):
     """Nor does one of a test with the same file and function in another folder."""

@@ -10,6 +10,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from pytest_llmperf.cli import target
+from pytest_llmperf.cli.output import say
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,9 +40,9 @@ def run(arguments: argparse.Namespace) -> int:
             blocks = [told(one, arguments.slo) for series in searches for one in series.found]
             blocks += [tried(series.unfinished) for series in searches if series.unfinished]
             if blocks:
-                print(f"{spec}, {workload}" + (f", emulated {arguments.emulate}" if arguments.emulate else ""))
+                say(f"{spec}, {workload}" + (f", emulated {arguments.emulate}" if arguments.emulate else ""))
             for block in blocks:
-                print("\n".join(block))
+                say("\n".join(block))
     return 0
 
 

@@ -4,6 +4,7 @@ import json
 import re
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from xml.sax.saxutils import quoteattr
 
 import pytest
 from hypothesis import given, settings
@@ -68,6 +69,39 @@ def test_a_broken_run_is_a_sentence_exit_code_2_and_nothing_written(here, capsys
     assert re.fullmatch(rf"llmperf {command}: bad.*\.\n", told.err, re.S)
     assert "Traceback" not in told.err
     assert sorted(here.rglob("*")) == before
+
+
+EVIL = "a\x1b]0;title\x07b\x1b[2J\x9b31mc\r\u202ed"
+
+
+@pytest.mark.parametrize("command", [
+    ["show", "evil"], ["show", "evil", "test_x"], ["diff", "good", "evil"], ["diff", "evil", "evil"],
+    ["release-report", "good", "evil"], ["release-report", "good", "evil", "--out", "out.md"],
+    ["show", "evil", "nothing"], ["diff", "good.xml", "evil.xml"], ["release-report", "good.xml", "evil.xml"],
+])  # fmt: skip
+def test_terminal_controls_in_run_file_or_junit_are_not_printed(here, capsys, command):
+    path = write_run(here / "evil", Verdict.FAIL)
+    content = json.loads(path.read_text())
+    content["test"] += EVIL
+    content["measurements"][0] |= {"engine": EVIL, "workload": EVIL, "conditions": {"hardware": "h200", EVIL: EVIL}}
+    content["checks"][0] |= {"reason": EVIL, "metric": EVIL}
+    path.write_text(json.dumps(content))
+    for name in ("good", "evil"):
+        (here / f"{name}.xml").write_text(junit_of(json.loads(next((here / name / "tests").iterdir()).read_text())))
+    assert main(command) in (0, 2)
+    told = capsys.readouterr()
+    shown = told.out + told.err + ((here / "out.md").read_text() if "out.md" in command else "")
+    assert "test_x[h200]" in shown
+    assert [char for char in shown if char != "\n" and not char.isprintable()] == []
+
+
+def junit_of(content):
+    """What JUnit holds of a test; XML has no place for most controls."""
+    check = content["checks"][0] | {"reason": "a\x9b31mb\u202ec\x7f"}
+    test = content["test"].partition("\x1b")[0] + "\x9b2J"
+    properties = [("llmperf.test", test), ("llmperf.result1", json.dumps(check)), ("llmperf_verdict", check["verdict"])]
+    shown = "".join(f"<property name={quoteattr(name)} value={quoteattr(value)}/>" for name, value in properties)
+    return f"<testsuite><testcase name='x' classname='y'><properties>{shown}</properties></testcase></testsuite>"
 
 
 @pytest.mark.parametrize("value", [1e-308, 5e-324, 1e308, 10**25 * 10**25])

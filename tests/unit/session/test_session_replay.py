@@ -163,7 +163,7 @@ def test_impossible_gauge_is_left_out(make_server, fake_engine):
 
 
 @pytest.mark.parametrize("blocks", ["\u00b2", "9" * 5000, "-1", "many"])
-def test_resolved_number_that_is_none_is_left_out(make_server, replayer, fake_engine, blocks):
+def test_resolved_text_without_number_is_left_out(make_server, replayer, fake_engine, blocks):
     fake_engine.answers["/metrics"] = httpx.Response(200, text=fake_engine.page().replace('"100"', f'"{blocks}"'))
     assert "kv_blocks" not in replayer().run(make_server(), WORKLOAD, 0).counters
 
