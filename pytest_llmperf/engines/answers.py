@@ -10,13 +10,16 @@ if TYPE_CHECKING:
 LONGEST_NUMBER = 15
 
 
+MOST_CONTAINERS = 200_000  # each takes some hundred bytes of memory, and two in the text
+
+
 def json_object(response: httpx.Response) -> dict[str, object]:
     """The JSON object in an answer of status 200; empty for any other answer."""
-    if response.status_code != 200:
+    if response.status_code != 200 or response.content.count(b"[") + response.content.count(b"{") > MOST_CONTAINERS:
         return {}
     try:
         body = response.json()
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return body if isinstance(body, dict) else {}
 

@@ -13,7 +13,7 @@ from pytest_llmperf.config.emulation import Emulation
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.engines.adapter import Adapter, Placement
 from pytest_llmperf.engines.adapters import adapter_of, startable
-from pytest_llmperf.engines.channel import channel_of
+from pytest_llmperf.engines.channel import channel_of, control_limits
 from pytest_llmperf.engines.drafts import with_draft_resolved
 from pytest_llmperf.engines.environment import Environment, configured_place, emulator_environment, find_environment
 from pytest_llmperf.engines.hub import asks_the_hub
@@ -116,7 +116,8 @@ class Launcher:
         import httpx
 
         channel = channel_of(self.settings, str(spec.url), self.root)
-        server = Server(spec, adapter, str(spec.url), spec.model, start_id=start_id, channel=channel)
+        server = Server(spec, adapter, str(spec.url), spec.model, start_id=start_id, channel=channel,
+                        limits=control_limits(self.settings))
         try:
             server.check_identity()
             server.generate_one_token(self.settings.ready_timeout_s)
@@ -152,7 +153,7 @@ class Launcher:
             undo.callback(process.stop, self.settings.stop_grace_s)
             server = Server(
                 spec, adapter, f"http://127.0.0.1:{port.port}", nonce, start_id=start_id, model=model,
-                process=process, lmcache=lmcache,
+                process=process, lmcache=lmcache, limits=control_limits(self.settings),
                 host_env=None if self.emulation else host_environment(spec, adapter, placement),
             )
             undo.pop_all()
@@ -181,7 +182,8 @@ class Launcher:
         ports = (reserve_port(self.rng), reserve_port(self.rng))
         ours = {"PYTHONHASHSEED": "0", "LMCACHE_DISABLE_BANNER": "1"}
         env = inherited(environment, self.root) | ours | dict(spec.env)
-        launch = LMCacheLaunch(wanted, kind, environment, env, self.root, folder, ports, self.cpus)
+        launch = LMCacheLaunch(wanted, kind, environment, env, self.root, folder, ports, self.cpus,
+                               control_limits(self.settings))
         self.progress(Starting(f"LMCache for {spec}"))
         try:
             lmcache = start_lmcache(launch, self.clock, self.settings.ready_timeout_s)
@@ -231,8 +233,9 @@ class Launcher:
                     process.evidence(),
                 )
             try:
-                server.check_identity()
-                server.check_ready()
+                with server.answers_within(max(1.0, timeout_s - waited_s)):
+                    server.check_identity()
+                    server.check_ready()
                 return server.generate_one_token(max(1.0, timeout_s - waited_s))
             except WrongServer:
                 raise

@@ -24,6 +24,7 @@ from pytest_llmperf.telemetry.prometheus import DERIVED, LARGEST_COUNT, START_TI
 if TYPE_CHECKING:
     import httpx
 
+    from pytest_llmperf.engines.control import ControlLimits
     from pytest_llmperf.engines.lmcache import LMCacheServer
     from pytest_llmperf.engines.lmcache_emulated import EmulatedLMCache
     from pytest_llmperf.process.piped import PipedProcess
@@ -50,6 +51,7 @@ class Server:
         channel: TLS and proxy, as far as they are needed to reach it.
         clock: what waiting is measured by.
         lmcache: the LMCache server of this unit, which ends with it; None: there is none.
+        limits: of answers to control requests; None: the default ones.
         host_env: variables by which this machine changes performance, see `Adapter.host_variables`.
     """
 
@@ -69,6 +71,7 @@ class Server:
         clock: Clock | None = None,
         lmcache: LMCacheServer | EmulatedLMCache | None = None,
         host_env: Mapping[str, str] | None = None,
+        limits: ControlLimits | None = None,
     ) -> None:
         self.spec = spec
         self.adapter = adapter
@@ -87,7 +90,7 @@ class Server:
         self.began_s: float | None = None
         self._counter_log = CounterLog()
         self.fresh = False  # whether whoever asked for it last had it started anew
-        self.client: httpx.Client = control_client(url, self.channel, transport)
+        self.client: httpx.Client = control_client(url, self.channel, limits, transport)
 
     def __repr__(self) -> str:
         state = "not ours" if self.process is None else repr(self.process)
@@ -139,12 +142,26 @@ class Server:
         return beside is not None and beside.ending() is not None
 
     def scrape(self) -> Scrape | None:
-        """One reading of its Prometheus page; None where the server has none."""
+        """One reading of its Prometheus page; None where the server has none.
+
+        Raises:
+            EngineError: the page has no end, or comes too slowly.
+        """
         import httpx
 
+        from pytest_llmperf.engines.control import AnswerTooLarge
+
+        route = self.adapter.metrics_route
         try:
-            response = self.client.get(self.adapter.metrics_route)
+            response = self.client.get(route)
             scrape = parse(response.text) if response.status_code == 200 else None
+        except (AnswerTooLarge, httpx.TimeoutException) as problem:
+            self.check_alive()
+            raise EngineError(
+                f"{self.url}{route} cannot be read: {problem}. Without the counters nobody sees a restart, cached "
+                "prompts or preemptions. Mend the page, or raise control_timeout_s or control_answer_limit_mib.",
+                self.process.evidence() if self.process else None,
+            ) from problem
         except (httpx.HTTPError, MetricUnavailable):
             self.check_alive()
             return None
@@ -181,6 +198,16 @@ class Server:
         scrape = self.scrape()
         gauges = {} if scrape is None else self.adapter.gauges(scrape)
         return {name: value for name, value in gauges.items() if 0 <= value <= LARGEST_COUNT}
+
+    @contextmanager
+    def answers_within(self, timeout_s: float) -> Iterator[None]:
+        """Wait no longer than this for any answer to a control request, while the block runs."""
+        usual = self.client.timeout
+        self.client.timeout = min(usual.read or timeout_s, timeout_s)
+        try:
+            yield
+        finally:
+            self.client.timeout = usual
 
     def remember_process(self) -> None:
         """Keep when its process began, for `began_anew`. Of what we start the watchdog knows."""

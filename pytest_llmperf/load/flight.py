@@ -9,6 +9,39 @@ from pytest_llmperf.model.exchange import Ending, Exchange
 from pytest_llmperf.model.plan import PlannedRequest, StreamLimits
 from pytest_llmperf.wire.http import Framing
 
+_READ_BYTES = 80  # that a read takes in memory beside its content: an object, a stamp, their places in lists
+
+
+class Intake:
+    """How much of a server's answers a load process has read, and how much of that it still holds.
+
+    Args:
+        limits: of one answer, of what is held, and of all answers together.
+    """
+
+    def __init__(self, limits: StreamLimits) -> None:
+        self._limits = limits
+        self._all_bytes = 0
+        self.held_bytes = 0
+
+    def take(self, flight: Flight, size: int) -> str | None:
+        """Account for a read of so many bytes; which limit it exceeds, if any."""
+        limits = self._limits
+        flight.size_bytes += size
+        self._all_bytes += size
+        self.held_bytes += size + _READ_BYTES
+        if flight.size_bytes > limits.response_bytes:
+            return f"this answer is longer than {limits.response_bytes:,} bytes"
+        if self.held_bytes > limits.held_bytes:
+            return f"the answers under way take more than {limits.held_bytes:,} bytes of memory"
+        if self._all_bytes > limits.replay_bytes:
+            return f"the answers of this run are longer than {limits.replay_bytes:,} bytes together"
+        return None
+
+    def recorded(self, flight: Flight) -> None:
+        """Its reads are held no more."""
+        self.held_bytes -= flight.held_bytes
+
 
 @dataclass(slots=True, eq=False)
 class Flight:
@@ -18,7 +51,7 @@ class Flight:
         departed_ns: when the schedule let it go; it is sent once a connection is open.
         chunked, until_close, keep_alive: what the head of the answer says, see `Framing`.
         framed: reads that the framing has seen.
-        sized: reads that `size_bytes` counts.
+        size_bytes: of the reads.
     """
 
     request: PlannedRequest
@@ -34,7 +67,6 @@ class Flight:
     _framing: Framing | None = None
     framed: int = 0
     size_bytes: int = 0
-    sized: int = 0
     ending: Ending = Ending.NOT_SENT
     ended_ns: int = 0
     error: str | None = None
@@ -47,10 +79,6 @@ class Flight:
             return Ending.TOTAL_TIMEOUT
         if not self._answering:
             return Ending.FIRST_BYTE_TIMEOUT if now_ns - self.sent_ns > limits.first_byte_ns else None
-        self.size_bytes += sum(map(len, self.reads[self.sized :]))
-        self.sized = len(self.reads)
-        if self.size_bytes > limits.response_bytes:
-            return Ending.TOO_LARGE
         return Ending.IDLE_TIMEOUT if now_ns - self.stamps[-1] > limits.idle_ns else None
 
     @property
@@ -72,6 +100,11 @@ class Flight:
         complete = framing.feed(b"".join(fresh))
         self.chunked, self.until_close, self.keep_alive = framing.chunked, framing.until_close, framing.keep_alive
         return complete
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory that its reads take."""
+        return self.size_bytes + _READ_BYTES * len(self.reads)
 
     def exchange(self) -> Exchange:
         """All that is known of it."""

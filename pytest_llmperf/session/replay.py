@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -35,6 +35,7 @@ CONSTANTS = {
     "eager": "enforce_eager",
     "expert_parallel": "enable_expert_parallel",
 }
+ANSWERS_BYTES = 64 * 2**20  # that answers may have together, however little was asked for
 SWITCHES = {"True": 1.0, "False": 0.0}
 Watch = Callable[[Progress, LoadPlan], None]
 SILENT = (Ending.FIRST_BYTE_TIMEOUT, Ending.IDLE_TIMEOUT, Ending.TOTAL_TIMEOUT)
@@ -150,7 +151,8 @@ class Replayer:
         host, port = server.address
         planned = tuple(_planned(server, request) for request in requests)
         channel = replace(server.channel, fresh=self.fresh_connections)
-        return LoadPlan(host, port, planned, concurrency=concurrency, limits=self.limits, channel=channel)
+        limits = replace(self.limits, replay_bytes=most_bytes(requests))
+        return LoadPlan(host, port, planned, concurrency=concurrency, limits=limits, channel=channel)
 
     @contextmanager
     def _sampling(self, server: Server) -> Iterator[list[GaugeSample]]:
@@ -161,8 +163,8 @@ class Replayer:
             return
 
         def sample(done: threading.Event) -> None:
-            with suppress(EngineError):  # it died: the replay says so
-                while not done.wait(interval_s):
+            while not done.wait(interval_s):
+                with suppress(EngineError):  # it died, which the replay says, or is too busy just now
                     values = server.gauges()
                     samples.append(GaugeSample(self.clock.now_ns(), values))
 
@@ -208,6 +210,16 @@ def _constants(server: Server) -> dict[str, float]:
     return {name: value for name, value in known.items() if value is not None}
 
 
+def most_bytes(requests: Sequence[Request]) -> int:
+    """How long all answers may be together, by what was asked for: several times what engines send.
+
+    An event of vLLM or SGLang has 250 to 400 bytes a token. SGLang without a tokenizer repeats in each event all token
+    ids so far, 7 bytes each.
+    """
+    answers = sum(2048 * request.output_tokens + 8 * request.output_tokens**2 for request in requests)
+    return ANSWERS_BYTES + answers + sum(32 * len(request.prompt) for request in requests)
+
+
 def _planned(server: Server, request: Request) -> PlannedRequest:
     path, body = server.post(request)
     return PlannedRequest(request.index, path, body, request.at_ns, request.after, request.think_ns)
@@ -219,4 +231,6 @@ def stream_limits(settings: Settings) -> StreamLimits:
         first_byte_ns=seconds(settings.first_byte_timeout_s),
         idle_ns=seconds(settings.idle_timeout_s),
         total_ns=seconds(settings.request_timeout_s),
+        response_bytes=round(settings.response_limit_mib * 2**20),
+        held_bytes=round(settings.responses_memory_limit_mib * 2**20),
     )

@@ -1,5 +1,6 @@
 """The metrics page: sums, labels, differences, restarts."""
 
+import time
 from math import isfinite
 
 import pytest
@@ -7,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from pytest_llmperf.errors import MetricUnavailable
+from pytest_llmperf.errors import EngineError, MetricUnavailable
 from pytest_llmperf.telemetry.prometheus import START_TIME, CounterLog, deltas, parse
 
 PAGE = """
@@ -113,3 +114,27 @@ def test_difference_of_counters_may_fall_between_two_readings():
 
 def test_start_time_is_no_difference():
     assert START_TIME not in deltas({"a": 1.0, START_TIME: 10.0}, {"a": 5.0, START_TIME: 11.0})
+
+
+def test_page_of_more_samples_than_any_server_needs_is_refused():
+    assert len(parse("a 1\n" * 100_000).samples) == 100_000
+    with pytest.raises(EngineError, match="more than 100,000 samples"):
+        parse("a 1\n" * 100_001)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["a" + " " * 60_000 + "{", "a{" + " " * 60_000, 'a{b="' + "\\" * 60_001, "a 1" + " " * 60_000 + "x",
+     "a{" + 'b="c" , ' * 7000 + "=", "a b c " * 10_000],
+    ids=["spaces", "labels", "escapes", "timestamp", "pairs", "words"],
+)
+def test_line_that_fits_nowhere_costs_no_more_time_than_its_length(line):
+    began_s = time.process_time()
+    with pytest.raises(MetricUnavailable, match="is not Prometheus text"):
+        parse(line)
+    assert time.process_time() - began_s < 1.0
+
+
+def test_line_without_an_end_is_refused():
+    with pytest.raises(EngineError, match="a line of more than 65,536 characters"):
+        parse('a{b="' + "x" * 70_000 + '"} 1')
