@@ -9,6 +9,7 @@ import pytest
 from pytest_llmperf.plugin.state import STATE
 
 UNENDED = "llmperf_unended"
+EXITED = "pytest.exit: "  # how the reason of a session begins that a failing test stopped
 
 
 class WorkerNode(Protocol):
@@ -29,12 +30,15 @@ class Stopping:
         self._state.close()
         if hasattr(self._config, "workeroutput"):
             self._config.workeroutput[UNENDED] = "\n".join(self._state.unended)
+            self._state.end_watchdog()  # the controller tells the verdicts; it may kill this worker from now on
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: WorkerNode) -> None:
         """xdist's; a worker that crashed has no output, and its watchdogs end what it started."""
-        told = getattr(node, "workeroutput", {}).get(UNENDED, "")
-        self._state.unended += told.splitlines()
+        output = getattr(node, "workeroutput", {})
+        self._state.unended += output.get(UNENDED, "").splitlines()
+        if str(output.get("shouldfail", "")).startswith(EXITED):  # xdist's key
+            self._state.exited = True
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         for sentence in self._state.unended:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import platform
 import random
 import subprocess
@@ -66,7 +67,9 @@ def write_provenance(run_dir: Path, known: Provenance) -> None:
         OSError: it cannot be written.
     """
     content = {"schema": SCHEMA, "pytest_llmperf": __version__, **asdict(known)}
-    (run_dir / FILE).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    temporary = run_dir / f"{FILE}.{os.getpid()}.tmp"  # workers of xdist may write at the same time
+    temporary.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    temporary.replace(run_dir / FILE)
 
 
 def read_provenance(run_dir: Path) -> Provenance:
