@@ -59,6 +59,7 @@ class Launcher:
         progress: told about once a second how a start goes on.
         cpus: on which servers run; none: on any.
         emulation: the emulator takes the place of every engine; None: the engines themselves.
+        worker: of xdist, whose starts have a folder of their own.
     """
 
     settings: Settings
@@ -70,6 +71,7 @@ class Launcher:
     progress: Tell = tell_nobody
     emulation: Emulation | None = None
     cpus: tuple[int, ...] = ()
+    worker: str = ""
 
     def check(self, spec: EngineSpec, kind: str | None = None) -> None:
         """Look, before anything is started or stopped for it, whether this spec can be started at all.
@@ -139,7 +141,7 @@ class Launcher:
         models_dir = self.root / self.settings.cache_dir
         model = resolve_model(spec.model, models_dir, self.root)
         environment = self._environment(spec, kind, start_id)
-        folder = self.run_dir / "servers" / f"{start_id:02d}-{spec.engine}-{attempt}"
+        folder = self.run_dir / "servers" / self.worker / f"{start_id:02d}-{spec.engine}-{attempt}"
         port = reserve_port(self.rng)
         nonce = f"{model.name.rsplit('/', 1)[-1]}-{self.rng.getrandbits(32):08x}"
         started_ns = self.clock.now_ns()

@@ -10,6 +10,7 @@ from pytest_llmperf.plugin.state import STATE
 
 UNENDED = "llmperf_unended"
 LAST_NOTES = "llmperf_last_notes"
+EXITED = "pytest.exit: "  # how the reason of a session begins that a failing test stopped
 
 
 class WorkerNode(Protocol):
@@ -31,6 +32,7 @@ class Stopping:
         if hasattr(self._config, "workeroutput"):
             self._config.workeroutput[UNENDED] = "\n".join(self._state.unended)
             self._config.workeroutput[LAST_NOTES] = "\n".join(self._state.last_notes)
+            self._state.end_watchdog()  # the controller tells the verdicts; it may kill this worker from now on
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: WorkerNode) -> None:
@@ -38,6 +40,8 @@ class Stopping:
         output = getattr(node, "workeroutput", {})
         self._state.unended += output.get(UNENDED, "").splitlines()
         self._state.last_notes += output.get(LAST_NOTES, "").splitlines()
+        if str(output.get("shouldfail", "")).startswith(EXITED):  # xdist's key
+            self._state.exited = True
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         for note in self._state.last_notes:

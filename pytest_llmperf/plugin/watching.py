@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TextIO
 
@@ -104,11 +104,17 @@ def watch_of(config: pytest.Config) -> Watch | None:
 def terminal_of(config: pytest.Config) -> Terminal | None:
     """pytest's terminal; None where it has none: `-p no:terminal`, an xdist worker."""
     reporter = config.pluginmanager.get_plugin("terminalreporter")
-    capture = config.pluginmanager.get_plugin("capturemanager")
     if reporter is None:
         return None
-    with capture.global_and_fixture_disabled() if capture is not None else nullcontext():
+    with uncaptured(config):
         return Terminal(reporter)
+
+
+def uncaptured(config: pytest.Config) -> AbstractContextManager[None]:
+    """pytest's own standard output and error, also while a test runs."""
+    capture = config.pluginmanager.get_plugin("capturemanager")
+    disabled: AbstractContextManager[None] = nullcontext() if capture is None else capture.global_and_fixture_disabled()
+    return disabled
 
 
 def _appending(path: Path) -> Callable[[str], None]:

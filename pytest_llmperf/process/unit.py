@@ -48,6 +48,7 @@ class Unit:
         abandoned_grace_s: seconds between SIGTERM and SIGKILL when the parent has gone.
         leaders_first: members end their own children; those get a SIGTERM once their member has ended, or in the
             last 3 s of the grace.
+        last_words: what the watchdog says on its standard error and in `run_dir` where the parent ends without a stop.
     """
 
     tag: str
@@ -56,6 +57,7 @@ class Unit:
     members: list[Member]
     abandoned_grace_s: float
     leaders_first: bool = False
+    last_words: str = ""
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))

@@ -11,6 +11,8 @@ parent came to it, means stop. Standard output takes one JSON line per event:
     {"event": "gone"}                                            no descendant is left
     {"event": "stopped", "report": …}                            the last line
 
+A unit without members watches the process that measures: `last_words` are for the case that nobody says stop.
+
 PR_SET_PDEATHSIG alone would not do: it does not reach grandchildren. It serves here for the direct children,
 should the watchdog itself be killed.
 """
@@ -26,6 +28,7 @@ import sys
 import time
 import traceback
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import astuple
 from pathlib import Path
 
@@ -40,14 +43,16 @@ from .reaper import Reaper
 from .streammask import StreamMask
 from .unit import Member, Unit
 
-CONTROL, STATUS = 0, 1
+CONTROL, STATUS, STDERR = 0, 1, 2
 STEP_S = 0.02
+PARENT_GONE = "parent gone"
+LAST_WORDS = "ended_without_verdict.txt"
 
 
 class Watchdog:
     """Starts the members of a unit, reports their ends, and ends them all when told or left alone."""
 
-    def __init__(self, unit: Unit) -> None:
+    def __init__(self, unit: Unit, control: bytes = b"") -> None:
         self._unit = unit
         self._selector = selectors.DefaultSelector()
         self._reaper = Reaper(self._exited, leaders_first=unit.leaders_first)
@@ -55,7 +60,7 @@ class Watchdog:
         self._drains: list[Drain] = []
         self._segments = SegmentWatch()
         self._why = "stop"
-        self._control = b""
+        self._control = control  # what came behind the unit, or a part of an order
         self._any_child = True
 
     def run(self) -> None:
@@ -74,6 +79,7 @@ class Watchdog:
             if not self._start(member):
                 self._reaper.begin(0.0)
                 break
+        self._obey(b"")
         while not self._reaper.step():
             for key, _ in self._selector.select(STEP_S if self._reaper.stopping else self._segments.due_in_s()):
                 key.data()
@@ -150,6 +156,9 @@ class Watchdog:
         if not data:
             self._selector.unregister(CONTROL)
             self._abandoned()
+        self._obey(data)
+
+    def _obey(self, data: bytes) -> None:
         *lines, self._control = (self._control + data).split(b"\n")
         for line in lines:
             self._begin(float(json.loads(line)["grace_s"]))
@@ -160,7 +169,7 @@ class Watchdog:
 
     def _abandoned(self) -> None:
         if not self._reaper.stopping:
-            self._why = "parent gone"
+            self._why = PARENT_GONE
         self._begin(self._unit.abandoned_grace_s)
 
     def _begin(self, grace_s: float) -> None:
@@ -171,6 +180,12 @@ class Watchdog:
     def _finish(self) -> None:
         for drain in self._drains:
             drain.close()
+        if self._unit.last_words and self._why == PARENT_GONE:
+            _say(self._unit.last_words, Path(self._unit.run_dir))
+        if self._unit.members:
+            self._report_stop()
+
+    def _report_stop(self) -> None:
         cleaned = self._segments.attribution.clean_up()
         duration_ns = time.monotonic_ns() - self._reaper.started_ns
         report = StopReport(
@@ -227,6 +242,14 @@ class SegmentWatch:
         self._rest_until_s = ended_s + 9 * (ended_s - began_s)
 
 
+def _say(words: str, run_dir: Path) -> None:
+    """In the run folder, a line a process, and on standard error: nobody else is left to say it."""
+    line = f"{words}\n".encode()
+    for place in (run_dir / LAST_WORDS, STDERR):
+        with suppress(OSError), open(place, "ab", buffering=0, closefd=place != STDERR) as file:
+            file.write(line)
+
+
 def _report(**event: object) -> None:
     try:
         os.write(STATUS, json.dumps(event).encode() + b"\n")
@@ -234,14 +257,16 @@ def _report(**event: object) -> None:
         return  # nobody listens any more; the work goes on
 
 
-def _read_line() -> str | None:
+def _read_line() -> tuple[bytes, bytes] | None:
+    """The first line, and what came behind it; None where there is no whole line."""
     data = b""
-    while not data.endswith(b"\n"):
+    while b"\n" not in data:
         chunk = os.read(CONTROL, 65536)
         if not chunk:
             return None
         data += chunk
-    return data.decode()
+    line, _, behind = data.partition(b"\n")
+    return line, behind
 
 
 def main() -> None:
@@ -249,9 +274,9 @@ def main() -> None:
         signal.signal(signum, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     kernel.adopt_orphans()
-    text = _read_line()
-    if text is not None:
-        Watchdog(Unit.from_json(text)).run()
+    if (read := _read_line()) is not None:
+        line, behind = read
+        Watchdog(Unit.from_json(line.decode()), behind).run()
 
 
 if __name__ == "__main__":

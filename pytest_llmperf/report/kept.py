@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from pytest_llmperf.baseline.checked import Node, parse
 from pytest_llmperf.baseline.fresh import SCHEMA, numbers, shares
 from pytest_llmperf.errors import UsageError
-from pytest_llmperf.model.verdict import CheckResult, Verdict, worst
+from pytest_llmperf.model.verdict import CheckResult, Verdict, verdict_of_test
 from pytest_llmperf.report.requests import Requests, decode
 from pytest_llmperf.stats.prior import Margins
 
@@ -105,6 +105,7 @@ class KeptTest:
         complete: whether it reached its end.
         error: what ended it before, with the evidence.
         folder: the run folder; None where it was read from JUnit.
+        worker: of xdist, that ran it; "" where there was none.
     """
 
     test: str
@@ -113,13 +114,14 @@ class KeptTest:
     measurements: tuple[KeptMeasurement, ...]
     checks: tuple[CheckResult, ...]
     folder: Path | None = None
+    worker: str = ""
 
     @cached_property
     def verdict(self) -> Verdict:
-        """The worst of its checks; a test without any shows nothing, nor does one that did not reach its end."""
+        """The worst of its checks; ERROR for a test that did not reach its end."""
         if self.error or not self.complete:
             return Verdict.ERROR
-        return worst(self.checks) if self.checks else Verdict.REPORTED
+        return verdict_of_test(self.checks)
 
     @property
     def reason(self) -> str:
@@ -220,7 +222,16 @@ def _read(path: Path, folder: Path) -> KeptTest:
         measurements=tuple(_measurement(one, folder) for one in fields["measurements"].items()),
         checks=tuple(check_from(one) for one in fields["checks"].items()),
         folder=folder,
+        worker=_worker(fields["worker"]) if "worker" in fields else "",
     )
+
+
+def _worker(node: Node) -> str:
+    """It names a folder below `servers/`."""
+    name = node.text()
+    if name != Path(name).name or name == "..":
+        node.refuse(f"{name!r} is no name of a worker")
+    return name
 
 
 def _measurement(node: Node, folder: Path) -> KeptMeasurement:

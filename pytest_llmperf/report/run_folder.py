@@ -40,6 +40,7 @@ def write_test(
     error: str | None = None,
     claims: Sequence[Mapping[str, object]] = (),
     earlier: Sequence[Mapping[str, object]] = (),
+    worker: str = "",
 ) -> Path:
     """Write `tests/<test>-<digest>.json`, whole or not at all. Holds metrics and times, never prompts or answers.
 
@@ -51,11 +52,12 @@ def write_test(
         claims: text, sides and order of each (`session.perf`).
         earlier: executions of the test before this one (`session.executions.left_out`); what counts of their runs is in
             `measurements`.
+        worker: of xdist; all workers of a session write into one folder, each file has one writer.
 
     Raises:
         InfrastructureError: it cannot be written; a file that was there is whole.
     """
-    path = run_dir / "tests" / file_name(test)
+    path = run_dir / "tests" / file_name(test, worker)
     kept = [
         [_keep_requests(run_dir, f"{path.stem}.{number}-{position}", run) for position, run in enumerate(one.runs)]
         for number, one in enumerate(measurements, start=1)
@@ -64,6 +66,7 @@ def write_test(
         {
             "schema": SCHEMA,
             "test": test,
+            "worker": worker,
             "complete": complete,
             "error": error,
             "measurements": [_measurement(one, names) for one, names in zip(measurements, kept, strict=True)],
@@ -88,11 +91,11 @@ def writable(folder: Path) -> bool:
         return False
 
 
-def file_name(test: str) -> str:
+def file_name(test: str, worker: str = "") -> str:
     """A file name that people can read and that no other test of a session has, whatever its parameters are."""
     readable = re.sub(r"[^A-Za-z0-9_.-]+", "-", test).strip("-.")[-READABLE_LENGTH:]
     digest = hashlib.sha256(test.encode(errors="surrogatepass")).hexdigest()
-    return f"{readable}-{digest[:8]}.json"
+    return f"{readable}-{digest[:8]}{f'.{worker}' if worker else ''}.json"
 
 
 def _keep_requests(run_dir: Path, stem: str, run: Run) -> str:

@@ -59,13 +59,28 @@ class Perf:
         self.kind = kind
         self.earlier = earlier  # executions of the same test in this session
         self.ended: str | None = None  # a verdict, "USAGE", or "failed" for the test's own exception
-        self.results: list[CheckResult] = []
+        self._results: list[CheckResult] = []
         self.series: list[Series] = []
         self.claims: list[tuple[str, Series, Series]] = []
         self.complete = False  # until the test has reached its end
         self.error: str | None = None  # what ended it before, with the evidence
         self.run_file: Path | None = None  # once something was measured
         self._begun = False
+
+    @property
+    def results(self) -> tuple[CheckResult, ...]:
+        """What the checks found so far. Results are only ever added, so no test can take a FAIL back."""
+        return tuple(self._results)
+
+    def record(self, *results: CheckResult) -> None:
+        """Add results of a check of the test's own; they count as those of `check` do.
+
+        Raises:
+            UsageError: one of them is no `CheckResult`.
+        """
+        if strange := [one for one in results if not isinstance(one, CheckResult)]:
+            raise UsageError(f"perf.record({strange[0]!r}): give it a pytest_llmperf.model.verdict.CheckResult.")
+        self._results += results
 
     @property
     def measurements(self) -> list[Measurement]:
@@ -227,7 +242,7 @@ class Perf:
         failed = failed_before(self)
         results = judge_slos(measurement, slos, self.session.settings, failed) if slos else []
         results += [one for one in against if one not in results]  # why runs are no evidence is said once
-        self.results += results
+        self._results += results
         return results
 
     def claim(
@@ -315,12 +330,12 @@ class Perf:
                 named = named_by(cause for cause in judge.causes if cause.side == "a")
                 against = self._against(side_a, "" if baseline is True else baseline, primaries, own_margins, named,
                                         guarded=guarded)
-                self.results += against  # they stand, whatever becomes of the other side
+                self._results += against  # they stand, whatever becomes of the other side
             if alone and place == 1:
                 results = alone
                 break
         results = results or self._looks(judge, order, runs, started_ns)
-        self.results[told:told] = results
+        self._results[told:told] = results
         return [*results, *against]
 
     def compare(self, *texts: str, **sides: Measurement) -> list[CheckResult]:
@@ -348,7 +363,7 @@ class Perf:
         for name, side in sides.items():
             check_measurement(side, f"perf.compare(…, {name}=…)", name)
         results = judge_ratios(texts, sides, self.session.settings, failed_before(self))
-        self.results += results
+        self._results += results
         return results
 
     def properties(self) -> list[tuple[str, str]]:
@@ -376,6 +391,7 @@ class Perf:
             error=self.error,
             claims=[_claim(*claim, self.measurements) for claim in self.claims],
             earlier=[left_out(perf, self) for perf in self.earlier],
+            worker=self.session.worker,
         )
 
     def _first_look(self, judge: ClaimJudge, side: Series, runs: int, place: int) -> list[CheckResult]:

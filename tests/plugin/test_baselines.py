@@ -243,10 +243,9 @@ def take(pytester, *args):
 def test_run_folders_are_taken_in_as_the_session_itself_would(emulate, pytester):
     """Two sessions measured without updating; what is stored is what --update-baselines stores, but for the session."""
     emulate("--emulate-seed", "1")
-    emulate("--emulate-seed", "2", "-n", "2")  # a worker's folder
+    emulate("--emulate-seed", "2", "-n", "2")
     folders = sorted(Path(pytester.path, ".llmperf/runs").iterdir())
     assert all((folder / "session.json").exists() for folder in folders)
-    assert folders[-1].name.endswith("-gw0") or folders[-1].name.endswith("-gw1")
     result = take(pytester, "--dry-run", *folders)
     result.stdout.fnmatch_lines(
         ["session * measured on host * at commit *", "baselines: 1 created", "Nothing was written*"]

@@ -1,9 +1,8 @@
 """Take run folders into baselines/, as --update-baselines takes the run that it ends.
 
-Run folders come from anywhere: a GPU host without a git checkout, an artefact of CI. Each says in its
-session.json where and when it was measured; the folders of one session's workers (their names end in gw0,
-gw1, ...) are one session, so take all of them. What is printed is written whole or not at all. Exit code 1
-where something was refused.
+Run folders come from anywhere: a GPU host without a git checkout, an artefact of CI. Each says in its session.json
+where and when it was measured; folders that name the same session are taken as one. What is printed is written whole
+or not at all. Exit code 1 where something was refused.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ def write_report(folders: Sequence[Path], store: Store, out: Path) -> Path:
     """Write `out/report.html`, whole or not at all.
 
     Args:
-        folders: the run folders of a session: one, or one a worker.
+        folders: run folders; the first names the page.
         store: baselines, for their history.
         out: a folder; made where it is missing.
 
