@@ -3,8 +3,8 @@
 
     python scripts/compare_hosts.py h200
 
-Nothing was changed between them, so every FAIL is a false alarm. Writes the table of docs/measured/KIND.md between its
-two comments.
+Nothing was changed between them, so every FAIL is a false alarm. Writes the table of
+docs/measured/KIND_between_hosts.md between its two comments.
 """
 
 from __future__ import annotations
@@ -37,9 +37,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
     parser.add_argument("kind", choices=("l4", "a100", "h100", "h200"))
     kind = parser.parse_args(argv).kind
-    page = ROOT / "docs" / "measured" / f"{kind}.md"
+    measured = ROOT / "docs" / "measured" / kind
+    page = measured.with_name(f"{kind}_between_hosts.md")
     lines = [HEAD, "|---" * HEAD.count(" | ") + "|---|"]
-    lines += rows(Store(ROOT / "baselines"), kind, letters(page.with_suffix("")))
+    lines += rows(Store(ROOT / "baselines"), kind, letters(measured))
     text = page.read_text(encoding="utf-8")
     before, begun, rest = text.partition(BEGIN)
     _, ended, after = rest.partition(END)

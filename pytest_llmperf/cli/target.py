@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from pytest_llmperf.cli.output import remark
 from pytest_llmperf.errors import SpecError, UsageError
 
 if TYPE_CHECKING:
@@ -165,8 +166,7 @@ def _watch() -> Watch:
     from pytest_llmperf.report.watch import LineWatch
 
     def line(text: str) -> None:
-        sys.stderr.write(f"{text}\n")
-        sys.stderr.flush()
+        remark(text)
 
     if not sys.stderr.isatty():
         return LineWatch(line)

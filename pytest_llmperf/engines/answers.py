@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import httpx
 
+LONGEST_NUMBER = 15
+
 
 MOST_CONTAINERS = 200_000  # each takes some hundred bytes of memory, and two in the text
 
@@ -20,6 +22,11 @@ def json_object(response: httpx.Response) -> dict[str, object]:
     except (ValueError, RecursionError):
         return {}
     return body if isinstance(body, dict) else {}
+
+
+def whole_number(text: str) -> int | None:
+    """The number that a text of at most 15 decimal digits is; None for any other text."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= LONGEST_NUMBER else None
 
 
 def section(table: dict[str, object], name: str) -> dict[str, object]:

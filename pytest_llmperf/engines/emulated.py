@@ -47,6 +47,7 @@ class VirtualLauncher:
     rng: random.Random
     progress: Tell = tell_nobody
     engines: dict[str, VirtualEngine] = field(default_factory=dict)
+    worker: str = ""
 
     def check(self, spec: EngineSpec, kind: str | None = None) -> None:  # noqa: ARG002
         """As a `Launcher` does; every engine is installed.
@@ -76,7 +77,7 @@ class VirtualLauncher:
             argv=(*environment.prefix, *adapter.arguments(spec, placement)),
             env=child_environment(spec, adapter, placement),
             cwd=self.root,
-            run_dir=self.run_dir / "servers" / f"{start_id:02d}-{spec.engine}-emulated",
+            run_dir=self.run_dir / "servers" / self.worker / f"{start_id:02d}-{spec.engine}-emulated",
             hidden=secrets_of(spec),
         )
         self.progress(Starting(str(spec)))

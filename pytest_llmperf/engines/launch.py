@@ -26,7 +26,7 @@ from pytest_llmperf.engines.server import Server
 from pytest_llmperf.engines.spec import flags_of, secrets_of
 from pytest_llmperf.errors import EngineError, Evidence, ExitedEarly, SpecError, StartupTimeout, WrongServer
 from pytest_llmperf.model.engine import EngineSpec
-from pytest_llmperf.model.status import Starting, Tell, tell_nobody
+from pytest_llmperf.model.status import Note, Starting, Tell, tell_nobody
 from pytest_llmperf.process.ports import reserve_port
 from pytest_llmperf.process.supervisor import Launch, Supervised
 
@@ -59,6 +59,7 @@ class Launcher:
         progress: told about once a second how a start goes on.
         cpus: on which servers run; none: on any.
         emulation: the emulator takes the place of every engine; None: the engines themselves.
+        worker: of xdist, whose starts have a folder of their own.
     """
 
     settings: Settings
@@ -70,6 +71,7 @@ class Launcher:
     progress: Tell = tell_nobody
     emulation: Emulation | None = None
     cpus: tuple[int, ...] = ()
+    worker: str = ""
 
     def check(self, spec: EngineSpec, kind: str | None = None) -> None:
         """Look, before anything is started or stopped for it, whether this spec can be started at all.
@@ -139,7 +141,7 @@ class Launcher:
         models_dir = self.root / self.settings.cache_dir
         model = resolve_model(spec.model, models_dir, self.root)
         environment = self._environment(spec, kind, start_id)
-        folder = self.run_dir / "servers" / f"{start_id:02d}-{spec.engine}-{attempt}"
+        folder = self.run_dir / "servers" / self.worker / f"{start_id:02d}-{spec.engine}-{attempt}"
         port = reserve_port(self.rng)
         nonce = f"{model.name.rsplit('/', 1)[-1]}-{self.rng.getrandbits(32):08x}"
         started_ns = self.clock.now_ns()
@@ -158,6 +160,7 @@ class Launcher:
             )
             undo.pop_all()
         process.on_gone(port.close)
+        process.on_gone(lambda: self._tell_unproven(process))
         try:
             if self.emulation is not None and spec.lmcache is not None:
                 server.lmcache = EmulatedLMCache(server.client)
@@ -185,11 +188,18 @@ class Launcher:
                                control_limits(self.settings))
         self.progress(Starting(f"LMCache for {spec}"))
         try:
-            return start_lmcache(launch, self.clock, self.settings.ready_timeout_s)
+            lmcache = start_lmcache(launch, self.clock, self.settings.ready_timeout_s)
         except BaseException:
             for port in ports:
                 port.close()
             raise
+        lmcache.process.on_gone(lambda: self._tell_unproven(lmcache.process))
+        return lmcache
+
+    def _tell_unproven(self, process: Supervised) -> None:
+        """Name shared memory that appeared while the server ran and that cannot be removed safely."""
+        if process.report is not None and (note := process.report.shm_note) is not None:
+            self.progress(Note(note))
 
     def _spawn(self, spec: EngineSpec, adapter: Adapter, placement: Placement, folder: Path) -> Supervised:
         launch = Launch(

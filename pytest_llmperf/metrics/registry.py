@@ -62,8 +62,8 @@ def _run_level(name: str, unit: Unit, direction: Direction, formula: str, needs:
 
 
 def _server(formula: ServerFormula) -> Metric:
-    return Metric(formula.name, formula.unit, formula.direction, f"{formula.name}.1", formula.formula, Source.SERVER,
-                  formula.needs)
+    return Metric(formula.name, formula.unit, formula.direction, f"{formula.name}.{formula.version}", formula.formula,
+                  Source.SERVER, formula.needs)
 
 
 _USAGE = "a served request, and a server that reports its token counts in its usage"

@@ -27,6 +27,7 @@ class EngineSpec:
         url: of a server that is already running; None where we start it.
         lmcache: what is attached below the engine's own KV cache; None: nothing. See `with_lmcache`.
         installation: which one of several of this engine; "": the engine's own. See `with_installation`.
+        model_aliases: further names by which the chunks of an answer may call the model.
     """
 
     engine: str
@@ -36,6 +37,7 @@ class EngineSpec:
     url: str | None = None
     lmcache: LMCache | None = None
     installation: str = ""
+    model_aliases: tuple[str, ...] = ()
 
     @property
     def installed_as(self) -> str:
@@ -76,6 +78,7 @@ class EngineSpec:
         flags, env = {name: json.loads(value) for name, value in self.flags}, dict(self.env)
         secrets = secret_values(flags, env)
         shown = [repr(self.model)] if self.url is None else [repr(self.url), f"model={self.model!r}"]
+        shown += [f"model_alias={list(self.model_aliases)!r}"] if self.model_aliases else []
         shown = [mask(text, secrets) for text in shown]
         shown += [f"{name}={json.dumps(masked(value, secrets, name=name), sort_keys=True)}"
                   for name, value in flags.items()]

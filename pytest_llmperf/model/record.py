@@ -22,6 +22,7 @@ class Outcome(Enum):
     MALFORMED = "malformed"                # not HTTP, not SSE, not JSON
     EMPTY = "empty"                        # a complete answer without content
     WRONG_LENGTH = "wrong length"          # not the number of tokens that was asked for
+    COUNTS_DISAGREE = "token counts disagree"  # its usage contradicts what its chunks brought
     TIMEOUT = "timeout"
     RESET = "reset"
     STALE = "stale connection"
@@ -47,6 +48,7 @@ class RequestRecord:
         coalesced_chunks: content chunks that came in the same read as the one before, so their gap says nothing.
         replaced_text: whether invalid UTF-8 had to be replaced.
         tag: class within a mixed workload.
+        models: names of models that the answer's chunks gave, each once; empty where none gave one.
     """
 
     index: int
@@ -65,6 +67,7 @@ class RequestRecord:
     coalesced_chunks: int = 0
     replaced_text: bool = False
     tag: str = ""
+    models: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:

@@ -47,6 +47,8 @@ class Ended:
         """
         if self.error:
             return self.error.partition("\n")[0]
+        if self.verdict == Verdict.REPORTED.value and not self.checks:
+            return "measured, nothing checked"
         if self.verdict in NOT_COMPARED and self.left_open:
             return f"{self._spoken}; {OPEN}: {replace(self, verdict=OPEN)._spoken}"
         return self._spoken

@@ -28,7 +28,7 @@ class Run:
             are read back when somebody asks.
         counters: what the server's counters grew by, and peaks of its gauges; empty where it shows none.
         cache_reset: whether the prefix cache was emptied before the run.
-        restarted: whether the server's process began anew, as its page says.
+        restarted: what showed that the server's process began anew, in the run or since the one before; None: nothing.
         loop_lag_p99_ms: how late the load process ran its heartbeat.
         clock_gap_ms: the longest time that it did not run at all.
         load: how the load generator itself did; None where nothing was sent over sockets.
@@ -41,6 +41,7 @@ class Run:
         block: within a claim its place in the order of server starts, over both sides (A B B A: A's are 1 and 4);
             pairs share execution and seed. None outside a claim.
         expected_hit_rate: upper bound of the prefix-cache hit rate of these requests on this engine; None: unknown.
+        model_names: how the chunks of an answer may call the model, the requested name first; (): nobody knows.
     """
 
     seed: int
@@ -48,7 +49,7 @@ class Run:
     records: RunRecords
     counters: Mapping[str, float | None] = field(default_factory=dict, repr=False)
     cache_reset: bool = False
-    restarted: bool = False
+    restarted: str | None = None
     loop_lag_p99_ms: float | None = None
     clock_gap_ms: float = 0.0
     started_at: str = ""
@@ -60,6 +61,7 @@ class Run:
     execution: int = 1
     block: int | None = None
     expected_hit_rate: float | None = None
+    model_names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "records", RunRecords.of(self.records))

@@ -31,6 +31,7 @@ from pytest_llmperf.session.judge import ClaimJudge, claim_judge, in_pairs, judg
 from pytest_llmperf.session.measurement import Measurement
 from pytest_llmperf.session.series import Series
 from pytest_llmperf.session.validity import named_by
+from pytest_llmperf.slo.model import Slo
 from pytest_llmperf.slo.parse import parse_slo
 from pytest_llmperf.stats.prior import Margins
 from pytest_llmperf.workload import Workload
@@ -58,13 +59,28 @@ class Perf:
         self.kind = kind
         self.earlier = earlier  # executions of the same test in this session
         self.ended: str | None = None  # a verdict, "USAGE", or "failed" for the test's own exception
-        self.results: list[CheckResult] = []
+        self._results: list[CheckResult] = []
         self.series: list[Series] = []
         self.claims: list[tuple[str, Series, Series]] = []
         self.complete = False  # until the test has reached its end
         self.error: str | None = None  # what ended it before, with the evidence
         self.run_file: Path | None = None  # once something was measured
         self._begun = False
+
+    @property
+    def results(self) -> tuple[CheckResult, ...]:
+        """What the checks found so far. Results are only ever added, so no test can take a FAIL back."""
+        return tuple(self._results)
+
+    def record(self, *results: CheckResult) -> None:
+        """Add results of a check of the test's own; they count as those of `check` do.
+
+        Raises:
+            UsageError: one of them is no `CheckResult`.
+        """
+        if strange := [one for one in results if not isinstance(one, CheckResult)]:
+            raise UsageError(f"perf.record({strange[0]!r}): give it a pytest_llmperf.model.verdict.CheckResult.")
+        self._results += results
 
     @property
     def measurements(self) -> list[Measurement]:
@@ -161,6 +177,8 @@ class Perf:
         """Search the highest request rate within the SLOs: bracket it, then bisect, the SLO rule at each rate.
 
         The result is a measurement with the one metric `max_rate`: check it ("max_rate >= 12/s", or `baseline=True`).
+        A check tries the rate that it names where the search left it open. Of conversations, `max_rate` counts the
+        requests.
 
         Args:
             engine: a running server or a spec.
@@ -213,6 +231,7 @@ class Perf:
             raise UsageError('perf.check(run): name at least one SLO, e.g. perf.check(run, "ttft_p99 <= 500ms"), or '
                              "compare with the baseline: perf.check(run, baseline=True).")
         check_measurement(measurement, "perf.check(run, …)")
+        measurement = self._settled(measurement, list(map(parse_slo, slos)))
         check_comparison("perf.check", baseline, primaries, own_margins := margins_from(margins))
         named = named_by(map(parse_slo, slos))
         against: list[CheckResult] = []
@@ -223,7 +242,7 @@ class Perf:
         failed = failed_before(self)
         results = judge_slos(measurement, slos, self.session.settings, failed) if slos else []
         results += [one for one in against if one not in results]  # why runs are no evidence is said once
-        self.results += results
+        self._results += results
         return results
 
     def claim(
@@ -311,12 +330,12 @@ class Perf:
                 named = named_by(cause for cause in judge.causes if cause.side == "a")
                 against = self._against(side_a, "" if baseline is True else baseline, primaries, own_margins, named,
                                         guarded=guarded)
-                self.results += against  # they stand, whatever becomes of the other side
+                self._results += against  # they stand, whatever becomes of the other side
             if alone and place == 1:
                 results = alone
                 break
         results = results or self._looks(judge, order, runs, started_ns)
-        self.results[told:told] = results
+        self._results[told:told] = results
         return [*results, *against]
 
     def compare(self, *texts: str, **sides: Measurement) -> list[CheckResult]:
@@ -344,7 +363,7 @@ class Perf:
         for name, side in sides.items():
             check_measurement(side, f"perf.compare(…, {name}=…)", name)
         results = judge_ratios(texts, sides, self.session.settings, failed_before(self))
-        self.results += results
+        self._results += results
         return results
 
     def properties(self) -> list[tuple[str, str]]:
@@ -372,6 +391,7 @@ class Perf:
             error=self.error,
             claims=[_claim(*claim, self.measurements) for claim in self.claims],
             earlier=[left_out(perf, self) for perf in self.earlier],
+            worker=self.session.worker,
         )
 
     def _first_look(self, judge: ClaimJudge, side: Series, runs: int, place: int) -> list[CheckResult]:
@@ -424,12 +444,22 @@ class Perf:
 
     def _series_of(self, measurement: Measurement, call: str) -> Series:
         for series in self.series:
-            if series.measurement is measurement:
+            if series.made(measurement):
                 return series
         raise UsageError(
             f"{call}: this run was not measured by this test, or was extended or compared since. Give it what "
             "perf.measure(…) or perf.extend(…) returned last; name several with baseline=\"NAME\"."
         )
+
+    def _settled(self, measurement: Measurement, slos: Sequence[Slo]) -> Measurement:
+        """With each rate tried that a check asks for, where the search left it open."""
+        capacity = next((one for one in self.series if isinstance(one, Capacity) and one.made(measurement)), None)
+        if capacity is None:
+            return measurement
+        for slo in slos:
+            if slo.metric == METRIC and slo.limit > 0:
+                capacity.settle(slo.limit)
+        return capacity.finished
 
     def _capacity(
         self, engine: Server | EngineSpec, workload: Workload, terms: Terms, *, side: str = ""

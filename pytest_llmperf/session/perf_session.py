@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -28,6 +29,8 @@ from pytest_llmperf.load.transport import Transport
 from pytest_llmperf.load.virtual import VirtualEngine, VirtualTransport
 from pytest_llmperf.model.engine import EngineSpec
 from pytest_llmperf.model.status import Note, Tell
+from pytest_llmperf.process.ports import lock_folder, private_folder, scratch_folder
+from pytest_llmperf.process.scratch import sweep, temporaries
 from pytest_llmperf.report.run_folder import writable
 from pytest_llmperf.session.comparing import Baselines
 from pytest_llmperf.session.perf import Perf
@@ -58,6 +61,7 @@ class PerfSession:
         emulation: Emulation | None = None,
         session_id: str | None = None,
         planted: tuple[PlantedFlag, ...] = (),
+        on_begin: Callable[[Path], None] = lambda _: None,
     ) -> None:
         check_configured(settings.engines)
         self.settings = settings
@@ -75,8 +79,11 @@ class PerfSession:
         self.now = now
         self.rng = rng or random.Random()
         self._executions: dict[str, list[Perf]] = {}
+        self._on_begin = on_begin  # is told the run folder before the first measurement
+        self._begun = False
         self.id = session_id or new_session_id(now(), self.rng)
-        self.run_dir = self._place() / "-".join(filter(None, (self.id, worker)))
+        self.worker = re.sub(r"[^A-Za-z0-9_-]+", "-", worker)  # of xdist; all of them write into one folder
+        self.run_dir = self._place() / self.id
         store = Store(root / settings.baselines_dir)
         self.host = host_digest(hardware, virtual=virtual is not None)
         self.baselines = Baselines(store, self.host, settings.compare_across)
@@ -88,7 +95,7 @@ class PerfSession:
             self.pool = self._in_virtual_time(root, virtual)
         else:
             launcher = Launcher(settings, root, self.run_dir, hardware.kind, self.clock, self.rng, tell, emulation,
-                                cpus=cores.servers if cores.own else ())
+                                cpus=cores.servers if cores.own else (), worker=self.worker)
             # An emulator in real time takes nothing of this machine's accelerators.
             lock = None if emulation else lock_of_this_machine()
             self.pool = EnginePool(launcher, lock, wait_free=self._wait_free, plant=self._plant, session=self.id)
@@ -104,7 +111,8 @@ class PerfSession:
         self.clock = clock
         self.transport = VirtualTransport(engines)
         self.now = lambda: begun + timedelta(microseconds=clock.now_ns() // 1000)
-        launcher = VirtualLauncher(emulation, self.settings, root, self.run_dir, clock, self.rng, self.tell, engines)
+        launcher = VirtualLauncher(emulation, self.settings, root, self.run_dir, clock, self.rng, self.tell, engines,
+                                   self.worker)
         return EnginePool(launcher, lock_path=None, plant=self._plant)
 
     def replayer(self, progress: Watch | None, *, gauges: bool, keep: tuple[str, ...], kind: str) -> Replayer:
@@ -160,11 +168,15 @@ class PerfSession:
                 run.records.release()
 
     def _place(self) -> Path:
-        """Where run folders go; nothing is written yet."""
+        """Where run folders go: nothing is written yet, but for a private folder where the project's cannot be written.
+
+        Raises:
+            InfrastructureError: somebody else has taken its place.
+        """
         folder = self.root / self.settings.runs_dir
         if writable(folder):
             return folder
-        instead = Path(tempfile.gettempdir()) / "llmperf-runs"
+        instead = private_folder(Path(tempfile.gettempdir()) / f"llmperf-runs-{self.id}")
         where = f"results go to {instead}. Name another folder with --llmperf-runs=DIR."
         self.tell(Note(f"{folder} cannot be written: {where}"))
         return instead
@@ -175,16 +187,26 @@ class PerfSession:
         Raises:
             InfrastructureError: it cannot be written.
         """
-        if (self.run_dir / PROVENANCE).exists():
+        if self._begun:
             return
         try:
             self.run_dir.mkdir(parents=True, exist_ok=True)
             self._hide_from_git()
-            known = provenance(self.root, self.id, self.now(), [self.settings.baselines_dir], self.host)
-            write_provenance(self.run_dir, known)
+            if not (self.run_dir / PROVENANCE).exists():  # another worker of this session may have written it
+                self._sweep()
+                known = provenance(self.root, self.id, self.now(), [self.settings.baselines_dir], self.host)
+                write_provenance(self.run_dir, known)
         except OSError as error:
             raise InfrastructureError(f"The run folder cannot be written: {error}. Free space there, or name another "
                                       "with --llmperf-runs=DIR.") from error
+        self._begun = True
+        self._on_begin(self.run_dir)
+
+    def _sweep(self) -> None:
+        """Remove what killed runs of this user have left: recordings, workers' lines, locks, half-written files."""
+        folders = [place for run in self.run_dir.parent.iterdir() for place in (run, run / "tests", run / "requests")]
+        locks = [path for folder in (lock_folder(), lock_of_this_machine().parent) for path in folder.glob("*.lock")]
+        sweep([*scratch_folder().iterdir(), *locks, *temporaries(folders)])
 
     def _hide_from_git(self) -> None:
         """What we write is nothing to commit; a folder that the user named is the user's."""

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 
 from pytest_llmperf.clock import Clock, SystemClock, seconds
 from pytest_llmperf.config.settings import Settings
+from pytest_llmperf.engines.answers import whole_number
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.errors import EngineError, LoadError
 from pytest_llmperf.load.transport import Progress, Transport
@@ -23,7 +24,7 @@ from pytest_llmperf.process.beside import beside
 from pytest_llmperf.session.cancelling import cancelled_at_deadline, cancelled_on_death
 from pytest_llmperf.session.measurement import Run
 from pytest_llmperf.telemetry.accelerators import TraceOf
-from pytest_llmperf.telemetry.prometheus import deltas, restarted
+from pytest_llmperf.telemetry.prometheus import deltas
 from pytest_llmperf.wire.completions import to_record
 from pytest_llmperf.wire.told import told_record
 from pytest_llmperf.workload import Workload
@@ -97,7 +98,7 @@ class Replayer:
             records=RunRecords(records),
             counters=deltas(before, after) | _peaks(gauges) | _constants(server),
             cache_reset=cache_reset,
-            restarted=restarted(before, after),
+            restarted=server.restart(),
             loop_lag_p99_ms=lag,
             clock_gap_ms=replay.clock_gap_ns / 1e6,
             load=replay.load,
@@ -106,6 +107,7 @@ class Replayer:
             gpu=trace(replay.started_ns),
             cpu=cpu,
             gauges=tuple(replace(sample, at_ns=sample.at_ns - replay.started_ns) for sample in gauges),
+            model_names=server.model_names,
         )
 
     def recorded(self, server: Server, workload: Workload, seed: int) -> tuple[tuple[RequestRecord, ...], Replay]:
@@ -203,7 +205,7 @@ def _peaks(gauges: list[GaugeSample]) -> dict[str, float]:
 def _constants(server: Server) -> dict[str, float]:
     """What the server resolved at its start and a mechanism may name."""
     found = {name: server.facts.get(fact, "") for name, fact in CONSTANTS.items()}
-    known = {name: SWITCHES.get(text, float(text) if text.isdigit() else None) for name, text in found.items()}
+    known = {name: SWITCHES.get(text, whole_number(text)) for name, text in found.items()}
     known["startup_s"] = server.starting_s
     return {name: value for name, value in known.items() if value is not None}
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_llmperf.baseline.paths import kind_of
+from pytest_llmperf.engines.answers import whole_number
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.errors import SpecError
 from pytest_llmperf.load.transport import Progress
@@ -97,6 +98,10 @@ class Series:
         if self.measurement is None:
             raise SpecError(f"{self.test}: nothing was measured yet.")
         return self.measurement
+
+    def made(self, measurement: Measurement) -> bool:
+        """Whether this is its measurement."""
+        return measurement is self.measurement
 
     @property
     def own(self) -> Measurement | None:
@@ -231,10 +236,10 @@ class Series:
         """
         if self._keep_tiers:
             return None
-        known = block_size.isdigit()
+        known = whole_number(block_size)
         if any(isinstance(request.prompt, str) for request in self.workload.requests(seed)):
             return self.workload.expected_hit_rate(1, seed) if known else None
-        return self.workload.expected_hit_rate(int(block_size) if known else 1, seed)
+        return self.workload.expected_hit_rate(known or 1, seed)
 
     def _keep(self, before: Measurement, run: Run, *, complete: bool) -> Measurement:
         metrics = metrics_of(run.records, run.counters)

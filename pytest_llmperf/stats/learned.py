@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pytest_llmperf.stats.decision import smallest_seen
 from pytest_llmperf.stats.layout import layout
-from pytest_llmperf.stats.looks import spent_by
+from pytest_llmperf.stats.looks import only_gross, spent_by
 from pytest_llmperf.stats.prior import Prior
 from pytest_llmperf.stats.shift import SeededRun, Shift
 from pytest_llmperf.stats.spread import spread
@@ -74,8 +74,8 @@ def smallest_detectable(
     run, session = known.run_sd**2, known.session_sd**2
     expected = spread(plan, run * plan.leftover_df, (session + plan.levels_runs * run) * (sessions - 1), prior, max)
     seen = Shift(0.0, expected.variance**0.5, expected.df, known.run_sd, known.session_sd, (), sessions,
-                 sessions * seeds, prior)
-    return smallest_seen(seen, negligible, alpha)
+                 sessions * seeds, prior, expected.gross_variance**0.5, expected.gross_df)
+    return smallest_seen(seen.gross() if only_gross(runs, sessions) else seen, negligible, alpha)
 
 
 def runs_needed(

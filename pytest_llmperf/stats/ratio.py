@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import exp, log, sqrt
+from math import log, sqrt
 
-from pytest_llmperf.stats.interval import Interval
+from pytest_llmperf.stats.interval import Interval, factor
 from pytest_llmperf.stats.mean import mean, sd, t_quantile
 
 
@@ -64,5 +64,5 @@ def ratio_screen(numerators: Sequence[float], denominators: Sequence[float], sta
     df = (from_starts + from_pairs) ** 2 * (pairs - 1) / from_pairs ** 2 if pair_sd else None
     reach = t_quantile(confidence, df) * sqrt(from_starts + from_pairs)
     centre = mean(logs)
-    limits = Interval(exp(centre - reach), exp(centre + reach), confidence)
-    return RatioScreen(exp(centre), limits, start_sd, pair_sd, pairs)
+    limits = Interval(factor(centre - reach), factor(centre + reach), confidence)
+    return RatioScreen(factor(centre), limits, start_sd, pair_sd, pairs)

@@ -12,6 +12,10 @@ from types import MappingProxyType
 from pytest_llmperf.errors import EngineError, MetricUnavailable
 
 START_TIME = "process_start_time_s"
+#: Differences of counters (`engines.sglang_adapter`): a page that a server is just changing may show a smaller one.
+DERIVED = frozenset({"external_cache_queries", "spec_accepted_tokens"})
+#: Beyond it a float skips whole numbers, so no counter counts there.
+LARGEST_COUNT = 2.0**53
 
 MOST_SAMPLES = 100_000
 MOST_LINE_CHARACTERS = 64 * 1024
@@ -124,9 +128,27 @@ def deltas(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str,
     return {name: after[name] - before.get(name, 0.0) if name in after else None for name in names}
 
 
-def restarted(before: Mapping[str, float], after: Mapping[str, float]) -> bool:
-    """Whether the server's process began anew: its start time changed, or a counter went backwards."""
-    began = (before.get(START_TIME), after.get(START_TIME))
-    if None not in began and began[0] != began[1]:
-        return True
-    return any(after[name] < value for name, value in before.items() if name in after)
+class CounterLog:
+    """The counters of one server, each reading compared with the one before: a counter only grows."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, float] = {}
+        self._restart: str | None = None
+
+    def take(self, reading: Mapping[str, float]) -> None:
+        """Compare a reading with the last one of each counter."""
+        self._restart = self._restart or _restart(self._last, reading)
+        self._last |= reading
+
+    def restart(self) -> str | None:
+        """What showed since the last call that the server's process began anew; None where nothing did."""
+        restart, self._restart = self._restart, None
+        return restart
+
+
+def _restart(before: Mapping[str, float], after: Mapping[str, float]) -> str | None:
+    began, begins = before.get(START_TIME), after.get(START_TIME)
+    if began is not None and begins is not None and began != begins:
+        return f"its start time changed from {began:.15g} to {begins:.15g}"
+    fallen = (name for name, value in before.items() if after.get(name, value) < value and name not in DERIVED)
+    return next((f"its counter {name} fell from {before[name]:.15g} to {after[name]:.15g}" for name in fallen), None)

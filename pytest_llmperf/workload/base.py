@@ -44,12 +44,18 @@ class Workload(ABC):
 
     @property
     def rate(self) -> float:
-        """Requests (of `multi_turn`: conversations) per second that it offers.
+        """Arrivals per second that it offers: of requests, or of `multi_turn`'s conversations.
 
         Raises:
             SpecError: it has no one rate.
         """
         return _arrivals_of(self).mean_rate
+
+    @property
+    def requests_per_arrival(self) -> float:
+        """1, or the turns of a conversation: requests/s are `rate` times this."""
+        requests = self.requests()
+        return len(requests) / sum(request.after is None for request in requests)
 
     def at_rate(self, rate: float, seed_offset: int = 0) -> Self:
         """The same requests in the same pattern at another rate; `seed_offset` gives others.

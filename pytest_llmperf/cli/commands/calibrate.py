@@ -19,9 +19,10 @@ from __future__ import annotations
 import argparse
 import shlex
 import signal
-import sys
 from datetime import UTC, datetime
 from pathlib import Path
+
+from pytest_llmperf.cli.output import remark, say
 
 SUITES = ["suites"]
 OUT = ".llmperf/calibration.md"
@@ -44,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Calibrate, and say what was found."""
-    print(_on_this_machine(arguments) if arguments.emulate is None else _emulated(arguments))
+    say(_on_this_machine(arguments) if arguments.emulate is None else _emulated(arguments))
     return 0
 
 
@@ -109,4 +110,4 @@ def _command(arguments: argparse.Namespace) -> str:
 
 
 def _tell(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+    remark(line)

@@ -14,6 +14,7 @@ from pytest_llmperf.errors import SloError
 from pytest_llmperf.model.record import Outcome
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.session.against import (
+    NOT_EMPTIED,
     OUT_OF_TIME,
     Terms,
     default_primaries,
@@ -111,13 +112,30 @@ def three_runs(today):
     return replace(today, runs=runs, metrics=(today.metrics[0],) * 3)
 
 
-@pytest.mark.parametrize(("change", "verdict"), [(2.0, "INCONCLUSIVE"), (1.0, "PASS")])
-def test_few_runs_against_few_sessions_promise_nothing(make, three_runs, change, verdict):
-    stored = of_sessions(make, three_runs, 2, change)
+@pytest.mark.parametrize("sessions", [1, 2])
+@pytest.mark.parametrize(("change", "verdict"), [
+    (5.0, "FAIL"), (1.06, "INCONCLUSIVE"), (1.0, "PASS"), (0.2, "IMPROVED"),
+])
+def test_few_runs_against_few_sessions_decide_gross_changes_alone(make, three_runs, sessions, change, verdict):
+    stored = of_sessions(make, three_runs, sessions, change)
     (result,) = judge_against(three_runs, stored, terms("tpot_mean"), 0, OUT_OF_TIME)
     assert result.verdict.value == verdict
-    assert "nothing fails before 8 runs against fewer than 3 sessions" in f"{result.measured}{result.reason}"
-    assert "would have seen" not in result.measured
+
+
+def test_comparison_with_few_sessions_names_what_it_cannot_fail(make, three_runs):
+    (result,) = judge_against(three_runs, of_sessions(make, three_runs, 2, 1.06), terms("tpot_mean"), 0, OUT_OF_TIME)
+    assert re.match(r"nothing below \+\d\d\.\d % fails before 8 runs against fewer than 3 sessions, and with 3 ",
+                    result.reason)
+    assert "allow more, or store more sessions" in result.reason
+    (result,) = judge_against(three_runs, of_sessions(make, three_runs, 2, 1.0), terms("tpot_mean"), 0, OUT_OF_TIME)
+    assert re.search(r"would have seen \+\d\d\.\d %, nothing smaller before 8 runs against fewer than 3 sessions",
+                     result.measured)
+
+
+def test_gross_regression_in_two_runs_stays_open(make, three_runs):
+    two = three_runs.only(lambda run: run.seed < 2)
+    (result,) = judge_against(two, of_sessions(make, two, 2, 5.0), terms("tpot_mean"), 0, NOT_EMPTIED)
+    assert result.reason.startswith("nothing fails before 3 runs, and with 2 none is sent again")
 
 
 def test_enough_sessions_wait_for_three_runs_only(make, three_runs):
@@ -130,9 +148,9 @@ def test_runs_whose_seed_is_not_stored_are_no_look(make, three_runs):
     """Else eight runs, three of them in pairs, would spend what one stored session keeps for eight pairs."""
     eight = replace(three_runs, runs=tuple(replace(three_runs.runs[0], seed=seed) for seed in range(8)),
                     metrics=(three_runs.metrics[0],) * 8)
-    stored = of_sessions(make, three_runs, 1, 2.0)
+    stored = of_sessions(make, three_runs, 1, 1.08)
     stored = replace(stored, sessions=(replace(stored.sessions[0], runs=((0, 0), (1, 0), (2, 0)), metrics={
-        "tpot_mean": tuple(value / 2 for value in three_runs.values("tpot_mean"))}),))
+        "tpot_mean": tuple(value / 1.08 for value in three_runs.values("tpot_mean"))}),))
     assert paired_runs(eight, stored) == 3
     (result,) = judge_against(eight, stored, terms("tpot_mean"), 0)
     assert result.verdict.value == "INCONCLUSIVE"

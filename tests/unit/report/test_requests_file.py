@@ -56,6 +56,28 @@ def test_what_a_server_said_is_not_kept(kept):
     assert decode(path).kept[2].detail == "reset"
 
 
+@pytest.mark.parametrize(("column", "value"), [
+    ("cached_tokens", 10**25), ("ended_ns", 1e300), ("sent_ns", "2"), ("arrivals_ns", [1, 10**25]),
+    ("chunk_tokens", [True]), ("ended_ns", float("inf")),
+])  # fmt: skip
+def test_request_file_with_impossible_number_is_refused_and_column_named(kept, column, value):
+    path = kept(RECORDS)
+    columns = json.loads(gzip.decompress(path.read_bytes()))
+    columns[column][0] = value
+    path.write_bytes(gzip.compress(json.dumps(columns).encode()))
+    with pytest.raises(BaselineError, match=f"r.json.gz.*{column} holds"):
+        decode(path)
+
+
+def test_damaged_compressed_data_is_our_error(kept):
+    path = kept(RECORDS)
+    data = bytearray(path.read_bytes())
+    data[20:40] = bytes(20)
+    path.write_bytes(data)
+    with pytest.raises(BaselineError, match="no file of requests"):
+        decode(path)
+
+
 def test_records_read_back_equal_those_written_but_for_texts_of_failures(kept):
     records = [*RECORDS, replace(RECORDS[1], index=4, replaced_text=True)]
     path = kept(records)

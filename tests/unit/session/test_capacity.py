@@ -1,6 +1,7 @@
 """`perf.max_rate` on a fake server whose latency follows the offered rate."""
 
 import random
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -9,6 +10,7 @@ from pytest_llmperf import Verdict, closed, endpoint, multi_turn, poisson, rando
 from pytest_llmperf.clock import VirtualClock
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.errors import LoadError, SloError, SpecError
+from pytest_llmperf.metrics.registry import find
 from pytest_llmperf.model.status import Note
 from pytest_llmperf.session.perf_session import PerfSession
 from pytest_llmperf.telemetry.hardware import Hardware
@@ -104,7 +106,55 @@ def test_conversations_come_at_the_rate_and_not_their_turns(too_brief, conversat
     rate, said = too_brief(multi_turn(conversations, 2, 8, 5, arrivals=poisson(8)))
     assert len(said) == notes
     if said:
-        assert said[0].startswith(f"{rate:.4g}/s: all 20 conversations began within {20 / rate:.2g} s")
+        assert said[0].startswith(f"{rate:.4g}/s: all 20 conversations began within {2 * 20 / rate:.2g} s")
+
+
+def test_rate_of_conversations_is_the_rate_of_their_requests(perf, make_server):
+    """The knee is at 20 conversations/s, each of three requests."""
+    found = perf.max_rate(make_server(), multi_turn(200, 3, 8, 5, arrivals=poisson(8)), slo="ttft_p95 <= 500ms")
+    assert 3 * KNEE / 1.05 <= found.value("max_rate") <= 3 * KNEE * 1.01
+    assert find("max_rate").formula_id == "max_rate.2"
+    tried = [one.conditions["tried_rate"] for one in perf.measurements if "tried_rate" in one.conditions]
+    assert tried[:2] == ["24/s", "48/s"]
+
+
+
+def settled(perf, make_server, fake_engine, limit):
+    """A search that proves nothing above 8/s, then a check."""
+    found = perf.max_rate(make_server(), WORKLOAD, slo="ttft_p95 <= 500ms")
+    capacity = perf.series[0]
+    points = [point for point in capacity.found[0].points if point.rate <= 8 or point.verdict is Verdict.FAIL]
+    capacity.found[0] = replace(capacity.found[0], points=tuple(points))
+    run = replace(found.runs[0], counters=capacity._counters(capacity.found[0]))
+    capacity.measurement = replace(found, runs=(run,), metrics=(run.metrics,))
+    plans = len(fake_engine.transport.plans)
+    (result,) = perf.check(capacity.measurement, f"max_rate >= {limit}/s")
+    return result, len(fake_engine.transport.plans) - plans, capacity, found
+
+
+def test_check_tries_the_asked_rate_itself_where_the_search_left_it_open(perf, make_server, fake_engine):
+    result, runs, capacity, _ = settled(perf, make_server, fake_engine, 12)
+    assert result.verdict is Verdict.PASS
+    assert "12/s proven to be within" in result.n
+    assert runs == 2
+    assert capacity.found[0].points[-1].rate == 12
+    assert capacity.finished.value("max_rate_proven") == 12
+
+
+def test_check_tries_nothing_where_the_search_has_decided_the_asked_rate(perf, make_server, fake_engine):
+    result, runs, _, _ = settled(perf, make_server, fake_engine, 7)
+    assert (result.verdict, runs) == (Verdict.PASS, 0)
+    assert perf.check(perf.series[0].finished, "max_rate <= 1000/s")[0].verdict is Verdict.PASS
+
+
+def test_measurement_stays_valid_after_its_search_tried_one_more_rate(perf, make_server):
+    found = perf.max_rate(make_server(), WORKLOAD, slo="ttft_p95 <= 500ms")
+    limit = (found.value("max_rate") + found.value("max_rate_beyond")) / 2
+    first = perf.check(found, f"max_rate >= {limit}/s")
+    assert perf.series[0].finished is not found
+    assert perf.check(found, f"max_rate >= {limit}/s") == first
+    assert first[0].verdict is not Verdict.INCONCLUSIVE
+    assert len(perf.extend(found, 1).runs) == 2
 
 
 def test_warmed_once(perf, make_server, fake_engine):

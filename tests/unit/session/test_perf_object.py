@@ -111,15 +111,17 @@ def test_results_reach_the_run_folder(perf, session, make_server):
     measurement = perf.measure(make_server(), WORKLOAD, runs=1)
     (result,) = perf.check(measurement, "error_rate == 0")
     assert result.verdict is Verdict.PASS
-    assert perf.results == [result]
+    assert perf.results == (result,)
     perf.complete = True
     perf.close()
     kept = written(session)
     assert kept["test"] == "tests/test_a.py::test_x[a/b]"
     assert kept["checks"][0]["verdict"] == "PASS"
     assert kept["measurements"][0]["runs"][0]["metrics"]["error_rate"] == 0
-    assert session.run_dir.name.startswith("20260102T030405Z-")
-    assert session.run_dir.name.endswith("gw1")
+    assert session.run_dir.name == session.id
+    assert session.id.startswith("20260102T030405Z-")
+    assert kept["worker"] == "gw1"
+    assert perf.run_file.name.endswith(".gw1.json")
 
 
 def test_git_ignores_the_folder_that_is_ours(perf, session, make_server):
@@ -257,7 +259,7 @@ def test_what_cannot_be_meant_checks_nothing(perf, make_server, slos, given, err
     run = perf.measure(make_server(), WORKLOAD, runs=1)
     with pytest.raises(error, match=complaint):
         perf.check(run, *slos, **given)
-    assert perf.results == []
+    assert perf.results == ()
 
 
 def test_a_measurement_is_no_baseline(perf, make_server):
@@ -271,7 +273,7 @@ def test_what_was_not_measured_is_not_compared(perf, make_server, wrong):
     run = perf.measure(make_server(), WORKLOAD, runs=2)
     with pytest.raises(UsageError, match=r"perf\.compare\(…, other=…\): other is what perf\.measure\(…\) returned"):
         perf.compare("ttft_p50(run) / ttft_p50(other)", run=run, other=wrong)
-    assert perf.results == []
+    assert perf.results == ()
 
 
 def test_a_claim_judges_both_sides(perf, session, make_server, fake_engine):
@@ -283,7 +285,7 @@ def test_a_claim_judges_both_sides(perf, session, make_server, fake_engine):
     fake_engine.on_replay = b_is_slower
     results = perf.claim(fast, slow, WORKLOAD, "ttft_p50(b) / ttft_p50(a) >= 3")
     assert [result.verdict for result in results] == [Verdict.PASS, Verdict.PASS]
-    assert perf.results == results
+    assert perf.results == tuple(results)
 
 
 def test_an_open_claim_buys_more_pairs_in_turned_order(perf, make_server, fake_engine):

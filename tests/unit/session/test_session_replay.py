@@ -1,5 +1,7 @@
 """One replay against a fake server: plan, counters, peaks, and every way in which the server fails during it."""
 
+import re
+import threading
 import time
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -44,7 +46,7 @@ def test_a_run(make_server, replayer):
     assert all(record.ok for record in run.records)
     assert run.counters["generation_tokens"] == 60
     assert run.counters["requests_finished"] == 12
-    assert not run.restarted
+    assert run.restarted is None
     assert run.cache_reset is False  # an endpoint's cache is not ours
     assert run.loop_lag_p99_ms is None
     assert run.wall_clock_jump_ms == 0
@@ -112,6 +114,60 @@ def test_counters_that_were_not_there_before_the_run_are_no_evidence(make_server
     fake_engine.on_replay = lambda: fake_engine.answers.pop("/metrics")
     with pytest.raises(EngineError, match=r"after the run, and not before it: nobody could see .* Run it again"):
         replayer().run(make_server(), WORKLOAD, 0)
+
+
+def test_counter_that_falls_between_gauge_readings_is_reported(make_server, replayer, fake_engine):
+    """Before and after the run alone it only grows."""
+    fake_engine.prompt = 1000
+    fell = threading.Event()
+    server = make_server()
+
+    def page(request):
+        response = fake_engine.answer(request)
+        if request.url.path == "/metrics" and fake_engine.prompt == 7:
+            fell.set()
+        return response
+
+    def fall_and_recover():
+        fake_engine.prompt = 7
+        assert fell.wait(10)
+        fake_engine.prompt = 2000
+
+    server.client = httpx.Client(base_url=server.url, transport=httpx.MockTransport(page))
+    fake_engine.on_replay = fall_and_recover
+    run = replayer(gauge_interval_s=0.001).run(server, WORKLOAD, 0)
+    assert run.restarted == "its counter prompt_tokens fell from 1000 to 7"
+    assert run.counters["prompt_tokens"] > 0
+    fake_engine.on_replay = lambda: None
+    assert replayer().run(server, WORKLOAD, 1).restarted is None
+
+
+def test_counter_that_falls_between_two_runs_is_reported(make_server, replayer, fake_engine):
+    server = make_server()
+    replayer().run(server, WORKLOAD, 0)
+    fake_engine.generated = 0
+    assert replayer().run(server, WORKLOAD, 1).restarted == "its counter generation_tokens fell from 60 to 0"
+
+
+@pytest.mark.parametrize("value", [-3, 10**25])
+def test_impossible_counter_is_an_error_and_named(make_server, replayer, fake_engine, value):
+    fake_engine.preemptions = value
+    with pytest.raises(EngineError, match=re.escape(f"counter preemptions is {value:.15g}, and a counter")):
+        replayer().run(make_server(), WORKLOAD, 0)
+
+
+def test_impossible_gauge_is_left_out(make_server, fake_engine):
+    page = fake_engine.page()
+    fake_engine.answers["/metrics"] = httpx.Response(200, text=page.replace("running 3", "running 1e300"))
+    assert "running" not in make_server().gauges()
+    fake_engine.answers["/metrics"] = httpx.Response(200, text=page)
+    assert make_server().gauges()["running"] == 3
+
+
+@pytest.mark.parametrize("blocks", ["\u00b2", "9" * 5000, "-1", "many"])
+def test_resolved_text_without_number_is_left_out(make_server, replayer, fake_engine, blocks):
+    fake_engine.answers["/metrics"] = httpx.Response(200, text=fake_engine.page().replace('"100"', f'"{blocks}"'))
+    assert "kv_blocks" not in replayer().run(make_server(), WORKLOAD, 0).counters
 
 
 def test_a_death_during_the_run(make_server, replayer, fake_engine, fake_process):

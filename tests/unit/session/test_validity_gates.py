@@ -141,8 +141,8 @@ def test_a_stopped_clock(found):
 
 
 def test_a_restarted_server(found):
-    (text,) = found(restarted=True)
-    assert "restarted itself" in text
+    (text,) = found(restarted="its counter prompt_tokens fell from 9 to 0")
+    assert text.endswith("restarted itself: its counter prompt_tokens fell from 9 to 0 between two readings.")
 
 
 def test_unexpected_cache_hits(found):
@@ -222,6 +222,6 @@ def test_failed_requests_make_the_counts_incomparable(found):
 
 
 def test_runs_are_numbered(make_run, make_measurement):
-    measurement = make_measurement(make_run(), make_run(seed=1, restarted=True))
+    measurement = make_measurement(make_run(), make_run(seed=1, restarted="its counter prompt_tokens fell from 9 to 0"))
     (text,) = problems(measurement, set(), SETTINGS)
     assert text.startswith("run 2 (seed 1): ")

@@ -1,6 +1,6 @@
 """Intervals of means and ratios against scipy, statsmodels and hand-made figures."""
 
-from math import exp, log, sqrt
+from math import exp, inf, log, sqrt
 
 import numpy as np
 import pytest
@@ -20,6 +20,13 @@ samples = st.lists(st.floats(1, 1e6), min_size=2, max_size=30)
 def test_mean_and_sd_are_numpys(values):
     assert mean(values) == pytest.approx(np.mean(values))
     assert sd(values) == pytest.approx(np.std(values, ddof=1), abs=1e-6)
+
+
+def test_ratio_of_few_runs_that_differ_much_has_infinite_limit():
+    screen = ratio_screen([1e6, 1e-6], [1e-3, 1e3], StartSd(0.03, "prior"), confidence=0.9995)
+    assert screen.interval.low == 0
+    assert screen.interval.high == inf
+    assert t_interval([1e-9, 1e9], 0.9995, on_log=True).high == inf
 
 
 def test_one_value_has_no_spread():
