@@ -81,9 +81,9 @@ class RecordingWriter:
 
 
 class Exchanges(Mapping[int, Exchange]):
-    """The exchanges of a recording, by index. Each is read from the file when it is asked for, and held by nobody here.
+    """The exchanges of a recording, by index. An exchange is read from the file at each access and stays in no memory.
 
-    The file stays open, so that it may be removed meanwhile.
+    The file stays open: exchanges can still be read after the recording was removed.
 
     Attributes:
         ended_ns: when the last of them ended; None for none.
@@ -157,7 +157,7 @@ class RecordingTail:
         self._position = 0
 
     def exchanges(self) -> Iterator[Exchange]:
-        """Those that ended since the last call, one after the other."""
+        """Yield the exchanges that ended since the last call."""
         if not self._path.exists():
             return
         with self._path.open("rb", buffering=0) as file:

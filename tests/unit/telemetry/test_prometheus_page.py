@@ -124,7 +124,7 @@ def test_page_of_more_samples_than_any_server_needs_is_refused():
 
 @pytest.mark.parametrize(
     "line",
-    ["a" + " " * 60_000 + "{", "a{" + " " * 60_000, 'a{b="' + "\\" * 60_001, "a 1" + " " * 60_000 + "x",
+    ["a" + " " * 60_000, "a{" + " " * 60_000, 'a{b="' + "\\" * 60_001, "a 1" + " " * 60_000 + "x",
      "a{" + 'b="c" , ' * 7000 + "=", "a b c " * 10_000],
     ids=["spaces", "labels", "escapes", "timestamp", "pairs", "words"],
 )
