@@ -4,14 +4,18 @@ import gzip
 import time
 import tracemalloc
 import zlib
+from random import Random
 
 import httpx
 import pytest
 
+from pytest_llmperf.clock import SystemClock
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.engines.answers import json_object
 from pytest_llmperf.engines.channel import control_client, control_limits
 from pytest_llmperf.engines.control import AnswerTooLarge, ControlLimits
+from pytest_llmperf.engines.launch import Launcher
+from pytest_llmperf.engines.spec import endpoint
 from pytest_llmperf.errors import EngineError
 from pytest_llmperf.model.plan import Channel
 from pytest_llmperf.testing.scripted_server import ScriptedServer
@@ -137,6 +141,16 @@ def test_waiting_for_a_start_never_outlasts_it(make_server):
     assert server.client.timeout.read == 10.0
     with server.answers_within(60.0):
         assert server.client.timeout.read == 10.0
+
+
+def test_endpoint_that_drips_its_models_is_given_up(tmp_path):
+    launcher = Launcher(Settings(control_timeout_s=0.3), tmp_path, tmp_path / "run", "cpu", SystemClock(), Random(1))
+    began_s = time.monotonic()
+    with ScriptedServer([Send(HEAD + b"\r\n"), *DRIPS]) as server:
+        spec = endpoint(f"http://127.0.0.1:{server.port}", model="m")
+        with pytest.raises(EngineError, match=r"does not answer \(ReadTimeout: no whole answer within 0\.3 s"):
+            launcher.start(spec, 1)
+    assert time.monotonic() - began_s < SOON_S
 
 
 @pytest.mark.parametrize("text", [b"[" * 100_000, b"[" + b"[]," * 300_000 + b"[]]"])

@@ -18,7 +18,8 @@ def loaded(soak):
         minutes = [sample / 12 for sample in range(1, 121)]
         rss_mb = [100 + 5 * min(at, 3) + growth * max(0.0, at - 3) for at in minutes]
         emulator = soak.Process("emulator", minutes, rss_mb)
-        known = {"processes": (emulator,), "streams": 200, "minutes": 10.0, "chunks_per_s": 770.0, "endings": Counter(), "exhausted": False}
+        known = {"processes": (emulator,), "streams": 200, "minutes": 10.0, "chunks_per_s": 770.0, "endings": Counter(),
+                 "exhausted": False}
         return soak.Soaked(**known | changed)
 
     return load
