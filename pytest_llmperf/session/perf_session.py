@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import random
 import re
 import tempfile
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -204,9 +205,13 @@ class PerfSession:
 
     def _sweep(self) -> None:
         """Remove what killed runs of this user have left: recordings, workers' lines, locks, half-written files."""
-        folders = [place for run in self.run_dir.parent.iterdir() for place in (run, run / "tests", run / "requests")]
-        locks = [path for folder in (lock_folder(), lock_of_this_machine().parent) for path in folder.glob("*.lock")]
-        sweep([*scratch_folder().iterdir(), *locks, *temporaries(folders)])
+        if os.name != "posix":
+            return
+        runs = self.run_dir.parent.iterdir()
+        sweep(temporaries(place for run in runs for place in (run, run / "tests", run / "requests")))
+        with suppress(InfrastructureError):  # somebody else's folder: nothing in it is ours
+            sweep(path for folder in (lock_folder(), lock_of_this_machine().parent) for path in folder.glob("*.lock"))
+            sweep(scratch_folder().iterdir())
 
     def _hide_from_git(self) -> None:
         """What we write is nothing to commit; a folder that the user named is the user's."""
