@@ -50,7 +50,7 @@ class ProcessTransport:
             raise LoadError("The load generator needs Linux (epoll). Run it on a Linux host or in a container.")
         if (problem := problem_of(plan.requests)) is not None:
             raise LoadError(f"this plan cannot be replayed: {problem}")
-        scratch = Scratch(scratch_folder() if self._folder is None else self._folder, "load-")
+        scratch = self._scratch()
         try:
             workers = self._work(plan, scratch.path, cancel, progress)
         except BaseException:
@@ -63,6 +63,14 @@ class ProcessTransport:
             raise
         scratch.remove()
         return replay
+
+    def _scratch(self) -> Scratch:
+        folder = scratch_folder() if self._folder is None else self._folder
+        try:
+            return Scratch(folder, "load-")
+        except OSError as error:
+            raise LoadError(f"Answers cannot be recorded in {folder}: {error}. Free space there, or set TMPDIR to "
+                            "another folder.") from error
 
     def _read(self, workers: list[Worker], plan: LoadPlan, folder: Path) -> Replay:
         recordings = [read_recording(worker.recording) for worker in workers]

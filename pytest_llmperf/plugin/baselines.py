@@ -125,9 +125,9 @@ class BaselineUpdater:
         return any(bare_test(test, kind) == written for kind, written in self._written)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        from pytest_llmperf.process.serverlog import plain
-
         if self.problem:
+            from pytest_llmperf.process.serverlog import plain
+
             terminalreporter.section("baselines", sep="=")
             terminalreporter.write_line(plain(self.problem))
 

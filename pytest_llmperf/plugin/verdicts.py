@@ -32,11 +32,12 @@ TIMEOUT = "from pytest-timeout"
 def leave_without_traceback(item: pytest.Item) -> Iterator[None]:
     """Our errors are sentences: show them without forty frames of plugin."""
     from pytest_llmperf.errors import LlmperfError
-    from pytest_llmperf.process.serverlog import plain
 
     try:
         yield
     except LlmperfError as error:
+        from pytest_llmperf.process.serverlog import plain
+
         verdict = ended_by(error)
         item.user_properties.append((VERDICT, verdict))
         text = plain("\n".join([str(error), *getattr(error, "__notes__", ())]))

@@ -144,11 +144,15 @@ class Workers:
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: WorkerNode) -> None:
         """xdist's, before it starts a worker."""
+        from pytest_llmperf.errors import InfrastructureError
         from pytest_llmperf.process.ports import scratch_folder
         from pytest_llmperf.process.scratch import Scratch
 
         if self._scratch is None:
-            self._scratch = Scratch(scratch_folder(), "lines-")
+            try:
+                self._scratch = Scratch(scratch_folder(), "lines-")
+            except (OSError, InfrastructureError) as error:
+                raise pytest.UsageError(f"what the workers do cannot be shown: {error}") from error
             self._config.add_cleanup(self._end)  # where xdist does not start its workers no session ever finishes
             self._begin(self._scratch.path)
         node.workerinput[WORKER_LINES] = str(self._scratch.path / node.workerinput["workerid"])

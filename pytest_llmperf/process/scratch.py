@@ -39,14 +39,14 @@ def is_private(folder: Path) -> bool:
     return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o077
 
 
-def lock(path: Path, flags: int = os.O_RDWR | os.O_CREAT) -> int | None:
+def lock(path: Path, flags: int = os.O_RDWR | os.O_CREAT, mode: int = 0o600) -> int | None:
     """Lock a file or a folder, without waiting.
 
     Whoever removes a locked file holds its lock, so a lock counts only while its file still has the name.
 
     Args:
         path: what is locked; a symbolic link is not followed.
-        flags: of open(2).
+        flags, mode: of open(2).
 
     Returns:
         The descriptor that has the lock; None where another process has the lock, or has just removed the file.
@@ -54,7 +54,7 @@ def lock(path: Path, flags: int = os.O_RDWR | os.O_CREAT) -> int | None:
     Raises:
         OSError: it cannot be opened, or the file system has no locks.
     """
-    descriptor = os.open(path, flags | OWN, 0o600)
+    descriptor = os.open(path, flags | OWN, mode)
     try:
         _flock(descriptor)
         if os.path.samestat(os.fstat(descriptor), path.lstat()):
@@ -90,8 +90,7 @@ class Scratch:
         self._lock: int | None = None
         while self._lock is None:  # a sweep may take it for a dead process's before it is locked
             self.path = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
-            with suppress(FileNotFoundError):
-                self._lock = lock(self.path, os.O_RDONLY | os.O_DIRECTORY)
+            self._lock = _locked_folder(self.path)
 
     def remove(self) -> None:
         """Remove it with all that it holds. May be called again."""
@@ -103,6 +102,17 @@ class Scratch:
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
+
+
+def _locked_folder(path: Path) -> int | None:
+    """A descriptor of a folder, with a lock where the file system has locks; None where a sweep removed the folder."""
+    flags = os.O_RDONLY | os.O_DIRECTORY
+    try:
+        return lock(path, flags)
+    except FileNotFoundError:
+        return None
+    except OSError:
+        return os.open(path, flags | OWN)
 
 
 def write_whole(path: Path, content: bytes, *, durable: bool = False) -> None:
@@ -144,7 +154,7 @@ def _written(path: Path, temporary: Path, content: bytes, *, durable: bool) -> b
 def _created(temporary: Path) -> int | None:
     """A new file, with its lock where the file system has locks."""
     try:
-        return lock(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        return lock(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     except OSError as error:
         if error.errno not in _NO_LOCKS:
             raise

@@ -96,7 +96,7 @@ def plain(text: str) -> str:
 
 
 def printable(line: str, limit_chars: int = 2000) -> str:
-    """One line of plain text, cut in its middle where it is very long."""
+    """One line of plain text, shortened in the middle beyond a limit."""
     line = plain(line)
     if len(line) <= limit_chars:
         return line

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import random
 import re
 import tempfile
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -84,6 +85,7 @@ class PerfSession:
         self.id = session_id or new_session_id(now(), self.rng)
         self.worker = re.sub(r"[^A-Za-z0-9_-]+", "-", worker)  # of xdist; all of them write into one folder
         self.run_dir = self._place() / self.id
+        self._sweep()  # before a server starts or a file is written: the disk may be full of leftovers
         store = Store(root / settings.baselines_dir)
         self.host = host_digest(hardware, virtual=virtual is not None)
         self.baselines = Baselines(store, self.host, settings.compare_across)
@@ -193,7 +195,6 @@ class PerfSession:
             self.run_dir.mkdir(parents=True, exist_ok=True)
             self._hide_from_git()
             if not (self.run_dir / PROVENANCE).exists():  # another worker of this session may have written it
-                self._sweep()
                 known = provenance(self.root, self.id, self.now(), [self.settings.baselines_dir], self.host)
                 write_provenance(self.run_dir, known)
         except OSError as error:
@@ -204,9 +205,13 @@ class PerfSession:
 
     def _sweep(self) -> None:
         """Remove what killed runs of this user have left: recordings, workers' lines, locks, half-written files."""
-        folders = [place for run in self.run_dir.parent.iterdir() for place in (run, run / "tests", run / "requests")]
-        locks = [path for folder in (lock_folder(), lock_of_this_machine().parent) for path in folder.glob("*.lock")]
-        sweep([*scratch_folder().iterdir(), *locks, *temporaries(folders)])
+        if os.name != "posix":
+            return
+        runs = self.run_dir.parent.iterdir() if self.run_dir.parent.is_dir() else ()
+        sweep(temporaries(place for run in runs for place in (run, run / "tests", run / "requests")))
+        with suppress(InfrastructureError):  # somebody else's folder: nothing in it is ours
+            sweep(path for folder in (lock_folder(), lock_of_this_machine().parent) for path in folder.glob("*.lock"))
+            sweep(scratch_folder().iterdir())
 
     def _hide_from_git(self) -> None:
         """What we write is nothing to commit; a folder that the user named is the user's."""

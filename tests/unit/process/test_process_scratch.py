@@ -168,3 +168,17 @@ def test_planted_link_in_place_of_private_folder_is_refused(tmp_path):
         with pytest.raises(InfrastructureError, match=f"{name} is not a folder of uid .* may enter; remove it"):
             private_folder(tmp_path / name)
     assert not (tmp_path / "nothing").exists()
+
+
+def test_written_file_has_the_mode_that_the_umask_gives(tmp_path):
+    before = os.umask(0o027)
+    try:
+        write_whole(tmp_path / "report.html", b"x")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "report.html").stat().st_mode & 0o777 == 0o640
+
+
+def test_missing_folder_of_written_file_is_an_error(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        write_whole(tmp_path / "missing" / "report.html", b"x")
