@@ -162,7 +162,7 @@ def _conclude(item: pytest.Item, left: str = "") -> None:
         perf.complete, perf.error = True, None
         tell(item, verdict_of_test(perf.results).value)
         raise_worst(item, perf)
-    elif perf.series and not _may_check_late(item):
+    elif perf.series and (left.startswith(EXITED) or not _may_check_late(item)):  # after an exit nobody reports
         _conclude_unchecked(item, perf, left)
     else:
         if perf.series:
@@ -180,7 +180,7 @@ def _conclude_unchecked(item: pytest.Item, perf: Perf, left: str) -> None:
     """
     from pytest_llmperf.session.endings import contains_check, not_judged
 
-    if left or contains_check([item.function, *_fixtures(item)], item.config.rootpath):  # type: ignore[attr-defined]
+    if left or contains_check(_functions(item), item.config.rootpath):
         tell(item, "ERROR")
         raise not_judged(left)
     perf.complete, perf.error = True, None
@@ -188,6 +188,13 @@ def _conclude_unchecked(item: pytest.Item, perf: Perf, left: str) -> None:
     item.user_properties.append((VERDICT, "REPORTED"))
     if item.config.getoption("--llmperf-unchecked") == "fail":
         pytest.fail(f"llmperf REPORTED: {item.name} {NOTHING_CHECKED}", pytrace=False)
+
+
+def _functions(item: pytest.Item) -> Iterator[Callable[..., object]]:
+    """The test's own function and those of its fixtures."""
+    if isinstance(item, pytest.Function):
+        yield item.function
+    yield from _fixtures(item)
 
 
 def _may_check_late(item: pytest.Item) -> bool:

@@ -92,7 +92,7 @@ class Watchdog:
         signal.signal(signal.SIGCHLD, lambda *_: None)  # a handler, so that the wake-up byte is written
         signal.set_wakeup_fd(wake)
         self._selector.register(woken, selectors.EVENT_READ, lambda: self._on_child(woken))
-        if self._segments.handle is not None:
+        if self._unit.members and self._segments.handle is not None:  # a session's watchdog sleeps until its end
             self._selector.register(self._segments.handle, selectors.EVENT_READ, self._segments.on_new_files)
         self._watch_parent()
 

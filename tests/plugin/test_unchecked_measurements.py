@@ -168,8 +168,10 @@ def test_exit_after_a_pass_keeps_its_code(run):
     assert result.ret == 0
 
 
-def test_exit_before_any_check_is_an_error(verdicts):
-    result, told = verdicts(EXIT.replace("perf.check(run, LIMIT)", "run"))
+@pytest.mark.parametrize("fixture", ["", CHECKED[:CHECKED.index("def test_in")]], ids=["", "with a late check"])
+def test_exit_before_any_check_is_an_error(verdicts, fixture):
+    text = EXIT.replace("perf.check(run, LIMIT)", "run")
+    result, told = verdicts(fixture + text.replace("(perf, run)", "(run, checks_late)" if fixture else "(run)"))
     assert result.ret == 10
     assert told["test_exit"][1].startswith("pytest.exit: enough (after measuring, before any check)")
 
