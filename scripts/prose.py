@@ -70,6 +70,8 @@ VERBS = _words(
 AMBIGUOUS = _words(
     "answer ask change cause check claim cost count end hit limit load look name plan record request result run show "
     "start state step test turn value")
+#: Lines of a docstring that are no prose: command lines, doctests, diagrams.
+NO_PROSE = re.compile(r"\s+(python|make|llmperf|\$|>>>) |.*[├└│]")
 FENCE = re.compile(r"^(```|~~~)")
 SPAN = re.compile(r"`[^`]*`|\[([^\]]*)\]\([^)]*\)")
 
@@ -138,7 +140,8 @@ def passages_of(path: str, text: str) -> Iterator[Passage]:
 
 def _docstring(node: ast.AST) -> str | None:
     documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
-    return ast.get_docstring(node) if isinstance(node, documented) else None
+    text = ast.get_docstring(node) if isinstance(node, documented) else None
+    return text and "\n".join(line for line in text.splitlines() if not NO_PROSE.match(line))
 
 
 def paragraphs(path: str, text: str) -> Iterator[Passage]:
