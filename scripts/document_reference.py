@@ -161,9 +161,9 @@ def looks() -> str:
     return (f"Runs at each look: {runs}. All comparisons of a suite run share one error of {100 * SUITE_ALPHA:.0f} %, "
             "whatever `-k` selects: each test gets its share by its number of primary metrics (Holm's rule among them) "
             f"and has spent {spent} of it by each look. Against fewer than {ENOUGH_SESSIONS} stored sessions the first "
-            f"look spends {100 * GROSS_SHARE:.0f} %, on gross regressions alone: a metric fails there if it is proven to "
-            f"be worse although sessions may differ by {GROSS:g} times the estimated sd. The rest waits for the last "
-            "look.")
+            f"look spends {100 * GROSS_SHARE:.0f} %, on gross regressions alone: a metric fails there if it is proven "
+            f"to be worse although sessions may differ by {GROSS:g} times the estimated sd. The rest waits for the "
+            "last look.")
 
 
 def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:

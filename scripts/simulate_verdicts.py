@@ -1,6 +1,7 @@
 """How often baseline verdicts are wrong, on noise whose truth is known. Prints Markdown tables.
 
     python scripts/simulate_verdicts.py alarms reruns gross slower power margins robust hosts others --suites 10000
+    python scripts/simulate_verdicts.py drift starts suites --suites 20000
 
 A suite run is M primary metrics, three to a test, each test against D stored sessions of three runs (seeds 0, 1, 2),
 with looks at 3, 5 and 8 runs of today's. The variances, priors, margins, looks and α are the package's own; only the
@@ -15,6 +16,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
+import simulate_claims
 from scipy.special import stdtr, stdtrit
 from scipy.stats import beta, rankdata
 
@@ -428,7 +430,7 @@ def mann_whitney(ours: Array, theirs: Array) -> Array:
 
 TABLES = {"alarms": alarms_table, "reruns": reruns_table, "gross": gross_table, "slower": slower_table,
           "power": power_table, "margins": margins_table, "robust": robust_table, "hosts": hosts_table,
-          "others": others_table}
+          "others": others_table, **simulate_claims.TABLES}
 
 
 def main() -> None:
