@@ -1,6 +1,7 @@
 """How often baseline verdicts are wrong, on noise whose truth is known. Prints Markdown tables.
 
     python scripts/simulate_verdicts.py alarms reruns gross slower power margins robust hosts others --suites 10000
+    python scripts/simulate_verdicts.py endpoints drift starts suites --suites 20000
 
 A suite run is M primary metrics, three to a test, each test against D stored sessions of three runs (seeds 0, 1, 2),
 with looks at 3, 5 and 8 runs of today's. The variances, priors, margins, looks and α are the package's own; only the
@@ -15,14 +16,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
+import simulate_claims
 from scipy.special import stdtr, stdtrit
 from scipy.stats import beta, rankdata
 
+from pytest_llmperf.metrics.registry import find
+from pytest_llmperf.model.engine import UNKNOWN_HARDWARE
 from pytest_llmperf.stats.decision import PASS_CONFIDENCE
 from pytest_llmperf.stats.layout import layout
 from pytest_llmperf.stats.looks import LOOKS, SUITE_ALPHA, alpha_at, of_execution, only_gross
 from pytest_llmperf.stats.prior import Margins, Prior, Scale
-from pytest_llmperf.stats.priors import _MARGINS, _PRIORS, Kind
+from pytest_llmperf.stats.priors import _MARGINS, _PRIORS, Kind, margins_for, prior_for
 from pytest_llmperf.stats.spread import spread
 
 Array = npt.NDArray[np.float64]
@@ -337,6 +341,28 @@ def slower_table(suites: int, rng: np.random.Generator) -> Iterator[str]:
                               percent(found.share(INCONCLUSIVE)))
 
 
+def endpoints_table(suites: int, rng: np.random.Generator) -> Iterator[str]:
+    """A suite of two metrics, three runs and no more: an endpoint whose cache is not emptied."""
+    yield from heading("An endpoint, M = 2, three runs, by a CPU's rows and by those of unknown hardware", "metric",
+                       "sd of runs / sessions", "rows", "stored sessions", "false alarms, suite runs",
+                       "upper 95 % limit", "FAIL at +20 %", "INCONCLUSIVE at +20 %")
+    noises = {"ttft_p50": ((0.005, 0.005), (0.02, 0.027), (0.1, 0.1)),
+              "tpot_mean": ((0.005, 0.005), (0.02, 0.03), (0.08, 0.16))}
+    for name, pairs in noises.items():
+        metric = find(name)
+        for run, session in pairs:
+            for hardware in ("cpu", UNKNOWN_HARDWARE):
+                for sessions in (1, 3, 5, 10):
+                    margins = margins_for(metric, hardware).on(Scale.LOG)
+                    suite = Suite(Noise(run, session), sessions, 2, 2, most_runs=LOOKS[0], margins=margins,
+                                  prior=prior_for(metric, hardware))
+                    alarms = simulate(suite, suites, rng).suites_with(FAIL)
+                    slow = simulate(replace(suite, effect=np.log1p(0.2)), max(20, suites // 4), rng)
+                    yield row(name, f"{percent(run)} / {percent(session)}", hardware, sessions, f"{alarms} of {suites}",
+                              percent(upper(alarms, suites)), percent(slow.share(FAIL)),
+                              percent(slow.share(INCONCLUSIVE)))
+
+
 def _calm() -> Iterator[tuple[str, Suite]]:
     """Suites of one look whose noise is the prior's."""
     for name, kind in (("TPOT", Kind.TPOT), ("TTFT", Kind.TTFT)):
@@ -427,8 +453,8 @@ def mann_whitney(ours: Array, theirs: Array) -> Array:
 
 
 TABLES = {"alarms": alarms_table, "reruns": reruns_table, "gross": gross_table, "slower": slower_table,
-          "power": power_table, "margins": margins_table, "robust": robust_table, "hosts": hosts_table,
-          "others": others_table}
+          "endpoints": endpoints_table, "power": power_table, "margins": margins_table, "robust": robust_table,
+          "hosts": hosts_table, "others": others_table, **simulate_claims.TABLES}
 
 
 def main() -> None:

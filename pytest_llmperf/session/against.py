@@ -65,7 +65,7 @@ class Terms:
         primaries: the metrics that are judged.
         margins: of those that do not take their default.
         suite_primaries: how many metrics the whole suite judges.
-        kind: hardware kind, for defaults.
+        kind: hardware kind of the machine that serves, for noise and margins.
         host: digest of this host's name.
         across: conditions that may differ.
     """

@@ -23,6 +23,25 @@ def check_engine(engine: object, call: str) -> None:
                         "vllm(MODEL).")
 
 
+def spec_of(engine: Server | EngineSpec) -> EngineSpec:
+    """What a server was started for, or the spec itself."""
+    return engine.spec if isinstance(engine, Server) else engine
+
+
+def check_sides_differ(a: Server | EngineSpec, b: Server | EngineSpec) -> None:
+    """Refuse a claim about one specification against itself: whatever it measures are two starts of one thing.
+
+    Raises:
+        SpecError: both sides are equal.
+    """
+    if spec_of(a) != spec_of(b):
+        return
+    change = "name the other endpoint" if spec_of(a).url else "change a flag of one side: with_flags(a, …)"
+    raise SpecError(f"perf.claim(a, b, …): both sides are {spec_of(a)}, and a claim is about what differs. To claim "
+                    f"something, {change}. To see how much two starts differ, measure it twice with "
+                    "perf.measure(…, fresh=True) and put both into perf.compare.")
+
+
 def check_workload(workload: Workload, call: str) -> None:
     """Refuse what is no workload.
 

@@ -144,9 +144,7 @@ class Capacity(Series):
         """
         server = self._server()
         kept = replace(self.measurement or self._begun(server), complete=False)
-        seeds = seeds if block is not None else seeds or self._seeds_to_repeat()
-        for searched in range(runs):
-            seed = self._next_seed(kept, seeds, block)
+        for searched, seed in enumerate(self._next_seeds(kept, runs, seeds, block)):
             found = search(partial(self._judge, seed), self._start, self.terms.precision)
             self.found.append(found)
             self.unfinished.clear()

@@ -121,6 +121,11 @@ class Measurement:
         kept = [pair for pair in zip(self.runs, self.metrics, strict=True) if keep(pair[0])]
         return replace(self, runs=tuple(run for run, _ in kept), metrics=tuple(metrics for _, metrics in kept))
 
+    def by_seed(self) -> Measurement:
+        """With its runs in the order of execution and seed: the order in which pairs are compared."""
+        order = sorted(range(len(self.runs)), key=lambda i: (self.runs[i].execution, self.runs[i].seed))
+        return replace(self, runs=tuple(self.runs[i] for i in order), metrics=tuple(self.metrics[i] for i in order))
+
     @property
     def records(self) -> tuple[RequestRecord, ...]:
         """The request records of all runs."""

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from pytest_llmperf.baseline.paths import kind_of
+from pytest_llmperf.baseline.paths import kind_of, server_kind
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.engines.tiers import TIERS, check_keep
 from pytest_llmperf.errors import SloError, SpecError, UsageError
 from pytest_llmperf.metrics.registry import find
-from pytest_llmperf.model.engine import EngineSpec
+from pytest_llmperf.model.engine import EngineSpec, serving_hardware
 from pytest_llmperf.model.verdict import AGAINST_BASELINE, CheckResult, Verdict, worst
 from pytest_llmperf.session.against import default_primaries, margins_from
 from pytest_llmperf.session.arguments import (
@@ -20,8 +21,10 @@ from pytest_llmperf.session.arguments import (
     check_measurement,
     check_names,
     check_runs,
+    check_sides_differ,
     check_starts,
     check_workload,
+    spec_of,
     texts_of,
 )
 from pytest_llmperf.session.capacity import COOLDOWN_S, METRIC, PRECISION, Capacity, Terms, terms_of
@@ -34,6 +37,7 @@ from pytest_llmperf.session.validity import named_by
 from pytest_llmperf.slo.model import Slo
 from pytest_llmperf.slo.parse import parse_slo
 from pytest_llmperf.stats.prior import Margins
+from pytest_llmperf.stats.ratio import StartSd
 from pytest_llmperf.workload import Workload
 from pytest_llmperf.workload.arguments import boolean
 
@@ -265,8 +269,10 @@ class Perf:
         """Judge a claim about A against B, e.g. "ttft_p50(b) / ttft_p50(a) >= 3", on the identical seeded workload.
 
         Sequential: after `runs` seeds on one start of each side, what is still open buys as many again, at most twice;
-        the order turns each time (A B, B A, A B), so that a drift cancels and a look costs one start. So few starts
-        cannot show how much starts differ: that deviation is a stated default, or the test's own. A first side that is
+        the order turns each time (A B, B A, A B), so that a drift cancels and a look costs one start. B sends the seeds
+        of a look in reverse order: pairs then show a drift of the machine, for which the interval allows. So few starts
+        cannot show how much starts differ: that deviation is the test's own, what at least three stored sessions of the
+        same kind of hardware bound, or a stated default. A first side that is
         no evidence, or whose mechanism did not work, ends it before the other starts.
 
         Args:
@@ -285,8 +291,8 @@ class Perf:
 
         Raises:
             SloError: a text cannot be read, there is no such metric, or a number means nothing.
-            SpecError: nothing can be measured so, a claim about `max_rate` without `slo` or another one with it, or
-                `primaries` or `margins` without a comparison.
+            SpecError: nothing can be measured so, both sides are one specification, a claim about `max_rate` without
+                `slo` or another one with it, or `primaries` or `margins` without a comparison.
             InfrastructureError: a server or the load generator failed, no rate is within the SLO, or the baseline
                 cannot be read.
         """
@@ -297,8 +303,9 @@ class Perf:
         boolean("perf.claim", "may_preempt", may_preempt)
         own_margins = margins_from(margins)
         judge = claim_judge(text, texts_of(mechanism, "mechanism"), {} if allow is None else allow,
-                            self.session.settings, kind=self.kind, margins=own_margins,
-                            start_sd={} if start_sd is None else start_sd)
+                            self.session.settings, kind=self._serving_kind(a, b), margins=own_margins,
+                            start_sd={} if start_sd is None else start_sd,
+                            restartable=not any(spec_of(side).url for side in (a, b)))
         guarded = {guard.metric for guard in judge.guards}
         check_comparison("perf.claim", baseline, primaries, own_margins, guarded)
         if bool(slo) != ((claimed := judge.claim.metric) == METRIC):
@@ -307,6 +314,7 @@ class Perf:
         if slo and (others := sorted(name for name in judge.metrics if not name.startswith(METRIC))):
             raise SpecError(f"perf.claim(…, {text!r}): a search has {METRIC} alone, and no {', '.join(others)}. "
                             "Make that a claim of its own, at one rate.")
+        check_sides_differ(a, b)
         for spec in (a, b):
             if isinstance(spec, EngineSpec):
                 self.session.pool.check(spec, self.kind)
@@ -404,6 +412,7 @@ class Perf:
     ) -> list[CheckResult]:
         """Judge both sides, and measure them again as long as they decide nothing and time allows."""
         side_a, side_b = sorted(order, key=lambda side: side.side)
+        judge = judge.learning(partial(self._stored_start_sd, side_a.finished.conditions))
         for look, alpha in enumerate(ALPHA_OF_LOOKS):
             if look:
                 order = order[::-1]
@@ -414,6 +423,14 @@ class Perf:
             if worst(results) is not Verdict.INCONCLUSIVE or elapsed_s >= self.session.settings.extension_limit_s:
                 break
         return results
+
+    def _stored_start_sd(self, conditions: Mapping[str, str], metric: str) -> StartSd | None:
+        return self.session.baselines.start_sd(self.test, kind_of(conditions), metric, server_kind(conditions))
+
+    def _serving_kind(self, a: Server | EngineSpec, b: Server | EngineSpec) -> str:
+        """The hardware kind of a claim's sides; of two that differ a CPU, which is the noisier."""
+        kinds = [serving_hardware(self.kind, spec_of(side).url) for side in (a, b)]
+        return self.kind if self.kind in kinds else kinds[0]
 
     def _judged(self, judge: ClaimJudge, side_a: Series, side_b: Series, alpha: float) -> list[CheckResult]:
         a, b = in_pairs(side_a.finished, side_b.finished)

@@ -147,21 +147,27 @@ class Series:
             server.warmed_for.add(str(self.workload))
         kept = replace(self.measurement or self._begun(server), complete=False)
         self.measurement = kept
-        seeds = seeds if block is not None else seeds or self._seeds_to_repeat()
-        for number in range(runs):
-            seed = self._next_seed(kept, seeds, block)
+        for number, seed in enumerate(self._next_seeds(kept, runs, seeds, block)):
             run = self._replayer(self._watch(number + 1, runs), gauges=self._gauges).run(server, self.workload, seed)
             most = self._expected_hit_rate(server.facts.get("block_size", ""), seed)
             run = replace(run, execution=self.execution, block=block, expected_hit_rate=most)
             kept = self._keep(kept, run, complete=number + 1 == runs)
         return kept
 
-    def _next_seed(self, kept: Measurement, seeds: int | None, block: int | None) -> int:
-        if seeds is not None:
-            return len(kept.runs) % seeds
+    def _next_seeds(self, kept: Measurement, runs: int, seeds: int | None, block: int | None) -> list[int]:
+        """Seeds of so many runs more; arguments as of `extend`.
+
+        Side B of a claim sends the seeds of a block in reverse order. Pairs then lie a different number of runs apart,
+        and show a drift of the machine (`stats.ratio`).
+        """
+        repeated = seeds if block is not None else seeds or self._seeds_to_repeat()
+        if repeated is not None:
+            return [(len(kept.runs) + number) % repeated for number in range(runs)]
         own = [run for run in kept.runs if run.execution == self.execution]
         # Both sides of a claim send the same seeds, whatever one of them was measured for beside it.
-        return self._first_seed + sum(block is None or run.block is not None for run in own)
+        first = self._first_seed + sum(block is None or run.block is not None for run in own)
+        following = list(range(first, first + runs))
+        return following[::-1] if block is not None and self.side == "b" else following
 
     def _seeds_to_repeat(self) -> int | None:
         """Stored runs are paired by seed, so a re-run that is compared brings no new ones where it can do without."""

@@ -61,7 +61,8 @@ def judge_slo(slo: Slo, runs: Sequence[RunMetrics], starts: Sequence[str], seeds
 
 def judge_claim(claim: Claim | Mechanism | Ratio, runs_a: Sequence[RunMetrics], runs_b: Sequence[RunMetrics], *,
                 starts_a: Sequence[str] | None = None, starts_b: Sequence[str] | None = None,
-                start_sd: StartSd | None = None, hardware: str = "", confidence: float = 0.99) -> CheckResult:
+                start_sd: StartSd | None = None, hardware: str = "", confidence: float = 0.99,
+                apart: Sequence[int] = (), restartable: bool = True) -> CheckResult:
     """Judge a ratio of two sides, or what one side must show.
 
     Args:
@@ -71,6 +72,8 @@ def judge_claim(claim: Claim | Mechanism | Ratio, runs_a: Sequence[RunMetrics], 
         start_sd: calibrated start-to-start spread of the metric; None for the careful default of the hardware.
         hardware: its kind.
         confidence: of each one-sided decision.
+        apart: of each pair how many runs after A's run B's was made; empty: not known.
+        restartable: whether both sides can be started again: no endpoint is among them.
 
     Raises:
         ValueError: no runs, runs that make no pairs, or not one start per run.
@@ -79,4 +82,5 @@ def judge_claim(claim: Claim | Mechanism | Ratio, runs_a: Sequence[RunMetrics], 
     b = Sample(runs_b, starts_b or ["b"] * len(runs_b), range(len(runs_b)))
     if isinstance(claim, Mechanism):
         return judge_mechanism(claim, a, b)
-    return judge_ratio(claim, a, b, start_sd or start_sd_prior(find(claim.metric), hardware), confidence)
+    spread = start_sd or start_sd_prior(find(claim.metric), hardware)
+    return judge_ratio(claim, a, b, spread, confidence, apart=apart, restartable=restartable)

@@ -2,15 +2,19 @@
 
 import re
 from dataclasses import replace
+from math import exp
+from statistics import stdev
 from types import SimpleNamespace
 
 import pytest
 
 from pytest_llmperf.baseline.fingerprint import measured_alike
 from pytest_llmperf.baseline.model import StoredMeasurement, StoredSession
+from pytest_llmperf.baseline.paths import server_kind
 from pytest_llmperf.baseline.rules import creeping, outlying
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.errors import SloError
+from pytest_llmperf.model.engine import UNKNOWN_HARDWARE
 from pytest_llmperf.model.record import Outcome
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.session.against import (
@@ -246,6 +250,63 @@ def test_the_error_is_shared_by_all_that_the_suite_stores(make):
     baselines = Baselines(store, "host", ())
     assert baselines.terms("h200", ("tpot_mean",), {}).suite_primaries == 3
     assert baselines.terms("l4", ("tpot_mean",), {}).suite_primaries == 0
+
+
+def sessions_of(make, sd, count, primaries=("ttft_p50",)):
+    """So many stored sessions of two seeds, whose median TTFT differs by that sd."""
+    centred = [exp(sd * (day - (count - 1) / 2) / stdev(range(count))) for day in range(count)]
+    return make.stored(*(make.session(day, anchor=not day, ttft_p50=(40 * one, 50 * one), tpot_mean=(20.0, 15.5))
+                         for day, one in enumerate(centred)), primaries=primaries)
+
+
+def start_sd(own, *others):
+    store = SimpleNamespace(read=lambda *_: own, readable=lambda _: others)
+    return Baselines(store, "host", ()).start_sd("t.py::x", "h200", "ttft_p50", "h200")
+
+
+@pytest.mark.parametrize(("sd", "count", "shown"), [
+    (0.05, 10, 0.0657), (0.03, 5, 0.0598), (0.001, 10, 0.027), (0.05, 5, 0.0995), (0.06, 5, 0.10), (0.2, 10, 0.10),
+])
+def test_stored_sessions_bound_start_sd(make, sd, count, shown):
+    """Times 1.31 for ten sessions and 1.99 for five; at least the prior's 2.7 % and at most the default's 10 %."""
+    found = start_sd(make.baseline(sessions_of(make, sd, count)))
+    assert found.value == pytest.approx(shown, rel=0.01)
+    assert ("stored sessions of this test" in found.source) is (shown < 0.1)
+
+
+def test_test_without_sessions_is_as_noisy_as_the_noisiest_that_judges_the_metric(make):
+    calm, noisy = (make.baseline(sessions_of(make, sd, 10)) for sd in (0.03, 0.05))
+    unjudged = make.baseline(sessions_of(make, 0.2, 10, primaries=("tpot_mean",)))
+    assert start_sd(None, calm, noisy, unjudged).value == pytest.approx(0.0657, rel=0.01)
+    assert start_sd(make.baseline(sessions_of(make, 0.03, 2)), calm).source == \
+        "from 10 stored sessions of the noisiest test on h200"
+    assert start_sd(None, make.baseline(sessions_of(make, 0.03, 2)), unjudged) is None
+
+
+@pytest.mark.parametrize(("url", "verdict"), [
+    ("http://10.0.0.5:8000", "FAIL"), ("http://localhost:8000", "INCONCLUSIVE"),
+])
+def test_endpoint_on_another_machine_is_not_judged_as_a_cpu(make, three_runs, url, verdict):
+    """Median TTFT +20 % at 0.5 % of noise, sent from a machine without a GPU."""
+    conditions = make.CONDITIONS | {"hardware": "cpu", "url": url}
+    before = [value / 1.2 for value in three_runs.values("ttft_p50")]
+    stored = make.stored(*(make.session(day, anchor=not day, ttft_p50=tuple(value * by for value in before))
+                           for day, by in enumerate((0.995, 1.0, 1.005, 1.0, 0.998))),
+                         primaries=("ttft_p50",), conditions=conditions)
+    wanted = replace(terms("ttft_p50"), kind=server_kind(conditions))
+    (result,) = judge_against(three_runs, stored, wanted, 0, NOT_EMPTIED)
+    assert result.verdict.value == verdict
+
+
+@pytest.mark.parametrize(("kind", "per_run", "verdict"), [
+    ("h200", 1.06, "ERROR"), (UNKNOWN_HARDWARE, 1.06, "INCONCLUSIVE"), (UNKNOWN_HARDWARE, 1.2, "ERROR"),
+])
+def test_drift_gate_knows_less_of_unknown_hardware(make, three_runs, kind, per_run, verdict):
+    """Runs that differ by 6 % are noise on a server of which nobody knows how noisy it is."""
+    before = tuple(value / per_run**seed for seed, value in enumerate(three_runs.values("tpot_mean")))
+    stored = make.stored(make.session(0, anchor=True, tpot_mean=before), primaries=("tpot_mean",))
+    (result,) = judge_against(three_runs, stored, replace(terms("tpot_mean"), kind=kind), 0)
+    assert result.verdict.value == verdict
 
 
 def test_a_step_below_the_margin_is_a_failed_comparison(make, today):

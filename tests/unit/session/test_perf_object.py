@@ -12,6 +12,7 @@ from pytest_llmperf import Verdict, closed, endpoint, random_tokens, shared_pref
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.errors import ConfigError, EngineError, SloError, SpecError, UsageError
 from pytest_llmperf.model.status import Measuring, WarmingUp
+from pytest_llmperf.session.judge import runs_apart
 from pytest_llmperf.session.perf_session import PerfSession
 from pytest_llmperf.telemetry.hardware import Hardware
 from pytest_llmperf.testing.scripted_transport import make_exchange
@@ -303,6 +304,59 @@ def test_an_open_claim_buys_more_pairs_in_turned_order(perf, make_server, fake_e
     assert result.verdict is Verdict.PASS
     assert result.n.startswith("6 pairs")
     assert [run.seed for run in perf.measurements[0].runs] == [0, 1, 2, 3, 4, 5]
+
+
+def test_sides_of_a_claim_send_seeds_in_opposite_order(perf, make_server):
+    """Pairs then lie 5, 3 and 1 runs apart, so that they show a drift of the machine."""
+    fast, slow = make_server(), make_server(endpoint("http://127.0.0.1:1", model="slow"))
+    perf.claim(fast, slow, WORKLOAD, "ttft_p50(b) / ttft_p50(a) >= 1.02")
+    assert [[run.seed for run in side.runs] for side in perf.measurements] == [
+        [0, 1, 2, 3, 4, 5, 6, 7, 8], [2, 1, 0, 5, 4, 3, 8, 7, 6]]
+    a, b = perf.measurements
+    assert runs_apart(a, b) == [5, 3, 1, -1, -3, -5, 5, 3, 1]
+    (paired,) = perf.compare("tpot_mean(a) / tpot_mean(b)", a=a, b=b)
+    assert paired.n.startswith("9 pairs")
+
+
+@pytest.mark.parametrize(("drift", "limit"), [(1.05, ">= 1.05"), (1 / 1.05, "<= 0.95")])
+def test_drifting_machine_decides_no_claim_at_the_first_look(session, make_server, fake_engine, drift, limit):
+    """Both sides are alike, and the machine changes by 5 % a run: A A A B B B differ by 16 % all the same."""
+    session.settings = replace(session.settings, extension_limit_s=0.0)
+    perf = session.perf("tests/test_a.py::test_x", "h200")
+    fast, slow = make_server(), make_server(endpoint("http://127.0.0.1:1", model="slow"))
+
+    def slower_each_run():
+        sent = len(fake_engine.transport.plans)
+        fake_engine.ttft_ms = 100.0 * drift ** (sent if sent <= 5 else sent - 2)  # two batches of B are its warm-up
+
+    fake_engine.on_replay = slower_each_run
+    sd = {"ttft_p50": 0.01}
+    result = perf.claim(fast, slow, WORKLOAD, f"ttft_p50(b) / ttft_p50(a) {limit}", start_sd=sd)[0]
+    assert (result.verdict, result.n.partition(" on")[0]) == (Verdict.INCONCLUSIVE, "3 pairs")
+    assert "the pairs show a drift from run to run" in result.reason
+
+
+@pytest.mark.parametrize("specs", [
+    (vllm("llama-3.1-8b", max_num_seqs=8), vllm("llama-3.1-8b", max_num_seqs=8)),
+    (endpoint("http://127.0.0.1:1", model="m"), endpoint("http://127.0.0.1:1/", model="m")),
+])
+def test_claim_of_a_specification_against_itself_is_refused(perf, fake_engine, specs):
+    with pytest.raises(SpecError, match=r"perf\.claim\(a, b, …\): both sides are .* put both into perf\.compare"):
+        perf.claim(*specs, WORKLOAD, CLAIM)
+    assert not fake_engine.transport.plans
+
+
+def test_claim_of_a_server_against_its_specification_is_refused(perf, make_server, fake_engine):
+    with pytest.raises(SpecError, match="both sides are endpoint"):
+        perf.claim(make_server(), make_server().spec, WORKLOAD, CLAIM)
+    assert not fake_engine.transport.plans
+
+
+@pytest.mark.parametrize(("url", "tolerated"), [("http://10.0.0.5:8000", "1.15"), ("http://127.0.0.1:8000", "1.25")])
+def test_guards_of_an_endpoint_on_another_machine_have_no_cpu_s_margin(perf, make_server, url, tolerated):
+    sides = (make_server(endpoint(url, model=model)) for model in ("one", "other"))
+    results = perf.claim(*sides, WORKLOAD, "tpot_mean(b) / tpot_mean(a) >= 0.5")
+    assert any(f"≤ {tolerated}×" in result.limit for result in results)
 
 
 def test_a_claim_that_stays_open_ends_and_says_so(perf, make_server):

@@ -1,5 +1,6 @@
 """From demands and runs to verdicts and the line that users read."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -414,6 +415,28 @@ def test_what_would_decide_a_claim_takes_pairs_that_differ_into_account(others, 
     assert result.verdict is INCONCLUSIVE
     assert result.reason.startswith(reason)
 
+
+
+def test_open_claim_on_endpoints_asks_for_no_server_start():
+    """An endpoint is never started again: what helps is to state how much starts differ."""
+    a, b = ([run_of([value] * 60)] * 3 for value in (100.0, 115.0))
+    claim = parse_claim("ttft_p50(b) / ttft_p50(a) >= 1.05")
+    assert "server starts per side" in judge_claim(claim, a, b).reason
+    result = judge_claim(claim, a, b, restartable=False)
+    assert result.verdict is INCONCLUSIVE
+    assert result.reason.startswith("an endpoint is never started again")
+    sd = re.search(r"start_sd={'ttft_p50': …} \(([\d.]+) % or less would decide it", result.reason)[1]
+    known = StartSd(float(sd) / 100, "the test's own")
+    assert judge_claim(claim, a, b, restartable=False, start_sd=known).verdict is PASS
+
+
+def test_claim_that_a_drift_leaves_open_says_so():
+    a, b = [run_of([100.0] * 60)] * 3, [run_of([120 * 1.05**runs] * 60) for runs in (5, 3, 1)]
+    sd = StartSd(0.01, "test")
+    result = judge_claim(parse_claim("ttft_p50(b) / ttft_p50(a) >= 1.3"), a, b, start_sd=sd, apart=(5, 3, 1))
+    assert (result.verdict, result.reason.partition(",")[0]) == (INCONCLUSIVE, "the pairs show a drift from run to run")
+    turned = judge_claim(parse_claim("ttft_p50(a) / ttft_p50(b) <= 0.769"), a, b, start_sd=sd, apart=(5, 3, 1))
+    assert turned.reason == result.reason
 
 
 @pytest.mark.parametrize(("metric", "shown"), [

@@ -99,6 +99,24 @@ def test_one_pair_borrows_its_spread_and_more_starts_narrow():
     assert more.interval.high < one.interval.high
 
 
+def test_interval_contains_the_ratio_without_the_drift_that_pairs_show():
+    """5 % a run, A A A B B B with B's seeds reversed: pairs lie 5, 3 and 1 runs apart, 3 on average."""
+    apart = (5, 3, 1)
+    found = ratio_screen([2 * 1.05**runs for runs in apart], [1.0] * 3, StartSd(0.03, "default"), apart=apart)
+    still = ratio_screen([2 * 1.05**runs for runs in apart], [1.0] * 3, StartSd(0.03, "default"))
+    assert found.ratio == still.ratio == pytest.approx(2 * 1.05**3)
+    assert exp(found.drift) == pytest.approx(1.05**3)
+    assert found.interval.high == still.interval.high
+    assert found.interval.low == pytest.approx(still.interval.low / 1.05**3)
+
+
+@pytest.mark.parametrize("apart", [(), (3, 3, 3), (3, 1, -1, -3), (1,)])
+def test_pairs_that_show_no_drift_widen_nothing(apart):
+    tops = [2.0 + 0.1 * runs for runs in range(len(apart) or 3)]
+    bottoms, sd = [1.0] * len(tops), StartSd(0.03, "default")
+    assert ratio_screen(tops, bottoms, sd, apart=apart).interval == ratio_screen(tops, bottoms, sd).interval
+
+
 @pytest.mark.parametrize(("tops", "bottoms"), [([], []), ([1.0], [1.0, 2.0]), ([0.0], [1.0])])
 def test_what_makes_no_ratio(tops, bottoms):
     with pytest.raises(ValueError, match=r"pairs|above 0"):

@@ -24,7 +24,9 @@ def made():
     spec = importlib.util.spec_from_file_location("simulate_verdicts", SCRIPT)
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(SCRIPT.parent)  # it imports the simulation of claims
+        spec.loader.exec_module(module)
     return module
 
 
