@@ -18,6 +18,8 @@ import numpy.typing as npt
 from scipy.special import stdtr, stdtrit
 from scipy.stats import beta, rankdata
 
+from pytest_llmperf.calibration.page import share
+from pytest_llmperf.calibration.slow_servers import CASES, verdicts
 from pytest_llmperf.stats.decision import PASS_CONFIDENCE
 from pytest_llmperf.stats.layout import layout
 from pytest_llmperf.stats.looks import LOOKS, SUITE_ALPHA, alpha_at, of_execution
@@ -387,8 +389,22 @@ def mann_whitney(ours: Array, theirs: Array) -> Array:
     return np.asarray(stdtr(1e6, -(u - n * m / 2) / np.sqrt(n * m * (n + m + 1) / 12)))
 
 
-TABLES = {"alarms": alarms_table, "reruns": reruns_table, "power": power_table, "margins": margins_table,
-          "robust": robust_table, "hosts": hosts_table, "others": others_table}
+def slow_table(trials: int, rng: np.random.Generator) -> Iterator[str]:
+    """SLOs on servers whose requests are not independent, at the exact limit and where the truth is 10 % beyond it."""
+    seed = int(rng.integers(2**31))
+    for runs in (3, 1):
+        yield from heading(f"SLOs on servers that change slowly, {runs} run(s), {trials} trials", "server", "metric",
+                           "requests a run", "run ÷ period", "false PASS at the limit", "false PASS 10 % beyond",
+                           "false FAIL at the limit")
+        for case in CASES:
+            for requests in case.requests:
+                exact, beyond = verdicts(case, requests, runs, trials, seed=seed)
+                yield row(case.server, case.metric, requests, f"{case.periods(requests):.3g}",
+                          *(share(count, trials) for count in (exact["PASS"], beyond["PASS"], exact["FAIL"])))
+
+
+TABLES = {"slow": slow_table, "alarms": alarms_table, "reruns": reruns_table, "power": power_table,
+          "margins": margins_table, "robust": robust_table, "hosts": hosts_table, "others": others_table}
 
 
 def main() -> None:
