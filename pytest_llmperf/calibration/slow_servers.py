@@ -35,6 +35,8 @@ TTFT_SPREAD, GAP_SPREAD = 0.3, 0.1
 SLOTS, BURN_IN = 4, 4000
 SERVICE_SPREAD = 0.5
 TRUTH_REQUESTS = 400_000
+#: Runs of a measurement, and how many times the limit the truth is: the exact limit, beyond it, and far within it.
+RUNS, BEYOND = 3, (1.0, 1.1, 0.5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,8 +285,13 @@ CASES = (
 )
 
 
+def slow_names(case: Case, requests: int) -> list[str]:
+    """Keys of the rows that count the verdicts of a case, one for each of `BEYOND`."""
+    return [f"{case.name(requests, RUNS)}, truth {times:g} × limit" for times in BEYOND]
+
+
 def verdicts(case: Case, requests: int, runs: int, trials: int, *, seed: int,
-             beyond: Sequence[float] = (1.0, 1.1)) -> list[Counter[str]]:
+             beyond: Sequence[float] = BEYOND) -> list[Counter[str]]:
     """How often each verdict comes at limits that the truth exceeds.
 
     Args:
