@@ -20,9 +20,11 @@ import simulate_claims
 from scipy.special import stdtr, stdtrit
 from scipy.stats import beta, rankdata
 
+from pytest_llmperf.calibration.page import share
+from pytest_llmperf.calibration.slow_servers import CASES, verdicts
 from pytest_llmperf.metrics.registry import find
 from pytest_llmperf.model.engine import UNKNOWN_HARDWARE
-from pytest_llmperf.stats.decision import PASS_CONFIDENCE
+from pytest_llmperf.stats.decision import PASS_CONFIDENCE, at_each_look
 from pytest_llmperf.stats.layout import layout
 from pytest_llmperf.stats.looks import LOOKS, SUITE_ALPHA, alpha_at, of_execution, only_gross
 from pytest_llmperf.stats.prior import Margins, Prior, Scale
@@ -189,7 +191,7 @@ def look(
     shown_df, shown_se = (known.gross_df, np.sqrt(known.gross_variance)) if gross else (df, se)
     worse = holm(stdtr(shown_df, (margin - effect) / shown_se), alpha) & carried(effect, differences, margin)
     better = holm(stdtr(shown_df, (margin + effect) / shown_se), alpha) & carried(-effect, -differences, margin)
-    confidence = 1 - of_execution(1 - PASS_CONFIDENCE, executions)
+    confidence = at_each_look(1 - of_execution(1 - PASS_CONFIDENCE, executions), sessions)
     within = effect + stdtrit(df, confidence) * se < suite.margins.tolerated
     return np.where(worse, FAIL, np.where(better, IMPROVED, np.where(within, PASS, INCONCLUSIVE)))
 
@@ -452,8 +454,23 @@ def mann_whitney(ours: Array, theirs: Array) -> Array:
     return np.asarray(stdtr(1e6, -(u - n * m / 2) / np.sqrt(n * m * (n + m + 1) / 12)))
 
 
-TABLES = {"alarms": alarms_table, "reruns": reruns_table, "gross": gross_table, "slower": slower_table,
-          "endpoints": endpoints_table, "power": power_table, "margins": margins_table, "robust": robust_table,
+def slow_table(trials: int, rng: np.random.Generator) -> Iterator[str]:
+    """SLOs on servers whose requests are not independent, at the exact limit and where the truth is 10 % beyond it."""
+    seed = int(rng.integers(2**31))
+    for runs in (3, 1):
+        yield from heading(f"SLOs on servers that change slowly, {runs} run(s), {trials} trials", "server", "metric",
+                           "requests a run", "run ÷ period", "false PASS at the limit", "false PASS 10 % beyond",
+                           "false FAIL at the limit", "PASS where the limit is twice the truth")
+        for case in CASES:
+            for requests in case.requests:
+                exact, beyond, far = verdicts(case, requests, runs, trials, seed=seed)
+                counts = (exact["PASS"], beyond["PASS"], exact["FAIL"], far["PASS"])
+                yield row(case.server, case.metric, requests, f"{case.periods(requests):.3g}",
+                          *(share(count, trials) for count in counts))
+
+
+TABLES = {"slow": slow_table, "alarms": alarms_table, "reruns": reruns_table, "gross": gross_table,
+          "slower": slower_table, "endpoints": endpoints_table, "power": power_table, "margins": margins_table, "robust": robust_table,
           "hosts": hosts_table, "others": others_table, **simulate_claims.TABLES}
 
 

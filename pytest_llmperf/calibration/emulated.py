@@ -21,11 +21,14 @@ from pytest_llmperf.calibration.journal import RowJournal
 from pytest_llmperf.calibration.limits import SETTINGS, verdicts_at_limit
 from pytest_llmperf.calibration.page import Origin, limit_name, page
 from pytest_llmperf.calibration.row import Row
+from pytest_llmperf.calibration.slow_servers import BEYOND, CASES, RUNS, slow_names, verdicts
 from pytest_llmperf.calibration.suite_test import SuiteTest
 from pytest_llmperf.config.settings import read_settings
 from pytest_llmperf.errors import UsageError
 from pytest_llmperf.session.provenance import VIRTUAL_HOST, provenance
 
+#: Trials of each simulated server: more take hours.
+MOST_SLOW_TRIALS = 400
 LIMITS_SEED = 1
 
 
@@ -87,6 +90,7 @@ def calibrate_emulated(
             campaign.run(one, journal, tell)
             out.write_text(page(origin, todo, _asked(journal, todo, limits)), encoding="utf-8")
         _count_limits(journal, limits, tell)
+        _count_slow_servers(journal, min(limits, MOST_SLOW_TRIALS), tell)
         text = page(origin, todo, _asked(journal, todo, limits))
     out.write_text(text, encoding="utf-8")
     return text
@@ -104,6 +108,9 @@ def _asked(journal: RowJournal, todo: Sequence[Experiment], limits: int) -> list
     the same ones once more."""
     wanted = {one.name: range(FIRST, FIRST + one.suite_runs) for one in todo}
     wanted |= {limit_name(setting): range(limits, limits + 1) for setting in SETTINGS}
+    trials = min(limits, MOST_SLOW_TRIALS)
+    wanted |= {name: range(trials, trials + 1) for case in CASES for requests in case.requests
+               for name in slow_names(case, requests)}
     return [row for row in journal.rows.values() if row.number in wanted.get(row.experiment, ())]
 
 
@@ -135,6 +142,19 @@ def _count_limits(journal: RowJournal, trials: int, tell: Callable[[str], None])
             counts = Counter(verdict.value for verdict in verdicts_at_limit(setting, trials, LIMITS_SEED))
             journal.add(Row(name, trials, dict(counts), {}, (), (), 0, {}, 0))
             tell(f"SLO at its limit, {name}: {dict(counts)}")
+
+
+def _count_slow_servers(journal: RowJournal, trials: int, tell: Callable[[str], None]) -> None:
+    """Of each case and length of a run, one row for all trials at each of its limits."""
+    for case in CASES if trials else ():
+        for requests in case.requests:
+            names = slow_names(case, requests)
+            if all((name, trials) in journal.rows for name in names):
+                continue
+            found = verdicts(case, requests, RUNS, trials, seed=LIMITS_SEED, beyond=BEYOND)
+            for name, counts in zip(names, found, strict=True):
+                journal.add(Row(name, trials, dict(counts), {}, (), (), 0, {}, 0))
+                tell(f"SLO on a simulated server, {name}: {dict(counts)}")
 
 
 def _within(root: Path, out: Path) -> list[str]:

@@ -10,7 +10,9 @@ from pytest_llmperf.calibration.experiments import A_A, Experiment
 from pytest_llmperf.calibration.limits import SETTINGS, Setting
 from pytest_llmperf.calibration.rivals import RULES
 from pytest_llmperf.calibration.row import Row
+from pytest_llmperf.calibration.slow_servers import CASES, RUNS, TRUTH_REQUESTS, slow_names
 from pytest_llmperf.model.verdict import Verdict
+from pytest_llmperf.slo.sample import PERIODS_PER_RUN
 from pytest_llmperf.stats.binomial import share_interval
 from pytest_llmperf.stats.looks import LOOKS
 
@@ -64,6 +66,7 @@ def page(origin: Origin, experiments: Sequence[Experiment], rows: Iterable[Row])
     for part, chosen in parts:
         made += part(chosen, by_name) if chosen else ()
     made += _limits(by_name)
+    made += _slow_servers(by_name)
     made += _rivals(experiments, by_name)
     return "\n".join(made) + "\n"
 
@@ -160,6 +163,24 @@ def _limits(rows: Mapping[str, Sequence[Row]]) -> Iterator[str]:
         yield _line(limit_name(setting), share(counts["PASS"], of), share(counts["FAIL"], of))
     yield ("\nSimulated latencies of requests that resemble their neighbours (AR(1) of 0.6). The sd between starts is "
            "in units of the sd between requests. At the limit nothing but INCONCLUSIVE is right.")
+
+
+def _slow_servers(rows: Mapping[str, Sequence[Row]]) -> Iterator[str]:
+    chosen = [(case, requests) for case in CASES for requests in case.requests if slow_names(case, requests)[0] in rows]
+    if not chosen:
+        return
+    yield from _head("SLOs on servers that change slowly", "server", "SLO", f"{RUNS} runs of", "run ÷ period",
+                     "PASS at the exact limit (false)", "PASS where the truth is 10 % beyond (false)",
+                     "FAIL at the exact limit (false)", "PASS where the limit is twice the truth")
+    for case, requests in chosen:
+        exact, beyond, far = (Counter(rows[name][0].verdicts) for name in slow_names(case, requests))
+        yield _line(case.server, case.metric, f"{requests} requests", f"{case.periods(requests):.3g}",
+                    *(share(counts[verdict], sum(counts.values()))
+                      for counts, verdict in ((exact, "PASS"), (beyond, "PASS"), (exact, "FAIL"), (far, "PASS"))))
+    yield ("\nSimulated request records, ten requests per second, the exact limit from a simulation of "
+           f"{TRUTH_REQUESTS:,} requests. A period is the correlation time of the server, or the mean time between its "
+           f"spells. Where a run is shorter than {PERIODS_PER_RUN} periods, the verdict says that such changes are "
+           "not excluded.")
 
 
 def _rivals(experiments: Sequence[Experiment], rows: Mapping[str, Sequence[Row]]) -> Iterator[str]:

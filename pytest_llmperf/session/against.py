@@ -16,7 +16,7 @@ from pytest_llmperf.model.verdict import AGAINST_BASELINE, CheckResult, Verdict
 from pytest_llmperf.session.measurement import Measurement
 from pytest_llmperf.session.steadiness import drifting
 from pytest_llmperf.slo.endless import judged, no_end
-from pytest_llmperf.stats.decision import PASS_CONFIDENCE, Comparison, decide, smallest_seen
+from pytest_llmperf.stats.decision import PASS_CONFIDENCE, Comparison, at_each_look, decide, smallest_seen
 from pytest_llmperf.stats.looks import (
     ENOUGH_SESSIONS,
     LOOKS,
@@ -280,8 +280,9 @@ def _result(metric: Metric, verdict: Verdict, comparison: Comparison, power: Pow
         change = 100 * scale.change(distance, worse_when_larger=larger_is_worse)
         return f"{change:+.1f} {'%' if scale is Scale.LOG else 'pp'}"
 
+    confidence = at_each_look(power.confidence, found.sessions)
     low, high = sorted(
-        (found.lower(power.confidence), found.upper(power.confidence)),
+        (found.lower(confidence), found.upper(confidence)),
         key=lambda distance: scale.change(distance, worse_when_larger=larger_is_worse),
     )
     smallest = shown(power.smallest_seen(found, margins.negligible)) if power.alpha else ""
@@ -293,7 +294,7 @@ def _result(metric: Metric, verdict: Verdict, comparison: Comparison, power: Pow
         metric=metric.name,
         limit=f"{'≤' if larger_is_worse else '≥'} {shown(margins.tolerated)}",
         measured=shown(found.effect) + would,
-        interval=f"{100 * (2 * power.confidence - 1):.3g} % CI {shown(low)} … {shown(high)}",
+        interval=f"{100 * (2 * confidence - 1):.3g} % CI {shown(low)} … {shown(high)}",
         n=against,
         reason=_reason(verdict, f"{metric.name} is {shown(found.effect)} off its baseline", shown(margins.negligible),
                        _open(found, smallest, power)),

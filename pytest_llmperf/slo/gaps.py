@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from pytest_llmperf.metrics.run import RunMetrics
 from pytest_llmperf.slo.endless import lost
 from pytest_llmperf.stats.design import Count
-from pytest_llmperf.stats.stretches import BATCHES_PER_RUN
+from pytest_llmperf.stats.stretches import PARTS
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,7 +24,7 @@ _NS_PER_MS = 1_000_000
 def over_in_time(run: RunMetrics, family: str, limit_ms: float) -> list[Count]:
     """How many are over a limit in each stretch of the run; stretches have equally many."""
     limit_ns = round(limit_ms * _NS_PER_MS)
-    return [Count(int((part > limit_ns).sum()), len(part)) for part in stretches_ns(run, family, BATCHES_PER_RUN)]
+    return [Count(int((part > limit_ns).sum()), len(part)) for part in stretches_ns(run, family, PARTS)]
 
 
 def stretches_ns(run: RunMetrics, family: str, count: int) -> list[npt.NDArray[np.float64]]:

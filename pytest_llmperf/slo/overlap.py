@@ -9,8 +9,6 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from pytest_llmperf.metrics.families import FAMILIES
 from pytest_llmperf.metrics.run import RunMetrics
-from pytest_llmperf.slo.sample import Sample
-from pytest_llmperf.stats.reach import Reach, start_reach, time_reach
 
 
 def overlap(runs: Sequence[RunMetrics], family: str) -> float:
@@ -43,20 +41,6 @@ def at_once(runs: Sequence[RunMetrics], family: str, streams: float) -> float:
     gaps = sum(max(0, len(record.arrivals_ns) - 1) for run in runs for record in run.records if record.ok)
     taken = sum(len(values or ()) for run in runs for values in run.by_request(family) or ())
     return max(1.0, streams * taken / gaps) if gaps else 1.0
-
-
-def reach_of(sample: Sample, family: str, beside: float, confidence: float) -> Reach:
-    """What starts and moments of the server may hide of a latency. A single gap is known by its stretches of time.
-
-    Args:
-        sample: of one workload on one engine.
-        family: of latencies.
-        beside: their `overlap`.
-        confidence: of the one-sided test that will use it.
-    """
-    served = [run.samples(family) for run in sample.runs]
-    return Reach(start_reach(served, sample.starts, confidence),
-                 0.0 if FAMILIES[family].one_gap else time_reach(served, sample.seeds, beside, confidence))
 
 
 def _concurrency(spans: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:

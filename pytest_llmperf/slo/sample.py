@@ -8,11 +8,15 @@ from typing import TypeVar
 
 from pytest_llmperf.metrics.goodput import goodput, slo_attainment
 from pytest_llmperf.metrics.registry import find
-from pytest_llmperf.metrics.run import RunMetrics
+from pytest_llmperf.metrics.run import RunMetrics, span_ns
 from pytest_llmperf.slo.model import Slo
 from pytest_llmperf.stats.design import repeats
 
 T = TypeVar("T")
+
+#: Verdicts are calibrated for slow changes whose correlation time, or mean time between spells, fits so often into a
+#: run (`scripts/simulate_verdicts.py slow`).
+PERIODS_PER_RUN = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +66,13 @@ class Sample:
         if self.start_count == 1:
             return f"{runs}, conditional on this server start"
         return f"{runs} on {self.start_count} server starts"
+
+    @property
+    def unseen(self) -> str:
+        """"slow spells rarer than one in 20 s are not excluded": at most a tenth of the shortest run is bounded."""
+        lengths_ns = [span[1] - span[0] for run in self.runs if (span := span_ns(run.records)) is not None]
+        seconds = min(lengths_ns, default=0) / 1e9 / PERIODS_PER_RUN
+        return f"slow spells rarer than one in {seconds:.2g} s are not excluded"
 
     def values(self, slo: Slo) -> list[float | None]:
         """The metric of each run."""

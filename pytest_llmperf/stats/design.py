@@ -1,12 +1,12 @@
 """How much a clustered observation is worth: the effective sample size of an exceedance rate.
 
-Requests of one run, and runs of one server start, resemble each other. The variance of the exceedance rate between
-clusters, over that of independent requests, is the design effect (Kish, 1965); few clusters know it badly, so the
-effective size shrinks further by a ratio of t quantiles (Korn and Graubard, 1998).
+Requests of one run, and runs of one server start, resemble each other. The variance of the exceedance rate, over that
+of independent requests, is the design effect (Kish, 1965). Between server starts it comes from the starts' rates.
+Within runs it comes from the slowest changes along the runs (`stretches`), at the limit and at the upper quartile of
+all observations: a limit that few observations exceed says little about dependence, the quartile says much.
 
-Choices were made by simulation at the exact limit (AR(1) of 0.6 within runs, starts shifted by up to one sd): the
-prior, which speaks where few or no requests are over and the estimate means nothing, and the growth of the excess
-variance from the observed rate up to the allowed one, without which a lucky low rate also looks precise.
+Few clusters know the design effect badly, so the effective size shrinks further by a ratio of t quantiles (Korn and
+Graubard, 1998). Where the quartile does not show requests to depend, they count as independent, without that ratio.
 """
 
 from __future__ import annotations
@@ -15,18 +15,31 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import pow
+from typing import TYPE_CHECKING
 
 from pytest_llmperf.stats.mean import t_quantile
-from pytest_llmperf.stats.stretches import places, stretches
+from pytest_llmperf.stats.stretches import PARTS, apart, batches, cosines_for, dependent_above, slow_variance
 
-#: Design effect of one server's requests before any was seen to be over, worth so many requests over.
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    Array = npt.NDArray[np.float64]
+
+#: Design effect of requests of which nothing shows whether they depend: none is over, and they have no quartile.
 PRIOR_EFFECT = 1.75
+#: What is known beside the requests over the limit is worth so many of them.
 PRIOR_EVENTS = 4
-#: Exponents of (allowed ÷ observed rate) by which the excess variance grows; between starts more where counts are all
-#: that is known of them.
-GROWTH_BATCHES = 0.5
+#: Exponents of (allowed ÷ observed rate) by which the excess variance grows: a lucky low rate also looks precise.
+#: Within runs 0.5 gave 10.5 % false PASS behind a queue at 85 % load (3 × 1,000 requests, p95), 1 gave 7.8 %. Between
+#: starts it grows more where counts are all that is known of them.
+GROWTH_WITHIN = 1.0
 GROWTH_STARTS = 1.5
 GROWTH_LEVELLED_STARTS = 1.0
+#: Degrees of freedom that it takes to call requests independent.
+INDEPENDENCE_DF = 5
+#: Above this share of observations a limit says enough about dependence by itself.
+BODY_SHARE = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,74 +63,145 @@ def effective_n(weights: Sequence[float]) -> float:
     return sum(weights) ** 2 / sum(weight * weight for weight in weights)
 
 
-def design_effect(strata: Sequence[Sequence[Count]], allowed: float, growth: float, at_once: float = 1.0,
-                  repeats: float = 1.0) -> float:
-    """Variance of the exceedance rate, at the allowed rate, over that of independent observations; at least 1.
+def design_effect(clusters: Sequence[Count], allowed: float, growth: float, at_once: float = 1.0) -> float:
+    """Variance of the exceedance rate of clusters, at the allowed rate, over that of independent observations.
 
     Args:
-        strata: clusters that are compared with each other, two or more of them somewhere.
+        clusters: two or more, e.g. of each server start all of its observations.
         allowed: rate at which the test decides, above 0.
         growth: exponent of (allowed ÷ observed) on the excess variance; 0 for none.
         at_once: observations that one event brings; the prior is of events.
-        repeats: how often each observation's request was sent; the answer is of those that differ.
+
+    Returns:
+        1 or more.
     """
-    both = total([cluster for stratum in strata for cluster in stratum])
+    both = total(clusters)
     if both.over in (0, both.of):
         return at_once if both.over else max(at_once, PRIOR_EFFECT)
-    rate = both.over / both.of
-    observed = sum(map(_squares, strata)) / (rate * (1 - rate) * both.of * repeats)
+    rate, m = both.over / both.of, len(clusters)
+    squares = m / (m - 1) * sum((cluster.over - rate * cluster.of) ** 2 for cluster in clusters)
+    observed = squares / (rate * (1 - rate) * both.of)
     at_limit = 1 + (max(1.0, observed) - 1) * pow(max(1.0, allowed / rate), growth)
-    events = both.over / (at_once * repeats)
+    events = both.over / at_once
     return max(1.0, (PRIOR_EVENTS * max(at_once, PRIOR_EFFECT) + events * at_limit) / (PRIOR_EVENTS + events))
 
 
-def worth(runs: Sequence[Sequence[Count]], starts: Sequence[str], allowed: float, confidence: float,
-          growth_starts: float = GROWTH_STARTS, *, seeds: Sequence[int] | None = None,
-          in_time: Sequence[Sequence[Count]] = (), at_once: float = 1.0, overlap: float = 1.0) -> float:
-    """Effective observations per observation, above 0 and at most 1: the smallest of batches', stretches', starts'.
+@dataclass(frozen=True, slots=True)
+class Worth:
+    """What an observation is worth.
+
+    Args:
+        value: effective observations per observation, above 0 and at most 1.
+        bounded: whether the data can bound slow changes of the server: False for one draw of the traffic whose
+            requests are shown to depend.
+    """
+
+    value: float
+    bounded: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """Counts of the same observations, cut one way: by request, or by time.
+
+    Args:
+        over: of each run its counts over the limit, in order of time.
+        bodies: the same for lower limits, each exceeded by about `BODY_SHARE` of all observations; none where there is
+            no lower limit.
+        overlap: requests that are served at once, on average, where the cut is by request; else 1.
+    """
+
+    over: Sequence[Sequence[Count]]
+    bodies: Sequence[Sequence[Sequence[Count]]] = ()
+    overlap: float = 1.0
+
+
+def worth(views: Sequence[View], starts: Sequence[str], allowed: float, confidence: float,
+          growth_starts: float = GROWTH_STARTS, *, seeds: Sequence[int] | None = None, at_once: float = 1.0,
+          given_level: bool = False) -> Worth:
+    """Effective observations per observation: the smallest of all views' and of the server starts'.
 
     Requests that were sent again are one draw of the traffic, however often: they are worth their number once.
 
     Args:
-        runs: of each run its requests in the order of time.
+        views: ways to cut the runs, by request first.
         starts: of each run the server start that it ran on.
         allowed: exceedance rate in question.
         confidence: of the one-sided test that will use it.
         growth_starts: as `growth` of `design_effect`, between starts.
         seeds: of each run that of its requests; None: all differ.
-        in_time: of each run its stretches of time, equally many, where one request brings many observations and others
-            the same ones at the same time; none: the order of requests says all.
         at_once: observations that one moment brings, on average.
-        overlap: requests that are served at once, on average.
+        given_level: whether the limit allows for slow changes already (`reach.level_reach`), so that observations count
+            as independent where none is over.
     """
-    seeds = range(len(runs)) if seeds is None else seeds
-    several = repeats(seeds)
-    counted = [[count for count in run if count.of] for run in runs]
-    by_batch = places(stretches(counted, seeds, overlap), seeds)
-    by_time = places([[[part] for part in run] for run in in_time], seeds) if in_time else []
-    by_start = [[count for run, start in zip(runs, starts, strict=True) if start == one for count in run]
-                for one in dict.fromkeys(starts)]
+    seeds = range(len(starts)) if seeds is None else seeds
+    found = [_within_runs(view, seeds, allowed, confidence, at_once, given_level=given_level) for view in views]
+    runs = [(total(run), start) for run, start in zip(views[0].over, starts, strict=True)]
+    by_start = [total([run for run, start in runs if start == one]) for one in dict.fromkeys(starts)]
+    known = [cluster for cluster in by_start if cluster.of]
+    between = 1.0
+    if len(known) > 1:
+        all_over = all(cluster.over == cluster.of for cluster in known)
+        few = 1.0 if all_over else _few(confidence, len(known) - 1)
+        between = 1 / (few * design_effect(known, allowed, growth_starts, at_once))
+    return Worth(min(between, *(one.value for one in found)), all(one.bounded for one in found))
 
-    def of(strata: Sequence[Sequence[Sequence[Count]]], growth: float, sent: float) -> float:
-        counts = [[both for part in stratum if (both := total(part)).of] for stratum in strata]
-        if not (freedom := sum(max(0, len(stratum) - 1) for stratum in counts)):
-            return 1 / sent
-        all_over = all(count.over == count.of for stratum in counts for count in stratum)
-        few = 1.0 if all_over else t_quantile(confidence, None) / t_quantile(confidence, freedom)
-        return few ** 2 / design_effect(counts, allowed, growth, at_once, sent) / sent
 
-    return min(of(by_batch, GROWTH_BATCHES, several), of(by_time, GROWTH_BATCHES, several),
-               of([by_start], growth_starts, 1.0))
+def _within_runs(view: View, seeds: Sequence[int], allowed: float, confidence: float, at_once: float, *,
+                 given_level: bool) -> Worth:
+    """From the slowest changes along the runs."""
+    draws, sent = len(set(seeds)), repeats(seeds)
+    separate = apart([of for run in view.over if (of := sum(count.of > 0 for count in run))], view.overlap)
+    cosines = cosines_for(separate, draws)
+    both = total([total(run) for run in view.over])
+    at_limit, df = _effect(view.over, seeds, cosines)
+    bodies = [effect for body in view.bodies if both.over < BODY_SHARE * both.of
+              if (effect := _effect(body, seeds, cosines)[0]) is not None]
+    measured = max(bodies) if bodies else at_limit
+    bound = at_once * dependent_above(df)
+    independent = given_level if measured is None else measured <= bound and df >= INDEPENDENCE_DF
+    effect = at_once if independent else max(at_once, PRIOR_EFFECT if measured is None else measured)
+    if at_limit is not None:
+        growth = pow(max(1.0, allowed * both.of / both.over), GROWTH_WITHIN)
+        events = both.over / (at_once * sent)
+        grown = at_once + (at_limit - at_once) * growth
+        effect = max(effect, (PRIOR_EVENTS * effect + events * grown) / (PRIOR_EVENTS + events))
+    few = 1.0 if independent or both.over == both.of else _few(confidence, df)
+    several_parts = draws > 1 or separate > 1
+    return Worth(1 / (few * effect * sent), several_parts and (draws > 1 or measured is None or measured <= bound))
+
+
+def _effect(runs: Sequence[Sequence[Count]], seeds: Sequence[int], cosines: int) -> tuple[float | None, int]:
+    """Design effect from the slowest changes, None where none or all are over; and its degrees of freedom."""
+    over, of = _by_seed(runs, seeds)
+    draws, rate = len(over), float(over.sum() / of.sum())
+    expected = (over.sum(0) / of.sum(0) if draws > 1 else rate) * of
+    variance, df = slow_variance(over - expected, cosines)
+    if rate in (0.0, 1.0):
+        return None, df
+    return draws * variance / (rate * (1 - rate) * float(of.sum()) * repeats(seeds)), df
+
+
+def _by_seed(runs: Sequence[Sequence[Count]], seeds: Sequence[int]) -> tuple[Array, Array]:
+    """Seeds × parts: how many are over, of how many. Parts of runs of one seed are joined; empty runs are left out."""
+    import numpy as np
+
+    counted = [([count for count in run if count.of], seed) for run, seed in zip(runs, seeds, strict=True)]
+    known = [(run, seed) for run, seed in counted if run]
+    parts = min(PARTS, *(len(run) for run, _ in known), PARTS)
+    rows: dict[int, Array] = {}
+    for run, seed in known:
+        joined = [total(part) for part in batches(run, parts)]
+        rows[seed] = rows.get(seed, np.zeros((2, parts))) + np.array([[one.over, one.of] for one in joined]).T
+    stacked = np.stack(list(rows.values()))
+    return stacked[:, 0], stacked[:, 1]
+
+
+def _few(confidence: float, df: int) -> float:
+    """How many times more observations it takes because so few degrees of freedom know the design effect badly."""
+    return (t_quantile(confidence, df) / t_quantile(confidence, None)) ** 2
 
 
 def repeats(seeds: Sequence[int]) -> float:
     """How often the seed of a run was sent, averaged over the runs (Kish's weights); at least 1."""
     return sum(count**2 for count in Counter(seeds).values()) / len(seeds)
-
-
-def _squares(stratum: Sequence[Count]) -> float:
-    """Of the clusters' numbers over the limit, around what the stratum's rate expects; 0 of a single cluster."""
-    if (m := len(stratum)) < 2:
-        return 0.0
-    rate = total(stratum).over / total(stratum).of
-    return m / (m - 1) * sum((cluster.over - rate * cluster.of) ** 2 for cluster in stratum)

@@ -1,8 +1,9 @@
 """Is a percentile below its limit? Counted, not estimated: how many are over, and how many could be by chance.
 
 p99 ≤ L holds where at most 1 % lie over L. PASS and FAIL are exact one-sided binomial tests on the effective sample
-size; the interval of the percentile inverts the same tests, so it never contradicts them. Where server starts differ,
-or the moments of one, a PASS must hold for a limit that is lower by as much as that may hide.
+size; the interval of the percentile inverts the same tests, so it never contradicts them. Where server starts differ, a
+PASS must hold for a limit that is lower by as much as that may hide. A single run whose requests depend on each other
+cannot bound slow changes of its server, so it never passes.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from math import exp
 
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.stats.binomial import at_least, at_most, fail_limit, pass_limit
-from pytest_llmperf.stats.design import GROWTH_LEVELLED_STARTS, GROWTH_STARTS, Count, repeats, total, worth
+from pytest_llmperf.stats.design import GROWTH_LEVELLED_STARTS, GROWTH_STARTS, Count, View, repeats, total, worth
 from pytest_llmperf.stats.interval import Interval
 from pytest_llmperf.stats.stretches import apart
 
@@ -34,6 +35,8 @@ class Exceedance:
         near: how many are over the limit lowered by `reach`; None where that is the limit itself.
         repeats: how often these observations' requests were sent; further ones would be new.
         one_stretch: whether all of a run is served at once, so that only further runs would tell more.
+        bounded: whether the data can bound slow changes of the server, without which nothing passes.
+        by_level: whether a PASS rests on the level model (`reach.level_reach`).
     """
 
     count: Count
@@ -44,6 +47,8 @@ class Exceedance:
     near: Count | None = None
     repeats: float = 1.0
     one_stretch: bool = False
+    bounded: bool = True
+    by_level: bool = False
 
     @property
     def effective_n(self) -> float:
@@ -63,7 +68,7 @@ class Exceedance:
     @property
     def few_enough(self) -> bool:
         """Whether it would PASS without the reach."""
-        return self._alone.verdict is Verdict.PASS
+        return replace(self._alone, bounded=True).verdict is Verdict.PASS
 
     @property
     def _alone(self) -> Exceedance:
@@ -91,7 +96,8 @@ class Exceedance:
         falling = sorted(values, reverse=True)
         few = pass_limit(len(falling), self.allowed, self.confidence, self.worth)
         many = fail_limit(len(falling), self.allowed, self.confidence, self.worth)
-        high = float("inf") if few is None or few >= len(falling) else falling[few] * exp(self.reach)
+        unbounded = few is None or few >= len(falling) or not self.bounded
+        high = float("inf") if few is None or unbounded else falling[few] * exp(self.reach)
         low = falling[-1] if many is None else falling[many - 1]
         return Interval(low, high, self.confidence)
 
@@ -99,35 +105,52 @@ class Exceedance:
         """With so many observations at the rates that were seen."""
         n = self.effective_n + (of - self.count.of) * self.worth * self.repeats
         alpha, near = 1 - self.confidence, self.near or self.count
-        if at_most(n * near.over / near.of, n, self.allowed) <= alpha:
+        if self.bounded and at_most(n * near.over / near.of, n, self.allowed) <= alpha:
             return Verdict.PASS
         over = n * self.count.over / self.count.of
         return Verdict.FAIL if at_least(over, n, self.allowed) <= alpha else Verdict.INCONCLUSIVE
 
 
-def exceedance(runs: Sequence[Sequence[Count]], starts: Sequence[str], allowed: float,
-               confidence: float = 0.95, *, reach: float = 0.0, near: Count | None = None,
-               seeds: Sequence[int] | None = None, in_time: Sequence[Sequence[Count]] = (), at_once: float = 1.0,
-               overlap: float = 1.0) -> Exceedance:
+def exceedance(views: Sequence[View], starts: Sequence[str], allowed: float, confidence: float = 0.95, *,
+               reach: float = 0.0, near: Count | None = None, seeds: Sequence[int] | None = None,
+               at_once: float = 1.0) -> Exceedance:
     """Judge an exceedance rate.
 
     Args:
-        runs: of each run its requests in the order of time.
+        views: ways to cut the runs (`design.View`), by request first.
         starts: of each run the server start that it ran on.
         allowed: share that may be over, between 0 and 1.
         confidence: of each one-sided test.
-        reach, near: what is known beside these counts (`reach.start_reach`, `time_reach`), see `Exceedance`.
+        reach, near: what is known beside these counts (`reach.start_reach`), see `Exceedance`.
         seeds: of each run that of its requests; None: all differ.
-        in_time, at_once, overlap: what requests share, see `design.worth`.
+        at_once: observations that one moment brings, see `design.worth`.
 
     Raises:
         ValueError: no observation, or nothing to decide at `allowed` = 0.
     """
-    everything = total([total(run) for run in runs])
+    by_request = views[0]
+    everything = total([total(run) for run in by_request.over])
     if not everything.of or not 0 < allowed < 1:
         raise ValueError(f"{everything.of} observations and an allowed share of {allowed} decide nothing")
     growth = GROWTH_STARTS if near is None else GROWTH_LEVELLED_STARTS
-    each = worth(runs, starts, allowed, confidence, growth, seeds=seeds, in_time=in_time, at_once=at_once,
-                 overlap=overlap)
-    return Exceedance(everything, allowed, each, confidence, reach, near, repeats(seeds) if seeds else 1.0,
-                      one_stretch=apart([len(run) for run in runs], overlap) < 2)
+    each = worth(views, starts, allowed, confidence, growth, seeds=seeds, at_once=at_once)
+    return Exceedance(everything, allowed, each.value, confidence, reach, near, repeats(seeds) if seeds else 1.0,
+                      one_stretch=apart([len(run) for run in by_request.over], by_request.overlap) < 2,
+                      bounded=each.bounded)
+
+
+def or_by_level(counted: Exceedance, views: Sequence[View], starts: Sequence[str], reach: float, *,
+                seeds: Sequence[int], at_once: float = 1.0) -> Exceedance:
+    """What was counted, or the level model's judgement where only that passes.
+
+    Args:
+        counted: at the limit itself, INCONCLUSIVE and bounded.
+        views: at the limit lowered by `reach`.
+        starts, seeds, at_once: as of `exceedance`.
+        reach: log ratio that server starts and slow changes may hide.
+    """
+    each = worth(views, starts, counted.allowed, counted.confidence, GROWTH_LEVELLED_STARTS, seeds=seeds,
+                 at_once=at_once, given_level=True)
+    near = total([total(run) for run in views[0].over])
+    modelled = replace(counted, worth=each.value, reach=reach, near=near, by_level=True)
+    return modelled if modelled.verdict is Verdict.PASS else counted

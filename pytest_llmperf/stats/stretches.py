@@ -1,57 +1,92 @@
-"""Stretches of runs, which are compared with each other: what requests share shows there.
+"""Variance of a run's total when its server changes slowly, from differences between runs at the same place.
 
-Choices were made by simulation at the exact limit, as in `design`.
+A server that is slow for a while makes neighbouring requests alike. How much the total of a run then varies shows in
+the slowest changes along the run. They are measured by projecting the parts of the run on the first cosines, the
+constant among them (the equally weighted cosine estimator of Lazarus, Lewis, Stock and Watson, 2018). Each cosine of
+each further run adds one degree of freedom. Runs of different seeds are compared at the same place, so the course that
+every run takes (a cache that fills, a queue that grows) does not count.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import zip_longest
-from typing import TypeVar
+from functools import lru_cache
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    Array = npt.NDArray[np.float64]
 
 T = TypeVar("T")
 
-BATCHES_PER_RUN = 10
-#: A batch holds so many times the requests that are served beside one of them: what they share ends within it.
-BATCH_OVERLAPS = 2
+#: Parts into which a run is cut: many more than cosines, so that the cosines are smooth.
+PARTS = 60
+#: By simulation (`scripts/simulate_verdicts.py slow`) of runs of ten correlation times: three cosines find 88 % of the
+#: variance with so few degrees of freedom that independent requests pass too seldom, ten find 40 %, five find 71 %.
+COSINES = 5
+#: Requests of the same server time resemble each other: a part that one cosine distinguishes is at least so many times
+#: as long as what requests share.
+PART_OVERLAPS = 2
+#: One in twenty measurements with independent requests is taken for a dependent one.
+DEPENDENCE_ALPHA = 0.05
 
 
-def batches(items: Sequence[T], count: int = BATCHES_PER_RUN) -> list[Sequence[T]]:
-    """Consecutive stretches as equal as can be; fewer than `count` where there are fewer items."""
+def batches(items: Sequence[T], count: int) -> list[Sequence[T]]:
+    """Consecutive parts as equal as can be; fewer than `count` where there are fewer items."""
     count = min(count, len(items))
     return [items[len(items) * i // count:len(items) * (i + 1) // count] for i in range(count)]
 
 
-def stretches(runs: Sequence[Sequence[T]], seeds: Sequence[int], overlap: float = 1.0) -> list[list[Sequence[T]]]:
-    """Batches of each run, equally many, and each long enough that requests of one seldom meet those of another; two at
-    least where there is a single draw of the traffic, for one says nothing."""
-    count = max(1 if len(set(seeds)) > 1 else 2, apart([len(run) for run in runs if run], overlap))
-    return [batches(run, count) for run in runs]
-
-
 def apart(requests: Sequence[int], overlap: float) -> int:
-    """Stretches of the shortest run that hardly share anything; 0 where all of it is served at once.
+    """Parts of the shortest run that hardly share a request, at most `PARTS`; 0 where all of it is served at once.
 
     Args:
         requests: of each run, how many.
         overlap: requests that are served at once, on average.
     """
-    return min(BATCHES_PER_RUN, int(min(requests, default=0) / max(1.0, BATCH_OVERLAPS * (overlap - 1))))
+    return min(PARTS, int(min(requests, default=0) / max(1.0, PART_OVERLAPS * (overlap - 1))))
 
 
-def places(runs: Sequence[Sequence[Sequence[T]]], seeds: Sequence[int]) -> list[list[list[T]]]:
-    """The stretches that are compared with each other, those of one seed's runs joined.
-
-    A run has a course that the next has, too: caches that fill, a queue that grows, a first wave. So stretches are
-    compared where they have the same place in the runs of other seeds; those of a single seed with each other.
+def cosines_for(parts: int, seeds: int) -> int:
+    """How many cosines the runs are projected on, 1 or more.
 
     Args:
-        runs: of each run its stretches.
-        seeds: of each run that of its requests.
+        parts: of a run that hardly share a request (`apart`).
+        seeds: draws of the traffic. A single one is compared with itself, so its constant says nothing.
     """
-    joined: dict[int, list[list[T]]] = {}
-    for run, seed in zip(runs, seeds, strict=True):
-        joined[seed] = [[*before, *more] for before, more in zip_longest(joined.get(seed, []), run, fillvalue=())]
-    if len(joined) < 2:
-        return list(joined.values())
-    return [[part for part in place if part is not None] for place in zip_longest(*joined.values())]
+    return max(1, min(COSINES, parts if seeds > 1 else parts - 1))
+
+
+def slow_variance(residuals: Array, cosines: int) -> tuple[float, int]:
+    """Variance of one row's total, and its degrees of freedom.
+
+    Args:
+        residuals: rows × parts, each less the mean of its place; of a single row, less the row's mean.
+        cosines: 1 or more (`cosines_for`).
+    """
+    rows, parts = residuals.shape
+    projected = residuals @ _cosines(parts, cosines, constant=rows > 1).T
+    df = projected.shape[1] * max(1, rows - 1)
+    return float((projected**2).sum()) / df, df
+
+
+def dependent_above(df: int) -> float:
+    """Measured variance, over that of independent requests, above which requests are shown to depend."""
+    from scipy.special import chdtri
+
+    return float(chdtri(df, DEPENDENCE_ALPHA)) / df
+
+
+@lru_cache(maxsize=256)
+def _cosines(parts: int, count: int, *, constant: bool) -> Array:
+    """Cosines × parts, each with as large a sum of squares as the constant 1."""
+    import numpy as np
+
+    frequencies = np.arange(count) + (0 if constant else 1)
+    frequencies = frequencies[frequencies < max(2, parts)]
+    places = (np.arange(parts) + 0.5) / parts
+    waves: Array = np.cos(np.pi * frequencies[:, None] * places)
+    waves[frequencies > 0] *= 2**0.5
+    return waves

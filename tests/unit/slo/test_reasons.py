@@ -9,22 +9,17 @@ from pytest_llmperf.slo.reasons import rests_on, why
 from pytest_llmperf.slo.sample import Sample
 from pytest_llmperf.stats.design import Count
 from pytest_llmperf.stats.exceedance import Exceedance
-from pytest_llmperf.stats.reach import Reach
 from pytest_llmperf.testing.records import make_record
 
 
-def near_the_limit(reach, over=0):
-    return Exceedance(Count(over, 1000), 0.01, 1.0, 0.95, reach.both, Count(50, 1000))
+def near_the_limit(reach, over=0, **fields):
+    return Exceedance(Count(over, 1000), 0.01, 1.0, 0.95, reach, Count(50, 1000), **fields)
 
 
 @pytest.mark.parametrize(("reach", "words"), [
-    (Reach(time=log(1.25)), "requests of some times were so much slower than those of others that at other times they "
-                            "may be 25 % slower; measure more requests or more runs"),
-    (Reach(time=log(2.75)), "may be 2.8 times as slow"),
-    (Reach(time=log(3.5)), "requests that were served at once are one observation: there are too few"),
-    (Reach(starts=log(1.25), time=log(1.1)), "the server starts differ so much that others may be 25 % slower; measure "
-                                             "on more starts"),
-    (Reach(starts=log(40)), "the server starts are too few, and differ too much, to tell what others may bring; "),
+    (log(1.25), "the server starts differ so much that others may be 25 % slower; measure on more starts"),
+    (log(2.75), "may be 2.8 times as slow"),
+    (log(40), "the server starts are too few, and differ too much, to tell what others may bring; "),
 ])
 def test_what_stands_against_a_pass(reach, words):
     reason = why(near_the_limit(reach), "over the limit", reach)
@@ -33,9 +28,29 @@ def test_what_stands_against_a_pass(reach, words):
 
 
 def test_it_is_not_few_enough_where_more_would_be_needed():
-    reach = Reach(time=log(1.25))
-    reason = why(near_the_limit(reach, over=8), "over the limit", reach)
-    assert reason.startswith("0.8 % are over the limit, but requests of some times")
+    reason = why(near_the_limit(log(1.25), over=8), "over the limit", log(1.25))
+    assert reason.startswith("0.8 % are over the limit, but the server starts differ")
+
+
+def test_dependent_requests_of_one_draw_ask_for_more_runs():
+    reason = why(near_the_limit(0.0, bounded=False), "over the limit", 0.0)
+    assert reason.startswith("0 % are over the limit, which would be few enough, but neighbouring requests are more")
+    assert reason.endswith("measure more runs, of other seeds")
+
+
+def test_a_pass_states_the_period_that_it_could_not_see():
+    """A run of 30 s bounds what comes about every 3 s, and nothing slower."""
+    sample = Sample([measure([make_record(i, intended_ms=100.0 * i) for i in range(300)])], ["s"], [1])
+    told = rests_on(Exceedance(Count(0, 300), 0.01, 1.0, 0.95), sample, "over")
+    assert told.endswith("conditional on this server start, slow spells rarer than one in 3 s are not excluded")
+    assert "excluded" not in rests_on(Exceedance(Count(1, 300), 0.01, 1.0, 0.95), sample, "over")
+
+
+def test_a_pass_by_the_level_model_names_it():
+    sample = Sample([measure([make_record(i, intended_ms=100.0 * i) for i in range(300)])], ["s"], [1])
+    found = Exceedance(Count(0, 300), 0.01, 1.0, 0.95, log(1.25), Count(0, 300), by_level=True)
+    assert ("by the level model (slow changes move all requests by one factor): 0 over a limit 20 % lower"
+            in rests_on(found, sample, "over"))
 
 
 @pytest.mark.parametrize(("worth", "words"), [

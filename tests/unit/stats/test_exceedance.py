@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_llmperf.model.verdict import Verdict
-from pytest_llmperf.stats.design import PRIOR_EFFECT, Count, design_effect, total, worth
+from pytest_llmperf.stats.design import PRIOR_EFFECT, Count, View, design_effect, total, worth
 from pytest_llmperf.stats.exceedance import Exceedance, exceedance
 
 INF = float("inf")
@@ -68,87 +68,120 @@ def test_an_interval_that_the_sample_does_not_bound_is_infinite():
 
 
 def test_design_effect_of_nothing_over_is_the_prior():
-    assert design_effect([[Count(0, 100)] * 5], 0.01, 1.5) == PRIOR_EFFECT
+    assert design_effect([Count(0, 100)] * 5, 0.01, 1.5) == PRIOR_EFFECT
 
 
 def test_design_effect_by_hand():
     """Rates 0 and 0.2 around 0.1: 2/1 · (10² + 10²) / (0.1 · 0.9 · 200) = 22.2, of which 20 over outweigh the prior."""
-    assert design_effect([[Count(0, 100), Count(20, 100)]], 0.1, 1.0) == pytest.approx((4 * 1.75 + 20 * 200 / 9) / 24)
+    assert design_effect([Count(0, 100), Count(20, 100)], 0.1, 1.0) == pytest.approx((4 * 1.75 + 20 * 200 / 9) / 24)
 
 
 def test_few_runs_need_no_allowance_where_all_is_over():
     """Three runs of a hundred streams in step are three observations, all over: nothing varied that could be known
     badly."""
-    all_over = exceedance([[Count(1, 1)] * 100] * 3, ["s"] * 3, 0.1, at_once=100.0, overlap=100.0)
+    all_over = exceedance([View([[Count(1, 1)] * 100] * 3, overlap=100.0)], ["s"] * 3, 0.1, at_once=100.0)
     assert all_over.effective_n == pytest.approx(3)
     assert all_over.verdict is Verdict.FAIL
-    assert exceedance([[Count(0, 1)] * 100] * 3, ["s"] * 3, 0.1, at_once=100.0, overlap=100.0).effective_n < 1
+    none_over = exceedance([View([[Count(0, 1)] * 100] * 3, overlap=100.0)], ["s"] * 3, 0.1, at_once=100.0)
+    assert none_over.effective_n < 1
 
 
 def test_the_prior_is_of_events():
     """What ten streams see at once is one event: 20 observations are two, and nothing over is known as badly."""
-    assert design_effect([[Count(0, 100)] * 5], 0.01, 1.5, 10.0) == 10
-    assert design_effect([[Count(0, 100)] * 5], 0.01, 1.5, 1.5) == PRIOR_EFFECT
-    assert design_effect([[Count(100, 100)] * 5], 0.01, 1.5, 10.0) == 10
-    found = design_effect([[Count(0, 100), Count(20, 100)]], 0.1, 1.0, 10.0)
+    assert design_effect([Count(0, 100)] * 5, 0.01, 1.5, 10.0) == 10
+    assert design_effect([Count(0, 100)] * 5, 0.01, 1.5, 1.5) == PRIOR_EFFECT
+    assert design_effect([Count(100, 100)] * 5, 0.01, 1.5, 10.0) == 10
+    found = design_effect([Count(0, 100), Count(20, 100)], 0.1, 1.0, 10.0)
     assert found == pytest.approx((4 * 10 + 2 * 200 / 9) / 6)
+
+
+def worth_of(*cuts, **how):
+    """Of one start, and of each cut its runs."""
+    return worth([View(runs) for runs in cuts], ["s"] * len(cuts[0]), how.pop("allowed", 0.05), 0.95, **how).value
 
 
 def test_the_worse_of_requests_and_time_counts():
     """Forty streams that stall together are alike, and differ from one stretch to the next; or the other way round."""
     alike = [[Count(1, 10)] * 40]
     stretches = [[Count(40 if at == 3 else 0, 40) for at in range(10)]]
-    together = worth(alike, ["s"], 0.1, 0.95, in_time=stretches)
-    assert together < worth(alike, ["s"], 0.1, 0.95) / 10
-    assert worth(stretches, ["s"], 0.1, 0.95, in_time=alike) == together
+    together = worth_of(alike, stretches, allowed=0.1)
+    assert together < worth_of(alike, allowed=0.1) / 10
+    assert worth_of(stretches, alike, allowed=0.1) == together
 
 
 def test_requests_that_were_sent_again_are_worth_their_number_once():
     """Two runs of one seed, alike in everything, are known as badly as the one."""
-    once = worth([run_with(30, 600), run_with(20, 600)], ["s"] * 2, 0.05, 0.95, seeds=[1, 2])
-    again = worth([run_with(30, 600), run_with(20, 600)] * 2, ["s"] * 4, 0.05, 0.95, seeds=[1, 2, 1, 2])
-    assert again == pytest.approx(once / 2)
+    runs = [run_with(30, 600), run_with(20, 600)]
+    assert worth_of(runs * 2, seeds=[1, 2, 1, 2]) == pytest.approx(worth_of(runs, seeds=[1, 2]) / 2)
 
 
 def test_a_course_that_each_run_takes_costs_nothing():
     """All that is over comes at the end of each run: at one place of it the runs are alike."""
     course = [Count(int(at >= 270), 1) for at in range(300)]
-    alike = worth([course] * 3, ["s"] * 3, 0.1, 0.95, seeds=[1, 2, 3])
-    assert alike > 0.5
-    assert worth([course] * 3, ["s"] * 3, 0.1, 0.95, seeds=[1, 1, 1]) < alike / 10
+    alike = worth_of([course] * 3, seeds=[1, 2, 3], allowed=0.1)
+    assert alike == 1
+    assert worth_of([course] * 3, seeds=[1, 1, 1], allowed=0.1) < alike / 10
 
 
 def test_what_brought_no_observation_fills_no_stretch():
     """Answers of one token have no TPOT: ten that have one are ten stretches, however many of the others came first."""
     spoken = [Count(int(at == 3), 1) for at in range(10)]
     silent = [Count(0, 0)] * 90
-    assert worth([silent + spoken], ["s"], 0.1, 0.95) == worth([spoken], ["s"], 0.1, 0.95)
+    assert worth_of([silent + spoken]) == worth_of([spoken])
 
 
 def test_a_rate_below_the_allowed_one_looks_too_precise_and_is_corrected():
     clusters = [Count(0, 100), Count(10, 100)]
-    effects = [design_effect([clusters], 0.1, growth) for growth in (0, 0.5, 1.5)]
+    effects = [design_effect(clusters, 0.1, growth) for growth in (0, 0.5, 1.5)]
     assert effects == sorted(effects)
     assert effects[0] < effects[2]
 
 
-def test_many_even_batches_are_nearly_worth_their_number():
-    found = worth([run_with(30, 600) for _ in range(5)], ["s"] * 5, 0.05, 0.95)
-    assert 0.9 < found <= 1
+def test_many_even_requests_are_worth_their_number():
+    assert worth_of([run_with(30, 600) for _ in range(5)]) == 1
 
 
-def test_the_worse_of_batches_and_starts_counts():
-    runs = [run_with(over, 300) for over in (2, 30, 3, 28)]
-    one_start = worth(runs, ["s"] * 4, 0.05, 0.95)
-    four_starts = worth(runs, list("abcd"), 0.05, 0.95)
-    assert four_starts < one_start
+def test_the_worse_of_runs_and_starts_counts():
+    runs = [View([run_with(over, 300) for over in (2, 30, 3, 28)])]
+    one_start, two_starts = (worth(runs, starts, 0.05, 0.95, seeds=[1, 2, 1, 2]).value for starts in ("ssss", "abab"))
+    assert two_starts < one_start
 
 
 def test_a_pooled_sample_counts_requests_as_clusters():
     """Ten gaps over in one request are one event, not ten."""
     bunched = [[Count(100 if i == 7 else 0, 100) for i in range(100)]]
     spread = [[Count(1, 100) for _ in range(100)]]
-    assert worth(bunched, ["s"], 0.01, 0.95) < worth(spread, ["s"], 0.01, 0.95) / 10
+    assert worth_of(bunched, allowed=0.01) < worth_of(spread, allowed=0.01) / 10
+
+
+def alternating(of, slow_from, slow_until):
+    """Every other request is over, and all of them in the slow time."""
+    return [Count(int(at % 4 == 0 or slow_from <= at < slow_until), 1) for at in range(of)]
+
+
+def test_measured_independence_makes_requests_worth_their_number():
+    """Nothing is over the limit, and the quartile shows no dependence: 300 requests prove a p99, and 298 do not."""
+    even = [alternating(100, 0, 0)] * 3
+    found = exceedance([View([[Count(0, 1)] * 100] * 3, [even])], ["s"] * 3, 0.01)
+    assert (found.effective_n, found.verdict) == (300, Verdict.PASS)
+    unknown = exceedance([View([[Count(0, 1)] * 100] * 3)], ["s"] * 3, 0.01)
+    assert unknown.effective_n < 200
+
+
+def test_a_quartile_that_shows_slow_times_speaks_for_a_limit_that_nothing_exceeds():
+    slow = [alternating(100, begin, begin + 30) for begin in (0, 40, 70)]
+    found = exceedance([View([[Count(0, 1)] * 100] * 3, [slow])], ["s"] * 3, 0.01)
+    assert found.effective_n < 100
+    assert found.verdict is Verdict.INCONCLUSIVE
+
+
+def test_one_draw_whose_requests_depend_never_passes():
+    run, slow = [[Count(0, 1)] * 5000], [alternating(5000, 1000, 1500)]
+    alone = exceedance([View(run, [slow])], ["s"], 0.1)
+    assert (alone.bounded, alone.verdict) == (False, Verdict.INCONCLUSIVE)
+    assert alone.quantile_interval([1.0] * 5000).high == INF
+    assert exceedance([View(run, [[alternating(5000, 0, 0)]])], ["s"], 0.1).verdict is Verdict.PASS
+    assert exceedance([View([[Count(1, 1)] * 5000], [slow])], ["s"], 0.1).verdict is Verdict.FAIL
 
 
 def test_a_pass_keeps_clear_of_the_limit_by_the_reach_and_a_fail_needs_none():
@@ -162,13 +195,13 @@ def test_a_pass_keeps_clear_of_the_limit_by_the_reach_and_a_fail_needs_none():
 
 
 def test_a_single_observation_decides_nothing():
-    assert exceedance([[Count(0, 1)]], ["s"], 0.01).verdict is Verdict.INCONCLUSIVE
+    assert exceedance([View([[Count(0, 1)]])], ["s"], 0.01).verdict is Verdict.INCONCLUSIVE
 
 
 @pytest.mark.parametrize(("runs", "allowed"), [([[]], 0.01), ([[Count(0, 5)]], 0.0), ([[Count(0, 5)]], 1.0)])
 def test_nothing_to_decide_is_an_error(runs, allowed):
     with pytest.raises(ValueError, match="decide nothing"):
-        exceedance(runs, ["s"], allowed)
+        exceedance([View(runs)], ["s"], allowed)
 
 
 def test_total():

@@ -6,7 +6,7 @@ from scipy.signal import lfilter
 from scipy.stats import norm
 
 from pytest_llmperf.model.verdict import Verdict
-from pytest_llmperf.stats.design import Count, total
+from pytest_llmperf.stats.design import Count, View, total
 from pytest_llmperf.stats.exceedance import exceedance
 from pytest_llmperf.stats.reach import start_reach
 
@@ -32,10 +32,14 @@ def verdicts(latencies, limit, starts, allowed):
 def judged(runs, limit, starts, allowed):
     counts = batched(runs > limit)
     if len(set(starts)) == 1:
-        return exceedance(counts, starts, allowed).verdict
+        return exceedance([View(counts, [body(runs)])], starts, allowed).verdict
     reach = start_reach([[float(np.exp(run.mean()))] for run in runs], starts, 0.95)
     near = total([total(run) for run in batched(runs > limit - reach)])
-    return exceedance(counts, starts, allowed, reach=reach, near=near).verdict
+    return exceedance([View(counts, [body(runs)])], starts, allowed, reach=reach, near=near).verdict
+
+
+def body(runs):
+    return batched(runs >= np.quantile(runs, 0.75))
 
 
 def batched(over):
@@ -55,8 +59,8 @@ def test_three_runs_of_which_each_is_sent_again(share):
     rng = np.random.default_rng(5)
     seeds = autocorrelated(rng, 3, 330) * 0.98**0.5
     runs = seeds[:, [0, 1, 2, 0, 1, 2, 0, 1]] + 0.02**0.5 * rng.standard_normal((TRIALS, 8, 330))
-    found = [exceedance(batched(trial > norm.ppf(share)), ["s"] * 8, 1 - share, seeds=[0, 1, 2, 0, 1, 2, 0, 1]).verdict
-             for trial in runs]
+    found = [exceedance([View(batched(trial > norm.ppf(share)), [body(trial)])], ["s"] * 8, 1 - share,
+                        seeds=[0, 1, 2, 0, 1, 2, 0, 1]).verdict for trial in runs]
     rates = [sum(verdict is wanted for verdict in found) / TRIALS for wanted in (Verdict.PASS, Verdict.FAIL)]
     assert max(rates) <= MOST
 
@@ -77,7 +81,7 @@ def test_streams_that_stall_together(streams, waves, runs):
     rng, trials, found = np.random.default_rng(6), 500, []
     for _ in range(trials):
         requests, stretches = in_step(rng.random((runs, waves * 128)) < 0.01, streams, waves)
-        found.append(exceedance(requests, ["s"] * runs, 0.01, in_time=stretches, at_once=streams).verdict)
+        found.append(exceedance([View(requests), View(stretches)], ["s"] * runs, 0.01, at_once=streams).verdict)
     wrong = max(found.count(Verdict.PASS), found.count(Verdict.FAIL)) / trials
     assert wrong <= 0.05 + 3 * (0.05 * 0.95 / trials) ** 0.5
 

@@ -1,10 +1,12 @@
-"""Which parts of runs are compared with each other."""
+"""Variance of a run's total from the slowest changes along the runs."""
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.signal import lfilter
 
-from pytest_llmperf.stats.stretches import batches, places, stretches
+from pytest_llmperf.stats.stretches import COSINES, PARTS, apart, batches, cosines_for, dependent_above, slow_variance
 
 
 @given(st.lists(st.integers(), max_size=50), st.integers(1, 12))
@@ -15,29 +17,55 @@ def test_batches_are_consecutive_even_and_complete(items, count):
     assert not sizes or max(sizes) - min(sizes) <= 1 <= min(sizes)
 
 
-@pytest.mark.parametrize(("runs", "seeds", "overlap", "sizes"), [
-    ((100, 100), (1, 2), 1.0, [[10] * 10] * 2),       # one after the other
-    ((100, 100), (1, 2), 1.4, [[10] * 10] * 2),
-    ((100, 60), (1, 2), 11.0, [[33, 33, 34], [20] * 3]),  # as many of each as the shortest run has
-    ((100, 100), (1, 2), 80.0, [[100], [100]]),       # all at once: a run is one observation
-    ((100, 100), (1, 1), 80.0, [[50, 50]] * 2),       # of a single draw two at least
-    ((100,), (1,), 80.0, [[50, 50]]),
-    ((7, 0), (1, 2), 1.0, [[1] * 7, []]),             # a run without any says nothing of the others
+@pytest.mark.parametrize(("requests", "overlap", "parts"), [
+    ((100, 100), 1.0, PARTS),   # one after the other
+    ((100, 60), 11.0, 3),       # each part twice as long as what requests share, of the shortest run
+    ((100, 100), 80.0, 0),      # all at once: a run is one observation
+    ((), 1.0, 0),
 ])
-def test_stretches_are_longer_than_what_requests_share(runs, seeds, overlap, sizes):
-    found = stretches([range(requests) for requests in runs], seeds, overlap)
-    assert [[len(part) for part in run] for run in found] == sizes
+def test_parts_are_longer_than_what_requests_share(requests, overlap, parts):
+    assert apart(requests, overlap) == parts
 
 
-def test_runs_are_compared_where_they_are_in_the_same_place():
-    first, second, first_again = [["a"], ["b"]], [["c"], ["d"]], [["A"], ["B"]]
-    assert places([first, second], [1, 2]) == [[["a"], ["c"]], [["b"], ["d"]]]
-    assert places([first, second, first_again], [1, 2, 1]) == [[["a", "A"], ["c"]], [["b", "B"], ["d"]]]
+@pytest.mark.parametrize(("parts", "seeds", "cosines"), [
+    (PARTS, 3, COSINES), (PARTS, 1, COSINES), (3, 3, 3), (3, 1, 2), (0, 3, 1), (0, 1, 1),
+])
+def test_cosines_are_no_faster_than_the_parts(parts, seeds, cosines):
+    assert cosines_for(parts, seeds) == cosines
 
 
-def test_a_single_draw_is_compared_with_itself():
-    assert places([[["a"], ["b"]], [["A"], ["B"]]], [1, 1]) == [[["a", "A"], ["b", "B"]]]
+def residuals(rng, rows, keep=0.0):
+    """Stationary rows of sd 1, less the mean at each place, or less their own mean where there is one row."""
+    noise = rng.standard_normal((rows, PARTS))
+    noise[:, 1:] *= (1 - keep**2) ** 0.5
+    values = lfilter([1.0], [1.0, -keep], noise, axis=-1)
+    if rows == 1:
+        return values - values.mean()
+    return values - values.mean(0)
 
 
-def test_a_run_that_has_nothing_to_say():
-    assert places([[["a"], ["b"]], []], [1, 2]) == [[["a"]], [["b"]]]
+@pytest.mark.parametrize("rows", [1, 2, 3])
+def test_variance_of_a_total_of_independent_parts_is_their_sum(rows):
+    rng = np.random.default_rng(1)
+    found = [slow_variance(residuals(rng, rows), COSINES) for _ in range(2000)]
+    assert {df for _, df in found} == {COSINES * max(1, rows - 1)}
+    assert np.mean([variance for variance, _ in found]) == pytest.approx(PARTS, rel=0.05)
+
+
+def test_variance_of_a_total_sees_most_of_a_correlation_time_of_a_tenth_of_the_run():
+    """The constant and four cosines see 71 % of it; ten independent batches would see 37 %."""
+    rng, keep = np.random.default_rng(2), float(np.exp(-10 / PARTS))
+    truth = PARTS * (1 + keep) / (1 - keep) - 2 * keep * (1 - keep**PARTS) / (1 - keep) ** 2
+    found = np.mean([slow_variance(residuals(rng, 3, keep), COSINES)[0] for _ in range(2000)])
+    assert found / truth == pytest.approx(0.71, abs=0.05)
+
+
+def test_a_course_that_each_run_takes_adds_nothing():
+    course = np.tile(np.arange(PARTS) ** 2.0, (3, 1))
+    assert slow_variance(course - course.mean(0), COSINES)[0] == 0
+
+
+def test_independent_parts_are_taken_for_dependent_in_one_of_twenty():
+    rng = np.random.default_rng(3)
+    found = [slow_variance(residuals(rng, 3), COSINES) for _ in range(4000)]
+    assert np.mean([variance / PARTS > dependent_above(df) for variance, df in found]) == pytest.approx(0.05, abs=0.012)

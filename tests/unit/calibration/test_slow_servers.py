@@ -1,0 +1,85 @@
+"""Simulated servers whose requests are not independent, and how SLOs are judged on them."""
+
+import numpy as np
+import pytest
+
+from pytest_llmperf.calibration.slow_servers import (
+    CASES,
+    RATE_PER_S,
+    measured,
+    outages,
+    queue,
+    slow_spells,
+    steady,
+    truth,
+    varying_speed,
+    verdicts,
+)
+from pytest_llmperf.metrics import measure
+
+#: Of 60 trials, what a rule of 5 % false PASS exceeds in one of a thousand simulations.
+MOST_OF_60 = 10
+
+
+def autocorrelation(values, lag):
+    centred = values - values.mean()
+    return float((centred[lag:] * centred[:-lag]).mean() / centred.var())
+
+
+def test_speed_forgets_itself_in_its_correlation_time():
+    rng = np.random.default_rng(1)
+    traffic = varying_speed(10.0, spread=0.5)(rng, 100_000, 1)
+    assert autocorrelation(np.log(traffic.gaps_s[:, 0]), round(10 * RATE_PER_S)) == pytest.approx(np.exp(-1), abs=0.05)
+
+
+def test_spells_and_outages_come_as_often_as_they_are_told_to():
+    rng = np.random.default_rng(2)
+    spells = slow_spells(10, 1, 3)(rng, 100_000, 1)
+    assert np.mean(spells.ttft_s > 0.2) == pytest.approx(0.1, abs=0.02)
+    assert outages(50, 0.5)(rng, 100_000, 1).failed.mean() == pytest.approx(0.01, abs=0.003)
+
+
+def test_queue_waits_grow_with_the_load():
+    waits = [queue(load)(np.random.default_rng(3), 20_000, 1).ttft_s.mean() / load for load in (0.5, 0.85, 0.95)]
+    assert waits[0] == pytest.approx(0.42, abs=0.04)  # hardly more than the service time, 0.4 s
+    assert waits[0] < waits[1] / 1.5 < waits[2] / 3
+
+
+def test_a_run_is_what_measure_makes_of_its_records():
+    run = measured(outages(20, 2)(np.random.default_rng(4), 200, 5), "itl")
+    whole = measure(run.records)
+    assert run.by_request("itl") == whole.by_request("itl")
+    assert run.value("error_rate") == whole.value("error_rate") > 0
+    assert run.value("itl_p99") == pytest.approx(whole.value("itl_p99"))
+
+
+def test_the_truth_is_that_of_many_runs():
+    exact = truth(steady, "ttft_p95", np.random.default_rng(5))
+    runs = [measured(steady(np.random.default_rng(seed), 2000, 1), "ttft") for seed in range(10)]
+    assert np.mean([value > exact for run in runs for value in run.samples("ttft")]) == pytest.approx(0.05, abs=0.005)
+
+
+@pytest.mark.parametrize(("server", "metric"), [
+    ("queue at 85 % load", "ttft_p95"),                       # 17 % before slow changes were bounded
+    ("spells of 1 s, 3 × slower, every 10 s", "ttft_p95"),
+    ("speed ±30 % over 10 s", "ttft_p50"),
+])
+def test_a_pass_at_the_exact_limit_is_rare_on_servers_that_change_slowly(server, metric):
+    case = next(case for case in CASES if (case.server, case.metric) == (server, metric))
+    exact, beyond, _ = verdicts(case, 1000, 3, 60, seed=6)
+    assert exact["PASS"] <= MOST_OF_60
+    assert exact["FAIL"] <= MOST_OF_60
+    assert beyond["PASS"] <= exact["PASS"]
+
+
+def test_one_run_of_a_server_with_slow_spells_passes_nothing():
+    """Three spells a run; 47 % of such runs passed a mean TPOT at its exact limit."""
+    case = next(case for case in CASES if case.server.startswith("spells") and case.metric == "tpot_mean")
+    _, _, far = verdicts(case, 300, 1, 20, seed=7)
+    assert far["PASS"] <= 8
+
+
+def test_a_limit_far_from_all_requests_passes_by_300_independent_ones():
+    case = next(case for case in CASES if case.metric == "ttft_p99" and case.server == "independent")
+    _, _, far = verdicts(case, 100, 3, 20, seed=8)
+    assert far["PASS"] >= 18
