@@ -469,9 +469,11 @@ def slow_table(trials: int, rng: np.random.Generator) -> Iterator[str]:
                           *(share(count, trials) for count in counts))
 
 
-TABLES = {"slow": slow_table, "alarms": alarms_table, "reruns": reruns_table, "gross": gross_table,
-          "slower": slower_table, "endpoints": endpoints_table, "power": power_table, "margins": margins_table, "robust": robust_table,
-          "hosts": hosts_table, "others": others_table, **simulate_claims.TABLES}
+TABLES = {
+    "slow": slow_table, "alarms": alarms_table, "reruns": reruns_table, "gross": gross_table, "slower": slower_table,
+    "endpoints": endpoints_table, "power": power_table, "margins": margins_table, "robust": robust_table,
+    "hosts": hosts_table, "others": others_table, **simulate_claims.TABLES,
+}  # fmt: skip
 
 
 def main() -> None:

@@ -87,6 +87,7 @@ class Server:
         self.host_env = dict(host_env or {})
         self.channel = channel or Channel()
         self.warmed_for: set[str] = set()
+        self.labels: dict[tuple[str, int], int] = {}  # of an endpoint: how each workload's seed was last relabelled
         self.began_s: float | None = None
         self._counter_log = CounterLog()
         self.fresh = False  # whether whoever asked for it last had it started anew

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 
 from pytest_llmperf.errors import MetricUnavailable
 from pytest_llmperf.metrics.families import FAMILIES, Samples, output_tokens
 from pytest_llmperf.metrics.registry import find, find_family
-from pytest_llmperf.metrics.server import Counters, server_values
+from pytest_llmperf.metrics.server import Counters, known, server_values
 from pytest_llmperf.metrics.summary import summarise
 from pytest_llmperf.model.record import RequestRecord, RunRecords
 
 _NS_PER_MS = 1_000_000
+
+
+class CountedBy(Enum):
+    """What confirms how many tokens the answers of a run have, beside their own usage."""
+
+    CHUNKS = "counts or token ids in each chunk"
+    SERVER = "the server's counter of generated tokens"
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,10 +30,12 @@ class RunMetrics:
     Args:
         source: the records of the run, by index. What is computed from them is kept as long as they are in memory.
         values: metric → value, None where it is unavailable.
+        counted_by: what confirms the token counts of the usage; None: nothing does.
     """
 
     source: RunRecords = field(repr=False)
     values: Mapping[str, float | None] = field(repr=False)
+    counted_by: CountedBy | None = None
 
     @property
     def records(self) -> tuple[RequestRecord, ...]:
@@ -93,7 +103,7 @@ def measure(records: Sequence[RequestRecord], counters: Counters | None = None) 
         values |= {f"{name}_{stat}": value for stat, value in summarise(pooled).items()}
     values |= run_level(source.derived(_ordered))
     values |= server_values(counters or {})
-    return RunMetrics(source, values)
+    return RunMetrics(source, values, _counted_by(records, counters or {}))
 
 
 def _ordered(records: Sequence[RequestRecord]) -> tuple[RequestRecord, ...]:
@@ -103,6 +113,17 @@ def _ordered(records: Sequence[RequestRecord]) -> tuple[RequestRecord, ...]:
 def _all_contributions(records: Sequence[RequestRecord]) -> Mapping[str, tuple[Samples | None, ...] | None]:
     ordered = _ordered(records)
     return {name: _contributions(name, ordered) for name in FAMILIES}
+
+
+def _counted_by(records: Sequence[RequestRecord], counters: Counters) -> CountedBy | None:
+    """A proxy can write any number into the usage. An answer of one token needs no count, and a server's counter
+    confirms a run in which no request failed."""
+    served = [record for record in records if record.ok]
+    if all(record.chunk_tokens is not None or output_tokens(record) == 1 for record in served):
+        return CountedBy.CHUNKS
+    claimed = _total([output_tokens(record) for record in served])
+    agrees = claimed is not None and claimed == known(counters, "generation_tokens")
+    return CountedBy.SERVER if agrees and len(served) == len(records) else None
 
 
 def _contributions(name: str, records: Sequence[RequestRecord]) -> tuple[Samples | None, ...] | None:

@@ -16,6 +16,7 @@ from pytest_llmperf.model.verdict import AGAINST_BASELINE, CheckResult, Verdict
 from pytest_llmperf.session.measurement import Measurement
 from pytest_llmperf.session.steadiness import drifting
 from pytest_llmperf.slo.endless import judged, no_end
+from pytest_llmperf.slo.sample import unverified
 from pytest_llmperf.stats.decision import PASS_CONFIDENCE, Comparison, at_each_look, decide, smallest_seen
 from pytest_llmperf.stats.looks import (
     ENOUGH_SESSIONS,
@@ -54,6 +55,7 @@ NOT_EMPTIED = NoMore(
     "none is sent again, for the cache is not emptied between runs",
     f"measure and store as many: perf.measure(…, runs={LOOKS[-1]})",
 )
+UNVERIFIED = NoMore("none is bought, for no run confirms a token count", "make the server count tokens per chunk")
 WITHOUT_END = NoMore("none is bought, for requests failed and no run brings their answers", "see that fewer fail")
 
 
@@ -183,10 +185,12 @@ def judge_against(
         except ValueError as error:
             unusable[metric.name] = _unusable(metric, Verdict.ERROR, f"cannot be compared: {error}.")
             continue
-        if why is None:
-            compared[metric.name] = comparison
-        else:
+        if why is not None:
             unusable[metric.name] = _unusable(metric, Verdict.ERROR, why)
+        elif uncounted := unverified([metric.name], measurement.metrics):
+            unusable[metric.name] = _unusable(metric, Verdict.INCONCLUSIVE, f"{uncounted}.")
+        else:
+            compared[metric.name] = comparison
     # Sessions of other hosts than today's count once per host, so a metric may know fewer of them than are stored.
     known = min((one.shift.sessions for one in compared.values()), default=1)
     paired = paired_runs(measurement, stored)

@@ -28,7 +28,7 @@ from pytest_llmperf.slo.endless import pooled_ms
 from pytest_llmperf.slo.judge import judge_slo
 from pytest_llmperf.slo.model import Slo
 from pytest_llmperf.slo.parse import parse_slo
-from pytest_llmperf.slo.sample import values_of
+from pytest_llmperf.slo.sample import unverified, values_of
 from pytest_llmperf.workload import Workload
 from pytest_llmperf.workload.arguments import number
 
@@ -228,6 +228,9 @@ class Capacity(Series):
             return Verdict.FAIL  # over it, whatever an overloaded server no longer tells
         if worst(results) is Verdict.ERROR:
             raise LoadError(f"at {rate:.4g}/s: " + next(one.reason for one in results if one.verdict is Verdict.ERROR))
+        for slo in self.terms.slos:
+            if why := unverified(slo.named, measurement.metrics):
+                raise LoadError(f"at {rate:.4g}/s nothing can be proven: {why}. Or limit TTFT or E2E latency.")
         return worst(results)
 
     def _rate(self, found: Found) -> float:

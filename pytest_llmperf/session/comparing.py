@@ -16,6 +16,7 @@ from pytest_llmperf.model.verdict import AGAINST_BASELINE, CheckResult, Verdict,
 from pytest_llmperf.session.against import (
     NOT_EMPTIED,
     OUT_OF_TIME,
+    UNVERIFIED,
     WITHOUT_END,
     NoMore,
     Terms,
@@ -29,6 +30,7 @@ from pytest_llmperf.session.starts import noisiest
 from pytest_llmperf.session.steadiness import stored_run_sd
 from pytest_llmperf.session.validity import compared
 from pytest_llmperf.slo.endless import no_end
+from pytest_llmperf.slo.sample import unverified
 from pytest_llmperf.stats.looks import LOOKS
 from pytest_llmperf.stats.prior import Margins
 from pytest_llmperf.stats.ratio import StartSd
@@ -170,6 +172,8 @@ def _ended_by(series: Series, terms: Terms, elapsed_s: float, limit_s: float) ->
         return NOT_EMPTIED
     if any(no_end(name, series.finished.metrics) for name in terms.primaries):
         return WITHOUT_END
+    if unverified(terms.primaries, series.finished.metrics):
+        return UNVERIFIED
     return None if elapsed_s < limit_s else OUT_OF_TIME
 
 

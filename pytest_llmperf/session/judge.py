@@ -9,6 +9,7 @@ from types import MappingProxyType
 
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.errors import SloError
+from pytest_llmperf.metrics.families import FAMILIES
 from pytest_llmperf.metrics.registry import find
 from pytest_llmperf.metrics.units import Direction
 from pytest_llmperf.model.verdict import CheckResult, Verdict
@@ -51,7 +52,14 @@ def judge_slos(
     def judge(alpha: float) -> list[CheckResult]:
         return [judge_slo(slo, measurement.metrics, starts, seeds, confidence=1 - alpha) for slo in slos]
 
-    return judged_again(judge, SLO_ALPHA, measurement.executions, failed)
+    return [_bounded(result, measurement) for result in judged_again(judge, SLO_ALPHA, measurement.executions, failed)]
+
+
+def _bounded(result: CheckResult, measurement: Measurement) -> CheckResult:
+    """The result of a latency, which says so where no bound tells whether such a latency is possible at all."""
+    family = find(result.metric.partition("(")[0]).family
+    latency = family is not None and not FAMILIES[family].with_failed
+    return replace(result, n=f"{result.n}, no bound") if latency and result.n and measurement.bound is None else result
 
 
 def judged_again(
@@ -172,6 +180,11 @@ class ClaimJudge:
     def metrics(self) -> set[str]:
         """Metrics that the claim, its prices or its mechanisms name."""
         return {self.claim.metric, *(price.metric for price in self.prices), *(cause.metric for cause in self.causes)}
+
+    @property
+    def judged(self) -> set[str]:
+        """Metrics that the claim names or guards."""
+        return self.metrics | {one.metric for one in self.guards}
 
     def _named(self, side: str) -> set[str]:
         """Metrics whose deviations are judged on this side: what the other must show says nothing about it."""

@@ -8,6 +8,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 from pytest_llmperf.metrics import RunMetrics, measure
+from pytest_llmperf.model.datasheet import LatencyBound
 from pytest_llmperf.model.exchange import LoadReport
 from pytest_llmperf.model.record import RequestRecord, RunRecords
 from pytest_llmperf.model.telemetry import CpuUse, GaugeSample, GpuTrace
@@ -89,6 +90,7 @@ class Measurement:
         primaries: the metrics that such a comparison judges.
         margins: of those that do not take their default.
         side: "a" or "b" of a claim; "" where it is no side.
+        bound: how fast the model on these GPUs can be at all; None where model or GPU is not known.
         stored_run_sd: of mean TPOT's logarithm from run to run, as this test's stored sessions say; None without any.
     """
 
@@ -105,6 +107,7 @@ class Measurement:
     margins: Mapping[str, Margins] = field(default_factory=dict)
     side: str = ""
     stored_run_sd: float | None = None
+    bound: LatencyBound | None = None
 
     @property
     def searched(self) -> bool:

@@ -36,6 +36,7 @@ from pytest_llmperf.session.series import Series
 from pytest_llmperf.session.validity import named_by
 from pytest_llmperf.slo.model import Slo
 from pytest_llmperf.slo.parse import parse_slo
+from pytest_llmperf.slo.sample import unverified
 from pytest_llmperf.stats.prior import Margins
 from pytest_llmperf.stats.ratio import StartSd
 from pytest_llmperf.workload import Workload
@@ -422,6 +423,8 @@ class Perf:
             elapsed_s = (self.session.clock.now_ns() - started_ns) / 1e9
             if worst(results) is not Verdict.INCONCLUSIVE or elapsed_s >= self.session.settings.extension_limit_s:
                 break
+            if any(unverified(judge.judged, side.finished.metrics) for side in order):
+                break  # no further run confirms a token count
         return results
 
     def _stored_start_sd(self, conditions: Mapping[str, str], metric: str) -> StartSd | None:

@@ -131,6 +131,7 @@ class PerfSession:
             watched=lambda server: self.watched(server, kind),
             fresh_connections=self.settings.connections == "fresh",
             cpu_use=self.cpu_use,
+            rng=self.rng,
         )
 
     def watched(self, server: Server, kind: str) -> AbstractContextManager[TraceOf]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from random import Random
 
 from pytest_llmperf.clock import Clock, SystemClock, seconds
 from pytest_llmperf.config.settings import Settings
@@ -28,6 +29,7 @@ from pytest_llmperf.telemetry.prometheus import deltas
 from pytest_llmperf.wire.completions import to_record
 from pytest_llmperf.wire.told import told_record
 from pytest_llmperf.workload import Workload
+from pytest_llmperf.workload.prompts import relabelled
 
 CONSTANTS = {
     "chunk_budget": "max_num_batched_tokens",
@@ -57,6 +59,7 @@ class Replayer:
         cpu_use: begins to count what becomes of this machine's CPU time; None: no machine's time passes.
         keep: tiers of the cache that are not emptied before a run, see `Server.reset_cache`.
         watched: looks at the GPUs of a server while a block runs; None: there are none to look at.
+        rng: draws new prompts for servers whose caches nobody can empty.
     """
 
     transport: Transport
@@ -70,6 +73,7 @@ class Replayer:
     watched: Callable[[Server], AbstractContextManager[TraceOf]] | None = None
     fresh_connections: bool = False
     cpu_use: Callable[[], Callable[[], CpuUse | None]] | None = None
+    rng: Random = field(default_factory=Random)
 
     def run(self, server: Server, workload: Workload, seed: int) -> Run:
         """One run, the cache emptied before it but for the tiers of `keep`.
@@ -112,9 +116,20 @@ class Replayer:
 
     def recorded(self, server: Server, workload: Workload, seed: int) -> tuple[tuple[RequestRecord, ...], Replay]:
         """What each request of a run did, and the replay that says so."""
-        requests = workload.requests(seed)
+        requests = self._requests(server, workload, seed)
         replay = self.replay(server, requests, workload.concurrency)
         return records_of(requests, replay), replay
+
+    def _requests(self, server: Server, workload: Workload, seed: int) -> tuple[Request, ...]:
+        """The requests of a seed. An endpoint may still cache what an earlier session sent, and nobody can see or empty
+        its cache: its prompts are relabelled anew for each run, and as they were last where tiers are kept."""
+        requests = workload.requests(seed)
+        if server.spec.url is None:
+            return requests
+        key = str(workload), seed
+        if not (self.keep and key in server.labels):
+            server.labels[key] = self.rng.getrandbits(64)
+        return relabelled(requests, Random(server.labels[key]))
 
     def replay(self, server: Server, requests: tuple[Request, ...], concurrency: int | None) -> Replay:
         """Send the requests and read the answers; given up within a second of the server's death."""

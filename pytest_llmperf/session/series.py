@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from pytest_llmperf.baseline.paths import kind_of
 from pytest_llmperf.engines.answers import whole_number
+from pytest_llmperf.engines.roofline import latency_bound
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.errors import SpecError
 from pytest_llmperf.load.transport import Progress
@@ -219,6 +220,7 @@ class Series:
             may_preempt=self._may_preempt,
             complete=False,
             side=self.side,
+            bound=latency_bound(server.spec, server.model, self.kind, facts),
             stored_run_sd=self.session.baselines.run_sd(self.test, kind_of(known)),
         )
 

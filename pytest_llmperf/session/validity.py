@@ -11,6 +11,7 @@ from pytest_llmperf.metrics.families import output_tokens, prompt_tokens
 from pytest_llmperf.model.record import Outcome, RequestRecord
 from pytest_llmperf.session.gpu_gates import gpu_problems
 from pytest_llmperf.session.measurement import Measurement, Run
+from pytest_llmperf.session.possible import impossible
 from pytest_llmperf.session.saturation import load_generator_problems
 from pytest_llmperf.session.steadiness import unsteady
 from pytest_llmperf.slo.model import Comparison, Mechanism, Slo
@@ -18,6 +19,7 @@ from pytest_llmperf.slo.model import Comparison, Mechanism, Slo
 HIT_RATE_SLACK = 0.02
 #: A limit from below lets any excess of these through, and a ratio does: only a limit from above judges it.
 EXCESS = ("prefix_cache_hit_rate", "send_delay")
+STREAMED = ("ttft", "tpot")  # what exists only where an answer comes token by token
 SHOWN_NAME = 80  # characters of a model's name
 LEAST_REUSE = 0.1  # of less, a cache that is small or late may miss it all
 
@@ -56,6 +58,8 @@ def _run_problems(
     yield from _contradictions(run)
     if (stranger := other_model(run.records, run.model_names)) is not None:
         yield stranger
+    if measurement.bound is not None:
+        yield from impossible(run, measurement.bound)
     yield from _errors(run, named)
     yield from _in_one_piece(run, named, settings)
     yield from load_generator_problems(run, metrics, named, settings)
@@ -109,16 +113,17 @@ def _errors(run: Run, named: Collection[str]) -> Iterator[str]:
 
 
 def _in_one_piece(run: Run, named: Collection[str], settings: Settings) -> Iterator[str]:
-    """Answers of several tokens whose first and last came at once have no time per token, and 0 ms would be a lie."""
-    if not any(name.startswith("tpot") for name in named):
+    """Answers of several tokens whose first and last came at once show neither a first token nor a time per token."""
+    if not any(name.startswith(STREAMED) for name in named):
         return
     several = [record for record in run.records if record.ok and (output_tokens(record) or 0) > 1]
     whole = sum(record.arrivals_ns[0] == record.arrivals_ns[-1] for record in several)
     if whole > settings.coalesced_limit * len(several):
         yield (
             f"{whole} of {len(several)} answers of several tokens came in one piece (limit "
-            f"{settings.coalesced_limit:.0%}): nobody saw their time per output token. Does the server stream token by "
-            "token, and what lies before it pass them on at once?"
+            f"{settings.coalesced_limit:.0%}): nobody saw when their first token was there, nor their time per output "
+            "token. Does the server stream token by token, and what lies before it pass them on at once? Where answers "
+            "come whole, limit E2E latency."
         )
 
 

@@ -138,7 +138,7 @@ def test_usage_that_lies_is_caught():
     shape = StreamShape(continuous_usage=False, token_ids=True)
     lies = streamed([*StreamShape((1, 1), continuous_usage=False, token_ids=True).events()[:2], *shape.events()[4:]])
     replayed = outcomes(lies)
-    assert replayed.record.outcome is Outcome.WRONG_LENGTH
+    assert replayed.record.outcome is Outcome.COUNTS_DISAGREE
     assert "the chunks bring 2 tokens, usage says 4" in replayed.record.detail
 
 

@@ -14,6 +14,7 @@ from pytest_llmperf.baseline.paths import server_kind
 from pytest_llmperf.baseline.rules import creeping, outlying
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.errors import SloError
+from pytest_llmperf.metrics.run import CountedBy
 from pytest_llmperf.model.engine import UNKNOWN_HARDWARE
 from pytest_llmperf.model.record import Outcome
 from pytest_llmperf.model.verdict import Verdict
@@ -101,6 +102,14 @@ def test_a_metric_that_vanished_is_judged_and_is_an_error(make, today):
     (result,) = judge_against(dumb, stored, terms("tpot_mean"), 0)
     assert result.verdict.value == "ERROR"
     assert "a run's value is missing" in result.reason
+
+
+def test_metric_of_unverified_token_counts_is_open(make, today):
+    stored = make.stored(make.session(0, anchor=True, tpot_mean=(20.0, 15.5)), primaries=("tpot_mean",))
+    unconfirmed = replace(today, metrics=tuple(replace(one, counted_by=None) for one in today.metrics))
+    (result,) = judge_against(unconfirmed, stored, terms("tpot_mean"), 0)
+    assert result.verdict is Verdict.INCONCLUSIVE
+    assert result.reason.startswith("unverified token count: tpot_mean rests on it")
 
 
 def of_sessions(make, today, count, change):
@@ -317,7 +326,8 @@ def test_a_step_below_the_margin_is_a_failed_comparison(make, today):
         session = make.session(6, tpot_mean=shifted)
         assert not outlying(session, before.sessions, ["tpot_mean"], margins)
         assert not creeping([*before.sessions, session], ["tpot_mean"], margins)
-        runs = [SimpleNamespace(records=(), value={"tpot_mean": shifted * noise}.get) for noise in (0.998, 1.0, 1.002)]
+        runs = [SimpleNamespace(records=(), counted_by=CountedBy.CHUNKS, value={"tpot_mean": shifted * noise}.get)
+                for noise in (0.998, 1.0, 1.002)]
         moved = replace(today, runs=tuple(Run(seed, 1, ()) for seed in range(3)), metrics=tuple(runs))
         (result,) = judge_against(moved, before, terms("tpot_mean"), 0)
         assert result.verdict.value == "FAIL"

@@ -4,6 +4,7 @@ import random
 from dataclasses import replace
 from datetime import UTC, datetime
 
+import httpx
 import pytest
 
 from pytest_llmperf import Verdict, closed, endpoint, multi_turn, poisson, random_tokens, vllm
@@ -76,6 +77,13 @@ def test_a_cache_that_nobody_empties_meets_each_prompt_once(perf, make_server, f
     perf.max_rate(make_server(endpoint("http://127.0.0.1:1", model="m")), WORKLOAD, slo="ttft_p95 <= 500ms", runs=2)
     bodies = [plan.requests[0].body for plan in fake_engine.transport.plans if plan.concurrency is None]
     assert len(set(bodies)) == len(bodies) > 8
+
+
+def test_search_within_a_limit_on_unverified_token_counts_is_an_error(perf, make_server, fake_engine):
+    fake_engine.counts_per_chunk = False
+    fake_engine.answers["/metrics"] = httpx.Response(404)
+    with pytest.raises(LoadError, match=r"at 8/s nothing can be proven: unverified token count: tpot_p95"):
+        perf.max_rate(make_server(), WORKLOAD, slo="tpot_p95 <= 500ms")
 
 
 @pytest.fixture

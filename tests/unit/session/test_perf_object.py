@@ -464,6 +464,19 @@ def test_margins_are_read_before_a_server_starts(perf, margin, wrong):
     assert perf.measurements == []
 
 
+@pytest.mark.parametrize(("page", "verdict", "runs"), [
+    (httpx.Response(404), Verdict.INCONCLUSIVE, 3), (None, Verdict.PASS, 3),
+])
+def test_claim_with_unverified_token_counts_buys_no_runs(perf, make_server, fake_engine, page, verdict, runs):
+    fake_engine.counts_per_chunk = False
+    if page is not None:
+        fake_engine.answers["/metrics"] = page  # else the counter of generated tokens verifies them
+    one, other = make_server(), make_server(endpoint("http://127.0.0.1:1", model="slow"))
+    first, *_ = perf.claim(one, other, WORKLOAD, "tpot_mean(b) / tpot_mean(a) >= 0.5")
+    assert first.verdict is verdict
+    assert [len(side.runs) for side in perf.measurements] == [runs, runs]
+
+
 def test_margins_without_a_baseline_are_those_of_guards(perf, make_server):
     """And of a comparison that this kind of hardware does not make: baseline=kind != "cpu"."""
     fast, slow = make_server(), make_server(endpoint("http://127.0.0.1:1", model="slow"))

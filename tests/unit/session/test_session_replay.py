@@ -1,5 +1,6 @@
 """One replay against a fake server: plan, counters, peaks, and every way in which the server fails during it."""
 
+import json
 import re
 import threading
 import time
@@ -82,6 +83,42 @@ def test_the_plan_is_the_seeds_own(make_server, replayer, fake_engine):
     assert [request.at_ns for request in plan.requests] == [request.at_ns for request in asked]
     assert plan.requests[0].path == "/proxy/v1/completions"
     assert b'"model":"m"' in plan.requests[0].body
+
+
+def sent_prompts(fake_engine):
+    """The prompts of each replay."""
+    return [[json.loads(request.body)["prompt"] for request in plan.requests] for plan in fake_engine.transport.plans]
+
+
+def test_endpoint_gets_other_prompts_in_each_run_of_a_seed(make_server, replayer, fake_engine):
+    """Nobody can see or empty its cache, which may hold what an earlier session sent."""
+    server = make_server()
+    for _ in range(2):
+        replayer().run(server, WORKLOAD, 3)
+    first, second = sent_prompts(fake_engine)
+    drawn = [list(request.prompt) for request in WORKLOAD.requests(3)]
+    assert not {tuple(prompt) for prompt in first} & {tuple(prompt) for prompt in [*second, *drawn]}
+    assert [len(prompt) for prompt in first] == [len(prompt) for prompt in second] == [8] * 12
+
+
+def test_endpoint_gets_the_last_prompts_again_where_tiers_are_kept(make_server, replayer, fake_engine):
+    server = make_server()
+    replayer().run(server, WORKLOAD, 3)
+    replayer(keep=("engine",)).run(server, WORKLOAD, 3)
+    first, second = sent_prompts(fake_engine)
+    assert first == second
+
+
+def test_started_server_gets_the_prompts_of_the_seed(make_server, replayer, fake_engine, fake_process):
+    replayer().run(make_server(vllm("m"), process=fake_process), WORKLOAD, 3)
+    assert sent_prompts(fake_engine) == [[list(request.prompt) for request in WORKLOAD.requests(3)]]
+
+
+def test_run_knows_the_names_of_the_model(make_server, replayer):
+    assert replayer().run(make_server(), WORKLOAD, 0).model_names == ("m",)
+    declared = endpoint("http://127.0.0.1:8000", model="m", model_alias=["m-2024-08-06", "m-latest"])
+    run = replayer().run(make_server(declared), WORKLOAD, 0)
+    assert run.model_names == ("m", "m-2024-08-06", "m-latest")
 
 
 def test_a_closed_loop_has_its_limit(make_server, replayer, fake_engine):
