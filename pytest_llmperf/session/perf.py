@@ -16,6 +16,7 @@ from pytest_llmperf.model.verdict import AGAINST_BASELINE, CheckResult, Verdict,
 from pytest_llmperf.session.against import default_primaries, margins_from
 from pytest_llmperf.session.arguments import (
     check_comparison,
+    check_context,
     check_engine,
     check_measurement,
     check_names,
@@ -484,6 +485,8 @@ class Perf:
         return self._begin(series)
 
     def _begin(self, series: AnySeries) -> AnySeries:
+        spec = series.engine if isinstance(series.engine, EngineSpec) else series.engine.spec
+        check_context(spec, series.workload, self.session.root)
         self.series.append(series)
         continue_earlier(series, self)
         if not self._begun:
