@@ -1,4 +1,4 @@
-"""What an installation of an engine tells without a start: its version, and the flags that it knows."""
+"""The version of an installed engine and the flags that the engine knows, both read without a server start."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
 def version_in(environment: Environment, engine: str) -> str | None:
-    """From the metadata of its distribution, without an import; None where there is none, as for a command."""
+    """The version in the metadata of the distribution, read without an import; None for a command without metadata."""
     return _answer([_python(environment), "-c", ASK, engine], _with_bundle(environment, os.environ), TIMEOUT_S)
 
 
@@ -94,8 +94,8 @@ def check_flags(spec: EngineSpec, known: Collection[str], *, near_only: bool = F
 
     Args:
         known: all options, e.g. "--max-num-seqs" and "--no-enable-prefix-caching".
-        near_only: refuse only what resembles a known flag. The emulator knows few, and says itself what it cannot
-            emulate.
+        near_only: refuse only a flag that resembles a known one. The emulator knows few flags and names the unknown
+            ones at its start.
 
     Raises:
         SpecError: names the flag that may be meant.

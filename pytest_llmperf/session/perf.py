@@ -178,8 +178,8 @@ class Perf:
         """Search the highest request rate within the SLOs: bracket it, then bisect, the SLO rule at each rate.
 
         The result is a measurement with the one metric `max_rate`: check it ("max_rate >= 12/s", or `baseline=True`).
-        A check tries the rate that it names where the search left it open. Of conversations, `max_rate` counts the
-        requests.
+        A check tries its limit as one more rate if the search has neither proven nor refuted the limit. `max_rate`
+        counts requests, also of conversations.
 
         Args:
             engine: a running server or a spec.

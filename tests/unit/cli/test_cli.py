@@ -74,7 +74,7 @@ def test_a_reader_that_has_seen_enough_is_no_error(show):
     (["--emulate", "h200", "--pytest=-x", "--sessions", "5"], ("--pytest and --sessions:",)),
     (["--suite-runs", "9", "--out", "x"], ("--suite-runs and --out:", "--emulate KIND", "--sessions N")),
 ])
-def test_calibrate_refuses_options_of_the_other_calibration_and_runs_nothing(capsys, options, words):
+def test_calibrate_refuses_options_of_the_other_calibration_before_running(capsys, options, words):
     assert main(["calibrate", "suites/test_x.py", *options]) == 2
     shown = capsys.readouterr()
     assert all(word in shown.err for word in words)

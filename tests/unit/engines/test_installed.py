@@ -56,7 +56,7 @@ def ask(environment, tmp_path):
     return known_flags(environment, "vllm", PROGRAM, env, tmp_path / "cache")
 
 
-def test_flags_are_those_of_the_server_s_parser_and_are_asked_for_once_per_version(bundle, tmp_path):
+def test_server_flags_are_read_from_the_parser_once_per_version(bundle, tmp_path):
     first = bundle(MAIN)
     flags = ask(first, tmp_path)
     assert {"--max-num-batched-tokens", "--no-enable-prefix-caching"} <= flags
@@ -76,7 +76,7 @@ def test_engine_that_cannot_be_asked_has_no_list(bundle, tmp_path, main):
     assert not list(tmp_path.glob("cache/*"))
 
 
-def test_command_without_an_interpreter_beside_it_has_no_list(tmp_path):
+def test_command_without_interpreter_has_no_flag_list(tmp_path):
     assert ask(Environment((str(tmp_path / "vllm"),), False, None, "a command"), tmp_path) is None
 
 
@@ -100,5 +100,5 @@ def test_known_flags_pass():
 @pytest.mark.parametrize(("engine", "flag"), [
     ("vllm", "--max-num-batched-tokens"), ("sglang", "--chunked-prefill-size"),
 ])
-def test_emulator_tells_the_flags_that_it_understands(engine, flag):
+def test_emulator_lists_known_flags(engine, flag):
     assert flag in emulated_flags(engine)

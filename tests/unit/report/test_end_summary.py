@@ -132,7 +132,7 @@ def test_what_was_stored_is_to_be_committed():
 
 
 @pytest.mark.parametrize("verdict", ["NO_BASELINE", "INCOMPARABLE"])
-def test_baseline_that_this_session_stored_is_not_said_to_be_missing(verdict):
+def test_baseline_stored_by_the_session_is_not_reported_as_missing(verdict):
     tests = [ended(verdict, "test_a", f"{verdict}: baseline: -", stored="baselines"), ended("PASS", "test_p")]
     assert counts(tests) == "1 STORED, 1 PASS"
     assert lines(*tests)[0] == "STORED  test_a  baseline stored; the next run is compared with it"
