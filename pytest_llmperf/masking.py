@@ -142,7 +142,7 @@ def needles(secrets: Iterable[str]) -> list[str]:
     """Every spelling of every secret, longest first so that no part of a longer one stays in a text.
 
     A secret that could be a word of a sentence ("EMPTY", "server") is left out: it would cut words out of messages and
-    logs. Beside its name, as in `--api-key server`, its shape hides it.
+    logs. A shape such as `--api-key NAME` still hides the secret.
     """
     unlike_words = [value for value in secrets if not _WORD.fullmatch(value)]
     return _longest_first({spelling for value in unlike_words for spelling in spellings(value)})

@@ -12,7 +12,7 @@ from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.engines.adapter import Placement
 from pytest_llmperf.engines.adapters import adapter_of
 from pytest_llmperf.engines.environment import emulator_environment
-from pytest_llmperf.engines.launch import check_emulated, child_environment
+from pytest_llmperf.engines.launch import check_emulated, check_emulated_flags, child_environment
 from pytest_llmperf.engines.lmcache import LMCacheServer
 from pytest_llmperf.engines.lmcache_emulated import EmulatedLMCache
 from pytest_llmperf.engines.models import resolve_model
@@ -53,9 +53,10 @@ class VirtualLauncher:
         """As a `Launcher` does; every engine is installed.
 
         Raises:
-            SpecError: there is no such model, or it is an endpoint, which is no engine that we start.
+            SpecError: there is no such model or flag, or it is an endpoint, which is no engine that we start.
         """
         check_emulated(spec)
+        check_emulated_flags(spec)
         resolve_model(spec.model, self.root / self.settings.cache_dir, self.root)
 
     def start(

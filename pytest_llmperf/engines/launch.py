@@ -17,6 +17,7 @@ from pytest_llmperf.engines.channel import channel_of, control_limits
 from pytest_llmperf.engines.drafts import with_draft_resolved
 from pytest_llmperf.engines.environment import Environment, configured_place, emulator_environment, find_environment
 from pytest_llmperf.engines.hub import asks_the_hub
+from pytest_llmperf.engines.installed import check_flags, emulated_flags, known_flags
 from pytest_llmperf.engines.lmcache import LMCacheLaunch, LMCacheServer, start_lmcache
 from pytest_llmperf.engines.lmcache_emulated import EmulatedLMCache
 from pytest_llmperf.engines.lmcache_proof import prove_hits
@@ -77,7 +78,7 @@ class Launcher:
         """Look, before anything is started or stopped for it, whether this spec can be started at all.
 
         Raises:
-            SpecError: there is no such model, or the endpoint cannot be measured.
+            SpecError: there is no such model or flag, or the endpoint cannot be measured.
             EnvironmentMissing: its engine is not installed.
         """
         if self.emulation is not None:
@@ -88,7 +89,19 @@ class Launcher:
             models_dir = self.root / self.settings.cache_dir
             resolve_model(spec.model, models_dir, self.root)
             with_draft_resolved(flags_of(spec), models_dir, self.root)
-            self._environment(spec, kind or self.kind, 0)
+            environment = self._environment(spec, kind or self.kind, 0)
+            self._check_flags(spec, environment)
+
+    def _check_flags(self, spec: EngineSpec, environment: Environment) -> None:
+        """Only where its engine, or the emulator, can be asked which flags it knows."""
+        if self.emulation is not None:
+            check_emulated_flags(spec)
+        elif spec.flags:
+            env = inherited(environment, self.root)
+            models_dir = self.root / self.settings.cache_dir
+            known = known_flags(environment, spec.engine, adapter_of(spec.engine).program, env, models_dir)
+            if known is not None:
+                check_flags(spec, known)
 
     def start(
         self, spec: EngineSpec, start_id: int, kind: str | None = None, lmcache: LMCacheServer | None = None
@@ -260,6 +273,13 @@ def check_emulated(spec: EngineSpec) -> None:
     """Raise SpecError for what no emulator can stand in for."""
     if spec.url is not None:
         raise SpecError(f"{spec} is a server that already runs: nothing can stand in for it. Drop --emulate.")
+
+
+def check_emulated_flags(spec: EngineSpec) -> None:
+    """Raise SpecError for a flag that is written almost like one that the emulator knows."""
+    known = emulated_flags(spec.engine) if spec.flags else None
+    if known is not None:
+        check_flags(spec, known, near_only=True)
 
 
 def _check_url(spec: EngineSpec) -> None:

@@ -14,7 +14,7 @@ CHUNK_BYTES = 1 << 18
 
 
 class Drain:
-    """Reads all that the server writes, so that it never blocks on us, and masks the secrets in it."""
+    """Reads a server's output, so that the server never waits for the reader, and masks secrets."""
 
     def __init__(self, log_path: Path, cap_bytes: int, mask: StreamMask) -> None:
         self._log = BoundedLog(log_path, cap_bytes)

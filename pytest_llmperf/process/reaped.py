@@ -66,9 +66,9 @@ class StopReport:
             return None
         shown = ", ".join(self.shm_unproven[:MOST_NAMED])
         more = len(self.shm_unproven) - MOST_NAMED
-        return (f"Not removed from /dev/shm: {shown}{f' and {more} more' if more > 0 else ''}. No process uses them "
-                "now, and nothing proves that this server created them. Remove them by hand if no other program needs "
-                "them; reaped.json in the server's folder lists all.")
+        return (f"Not removed from /dev/shm: {shown}{f' and {more} more' if more > 0 else ''}. The segments are "
+                "unused, and their creator is unknown. Delete a segment if no other program needs the segment; "
+                "reaped.json in the server's folder lists all names.")
 
     def to_json(self, indent: int | None = None) -> str:
         return json.dumps(asdict(self), indent=indent)

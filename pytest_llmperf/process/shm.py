@@ -33,7 +33,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class CleanUp:
-    """What was done with the segments that nobody uses any more.
+    """The unused segments that a clean-up removed, and those that the clean-up left.
 
     Args:
         removed: names of segments that the unit created.

@@ -1,4 +1,4 @@
-"""Secrets out of what a server writes, as it writes it."""
+"""Masks secrets in a server's output while the server writes."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ OVERLAP_BYTES = 4096  # of a longer line: so much is held back, that a secret in
 class StreamMask:
     """Masks secrets in a byte stream, also where one is cut by a chunk boundary.
 
-    Of a line only the bytes that may belong to a secret are held back, so a log is not delayed. A shape needs its
-    surroundings, so a line that may hold one comes when it ends, or in parts where it is very long.
+    Without shapes, only the bytes that may begin a needle are held back. With shapes, whole lines are released: a
+    shape needs the text around a secret. A line above 16 KiB is released in parts.
 
     Args:
         needles: texts to mask wherever they stand.
@@ -40,7 +40,7 @@ class StreamMask:
         return b"".join(map(self._masked, data[:end].splitlines(keepends=True)))
 
     def end_line(self) -> bytes:
-        """The line that was begun, where nothing more of it comes: its writer has ended."""
+        """The incomplete last line; for the end of the process that wrote the line."""
         line, self._line = self._line, b""
         return self._masked(line)
 

@@ -215,7 +215,7 @@ class SegmentWatch:
 
     Attributes:
         attribution: which segments the processes below this one created.
-        handle: readable when a segment has appeared; None where the kernel gives no such descriptor.
+        handle: readable when a segment has appeared; None where inotify is unavailable.
     """
 
     def __init__(self) -> None:

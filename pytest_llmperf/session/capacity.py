@@ -159,9 +159,9 @@ class Capacity(Series):
         return super().made(measurement) or any(measurement is one for one in self._earlier)
 
     def settle(self, rate: float) -> Measurement:
-        """Try this rate, too, in each search that neither proved nor refuted it.
+        """Try one more rate in each search that neither proved nor refuted the rate.
 
-        Searches with seeds of their own are judged by an interval over what they found, so nothing is tried for them.
+        Searches with different seeds are judged by an interval over the found rates, so no rate is tried for them.
 
         Raises:
             InfrastructureError: the server or the load generator failed.

@@ -17,6 +17,7 @@ from pytest_llmperf.model.verdict import AGAINST_BASELINE, CheckResult, Verdict,
 from pytest_llmperf.session.against import default_primaries, margins_from
 from pytest_llmperf.session.arguments import (
     check_comparison,
+    check_context,
     check_engine,
     check_measurement,
     check_names,
@@ -182,8 +183,8 @@ class Perf:
         """Search the highest request rate within the SLOs: bracket it, then bisect, the SLO rule at each rate.
 
         The result is a measurement with the one metric `max_rate`: check it ("max_rate >= 12/s", or `baseline=True`).
-        A check tries the rate that it names where the search left it open. Of conversations, `max_rate` counts the
-        requests.
+        A check tries its limit as one more rate if the search has neither proven nor refuted the limit. `max_rate`
+        counts requests, also of conversations.
 
         Args:
             engine: a running server or a spec.
@@ -504,6 +505,8 @@ class Perf:
         return self._begin(series)
 
     def _begin(self, series: AnySeries) -> AnySeries:
+        spec = series.engine if isinstance(series.engine, EngineSpec) else series.engine.spec
+        check_context(spec, series.workload, self.session.root)
         self.series.append(series)
         continue_earlier(series, self)
         if not self._begun:

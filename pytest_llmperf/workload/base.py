@@ -67,6 +67,13 @@ class Workload(ABC):
         seed = getattr(self, "seed", 0) + seed_offset
         return cast(Self, replace(cast(Any, self), arrivals=arrivals, seed=seed))
 
+    def longest(self) -> Request:
+        """The request of the first run with the most tokens in prompt and answer together.
+
+        Of a prompt that is text only the server's tokenizer knows the tokens: it counts as none.
+        """
+        return _longest(self)
+
     def digest(self) -> str:
         """SHA-256 of the definition, in hexadecimal; equal on every machine and in every Python version."""
         return hashlib.sha256(f"workload format {FORMAT}: {self}".encode()).hexdigest()
@@ -87,6 +94,11 @@ class Workload(ABC):
 @lru_cache(maxsize=1024)  # hashing a hundred long prompts takes a tenth of a second, and every run asks
 def _expected_hit_rate(workload: Workload, block_size: int, seed: int) -> float:
     return ideal_hit_rate(workload.requests(seed), block_size)
+
+
+@lru_cache(maxsize=1024)
+def _longest(workload: Workload) -> Request:
+    return max(workload.requests(), key=lambda request: (request.prompt_tokens or 0) + request.output_tokens)
 
 
 def _arrivals_of(workload: Workload) -> Arrivals:

@@ -192,7 +192,7 @@ memory.unlink()
 
 
 @pytest.mark.parametrize("lost", ["nobody", "watchdog"])
-def test_locks_memory_and_tensors_of_a_living_bystander_survive_the_clean_up(started, tmp_path, lost):
+def test_locks_memory_and_tensors_of_living_bystander_survive_cleanup(started, tmp_path, lost):
     argv = [sys.executable, "-c", BYSTANDER]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as bystander:
         bystander.stdout.readline()
@@ -351,7 +351,7 @@ def test_x(perf):
 """
 
 
-def test_segment_of_unknown_creator_is_named_in_the_summary_and_in_the_run_folder(suite):
+def test_segment_of_unknown_creator_is_named_in_summary_and_run_folder(suite):
     name = f"psm_0{os.getpid():x}"
     path = Path("/dev/shm") / name
     try:

@@ -148,7 +148,7 @@ def test_what_is_no_secret_stays_as_it_is(known):
     ("password: hunter2-x", "hunter2-x"),
     ("AKIAIOSFODNN7EXAMPLE", "AKIAIOSFODNN7EXAMPLE"),
 ])
-def test_secret_of_known_shape_is_masked_in_text_and_in_a_stream_cut_anywhere(text, hidden):
+def test_secret_shape_is_masked_in_text_and_in_any_two_chunks(text, hidden):
     masked = mask(text)
     assert hidden not in masked
     assert "***" in masked
@@ -176,7 +176,7 @@ def test_harmless_text_stays(text):
     assert stream.feed(text.encode()) + stream.flush() == text.encode()
 
 
-def test_no_line_of_our_documentation_looks_like_a_secret():
+def test_no_line_of_the_documentation_is_masked():
     """Our messages use the same words."""
     pages = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
     lines = [line for page in pages for line in page.read_text().splitlines()]
@@ -185,7 +185,7 @@ def test_no_line_of_our_documentation_looks_like_a_secret():
 
 
 @pytest.mark.parametrize("word", ["server", "tokens", "EMPTY", "Secret", "batched", "abc"])
-def test_secret_that_could_be_a_word_cuts_no_text_and_is_masked_beside_its_name(word):
+def test_word_like_secret_cuts_no_text_and_is_masked_after_an_option(word):
     text = f"The {word} of --max-num-batched-tokens cannot be emulated."
     assert mask(text, [word]) == text
     assert StreamMask(needles([word])).feed(f"{text}\n".encode()) == f"{text}\n".encode()
@@ -193,7 +193,7 @@ def test_secret_that_could_be_a_word_cuts_no_text_and_is_masked_beside_its_name(
     assert mask(f"--api-key {word} {{'api_key': ['{word}']}}", [word]) == "--api-key *** {'api_key': ['***']}"
 
 
-def test_secret_in_a_line_without_end_is_masked_wherever_the_line_is_parted():
+def test_secret_in_a_line_above_16_kib_is_masked_across_parts():
     secret = b"Authorization: Bearer abc.def-123"
     for ahead in range(LONGEST_LINE_BYTES - 40, LONGEST_LINE_BYTES + 40, 3):
         stream, line = StreamMask([], SHAPES), b"x " * (ahead // 2) + secret + b" x" * LONGEST_LINE_BYTES
@@ -265,7 +265,7 @@ def test_without_secrets_a_stream_passes():
     assert StreamMask([]).feed(b"anything") == b"anything"
 
 
-def test_line_that_may_hold_a_shape_is_logged_when_it_ends():
+def test_masked_stream_releases_whole_lines():
     stream = StreamMask([], SHAPES)
     assert stream.feed(b"a line\nand 40 %\r") == b"a line\nand 40 %\r"
     assert stream.feed(b"begun") == b""

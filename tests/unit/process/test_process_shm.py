@@ -1,4 +1,4 @@
-"""Segments that a server created go; segments that somebody else created or uses stay."""
+"""Cleanup removes segments that a server created and leaves all other segments."""
 
 import mmap
 import multiprocessing
@@ -52,7 +52,7 @@ def test_segment_made_anew_under_an_old_name_is_removed(folder):
 
 
 @pytest.mark.parametrize("how", ["mapped", "open"])
-def test_created_segment_stays_while_a_process_uses_it(folder, how):
+def test_created_segment_stays_while_a_process_uses_the_file(folder, how):
     attribution = shm.Attribution(folder)
     with os.fdopen(create(folder, "psm_used"), "r+b") as file:
         file.truncate(4096)
@@ -64,7 +64,7 @@ def test_created_segment_stays_while_a_process_uses_it(folder, how):
     assert attribution.clean_up().removed == ("psm_used",)
 
 
-def test_segment_that_nobody_used_at_first_sight_stays_and_is_named(folder):
+def test_segment_unused_at_first_sight_stays_and_is_named(folder):
     """As one that another program hands over: for a moment no process has it mapped."""
     attribution = shm.Attribution(folder)
     os.close(create(folder, "psm_in_transit"))
@@ -73,7 +73,7 @@ def test_segment_that_nobody_used_at_first_sight_stays_and_is_named(folder):
     assert (folder / "psm_in_transit").exists()
 
 
-def test_segment_of_another_creator_stays_after_the_unit_attached_to_it(folder):
+def test_segment_of_another_creator_stays_after_the_unit_attached(folder):
     attribution = shm.Attribution(folder)
     os.close(create(folder, "psm_attached"))
     attribution.look(OURS)
@@ -83,7 +83,7 @@ def test_segment_of_another_creator_stays_after_the_unit_attached_to_it(folder):
     assert attribution.clean_up().unproven == ("psm_attached",)
 
 
-def test_what_leftovers_use_counts_as_theirs_and_all_else_as_somebody_elses(folder):
+def test_only_segments_in_use_count_as_created_by_leftovers(folder):
     os.close(create(folder, "psm_idle"))
     handle = create(folder, "psm_theirs")
     attribution = shm.Attribution.of_users(OURS, folder)
@@ -103,7 +103,7 @@ def test_link_or_missing_folder_or_process_is_harmless(folder):
     assert shm.used_by([2**30], folder) == set()
 
 
-def test_spawn_lock_is_found_by_its_inode_under_its_temporary_name():
+def test_spawn_lock_with_temporary_name_is_found_by_inode():
     lock = multiprocessing.get_context("spawn").Lock()
     name = f"sem.{lock._semlock.name[1:]}"
     (segment,) = [one for one in shm.segments() if one.name == name]

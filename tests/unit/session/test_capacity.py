@@ -117,7 +117,7 @@ def test_conversations_come_at_the_rate_and_not_their_turns(too_brief, conversat
         assert said[0].startswith(f"{rate:.4g}/s: all 20 conversations began within {2 * 20 / rate:.2g} s")
 
 
-def test_rate_of_conversations_is_the_rate_of_their_requests(perf, make_server):
+def test_max_rate_of_conversations_counts_requests(perf, make_server):
     """The knee is at 20 conversations/s, each of three requests."""
     found = perf.max_rate(make_server(), multi_turn(200, 3, 8, 5, arrivals=poisson(8)), slo="ttft_p95 <= 500ms")
     assert 3 * KNEE / 1.05 <= found.value("max_rate") <= 3 * KNEE * 1.01
@@ -140,7 +140,7 @@ def settled(perf, make_server, fake_engine, limit):
     return result, len(fake_engine.transport.plans) - plans, capacity, found
 
 
-def test_check_tries_the_asked_rate_itself_where_the_search_left_it_open(perf, make_server, fake_engine):
+def test_check_tries_the_asked_rate_after_an_open_search(perf, make_server, fake_engine):
     result, runs, capacity, _ = settled(perf, make_server, fake_engine, 12)
     assert result.verdict is Verdict.PASS
     assert "12/s proven to be within" in result.n
@@ -149,13 +149,13 @@ def test_check_tries_the_asked_rate_itself_where_the_search_left_it_open(perf, m
     assert capacity.finished.value("max_rate_proven") == 12
 
 
-def test_check_tries_nothing_where_the_search_has_decided_the_asked_rate(perf, make_server, fake_engine):
+def test_check_sends_no_request_after_a_decided_search(perf, make_server, fake_engine):
     result, runs, _, _ = settled(perf, make_server, fake_engine, 7)
     assert (result.verdict, runs) == (Verdict.PASS, 0)
     assert perf.check(perf.series[0].finished, "max_rate <= 1000/s")[0].verdict is Verdict.PASS
 
 
-def test_measurement_stays_valid_after_its_search_tried_one_more_rate(perf, make_server):
+def test_measurement_stays_valid_after_one_more_tried_rate(perf, make_server):
     found = perf.max_rate(make_server(), WORKLOAD, slo="ttft_p95 <= 500ms")
     limit = (found.value("max_rate") + found.value("max_rate_beyond")) / 2
     first = perf.check(found, f"max_rate >= {limit}/s")
