@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 
 from pytest_llmperf.errors import MetricUnavailable
 from pytest_llmperf.metrics.families import FAMILIES, Samples, output_tokens
@@ -46,7 +47,7 @@ class RunMetrics:
     def contributions_ns(self) -> Mapping[str, tuple[Samples | None, ...] | None]:
         """Per latency sample, what each record contributed, None for a failed request; the whole entry is None where
         the server did not say what is needed."""
-        return self.source.derived(_all_contributions)
+        return {name: self.source.derived(of_family) for name, of_family in _BY_FAMILY.items()}
 
     def by_request(self, family: str) -> tuple[Samples | None, ...] | None:
         """Nanoseconds that each request contributed, as `contributions_ns`.
@@ -54,7 +55,7 @@ class RunMetrics:
         Raises:
             SloError: no such latency sample.
         """
-        return self.contributions_ns[find_family(family).name]
+        return self.source.derived(_BY_FAMILY[find_family(family).name])
 
     def samples(self, family: str) -> tuple[float, ...]:
         """The pooled sample in milliseconds, e.g. of "ttft"; empty where there is none.
@@ -98,7 +99,8 @@ def measure(records: Sequence[RequestRecord], counters: Counters | None = None) 
     """
     source = RunRecords.of(records)
     values: dict[str, float | None] = {}
-    for name, by_request in source.derived(_all_contributions).items():
+    for name, of_family in _BY_FAMILY.items():
+        by_request = source.derived(of_family)
         pooled = [value_ns / _NS_PER_MS for values_ns in by_request or () for value_ns in values_ns or ()]
         values |= {f"{name}_{stat}": value for stat, value in summarise(pooled).items()}
     values |= run_level(source.derived(_ordered))
@@ -108,11 +110,6 @@ def measure(records: Sequence[RequestRecord], counters: Counters | None = None) 
 
 def _ordered(records: Sequence[RequestRecord]) -> tuple[RequestRecord, ...]:
     return tuple(sorted(records, key=lambda record: (record.intended_ns, record.index)))
-
-
-def _all_contributions(records: Sequence[RequestRecord]) -> Mapping[str, tuple[Samples | None, ...] | None]:
-    ordered = _ordered(records)
-    return {name: _contributions(name, ordered) for name in FAMILIES}
 
 
 def _counted_by(records: Sequence[RequestRecord], counters: Counters) -> CountedBy | None:
@@ -130,7 +127,7 @@ def _contributions(name: str, records: Sequence[RequestRecord]) -> tuple[Samples
     """See `RunMetrics.contributions_ns`. One request that cannot say makes all unknown: the rest is a selection."""
     family = FAMILIES[name]
     contributions: list[Samples | None] = []
-    for record in records:
+    for record in _ordered(records):
         if not (record.ok or family.with_failed):
             contributions.append(None)
         elif (taken := family.take(record)) is None:
@@ -138,6 +135,9 @@ def _contributions(name: str, records: Sequence[RequestRecord]) -> tuple[Samples
         else:
             contributions.append(taken)
     return tuple(contributions)
+
+
+_BY_FAMILY = {name: partial(_contributions, name) for name in FAMILIES}  # computed one by one, on demand
 
 
 def span_ns(records: Sequence[RequestRecord]) -> tuple[int, int] | None:
