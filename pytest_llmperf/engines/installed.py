@@ -140,5 +140,5 @@ def _flags(answer: str | None) -> frozenset[str] | None:
     with suppress(TypeError, ValueError):
         found = json.loads(answer or "")
         if isinstance(found, list) and len(found) >= LEAST_FLAGS:
-            return frozenset(map(str, found))
+            return frozenset(str(option).replace("_", "-") for option in found)
     return None
