@@ -8,6 +8,7 @@ from typing import Any
 #: No context is as long.
 MOST_TOKENS = 10**9
 SHOWN_DIGITS = 30
+LONGEST_NAME = 512  # characters that are kept of a model's name
 
 
 class ImpossibleCount(ValueError):
@@ -86,7 +87,7 @@ def _model(name: object) -> str | None:
     """An empty name names nothing: some gateways send it with their first event."""
     if name is not None and not isinstance(name, str):
         raise TypeError(f"the name of a model is {name!r}")
-    return name or None
+    return name[:LONGEST_NAME] if name else None
 
 
 def _characters(choice: dict[str, Any]) -> int:

@@ -11,6 +11,7 @@ from pytest_llmperf.wire.sse import Event, EventDecoder
 
 SHOWN_BYTES = 200
 MOST_CHUNKS = 10_000_000
+MOST_MODELS = 64  # names that are kept of one stream
 
 
 @dataclass(slots=True)
@@ -20,7 +21,7 @@ class Stream:
     Attributes:
         arrivals_ns: stamp of the read that completed each content chunk.
         chunk_tokens: tokens in each content chunk; None where the server did not say for that one.
-        models: names of models that events give, each once, in their order.
+        models: names of models that events give, each once, in their order; the first `MOST_MODELS`.
         characters: of all text.
         uncounted_chunks, uncounted_characters: events with text for which the usage counts no further token.
         coalesced: content chunks completed by the same read as the content chunk before.
@@ -72,7 +73,7 @@ class Stream:
         tokens = self._tokens_of(chunk)
         self.usage = _merged(self.usage, chunk.usage)
         self.characters += chunk.characters
-        if chunk.model is not None and chunk.model not in self.models:
+        if chunk.model is not None and len(self.models) < MOST_MODELS and chunk.model not in self.models:
             self.models.append(chunk.model)
         if not chunk.has_choices or not (chunk.characters if tokens is None else tokens > 0):
             self.uncounted_chunks += bool(chunk.characters)

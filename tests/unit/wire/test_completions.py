@@ -271,6 +271,14 @@ def test_name_of_a_model_in_one_chunk_is_seen():
     assert record.models == ("m", "other")
 
 
+def test_endless_names_of_models_are_limited():
+    """A stream may give another name of any length in each event."""
+    names = [event({"model": f"{number}-{'x' * 600}", "choices": []}) for number in range(70)]
+    record = record_of([*names, *StreamShape().events()])
+    assert record.ok
+    assert [len(name) for name in record.models] == [512] * 64
+
+
 def test_name_of_a_model_that_is_no_text_is_malformed():
     record = record_of([event({"model": 7, "choices": []}), DONE])
     assert record.outcome is Outcome.MALFORMED
