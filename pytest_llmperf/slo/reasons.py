@@ -30,7 +30,7 @@ def _of_model(found: Exceedance) -> str:
     if not found.by_level or found.near is None:
         return ""
     lower = 100 * (1 - exp(-found.reach))
-    return (f", by the level model (slow changes move all requests by one factor): {found.near.over} over a limit "
+    return (f", by the level model (slow changes move all requests by one factor): {found.near.over} beyond a limit "
             f"{lower:.2g} % lower")
 
 

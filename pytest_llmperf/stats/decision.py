@@ -14,7 +14,7 @@ from pytest_llmperf.stats.shift import Shift
 #: Of the limit that must lie below the tolerated margin, over all looks together.
 PASS_CONFIDENCE = 0.95
 #: Share of a PASS's error at each look, with one, two, and more stored sessions: looks resemble each other, and one
-#: session shows no spread between sessions. By simulation at exactly the tolerated margin, runs that differ by 3.5 %
+#: session shows no spread between sessions. By simulation at exactly the tolerated margin, where runs differ by 3.5 %
 #: and sessions by 2 % (1,800 comparisons of one metric each): with the whole error at each look 12.7, 8.4 and 7.1 %
 #: pass falsely, with these shares 6.2, 4.8 and 5.5 %.
 SHARE_OF_LOOK = (0.2, 0.5, 0.7)

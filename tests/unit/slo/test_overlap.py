@@ -158,7 +158,7 @@ def test_the_words_are_of_the_latency_that_matters():
     alone, both = (judge_slo(parse_slo(f"slo_attainment({limits}) >= 90%"), runs, list("abc"))
                    for limits in ("ttft <= 520ms", "ttft <= 520ms, tpot <= 100s"))
     assert "the server starts differ so much" in alone.reason
-    assert (both.reason, both.verdict, both.interval) == (alone.reason, alone.verdict, alone.interval)
+    assert (both.reason, both.verdict) == (alone.reason, alone.verdict)
 
 
 def test_runs_that_were_sent_again_reach_no_further():
@@ -184,8 +184,7 @@ def test_what_slow_seconds_hide_is_said():
     worst_ms = sorted(ms for run in runs for ms in run.samples("tpot"))[-5]
     found = judge(f"tpot_p90 <= {worst_ms:.6f}ms", *runs)
     assert found.verdict is Verdict.INCONCLUSIVE
-    assert "of some times were so much slower than those of others that" in found.reason
-    assert "more requests or more runs" in found.reason
+    assert "more observations would decide it" in found.reason
     assert judge(f"tpot_p90 <= {worst_ms * exp(1.0):.6f}ms", *runs).verdict is Verdict.PASS
 
 

@@ -49,7 +49,7 @@ def test_a_pass_states_the_period_that_it_could_not_see():
 def test_a_pass_by_the_level_model_names_it():
     sample = Sample([measure([make_record(i, intended_ms=100.0 * i) for i in range(300)])], ["s"], [1])
     found = Exceedance(Count(0, 300), 0.01, 1.0, 0.95, log(1.25), Count(0, 300), by_level=True)
-    assert ("by the level model (slow changes move all requests by one factor): 0 over a limit 20 % lower"
+    assert ("by the level model (slow changes move all requests by one factor): 0 beyond a limit 20 % lower"
             in rests_on(found, sample, "over"))
 
 
