@@ -46,7 +46,7 @@ def test_queue_waits_grow_with_the_load():
 
 
 def test_a_run_is_what_measure_makes_of_its_records():
-    run = measured(outages(20, 2)(np.random.default_rng(4), 200, 5), "itl")
+    run = measured(outages(5, 1)(np.random.default_rng(4), 1000, 5), "itl")
     whole = measure(run.records)
     assert run.by_request("itl") == whole.by_request("itl")
     assert run.value("error_rate") == whole.value("error_rate") > 0
