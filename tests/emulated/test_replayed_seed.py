@@ -38,7 +38,7 @@ def replayed(emulate, client, pytester, monkeypatch):
     return replayed
 
 
-def test_seed_sent_twice_to_an_endpoint_hits_nothing_of_the_first_time(replayed):
+def test_seed_sent_twice_to_an_endpoint_has_no_cache_hit(replayed):
     """The server counts its hits, so that a prompt of the first time would make the second an ERROR."""
     result = replayed("test_x")
     result.assert_outcomes(passed=2)

@@ -99,7 +99,7 @@ def test_declared_alias_is_the_model_that_was_asked_for(measured):
     assert result.verdict is Verdict.PASS, result
 
 
-def test_usage_that_nothing_confirms_decides_nothing_per_token(measured):
+def test_unconfirmed_usage_leaves_token_metrics_inconclusive(measured):
     """A proxy sends 20 tokens and says 40: half the TPOT."""
     per_token = ["tpot_p50 <= 500ms", "itl_p99 <= 500ms", "output_throughput >= 0.1/s", "goodput(tpot <= 1s) >= 0.1/s"]
     others = ["ttft_p50 <= 5s", "e2el_p50 <= 5s", "error_rate == 0"]

@@ -188,7 +188,7 @@ FLOODS = {
 
 
 @pytest.mark.parametrize("flood", FLOODS)
-def test_head_without_an_end_fails_its_request_and_takes_no_memory(flood):
+def test_endless_response_head_fails_the_request_in_bounded_memory(flood):
     """Fault 37: 24 MB of headers would take 600 MB as Python's objects."""
     replayed = outcomes([*FLOODS[flood], Hang()], GOOD)
     assert replayed.record.outcome is Outcome.MALFORMED

@@ -134,7 +134,7 @@ def test_in_real_time_over_http(emulate, pytester):
     assert properties(junit)["llmperf.emulated"] == "emulated h200, real time"
 
 
-def test_server_that_is_faster_than_its_gpu_is_an_error(run):
+def test_latency_below_the_gpu_bound_is_an_error(run):
     """Steps take 60 % less time than the weights need to be read: no H200 does that."""
     result, _ = run(SUITE, "--emulate", "h200", "-k", "slo", "--emulate-fault", "step_time=-60%")
     assert result.ret == 10

@@ -276,14 +276,14 @@ def start_sd(own, *others):
 @pytest.mark.parametrize(("sd", "count", "shown"), [
     (0.05, 10, 0.0657), (0.03, 5, 0.0598), (0.001, 10, 0.027), (0.05, 5, 0.0995), (0.06, 5, 0.10), (0.2, 10, 0.10),
 ])
-def test_stored_sessions_bound_start_sd(make, sd, count, shown):
+def test_stored_sessions_limit_the_between_start_sd(make, sd, count, shown):
     """Times 1.31 for ten sessions and 1.99 for five; at least the prior's 2.7 % and at most the default's 10 %."""
     found = start_sd(make.baseline(sessions_of(make, sd, count)))
     assert found.value == pytest.approx(shown, rel=0.01)
     assert ("stored sessions of this test" in found.source) is (shown < 0.1)
 
 
-def test_test_without_sessions_is_as_noisy_as_the_noisiest_that_judges_the_metric(make):
+def test_claim_without_sessions_takes_the_largest_stored_sd(make):
     calm, noisy = (make.baseline(sessions_of(make, sd, 10)) for sd in (0.03, 0.05))
     unjudged = make.baseline(sessions_of(make, 0.2, 10, primaries=("tpot_mean",)))
     assert start_sd(None, calm, noisy, unjudged).value == pytest.approx(0.0657, rel=0.01)

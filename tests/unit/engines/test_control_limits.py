@@ -143,7 +143,7 @@ def test_waiting_for_a_start_never_outlasts_it(make_server):
         assert server.client.timeout.read == 10.0
 
 
-def test_endpoint_that_drips_its_models_is_given_up(tmp_path):
+def test_dripping_model_list_ends_at_the_deadline(tmp_path):
     launcher = Launcher(Settings(control_timeout_s=0.3), tmp_path, tmp_path / "run", "cpu", SystemClock(), Random(1))
     began_s = time.monotonic()
     with ScriptedServer([Send(HEAD + b"\r\n"), *DRIPS]) as server:

@@ -40,7 +40,7 @@ def bound_of(spec, kind="h200", **facts):
 
 
 @pytest.mark.parametrize("kind", list(MEMORY_BANDWIDTH))
-def test_bound_is_the_floor_but_for_what_stays_in_the_cache(kind):
+def test_latency_bound_subtracts_the_l2_cache_from_the_weights(kind):
     bound = bound_of(vllm("llama-3.1-8b"), kind)
     cached_ms = CACHE_BYTES[kind] / MEMORY_BANDWIDTH[kind] * 1e3
     assert bound.step_ns / 1e6 == pytest.approx(decode_floor_ms("llama-3.1-8b", kind) - cached_ms)
@@ -69,7 +69,7 @@ def test_gpus_and_quantization_that_share_the_work(spec, step, prompt):
     (sglang("llama-3.1-8b", speculative_algorithm="EAGLE", speculative_num_draft_tokens=8), {}, 9),
     (sglang("llama-3.1-8b", speculative_algorithm="NGRAM"), {"speculative_num_draft_tokens": "12"}, 13),
 ])
-def test_most_tokens_of_a_step(spec, facts, most):
+def test_speculation_sets_the_most_tokens_of_a_step(spec, facts, most):
     assert bound_of(spec, **facts).tokens_per_step == most
 
 
@@ -86,7 +86,7 @@ def test_no_bound_where_model_gpu_or_flag_is_not_known(spec, kind):
     assert bound_of(spec, kind) is None
 
 
-def test_no_bound_of_an_endpoint():
+def test_endpoint_has_no_latency_bound():
     assert latency_bound(endpoint("http://h:1", model="llama-3.1-8b"), None, "h200", {}) is None
 
 

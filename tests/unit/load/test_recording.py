@@ -73,7 +73,7 @@ def test_torn_anywhere_it_reads_what_is_whole(recorded):
     assert set(counts) == {0, 1, 2}
 
 
-def test_exchange_is_read_when_it_is_asked_for_even_after_the_file_was_removed(recorded):
+def test_exchange_is_read_after_the_recording_was_removed(recorded):
     recording = read_recording(recorded)
     recorded.unlink()
     assert recording.exchanges[7] == EXCHANGES[1]

@@ -49,7 +49,7 @@ def test_load_passes_where_every_process_is_flat_and_every_request_served(soak, 
     assert last.startswith("PASS" if problem is None else "FAIL")
 
 
-def test_this_process_has_a_resident_size_and_a_dead_one_has_none(soak):
+def test_resident_size_of_a_dead_process_is_missing(soak):
     assert soak._rss_mb(1 << 22) is None
     processes = {}
     soak._sample(processes, 0.5)

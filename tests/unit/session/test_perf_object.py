@@ -340,13 +340,13 @@ def test_drifting_machine_decides_no_claim_at_the_first_look(session, make_serve
     (vllm("llama-3.1-8b", max_num_seqs=8), vllm("llama-3.1-8b", max_num_seqs=8)),
     (endpoint("http://127.0.0.1:1", model="m"), endpoint("http://127.0.0.1:1/", model="m")),
 ])
-def test_claim_of_a_specification_against_itself_is_refused(perf, fake_engine, specs):
+def test_claim_of_two_equal_specifications_is_refused(perf, fake_engine, specs):
     with pytest.raises(SpecError, match=r"perf\.claim\(a, b, …\): both sides are .* put both into perf\.compare"):
         perf.claim(*specs, WORKLOAD, CLAIM)
     assert not fake_engine.transport.plans
 
 
-def test_claim_of_a_server_against_its_specification_is_refused(perf, make_server, fake_engine):
+def test_claim_of_a_server_against_an_equal_specification_is_refused(perf, make_server, fake_engine):
     with pytest.raises(SpecError, match="both sides are endpoint"):
         perf.claim(make_server(), make_server().spec, WORKLOAD, CLAIM)
     assert not fake_engine.transport.plans

@@ -66,6 +66,6 @@ def test_speculation_divides_the_steps(found):
     assert "per step of at most 2 tokens" in texts[0]
 
 
-def test_tokens_that_nobody_counted_are_held_against_nobody(make_run):
+def test_unverified_tokens_are_not_compared_with_the_bound(make_run):
     silent = [replace(make_record(index, itl_ms=0.1, chunks=100), chunk_tokens=None) for index in range(20)]
     assert list(impossible(make_run(silent), BOUND)) == []

@@ -60,11 +60,11 @@ def of_models(*names):
 @pytest.mark.parametrize(("models", "names"), [
     ((), ("m",)), (("m",), ("m",)), (("m-1",), ("m", "m-1")), (("m", "m-1"), ("m", "m-1")), (("m-1",), ()),
 ])
-def test_answers_of_the_requested_or_a_declared_model(found, models, names):
+def test_answers_of_requested_or_declared_model_are_valid(found, models, names):
     assert found(["error_rate"], records=of_models(*models), model_names=names) == []
 
 
-def test_answers_of_another_model(found):
+def test_answers_of_another_model_make_the_run_invalid(found):
     (text,) = found(["error_rate"], records=of_models("m", "x" * 200), model_names=("m", "m-1"))
     assert f"20 of 20 answers came from model '{'x' * 80}…', and 'm' was asked for; declared: 'm-1'." in text
     assert "model_alias=" in text

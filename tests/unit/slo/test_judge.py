@@ -566,7 +566,7 @@ def unconfirmed(tokens=(2,) * 8, **counters):
     "output_throughput >= 1/s", "total_token_throughput >= 1/s", "slo_attainment(ttft <= 1s, tpot <= 1s) >= 90%",
     "goodput(largest_stall <= 1s) >= 1/s",
 ])
-def test_unverified_token_count_decides_nothing_that_rests_on_it(text):
+def test_unverified_token_count_leaves_token_metrics_inconclusive(text):
     result = judge(text, [unconfirmed(), unconfirmed()])
     assert result.verdict is INCONCLUSIVE
     assert result.reason.startswith("unverified token count: ")

@@ -8,7 +8,7 @@ import pytest
 from scipy import stats as scipy_stats
 
 from pytest_llmperf.model.verdict import Verdict
-from pytest_llmperf.stats.decision import Comparison, decide, smallest_seen
+from pytest_llmperf.stats.decision import Comparison, at_each_look, decide, smallest_seen
 from pytest_llmperf.stats.prior import Margins, Prior
 from pytest_llmperf.stats.shift import Shift
 from pytest_llmperf.stats.spread import GROSS
@@ -43,12 +43,13 @@ def test_what_fails_and_would_pass_fails():
 
 
 def test_limits_decide_at_their_levels():
-    """FAIL where effect − t(1 − α) se > δ0, PASS where effect + t(95 %) se < δ1."""
+    """FAIL where effect − t(1 − α) se > δ0, PASS where effect + t(96.5 %) se < δ1: of 5 % seven tenths at each look."""
     t = scipy_stats.t(20)
     threshold = 0.02 + t.ppf(0.999) * 0.008
     assert verdict(threshold + 1e-9, se=0.008) is Verdict.FAIL
     assert verdict(threshold - 1e-9, se=0.008) is Verdict.INCONCLUSIVE
-    threshold = 0.05 - t.ppf(0.95) * 0.008
+    threshold = 0.05 - t.ppf(at_each_look(0.95, sessions=10)) * 0.008
+    assert at_each_look(0.95, sessions=10) == pytest.approx(0.965)
     assert verdict(threshold + 1e-9, se=0.008) is Verdict.INCONCLUSIVE
     assert verdict(threshold - 1e-9, se=0.008) is Verdict.PASS
 

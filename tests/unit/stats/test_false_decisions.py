@@ -110,9 +110,9 @@ def test_five_starts_that_differ_in_their_stalls_alone(share, requests, variatio
 
 @pytest.mark.parametrize("requests", [500, 1000])
 def test_a_clear_margin_is_seen(requests):
-    """A tenth of the allowed rate over passes mostly; five times the allowed one fails nearly always."""
+    """A tenth of the allowed rate mostly passes, by counts alone; five times the rate nearly always fails."""
     latencies = autocorrelated(np.random.default_rng(3), 3, requests)
-    assert verdicts(latencies, norm.ppf(0.999), ["s"] * 3, 0.01)[0] > 0.8
+    assert verdicts(latencies, norm.ppf(0.999), ["s"] * 3, 0.01)[0] > 0.6
     assert verdicts(latencies, norm.ppf(0.95), ["s"] * 3, 0.01)[1] > 0.95
 
 
@@ -120,6 +120,6 @@ def test_a_clear_margin_is_seen_on_five_starts():
     """Also where starts differ by half of what requests do, if the limit is far enough."""
     rng = np.random.default_rng(5)
     alike = autocorrelated(rng, 5, 1000)
-    assert verdicts(alike, norm.ppf(0.999), list("abcde"), 0.01)[0] > 0.8
+    assert verdicts(alike, norm.ppf(0.999), list("abcde"), 0.01)[0] > 0.7
     differing = alike + 0.5 * rng.standard_normal((TRIALS, 5, 1))
     assert verdicts(differing, 6.0, list("abcde"), 0.01)[0] > 0.8

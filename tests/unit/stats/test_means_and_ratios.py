@@ -111,7 +111,7 @@ def test_interval_contains_the_ratio_without_the_drift_that_pairs_show():
 
 
 @pytest.mark.parametrize("apart", [(), (3, 3, 3), (3, 1, -1, -3), (1,)])
-def test_pairs_that_show_no_drift_widen_nothing(apart):
+def test_pairs_without_drift_leave_the_interval_unchanged(apart):
     tops = [2.0 + 0.1 * runs for runs in range(len(apart) or 3)]
     bottoms, sd = [1.0] * len(tops), StartSd(0.03, "default")
     assert ratio_screen(tops, bottoms, sd, apart=apart).interval == ratio_screen(tops, bottoms, sd).interval
