@@ -17,12 +17,12 @@ from our_clients import BODY, PATH
 
 from pytest_llmperf.load.arrivals import ANCILLARY_BYTES, Arrivals
 from pytest_llmperf.load.connection import Connection
-from pytest_llmperf.load.flight import Flight
+from pytest_llmperf.load.flight import Flight, Intake
 from pytest_llmperf.load.opening import Route
 from pytest_llmperf.load.precedence import come_first
 from pytest_llmperf.load.reactor import Reactor
 from pytest_llmperf.load.recording import RecordingWriter
-from pytest_llmperf.model.plan import PlannedRequest
+from pytest_llmperf.model.plan import PlannedRequest, StreamLimits
 
 SOCKETS, ROUNDS = 200, 50
 HEAD = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -30,7 +30,14 @@ EVENT = b"f5\r\n" + b"x" * 245 + b"\r\n"
 
 
 class Nobody:
+    def __init__(self) -> None:
+        self.intake = Intake(StreamLimits(replay_bytes=2**62))
+
     def opened(self, connection: Connection) -> None: ...
+    def took(self, flight: Flight, size: int) -> None:
+        if self.intake.take(flight, size) is not None:
+            self.intake.held_bytes = 0
+
     def forget(self, connection: Connection) -> None: ...
     def finish(self, *_: object) -> None: ...
 

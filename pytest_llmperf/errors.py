@@ -15,6 +15,7 @@ LlmperfError
     │   └── StopFailed         something of it survived the stop
     ├── LoadError              the load generator failed or cannot be believed
     ├── MetricUnavailable      a metric was asked for that this run does not have
+    ├── NotJudged              a test measured and ended before any check
     ├── BaselineError          a stored baseline cannot be read, believed or written
     └── HardwareBusy           somebody else uses the accelerator
 
@@ -119,6 +120,10 @@ class LoadError(InfrastructureError):
 
 class MetricUnavailable(InfrastructureError):
     """A metric was asked for that this run does not have."""
+
+
+class NotJudged(InfrastructureError):
+    """A test measured and ended before any check, so nothing says whether its figures are good."""
 
 
 class BaselineError(InfrastructureError):

@@ -6,39 +6,98 @@ import base64
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
 from urllib.parse import quote
 
 MASK = "***"
 MIN_LENGTH = 6  # shorter values ("1", "true") would blank out half of a log
 _SECRET = re.compile(
-    r"(?:KEYS?|TOKENS?|SECRETS?|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?)\d*$|^(?:PASS|PAT|PWD|BEARER|AUTHORIZATION)$",
+    r"(?:KEYS?|TOKENS?|SECRETS?|PASSWORD|PASSWD|PASSPHRASE|CREDENTIALS?|AUTH|COOKIES?|WEBHOOKS?)\d*$"
+    r"|^(?:PASS|PAT|PWD|BEARER|AUTHORIZATION)$",
     re.IGNORECASE,
 )
+_COUNTED = frozenset({"max", "min", "num", "per", "new", "batched", "speculative"})  # max_num_batched_token is a number
 _USERINFO = re.compile(r"\b[a-z][a-z0-9+.-]*://[^/\s:@'\"]*:([^/\s'\"]+)@", re.IGNORECASE)
 _SWITCH = re.compile(r"[01]?|true|false|none", re.IGNORECASE)
 _NUMBER = re.compile(r"[\d.]+")
-_FLAG = r"--?(?:[\w-]*[-_])?(?:api-?keys?|keys?|token|secrets?|password|passwd|passphrase|pass|credentials?)"
-_SHAPES = (
-    (re.compile(r"(\b[a-z][a-z0-9+.-]*://)[^/\s'\"]+@", re.IGNORECASE), rf"\1{MASK}@"),
-    (re.compile(r"(authorization['\"]?\s*[:=]\s*['\"]?(?:\w+\s+)?)[^\s'\",]+", re.IGNORECASE), rf"\1{MASK}"),
-    (re.compile(r"(\bbearer\s+)[\w.~+/=-]{6,}", re.IGNORECASE), rf"\1{MASK}"),
-    (re.compile(r"((?:x-)?api[-_]?key['\"]?\s*[:=]\s*\[?['\"]?)[^\s'\",\]]{6,}", re.IGNORECASE), rf"\1{MASK}"),
-    (re.compile(rf"((?<!\S){_FLAG}(?:=|\s+(?!-)))('[^']*'|\"[^\"]*\"|\S+)", re.IGNORECASE), rf"\1{MASK}"),
-    (re.compile(r"(\b[A-Z][A-Z0-9_]*(?:KEY|TOKEN|SECRET|PASSWORD|PASSWD|_PASS)\d*=)(?!\s)('[^']*'|\S+)"), rf"\1{MASK}"),
-    (re.compile(r"\b(?:hf_|sk-|gh[pousr]_|github_pat_|glpat-|xox[abp]-|nvapi-)[\w-]{16,}"), MASK),
+_WORD = re.compile(r"[a-z]{1,11}|[A-Z]{1,11}|[A-Z][a-z]{1,10}")
+
+_NAME = (
+    r"(?:api[-_]?keys?|key|token|secrets?|password|passwd|passphrase|credentials?|auth|cookies?|webhooks?(?:[-_]url)?)"
 )
+_HINTS = ("key", "token", "secret", "pass", "credential", "auth", "cookie", "webhook")
+_NOT_COUNTED = "".join(rf"(?<!{word}[-_])" for word in sorted(_COUNTED))
+_NO_PROSE = (  # what follows the name of an option in a sentence
+    r"(?!(?:an?|and|are|as|at|be|by|can|cannot|could|does|exists?|for|from|has|have|if|in|is|it|may|must|needs?|no|not|of|"
+    r"on|or|says?|set|should|takes?|that|the|then|to|twice|values?|wants?|was|were|which|will|with|without|would)\b)"
+)
+_UNQUOTED = r"(?!(?:[A-Za-z]{1,15}|\d+(?:\.\d+)?)(?![\w.~+/*=-]))[^\s'\",;()\[\]{}<>&`]{6,}"
+
+
+class Shape(NamedTuple):
+    """A text that looks like a secret.
+
+    Args:
+        pattern: holds for text and for bytes. It begins with a literal or a bounded repeat, so that the time for a long
+            line is linear.
+        replacement: what stands instead.
+        needs: a text without which nothing matches.
+        hints: texts in lower case of which a match holds at least one, in whatever case.
+    """
+
+    pattern: str
+    replacement: str
+    needs: str
+    hints: tuple[str, ...]
+
+
+SHAPES = (
+    Shape(r"((?i:://))[^/\s'\"@]+(?:@[^/\s'\"@]+)*@", rf"\1{MASK}@", "@", ("://",)),
+    Shape(r"(?<![\w/.:-])[\w.+-]{1,64}:[^\s:@/'\"`]{3,256}@(?=[\w-]+(?:\.[\w-]+)+|[\w-]+:\d|localhost)(?!sha\d)",
+          f"{MASK}@", "@", (":",)),
+    Shape(r"((?i:authorization)['\"]?\s*[:=,]\s*b?['\"]?(?:(?i:basic|bearer|digest|negotiate|token)\s+)?)[^\s'\",]+",
+          rf"\1{MASK}", "", ("authorization",)),
+    Shape(r"((?<!\w)(?i:bearer)\s+)(?!(?i:tokens?|auth\w*|schemes?|credentials?|headers?|formats?|prefix|requests?)\b)"
+          rf"{_NO_PROSE}[\w.~+/*=-]{{6,}}", rf"\1{MASK}", "", ("bearer",)),
+    Shape(r"((?i:(?:set-)?cookie)['\"]?\s*[:,]\s*b?['\"]?)(?=[\w.-]+=)[^'\"\r\n]+", rf"\1{MASK}", "=", ("cookie",)),
+    Shape(r"((?i:x-api-key|api[-_]?key)['\"]?\s*[:=,]\s*\[?\s*b?['\"]?)(?=\d)[^\s'\",\]]{6,}", rf"\1{MASK}", "",
+          ("api-key", "api_key", "apikey")),
+    Shape(rf"((?<![\w-])--?(?i:(?:[\w-]{{0,64}}[-_])?{_NOT_COUNTED}(?:{_NAME}|keys|pass))(?:=|\s+(?!-){_NO_PROSE}))"
+          r"('[^']*'|\"[^\"]*\"|[^\s`]+)", rf"\1{MASK}", "-", _HINTS),
+    Shape(r"((?<![a-z])(?<!MAX_)(?<!MIN_)(?<!NUM_)(?<!NEW_)(?<!BATCHED_)"
+          r"(?:KEYS?|TOKENS?|SECRETS?|PASSWORD|PASSWD|PASSPHRASE|_PASS|_PWD|_PAT|AUTH|COOKIES?|WEBHOOKS?|CREDENTIALS?)"
+          r"\d*(?:_[A-Z0-9]+)*=)(?!\s|(?i:[01]|true|false|none|null)(?!\w))('[^']*'|\"[^\"]*\"|\S+)", rf"\1{MASK}", "=",
+          (*_HINTS, "_pwd", "_pat")),
+    Shape(rf"((?<![A-Za-z])(?i:{_NOT_COUNTED}{_NAME})\d*['\"]?\s*[:=]\s*[\[(]?\s*b?(['\"]))(?!\s|[<\[]|\2)[^'\"\r\n]+",
+          rf"\1{MASK}", "", _HINTS),
+    Shape(rf"((?<![A-Za-z])(?i:{_NOT_COUNTED}{_NAME})\d*=){_UNQUOTED}", rf"\1{MASK}", "=", _HINTS),
+    Shape(rf"((?:(?<=[A-Za-z\d][-_])(?i:{_NOT_COUNTED}{_NAME})|(?<![\w-])(?i:api[-_]?key|passw(?:or)?d))\d*:\s+){_UNQUOTED}",
+          rf"\1{MASK}", ": ", _HINTS),
+    Shape(r"((?i:hooks\.slack\.com/services/|discord(?:app)?\.com/api/webhooks/))[^\s'\"]+", rf"\1{MASK}", "/",
+          ("hooks.slack", "webhooks/")),
+    Shape(r"(?<!\w)hf_(?:(?=[A-Za-z]*\d)[A-Za-z0-9]{8,}|[A-Za-z0-9]{16,})", MASK, "hf_", ("hf_",)),
+    Shape(r"(?<![\w-])sk-(?:(?=[\w-]*\d)[\w-]{8,}|[\w-]{16,})", MASK, "sk-", ("sk-",)),
+    Shape(r"(?<![\w-])(?:gh[pousr]_|github_pat_|glpat-|xox[abeprs]-|nvapi-|gsk_|AIza)[\w-]{16,}", MASK, "",
+          ("gh", "glpat-", "xox", "nvapi-", "gsk_", "aiza", "github_pat_")),
+    Shape(r"(?<!\w)(?:AKIA|ASIA)[0-9A-Z]{16}(?!\w)", MASK, "IA", ("akia", "asia")),
+    Shape(r"(?<!\w)eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]{8,}", MASK, "eyJ", ("eyj",)),
+)
+_SHAPES = tuple((re.compile(shape.pattern), shape) for shape in SHAPES)
 
 
 def is_secret_name(name: str) -> bool:
     """Whether what has this name is a secret: HF_TOKEN and api_key are; tokenizer, max_tokens and PWD are not.
 
-    The last word decides, and "tokens" are counted. In upper case, as variables are asked for, any word does:
-    AWS_ACCESS_KEY_ID and HF_TOKENS, but not speculative_token_tree.
+    The last word decides. "tokens" are counted, and so is what a counting word precedes: max_num_batched_token. In
+    upper case, as variables are asked for, any word does: AWS_ACCESS_KEY_ID and HF_TOKENS, but not
+    speculative_token_tree.
     """
     words = re.split(r"[-_.]", name)
     if name.isupper():
         return name not in {"PWD", "OLDPWD"} and any(map(_SECRET.search, words))
-    return words[-1].lower() != "tokens" and _SECRET.search(words[-1]) is not None
+    if words[-1].lower() == "tokens" or not _COUNTED.isdisjoint(map(str.lower, words[-2:-1])):
+        return False
+    return _SECRET.search(words[-1]) is not None or words[-2:] == ["webhook", "url"]
 
 
 def secret_values(flags: Mapping[str, object], env: Mapping[str, str] | None = None) -> list[str]:
@@ -80,8 +139,13 @@ def spellings(value: str) -> list[str]:
 
 
 def needles(secrets: Iterable[str]) -> list[str]:
-    """Every spelling of every secret, longest first so that no part of a longer one stays in a text."""
-    return _longest_first({spelling for value in secrets for spelling in spellings(value)})
+    """Every spelling of every secret, longest first so that no part of a longer one stays in a text.
+
+    A secret that could be a word of a sentence ("EMPTY", "server") is left out: it would cut words out of messages and
+    logs. A shape such as `--api-key NAME` still hides the secret.
+    """
+    unlike_words = [value for value in secrets if not _WORD.fullmatch(value)]
+    return _longest_first({spelling for value in unlike_words for spelling in spellings(value)})
 
 
 def mask(text: str, secrets: Iterable[str] = ()) -> str:
@@ -96,8 +160,10 @@ def _longest_first(texts: Iterable[str]) -> list[str]:
 def _mask(text: str, known: Iterable[str]) -> str:
     for needle in known:
         text = text.replace(needle, MASK)
-    for shape, replacement in _SHAPES:
-        text = shape.sub(replacement, text)
+    lowered = text.lower()
+    for pattern, shape in _SHAPES:
+        if shape.needs in text and any(hint in lowered for hint in shape.hints):
+            text = pattern.sub(shape.replacement, text)
     return text
 
 

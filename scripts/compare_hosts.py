@@ -3,8 +3,8 @@
 
     python scripts/compare_hosts.py h200
 
-Nothing was changed between them, so every FAIL is a false alarm. Writes the table of docs/measured/KIND.md between its
-two comments.
+Nothing was changed between them, so every FAIL is a false alarm. Writes the table of
+docs/measured/KIND_between_hosts.md between its two comments.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from pytest_llmperf.baseline.model import StoredMeasurement, StoredSession
 from pytest_llmperf.baseline.store import Store
 from pytest_llmperf.metrics import RunMetrics
 from pytest_llmperf.metrics.registry import find
+from pytest_llmperf.model.record import RunRecords
 from pytest_llmperf.session.against import Terms, comparison_of
 from pytest_llmperf.session.measurement import Measurement, Run
 from pytest_llmperf.stats.decision import PASS_CONFIDENCE, decide
@@ -36,9 +37,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
     parser.add_argument("kind", choices=("l4", "a100", "h100", "h200"))
     kind = parser.parse_args(argv).kind
-    page = ROOT / "docs" / "measured" / f"{kind}.md"
+    measured = ROOT / "docs" / "measured" / kind
+    page = measured.with_name(f"{kind}_between_hosts.md")
     lines = [HEAD, "|---" * HEAD.count(" | ") + "|---|"]
-    lines += rows(Store(ROOT / "baselines"), kind, letters(page.with_suffix("")))
+    lines += rows(Store(ROOT / "baselines"), kind, letters(measured))
     text = page.read_text(encoding="utf-8")
     before, begun, rest = text.partition(BEGIN)
     _, ended, after = rest.partition(END)
@@ -74,9 +76,10 @@ def rows(store: Store, kind: str, hosts: Mapping[str, str]) -> Iterator[str]:
 
 def judged(session: StoredSession, stored: StoredMeasurement, terms: Terms) -> Iterator[str]:
     """The session as if it were today's, and could have no more runs: all of its error is spent on those it has."""
-    runs = tuple(Run(seed, start, ()) for seed, start in session.runs)
+    runs = tuple(Run(seed, start, RunRecords()) for seed, start in session.runs)
     metrics = [
-        RunMetrics((), {}, {name: values[run] for name, values in session.metrics.items()}) for run in range(len(runs))
+        RunMetrics(RunRecords(), {name: values[run] for name, values in session.metrics.items()})
+        for run in range(len(runs))
     ]
     today = Measurement("", "", {}, runs, tuple(metrics))
     compared = [comparison_of(today, stored, find(name), terms)[0] for name in stored.primaries]

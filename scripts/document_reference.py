@@ -153,14 +153,17 @@ def noise() -> str:
 
 def looks() -> str:
     """The rule in a sentence, with the figures of the code."""
-    from pytest_llmperf.stats.looks import ENOUGH_SESSIONS, LOOKS, SPENT, SUITE_ALPHA
+    from pytest_llmperf.stats.looks import ENOUGH_SESSIONS, GROSS_SHARE, LOOKS, SPENT, SUITE_ALPHA
+    from pytest_llmperf.stats.spread import GROSS
 
     runs = ", then ".join(map(str, LOOKS))
     spent = ", ".join(f"{100 * share:.0f} %" for share in SPENT)
     return (f"Runs at each look: {runs}. All comparisons of a suite run share one error of {100 * SUITE_ALPHA:.0f} %, "
             "whatever `-k` selects: each test gets its share by its number of primary metrics (Holm's rule among them) "
-            f"and has spent {spent} of it by each look. Against fewer than {ENOUGH_SESSIONS} stored sessions all of it "
-            "waits for the last look.")
+            f"and has spent {spent} of it by each look. Against fewer than {ENOUGH_SESSIONS} stored sessions the first "
+            f"look spends {100 * GROSS_SHARE:.0f} %, on gross regressions alone: a metric fails there if it is proven "
+            f"to be worse although sessions may differ by {GROSS:g} times the estimated sd. The rest waits for the "
+            "last look.")
 
 
 def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Write what the emulator predicts of every claim of the suites, beside what was measured on that hardware.
+"""Write what every claim of the suites measured on real hardware, and what the emulator predicts of the same claim.
 
     python scripts/predict_claims.py h200
 
-Runs `pytest suites --emulate KIND` with fixed noise, reads the run folders of docs/measured/KIND/, and writes the table
-of docs/measured/KIND.md between its two comments. What was predicted before it was measured, git says.
+Runs `pytest suites --emulate KIND` with fixed noise and reads the run folders of docs/measured/KIND/. Writes two tables
+between their comments: one row a claim in docs/measured/KIND.md, every demand with every host in
+docs/measured/KIND_predictions.md. Git says which prediction was made before its measurement.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ from __future__ import annotations
 import argparse
 import hashlib
 import re
+import statistics
 import subprocess
 import sys
 import tempfile
 import xml.etree.ElementTree as ET
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,8 +31,11 @@ ROOT = Path(__file__).resolve().parents[1]
 COEFFICIENTS = ROOT / "pytest_llmperf" / "emulator" / "cost" / "coefficients.json"
 BEGIN = "<!-- predictions: written by scripts/predict_claims.py -->"
 END = "<!-- end of predictions -->"
+CLAIMS_BEGIN = "<!-- claims: written by scripts/predict_claims.py -->"
+CLAIMS_END = "<!-- end of claims -->"
 LEGEND = "Where a host is marked *fitted* they have seen its runs of that test; every other host is held out."
 CLAIM = re.compile(r"(\w+)\(([ab])\) / (\w+)\(([ab])\)")
+ONE_SIDE = re.compile(r"\w\([ab]\)")
 NUMBER = re.compile(r"(-?\d+(?:\.\d+)?)\s*(.*)")
 
 # Kind → test → hosts whose runs of it the coefficients have seen: single steps (emulator_fit/anchors.py), the eager
@@ -54,6 +60,7 @@ class Row:
     demand: str
     predicted: CheckResult | None
     measured: tuple[tuple[str, str], ...] = ()
+    verdicts: tuple[str, ...] = ()
     why_not: str = ""
 
 
@@ -63,12 +70,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--run", type=Path, metavar="DIR", help="a folder of run folders and junit.xml to read instead "
                         "of running the suites")
     arguments = parser.parse_args(argv)
-    page = ROOT / "docs" / "measured" / f"{arguments.kind}.md"
+    measured = ROOT / "docs" / "measured" / arguments.kind
     with tempfile.TemporaryDirectory() as scratch:
         place = arguments.run or emulate(arguments.kind, Path(scratch))
-        table = written(rows(place, page.with_suffix("")))
-    page.write_text(with_table(page.read_text(encoding="utf-8"), table), encoding="utf-8")
-    print(f"{table.count(chr(10)) - 1} demands in {page}")
+        demands = list(rows(place, measured))
+    predictions = measured.with_name(f"{arguments.kind}_predictions.md")
+    write_table(predictions, written(demands), BEGIN, END)
+    write_table(measured.with_suffix(".md"), claims_table(demands), CLAIMS_BEGIN, CLAIMS_END)
+    print(f"{len(demands)} demands in {predictions}")
     return 0
 
 
@@ -92,31 +101,90 @@ def rows(place: Path, measured: Path) -> Iterator[Row]:
             yield Row(test, "", None, why_not=skipped[test])
             continue
         for check in _demands(predicted[test]):
-            yield Row(test, check.subject, check, tuple(_same(predicted[test], check, hosts)))
+            same = list(_same_workload(predicted[test], hosts))
+            measured_by_host = ((host, other, _measured(other, check)) for host, other in same)
+            known = [(host, other, value) for host, other, value in measured_by_host if value is not None]
+            verdicts = tuple(_verdict(other, check) for _, other, _ in known)
+            yield Row(test, check.subject, check, tuple((host, value) for host, _, value in known), verdicts)
 
 
-def written(found: Iterator[Row]) -> str:
-    """The table, and the coefficients that it rests on."""
+def claims_table(demands: Iterable[Row]) -> str:
+    """One row a claim or SLO that some host measured: median and range over sessions, verdicts, the emulated value."""
+    lines = ["| test | claim | median | range | hosts | verdicts | emulated |", "|---|---|---|---|---|---|---|"]
+    lines += [_claim_line(row) for row in demands if row.measured and _is_claim(row.demand)]
+    return "\n".join(lines)
+
+
+def _is_claim(demand: str) -> bool:
+    """A demand on one side of a claim alone, such as `chunk_budget(a) <= 1024`, is a mechanism and no claim."""
+    return " / " in demand or not ONE_SIDE.search(demand)
+
+
+def _claim_line(row: Row) -> str:
+    values = [value for _, value in row.measured]
+    hosts = ", ".join(sorted({host[0] for host, _ in row.measured}))
+    verdicts = ", ".join(f"{count} {verdict}" for verdict, count in sorted(Counter(row.verdicts).items()))
+    predicted = "" if row.predicted is None else row.predicted.measured
+    name = row.test.partition("::")[2]
+    return f"| `{name}` | `{row.demand}` | {_median(values)} | {_range(values)} | {hosts} | {verdicts} | {predicted} |"
+
+
+def _numbers(values: Sequence[str]) -> tuple[list[float], str] | None:
+    """The values without their unit, and the unit; None where a value is no number or the units differ."""
+    matches = [NUMBER.match(value) for value in values]
+    units = {match[2] if match else None for match in matches}
+    if len(units) != 1 or None in units:
+        return None
+    return [float(match[1]) for match in matches if match], units.pop() or ""
+
+
+def _median(values: Sequence[str]) -> str:
+    parsed = _numbers(values)
+    if parsed is None:
+        return values[0] if len(set(values)) == 1 else "–"
+    numbers, unit = parsed
+    return f"{_shown(statistics.median(numbers))}{'' if unit == '×' else ' '}{unit}".strip()
+
+
+def _range(values: Sequence[str]) -> str:
+    parsed = _numbers(values)
+    if parsed is None or len(values) < 2:
+        return ""
+    least, most = _shown(min(parsed[0])), _shown(max(parsed[0]))
+    return "" if least == most else f"{least} – {most}"
+
+
+def _shown(value: float) -> str:
+    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def written(demands: Iterable[Row]) -> str:
+    """The table of predictions, and the coefficients that it rests on."""
     lines = [
         "| test | demand | predicted | measured (host) | prediction ÷ measured |",
         "|---|---|---|---|---|",
-        *map(_line, found),
+        *map(_line, demands),
     ]
     digest = hashlib.sha256(COEFFICIENTS.read_bytes()).hexdigest()[:12]
     return "\n".join([*lines, "", f"Coefficients {digest}, noise seed 0.", LEGEND])
 
 
-def with_table(page: str, table: str) -> str:
+def write_table(page: Path, table: str, begin: str, end: str) -> None:
+    """Replace what stands between the two comments of the page."""
+    page.write_text(with_table(page.read_text(encoding="utf-8"), table, begin, end), encoding="utf-8")
+
+
+def with_table(page: str, table: str, begin: str = BEGIN, end: str = END) -> str:
     """The page with the table between its comments.
 
     Raises:
-        ValueError: it has no place for it.
+        ValueError: the page lacks one of the comments.
     """
-    before, begun, rest = page.partition(BEGIN)
-    _, ended, after = rest.partition(END)
+    before, begun, rest = page.partition(begin)
+    _, ended, after = rest.partition(end)
     if not (begun and ended):
-        raise ValueError(f"the page has no lines {BEGIN} and {END}")
-    return f"{before}{BEGIN}\n\n{table}\n\n{END}{after}"
+        raise ValueError(f"the page has no lines {begin} and {end}")
+    return f"{before}{begin}\n\n{table}\n\n{end}{after}"
 
 
 def _host(folder: Path, test: KeptTest) -> str:
@@ -134,14 +202,18 @@ def _demands(test: KeptTest) -> Iterator[CheckResult]:
             yield check
 
 
-def _same(test: KeptTest, check: CheckResult, hosts: Sequence[tuple[str, KeptTest]]) -> Iterator[tuple[str, str]]:
-    """What hosts measured of the same metric, under the same workloads."""
+def _same_workload(test: KeptTest, hosts: Sequence[tuple[str, KeptTest]]) -> Iterator[tuple[str, KeptTest]]:
+    """What hosts measured of the same test under the same workloads."""
     workloads = {one.workload for one in test.measurements}
     for host, other in hosts:
         if other.test == test.test and {one.workload for one in other.measurements} == workloads:
-            found = _measured(other, check)
-            if found is not None:
-                yield host, found
+            yield host, other
+
+
+def _verdict(test: KeptTest, check: CheckResult) -> str:
+    """The verdict of that day on the same demand; a demand with another limit has none."""
+    same = [one.verdict.value for one in test.checks if one.subject == check.subject]
+    return same[0] if same else "with another limit"
 
 
 def _measured(test: KeptTest, check: CheckResult) -> str | None:

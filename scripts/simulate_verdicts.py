@@ -1,6 +1,7 @@
 """How often baseline verdicts are wrong, on noise whose truth is known. Prints Markdown tables.
 
-    python scripts/simulate_verdicts.py alarms reruns power margins robust hosts others --suites 10000
+    python scripts/simulate_verdicts.py alarms reruns gross slower power margins robust hosts others --suites 10000
+    python scripts/simulate_verdicts.py endpoints drift starts suites --suites 20000
 
 A suite run is M primary metrics, three to a test, each test against D stored sessions of three runs (seeds 0, 1, 2),
 with looks at 3, 5 and 8 runs of today's. The variances, priors, margins, looks and α are the package's own; only the
@@ -15,16 +16,19 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
+import simulate_claims
 from scipy.special import stdtr, stdtrit
 from scipy.stats import beta, rankdata
 
 from pytest_llmperf.calibration.page import share
 from pytest_llmperf.calibration.slow_servers import CASES, verdicts
+from pytest_llmperf.metrics.registry import find
+from pytest_llmperf.model.engine import UNKNOWN_HARDWARE
 from pytest_llmperf.stats.decision import PASS_CONFIDENCE, at_each_look
 from pytest_llmperf.stats.layout import layout
-from pytest_llmperf.stats.looks import LOOKS, SUITE_ALPHA, alpha_at, of_execution
+from pytest_llmperf.stats.looks import LOOKS, SUITE_ALPHA, alpha_at, of_execution, only_gross
 from pytest_llmperf.stats.prior import Margins, Prior, Scale
-from pytest_llmperf.stats.priors import _MARGINS, _PRIORS, Kind
+from pytest_llmperf.stats.priors import _MARGINS, _PRIORS, Kind, margins_for, prior_for
 from pytest_llmperf.stats.spread import spread
 
 Array = npt.NDArray[np.float64]
@@ -183,8 +187,10 @@ def look(
     alpha = alpha_at(count, looked_at, sessions=sessions, primaries=suite.per_test, suite_primaries=suite.metrics)
     differences = today - stored.mean(-2)[..., list(seeds)]
     margin = suite.margins.negligible
-    worse = holm(stdtr(df, (margin - effect) / se), alpha) & carried(effect, differences, margin)
-    better = holm(stdtr(df, (margin + effect) / se), alpha) & carried(-effect, -differences, margin)
+    gross = only_gross(count, sessions)
+    shown_df, shown_se = (known.gross_df, np.sqrt(known.gross_variance)) if gross else (df, se)
+    worse = holm(stdtr(shown_df, (margin - effect) / shown_se), alpha) & carried(effect, differences, margin)
+    better = holm(stdtr(shown_df, (margin + effect) / shown_se), alpha) & carried(-effect, -differences, margin)
     confidence = at_each_look(1 - of_execution(1 - PASS_CONFIDENCE, executions), sessions)
     within = effect + stdtrit(df, confidence) * se < suite.margins.tolerated
     return np.where(worse, FAIL, np.where(better, IMPROVED, np.where(within, PASS, INCONCLUSIVE)))
@@ -308,6 +314,65 @@ def hosts_table(suites: int, rng: np.random.Generator) -> Iterator[str]:
                       found.suites_with(IMPROVED), percent(found.share(INCONCLUSIVE)), f"{found.runs.mean():.2f}")
 
 
+def gross_table(suites: int, rng: np.random.Generator) -> Iterator[str]:
+    """Against fewer than three sessions only a gross regression fails at the first look."""
+    yield from heading("A/A against few sessions, M = 30, noise as a multiple of the prior's sd", "metric",
+                       "sd of runs", "sd of sessions", "sessions", "stored sessions", "false alarms at the first look",
+                       "upper 95 % limit", "at all three looks")
+    for name, calm in _calm():
+        for of_runs, of_sessions, df in ((1, 1, None), (1, 3, 3), (1, 5, None), (1, 5, 3), (1, 8, None), (6, 6, None)):
+            for sessions in (1, 2):
+                noise = Noise(of_runs * calm.noise.run, of_sessions * calm.noise.session, session_df=df)
+                suite = replace(calm, noise=noise, sessions=sessions)
+                alarms, in_all = (simulate(replace(suite, most_runs=most), suites, rng).suites_with(FAIL)
+                                  for most in (LOOKS[0], LOOKS[-1]))
+                yield row(name, f"{of_runs} ×", f"{of_sessions} ×", f"t({df})" if df else "normal", sessions,
+                          f"{alarms} of {suites}", percent(upper(alarms, suites)), f"{in_all} of {suites}")
+
+
+def slower_table(suites: int, rng: np.random.Generator) -> Iterator[str]:
+    yield from heading("Power of the first look against few sessions, tests of one metric, noise of the prior",
+                       "metric", "times slower", "M", "stored sessions", "FAIL", "INCONCLUSIVE")
+    for name, calm in _calm():
+        for times in (1.2, 1.5, 2, 3, 5):
+            for metrics in (2, 30):
+                for sessions in (1, 2):
+                    suite = replace(calm, metrics=metrics, per_test=1, sessions=sessions, effect=np.log(times))
+                    found = simulate(suite, max(20, suites // metrics), rng)
+                    yield row(name, f"{times:g} ×", metrics, sessions, percent(found.share(FAIL)),
+                              percent(found.share(INCONCLUSIVE)))
+
+
+def endpoints_table(suites: int, rng: np.random.Generator) -> Iterator[str]:
+    """A suite of two metrics, three runs and no more: an endpoint whose cache is not emptied."""
+    yield from heading("An endpoint, M = 2, three runs, by a CPU's rows and by those of unknown hardware", "metric",
+                       "sd of runs / sessions", "rows", "stored sessions", "false alarms, suite runs",
+                       "upper 95 % limit", "FAIL at +20 %", "INCONCLUSIVE at +20 %")
+    noises = {"ttft_p50": ((0.005, 0.005), (0.02, 0.027), (0.1, 0.1)),
+              "tpot_mean": ((0.005, 0.005), (0.02, 0.03), (0.08, 0.16))}
+    for name, pairs in noises.items():
+        metric = find(name)
+        for run, session in pairs:
+            for hardware in ("cpu", UNKNOWN_HARDWARE):
+                for sessions in (1, 3, 5, 10):
+                    margins = margins_for(metric, hardware).on(Scale.LOG)
+                    suite = Suite(Noise(run, session), sessions, 2, 2, most_runs=LOOKS[0], margins=margins,
+                                  prior=prior_for(metric, hardware))
+                    alarms = simulate(suite, suites, rng).suites_with(FAIL)
+                    slow = simulate(replace(suite, effect=np.log1p(0.2)), max(20, suites // 4), rng)
+                    yield row(name, f"{percent(run)} / {percent(session)}", hardware, sessions, f"{alarms} of {suites}",
+                              percent(upper(alarms, suites)), percent(slow.share(FAIL)),
+                              percent(slow.share(INCONCLUSIVE)))
+
+
+def _calm() -> Iterator[tuple[str, Suite]]:
+    """Suites of one look whose noise is the prior's."""
+    for name, kind in (("TPOT", Kind.TPOT), ("TTFT", Kind.TTFT)):
+        prior = _PRIORS[kind]
+        yield name, Suite(Noise(prior.run_sd, prior.session_sd), most_runs=LOOKS[0], prior=prior,
+                          margins=_MARGINS[kind].on(Scale.LOG))
+
+
 def power_table(suites: int, rng: np.random.Generator) -> Iterator[str]:
     yield from heading("Power of one metric, tests of one metric", "noise, run / session", "effect", "M",
                        "stored sessions", "most runs", "FAIL", "PASS", "INCONCLUSIVE", "runs per test")
@@ -404,8 +469,11 @@ def slow_table(trials: int, rng: np.random.Generator) -> Iterator[str]:
                           *(share(count, trials) for count in counts))
 
 
-TABLES = {"slow": slow_table, "alarms": alarms_table, "reruns": reruns_table, "power": power_table,
-          "margins": margins_table, "robust": robust_table, "hosts": hosts_table, "others": others_table}
+TABLES = {
+    "slow": slow_table, "alarms": alarms_table, "reruns": reruns_table, "gross": gross_table, "slower": slower_table,
+    "endpoints": endpoints_table, "power": power_table, "margins": margins_table, "robust": robust_table,
+    "hosts": hosts_table, "others": others_table, **simulate_claims.TABLES,
+}  # fmt: skip
 
 
 def main() -> None:

@@ -11,6 +11,9 @@ from typing import NoReturn
 from pytest_llmperf.errors import BaselineError
 
 LARGEST_INTEGER = 2**63
+#: No metric is further from 1 in its unit, and with such values neither squares nor ratios leave the range of a float.
+LARGEST_NUMBER = 1e30
+SMALLEST_NUMBER = 1e-30
 REPAIR = "Take it from git again (git checkout -- FILE), or delete it and record it anew with --update-baselines-new."
 CONFLICT = "it holds git's conflict markers. Resolve them, or take one side: git checkout --ours (or --theirs) -- FILE."
 
@@ -84,12 +87,15 @@ class Node:
         return self.value
 
     def number_or_none(self) -> float | None:
-        """A finite number."""
+        """0, or a number of a size that a measured value can have."""
         value = self.value
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, int | float) or not _finite(value):
             self.refuse(f"{_shown(value)} stands where a finite number or null belongs")
+        if value and not SMALLEST_NUMBER <= abs(value) <= LARGEST_NUMBER:
+            self.refuse(f"{_shown(value)} is no measured value: it is 0, or between {SMALLEST_NUMBER:g} and "
+                        f"{LARGEST_NUMBER:g} in size")
         return float(value)
 
 

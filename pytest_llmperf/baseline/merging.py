@@ -9,7 +9,7 @@ from pytest_llmperf.baseline.fingerprint import alike, differences, fingerprint_
 from pytest_llmperf.baseline.fresh import FreshMeasurement
 from pytest_llmperf.baseline.model import Provenance, StoredMeasurement, StoredSession
 from pytest_llmperf.baseline.obstacles import Obstacle
-from pytest_llmperf.baseline.paths import EMULATED, kind_of
+from pytest_llmperf.baseline.paths import EMULATED, kind_of, server_kind
 from pytest_llmperf.baseline.rules import (
     Shift,
     at_level_of,
@@ -155,7 +155,7 @@ class Merger:
 
     @property
     def _margins(self) -> dict[str, float]:
-        kind = kind_of(self.fresh.conditions).removeprefix(EMULATED)
+        kind = server_kind(self.fresh.conditions).removeprefix(EMULATED)
         return tolerances(self._judged, self.fresh.margins, kind)
 
     @property

@@ -7,6 +7,8 @@ import re
 from collections.abc import Mapping
 from pathlib import PurePosixPath
 
+from pytest_llmperf.model.engine import serving_hardware
+
 EMULATED = "emulated-"
 OTHER_GPU = "other-gpu"  # as in telemetry.hardware
 LONGEST = 150  # file systems take 255 bytes
@@ -26,6 +28,15 @@ def kind_of(conditions: Mapping[str, str]) -> str:
     hardware = conditions.get("hardware", "unknown").replace(" ", "-")
     model = conditions.get("gpu", "") if hardware == OTHER_GPU else ""
     return "-".join([hardware, *re.findall(r"[a-z0-9.]+", model.lower())])
+
+
+def server_kind(conditions: Mapping[str, str]) -> str:
+    """The hardware kind whose noise and margins hold: that of the machine that serves, where it is known.
+
+    >>> server_kind({"hardware": "cpu", "url": "http://10.0.0.5:8000"})
+    'unknown'
+    """
+    return serving_hardware(kind_of(conditions), conditions.get("url"))
 
 
 def bare_test(test: str, kind: str) -> str:

@@ -33,6 +33,10 @@ ORPHANED: dict[Mode, str] = {
 UNKNOWN = "left out, as this version has no such metric: {}"
 MIXED = "copies of the test ran under different conditions: {}"
 CLASH = "{} share this file; rename one of them, or correct \"test\" in the file where the test was moved"
+CASE = (
+    "its name differs only in case from {}, and some file systems take the two for one file; rename one of the tests. "
+    "Where this test was renamed, delete the older file first"
+)
 
 
 def plan(
@@ -60,7 +64,12 @@ def plan(
     entries: list[Entry] = []
     files: dict[str, Baseline | None] = {}
     ran = _by_path(tests)
+    spellings = _spellings({*ran, *existing})
     for path, cases in ran.items():
+        if path not in existing and len(spellings[path.casefold()]) > 1:
+            like_it = " and ".join(sorted(spellings[path.casefold()] - {path}))
+            entries.append(Entry(Action.REFUSED, path, reasons=(CASE.format(like_it),)))
+            continue
         lines, baseline = _plan_file(path, cases, existing.get(path), terms, mode)
         entries += lines
         if baseline is not None:
@@ -72,6 +81,14 @@ def plan(
         files |= dict.fromkeys(orphans)
     entries.sort(key=lambda entry: (entry.path, entry.measurement))
     return Plan(tuple(entries), files, len(others) - len(orphans))
+
+
+def _spellings(paths: Collection[str]) -> dict[str, set[str]]:
+    """Groups of paths that differ only in case, by their folded path."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for path in paths:
+        found[path.casefold()].add(path)
+    return found
 
 
 def _by_path(tests: Sequence[FreshTest]) -> dict[str, list[Case]]:

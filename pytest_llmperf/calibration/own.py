@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_llmperf.baseline.fresh import FreshMeasurement, fresh_test
-from pytest_llmperf.baseline.paths import EMULATED, kind_of
+from pytest_llmperf.baseline.paths import EMULATED, kind_of, server_kind
 from pytest_llmperf.baseline.store import Store
 from pytest_llmperf.errors import UsageError
 from pytest_llmperf.metrics.registry import Metric, find
@@ -128,7 +128,7 @@ def _judged(kind: str, sessions: Sessions, store: Store) -> int:
 
 
 def _line(test: str, name: str, found: Sequence[FreshMeasurement], alpha: float) -> Line:
-    metric, kind = find(name), _kind(found).removeprefix(EMULATED)
+    metric, kind = find(name), server_kind(found[0].conditions).removeprefix(EMULATED)
     scale, larger_is_worse = scale_of(metric), worse_when_larger(metric)
     shares = _margins(found[0], metric, kind)
     prior, margins = prior_for(metric, kind), shares.on(scale)

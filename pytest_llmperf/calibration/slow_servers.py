@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import heapify, heapreplace
 from typing import TYPE_CHECKING
 
-from pytest_llmperf.metrics.families import FAMILIES
-from pytest_llmperf.metrics.run import RunMetrics
+from pytest_llmperf.metrics.run import CountedBy, RunMetrics
 from pytest_llmperf.metrics.summary import STATS, percentile
-from pytest_llmperf.model.record import Outcome, RequestRecord
+from pytest_llmperf.model.record import Outcome, RequestRecord, RunRecords
 from pytest_llmperf.slo.judge import judge_slo
 from pytest_llmperf.slo.parse import parse_slo
 
@@ -207,15 +206,15 @@ def measured(traffic: Traffic, family: str) -> RunMetrics:
     stamps_s = np.concatenate([traffic.ttft_s[:, None], traffic.gaps_s], axis=1).cumsum(1) + traffic.intended_s[:, None]
     stamps_ns = np.rint(stamps_s * 1e9).astype(np.int64).tolist()
     due_ns = np.rint(traffic.intended_s * 1e9).astype(np.int64).tolist()
-    records = tuple(_record(index, due, stamps, failed) for index, (due, stamps, failed)
+    records = RunRecords(_record(index, due, stamps, failed) for index, (due, stamps, failed)
                     in enumerate(zip(due_ns, stamps_ns, traffic.failed.tolist(), strict=True)))
-    taken = tuple(FAMILIES[family].take(record) if record.ok else None for record in records)
-    pooled = sorted(value / 1e6 for values in taken for value in values or ())
+    run = RunMetrics(records, {}, CountedBy.CHUNKS)
+    pooled = sorted(run.samples(family))
     values: dict[str, float | None] = {
         f"{family}_{stat}": sum(pooled) / len(pooled) if share is None else percentile(pooled, share)
         for stat, share in STATS.items()}
     values["error_rate"] = float(traffic.failed.mean())
-    return RunMetrics(records, {family: taken}, values)
+    return replace(run, values=values)
 
 
 def _record(index: int, due_ns: int, stamps_ns: list[int], failed: bool) -> RequestRecord:

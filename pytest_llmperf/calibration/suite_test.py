@@ -43,9 +43,8 @@ class Outcome:
 def outcome_of(test: SuiteTest, session: PerfSession, kind: str) -> Outcome:
     """Run a test once, as pytest would."""
     perf = session.perf(test.name, kind)
-    results = perf.results
     try:
         test.run(perf)
     except InfrastructureError as error:
-        results = [*results, CheckResult("infrastructure", Verdict.ERROR, reason=str(error))]
-    return Outcome(test.name, tuple(results), tuple(perf.measurements))
+        perf.record(CheckResult("infrastructure", Verdict.ERROR, reason=str(error)))
+    return Outcome(test.name, perf.results, tuple(perf.measurements))

@@ -6,8 +6,6 @@ import argparse
 import errno
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
-from io import TextIOWrapper
 
 from pytest_llmperf.errors import LlmperfError
 
@@ -21,27 +19,27 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         What the command returns; 2 where the input is wrong, with one sentence on stderr and nothing written.
     """
+    from pytest_llmperf.cli.output import give_up, prepare, remark
     from pytest_llmperf.cli.parser import parser
 
     arguments = parser().parse_args(argv)
-    if isinstance(sys.stdout, TextIOWrapper) and sys.stdout.errors == "strict":
-        sys.stdout.reconfigure(errors="replace")  # a terminal that knows no "≤" still shows the rest
+    prepare()
     try:
         return _run(arguments)
     except LlmperfError as error:
-        print(f"llmperf {arguments.command}: {error}", file=sys.stderr)
+        remark(f"llmperf {arguments.command}: {error}")
         return USAGE
     except KeyboardInterrupt:
-        print(f"llmperf {arguments.command}: interrupted", file=sys.stderr)
+        remark(f"llmperf {arguments.command}: interrupted")
         return 130
     except BrokenPipeError:  # `llmperf show … | head`
-        _give_up_output()
+        give_up()
         return 141
     except OSError as error:
         if error.filename is not None or error.errno not in UNWRITABLE:
             raise
-        _give_up_output()
-        print(f"llmperf {arguments.command}: the output cannot be written: {error.strerror or error}", file=sys.stderr)
+        give_up()
+        remark(f"llmperf {arguments.command}: the output cannot be written: {error.strerror or error}")
         return USAGE
 
 
@@ -49,9 +47,3 @@ def _run(arguments: argparse.Namespace) -> int:
     code = int(arguments.run(arguments))
     sys.stdout.flush()  # what cannot be written is told here, and not as Python exits
     return code
-
-
-def _give_up_output() -> None:
-    """Else Python tries once more to write it as it exits, and complains."""
-    with suppress(OSError):
-        sys.stdout.close()

@@ -7,8 +7,10 @@ import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from pytest_llmperf.cli.output import remark
 from pytest_llmperf.errors import SpecError, UsageError
 
 if TYPE_CHECKING:
@@ -27,6 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser, engine: str) -> None:
     """The options that `spec_of`, `workload_of` and `measuring` read; `engine` is the help of the first."""
     parser.add_argument("engine", metavar="ENGINE:MODEL", help=engine)
     parser.add_argument("--flag", action="append", default=[], metavar="NAME=VALUE", help="of the engine; repeatable")
+    parser.add_argument("--model-alias", action="append", default=[], metavar="NAME",
+                        help="a further name by which answers may call the model; repeatable")
     load = parser.add_argument_group("workload: random prompts")
     load.add_argument("--input", default="400:1200", metavar="N|LOW:HIGH",
                       help="tokens of a prompt (default: 400:1200)")
@@ -55,11 +59,11 @@ def spec_of(arguments: argparse.Namespace) -> EngineSpec:
         url, colon, model = text.rpartition(":")
         if flags or not colon or model.isdigit():
             raise SpecError(f"{text!r}: write a running server as http://HOST:PORT:MODEL; it takes no --flag.")
-        return endpoint(url, model=model)
+        return endpoint(url, model=model, model_alias=arguments.model_alias)
     name, _, model = text.partition(":")
     if name not in startable() or not model:
         raise SpecError(f"{text!r}: write the engine as {' or '.join(f'{known}:MODEL' for known in startable())}.")
-    return build_spec(name, model, {}, flags)
+    return replace(build_spec(name, model, {}, flags), model_aliases=tuple(arguments.model_alias))
 
 
 def flag(text: str) -> tuple[str, Flag]:
@@ -165,8 +169,7 @@ def _watch() -> Watch:
     from pytest_llmperf.report.watch import LineWatch
 
     def line(text: str) -> None:
-        sys.stderr.write(f"{text}\n")
-        sys.stderr.flush()
+        remark(text)
 
     if not sys.stderr.isatty():
         return LineWatch(line)

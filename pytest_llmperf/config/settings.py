@@ -19,7 +19,8 @@ CHOICES = {"connections": ("keep-alive", "fresh")}
 SHARES = ("coalesced_limit",)
 CPUS = re.compile(r"auto|shared|\s*\d+\s*(,\s*\d+\s*)*")
 PLACES = ("tls_ca_file", "baselines_dir", "runs_dir", "cache_dir")
-NEVER_ZERO = ("_timeout_s", "_interval_s")  # a request without time always fails, sampling without pause never rests
+# A request without time or room always fails, sampling without pause never rests.
+NEVER_ZERO = ("_timeout_s", "_interval_s", "answer_limit_mib", "response_limit_mib", "memory_limit_mib")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,11 @@ class Settings:
         first_byte_timeout_s: from sending a request to the first byte of its answer's body: until the first token.
         idle_timeout_s: between two reads of one answer, once its body has begun.
         request_timeout_s: for a whole request.
+        control_timeout_s: for a whole answer to anything but a timed request: /metrics, /v1/models, health, an emptied
+            cache.
+        control_answer_limit_mib: how large such an answer may be, unpacked.
+        response_limit_mib: how large the answer to one timed request may be.
+        responses_memory_limit_mib: memory that the load processes may hold of answers under way, all together.
         compare_across: conditions that may differ from a baseline's, e.g. "engine.version", "driver".
         baselines_dir: where baselines lie.
         runs_dir: where run folders are written.
@@ -80,6 +86,10 @@ class Settings:
     first_byte_timeout_s: float = 120.0
     idle_timeout_s: float = 30.0
     request_timeout_s: float = 600.0
+    control_timeout_s: float = 10.0
+    control_answer_limit_mib: float = 16.0
+    response_limit_mib: float = 64.0
+    responses_memory_limit_mib: float = 512.0
     compare_across: tuple[str, ...] = ()
     baselines_dir: str = "baselines"
     runs_dir: str = ".llmperf/runs"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
@@ -11,7 +12,7 @@ from pytest_llmperf.emulator.cluster.deployment import Deployment
 from pytest_llmperf.emulator.cost.coefficients import coefficients_for
 from pytest_llmperf.emulator.cost.step_time import StepTime
 from pytest_llmperf.emulator.flags.parser import StartError
-from pytest_llmperf.emulator.flags.resolve import resolve
+from pytest_llmperf.emulator.flags.resolve import known_flags, resolve
 from pytest_llmperf.emulator.http.service import Service
 from pytest_llmperf.emulator.noise import Disturbance
 from pytest_llmperf.emulator.options import Options, read_options, reseeded
@@ -50,6 +51,9 @@ def main(argv: Sequence[str]) -> int:
     """Run until told to stop; the exit code."""
     try:
         options = read_options(argv)
+        if options.known_flags:
+            print(json.dumps(sorted(known_flags(options.engine))))  # noqa: T201
+            return 0
         service = build_service(options)
         return _run(options, service)
     except UsageError as error:

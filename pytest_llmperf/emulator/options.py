@@ -28,6 +28,7 @@ class Options:
         split: prefill and decode apart, joined by this link.
         acceptance: of drafts, by position, in place of the method's own.
         record: file for each token's intended and actual send time.
+        known_flags: only print the flags of the engine that are understood.
     """
 
     machine: Machine
@@ -40,6 +41,7 @@ class Options:
     acceptance: tuple[float, ...] | None
     record: str | None
     engine_argv: tuple[str, ...]
+    known_flags: bool = False
 
 
 class _Parser(argparse.ArgumentParser):
@@ -70,6 +72,7 @@ def read_options(argv: Sequence[str]) -> Options:
         acceptance=_rates(found.acceptance),
         record=found.record,
         engine_argv=tuple(engine_argv),
+        known_flags=found.known_flags,
     )
 
 
@@ -98,6 +101,7 @@ def _parser() -> _Parser:
     add("--acceptance", help="acceptance of drafts by position, e.g. 0.7,0.6")
     add("--split", metavar="BYTES/S[:LATENCY]", help="prefill and decode on GPUs of their own, e.g. 50e9:20us")
     add("--record", metavar="FILE", help="write each token's intended and actual send time, JSON lines")
+    add("--known-flags", action="store_true", help="print the engine's flags that are understood, as JSON")
     return parser
 
 

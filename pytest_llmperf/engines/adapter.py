@@ -65,6 +65,10 @@ class Adapter(Protocol):
 
     name: str
     """As its Python package is imported: by it its interpreter and an unpacked bundle are recognised."""
+    program: tuple[str, ...]
+    """Module of its server, and what must follow on the command line."""
+    context_flag: str
+    """The flag that limits the tokens of a prompt and its answer together."""
     metrics_route: str
     """HTTP path of its Prometheus page."""
     tells_lmcache: bool

@@ -7,16 +7,26 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import httpx
 
+LONGEST_NUMBER = 15
+
+
+MOST_CONTAINERS = 200_000  # each takes some hundred bytes of memory, and two in the text
+
 
 def json_object(response: httpx.Response) -> dict[str, object]:
     """The JSON object in an answer of status 200; empty for any other answer."""
-    if response.status_code != 200:
+    if response.status_code != 200 or response.content.count(b"[") + response.content.count(b"{") > MOST_CONTAINERS:
         return {}
     try:
         body = response.json()
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return body if isinstance(body, dict) else {}
+
+
+def whole_number(text: str) -> int | None:
+    """The number that a text of at most 15 decimal digits is; None for any other text."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= LONGEST_NUMBER else None
 
 
 def section(table: dict[str, object], name: str) -> dict[str, object]:

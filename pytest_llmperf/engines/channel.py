@@ -14,8 +14,7 @@ from pytest_llmperf.model.plan import Channel
 if TYPE_CHECKING:
     import httpx
 
-CONTROL_TIMEOUT_S = 30.0
-
+    from pytest_llmperf.engines.control import ControlLimits
 
 def channel_of(settings: Settings, url: str, root: Path) -> Channel:
     """The way to an endpoint; `root` is the project's, for relative places.
@@ -38,15 +37,34 @@ def channel_of(settings: Settings, url: str, root: Path) -> Channel:
     return channel
 
 
-def control_client(url: str, channel: Channel, transport: httpx.BaseTransport | None = None) -> httpx.Client:
-    """For whatever is not timed. A proxy of the environment has no business between us and loopback."""
+def control_limits(settings: Settings) -> ControlLimits:
+    """How long and how large an answer to a control request may be, as the settings say."""
+    from pytest_llmperf.engines.control import ControlLimits
+
+    return ControlLimits(settings.control_timeout_s, round(settings.control_answer_limit_mib * 2**20))
+
+
+def control_client(
+    url: str, channel: Channel, limits: ControlLimits | None = None, transport: httpx.BaseTransport | None = None
+) -> httpx.Client:
+    """For whatever is not timed. Proxies of the environment are not used.
+
+    Args:
+        url: where the server answers.
+        channel: TLS and proxy.
+        limits: of every answer; None: the default ones.
+        transport: takes the place of a socket.
+    """
     import httpx
 
+    from pytest_llmperf.engines.control import ControlLimits, SocketControl
+
+    limits = limits or ControlLimits()
+    over_sockets = SocketControl(limits, tls_context(channel) if channel.tls else None, channel.proxy)
     return httpx.Client(
         base_url=url,
-        timeout=CONTROL_TIMEOUT_S,
+        timeout=limits.timeout_s,
         trust_env=False,
-        transport=transport,
-        verify=tls_context(channel) if channel.tls else True,
-        proxy=None if channel.proxy is None else f"http://{channel.proxy[0]}:{channel.proxy[1]}",
+        headers={"accept-encoding": "identity"},
+        transport=over_sockets if transport is None else transport,
     )

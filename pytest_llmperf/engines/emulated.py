@@ -12,7 +12,7 @@ from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.engines.adapter import Placement
 from pytest_llmperf.engines.adapters import adapter_of
 from pytest_llmperf.engines.environment import emulator_environment
-from pytest_llmperf.engines.launch import check_emulated, child_environment
+from pytest_llmperf.engines.launch import check_emulated, check_emulated_flags, child_environment
 from pytest_llmperf.engines.lmcache import LMCacheServer
 from pytest_llmperf.engines.lmcache_emulated import EmulatedLMCache
 from pytest_llmperf.engines.models import resolve_model
@@ -47,14 +47,16 @@ class VirtualLauncher:
     rng: random.Random
     progress: Tell = tell_nobody
     engines: dict[str, VirtualEngine] = field(default_factory=dict)
+    worker: str = ""
 
     def check(self, spec: EngineSpec, kind: str | None = None) -> None:  # noqa: ARG002
         """As a `Launcher` does; every engine is installed.
 
         Raises:
-            SpecError: there is no such model, or it is an endpoint, which is no engine that we start.
+            SpecError: there is no such model or flag, or it is an endpoint, which is no engine that we start.
         """
         check_emulated(spec)
+        check_emulated_flags(spec)
         resolve_model(spec.model, self.root / self.settings.cache_dir, self.root)
 
     def start(
@@ -76,7 +78,7 @@ class VirtualLauncher:
             argv=(*environment.prefix, *adapter.arguments(spec, placement)),
             env=child_environment(spec, adapter, placement),
             cwd=self.root,
-            run_dir=self.run_dir / "servers" / f"{start_id:02d}-{spec.engine}-emulated",
+            run_dir=self.run_dir / "servers" / self.worker / f"{start_id:02d}-{spec.engine}-emulated",
             hidden=secrets_of(spec),
         )
         self.progress(Starting(str(spec)))

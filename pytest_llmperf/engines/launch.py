@@ -13,10 +13,11 @@ from pytest_llmperf.config.emulation import Emulation
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.engines.adapter import Adapter, Placement
 from pytest_llmperf.engines.adapters import adapter_of, startable
-from pytest_llmperf.engines.channel import channel_of
+from pytest_llmperf.engines.channel import channel_of, control_limits
 from pytest_llmperf.engines.drafts import with_draft_resolved
 from pytest_llmperf.engines.environment import Environment, configured_place, emulator_environment, find_environment
 from pytest_llmperf.engines.hub import asks_the_hub
+from pytest_llmperf.engines.installed import check_flags, emulated_flags, known_flags
 from pytest_llmperf.engines.lmcache import LMCacheLaunch, LMCacheServer, start_lmcache
 from pytest_llmperf.engines.lmcache_emulated import EmulatedLMCache
 from pytest_llmperf.engines.lmcache_proof import prove_hits
@@ -26,7 +27,7 @@ from pytest_llmperf.engines.server import Server
 from pytest_llmperf.engines.spec import flags_of, secrets_of
 from pytest_llmperf.errors import EngineError, Evidence, ExitedEarly, SpecError, StartupTimeout, WrongServer
 from pytest_llmperf.model.engine import EngineSpec
-from pytest_llmperf.model.status import Starting, Tell, tell_nobody
+from pytest_llmperf.model.status import Note, Starting, Tell, tell_nobody
 from pytest_llmperf.process.ports import reserve_port
 from pytest_llmperf.process.supervisor import Launch, Supervised
 
@@ -59,6 +60,7 @@ class Launcher:
         progress: told about once a second how a start goes on.
         cpus: on which servers run; none: on any.
         emulation: the emulator takes the place of every engine; None: the engines themselves.
+        worker: of xdist, whose starts have a folder of their own.
     """
 
     settings: Settings
@@ -70,12 +72,13 @@ class Launcher:
     progress: Tell = tell_nobody
     emulation: Emulation | None = None
     cpus: tuple[int, ...] = ()
+    worker: str = ""
 
     def check(self, spec: EngineSpec, kind: str | None = None) -> None:
         """Look, before anything is started or stopped for it, whether this spec can be started at all.
 
         Raises:
-            SpecError: there is no such model, or the endpoint cannot be measured.
+            SpecError: there is no such model or flag, or the endpoint cannot be measured.
             EnvironmentMissing: its engine is not installed.
         """
         if self.emulation is not None:
@@ -86,7 +89,19 @@ class Launcher:
             models_dir = self.root / self.settings.cache_dir
             resolve_model(spec.model, models_dir, self.root)
             with_draft_resolved(flags_of(spec), models_dir, self.root)
-            self._environment(spec, kind or self.kind, 0)
+            environment = self._environment(spec, kind or self.kind, 0)
+            self._check_flags(spec, environment)
+
+    def _check_flags(self, spec: EngineSpec, environment: Environment) -> None:
+        """Only where its engine, or the emulator, can be asked which flags it knows."""
+        if self.emulation is not None:
+            check_emulated_flags(spec)
+        elif spec.flags:
+            env = inherited(environment, self.root)
+            models_dir = self.root / self.settings.cache_dir
+            known = known_flags(environment, spec.engine, adapter_of(spec.engine).program, env, models_dir)
+            if known is not None:
+                check_flags(spec, known)
 
     def start(
         self, spec: EngineSpec, start_id: int, kind: str | None = None, lmcache: LMCacheServer | None = None
@@ -116,7 +131,8 @@ class Launcher:
         import httpx
 
         channel = channel_of(self.settings, str(spec.url), self.root)
-        server = Server(spec, adapter, str(spec.url), spec.model, start_id=start_id, channel=channel)
+        server = Server(spec, adapter, str(spec.url), spec.model, start_id=start_id, channel=channel,
+                        limits=control_limits(self.settings))
         try:
             server.check_identity()
             server.generate_one_token(self.settings.ready_timeout_s)
@@ -138,7 +154,7 @@ class Launcher:
         models_dir = self.root / self.settings.cache_dir
         model = resolve_model(spec.model, models_dir, self.root)
         environment = self._environment(spec, kind, start_id)
-        folder = self.run_dir / "servers" / f"{start_id:02d}-{spec.engine}-{attempt}"
+        folder = self.run_dir / "servers" / self.worker / f"{start_id:02d}-{spec.engine}-{attempt}"
         port = reserve_port(self.rng)
         nonce = f"{model.name.rsplit('/', 1)[-1]}-{self.rng.getrandbits(32):08x}"
         started_ns = self.clock.now_ns()
@@ -152,11 +168,12 @@ class Launcher:
             undo.callback(process.stop, self.settings.stop_grace_s)
             server = Server(
                 spec, adapter, f"http://127.0.0.1:{port.port}", nonce, start_id=start_id, model=model,
-                process=process, lmcache=lmcache,
+                process=process, lmcache=lmcache, limits=control_limits(self.settings),
                 host_env=None if self.emulation else host_environment(spec, adapter, placement),
             )
             undo.pop_all()
         process.on_gone(port.close)
+        process.on_gone(lambda: self._tell_unproven(process))
         try:
             if self.emulation is not None and spec.lmcache is not None:
                 server.lmcache = EmulatedLMCache(server.client)
@@ -180,14 +197,22 @@ class Launcher:
         ports = (reserve_port(self.rng), reserve_port(self.rng))
         ours = {"PYTHONHASHSEED": "0", "LMCACHE_DISABLE_BANNER": "1"}
         env = inherited(environment, self.root) | ours | dict(spec.env)
-        launch = LMCacheLaunch(wanted, kind, environment, env, self.root, folder, ports, self.cpus)
+        launch = LMCacheLaunch(wanted, kind, environment, env, self.root, folder, ports, self.cpus,
+                               control_limits(self.settings))
         self.progress(Starting(f"LMCache for {spec}"))
         try:
-            return start_lmcache(launch, self.clock, self.settings.ready_timeout_s)
+            lmcache = start_lmcache(launch, self.clock, self.settings.ready_timeout_s)
         except BaseException:
             for port in ports:
                 port.close()
             raise
+        lmcache.process.on_gone(lambda: self._tell_unproven(lmcache.process))
+        return lmcache
+
+    def _tell_unproven(self, process: Supervised) -> None:
+        """Name shared memory that appeared while the server ran and that cannot be removed safely."""
+        if process.report is not None and (note := process.report.shm_note) is not None:
+            self.progress(Note(note))
 
     def _spawn(self, spec: EngineSpec, adapter: Adapter, placement: Placement, folder: Path) -> Supervised:
         launch = Launch(
@@ -223,8 +248,9 @@ class Launcher:
                     process.evidence(),
                 )
             try:
-                server.check_identity()
-                server.check_ready()
+                with server.answers_within(max(1.0, timeout_s - waited_s)):
+                    server.check_identity()
+                    server.check_ready()
                 return server.generate_one_token(max(1.0, timeout_s - waited_s))
             except WrongServer:
                 raise
@@ -247,6 +273,13 @@ def check_emulated(spec: EngineSpec) -> None:
     """Raise SpecError for what no emulator can stand in for."""
     if spec.url is not None:
         raise SpecError(f"{spec} is a server that already runs: nothing can stand in for it. Drop --emulate.")
+
+
+def check_emulated_flags(spec: EngineSpec) -> None:
+    """Raise SpecError for a flag that is written almost like one that the emulator knows."""
+    known = emulated_flags(spec.engine) if spec.flags else None
+    if known is not None:
+        check_flags(spec, known, near_only=True)
 
 
 def _check_url(spec: EngineSpec) -> None:

@@ -6,15 +6,18 @@ import json
 from collections.abc import Collection, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_llmperf.clock import Clock, seconds
 from pytest_llmperf.config.settings import expanded
 from pytest_llmperf.engines.answers import json_object, section
+from pytest_llmperf.engines.channel import control_client
 from pytest_llmperf.engines.environment import Environment
 from pytest_llmperf.errors import EngineError, EnvironmentMissing, ExitedEarly, ServerDied, StartupTimeout, WrongServer
 from pytest_llmperf.model.lmcache import LMCache
+from pytest_llmperf.model.plan import Channel
 from pytest_llmperf.process.launch import Launch
 from pytest_llmperf.process.ports import PortLease
 from pytest_llmperf.process.supervisor import Supervised
@@ -22,6 +25,8 @@ from pytest_llmperf.telemetry.prometheus import parse
 
 if TYPE_CHECKING:
     import httpx
+
+    from pytest_llmperf.engines.control import ControlLimits
 
 COUNTERS = {
     "lmcache_lookup_tokens": "lmcache_mp_lookup_requested_tokens_total",
@@ -57,6 +62,7 @@ class LMCacheLaunch:
         run_dir: folder for the log and the file that tells SGLang where the server is.
         ports: of its message queue and of its HTTP side.
         cpus: on which it may run; none: on any.
+        limits: of answers to control requests; None: the default ones.
     """
 
     wanted: LMCache
@@ -67,6 +73,7 @@ class LMCacheLaunch:
     run_dir: Path
     ports: tuple[PortLease, PortLease]
     cpus: tuple[int, ...] = ()
+    limits: ControlLimits | None = None
 
     @property
     def disk(self) -> Path | None:
@@ -135,13 +142,11 @@ class LMCacheServer:
     hangs = False
 
     def __init__(self, launch: LMCacheLaunch, process: Supervised) -> None:
-        import httpx
-
         self.launch = launch
         self.process = process
         self.port = launch.ports[0].port
-        self.client: httpx.Client = httpx.Client(
-            base_url=f"http://127.0.0.1:{launch.ports[1].port}", timeout=30.0, trust_env=False
+        self.client: httpx.Client = control_client(
+            f"http://127.0.0.1:{launch.ports[1].port}", Channel(), launch.limits
         )
 
     def __repr__(self) -> str:
@@ -254,15 +259,20 @@ def _wait_healthy(server: LMCacheServer, clock: Clock, timeout_s: float) -> None
     import httpx
 
     deadline_ns = clock.now_ns() + seconds(timeout_s)
-    while clock.now_ns() < deadline_ns:
+    while (left_ns := deadline_ns - clock.now_ns()) > 0:
         if (ending := server.process.wait_exit(POLL_S)) is not None:
             raise ExitedEarly(f"The LMCache server ended before it was ready: {ending}.", server.process.evidence())
         try:
-            if server.client.get("/healthcheck").status_code == 200:
+            if server.client.get("/healthcheck", timeout=_wait_s(server, left_ns)).status_code == 200:
                 return
         except httpx.HTTPError:
             continue
     raise StartupTimeout(f"The LMCache server was not ready within {timeout_s:g} s.", server.process.evidence())
+
+
+def _wait_s(server: LMCacheServer, left_ns: int) -> float:
+    """For one answer while it starts: never longer than what is left of the start."""
+    return min(server.client.timeout.read or inf, max(POLL_S, left_ns / 1e9))
 
 
 def _command(environment: Environment) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from math import inf
 from pathlib import Path
 
 from pytest_llmperf.clock import seconds
+from pytest_llmperf.engines.answers import whole_number
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.errors import EngineError
 from pytest_llmperf.model.engine import EngineSpec
@@ -54,7 +55,8 @@ def _prompt_tokens(server: Server) -> int:
     """Two whole chunks, or one where the model takes no more, and a token that is computed in any case."""
     chunk = _chunk_size(server.spec)
     limit = next((server.facts[name] for name in LENGTHS if name in server.facts), "")
-    room = int(limit) - 1 if limit.isdigit() else inf  # the answer's token counts, too
+    known = whole_number(limit)
+    room = inf if known is None else known - 1  # the answer's token counts, too
     if room < chunk + 1:
         raise EngineError(
             f"LMCache stores whole chunks of {chunk} tokens, and {server.spec} takes {limit} with the answer's: no "
@@ -68,7 +70,7 @@ def _chunk_size(spec: EngineSpec) -> int:
     """A server's is on its command line; in the engine's process the spec's own variable comes before ours."""
     given = CHUNK_BY_DEFAULT if spec.lmcache is None else spec.lmcache.chunk_size
     told = "" if spec.lmcache is not None and not spec.lmcache.in_process else dict(spec.env).get(CHUNK_SIZE, "")
-    return int(told) if told.isdigit() and int(told) > 0 else given
+    return whole_number(told) or given
 
 
 def _send(server: Server, prompt: tuple[int, ...], timeout_s: float) -> None:

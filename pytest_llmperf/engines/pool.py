@@ -108,7 +108,7 @@ class EnginePool:
 
     def check(self, spec: EngineSpec, kind: str | None = None) -> None:
         """Raise SpecError or EnvironmentMissing for what cannot be started; nothing is started or stopped for it."""
-        self.launcher.check(spec, kind)
+        self.launcher.check(self._plant(spec), kind)
 
     def acquire(
         self, spec: EngineSpec, kind: str | None = None, *, fresh: bool = False, keep_lmcache: bool = False

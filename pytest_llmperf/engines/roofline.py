@@ -1,11 +1,24 @@
-"""How fast decoding can be at all: the memory's bandwidth bounds it, whatever the engine does."""
+"""How fast an engine can be at all: memory bandwidth and arithmetic bound it, whatever the engine does."""
 
 from __future__ import annotations
 
-from pytest_llmperf.engines.models import SHAPES
+from collections.abc import Mapping
+from math import prod
+
+from pytest_llmperf.engines.models import SHAPES, ResolvedModel
+from pytest_llmperf.engines.models.shape import BYTES_PER_VALUE, Shape
+from pytest_llmperf.engines.spec import flags_of
 from pytest_llmperf.errors import SpecError
-from pytest_llmperf.model.datasheet import MEMORY_BANDWIDTH
+from pytest_llmperf.model.datasheet import CACHE_BYTES, MEMORY_BANDWIDTH, PEAK_FLOPS, LatencyBound
+from pytest_llmperf.model.engine import EngineSpec
+from pytest_llmperf.model.ranks import DATA, PIPELINE, TENSOR, size_of
 from pytest_llmperf.workload.arguments import integer
+
+BYTES_PER_WEIGHT = {"fp8": 1}  # of a `quantization`; others are not known
+# Flags that change the model's dimensions, or spread one sequence over GPUs in a way that is not known here.
+UNKNOWN_SHAPE = ("hf_overrides", "json_model_override_args")
+UNKNOWN_SPREAD = ("context_parallel", "cp_size")
+SPECULATION = "spec"  # how the names of flags begin that switch it on, in vLLM and SGLang
 
 
 def decode_floor_ms(model: str, kind: str, *, gpus: int = 1) -> float:
@@ -30,3 +43,63 @@ def decode_floor_ms(model: str, kind: str, *, gpus: int = 1) -> float:
         raise SpecError(f"decode_floor_ms({model!r}, {kind!r}): models are {', '.join(SHAPES)}, and kinds "
                         f"{', '.join(MEMORY_BANDWIDTH)}.")
     return SHAPES[model].decode_bytes / count / MEMORY_BANDWIDTH[kind] * 1e3
+
+
+def latency_bound(
+    spec: EngineSpec, model: ResolvedModel | None, kind: str, facts: Mapping[str, str]
+) -> LatencyBound | None:
+    """How fast this engine can be at all; None where model, GPU or a flag's meaning is not known.
+
+    A step reads the weights that a token passes (of routed experts the active ones), cut over the tensor-parallel GPUs,
+    but for what their second-level caches may still hold. The stages of a pipeline follow one another, so that they
+    make no step shorter. A prompt is computed at the peak of all GPUs. KV cache, attention, communication and overheads
+    come on top, so no engine reaches the bound.
+
+    Args:
+        spec, model: what was started; an endpoint, whose GPUs and flags nobody knows, has no bound.
+        kind: of the GPUs.
+        facts: what the server resolved.
+    """
+    shape, flags = None if model is None else model.shape, flags_of(spec)
+    weight, tokens = _bytes_per_weight(flags), _tokens_per_step(flags, facts)
+    spread = any(part in name for name in flags for part in UNKNOWN_SPREAD)
+    if shape is None or kind not in MEMORY_BANDWIDTH or weight is None or tokens is None or spread:
+        return None
+    if any(name in flags for name in UNKNOWN_SHAPE):
+        return None
+    ranks = {group: size_of(flags, group) for group in (TENSOR, PIPELINE, DATA)}
+    reading = ranks[TENSOR] * (ranks[DATA] if shape.experts > 1 else 1)  # whole experts may lie on any rank
+    computing, gpu = prod(ranks.values()), kind.upper()
+    read = max(0.0, shape.decode_bytes * weight / BYTES_PER_VALUE[shape.dtype] / reading - CACHE_BYTES[kind])
+    flops = PEAK_FLOPS[kind][weight]
+    return LatencyBound(
+        gpus=f"{computing} × {gpu}" if computing > 1 else gpu,
+        step_ns=read / MEMORY_BANDWIDTH[kind] * 1e9,
+        prompt_token_ns=shape.prompt_flops / flops / computing * 1e9,
+        tokens_per_step=tokens,
+        reading=f"{read / 1e9:.3g} GB of weights per GPU ÷ {MEMORY_BANDWIDTH[kind] / 1e12:.3g} TB/s",
+        computing=f"{_flops(shape)} per prompt token ÷ {flops * computing / 1e12:.4g} TFLOP/s",
+    )
+
+
+def _flops(shape: Shape) -> str:
+    return f"{shape.prompt_flops / 1e9:.3g} GFLOP"
+
+
+def _bytes_per_weight(flags: Mapping[str, object]) -> int | None:
+    """Of the weights in memory: more of a wider `dtype` only raises the true time. None where nobody knows."""
+    quantization = flags.get("quantization")
+    return 2 if quantization is None else BYTES_PER_WEIGHT.get(str(quantization))
+
+
+def _tokens_per_step(flags: Mapping[str, object], facts: Mapping[str, str]) -> int | None:
+    """The most tokens of one sequence that a step yields: accepted drafts and one more. None where nobody knows."""
+    if not any(name.startswith(SPECULATION) for name in flags):
+        return 1
+    config = flags.get("speculative_config")
+    drafts = config.get("num_speculative_tokens") if isinstance(config, Mapping) else None
+    if isinstance(drafts, int):
+        return drafts + 1
+    resolved = facts.get("speculative_num_draft_tokens", "")
+    given = flags.get("speculative_num_draft_tokens", int(resolved) if resolved.isdigit() else None)
+    return given + 1 if isinstance(given, int) else None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from pytest_llmperf.clock import Clock, SystemClock, seconds
 from pytest_llmperf.engines.adapter import Adapter
-from pytest_llmperf.engines.answers import json_object, section
+from pytest_llmperf.engines.answers import json_object, section, whole_number
 from pytest_llmperf.engines.channel import control_client
 from pytest_llmperf.engines.lmcache_settings import is_attached
 from pytest_llmperf.engines.models import ResolvedModel
@@ -19,11 +19,12 @@ from pytest_llmperf.errors import EngineError, MetricUnavailable, ServerDied, Sp
 from pytest_llmperf.model.engine import EngineSpec
 from pytest_llmperf.model.plan import Channel
 from pytest_llmperf.model.request import Request
-from pytest_llmperf.telemetry.prometheus import START_TIME, Scrape, parse
+from pytest_llmperf.telemetry.prometheus import DERIVED, LARGEST_COUNT, START_TIME, CounterLog, Scrape, parse
 
 if TYPE_CHECKING:
     import httpx
 
+    from pytest_llmperf.engines.control import ControlLimits
     from pytest_llmperf.engines.lmcache import LMCacheServer
     from pytest_llmperf.engines.lmcache_emulated import EmulatedLMCache
     from pytest_llmperf.process.piped import PipedProcess
@@ -50,6 +51,7 @@ class Server:
         channel: TLS and proxy, as far as they are needed to reach it.
         clock: what waiting is measured by.
         lmcache: the LMCache server of this unit, which ends with it; None: there is none.
+        limits: of answers to control requests; None: the default ones.
         host_env: variables by which this machine changes performance, see `Adapter.host_variables`.
     """
 
@@ -69,6 +71,7 @@ class Server:
         clock: Clock | None = None,
         lmcache: LMCacheServer | EmulatedLMCache | None = None,
         host_env: Mapping[str, str] | None = None,
+        limits: ControlLimits | None = None,
     ) -> None:
         self.spec = spec
         self.adapter = adapter
@@ -84,9 +87,11 @@ class Server:
         self.host_env = dict(host_env or {})
         self.channel = channel or Channel()
         self.warmed_for: set[str] = set()
+        self.labels: dict[tuple[str, int], int] = {}  # of an endpoint: how each workload's seed was last relabelled
         self.began_s: float | None = None
+        self._counter_log = CounterLog()
         self.fresh = False  # whether whoever asked for it last had it started anew
-        self.client: httpx.Client = control_client(url, self.channel, transport)
+        self.client: httpx.Client = control_client(url, self.channel, limits, transport)
 
     def __repr__(self) -> str:
         state = "not ours" if self.process is None else repr(self.process)
@@ -97,6 +102,11 @@ class Server:
         """Host and port of the timed path."""
         url = self.client.base_url
         return url.host, url.port or (443 if self.channel.tls else 80)
+
+    @property
+    def model_names(self) -> tuple[str, ...]:
+        """How the chunks of an answer may call the model: as it was asked for, first, or by a declared alias."""
+        return (self.served_name, *self.spec.model_aliases)
 
     @property
     def hangs(self) -> bool:
@@ -133,28 +143,72 @@ class Server:
         return beside is not None and beside.ending() is not None
 
     def scrape(self) -> Scrape | None:
-        """One reading of its Prometheus page; None where the server has none."""
+        """One reading of its Prometheus page; None where the server has none.
+
+        Raises:
+            EngineError: the page has no end, or comes too slowly.
+        """
         import httpx
 
+        from pytest_llmperf.engines.control import AnswerTooLarge
+
+        route = self.adapter.metrics_route
         try:
-            response = self.client.get(self.adapter.metrics_route)
-            return parse(response.text) if response.status_code == 200 else None
+            response = self.client.get(route)
+            scrape = parse(response.text) if response.status_code == 200 else None
+        except (AnswerTooLarge, httpx.TimeoutException) as problem:
+            self.check_alive()
+            raise EngineError(
+                f"{self.url}{route} cannot be read: {problem}. Without the counters nobody sees a restart, cached "
+                "prompts or preemptions. Mend the page, or raise control_timeout_s or control_answer_limit_mib.",
+                self.process.evidence() if self.process else None,
+            ) from problem
         except (httpx.HTTPError, MetricUnavailable):
             self.check_alive()
             return None
+        if scrape is not None:
+            self._counter_log.take(self.adapter.counters(scrape))
+        return scrape
 
     def counters(self) -> Mapping[str, float]:
-        """Counters now, under canonical names; empty where the server shows none."""
+        """Counters now, under canonical names; empty where the server shows none.
+
+        Raises:
+            EngineError: a counter has a value that no counter can have.
+        """
         scrape = self.scrape()
         if scrape is None:
             return {}
         beside = {} if self.lmcache is None else self.lmcache.counters()
-        return {**self.adapter.counters(scrape), **beside}
+        self._counter_log.take(beside)
+        counters = {**self.adapter.counters(scrape), **beside}
+        for name, value in counters.items():
+            if not 0 <= value <= LARGEST_COUNT and name not in DERIVED:
+                raise EngineError(
+                    f"The server's counter {name} is {value:.15g}, and a counter lies between 0 and 2^53. The run is "
+                    f"invalid. Look at {self.adapter.metrics_route}."
+                )
+        return counters
+
+    def restart(self) -> str | None:
+        """What its readings showed since the last call of a process that began anew; None where nothing did."""
+        return self._counter_log.restart()
 
     def gauges(self) -> Mapping[str, float]:
-        """Gauges now, under canonical names."""
+        """Gauges now, under canonical names; one with a value that no gauge can have is left out."""
         scrape = self.scrape()
-        return {} if scrape is None else self.adapter.gauges(scrape)
+        gauges = {} if scrape is None else self.adapter.gauges(scrape)
+        return {name: value for name, value in gauges.items() if 0 <= value <= LARGEST_COUNT}
+
+    @contextmanager
+    def answers_within(self, timeout_s: float) -> Iterator[None]:
+        """Wait no longer than this for any answer to a control request, while the block runs."""
+        usual = self.client.timeout
+        self.client.timeout = min(usual.read or timeout_s, timeout_s)
+        try:
+            yield
+        finally:
+            self.client.timeout = usual
 
     def remember_process(self) -> None:
         """Keep when its process began, for `began_anew`. Of what we start the watchdog knows."""
@@ -251,7 +305,7 @@ class Server:
             raise WrongServer(f"The server at {self.url} loaded {loaded}, not {wanted}.")
         for name, asked in flags_of(self.spec).items():
             resolved = self.facts.get(name, "")
-            if type(asked) is int and asked > 0 and resolved.isdigit() and int(resolved) != asked:
+            if type(asked) is int and asked > 0 and whole_number(resolved) not in (None, asked):
                 raise WrongServer(
                     f"{self.spec} asks for {name}={asked}, and the server resolved it to {resolved}: what "
                     "would be measured is not what the test says. Nothing was measured."

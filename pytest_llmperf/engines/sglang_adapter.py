@@ -76,11 +76,13 @@ class SglangAdapter:
     """The SGLang server, driven through its OpenAI routes, or through /generate where it has no tokenizer."""
 
     name = "sglang"
+    program: tuple[str, ...] = ("sglang.launch_server",)
+    context_flag = "context_length"
     metrics_route = "/metrics"
     tells_lmcache = False
 
     def arguments(self, spec: EngineSpec, placement: Placement) -> list[str]:
-        command = ["-m", "sglang.launch_server"] if placement.environment.is_python else ["serve"]
+        command = ["-m", *self.program] if placement.environment.is_python else ["serve"]
         flags = self._flags(spec, placement)
         return [*command, "--model-path", placement.model.path_or_hub_id, *command_line(flags)]
 

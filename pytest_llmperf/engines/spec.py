@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from os import PathLike
 from urllib.parse import urlsplit
@@ -17,15 +17,23 @@ Flag = str | int | float | bool | None | Mapping[str, object] | list[object] | t
 
 # Where a server listens and under which name is the launcher's business: it proves by them that the server is ours.
 LAUNCHERS_OWN = frozenset({"host", "port", "served_model_name"})
-NO_FLAGS = frozenset({"model", "env"})
+NO_FLAGS = frozenset({"model", "env", "model_alias"})
 
 
-def vllm(model: str, *, env: Mapping[str, Variable] | None = None, **flags: Flag) -> EngineSpec:
+def vllm(
+    model: str,
+    *,
+    env: Mapping[str, Variable] | None = None,
+    model_alias: str | Sequence[str] = (),
+    **flags: Flag,
+) -> EngineSpec:
     """A vLLM server to start.
 
     Args:
         model: a shape name ("llama-3.1-8b", "tiny", …), a path, or a hub id.
         env: further environment variables of the server: texts, numbers or paths. None leaves one out.
+        model_alias: another name, or a list of them, by which the chunks of an answer may call the model. Any name but
+            these and the one that was asked for is an ERROR.
         flags: vLLM's own flags with underscores: `max_num_batched_tokens=1024`, `enable_prefix_caching=False`
             (→ `--no-enable-prefix-caching`), `speculative_config={"method": "ngram", …}`. They are passed through;
             vLLM refuses what it does not know. None leaves a flag out.
@@ -34,15 +42,24 @@ def vllm(model: str, *, env: Mapping[str, Variable] | None = None, **flags: Flag
         SpecError: the model, a flag or a variable cannot be meant, or a flag is the launcher's own (`host`, `port`,
             `served_model_name`).
     """
-    return build_spec("vllm", model, {} if env is None else env, flags)
+    spec = build_spec("vllm", model, {} if env is None else env, flags)
+    return replace(spec, model_aliases=_aliases(f"vllm({model!r}", model_alias))
 
 
-def sglang(model: str, *, env: Mapping[str, Variable] | None = None, **flags: Flag) -> EngineSpec:
+def sglang(
+    model: str,
+    *,
+    env: Mapping[str, Variable] | None = None,
+    model_alias: str | Sequence[str] = (),
+    **flags: Flag,
+) -> EngineSpec:
     """An SGLang server to start.
 
     Args:
         model: a shape name ("llama-3.1-8b", "tiny", …), a path, or a hub id.
         env: further environment variables of the server: texts, numbers or paths. None leaves one out.
+        model_alias: another name, or a list of them, by which the chunks of an answer may call the model. Any name but
+            these and the one that was asked for is an ERROR.
         flags: SGLang's own flags with underscores: `chunked_prefill_size=1024`, `disable_radix_cache=True`,
             `schedule_policy="lpm"`. They are passed through; SGLang refuses what it does not know. Its switches have
             no opposite: leave one out (None) instead of setting it to False. With `skip_tokenizer_init=True` it is
@@ -52,18 +69,21 @@ def sglang(model: str, *, env: Mapping[str, Variable] | None = None, **flags: Fl
         SpecError: the model, a flag or a variable cannot be meant, or a flag is the launcher's own (`host`, `port`,
             `served_model_name`).
     """
-    return build_spec("sglang", model, {} if env is None else env, flags)
+    spec = build_spec("sglang", model, {} if env is None else env, flags)
+    return replace(spec, model_aliases=_aliases(f"sglang({model!r}", model_alias))
 
 
-def endpoint(url: str, *, model: str) -> EngineSpec:
+def endpoint(url: str, *, model: str, model_alias: str | Sequence[str] = ()) -> EngineSpec:
     """An OpenAI-compatible server that is already running; it is measured and never started, stopped or reset.
 
     Args:
         url: e.g. "http://10.0.0.5:8000" or "https://…"; a path is kept as a prefix. Without credentials or query.
         model: the id under which it serves.
+        model_alias: another name, or a list of them, by which the chunks of an answer may call the model:
+            "gpt-x-2024-08-06" for "gpt-x". Any other name is an ERROR.
 
     Raises:
-        SpecError: the URL or the model cannot be meant.
+        SpecError: the URL, the model or an alias cannot be meant.
     """
     if not isinstance(url, str):
         raise SpecError(f'endpoint({url!r}): a URL is text. Write it as endpoint("http://HOST:PORT", model="ID").')
@@ -76,7 +96,8 @@ def endpoint(url: str, *, model: str) -> EngineSpec:
         raise SpecError(f'endpoint({url!r}): {problem} Write it as endpoint("http://HOST:PORT", model="ID").')
     if not isinstance(model, str) or not model:
         raise SpecError(f"endpoint({url!r}, model={model!r}): the model is the id that /v1/models lists, as text.")
-    return EngineSpec(engine="endpoint", model=model, url=url.rstrip("/"))
+    aliases = _aliases(f"endpoint({url!r}", model_alias)
+    return EngineSpec(engine="endpoint", model=model, url=url.rstrip("/"), model_aliases=aliases)
 
 
 def build_spec(engine: str, model: str, env: Mapping[str, Variable], flags: Mapping[str, Flag]) -> EngineSpec:
@@ -146,6 +167,13 @@ def command_line(flags: Mapping[str, object]) -> list[str]:
         else:
             argv += _with_values(option, [str(value)])
     return argv
+
+
+def _aliases(call: str, given: str | Sequence[str]) -> tuple[str, ...]:
+    names = (given,) if isinstance(given, str) else given
+    if not isinstance(names, Sequence) or not all(isinstance(name, str) and name for name in names):
+        raise SpecError(f'{call}, model_alias={given!r}): an alias is a text, "gpt-x-2024-08-06", or a list of texts.')
+    return tuple(dict.fromkeys(names))
 
 
 def _as_word(value: object) -> str:

@@ -74,13 +74,16 @@ class VllmAdapter:
     """The vLLM server, driven through its OpenAI routes and Prometheus page."""
 
     name = "vllm"
+    program: tuple[str, ...] = ("vllm.entrypoints.cli.main", "serve")
+    context_flag = "max_model_len"
     metrics_route = "/metrics"
     tells_lmcache = True  # unless a second SIGTERM, ours beside its API server's, ends its engine process meanwhile
 
     def arguments(self, spec: EngineSpec, placement: Placement) -> list[str]:
-        module = ["-m", "vllm.entrypoints.cli.main"] if placement.environment.is_python else []
+        module, command = self.program
+        words = ["-m", module, command] if placement.environment.is_python else [command]
         flags = self._flags(spec, placement)
-        return [*module, "serve", placement.model.path_or_hub_id, *command_line(flags)]
+        return [*words, placement.model.path_or_hub_id, *command_line(flags)]
 
     def environment(self, spec: EngineSpec, placement: Placement) -> dict[str, str]:
         env = {

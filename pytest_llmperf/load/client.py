@@ -7,7 +7,7 @@ from time import monotonic_ns
 
 from pytest_llmperf.load.arrivals import Arrivals
 from pytest_llmperf.load.connection import Connection, Watcher
-from pytest_llmperf.load.flight import Flight
+from pytest_llmperf.load.flight import Flight, Intake
 from pytest_llmperf.load.opening import Route, authority
 from pytest_llmperf.model.exchange import Ending
 from pytest_llmperf.model.plan import LoadPlan, PlannedRequest
@@ -26,6 +26,9 @@ class Client:
         plan: with which headers, limits and channel.
         route: where connections go.
         on_end: called with each flight as soon as it ended.
+
+    Attributes:
+        intake: what was read of the server's answers.
     """
 
     def __init__(
@@ -41,6 +44,7 @@ class Client:
         self._warming: dict[Connection, None] = {}
         self._flights: dict[Flight, Connection] = {}
         self._waiting: dict[Flight, None] = {}  # for a connection to open, the longest first
+        self.intake = Intake(plan.limits)
         self.sent = 0
 
     def send(self, request: PlannedRequest, intended_ns: int) -> None:
@@ -91,6 +95,12 @@ class Client:
         else:
             connection.idle_since_ns = monotonic_ns()
             self._idle.append(connection)
+
+    def took(self, flight: Flight, size: int) -> None:
+        """See `Owner.took`."""
+        exceeded = self.intake.take(flight, size)
+        if exceeded is not None:
+            self.finish(flight, Ending.TOO_LARGE, exceeded)
 
     def finish(self, flight: Flight, ending: Ending, error: str | None = None) -> None:
         """A flight is over: hand it on, keep or close its connection. Later calls do nothing."""

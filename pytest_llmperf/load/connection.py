@@ -26,6 +26,10 @@ class Owner(Protocol):
         """The connection can take a request."""
         ...
 
+    def took(self, flight: Flight, size: int) -> None:
+        """The flight was read so many bytes; a flight that exceeds a limit is finished."""
+        ...
+
     def finish(self, flight: Flight, ending: Ending, error: str | None = None) -> None:
         """The flight is over; calls after the first do nothing."""
         ...
@@ -142,6 +146,7 @@ class Connection:
             return
         stamps.append(stamp_ns)
         flight.reads.append(data)
+        self._owner.took(flight, len(data))
         # The end of a chunked stream is an empty line behind text, trailers included. The chunk of an event that ends
         # so itself ends with two of them, so a running stream is hardly ever looked at. A shorter read cannot tell.
         if not flight.chunked or (data.endswith(_EMPTY_LINE) and data[-5:-4] != b"\n") or len(data) < 5:
@@ -157,6 +162,7 @@ class Connection:
         if said:
             flight.stamps.append(stamp_ns)
             flight.reads.append(said)
+            self._owner.took(flight, len(said))
             self.look_for_end(flight)
         if tls.closed:
             self._lost(None)

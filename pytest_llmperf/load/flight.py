@@ -9,6 +9,38 @@ from pytest_llmperf.model.exchange import Ending, Exchange
 from pytest_llmperf.model.plan import PlannedRequest, StreamLimits
 from pytest_llmperf.wire.http import Framing
 
+_READ_BYTES = 80  # that a read takes in memory beside its content: an object, a stamp, their places in lists
+
+
+class Intake:
+    """How much of a server's answers a load process has read, and how much of that it still holds.
+
+    Args:
+        limits: of one answer, of what is held, and of all answers together.
+    """
+
+    def __init__(self, limits: StreamLimits) -> None:
+        self._most_of_one, self._most_held, self._most = limits.response_bytes, limits.held_bytes, limits.replay_bytes
+        self._all_bytes = 0
+        self.held_bytes = 0
+
+    def take(self, flight: Flight, size: int) -> str | None:
+        """Account for a read of so many bytes; which limit it exceeds, if any."""
+        flight.size_bytes += size
+        self._all_bytes += size
+        self.held_bytes += size + _READ_BYTES
+        if flight.size_bytes > self._most_of_one:
+            return f"this answer is longer than {self._most_of_one:,} bytes"
+        if self.held_bytes > self._most_held:
+            return f"the answers under way take more than {self._most_held:,} bytes of memory"
+        if self._all_bytes > self._most:
+            return f"the answers of this run are longer than {self._most:,} bytes together"
+        return None
+
+    def recorded(self, flight: Flight) -> None:
+        """Its reads are held no more."""
+        self.held_bytes -= flight.held_bytes
+
 
 @dataclass(slots=True, eq=False)
 class Flight:
@@ -18,7 +50,7 @@ class Flight:
         departed_ns: when the schedule let it go; it is sent once a connection is open.
         chunked, until_close, keep_alive: what the head of the answer says, see `Framing`.
         framed: reads that the framing has seen.
-        sized: reads that `size_bytes` counts.
+        size_bytes: of the reads.
     """
 
     request: PlannedRequest
@@ -34,7 +66,6 @@ class Flight:
     _framing: Framing | None = None
     framed: int = 0
     size_bytes: int = 0
-    sized: int = 0
     ending: Ending = Ending.NOT_SENT
     ended_ns: int = 0
     error: str | None = None
@@ -47,10 +78,6 @@ class Flight:
             return Ending.TOTAL_TIMEOUT
         if not self._answering:
             return Ending.FIRST_BYTE_TIMEOUT if now_ns - self.sent_ns > limits.first_byte_ns else None
-        self.size_bytes += sum(map(len, self.reads[self.sized :]))
-        self.sized = len(self.reads)
-        if self.size_bytes > limits.response_bytes:
-            return Ending.TOO_LARGE
         return Ending.IDLE_TIMEOUT if now_ns - self.stamps[-1] > limits.idle_ns else None
 
     @property
@@ -72,6 +99,11 @@ class Flight:
         complete = framing.feed(b"".join(fresh))
         self.chunked, self.until_close, self.keep_alive = framing.chunked, framing.until_close, framing.keep_alive
         return complete
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory that its reads take."""
+        return self.size_bytes + _READ_BYTES * len(self.reads)
 
     def exchange(self) -> Exchange:
         """All that is known of it."""

@@ -97,6 +97,9 @@ class Link:
     def opened(self, connection: Connection) -> None:
         """See `Owner.opened`; `usable` looks at the connection itself."""
 
+    def took(self, flight: Flight, size: int) -> None:
+        """See `Owner.took`: whoever uses httpx sets limits of its own."""
+
     def finish(self, flight: Flight, ending: Ending, error: str | None = None) -> None:
         """See `Owner.finish`."""
         if flight is not self.flight or self._ended:

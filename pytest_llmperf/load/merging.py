@@ -3,22 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import overload
 
 from pytest_llmperf.load.cores import Cores
 from pytest_llmperf.load.histogram import Histogram
-from pytest_llmperf.load.recording import End, Recording
-from pytest_llmperf.model.exchange import LoadReport, Replay
+from pytest_llmperf.load.recording import End, Exchanges, Recording
+from pytest_llmperf.model.exchange import Exchange, LoadReport, Replay
 from pytest_llmperf.model.plan import LoadPlan
+
+
+class _InOrder(Sequence[Exchange]):
+    """Exchanges in the order of a plan's requests, each read from its recording when it is asked for."""
+
+    def __init__(self, recorded: Sequence[Exchanges], plan: LoadPlan) -> None:
+        self._of = {index: exchanges for exchanges in recorded for index in exchanges}
+        self._indices = [request.index for request in plan.requests]
+
+    @overload
+    def __getitem__(self, position: int) -> Exchange: ...
+    @overload
+    def __getitem__(self, position: slice) -> Sequence[Exchange]: ...
+    def __getitem__(self, position: int | slice) -> Exchange | Sequence[Exchange]:
+        if isinstance(position, slice):
+            return [self._of[index][index] for index in self._indices[position]]
+        index = self._indices[position]
+        return self._of[index][index]
+
+    def __len__(self) -> int:
+        return len(self._indices)
 
 
 def replay_of(recordings: Sequence[Recording], plan: LoadPlan, cores: Cores) -> Replay:
     """The replay of a plan from recordings that are whole, one for each process."""
-    exchanges = {index: exchange for recording in recordings for index, exchange in recording.exchanges.items()}
     ends = [recording.end for recording in recordings if recording.end is not None]
+    ended_ns = [at_ns for recording in recordings if (at_ns := recording.exchanges.ended_ns) is not None]
     return Replay(
         started_ns=min(recording.started_ns for recording in recordings if recording.started_ns is not None),
-        ended_ns=max((e.ended_ns for e in exchanges.values()), default=max(end.ended_ns for end in ends)),
-        exchanges=tuple(exchanges[request.index] for request in plan.requests),
+        ended_ns=max(ended_ns, default=max(end.ended_ns for end in ends)),
+        exchanges=_InOrder([recording.exchanges for recording in recordings], plan),
         loop_lag_ns=tuple(lag for recording in recordings for lag in recording.loop_lag_ns),
         clock_gap_ns=max(end.clock_gap_ns for end in ends),
         cpu_ns=sum(end.cpu_ns for end in ends),

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import select
-import shutil
-import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +17,8 @@ from pytest_llmperf.load.sharding import shards
 from pytest_llmperf.load.transport import Progress
 from pytest_llmperf.model.exchange import Replay
 from pytest_llmperf.model.plan import LoadPlan
+from pytest_llmperf.process.ports import scratch_folder
+from pytest_llmperf.process.scratch import Scratch
 
 _POLL_MS = 50
 
@@ -27,8 +27,8 @@ class ProcessTransport:
     """Implements `Transport` with children that run `load.worker`. Proxies of the environment are not used.
 
     Args:
-        folder: where recordings are written; a temporary folder where None. A recording is removed after a
-            replay that worked, and kept (and named in the error) after one that did not.
+        folder: where recordings are written; a temporary folder where None. A recording is removed after a replay that
+            worked. After one that did not, the error names it, and the next run on this host removes it.
         processes: that share the requests, by one schedule.
         cores: on which they run; None: wherever this process may.
     """
@@ -50,19 +50,34 @@ class ProcessTransport:
             raise LoadError("The load generator needs Linux (epoll). Run it on a Linux host or in a container.")
         if (problem := problem_of(plan.requests)) is not None:
             raise LoadError(f"this plan cannot be replayed: {problem}")
-        folder = Path(tempfile.mkdtemp(prefix="llmperf-load-", dir=self._folder))
+        scratch = self._scratch()
         try:
-            workers = self._work(plan, folder, cancel, progress)
+            workers = self._work(plan, scratch.path, cancel, progress)
         except BaseException:
-            shutil.rmtree(folder)
+            scratch.remove()
             raise
+        try:
+            replay = self._read(workers, plan, scratch.path)
+        except BaseException:
+            scratch.leave()
+            raise
+        scratch.remove()
+        return replay
+
+    def _scratch(self) -> Scratch:
+        folder = scratch_folder() if self._folder is None else self._folder
+        try:
+            return Scratch(folder, "load-")
+        except OSError as error:
+            raise LoadError(f"Answers cannot be recorded in {folder}: {error}. Free space there, or set TMPDIR to "
+                            "another folder.") from error
+
+    def _read(self, workers: list[Worker], plan: LoadPlan, folder: Path) -> Replay:
         recordings = [read_recording(worker.recording) for worker in workers]
         for worker, recording in zip(workers, recordings, strict=True):
             if worker.status != 0 or not recording.whole(worker.plan):
                 raise LoadError(_obituary(worker, recording, folder))
-        replay = replay_of(recordings, plan, self._cores)
-        shutil.rmtree(folder)
-        return replay
+        return replay_of(recordings, plan, self._cores)
 
     def _work(
         self, plan: LoadPlan, folder: Path, cancel: threading.Event, progress: Callable[[Progress], None] | None
@@ -97,5 +112,5 @@ def _obituary(worker: Worker, recording: Recording, folder: Path) -> str:
     last = f": {said}" if (said := worker.last_words()) else ""
     return (
         f"the load process {how} after {len(recording.exchanges)} of {len(worker.plan.requests)} requests{last}\n"
-        f"what it recorded is in {folder}"
+        f"what it recorded is in {folder} until the next run"
     )

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import os
 import struct
+import weakref
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -79,6 +80,41 @@ class RecordingWriter:
             raise OSError(f"only {written} of {_FRAME.size + size} bytes could be recorded: is the disk full?")
 
 
+class Exchanges(Mapping[int, Exchange]):
+    """The exchanges of a recording, by index. An exchange is read from the file at each access and stays in no memory.
+
+    The file stays open: exchanges can still be read after the recording was removed.
+
+    Attributes:
+        ended_ns: when the last of them ended; None for none.
+    """
+
+    def __init__(self, fd: int | None = None) -> None:
+        self._fd = fd
+        self._places: dict[int, tuple[int, int]] = {}  # position and size of the payload
+        self.ended_ns: int | None = None
+        if fd is not None:
+            weakref.finalize(self, os.close, fd)
+
+    def note(self, place: tuple[int, int], head: bytes) -> None:
+        """There is one at that place; `head` is the begin of its payload."""
+        index, _, _, ended_ns, *_ = _EXCHANGE.unpack_from(head)
+        self._places[index] = place
+        self.ended_ns = ended_ns if self.ended_ns is None else max(self.ended_ns, ended_ns)
+
+    def __getitem__(self, index: int) -> Exchange:
+        position, size = self._places[index]
+        if self._fd is None:
+            raise KeyError(index)
+        return _read_exchange(memoryview(os.pread(self._fd, size, position)))
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+
 @dataclass(slots=True)
 class Recording:
     """A recording read back.
@@ -90,7 +126,7 @@ class Recording:
     """
 
     started_ns: int | None = None
-    exchanges: dict[int, Exchange] = field(default_factory=dict)
+    exchanges: Exchanges = field(default_factory=Exchanges)
     loop_lag_ns: array[int] = field(default_factory=lambda: array("q"))
     end: End | None = None
 
@@ -100,11 +136,16 @@ class Recording:
 
 
 def read_recording(path: Path) -> Recording:
-    """Read every whole frame; what a dying process left half written is not there."""
-    recording = Recording()
-    if path.exists():
-        for kind, payload in _frames(memoryview(path.read_bytes())):
-            _take_frame(recording, kind, payload)
+    """Read every whole frame, of exchanges only the place; what a dying process left half written is not there."""
+    if not path.exists():
+        return Recording()
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    recording = Recording(exchanges=Exchanges(fd))
+    for kind, position, size in _frames(fd, 0):
+        if kind == b"X":
+            recording.exchanges.note((position, size), os.pread(fd, _EXCHANGE.size, position))
+        else:
+            _take_frame(recording, kind, memoryview(os.pread(fd, size, position)))
     return recording
 
 
@@ -115,39 +156,32 @@ class RecordingTail:
         self._path = path
         self._position = 0
 
-    def exchanges(self) -> list[Exchange]:
-        """Those that ended since the last call."""
+    def exchanges(self) -> Iterator[Exchange]:
+        """Yield the exchanges that ended since the last call."""
         if not self._path.exists():
-            return []
-        with self._path.open("rb") as file:
-            file.seek(self._position)
-            data = memoryview(file.read())
-        found = []
-        for kind, payload in _frames(data):
-            self._position += _FRAME.size + len(payload)
-            if kind == b"X":
-                found.append(_read_exchange(payload))
-        return found
-
-
-def _frames(data: memoryview) -> Iterator[tuple[bytes, memoryview]]:
-    """Kind and payload of every whole frame."""
-    position = 0
-    while position + _FRAME.size <= len(data):
-        kind, size = _FRAME.unpack_from(data, position)
-        position += _FRAME.size
-        if position + size > len(data):
             return
-        yield kind, data[position : position + size]
+        with self._path.open("rb", buffering=0) as file:
+            for kind, position, size in _frames(file.fileno(), self._position):
+                self._position = position + size
+                if kind == b"X":
+                    yield _read_exchange(memoryview(os.pread(file.fileno(), size, position)))
+
+
+def _frames(fd: int, position: int) -> Iterator[tuple[bytes, int, int]]:
+    """Kind of every whole frame from there on, with position and size of its payload."""
+    end = os.fstat(fd).st_size
+    while position + _FRAME.size <= end:
+        kind, size = _FRAME.unpack(os.pread(fd, _FRAME.size, position))
+        position += _FRAME.size
+        if position + size > end:
+            return
+        yield kind, position, size
         position += size
 
 
 def _take_frame(recording: Recording, kind: bytes, payload: memoryview) -> None:
     if kind == b"S":
         (recording.started_ns,) = _START.unpack(payload)
-    elif kind == b"X":
-        exchange = _read_exchange(payload)
-        recording.exchanges[exchange.index] = exchange
     elif kind == b"L":
         recording.loop_lag_ns.frombytes(payload)
     elif kind == b"E":

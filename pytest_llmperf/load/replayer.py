@@ -28,7 +28,8 @@ _BEATS_PER_REPORT = 25
 _AHEAD_NS = 60_000_000   # connections are opened so long before a timed request needs them
 _WARM_LIMIT = 1024
 _WARM_NS = 1_000_000_000
-_MOST_UNRECORDED_READS = 400_000  # some 70 MB; recording costs 24 µs a request and waits for a quiet moment
+# Of answers that ended or run. Recording costs 24 µs a request and waits for a quiet moment, unless more is held.
+_MOST_HELD_BYTES = 96 * 2**20
 _MOST_AT_ONCE = 8        # requests sent between two reads
 
 
@@ -53,9 +54,8 @@ class Replayer:
         self._client = Client(self.reactor, self._arrivals, plan, route, self._on_end)
         self._schedule = Schedule(plan)
         self._landed: deque[Flight] = deque()
-        self._landed_reads = 0
         self._over = False
-        self._departed: set[int] = set()
+        self._unsent = {request.index: request for request in plan.requests}
         self._failed = 0
         self._done = 0
         self._beats = 0
@@ -107,13 +107,12 @@ class Replayer:
             self._writer.start(now_ns)
         self._finish()
         self._client.cancel()
-        for request in self._plan.requests:
-            if request.index not in self._departed:
-                intended_ns = self._started_ns + (request.at_ns or 0)
-                empty: array[int] = array("q")
-                self._writer.exchange(
-                    Exchange(request.index, intended_ns, None, now_ns, Ending.NOT_SENT, empty, empty, b"")
-                )
+        for request in self._unsent.values():
+            intended_ns = self._started_ns + (request.at_ns or 0)
+            empty: array[int] = array("q")
+            self._writer.exchange(
+                Exchange(request.index, intended_ns, None, now_ns, Ending.NOT_SENT, empty, empty, b"")
+            )
 
     def _get_ready(self, deadline_ns: int) -> None:
         if self._client.warming and monotonic_ns() < deadline_ns:
@@ -130,7 +129,6 @@ class Replayer:
         self._done += 1
         self._failed += flight.ending is not Ending.COMPLETE
         self._landed.append(flight)
-        self._landed_reads += len(flight.reads)
         if self._over:
             return
         self._schedule.finished(flight.request.index, flight.ended_ns)
@@ -143,7 +141,7 @@ class Replayer:
         """Only where there is nothing to read or send; whether more is left."""
         if self._landed:
             flight = self._landed.popleft()
-            self._landed_reads -= len(flight.reads)
+            self._client.intake.recorded(flight)
             self._writer.exchange(flight.exchange())
         return bool(self._landed)
 
@@ -153,14 +151,14 @@ class Replayer:
         if self._over:
             return
         for departure in self._schedule.depart(monotonic_ns(), _MOST_AT_ONCE):
-            self._departed.add(departure.request.index)
+            del self._unsent[departure.request.index]
             intended_ns = departure.intended_ns
             if intended_ns is None:
                 intended_ns = monotonic_ns()
                 self._turnarounds.add(intended_ns - departure.possible_ns)
             self._client.send(departure.request, intended_ns)
-        while self._landed_reads > _MOST_UNRECORDED_READS:
-            self._record_one()
+        while self._client.intake.held_bytes > _MOST_HELD_BYTES and self._record_one():
+            pass
         due_ns = self._schedule.next_due_ns
         if due_ns is not None and not self._over:
             self.reactor.alarm_ns = due_ns

@@ -21,6 +21,8 @@ def shards(plan: LoadPlan, processes: int) -> tuple[LoadPlan, ...]:
     parts = min(processes, len(conversations), plan.concurrency or processes)
     if parts <= 1:
         return (plan,)
+    limits = replace(plan.limits, held_bytes=plan.limits.held_bytes // parts,
+                     replay_bytes=plan.limits.replay_bytes // parts)
     dealt: list[list[PlannedRequest]] = [[] for _ in range(parts)]
     slots = plan.concurrency or parts
     for position, turns in enumerate(conversations.values()):
@@ -29,6 +31,7 @@ def shards(plan: LoadPlan, processes: int) -> tuple[LoadPlan, ...]:
         replace(
             plan,
             requests=tuple(sorted(requests, key=lambda request: request.index)),
+            limits=limits,
             concurrency=None if plan.concurrency is None else _share(plan.concurrency, position, parts),
         )
         for position, requests in enumerate(dealt)

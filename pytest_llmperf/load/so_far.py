@@ -14,8 +14,8 @@ class SoFar:
     """Running medians over the exchanges that ended, from the stamps of their reads. Nothing is parsed."""
 
     def __init__(self) -> None:
-        self._ttfts_ns: list[int] = []
-        self._gaps_ns: list[float] = []
+        self._ttfts_ns = array("q")
+        self._gaps_ns = array("d")
 
     def add(self, exchange: Exchange | Told) -> None:
         """Take in one exchange; one without content changes nothing."""

@@ -36,6 +36,7 @@ class Metric:
         needs: what must be there for the value to exist.
         family, stat: "ttft" and "p99" for a statistic of a latency sample; None for anything else.
         limited: whether the metric is only defined with limits, as in "goodput(ttft <= 500ms)".
+        per_token: whether it rests on how many tokens the answers have.
     """
 
     name: str
@@ -48,22 +49,25 @@ class Metric:
     family: str | None = None
     stat: str | None = None
     limited: bool = False
+    per_token: bool = False
 
 
 def _statistic(family: Family, stat: str) -> Metric:
     words = {"mean": "mean", "max": "largest"}.get(stat, f"{stat} (linear interpolation)")
     return Metric(f"{family.name}_{stat}", Unit.MS, Direction.LOWER, f"{family.formula_id}/{stat}",
-                  f"{words} of: {family.formula}", Source.CLIENT, family.needs, family.name, stat)
+                  f"{words} of: {family.formula}", Source.CLIENT, family.needs, family.name, stat,
+                  per_token=family.between_tokens)
 
 
 def _run_level(name: str, unit: Unit, direction: Direction, formula: str, needs: str = "a served request",
-               *, version: int = 1, limited: bool = False) -> Metric:
-    return Metric(name, unit, direction, f"{name}.{version}", formula, Source.CLIENT, needs, limited=limited)
+               *, version: int = 1, limited: bool = False, per_token: bool = False) -> Metric:
+    return Metric(name, unit, direction, f"{name}.{version}", formula, Source.CLIENT, needs, limited=limited,
+                  per_token=per_token)
 
 
 def _server(formula: ServerFormula) -> Metric:
-    return Metric(formula.name, formula.unit, formula.direction, f"{formula.name}.1", formula.formula, Source.SERVER,
-                  formula.needs)
+    return Metric(formula.name, formula.unit, formula.direction, f"{formula.name}.{formula.version}", formula.formula,
+                  Source.SERVER, formula.needs)
 
 
 _USAGE = "a served request, and a server that reports its token counts in its usage"
@@ -74,9 +78,10 @@ _RUN_LEVEL = (
     _run_level("request_throughput", Unit.REQUESTS_PER_S, Direction.HIGHER,
                f"served requests ÷ duration_s; {_DURATION}", version=2),
     _run_level("output_throughput", Unit.TOKENS_PER_S, Direction.HIGHER,
-               f"output tokens of served requests ÷ duration_s; {_DURATION}", _USAGE, version=2),
+               f"output tokens of served requests ÷ duration_s; {_DURATION}", _USAGE, version=2, per_token=True),
     _run_level("total_token_throughput", Unit.TOKENS_PER_S, Direction.HIGHER,
-               f"prompt and output tokens of served requests ÷ duration_s; {_DURATION}", _USAGE, version=2),
+               f"prompt and output tokens of served requests ÷ duration_s; {_DURATION}", _USAGE, version=2,
+               per_token=True),
     _run_level("error_rate", Unit.SHARE, Direction.LOWER, "failed requests ÷ requests", "a request"),
     _run_level("coalesced_share", Unit.SHARE, Direction.LOWER,
                "content chunks that came in the same read as the one before ÷ gaps between content chunks",
@@ -126,6 +131,12 @@ def _looked_up(name: str) -> Metric | None:
     if metric is None and (position := POSITION.fullmatch(name)):
         return _server(acceptance_at(int(position[1])))
     return metric
+
+
+def per_token(names: Iterable[str]) -> list[str]:
+    """Those of these metrics and latency samples that rest on how many tokens the answers have."""
+    return [name for name in names
+            if (FAMILIES[name].between_tokens if name in FAMILIES else find(name).per_token)]
 
 
 def find_family(name: str) -> Family:

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
+from functools import partial
 
 from pytest_llmperf.errors import MetricUnavailable
 from pytest_llmperf.metrics.families import FAMILIES, Samples, output_tokens
 from pytest_llmperf.metrics.registry import find, find_family
-from pytest_llmperf.metrics.server import Counters, server_values
+from pytest_llmperf.metrics.server import Counters, known, server_values
 from pytest_llmperf.metrics.summary import summarise
-from pytest_llmperf.model.record import RequestRecord
+from pytest_llmperf.model.record import RequestRecord, RunRecords
 
 _NS_PER_MS = 1_000_000
+
+
+class CountedBy(Enum):
+    """What confirms how many tokens the answers of a run have, beside their own usage."""
+
+    CHUNKS = "counts or token ids in each chunk"
+    SERVER = "the server's counter of generated tokens"
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,15 +29,25 @@ class RunMetrics:
     """What one run came to. Build it with `measure`.
 
     Args:
-        records: by intended send time.
-        contributions_ns: per latency sample, what each record contributed, None for a failed request; the whole
-            entry is None where the server did not say what is needed.
+        source: the records of the run, by index. What is computed from them is kept as long as they are in memory.
         values: metric → value, None where it is unavailable.
+        counted_by: what confirms the token counts of the usage; None: nothing does.
     """
 
-    records: tuple[RequestRecord, ...]
-    contributions_ns: Mapping[str, tuple[Samples | None, ...] | None] = field(repr=False)
+    source: RunRecords = field(repr=False)
     values: Mapping[str, float | None] = field(repr=False)
+    counted_by: CountedBy | None = None
+
+    @property
+    def records(self) -> tuple[RequestRecord, ...]:
+        """By intended send time."""
+        return self.source.derived(_ordered)
+
+    @property
+    def contributions_ns(self) -> Mapping[str, tuple[Samples | None, ...] | None]:
+        """Per latency sample, what each record contributed, None for a failed request; the whole entry is None where
+        the server did not say what is needed."""
+        return {name: self.source.derived(of_family) for name, of_family in _BY_FAMILY.items()}
 
     def by_request(self, family: str) -> tuple[Samples | None, ...] | None:
         """Nanoseconds that each request contributed, as `contributions_ns`.
@@ -36,7 +55,7 @@ class RunMetrics:
         Raises:
             SloError: no such latency sample.
         """
-        return self.contributions_ns[find_family(family).name]
+        return self.source.derived(_BY_FAMILY[find_family(family).name])
 
     def samples(self, family: str) -> tuple[float, ...]:
         """The pooled sample in milliseconds, e.g. of "ttft"; empty where there is none.
@@ -78,22 +97,37 @@ def measure(records: Sequence[RequestRecord], counters: Counters | None = None) 
         records: one per request, in any order.
         counters: what the server's counters grew by and the peaks of its gauges, under canonical names.
     """
-    ordered = tuple(sorted(records, key=lambda record: (record.intended_ns, record.index)))
-    contributions = {name: _contributions(name, ordered) for name in FAMILIES}
+    source = RunRecords.of(records)
     values: dict[str, float | None] = {}
-    for name, by_request in contributions.items():
+    for name, of_family in _BY_FAMILY.items():
+        by_request = source.derived(of_family)
         pooled = [value_ns / _NS_PER_MS for values_ns in by_request or () for value_ns in values_ns or ()]
         values |= {f"{name}_{stat}": value for stat, value in summarise(pooled).items()}
-    values |= run_level(ordered)
+    values |= run_level(source.derived(_ordered))
     values |= server_values(counters or {})
-    return RunMetrics(ordered, contributions, values)
+    return RunMetrics(source, values, _counted_by(records, counters or {}))
+
+
+def _ordered(records: Sequence[RequestRecord]) -> tuple[RequestRecord, ...]:
+    return tuple(sorted(records, key=lambda record: (record.intended_ns, record.index)))
+
+
+def _counted_by(records: Sequence[RequestRecord], counters: Counters) -> CountedBy | None:
+    """A proxy can write any number into the usage. An answer of one token needs no count, and a server's counter
+    confirms a run in which no request failed."""
+    served = [record for record in records if record.ok]
+    if all(record.chunk_tokens is not None or output_tokens(record) == 1 for record in served):
+        return CountedBy.CHUNKS
+    claimed = _total([output_tokens(record) for record in served])
+    agrees = claimed is not None and claimed == known(counters, "generation_tokens")
+    return CountedBy.SERVER if agrees and len(served) == len(records) else None
 
 
 def _contributions(name: str, records: Sequence[RequestRecord]) -> tuple[Samples | None, ...] | None:
     """See `RunMetrics.contributions_ns`. One request that cannot say makes all unknown: the rest is a selection."""
     family = FAMILIES[name]
     contributions: list[Samples | None] = []
-    for record in records:
+    for record in _ordered(records):
         if not (record.ok or family.with_failed):
             contributions.append(None)
         elif (taken := family.take(record)) is None:
@@ -101,6 +135,9 @@ def _contributions(name: str, records: Sequence[RequestRecord]) -> tuple[Samples
         else:
             contributions.append(taken)
     return tuple(contributions)
+
+
+_BY_FAMILY = {name: partial(_contributions, name) for name in FAMILIES}  # computed one by one, on demand
 
 
 def span_ns(records: Sequence[RequestRecord]) -> tuple[int, int] | None:

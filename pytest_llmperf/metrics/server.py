@@ -19,7 +19,7 @@ POSITION = re.compile(r"spec_acceptance_rate_pos(\d+)")
 
 @dataclass(frozen=True, slots=True)
 class ServerFormula:
-    """How a value comes from counters; see `Metric` for the words."""
+    """How a value comes from counters; see `Metric` for the words. A changed formula raises its version."""
 
     name: str
     unit: Unit
@@ -27,6 +27,7 @@ class ServerFormula:
     take: Callable[[Counters], float | None]
     formula: str
     needs: str
+    version: int = 1
 
 
 def known(counters: Counters, name: str) -> float | None:
@@ -73,8 +74,9 @@ def _peak(name: str, unit: Unit, direction: Direction, formula: str) -> ServerFo
 
 
 def _searched(name: str, formula: str) -> ServerFormula:
-    found = _plain(name, Unit.REQUESTS_PER_S, Direction.HIGHER, name, formula)
-    return replace(found, needs="a search: perf.max_rate(…)")
+    per_request = "; of conversations their rate × requests of a conversation"
+    found = _plain(name, Unit.REQUESTS_PER_S, Direction.HIGHER, name, formula + per_request)
+    return replace(found, needs="a search: perf.max_rate(…)", version=2)
 
 
 def _share(name: str, part: str, whole: str) -> ServerFormula:

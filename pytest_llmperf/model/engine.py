@@ -5,12 +5,40 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass, replace
+from ipaddress import ip_address
+from urllib.parse import urlsplit
 
 from pytest_llmperf.errors import SpecError
 from pytest_llmperf.masking import mask, masked, masked_env, secret_values
 from pytest_llmperf.model.lmcache import LMCache, lmcache_of
 
 INSTALLATION = re.compile(r"[A-Za-z0-9_.-]+")
+#: Hardware of an endpoint on another machine, unless somebody says what it is.
+UNKNOWN_HARDWARE = "unknown"
+
+
+def serving_hardware(kind: str, url: str | None) -> str:
+    """The hardware kind of the machine that serves.
+
+    A machine without a GPU says nothing about the hardware of an endpoint on another machine. An endpoint on loopback
+    runs on this machine.
+
+    Args:
+        kind: what the test runs as here: "cpu" where this machine has no GPU.
+        url: of an endpoint; None for a server that was started here.
+
+    >>> serving_hardware("cpu", "http://10.0.0.5:8000"), serving_hardware("cpu", "http://localhost:8000")
+    ('unknown', 'cpu')
+    """
+    return UNKNOWN_HARDWARE if kind == "cpu" and url is not None and not _on_loopback(url) else kind
+
+
+def _on_loopback(url: str) -> bool:
+    host = urlsplit(url).hostname or ""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:  # a name
+        return host == "localhost" or host.endswith(".localhost")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +55,7 @@ class EngineSpec:
         url: of a server that is already running; None where we start it.
         lmcache: what is attached below the engine's own KV cache; None: nothing. See `with_lmcache`.
         installation: which one of several of this engine; "": the engine's own. See `with_installation`.
+        model_aliases: further names by which the chunks of an answer may call the model.
     """
 
     engine: str
@@ -36,6 +65,7 @@ class EngineSpec:
     url: str | None = None
     lmcache: LMCache | None = None
     installation: str = ""
+    model_aliases: tuple[str, ...] = ()
 
     @property
     def installed_as(self) -> str:
@@ -76,6 +106,7 @@ class EngineSpec:
         flags, env = {name: json.loads(value) for name, value in self.flags}, dict(self.env)
         secrets = secret_values(flags, env)
         shown = [repr(self.model)] if self.url is None else [repr(self.url), f"model={self.model!r}"]
+        shown += [f"model_alias={list(self.model_aliases)!r}"] if self.model_aliases else []
         shown = [mask(text, secrets) for text in shown]
         shown += [f"{name}={json.dumps(masked(value, secrets, name=name), sort_keys=True)}"
                   for name, value in flags.items()]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -116,7 +117,8 @@ class Replay:
     Args:
         started_ns: time zero of the schedule.
         ended_ns: when the last exchange ended.
-        exchanges: one per planned request, by index; told ones in virtual time.
+        exchanges: one per planned request, by index; told ones in virtual time. Those of sockets are read from their
+            recording one by one, so hold none that is done with.
         loop_lag_ns: how late each load process ran its heartbeat, one value per beat (every 10 ms).
         clock_gap_ns: the largest time in which the loop did not run at all (a suspended machine, a starved process).
         cpu_ns: CPU time that the load processes used during the replay.
@@ -125,7 +127,7 @@ class Replay:
 
     started_ns: int
     ended_ns: int
-    exchanges: tuple[Exchange | Told, ...]
+    exchanges: Sequence[Exchange | Told]
     loop_lag_ns: tuple[int, ...] = ()
     clock_gap_ns: int = 0
     cpu_ns: int = 0

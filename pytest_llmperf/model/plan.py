@@ -28,7 +28,7 @@ class PlannedRequest:
 
 @dataclass(frozen=True, slots=True)
 class StreamLimits:
-    """When to give up on a request. Checked off the hot path, ten times a second.
+    """When to give up on a request. Times are checked off the hot path, ten times a second, sizes at every read.
 
     Args:
         connect_ns: from the departure to an open connection.
@@ -36,13 +36,17 @@ class StreamLimits:
         idle_ns: between two reads after that.
         total_ns: from the send to the end.
         response_bytes: how long the answer may be, its head included.
+        held_bytes: memory that one load process may hold of answers that it has not recorded yet.
+        replay_bytes: how long all answers of a replay may be together.
     """
 
     connect_ns: int = 10_000_000_000
     first_byte_ns: int = 120_000_000_000
     idle_ns: int = 30_000_000_000
     total_ns: int = 600_000_000_000
-    response_bytes: int = 64 * 1024 * 1024
+    response_bytes: int = 64 * 2**20
+    held_bytes: int = 512 * 2**20
+    replay_bytes: int = 2**31
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
+from typing import TypeVar, overload
+
+Derived = TypeVar("Derived")
+MOST_DETAILS = 20  # texts of failed requests that stay in memory: the run folder never holds them
 
 
 class Outcome(Enum):
@@ -17,6 +22,7 @@ class Outcome(Enum):
     MALFORMED = "malformed"                # not HTTP, not SSE, not JSON
     EMPTY = "empty"                        # a complete answer without content
     WRONG_LENGTH = "wrong length"          # not the number of tokens that was asked for
+    COUNTS_DISAGREE = "token counts disagree"  # its usage contradicts what its chunks brought
     TIMEOUT = "timeout"
     RESET = "reset"
     STALE = "stale connection"
@@ -42,6 +48,7 @@ class RequestRecord:
         coalesced_chunks: content chunks that came in the same read as the one before, so their gap says nothing.
         replaced_text: whether invalid UTF-8 had to be replaced.
         tag: class within a mixed workload.
+        models: names of models that the answer's chunks gave, each once; empty where none gave one.
     """
 
     index: int
@@ -60,7 +67,86 @@ class RequestRecord:
     coalesced_chunks: int = 0
     replaced_text: bool = False
     tag: str = ""
+    models: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
         return self.outcome is Outcome.OK
+
+
+class RunRecords(Sequence[RequestRecord]):
+    """The records of one run, by index: in memory until they are released, then read back when somebody asks.
+
+    A run of 160,000 chunks takes 23 MB here, and 1 MB in the run folder.
+
+    Attributes:
+        start_ns: the first intended send; 0 for no record.
+    """
+
+    def __init__(self, records: Iterable[RequestRecord] = ()) -> None:
+        loaded = tuple(records)
+        self.start_ns = min((record.intended_ns for record in loaded), default=0)
+        self._count = len(loaded)
+        self._loaded: tuple[RequestRecord, ...] | None = loaded
+        self._derived: dict[Callable[[Sequence[RequestRecord]], object], object] = {}
+        self._read: Callable[[], Iterable[RequestRecord]] | None = None
+        failed = [record for record in loaded if record.detail is not None]
+        self._details = {record.index: record.detail for record in failed[:MOST_DETAILS]}
+
+    @classmethod
+    def of(cls, records: Sequence[RequestRecord]) -> RunRecords:
+        """The records of one run, in any order; `records` itself where it is one already."""
+        return records if isinstance(records, RunRecords) else cls(sorted(records, key=lambda record: record.index))
+
+    @property
+    def loaded(self) -> bool:
+        """Whether they are in memory."""
+        return self._loaded is not None
+
+    def stored(self, read: Callable[[], Iterable[RequestRecord]]) -> None:
+        """Note that the records have been written: `read` gives them back, all but the texts of failed requests."""
+        self._read = read
+
+    def release(self) -> None:
+        """Forget the records and what was derived from them. Records that were never written stay."""
+        if self._read is not None:
+            self._loaded = None
+            self._derived = {}
+
+    def derived(self, compute: Callable[[Sequence[RequestRecord]], Derived]) -> Derived:
+        """What a function makes of the records; kept as long as they are in memory."""
+        if compute not in self._derived:
+            self._derived[compute] = compute(self._all)
+        return self._derived[compute]  # type: ignore[return-value]
+
+    @property
+    def _all(self) -> tuple[RequestRecord, ...]:
+        if self._loaded is None:
+            found = () if self._read is None else self._read()
+            details = self._details  # of another than the first few, the outcome alone is known
+            self._loaded = tuple(
+                replace(record, detail=details[record.index]) if record.index in details else record
+                for record in found
+            )
+        return self._loaded
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[RequestRecord]:
+        return iter(self._all)
+
+    @overload
+    def __getitem__(self, position: int) -> RequestRecord: ...
+    @overload
+    def __getitem__(self, position: slice) -> tuple[RequestRecord, ...]: ...
+    def __getitem__(self, position: int | slice) -> RequestRecord | tuple[RequestRecord, ...]:
+        return self._all[position]
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, Sequence) and self._all == tuple(other))
+
+    __hash__ = object.__hash__
+
+    def __repr__(self) -> str:
+        return f"<RunRecords: {self._count}, {'in memory' if self.loaded else 'in the run folder'}>"

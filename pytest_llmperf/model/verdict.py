@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -9,7 +10,7 @@ from enum import Enum
 class Verdict(Enum):
     """Ordered by how much it matters: the worst of several speaks for a test.
 
-    REPORTED is a figure that nothing was asked of; it speaks for no test.
+    REPORTED is a figure without a limit, and the verdict of a test that measures and checks nothing.
     """
 
     REPORTED = "REPORTED"
@@ -55,6 +56,11 @@ class CheckResult:
 AGAINST_BASELINE = "baseline"
 
 
-def worst(results: list[CheckResult] | tuple[CheckResult, ...]) -> Verdict:
+def worst(results: Sequence[CheckResult]) -> Verdict:
     """The verdict that speaks for all of them; PASS for none, and where figures were reported only."""
     return max((Verdict.PASS, *(result.verdict for result in results)), key=lambda verdict: verdict.severity)
+
+
+def verdict_of_test(results: Sequence[CheckResult]) -> Verdict:
+    """The worst verdict of a test's checks; REPORTED where no check decided anything."""
+    return worst(results) if any(result.verdict is not Verdict.REPORTED for result in results) else Verdict.REPORTED

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from pytest_llmperf.plugin.configure import pytest_addoption, pytest_configure, pytest_report_header, pytest_unconfigure
+from pytest_llmperf.plugin.endings import pytest_runtest_call, pytest_runtest_makereport, pytest_runtest_teardown
 from pytest_llmperf.plugin.fixtures import engine, perf, pytest_generate_tests
 from pytest_llmperf.plugin.kinds import pytest_runtest_setup
 from pytest_llmperf.plugin.ordering import pytest_collection_modifyitems
 from pytest_llmperf.plugin.verdicts import (
     pytest_report_teststatus,
-    pytest_runtest_call,
-    pytest_runtest_teardown,
     pytest_sessionfinish,
 )
 
@@ -23,6 +22,7 @@ __all__ = [
     "pytest_report_header",
     "pytest_report_teststatus",
     "pytest_runtest_call",
+    "pytest_runtest_makereport",
     "pytest_runtest_setup",
     "pytest_runtest_teardown",
     "pytest_sessionfinish",

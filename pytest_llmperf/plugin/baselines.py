@@ -126,17 +126,20 @@ class BaselineUpdater:
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if self.problem:
+            from pytest_llmperf.process.serverlog import plain
+
             terminalreporter.section("baselines", sep="=")
-            terminalreporter.write_line(self.problem)
+            terminalreporter.write_line(plain(self.problem))
 
     def _show(self, plans: list[Plan]) -> None:
         """At once, as the write that follows may fail or be killed."""
         from pytest_llmperf.baseline.summary import summary
+        from pytest_llmperf.process.serverlog import plain
 
         reporter = self.config.pluginmanager.get_plugin("terminalreporter")
         if reporter is not None:
             reporter.write_sep("=", "baselines")
-            reporter.write_line("\n".join(map(summary, plans)) or "baselines: nothing to do", flush=True)
+            reporter.write_line(plain("\n".join(map(summary, plans))) or "baselines: nothing to do", flush=True)
 
     def _update(self) -> list[Plan]:
         from pytest_llmperf.baseline.store import Store

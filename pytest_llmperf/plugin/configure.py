@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, NoReturn
 import pytest
 
 from pytest_llmperf.plugin.baselines import BaselineUpdater, add_options, mode_of
+from pytest_llmperf.plugin.endings import add_options as add_ending_options
 from pytest_llmperf.plugin.kinds import GPU_KINDS
 from pytest_llmperf.plugin.reporting import Reporter
 from pytest_llmperf.plugin.reporting import add_options as add_report_options
 from pytest_llmperf.plugin.state import STATE, State
 from pytest_llmperf.plugin.stopping import Stopping
-from pytest_llmperf.plugin.summary import EndSummary
+from pytest_llmperf.plugin.summary import EndSummary, NothingMeasured
 from pytest_llmperf.plugin.watching import Showing, Workers
 
 if TYPE_CHECKING:
@@ -101,6 +102,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     add_options(group)
     add_report_options(group)
+    add_ending_options(group)
     group.addoption(
         "--inconclusive",
         choices=("skip", "fail"),
@@ -138,6 +140,7 @@ def pytest_configure(config: pytest.Config) -> None:
             config.pluginmanager.register(BaselineUpdater(config, mode), "llmperf-baselines")
         config.pluginmanager.register(Workers(config), "llmperf-workers")
         config.pluginmanager.register(EndSummary(config), "llmperf-summary")
+        config.pluginmanager.register(NothingMeasured(config), "llmperf-nothing")
     config.pluginmanager.register(Stopping(config), "llmperf-stopping")
     config.pluginmanager.register(Showing(config), "llmperf-showing")
     _end_cleanly_on_sigterm()
@@ -147,6 +150,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     state = config.stash.get(STATE, None)
     if state is not None:
         state.close()  # where no session was finished
+        state.end_watchdog()
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_llmperf.plugin.baselines import RUN_FILE
+from pytest_llmperf.plugin.endings import conclude_late
 from pytest_llmperf.plugin.identity import params_of, test_id
 from pytest_llmperf.plugin.kinds import kind_of
 from pytest_llmperf.plugin.state import STATE
-from pytest_llmperf.plugin.verdicts import PERF, conclude_late, leave_without_traceback
+from pytest_llmperf.plugin.verdicts import PERF, leave_without_traceback
 
 if TYPE_CHECKING:
     from pytest_llmperf.engines.server import Server
@@ -101,7 +102,8 @@ def _kept(item: pytest.Item, session: PerfSession) -> Iterator[None]:
         own = item.stash.get(PERF, None)  # where the test asks for it first
         if all(perf is own for perf in session.executions(test_id(item))):  # what an earlier execution measured stays
             session.begin()
-            path = write_test(session.run_dir, test_id(item), [], [], complete=False, error=str(error))
+            path = write_test(session.run_dir, test_id(item), [], [], complete=False, error=str(error),
+                              worker=session.worker)
             item.user_properties += [("llmperf.test", test_id(item)), (RUN_FILE, str(path))]
         raise
 

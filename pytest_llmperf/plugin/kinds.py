@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_llmperf.plugin.endings import conclude_setup
 from pytest_llmperf.plugin.state import STATE
 from pytest_llmperf.plugin.verdicts import forget_execution, leave_without_traceback
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 # The same tuples as in telemetry.hardware, without its import.
 GPU_KINDS = ("l4", "a100", "h100", "h200")
 KINDS = (*GPU_KINDS, "cpu")
+CANNOT_RUN = "llmperf_cannot_run"  # of a test that is skipped because of its hardware: the kind that it needs
 
 
 def by_kind(**rows: Mapping[str, object]) -> pytest.MarkDecorator:
@@ -107,9 +109,17 @@ def kind_of(item: pytest.Item) -> str | None:
 def pytest_runtest_setup(item: pytest.Item) -> Generator[None, object, object]:
     """An execution of its own. What a fixture of the test's own measures may fail as it may in the test."""
     forget_execution(item)
-    skip_what_cannot_run_here(item)
+    try:
+        skip_what_cannot_run_here(item)
+    except pytest.skip.Exception:
+        item.user_properties.append((CANNOT_RUN, next(iter(kinds_of(item)), GPU_KINDS[-1])))
+        raise
     with leave_without_traceback(item):
-        return (yield)
+        try:
+            return (yield)
+        except BaseException as ending:
+            conclude_setup(item, ending)
+            raise
 
 
 def skip_what_cannot_run_here(item: pytest.Item) -> None:
@@ -120,13 +130,18 @@ def skip_what_cannot_run_here(item: pytest.Item) -> None:
     kind = kind_of(item)
     hardware = item.config.stash[STATE].hardware
     if kind is None:
-        pytest.skip(f"needs {' or '.join(kinds)}; {_here(hardware)}: {_way_out(kinds, hardware)}")
+        pytest.skip(f"needs {' or '.join(kinds)}; {way_out(kinds, hardware)}")
     on_cpu = kind == "cpu" and "cpu" in kinds
     if needed > len(hardware.gpus) and not on_cpu:
         pytest.skip(f"needs {needed} GPUs; {_here(hardware)}")
 
 
-def _way_out(kinds: list[str], hardware: Hardware) -> str:
+def way_out(kinds: list[str], hardware: Hardware) -> str:
+    """What this machine has, and how a test that needs one of these kinds runs all the same."""
+    return f"{_here(hardware)}: {_remedy(kinds, hardware)}"
+
+
+def _remedy(kinds: list[str], hardware: Hardware) -> str:
     if "cpu" in kinds:
         return "drop --emulate and ask for it with -m cpu" if hardware.emulated else "ask for it with -m cpu"
     machine = f"run it on a machine with {' or '.join(kinds)}"

@@ -58,7 +58,7 @@ class Reporter:
         state = self.config.stash[STATE]
         if state.session_known:
             places = {self.config.rootpath / state.settings.runs_dir, *(folder.parent for folder in self.folders)}
-            files = (path for place in places for path in place.glob(f"{state.session_id}*/tests/*.json"))
+            files = (path for place in places for path in place.glob(f"{state.session_id}/tests/*.json"))
             yield from (path.parents[1] for path in files)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:

@@ -50,7 +50,9 @@ class ReportWatcher:
         verdict = verdict_of(report)
         if verdict is not None:
             state.verdicts[report.nodeid] = verdict
-        if report.when == "call":
+        if report.failed and is_ours(report):
+            state.failed.add(report.nodeid)
+        if report.when != "teardown":
             open_ = verdict in UNKNOWN and report.skipped
             (state.left_open.add if open_ else state.left_open.discard)(report.nodeid)
         if str(report.outcome) == "rerun":  # pytest-rerunfailures' own outcome, also of a worker that crashed
@@ -66,10 +68,9 @@ class ReportWatcher:
     def _note_executions(self, report: pytest.TestReport, verdict: str | None) -> None:
         """A test of ours that fails at first is never silently green, whichever plugin executed it again."""
         state = self.config.stash[STATE]
-        ours = any(name.startswith("llmperf") for name, _ in report.user_properties)
         earlier = earlier_of(report) or state.rerun.get(report.nodeid, [])
         state.failed_first.pop(report.nodeid, None)
-        if ours and not report.failed and BAD.intersection(earlier):
+        if is_ours(report) and not report.failed and BAD.intersection(earlier):
             state.failed_first[report.nodeid] = ", then ".join([*earlier, verdict or report.outcome])
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
@@ -100,3 +101,8 @@ class ReportWatcher:
         evidence = ElementTree.Element("system-err")
         evidence.text = bin_xml_escape(report.longreprtext)
         reporter.append(evidence)
+
+
+def is_ours(report: pytest.TestReport) -> bool:
+    """Whether a performance test reports."""
+    return any(name.startswith("llmperf") for name, _ in report.user_properties)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,6 +17,7 @@ if TYPE_CHECKING:
     from pytest_llmperf.config.settings import Settings
     from pytest_llmperf.engines.planted import PlantedFlag
     from pytest_llmperf.model.status import Status
+    from pytest_llmperf.process.session_watchdog import SessionWatchdog
     from pytest_llmperf.report.watch import Watch
     from pytest_llmperf.session.perf_session import PerfSession
     from pytest_llmperf.telemetry.hardware import Hardware
@@ -27,10 +31,15 @@ class State:
         self.rerun: dict[str, list[str]] = {}  # how executions ended that were reported and then repeated
         self.failed_first: dict[str, str] = {}  # tests that did not fail in the end, and their executions
         self.verdicts: dict[str, str] = {}
+        self.failed: set[str] = set()  # performance tests that failed, by node id
         self.plain_failures = 0
         self.left_open: set[str] = set()
+        self.exited = False  # a failing test on a worker called pytest.exit; xdist makes an interrupt of it
         self.unended: list[str] = []  # what was started and would not end
+        self.last_notes: list[str] = []  # told while the last server stopped, when the display had ended
+        self._closing = False
         self.subject = ""  # the test that runs now
+        self.watchdog: SessionWatchdog | None = None  # from the first measurement on
 
     @property
     def hardware_known(self) -> bool:
@@ -117,7 +126,25 @@ class State:
             emulation=self.emulation,
             session_id=self.session_id,
             planted=self.planted,
+            on_begin=self._watch_process,
         )
+
+    def _watch_process(self, run_dir: Path) -> None:
+        """Let a watchdog say it where this process ends without telling its verdicts."""
+        if not sys.platform.startswith("linux"):
+            return
+        from pytest_llmperf.plugin.watching import uncaptured
+        from pytest_llmperf.process.session_watchdog import SessionWatchdog
+
+        worker = getattr(self.config, "workerinput", {}).get("workerid")
+        who = f"pytest{f' worker {worker}' if worker else ''} (pid {os.getpid()})"
+        with uncaptured(self.config):  # the watchdog writes to the same standard error as pytest
+            self.watchdog = SessionWatchdog(run_dir, who)
+
+    def end_watchdog(self) -> None:
+        """The verdicts are told."""
+        if self.watchdog is not None:
+            self.watchdog.end()
 
     def close(self) -> None:
         """Stop whatever this process started, and keep what would not end."""
@@ -126,6 +153,7 @@ class State:
             return
         from pytest_llmperf.errors import InfrastructureError
 
+        self._closing = True
         try:
             session.close()
         except InfrastructureError as error:
@@ -148,7 +176,11 @@ class State:
             watch.close()
 
     def _tell(self, status: Status) -> None:
-        if self.watch is not None:
+        from pytest_llmperf.model.status import Note
+
+        if self._closing and isinstance(status, Note):
+            self.last_notes.append(status.text)
+        elif self.watch is not None:
             self.watch.subject = self.subject
             self.watch.tell(status)
 

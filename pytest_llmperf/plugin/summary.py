@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from pytest_llmperf.plugin.baselines import mode_of, run_file_of
+from pytest_llmperf.plugin.kinds import CANNOT_RUN, way_out
+from pytest_llmperf.plugin.reports import is_ours
 from pytest_llmperf.plugin.state import STATE
 from pytest_llmperf.plugin.verdicts import verdict_of
 
@@ -36,7 +39,9 @@ class EndSummary:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self._conditions |= {str(value) for name, value in report.user_properties if name.endswith(".conditions")}
-        if verdict_of(report) is not None and (report.when == "call" or report.failed):
+        verdict, earlier = verdict_of(report), self._reports.get(report.nodeid)
+        late = report.when == "teardown" and (earlier is None or verdict_of(earlier) != verdict)
+        if verdict is not None and (report.when == "call" or report.failed or late):
             self._reports[report.nodeid] = report
 
     @pytest.hookimpl(trylast=True)
@@ -44,13 +49,14 @@ class EndSummary:
         verbosity = self._config.get_verbosity()
         if not self._reports or verbosity < -1:
             return
+        from pytest_llmperf.process.serverlog import plain
         from pytest_llmperf.report.end_summary import counts, summary
 
         ended = [self._ended(report) for report in self._reports.values()]
         width = terminalreporter._tw.fullwidth
         terminalreporter.section(f"llmperf: {counts(ended)}", sep="=")
         for line in summary(ended, self._asked(), width, every=verbosity > 0):
-            terminalreporter.write_line(line)
+            terminalreporter.write_line(plain(line))
         for flag in _unreached(self._config.stash[STATE].planted, self._conditions):
             terminalreporter.write_line(f"planted {flag} reached no server that was measured")
         if verbosity > 0:
@@ -113,6 +119,7 @@ class EndSummary:
         """Of every test that measured something, as its run folder has it."""
         from pytest_llmperf.baseline.store import Store
         from pytest_llmperf.errors import LlmperfError
+        from pytest_llmperf.process.serverlog import plain
         from pytest_llmperf.report.kept import read_run
         from pytest_llmperf.report.metric_rows import every_metric
 
@@ -124,7 +131,39 @@ class EndSummary:
             except LlmperfError as error:  # written on another machine, or somebody has changed it
                 lines = [str(error)]
             for line in lines:
-                terminalreporter.write_line(line)
+                terminalreporter.write_line(plain(line))
+
+
+class NothingMeasured:
+    """One per session, on the controller: says as the last line that every performance test was skipped."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._needed: Counter[str] = Counter()  # kinds of hardware that skipped tests need
+        self._ran, self._measured = False, False
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        needed = [str(value) for name, value in report.user_properties if name == CANNOT_RUN]
+        if needed and report.skipped:
+            self._needed[needed[-1]] += 1
+        elif report.when == "call" or report.failed:
+            self._ran = True
+            self._measured = self._measured or is_ours(report)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)  # pytest's own last line comes within
+    def pytest_sessionfinish(self, session: pytest.Session) -> Generator[None, None, None]:
+        nothing = bool(self._needed) and not self._measured
+        if nothing and not self._ran and os.environ.get("CI") and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.USAGE_ERROR
+        yield
+        reporter = self._config.pluginmanager.get_plugin("terminalreporter")
+        if nothing and reporter is not None:
+            reporter.write_line(self._sentence(), red=True)
+
+    def _sentence(self) -> str:
+        (kind, _), count = self._needed.most_common(1)[0], self._needed.total()
+        tests = f"all {count} performance tests need" if count > 1 else "the performance test needs"
+        return f"NOTHING MEASURED: {tests} other hardware; {way_out([kind], self._config.stash[STATE].hardware)}"
 
 
 def _unreached(planted: Sequence[PlantedFlag], conditions: Iterable[str]) -> list[PlantedFlag]:

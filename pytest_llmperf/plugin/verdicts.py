@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 PERF = pytest.StashKey["Perf"]()
 HEARD = pytest.StashKey[int]()  # how many checks had spoken when the test ended
+UNCHECKED = pytest.StashKey[str]()  # how a test left that measured and checked nothing: a fixture may still check
 VERDICT = "llmperf_verdict"
 EARLIER = "llmperf_earlier"
 EXIT_ERROR = 10
@@ -35,19 +36,21 @@ def leave_without_traceback(item: pytest.Item) -> Iterator[None]:
     try:
         yield
     except LlmperfError as error:
-        verdict = _ended_by(error)
+        from pytest_llmperf.process.serverlog import plain
+
+        verdict = ended_by(error)
         item.user_properties.append((VERDICT, verdict))
-        text = "\n".join([str(error), *getattr(error, "__notes__", ())])
-        _note_end(item, verdict, text if verdict == "ERROR" else f"{verdict}: {text}")
+        text = plain("\n".join([str(error), *getattr(error, "__notes__", ())]))
+        note_end(item, verdict, text if verdict == "ERROR" else f"{verdict}: {text}")
         raise pytest.fail.Exception(f"llmperf {verdict}: {text}", pytrace=False) from None
     except pytest.fail.Exception as error:
-        if uses_llmperf(item) and _ended_by(error) == "ERROR":
+        if uses_llmperf(item) and ended_by(error) == "ERROR":
             item.user_properties.append((VERDICT, "ERROR"))
-            _note_end(item, "ERROR", str(error))
+            note_end(item, "ERROR", str(error))
         raise
 
 
-def _ended_by(error: BaseException) -> str:
+def ended_by(error: BaseException) -> str:
     from pytest_llmperf.errors import InfrastructureError, LlmperfError
 
     if isinstance(error, LlmperfError):
@@ -58,20 +61,20 @@ def _ended_by(error: BaseException) -> str:
 
 def forget_execution(item: pytest.Item) -> None:
     """A re-run reports for itself: what an earlier execution of this item told is not told again, nor changed."""
-    if PERF in item.stash:
-        del item.stash[PERF]
-    if HEARD in item.stash:
-        del item.stash[HEARD]
-    _untell(item)
+    keys: tuple[pytest.StashKey[Any], ...] = (PERF, HEARD, UNCHECKED)
+    for key in keys:
+        if key in item.stash:
+            del item.stash[key]
+    untell(item)
 
 
-def _note_end(item: pytest.Item, ended: str, error: str | None) -> None:
+def note_end(item: pytest.Item, ended: str, error: str | None) -> None:
     if PERF in item.stash:
         item.stash[PERF].ended = ended
         item.stash[PERF].error = error
 
 
-def _first_line(error: BaseException) -> str | None:
+def first_line(error: BaseException) -> str | None:
     """What a test's own failure says, as pytest's summary has it; None where somebody stopped the session."""
     from pytest_llmperf.masking import mask
 
@@ -85,74 +88,11 @@ def uses_llmperf(item: pytest.Item) -> bool:
     return not {"engine", "perf"}.isdisjoint(getattr(item, "fixturenames", ()))
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object]:
-    """What a fixture of the test's own still measures may fail as it may in the test."""
-    from pytest_llmperf.errors import InfrastructureError
-
-    try:
-        with leave_without_traceback(item):
-            return (yield)
-    except pytest.fail.Exception:
-        if PERF in item.stash:
-            with suppress(InfrastructureError):  # what cannot be written has been told
-                item.stash[PERF].close()  # again: it closed before the fixture that ended so
-        raise
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    """Run the test, then raise the worst verdict that its checks collected."""
-    with leave_without_traceback(item):
-        try:
-            outcome = yield
-        except pytest.skip.Exception as skip:
-            _conclude_skipped(item, skip)
-            raise
-        except BaseException as error:
-            _tell(item, _ended_by(error))
-            _note_end(item, _ended_by(error), _first_line(error))
-            raise
-    _conclude(item)
-    return outcome
-
-
-def _conclude(item: pytest.Item) -> None:
-    """The test has reached an end of its own: its checks speak."""
-    from pytest_llmperf.model.verdict import worst
-
-    perf = item.stash.get(PERF, None)
-    if perf is not None:
-        perf.complete, perf.error = True, None
-        item.stash[HEARD] = len(perf.results)
-        _tell(item, worst(perf.results).value)
-        _raise_worst(item, perf)
-
-
-def _conclude_skipped(item: pytest.Item, skip: BaseException) -> None:
-    """A skip must not hide what a check before it has found; where none was made, nothing was shown."""
-    perf = item.stash.get(PERF, None)
-    if perf is not None and not perf.results:
-        item.stash[HEARD] = 0
-        _tell(item, "skipped")
-        _note_end(item, "skipped", f"skipped: {skip}")
-    else:
-        _conclude(item)
-
-
-def conclude_late(item: pytest.Item) -> None:
-    """A fixture's teardown may have checked, too: all checks speak again."""
-    heard = item.stash.get(HEARD, None)
-    if heard is not None and len(item.stash[PERF].results) > heard:
-        _untell(item)
-        _conclude(item)
-
-
-def _untell(item: pytest.Item) -> None:
+def untell(item: pytest.Item) -> None:
     item.user_properties[:] = [(name, value) for name, value in item.user_properties if not name.startswith("llmperf")]
 
 
-def _tell(item: pytest.Item, ended: str) -> None:
+def tell(item: pytest.Item, ended: str) -> None:
     """What travels with the report: figures, where they lie, and which executions came before."""
     perf = item.stash.get(PERF, None)
     if perf is None:
@@ -165,20 +105,24 @@ def _tell(item: pytest.Item, ended: str) -> None:
         item.user_properties.append((EARLIER, ",".join(one.ended or "not ended" for one in perf.earlier)))
 
 
-def _raise_worst(item: pytest.Item, perf: Perf) -> None:
-    from pytest_llmperf.model.verdict import Verdict, worst
+def text_of(item: pytest.Item, perf: Perf) -> str:
+    """The verdict, the table of the checks, and which executions came before."""
+    from pytest_llmperf.model.verdict import verdict_of_test
+    from pytest_llmperf.process.serverlog import plain
     from pytest_llmperf.report.table import table
     from pytest_llmperf.session.executions import history
 
-    if not perf.results:
-        return
-    verdict = worst(perf.results)
+    earlier = f"\n  {history(perf)}" if perf.earlier else ""
+    return plain(f"llmperf {verdict_of_test(perf.results).value}: {item.name}\n{table(perf.results)}{earlier}")
+
+
+def raise_worst(item: pytest.Item, perf: Perf) -> None:
+    from pytest_llmperf.model.verdict import Verdict, verdict_of_test
+
+    verdict, text = verdict_of_test(perf.results), text_of(item, perf)
     item.user_properties.append((VERDICT, verdict.value))
-    text = f"llmperf {verdict.value}: {item.name}\n{table(perf.results)}"
-    if perf.earlier:
-        text += f"\n  {history(perf)}"
-    if verdict.severity >= Verdict.FAIL.severity:
-        pytest.fail(text, pytrace=False)
+    if verdict.severity >= Verdict.FAIL.severity or (verdict is Verdict.REPORTED and _fails(item.config, verdict)):
+        raise pytest.fail.Exception(text, pytrace=False) from None
     unknown = [
         one for one in {result.verdict for result in perf.results}
         if one in (Verdict.INCONCLUSIVE, Verdict.NO_BASELINE, Verdict.INCOMPARABLE)
@@ -186,8 +130,8 @@ def _raise_worst(item: pytest.Item, perf: Perf) -> None:
     ]
     if unknown:
         if any(_fails(item.config, one) for one in unknown):
-            pytest.fail(text, pytrace=False)
-        raise pytest.skip.Exception(text, _use_item_location=True)
+            raise pytest.fail.Exception(text, pytrace=False) from None
+        raise pytest.skip.Exception(text, _use_item_location=True) from None
     item.add_report_section("call", "llmperf", text)
 
 
@@ -199,6 +143,8 @@ def _is_what_an_update_is_for(config: pytest.Config, verdict: Verdict) -> bool:
 
 def _fails(config: pytest.Config, verdict: Verdict) -> bool:
     """Whether a verdict that knows nothing is a failure to pytest."""
+    if verdict.value == "REPORTED":
+        return bool(config.getoption("--llmperf-unchecked") == "fail")
     if verdict.value == "INCONCLUSIVE":
         return bool(config.getoption("--inconclusive") == "fail")
     asked = config.getoption("--missing-baseline")
@@ -234,6 +180,11 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if state is None or hasattr(session.config, "workerinput"):
         return
     verdicts = set(state.verdicts.values())
+    hidden = session.exitstatus == pytest.ExitCode.OK or (
+        session.exitstatus == pytest.ExitCode.INTERRUPTED and state.exited
+    )
+    if hidden and state.failed:  # pytest.exit(returncode=0) after a failure
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
     failed = session.exitstatus == pytest.ExitCode.TESTS_FAILED
     if (failed and not state.plain_failures and "ERROR" in verdicts) or (
         session.exitstatus == pytest.ExitCode.OK and state.unended

@@ -7,11 +7,9 @@ debugger) there are lines instead of a live display.
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
 import threading
 from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, TextIO
 
@@ -20,6 +18,7 @@ import pytest
 from pytest_llmperf.plugin.state import STATE
 
 if TYPE_CHECKING:
+    from pytest_llmperf.process.scratch import Scratch
     from pytest_llmperf.report.watch import Pace, Watch
 
 WORKER_LINES = "llmperf_lines"
@@ -52,8 +51,10 @@ class Terminal:
 
     def line(self, text: str) -> None:
         """Write a whole line, below what pytest has begun."""
+        from pytest_llmperf.process.serverlog import plain
+
         begun = "\n" if self.column() else ""
-        self.file.write(f"{begun}llmperf: {text}\n")
+        self.file.write(f"{begun}llmperf: {plain(text)}\n")
         self.file.flush()
         self._reporter._tw._current_line = ""  # pytest goes on in a new line, and counts from there
 
@@ -103,11 +104,17 @@ def watch_of(config: pytest.Config) -> Watch | None:
 def terminal_of(config: pytest.Config) -> Terminal | None:
     """pytest's terminal; None where it has none: `-p no:terminal`, an xdist worker."""
     reporter = config.pluginmanager.get_plugin("terminalreporter")
-    capture = config.pluginmanager.get_plugin("capturemanager")
     if reporter is None:
         return None
-    with capture.global_and_fixture_disabled() if capture is not None else nullcontext():
+    with uncaptured(config):
         return Terminal(reporter)
+
+
+def uncaptured(config: pytest.Config) -> AbstractContextManager[None]:
+    """pytest's own standard output and error, also while a test runs."""
+    capture = config.pluginmanager.get_plugin("capturemanager")
+    disabled: AbstractContextManager[None] = nullcontext() if capture is None else capture.global_and_fixture_disabled()
+    return disabled
 
 
 def _appending(path: Path) -> Callable[[str], None]:
@@ -129,7 +136,7 @@ class Workers:
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
-        self._folder: Path | None = None
+        self._scratch: Scratch | None = None
         self._read_bytes: dict[str, int] = {}
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
@@ -137,11 +144,18 @@ class Workers:
     @pytest.hookimpl(optionalhook=True)
     def pytest_configure_node(self, node: WorkerNode) -> None:
         """xdist's, before it starts a worker."""
-        if self._folder is None:
-            self._folder = Path(tempfile.mkdtemp(prefix="llmperf-lines-"))
+        from pytest_llmperf.errors import InfrastructureError
+        from pytest_llmperf.process.ports import scratch_folder
+        from pytest_llmperf.process.scratch import Scratch
+
+        if self._scratch is None:
+            try:
+                self._scratch = Scratch(scratch_folder(), "lines-")
+            except (OSError, InfrastructureError) as error:
+                raise pytest.UsageError(f"what the workers do cannot be shown: {error}") from error
             self._config.add_cleanup(self._end)  # where xdist does not start its workers no session ever finishes
-            self._begin(self._folder)
-        node.workerinput[WORKER_LINES] = str(self._folder / node.workerinput["workerid"])
+            self._begin(self._scratch.path)
+        node.workerinput[WORKER_LINES] = str(self._scratch.path / node.workerinput["workerid"])
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self) -> None:
@@ -152,8 +166,8 @@ class Workers:
         self._over.set()
         if self._thread is not None:
             self._thread.join()
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
+        if self._scratch is not None:
+            self._scratch.remove()
 
     def _begin(self, folder: Path) -> None:
         terminal = terminal_of(self._config)

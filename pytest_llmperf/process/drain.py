@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -15,11 +14,11 @@ CHUNK_BYTES = 1 << 18
 
 
 class Drain:
-    """Reads all that the server writes, so that it never blocks on us; the `needles` stay out of its log."""
+    """Reads a server's output, so that the server never waits for the reader, and masks secrets."""
 
-    def __init__(self, log_path: Path, cap_bytes: int, needles: Iterable[str]) -> None:
+    def __init__(self, log_path: Path, cap_bytes: int, mask: StreamMask) -> None:
         self._log = BoundedLog(log_path, cap_bytes)
-        self._mask = StreamMask(needles)
+        self._mask = mask
         self.read_end, write_fd = os.pipe()
         self.write_end: BinaryIO = os.fdopen(write_fd, "wb", buffering=0)
         self.ended = False
@@ -45,6 +44,11 @@ class Drain:
             if not data:
                 return
             self._log.write(self._mask.feed(data))
+
+    def last_words(self) -> None:
+        """Log what a process wrote before it ended, a line without end included."""
+        self.read_all()
+        self._log.write(self._mask.end_line())
 
     def close(self) -> None:
         self.read_all()

@@ -1,4 +1,4 @@
-"""The two prctl(2) calls that supervision rests on, and what a child does before it becomes the server."""
+"""The system calls that supervision rests on, and what a child does before it becomes the server."""
 
 from __future__ import annotations
 
@@ -10,11 +10,23 @@ from functools import cache
 
 IGNORED = tuple(signal.Signals[name] for name in ("SIGINT", "SIGTERM", "SIGHUP") if name in signal.Signals.__members__)
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_IN_MOVED_TO, _IN_CREATE = 0x80, 0x100
 
 
 def adopt_orphans() -> None:
     """From now on orphans below this process become its children, however they detached themselves."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def watch_new_files(folder: str) -> int | None:
+    """A descriptor that becomes readable when a file appears in the folder; None where the kernel refuses one."""
+    handle = _libc().inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+    if handle < 0:
+        return None
+    if _libc().inotify_add_watch(handle, os.fsencode(folder), _IN_CREATE | _IN_MOVED_TO) < 0:
+        os.close(handle)
+        return None
+    return int(handle)
 
 
 class InChild:

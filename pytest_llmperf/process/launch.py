@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import IO
 
 from pytest_llmperf.errors import EngineError, Evidence
-from pytest_llmperf.masking import mask, needles, secret_values
+from pytest_llmperf.masking import SHAPES, mask, needles, secret_values
 
 from .arguments import mask_argv, secret_arguments
 from .serverlog import tail_lines
@@ -123,4 +123,5 @@ class Launch:
             log_cap_bytes=self.log_cap_bytes,
             cpus=list(self.cpus),
             needles=needles(self.secrets),
+            shapes=list(SHAPES),
         )

@@ -7,7 +7,7 @@ import signal
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pytest_llmperf.clock import Clock, SystemClock, seconds
@@ -64,13 +64,15 @@ class Sweep:
         killed: leftovers that it ended.
         survivors: leftovers that even SIGKILL did not end.
         pending: leftovers whose watchdog still works on them; they were left to it.
-        shm_removed: shared-memory segments that they had used.
+        shm_removed: names of the shared-memory segments that they had created.
+        shm_unproven: names of unused segments that somebody else may have created; they stay.
     """
 
     killed: tuple[Leftover, ...] = ()
     survivors: tuple[Leftover, ...] = ()
     pending: tuple[Leftover, ...] = ()
     shm_removed: tuple[str, ...] = ()
+    shm_unproven: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
         return bool(self.killed or self.survivors or self.pending)
@@ -127,11 +129,11 @@ def sweep(clock: Clock | None = None, *, limit_s: float = 5.0, pids: Iterable[in
     watched = _watched_tags()
     mine = [found for found in orphaned if found.tag not in watched]
     swept = kill(mine, clock or SystemClock(), limit_s=limit_s)
-    return Sweep(swept.killed, swept.survivors, tuple(f for f in orphaned if f.tag in watched), swept.shm_removed)
+    return replace(swept, pending=tuple(f for f in orphaned if f.tag in watched))
 
 
 def kill(
-    found: Iterable[Leftover], clock: Clock, *, limit_s: float = 5.0, shm_before: set[shm.Segment] | None = None
+    found: Iterable[Leftover], clock: Clock, *, limit_s: float = 5.0, segments: shm.Attribution | None = None
 ) -> Sweep:
     """SIGKILL these processes, each only if pid, starttime and tag still agree, and wait until they have gone.
 
@@ -139,22 +141,24 @@ def kill(
         found: whom to kill.
         clock: for the wait.
         limit_s: how long to wait.
-        shm_before: shared memory that was there before they started; where None, only what they use now is removed.
+        segments: which shared memory they created; where None, only what they use now is removed.
     """
     victims = list(found)
-    used = shm.used_by(victim.identity.pid for victim in victims)
+    pids = [victim.identity.pid for victim in victims]
+    if segments is None:
+        segments = shm.Attribution.of_users(pids)
+    segments.look(pids)
     for victim in victims:
         tree.send(victim.identity, signal.SIGKILL, tag=(TAG, victim.tag))
     deadline_ns = clock.now_ns() + seconds(limit_s)
     while any(tree.is_alive(v.identity) for v in victims) and clock.now_ns() < deadline_ns:
         clock.sleep_ns(_POLL_NS)
-    if shm_before is None:
-        shm_before = {segment for segment in shm.segments() if segment.name not in used}
-    removed = shm.remove_leaked(shm_before, used)
+    cleaned = segments.clean_up()
     return Sweep(
         killed=tuple(v for v in victims if not tree.is_alive(v.identity)),
         survivors=tuple(v for v in victims if tree.is_alive(v.identity)),
-        shm_removed=tuple(removed),
+        shm_removed=cleaned.removed,
+        shm_unproven=cleaned.unproven,
     )
 
 

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import errno
 import math
 import os
 import random
 import socket
-import stat
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
 from pytest_llmperf.errors import InfrastructureError
 
-from . import tree
+from . import scratch, tree
 
 PORTS = range(20000, 30000)  # an outgoing connection takes its port from 32768 up and cannot take one of these
 HOST = "127.0.0.1"
@@ -28,8 +27,9 @@ class PortLease:
     The lock is on an open file: it goes with the process, so a crash leaves no stale lease.
     """
 
-    def __init__(self, port: int, lock_fd: int) -> None:
+    def __init__(self, port: int, lock_file: Path, lock_fd: int) -> None:
         self.port = port
+        self._lock_file = lock_file
         self._lock_fd: int | None = lock_fd
 
     def __repr__(self) -> str:
@@ -44,6 +44,8 @@ class PortLease:
     def close(self) -> None:
         """Give the port back; harmless a second time."""
         if self._lock_fd is not None:
+            with suppress(OSError):
+                self._lock_file.unlink()
             os.close(self._lock_fd)
             self._lock_fd = None
 
@@ -79,14 +81,34 @@ def lock_folder(name: str = "llmperf-ports") -> Path:
     Raises:
         InfrastructureError: it cannot be made, or is no folder of this user.
     """
-    folder = Path(tempfile.gettempdir()) / f"{name}-{os.getuid()}"
+    return private_folder(Path(tempfile.gettempdir()) / f"{name}-{os.getuid()}")
+
+
+def scratch_folder() -> Path:
+    """The per-user folder of what ends with its process; refuses one that belongs to somebody else.
+
+    Raises:
+        InfrastructureError: the folder cannot be made, or is no folder of this user.
+    """
+    return lock_folder("llmperf-scratch")
+
+
+def private_folder(folder: Path) -> Path:
+    """Make a folder that only this user may enter; refuse one of somebody else, and a symbolic link.
+
+    Raises:
+        InfrastructureError: the folder cannot be made, or other users may enter it.
+    """
     try:
-        folder.mkdir(mode=0o700, exist_ok=True)
-        found = folder.lstat()
+        with suppress(FileExistsError):
+            folder.mkdir(mode=0o700)
+        private = scratch.is_private(folder)
     except OSError as error:
-        raise InfrastructureError(f"cannot keep locks in {folder}: {error}") from error
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
-        raise InfrastructureError(f"{folder} is not a folder of uid {os.getuid()}; remove it, or set TMPDIR")
+        raise InfrastructureError(f"the folder {folder} cannot be made: {error}; set TMPDIR") from error
+    if not private:
+        raise InfrastructureError(
+            f"{folder} is not a folder of uid {os.getuid()} that nobody else may enter; remove it, or set TMPDIR"
+        )
     return folder
 
 
@@ -137,22 +159,17 @@ def _shuffled(ports: range, rng: random.Random) -> Iterator[int]:
 
 
 def _try_lease(port: int, folder: Path) -> PortLease | None:
-    import fcntl
-
+    lock_file = folder / f"{port}.lock"
     try:
-        fd = os.open(folder / f"{port}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        fd = scratch.lock(lock_file)
     except OSError as error:
-        raise InfrastructureError(f"cannot keep port locks in {folder}: {error}") from error
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(fd)
-        if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
-            raise InfrastructureError(f"{folder} does not support file locks: {error}; set TMPDIR") from error
+        raise InfrastructureError(f"cannot keep port locks in {folder}: {error}; set TMPDIR") from error
+    if fd is None:
         return None
+    lease = PortLease(port, lock_file, fd)
     if is_free(port):
-        return PortLease(port, fd)
-    os.close(fd)
+        return lease
+    lease.close()
     return None
 
 

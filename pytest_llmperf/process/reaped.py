@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+
+from .scratch import write_whole
+
+MOST_NAMED = 5  # segments in a message
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +41,8 @@ class StopReport:
         why: "stop", "parent gone", or "watchdog lost".
         reaped: every process that was alive when the stop began or came later, and the members.
         survivors: processes that even SIGKILL did not end, as Reaped with ending "alive".
-        shm_removed: names of the shared-memory segments that were left behind and removed.
+        shm_removed: names of the shared-memory segments that the unit created, left behind and that were removed.
+        shm_unproven: names of unused segments that appeared meanwhile; their creator is unknown, so they stay.
         duration_s: from the start of the stop to its end.
     """
 
@@ -47,12 +51,24 @@ class StopReport:
     reaped: tuple[Reaped, ...] = ()
     survivors: tuple[Reaped, ...] = ()
     shm_removed: tuple[str, ...] = ()
+    shm_unproven: tuple[str, ...] = ()
     duration_s: float = 0.0
 
     @property
     def sigkilled(self) -> tuple[Reaped, ...]:
         """Those that did not end on SIGTERM."""
         return tuple(process for process in self.reaped if process.sigkill)
+
+    @property
+    def shm_note(self) -> str | None:
+        """What a reader should know of the segments that stay; None where none does."""
+        if not self.shm_unproven:
+            return None
+        shown = ", ".join(self.shm_unproven[:MOST_NAMED])
+        more = len(self.shm_unproven) - MOST_NAMED
+        return (f"Not removed from /dev/shm: {shown}{f' and {more} more' if more > 0 else ''}. The segments are "
+                "unused, and their creator is unknown. Delete a segment if no other program needs the segment; "
+                "reaped.json in the server's folder lists all names.")
 
     def to_json(self, indent: int | None = None) -> str:
         return json.dumps(asdict(self), indent=indent)
@@ -65,6 +81,7 @@ class StopReport:
             tag=str(raw["tag"]),
             why=str(raw["why"]),
             shm_removed=tuple(str(name) for name in _list(raw["shm_removed"])),
+            shm_unproven=tuple(str(name) for name in _list(raw["shm_unproven"])),
             duration_s=float(str(raw["duration_s"])),
             **lists,
         )
@@ -76,12 +93,7 @@ def _list(value: object) -> list:  # type: ignore[type-arg]
 
 def write_report(run_dir: Path, report: StopReport) -> None:
     """Write `reaped.json` so that it is there wholly or not at all; a full disk costs the file, not the clean-up."""
-    temporary = run_dir / f".reaped.{os.getpid()}.tmp"
     try:
-        with temporary.open("w") as file:
-            file.write(report.to_json(indent=2) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(run_dir / "reaped.json")
+        write_whole(run_dir / "reaped.json", f"{report.to_json(indent=2)}\n".encode(), durable=True)
     except OSError as error:
         print(f"reaped.json not written: {error}", file=sys.stderr)  # noqa: T201

@@ -7,7 +7,8 @@ import re
 from pathlib import Path
 
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
-_NOT_XML = re.compile(r"[^\t\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # XML 1.0, less line ends
+# Controls of a terminal (C0, C1), what turns the direction of text around, and what else XML 1.0 forbids.
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
 _TAIL_READ_BYTES = 1 << 20
 
 
@@ -85,9 +86,18 @@ def tail_lines(path: Path, n_lines: int) -> list[str]:
     return [printable(line) for line in text.removesuffix("\n").split("\n")[-n_lines:]] if text else []
 
 
+def plain(text: str) -> str:
+    """Text that neither controls a terminal nor breaks XML; line ends and tabs stay.
+
+    >>> plain("\\x1b[31mred\\x1b[0m\\x07")
+    'red\ufffd'
+    """
+    return _CONTROL.sub("\ufffd", _ANSI.sub("", text))
+
+
 def printable(line: str, limit_chars: int = 2000) -> str:
-    """One line without colours and illegal characters, cut in its middle where it is very long."""
-    line = _NOT_XML.sub("\ufffd", _ANSI.sub("", line))
+    """One line of plain text, shortened in the middle beyond a limit."""
+    line = plain(line)
     if len(line) <= limit_chars:
         return line
     half = limit_chars // 2

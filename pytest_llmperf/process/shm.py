@@ -1,24 +1,103 @@
-"""Shared-memory segments that servers leave in /dev/shm: multiprocessing's when killed, vLLM's CPU ranks' always."""
+"""Shared-memory segments that servers leave in /dev/shm: multiprocessing's when killed, vLLM's CPU ranks' always.
+
+A segment is removed only if a process of the unit used it when the segment was first seen, and no process uses the
+segment now. Names prove nothing: `sem_open` maps a temporary file and links the final name afterwards, so
+/proc/PID/maps shows another name than /dev/shm. Device and inode are compared instead.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 FOLDER = Path("/dev/shm")  # noqa: S108  where POSIX shared memory lives on Linux
 PREFIXES = ("psm_", "sem.mp-", "vllm_dist_", "sglang_loads_")
-_INITIAL_PID_NAMESPACE = "pid:[4026531836]"
+FileId = tuple[int, int]  # device and inode
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Segment:
-    """A file in /dev/shm; the inode tells it from a later one of the same name."""
+    """A file in /dev/shm; device and inode tell it from a later file of the same name."""
 
     name: str
+    device: int
     inode: int
+
+    @property
+    def file_id(self) -> FileId:
+        return self.device, self.inode
+
+
+@dataclass(frozen=True, slots=True)
+class CleanUp:
+    """The unused segments that a clean-up removed, and those that the clean-up left.
+
+    Args:
+        removed: names of segments that the unit created.
+        unproven: names of segments that appeared meanwhile, and that somebody else may have created; they stay.
+    """
+
+    removed: tuple[str, ...] = ()
+    unproven: tuple[str, ...] = ()
+
+
+class Attribution:
+    """Which segments the processes of one unit created, among all that appear from now on.
+
+    The creator of a segment has it open or mapped when its name appears. So each segment is attributed once, when it is
+    first seen. A segment that the unit attaches to later stays its creator's.
+
+    Attributes:
+        created: segments that the unit created.
+    """
+
+    def __init__(self, folder: Path = FOLDER) -> None:
+        self._folder = folder
+        self._before = segments(folder)
+        self._seen = set(self._before)
+        self.created: set[Segment] = set()
+
+    @classmethod
+    def of_users(cls, pids: Iterable[int], folder: Path = FOLDER) -> Attribution:
+        """Of processes that were not watched: what they use now counts as theirs, and all else as somebody else's."""
+        used = used_by(pids, folder)
+        attribution = cls(folder)
+        attribution.created = {segment for segment in attribution._before if segment.file_id in used}
+        attribution._before -= attribution.created
+        return attribution
+
+    def look(self, pids: Iterable[int]) -> set[Segment]:
+        """Attribute the segments that appeared since the last look.
+
+        Args:
+            pids: the living processes of the unit.
+
+        Returns:
+            The segments that the unit created since the last look.
+        """
+        fresh = segments(self._folder) - self._seen
+        if not fresh:
+            return set()
+        self._seen |= fresh
+        used = used_by(pids, self._folder)
+        created = {segment for segment in fresh if segment.file_id in used}
+        self.created |= created
+        return created
+
+    def clean_up(self) -> CleanUp:
+        """Remove what the unit created and nobody uses any more; name the other unused segments that appeared."""
+        fresh = segments(self._folder) - self._before
+        if not fresh:
+            return CleanUp()
+        in_use = used_by(_all_pids(), self._folder)
+        unused = sorted(segment for segment in fresh if segment.file_id not in in_use)
+        return CleanUp(
+            removed=tuple(s.name for s in unused if s in self.created and _remove(self._folder, s)),
+            unproven=tuple(s.name for s in unused if s not in self.created),
+        )
 
 
 def segments(folder: Path = FOLDER) -> set[Segment]:
@@ -31,58 +110,24 @@ def segments(folder: Path = FOLDER) -> set[Segment]:
             with suppress(OSError):  # removed meanwhile
                 stat = path.lstat()
                 if stat.st_uid == os.getuid():
-                    found.add(Segment(path.name, stat.st_ino))
+                    found.add(Segment(path.name, stat.st_dev, stat.st_ino))
     return found
 
 
-def used_by(pids: Iterable[int], folder: Path = FOLDER) -> set[str]:
-    """Names of the segments that these processes have mapped or open."""
-    names: set[str] = set()
-    prefix = f"{folder}/"
-    for pid in pids:
-        for path in (*_mapped(pid), *_open(pid)):
-            if path.startswith(prefix):
-                names.add(path.removeprefix(prefix).removesuffix(" (deleted)"))
-    return names
+def used_by(pids: Iterable[int], folder: Path = FOLDER) -> set[FileId]:
+    """Device and inode of what these processes have mapped, and of what they have open in the folder."""
+    return {file_id for pid in pids for file_id in (*_mapped(pid), *_open(pid, folder))}
 
 
-def remove_leaked(
-    before: set[Segment], used: set[str], folder: Path = FOLDER, *, whole_host: bool | None = None
-) -> list[str]:
-    """Remove what a server left behind, never what somebody still uses.
-
-    A segment goes if it appeared after `before` was taken, belongs to this uid, and no living process has it
-    mapped or open. Where other processes may share /dev/shm without being visible here (a container with the
-    host's IPC), it must also have been seen in use by our own processes.
-
-    Args:
-        before: the segments that were there before the server started.
-        used: names that the server's processes were seen using.
-        folder: where the segments are.
-        whole_host: whether every process that could use them is visible here; found out where None.
-
-    Returns:
-        The names that were removed, sorted.
-    """
-    fresh = segments(folder) - before
-    if not (_sees_whole_host() if whole_host is None else whole_host):
-        fresh = {segment for segment in fresh if segment.name in used}
-    if not fresh:
-        return []
-    in_use = used_by((int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()), folder)
-    return sorted(s.name for s in fresh if s.name not in in_use and _remove(folder / s.name, s.inode))
+def _all_pids() -> Iterator[int]:
+    return (int(name) for name in os.listdir("/proc") if name.isdigit())  # noqa: PTH208  faster than a Path each
 
 
-def _sees_whole_host() -> bool:
+def _remove(folder: Path, segment: Segment) -> bool:
+    path = folder / segment.name
     try:
-        return str(Path("/proc/self/ns/pid").readlink()) == _INITIAL_PID_NAMESPACE
-    except OSError:
-        return False
-
-
-def _remove(path: Path, inode: int) -> bool:
-    try:
-        if path.lstat().st_ino != inode:
+        stat = path.lstat()
+        if (stat.st_dev, stat.st_ino) != segment.file_id:
             return False
         path.unlink()
     except OSError:
@@ -90,20 +135,25 @@ def _remove(path: Path, inode: int) -> bool:
     return True
 
 
-def _mapped(pid: int) -> list[str]:
+def _mapped(pid: int) -> Iterator[FileId]:
+    """From the lines of /proc/PID/maps: address, permissions, offset, device as hex major:minor, inode, path."""
     try:
         lines = Path(f"/proc/{pid}/maps").read_bytes().splitlines()
     except OSError:
-        return []
-    return [os.fsdecode(line[line.index(b"/"):]) for line in lines if b"/" in line]
+        return
+    for line in lines:
+        _, _, _, device, inode, *_ = line.split(maxsplit=5)
+        if inode != b"0":
+            major, minor = device.split(b":")
+            yield os.makedev(int(major, 16), int(minor, 16)), int(inode)
 
 
-def _open(pid: int) -> list[str]:
-    found: list[str] = []
-    try:
+def _open(pid: int, folder: Path) -> Iterator[FileId]:
+    """A file elsewhere is not asked for its inode: on a network that no longer answers, that would wait for ever."""
+    prefix = f"{folder}/"
+    with suppress(OSError):
         for fd in Path(f"/proc/{pid}/fd").iterdir():
             with suppress(OSError):  # closed meanwhile
-                found.append(str(fd.readlink()))
-    except OSError:
-        return found
-    return found
+                if str(fd.readlink()).startswith(prefix):
+                    stat = fd.stat()
+                    yield stat.st_dev, stat.st_ino

@@ -10,6 +10,7 @@ from typing import Any
 
 from . import tree
 from .reaped import StopReport
+from .shm import Segment
 
 
 class Status:
@@ -19,6 +20,7 @@ class Status:
         started: set when the server process runs, could not be started, or the watchdog is gone.
         exited: set when the server process has ended.
         finished: set when the watchdog has said its last word.
+        segments: shared memory that the server's processes created.
     """
 
     def __init__(self, watchdog: Popen[bytes]) -> None:
@@ -30,6 +32,7 @@ class Status:
         self.failure: str | None = None
         self.missing = False
         self.report: StopReport | None = None
+        self.segments: set[Segment] = set()
         self._pipes = watchdog.stdin, watchdog.stdout
         self._sending = threading.RLock()  # a signal handler may stop the server, too
         self._thread = threading.Thread(target=self._read, name=f"llmperf-status-{watchdog.pid}", daemon=True)
@@ -79,5 +82,7 @@ class Status:
             case "exited":
                 self.ending = tree.describe_status(event["status"])
                 self.exited.set()
+            case "segments":
+                self.segments |= {Segment(*segment) for segment in event["created"]}
             case "stopped":
                 self.report = StopReport.from_json(event["report"])

@@ -1,4 +1,4 @@
-"""Secrets out of what a server writes, as it writes it."""
+"""Masks secrets in a server's output while the server writes."""
 
 from __future__ import annotations
 
@@ -7,13 +7,79 @@ import re
 from collections.abc import Iterable
 
 MASK = b"***"
+LONGEST_LINE_BYTES = 16384
+OVERLAP_BYTES = 4096  # of a longer line: so much is held back, that a secret in it is not cut
 
 
 class StreamMask:
-    """Masks texts in a byte stream, also where one is cut by a chunk boundary.
+    """Masks secrets in a byte stream, also where one is cut by a chunk boundary.
 
-    Only bytes that may be the start of a secret are held back, so a log is not delayed.
+    Without shapes, only the bytes that may begin a needle are held back. With shapes, whole lines are released: a
+    shape needs the text around a secret. A line above 16 KiB is released in parts.
+
+    Args:
+        needles: texts to mask wherever they stand.
+        shapes: what looks like a secret, see `masking.Shape`.
     """
+
+    def __init__(self, needles: Iterable[str], shapes: Iterable[tuple[str, str, str, Iterable[str]]] = ()) -> None:
+        self._texts = TextMask(needles)
+        self._shapes = [ByteShape(*shape) for shape in shapes]
+        self._hints = sorted({hint for shape in self._shapes for hint in shape.hints})
+        self._line = b""
+
+    def feed(self, data: bytes) -> bytes:
+        data = self._texts.feed(data)
+        if not self._shapes:
+            return data
+        data = self._line + data
+        end = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
+        if len(data) - end > LONGEST_LINE_BYTES:
+            end = self._outside_a_secret(data, len(data) - OVERLAP_BYTES)
+        self._line = data[end:]
+        return b"".join(map(self._masked, data[:end].splitlines(keepends=True)))
+
+    def end_line(self) -> bytes:
+        """The incomplete last line; for the end of the process that wrote the line."""
+        line, self._line = self._line, b""
+        return self._masked(line)
+
+    def flush(self) -> bytes:
+        """All that was held back."""
+        self._line += self._texts.flush()
+        return self.end_line()
+
+    def _masked(self, line: bytes) -> bytes:
+        for shape in self._possible(line):
+            line = shape.pattern.sub(shape.replacement, line)
+        return line
+
+    def _outside_a_secret(self, data: bytes, end: int) -> int:
+        for shape in self._possible(data):
+            for match in shape.pattern.finditer(data):
+                if match.start() < end < match.end():
+                    end = match.start()
+        return end
+
+    def _possible(self, data: bytes) -> list[ByteShape]:
+        """The shapes that may match: searching for texts costs a tenth of a pattern."""
+        lowered = data.lower()
+        hints = [hint for hint in self._hints if hint in lowered]
+        return [shape for shape in self._shapes if shape.needs in data and not shape.hints.isdisjoint(hints)]
+
+
+class ByteShape:
+    """What looks like a secret, as bytes; see `masking.Shape`."""
+
+    def __init__(self, pattern: str, replacement: str, needs: str, hints: Iterable[str]) -> None:
+        self.pattern = re.compile(pattern.encode())
+        self.replacement = replacement.encode()
+        self.needs = needs.encode()
+        self.hints = frozenset(hint.encode() for hint in hints)
+
+
+class TextMask:
+    """Masks given texts in a byte stream, also where one is cut by a chunk boundary."""
 
     def __init__(self, needles: Iterable[str]) -> None:
         self._needles = sorted({needle.encode(errors="surrogateescape") for needle in needles})

@@ -70,7 +70,7 @@ class Supervised:
         self._started_ns = clock.now_ns()
         self._report: StopReport | None = None
         self._lock = threading.RLock()
-        self._shm_before = shm.segments()
+        self._segments = shm.Attribution()
         self._on_gone: list[Callable[[], None]] = []
         with launch.open_log(ERRORS) as errors:
             self._watchdog = subprocess.Popen(
@@ -128,6 +128,11 @@ class Supervised:
         """What a reader of a failure needs, with secrets masked."""
         elapsed_s = (self._clock.now_ns() - self._started_ns) / 1e9
         return self.launch.evidence(self.ending() or "running", elapsed_s, n_lines)
+
+    @property
+    def report(self) -> StopReport | None:
+        """What the stop took; None before it."""
+        return self._report
 
     def on_gone(self, callback: Callable[[], None]) -> None:
         """Call this at the end of a `stop` that left nothing behind, e.g. to give a port back."""
@@ -194,13 +199,15 @@ class Supervised:
         self._watchdog.wait()
         self._status.finished.wait(STOP_MARGIN_S)
         found = [leftover for leftover, tag in leftovers.tagged() if str(tag) == self.launch.tag]
-        swept = leftovers.kill(found, self._clock, shm_before=self._shm_before)
+        self._segments.created |= self._status.segments
+        swept = leftovers.kill(found, self._clock, segments=self._segments)
         report = StopReport(
             tag=self.launch.tag,
             why="watchdog lost",
             reaped=tuple(_reaped(leftover, "signal 9 (SIGKILL)") for leftover in swept.killed),
             survivors=tuple(_reaped(leftover, "alive") for leftover in swept.survivors),
             shm_removed=swept.shm_removed,
+            shm_unproven=swept.shm_unproven,
             duration_s=(self._clock.now_ns() - began_ns) / 1e9,
         )
         write_report(self.launch.run_dir, report)

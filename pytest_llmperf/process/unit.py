@@ -22,6 +22,7 @@ class Member:
         log_cap_bytes: size limit of that file.
         cpus: on which it may run; none: on any.
         needles: secrets as it may spell them; `***` stands in the log instead.
+        shapes: what looks like a secret, see `masking.Shape`.
     """
 
     name: str
@@ -32,6 +33,7 @@ class Member:
     log_cap_bytes: int
     cpus: list[int] = field(default_factory=list)
     needles: list[str] = field(default_factory=list)
+    shapes: list[tuple[str, str, str, tuple[str, ...]]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,7 @@ class Unit:
         abandoned_grace_s: seconds between SIGTERM and SIGKILL when the parent has gone.
         leaders_first: members end their own children; those get a SIGTERM once their member has ended, or in the
             last 3 s of the grace.
+        last_words: what the watchdog says on its standard error and in `run_dir` where the parent ends without a stop.
     """
 
     tag: str
@@ -54,6 +57,7 @@ class Unit:
     members: list[Member]
     abandoned_grace_s: float
     leaders_first: bool = False
+    last_words: str = ""
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))

@@ -7,8 +7,11 @@ parent came to it, means stop. Standard output takes one JSON line per event:
     {"event": "started", "name": …, "pid": …, "starttime": …}
     {"event": "failed", "name": …, "error": …, "missing": …}     a member could not be started
     {"event": "exited", "name": …, "pid": …, "status": …}        status as of waitpid
+    {"event": "segments", "created": [[name, device, inode], …]} shared memory that a descendant created
     {"event": "gone"}                                            no descendant is left
     {"event": "stopped", "report": …}                            the last line
+
+A unit without members watches the process that measures: `last_words` are for the case that nobody says stop.
 
 PR_SET_PDEATHSIG alone would not do: it does not reach grandchildren. It serves here for the direct children,
 should the watchdog itself be killed.
@@ -24,6 +27,9 @@ import subprocess
 import sys
 import time
 import traceback
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import astuple
 from pathlib import Path
 
 if not __package__:  # started by path: make the siblings importable (PEP 366)
@@ -34,25 +40,27 @@ from . import kernel, shm, tree
 from .drain import Drain
 from .reaped import StopReport, write_report
 from .reaper import Reaper
+from .streammask import StreamMask
 from .unit import Member, Unit
 
-CONTROL, STATUS = 0, 1
+CONTROL, STATUS, STDERR = 0, 1, 2
 STEP_S = 0.02
+PARENT_GONE = "parent gone"
+LAST_WORDS = "ended_without_verdict.txt"
 
 
 class Watchdog:
     """Starts the members of a unit, reports their ends, and ends them all when told or left alone."""
 
-    def __init__(self, unit: Unit) -> None:
+    def __init__(self, unit: Unit, control: bytes = b"") -> None:
         self._unit = unit
         self._selector = selectors.DefaultSelector()
         self._reaper = Reaper(self._exited, leaders_first=unit.leaders_first)
         self._names: dict[int, str] = {}
         self._drains: list[Drain] = []
-        self._shm_before = shm.segments()
-        self._shm_used: set[str] = set()
+        self._segments = SegmentWatch()
         self._why = "stop"
-        self._control = b""
+        self._control = control  # what came behind the unit, or a part of an order
         self._any_child = True
 
     def run(self) -> None:
@@ -71,9 +79,12 @@ class Watchdog:
             if not self._start(member):
                 self._reaper.begin(0.0)
                 break
+        self._obey(b"")
         while not self._reaper.step():
-            for key, _ in self._selector.select(STEP_S if self._reaper.stopping else None):
+            for key, _ in self._selector.select(STEP_S if self._reaper.stopping else self._segments.due_in_s()):
                 key.data()
+            if self._segments.due_in_s() == 0:
+                self._segments.look()
 
     def _listen(self) -> None:
         self._selector.register(CONTROL, selectors.EVENT_READ, self._on_control)
@@ -81,6 +92,8 @@ class Watchdog:
         signal.signal(signal.SIGCHLD, lambda *_: None)  # a handler, so that the wake-up byte is written
         signal.set_wakeup_fd(wake)
         self._selector.register(woken, selectors.EVENT_READ, lambda: self._on_child(woken))
+        if self._unit.members and self._segments.handle is not None:  # a session's watchdog sleeps until its end
+            self._selector.register(self._segments.handle, selectors.EVENT_READ, self._segments.on_new_files)
         self._watch_parent()
 
     def _watch_parent(self) -> None:
@@ -99,7 +112,7 @@ class Watchdog:
         if self._reaper.stopping:
             return False
         try:
-            drain = Drain(Path(member.log_path), member.log_cap_bytes, member.needles)
+            drain = Drain(Path(member.log_path), member.log_cap_bytes, StreamMask(member.needles, member.shapes))
             prepare = kernel.InChild(os.getpid(), member.cpus)
             with drain.write_end as output:
                 child = subprocess.Popen(
@@ -134,15 +147,18 @@ class Watchdog:
         name = self._names.pop(pid, None)
         if name is not None:
             for drain in self._drains:
-                drain.read_all()  # its last words are in the log before its end is known
+                drain.last_words()  # in the log before its end is known
             _report(event="exited", name=name, pid=pid, status=status)
-            self._note_shm()
+            self._segments.look()
 
     def _on_control(self) -> None:
         data = os.read(CONTROL, 65536)
         if not data:
             self._selector.unregister(CONTROL)
             self._abandoned()
+        self._obey(data)
+
+    def _obey(self, data: bytes) -> None:
         *lines, self._control = (self._control + data).split(b"\n")
         for line in lines:
             self._begin(float(json.loads(line)["grace_s"]))
@@ -153,31 +169,85 @@ class Watchdog:
 
     def _abandoned(self) -> None:
         if not self._reaper.stopping:
-            self._why = "parent gone"
+            self._why = PARENT_GONE
         self._begin(self._unit.abandoned_grace_s)
 
     def _begin(self, grace_s: float) -> None:
         if not self._reaper.stopping:
-            self._note_shm()
+            self._segments.look()
         self._reaper.begin(grace_s)
-
-    def _note_shm(self) -> None:
-        self._shm_used |= shm.used_by(stat.identity.pid for stat in tree.descendants(os.getpid()))
 
     def _finish(self) -> None:
         for drain in self._drains:
             drain.close()
+        if self._unit.last_words and self._why == PARENT_GONE:
+            _say(self._unit.last_words, Path(self._unit.run_dir))
+        if self._unit.members:
+            self._report_stop()
+
+    def _report_stop(self) -> None:
+        cleaned = self._segments.attribution.clean_up()
         duration_ns = time.monotonic_ns() - self._reaper.started_ns
         report = StopReport(
             tag=self._unit.tag,
             why=self._why,
             reaped=tuple(self._reaper.reaped()),
             survivors=tuple(self._reaper.survivors()),
-            shm_removed=tuple(shm.remove_leaked(self._shm_before, self._shm_used)),
+            shm_removed=cleaned.removed,
+            shm_unproven=cleaned.unproven,
             duration_s=duration_ns / 1e9,
         )
         write_report(Path(self._unit.run_dir), report)
         _report(event="stopped", report=json.loads(report.to_json()))
+
+
+def _pids_below() -> Iterator[int]:
+    """Reads /proc only when the first pid is asked for."""
+    for stat in tree.descendants(os.getpid()):
+        yield stat.identity.pid
+
+
+class SegmentWatch:
+    """Looks whose shared memory is new, as soon as a segment appears.
+
+    A look reads /proc of every process below this one. Another program may create segments all the time, so looks take
+    at most a tenth of the time.
+
+    Attributes:
+        attribution: which segments the processes below this one created.
+        handle: readable when a segment has appeared; None where inotify is unavailable.
+    """
+
+    def __init__(self) -> None:
+        self.attribution = shm.Attribution()
+        self.handle = kernel.watch_new_files(str(shm.FOLDER))
+        self._pending = False
+        self._rest_until_s = 0.0
+
+    def on_new_files(self) -> None:
+        if self.handle is not None:
+            os.read(self.handle, 65536)
+        self._pending = True
+
+    def due_in_s(self) -> float | None:
+        """Seconds until the next look; None where nothing has appeared."""
+        return max(0.0, self._rest_until_s - time.monotonic()) if self._pending else None
+
+    def look(self) -> None:
+        began_s, self._pending = time.monotonic(), False
+        created = self.attribution.look(_pids_below())
+        if created:
+            _report(event="segments", created=[astuple(segment) for segment in sorted(created)])
+        ended_s = time.monotonic()
+        self._rest_until_s = ended_s + 9 * (ended_s - began_s)
+
+
+def _say(words: str, run_dir: Path) -> None:
+    """In the run folder, a line a process, and on standard error: nobody else is left to say it."""
+    line = f"{words}\n".encode()
+    for place in (run_dir / LAST_WORDS, STDERR):
+        with suppress(OSError), open(place, "ab", buffering=0, closefd=place != STDERR) as file:
+            file.write(line)
 
 
 def _report(**event: object) -> None:
@@ -187,14 +257,16 @@ def _report(**event: object) -> None:
         return  # nobody listens any more; the work goes on
 
 
-def _read_line() -> str | None:
+def _read_line() -> tuple[bytes, bytes] | None:
+    """The first line, and what came behind it; None where there is no whole line."""
     data = b""
-    while not data.endswith(b"\n"):
+    while b"\n" not in data:
         chunk = os.read(CONTROL, 65536)
         if not chunk:
             return None
         data += chunk
-    return data.decode()
+    line, _, behind = data.partition(b"\n")
+    return line, behind
 
 
 def main() -> None:
@@ -202,9 +274,9 @@ def main() -> None:
         signal.signal(signum, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     kernel.adopt_orphans()
-    text = _read_line()
-    if text is not None:
-        Watchdog(Unit.from_json(text)).run()
+    if (read := _read_line()) is not None:
+        line, behind = read
+        Watchdog(Unit.from_json(line.decode()), behind).run()
 
 
 if __name__ == "__main__":

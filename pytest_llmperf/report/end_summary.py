@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from pytest_llmperf.model.verdict import Verdict
-from pytest_llmperf.report.ended import Ended, short
+from pytest_llmperf.report.ended import STORED, Ended, short
 from pytest_llmperf.report.next_steps import Asked, next_steps
 
 MOST_LINES = 10  # of tests: with the next steps and pytest's own last lines that still fits 24
 MOST_ALONE = 18  # where there is nothing to do next
-GOOD = (Verdict.PASS.value, Verdict.IMPROVED.value)
+GOOD = (Verdict.PASS.value, Verdict.IMPROVED.value, STORED)
 
 
 def summary(ended: Sequence[Ended], asked: Asked, width: int, *, every: bool = False) -> list[str]:
@@ -27,21 +27,21 @@ def summary(ended: Sequence[Ended], asked: Asked, width: int, *, every: bool = F
     ordered = sorted(ended, key=lambda one: -_severity(one.verdict))
     steps = list(next_steps(ordered, asked))
     shown = ordered if every or len(ordered) <= (MOST_LINES if steps else MOST_ALONE) else _folded(ordered)
-    column = max(len(one.verdict) for one in ordered)
+    column = max(len(one.outcome) for one in ordered)
     names = max((len(short(one.test)) for one in shown), default=0)
     names = max(1, min(names, width // 2 - column))
     lines = [
-        cut(f"{one.verdict:<{column}}  {cut(short(one.test), names):<{names}}  {one.decided_by}".rstrip(), width)
+        cut(f"{one.outcome:<{column}}  {cut(short(one.test), names):<{names}}  {one.decided_by}".rstrip(), width)
         for one in shown
     ]
-    if left_out := [one.verdict for one in ordered if one not in shown]:
+    if left_out := [one.outcome for one in ordered if one not in shown]:
         lines.append(f"{'…':<{column}}  and {_counts(left_out)}; each of them with -v")
     return [*lines, *(["next:"] if steps else []), *(f"  {step}" for step in steps)]
 
 
 def counts(ended: Iterable[Ended]) -> str:
     """"1 FAIL, 7 PASS"."""
-    return _counts(sorted((one.verdict for one in ended), key=lambda verdict: -_severity(verdict)))
+    return _counts(one.outcome for one in sorted(ended, key=lambda one: -_severity(one.verdict)))
 
 
 def cut(text: str, width: int) -> str:
@@ -51,7 +51,7 @@ def cut(text: str, width: int) -> str:
 
 def _folded(ordered: Sequence[Ended]) -> list[Ended]:
     """What is not good, as far as it fits."""
-    return [one for one in ordered if one.verdict not in GOOD][: MOST_LINES - 1]
+    return [one for one in ordered if one.outcome not in GOOD][: MOST_LINES - 1]
 
 
 def _counts(verdicts: Iterable[str]) -> str:

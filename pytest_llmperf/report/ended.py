@@ -14,6 +14,7 @@ CLAUSE = re.compile(r"; |\. ")
 OPEN = Verdict.INCONCLUSIVE.value
 UNDECIDED = (OPEN, Verdict.INCOMPARABLE.value)
 NOT_COMPARED = (Verdict.NO_BASELINE.value, Verdict.INCOMPARABLE.value)
+STORED = "STORED"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,11 @@ class Ended:
     stored: str = ""
 
     @property
+    def outcome(self) -> str:
+        """The verdict; STORED where this session has stored the baseline that the test was missing."""
+        return STORED if self.stored and self.verdict in NOT_COMPARED else self.verdict
+
+    @property
     def decided_by(self) -> str:
         """The number of the check that spoke, then the check, then why it could not be decided.
 
@@ -47,6 +53,10 @@ class Ended:
         """
         if self.error:
             return self.error.partition("\n")[0]
+        if self.verdict == Verdict.REPORTED.value and not self.checks:
+            return "measured, nothing checked"
+        if self.outcome == STORED:
+            return "baseline stored; the next run is compared with it"
         if self.verdict in NOT_COMPARED and self.left_open:
             return f"{self._spoken}; {OPEN}: {replace(self, verdict=OPEN)._spoken}"
         return self._spoken

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
@@ -17,10 +17,11 @@ from pytest_llmperf.report.properties import JUDGED, SEED
 from pytest_llmperf.stats.prior import Margins
 
 REPAIR = "Write the file anew: pytest --junitxml=FILE."
-_RUN = re.compile(r"run(-?\d+)")
+_RUN = re.compile(r"run(-?\d{1,18})")
 #: What JUnit has of a test that did not pass, what ended it last first, and what that is called.
 ENDS = {"error": "", "failure": "failed", "skipped": "skipped"}
-OURS = "Failed: llmperf "
+OURS = re.compile(r"(?:Failed: )?llmperf (?:ERROR: )?")
+IN_FIXTURE = re.compile(r'failed on (?:setup|teardown) with "(.*)"', re.DOTALL)  # pytest's own words around the reason
 Property = tuple[str, str]
 
 
@@ -34,15 +35,20 @@ def read_release(path: Path) -> tuple[KeptTest, ...]:
         BaselineError: what it holds cannot be believed.
     """
     if not path.is_file():
-        return read_run(path)
+        return _one_each(read_run(path))
     try:
         root = ElementTree.parse(path).getroot()
     except (ElementTree.ParseError, LookupError, ValueError, OSError) as error:
         raise UsageError(f"{path}: this is neither a run folder nor a JUnit file: {error}.") from error
-    each = [test for case in _last(root) if (test := _test(case, path)) is not None]
-    found = {test.test: test for test in sorted(each, key=lambda test: test.verdict.severity)}
+    found = _one_each([test for case in _last(root) if (test := _test(case, path)) is not None])
     if not found:
         raise UsageError(f"{path}: no test of this JUnit file was measured by llmperf of this version. {REPAIR}")
+    return found
+
+
+def _one_each(tests: Iterable[KeptTest]) -> tuple[KeptTest, ...]:
+    """Of copies of one test the one that ended worst."""
+    found = {test.test: test for test in sorted(tests, key=lambda test: test.verdict.severity)}
     return tuple(found[name] for name in sorted(found))
 
 
@@ -69,7 +75,7 @@ def _test(case: ElementTree.Element, path: Path) -> KeptTest | None:
         checks=tuple(check_from(_json(text, origin)) for text in checks),
     )
     told, ended = named.get("llmperf_verdict"), _ended(case)
-    if told == worst(found.checks).value or (told is None and ended is None):
+    if told in (found.verdict.value, worst(found.checks).value) or (told is None and ended is None):
         return found  # whatever else failed in its fixtures' teardown
     if not found.measurements and case.find("skipped") is not None:
         return None
@@ -81,13 +87,14 @@ def _ended(case: ElementTree.Element) -> str | None:
     for tag, word in ENDS.items():
         if (found := case.find(tag)) is not None:
             message = found.get("message", "")
-            ours = message.removeprefix(OURS).removeprefix("ERROR: ")
-            return ours if ours != message else ": ".join(filter(None, (word, message)))
+            reason = inner[1] if (inner := IN_FIXTURE.fullmatch(message)) else message
+            ours = OURS.match(reason)
+            return reason[ours.end():] if ours else ": ".join(filter(None, (word, message)))
     return None
 
 
 def _measurements(each: Sequence[Property], origin: str) -> Iterator[KeptMeasurement]:
-    numbers = sorted({int(found[1]) for name, _ in each if (found := re.match(r"llmperf\.(\d+)\.", name))})
+    numbers = sorted({int(found[1]) for name, _ in each if (found := re.match(r"llmperf\.(\d{1,18})\.", name))})
     for number in numbers:
         prefix = f"llmperf.{number}."
         own = [(name.removeprefix(prefix), value) for name, value in each if name.startswith(prefix)]

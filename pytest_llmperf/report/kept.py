@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from pytest_llmperf.baseline.checked import Node, parse
 from pytest_llmperf.baseline.fresh import SCHEMA, numbers, shares
 from pytest_llmperf.errors import UsageError
-from pytest_llmperf.model.verdict import CheckResult, Verdict, worst
+from pytest_llmperf.model.verdict import CheckResult, Verdict, verdict_of_test
 from pytest_llmperf.report.requests import Requests, decode
 from pytest_llmperf.stats.prior import Margins
 
@@ -105,6 +105,7 @@ class KeptTest:
         complete: whether it reached its end.
         error: what ended it before, with the evidence.
         folder: the run folder; None where it was read from JUnit.
+        worker: of xdist, that ran it; "" where there was none.
     """
 
     test: str
@@ -113,13 +114,14 @@ class KeptTest:
     measurements: tuple[KeptMeasurement, ...]
     checks: tuple[CheckResult, ...]
     folder: Path | None = None
+    worker: str = ""
 
     @cached_property
     def verdict(self) -> Verdict:
-        """The worst of its checks; a test without any shows nothing, nor does one that did not reach its end."""
+        """The worst of its checks; ERROR for a test that did not reach its end."""
         if self.error or not self.complete:
             return Verdict.ERROR
-        return worst(self.checks) if self.checks else Verdict.REPORTED
+        return verdict_of_test(self.checks)
 
     @property
     def reason(self) -> str:
@@ -167,7 +169,7 @@ def read_session(folder: Path) -> Mapping[str, object]:
     """What `session.json` says of the session; empty where there is none."""
     try:
         content = json.loads((folder / SESSION_FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return content if isinstance(content, dict) else {}
 
@@ -187,6 +189,7 @@ def as_measurement(kept: KeptMeasurement) -> Measurement:
         BaselineError: its requests cannot be read.
     """
     from pytest_llmperf.metrics import measure
+    from pytest_llmperf.model.record import RunRecords
     from pytest_llmperf.session.measurement import Measurement, Run
 
     runs = []
@@ -196,7 +199,7 @@ def as_measurement(kept: KeptMeasurement) -> Measurement:
             how = "only in part" if found.kept else "not"
             raise UsageError(f"{kept.engine}, seed {run.seed}: what each request did was {how} kept; show, diff and "
                              "the report still work.")
-        runs.append(Run(run.seed, run.start_id, found.kept, run.counters, started_at=run.started_at))
+        runs.append(Run(run.seed, run.start_id, RunRecords(found.kept), run.counters, started_at=run.started_at))
     metrics = tuple(measure(run.records, run.counters) for run in runs)
     return Measurement(kept.engine, kept.workload, kept.conditions, tuple(runs), metrics, side=kept.side)
 
@@ -219,7 +222,16 @@ def _read(path: Path, folder: Path) -> KeptTest:
         measurements=tuple(_measurement(one, folder) for one in fields["measurements"].items()),
         checks=tuple(check_from(one) for one in fields["checks"].items()),
         folder=folder,
+        worker=_worker(fields["worker"]) if "worker" in fields else "",
     )
+
+
+def _worker(node: Node) -> str:
+    """It names a folder below `servers/`."""
+    name = node.text()
+    if name != Path(name).name or name == "..":
+        node.refuse(f"{name!r} is no name of a worker")
+    return name
 
 
 def _measurement(node: Node, folder: Path) -> KeptMeasurement:
@@ -257,7 +269,7 @@ def margins_from(node: Node, negligible: float, tolerated: float) -> Margins:
 
 def _run(node: Node, folder: Path) -> KeptRun:
     fields = node.fields(("seed", "start_id", "metrics"), optional=node.table())
-    requests = folder / fields["requests"].text() if "requests" in fields else None
+    requests = _inside(folder, fields["requests"]) if "requests" in fields else None
     return KeptRun(
         seed=fields["seed"].integer(),
         start_id=fields["start_id"].integer(),
@@ -268,6 +280,14 @@ def _run(node: Node, folder: Path) -> KeptRun:
         requests=requests if requests is not None and requests.is_file() else None,
         telemetry={source: dict(_columns(fields[source])) for source in TELEMETRY if _given(fields, source)},
     )
+
+
+def _inside(folder: Path, node: Node) -> Path:
+    """The file in the run folder that a run file names."""
+    path = folder / node.text()
+    if not path.resolve().is_relative_to(folder.resolve()):
+        node.refuse(f"{node.value!r} leads out of the run folder, and nothing is read there")
+    return path
 
 
 def _given(fields: Mapping[str, Node], name: str) -> bool:

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from pytest_llmperf.clock import Clock
 from pytest_llmperf.model.status import Measuring, Note, Starting, Status
+from pytest_llmperf.process.serverlog import plain
 from pytest_llmperf.report.status_text import duration, facts
 from pytest_llmperf.report.watch import Watch
 
@@ -103,7 +104,7 @@ def display(subject: str, status: Status, elapsed_s: float) -> RenderableType:
 
 
 def _line(text: str) -> Text:
-    return Text(text, no_wrap=True, overflow="ellipsis")
+    return Text(plain(text), no_wrap=True, overflow="ellipsis")
 
 
 def _width(file: TextIO) -> int | None:

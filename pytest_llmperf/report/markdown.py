@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from pytest_llmperf.model.verdict import Verdict
+from pytest_llmperf.process.serverlog import plain
 from pytest_llmperf.report.kept import KeptTest
 from pytest_llmperf.report.release import GREEN, Compared, Trend
 
@@ -46,17 +47,17 @@ def markdown(
 
 def cell(text: str) -> str:
     """Text that neither ends a cell nor becomes a tag, a link or a mention."""
-    plain = " ".join(text.split())
+    line = " ".join(plain(text).split())
     for char, safe in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ("|", "&#124;"), ("@", "&#64;"), ("[", "&#91;"),
                        ("*", "&#42;"), ("`", "&#96;")):
-        plain = plain.replace(char, safe)
-    return plain
+        line = line.replace(char, safe)
+    return line
 
 
 def code(text: str) -> str:
     """A name as it is; GitHub takes the bar's backslash off inside a table."""
-    plain = " ".join(text.split()).replace("`", "'").replace("|", "\\|")
-    return f"`{plain}`"
+    line = " ".join(plain(text).split()).replace("`", "'").replace("|", "\\|")
+    return f"`{line}`"
 
 
 def _lines(compared: Sequence[Compared], before: Named, after: Named, rows: int) -> Iterator[str]:

@@ -14,6 +14,7 @@ from enum import Enum
 from math import isinf
 
 from pytest_llmperf.baseline.fingerprint import unrecorded
+from pytest_llmperf.baseline.paths import server_kind
 from pytest_llmperf.errors import SloError
 from pytest_llmperf.metrics.registry import Metric, find
 from pytest_llmperf.model.verdict import Verdict
@@ -222,7 +223,7 @@ def _formula(metric: Metric, side: KeptMeasurement) -> str | None:
 
 def _comparison(metric: Metric, before: KeptMeasurement, after: KeptMeasurement) -> Comparison:
     scale, larger = scale_of(metric), worse_when_larger(metric)
-    hardware = after.conditions.get("hardware", "unknown")
+    hardware = server_kind(after.conditions)
 
     def runs(side: KeptMeasurement) -> list[tuple[int, float]]:
         return [(run.seed, scale.read(run.judged(metric.name), worse_when_larger=larger)) for run in side.runs]

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +19,8 @@ from pytest_llmperf.baseline.fresh import SCHEMA
 from pytest_llmperf.errors import InfrastructureError
 from pytest_llmperf.model.telemetry import GpuTrace, gauge_columns
 from pytest_llmperf.model.verdict import CheckResult
-from pytest_llmperf.report.requests import encode, start_ns
+from pytest_llmperf.process.scratch import write_whole
+from pytest_llmperf.report.requests import encode, read_back
 from pytest_llmperf.slo.endless import judged_apart
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ def write_test(
     error: str | None = None,
     claims: Sequence[Mapping[str, object]] = (),
     earlier: Sequence[Mapping[str, object]] = (),
+    worker: str = "",
 ) -> Path:
     """Write `tests/<test>-<digest>.json`, whole or not at all. Holds metrics and times, never prompts or answers.
 
@@ -51,11 +52,12 @@ def write_test(
         claims: text, sides and order of each (`session.perf`).
         earlier: executions of the test before this one (`session.executions.left_out`); what counts of their runs is in
             `measurements`.
+        worker: of xdist; all workers of a session write into one folder, each file has one writer.
 
     Raises:
         InfrastructureError: it cannot be written; a file that was there is whole.
     """
-    path = run_dir / "tests" / file_name(test)
+    path = run_dir / "tests" / file_name(test, worker)
     kept = [
         [_keep_requests(run_dir, f"{path.stem}.{number}-{position}", run) for position, run in enumerate(one.runs)]
         for number, one in enumerate(measurements, start=1)
@@ -64,6 +66,7 @@ def write_test(
         {
             "schema": SCHEMA,
             "test": test,
+            "worker": worker,
             "complete": complete,
             "error": error,
             "measurements": [_measurement(one, names) for one, names in zip(measurements, kept, strict=True)],
@@ -88,31 +91,29 @@ def writable(folder: Path) -> bool:
         return False
 
 
-def file_name(test: str) -> str:
+def file_name(test: str, worker: str = "") -> str:
     """A file name that people can read and that no other test of a session has, whatever its parameters are."""
     readable = re.sub(r"[^A-Za-z0-9_.-]+", "-", test).strip("-.")[-READABLE_LENGTH:]
     digest = hashlib.sha256(test.encode(errors="surrogatepass")).hexdigest()
-    return f"{readable}-{digest[:8]}.json"
+    return f"{readable}-{digest[:8]}{f'.{worker}' if worker else ''}.json"
 
 
 def _keep_requests(run_dir: Path, stem: str, run: Run) -> str:
     """The file of this run's requests, relative to the run folder. Its start tells it from that of a repeated test."""
-    name = f"requests/{stem}-{start_ns(run.records)}.json.gz"
+    records = run.records
+    name = f"requests/{stem}-{records.start_ns}.json.gz"
     path = run_dir / name
     if not path.exists():
-        _write(path, encode(run.records))
+        _write(path, encode(records))
+    records.stored(partial(read_back, path, records.start_ns))
     return name
 
 
 def _write(path: Path, content: bytes) -> None:
-    temporary = path.with_suffix(f".{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_bytes(content)
-        temporary.replace(path)
+        write_whole(path, content)
     except OSError as error:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
         raise InfrastructureError(
             f"The results cannot be written: {error}. Free space there, or name another folder with --llmperf-runs=DIR."
         ) from error

@@ -16,8 +16,17 @@ from pytest_llmperf.model.verdict import AGAINST_BASELINE, CheckResult, Verdict
 from pytest_llmperf.session.measurement import Measurement
 from pytest_llmperf.session.steadiness import drifting
 from pytest_llmperf.slo.endless import judged, no_end
+from pytest_llmperf.slo.sample import unverified
 from pytest_llmperf.stats.decision import PASS_CONFIDENCE, Comparison, at_each_look, decide, smallest_seen
-from pytest_llmperf.stats.looks import ENOUGH_SESSIONS, LOOKS, SUITE_ALPHA, alpha_at, of_execution, spent_by
+from pytest_llmperf.stats.looks import (
+    ENOUGH_SESSIONS,
+    LOOKS,
+    SUITE_ALPHA,
+    alpha_at,
+    of_execution,
+    only_gross,
+    spent_by,
+)
 from pytest_llmperf.stats.prior import Margins, Scale
 from pytest_llmperf.stats.priors import margins_for, prior_for, scale_of, worse_when_larger
 from pytest_llmperf.stats.shift import Shift, by_host, shift
@@ -46,6 +55,7 @@ NOT_EMPTIED = NoMore(
     "none is sent again, for the cache is not emptied between runs",
     f"measure and store as many: perf.measure(…, runs={LOOKS[-1]})",
 )
+UNVERIFIED = NoMore("none is bought, for no run confirms a token count", "make the server count tokens per chunk")
 WITHOUT_END = NoMore("none is bought, for requests failed and no run brings their answers", "see that fewer fail")
 
 
@@ -57,7 +67,7 @@ class Terms:
         primaries: the metrics that are judged.
         margins: of those that do not take their default.
         suite_primaries: how many metrics the whole suite judges.
-        kind: hardware kind, for defaults.
+        kind: hardware kind of the machine that serves, for noise and margins.
         host: digest of this host's name.
         across: conditions that may differ.
     """
@@ -175,18 +185,22 @@ def judge_against(
         except ValueError as error:
             unusable[metric.name] = _unusable(metric, Verdict.ERROR, f"cannot be compared: {error}.")
             continue
-        if why is None:
-            compared[metric.name] = comparison
-        else:
+        if why is not None:
             unusable[metric.name] = _unusable(metric, Verdict.ERROR, why)
+        elif uncounted := unverified([metric.name], measurement.metrics):
+            unusable[metric.name] = _unusable(metric, Verdict.INCONCLUSIVE, f"{uncounted}.")
+        else:
+            compared[metric.name] = comparison
     # Sessions of other hosts than today's count once per host, so a metric may know fewer of them than are stored.
     known = min((one.shift.sessions for one in compared.values()), default=1)
     paired = paired_runs(measurement, stored)
     alpha = alpha_at(paired, looked_at, sessions=known, primaries=len(terms.primaries),
                      suite_primaries=suite_primaries)
-    spent = spent_by(paired if ended_by else LOOKS[-1], known)
-    power = Power(SUITE_ALPHA / suite_primaries * spent, pass_confidence, "" if spent else _blind(known), ended_by)
-    verdicts = dict(zip(compared, decide(list(compared.values()), alpha, pass_confidence), strict=True))
+    most_runs = paired if ended_by else LOOKS[-1]
+    power = Power(SUITE_ALPHA / suite_primaries * spent_by(most_runs, known), pass_confidence,
+                  only_gross(most_runs, known), ended_by)
+    decided = decide(list(compared.values()), alpha, pass_confidence, gross=only_gross(paired, known))
+    verdicts = dict(zip(compared, decided, strict=True))
     return [
         unusable.get(metric.name)
         or _result(metric, verdicts[metric.name], compared[metric.name], power)
@@ -198,13 +212,6 @@ def paired_runs(measurement: Measurement, stored: StoredMeasurement) -> int:
     """How many of its runs have a seed that is stored: others are no evidence in a comparison."""
     seeds = {seed for session in stored.sessions for seed, _ in session.runs}
     return sum(run.seed in seeds for run in measurement.runs)
-
-
-def _blind(sessions: int) -> str:
-    """Why nothing can fail yet."""
-    if sessions < ENOUGH_SESSIONS:
-        return f"nothing fails before {LOOKS[-1]} runs against fewer than {ENOUGH_SESSIONS} sessions"
-    return f"nothing fails before {LOOKS[0]} runs"
 
 
 def _unusable(metric: Metric, verdict: Verdict, reason: str) -> CheckResult:
@@ -248,14 +255,25 @@ class Power:
     Args:
         alpha: that it may spend in the end on a FAIL; 0: nothing can fail.
         confidence: of a PASS.
-        blind: why nothing can fail; "" where something can.
+        gross: only gross regressions can fail (`looks.only_gross`).
         ended_by: why there are no more runs; None where there are.
     """
 
     alpha: float
     confidence: float
-    blind: str
+    gross: bool
     ended_by: NoMore | None
+
+    def smallest_seen(self, found: Shift, negligible: float) -> float:
+        """Smallest effect that would have failed with 90 % probability; infinite where nothing can fail."""
+        return smallest_seen(found.gross() if self.gross else found, negligible, self.alpha)
+
+    @property
+    def too_few(self) -> str:
+        """Until when some or all regressions cannot fail; "" where all of the error may be spent."""
+        if not self.alpha:
+            return f"before {LOOKS[0]} runs"
+        return f"before {LOOKS[-1]} runs against fewer than {ENOUGH_SESSIONS} sessions" if self.gross else ""
 
 
 def _result(metric: Metric, verdict: Verdict, comparison: Comparison, power: Power) -> CheckResult:
@@ -271,8 +289,8 @@ def _result(metric: Metric, verdict: Verdict, comparison: Comparison, power: Pow
         (found.lower(confidence), found.upper(confidence)),
         key=lambda distance: scale.change(distance, worse_when_larger=larger_is_worse),
     )
-    seen = power.blind or f"would have seen {shown(smallest_seen(found, margins.negligible, power.alpha))}"
-    would = f" ({seen})" if verdict is Verdict.PASS else ""
+    smallest = shown(power.smallest_seen(found, margins.negligible)) if power.alpha else ""
+    would = f" ({_seen(smallest, power)})" if verdict is Verdict.PASS else ""
     against = f"{len(found.differences)} runs against {found.stored_runs} of {_sessions(found)}"
     return CheckResult(
         subject=f"{AGAINST_BASELINE} {metric.name}",
@@ -283,7 +301,7 @@ def _result(metric: Metric, verdict: Verdict, comparison: Comparison, power: Pow
         interval=f"{100 * (2 * confidence - 1):.3g} % CI {shown(low)} … {shown(high)}",
         n=against,
         reason=_reason(verdict, f"{metric.name} is {shown(found.effect)} off its baseline", shown(margins.negligible),
-                       found, power),
+                       _open(found, smallest, power)),
     )
 
 
@@ -293,17 +311,28 @@ def _sessions(found: Shift) -> str:
     return f"{found.sessions} sessions"
 
 
-def _reason(verdict: Verdict, off: str, negligible: str, found: Shift, power: Power) -> str:
+def _reason(verdict: Verdict, off: str, negligible: str, undecided: str) -> str:
     if verdict is Verdict.FAIL:
         return f"{off}, proven to be worse by more than {negligible}"
     if verdict is Verdict.IMPROVED:
         return f"{off}: better. Take it in with --update-baselines"
-    if verdict is Verdict.INCONCLUSIVE:
-        if power.blind and power.ended_by:
-            more = ", or store more sessions" if "sessions" in power.blind else ""
-            return (f"{power.blind}, and with {len(found.differences)} {power.ended_by.why}: "
-                    f"{power.ended_by.remedy}{more}")
-        more = "store more sessions" if found.sessions < YOUNG_BELOW else "compare with the baseline's build today"
-        return (f"runs differ by {100 * found.run_sd:.1f} % and sessions by {100 * found.session_sd:.1f} % (sd): "
-                f"{more}, or give this metric a wider margin")
-    return ""
+    return undecided if verdict is Verdict.INCONCLUSIVE else ""
+
+
+def _seen(smallest: str, power: Power) -> str:
+    """What a PASS could have missed."""
+    if not smallest:
+        return f"nothing fails {power.too_few}"
+    return f"would have seen {smallest}" + (f", nothing smaller {power.too_few}" if power.too_few else "")
+
+
+def _open(found: Shift, smallest: str, power: Power) -> str:
+    """Why a comparison is INCONCLUSIVE, and what would decide it."""
+    if power.too_few and power.ended_by:
+        below = f" below {smallest}" if smallest else ""
+        more = ", or store more sessions" if power.gross else ""
+        return (f"nothing{below} fails {power.too_few}, and with {len(found.differences)} {power.ended_by.why}: "
+                f"{power.ended_by.remedy}{more}")
+    more = "store more sessions" if found.sessions < YOUNG_BELOW else "compare with the baseline's build today"
+    return (f"runs differ by {100 * found.run_sd:.1f} % and sessions by {100 * found.session_sd:.1f} % (sd): "
+            f"{more}, or give this metric a wider margin")

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from pathlib import Path
 
+from pytest_llmperf.engines.adapters import adapter_of
+from pytest_llmperf.engines.models.resolve import longest_sequence
 from pytest_llmperf.engines.server import Server
+from pytest_llmperf.engines.spec import flags_of
 from pytest_llmperf.errors import SloError, SpecError, UsageError
 from pytest_llmperf.metrics.registry import find
 from pytest_llmperf.model.engine import EngineSpec
@@ -23,6 +27,25 @@ def check_engine(engine: object, call: str) -> None:
                         "vllm(MODEL).")
 
 
+def spec_of(engine: Server | EngineSpec) -> EngineSpec:
+    """What a server was started for, or the spec itself."""
+    return engine.spec if isinstance(engine, Server) else engine
+
+
+def check_sides_differ(a: Server | EngineSpec, b: Server | EngineSpec) -> None:
+    """Refuse a claim about one specification against itself: whatever it measures are two starts of one thing.
+
+    Raises:
+        SpecError: both sides are equal.
+    """
+    if spec_of(a) != spec_of(b):
+        return
+    change = "name the other endpoint" if spec_of(a).url else "change a flag of one side: with_flags(a, …)"
+    raise SpecError(f"perf.claim(a, b, …): both sides are {spec_of(a)}, and a claim is about what differs. To claim "
+                    f"something, {change}. To see how much two starts differ, measure it twice with "
+                    "perf.measure(…, fresh=True) and put both into perf.compare.")
+
+
 def check_workload(workload: Workload, call: str) -> None:
     """Refuse what is no workload.
 
@@ -32,6 +55,29 @@ def check_workload(workload: Workload, call: str) -> None:
     if not isinstance(workload, Workload):
         raise SpecError(f"{call.replace('…', repr(workload))}: a workload is made by random_tokens(…), "
                         "shared_prefix(…), mixed(…), multi_turn(…) or sharegpt(…).")
+
+
+def check_context(spec: EngineSpec, workload: Workload, root: Path) -> None:
+    """Refuse a workload with a request that is longer than this engine takes.
+
+    Raises:
+        SpecError: names the request and the limit.
+    """
+    flag = adapter_of(spec.engine).context_flag
+    asked = flags_of(spec).get(flag)
+    own = longest_sequence(spec.model, root) if spec.url is None and asked is None else None
+    limit = asked if type(asked) is int and asked > 0 else own
+    if limit is None:
+        return
+    request = workload.longest()
+    prompt = request.prompt_tokens or 0
+    if prompt + request.output_tokens > limit:
+        whose = f"{flag}={limit}" if own is None else f"{limit} tokens are the most that {spec.model} takes"
+        raise SpecError(
+            f"{workload}: request {request.index} has {prompt} tokens in its prompt and asks for "
+            f"{request.output_tokens}, {prompt + request.output_tokens} in all, and {whose}: the server would refuse "
+            f"it. Raise {flag}, or send shorter requests. Nothing was sent."
+        )
 
 
 def check_runs(runs: int, call: str) -> None:

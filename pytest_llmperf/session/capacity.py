@@ -15,6 +15,7 @@ from pytest_llmperf.errors import LoadError, SpecError
 from pytest_llmperf.metrics.registry import find
 from pytest_llmperf.metrics.summary import statistic
 from pytest_llmperf.model.engine import EngineSpec
+from pytest_llmperf.model.record import RunRecords
 from pytest_llmperf.model.status import Note
 from pytest_llmperf.model.verdict import Verdict, worst
 from pytest_llmperf.session.arguments import texts_of
@@ -27,7 +28,7 @@ from pytest_llmperf.slo.endless import pooled_ms
 from pytest_llmperf.slo.judge import judge_slo
 from pytest_llmperf.slo.model import Slo
 from pytest_llmperf.slo.parse import parse_slo
-from pytest_llmperf.slo.sample import values_of
+from pytest_llmperf.slo.sample import unverified, values_of
 from pytest_llmperf.workload import Workload
 from pytest_llmperf.workload.arguments import number
 
@@ -42,6 +43,7 @@ SEEDS_PER_SEARCH = 100
 SEEDS_PER_RATE = RUNS_PER_LOOK * len(CONFIDENCE_OF_LOOKS)
 PRECISION = 0.04
 COOLDOWN_S = 5.0
+SHOWN = ("ttft_p50", "ttft_p99", "tpot_p50", "itl_p99", "e2el_p50")
 LASTING = 20  # answers' times: of a load that is over sooner, an overloaded server's queue shows little
 LEAST_PRECISION = 0.001  # nobody measures a rate more exactly
 
@@ -84,7 +86,8 @@ class Tried(Series):
 
     def _nothing_yet(self, server: Server) -> Measurement:
         nothing = super()._nothing_yet(server)
-        return replace(nothing, conditions={**nothing.conditions, "tried_rate": f"{self.workload.rate:g}/s"})
+        rate = self.workload.rate * self.workload.requests_per_arrival
+        return replace(nothing, conditions={**nothing.conditions, "tried_rate": f"{rate:g}/s"})
 
 
 class Capacity(Series):
@@ -92,6 +95,7 @@ class Capacity(Series):
 
     Args:
         session, test, kind, engine, workload, on_run, side: as of a `Series`; the workload's rate is the first tried.
+            All rates are of requests: of conversations, their rate times the requests of one.
         terms: what is searched for.
         keep: takes the series of every rate that is tried.
     """
@@ -115,9 +119,17 @@ class Capacity(Series):
         self.found: list[Found] = []
         self.unfinished: list[Point] = []  # what the search tried that goes on, or ended before its answer
         self._keep_series = keep
-        self._start = workload.rate
+        self._per_arrival = workload.requests_per_arrival
+        self._start = workload.rate * self._per_arrival
+        self._earlier: list[Measurement] = []  # what `settle` has replaced
         self._tried = 0
         self._brief: dict[float, str] = {}  # rate → why what was sent there is hardly a lasting load
+
+    @property
+    def shown(self) -> list[str]:
+        """The metrics that are told of each rate: the limited ones, then median latencies."""
+        limited = [slo.metric for slo in self.terms.slos if find(slo.metric).limited is False]
+        return list(dict.fromkeys([*limited, *SHOWN]))
 
     @property
     def repeatable(self) -> bool:
@@ -132,26 +144,54 @@ class Capacity(Series):
         """
         server = self._server()
         kept = replace(self.measurement or self._begun(server), complete=False)
-        seeds = seeds if block is not None else seeds or self._seeds_to_repeat()
-        for searched in range(runs):
-            seed = self._next_seed(kept, seeds, block)
+        for searched, seed in enumerate(self._next_seeds(kept, runs, seeds, block)):
             found = search(partial(self._judge, seed), self._start, self.terms.precision)
             self.found.append(found)
             self.unfinished.clear()
             if found.within in self._brief:
                 self.session.tell(Note(self._brief[found.within]))
-            counters = {METRIC: self._rate(found), f"{METRIC}_beyond": found.beyond,
-                        f"{METRIC}_proven": found.proven, f"{METRIC}_refuted": found.refuted}
-            run = Run(seed, server.start_id, (), counters, started_at=self._now(), execution=self.execution,
-                      block=block)
+            run = Run(seed, server.start_id, RunRecords(), self._counters(found), started_at=self._now(),
+                      execution=self.execution, block=block)
             kept = self._keep(kept, run, complete=searched + 1 == runs)
         return kept
+
+    def made(self, measurement: Measurement) -> bool:
+        return super().made(measurement) or any(measurement is one for one in self._earlier)
+
+    def settle(self, rate: float) -> Measurement:
+        """Try one more rate in each search that neither proved nor refuted the rate.
+
+        Searches with different seeds are judged by an interval over the found rates, so no rate is tried for them.
+
+        Raises:
+            InfrastructureError: the server or the load generator failed.
+        """
+        measurement = self.finished
+        if len({run.seed for run in measurement.runs}) > 1 or all(found.decides(rate) for found in self.found):
+            return measurement
+        runs, metrics, own = list(measurement.runs), list(measurement.metrics), len(measurement.runs) - len(self.found)
+        for place, found in enumerate(self.found):
+            if not found.decides(rate):
+                run = runs[own + place]
+                self.found[place] = found.with_point(self._judge(run.seed, rate))
+                runs[own + place] = replace(run, counters=self._counters(self.found[place]))
+                metrics[own + place] = runs[own + place].metrics
+        self.unfinished.clear()
+        self._earlier.append(measurement)
+        self.measurement = replace(measurement, runs=tuple(runs), metrics=tuple(metrics))
+        self._on_run()
+        return self.measurement
+
+    def _counters(self, found: Found) -> dict[str, float | None]:
+        return {METRIC: self._rate(found), f"{METRIC}_beyond": found.beyond,
+                f"{METRIC}_proven": found.proven, f"{METRIC}_refuted": found.refuted}
 
     def _judge(self, seed: int, rate: float) -> Point:
         """Is this rate within the SLOs? What stays open is sent again with other seeds."""
         if self._tried:
             self.session.clock.sleep_ns(seconds(self.terms.cooldown_s))
-        workload, server = self.workload.at_rate(rate, seed * SEEDS_PER_SEARCH), self._server()
+        workload = self.workload.at_rate(rate / self._per_arrival, seed * SEEDS_PER_SEARCH)
+        server = self._server()
         # Rates are compared on equal prompts, but for a server whose cache we cannot empty.
         first_seed = 0 if server.spec.url is None else self._tried * SEEDS_PER_RATE
         self._tried += 1
@@ -167,7 +207,8 @@ class Capacity(Series):
             verdict = self._verdict(series.extend(RUNS_PER_LOOK), rate, confidence)
             if verdict is not Verdict.INCONCLUSIVE:
                 break
-        point = Point(rate, verdict, all(_holds(slo, series.finished) for slo in self.terms.slos))
+        point = Point(rate, verdict, all(_holds(slo, series.finished) for slo in self.terms.slos),
+                      {name: _measured(name, series.finished) for name in self.shown})
         self.unfinished.append(point)
         self.session.tell(Note(f"{label}: {_words(point)}"))
         if (why := _brief(series.finished, workload)) is not None:
@@ -187,6 +228,9 @@ class Capacity(Series):
             return Verdict.FAIL  # over it, whatever an overloaded server no longer tells
         if worst(results) is Verdict.ERROR:
             raise LoadError(f"at {rate:.4g}/s: " + next(one.reason for one in results if one.verdict is Verdict.ERROR))
+        for slo in self.terms.slos:
+            if why := unverified(slo.named, measurement.metrics):
+                raise LoadError(f"at {rate:.4g}/s nothing can be proven: {why}. Or limit TTFT or E2E latency.")
         return worst(results)
 
     def _rate(self, found: Found) -> float:
@@ -212,12 +256,25 @@ def _holds(slo: Slo, measurement: Measurement) -> bool:
     """
     metric = find(slo.metric)
     if metric.family is None or metric.stat is None:
-        values = values_of(slo, measurement.metrics)
-        known = [value for value in values if value is not None]
-        return len(known) == len(values) and slo.comparison.holds(fmean(known), slo.limit)
-    pooled = [sample for metrics in measurement.metrics for sample in pooled_ms(metrics, metric.family)]
-    found = statistic(pooled, metric.stat)
+        found = _mean(values_of(slo, measurement.metrics))
+    else:
+        found = _measured(slo.metric, measurement)
     return found is not None and slo.comparison.holds(found, slo.limit)
+
+
+def _measured(name: str, measurement: Measurement) -> float | None:
+    """A metric over all runs: a latency's statistic of all requests together, of anything else the mean."""
+    metric = find(name)
+    if metric.family is None or metric.stat is None:
+        return _mean(measurement.values(name))
+    pooled = [sample for metrics in measurement.metrics for sample in pooled_ms(metrics, metric.family)]
+    return statistic(pooled, metric.stat)
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    """None where a run has no value."""
+    known = [value for value in values if value is not None]
+    return fmean(known) if known and len(known) == len(values) else None
 
 
 def _brief(measurement: Measurement, workload: Workload) -> str | None:

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING
 
 from pytest_llmperf.baseline.fingerprint import measured_alike
 from pytest_llmperf.baseline.model import Baseline, StoredMeasurement
-from pytest_llmperf.baseline.paths import kind_of
+from pytest_llmperf.baseline.paths import kind_of, server_kind
 from pytest_llmperf.baseline.store import Store
 from pytest_llmperf.errors import BaselineError
 from pytest_llmperf.model.verdict import AGAINST_BASELINE, CheckResult, Verdict, worst
 from pytest_llmperf.session.against import (
     NOT_EMPTIED,
     OUT_OF_TIME,
+    UNVERIFIED,
     WITHOUT_END,
     NoMore,
     Terms,
@@ -25,11 +26,14 @@ from pytest_llmperf.session.against import (
 )
 from pytest_llmperf.session.judge import invalid
 from pytest_llmperf.session.series import Series
+from pytest_llmperf.session.starts import noisiest
 from pytest_llmperf.session.steadiness import stored_run_sd
 from pytest_llmperf.session.validity import compared
 from pytest_llmperf.slo.endless import no_end
+from pytest_llmperf.slo.sample import unverified
 from pytest_llmperf.stats.looks import LOOKS
 from pytest_llmperf.stats.prior import Margins
+from pytest_llmperf.stats.ratio import StartSd
 
 if TYPE_CHECKING:
     from pytest_llmperf.session.perf_session import PerfSession
@@ -44,6 +48,7 @@ class Baselines:
         self.across = across
         self._primaries: dict[str, int] = {}
         self._run_sds: dict[str, list[float]] = {}
+        self._start_sds: dict[tuple[str, str], StartSd | None] = {}
 
     def find(self, test: str, kind: str, name: str) -> StoredMeasurement | None:
         """The stored measurement of that name.
@@ -69,12 +74,41 @@ class Baselines:
         others = self._run_sds[kind]
         return median(others) if others else None
 
-    def terms(self, kind: str, primaries: tuple[str, ...], margins: Mapping[str, Margins]) -> Terms:
-        """How a measurement of this kind is compared."""
+    def start_sd(self, test: str, kind: str, metric: str, server: str) -> StartSd | None:
+        """How much server starts differ at most, by what stored sessions show: see `stored_start_sd`.
+
+        Stored sessions of the test itself speak first. A test that stores too few is taken to be as noisy as the
+        noisiest test of its kind whose comparison judges this metric. A file that cannot be read says nothing here.
+
+        Args:
+            test, kind, metric: whose, on which hardware, of what.
+            server: hardware kind of the machine that serves.
+        """
+        with suppress(BaselineError):
+            baseline = self.store.read(test, kind)
+            own = None if baseline is None else noisiest(baseline.measurements.values(), metric, server, "of this test")
+            if own is not None:
+                return own
+        if (kind, metric) not in self._start_sds:
+            others = [one for each in self.store.readable(kind) for one in each.measurements.values()
+                      if metric in one.primaries]
+            self._start_sds[kind, metric] = noisiest(others, metric, server, f"of the noisiest test on {kind}")
+        return self._start_sds[kind, metric]
+
+    def terms(
+        self, kind: str, primaries: tuple[str, ...], margins: Mapping[str, Margins], server: str = ""
+    ) -> Terms:
+        """How a measurement of this kind is compared.
+
+        Args:
+            kind: that names the folder.
+            primaries, margins: as of `Terms`.
+            server: hardware kind of the machine that serves, for noise and margins; "": the same kind.
+        """
         if kind not in self._primaries:
             stored = self.store.read_all(kind).values()
             self._primaries[kind] = sum(len(one.primaries) for each in stored for one in each.measurements.values())
-        return Terms(primaries, margins, self._primaries[kind], kind, self.host, self.across)
+        return Terms(primaries, margins, self._primaries[kind], server or kind, self.host, self.across)
 
 
 def _run_sds(baseline: Baseline) -> list[float]:
@@ -108,7 +142,7 @@ def compare(
     stored = session.baselines.find(series.test, kind, measurement.baseline or "")
     if stored is None:
         return [_nothing_stored(kind)]
-    terms = session.baselines.terms(kind, measurement.primaries, margins)
+    terms = session.baselines.terms(kind, measurement.primaries, margins, server_kind(measurement.conditions))
     stored = measured_alike(stored, terms.across)
     different = incomparable(measurement, stored, terms)
     if different is not None:
@@ -138,6 +172,8 @@ def _ended_by(series: Series, terms: Terms, elapsed_s: float, limit_s: float) ->
         return NOT_EMPTIED
     if any(no_end(name, series.finished.metrics) for name in terms.primaries):
         return WITHOUT_END
+    if unverified(terms.primaries, series.finished.metrics):
+        return UNVERIFIED
     return None if elapsed_s < limit_s else OUT_OF_TIME
 
 

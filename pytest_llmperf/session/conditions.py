@@ -47,6 +47,8 @@ def conditions(
     }
     if spec.installation:
         known["installation"] = spec.installation
+    if spec.model_aliases:
+        known["model_alias"] = json.dumps(sorted(spec.model_aliases))
     if connections != "keep-alive":
         known["connections"] = connections
     if treatment:

@@ -9,6 +9,7 @@ from types import MappingProxyType
 
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.errors import SloError
+from pytest_llmperf.metrics.families import FAMILIES
 from pytest_llmperf.metrics.registry import find
 from pytest_llmperf.metrics.units import Direction
 from pytest_llmperf.model.verdict import CheckResult, Verdict
@@ -51,7 +52,14 @@ def judge_slos(
     def judge(alpha: float) -> list[CheckResult]:
         return [judge_slo(slo, measurement.metrics, starts, seeds, confidence=1 - alpha) for slo in slos]
 
-    return judged_again(judge, SLO_ALPHA, measurement.executions, failed)
+    return [_bounded(result, measurement) for result in judged_again(judge, SLO_ALPHA, measurement.executions, failed)]
+
+
+def _bounded(result: CheckResult, measurement: Measurement) -> CheckResult:
+    """The result of a latency, which says so where no bound tells whether such a latency is possible at all."""
+    family = find(result.metric.partition("(")[0]).family
+    latency = family is not None and not FAMILIES[family].with_failed
+    return replace(result, n=f"{result.n}, no bound") if latency and result.n and measurement.bound is None else result
 
 
 def judged_again(
@@ -76,7 +84,8 @@ def judged_again(
 
 
 def in_pairs(a: Measurement, b: Measurement) -> tuple[Measurement, Measurement]:
-    """The runs of a claim's sides that have a partner on the other, in one order; pairs share execution and seed."""
+    """The runs of a claim's sides that have a partner on the other, in order of time; a pair shares execution and seed.
+    """
     keys = [{(run.execution, run.seed) for run in side.runs if run.block is not None} for side in (a, b)]
     both = keys[0] & keys[1]
 
@@ -84,6 +93,18 @@ def in_pairs(a: Measurement, b: Measurement) -> tuple[Measurement, Measurement]:
         return run.block is not None and (run.execution, run.seed) in both
 
     return a.only(paired), b.only(paired)
+
+
+def runs_apart(a: Measurement, b: Measurement) -> list[int]:
+    """Of each pair, in the order of `by_seed`, how many runs after A's run B's was made."""
+    made = sorted((run.execution, run.block or 0, place, side) for side, runs in enumerate((a.runs, b.runs))
+                  for place, run in enumerate(runs))
+    position = {(side, place): number for number, (_, _, place, side) in enumerate(made)}
+    of_pairs: dict[tuple[int, int], list[int]] = {}
+    for side, runs in enumerate((a.runs, b.runs)):
+        for place, run in enumerate(runs):
+            of_pairs.setdefault((run.execution, run.seed), []).append(position[side, place])
+    return [of_b - of_a for _, (of_a, of_b) in sorted(of_pairs.items())]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +117,9 @@ class ClaimJudge:
         prices: how much worse A may be in other metrics.
         guards: how much worse it may be in primary metrics for which no price is named.
         settings: of the validity gates.
-        start_sds: metric → how much it moves from one server start to the next, where the test knows.
-        kind: of hardware, for what the test does not know.
+        start_sds: metric → how much it moves from one server start to the next, where the test or stored sessions know.
+        kind: of the hardware that serves, for what neither knows.
+        restartable: whether both sides can be started again: no endpoint is among them.
     """
 
     claim: Claim
@@ -107,18 +129,22 @@ class ClaimJudge:
     settings: Settings
     start_sds: Mapping[str, StartSd]
     kind: str
+    restartable: bool = True
 
     def both(self, a: Measurement, b: Measurement, confidence: float) -> list[CheckResult]:
         """Judge runs in pairs; `confidence` is of each one-sided decision."""
         bad = invalid([("A, ", a, self._named("a")), ("B, ", b, self._named("b"))], self.settings)
         if bad:
             return bad
+        apart = runs_apart(a, b)
+        a, b = a.by_seed(), b.by_seed()
         starts_a, starts_b = ([str(run.start_id) for run in side.runs] for side in (a, b))
 
         def judged(demand: Claim | Mechanism, confidence: float = confidence) -> CheckResult:
             return judge_sides(demand, a.metrics, b.metrics, starts_a=starts_a, starts_b=starts_b,
                                start_sd=self.start_sds.get(demand.metric),
-                               hardware=self.kind, confidence=confidence)
+                               hardware=self.kind, confidence=confidence, apart=apart,
+                               restartable=self.restartable)
 
         demands: tuple[Claim | Mechanism, ...] = (*self.causes, self.claim, *self.prices)
         guards = [_with_an_end(one, a, b) for one in self.guards if _known(one.metric, a, b)]
@@ -126,6 +152,16 @@ class ClaimJudge:
             *(judged(demand) for demand in demands),
             *(_guarded(one, judged(one), judged(one, EVEN_ODDS)) for one in guards),
         ]
+
+    def learning(self, stored: Callable[[str], StartSd | None]) -> ClaimJudge:
+        """With what stored sessions say of the start-to-start spread of metrics of which the test says nothing.
+
+        Args:
+            stored: gives it for a metric; None: they say nothing.
+        """
+        judged = {self.claim.metric, *(one.metric for one in (*self.prices, *self.guards))}
+        found = {name: sd for name in judged if (sd := stored(name)) is not None}
+        return replace(self, start_sds={**found, **self.start_sds})
 
     def alone(self, side: Measurement) -> list[CheckResult]:
         """What one side decides against the claim before the other is measured; empty where it decides nothing.
@@ -145,6 +181,11 @@ class ClaimJudge:
         """Metrics that the claim, its prices or its mechanisms name."""
         return {self.claim.metric, *(price.metric for price in self.prices), *(cause.metric for cause in self.causes)}
 
+    @property
+    def judged(self) -> set[str]:
+        """Metrics that the claim names or guards."""
+        return self.metrics | {one.metric for one in self.guards}
+
     def _named(self, side: str) -> set[str]:
         """Metrics whose deviations are judged on this side: what the other must show says nothing about it."""
         ratios = compared(one.metric for one in (self.claim, *self.prices, *self.guards))
@@ -160,14 +201,16 @@ def claim_judge(
     kind: str = "",
     margins: Mapping[str, Margins] = MappingProxyType({}),
     start_sd: Mapping[str, float] = MappingProxyType({}),
+    restartable: bool = True,
 ) -> ClaimJudge:
     """Read a claim now, so that a typo costs no server start.
 
     Args:
         text, mechanisms, allow, start_sd: as `perf.claim` takes them.
         settings: of the validity gates.
-        kind: of hardware, for the guards' margins and how much server starts differ.
+        kind: of the hardware that serves, for the guards' margins and how much server starts differ.
         margins: of guards that do not take their default.
+        restartable: as of `ClaimJudge`.
 
     Raises:
         SloError: a text cannot be read, or a number means nothing.
@@ -183,7 +226,7 @@ def claim_judge(
     accepted = {claim.metric, *(price.metric for price in prices)}
     guards = tuple(guard(name, kind, margins) for name in PRIMARIES if name not in accepted)
     judged = accepted | {one.metric for one in guards}
-    return ClaimJudge(claim, causes, prices, guards, settings, _start_sds(start_sd, judged), kind)
+    return ClaimJudge(claim, causes, prices, guards, settings, _start_sds(start_sd, judged), kind, restartable)
 
 
 def _mechanism(text: str) -> Mechanism:

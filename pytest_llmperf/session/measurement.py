@@ -8,8 +8,9 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 from pytest_llmperf.metrics import RunMetrics, measure
+from pytest_llmperf.model.datasheet import LatencyBound
 from pytest_llmperf.model.exchange import LoadReport
-from pytest_llmperf.model.record import RequestRecord
+from pytest_llmperf.model.record import RequestRecord, RunRecords
 from pytest_llmperf.model.telemetry import CpuUse, GaugeSample, GpuTrace
 from pytest_llmperf.stats.prior import Margins
 
@@ -24,10 +25,11 @@ class Run:
     Args:
         seed: added to the workload's own seed.
         start_id: which server start of the session.
-        records: one per request, by index.
+        records: one per request, by index. Once the test is judged and written they live in the run folder alone, and
+            are read back when somebody asks.
         counters: what the server's counters grew by, and peaks of its gauges; empty where it shows none.
         cache_reset: whether the prefix cache was emptied before the run.
-        restarted: whether the server's process began anew, as its page says.
+        restarted: what showed that the server's process began anew, in the run or since the one before; None: nothing.
         loop_lag_p99_ms: how late the load process ran its heartbeat.
         clock_gap_ms: the longest time that it did not run at all.
         load: how the load generator itself did; None where nothing was sent over sockets.
@@ -40,14 +42,15 @@ class Run:
         block: within a claim its place in the order of server starts, over both sides (A B B A: A's are 1 and 4);
             pairs share execution and seed. None outside a claim.
         expected_hit_rate: upper bound of the prefix-cache hit rate of these requests on this engine; None: unknown.
+        model_names: how the chunks of an answer may call the model, the requested name first; (): nobody knows.
     """
 
     seed: int
     start_id: int
-    records: tuple[RequestRecord, ...]
+    records: RunRecords
     counters: Mapping[str, float | None] = field(default_factory=dict, repr=False)
     cache_reset: bool = False
-    restarted: bool = False
+    restarted: str | None = None
     loop_lag_p99_ms: float | None = None
     clock_gap_ms: float = 0.0
     started_at: str = ""
@@ -59,6 +62,10 @@ class Run:
     execution: int = 1
     block: int | None = None
     expected_hit_rate: float | None = None
+    model_names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "records", RunRecords.of(self.records))
 
     @property
     def metrics(self) -> RunMetrics:
@@ -83,6 +90,7 @@ class Measurement:
         primaries: the metrics that such a comparison judges.
         margins: of those that do not take their default.
         side: "a" or "b" of a claim; "" where it is no side.
+        bound: how fast the model on these GPUs can be at all; None where model or GPU is not known.
         stored_run_sd: of mean TPOT's logarithm from run to run, as this test's stored sessions say; None without any.
     """
 
@@ -99,6 +107,7 @@ class Measurement:
     margins: Mapping[str, Margins] = field(default_factory=dict)
     side: str = ""
     stored_run_sd: float | None = None
+    bound: LatencyBound | None = None
 
     @property
     def searched(self) -> bool:
@@ -114,6 +123,11 @@ class Measurement:
         """With some of its runs."""
         kept = [pair for pair in zip(self.runs, self.metrics, strict=True) if keep(pair[0])]
         return replace(self, runs=tuple(run for run, _ in kept), metrics=tuple(metrics for _, metrics in kept))
+
+    def by_seed(self) -> Measurement:
+        """With its runs in the order of execution and seed: the order in which pairs are compared."""
+        order = sorted(range(len(self.runs)), key=lambda i: (self.runs[i].execution, self.runs[i].seed))
+        return replace(self, runs=tuple(self.runs[i] for i in order), metrics=tuple(self.metrics[i] for i in order))
 
     @property
     def records(self) -> tuple[RequestRecord, ...]:

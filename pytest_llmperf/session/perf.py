@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from pytest_llmperf.baseline.paths import kind_of
+from pytest_llmperf.baseline.paths import kind_of, server_kind
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.engines.tiers import TIERS, check_keep
 from pytest_llmperf.errors import SloError, SpecError, UsageError
 from pytest_llmperf.metrics.registry import find
-from pytest_llmperf.model.engine import EngineSpec
+from pytest_llmperf.model.engine import EngineSpec, serving_hardware
 from pytest_llmperf.model.verdict import AGAINST_BASELINE, CheckResult, Verdict, worst
 from pytest_llmperf.session.against import default_primaries, margins_from
 from pytest_llmperf.session.arguments import (
     check_comparison,
+    check_context,
     check_engine,
     check_measurement,
     check_names,
     check_runs,
+    check_sides_differ,
     check_starts,
     check_workload,
+    spec_of,
     texts_of,
 )
 from pytest_llmperf.session.capacity import COOLDOWN_S, METRIC, PRECISION, Capacity, Terms, terms_of
@@ -31,8 +35,11 @@ from pytest_llmperf.session.judge import ClaimJudge, claim_judge, in_pairs, judg
 from pytest_llmperf.session.measurement import Measurement
 from pytest_llmperf.session.series import Series
 from pytest_llmperf.session.validity import named_by
+from pytest_llmperf.slo.model import Slo
 from pytest_llmperf.slo.parse import parse_slo
+from pytest_llmperf.slo.sample import unverified
 from pytest_llmperf.stats.prior import Margins
+from pytest_llmperf.stats.ratio import StartSd
 from pytest_llmperf.workload import Workload
 from pytest_llmperf.workload.arguments import boolean
 
@@ -58,13 +65,28 @@ class Perf:
         self.kind = kind
         self.earlier = earlier  # executions of the same test in this session
         self.ended: str | None = None  # a verdict, "USAGE", or "failed" for the test's own exception
-        self.results: list[CheckResult] = []
+        self._results: list[CheckResult] = []
         self.series: list[Series] = []
         self.claims: list[tuple[str, Series, Series]] = []
         self.complete = False  # until the test has reached its end
         self.error: str | None = None  # what ended it before, with the evidence
         self.run_file: Path | None = None  # once something was measured
         self._begun = False
+
+    @property
+    def results(self) -> tuple[CheckResult, ...]:
+        """What the checks found so far. Results are only ever added, so no test can take a FAIL back."""
+        return tuple(self._results)
+
+    def record(self, *results: CheckResult) -> None:
+        """Add results of a check of the test's own; they count as those of `check` do.
+
+        Raises:
+            UsageError: one of them is no `CheckResult`.
+        """
+        if strange := [one for one in results if not isinstance(one, CheckResult)]:
+            raise UsageError(f"perf.record({strange[0]!r}): give it a pytest_llmperf.model.verdict.CheckResult.")
+        self._results += results
 
     @property
     def measurements(self) -> list[Measurement]:
@@ -161,6 +183,8 @@ class Perf:
         """Search the highest request rate within the SLOs: bracket it, then bisect, the SLO rule at each rate.
 
         The result is a measurement with the one metric `max_rate`: check it ("max_rate >= 12/s", or `baseline=True`).
+        A check tries its limit as one more rate if the search has neither proven nor refuted the limit. `max_rate`
+        counts requests, also of conversations.
 
         Args:
             engine: a running server or a spec.
@@ -213,6 +237,7 @@ class Perf:
             raise UsageError('perf.check(run): name at least one SLO, e.g. perf.check(run, "ttft_p99 <= 500ms"), or '
                              "compare with the baseline: perf.check(run, baseline=True).")
         check_measurement(measurement, "perf.check(run, …)")
+        measurement = self._settled(measurement, list(map(parse_slo, slos)))
         check_comparison("perf.check", baseline, primaries, own_margins := margins_from(margins))
         named = named_by(map(parse_slo, slos))
         against: list[CheckResult] = []
@@ -223,7 +248,7 @@ class Perf:
         failed = failed_before(self)
         results = judge_slos(measurement, slos, self.session.settings, failed) if slos else []
         results += [one for one in against if one not in results]  # why runs are no evidence is said once
-        self.results += results
+        self._results += results
         return results
 
     def claim(
@@ -246,8 +271,10 @@ class Perf:
         """Judge a claim about A against B, e.g. "ttft_p50(b) / ttft_p50(a) >= 3", on the identical seeded workload.
 
         Sequential: after `runs` seeds on one start of each side, what is still open buys as many again, at most twice;
-        the order turns each time (A B, B A, A B), so that a drift cancels and a look costs one start. So few starts
-        cannot show how much starts differ: that deviation is a stated default, or the test's own. A first side that is
+        the order turns each time (A B, B A, A B), so that a drift cancels and a look costs one start. B sends the seeds
+        of a look in reverse order: pairs then show a drift of the machine, for which the interval allows. So few starts
+        cannot show how much starts differ: that deviation is the test's own, what at least three stored sessions of the
+        same kind of hardware bound, or a stated default. A first side that is
         no evidence, or whose mechanism did not work, ends it before the other starts.
 
         Args:
@@ -266,8 +293,8 @@ class Perf:
 
         Raises:
             SloError: a text cannot be read, there is no such metric, or a number means nothing.
-            SpecError: nothing can be measured so, a claim about `max_rate` without `slo` or another one with it, or
-                `primaries` or `margins` without a comparison.
+            SpecError: nothing can be measured so, both sides are one specification, a claim about `max_rate` without
+                `slo` or another one with it, or `primaries` or `margins` without a comparison.
             InfrastructureError: a server or the load generator failed, no rate is within the SLO, or the baseline
                 cannot be read.
         """
@@ -278,8 +305,9 @@ class Perf:
         boolean("perf.claim", "may_preempt", may_preempt)
         own_margins = margins_from(margins)
         judge = claim_judge(text, texts_of(mechanism, "mechanism"), {} if allow is None else allow,
-                            self.session.settings, kind=self.kind, margins=own_margins,
-                            start_sd={} if start_sd is None else start_sd)
+                            self.session.settings, kind=self._serving_kind(a, b), margins=own_margins,
+                            start_sd={} if start_sd is None else start_sd,
+                            restartable=not any(spec_of(side).url for side in (a, b)))
         guarded = {guard.metric for guard in judge.guards}
         check_comparison("perf.claim", baseline, primaries, own_margins, guarded)
         if bool(slo) != ((claimed := judge.claim.metric) == METRIC):
@@ -288,6 +316,7 @@ class Perf:
         if slo and (others := sorted(name for name in judge.metrics if not name.startswith(METRIC))):
             raise SpecError(f"perf.claim(…, {text!r}): a search has {METRIC} alone, and no {', '.join(others)}. "
                             "Make that a claim of its own, at one rate.")
+        check_sides_differ(a, b)
         for spec in (a, b):
             if isinstance(spec, EngineSpec):
                 self.session.pool.check(spec, self.kind)
@@ -311,12 +340,12 @@ class Perf:
                 named = named_by(cause for cause in judge.causes if cause.side == "a")
                 against = self._against(side_a, "" if baseline is True else baseline, primaries, own_margins, named,
                                         guarded=guarded)
-                self.results += against  # they stand, whatever becomes of the other side
+                self._results += against  # they stand, whatever becomes of the other side
             if alone and place == 1:
                 results = alone
                 break
         results = results or self._looks(judge, order, runs, started_ns)
-        self.results[told:told] = results
+        self._results[told:told] = results
         return [*results, *against]
 
     def compare(self, *texts: str, **sides: Measurement) -> list[CheckResult]:
@@ -344,7 +373,7 @@ class Perf:
         for name, side in sides.items():
             check_measurement(side, f"perf.compare(…, {name}=…)", name)
         results = judge_ratios(texts, sides, self.session.settings, failed_before(self))
-        self.results += results
+        self._results += results
         return results
 
     def properties(self) -> list[tuple[str, str]]:
@@ -355,9 +384,10 @@ class Perf:
         return [*properties(self.test, self.measurements, self.results), *told]
 
     def close(self) -> None:
-        """Write what was measured to the run folder."""
+        """Write what was measured to the run folder, where the request records live from now on."""
         if self._begun:
             self._write()
+        self.session.release_records()
 
     def _write(self) -> None:
         from pytest_llmperf.report.run_folder import write_test
@@ -371,6 +401,7 @@ class Perf:
             error=self.error,
             claims=[_claim(*claim, self.measurements) for claim in self.claims],
             earlier=[left_out(perf, self) for perf in self.earlier],
+            worker=self.session.worker,
         )
 
     def _first_look(self, judge: ClaimJudge, side: Series, runs: int, place: int) -> list[CheckResult]:
@@ -383,6 +414,7 @@ class Perf:
     ) -> list[CheckResult]:
         """Judge both sides, and measure them again as long as they decide nothing and time allows."""
         side_a, side_b = sorted(order, key=lambda side: side.side)
+        judge = judge.learning(partial(self._stored_start_sd, side_a.finished.conditions))
         for look, alpha in enumerate(ALPHA_OF_LOOKS):
             if look:
                 order = order[::-1]
@@ -392,7 +424,17 @@ class Perf:
             elapsed_s = (self.session.clock.now_ns() - started_ns) / 1e9
             if worst(results) is not Verdict.INCONCLUSIVE or elapsed_s >= self.session.settings.extension_limit_s:
                 break
+            if any(unverified(judge.judged, side.finished.metrics) for side in order):
+                break  # no further run confirms a token count
         return results
+
+    def _stored_start_sd(self, conditions: Mapping[str, str], metric: str) -> StartSd | None:
+        return self.session.baselines.start_sd(self.test, kind_of(conditions), metric, server_kind(conditions))
+
+    def _serving_kind(self, a: Server | EngineSpec, b: Server | EngineSpec) -> str:
+        """The hardware kind of a claim's sides; of two that differ a CPU, which is the noisier."""
+        kinds = [serving_hardware(self.kind, spec_of(side).url) for side in (a, b)]
+        return self.kind if self.kind in kinds else kinds[0]
 
     def _judged(self, judge: ClaimJudge, side_a: Series, side_b: Series, alpha: float) -> list[CheckResult]:
         a, b = in_pairs(side_a.finished, side_b.finished)
@@ -423,12 +465,22 @@ class Perf:
 
     def _series_of(self, measurement: Measurement, call: str) -> Series:
         for series in self.series:
-            if series.measurement is measurement:
+            if series.made(measurement):
                 return series
         raise UsageError(
             f"{call}: this run was not measured by this test, or was extended or compared since. Give it what "
             "perf.measure(…) or perf.extend(…) returned last; name several with baseline=\"NAME\"."
         )
+
+    def _settled(self, measurement: Measurement, slos: Sequence[Slo]) -> Measurement:
+        """With each rate tried that a check asks for, where the search left it open."""
+        capacity = next((one for one in self.series if isinstance(one, Capacity) and one.made(measurement)), None)
+        if capacity is None:
+            return measurement
+        for slo in slos:
+            if slo.metric == METRIC and slo.limit > 0:
+                capacity.settle(slo.limit)
+        return capacity.finished
 
     def _capacity(
         self, engine: Server | EngineSpec, workload: Workload, terms: Terms, *, side: str = ""
@@ -453,6 +505,8 @@ class Perf:
         return self._begin(series)
 
     def _begin(self, series: AnySeries) -> AnySeries:
+        spec = series.engine if isinstance(series.engine, EngineSpec) else series.engine.spec
+        check_context(spec, series.workload, self.session.root)
         self.series.append(series)
         continue_earlier(series, self)
         if not self._begun:

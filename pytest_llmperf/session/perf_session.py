@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import random
+import re
 import tempfile
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -28,6 +30,8 @@ from pytest_llmperf.load.transport import Transport
 from pytest_llmperf.load.virtual import VirtualEngine, VirtualTransport
 from pytest_llmperf.model.engine import EngineSpec
 from pytest_llmperf.model.status import Note, Tell
+from pytest_llmperf.process.ports import lock_folder, private_folder, scratch_folder
+from pytest_llmperf.process.scratch import sweep, temporaries
 from pytest_llmperf.report.run_folder import writable
 from pytest_llmperf.session.comparing import Baselines
 from pytest_llmperf.session.perf import Perf
@@ -58,6 +62,7 @@ class PerfSession:
         emulation: Emulation | None = None,
         session_id: str | None = None,
         planted: tuple[PlantedFlag, ...] = (),
+        on_begin: Callable[[Path], None] = lambda _: None,
     ) -> None:
         check_configured(settings.engines)
         self.settings = settings
@@ -75,8 +80,12 @@ class PerfSession:
         self.now = now
         self.rng = rng or random.Random()
         self._executions: dict[str, list[Perf]] = {}
+        self._on_begin = on_begin  # is told the run folder before the first measurement
+        self._begun = False
         self.id = session_id or new_session_id(now(), self.rng)
-        self.run_dir = self._place() / "-".join(filter(None, (self.id, worker)))
+        self.worker = re.sub(r"[^A-Za-z0-9_-]+", "-", worker)  # of xdist; all of them write into one folder
+        self.run_dir = self._place() / self.id
+        self._sweep()  # before a server starts or a file is written: the disk may be full of leftovers
         store = Store(root / settings.baselines_dir)
         self.host = host_digest(hardware, virtual=virtual is not None)
         self.baselines = Baselines(store, self.host, settings.compare_across)
@@ -88,7 +97,7 @@ class PerfSession:
             self.pool = self._in_virtual_time(root, virtual)
         else:
             launcher = Launcher(settings, root, self.run_dir, hardware.kind, self.clock, self.rng, tell, emulation,
-                                cpus=cores.servers if cores.own else ())
+                                cpus=cores.servers if cores.own else (), worker=self.worker)
             # An emulator in real time takes nothing of this machine's accelerators.
             lock = None if emulation else lock_of_this_machine()
             self.pool = EnginePool(launcher, lock, wait_free=self._wait_free, plant=self._plant, session=self.id)
@@ -104,7 +113,8 @@ class PerfSession:
         self.clock = clock
         self.transport = VirtualTransport(engines)
         self.now = lambda: begun + timedelta(microseconds=clock.now_ns() // 1000)
-        launcher = VirtualLauncher(emulation, self.settings, root, self.run_dir, clock, self.rng, self.tell, engines)
+        launcher = VirtualLauncher(emulation, self.settings, root, self.run_dir, clock, self.rng, self.tell, engines,
+                                   self.worker)
         return EnginePool(launcher, lock_path=None, plant=self._plant)
 
     def replayer(self, progress: Watch | None, *, gauges: bool, keep: tuple[str, ...], kind: str) -> Replayer:
@@ -121,6 +131,7 @@ class PerfSession:
             watched=lambda server: self.watched(server, kind),
             fresh_connections=self.settings.connections == "fresh",
             cpu_use=self.cpu_use,
+            rng=self.rng,
         )
 
     def watched(self, server: Server, kind: str) -> AbstractContextManager[TraceOf]:
@@ -153,12 +164,22 @@ class PerfSession:
         """Those of that test that have begun."""
         return self._executions.get(test, [])
 
+    def release_records(self) -> None:
+        """Keep no request record in memory that is in the run folder, whichever test measured it or read it back."""
+        for perf in (perf for executions in self._executions.values() for perf in executions):
+            for run in (run for measurement in perf.measurements for run in measurement.runs):
+                run.records.release()
+
     def _place(self) -> Path:
-        """Where run folders go; nothing is written yet."""
+        """Where run folders go: nothing is written yet, but for a private folder where the project's cannot be written.
+
+        Raises:
+            InfrastructureError: somebody else has taken its place.
+        """
         folder = self.root / self.settings.runs_dir
         if writable(folder):
             return folder
-        instead = Path(tempfile.gettempdir()) / "llmperf-runs"
+        instead = private_folder(Path(tempfile.gettempdir()) / f"llmperf-runs-{self.id}")
         where = f"results go to {instead}. Name another folder with --llmperf-runs=DIR."
         self.tell(Note(f"{folder} cannot be written: {where}"))
         return instead
@@ -169,16 +190,29 @@ class PerfSession:
         Raises:
             InfrastructureError: it cannot be written.
         """
-        if (self.run_dir / PROVENANCE).exists():
+        if self._begun:
             return
         try:
             self.run_dir.mkdir(parents=True, exist_ok=True)
             self._hide_from_git()
-            known = provenance(self.root, self.id, self.now(), [self.settings.baselines_dir], self.host)
-            write_provenance(self.run_dir, known)
+            if not (self.run_dir / PROVENANCE).exists():  # another worker of this session may have written it
+                known = provenance(self.root, self.id, self.now(), [self.settings.baselines_dir], self.host)
+                write_provenance(self.run_dir, known)
         except OSError as error:
             raise InfrastructureError(f"The run folder cannot be written: {error}. Free space there, or name another "
                                       "with --llmperf-runs=DIR.") from error
+        self._begun = True
+        self._on_begin(self.run_dir)
+
+    def _sweep(self) -> None:
+        """Remove what killed runs of this user have left: recordings, workers' lines, locks, half-written files."""
+        if os.name != "posix":
+            return
+        runs = self.run_dir.parent.iterdir() if self.run_dir.parent.is_dir() else ()
+        sweep(temporaries(place for run in runs for place in (run, run / "tests", run / "requests")))
+        with suppress(InfrastructureError):  # somebody else's folder: nothing in it is ours
+            sweep(path for folder in (lock_folder(), lock_of_this_machine().parent) for path in folder.glob("*.lock"))
+            sweep(scratch_folder().iterdir())
 
     def _hide_from_git(self) -> None:
         """What we write is nothing to commit; a folder that the user named is the user's."""

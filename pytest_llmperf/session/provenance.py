@@ -16,6 +16,7 @@ from pytest_llmperf import __version__
 from pytest_llmperf.baseline.checked import parse
 from pytest_llmperf.baseline.model import Provenance
 from pytest_llmperf.errors import BaselineError
+from pytest_llmperf.process.scratch import write_whole
 from pytest_llmperf.telemetry.hardware import Hardware
 
 GIT_TIMEOUT_S = 10.0
@@ -66,7 +67,7 @@ def write_provenance(run_dir: Path, known: Provenance) -> None:
         OSError: it cannot be written.
     """
     content = {"schema": SCHEMA, "pytest_llmperf": __version__, **asdict(known)}
-    (run_dir / FILE).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    write_whole(run_dir / FILE, f"{json.dumps(content, indent=1)}\n".encode())
 
 
 def read_provenance(run_dir: Path) -> Provenance:

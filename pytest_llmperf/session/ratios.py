@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from pytest_llmperf.baseline.paths import kind_of
+from pytest_llmperf.baseline.paths import server_kind
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.errors import SpecError
 from pytest_llmperf.model.verdict import CheckResult
@@ -54,7 +54,8 @@ def _judged(
     starts = [[str(run.start_id) for run in side.runs] for side in (top, bottom)]
     result = judge_claim(
         ratio, top.metrics, bottom.metrics, starts_a=starts[0], starts_b=starts[1], confidence=confidence,
-        hardware=kind_of(top.conditions), start_sd=ONE_START if starts[0] == starts[1] else None,
+        hardware=server_kind(top.conditions), start_sd=ONE_START if starts[0] == starts[1] else None,
+        restartable=not any("url" in side.conditions for side in (top, bottom)),
     )
     return replace(result, metric=" / ".join(f"{ratio.metric}({name})" for name in names))
 
@@ -70,7 +71,7 @@ def _in_pairs(names: tuple[str, str], sides: Mapping[str, Measurement]) -> tuple
         raise SpecError(f"perf.compare: {names[0]} and {names[1]} share {len(both)} seed(s), and less than two pairs "
                         "have no spread. Measure each with runs=2 or more.")
     chosen = {id(first[key]) for first in first_of for key in both}
-    top, bottom = (side.only(lambda run: id(run) in chosen) for side in (top, bottom))
+    top, bottom = (side.only(lambda run: id(run) in chosen).by_seed() for side in (top, bottom))
     return top, bottom
 
 

@@ -3,30 +3,33 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from random import Random
 
 from pytest_llmperf.clock import Clock, SystemClock, seconds
 from pytest_llmperf.config.settings import Settings
+from pytest_llmperf.engines.answers import whole_number
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.errors import EngineError, LoadError
 from pytest_llmperf.load.transport import Progress, Transport
 from pytest_llmperf.metrics import percentile
 from pytest_llmperf.model.exchange import Ending, Replay, Told
 from pytest_llmperf.model.plan import LoadPlan, PlannedRequest, StreamLimits
-from pytest_llmperf.model.record import RequestRecord
+from pytest_llmperf.model.record import RequestRecord, RunRecords
 from pytest_llmperf.model.request import Request
 from pytest_llmperf.model.telemetry import CpuUse, GaugeSample
 from pytest_llmperf.process.beside import beside
 from pytest_llmperf.session.cancelling import cancelled_at_deadline, cancelled_on_death
 from pytest_llmperf.session.measurement import Run
 from pytest_llmperf.telemetry.accelerators import TraceOf
-from pytest_llmperf.telemetry.prometheus import deltas, restarted
+from pytest_llmperf.telemetry.prometheus import deltas
 from pytest_llmperf.wire.completions import to_record
 from pytest_llmperf.wire.told import told_record
 from pytest_llmperf.workload import Workload
+from pytest_llmperf.workload.prompts import relabelled
 
 CONSTANTS = {
     "chunk_budget": "max_num_batched_tokens",
@@ -34,6 +37,7 @@ CONSTANTS = {
     "eager": "enforce_eager",
     "expert_parallel": "enable_expert_parallel",
 }
+ANSWERS_BYTES = 64 * 2**20  # that answers may have together, however little was asked for
 SWITCHES = {"True": 1.0, "False": 0.0}
 Watch = Callable[[Progress, LoadPlan], None]
 SILENT = (Ending.FIRST_BYTE_TIMEOUT, Ending.IDLE_TIMEOUT, Ending.TOTAL_TIMEOUT)
@@ -55,6 +59,7 @@ class Replayer:
         cpu_use: begins to count what becomes of this machine's CPU time; None: no machine's time passes.
         keep: tiers of the cache that are not emptied before a run, see `Server.reset_cache`.
         watched: looks at the GPUs of a server while a block runs; None: there are none to look at.
+        rng: draws new prompts for servers whose caches nobody can empty.
     """
 
     transport: Transport
@@ -68,6 +73,7 @@ class Replayer:
     watched: Callable[[Server], AbstractContextManager[TraceOf]] | None = None
     fresh_connections: bool = False
     cpu_use: Callable[[], Callable[[], CpuUse | None]] | None = None
+    rng: Random = field(default_factory=Random)
 
     def run(self, server: Server, workload: Workload, seed: int) -> Run:
         """One run, the cache emptied before it but for the tiers of `keep`.
@@ -93,10 +99,10 @@ class Replayer:
         return Run(
             seed=seed,
             start_id=server.start_id,
-            records=records,
+            records=RunRecords(records),
             counters=deltas(before, after) | _peaks(gauges) | _constants(server),
             cache_reset=cache_reset,
-            restarted=restarted(before, after),
+            restarted=server.restart(),
             loop_lag_p99_ms=lag,
             clock_gap_ms=replay.clock_gap_ns / 1e6,
             load=replay.load,
@@ -105,13 +111,25 @@ class Replayer:
             gpu=trace(replay.started_ns),
             cpu=cpu,
             gauges=tuple(replace(sample, at_ns=sample.at_ns - replay.started_ns) for sample in gauges),
+            model_names=server.model_names,
         )
 
     def recorded(self, server: Server, workload: Workload, seed: int) -> tuple[tuple[RequestRecord, ...], Replay]:
         """What each request of a run did, and the replay that says so."""
-        requests = workload.requests(seed)
+        requests = self._requests(server, workload, seed)
         replay = self.replay(server, requests, workload.concurrency)
         return records_of(requests, replay), replay
+
+    def _requests(self, server: Server, workload: Workload, seed: int) -> tuple[Request, ...]:
+        """The requests of a seed. An endpoint may still cache what an earlier session sent, and nobody can see or empty
+        its cache: its prompts are relabelled anew for each run, and as they were last where tiers are kept."""
+        requests = workload.requests(seed)
+        if server.spec.url is None:
+            return requests
+        key = str(workload), seed
+        if not (self.keep and key in server.labels):
+            server.labels[key] = self.rng.getrandbits(64)
+        return relabelled(requests, Random(server.labels[key]))
 
     def replay(self, server: Server, requests: tuple[Request, ...], concurrency: int | None) -> Replay:
         """Send the requests and read the answers; given up within a second of the server's death."""
@@ -148,7 +166,8 @@ class Replayer:
         host, port = server.address
         planned = tuple(_planned(server, request) for request in requests)
         channel = replace(server.channel, fresh=self.fresh_connections)
-        return LoadPlan(host, port, planned, concurrency=concurrency, limits=self.limits, channel=channel)
+        limits = replace(self.limits, replay_bytes=most_bytes(requests))
+        return LoadPlan(host, port, planned, concurrency=concurrency, limits=limits, channel=channel)
 
     @contextmanager
     def _sampling(self, server: Server) -> Iterator[list[GaugeSample]]:
@@ -159,8 +178,8 @@ class Replayer:
             return
 
         def sample(done: threading.Event) -> None:
-            with suppress(EngineError):  # it died: the replay says so
-                while not done.wait(interval_s):
+            while not done.wait(interval_s):
+                with suppress(EngineError):  # it died, which the replay says, or is too busy just now
                     values = server.gauges()
                     samples.append(GaugeSample(self.clock.now_ns(), values))
 
@@ -201,9 +220,19 @@ def _peaks(gauges: list[GaugeSample]) -> dict[str, float]:
 def _constants(server: Server) -> dict[str, float]:
     """What the server resolved at its start and a mechanism may name."""
     found = {name: server.facts.get(fact, "") for name, fact in CONSTANTS.items()}
-    known = {name: SWITCHES.get(text, float(text) if text.isdigit() else None) for name, text in found.items()}
+    known = {name: SWITCHES.get(text, whole_number(text)) for name, text in found.items()}
     known["startup_s"] = server.starting_s
     return {name: value for name, value in known.items() if value is not None}
+
+
+def most_bytes(requests: Sequence[Request]) -> int:
+    """How long all answers may be together, by what was asked for: several times what engines send.
+
+    An event of vLLM or SGLang has 250 to 400 bytes a token. SGLang without a tokenizer repeats in each event all token
+    ids so far, 7 bytes each.
+    """
+    answers = sum(2048 * request.output_tokens + 8 * request.output_tokens**2 for request in requests)
+    return ANSWERS_BYTES + answers + sum(32 * len(request.prompt) for request in requests)
 
 
 def _planned(server: Server, request: Request) -> PlannedRequest:
@@ -217,4 +246,6 @@ def stream_limits(settings: Settings) -> StreamLimits:
         first_byte_ns=seconds(settings.first_byte_timeout_s),
         idle_ns=seconds(settings.idle_timeout_s),
         total_ns=seconds(settings.request_timeout_s),
+        response_bytes=round(settings.response_limit_mib * 2**20),
+        held_bytes=round(settings.responses_memory_limit_mib * 2**20),
     )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from math import sqrt
 
 from pytest_llmperf.model.verdict import Verdict
@@ -20,11 +20,13 @@ class Point:
         rate: requests/s.
         verdict: PASS where it is proven to be within the SLO, FAIL where over it, INCONCLUSIVE where neither.
         holds: whether the SLO holds for what was measured, proven or not.
+        measured: metric → its value over all runs at this rate, of a latency in ms; None: it has none.
     """
 
     rate: float
     verdict: Verdict
     holds: bool
+    measured: Mapping[str, float | None] = field(default_factory=dict, compare=False)
 
     @property
     def within(self) -> bool:
@@ -45,6 +47,16 @@ class Found:
     within: float | None
     beyond: float | None
     points: tuple[Point, ...]
+
+    def with_point(self, point: Point) -> Found:
+        """The same search with one more rate tried."""
+        return replace(self, points=(*self.points, point))
+
+    def decides(self, rate: float) -> bool:
+        """Whether it is proven that this rate is within the SLO or over it, or the rate itself was tried."""
+        within = self.proven is not None and self.proven >= rate
+        over = self.refuted is not None and self.refuted <= rate
+        return within or over or any(point.rate == rate for point in self.points)
 
     @property
     def proven(self) -> float | None:

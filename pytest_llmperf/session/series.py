@@ -7,6 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_llmperf.baseline.paths import kind_of
+from pytest_llmperf.engines.answers import whole_number
+from pytest_llmperf.engines.roofline import latency_bound
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.errors import SpecError
 from pytest_llmperf.load.transport import Progress
@@ -98,6 +100,10 @@ class Series:
             raise SpecError(f"{self.test}: nothing was measured yet.")
         return self.measurement
 
+    def made(self, measurement: Measurement) -> bool:
+        """Whether this is its measurement."""
+        return measurement is self.measurement
+
     @property
     def own(self) -> Measurement | None:
         """Its runs without those of earlier executions."""
@@ -142,21 +148,27 @@ class Series:
             server.warmed_for.add(str(self.workload))
         kept = replace(self.measurement or self._begun(server), complete=False)
         self.measurement = kept
-        seeds = seeds if block is not None else seeds or self._seeds_to_repeat()
-        for number in range(runs):
-            seed = self._next_seed(kept, seeds, block)
+        for number, seed in enumerate(self._next_seeds(kept, runs, seeds, block)):
             run = self._replayer(self._watch(number + 1, runs), gauges=self._gauges).run(server, self.workload, seed)
             most = self._expected_hit_rate(server.facts.get("block_size", ""), seed)
             run = replace(run, execution=self.execution, block=block, expected_hit_rate=most)
             kept = self._keep(kept, run, complete=number + 1 == runs)
         return kept
 
-    def _next_seed(self, kept: Measurement, seeds: int | None, block: int | None) -> int:
-        if seeds is not None:
-            return len(kept.runs) % seeds
+    def _next_seeds(self, kept: Measurement, runs: int, seeds: int | None, block: int | None) -> list[int]:
+        """Seeds of so many runs more; arguments as of `extend`.
+
+        Side B of a claim sends the seeds of a block in reverse order. Pairs then lie a different number of runs apart,
+        and show a drift of the machine (`stats.ratio`).
+        """
+        repeated = seeds if block is not None else seeds or self._seeds_to_repeat()
+        if repeated is not None:
+            return [(len(kept.runs) + number) % repeated for number in range(runs)]
         own = [run for run in kept.runs if run.execution == self.execution]
         # Both sides of a claim send the same seeds, whatever one of them was measured for beside it.
-        return self._first_seed + sum(block is None or run.block is not None for run in own)
+        first = self._first_seed + sum(block is None or run.block is not None for run in own)
+        following = list(range(first, first + runs))
+        return following[::-1] if block is not None and self.side == "b" else following
 
     def _seeds_to_repeat(self) -> int | None:
         """Stored runs are paired by seed, so a re-run that is compared brings no new ones where it can do without."""
@@ -208,6 +220,7 @@ class Series:
             may_preempt=self._may_preempt,
             complete=False,
             side=self.side,
+            bound=latency_bound(server.spec, server.model, self.kind, facts),
             stored_run_sd=self.session.baselines.run_sd(self.test, kind_of(known)),
         )
 
@@ -231,10 +244,10 @@ class Series:
         """
         if self._keep_tiers:
             return None
-        known = block_size.isdigit()
+        known = whole_number(block_size)
         if any(isinstance(request.prompt, str) for request in self.workload.requests(seed)):
             return self.workload.expected_hit_rate(1, seed) if known else None
-        return self.workload.expected_hit_rate(int(block_size) if known else 1, seed)
+        return self.workload.expected_hit_rate(known or 1, seed)
 
     def _keep(self, before: Measurement, run: Run, *, complete: bool) -> Measurement:
         metrics = metrics_of(run.records, run.counters)

@@ -14,7 +14,7 @@ from itertools import groupby
 from math import expm1, hypot, log
 
 from pytest_llmperf.baseline.model import StoredMeasurement
-from pytest_llmperf.baseline.paths import kind_of
+from pytest_llmperf.baseline.paths import server_kind
 from pytest_llmperf.metrics import RunMetrics
 from pytest_llmperf.metrics.registry import find
 from pytest_llmperf.session.measurement import Measurement
@@ -66,7 +66,7 @@ def stored_run_sd(stored: StoredMeasurement) -> float | None:
     ]
     if len(sessions) < FEWEST_SESSIONS:
         return None
-    return _stored_sd(sessions, prior_for(find(METRIC), kind_of(stored.fingerprint)))
+    return _stored_sd(sessions, prior_for(find(METRIC), server_kind(stored.fingerprint)))
 
 
 def drifting(

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.metrics import RunMetrics
 from pytest_llmperf.metrics.families import output_tokens, prompt_tokens
+from pytest_llmperf.model.record import Outcome, RequestRecord
 from pytest_llmperf.session.gpu_gates import gpu_problems
 from pytest_llmperf.session.measurement import Measurement, Run
+from pytest_llmperf.session.possible import impossible
 from pytest_llmperf.session.saturation import load_generator_problems
 from pytest_llmperf.session.steadiness import unsteady
 from pytest_llmperf.slo.model import Comparison, Mechanism, Slo
@@ -17,6 +19,8 @@ from pytest_llmperf.slo.model import Comparison, Mechanism, Slo
 HIT_RATE_SLACK = 0.02
 #: A limit from below lets any excess of these through, and a ratio does: only a limit from above judges it.
 EXCESS = ("prefix_cache_hit_rate", "send_delay")
+STREAMED = ("ttft", "tpot")  # what exists only where an answer comes token by token
+SHOWN_NAME = 80  # characters of a model's name
 LEAST_REUSE = 0.1  # of less, a cache that is small or late may miss it all
 
 
@@ -51,6 +55,11 @@ def problems(measurement: Measurement, named: Collection[str], settings: Setting
 def _run_problems(
     measurement: Measurement, run: Run, metrics: RunMetrics, named: Collection[str], settings: Settings
 ) -> Iterator[str]:
+    yield from _contradictions(run)
+    if (stranger := other_model(run.records, run.model_names)) is not None:
+        yield stranger
+    if measurement.bound is not None:
+        yield from impossible(run, measurement.bound)
     yield from _errors(run, named)
     yield from _in_one_piece(run, named, settings)
     yield from load_generator_problems(run, metrics, named, settings)
@@ -59,8 +68,41 @@ def _run_problems(
         yield from gpu_problems(run.gpu, measurement.runs[0].gpu)
 
 
+def _contradictions(run: Run) -> Iterator[str]:
+    """A server whose numbers contradict each other is broken; no limit on errors judges that."""
+    found = [record for record in run.records if record.outcome is Outcome.COUNTS_DISAGREE]
+    if found:
+        yield (
+            f"token counts disagree in {len(found)} of {len(run.records)} answers (first: {found[0].detail}): the "
+            "server, or what lies before it, reports other tokens than it sends."
+        )
+
+
+def other_model(records: Sequence[RequestRecord], names: Sequence[str]) -> str | None:
+    """Why answers do not come from the model that was asked for; None where they do, and where no chunk names a model.
+
+    Args:
+        names: how chunks may call the model, the requested name first; empty where nobody knows.
+    """
+    others = Counter(name for record in records for name in record.models if names and name not in names)
+    if not others:
+        return None
+    [(name, count)] = others.most_common(1)
+    more = f" (and {len(others) - 1} other names)" if len(others) > 1 else ""
+    declared = f"; declared: {', '.join(map(repr, names[1:]))}" if names[1:] else ""
+    return (
+        f"{count} of {len(records)} answers came from model {shortened(name)}{more}, and {names[0]!r} was asked for"
+        f'{declared}. If both are one model, declare the name: model_alias="…" in the engine or endpoint.'
+    )
+
+
+def shortened(name: str) -> str:
+    """A name that a server gave, as a message can show it."""
+    return repr(name if len(name) <= SHOWN_NAME else name[:SHOWN_NAME] + "…")
+
+
 def _errors(run: Run, named: Collection[str]) -> Iterator[str]:
-    failed = [record for record in run.records if not record.ok]
+    failed = [record for record in run.records if not (record.ok or record.outcome is Outcome.COUNTS_DISAGREE)]
     if failed and not {"error_rate", "goodput", "slo_attainment"} & set(named):
         kinds = Counter(record.outcome.value for record in failed).most_common()
         summary = ", ".join(f"{count} × {kind}" for kind, count in kinds)
@@ -71,22 +113,23 @@ def _errors(run: Run, named: Collection[str]) -> Iterator[str]:
 
 
 def _in_one_piece(run: Run, named: Collection[str], settings: Settings) -> Iterator[str]:
-    """Answers of several tokens whose first and last came at once have no time per token, and 0 ms would be a lie."""
-    if not any(name.startswith("tpot") for name in named):
+    """Answers of several tokens whose first and last came at once show neither a first token nor a time per token."""
+    if not any(name.startswith(STREAMED) for name in named):
         return
     several = [record for record in run.records if record.ok and (output_tokens(record) or 0) > 1]
     whole = sum(record.arrivals_ns[0] == record.arrivals_ns[-1] for record in several)
     if whole > settings.coalesced_limit * len(several):
         yield (
             f"{whole} of {len(several)} answers of several tokens came in one piece (limit "
-            f"{settings.coalesced_limit:.0%}): nobody saw their time per output token. Does the server stream token by "
-            "token, and what lies before it pass them on at once?"
+            f"{settings.coalesced_limit:.0%}): nobody saw when their first token was there, nor their time per output "
+            "token. Does the server stream token by token, and what lies before it pass them on at once? Where answers "
+            "come whole, limit E2E latency."
         )
 
 
 def _server(measurement: Measurement, run: Run, metrics: RunMetrics, named: Collection[str]) -> Iterator[str]:
     if run.restarted:
-        yield "the server restarted itself during the run: its counters or its start time say so."
+        yield f"the server restarted itself: {run.restarted} between two readings."
     if "prefix_cache_hit_rate" not in named:
         yield from _still_cached(run, metrics)
     yield from _lmcache(measurement, run, metrics, named)

@@ -6,9 +6,10 @@ from dataclasses import replace
 from statistics import median
 
 from pytest_llmperf.engines.server import Server
-from pytest_llmperf.errors import EngineError
+from pytest_llmperf.errors import EngineError, WrongServer
 from pytest_llmperf.model.request import Request
 from pytest_llmperf.session.replay import Replayer, records_of
+from pytest_llmperf.session.validity import other_model
 from pytest_llmperf.workload import Workload
 
 # The rule is fixed beforehand and part of the fingerprint. Its seed lies apart from any that is measured.
@@ -26,6 +27,7 @@ def warm_up(server: Server, workload: Workload, replayer: Replayer) -> None:
 
     Raises:
         EngineError: a warm-up request fails, or the server does not become steady.
+        WrongServer: another model answers.
     """
     before = server.counters()
     medians_ms: list[float] = []
@@ -39,6 +41,8 @@ def warm_up(server: Server, workload: Workload, replayer: Replayer) -> None:
                 f"A warm-up request failed: {failed.outcome.value}: {failed.detail}. Nothing was measured.",
                 server.process.evidence() if server.process else None,
             )
+        if (stranger := other_model(records, server.model_names)) is not None:
+            raise WrongServer(f"The warm-up was answered by another model: {stranger} Nothing was measured.")
         medians_ms.append(median((record.arrivals_ns[-1] - record.intended_ns) / 1e6 for record in records))
         if len(medians_ms) > 1 and max(medians_ms[-2:]) <= AGREE * min(medians_ms[-2:]):
             # Counted late, these requests would look like a stranger's in the first run.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import ceil, log
+from math import ceil, expm1, floor, log, sqrt
 
 from pytest_llmperf.metrics.registry import Metric, find
 from pytest_llmperf.model.verdict import CheckResult, Verdict
@@ -43,9 +43,13 @@ def start_sd_prior(metric: Metric, hardware: str = "") -> StartSd:
 
 
 def judge_ratio(
-    claim: Claim | Ratio, a: Sample, b: Sample, start_sd: StartSd, confidence: float
+    claim: Claim | Ratio, a: Sample, b: Sample, start_sd: StartSd, confidence: float, *, apart: Sequence[int] = (),
+    restartable: bool = True,
 ) -> CheckResult:
-    """PASS where the ratio is proven on the right side of the claim, FAIL where on the wrong one; else REPORTED."""
+    """PASS where the ratio is proven on the right side of the claim, FAIL where on the wrong one; else REPORTED.
+
+    `apart` and `restartable` are as `judge_claim` takes them.
+    """
     top, bottom = (a, b) if claim.numerator == "a" else (b, a)
     for side, sample in (("a", a), ("b", b)):
         missing = sum(judged(run, claim.metric) is None for run in sample.runs)
@@ -59,13 +63,15 @@ def judge_ratio(
         return _ratio_answer(claim, Verdict.ERROR, None, f"{claim.metric} is 0 in a run, so there is no ratio")
     screen = ratio_screen(numerators, denominators, start_sd,
                           numerator_starts=top.start_count, denominator_starts=bottom.start_count,
-                          confidence=confidence)
+                          confidence=confidence,
+                          apart=apart if claim.numerator == "b" else [-distance for distance in apart])
     starts = (top.start_count, bottom.start_count) if claim.numerator == "a" else (bottom.start_count, top.start_count)
     if isinstance(claim, Ratio):
         return _ratio_answer(claim, Verdict.REPORTED, screen, "", starts)
     limits = screen.interval
     verdict = (limits.below if claim.comparison is Comparison.AT_MOST else limits.above)(claim.ratio)
-    return _ratio_answer(claim, verdict, screen, _why(claim, verdict, screen, min(starts)), starts)
+    why = _why(claim, verdict, screen, min(starts), restartable=restartable)
+    return _ratio_answer(claim, verdict, screen, why, starts)
 
 
 def judge_mechanism(mechanism: Mechanism, a: Sample, b: Sample) -> CheckResult:
@@ -108,21 +114,53 @@ def _started(sd: StartSd, starts: tuple[int, int]) -> str:
     """How the server starts enter."""
     if sd == ONE_START:
         return f"on {sd.source}"
-    spread = f"a start-to-start sd of {100 * sd.value:g} % ({sd.source})"
+    spread = f"a start-to-start sd of {100 * sd.value:.2g} % ({sd.source})"
     return f"on {starts[0]} + {starts[1]} starts, a screen with {spread}"
 
 
-def _why(claim: Claim, verdict: Verdict, screen: RatioScreen, started: int) -> str:
+def _why(claim: Claim, verdict: Verdict, screen: RatioScreen, started: int, *, restartable: bool) -> str:
     if verdict is Verdict.FAIL:
         return f"the ratio is {screen.ratio:.3g}×, proven to miss {claim.comparison.sign} {claim.ratio:g}×"
     if screen.start_sd == ONE_START:
         return f"{screen.pairs} pairs cannot tell at this ratio; measure more runs, or claim less"
+    return _way_out(claim, screen, started, restartable=restartable)
+
+
+def _way_out(claim: Claim, screen: RatioScreen, started: int, *, restartable: bool) -> str:
+    """What would decide an open claim."""
+    if _hinges_on_drift(claim, screen):
+        return (f"the pairs show a drift from run to run, which may be {expm1(abs(screen.drift)):.0%} of this ratio; "
+                "allow more pairs (--extension-limit), whose order turns, or see what changes while it is measured")
     distance = abs(log(screen.ratio) - log(claim.ratio))
     z, of_starts = t_quantile(screen.interval.confidence, None), 2 * screen.start_sd.value**2
+    of_pairs = (screen.pair_sd or 0.0) ** 2 * started / screen.pairs
     if distance < z * screen.start_sd.value / 10:
         return "the ratio is too near the claim for an affordable number of server starts; claim less"
-    of_pairs = (screen.pair_sd or 0.0) ** 2 * started / screen.pairs
     starts = max(2, ceil((z / distance) ** 2 * (of_starts + of_pairs)))
     if starts <= started:
         return f"{screen.pairs} pairs are too few to tell; measure more runs, or claim less"
-    return f"about {starts} server starts per side would decide it at this ratio; measure more pairs"
+    if not restartable:
+        return _on_endpoints(claim, screen, distance / z)
+    return (f"about {starts} server starts per side would decide it at this ratio: measure each side with "
+            f"perf.measure(…, starts={starts}) and put both into perf.compare, or claim less")
+
+
+def _hinges_on_drift(claim: Claim, screen: RatioScreen) -> bool:
+    """Whether the ratio without the drift is on the other side of the claim, or the allowance for it keeps it open."""
+    beyond = log(screen.ratio) - log(claim.ratio)
+    margin = (log(screen.interval.high) - log(screen.interval.low) - abs(screen.drift)) / 2
+    return beyond * (beyond - screen.drift) < 0 or abs(beyond) > margin
+
+
+def _on_endpoints(claim: Claim, screen: RatioScreen, enough: float) -> str:
+    """What decides a claim where no server can be started again: knowing how much starts differ.
+
+    Args:
+        claim, screen: what is open.
+        enough: the standard error that would decide it.
+    """
+    needed = (enough**2 - (screen.pair_sd or 0.0) ** 2 / screen.pairs) / 2
+    known = f"where you know how much their starts differ, state it: start_sd={{{claim.metric!r}: …}}"
+    if needed > 0:
+        known += f" ({floor(1000 * sqrt(needed)) / 10:g} % or less would decide it at this ratio)"
+    return f"an endpoint is never started again, so more runs tell little; claim less, or {known}"

@@ -6,23 +6,26 @@ startup_s                                a screen with a stated start-to-start s
 max_rate                                 what one search proved, or an interval over several
 counts, max, ==                          exactly, in every run
 claims                                   log ratio of pairs, a screen with a stated start-to-start sd
+
+What rests on token counts is INCONCLUSIVE where nothing but the usage says them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from pytest_llmperf.metrics.registry import find
 from pytest_llmperf.metrics.run import RunMetrics
 from pytest_llmperf.metrics.summary import STATS
 from pytest_llmperf.metrics.units import Unit
-from pytest_llmperf.model.verdict import CheckResult
+from pytest_llmperf.model.verdict import CheckResult, Verdict
 from pytest_llmperf.slo.answer import line
 from pytest_llmperf.slo.averaged import judge_average, judge_exact
 from pytest_llmperf.slo.compared import judge_mechanism, judge_ratio, start_sd_prior
 from pytest_llmperf.slo.model import Claim, Comparison, Mechanism, Ratio, Slo
 from pytest_llmperf.slo.percentiles import judge_percentile
-from pytest_llmperf.slo.sample import Sample
+from pytest_llmperf.slo.sample import Sample, unverified
 from pytest_llmperf.slo.searched import SEARCHED, judge_searched
 from pytest_llmperf.slo.shares import judge_share
 from pytest_llmperf.slo.startup import STARTUP, judge_startup
@@ -45,7 +48,12 @@ def judge_slo(slo: Slo, runs: Sequence[RunMetrics], starts: Sequence[str], seeds
     Raises:
         ValueError: no run, or not one start and one seed per run.
     """
-    sample, metric = Sample(runs, starts, range(len(runs)) if seeds is None else seeds), find(slo.metric)
+    sample = Sample(runs, starts, range(len(runs)) if seeds is None else seeds)
+    return _confirmed(_judged(slo, sample, confidence), unverified(slo.named, runs))
+
+
+def _judged(slo: Slo, sample: Sample, confidence: float) -> CheckResult:
+    metric = find(slo.metric)
     if slo.metric in ("error_rate", "slo_attainment"):
         return judge_share(slo, sample, confidence)
     if metric.unit is Unit.COUNT or metric.stat == "max" or slo.comparison is Comparison.EQUAL:
@@ -61,7 +69,8 @@ def judge_slo(slo: Slo, runs: Sequence[RunMetrics], starts: Sequence[str], seeds
 
 def judge_claim(claim: Claim | Mechanism | Ratio, runs_a: Sequence[RunMetrics], runs_b: Sequence[RunMetrics], *,
                 starts_a: Sequence[str] | None = None, starts_b: Sequence[str] | None = None,
-                start_sd: StartSd | None = None, hardware: str = "", confidence: float = 0.99) -> CheckResult:
+                start_sd: StartSd | None = None, hardware: str = "", confidence: float = 0.99,
+                apart: Sequence[int] = (), restartable: bool = True) -> CheckResult:
     """Judge a ratio of two sides, or what one side must show.
 
     Args:
@@ -71,12 +80,24 @@ def judge_claim(claim: Claim | Mechanism | Ratio, runs_a: Sequence[RunMetrics], 
         start_sd: calibrated start-to-start spread of the metric; None for the careful default of the hardware.
         hardware: its kind.
         confidence: of each one-sided decision.
+        apart: of each pair how many runs after A's run B's was made; empty: not known.
+        restartable: whether both sides can be started again: no endpoint is among them.
 
     Raises:
         ValueError: no runs, runs that make no pairs, or not one start per run.
     """
     a = Sample(runs_a, starts_a or ["a"] * len(runs_a), range(len(runs_a)))
     b = Sample(runs_b, starts_b or ["b"] * len(runs_b), range(len(runs_b)))
+    why = unverified([claim.metric], runs_a, " of a") or unverified([claim.metric], runs_b, " of b")
     if isinstance(claim, Mechanism):
-        return judge_mechanism(claim, a, b)
-    return judge_ratio(claim, a, b, start_sd or start_sd_prior(find(claim.metric), hardware), confidence)
+        return _confirmed(judge_mechanism(claim, a, b), why)
+    spread = start_sd or start_sd_prior(find(claim.metric), hardware)
+    return _confirmed(judge_ratio(claim, a, b, spread, confidence, apart=apart, restartable=restartable), why)
+
+
+def _confirmed(result: CheckResult, unverified: str | None) -> CheckResult:
+    """A result whose figures rest on token counts that nothing confirms is open, whichever way it came out."""
+    if unverified is None or result.verdict is Verdict.ERROR:
+        return result
+    reported = result.verdict is Verdict.REPORTED
+    return replace(result, verdict=Verdict.REPORTED if reported else Verdict.INCONCLUSIVE, reason=unverified)

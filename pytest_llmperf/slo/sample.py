@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 from pytest_llmperf.metrics.goodput import goodput, slo_attainment
-from pytest_llmperf.metrics.registry import find
+from pytest_llmperf.metrics.registry import find, per_token
 from pytest_llmperf.metrics.run import RunMetrics, span_ns
 from pytest_llmperf.slo.model import Slo
 from pytest_llmperf.stats.design import repeats
@@ -106,3 +106,17 @@ def unavailable(metric: str, missing: int, of: int, whose: str = "") -> str:
     where = "any run" if missing == of else f"{missing} of {of} runs"
     return (f"{metric} is unavailable in {where}{whose}: it needs {find(metric).needs}. "
             "Make that available, or drop this check")
+
+
+def unverified(metrics: Iterable[str], runs: Sequence[RunMetrics], whose: str = "") -> str | None:
+    """Why metrics that rest on token counts decide nothing, and what to do; None where they decide.
+
+    Args:
+        metrics: names of metrics and latency samples.
+    """
+    missing = sum(run.counted_by is None for run in runs)
+    if not missing or not (resting := per_token(metrics)):
+        return None
+    return (f"unverified token count: {resting[0]} rests on it, and in {missing} of {len(runs)} runs{whose} only the "
+            "usage says how many tokens came. Make the server count per chunk (continuous_usage_stats) or list "
+            "token ids, or let its /metrics be read")

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import exp, inf, log, sqrt
+from math import inf, log, sqrt
 
 from pytest_llmperf.metrics.units import Unit
 from pytest_llmperf.model.verdict import CheckResult, Verdict
 from pytest_llmperf.slo.answer import answer
 from pytest_llmperf.slo.model import Comparison, Slo
 from pytest_llmperf.slo.sample import Sample, unavailable
-from pytest_llmperf.stats.interval import Interval
+from pytest_llmperf.stats.interval import Interval, factor
 from pytest_llmperf.stats.mean import mean, sd, t_quantile
 
 SEARCHED = "max_rate"
@@ -33,7 +33,7 @@ def judge_searched(slo: Slo, sample: Sample, confidence: float) -> CheckResult:
     middle, top = mean(logs), mean(tops)
     step = max((high - low for low, high in zip(logs, tops, strict=True) if high < inf), default=0.0)
     reach = max(_reach(groups, step / sqrt(12), confidence) for groups in (sample.by_seed(logs), sample.by_start(logs)))
-    interval = Interval(exp(middle - reach), exp(top + reach), confidence)
+    interval = Interval(factor(middle - reach), factor(top + reach), confidence)
     verdict = (interval.below if slo.comparison is Comparison.AT_MOST else interval.above)(slo.limit)
     reason = f"the {interval.level_percent:g} % interval {Unit.REQUESTS_PER_S.show_range(interval.low, interval.high)} "
     reason += "lies beyond the limit" if verdict is Verdict.FAIL else "holds the limit; search more often"

@@ -28,7 +28,9 @@ class Comparison:
     margins: Margins
 
 
-def decide(compared: Sequence[Comparison], alpha: float, pass_confidence: float = PASS_CONFIDENCE) -> list[Verdict]:
+def decide(
+    compared: Sequence[Comparison], alpha: float, pass_confidence: float = PASS_CONFIDENCE, *, gross: bool = False
+) -> list[Verdict]:
     """Verdicts on the primary metrics of one test.
 
     FAIL where a metric is proven to be worse by more than the negligible margin, by Holm's rule among them. Else PASS
@@ -39,9 +41,12 @@ def decide(compared: Sequence[Comparison], alpha: float, pass_confidence: float 
         compared: one entry per metric.
         alpha: of all of them together at this look; nothing fails at 0.
         pass_confidence: of a PASS, over all looks together (`at_each_look`).
+        gross: only what is proven although sessions may differ by `spread.GROSS` times the estimate is FAIL or
+            IMPROVED (`looks.only_gross`).
     """
-    worse = holm([one.shift.p_worse(one.margins.negligible) for one in compared], alpha)
-    better = holm([one.shift.p_better(one.margins.negligible) for one in compared], alpha)
+    tested = [(one.shift.gross() if gross else one.shift, one.margins.negligible) for one in compared]
+    worse = holm([shift.p_worse(negligible) for shift, negligible in tested], alpha)
+    better = holm([shift.p_better(negligible) for shift, negligible in tested], alpha)
     return [_verdict(one, worse=bad and one.shift.carried(one.margins.negligible),
                      better=good and one.shift.mirrored().carried(one.margins.negligible),
                      pass_confidence=pass_confidence)

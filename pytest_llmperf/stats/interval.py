@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import exp, inf
 
 from pytest_llmperf.model.verdict import Verdict
+
+LARGEST_LOG_RATIO = 709.0  # of a float
+
+
+def factor(log_ratio: float) -> float:
+    """A log ratio as a ratio; infinite beyond the largest float, as the limits of few, very different runs may be."""
+    return exp(log_ratio) if log_ratio <= LARGEST_LOG_RATIO else inf
 
 
 @dataclass(frozen=True, slots=True)

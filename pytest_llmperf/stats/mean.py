@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from math import exp, fsum, log, sqrt
+from math import fsum, log, sqrt
 from statistics import NormalDist
 
-from pytest_llmperf.stats.interval import Interval
+from pytest_llmperf.stats.interval import Interval, factor
 
 
 def mean(values: Sequence[float]) -> float:
@@ -51,7 +51,7 @@ def t_interval(values: Sequence[float], confidence: float, *, on_log: bool = Fal
     spread = sd([log(value) for value in values] if on_log else values) / sqrt(len(values))
     reach = t_quantile(confidence, len(values) - 1) * spread
     if on_log:
-        return Interval(middle * exp(-reach), middle * exp(reach), confidence)
+        return Interval(middle * factor(-reach), middle * factor(reach), confidence)
     return Interval(middle - reach, middle + reach, confidence)
 
 

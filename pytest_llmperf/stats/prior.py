@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from math import exp, isfinite, log, log1p
+from math import isfinite, log, log1p
+
+from pytest_llmperf.stats.interval import factor
 
 
 class Scale(Enum):
@@ -37,7 +39,7 @@ class Scale(Enum):
     def change(self, distance: float, *, worse_when_larger: bool = True) -> float:
         """A distance on this scale as the change of the metric: 0.02 for +2 %, or for +2 percentage points."""
         signed = distance if worse_when_larger else -distance
-        return exp(signed) - 1 if self is Scale.LOG else signed
+        return factor(signed) - 1 if self is Scale.LOG else signed
 
 
 @dataclass(frozen=True, slots=True)

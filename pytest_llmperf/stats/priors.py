@@ -11,6 +11,9 @@ one's own, so the priors keep a quiet one's runs and that host's proportion, in 
 runs: of TPOT 1.5. With a proportion of 1 one stored session of such a host alarmed falsely in 4.3 % of tests, with
 1.5 in 0.8 % (2,000 simulated), and a host of 2 % finds +30 % as before (99 and 100 %).
 
+An endpoint on another machine has unknown hardware and takes the priors and margins of GPUs. Its priors are worth half
+the degrees of freedom, so that its own stored sessions outweigh them sooner (docs/verdicts.md has the error rates).
+
 Margins were chosen by simulation (scripts/simulate_verdicts.py). A median TTFT that moves 2.7 % from session to
 session is INCONCLUSIVE in 50 % (ten stored sessions) to 75 % (one) of comparisons under margins of 2 and 5 %, and in
 0.2 to 7 % under 3 and 15 %.
@@ -18,10 +21,12 @@ session is INCONCLUSIVE in 50 % (ten stored sessions) to 75 % (one) of compariso
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import Enum
 
 from pytest_llmperf.metrics.registry import Metric
 from pytest_llmperf.metrics.units import Direction, Unit
+from pytest_llmperf.model.engine import UNKNOWN_HARDWARE
 from pytest_llmperf.stats.prior import Margins, Prior, Scale
 
 
@@ -37,6 +42,8 @@ class Kind(Enum):
 _H200 = "default, from H200 sessions on several hosts and days"
 _GUESS = "default, a guess"
 _DF = 6
+#: Of a server on unknown hardware stored sessions say more than the prior does.
+_UNKNOWN_DF = 3
 
 _PRIORS = {
     Kind.TTFT: Prior(0.02, 0.027, _DF, _H200),
@@ -78,7 +85,10 @@ def kind_of(metric: Metric) -> Kind:
 
 def prior_for(metric: Metric, hardware: str) -> Prior:
     """The default prior of a metric on a kind of hardware; "cpu" is noisier than any accelerator."""
-    return (_CPU_PRIORS if hardware == "cpu" else _PRIORS)[kind_of(metric)]
+    prior = (_CPU_PRIORS if hardware == "cpu" else _PRIORS)[kind_of(metric)]
+    if hardware == UNKNOWN_HARDWARE:
+        return replace(prior, df=_UNKNOWN_DF, source="default of GPUs, for an endpoint on unknown hardware")
+    return prior
 
 
 def margins_for(metric: Metric, hardware: str) -> Margins:

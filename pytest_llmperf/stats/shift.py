@@ -10,7 +10,7 @@ spoilt runs among today's do move a mean, so an alarm must not be carried by a m
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 
 from pytest_llmperf.stats.mean import t_quantile
@@ -34,6 +34,8 @@ class Shift:
         sessions: stored ones that share a seed with today's.
         stored_runs: how many runs they have.
         prior: the one used.
+        gross_se, gross_df: standard error and degrees of freedom where sessions differ by `spread.GROSS` times the
+            estimate.
     """
 
     effect: float
@@ -45,6 +47,8 @@ class Shift:
     sessions: int
     stored_runs: int
     prior: Prior
+    gross_se: float
+    gross_df: float
 
     @property
     def screen(self) -> bool:
@@ -76,8 +80,11 @@ class Shift:
 
     def mirrored(self) -> Shift:
         """As seen from the good side."""
-        return Shift(-self.effect, self.se, self.df, self.run_sd, self.session_sd,
-                     tuple(-difference for difference in self.differences), self.sessions, self.stored_runs, self.prior)
+        return replace(self, effect=-self.effect, differences=tuple(-difference for difference in self.differences))
+
+    def gross(self) -> Shift:
+        """As seen where sessions differ by `spread.GROSS` times the estimate: only a gross effect is then proven."""
+        return replace(self, se=self.gross_se, df=self.gross_df)
 
 
 def shift(fresh: Sequence[SeededRun], stored: Sequence[Sequence[SeededRun]], prior: Prior) -> Shift:
@@ -112,6 +119,8 @@ def shift(fresh: Sequence[SeededRun], stored: Sequence[Sequence[SeededRun]], pri
         sessions=plan.sessions,
         stored_runs=len(values) - len(fresh),
         prior=prior,
+        gross_se=known.gross_variance**0.5,
+        gross_df=known.gross_df,
     )
 
 

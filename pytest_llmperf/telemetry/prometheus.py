@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from math import isfinite
 from types import MappingProxyType
 
-from pytest_llmperf.errors import MetricUnavailable
+from pytest_llmperf.errors import EngineError, MetricUnavailable
 
 START_TIME = "process_start_time_s"
+#: Differences of counters (`engines.sglang_adapter`): a page that a server is just changing may show a smaller one.
+DERIVED = frozenset({"external_cache_queries", "spec_accepted_tokens"})
+#: Beyond it a float skips whole numbers, so no counter counts there.
+LARGEST_COUNT = 2.0**53
 
-_PAIR = r'[ \t]*([a-zA-Z_]\w*)[ \t]*=[ \t]*"((?:[^"\\]|\\.)*)"[ \t]*(?:,|(?=\}|$))'
+MOST_SAMPLES = 100_000
+MOST_LINE_CHARACTERS = 64 * 1024
+# No quantifier gives back what it took: a line that fits nowhere costs time in proportion to its length.
+_PAIR = r'[ \t]*+([a-zA-Z_]\w*+)[ \t]*+=[ \t]*+"((?:[^"\\]|\\.)*+)"[ \t]*+(?:,|(?=\}|$))'
 _LABEL = re.compile(_PAIR)
 _ESCAPE = re.compile(r"\\(.)")
 _SAMPLE = re.compile(
-    r"[ \t]*(?P<name>[a-zA-Z_:][\w:]*)[ \t]*"
-    rf"(?:\{{(?P<labels>(?:{_PAIR})*)[ \t]*\}})?"
-    r"[ \t]*(?P<value>\S+)(?:[ \t]+-?\d+)?[ \t\r]*",  # a timestamp may follow
+    r"[ \t]*+(?P<name>[a-zA-Z_:][\w:]*+)[ \t]*+"
+    rf"(?:\{{(?P<labels>(?:{_PAIR})*+)[ \t]*+\}})?+"
+    r"[ \t]*+(?P<value>\S++)(?:[ \t]++-?\d++)?+[ \t\r]*+",  # a timestamp may follow
     re.ASCII,
 )
 
@@ -69,11 +76,15 @@ def parse(text: str) -> Scrape:
 
     Raises:
         MetricUnavailable: the text is not in that format.
+        EngineError: it has more samples, or a longer line, than any server needs.
     """
-    samples = []
-    for line in text.split("\n"):
+    samples: list[Sample] = []
+    for line in _lines(text):
         if not line or line.startswith("#") or line.partition("{")[0].rstrip().endswith("_bucket") or not line.strip():
             continue
+        if len(samples) == MOST_SAMPLES or len(line) > MOST_LINE_CHARACTERS:
+            raise EngineError(f"/metrics has more than {MOST_SAMPLES:,} samples, or a line of more than "
+                              f"{MOST_LINE_CHARACTERS:,} characters; it begins {text[:80]!r}. Mend the page.")
         found = _SAMPLE.fullmatch(line)
         try:
             value = float(found["value"]) if found else None
@@ -84,6 +95,15 @@ def parse(text: str) -> Scrape:
         if isfinite(value):
             samples.append(Sample(found["name"], _labels(found["labels"] or ""), value))
     return Scrape(tuple(samples))
+
+
+def _lines(text: str) -> Iterator[str]:
+    """One after the other: all at once take many times the memory of the page."""
+    start = 0
+    while (end := text.find("\n", start)) >= 0:
+        yield text[start:end]
+        start = end + 1
+    yield text[start:]
 
 
 @lru_cache(maxsize=1024)
@@ -108,9 +128,27 @@ def deltas(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str,
     return {name: after[name] - before.get(name, 0.0) if name in after else None for name in names}
 
 
-def restarted(before: Mapping[str, float], after: Mapping[str, float]) -> bool:
-    """Whether the server's process began anew: its start time changed, or a counter went backwards."""
-    began = (before.get(START_TIME), after.get(START_TIME))
-    if None not in began and began[0] != began[1]:
-        return True
-    return any(after[name] < value for name, value in before.items() if name in after)
+class CounterLog:
+    """The counters of one server, each reading compared with the one before: a counter only grows."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, float] = {}
+        self._restart: str | None = None
+
+    def take(self, reading: Mapping[str, float]) -> None:
+        """Compare a reading with the last one of each counter."""
+        self._restart = self._restart or _restart(self._last, reading)
+        self._last |= reading
+
+    def restart(self) -> str | None:
+        """What showed since the last call that the server's process began anew; None where nothing did."""
+        restart, self._restart = self._restart, None
+        return restart
+
+
+def _restart(before: Mapping[str, float], after: Mapping[str, float]) -> str | None:
+    began, begins = before.get(START_TIME), after.get(START_TIME)
+    if began is not None and begins is not None and began != begins:
+        return f"its start time changed from {began:.15g} to {begins:.15g}"
+    fallen = (name for name, value in before.items() if after.get(name, value) < value and name not in DERIVED)
+    return next((f"its counter {name} fell from {before[name]:.15g} to {after[name]:.15g}" for name in fallen), None)

@@ -72,6 +72,7 @@ class StreamShape:
         continuous_usage: usage in every chunk, as `continuous_usage_stats` asks.
         token_ids: list token ids, as `return_token_ids` asks.
         text: of every content chunk.
+        model: whose name every event gives; None leaves it out.
     """
 
     chunk_tokens: Sequence[int] = (1, 1, 1, 1)
@@ -81,6 +82,7 @@ class StreamShape:
     continuous_usage: bool = True
     token_ids: bool = False
     text: str = " x"
+    model: str | None = None
     extra: dict[str, Any] = field(default_factory=dict)
 
     def events(self) -> list[bytes]:
@@ -120,8 +122,9 @@ class StreamShape:
 
     def _message(self, choices: list[dict[str, Any]], usage: dict[str, Any] | None) -> dict[str, Any]:
         kind = "chat.completion.chunk" if self.chat else "text_completion"
-        message = {"id": "cmpl-0", "object": kind, "created": 0, "model": "scripted", "choices": choices}
-        return message | ({} if usage is None else {"usage": usage}) | self.extra
+        message = {"id": "cmpl-0", "object": kind, "created": 0, "choices": choices}
+        named = {} if self.model is None else {"model": self.model}
+        return message | named | ({} if usage is None else {"usage": usage}) | self.extra
 
 
 def streamed(

@@ -5,6 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+#: No context is as long.
+MOST_TOKENS = 10**9
+SHOWN_DIGITS = 30
+LONGEST_NAME = 512  # characters that are kept of a model's name
+
+
+class ImpossibleCount(ValueError):
+    """A count of tokens that no answer can have."""
+
 
 @dataclass(frozen=True, slots=True)
 class Usage:
@@ -20,8 +29,9 @@ class Chunk:
     """One JSON event.
 
     Args:
-        has_text: a choice carries content that is not merely the role or the finish. An empty text without
-            either is content: engines send it for tokens that have no text yet, or no tokenizer.
+        model: the name of the model that answers; None where the event names none.
+        characters: of the text that its choices carry; a tool call counts as one. 0 for an event of /generate, whose
+            text may be cumulative.
         token_ids: how many token ids its choices list; None where they list none.
         finish_reason: of the first choice that has one.
         usage: counts so far, or the final ones; None where the event has none.
@@ -29,7 +39,8 @@ class Chunk:
     """
 
     has_choices: bool
-    has_text: bool
+    model: str | None
+    characters: int
     token_ids: int | None
     finish_reason: str | None
     usage: Usage | None
@@ -41,13 +52,15 @@ def read_chunk(message: dict[str, Any], event_type: str = "") -> Chunk:
 
     Raises:
         TypeError, AttributeError: it does not have the shape of a completion chunk.
+        ImpossibleCount: it counts fewer tokens than 0, or more than a context can hold.
     """
     if "meta_info" in message:
         return _native_chunk(message["meta_info"])
     choices = message.get("choices") or []
     return Chunk(
         has_choices=bool(choices),
-        has_text=any(_has_text(choice) for choice in choices),
+        model=_model(message.get("model")),
+        characters=sum(_characters(choice) for choice in choices),
         token_ids=_token_ids(choices),
         finish_reason=next((c["finish_reason"] for c in choices if c.get("finish_reason")), None),
         usage=_usage(message.get("usage")),
@@ -61,7 +74,8 @@ def _native_chunk(meta: dict[str, Any]) -> Chunk:
     aborted = reason.get("type") == "abort"
     return Chunk(
         has_choices=True,
-        has_text=True,
+        model=None,
+        characters=0,
         token_ids=None,
         finish_reason=reason.get("type"),
         usage=Usage(*map(_count, (meta.get(f"{kind}_tokens") for kind in ("prompt", "completion", "cached")))),
@@ -69,14 +83,19 @@ def _native_chunk(meta: dict[str, Any]) -> Chunk:
     )
 
 
-def _has_text(choice: dict[str, Any]) -> bool:
-    finished = bool(choice.get("finish_reason"))
+def _model(name: object) -> str | None:
+    """An empty name names nothing: some gateways send it with their first event."""
+    if name is not None and not isinstance(name, str):
+        raise TypeError(f"the name of a model is {name!r}")
+    return name[:LONGEST_NAME] if name else None
+
+
+def _characters(choice: dict[str, Any]) -> int:
     if "delta" not in choice:
-        text = choice.get("text")
-        return bool(text) or (text == "" and not finished)
+        return len(choice.get("text") or "")
     delta = choice["delta"] or {}
-    said = [delta.get(name) for name in ("content", "reasoning_content", "reasoning", "tool_calls")]
-    return any(said) or ("" in said and "role" not in delta and not finished)
+    said = (delta.get(name) for name in ("content", "reasoning_content", "reasoning"))
+    return sum(len(text) for text in said if text) + bool(delta.get("tool_calls"))
 
 
 def _token_ids(choices: list[dict[str, Any]]) -> int | None:
@@ -95,6 +114,8 @@ def _usage(usage: dict[str, Any] | None) -> Usage | None:
 def _count(value: object) -> int | None:
     if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
         raise TypeError(f"a count of tokens is {value!r}")
+    if value is not None and not 0 <= value <= MOST_TOKENS:
+        raise ImpossibleCount(f"usage counts {str(value)[:SHOWN_DIGITS]} tokens, and 0 to {MOST_TOKENS} are possible")
     return value
 
 

@@ -8,7 +8,13 @@ from pytest_llmperf.model.request import Request
 from pytest_llmperf.wire.http import Answer, read_answer
 from pytest_llmperf.wire.stream import SHOWN_BYTES, Stream, read_stream
 
+SPARE_CHUNKS = 1000  # that are read beyond twice the number of tokens asked for
 _Judgement = tuple[Outcome, str | None]
+
+# The longest tokens of the vocabularies in use are runs of 128 spaces or signs (o200k, Llama 3).
+LONGEST_TOKEN = 128
+# A detokenizer that held text back, or a parser that splits a step's text, may send as many events without a new token.
+HELD_BACK_CHUNKS = 2
 
 _GIVEN_UP = {
     Ending.CANCELLED: Outcome.CANCELLED,
@@ -31,11 +37,12 @@ def to_record(request: Request, exchange: Exchange) -> RequestRecord:
     """Parse what came and say whether it is what was asked for.
 
     A content chunk is an event that brings at least one token: by the growth of its usage
-    (`continuous_usage_stats`), else by its `token_ids`, else by a text that is not merely the role or the
-    finish. Its stamp is that of the read that completed the event. Partial answers keep their arrivals.
+    (`continuous_usage_stats`), else by its `token_ids`, else by a text that is not empty. Its stamp is that of the read
+    that completed the event. Partial answers keep their arrivals.
     """
     answer = read_answer(exchange)
-    stream = read_stream(answer.pieces) if answer.status == 200 else Stream()
+    most_chunks = SPARE_CHUNKS + 2 * request.output_tokens
+    stream = read_stream(answer.pieces, most_chunks) if answer.status == 200 else Stream()
     outcome, detail = _judge(request, exchange, answer, stream)
     usage = stream.usage
     return RequestRecord(
@@ -55,6 +62,7 @@ def to_record(request: Request, exchange: Exchange) -> RequestRecord:
         coalesced_chunks=stream.coalesced,
         replaced_text=stream.replaced,
         tag=request.tag,
+        models=tuple(stream.models),
     )
 
 
@@ -71,6 +79,7 @@ def _judge(request: Request, exchange: Exchange, answer: Answer, stream: Stream)
         or _stream_problem(stream)
         or _cut_short(exchange, stream)
         or _incomplete(answer, stream)
+        or _counts_disagree(stream)
         or _wrong_length(request, stream)
         or (Outcome.OK, None)
     )
@@ -120,21 +129,40 @@ def _incomplete(answer: Answer, stream: Stream) -> _Judgement | None:
     return None if stream.arrivals_ns else (Outcome.EMPTY, "a complete stream without content")
 
 
+def _counts_disagree(stream: Stream) -> _Judgement | None:
+    """The usage against what the events themselves brought: such a server contradicts itself."""
+    tokens = None if stream.usage is None else stream.usage.completion_tokens
+    if tokens is None:
+        return None
+    counts, chunks = _counts(stream), len(stream.arrivals_ns)
+    complaints = []
+    if counts is not None and sum(counts) != tokens:
+        complaints.append(f"the chunks bring {sum(counts)} tokens, usage says {tokens}")
+    if chunks > tokens:
+        complaints.append(f"{chunks} content chunks, usage says {tokens} tokens")
+    if stream.uncounted_chunks > HELD_BACK_CHUNKS or stream.uncounted_characters > LONGEST_TOKEN:
+        complaints.append(f"{stream.uncounted_chunks} chunks bring {stream.uncounted_characters} characters of text "
+                          f"beyond the {tokens} tokens that usage says")
+    if stream.characters > LONGEST_TOKEN * tokens:
+        complaints.append(f"{stream.characters} characters of text, usage says {tokens} tokens (of at most "
+                          f"{LONGEST_TOKEN} characters)")
+    if stream.after_done:
+        complaints.append(f"{stream.after_done} events follow [DONE]")
+    return (Outcome.COUNTS_DISAGREE, "; ".join(complaints)) if complaints else None
+
+
 def _wrong_length(request: Request, stream: Stream) -> _Judgement | None:
-    """Usage against what was asked, and against what the chunks themselves brought: a usage that lies is an error."""
+    """Usage against what was asked."""
     usage = stream.usage
     if usage is None or usage.completion_tokens is None:
         return Outcome.TRUNCATED, "usage without completion_tokens"
-    counts = _counts(stream)
     complaints = []
     if usage.completion_tokens != request.output_tokens:
         complaints.append(f"{usage.completion_tokens} output tokens instead of {request.output_tokens}")
     if request.prompt_tokens is not None and usage.prompt_tokens not in (None, request.prompt_tokens):
         complaints.append(f"{usage.prompt_tokens} prompt tokens instead of {request.prompt_tokens}")
-    if counts is not None and sum(counts) != usage.completion_tokens:
-        complaints.append(f"the chunks bring {sum(counts)} tokens, usage says {usage.completion_tokens}")
-    if len(stream.arrivals_ns) > usage.completion_tokens:
-        complaints.append(f"{len(stream.arrivals_ns)} content chunks, usage says {usage.completion_tokens} tokens")
+    if usage.prompt_tokens is not None and (usage.cached_tokens or 0) > usage.prompt_tokens:
+        complaints.append(f"usage says {usage.cached_tokens} cached tokens of {usage.prompt_tokens} prompt tokens")
     return (Outcome.WRONG_LENGTH, "; ".join(complaints)) if complaints else None
 
 

@@ -8,6 +8,9 @@ import httptools
 
 from pytest_llmperf.model.exchange import Ending, Exchange
 
+MOST_HEADERS = 256
+UNFRAMED_LIMIT_BYTES = 64 * 1024  # of heads, trailers and sizes of chunks, before a byte of the body follows
+
 
 class NotHttpError(ValueError):
     """The bytes are not an HTTP/1.x response."""
@@ -33,6 +36,8 @@ class Framing:
         self.begun = False
         self.complete = False
         self.keep_alive = False
+        self._bodies = 0
+        self._unframed_bytes = 0
         self._parser: httptools.HttpResponseParser | None = httptools.HttpResponseParser(self)
 
     def feed(self, data: bytes) -> bool:
@@ -43,6 +48,7 @@ class Framing:
         """
         if self._parser is None:
             return self.complete
+        bodies = self._bodies
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as problem:
@@ -50,12 +56,16 @@ class Framing:
             if not self.complete:
                 self._parser = None
                 raise NotHttpError(str(problem)) from problem
+        self._unframed_bytes = 0 if self._bodies > bodies else self._unframed_bytes + len(data)
+        if not self.complete and (len(self.headers) > MOST_HEADERS or self._unframed_bytes > UNFRAMED_LIMIT_BYTES):
+            self._parser = None
+            raise NotHttpError(f"more than {MOST_HEADERS} headers, or {UNFRAMED_LIMIT_BYTES:,} bytes of them")
         if self.complete:
             self._parser = None  # parser and self refer to each other, and the load process runs without a collector
         return self.complete
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if not self.complete:
+        if not self.complete and len(self.headers) <= MOST_HEADERS:
             self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
@@ -72,6 +82,7 @@ class Framing:
 
     def on_body(self, piece: bytes) -> None:  # noqa: ARG002 - here nobody asks what it says
         self.begun = True
+        self._bodies += 1
 
     def on_message_complete(self) -> None:
         if self.status is not None and not self.complete and self._parser is not None:

@@ -6,14 +6,12 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from pytest_llmperf.wire.chunks import Chunk, Usage, read_chunk
+from pytest_llmperf.wire.chunks import Chunk, ImpossibleCount, Usage, read_chunk
 from pytest_llmperf.wire.sse import Event, EventDecoder
 
 SHOWN_BYTES = 200
-
-
-class _CountsDown(ValueError):
-    """A usage that is smaller than the one before."""
+MOST_CHUNKS = 10_000_000
+MOST_MODELS = 64  # names that are kept of one stream
 
 
 @dataclass(slots=True)
@@ -23,15 +21,24 @@ class Stream:
     Attributes:
         arrivals_ns: stamp of the read that completed each content chunk.
         chunk_tokens: tokens in each content chunk; None where the server did not say for that one.
+        models: names of models that events give, each once, in their order; the first `MOST_MODELS`.
+        characters: of all text.
+        uncounted_chunks, uncounted_characters: events with text for which the usage counts no further token.
         coalesced: content chunks completed by the same read as the content chunk before.
         events: events of any kind, `[DONE]` included.
+        after_done: events with data after `[DONE]`.
         problem: why an event could not be understood.
     """
 
     arrivals_ns: list[int] = field(default_factory=list)
     chunk_tokens: list[int | None] = field(default_factory=list)
+    models: list[str] = field(default_factory=list)
+    characters: int = 0
+    uncounted_chunks: int = 0
+    uncounted_characters: int = 0
     coalesced: int = 0
     events: int = 0
+    after_done: int = 0
     finish_reason: str | None = None
     usage: Usage | None = None
     done: bool = False
@@ -42,6 +49,9 @@ class Stream:
 
     def take(self, event: Event, stamp_ns: int) -> None:
         """Account for one event."""
+        if self.done:
+            self.after_done += bool(event.data.strip()) and event.data != "[DONE]"
+            return
         self.events += 1
         self.replaced = self.replaced or event.replaced
         if event.data == "[DONE]":
@@ -52,7 +62,7 @@ class Stream:
         try:
             chunk = read_chunk(json.loads(event.data), event.type)
             self._take_chunk(chunk, stamp_ns)
-        except _CountsDown as error:
+        except ImpossibleCount as error:
             self.problem = str(error)
         except (ValueError, TypeError, AttributeError, KeyError, RecursionError):
             self.problem = f"not a JSON completion chunk: {event.data.encode()[:SHOWN_BYTES]!r}"
@@ -62,7 +72,12 @@ class Stream:
         self.finish_reason = self.finish_reason or chunk.finish_reason
         tokens = self._tokens_of(chunk)
         self.usage = _merged(self.usage, chunk.usage)
-        if not chunk.has_choices or not (chunk.has_text if tokens is None else tokens > 0):
+        self.characters += chunk.characters
+        if chunk.model is not None and len(self.models) < MOST_MODELS and chunk.model not in self.models:
+            self.models.append(chunk.model)
+        if not chunk.has_choices or not (chunk.characters if tokens is None else tokens > 0):
+            self.uncounted_chunks += bool(chunk.characters)
+            self.uncounted_characters += chunk.characters
             return
         if self.arrivals_ns and self.arrivals_ns[-1] == stamp_ns:
             self.coalesced += 1
@@ -79,7 +94,7 @@ class Stream:
         if total is not None and not begun_uncounted:
             grown, self._counted = total - self._counted, total
             if grown < 0:
-                raise _CountsDown(f"its count of tokens fell from {total - grown} to {total}")
+                raise ImpossibleCount(f"its count of tokens fell from {total - grown} to {total}")
             return grown
         if chunk.token_ids is not None:
             self._counted += chunk.token_ids
@@ -97,16 +112,25 @@ def _merged(old: Usage | None, new: Usage | None) -> Usage | None:
     )
 
 
-def read_stream(pieces: Iterable[tuple[int, bytes]]) -> Stream:
-    """Decode (stamp_ns, bytes) pieces of an event stream; stops at `[DONE]` and at what cannot be understood."""
+def read_stream(pieces: Iterable[tuple[int, bytes]], most_chunks: int = MOST_CHUNKS) -> Stream:
+    """Decode (stamp_ns, bytes) pieces of an event stream; stops at what cannot be understood.
+
+    Of what follows `[DONE]` only the number of events is kept.
+
+    Args:
+        pieces: of the body.
+        most_chunks: content chunks; a stream of more is not understood.
+    """
     stream = Stream()
     decoder = EventDecoder()
     for stamp_ns, piece in pieces:
         for event in decoder.feed(piece):
             stream.take(event, stamp_ns)
-            if stream.done or stream.problem:
+            if len(stream.arrivals_ns) > most_chunks:
+                stream.problem = f"more than {most_chunks} content chunks, far more than tokens were asked for"
+            if stream.problem:
                 return stream
-        if decoder.overflowed:
+        if decoder.overflowed and not stream.done:
             stream.problem = "a line of the event stream is longer than the limit"
             return stream
     return stream

@@ -44,12 +44,18 @@ class Workload(ABC):
 
     @property
     def rate(self) -> float:
-        """Requests (of `multi_turn`: conversations) per second that it offers.
+        """Arrivals per second that it offers: of requests, or of `multi_turn`'s conversations.
 
         Raises:
             SpecError: it has no one rate.
         """
         return _arrivals_of(self).mean_rate
+
+    @property
+    def requests_per_arrival(self) -> float:
+        """1, or the turns of a conversation: requests/s are `rate` times this."""
+        requests = self.requests()
+        return len(requests) / sum(request.after is None for request in requests)
 
     def at_rate(self, rate: float, seed_offset: int = 0) -> Self:
         """The same requests in the same pattern at another rate; `seed_offset` gives others.
@@ -60,6 +66,13 @@ class Workload(ABC):
         arrivals = _arrivals_of(self).at_rate(rate)
         seed = getattr(self, "seed", 0) + seed_offset
         return cast(Self, replace(cast(Any, self), arrivals=arrivals, seed=seed))
+
+    def longest(self) -> Request:
+        """The request of the first run with the most tokens in prompt and answer together.
+
+        Of a prompt that is text only the server's tokenizer knows the tokens: it counts as none.
+        """
+        return _longest(self)
 
     def digest(self) -> str:
         """SHA-256 of the definition, in hexadecimal; equal on every machine and in every Python version."""
@@ -81,6 +94,11 @@ class Workload(ABC):
 @lru_cache(maxsize=1024)  # hashing a hundred long prompts takes a tenth of a second, and every run asks
 def _expected_hit_rate(workload: Workload, block_size: int, seed: int) -> float:
     return ideal_hit_rate(workload.requests(seed), block_size)
+
+
+@lru_cache(maxsize=1024)
+def _longest(workload: Workload) -> Request:
+    return max(workload.requests(), key=lambda request: (request.prompt_tokens or 0) + request.output_tokens)
 
 
 def _arrivals_of(workload: Workload) -> Arrivals:

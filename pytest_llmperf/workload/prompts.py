@@ -6,17 +6,22 @@ larger than that, and their special tokens lie outside.
 
 from __future__ import annotations
 
+import re
 import sys
 from array import array
+from collections.abc import Iterable
+from dataclasses import replace
 from functools import cache
 from random import Random
 
+from pytest_llmperf.model.request import Request
 from pytest_llmperf.workload.arguments import Length
 from pytest_llmperf.workload.seeds import uniform_int
 
 FIRST_ID, LAST_ID = 1_000, 9_999
 _CONSONANTS, _VOWELS = "bdfghjklmnprstvz", "aeiou"
 _WORDS = (16 * 5) ** 2 * 16
+_FIRST_WORD = re.compile(r"\s*\S*")
 
 
 def draw_tokens(rng: Random, count: int) -> tuple[int, ...]:
@@ -35,6 +40,25 @@ def draw_length(rng: Random, bounds: Length) -> int:
 def as_text(tokens: tuple[int, ...]) -> str:
     """A pronounceable word of five letters for each id, separated by spaces."""
     return " ".join(map(_word, tokens))
+
+
+def relabelled(requests: Iterable[Request], rng: Random) -> tuple[Request, ...]:
+    """The same requests with other prompts, of which no cache can have anything that was not sent with this `rng`.
+
+    Lengths, times and what the prompts share stay: each token id becomes another one, always the same, and the first
+    word of a text gets a suffix, always the same.
+    """
+    ids = list(range(FIRST_ID, LAST_ID + 1))
+    rng.shuffle(ids)
+    other = dict(enumerate(ids, start=FIRST_ID))
+    suffix = "".join(_word(rng.choice(ids)) for _ in range(3))
+
+    def prompt(sent: tuple[int, ...] | str) -> tuple[int, ...] | str:
+        if isinstance(sent, str):
+            return _FIRST_WORD.sub(lambda found: found.group() + suffix, sent, count=1)
+        return tuple(other.get(token, token) for token in sent)
+
+    return tuple(replace(request, prompt=prompt(request.prompt)) for request in requests)
 
 
 @cache

@@ -78,3 +78,19 @@ def test_the_messages_that_are_explained_are_said():
     quoted = re.findall(r"^### `(.+)`$", (DOCS / "faq.md").read_text(), re.MULTILINE)
     assert quoted
     assert [piece for piece in quoted if piece not in said] == []
+
+
+def test_glossary_defines_each_term_once_in_order():
+    sections = (DOCS / "glossary.md").read_text().split("\n## ")[1:]
+    rows = [[line.split(" | ")[0].removeprefix("| ") for line in section.splitlines() if line.startswith("| ")][1:]
+            for section in sections]
+    assert all(terms == sorted(terms, key=str.lower) for terms in rows)
+    everything = [term.lower() for terms in rows for term in terms]
+    assert len(everything) == len(set(everything)) > 60
+
+
+def test_glossary_replaces_no_word_that_is_a_term():
+    cells = [line.strip("|").split(" | ") for line in (DOCS / "glossary.md").read_text().splitlines()
+             if line.startswith("| ")]
+    terms = {row[0].strip() for row in cells}
+    assert not terms & {word.strip() for row in cells for word in row[2].split(",")}

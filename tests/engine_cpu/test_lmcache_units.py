@@ -132,7 +132,7 @@ def test_the_death_of_any_of_them_is_told_within_seconds(run_real, which, pytest
     result.stdout.fnmatch_lines(["*LMCache server died: signal 9 (SIGKILL)*"])
     result.stdout.fnmatch_lines([f"*The {which} server died: *"])
     pids = [stat.identity.pid for stat in tree.all_stats()]
-    left = {segment.name for segment in shm.segments() - shared_before}
+    left = {segment.file_id for segment in shm.segments() - shared_before}
     assert left <= shm.used_by(pids)  # by others on this machine, that is
     assert not [pid for pid in pids if names(pid, str(pytester.path))]
 

@@ -85,8 +85,8 @@ def test_a_run_that_takes_too_long(suite):
         ("long", "wrong length"),
         ("foreign", "serves somebody-else, not 'tiny-"),  # fault 44
         ("wrong-model", "loaded another-model, not "),
-        ("resets", "restarted itself"),  # fault 46
-        ("restarts", "restarted itself"),
+        ("resets", "restarted itself: its counter "),  # fault 46
+        ("restarts", "restarted itself: its start time changed from 1000000000 to 2000000000"),
         ("errors", "requests failed (7 × http status"),  # fault 35
         ("cached", "prompts of an earlier run were still cached"),
         ("preempts", "12 preemptions: the KV cache was too small"),

@@ -18,6 +18,12 @@ def test_first(engine, perf):
 def test_second(engine, perf):
     perf.check(perf.measure(engine, FEW, runs=1000), "error_rate == 0")
 """
+EXITS = """
+@pytest.mark.engine(stub())
+def test_first(engine, perf):
+    perf.check(perf.measure(engine, FEW, runs=1), "error_rate == 0")
+    os._exit(0)
+"""
 FAST, SLOW = "0.002", "0.2"
 NOTHING = {"measurements": []}
 
@@ -64,6 +70,7 @@ def test_interrupted_by_a_signal(suite, signum, moment):
     os.killpg(process.pid, signum)
     assert process.wait(20) == 2, suite.output()
     suite.nothing_left(0.5)  # the teardowns have seen to it, not the watchdog afterwards
+    assert "ended without verdict" not in suite.output()
     assert_first_whole_second_partial(suite, moment)
     named = [case.get("name") for case in suite.junit().iter("testcase") if case.get("name")]  # pytest leaves a stub
     assert named == ["test_first"]
@@ -77,6 +84,18 @@ def test_interrupted_under_xdist(suite, signum):
     assert process.wait(20) == 2, suite.output()
     suite.nothing_left()
     assert_first_whole_second_partial(suite, "mid-run")
+
+
+def test_exit_of_the_process_in_a_test_is_told_by_its_watchdog(suite):
+    """pytest prints nothing more, and its exit code is 0."""
+    process = suite.start(EXITS)
+    assert process.wait(60) == 0
+    suite.nothing_left()
+    words = f"pytest (pid {process.pid}) ended without verdict"
+    suite.until(lambda: words in suite.output())
+    (told,) = suite.folder.glob(".llmperf/runs/*/ended_without_verdict.txt")
+    assert words in told.read_text()
+    assert not suite.kept()["test_first"]["complete"]
 
 
 def test_interrupted_before_anything_began(suite):

@@ -1,5 +1,6 @@
 """Faults 8-13, 18, 19, 24: deaths of the server, of its watchdog, and of what earlier runs left."""
 
+import json
 import os
 import signal
 import subprocess
@@ -167,6 +168,52 @@ def test_shared_memory_of_a_dead_process_is_removed(started, tmp_path, lost):
     assert not semaphore.exists()
 
 
+BYSTANDER = """
+import mmap, multiprocessing, os, sys
+from multiprocessing import shared_memory
+spawn = multiprocessing.get_context("spawn")
+print(flush=True)
+sys.stdin.readline()
+locks = [spawn.Lock() for _ in range(20)]
+memory = shared_memory.SharedMemory(create=True, size=4096)
+tensor = f"torch_{os.getpid()}_1_0"  # as torch names the file of a tensor that it shares
+handle = os.open(f"/dev/shm/{tensor}", os.O_CREAT | os.O_RDWR, 0o600)
+os.truncate(handle, 4096)
+mapped = mmap.mmap(handle, 4096)
+transit = f"psm_{os.getpid():x}"
+os.close(os.open(f"/dev/shm/{transit}", os.O_CREAT, 0o600))
+print(transit, memory.name, tensor, *(f"sem.{lock._semlock.name[1:]}" for lock in locks), flush=True)
+sys.stdin.readline()
+for name in (transit, tensor):
+    os.unlink(f"/dev/shm/{name}")
+memory.close()
+memory.unlink()
+"""
+
+
+@pytest.mark.parametrize("lost", ["nobody", "watchdog"])
+def test_locks_memory_and_tensors_of_living_bystander_survive_cleanup(started, tmp_path, lost):
+    argv = [sys.executable, "-c", BYSTANDER]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as bystander:
+        bystander.stdout.readline()
+        server = started("segment")
+        print(file=bystander.stdin, flush=True)
+        transit, *used = bystander.stdout.readline().split()
+        if lost == "watchdog":
+            server._watchdog.kill()
+            server.wait_exit(5.0)
+        report = server.stop()
+        left = [name for name in (transit, *used) if (Path("/dev/shm") / name).exists()]
+        print(file=bystander.stdin, flush=True)
+    assert left == [transit, *used]
+    assert len(used) == 22
+    assert report.shm_removed == ((tmp_path / "semaphore").read_text(),)
+    assert transit in report.shm_unproven
+    assert not {*used} & {*report.shm_unproven}
+    assert transit in (tmp_path / "run" / "reaped.json").read_text()
+    assert transit in report.shm_note
+
+
 @pytest.fixture
 def orphaned(tmp_path):
     """A server whose run and whose watchdog were both killed; yields the roles that survived that."""
@@ -293,3 +340,26 @@ def test_survivors_are_named(started, tmp_path):
     with pytest.raises(StopFailed, match=str(own.pid)):
         server.stop()
     server._report = report
+
+
+UNPROVEN = """
+from pathlib import Path
+
+def test_x(perf):
+    perf.check(perf.measure(stub(), FEW), "error_rate == 0")
+    Path("/dev/shm/@@").touch()
+"""
+
+
+def test_segment_of_unknown_creator_is_named_in_summary_and_run_folder(suite):
+    name = f"psm_0{os.getpid():x}"
+    path = Path("/dev/shm") / name
+    try:
+        result, _ = suite.run(UNPROVEN.replace("@@", name))
+        assert path.exists()
+    finally:
+        path.unlink(missing_ok=True)
+    assert result.ret == 0
+    result.stdout.fnmatch_lines([f"llmperf: Not removed from /dev/shm: *{name}*"])
+    (report,) = suite.folder.rglob("reaped.json")
+    assert name in json.loads(report.read_text())["shm_unproven"]

@@ -1,7 +1,6 @@
 """Faults 62 and 63 for results: a full disk, a place where nothing may be written."""
 
 import json
-from pathlib import Path
 
 FULL = """
 import resource
@@ -37,9 +36,13 @@ def test_a_full_disk_is_an_error_and_nothing_stays_behind(suite):
 def test_where_nothing_may_be_written_results_go_elsewhere_and_it_says_so(suite):
     """Fault 63: a file stands where the folder should, which stops the superuser, too."""
     (suite.folder / "occupied").touch()
+    (suite.folder / "elsewhere").mkdir()
+    (suite.folder / "llmperf-runs").symlink_to(suite.folder / "elsewhere")  # planted by somebody in its TMPDIR
     result, _ = suite.run(SOUND, "--llmperf-runs=occupied/runs")
     assert result.ret == 0
-    place = Path(suite.folder, "llmperf-runs")  # its TMPDIR
+    (place,) = suite.folder.glob("llmperf-runs-*")
     result.stdout.fnmatch_lines([f"*occupied/runs cannot be written: results go to {place}.*--llmperf-runs=DIR.*"])
+    assert place.lstat().st_mode & 0o777 == 0o700
+    assert list((suite.folder / "elsewhere").iterdir()) == []
     (path,) = place.glob("*/tests/*.json")
     assert json.loads(path.read_text())["checks"][0]["verdict"] == "PASS"

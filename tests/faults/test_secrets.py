@@ -52,7 +52,8 @@ def readable(path):
 
 
 def secrets_in(data):
-    return [text for value in (TOKEN, KEY, PASSWORD) for text in spellings(value) if text.encode() in data]
+    known = [text for value in (TOKEN, KEY, PASSWORD) for text in spellings(value) if text.encode() in data]
+    return known + re.findall(rb"(?i)shaped-?canary-?\d", data)
 
 
 @pytest.mark.parametrize(("mode", "code"), [("", 0), ("dies", 10), ("asserts", 1)])
@@ -62,6 +63,8 @@ def test_secrets_of_an_engine_stay_inside(suite, canaries, mode, code):
     assert result.ret == code
     files = left_behind(suite)
     assert any(b"told-you" in data for data in files.values())  # it did log them
+    logs = [path for path, data in files.items() if b"--max-num-batched-token cannot be emulated." in data]
+    assert [path for path in logs if path.endswith("server.log")]
     assert any("runs/" in path for path in files)
     assert any(path.startswith("baselines/") and path.endswith(".json") for path in files) == (mode == "")
     assert {path: found for path, data in files.items() if (found := secrets_in(data))} == {}

@@ -1,6 +1,7 @@
 """Streams that go wrong, over real sockets and through the real load process: faults 26 to 33, 36 to 38 and 43."""
 
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -137,7 +138,7 @@ def test_usage_that_lies_is_caught():
     shape = StreamShape(continuous_usage=False, token_ids=True)
     lies = streamed([*StreamShape((1, 1), continuous_usage=False, token_ids=True).events()[:2], *shape.events()[4:]])
     replayed = outcomes(lies)
-    assert replayed.record.outcome is Outcome.WRONG_LENGTH
+    assert replayed.record.outcome is Outcome.COUNTS_DISAGREE
     assert "the chunks bring 2 tokens, usage says 4" in replayed.record.detail
 
 
@@ -177,6 +178,41 @@ def test_body_above_the_limit():
     assert replayed.record.outcome is Outcome.MALFORMED
     assert replayed.record.detail.startswith("response too large")
     assert replayed.records[1].ok
+
+
+FLOODS = {
+    "headers": [Send(b"HTTP/1.1 200 OK\r\n"), *[Send(b"a: b\r\n" * 100_000)] * 40],
+    "one header": [Send(b"HTTP/1.1 200 OK\r\nX: "), *[Send(b"x" * 600_000)] * 40],
+    "interim answers": [Send(b"HTTP/1.1 100 Continue\r\n\r\n" * 24_000)] * 40,
+}
+
+
+@pytest.mark.parametrize("flood", FLOODS)
+def test_endless_response_head_fails_the_request_in_bounded_memory(flood):
+    """Fault 37: 24 MB of headers would take 600 MB as Python's objects."""
+    replayed = outcomes([*FLOODS[flood], Hang()], GOOD)
+    assert replayed.record.outcome is Outcome.MALFORMED
+    assert "more than 256 headers, or 65,536 bytes of them" in replayed.record.detail
+    assert replayed.records[1].ok
+    assert replayed.replay.load.peak_memory_bytes < 100e6
+
+
+@pytest.mark.parametrize(
+    ("limits", "problem"),
+    [
+        (StreamLimits(held_bytes=4_000_000), "the answers under way take more than 4,000,000 bytes of memory"),
+        (StreamLimits(replay_bytes=4_000_000), "the answers of this run are longer than 4,000,000 bytes together"),
+    ],
+)
+def test_answers_that_are_too_large_only_together_end(limits, problem):
+    """Fault 37: each of the eight is within the limit of one answer."""
+    large = [Send(STREAM_HEAD), *[Send(http_chunk(b": " + b"x" * 65_536 + b"\n"))] * 15, Hang()]
+    with ScriptedServer(large) as server:
+        replayed = replay_scripts(server, requests=8, concurrency=8,
+                                  limits=replace(limits, response_bytes=1_500_000, total_ns=20_000 * MS))
+    endings = {exchange.ending for exchange in replayed.replay.exchanges}
+    assert Ending.TOO_LARGE in endings <= {Ending.TOO_LARGE, Ending.TOTAL_TIMEOUT}
+    assert any(problem in record.detail for record in replayed.records)
 
 
 def test_line_above_the_limit():

@@ -11,7 +11,7 @@ from pytest_llmperf.model.verdict import CheckResult, Verdict
 
 def give(perf, *verdicts):
     for verdict in verdicts:
-        perf.results.append(CheckResult(f"ttft_p99 <= {verdict}", Verdict(verdict), metric="ttft_p99", limit="1 ms",
+        perf.record(CheckResult(f"ttft_p99 <= {verdict}", Verdict(verdict), metric="ttft_p99", limit="1 ms",
                                         measured="2 ms", reason=f"because of {verdict}"))
 """
 

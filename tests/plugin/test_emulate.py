@@ -132,3 +132,10 @@ def test_in_real_time_over_http(emulate, pytester):
     result, junit = emulate("h200", "--emulate-clock", "real", "-k", "test_slo")
     result.assert_outcomes(passed=1, skipped=2)
     assert properties(junit)["llmperf.emulated"] == "emulated h200, real time"
+
+
+def test_latency_below_the_gpu_bound_is_an_error(run):
+    """Steps take 60 % less time than the weights need to be read: no H200 does that."""
+    result, _ = run(SUITE, "--emulate", "h200", "-k", "slo", "--emulate-fault", "step_time=-60%")
+    assert result.ret == 10
+    result.stdout.fnmatch_lines(["*is below the lower bound of H200 in 12 of 12 requests*"])

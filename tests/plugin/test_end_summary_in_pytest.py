@@ -86,7 +86,11 @@ def test_it(perf):
 def test_verbose_shows_every_metric_with_its_interval_and_its_baseline(run):
     result, _ = run(MEASURED, "--emulate", "h200", "--update-baselines-new")
     assert result.ret == 0
-    result.stdout.fnmatch_lines(["NO_BASELINE  test_it *", "next:", "  git add baselines"])
+    result.stdout.fnmatch_lines([
+        "baselines: 1 created", "*llmperf: 1 STORED*", "STORED  test_it  baseline stored; the next run*", "next:",
+        "  git add baselines",
+    ])
+    result.stdout.no_fnmatch_line("*NO_BASELINE*")
     result.stdout.no_fnmatch_line("  pytest *")
     result, _ = run(MEASURED, "--emulate", "h200", "--emulate-seed", "1", "-v")
     result.stdout.fnmatch_lines(["*vllm('llama-3.1-8b'*random_tokens(*", "  metric *90 % CI *baseline *change"])

@@ -136,7 +136,7 @@ from pytest_llmperf.model.verdict import CheckResult, Verdict
 
 def test_it(perf):
     check = CheckResult("baseline ttft_p50", Verdict.PASS, "ttft_p50", "≤ +15 %", "+4.5 %", "90 % CI 1 … 2")
-    perf.results.append(check)
+    perf.record(check)
 """
     )
     found = {one.get("name"): one.get("value") for one in junit.iter("property")}

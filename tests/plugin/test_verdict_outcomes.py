@@ -169,3 +169,24 @@ def test_verdicts_do_not_need_assertions(pytester, run, monkeypatch):
     monkeypatch.setenv("PYTHONOPTIMIZE", "1")
     result, _ = run(one("FAIL"), "-W", "ignore::pytest.PytestConfigWarning")
     assert result.ret == 1
+
+
+@pytest.mark.parametrize("verdict", ["FAIL", "INCONCLUSIVE", "PASS"])
+def test_terminal_controls_in_a_reason_are_not_printed(run, verdict):
+    text = f"""
+from dataclasses import replace
+from pytest_llmperf.errors import InfrastructureError
+
+EVIL = "server said \\x1b]0;title\\x07\\x1b[2J\\x9b31m\\u202e"
+
+def test_check(perf):
+    give(perf, {verdict!r})
+    perf.results[0] = replace(perf.results[0], reason=EVIL)
+
+def test_raises(perf):
+    raise InfrastructureError(EVIL)
+"""
+    result, _ = run(text, "-rA", "-v")
+    shown = result.stdout.str() + result.stderr.str()
+    assert "server said" in shown
+    assert {char for char in shown if not char.isprintable()} == {"\n"}

@@ -158,10 +158,18 @@ class Handler(BaseHTTPRequestHandler):
             self.held = b""
 
 
+SHAPED = (  # secrets that only the server knows
+    "Authorization: Bearer shaped-canary-1", "cloning https://shaped-canary-2@example.org/r",
+    "found hf_ShapedCanary3x", "key sk-shaped-canary-4", "BASIC_AUTH=shaped-canary-5", "Cookie: id=shaped-canary-6",
+    "CHAT_WEBHOOK=shaped-canary-7", "and --max-num-batched-token cannot be emulated.",
+)
+
+
 def tell_everything(word):
     token = os.environ.get("HF_TOKEN", "")
     spelled = [token, base64.b64encode(token.encode()).decode(), quote(token, safe="")]
     print(f"stub: {word}", " ".join(sys.argv), *spelled, f"Authorization: Bearer {token}", flush=True)
+    print(*SHAPED, sep="\n", flush=True)
 
 
 def be_alone(path):

@@ -46,6 +46,7 @@ class FakeEngine:
         self.finished = self.prompt = self.generated = self.preemptions = 0
         self.tokens = None  # of each answer; None: as many as were asked for
         self.ttft_ms = 50.0
+        self.counts_per_chunk = True
         self.on_replay = lambda: None  # called when a replay begins
         self.transport = ScriptedTransport(self.exchanges)
 
@@ -85,7 +86,8 @@ class FakeEngine:
             self.finished += 1
             self.prompt += len(body["prompt"])
             self.generated += tokens
-            shape = StreamShape(chunk_tokens=(1,) * tokens, prompt_tokens=len(body["prompt"]))
+            shape = StreamShape(chunk_tokens=(1,) * tokens, prompt_tokens=len(body["prompt"]),
+                                continuous_usage=self.counts_per_chunk)
             ttft_ns = round(self.ttft_ms * MS)
             made.append(
                 stream_exchange(shape, index=request.index, intended_ns=request.at_ns or 0, ttft_ns=ttft_ns)

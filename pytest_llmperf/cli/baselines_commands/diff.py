@@ -8,6 +8,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from pytest_llmperf.cli.output import say
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("old", nargs="?", default="HEAD", metavar="OLD", help="git revision or folder (default: HEAD)")
@@ -24,7 +26,7 @@ def run(arguments: argparse.Namespace) -> int:
     folder = read_settings(root).baselines_dir
     places = _typed(arguments.old), _typed(arguments.new) if arguments.new else folder
     old, new = (state(root, folder, place) for place in places)
-    print("\n".join(changes(old, new)) or "no difference")
+    say("\n".join(changes(old, new)) or "no difference")
     return 0
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from pytest_llmperf.cli.output import say
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("test", metavar="TEST", help="a test's id, its function, or a part of it")
@@ -20,5 +22,5 @@ def run(arguments: argparse.Namespace) -> int:
     root = project_root()
     entries = catalog(root / read_settings(root).baselines_dir, arguments.kind)
     lines = [line for entry in pick(entries, arguments.test) for line in history(entry, arguments.metric)]
-    print("\n".join(lines))
+    say("\n".join(lines))
     return 0

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from pytest_llmperf.cli.output import say
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--kind", help="hardware kind, e.g. h200 or emulated-h200 (default: all)")
@@ -16,5 +18,5 @@ def run(arguments: argparse.Namespace) -> int:
     from pytest_llmperf.report.stored_text import listed
 
     root = project_root()
-    print("\n".join(listed(catalog(root / read_settings(root).baselines_dir, arguments.kind))))
+    say("\n".join(listed(catalog(root / read_settings(root).baselines_dir, arguments.kind))))
     return 0

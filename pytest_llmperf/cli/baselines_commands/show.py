@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from pytest_llmperf.cli.output import say
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("test", metavar="TEST", help="a test's id, its function, or a part of it")
@@ -19,5 +21,5 @@ def run(arguments: argparse.Namespace) -> int:
     root = project_root()
     entries = catalog(root / read_settings(root).baselines_dir, arguments.kind)
     for entry in pick(entries, arguments.test):
-        print("\n".join(shown(entry)))
+        say("\n".join(shown(entry)))
     return 0

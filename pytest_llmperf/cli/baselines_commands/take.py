@@ -1,9 +1,8 @@
 """Take run folders into baselines/, as --update-baselines takes the run that it ends.
 
-Run folders come from anywhere: a GPU host without a git checkout, an artefact of CI. Each says in its
-session.json where and when it was measured; the folders of one session's workers (their names end in gw0,
-gw1, ...) are one session, so take all of them. What is printed is written whole or not at all. Exit code 1
-where something was refused.
+Run folders come from anywhere: a GPU host without a git checkout, an artefact of CI. Each says in its session.json
+where and when it was measured; folders that name the same session are taken as one. What is printed is written whole
+or not at all. Exit code 1 where something was refused.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pytest_llmperf.cli.output import say
 from pytest_llmperf.errors import UsageError
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
     store = Store(root / settings.baselines_dir)
     plans = update(store, sessions, wanted, lambda plans: _show(sessions, plans), dry_run=arguments.dry_run)
     if arguments.dry_run:
-        print("Nothing was written: --dry-run.")
+        say("Nothing was written: --dry-run.")
     return int(any(planned.count(Action.REFUSED) for planned in plans))
 
 
@@ -50,8 +50,8 @@ def _show(sessions: Sequence[Measured], plans: Sequence[Plan]) -> None:
 
     for session, planned in zip(sessions, plans, strict=True):
         known = session.provenance
-        print(f"session {known.session}, measured on host {known.host} at commit {known.commit or 'unknown'}")
-        print(summary(planned), flush=True)
+        say(f"session {known.session}, measured on host {known.host} at commit {known.commit or 'unknown'}")
+        say(summary(planned), flush=True)
 
 
 def _run_files(folder: Path) -> list[Path]:

@@ -19,12 +19,16 @@ from __future__ import annotations
 import argparse
 import shlex
 import signal
-import sys
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
+from pytest_llmperf.cli.output import remark, say
+
 SUITES = ["suites"]
 OUT = ".llmperf/calibration.md"
+EMULATED = {"--suite-runs": 1000, "--faults": 50, "--limits": 1000, "--jobs": None, "--out": None}  # and defaults
+HERE = {"--pytest": "", "--sessions": 5}
 RUNS = ".llmperf/calibration"
 
 
@@ -33,19 +37,52 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("tests", nargs="*", default=SUITES, metavar="TEST", help="as pytest takes them (suites)")
     add("--emulate", metavar="KIND", help="l4, a100, h100 or h200: on the emulator, in virtual time")
-    add("--suite-runs", type=int, default=1000, metavar="N", help="emulated: with nothing planted (1000)")
-    add("--faults", type=int, default=50, metavar="N", help="emulated: with each fault planted (50)")
-    add("--limits", type=int, default=1000, metavar="N", help="emulated: trials of each SLO at its limit (1000)")
+    add("--suite-runs", type=int, metavar="N", help="emulated: with nothing planted (1000)")
+    add("--faults", type=int, metavar="N", help="emulated: with each fault planted (50)")
+    add("--limits", type=int, metavar="N", help="emulated: trials of each SLO at its limit (1000)")
     add("--jobs", type=int, metavar="N", help="emulated: processes that share the suite runs (one per usable CPU)")
     add("--out", type=Path, metavar="FILE", help=f"emulated: the page ({OUT})")
-    add("--pytest", default="", metavar="OPTIONS", help="on this machine: further options for pytest, as one text")
-    add("--sessions", type=int, default=5, metavar="N", help="on this machine: how often the tests run (5)")
+    add("--pytest", metavar="OPTIONS", help="on this machine: further options for pytest, as one text")
+    add("--sessions", type=int, metavar="N", help="on this machine: how often the tests run (5)")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Calibrate, and say what was found."""
-    print(_on_this_machine(arguments) if arguments.emulate is None else _emulated(arguments))
+    """Calibrate, and say what was found.
+
+    Raises:
+        UsageError: an option of the other way to calibrate was given.
+    """
+    emulated = arguments.emulate is not None
+    _refuse(arguments, HERE if emulated else EMULATED, emulated=emulated)
+    for option, default in (EMULATED | HERE).items():
+        if _given(arguments, option) is None:
+            setattr(arguments, _name(option), default)
+    say(_on_this_machine(arguments) if arguments.emulate is None else _emulated(arguments))
     return 0
+
+
+def _refuse(arguments: argparse.Namespace, others: Mapping[str, object], *, emulated: bool) -> None:
+    """An option that would be ignored is refused: the calibration that runs instead may take hours."""
+    from pytest_llmperf.errors import UsageError
+
+    given = [option for option in others if _given(arguments, option) is not None]
+    if given and emulated:
+        raise UsageError(
+            f"{' and '.join(given)}: of calibration on this machine, and --emulate {arguments.emulate} calibrates on "
+            "the emulator. How often the suites run there is --suite-runs N. For sessions of emulated tests leave out "
+            f'--emulate and write --pytest="--emulate {arguments.emulate}".'
+        )
+    if given:
+        raise UsageError(f"{' and '.join(given)}: of calibration on the emulator. Add --emulate KIND; how often the "
+                         "tests run on this machine is --sessions N.")
+
+
+def _given(arguments: argparse.Namespace, option: str) -> object:
+    return getattr(arguments, _name(option))
+
+
+def _name(option: str) -> str:
+    return option.removeprefix("--").replace("-", "_")
 
 
 def _on_this_machine(arguments: argparse.Namespace) -> str:
@@ -109,4 +146,4 @@ def _command(arguments: argparse.Namespace) -> str:
 
 
 def _tell(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+    remark(line)

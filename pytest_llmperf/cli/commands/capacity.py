@@ -10,6 +10,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from pytest_llmperf.cli import target
+from pytest_llmperf.cli.output import say
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,18 +40,21 @@ def run(arguments: argparse.Namespace) -> int:
             blocks = [told(one, arguments.slo) for series in searches for one in series.found]
             blocks += [tried(series.unfinished) for series in searches if series.unfinished]
             if blocks:
-                print(f"{spec}, {workload}" + (f", emulated {arguments.emulate}" if arguments.emulate else ""))
+                say(f"{spec}, {workload}" + (f", emulated {arguments.emulate}" if arguments.emulate else ""))
             for block in blocks:
-                print("\n".join(block))
+                say("\n".join(block))
     return 0
 
 
 def told(found: Found, slos: Sequence[str]) -> list[str]:
-    """Every rate that was tried, from the lowest, then the answer."""
-    more = "no limit found" if found.beyond is None else f"over at {found.beyond:.4g}/s"
-    proven = "nothing proven" if found.proven is None else f"proven at {found.proven:.4g}/s"
-    rate = "no rate" if found.within is None else f"max_rate {found.within:.4g}/s"
-    return [*_rates(found.points), f"{rate} within {' and '.join(slos)} ({proven}, {more})"]
+    """Every rate that was tried, from the lowest, then the answer: the proven rate first, then what was measured."""
+    proven = "no rate is" if found.proven is None else f"{found.proven:.4g}/s is"
+    measured = "no rate as measured" if found.within is None else f"{found.within:.4g}/s as measured"
+    over = "no limit found" if found.beyond is None else f"over at {found.beyond:.4g}/s"
+    answer = f"max_rate: {proven} proven within {' and '.join(slos)} ({measured}, {over})."
+    if found.within is not None and found.within != found.proven:
+        answer += " To prove a higher rate, send more: --requests N."
+    return [*_rates(found.points), answer]
 
 
 def tried(points: Sequence[Point]) -> list[str]:
@@ -63,11 +67,13 @@ def tried(points: Sequence[Point]) -> list[str]:
 
 
 def _rates(points: Sequence[Point]) -> list[str]:
+    from pytest_llmperf.metrics.registry import find
     from pytest_llmperf.report.table import aligned
 
-    rows = [("rate", "verdict", "as measured")]
-    rows += [
-        (f"{point.rate:.4g}/s", point.verdict.value, "within" if point.holds else "over")
-        for point in sorted(points, key=lambda point: point.rate)
-    ]
+    shown = list(dict.fromkeys(name for point in points for name in point.measured))
+    rows = [["rate", "verdict", "as measured", *shown]]
+    for point in sorted(points, key=lambda point: point.rate):
+        values = ((find(name).unit, point.measured.get(name)) for name in shown)
+        told = ["–" if value is None else unit.show(value) for unit, value in values]
+        rows.append([f"{point.rate:.4g}/s", point.verdict.value, "within" if point.holds else "over", *told])
     return list(aligned(rows))

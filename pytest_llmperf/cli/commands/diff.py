@@ -9,6 +9,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from pytest_llmperf.cli.output import say
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("before", type=Path, metavar="OLD", help="run folder, or JUnit file")
@@ -22,5 +24,5 @@ def run(arguments: argparse.Namespace) -> int:
     from pytest_llmperf.report.shown import difference
 
     compared = compare_runs(read_release(arguments.before), read_release(arguments.after), others=arguments.all)
-    print("\n\n".join(difference(one) for one in compared))
+    say("\n\n".join(difference(one) for one in compared))
     return 0

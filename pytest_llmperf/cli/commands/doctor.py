@@ -10,6 +10,8 @@ from os.path import relpath
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pytest_llmperf.cli.output import say
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -49,9 +51,9 @@ def print_findings(found: Iterable[Finding]) -> None:
     for one in found:
         if one.part != part:
             part = one.part
-            print(part)
+            say(part)
         problems += one.problem
-        print(f"  {'!' if one.problem else ' '} {one.text}")
+        say(f"  {'!' if one.problem else ' '} {one.text}")
         if one.problem:
-            print(f"      → {one.remedy}")
-    print(f"{problems} problem{'s' if problems != 1 else ''}" if problems else "ready")
+            say(f"      → {one.remedy}")
+    say(f"{problems} problem{'s' if problems != 1 else ''}" if problems else "ready")

@@ -10,6 +10,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from pytest_llmperf.cli.output import say
+
 FORMATS = ("pytest-benchmark", "vllm", "parquet", "csv")
 
 
@@ -28,5 +30,5 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.test is not None:
         tests = choose(tests, arguments.test, arguments.folder)
     for path in export(tests, arguments.format, arguments.out):
-        print(path)
+        say(path)
     return 0

@@ -12,6 +12,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from pytest_llmperf.cli.output import say
 from pytest_llmperf.errors import UsageError
 
 SUMMARY = "GITHUB_STEP_SUMMARY"
@@ -44,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.out is not None:
             arguments.out.write_text(text, encoding="utf-8")
         elif summary is None:
-            print(text, end="")
+            say(text, end="")
     except OSError as error:
         raise UsageError(f"{error.filename}: cannot be written: {error.strerror}.") from error
     return 0

@@ -8,6 +8,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from pytest_llmperf.cli.output import say
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folders", nargs="+", type=Path, metavar="RUN", help="run folder; several make one report")
@@ -23,5 +25,5 @@ def run(arguments: argparse.Namespace) -> int:
     folders = list({folder.resolve(): folder for folder in arguments.folders}.values())  # each once
     root = project_root(folders[0])
     store = Store(root / read_settings(root).baselines_dir)
-    print(write_report(folders, store, arguments.out or folders[0]))
+    say(write_report(folders, store, arguments.out or folders[0]))
     return 0

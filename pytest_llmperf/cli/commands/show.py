@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from pytest_llmperf.cli.output import say
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", type=Path, metavar="RUN", help="run folder, .llmperf/runs/…")
@@ -17,7 +19,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     tests = read_run(arguments.folder)
     if arguments.test is None:
-        print(overview(tests))
+        say(overview(tests))
     else:
-        print("\n\n".join(whole(test) for test in choose(tests, arguments.test, arguments.folder)))
+        say("\n\n".join(whole(test) for test in choose(tests, arguments.test, arguments.folder)))
     return 0

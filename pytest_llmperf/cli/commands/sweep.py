@@ -8,11 +8,11 @@ With --slo each combination is searched for its max_rate, too. A combination tha
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_llmperf.cli import target
+from pytest_llmperf.cli.output import remark, say
 from pytest_llmperf.errors import UsageError
 
 if TYPE_CHECKING:
@@ -55,10 +55,11 @@ def run(arguments: argparse.Namespace) -> int:
             for flags in todo:
                 rows.append(measured(perf, asked, flags))
                 file.append(rows[-1])
+                perf.session.release_records()  # a row is judged and written
     if done:
-        sys.stderr.write(f"{len(done)} of {len(rows)} rows are {arguments.file}'s; remove it to measure them anew\n")
+        remark(f"{len(done)} of {len(rows)} rows are {arguments.file}'s; remove it to measure them anew")
     chosen = [row for row in rows if row.flags in list(combinations(grid))]
-    print("\n".join(told(chosen, list(grid), asked.columns)))
+    say("\n".join(told(chosen, list(grid), asked.columns)))
     return 0
 
 

@@ -6,6 +6,7 @@ import argparse
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any, NoReturn
 
 from pytest_llmperf.emulator.quantities import UsageError
@@ -67,7 +68,9 @@ class EngineParser(argparse.ArgumentParser):
         for word in words:
             name = word.partition("=")[0]
             if _is_flag(word) and name not in self._option_string_actions:
-                raise UsageError(f"{self._engine}: {name} cannot be emulated. These flags can: {self.known()}.")
+                near = get_close_matches(name, self._option_string_actions, n=1)
+                meant = f" Did you mean {near[0]}?" if near else ""
+                raise UsageError(f"{self._engine}: {name} cannot be emulated.{meant} These flags can: {self.known()}.")
         found, rest = self.parse_known_args(words)
         if rest:
             raise UsageError(f"{self._engine}: what is {rest[0]!r}? These flags can be emulated: {self.known()}.")

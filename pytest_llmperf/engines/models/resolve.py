@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import json
 import re
 import shutil
 from dataclasses import dataclass
@@ -67,6 +68,23 @@ def resolve_model(name_or_path: str, cache_dir: Path, root: Path = Path()) -> Re
     if _HUB_ID.fullmatch(name_or_path):
         return ResolvedModel(name_or_path, "checkpoint", None, None, name_or_path)
     raise SpecError(_unknown(name_or_path))
+
+
+def longest_sequence(name_or_path: str, root: Path = Path()) -> int | None:
+    """Tokens of the longest sequence, as the model's configuration says; None where it does not tell.
+
+    Engines read rope scaling in ways of their own, so a folder's model with it is left to them.
+    """
+    if name_or_path in SHAPES:
+        return SHAPES[name_or_path].max_positions
+    try:
+        config = json.loads((root / expanded(name_or_path) / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    if not isinstance(config, dict) or config.get("rope_scaling") or config.get("rope_parameters"):
+        return None
+    longest = config.get("max_position_embeddings")
+    return longest if type(longest) is int else None
 
 
 def _is_model(path: Path, name: str) -> bool:

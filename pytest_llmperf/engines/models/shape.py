@@ -65,6 +65,12 @@ class Shape:
         return (self.active_parameters - table) * BYTES_PER_VALUE[self.dtype]
 
     @property
+    def prompt_flops(self) -> int:
+        """FLOPs of one prompt token in the matrices of all layers; attention and the output projection come on top."""
+        per_layer = 2 * self.hidden * (self.heads + self.kv_heads) * self.head_dim
+        return 2 * self.layers * (per_layer + self.active_experts * 3 * self.hidden * self.intermediate)
+
+    @property
     def kv_bytes_per_token(self) -> int:
         """Bytes of keys and values that one token keeps in all layers, in `dtype`."""
         return 2 * self.layers * self.kv_heads * self.head_dim * BYTES_PER_VALUE[self.dtype]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from uuid import uuid4
 
 from pytest_llmperf.errors import UsageError
+from pytest_llmperf.process.scratch import write_whole
 from pytest_llmperf.report.export.benchmark import benchmark_file
 from pytest_llmperf.report.export.detailed import vllm_files
 from pytest_llmperf.report.export.requests_table import csv_file, parquet_file
@@ -47,12 +47,7 @@ def export(tests: Sequence[KeptTest], form: str, out: Path) -> list[Path]:
 
 def _write(path: Path, content: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f"{path.name}.{uuid4().hex[:8]}.tmp")
-    try:
-        temporary.write_bytes(content)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    write_whole(path, content)
 
 
 __all__ = ["export"]

@@ -24,7 +24,7 @@ def vllm_files(tests: Sequence[KeptTest]) -> dict[str, bytes]:
         for label, measurement in zip(names(test.measurements), test.measurements, strict=True):
             if measurement.searched or not measurement.runs:
                 continue
-            name = f"{PurePath(file_name(test.test)).stem}.{label}.json"
+            name = f"{PurePath(file_name(test.test, test.worker)).stem}.{label}.json"
             content = vllm_json(as_measurement(measurement))
             found[name] = json.dumps(content, indent=1, allow_nan=False).encode() + b"\n"
     if not found:

@@ -8,12 +8,12 @@ every verdict and its reason is still there.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_llmperf.errors import UsageError
+from pytest_llmperf.process.scratch import write_whole
 from pytest_llmperf.report.html.page import TestPage, counts, pack, session_facts, test_page
 from pytest_llmperf.report.kept import read_run
 
@@ -29,7 +29,7 @@ def write_report(folders: Sequence[Path], store: Store, out: Path) -> Path:
     """Write `out/report.html`, whole or not at all.
 
     Args:
-        folders: the run folders of a session: one, or one a worker.
+        folders: run folders; the first names the page.
         store: baselines, for their history.
         out: a folder; made where it is missing.
 
@@ -42,11 +42,9 @@ def write_report(folders: Sequence[Path], store: Store, out: Path) -> Path:
     pages = [test_page(test, number, store) for number, test in enumerate(tests, start=1)]
     text = render(pages, title=folders[0].resolve().name, facts=session_facts(folders))
     path = out / FILE
-    temporary = path.with_suffix(f".{os.getpid()}.tmp")
     try:
         out.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(text, encoding="utf-8", errors="replace")
-        temporary.replace(path)
+        write_whole(path, text.encode("utf-8", "replace"))
     except OSError as error:
         raise UsageError(f"{path}: the report cannot be written: {error.strerror}.") from error
     return path

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import pairwise
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING
 
 from pytest_llmperf.metrics import FAMILIES
@@ -28,17 +30,30 @@ def charts(test: KeptTest) -> dict[str, object]:
     Raises:
         BaselineError: a file of requests cannot be read.
     """
-    recorded = [[run.records() for run in measurement.runs] for measurement in test.measurements]
-    sides = list(zip(labels(test.measurements), test.measurements, recorded, strict=True))
+    drawn = [[_drawn(run) for run in measurement.runs] for measurement in test.measurements]
+    sides = list(zip(labels(test.measurements), drawn, strict=True))
     return {
         "distributions": {
-            family: [_distribution(label, family, runs) for label, _, runs in sides] for family in DISTRIBUTIONS
+            family: [_distribution(label, family, runs) for label, runs in sides] for family in DISTRIBUTIONS
         },
-        "timelines": [
-            {"side": label, "runs": [_timeline(*pair) for pair in zip(measurement.runs, runs, strict=True)]}
-            for label, measurement, runs in sides
-        ],
+        "timelines": [{"side": label, "runs": [run.timeline for run in runs]} for label, runs in sides],
     }
+
+
+@dataclass(frozen=True, slots=True)
+class _Drawn:
+    """The numbers of one run that charts need: its records take ten times the memory, and are read run by run."""
+
+    samples: Mapping[str, array[float]]
+    timeline: Mapping[str, object]
+    kept: int
+    left_out: int
+
+
+def _drawn(run: KeptRun) -> _Drawn:
+    requests = run.records()
+    samples = {family: array("d", _samples(family, requests.kept)) for family in DISTRIBUTIONS}
+    return _Drawn(samples, _timeline(run, requests), len(requests.kept), requests.left_out)
 
 
 def labels(measurements: Sequence[KeptMeasurement]) -> list[str]:
@@ -48,11 +63,11 @@ def labels(measurements: Sequence[KeptMeasurement]) -> list[str]:
     return [name.upper() for name in names(measurements)]
 
 
-def _distribution(label: str, family: str, runs: Sequence[Requests]) -> dict[str, object]:
+def _distribution(label: str, family: str, runs: Sequence[_Drawn]) -> dict[str, object]:
     """Quantiles of each run and of all of them, in ms."""
-    samples = [list(_samples(family, requests.kept)) for requests in runs]
-    pooled = [value for sample in samples for value in sample]
-    kept, left_out = sum(len(requests.kept) for requests in runs), sum(requests.left_out for requests in runs)
+    samples = [run.samples[family] for run in runs]
+    pooled = array("d", chain.from_iterable(samples))
+    kept, left_out = sum(run.kept for run in runs), sum(run.left_out for run in runs)
     return {
         "side": label,
         "n": len(pooled),

@@ -28,7 +28,8 @@ def servers_of(test: KeptTest) -> tuple[ServerLog, ...]:
     if test.folder is None:
         return ()
     starts = sorted({run.start_id for measurement in test.measurements for run in measurement.runs})
-    folders = [found for start in starts for found in sorted((test.folder / "servers").glob(f"{start:02d}-*"))]
+    place = test.folder / "servers" / test.worker
+    folders = [found for start in starts for found in sorted(place.glob(f"{start:02d}-*"))]
     return tuple(log for folder in folders for log in _logs(folder, test.folder))
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.engines.environment import Environment
-from pytest_llmperf.session.doctor.version import version_in
+from pytest_llmperf.engines.installed import version_in
 from pytest_llmperf.telemetry.cpu import read_cpu
 from pytest_llmperf.telemetry.hardware import Hardware
 

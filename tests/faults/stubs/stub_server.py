@@ -3,6 +3,7 @@
 Every process writes `FOLDER/pids/<role>` with its pid and starttime, and `FOLDER/ready` tells that all are there.
 """
 
+import _multiprocessing
 import argparse
 import os
 import signal
@@ -10,6 +11,8 @@ import socket
 import sys
 import time
 from pathlib import Path
+
+SEMAPHORES = []
 
 
 def register(folder: Path, role: str) -> None:
@@ -48,11 +51,10 @@ def detached(folder: Path) -> None:
 
 
 def segment(folder: Path) -> None:
-    """A semaphore that nobody but the server would remove. It stays open, as a real one stays mapped: what nobody
-    holds is removed by any supervisor that ends its own server meanwhile."""
-    name = f"sem.mp-{os.getpid():x}{time.monotonic_ns():x}"
-    os.open(f"/dev/shm/{name}", os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
-    (folder / "semaphore").write_text(name)
+    """A semaphore that multiprocessing's resource tracker does not know, so only a supervisor removes it."""
+    name = f"mp-{os.getpid():x}{time.monotonic_ns():x}"
+    SEMAPHORES.append(_multiprocessing.SemLock(1, 1, 1, f"/{name}", False))
+    (folder / "semaphore").write_text(f"sem.{name}")
     register(folder, "segment")
 
 

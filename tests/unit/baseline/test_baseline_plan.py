@@ -596,6 +596,41 @@ def test_a_file_of_another_test_is_not_touched(make, accept):
     assert not found.files
 
 
+def test_new_tests_that_differ_only_in_case_are_refused(make):
+    tests = [make.result(make.fresh(tpot_mean=6.5), test=f"suites/test_serving.py::test_it[h200-{name}]")
+             for name in ("FP8", "fp8", "int8")]  # fmt: skip
+    found = plan(tests, {}, make.terms(), "all")
+    assert [(entry.action, entry.path) for entry in found.entries] == [
+        (Action.REFUSED, "h200/serving/test_it-FP8.json"),
+        (Action.REFUSED, "h200/serving/test_it-fp8.json"),
+        (Action.CREATED, "h200/serving/test_it-int8.json"),
+    ]
+    assert "differs only in case from h200/serving/test_it-FP8.json" in found.entries[1].reasons[0]
+    assert list(found.files) == ["h200/serving/test_it-int8.json"]
+
+
+def test_new_test_that_differs_only_in_case_from_stored_test_is_refused(make):
+    tests = [make.result(make.fresh(tpot_mean=6.5), test=f"suites/test_serving.py::test_it[h200-{name}]")
+             for name in ("FP8", "fp8")]  # fmt: skip
+    stored = make.baseline(make.history(6.5), test="suites/test_serving.py::test_it[FP8]")
+    existing = {"h200/serving/test_it-FP8.json": stored}
+    found = plan(tests, existing, make.terms(), "all")
+    assert [entry.action for entry in found.entries] == [Action.CHANGED, Action.REFUSED]
+    assert list(found.files) == ["h200/serving/test_it-FP8.json"]
+    renamed = plan(tests[1:], existing, make.terms(), "all", collected=[tests[1].test])
+    assert [entry.action for entry in renamed.entries] == [Action.ORPHANED, Action.REFUSED]
+    assert "delete the older file first" in renamed.entries[1].reasons[0]
+
+
+def test_stored_tests_that_differ_only_in_case_are_still_updated(make):
+    names = ("FP8", "fp8")
+    tests = [make.result(make.fresh(tpot_mean=6.5), test=f"suites/test_serving.py::test_it[h200-{name}]")
+             for name in names]  # fmt: skip
+    existing = {f"h200/serving/test_it-{name}.json":
+                make.baseline(make.history(6.5), test=f"suites/test_serving.py::test_it[{name}]") for name in names}
+    assert set(plan(tests, existing, make.terms(), "all").files) == set(existing)
+
+
 @pytest.mark.parametrize(
     "tests",
     [("a/test_x.py::t", "b/test_x.py::t"), ("test_x.py::t[h200-a-b]", "test_x.py::t[a-h200-b]")],

@@ -6,12 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pytest_llmperf.baseline.checked import LARGEST_NUMBER, SMALLEST_NUMBER
 from pytest_llmperf.baseline.model import Baseline, StoredMeasurement, StoredSession
 from pytest_llmperf.baseline.text import decode, encode, rounded
 from pytest_llmperf.errors import BaselineError
 
 texts = st.text(max_size=20)
-numbers = st.floats(allow_nan=False, allow_infinity=False).map(rounded)
+sizes = st.floats(SMALLEST_NUMBER, LARGEST_NUMBER).map(rounded)
+numbers = st.just(0.0) | sizes | sizes.map(lambda size: -size)
 ints = st.integers(-(2**62), 2**62)
 
 
@@ -167,6 +169,9 @@ WRONG = {
     "huge": (edited("1.5", "1" + "0" * 400), "finite number"),
     "huger": (edited("1.5", "1" + "0" * 5000), "digits"),
     "huge seed": (edited("[0, 1]", f"[{2**70}, 1]"), "63 bits"),
+    "too small": (edited("1.5", "1e-308"), r'metrics\.m\[0\]\[0\]: 1e-308 is no measured value'),
+    "smallest float": (edited("1.5", "5e-324"), "5e-324 is no measured value"),
+    "too large": (edited("1.5", "-1e308"), "-1e.308 is no measured value"),
     "text for a number": (edited("1.5", '"1.5 ms"'), "finite number"),
     "true for a number": (edited("1.5", "true"), "finite number"),
     "twice": (edited('"test": "t"', '"test": "t", "test": "u"'), "'test' stands twice"),

@@ -26,13 +26,13 @@ def autocorrelation(values, lag):
     return float((centred[lag:] * centred[:-lag]).mean() / centred.var())
 
 
-def test_speed_forgets_itself_in_its_correlation_time():
+def test_speed_autocorrelation_decays_within_the_correlation_time():
     rng = np.random.default_rng(1)
     traffic = varying_speed(10.0, spread=0.5)(rng, 100_000, 1)
     assert autocorrelation(np.log(traffic.gaps_s[:, 0]), round(10 * RATE_PER_S)) == pytest.approx(np.exp(-1), abs=0.05)
 
 
-def test_spells_and_outages_come_as_often_as_they_are_told_to():
+def test_spells_and_outages_occur_at_the_set_rate():
     rng = np.random.default_rng(2)
     spells = slow_spells(10, 1, 3)(rng, 100_000, 1)
     assert np.mean(spells.ttft_s > 0.2) == pytest.approx(0.1, abs=0.02)
@@ -45,7 +45,7 @@ def test_queue_waits_grow_with_the_load():
     assert waits[0] < waits[1] / 1.5 < waits[2] / 3
 
 
-def test_a_run_is_what_measure_makes_of_its_records():
+def test_simulated_run_equals_measure_of_the_same_records():
     run = measured(outages(5, 1)(np.random.default_rng(4), 1000, 5), "itl")
     whole = measure(run.records)
     assert run.by_request("itl") == whole.by_request("itl")
@@ -53,7 +53,7 @@ def test_a_run_is_what_measure_makes_of_its_records():
     assert run.value("itl_p99") == pytest.approx(whole.value("itl_p99"))
 
 
-def test_the_truth_is_that_of_many_runs():
+def test_simulated_truth_equals_the_mean_of_many_runs():
     exact = truth(steady, "ttft_p95", np.random.default_rng(5))
     runs = [measured(steady(np.random.default_rng(seed), 2000, 1), "ttft") for seed in range(10)]
     assert np.mean([value > exact for run in runs for value in run.samples("ttft")]) == pytest.approx(0.05, abs=0.005)
@@ -64,7 +64,7 @@ def test_the_truth_is_that_of_many_runs():
     ("spells of 1 s, 3 × slower, every 10 s", "ttft_p95"),
     ("speed ±30 % over 10 s", "ttft_p50"),
 ])
-def test_a_pass_at_the_exact_limit_is_rare_on_servers_that_change_slowly(server, metric):
+def test_slowly_changing_server_rarely_passes_at_the_exact_limit(server, metric):
     case = next(case for case in CASES if (case.server, case.metric) == (server, metric))
     exact, beyond, _ = verdicts(case, 1000, 3, 60, seed=6)
     assert exact["PASS"] <= MOST_OF_60
@@ -72,14 +72,14 @@ def test_a_pass_at_the_exact_limit_is_rare_on_servers_that_change_slowly(server,
     assert beyond["PASS"] <= exact["PASS"]
 
 
-def test_one_run_of_a_server_with_slow_spells_passes_nothing():
+def test_single_run_with_slow_spells_is_inconclusive():
     """Three spells a run; 47 % of such runs passed a mean TPOT at its exact limit."""
     case = next(case for case in CASES if case.server.startswith("spells") and case.metric == "tpot_mean")
     _, _, far = verdicts(case, 300, 1, 20, seed=7)
     assert far["PASS"] <= 8
 
 
-def test_a_limit_far_from_all_requests_passes_by_300_independent_ones():
+def test_distant_limit_passes_with_300_independent_requests():
     case = next(case for case in CASES if case.metric == "ttft_p99" and case.server == "independent")
     _, _, far = verdicts(case, 100, 3, 20, seed=8)
     assert far["PASS"] >= 18

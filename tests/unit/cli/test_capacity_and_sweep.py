@@ -8,13 +8,13 @@ from subprocess import PIPE, Popen
 import pytest
 
 from pytest_llmperf.cli import main
-from pytest_llmperf.cli.commands.capacity import tried
+from pytest_llmperf.cli.commands.capacity import told, tried
 from pytest_llmperf.cli.commands.sweep import grid_of
 from pytest_llmperf.cli.target import flag, place_of
 from pytest_llmperf.engines.spec import vllm
 from pytest_llmperf.errors import UsageError
 from pytest_llmperf.model.verdict import Verdict
-from pytest_llmperf.session.search import Point
+from pytest_llmperf.session.search import Found, Point
 
 SMALL = ("vllm:llama-3.1-8b", "--flag", "max_model_len=4096", "--requests", "40", "--output", "8", "--emulate", "h200")
 
@@ -55,7 +55,8 @@ def test_capacity(capsys):
     assert main(search) == 0
     first = capsys.readouterr().out
     assert first.splitlines()[0].endswith("emulated h200")
-    assert "max_rate" in first.splitlines()[-1]
+    assert first.splitlines()[-1].startswith("max_rate: ")
+    assert "ttft_p99" in first.splitlines()[1]
     assert main(search) == 0
     assert capsys.readouterr().out == first  # the same seed, the same answer
 
@@ -80,7 +81,7 @@ def test_a_search_without_an_answer_shows_what_it_tried(capsys):
     shown = capsys.readouterr()
     assert "not even" in shown.err
     assert "FAIL     over" in shown.out
-    assert "no rate within ttft_p50 <= 0.01ms (nothing proven, over at " in shown.out
+    assert "max_rate: no rate is proven within ttft_p50 <= 0.01ms (no rate as measured, over at " in shown.out
 
 
 @pytest.mark.parametrize(
@@ -92,6 +93,22 @@ def test_a_search_without_an_answer_shows_what_it_tried(capsys):
 )
 def test_what_an_unfinished_search_knows(points, words):
     assert tried(points)[-1].endswith(words)
+
+
+def point(rate, verdict, **measured):
+    return Point(rate, verdict, verdict is not Verdict.FAIL, measured)
+
+
+def test_capacity_headlines_the_proven_rate_and_prints_latencies_of_each_rate():
+    points = (point(32, Verdict.PASS, ttft_p99=120.0, tpot_p50=None), point(64, Verdict.FAIL, ttft_p99=900.0),
+              point(48.294, Verdict.INCONCLUSIVE, ttft_p99=480.25, tpot_p50=7.0))
+    lines = told(Found(48.294, 64, points), ["ttft_p99 <= 500ms"])
+    assert lines[0].split() == ["rate", "verdict", "as", "measured", "ttft_p99", "tpot_p50"]
+    assert [line.split()[0] for line in lines[1:4]] == ["32/s", "48.29/s", "64/s"]
+    assert lines[2].endswith("within       480.2 ms  7 ms")
+    assert lines[3].endswith("over         900 ms    –")
+    assert lines[4].startswith("max_rate: 32/s is proven within ttft_p99 <= 500ms (48.29/s as measured, over at 64/s).")
+    assert lines[4].endswith("--requests N.")
 
 
 @pytest.mark.emulated

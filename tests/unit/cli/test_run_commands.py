@@ -2,8 +2,13 @@
 
 import json
 import re
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from xml.sax.saxutils import quoteattr
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pytest_llmperf import CheckResult, Verdict
 from pytest_llmperf.cli import main
@@ -64,6 +69,82 @@ def test_a_broken_run_is_a_sentence_exit_code_2_and_nothing_written(here, capsys
     assert re.fullmatch(rf"llmperf {command}: bad.*\.\n", told.err, re.S)
     assert "Traceback" not in told.err
     assert sorted(here.rglob("*")) == before
+
+
+EVIL = "a\x1b]0;title\x07b\x1b[2J\x9b31mc\r\u202ed"
+
+
+@pytest.mark.parametrize("command", [
+    ["show", "evil"], ["show", "evil", "test_x"], ["diff", "good", "evil"], ["diff", "evil", "evil"],
+    ["release-report", "good", "evil"], ["release-report", "good", "evil", "--out", "out.md"],
+    ["show", "evil", "nothing"], ["diff", "good.xml", "evil.xml"], ["release-report", "good.xml", "evil.xml"],
+])  # fmt: skip
+def test_terminal_controls_in_run_file_or_junit_are_not_printed(here, capsys, command):
+    path = write_run(here / "evil", Verdict.FAIL)
+    content = json.loads(path.read_text())
+    content["test"] += EVIL
+    content["measurements"][0] |= {"engine": EVIL, "workload": EVIL, "conditions": {"hardware": "h200", EVIL: EVIL}}
+    content["checks"][0] |= {"reason": EVIL, "metric": EVIL}
+    path.write_text(json.dumps(content))
+    for name in ("good", "evil"):
+        (here / f"{name}.xml").write_text(junit_of(json.loads(next((here / name / "tests").iterdir()).read_text())))
+    assert main(command) in (0, 2)
+    told = capsys.readouterr()
+    shown = told.out + told.err + ((here / "out.md").read_text() if "out.md" in command else "")
+    assert "test_x[h200]" in shown
+    assert [char for char in shown if char != "\n" and not char.isprintable()] == []
+
+
+def junit_of(content):
+    """What JUnit holds of a test; XML has no place for most controls."""
+    check = content["checks"][0] | {"reason": "a\x9b31mb\u202ec\x7f"}
+    test = content["test"].partition("\x1b")[0] + "\x9b2J"
+    properties = [("llmperf.test", test), ("llmperf.result1", json.dumps(check)), ("llmperf_verdict", check["verdict"])]
+    shown = "".join(f"<property name={quoteattr(name)} value={quoteattr(value)}/>" for name, value in properties)
+    return f"<testsuite><testcase name='x' classname='y'><properties>{shown}</properties></testcase></testsuite>"
+
+
+@pytest.mark.parametrize("value", [1e-308, 5e-324, 1e308, 10**25 * 10**25])
+def test_extreme_metric_in_run_file_is_exit_code_2_and_named(here, capsys, value):
+    path = write_run(here / "extreme")
+    content = json.loads(path.read_text())
+    content["measurements"][0]["runs"][1]["metrics"]["ttft_p50"] = value
+    path.write_text(json.dumps(content))
+    for command in (["show", "extreme"], ["diff", "extreme", "good"], ["release-report", "good", "extreme"]):
+        assert main(command) == 2
+        told = capsys.readouterr()
+        assert "measurements[0].runs[1].metrics.ttft_p50" in told.err
+        assert "is no measured value" in told.err
+        assert told.out == ""
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.floats(1e-30, 1e30), min_size=6, max_size=6))
+def test_any_accepted_metrics_are_compared_without_exception(values):
+    with TemporaryDirectory() as folder:
+        for name, three in (("a", values[:3]), ("b", values[3:])):
+            path = write_run(Path(folder) / name)
+            content = json.loads(path.read_text())
+            for run, value in zip(content["measurements"][0]["runs"], three, strict=True):
+                run["metrics"] |= {"ttft_p50": value, "tpot_mean": value}
+            path.write_text(json.dumps(content))
+        assert main(["diff", f"{folder}/a", f"{folder}/b", "--all"]) == 0
+
+
+@pytest.mark.parametrize("named", ["../outside.json.gz", "/absolute.json.gz", "requests/link.json.gz", "/dev/zero"])
+def test_requests_outside_run_folder_are_refused_and_path_named(here, capsys, named):
+    path = write_run(here / "odd")
+    content = json.loads(path.read_text())
+    content["measurements"][0]["runs"][0]["requests"] = named
+    path.write_text(json.dumps(content))
+    (here / "outside.json.gz").write_bytes(next((here / "good/requests").iterdir()).read_bytes())
+    (here / "odd/requests/link.json.gz").symlink_to(here / "outside.json.gz")
+    for command in (["show", "odd"], ["export", "odd", "--format", "csv", "--out", "out.csv"], ["report", "odd"]):
+        assert main(command) == 2
+        told = capsys.readouterr().err
+        assert str(path.relative_to(here)) in told
+        assert f"'{named}' leads out of the run folder" in told
+    assert not (here / "out.csv").exists()
 
 
 def test_show(here, capsys):

@@ -2,11 +2,12 @@
 
 import pytest
 
-from pytest_llmperf import decode_floor_ms
+from pytest_llmperf import decode_floor_ms, endpoint, sglang, vllm
 from pytest_llmperf.emulator.cost.gpu import GPUS
-from pytest_llmperf.engines.models import SHAPES
+from pytest_llmperf.engines.models import SHAPES, ResolvedModel
+from pytest_llmperf.engines.roofline import latency_bound
 from pytest_llmperf.errors import SpecError
-from pytest_llmperf.model.datasheet import MEMORY_BANDWIDTH
+from pytest_llmperf.model.datasheet import CACHE_BYTES, MEMORY_BANDWIDTH, PEAK_FLOPS
 
 
 def test_a_dense_model_is_read_once_but_for_its_embedding():
@@ -29,6 +30,64 @@ def test_of_a_mixture_the_active_experts_count():
 def test_both_tables_of_datasheets_agree():
     """The emulator keeps its own, because a slip in a common one would hide from every emulated check."""
     assert {name: gpu.bandwidth_bytes_per_s for name, gpu in GPUS.items()} == MEMORY_BANDWIDTH
+    peaks = {name: {2: gpu.bf16_flops, 1: gpu.fp8_flops or gpu.bf16_flops} for name, gpu in GPUS.items()}
+    assert peaks == PEAK_FLOPS
+
+
+def bound_of(spec, kind="h200", **facts):
+    shape = SHAPES.get(spec.model)
+    return latency_bound(spec, ResolvedModel("", "dummy", None, shape, spec.model), kind, facts)
+
+
+@pytest.mark.parametrize("kind", list(MEMORY_BANDWIDTH))
+def test_latency_bound_subtracts_the_l2_cache_from_the_weights(kind):
+    bound = bound_of(vllm("llama-3.1-8b"), kind)
+    cached_ms = CACHE_BYTES[kind] / MEMORY_BANDWIDTH[kind] * 1e3
+    assert bound.step_ns / 1e6 == pytest.approx(decode_floor_ms("llama-3.1-8b", kind) - cached_ms)
+    # 6.98e9 parameters in the layers' matrices, two FLOPs each.
+    assert bound.prompt_token_ns == pytest.approx(2 * 6.979e9 / PEAK_FLOPS[kind][2] * 1e9, rel=1e-3)
+    assert (bound.gpus, bound.tokens_per_step) == (kind.upper(), 1)
+
+
+@pytest.mark.parametrize(("spec", "step", "prompt"), [
+    (vllm("llama-3.1-70b", tensor_parallel_size=4), 4, 4),
+    (sglang("llama-3.1-70b", tp=4), 4, 4),
+    (vllm("llama-3.1-70b", tensor_parallel_size=2, pipeline_parallel_size=2), 2, 4),  # stages follow one another
+    (vllm("llama-3.1-70b", data_parallel_size=2), 1, 2),
+    (vllm("mixtral-8x7b", tensor_parallel_size=2, data_parallel_size=2, enable_expert_parallel=True), 4, 4),
+    (vllm("llama-3.1-70b", quantization="fp8"), 2, 1979 / 989),
+])
+def test_gpus_and_quantization_that_share_the_work(spec, step, prompt):
+    alone, bound = bound_of(vllm(spec.model)), bound_of(spec)
+    cached_ns = CACHE_BYTES["h200"] / MEMORY_BANDWIDTH["h200"] * 1e9
+    assert bound.step_ns + cached_ns == pytest.approx((alone.step_ns + cached_ns) / step)
+    assert bound.prompt_token_ns == pytest.approx(alone.prompt_token_ns / prompt)
+
+
+@pytest.mark.parametrize(("spec", "facts", "most"), [
+    (vllm("llama-3.1-8b", speculative_config={"method": "ngram", "num_speculative_tokens": 4}), {}, 5),
+    (sglang("llama-3.1-8b", speculative_algorithm="EAGLE", speculative_num_draft_tokens=8), {}, 9),
+    (sglang("llama-3.1-8b", speculative_algorithm="NGRAM"), {"speculative_num_draft_tokens": "12"}, 13),
+])
+def test_speculation_sets_the_most_tokens_of_a_step(spec, facts, most):
+    assert bound_of(spec, **facts).tokens_per_step == most
+
+
+@pytest.mark.parametrize(("spec", "kind"), [
+    (vllm("llama-3.1-8b"), "cpu"),
+    (vllm("llama-3.1-8b"), "other-gpu"),
+    (vllm("org/model"), "h200"),
+    (vllm("llama-3.1-8b", quantization="awq"), "h200"),
+    (vllm("llama-3.1-8b", hf_overrides={"num_hidden_layers": 2}), "h200"),
+    (vllm("llama-3.1-8b", speculative_config={"method": "suffix"}), "h200"),
+    (vllm("llama-3.1-8b", prefill_context_parallel_size=2), "h200"),
+])
+def test_no_bound_where_model_gpu_or_flag_is_not_known(spec, kind):
+    assert bound_of(spec, kind) is None
+
+
+def test_endpoint_has_no_latency_bound():
+    assert latency_bound(endpoint("http://h:1", model="llama-3.1-8b"), None, "h200", {}) is None
 
 
 @pytest.mark.parametrize("arguments", [

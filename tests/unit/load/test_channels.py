@@ -107,10 +107,10 @@ def test_streams_over_tls_keep_their_stamps_and_connections(identity, trusted):
 
 def test_large_requests_and_answers_over_tls(identity, trusted):
     """Records that are split over reads, and more than one record a read."""
-    shape = StreamShape((1,) * 40, text="x" * 20_000)
+    shape = StreamShape((200,) * 40, text="x" * 20_000)
     with ScriptedServer(streamed(shape.events()), tls=identity) as server:
         replayed = replay_scripts(
-            server, requests=2, output_tokens=40, channel=Channel(tls=True, tls_ca_file=trusted)
+            server, requests=2, output_tokens=8000, channel=Channel(tls=True, tls_ca_file=trusted)
         )
     assert all(record.ok for record in replayed.records)
 

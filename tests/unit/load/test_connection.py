@@ -7,7 +7,7 @@ import pytest
 
 from pytest_llmperf.load.arrivals import Arrivals
 from pytest_llmperf.load.connection import Connection
-from pytest_llmperf.load.flight import Flight
+from pytest_llmperf.load.flight import Flight, Intake
 from pytest_llmperf.load.opening import Route
 from pytest_llmperf.model.exchange import Ending
 from pytest_llmperf.model.plan import PlannedRequest, StreamLimits
@@ -22,6 +22,9 @@ class KeepsEndings:
         self.forgotten = 0
 
     def opened(self, connection):
+        pass
+
+    def took(self, flight, size):
         pass
 
     def finish(self, flight, ending, error=None):
@@ -148,7 +151,7 @@ def test_what_is_not_http_ends_at_once(pair, owner):
     assert owner.endings == [Ending.CLOSED_EARLY]
 
 
-LIMITS = StreamLimits(connect_ns=10, first_byte_ns=20, idle_ns=30, total_ns=100, response_bytes=5)
+LIMITS = StreamLimits(connect_ns=10, first_byte_ns=20, idle_ns=30, total_ns=100)
 
 
 @pytest.mark.parametrize(
@@ -162,8 +165,6 @@ LIMITS = StreamLimits(connect_ns=10, first_byte_ns=20, idle_ns=30, total_ns=100,
         (5, [(20, b"x")], 51, Ending.IDLE_TIMEOUT),
         (5, [(20, b"x"), (100, b"x")], 105, None),
         (5, [(20, b"x"), (100, b"x")], 106, Ending.TOTAL_TIMEOUT),
-        (5, [(20, b"xxx"), (21, b"xx")], 22, None),
-        (5, [(20, b"xxx"), (21, b"xxx")], 22, Ending.TOO_LARGE),
     ],
 )
 def test_limits(sent_ns, reads, now_ns, ending):
@@ -173,6 +174,33 @@ def test_limits(sent_ns, reads, now_ns, ending):
         flight.reads.append(data)
     assert flight.overdue(now_ns, LIMITS) is ending
     assert flight.overdue(now_ns, LIMITS) is ending
+
+
+@pytest.mark.parametrize(
+    ("limits", "reads", "problem"),
+    [
+        ({"response_bytes": 1000}, 10, None),
+        ({"response_bytes": 999}, 10, "this answer is longer than 999 bytes"),
+        ({"held_bytes": 1800}, 10, None),
+        ({"held_bytes": 1799}, 10, "the answers under way take more than 1,799 bytes of memory"),
+        ({"replay_bytes": 1000}, 10, None),
+        ({"replay_bytes": 999}, 10, "the answers of this run are longer than 999 bytes together"),
+    ],
+)
+def test_intake_names_the_limit_that_an_answer_exceeds(limits, reads, problem):
+    intake, flight = Intake(StreamLimits(**limits)), Flight(PlannedRequest(0, "/", b""), 0, 0)
+    problems = [intake.take(flight, 100) for _ in range(reads)]
+    assert problems == [None] * (reads - 1) + [problem]
+
+
+def test_recorded_answer_is_held_no_more_and_counts_among_all_answers():
+    intake = Intake(StreamLimits(held_bytes=200, replay_bytes=250))
+    for problem in (None, None, "the answers of this run are longer than 250 bytes together"):
+        flight = Flight(PlannedRequest(0, "/", b""), 0, 0)
+        assert intake.take(flight, 100) == problem
+        flight.reads.append(b"x" * 100)
+        intake.recorded(flight)
+        assert intake.held_bytes == 0
 
 
 PATIENCE = StreamLimits(first_byte_ns=1000, idle_ns=30)

@@ -111,7 +111,7 @@ def test_progress_is_reported_while_it_runs(progress_of):
 
 
 def test_an_empty_plan_ends_at_once():
-    assert ProcessTransport().replay(LoadPlan("127.0.0.1", 1, ()), cancel=threading.Event()).exchanges == ()
+    assert ProcessTransport().replay(LoadPlan("127.0.0.1", 1, ()), cancel=threading.Event()).exchanges[:] == []
 
 
 def test_answer_before_the_request_was_read_ends_the_connection():

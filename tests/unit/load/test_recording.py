@@ -73,6 +73,14 @@ def test_torn_anywhere_it_reads_what_is_whole(recorded):
     assert set(counts) == {0, 1, 2}
 
 
+def test_exchange_is_read_after_the_recording_was_removed(recorded):
+    recording = read_recording(recorded)
+    recorded.unlink()
+    assert recording.exchanges[7] == EXCHANGES[1]
+    assert recording.exchanges[0] is not recording.exchanges[0]  # nothing of it is held
+    assert recording.exchanges.ended_ns == max(exchange.ended_ns for exchange in EXCHANGES)
+
+
 def test_no_file_is_an_empty_recording(tmp_path):
     assert read_recording(tmp_path / "none").exchanges == {}
 

@@ -3,6 +3,7 @@
 import base64
 import json
 from itertools import pairwise
+from pathlib import Path
 from urllib.parse import quote
 
 import pytest
@@ -10,11 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_llmperf.engines.spec import command_line, flags_of, secrets_of, vllm
-from pytest_llmperf.masking import is_secret_name, mask, masked, masked_env, needles, secret_values
+from pytest_llmperf.masking import SHAPES, is_secret_name, mask, masked, masked_env, needles, secret_values
 from pytest_llmperf.process.arguments import mask_argv, secret_arguments
 from pytest_llmperf.process.launch import Launch
-from pytest_llmperf.process.streammask import StreamMask
+from pytest_llmperf.process.streammask import LONGEST_LINE_BYTES, StreamMask
 
+ROOT = Path(__file__).parents[3]
 CANARY = "cAn4ry+/=s3cret&'vä\"lue\\x"
 
 
@@ -23,7 +25,7 @@ CANARY = "cAn4ry+/=s3cret&'vä\"lue\\x"
     "AWS_ACCESS_KEY_ID", "PGPASSWORD",
     "db_password", "MYSQL_PWD", "APIKEY", "GOOGLE_APPLICATION_CREDENTIALS", "API_KEYS", "GITHUB_PAT",
     "SMTP_PASS", "DB_PASS", "hf_token", "api-key", "ssl_keyfile_password", "aws_secret_access_key", "redis.password",
-    "OPENAI_API_KEY2", "HF_TOKENS", "api_key2",
+    "OPENAI_API_KEY2", "HF_TOKENS", "api_key2", "BASIC_AUTH", "SESSION_COOKIE", "SLACK_WEBHOOK_URL", "webhook_url",
 ])
 def test_names_that_look_secret(name):
     assert is_secret_name(name)
@@ -33,7 +35,7 @@ def test_names_that_look_secret(name):
     "TOKENIZERS_PARALLELISM", "PWD", "OLDPWD", "PATH", "KEYBOARD", "HOME", "CUDA_VISIBLE_DEVICES",
     "XDG_SESSION_PATH", "LLMPERF_TAG", "BYPASS", "pass_config", "max_tokens", "tokenizer", "prompt_tokens", "tokens",
     "num_speculative_tokens", "speculative_token_tree", "long_prefill_token_threshold", "return_tokens_as_token_ids",
-    "ssl_keyfile", "eos_token_id",
+    "ssl_keyfile", "eos_token_id", "max_num_batched_token",
 ])
 def test_names_that_do_not(name):
     assert not is_secret_name(name)
@@ -121,19 +123,84 @@ def test_what_is_no_secret_stays_as_it_is(known):
     ("found hf_abcdefghijklmnopqrst", "hf_abcdefghijklmnopqrst"),
     ("export OPENAI_API_KEY=abc123", "abc123"),
     ("export OPENAI_API_KEY2=abc123", "abc123"),
+    ("Cloning https://s3cr3t-t0ken@github.com/o/r.git", "s3cr3t-t0ken"),
+    ("connecting as scott:t1ger-x@db.example.org", "t1ger-x"),
+    ("amqp scott:t1ger-x@localhost", "t1ger-x"),
+    ("headers [(b'authorization', b'Basic dXNlcjpwYXNz')]", "dXNlcjpwYXNz"),
+    ("Proxy-Authorization: Bearer abcdef1234", "abcdef1234"),
+    ("with bearer 0123abcd-ef", "0123abcd-ef"),
+    ("found hf_Ab3dEf9h", "hf_Ab3dEf9h"),
+    ("key sk-proj-a1b2c3d4", "sk-proj-a1b2c3d4"),
+    ("Cookie: session=0123; theme=dark", "session=0123"),
+    ("Set-Cookie: id=a3fWa; HttpOnly", "a3fWa"),
+    ("X-Auth-Token: 9f86d081884c", "9f86d081884c"),
+    ("BASIC_AUTH=scott:tiger", "tiger"),
+    ("SESSION_COOKIE=abc123def", "abc123def"),
+    ("SLACK_WEBHOOK=https://example.org/T0/B0/xyz", "B0/xyz"),
+    ("SLACK_WEBHOOK_URL=https://example.org/T0/B0/xyz", "B0/xyz"),
+    ("{'webhook_url': 'https://example.org/T0/B0'}", "T0/B0"),
+    ("posting to https://hooks.slack.com/services/T000/B000/XXXX", "B000/XXXX"),
+    ("{'hf_token': 'short'}", "short"),
+    ('"db_password": "two words"', "two words"),
+    ("args: api_key=['server']", "server"),
+    ("--api-key server --port 1", "server"),
+    ("GET /v1?access_token=abc123def&x=1", "abc123def"),
+    ("password: hunter2-x", "hunter2-x"),
+    ("AKIAIOSFODNN7EXAMPLE", "AKIAIOSFODNN7EXAMPLE"),
 ])
-def test_secrets_by_their_shape(text, hidden):
+def test_secret_shape_is_masked_in_text_and_in_any_two_chunks(text, hidden):
     masked = mask(text)
     assert hidden not in masked
     assert "***" in masked
+    whole = f"{text}\n".encode()
+    for cut in range(len(whole)):
+        stream = StreamMask([], SHAPES)
+        log = stream.feed(whole[:cut]) + stream.feed(whole[cut:]) + stream.flush()
+        assert log.decode() == f"{masked}\n"
 
 
 @pytest.mark.parametrize("text", [
     "--max-num-batched-tokens 1024 --tokenizer gpt2 --ssl-keyfile a.pem", "http://127.0.0.1:8000/v1/models",
     "tokens: 12, key: value", "mail me@example.org", "--api-key --port 1",
+    "--max-num-batched-token cannot be emulated. Did you mean --max-num-batched-tokens?",
+    "engine.py: error: unrecognized arguments: --max-num-batched-token 1024",
+    "--api-key is set by the launcher", "--hf-token needs a value", "a bearer token is refused",
+    "vllm/vllm-openai:v0.26.0@sha256:0123456789abcdef", "max_num_batched_token=8192, long_prefill_token_threshold=0",
+    "eos_token='<|end_of_text|>', pad_token=None, cls_token=AddedToken(content='x')", "MAX_TOKENS=131072 min_tokens=5",
+    "TOKENIZERS_PARALLELISM=false", "hf_overrides={} hf_text_config_of_the_model", "task-force-on-kv-cache-offloading",
+    "Avg generation throughput: 12.0 tokens/s", "Authentication is off", "use_auth=True",
 ])
 def test_harmless_text_stays(text):
     assert mask(text) == text
+    stream = StreamMask([], SHAPES)
+    assert stream.feed(text.encode()) + stream.flush() == text.encode()
+
+
+def test_no_line_of_the_documentation_is_masked():
+    """Our messages use the same words."""
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
+    lines = [line for page in pages for line in page.read_text().splitlines()]
+    assert len(lines) > 1000
+    assert [line for line in lines if mask(line) != line] == []
+
+
+@pytest.mark.parametrize("word", ["server", "tokens", "EMPTY", "Secret", "batched", "abc"])
+def test_word_like_secret_cuts_no_text_and_is_masked_after_an_option(word):
+    text = f"The {word} of --max-num-batched-tokens cannot be emulated."
+    assert mask(text, [word]) == text
+    assert StreamMask(needles([word])).feed(f"{text}\n".encode()) == f"{text}\n".encode()
+    assert masked({"api_key": word}) == {"api_key": "***"}
+    assert mask(f"--api-key {word} {{'api_key': ['{word}']}}", [word]) == "--api-key *** {'api_key': ['***']}"
+
+
+def test_secret_in_a_line_above_16_kib_is_masked_across_parts():
+    secret = b"Authorization: Bearer abc.def-123"
+    for ahead in range(LONGEST_LINE_BYTES - 40, LONGEST_LINE_BYTES + 40, 3):
+        stream, line = StreamMask([], SHAPES), b"x " * (ahead // 2) + secret + b" x" * LONGEST_LINE_BYTES
+        parts = [stream.feed(line[at:at + 1000]) for at in range(0, len(line), 1000)]
+        assert sum(map(bool, parts)) > 1
+        log = b"".join(parts) + stream.flush()
+        assert log == line.replace(b"abc.def-123", b"***")
 
 
 def test_a_masked_command_line_still_reads_like_one():
@@ -196,6 +263,13 @@ def test_a_secret_that_begins_with_another_one_is_masked_whole():
 
 def test_without_secrets_a_stream_passes():
     assert StreamMask([]).feed(b"anything") == b"anything"
+
+
+def test_masked_stream_releases_whole_lines():
+    stream = StreamMask([], SHAPES)
+    assert stream.feed(b"a line\nand 40 %\r") == b"a line\nand 40 %\r"
+    assert stream.feed(b"begun") == b""
+    assert stream.feed(b" and ended\n") == b"begun and ended\n"
 
 
 @pytest.mark.parametrize(

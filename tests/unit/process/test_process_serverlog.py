@@ -81,6 +81,11 @@ def test_bytes_that_are_no_text_become_text(tmp_path):
     assert tail_lines(tmp_path / "log", 9) == ["a\ufffdb", "green 10%", "20%", "nul\ufffd"]
 
 
+def test_controls_of_a_terminal_do_not_reach_the_tail(tmp_path):
+    (tmp_path / "log").write_bytes("a\x9b31mb\x85c\x7fd\u202ee\ttab\n".encode())
+    assert tail_lines(tmp_path / "log", 9) == ["a\ufffd31mb\ufffdc\ufffdd\ufffde\ttab"]
+
+
 def test_only_the_last_lines_of_a_long_log_are_read(tmp_path):
     (tmp_path / "log").write_bytes(b"first\n" + b"y" * (3 << 20) + b"\nlast\n")
     assert tail_lines(tmp_path / "log", 1) == ["last"]

@@ -1,8 +1,11 @@
-"""Shared memory that a server left goes; what anybody still uses stays."""
+"""Cleanup removes segments that a server created and leaves all other segments."""
 
 import mmap
+import multiprocessing
 import os
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -11,53 +14,97 @@ from pytest_llmperf.process import shm
 if sys.platform != "linux":
     pytest.skip("/dev/shm is Linux only", allow_module_level=True)
 
+OURS = [os.getpid()]
+
+
+@pytest.fixture
+def folder():
+    """A folder in /dev/shm: on other file systems /proc/PID/maps may show another device than stat."""
+    with tempfile.TemporaryDirectory(dir=shm.FOLDER) as name:
+        yield Path(name)
+
 
 def create(folder, name):
-    (folder / name).write_bytes(b"\0" * 4096)
+    """A segment that this process has open."""
+    return os.open(folder / name, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
 
 
-def test_new_segments_of_multiprocessing_are_removed_and_nothing_else(tmp_path):
-    create(tmp_path, "psm_old")
-    before = shm.segments(tmp_path)
+def test_created_segments_of_known_namings_are_removed_and_other_files_stay(folder):
+    os.close(create(folder, "psm_old"))
+    attribution = shm.Attribution(folder)
     ours = ["psm_new", "sem.mp-new", "vllm_dist_new-tp:0-[0-1]-cpushm_0"]
-    for name in (*ours, "somebody_elses", "psm"):
-        create(tmp_path, name)
-    assert shm.remove_leaked(before, set(ours), tmp_path) == ours
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["psm", "psm_old", "somebody_elses"]
+    handles = [create(folder, name) for name in (*ours, "somebody_elses", "psm")]
+    attribution.look(OURS)
+    for handle in handles:
+        os.close(handle)
+    assert attribution.clean_up() == shm.CleanUp(removed=tuple(ours))
+    assert sorted(path.name for path in folder.iterdir()) == ["psm", "psm_old", "somebody_elses"]
 
 
-def test_a_segment_of_an_old_name_but_made_anew_is_new(tmp_path):
-    create(tmp_path, "psm_a")
-    before = shm.segments(tmp_path)
-    create(tmp_path, "psm_b")
-    (tmp_path / "psm_b").rename(tmp_path / "psm_a")
-    assert shm.remove_leaked(before, {"psm_a"}, tmp_path) == ["psm_a"]
+def test_segment_made_anew_under_an_old_name_is_removed(folder):
+    os.close(create(folder, "psm_a"))
+    attribution = shm.Attribution(folder)
+    handle = create(folder, "psm_b")
+    (folder / "psm_b").rename(folder / "psm_a")
+    attribution.look(OURS)
+    os.close(handle)
+    assert attribution.clean_up().removed == ("psm_a",)
 
 
-@pytest.mark.parametrize("keep", ["mapped", "open"])
-def test_a_segment_in_use_stays(tmp_path, keep):
-    create(tmp_path, "psm_used")
-    with (tmp_path / "psm_used").open("r+b") as file, mmap.mmap(file.fileno(), 4096):
-        if keep == "mapped":
-            file.close()
-        assert shm.used_by([os.getpid()], tmp_path) == {"psm_used"}
-        assert shm.remove_leaked(set(), {"psm_used"}, tmp_path) == []
-    assert shm.used_by([os.getpid()], tmp_path) == set()
-    assert shm.remove_leaked(set(), {"psm_used"}, tmp_path) == ["psm_used"]
+@pytest.mark.parametrize("how", ["mapped", "open"])
+def test_created_segment_stays_while_a_process_uses_the_file(folder, how):
+    attribution = shm.Attribution(folder)
+    with os.fdopen(create(folder, "psm_used"), "r+b") as file:
+        file.truncate(4096)
+        attribution.look(OURS)
+        with mmap.mmap(file.fileno(), 4096):
+            if how == "mapped":
+                file.close()
+            assert attribution.clean_up() == shm.CleanUp()
+    assert attribution.clean_up().removed == ("psm_used",)
 
 
-def test_links_and_missing_folders_are_harmless(tmp_path):
-    (tmp_path / "target").write_text("mine")
-    (tmp_path / "psm_link").symlink_to(tmp_path / "target")
-    shm.remove_leaked(set(), {"psm_link"}, tmp_path)
-    assert (tmp_path / "target").read_text() == "mine"
-    assert shm.segments(tmp_path / "none") == set()
-    assert shm.used_by([2**30], tmp_path) == set()
+def test_segment_unused_at_first_sight_stays_and_is_named(folder):
+    """As one that another program hands over: for a moment no process has it mapped."""
+    attribution = shm.Attribution(folder)
+    os.close(create(folder, "psm_in_transit"))
+    assert attribution.look(OURS) == set()
+    assert attribution.clean_up() == shm.CleanUp(unproven=("psm_in_transit",))
+    assert (folder / "psm_in_transit").exists()
 
 
-def test_where_other_processes_may_be_hidden_only_what_was_seen_in_use_goes(tmp_path):
-    create(tmp_path, "psm_seen")
-    create(tmp_path, "psm_unseen")
-    assert shm.remove_leaked(set(), {"psm_seen"}, tmp_path, whole_host=False) == ["psm_seen"]
-    assert (tmp_path / "psm_unseen").exists()
-    assert shm.remove_leaked(set(), set(), tmp_path, whole_host=True) == ["psm_unseen"]
+def test_segment_of_another_creator_stays_after_the_unit_attached(folder):
+    attribution = shm.Attribution(folder)
+    os.close(create(folder, "psm_attached"))
+    attribution.look(OURS)
+    handle = os.open(folder / "psm_attached", os.O_RDWR)
+    attribution.look(OURS)
+    os.close(handle)
+    assert attribution.clean_up().unproven == ("psm_attached",)
+
+
+def test_only_segments_in_use_count_as_created_by_leftovers(folder):
+    os.close(create(folder, "psm_idle"))
+    handle = create(folder, "psm_theirs")
+    attribution = shm.Attribution.of_users(OURS, folder)
+    os.close(handle)
+    assert attribution.clean_up() == shm.CleanUp(removed=("psm_theirs",))
+
+
+def test_link_or_missing_folder_or_process_is_harmless(folder):
+    (folder / "target").write_text("mine")
+    attribution = shm.Attribution(folder)
+    (folder / "psm_link").symlink_to(folder / "target")
+    with (folder / "target").open():
+        attribution.look(OURS)
+    attribution.clean_up()
+    assert (folder / "target").read_text() == "mine"
+    assert shm.segments(folder / "none") == set()
+    assert shm.used_by([2**30], folder) == set()
+
+
+def test_spawn_lock_with_temporary_name_is_found_by_inode():
+    lock = multiprocessing.get_context("spawn").Lock()
+    name = f"sem.{lock._semlock.name[1:]}"
+    (segment,) = [one for one in shm.segments() if one.name == name]
+    assert segment.file_id in shm.used_by(OURS)

@@ -131,6 +131,15 @@ def test_what_was_stored_is_to_be_committed():
     ]
 
 
+@pytest.mark.parametrize("verdict", ["NO_BASELINE", "INCOMPARABLE"])
+def test_baseline_stored_by_the_session_is_not_reported_as_missing(verdict):
+    tests = [ended(verdict, "test_a", f"{verdict}: baseline: -", stored="baselines"), ended("PASS", "test_p")]
+    assert counts(tests) == "1 STORED, 1 PASS"
+    assert lines(*tests)[0] == "STORED  test_a  baseline stored; the next run is compared with it"
+    assert counts([ended(verdict, "test_a"), ended("IMPROVED", "test_i", stored="baselines")]) == (
+        f"1 {verdict}, 1 IMPROVED")
+
+
 BESIDE = ("NO_BASELINE: baseline: -", "INCONCLUSIVE: ttft_p99 <= 1s: 1.01 s 99 % CI 0.9–1.1 s")
 ACCEPT = 'pytest suites/test_s.py::test_a --update-baselines --accept "REASON"'
 

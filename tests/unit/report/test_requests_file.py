@@ -9,8 +9,8 @@ import pytest
 
 from pytest_llmperf.errors import BaselineError
 from pytest_llmperf.metrics import measure
-from pytest_llmperf.model.record import Outcome
-from pytest_llmperf.report.requests import decode, encode
+from pytest_llmperf.model.record import Outcome, RunRecords
+from pytest_llmperf.report.requests import decode, encode, read_back
 from pytest_llmperf.testing.records import make_record
 
 FAILED = make_record(2, intended_ms=1200, outcome=Outcome.RESET, detail="the answer was: secret")
@@ -54,6 +54,74 @@ def test_what_a_server_said_is_not_kept(kept):
     path = kept(RECORDS)
     assert b"secret" not in gzip.decompress(path.read_bytes())
     assert decode(path).kept[2].detail == "reset"
+
+
+@pytest.mark.parametrize(("column", "value"), [
+    ("cached_tokens", 10**25), ("ended_ns", 1e300), ("sent_ns", "2"), ("arrivals_ns", [1, 10**25]),
+    ("chunk_tokens", [True]), ("ended_ns", float("inf")),
+])  # fmt: skip
+def test_request_file_with_impossible_number_is_refused_and_column_named(kept, column, value):
+    path = kept(RECORDS)
+    columns = json.loads(gzip.decompress(path.read_bytes()))
+    columns[column][0] = value
+    path.write_bytes(gzip.compress(json.dumps(columns).encode()))
+    with pytest.raises(BaselineError, match=f"r.json.gz.*{column} holds"):
+        decode(path)
+
+
+def test_damaged_compressed_data_is_our_error(kept):
+    path = kept(RECORDS)
+    data = bytearray(path.read_bytes())
+    data[20:40] = bytes(20)
+    path.write_bytes(data)
+    with pytest.raises(BaselineError, match="no file of requests"):
+        decode(path)
+
+
+def test_records_read_back_equal_those_written_but_for_texts_of_failures(kept):
+    records = [*RECORDS, replace(RECORDS[1], index=4, replaced_text=True)]
+    path = kept(records)
+    read = list(read_back(path, 1_000_000_000))
+    assert read == [replace(record, detail=None if record.ok else record.outcome.value) for record in records]
+
+
+def test_released_records_are_read_from_their_file_with_the_first_texts_of_failures(kept):
+    records = RunRecords(RECORDS)
+    derived = records.derived(measure)
+    path = kept(RECORDS)
+    records.release()
+    assert records.loaded  # nobody has said where else they are
+    records.stored(lambda: read_back(path, records.start_ns))
+    records.release()
+    assert not records.loaded
+    assert len(records) == 4
+    assert not records.loaded
+    assert records[2] == FAILED
+    assert records.derived(measure) is not derived
+    assert records.derived(measure).all() == derived.all()
+    assert records.loaded
+
+
+def test_records_that_were_kept_in_part_are_not_read_back(kept):
+    path = kept([make_record(i, intended_ms=i, chunks=10) for i in range(100)], most_arrivals=400)
+    with pytest.raises(BaselineError, match=r"holds the arrivals of 34 of 100 requests\. Measure with fewer requests"):
+        list(read_back(path, 0))
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (b"0" * (256 * 2**20 + 1), "unpacks to more than 256 MiB"),
+        (b'{"index":[' + b"[]," * 2**24 + b"[]]}", r"would take 1\.7 GiB of memory, and 1 GiB is the limit"),
+        (b"[" * 100_000, "RecursionError"),
+    ],
+)
+def test_file_that_would_take_too_much_memory_is_refused_before_it_is_read(tmp_path, text, problem):
+    path = tmp_path / "bomb.json.gz"
+    path.write_bytes(gzip.compress(text, 1))
+    del text
+    with pytest.raises(BaselineError, match=problem):
+        decode(path)
 
 
 def test_pandas_reads_it(kept):

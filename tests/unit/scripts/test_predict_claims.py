@@ -51,6 +51,24 @@ def test_hosts_that_coefficients_have_seen_are_no_held_out_ones(predicting, plac
     assert all(f"def {name}(" in suites for name in predicting.FITTED["h200"])
 
 
+def test_claim_has_one_row_with_median_and_verdicts_over_hosts(predicting, place):
+    table = predicting.claims_table(predicting.rows(place, MEASURED)).splitlines()
+    (serving,) = [line for line in table if "`tpot_p95 <= 20ms`" in line]
+    test, claim, median, extremes, hosts, verdicts, emulated = serving.strip("| ").split(" | ")
+    assert (test, claim, emulated) == ("`test_answers_come_in_time[h200]`", "`tpot_p95 <= 20ms`", "7.543 ms")
+    least, most = (float(end) for end in extremes.split(" – "))
+    assert least <= float(median.removesuffix(" ms")) <= most
+    assert hosts.startswith("e, f, g, j")
+    assert verdicts == f"{len(hosts.split(', '))} PASS"
+    assert not any("chunk_budget" in line for line in table), "a mechanism is no claim"
+
+
+def test_values_of_different_units_have_no_median(predicting):
+    assert predicting._median(["1 ms", "2 s"]) == "–"
+    assert predicting._median(["57489", "57606"]) == "57548"
+    assert predicting._range(["1.5×", "1.5×"]) == ""
+
+
 def test_what_is_not_emulated_says_why(predicting, place):
     found = [row for row in predicting.rows(place, MEASURED) if row.predicted is None]
     assert [row.test for row in found] == ["suites/test_startup.py::test_ready[h200]"]

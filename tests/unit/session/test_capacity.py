@@ -1,14 +1,17 @@
 """`perf.max_rate` on a fake server whose latency follows the offered rate."""
 
 import random
+from dataclasses import replace
 from datetime import UTC, datetime
 
+import httpx
 import pytest
 
 from pytest_llmperf import Verdict, closed, endpoint, multi_turn, poisson, random_tokens, vllm
 from pytest_llmperf.clock import VirtualClock
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.errors import LoadError, SloError, SpecError
+from pytest_llmperf.metrics.registry import find
 from pytest_llmperf.model.status import Note
 from pytest_llmperf.session.perf_session import PerfSession
 from pytest_llmperf.telemetry.hardware import Hardware
@@ -76,6 +79,13 @@ def test_a_cache_that_nobody_empties_meets_each_prompt_once(perf, make_server, f
     assert len(set(bodies)) == len(bodies) > 8
 
 
+def test_search_within_a_limit_on_unverified_token_counts_is_an_error(perf, make_server, fake_engine):
+    fake_engine.counts_per_chunk = False
+    fake_engine.answers["/metrics"] = httpx.Response(404)
+    with pytest.raises(LoadError, match=r"at 8/s nothing can be proven: unverified token count: tpot_p95"):
+        perf.max_rate(make_server(), WORKLOAD, slo="tpot_p95 <= 500ms")
+
+
 @pytest.fixture
 def too_brief(perf, make_server, told):
     """Search with a workload; gives the rate as it is said, and the notes on loads that were over too soon."""
@@ -104,7 +114,55 @@ def test_conversations_come_at_the_rate_and_not_their_turns(too_brief, conversat
     rate, said = too_brief(multi_turn(conversations, 2, 8, 5, arrivals=poisson(8)))
     assert len(said) == notes
     if said:
-        assert said[0].startswith(f"{rate:.4g}/s: all 20 conversations began within {20 / rate:.2g} s")
+        assert said[0].startswith(f"{rate:.4g}/s: all 20 conversations began within {2 * 20 / rate:.2g} s")
+
+
+def test_max_rate_of_conversations_counts_requests(perf, make_server):
+    """The knee is at 20 conversations/s, each of three requests."""
+    found = perf.max_rate(make_server(), multi_turn(200, 3, 8, 5, arrivals=poisson(8)), slo="ttft_p95 <= 500ms")
+    assert 3 * KNEE / 1.05 <= found.value("max_rate") <= 3 * KNEE * 1.01
+    assert find("max_rate").formula_id == "max_rate.2"
+    tried = [one.conditions["tried_rate"] for one in perf.measurements if "tried_rate" in one.conditions]
+    assert tried[:2] == ["24/s", "48/s"]
+
+
+
+def settled(perf, make_server, fake_engine, limit):
+    """A search that proves nothing above 8/s, then a check."""
+    found = perf.max_rate(make_server(), WORKLOAD, slo="ttft_p95 <= 500ms")
+    capacity = perf.series[0]
+    points = [point for point in capacity.found[0].points if point.rate <= 8 or point.verdict is Verdict.FAIL]
+    capacity.found[0] = replace(capacity.found[0], points=tuple(points))
+    run = replace(found.runs[0], counters=capacity._counters(capacity.found[0]))
+    capacity.measurement = replace(found, runs=(run,), metrics=(run.metrics,))
+    plans = len(fake_engine.transport.plans)
+    (result,) = perf.check(capacity.measurement, f"max_rate >= {limit}/s")
+    return result, len(fake_engine.transport.plans) - plans, capacity, found
+
+
+def test_check_tries_the_asked_rate_after_an_open_search(perf, make_server, fake_engine):
+    result, runs, capacity, _ = settled(perf, make_server, fake_engine, 12)
+    assert result.verdict is Verdict.PASS
+    assert "12/s proven to be within" in result.n
+    assert runs == 2
+    assert capacity.found[0].points[-1].rate == 12
+    assert capacity.finished.value("max_rate_proven") == 12
+
+
+def test_check_sends_no_request_after_a_decided_search(perf, make_server, fake_engine):
+    result, runs, _, _ = settled(perf, make_server, fake_engine, 7)
+    assert (result.verdict, runs) == (Verdict.PASS, 0)
+    assert perf.check(perf.series[0].finished, "max_rate <= 1000/s")[0].verdict is Verdict.PASS
+
+
+def test_measurement_stays_valid_after_one_more_tried_rate(perf, make_server):
+    found = perf.max_rate(make_server(), WORKLOAD, slo="ttft_p95 <= 500ms")
+    limit = (found.value("max_rate") + found.value("max_rate_beyond")) / 2
+    first = perf.check(found, f"max_rate >= {limit}/s")
+    assert perf.series[0].finished is not found
+    assert perf.check(found, f"max_rate >= {limit}/s") == first
+    assert first[0].verdict is not Verdict.INCONCLUSIVE
+    assert len(perf.extend(found, 1).runs) == 2
 
 
 def test_warmed_once(perf, make_server, fake_engine):

@@ -11,10 +11,10 @@ from pytest_llmperf.baseline.paths import baseline_path
 from pytest_llmperf.baseline.store import Store
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.engines.environment import Environment
+from pytest_llmperf.engines.installed import version_in
 from pytest_llmperf.session.doctor import examine
 from pytest_llmperf.session.doctor.place import DEVICE, Place
 from pytest_llmperf.session.doctor.suites import suites
-from pytest_llmperf.session.doctor.version import version_in
 from pytest_llmperf.telemetry.cpu import Cpu
 from pytest_llmperf.telemetry.hardware import Gpu, Hardware, detect
 

@@ -12,6 +12,7 @@ from pytest_llmperf import Verdict, closed, endpoint, random_tokens, shared_pref
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.errors import ConfigError, EngineError, SloError, SpecError, UsageError
 from pytest_llmperf.model.status import Measuring, WarmingUp
+from pytest_llmperf.session.judge import runs_apart
 from pytest_llmperf.session.perf_session import PerfSession
 from pytest_llmperf.telemetry.hardware import Hardware
 from pytest_llmperf.testing.scripted_transport import make_exchange
@@ -111,15 +112,17 @@ def test_results_reach_the_run_folder(perf, session, make_server):
     measurement = perf.measure(make_server(), WORKLOAD, runs=1)
     (result,) = perf.check(measurement, "error_rate == 0")
     assert result.verdict is Verdict.PASS
-    assert perf.results == [result]
+    assert perf.results == (result,)
     perf.complete = True
     perf.close()
     kept = written(session)
     assert kept["test"] == "tests/test_a.py::test_x[a/b]"
     assert kept["checks"][0]["verdict"] == "PASS"
     assert kept["measurements"][0]["runs"][0]["metrics"]["error_rate"] == 0
-    assert session.run_dir.name.startswith("20260102T030405Z-")
-    assert session.run_dir.name.endswith("gw1")
+    assert session.run_dir.name == session.id
+    assert session.id.startswith("20260102T030405Z-")
+    assert kept["worker"] == "gw1"
+    assert perf.run_file.name.endswith(".gw1.json")
 
 
 def test_git_ignores_the_folder_that_is_ours(perf, session, make_server):
@@ -142,7 +145,7 @@ def test_a_server_that_fails_midway_leaves_what_was_measured_and_no_result(perf,
 
     def vanish_in_the_second_run():
         if len(fake_engine.transport.plans) == 2 + 2:
-            fake_engine.answers["/metrics"] = httpx.ReadTimeout("timed out")
+            fake_engine.answers["/metrics"] = httpx.ConnectError("refused")
 
     fake_engine.on_replay = vanish_in_the_second_run
     with pytest.raises(EngineError, match="not after it"):
@@ -257,7 +260,7 @@ def test_what_cannot_be_meant_checks_nothing(perf, make_server, slos, given, err
     run = perf.measure(make_server(), WORKLOAD, runs=1)
     with pytest.raises(error, match=complaint):
         perf.check(run, *slos, **given)
-    assert perf.results == []
+    assert perf.results == ()
 
 
 def test_a_measurement_is_no_baseline(perf, make_server):
@@ -271,7 +274,7 @@ def test_what_was_not_measured_is_not_compared(perf, make_server, wrong):
     run = perf.measure(make_server(), WORKLOAD, runs=2)
     with pytest.raises(UsageError, match=r"perf\.compare\(…, other=…\): other is what perf\.measure\(…\) returned"):
         perf.compare("ttft_p50(run) / ttft_p50(other)", run=run, other=wrong)
-    assert perf.results == []
+    assert perf.results == ()
 
 
 def test_a_claim_judges_both_sides(perf, session, make_server, fake_engine):
@@ -283,7 +286,7 @@ def test_a_claim_judges_both_sides(perf, session, make_server, fake_engine):
     fake_engine.on_replay = b_is_slower
     results = perf.claim(fast, slow, WORKLOAD, "ttft_p50(b) / ttft_p50(a) >= 3")
     assert [result.verdict for result in results] == [Verdict.PASS, Verdict.PASS]
-    assert perf.results == results
+    assert perf.results == tuple(results)
 
 
 def test_an_open_claim_buys_more_pairs_in_turned_order(perf, make_server, fake_engine):
@@ -301,6 +304,59 @@ def test_an_open_claim_buys_more_pairs_in_turned_order(perf, make_server, fake_e
     assert result.verdict is Verdict.PASS
     assert result.n.startswith("6 pairs")
     assert [run.seed for run in perf.measurements[0].runs] == [0, 1, 2, 3, 4, 5]
+
+
+def test_sides_of_a_claim_send_seeds_in_opposite_order(perf, make_server):
+    """Pairs then lie 5, 3 and 1 runs apart, so that they show a drift of the machine."""
+    fast, slow = make_server(), make_server(endpoint("http://127.0.0.1:1", model="slow"))
+    perf.claim(fast, slow, WORKLOAD, "ttft_p50(b) / ttft_p50(a) >= 1.02")
+    assert [[run.seed for run in side.runs] for side in perf.measurements] == [
+        [0, 1, 2, 3, 4, 5, 6, 7, 8], [2, 1, 0, 5, 4, 3, 8, 7, 6]]
+    a, b = perf.measurements
+    assert runs_apart(a, b) == [5, 3, 1, -1, -3, -5, 5, 3, 1]
+    (paired,) = perf.compare("tpot_mean(a) / tpot_mean(b)", a=a, b=b)
+    assert paired.n.startswith("9 pairs")
+
+
+@pytest.mark.parametrize(("drift", "limit"), [(1.05, ">= 1.05"), (1 / 1.05, "<= 0.95")])
+def test_drifting_machine_decides_no_claim_at_the_first_look(session, make_server, fake_engine, drift, limit):
+    """Both sides are alike, and the machine changes by 5 % a run: A A A B B B differ by 16 % all the same."""
+    session.settings = replace(session.settings, extension_limit_s=0.0)
+    perf = session.perf("tests/test_a.py::test_x", "h200")
+    fast, slow = make_server(), make_server(endpoint("http://127.0.0.1:1", model="slow"))
+
+    def slower_each_run():
+        sent = len(fake_engine.transport.plans)
+        fake_engine.ttft_ms = 100.0 * drift ** (sent if sent <= 5 else sent - 2)  # two batches of B are its warm-up
+
+    fake_engine.on_replay = slower_each_run
+    sd = {"ttft_p50": 0.01}
+    result = perf.claim(fast, slow, WORKLOAD, f"ttft_p50(b) / ttft_p50(a) {limit}", start_sd=sd)[0]
+    assert (result.verdict, result.n.partition(" on")[0]) == (Verdict.INCONCLUSIVE, "3 pairs")
+    assert "the pairs show a drift from run to run" in result.reason
+
+
+@pytest.mark.parametrize("specs", [
+    (vllm("llama-3.1-8b", max_num_seqs=8), vllm("llama-3.1-8b", max_num_seqs=8)),
+    (endpoint("http://127.0.0.1:1", model="m"), endpoint("http://127.0.0.1:1/", model="m")),
+])
+def test_claim_of_two_equal_specifications_is_refused(perf, fake_engine, specs):
+    with pytest.raises(SpecError, match=r"perf\.claim\(a, b, …\): both sides are .* put both into perf\.compare"):
+        perf.claim(*specs, WORKLOAD, CLAIM)
+    assert not fake_engine.transport.plans
+
+
+def test_claim_of_a_server_against_an_equal_specification_is_refused(perf, make_server, fake_engine):
+    with pytest.raises(SpecError, match="both sides are endpoint"):
+        perf.claim(make_server(), make_server().spec, WORKLOAD, CLAIM)
+    assert not fake_engine.transport.plans
+
+
+@pytest.mark.parametrize(("url", "tolerated"), [("http://10.0.0.5:8000", "1.15"), ("http://127.0.0.1:8000", "1.25")])
+def test_guards_of_an_endpoint_on_another_machine_have_no_cpu_s_margin(perf, make_server, url, tolerated):
+    sides = (make_server(endpoint(url, model=model)) for model in ("one", "other"))
+    results = perf.claim(*sides, WORKLOAD, "tpot_mean(b) / tpot_mean(a) >= 0.5")
+    assert any(f"≤ {tolerated}×" in result.limit for result in results)
 
 
 def test_a_claim_that_stays_open_ends_and_says_so(perf, make_server):
@@ -406,6 +462,19 @@ def test_margins_are_read_before_a_server_starts(perf, margin, wrong):
         perf.claim(engine, engine, WORKLOAD, "ttft_p50(b) / ttft_p50(a) >= 1.2", baseline=True,
                    margins={"ttft_p50": margin})
     assert perf.measurements == []
+
+
+@pytest.mark.parametrize(("page", "verdict", "runs"), [
+    (httpx.Response(404), Verdict.INCONCLUSIVE, 3), (None, Verdict.PASS, 3),
+])
+def test_claim_with_unverified_token_counts_buys_no_runs(perf, make_server, fake_engine, page, verdict, runs):
+    fake_engine.counts_per_chunk = False
+    if page is not None:
+        fake_engine.answers["/metrics"] = page  # else the counter of generated tokens verifies them
+    one, other = make_server(), make_server(endpoint("http://127.0.0.1:1", model="slow"))
+    first, *_ = perf.claim(one, other, WORKLOAD, "tpot_mean(b) / tpot_mean(a) >= 0.5")
+    assert first.verdict is verdict
+    assert [len(side.runs) for side in perf.measurements] == [runs, runs]
 
 
 def test_margins_without_a_baseline_are_those_of_guards(perf, make_server):

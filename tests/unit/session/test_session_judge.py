@@ -63,7 +63,8 @@ def test_a_lower_limit_on_hits_does_not_excuse_an_old_cache(side):
 
 
 def test_an_invalid_run_is_one_error_that_counts_the_reasons(side):
-    (result,) = judge_slos(side(restarted=True, clock_gap_ms=9e9), ["ttft_p50 <= 60ms", "error_rate == 0"], SETTINGS)
+    broken = side(restarted="its counter fell", clock_gap_ms=9e9)
+    (result,) = judge_slos(broken, ["ttft_p50 <= 60ms", "error_rate == 0"], SETTINGS)
     assert result.verdict is Verdict.ERROR
     assert result.metric == "validity"
     assert "run 1 (seed 0)" in result.reason
@@ -165,7 +166,7 @@ def test_a_guard_that_one_side_cannot_show_is_an_error(side):
 
 
 def test_an_invalid_side_is_named(side):
-    (result,) = claim(side(), side(restarted=True))
+    (result,) = claim(side(), side(restarted="its counter fell"))
     assert result.verdict is Verdict.ERROR
     assert "B, run 1" in result.reason
 

@@ -1,6 +1,10 @@
 """One replay against a fake server: plan, counters, peaks, and every way in which the server fails during it."""
 
+import json
+import re
+import threading
 import time
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import httpx
@@ -11,7 +15,7 @@ from pytest_llmperf.errors import EngineError, LoadError, ServerDied
 from pytest_llmperf.load.transport import Progress
 from pytest_llmperf.model.plan import StreamLimits
 from pytest_llmperf.model.telemetry import CpuUse
-from pytest_llmperf.session.replay import Replayer
+from pytest_llmperf.session.replay import Replayer, most_bytes
 from pytest_llmperf.session.warm_up import BATCH, MOST_BATCHES, warm_up
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -43,7 +47,7 @@ def test_a_run(make_server, replayer):
     assert all(record.ok for record in run.records)
     assert run.counters["generation_tokens"] == 60
     assert run.counters["requests_finished"] == 12
-    assert not run.restarted
+    assert run.restarted is None
     assert run.cache_reset is False  # an endpoint's cache is not ours
     assert run.loop_lag_p99_ms is None
     assert run.wall_clock_jump_ms == 0
@@ -74,10 +78,47 @@ def test_the_plan_is_the_seeds_own(make_server, replayer, fake_engine):
     replayer(limits=limits).run(server, WORKLOAD, 3)
     (plan,) = fake_engine.transport.plans
     asked = WORKLOAD.requests(3)
-    assert (plan.host, plan.port, plan.concurrency, plan.limits) == ("h", 81, None, limits)
+    assert (plan.host, plan.port, plan.concurrency) == ("h", 81, None)
+    assert plan.limits == replace(limits, replay_bytes=most_bytes(asked))
     assert [request.at_ns for request in plan.requests] == [request.at_ns for request in asked]
     assert plan.requests[0].path == "/proxy/v1/completions"
     assert b'"model":"m"' in plan.requests[0].body
+
+
+def sent_prompts(fake_engine):
+    """The prompts of each replay."""
+    return [[json.loads(request.body)["prompt"] for request in plan.requests] for plan in fake_engine.transport.plans]
+
+
+def test_endpoint_gets_other_prompts_in_each_run_of_a_seed(make_server, replayer, fake_engine):
+    """Nobody can see or empty its cache, which may hold what an earlier session sent."""
+    server = make_server()
+    for _ in range(2):
+        replayer().run(server, WORKLOAD, 3)
+    first, second = sent_prompts(fake_engine)
+    drawn = [list(request.prompt) for request in WORKLOAD.requests(3)]
+    assert not {tuple(prompt) for prompt in first} & {tuple(prompt) for prompt in [*second, *drawn]}
+    assert [len(prompt) for prompt in first] == [len(prompt) for prompt in second] == [8] * 12
+
+
+def test_endpoint_gets_the_last_prompts_again_where_tiers_are_kept(make_server, replayer, fake_engine):
+    server = make_server()
+    replayer().run(server, WORKLOAD, 3)
+    replayer(keep=("engine",)).run(server, WORKLOAD, 3)
+    first, second = sent_prompts(fake_engine)
+    assert first == second
+
+
+def test_started_server_gets_the_prompts_of_the_seed(make_server, replayer, fake_engine, fake_process):
+    replayer().run(make_server(vllm("m"), process=fake_process), WORKLOAD, 3)
+    assert sent_prompts(fake_engine) == [[list(request.prompt) for request in WORKLOAD.requests(3)]]
+
+
+def test_run_knows_the_names_of_the_model(make_server, replayer):
+    assert replayer().run(make_server(), WORKLOAD, 0).model_names == ("m",)
+    declared = endpoint("http://127.0.0.1:8000", model="m", model_alias=["m-2024-08-06", "m-latest"])
+    run = replayer().run(make_server(declared), WORKLOAD, 0)
+    assert run.model_names == ("m", "m-2024-08-06", "m-latest")
 
 
 def test_a_closed_loop_has_its_limit(make_server, replayer, fake_engine):
@@ -99,17 +140,71 @@ def test_a_server_without_counters_is_measured_all_the_same(make_server, replaye
 
 
 def test_counters_that_vanish_during_the_run_are_no_evidence(make_server, replayer, fake_engine):
-    gone = {"/metrics": httpx.ReadTimeout("timed out")}
+    gone = {"/metrics": httpx.ConnectError("refused")}
     fake_engine.on_replay = lambda: fake_engine.answers.update(gone)
     with pytest.raises(EngineError, match="showed its counters before the run, and not after it"):
         replayer().run(make_server(), WORKLOAD, 0)
 
 
 def test_counters_that_were_not_there_before_the_run_are_no_evidence(make_server, replayer, fake_engine):
-    fake_engine.answers["/metrics"] = httpx.ReadTimeout("timed out")
+    fake_engine.answers["/metrics"] = httpx.ConnectError("refused")
     fake_engine.on_replay = lambda: fake_engine.answers.pop("/metrics")
     with pytest.raises(EngineError, match=r"after the run, and not before it: nobody could see .* Run it again"):
         replayer().run(make_server(), WORKLOAD, 0)
+
+
+def test_counter_that_falls_between_gauge_readings_is_reported(make_server, replayer, fake_engine):
+    """Before and after the run alone it only grows."""
+    fake_engine.prompt = 1000
+    fell = threading.Event()
+    server = make_server()
+
+    def page(request):
+        response = fake_engine.answer(request)
+        if request.url.path == "/metrics" and fake_engine.prompt == 7:
+            fell.set()
+        return response
+
+    def fall_and_recover():
+        fake_engine.prompt = 7
+        assert fell.wait(10)
+        fake_engine.prompt = 2000
+
+    server.client = httpx.Client(base_url=server.url, transport=httpx.MockTransport(page))
+    fake_engine.on_replay = fall_and_recover
+    run = replayer(gauge_interval_s=0.001).run(server, WORKLOAD, 0)
+    assert run.restarted == "its counter prompt_tokens fell from 1000 to 7"
+    assert run.counters["prompt_tokens"] > 0
+    fake_engine.on_replay = lambda: None
+    assert replayer().run(server, WORKLOAD, 1).restarted is None
+
+
+def test_counter_that_falls_between_two_runs_is_reported(make_server, replayer, fake_engine):
+    server = make_server()
+    replayer().run(server, WORKLOAD, 0)
+    fake_engine.generated = 0
+    assert replayer().run(server, WORKLOAD, 1).restarted == "its counter generation_tokens fell from 60 to 0"
+
+
+@pytest.mark.parametrize("value", [-3, 10**25])
+def test_impossible_counter_is_an_error_and_named(make_server, replayer, fake_engine, value):
+    fake_engine.preemptions = value
+    with pytest.raises(EngineError, match=re.escape(f"counter preemptions is {value:.15g}, and a counter")):
+        replayer().run(make_server(), WORKLOAD, 0)
+
+
+def test_impossible_gauge_is_left_out(make_server, fake_engine):
+    page = fake_engine.page()
+    fake_engine.answers["/metrics"] = httpx.Response(200, text=page.replace("running 3", "running 1e300"))
+    assert "running" not in make_server().gauges()
+    fake_engine.answers["/metrics"] = httpx.Response(200, text=page)
+    assert make_server().gauges()["running"] == 3
+
+
+@pytest.mark.parametrize("blocks", ["\u00b2", "9" * 5000, "-1", "many"])
+def test_resolved_text_without_number_is_left_out(make_server, replayer, fake_engine, blocks):
+    fake_engine.answers["/metrics"] = httpx.Response(200, text=fake_engine.page().replace('"100"', f'"{blocks}"'))
+    assert "kv_blocks" not in replayer().run(make_server(), WORKLOAD, 0).counters
 
 
 def test_a_death_during_the_run(make_server, replayer, fake_engine, fake_process):

@@ -46,6 +46,30 @@ def test_failed_requests(found, judging):
     assert found([judging], records=bad) == []
 
 
+@pytest.mark.parametrize("named", [(), ("error_rate",)])
+def test_answers_that_contradict_themselves_are_judged_by_no_limit(found, named):
+    broken = make_record(19, outcome=Outcome.COUNTS_DISAGREE, detail="5 content chunks, usage says 4 tokens")
+    (text,) = found(named, records=[*records(19), broken])
+    assert "token counts disagree in 1 of 20 answers (first: 5 content chunks, usage says 4 tokens)" in text
+
+
+def of_models(*names):
+    return [replace(record, models=names) for record in records()]
+
+
+@pytest.mark.parametrize(("models", "names"), [
+    ((), ("m",)), (("m",), ("m",)), (("m-1",), ("m", "m-1")), (("m", "m-1"), ("m", "m-1")), (("m-1",), ()),
+])
+def test_answers_of_requested_or_declared_model_are_valid(found, models, names):
+    assert found(["error_rate"], records=of_models(*models), model_names=names) == []
+
+
+def test_answers_of_another_model_make_the_run_invalid(found):
+    (text,) = found(["error_rate"], records=of_models("m", "x" * 200), model_names=("m", "m-1"))
+    assert f"20 of 20 answers came from model '{'x' * 80}…', and 'm' was asked for; declared: 'm-1'." in text
+    assert "model_alias=" in text
+
+
 @pytest.mark.parametrize("judging", ["send_delay_p99", "send_delay_max"])
 def test_a_late_load_generator(found, judging):
     late = records(send_delay_ms=11.0)
@@ -62,9 +86,10 @@ def test_another_statistic_of_the_delay_does_not_judge_its_tail(found):
 
 def test_answers_in_one_piece_have_no_time_per_token(found):
     whole = [*records(18), make_record(18, chunk_tokens=[10]), make_record(19, chunks=10, itl_ms=0.0)]
-    (text,) = found(["tpot_mean"], records=whole)
-    assert "2 of 20 answers of several tokens came in one piece (limit 5%)" in text
-    assert found(["ttft_p50", "e2el_p50"], records=whole) == []
+    for judging in ("tpot_mean", "ttft_p50"):
+        (text,) = found([judging], records=whole)
+        assert "2 of 20 answers of several tokens came in one piece (limit 5%)" in text
+    assert found(["e2el_p50"], records=whole) == []
     assert found(["tpot_mean"], records=records(), settings=Settings(coalesced_limit=0.0)) == []
     single = records(chunks=1)
     assert found(["tpot_mean"], counters=False, records=single) == []
@@ -141,8 +166,8 @@ def test_a_stopped_clock(found):
 
 
 def test_a_restarted_server(found):
-    (text,) = found(restarted=True)
-    assert "restarted itself" in text
+    (text,) = found(restarted="its counter prompt_tokens fell from 9 to 0")
+    assert text.endswith("restarted itself: its counter prompt_tokens fell from 9 to 0 between two readings.")
 
 
 def test_unexpected_cache_hits(found):
@@ -222,6 +247,6 @@ def test_failed_requests_make_the_counts_incomparable(found):
 
 
 def test_runs_are_numbered(make_run, make_measurement):
-    measurement = make_measurement(make_run(), make_run(seed=1, restarted=True))
+    measurement = make_measurement(make_run(), make_run(seed=1, restarted="its counter prompt_tokens fell from 9 to 0"))
     (text,) = problems(measurement, set(), SETTINGS)
     assert text.startswith("run 2 (seed 1): ")

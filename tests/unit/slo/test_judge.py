@@ -1,11 +1,13 @@
 """From demands and runs to verdicts and the line that users read."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from pytest_llmperf.metrics import measure
+from pytest_llmperf.metrics.run import CountedBy
 from pytest_llmperf.model.record import Outcome
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.slo.judge import judge_claim, judge_slo, line
@@ -416,6 +418,28 @@ def test_what_would_decide_a_claim_takes_pairs_that_differ_into_account(others, 
 
 
 
+def test_open_claim_on_endpoints_asks_for_no_server_start():
+    """An endpoint is never started again: what helps is to state how much starts differ."""
+    a, b = ([run_of([value] * 60)] * 3 for value in (100.0, 115.0))
+    claim = parse_claim("ttft_p50(b) / ttft_p50(a) >= 1.05")
+    assert "server starts per side" in judge_claim(claim, a, b).reason
+    result = judge_claim(claim, a, b, restartable=False)
+    assert result.verdict is INCONCLUSIVE
+    assert result.reason.startswith("an endpoint is never started again")
+    sd = re.search(r"start_sd={'ttft_p50': …} \(([\d.]+) % or less would decide it", result.reason)[1]
+    known = StartSd(float(sd) / 100, "the test's own")
+    assert judge_claim(claim, a, b, restartable=False, start_sd=known).verdict is PASS
+
+
+def test_claim_that_a_drift_leaves_open_says_so():
+    a, b = [run_of([100.0] * 60)] * 3, [run_of([120 * 1.05**runs] * 60) for runs in (5, 3, 1)]
+    sd = StartSd(0.01, "test")
+    result = judge_claim(parse_claim("ttft_p50(b) / ttft_p50(a) >= 1.3"), a, b, start_sd=sd, apart=(5, 3, 1))
+    assert (result.verdict, result.reason.partition(",")[0]) == (INCONCLUSIVE, "the pairs show a drift from run to run")
+    turned = judge_claim(parse_claim("ttft_p50(a) / ttft_p50(b) <= 0.769"), a, b, start_sd=sd, apart=(5, 3, 1))
+    assert turned.reason == result.reason
+
+
 @pytest.mark.parametrize(("metric", "shown"), [
     ("ttft_p50", "10 %"), ("e2el_mean", "10 %"), ("tpot_mean", "3 %"), ("itl_p50", "3 %"), ("itl_p99", "15 %"),
     ("largest_stall_mean", "15 %"), ("output_throughput", "3 %"),
@@ -527,3 +551,56 @@ def test_a_failed_answer_of_one_token_has_no_time_between_tokens(metric):
     result = judge(f"{metric} <= 20ms", [measure([answer(index) for index in range(1000)])])
     assert result.verdict is PASS
     assert result.n.startswith("0 of ")
+
+
+# token counts that only the usage says
+
+def unconfirmed(tokens=(2,) * 8, **counters):
+    """A run whose answers say how many tokens they have, chunk by chunk nobody."""
+    records = [replace(make(i, 50, Outcome.OK, chunk_tokens=tokens), chunk_tokens=None) for i in range(300)]
+    return measure(records, counters)
+
+
+@pytest.mark.parametrize("text", [
+    "tpot_p50 <= 500ms", "tpot_p99 <= 500ms", "tpot_max <= 500ms", "itl_p95 <= 1ms", "largest_stall_p50 <= 1s",
+    "output_throughput >= 1/s", "total_token_throughput >= 1/s", "slo_attainment(ttft <= 1s, tpot <= 1s) >= 90%",
+    "goodput(largest_stall <= 1s) >= 1/s",
+])
+def test_unverified_token_count_leaves_token_metrics_inconclusive(text):
+    result = judge(text, [unconfirmed(), unconfirmed()])
+    assert result.verdict is INCONCLUSIVE
+    assert result.reason.startswith("unverified token count: ")
+    assert result.measured != "-"
+
+
+@pytest.mark.parametrize("text", [
+    "ttft_p95 <= 500ms", "e2el_p50 <= 5s", "error_rate == 0", "request_throughput >= 1/s", "goodput(ttft <= 1s) >= 1/s",
+])
+def test_unverified_token_count_leaves_the_rest_decided(text):
+    assert judge(text, [unconfirmed(), unconfirmed()]).verdict is PASS
+
+
+def test_counter_of_the_server_verifies_the_counts_of_a_run():
+    confirmed = unconfirmed(generation_tokens=16.0 * 300)
+    assert confirmed.counted_by is CountedBy.SERVER
+    assert judge("tpot_p50 <= 500ms", [confirmed, confirmed]).verdict is PASS
+    assert unconfirmed(generation_tokens=8.0 * 300).counted_by is None
+
+
+def test_counter_of_the_server_verifies_no_run_in_which_requests_failed():
+    silent = [replace(make(i, 50, Outcome.RESET if i == 7 else Outcome.OK), chunk_tokens=None) for i in range(20)]
+    assert measure(silent, {"generation_tokens": 190.0}).counted_by is None
+
+
+def test_answers_of_one_token_need_no_count():
+    assert unconfirmed((1,)).counted_by is CountedBy.CHUNKS
+    assert judge("output_throughput >= 1/s", [unconfirmed((1,))] * 2).verdict is PASS
+
+
+def test_ratio_of_unverified_token_counts_is_open():
+    sound = run_of([50] * 300, chunk_tokens=(2,) * 8)
+    for sides in ((unconfirmed(), sound), (sound, unconfirmed())):
+        result = judge_claim(parse_claim("tpot_p50(b) / tpot_p50(a) >= 0.1"), [sides[0]] * 3, [sides[1]] * 3)
+        assert (result.verdict, result.reason[:22]) == (INCONCLUSIVE, "unverified token count")
+    claim = parse_claim("ttft_p50(b) / ttft_p50(a) >= 0.1")
+    assert judge_claim(claim, [unconfirmed()] * 3, [sound] * 3).verdict is PASS

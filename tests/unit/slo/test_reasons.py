@@ -38,7 +38,7 @@ def test_dependent_requests_of_one_draw_ask_for_more_runs():
     assert reason.endswith("measure more runs, of other seeds")
 
 
-def test_a_pass_states_the_period_that_it_could_not_see():
+def test_pass_states_the_longest_period_not_excluded():
     """A run of 30 s bounds what comes about every 3 s, and nothing slower."""
     sample = Sample([measure([make_record(i, intended_ms=100.0 * i) for i in range(300)])], ["s"], [1])
     told = rests_on(Exceedance(Count(0, 300), 0.01, 1.0, 0.95), sample, "over")
@@ -46,7 +46,7 @@ def test_a_pass_states_the_period_that_it_could_not_see():
     assert "excluded" not in rests_on(Exceedance(Count(1, 300), 0.01, 1.0, 0.95), sample, "over")
 
 
-def test_a_pass_by_the_level_model_names_it():
+def test_pass_by_the_tail_model_names_the_model():
     sample = Sample([measure([make_record(i, intended_ms=100.0 * i) for i in range(300)])], ["s"], [1])
     found = Exceedance(Count(0, 300), 0.01, 1.0, 0.95, log(1.25), Count(0, 300), by_level=True)
     assert ("by the level model (slow changes move all requests by one factor): 0 beyond a limit 20 % lower"

@@ -11,13 +11,16 @@ from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.stats.decision import Comparison, at_each_look, decide, smallest_seen
 from pytest_llmperf.stats.prior import Margins, Prior
 from pytest_llmperf.stats.shift import Shift
+from pytest_llmperf.stats.spread import GROSS
 
 MARGINS = Margins(0.02, 0.05)
 PRIOR = Prior(0.005, 0.004, 6, "test")
 
 
 def seen(effect, se=0.003, df=20.0, runs=None):
-    return Comparison(Shift(effect, se, df, 0.005, 0.004, tuple(runs or [effect] * 3), 10, 30, PRIOR), MARGINS)
+    return Comparison(
+        Shift(effect, se, df, 0.005, 0.004, tuple(runs or [effect] * 3), 10, 30, PRIOR, GROSS * se, df), MARGINS
+    )
 
 
 def verdict(effect, alpha=0.001, **how):
@@ -54,6 +57,16 @@ def test_limits_decide_at_their_levels():
 def test_without_alpha_nothing_fails_or_improves():
     assert verdict(0.5, alpha=0.0) is Verdict.INCONCLUSIVE
     assert verdict(-0.5, alpha=0.0) is Verdict.PASS
+
+
+@pytest.mark.parametrize(("effect", "expected"), [
+    (0.06, Verdict.INCONCLUSIVE), (0.2, Verdict.FAIL), (-0.06, Verdict.PASS), (-0.2, Verdict.IMPROVED),
+])
+def test_gross_look_decides_gross_effect_alone(effect, expected):
+    """With eight times the standard error +6 % is open, +22 % is not; the PASS keeps its own standard error."""
+    assert decide([seen(effect)], 0.001, gross=True) == [expected]
+    assert decide([seen(abs(effect))], 0.001) == [Verdict.FAIL]
+    assert decide([seen(0.0)], 0.001, gross=True) == [Verdict.PASS]
 
 
 def test_two_spoilt_runs_of_three_do_not_fail_a_metric():

@@ -137,7 +137,7 @@ def test_a_rate_below_the_allowed_one_looks_too_precise_and_is_corrected():
     assert effects[0] < effects[2]
 
 
-def test_many_even_requests_are_worth_their_number():
+def test_many_independent_requests_keep_the_effective_sample_size():
     assert worth_of([run_with(30, 600) for _ in range(5)]) == 1
 
 
@@ -159,7 +159,7 @@ def alternating(of, slow_from, slow_until):
     return [Count(int(at % 4 == 0 or slow_from <= at < slow_until), 1) for at in range(of)]
 
 
-def test_measured_independence_makes_requests_worth_their_number():
+def test_measured_independence_keeps_the_effective_sample_size():
     """Nothing is over the limit, and the quartile shows no dependence: 300 requests prove a p99, and 298 do not."""
     even = [alternating(100, 0, 0)] * 3
     found = exceedance([View([[Count(0, 1)] * 100] * 3, [even])], ["s"] * 3, 0.01)
@@ -168,14 +168,14 @@ def test_measured_independence_makes_requests_worth_their_number():
     assert unknown.effective_n < 200
 
 
-def test_a_quartile_that_shows_slow_times_speaks_for_a_limit_that_nothing_exceeds():
+def test_dependence_at_the_quartile_widens_a_limit_without_exceedances():
     slow = [alternating(100, begin, begin + 30) for begin in (0, 40, 70)]
     found = exceedance([View([[Count(0, 1)] * 100] * 3, [slow])], ["s"] * 3, 0.01)
     assert found.effective_n < 100
     assert found.verdict is Verdict.INCONCLUSIVE
 
 
-def test_one_draw_whose_requests_depend_never_passes():
+def test_single_dependent_run_never_passes():
     run, slow = [[Count(0, 1)] * 5000], [alternating(5000, 1000, 1500)]
     alone = exceedance([View(run, [slow])], ["s"], 0.1)
     assert (alone.bounded, alone.verdict) == (False, Verdict.INCONCLUSIVE)

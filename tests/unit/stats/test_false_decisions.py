@@ -110,7 +110,7 @@ def test_five_starts_that_differ_in_their_stalls_alone(share, requests, variatio
 
 @pytest.mark.parametrize("requests", [500, 1000])
 def test_a_clear_margin_is_seen(requests):
-    """A tenth of the allowed rate over passes mostly, by counts alone; five times it fails nearly always."""
+    """A tenth of the allowed rate mostly passes, by counts alone; five times the rate nearly always fails."""
     latencies = autocorrelated(np.random.default_rng(3), 3, requests)
     assert verdicts(latencies, norm.ppf(0.999), ["s"] * 3, 0.01)[0] > 0.6
     assert verdicts(latencies, norm.ppf(0.95), ["s"] * 3, 0.01)[1] > 0.95

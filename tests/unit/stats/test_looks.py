@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmperf.stats.looks import LOOKS, SUITE_ALPHA, alpha_at, spent_by
+from pytest_llmperf.stats.looks import LOOKS, SUITE_ALPHA, alpha_at, only_gross, spent_by
 
 
 def spending(counts, sessions=10, primaries=3, suite=30):
@@ -18,8 +18,10 @@ def test_a_half_then_quarters():
 
 
 @pytest.mark.parametrize("sessions", [1, 2])
-def test_few_sessions_wait_for_the_last_look(sessions):
-    assert spending(LOOKS, sessions) == pytest.approx([0, 0, 0.001])
+def test_few_sessions_spend_a_tenth_at_the_first_look_and_the_rest_at_the_last(sessions):
+    assert spending(LOOKS, sessions) == pytest.approx([0.0001, 0, 0.0009])
+    assert [only_gross(runs, sessions) for runs in LOOKS] == [True, True, False]
+    assert not any(only_gross(runs, 3) for runs in LOOKS)
 
 
 def test_who_looks_late_has_lost_nothing():

@@ -1,6 +1,6 @@
 """Intervals of means and ratios against scipy, statsmodels and hand-made figures."""
 
-from math import exp, log, sqrt
+from math import exp, inf, log, sqrt
 
 import numpy as np
 import pytest
@@ -20,6 +20,13 @@ samples = st.lists(st.floats(1, 1e6), min_size=2, max_size=30)
 def test_mean_and_sd_are_numpys(values):
     assert mean(values) == pytest.approx(np.mean(values))
     assert sd(values) == pytest.approx(np.std(values, ddof=1), abs=1e-6)
+
+
+def test_ratio_of_few_runs_that_differ_much_has_infinite_limit():
+    screen = ratio_screen([1e6, 1e-6], [1e-3, 1e3], StartSd(0.03, "prior"), confidence=0.9995)
+    assert screen.interval.low == 0
+    assert screen.interval.high == inf
+    assert t_interval([1e-9, 1e9], 0.9995, on_log=True).high == inf
 
 
 def test_one_value_has_no_spread():
@@ -90,6 +97,24 @@ def test_one_pair_borrows_its_spread_and_more_starts_narrow():
     assert log(one.interval.high / 2) == pytest.approx(2.326348 * sqrt(0.04))
     more = ratio_screen([2.0], [1.0], StartSd(0.10, "default"), numerator_starts=4, denominator_starts=4)
     assert more.interval.high < one.interval.high
+
+
+def test_interval_contains_the_ratio_without_the_drift_that_pairs_show():
+    """5 % a run, A A A B B B with B's seeds reversed: pairs lie 5, 3 and 1 runs apart, 3 on average."""
+    apart = (5, 3, 1)
+    found = ratio_screen([2 * 1.05**runs for runs in apart], [1.0] * 3, StartSd(0.03, "default"), apart=apart)
+    still = ratio_screen([2 * 1.05**runs for runs in apart], [1.0] * 3, StartSd(0.03, "default"))
+    assert found.ratio == still.ratio == pytest.approx(2 * 1.05**3)
+    assert exp(found.drift) == pytest.approx(1.05**3)
+    assert found.interval.high == still.interval.high
+    assert found.interval.low == pytest.approx(still.interval.low / 1.05**3)
+
+
+@pytest.mark.parametrize("apart", [(), (3, 3, 3), (3, 1, -1, -3), (1,)])
+def test_pairs_without_drift_leave_the_interval_unchanged(apart):
+    tops = [2.0 + 0.1 * runs for runs in range(len(apart) or 3)]
+    bottoms, sd = [1.0] * len(tops), StartSd(0.03, "default")
+    assert ratio_screen(tops, bottoms, sd, apart=apart).interval == ratio_screen(tops, bottoms, sd).interval
 
 
 @pytest.mark.parametrize(("tops", "bottoms"), [([], []), ([1.0], [1.0, 2.0]), ([0.0], [1.0])])

@@ -13,7 +13,7 @@ import pytest
 
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.stats.decision import PASS_CONFIDENCE, Comparison, decide
-from pytest_llmperf.stats.looks import LOOKS, alpha_at, of_execution
+from pytest_llmperf.stats.looks import LOOKS, alpha_at, of_execution, only_gross
 from pytest_llmperf.stats.shift import by_host, shift
 
 SCRIPT = Path(__file__).parents[3] / "scripts" / "simulate_verdicts.py"
@@ -24,7 +24,9 @@ def made():
     spec = importlib.util.spec_from_file_location("simulate_verdicts", SCRIPT)
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(SCRIPT.parent)  # it imports the simulation of claims
+        spec.loader.exec_module(module)
     return module
 
 
@@ -41,7 +43,7 @@ def by_the_package(suite, today, stored):
             found = shift(list(zip(seeds, fresh[:count].tolist(), strict=False)), known, suite.prior)
             compared.append(Comparison(found, suite.margins))
         alpha = alpha_at(count, looked_at, sessions=len(known), primaries=suite.per_test, suite_primaries=suite.metrics)
-        verdicts = decide(compared, alpha)
+        verdicts = decide(compared, alpha, gross=only_gross(count, len(known)))
         if Verdict.FAIL in verdicts or Verdict.INCONCLUSIVE not in verdicts:
             break
         looked_at = count
@@ -63,8 +65,9 @@ def reruns_by_the_package(suite, today, stored, reruns):
             ]
             alpha = alpha_at(count, looked_at, sessions=suite.sessions, primaries=suite.per_test,
                              suite_primaries=suite.metrics)
-            worst = max(decide(compared, alpha, 1 - of_execution(1 - PASS_CONFIDENCE, execution)),
-                        key=lambda verdict: verdict.severity)
+            confidence = 1 - of_execution(1 - PASS_CONFIDENCE, execution)
+            decided = decide(compared, alpha, confidence, gross=only_gross(count, suite.sessions))
+            worst = max(decided, key=lambda verdict: verdict.severity)
             looked_at = count
             further = next((look for look in LOOKS if look > count), None)
             if worst is not Verdict.INCONCLUSIVE or further is None:
@@ -100,7 +103,7 @@ def test_reruns_pool_as_the_package_pools_them(made, sessions, effect):
     {"run": 0.02, "session": 0.01, "host": 0.03}, {"run": 0.02, "session": 0.02, "run_df": 3, "session_df": 3},
 ])
 @pytest.mark.parametrize("sessions", [1, 3])
-@pytest.mark.parametrize("effect", [-0.06, 0.0, 0.06])
+@pytest.mark.parametrize("effect", [-0.06, 0.0, 0.06, 0.4])
 def test_arrays_decide_as_the_package(made, noise, sessions, effect):
     suite = made.Suite(made.Noise(**noise), sessions, metrics=6, effect=effect)
     today, stored = made.draw(suite, 4, np.random.default_rng(1))

@@ -23,7 +23,7 @@ def test_batches_are_consecutive_even_and_complete(items, count):
     ((100, 100), 80.0, 0),      # all at once: a run is one observation
     ((), 1.0, 0),
 ])
-def test_parts_are_longer_than_what_requests_share(requests, overlap, parts):
+def test_segments_are_longer_than_the_overlap_of_requests(requests, overlap, parts):
     assert apart(requests, overlap) == parts
 
 
@@ -45,14 +45,14 @@ def residuals(rng, rows, keep=0.0):
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3])
-def test_variance_of_a_total_of_independent_parts_is_their_sum(rows):
+def test_variance_of_independent_segments_adds_up(rows):
     rng = np.random.default_rng(1)
     found = [slow_variance(residuals(rng, rows), COSINES) for _ in range(2000)]
     assert {df for _, df in found} == {COSINES * max(1, rows - 1)}
     assert np.mean([variance for variance, _ in found]) == pytest.approx(PARTS, rel=0.05)
 
 
-def test_variance_of_a_total_sees_most_of_a_correlation_time_of_a_tenth_of_the_run():
+def test_variance_covers_a_correlation_time_of_a_tenth_of_the_run():
     """The constant and four cosines see 71 % of it; ten independent batches would see 37 %."""
     rng, keep = np.random.default_rng(2), float(np.exp(-10 / PARTS))
     truth = PARTS * (1 + keep) / (1 - keep) - 2 * keep * (1 - keep**PARTS) / (1 - keep) ** 2
@@ -60,12 +60,12 @@ def test_variance_of_a_total_sees_most_of_a_correlation_time_of_a_tenth_of_the_r
     assert found / truth == pytest.approx(0.71, abs=0.05)
 
 
-def test_a_course_that_each_run_takes_adds_nothing():
+def test_course_common_to_all_runs_adds_no_variance():
     course = np.tile(np.arange(PARTS) ** 2.0, (3, 1))
     assert slow_variance(course - course.mean(0), COSINES)[0] == 0
 
 
-def test_independent_parts_are_taken_for_dependent_in_one_of_twenty():
+def test_independent_segments_are_called_dependent_in_one_of_twenty():
     rng = np.random.default_rng(3)
     found = [slow_variance(residuals(rng, 3), COSINES) for _ in range(4000)]
     assert np.mean([variance / PARTS > dependent_above(df) for variance, df in found]) == pytest.approx(0.05, abs=0.012)

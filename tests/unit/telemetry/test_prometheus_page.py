@@ -1,5 +1,6 @@
 """The metrics page: sums, labels, differences, restarts."""
 
+import time
 from math import isfinite
 
 import pytest
@@ -7,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from pytest_llmperf.errors import MetricUnavailable
-from pytest_llmperf.telemetry.prometheus import START_TIME, deltas, parse, restarted
+from pytest_llmperf.errors import EngineError, MetricUnavailable
+from pytest_llmperf.telemetry.prometheus import START_TIME, CounterLog, deltas, parse
 
 PAGE = """
 # HELP vllm:request_success Count of finished requests.
@@ -80,9 +81,60 @@ def test_an_unreadable_page_makes_all_unknown():
     assert deltas({"a": 4.0}, {}) == {}
 
 
-def test_a_restart_shows_in_its_counters_or_its_start_time():
-    assert not restarted({"a": 1.0, "b": 1.0}, {"a": 1.0, "b": 2.0})
-    assert not restarted({"a": 1.0}, {})
-    assert restarted({"a": 2.0, "b": 1.0}, {"a": 1.0, "b": 9.0})
-    assert restarted({"a": 1.0, START_TIME: 10.0}, {"a": 5.0, START_TIME: 11.0})
+def restart_of(*readings):
+    log = CounterLog()
+    for reading in readings:
+        log.take(reading)
+    return log.restart()
+
+
+def test_restart_shows_in_counter_or_start_time():
+    assert restart_of({"a": 1.0, "b": 1.0}, {"a": 1.0, "b": 2.0}) is None
+    assert restart_of({"a": 1.0}, {}) is None
+    assert restart_of({"a": 2.0, "b": 1.0}, {"a": 1.0, "b": 9.0}) == "its counter a fell from 2 to 1"
+    told = restart_of({"a": 1.0, START_TIME: 1764054321.25}, {"a": 5.0, START_TIME: 1764054399.5})
+    assert told == "its start time changed from 1764054321.25 to 1764054399.5"
+
+
+def test_counter_that_falls_and_recovers_is_named_once():
+    log = CounterLog()
+    for value in (500.0, 0.0, 600.0):
+        log.take({"prompt_tokens": value})
+    assert log.restart() == "its counter prompt_tokens fell from 500 to 0"
+    assert log.restart() is None
+
+
+def test_counter_absent_from_one_reading_is_compared_with_the_one_before():
+    assert restart_of({"a": 5.0}, {}, {"a": 3.0}) == "its counter a fell from 5 to 3"
+
+
+def test_difference_of_counters_may_fall_between_two_readings():
+    assert restart_of({"external_cache_queries": 9.0}, {"external_cache_queries": 8.0}) is None
+
+
+def test_start_time_is_no_difference():
     assert START_TIME not in deltas({"a": 1.0, START_TIME: 10.0}, {"a": 5.0, START_TIME: 11.0})
+
+
+def test_page_of_more_samples_than_any_server_needs_is_refused():
+    assert len(parse("a 1\n" * 100_000).samples) == 100_000
+    with pytest.raises(EngineError, match="more than 100,000 samples"):
+        parse("a 1\n" * 100_001)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["a" + " " * 60_000, "a{" + " " * 60_000, 'a{b="' + "\\" * 60_001, "a 1" + " " * 60_000 + "x",
+     "a{" + 'b="c" , ' * 7000 + "=", "a b c " * 10_000],
+    ids=["spaces", "labels", "escapes", "timestamp", "pairs", "words"],
+)
+def test_line_that_fits_nowhere_costs_no_more_time_than_its_length(line):
+    began_s = time.process_time()
+    with pytest.raises(MetricUnavailable, match="is not Prometheus text"):
+        parse(line)
+    assert time.process_time() - began_s < 1.0
+
+
+def test_line_without_an_end_is_refused():
+    with pytest.raises(EngineError, match="a line of more than 65,536 characters"):
+        parse('a{b="' + "x" * 70_000 + '"} 1')

@@ -83,9 +83,18 @@ def test_empty_text_of_a_real_token_is_content(chat):
 
 
 @pytest.mark.parametrize("chat", [False, True])
-def test_empty_text_is_content_even_without_counts_except_at_the_finish(chat):
+def test_empty_text_without_counts_is_no_content(chat):
+    """Any gateway can send such a chunk at once: it proves no token."""
     record = to_record(asked(), stream_exchange(StreamShape(chat=chat, text="", continuous_usage=False)))
-    assert len(record.arrivals_ns) == 3
+    assert (record.outcome, record.arrivals_ns) == (Outcome.EMPTY, ())
+
+
+def test_empty_first_chunk_without_counts_is_not_the_first_content():
+    shape = StreamShape(continuous_usage=False)
+    empty = event({"choices": [{"index": 0, "text": "", "finish_reason": None}]})
+    record = record_of([empty, *shape.events()])
+    assert record.ok
+    assert record.arrivals_ns[0] == 2 * MS
 
 
 def test_finish_without_growth_is_not_content():
@@ -201,15 +210,78 @@ def test_prompt_of_unknown_length_is_not_checked():
 def test_usage_that_contradicts_the_token_ids_is_caught():
     shape = StreamShape((1, 1), continuous_usage=False, token_ids=True)
     record = record_of([*shape.events()[:2], StreamShape((4,)).usage_event(), DONE])
-    assert record.outcome is Outcome.WRONG_LENGTH
+    assert record.outcome is Outcome.COUNTS_DISAGREE
     assert "the chunks bring 2 tokens, usage says 4" in record.detail
 
 
 def test_usage_below_the_number_of_chunks_is_caught():
     shape = StreamShape((1,) * 6, continuous_usage=False)
     record = record_of([*shape.events()[:6], StreamShape((4,)).usage_event(), DONE])
-    assert record.outcome is Outcome.WRONG_LENGTH
+    assert record.outcome is Outcome.COUNTS_DISAGREE
     assert "6 content chunks" in record.detail
+
+
+def without_growth(text, *, finish=None):
+    """A chunk with text after which the usage still says four tokens."""
+    choice = {"index": 0, "text": text, "finish_reason": finish}
+    return event({"choices": [choice], "usage": StreamShape().usage(4)})
+
+
+@pytest.mark.parametrize(("texts", "words"), [
+    ([" a", " b", " c"], "3 chunks bring 6 characters of text beyond the 4 tokens that usage says"),
+    (["x" * 129], "1 chunks bring 129 characters of text beyond the 4 tokens"),
+])
+def test_text_beyond_the_counted_tokens_is_caught(texts, words):
+    shape = StreamShape()
+    record = record_of([*shape.events()[:4], *map(without_growth, texts), *shape.events()[4:]])
+    assert record.outcome is Outcome.COUNTS_DISAGREE
+    assert words in record.detail
+
+
+def test_text_that_a_detokenizer_held_back_is_no_contradiction():
+    shape = StreamShape()
+    body = [data.replace(b'"length"', b"null") for data in shape.events()[:4]]
+    record = record_of([*body, without_growth(" end", finish="length"), *shape.events()[4:]])
+    assert (record.outcome, len(record.arrivals_ns)) == (Outcome.OK, 4)
+
+
+@pytest.mark.parametrize("continuous", [False, True])
+def test_more_text_than_the_tokens_of_the_usage_can_have_is_caught(continuous):
+    long = StreamShape(text="x" * 129, continuous_usage=continuous)
+    record = to_record(asked(), stream_exchange(long))
+    assert record.outcome is Outcome.COUNTS_DISAGREE
+    assert "516 characters of text, usage says 4 tokens (of at most 128 characters)" in record.detail
+    assert to_record(asked(), stream_exchange(StreamShape(text="x" * 128, continuous_usage=continuous))).ok
+
+
+def test_events_after_done_are_caught():
+    events = StreamShape().events()
+    assert "1 events follow [DONE]" in record_of([*events, events[0]]).detail
+    assert record_of([*events, DONE, b": a comment" + bytes([10, 10])]).ok
+
+
+@pytest.mark.parametrize(("model", "names"), [("m", ("m",)), (None, ()), ("", ())])
+def test_names_of_models_are_kept_once(model, names):
+    assert to_record(asked(), stream_exchange(StreamShape(model=model))).models == names
+
+
+def test_name_of_a_model_in_one_chunk_is_seen():
+    first, *rest = StreamShape(model="m").events()
+    record = record_of([first, *[data.replace(b'"m"', b'"other"', 1) for data in rest[:1]], *rest[1:]])
+    assert record.models == ("m", "other")
+
+
+def test_endless_names_of_models_are_limited():
+    """A stream may give another name of any length in each event."""
+    names = [event({"model": f"{number}-{'x' * 600}", "choices": []}) for number in range(70)]
+    record = record_of([*names, *StreamShape().events()])
+    assert record.ok
+    assert [len(name) for name in record.models] == [512] * 64
+
+
+def test_name_of_a_model_that_is_no_text_is_malformed():
+    record = record_of([event({"model": 7, "choices": []}), DONE])
+    assert record.outcome is Outcome.MALFORMED
 
 
 @pytest.mark.parametrize("bad", [b"{oops", b"[1]", b'"text"', b'{"choices":[1]}', b'{"choices":7}', b"[" * 100_000])
@@ -227,6 +299,29 @@ def test_usage_that_is_no_number_is_malformed(count):
     record = record_of([*events, usage, DONE])
     assert record.outcome is Outcome.MALFORMED
     assert "not a JSON completion chunk" in record.detail
+
+
+@pytest.mark.parametrize("count", [-1, 10**25, 10**9 + 1])
+@pytest.mark.parametrize("name", ["prompt_tokens", "completion_tokens", "cached_tokens"])
+def test_impossible_count_in_usage_is_malformed_and_shown(name, count):
+    counts = {"prompt_tokens": 8, "completion_tokens": 4}
+    counts |= {"prompt_tokens_details": {name: count}} if name == "cached_tokens" else {name: count}
+    events = StreamShape(continuous_usage=False).events()[:-2]
+    record = record_of([*events, event({"choices": [], "usage": counts}), DONE])
+    assert record.outcome is Outcome.MALFORMED
+    assert record.detail == f"usage counts {count} tokens, and 0 to 1000000000 are possible"
+    assert record.cached_tokens is None
+
+
+def test_more_cached_than_prompt_tokens_is_wrong_length():
+    record = record_of(StreamShape(cached_tokens=9).events())
+    assert record.outcome is Outcome.WRONG_LENGTH
+    assert record.detail == "usage says 9 cached tokens of 8 prompt tokens"
+
+
+def test_impossible_count_of_native_answer_is_malformed():
+    meta = {"prompt_tokens": 8, "completion_tokens": 1, "cached_tokens": 10**25, "finish_reason": {"type": "length"}}
+    assert record_of([event({"text": "a", "meta_info": meta}), DONE]).outcome is Outcome.MALFORMED
 
 
 def test_usage_that_counts_down_is_malformed():
@@ -315,5 +410,14 @@ def test_copies_what_the_workload_and_the_schedule_said():
 
 
 def test_shape_is_what_vllm_sends():
-    first = json.loads(StreamShape().events()[0].removeprefix(b"data: "))
+    first = json.loads(StreamShape(model="m").events()[0].removeprefix(b"data: "))
     assert {"id", "object", "created", "model", "choices", "usage"} <= set(first)
+
+
+def test_stream_of_far_more_chunks_than_tokens_is_read_no_further():
+    request = Request(0, (1, 2, 3), 4, 3)
+    endless = STREAM_HEAD + http_chunk(event({"choices": [{"text": "a"}]}) * 50_000)
+    record = to_record(request, make_exchange([(5, endless)]))
+    assert record.outcome is Outcome.MALFORMED
+    assert "more than 1008 content chunks" in record.detail
+    assert len(record.arrivals_ns) == 1009

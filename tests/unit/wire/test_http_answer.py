@@ -24,6 +24,41 @@ def test_one_byte_per_read():
     assert answer.complete
 
 
+FLOODS = {
+    "headers": (b"HTTP/1.1 200 OK\r\n", b"a: b\r\n" * 500),
+    "one header": (b"HTTP/1.1 200 OK\r\nX: ", b"x" * 3000),
+    "reason": (b"HTTP/1.1 200 ", b"O" * 3000),
+    "interim answers": (b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 100),
+    "trailers": (CHUNKED + b"1\r\nx\r\n0\r\n", b"a: b\r\n" * 500),
+    "one trailer": (CHUNKED + b"1\r\nx\r\n0\r\na: ", b"x" * 3000),
+    "size of a chunk": (CHUNKED + b"1", b";" + b"x" * 3000),
+}
+
+
+@pytest.mark.parametrize("flood", FLOODS)
+def test_heads_and_trailers_without_an_end_are_refused_before_they_fill_memory(flood):
+    begin, more = FLOODS[flood]
+    framing = Framing()
+    framing.feed(begin)
+
+    def keep_feeding():
+        for _ in range(30):
+            framing.feed(more)
+
+    with pytest.raises(NotHttpError, match=r"more than 256 headers, or 65,536 bytes|[Ii]nvalid"):
+        keep_feeding()
+    assert sum(len(name) + len(value) for name, value in framing.headers) < 70_000
+
+
+def test_long_stream_in_small_chunks_is_no_flood():
+    framing = Framing()
+    framing.feed(CHUNKED)
+    for _ in range(200):
+        framing.feed(b"1\r\nx\r\n" * 100)
+    framing.feed(b"0\r\nTrailer: t\r\n\r\n")
+    assert framing.complete
+
+
 @pytest.mark.parametrize(
     ("message", "status", "body", "keep_alive"),
     [

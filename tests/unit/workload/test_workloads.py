@@ -1,6 +1,9 @@
 """What holds for every workload, and what each one is for."""
 
 import hashlib
+from dataclasses import replace
+from itertools import combinations, pairwise
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -20,6 +23,7 @@ from pytest_llmperf.workload import (
     shared_prefix,
     sharegpt,
 )
+from pytest_llmperf.workload.prompts import relabelled
 
 RANDOM = random_tokens(input=(40, 200), output=(5, 9), arrivals=poisson(8), requests=20)
 SHARED = shared_prefix(prefix=96, suffix=(8, 32), output=4, groups=3, arrivals=closed(4), requests=12)
@@ -237,3 +241,33 @@ def test_nonsense_is_refused_in_one_paragraph(make, part):
 def test_defaults_are_left_out_of_the_text():
     assert str(RANDOM) == "random_tokens(input=(40, 200), output=(5, 9), arrivals=poisson(8), requests=20)"
     assert isinstance(RANDOM, Workload)
+
+
+def shared_lengths(prompts):
+    """How many tokens each two prompts share at their beginning."""
+    def shared(one, other):
+        return next((at for at, two in enumerate(zip(one, other, strict=False)) if len(set(two)) > 1),
+                    min(len(one), len(other)))
+
+    return [shared(one, other) for one, other in combinations(prompts, 2)]
+
+
+def test_relabelled_requests_share_as_much_and_repeat_no_token_sequence():
+    requests = shared_prefix(prefix=100, suffix=(8, 30), output=4, groups=2, arrivals=closed(2), requests=8).requests()
+    other = relabelled(requests, Random(7))
+    assert [replace(request, prompt=()) for request in other] == [replace(request, prompt=()) for request in requests]
+    prompts, others = ([request.prompt for request in some] for some in (requests, other))
+    assert shared_lengths(others) == shared_lengths(prompts)
+    pairs = {two for prompt in prompts for two in pairwise(prompt)}
+    assert not pairs & {two for prompt in others for two in pairwise(prompt)}
+    assert relabelled(requests, Random(7)) == other
+    assert relabelled(requests, Random(8)) != other
+
+
+def test_relabelled_text_begins_with_another_word():
+    texts = ["Tell me all.", "Tell me more.", "  Why?"]
+    requests = [Request(index, text, 4, None) for index, text in enumerate(texts)]
+    first, second, third = (request.prompt for request in relabelled(requests, Random(7)))
+    suffix = first.removeprefix("Tell").removesuffix(" me all.")
+    assert len(suffix) == 15
+    assert (second, third) == (f"Tell{suffix} me more.", f"  Why?{suffix}")

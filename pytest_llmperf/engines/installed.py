@@ -1,0 +1,144 @@
+"""The version of an installed engine and the flags that the engine knows, both read without a server start."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from difflib import get_close_matches
+from functools import cache
+from pathlib import Path
+
+from pytest_llmperf.engines.environment import EMULATOR, Environment
+from pytest_llmperf.engines.spec import command_line, flags_of
+from pytest_llmperf.errors import SpecError
+from pytest_llmperf.model.engine import EngineSpec
+
+TIMEOUT_S = 30.0
+FLAGS_TIMEOUT_S = 120.0  # vLLM imports PyTorch before it knows its flags: 10 s on an idle machine
+LEAST_FLAGS = 20  # fewer are the options of a small parser before the server's own
+ASK = "import importlib.metadata, sys; print(importlib.metadata.version(sys.argv[1]))"
+# Runs an engine's own program up to the point where it parses its command line, and prints the options that it knows.
+# Should that point not be reached, --help ends the program.
+ASK_FLAGS = f"""
+import argparse, json, os, runpy, sys
+parse = argparse.ArgumentParser.parse_known_args
+def tell(parser, args=None, namespace=None):
+    parsers = [parser]
+    for one in parsers:
+        for action in one._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                parsers += [below for name, below in action.choices.items() if name in sys.argv[1:]]
+    options = sorted({{option for one in parsers for option in one._option_string_actions}})
+    if len(options) < {LEAST_FLAGS} or "--served-model-name" not in options:
+        return parse(parser, args, namespace)
+    print("\\n" + json.dumps(options), flush=True)
+    os._exit(0)
+argparse.ArgumentParser.parse_known_args = tell
+module, *sys.argv[1:] = sys.argv[1:]
+runpy.run_module(module, run_name="__main__", alter_sys=True)
+"""
+
+
+def version_in(environment: Environment, engine: str) -> str | None:
+    """The version in the metadata of the distribution, read without an import; None for a command without metadata."""
+    return _answer([_python(environment), "-c", ASK, engine], _with_bundle(environment, os.environ), TIMEOUT_S)
+
+
+def known_flags(
+    environment: Environment, engine: str, program: tuple[str, ...], env: Mapping[str, str], cache_dir: Path
+) -> frozenset[str] | None:
+    """The options that an installed engine knows, e.g. "--max-num-seqs"; asked once per installed version.
+
+    Args:
+        environment: where it is installed.
+        engine: its distribution.
+        program: module of its server, and what must follow on the command line.
+        env: of the question.
+        cache_dir: where answers are kept.
+
+    Returns:
+        None where the engine cannot be asked: it is a command without an interpreter beside it, or does not answer.
+    """
+    version = _version(environment, engine)
+    if version is None:
+        return None
+    key = json.dumps([environment.prefix, str(environment.pythonpath), version])
+    kept = cache_dir / f"flags-{engine}-{hashlib.sha256(key.encode()).hexdigest()[:12]}.json"
+    with suppress(OSError, ValueError):
+        return frozenset(json.loads(kept.read_text(encoding="utf-8")))
+    question = [_python(environment), "-c", ASK_FLAGS, *program, "--help"]
+    flags = _flags(_answer(question, _with_bundle(environment, env), FLAGS_TIMEOUT_S))
+    if flags is not None:
+        temporary = kept.with_suffix(f".{os.getpid()}.tmp")
+        with suppress(OSError):  # asked again next time
+            cache_dir.mkdir(parents=True, exist_ok=True)
+            temporary.write_text(json.dumps(sorted(flags)), encoding="utf-8")
+            temporary.replace(kept)
+    return flags
+
+
+@cache
+def emulated_flags(engine: str) -> frozenset[str] | None:
+    """The options of an engine that the emulator understands."""
+    question = [sys.executable, "-m", EMULATOR, "--hardware", "h200", "--engine", engine, "--known-flags"]
+    return _flags(_answer(question, os.environ, TIMEOUT_S))
+
+
+def check_flags(spec: EngineSpec, known: Collection[str], *, near_only: bool = False) -> None:
+    """Refuse a flag that the engine does not know; argparse would find that out only at its start.
+
+    Args:
+        known: all options, e.g. "--max-num-seqs" and "--no-enable-prefix-caching".
+        near_only: refuse only a flag that resembles a known one. The emulator knows few flags and names the unknown
+            ones at its start.
+
+    Raises:
+        SpecError: names the flag that may be meant.
+    """
+    for name, value in flags_of(spec).items():
+        option = command_line({name: value})[0].partition("=")[0]
+        root = option.partition(".")[0]
+        near = get_close_matches(root, known, n=1, cutoff=0.8 if near_only else 0.6)
+        if root not in known and (near or not near_only):
+            meant = f" Did you mean {near[0].removeprefix('--').replace('-', '_')}?" if near else ""
+            raise SpecError(f"{spec.engine}({spec.model!r}, {name}=…): {spec.engine} has no flag {root}.{meant} "
+                            "No server was started.")
+
+
+@cache
+def _version(environment: Environment, engine: str) -> str | None:
+    return version_in(environment, engine)
+
+
+def _python(environment: Environment) -> str:
+    """`vllm` of a virtual environment lies beside its interpreter."""
+    program = Path(environment.prefix[0])
+    return str(program if environment.is_python else program.with_name("python"))
+
+
+def _with_bundle(environment: Environment, env: Mapping[str, str]) -> dict[str, str]:
+    return {**env, **({"PYTHONPATH": str(environment.pythonpath)} if environment.pythonpath else {})}
+
+
+def _answer(question: list[str], env: Mapping[str, str], timeout_s: float) -> str | None:
+    """The last line that it prints; None where it fails."""
+    try:
+        asked = subprocess.run(question, capture_output=True, text=True, check=False, timeout=timeout_s, env=dict(env),
+                               stdin=subprocess.DEVNULL, errors="replace")
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    lines = asked.stdout.strip().splitlines()
+    return lines[-1] if lines and asked.returncode == 0 else None
+
+
+def _flags(answer: str | None) -> frozenset[str] | None:
+    with suppress(TypeError, ValueError):
+        found = json.loads(answer or "")
+        if isinstance(found, list) and len(found) >= LEAST_FLAGS:
+            return frozenset(str(option).replace("_", "-") for option in found)
+    return None

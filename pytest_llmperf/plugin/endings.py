@@ -1,0 +1,211 @@
+"""However a test ends, its checks speak: a skip, an xfail or an exit hides neither a FAIL nor a missing check."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Generator, Iterator
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_llmperf.plugin.stopping import EXITED
+from pytest_llmperf.plugin.verdicts import (
+    HEARD,
+    PERF,
+    UNCHECKED,
+    VERDICT,
+    ended_by,
+    first_line,
+    leave_without_traceback,
+    note_end,
+    raise_worst,
+    tell,
+    text_of,
+    untell,
+)
+
+if TYPE_CHECKING:
+    from pytest_llmperf.session.perf import Perf
+
+SKIPS = (pytest.skip.Exception, pytest.xfail.Exception)
+NOTHING_CHECKED = "measured and checked nothing. Add perf.check(run, …), or drop --llmperf-unchecked=fail."
+
+
+def add_options(group: pytest.OptionGroup) -> None:
+    group.addoption(
+        "--llmperf-unchecked",
+        choices=("report", "fail"),
+        default="report",
+        help="what a test that measures and checks nothing is to pytest (default: report, a line of the summary)",
+    )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """Run the test, then raise the worst verdict that its checks collected."""
+    with leave_without_traceback(item):
+        try:
+            outcome = yield
+        except BaseException as ending:
+            _conclude_cut_short(item, ending)
+            raise
+        _conclude(item)
+    return outcome
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[
+    None, pytest.TestReport, pytest.TestReport
+]:
+    """An `xfail` marker excuses no test that has measured."""
+    report = yield
+    raised = call.excinfo is not None and not isinstance(call.excinfo.value, pytest.xfail.Exception)
+    if raised and hasattr(report, "wasxfail") and has_measured(item):
+        report.outcome = "failed"
+        del report.wasxfail
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object]:
+    """What a fixture of the test's own still measures may fail as it may in the test."""
+    from pytest_llmperf.errors import InfrastructureError
+
+    try:
+        with leave_without_traceback(item):
+            return (yield)
+    except pytest.fail.Exception:
+        if PERF in item.stash:
+            with suppress(InfrastructureError):  # what cannot be written has been told
+                item.stash[PERF].close()  # again: it closed before the fixture that ended so
+        raise
+
+
+def has_measured(item: pytest.Item) -> bool:
+    """Whether the item has begun a measurement, or has a result of a check."""
+    perf = item.stash.get(PERF, None)
+    return perf is not None and bool(perf.series or perf.results)
+
+
+def conclude_setup(item: pytest.Item, ending: BaseException) -> None:
+    """A fixture that measured and checked may skip or exit, too."""
+    if has_measured(item) and isinstance(ending, (*SKIPS, pytest.exit.Exception)):
+        _conclude_cut_short(item, ending)
+
+
+def conclude_late(item: pytest.Item) -> None:
+    """A fixture's teardown may have checked, too: all checks speak again."""
+    heard = item.stash.get(HEARD, None)
+    if heard is not None and len(item.stash[PERF].results) > heard:
+        untell(item)
+        _conclude(item)
+    elif UNCHECKED in item.stash:
+        untell(item)
+        _conclude_unchecked(item, item.stash[PERF], item.stash[UNCHECKED])
+
+
+def _conclude_cut_short(item: pytest.Item, ending: BaseException) -> None:
+    if isinstance(ending, SKIPS):
+        how = "skipped" if isinstance(ending, pytest.skip.Exception) else "xfailed"
+        _conclude(item, f"{how}: {ending}")
+    elif isinstance(ending, pytest.exit.Exception):
+        _conclude_exit(item, ending)
+    elif isinstance(ending, Exception | SystemExit) and ended_by(ending) == "failed" and _has_failed(item):
+        _conclude_failed(item)
+    else:
+        tell(item, ended_by(ending))
+        note_end(item, ended_by(ending), first_line(ending))
+
+
+def _conclude_exit(item: pytest.Item, ending: BaseException) -> None:
+    """The test stops the session. A failure of its checks is reported first, and pytest stops with its exit code."""
+    from pytest_llmperf.errors import NotJudged
+
+    try:
+        with suppress(pytest.skip.Exception):
+            _conclude(item, f"{EXITED}{ending}")
+    except (pytest.fail.Exception, NotJudged):
+        item.session.shouldfail = f"{EXITED}{ending}"
+        raise
+
+
+def _has_failed(item: pytest.Item) -> bool:
+    from pytest_llmperf.model.verdict import Verdict, worst
+
+    return PERF in item.stash and worst(item.stash[PERF].results) is Verdict.FAIL
+
+
+def _conclude_failed(item: pytest.Item) -> None:
+    """A FAIL stands beside the exception of the test's own, which pytest shows."""
+    perf = item.stash[PERF]
+    perf.complete, perf.error = True, None
+    item.stash[HEARD] = len(perf.results)
+    tell(item, "FAIL")
+    item.user_properties.append((VERDICT, "FAIL"))
+    item.add_report_section("call", "llmperf", text_of(item, perf))
+
+
+def _conclude(item: pytest.Item, left: str = "") -> None:
+    """The checks speak. A measurement without any check is REPORTED or an ERROR.
+
+    Args:
+        left: how the test ended before its last line, e.g. "skipped: no time"; "" where it returned.
+    """
+    from pytest_llmperf.model.verdict import verdict_of_test
+
+    perf = item.stash.get(PERF, None)
+    if perf is None:
+        return
+    item.stash[HEARD] = len(perf.results)
+    if perf.results:
+        perf.complete, perf.error = True, None
+        tell(item, verdict_of_test(perf.results).value)
+        raise_worst(item, perf)
+    elif perf.series and (left.startswith(EXITED) or not _may_check_late(item)):  # after an exit nobody reports
+        _conclude_unchecked(item, perf, left)
+    else:
+        if perf.series:
+            item.stash[UNCHECKED] = left
+        perf.complete, perf.error = not left, left or None
+        tell(item, left.partition(":")[0] or ("REPORTED" if perf.series else "PASS"))
+
+
+def _conclude_unchecked(item: pytest.Item, perf: Perf, left: str) -> None:
+    """No check came after the measurement.
+
+    Raises:
+        NotJudged: the test skipped or exited, or contains a check that was not reached.
+        pytest.fail.Exception: the test contains no check, and `--llmperf-unchecked=fail` asks for one.
+    """
+    from pytest_llmperf.session.endings import contains_check, not_judged
+
+    if left or contains_check(_functions(item), item.config.rootpath):
+        tell(item, "ERROR")
+        raise not_judged(left)
+    perf.complete, perf.error = True, None
+    tell(item, "REPORTED")
+    item.user_properties.append((VERDICT, "REPORTED"))
+    if item.config.getoption("--llmperf-unchecked") == "fail":
+        pytest.fail(f"llmperf REPORTED: {item.name} {NOTHING_CHECKED}", pytrace=False)
+
+
+def _functions(item: pytest.Item) -> Iterator[Callable[..., object]]:
+    """The test's own function and those of its fixtures."""
+    if isinstance(item, pytest.Function):
+        yield item.function
+    yield from _fixtures(item)
+
+
+def _may_check_late(item: pytest.Item) -> bool:
+    """Whether a fixture of the project goes on after the test: its teardown may check."""
+    from pytest_llmperf.session.endings import in_project
+
+    root = item.config.rootpath
+    return any(inspect.isgeneratorfunction(one) and in_project(one, root) for one in _fixtures(item))
+
+
+def _fixtures(item: pytest.Item) -> Iterator[Callable[..., object]]:
+    """The functions behind the item's fixtures."""
+    known = item._fixtureinfo.name2fixturedefs  # type: ignore[attr-defined]
+    yield from (definition.func for definitions in known.values() for definition in definitions)

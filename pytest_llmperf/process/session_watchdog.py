@@ -1,0 +1,58 @@
+"""A watchdog of the process that measures: it says so where that process ends before its verdicts are told.
+
+`os._exit(0)` in a test ends pytest at once with exit code 0, and nothing within that process can object.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+from . import leftovers, watchdog
+from .unit import Unit
+
+END_WAIT_S = 10.0
+
+
+class SessionWatchdog:
+    """Lives from the first measurement of a process until `end`.
+
+    Args:
+        run_dir: where it leaves `ended_without_verdict.txt`.
+        who: what it calls this process, there and on standard error, where this process ends without `end`.
+    """
+
+    def __init__(self, run_dir: Path, who: str) -> None:
+        show = f"llmperf show {shlex.quote(str(run_dir))}"
+        words = (f"llmperf: {who} ended without verdict, so its exit code says nothing about its tests. What it had "
+                 f"measured: {show}")
+        tag = leftovers.new_tag(os.urandom(6).hex())
+        parent = [tag.parent.pid, tag.parent.starttime]
+        unit = Unit(str(tag), str(run_dir), parent, members=[], abandoned_grace_s=0.0, last_words=words)
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", watchdog.__file__], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        self._send(unit.to_json())
+
+    def end(self) -> None:
+        """The verdicts are told. May be called again."""
+        self._send('{"do": "stop", "grace_s": 0}')
+        with suppress(OSError):
+            if self._process.stdin is not None:
+                self._process.stdin.close()
+        try:
+            self._process.wait(END_WAIT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _send(self, line: str) -> None:
+        with suppress(OSError, ValueError):  # somebody has killed it: then nobody tells
+            if self._process.stdin is not None:
+                self._process.stdin.write(line.encode() + b"\n")
+                self._process.stdin.flush()
