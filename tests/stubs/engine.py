@@ -49,6 +49,7 @@ def note():
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # else answers on a kept connection wait 40 ms for an acknowledgement, and come whole
 
     def log_message(self, *args):
         pass
