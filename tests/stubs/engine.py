@@ -49,7 +49,7 @@ def note():
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True  # else answers on a kept connection wait 40 ms for an acknowledgement, and come whole
+    disable_nagle_algorithm = True  # else an answer on a kept connection waits 40 ms and comes in one piece
 
     def log_message(self, *args):
         pass

@@ -126,7 +126,7 @@ def test_clear_margin_passes_on_five_equal_starts():
 
 
 def test_distant_limit_passes_on_five_starts_that_differ():
-    """Starts differ by half of what requests do: counts alone pass 29 % (2,000 trials), the level model does the rest."""
+    """Starts differ by half of what requests do. Counts alone pass 29 % (2,000 trials); the level model passes the rest."""
     rng, trials = np.random.default_rng(5), 30
     latencies = autocorrelated(rng, 5, 1000)[:trials] + 0.5 * rng.standard_normal((trials, 5, 1))
     limit = parse_slo(f"ttft_p99 <= {100 * np.exp(0.6):.3f}ms")
