@@ -17,11 +17,11 @@ from our_clients import BODY, PATH
 
 from pytest_llmperf.load.arrivals import ANCILLARY_BYTES, Arrivals
 from pytest_llmperf.load.connection import Connection
-from pytest_llmperf.load.flight import Flight, Intake
-from pytest_llmperf.load.opening import Route
-from pytest_llmperf.load.precedence import come_first
+from pytest_llmperf.load.connection_setup import Route
+from pytest_llmperf.load.priority import raise_priority
 from pytest_llmperf.load.reactor import Reactor
 from pytest_llmperf.load.recording import RecordingWriter
+from pytest_llmperf.load.request_in_flight import Intake, RequestInFlight
 from pytest_llmperf.model.plan import PlannedRequest, StreamLimits
 
 SOCKETS, ROUNDS = 200, 50
@@ -34,7 +34,7 @@ class Nobody:
         self.intake = Intake(StreamLimits(replay_bytes=2**62))
 
     def opened(self, connection: Connection) -> None: ...
-    def took(self, flight: Flight, size: int) -> None:
+    def took(self, flight: RequestInFlight, size: int) -> None:
         if self.intake.take(flight, size) is not None:
             self.intake.held_bytes = 0
 
@@ -59,7 +59,7 @@ class Bench:
             server.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._until(lambda: all(connection.usable for connection in self.connections))
         for server, connection in zip(self.servers, self.connections, strict=True):
-            connection.flight = Flight(PlannedRequest(0, PATH, BODY), 0, 0)
+            connection.flight = RequestInFlight(PlannedRequest(0, PATH, BODY), 0, 0)
             server.sendall(HEAD)
         self._until(lambda: all(connection.flight.reads for connection in self.connections))
 
@@ -147,5 +147,5 @@ def costs_apart() -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    come_first(sorted(os.sched_getaffinity(0))[:1])
+    raise_priority(sorted(os.sched_getaffinity(0))[:1])
     print(json.dumps(costs(), indent=1, ensure_ascii=False))

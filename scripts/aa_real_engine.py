@@ -90,9 +90,9 @@ def session(project: Path, name: str, *options: str, **env: str) -> list[str]:
                f"--junitxml={junit}", "--missing-baseline=skip", *options]
     done = subprocess.run(command, cwd=project, env=os.environ | env, capture_output=True, text=True, check=False)
     (project / f"{name}.log").write_text(done.stdout + done.stderr, encoding="utf-8")
-    checks = [one.get("value", "") for one in ElementTree.parse(junit).iter("property")
-              if one.get("name", "").startswith("llmperf.check")]
-    told = [one for one in checks if ": baseline" in one or "tpot_mean(held)" in one]
+    checks = [element.get("value", "") for element in ElementTree.parse(junit).iter("property")
+              if element.get("name", "").startswith("llmperf.check")]
+    told = [check for check in checks if ": baseline" in check or "tpot_mean(held)" in check]
     print("\n    ".join([f"{name}: exit code {done.returncode}", *told]), flush=True)
     return told
 

@@ -20,7 +20,7 @@ from pytest_llmperf.baseline.store import Store
 from pytest_llmperf.metrics import RunMetrics
 from pytest_llmperf.metrics.registry import find
 from pytest_llmperf.model.record import RunRecords
-from pytest_llmperf.session.against import Terms, comparison_of
+from pytest_llmperf.session.baseline_comparison import ComparisonTerms, comparison_of
 from pytest_llmperf.session.measurement import Measurement, Run
 from pytest_llmperf.stats.decision import PASS_CONFIDENCE, decide
 from pytest_llmperf.stats.looks import SUITE_ALPHA
@@ -59,22 +59,22 @@ def letters(measured: Path) -> dict[str, str]:
 def rows(store: Store, kind: str, hosts: Mapping[str, str]) -> Iterator[str]:
     """One per session and primary metric, of tests with several sessions."""
     baselines = store.read_all(kind)
-    suite_primaries = sum(len(m.primaries) for one in baselines.values() for m in one.measurements.values())
+    suite_primaries = sum(len(m.primaries) for baseline in baselines.values() for m in baseline.measurements.values())
     for baseline in sorted(baselines.values(), key=lambda one: one.test):
         name = baseline.test.rpartition("::")[2]
         for stored in baseline.measurements.values():
             for session in stored.sessions if len(stored.sessions) > 1 else ():
-                names = {one.id: hosts.get(one.id, one.host) for one in stored.sessions}
+                names = {session.id: hosts.get(session.id, session.host) for session in stored.sessions}
                 others = tuple(one for one in stored.sessions if names[one.id] != names[session.id])
                 if not others:
                     continue
                 against = ", ".join(names[one.id] for one in others)
-                terms = Terms(stored.primaries, {}, suite_primaries, kind, session.host)
+                terms = ComparisonTerms(stored.primaries, {}, suite_primaries, kind, session.host)
                 for line in judged(session, replace(stored, sessions=others), terms):
                     yield f"| `{name}` | {names[session.id]} | {against} | {line} |"
 
 
-def judged(session: StoredSession, stored: StoredMeasurement, terms: Terms) -> Iterator[str]:
+def judged(session: StoredSession, stored: StoredMeasurement, terms: ComparisonTerms) -> Iterator[str]:
     """The session as if it were today's, and could have no more runs: all of its error is spent on those it has."""
     runs = tuple(Run(seed, start, RunRecords()) for seed, start in session.runs)
     metrics = [

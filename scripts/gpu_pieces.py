@@ -190,7 +190,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("arguments", nargs="+", help="pytest's, after --")
     options = parser.parse_args(argv)
     gpus = gpus_here()
-    too_large = [one.expression for one in options.piece if one.gpus > len(gpus)]
+    too_large = [name.expression for name in options.piece if name.gpus > len(gpus)]
     if too_large:
         parser.error(f"there are {len(gpus)} GPUs here, too few for {', '.join(too_large)}")
     options.out.mkdir(parents=True, exist_ok=True)

@@ -23,8 +23,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_llmperf.model.verdict import AGAINST_BASELINE, CheckResult
-from pytest_llmperf.report.kept import KeptTest, read_run
+from pytest_llmperf.model.verdict import BASELINE_COMPARISON, CheckResult
+from pytest_llmperf.report.stored_run import StoredRunTest, read_run
 from pytest_llmperf.session.judge import PRIMARIES, guard
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -187,36 +187,38 @@ def with_table(page: str, table: str, begin: str = BEGIN, end: str = END) -> str
     return f"{before}{begin}\n\n{table}\n\n{end}{after}"
 
 
-def _host(folder: Path, test: KeptTest) -> str:
+def _host(folder: Path, test: StoredRunTest) -> str:
     """Its letter, and whether it is no held-out one."""
     letter, name = folder.name[0], test.test.partition("::")[2].partition("[")[0]
     return f"{letter}, fitted" if letter in FITTED.get(folder.parent.name, {}).get(name, "") else letter
 
 
-def _demands(test: KeptTest) -> Iterator[CheckResult]:
+def _demands(test: StoredRunTest) -> Iterator[CheckResult]:
     """Claims, SLOs and mechanisms with a number; no exact ones, guards or comparisons with a baseline."""
     guards = {guard(name).text for name in PRIMARIES}
     for check in test.checks:
         exact = "==" in check.subject
-        if not (exact or check.subject in guards or check.subject.startswith(AGAINST_BASELINE)):
+        if not (exact or check.subject in guards or check.subject.startswith(BASELINE_COMPARISON)):
             yield check
 
 
-def _same_workload(test: KeptTest, hosts: Sequence[tuple[str, KeptTest]]) -> Iterator[tuple[str, KeptTest]]:
+def _same_workload(
+    test: StoredRunTest, hosts: Sequence[tuple[str, StoredRunTest]]
+) -> Iterator[tuple[str, StoredRunTest]]:
     """What hosts measured of the same test under the same workloads."""
-    workloads = {one.workload for one in test.measurements}
+    workloads = {measurement.workload for measurement in test.measurements}
     for host, other in hosts:
-        if other.test == test.test and {one.workload for one in other.measurements} == workloads:
+        if other.test == test.test and {measurement.workload for measurement in other.measurements} == workloads:
             yield host, other
 
 
-def _verdict(test: KeptTest, check: CheckResult) -> str:
+def _verdict(test: StoredRunTest, check: CheckResult) -> str:
     """The verdict of that day on the same demand; a demand with another limit has none."""
     same = [one.verdict.value for one in test.checks if one.subject == check.subject]
     return same[0] if same else "with another limit"
 
 
-def _measured(test: KeptTest, check: CheckResult) -> str | None:
+def _measured(test: StoredRunTest, check: CheckResult) -> str | None:
     """As the same demand says it, else one of the same metric, else what the runs give for a claim made since."""
     same = [one for one in test.checks if one.metric == check.metric]
     if same:
@@ -225,7 +227,7 @@ def _measured(test: KeptTest, check: CheckResult) -> str | None:
     if claimed is None:
         return None
     above, below = (
-        next((m.judged(metric) for m in test.measurements if m.side == side), None)
+        next((m.value_with_failures(metric) for m in test.measurements if m.side == side), None)
         for metric, side in (claimed.group(1, 2), claimed.group(3, 4))
     )
     return f"{above / below:.3g}×" if above and below else None

@@ -20,11 +20,11 @@ from statistics import fmean
 from pytest_llmperf.baseline import plan as planning
 from pytest_llmperf.baseline.fresh import Check, FreshMeasurement, FreshRun, FreshTest
 from pytest_llmperf.baseline.levels import offsets
-from pytest_llmperf.baseline.merging import Terms
+from pytest_llmperf.baseline.merging import UpdateTerms
 from pytest_llmperf.baseline.model import Baseline, Provenance, StoredSession
 from pytest_llmperf.metrics.registry import find
-from pytest_llmperf.model.verdict import AGAINST_BASELINE, Verdict
-from pytest_llmperf.stats.decision import Comparison, decide
+from pytest_llmperf.model.verdict import BASELINE_COMPARISON, Verdict
+from pytest_llmperf.stats.decision import MetricComparison, decide
 from pytest_llmperf.stats.looks import LOOKS, alpha_at
 from pytest_llmperf.stats.priors import margins_for, prior_for, scale_of, worse_when_larger
 from pytest_llmperf.stats.shift import shift
@@ -65,10 +65,10 @@ def history(metric: str, step: float, sessions: int, rng: random.Random) -> Hist
         fresh = FreshMeasurement(
             "", (metric,), CONDITIONS, True, tuple(FreshRun(i % SEEDS, 1, {metric: values[i]}) for i in range(runs))
         )
-        check = Check(f"{AGAINST_BASELINE} {metric}", metric, verdict)
+        check = Check(f"{BASELINE_COMPARISON} {metric}", metric, verdict)
         test = FreshTest("suites/test_x.py::test_y", True, None, (fresh,), (check,))
         origin = Provenance(f"20260101T{number:06d}Z-000000", "2026-01-01", None, False, "host")
-        planned = planning.plan([test], {} if stored is None else {path: stored}, Terms(origin), "all")
+        planned = planning.plan([test], {} if stored is None else {path: stored}, UpdateTerms(origin), "all")
         taken.append(bool(planned.files))
         verdicts.append(verdict)
         for path, stored in planned.files.items():  # noqa: B007
@@ -86,15 +86,15 @@ def judged(metric: str, values: Sequence[float], stored: Sequence[StoredSession]
     larger = worse_when_larger(known)
     before = [
         [(seed, scale.read(value, worse_when_larger=larger))
-         for (seed, _), value in zip(one.runs, one.values(metric), strict=True)]
-        for one in stored
+         for (seed, _), value in zip(session.runs, session.values(metric), strict=True)]
+        for session in stored
     ]
     verdict, looked_at = Verdict.INCONCLUSIVE, 0
     for look in LOOKS:
         today = [(i % SEEDS, scale.read(value, worse_when_larger=larger)) for i, value in enumerate(values[:look])]
         found = shift(today, before, prior_for(known, "h200"))
         alpha = alpha_at(look, looked_at, sessions=len(stored), primaries=1, suite_primaries=SUITE_PRIMARIES)
-        (verdict,) = decide([Comparison(found, margins_for(known, "h200").on(scale))], alpha)
+        (verdict,) = decide([MetricComparison(found, margins_for(known, "h200").on(scale))], alpha)
         looked_at = look
         if verdict is not Verdict.INCONCLUSIVE:
             break
@@ -111,9 +111,9 @@ def table(metric: str, histories: int, seed: int) -> None:
             planning.YOUNG_BELOW = below  # what is compared here is the rule itself
             rng = random.Random(seed)
             found = [history(metric, step, 10, rng) for _ in range(histories)]
-            stored = fmean(sum(one.taken) for one in found)
-            open_ = fmean(verdict is Verdict.INCONCLUSIVE for one in found for verdict in one.verdicts)
-            levels = [exp(one.level) - 1 for one in found]
+            stored = fmean(sum(history.taken) for history in found)
+            open_ = fmean(verdict is Verdict.INCONCLUSIVE for history in found for verdict in history.verdicts)
+            levels = [exp(history.level) - 1 for history in found]
             print(f"| {step:.1%} | {below} | {stored:.1f} | {open_:.0%} | {fmean(levels):+.1%} | {max(levels):+.1%} |")
     planning.YOUNG_BELOW = rule
 

@@ -5,7 +5,7 @@
 A claim is "B's metric is at least L times A's". A side's runs differ by the sd of its starts and by the sd of its runs;
 the machine drifts by a share per run, over both sides. Looks come after A B, A B B A and A B B A A B, three runs each.
 The interval is the package's own, written once more for arrays: tests/unit/stats/test_simulated_claims.py holds it
-against `ratio_screen`.
+against `provisional_ratio`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy.typing as npt
 from scipy.special import ndtri, stdtrit
 from scipy.stats import beta
 
-from pytest_llmperf.stats.learned import start_sd_factor
+from pytest_llmperf.stats.noise_estimate import start_sd_factor
 
 Array = npt.NDArray[np.float64]
 OPEN, PASS, FAIL = range(3)
@@ -70,7 +70,7 @@ def judged(claim: Claimed, claims: int, rng: np.random.Generator, stated: Array 
 def interval(
     logs: Array, apart: Array | None, start_sd: Array, confidence: float, starts: tuple[int, int]
 ) -> tuple[Array, Array]:
-    """`ratio_screen` for arrays: the limits of the log ratio."""
+    """`provisional_ratio` for arrays: the limits of the log ratio."""
     pairs, centre = logs.shape[1], logs.mean(1)
     from_starts = start_sd**2 * (1 / starts[0] + 1 / starts[1])
     from_pairs = logs.var(1, ddof=1) / pairs

@@ -26,7 +26,7 @@ from pytest_llmperf.metrics.registry import find
 from pytest_llmperf.model.engine import UNKNOWN_HARDWARE
 from pytest_llmperf.stats.decision import PASS_CONFIDENCE, at_each_look
 from pytest_llmperf.stats.layout import layout
-from pytest_llmperf.stats.looks import LOOKS, SUITE_ALPHA, alpha_at, of_execution, only_gross
+from pytest_llmperf.stats.looks import LOOKS, SUITE_ALPHA, alpha_at, alpha_of_execution, only_gross
 from pytest_llmperf.stats.prior import Margins, Prior, Scale
 from pytest_llmperf.stats.priors import _MARGINS, _PRIORS, Kind, margins_for, prior_for
 from pytest_llmperf.stats.spread import spread
@@ -191,7 +191,7 @@ def look(
     shown_df, shown_se = (known.gross_df, np.sqrt(known.gross_variance)) if gross else (df, se)
     worse = holm(stdtr(shown_df, (margin - effect) / shown_se), alpha) & carried(effect, differences, margin)
     better = holm(stdtr(shown_df, (margin + effect) / shown_se), alpha) & carried(-effect, -differences, margin)
-    confidence = at_each_look(1 - of_execution(1 - PASS_CONFIDENCE, executions), sessions)
+    confidence = at_each_look(1 - alpha_of_execution(1 - PASS_CONFIDENCE, executions), sessions)
     within = effect + stdtrit(df, confidence) * se < suite.margins.tolerated
     return np.where(worse, FAIL, np.where(better, IMPROVED, np.where(within, PASS, INCONCLUSIVE)))
 

@@ -30,7 +30,7 @@ from pytest_llmperf.engines.server import Server
 from pytest_llmperf.load.transport import Progress
 from pytest_llmperf.model.exchange import Ending
 from pytest_llmperf.model.plan import LoadPlan
-from pytest_llmperf.process.beside import beside
+from pytest_llmperf.process.background_thread import in_background
 from pytest_llmperf.session.perf_session import PerfSession
 from pytest_llmperf.telemetry.hardware import emulated_hardware
 
@@ -122,7 +122,7 @@ def _loaded(session: PerfSession, server: Server, streams: int, minutes: float) 
             elif gauges % GAUGES_A_SAMPLE == 0:
                 _sample(processes, at_min)
 
-    with beside(watch, "soak-watch"):
+    with in_background(watch, "soak-watch"):
         endings, chunks, elapsed_s = _replayed(session, plan, cancel)
     other = Counter({ending.value: n for ending, n in endings.items() if ending not in PLANNED_ENDINGS})
     return Soaked(streams, elapsed_s / 60, chunks / elapsed_s, tuple(processes.values()), other,

@@ -83,7 +83,7 @@ def kernels(trace: Path) -> list[Kernel]:
     """Of a trace in Chrome's format, gzipped, in order of their start."""
     with gzip.open(trace, "rt", encoding="utf-8") as file:
         events: list[dict[str, Any]] = json.load(file)["traceEvents"]
-    found = [Kernel(one["name"], one["ts"], one["dur"]) for one in events if one.get("cat") == "kernel"]
+    found = [Kernel(event["name"], event["ts"], event["dur"]) for event in events if event.get("cat") == "kernel"]
     return sorted(found, key=lambda kernel: kernel.start_us)
 
 
@@ -156,7 +156,7 @@ def rows(kind: str, engine: str | None, gpus: Sequence[int]) -> Iterable[str]:
                 for streams in STREAMS:
                     itl_ms, traces = traced(server, replayer, streams, folder)
                     shares = [share(kernels(trace)) for trace in traces]
-                    yield row(count, streams, itl_ms, [one for one in shares if one is not None])
+                    yield row(count, streams, itl_ms, [share for share in shares if share is not None])
 
 
 def row(gpus: int, streams: int, itl_ms: float, shares: Sequence[Share]) -> str:
@@ -165,8 +165,8 @@ def row(gpus: int, streams: int, itl_ms: float, shares: Sequence[Share]) -> str:
         return f"| {gpus} | {streams} | {itl_ms:.2f} | no all-reduce ran | | | | |"
     ranks = sorted(shares, key=lambda one: one.all_reduce_us / one.window_us)
     of_window = f"{ranks[0].all_reduce_us / ranks[0].window_us:.1%}–{ranks[-1].all_reduce_us / ranks[-1].window_us:.1%}"
-    each = f"{min(one.median_us for one in ranks):.1f}–{max(one.median_us for one in ranks):.1f}"
-    idle = f"{1 - max(one.busy_us / one.window_us for one in ranks):.1%}"
+    each = f"{min(rank.median_us for rank in ranks):.1f}–{max(rank.median_us for rank in ranks):.1f}"
+    idle = f"{1 - max(rank.busy_us / rank.window_us for rank in ranks):.1%}"
     cells = (gpus, streams, f"{itl_ms:.2f}", of_window, each, idle, ranks[0].all_reduces, f"`{ranks[0].name[:60]}`")
     return "| " + " | ".join(map(str, cells)) + " |"
 

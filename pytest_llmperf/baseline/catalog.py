@@ -42,7 +42,7 @@ def catalog(root: Path, kind: str | None = None) -> list[Entry]:
     if kind is not None and kind not in kinds:
         raise UsageError(f"{root} has nothing for {kind!r}; it has: {', '.join(kinds) or 'nothing'}. {CREATE}")
     store, chosen = Store(root), [kind] if kind else kinds
-    return [Entry(one, path, found) for one in chosen for path, found in store.read_all(one).items()]
+    return [Entry(one, path, baseline) for one in chosen for path, baseline in store.read_all(one).items()]
 
 
 def pick(entries: Sequence[Entry], name: str) -> list[Entry]:
@@ -51,15 +51,15 @@ def pick(entries: Sequence[Entry], name: str) -> list[Entry]:
     Raises:
         UsageError: none, or several tests.
     """
-    whole = [one for one in entries if name in (one.baseline.test, one.path, _function(one))]
-    found = whole or [one for one in entries if name in one.baseline.test or name in one.path]
-    tests = sorted({one.baseline.test for one in found})
+    whole = [entry for entry in entries if name in (entry.baseline.test, entry.path, _function(entry))]
+    matches = whole or [entry for entry in entries if name in entry.baseline.test or name in entry.path]
+    tests = sorted({match.baseline.test for match in matches})
     if len(tests) == 1:
-        return found
+        return matches
     if tests:
         raise UsageError(f"{name!r} may be each of: {', '.join(tests)}. Write more of it.")
-    known = sorted({_function(one) for one in entries})
-    close = get_close_matches(name, known, n=3)
+    functions = sorted({_function(entry) for entry in entries})
+    close = get_close_matches(name, functions, n=3)
     hint = f"Did you mean {' or '.join(close)}?" if close else "See them with: llmperf baselines list"
     raise UsageError(f"There is no baseline of {name!r}. {hint}")
 

@@ -20,15 +20,15 @@ class Case:
     owner: str
 
 
-def by_name(cases: Sequence[Case]) -> dict[str, list[Case]]:
+def copies_by_name(cases: Sequence[Case]) -> dict[str, list[Case]]:
     """The copies of each measurement of a test."""
-    found: dict[str, list[Case]] = defaultdict(list)
+    copies: dict[str, list[Case]] = defaultdict(list)
     for case in cases:
-        found[case.fresh.name].append(case)
-    return found
+        copies[case.fresh.name].append(case)
+    return copies
 
 
-def together(cases: Sequence[Case], counting: Sequence[Case]) -> Case:
+def merge_copies(cases: Sequence[Case], counting: Sequence[Case]) -> Case:
     """One case for all copies: what any of them has against it is against all.
 
     Args:
@@ -40,19 +40,22 @@ def together(cases: Sequence[Case], counting: Sequence[Case]) -> Case:
     test = replace(
         counting[0].test,
         checks=tuple(check for case in cases for check in case.test.checks),
-        failed_first=tuple(ended for case in cases for ended in case.test.failed_first),
+        failed_first=tuple(execution_end for case in cases for execution_end in case.test.failed_first),
     )
     return replace(counting[0], test=test, fresh=replace(counting[0].fresh, runs=tuple(runs)))
 
 
-def improved(cases: Sequence[Case]) -> set[str]:
+def improved_metrics(cases: Sequence[Case]) -> set[str]:
     """Metrics that a check of every copy has proven to be better."""
     proven = [{check.metric for check in case.test.checks if check.verdict is Verdict.IMPROVED} for case in cases]
     return set.intersection(*proven)
 
 
-def differing(cases: Sequence[Case], across: Collection[str]) -> list[str]:
+def differing_conditions(cases: Sequence[Case], across: Collection[str]) -> list[str]:
     """Conditions in which copies differ and may not, each with its values; their runs cannot be pooled."""
-    found = [fingerprint_of(case.fresh.conditions) for case in cases]
-    values = {name: sorted({one.get(name, "absent") for one in found}) for name in set().union(*found) - {*across}}
+    fingerprints = [fingerprint_of(case.fresh.conditions) for case in cases]
+    values = {
+        name: sorted({fingerprint.get(name, "absent") for fingerprint in fingerprints})
+        for name in set().union(*fingerprints) - {*across}
+    }
     return [f"{name}: {' and '.join(each)}" for name, each in sorted(values.items()) if len(each) > 1]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from pytest_llmperf.baseline.checked import Node, parse
 from pytest_llmperf.baseline.model import SCHEMA, Baseline, StoredMeasurement, StoredSession
+from pytest_llmperf.baseline.strict_json import Node, parse
 from pytest_llmperf.errors import BaselineError
 
 SESSION_FIELDS = ("id", "date", "commit", "host", "accepted", "anchor", "runs")

@@ -23,7 +23,7 @@ class Difference:
     now: str | None
 
     def __str__(self) -> str:
-        return f"{self.field}: {_shown(self.stored)} stored, {_shown(self.now)} now"
+        return f"{self.field}: {_value_text(self.stored)} stored, {_value_text(self.now)} now"
 
 
 def fingerprint_of(conditions: Mapping[str, str]) -> dict[str, str]:
@@ -49,12 +49,12 @@ def differences(
         primaries: the metrics that would be compared: their formulas must be the same.
         across: fields that may differ (`compare_across`).
     """
-    before, now = stored.fingerprint, fingerprint_of(conditions)
-    passed_over = {*across, *PER_METRIC, *unrecorded(before, now)}
+    stored_conditions, now = stored.fingerprint, fingerprint_of(conditions)
+    passed_over = {*across, *PER_METRIC, *unrecorded_conditions(stored_conditions, now)}
     changed = [
-        Difference(field, before.get(field), now.get(field))
-        for field in sorted((before.keys() | now.keys()) - passed_over)
-        if before.get(field) != now.get(field)
+        Difference(field, stored_conditions.get(field), now.get(field))
+        for field in sorted((stored_conditions.keys() | now.keys()) - passed_over)
+        if stored_conditions.get(field) != now.get(field)
     ]
     formulas = formulas_of(metric for metric in primaries if metric in stored.formulas)
     changed += [
@@ -65,7 +65,7 @@ def differences(
     return tuple(changed)
 
 
-def alike(session: StoredSession, across: Collection[str]) -> bool:
+def is_comparable(session: StoredSession, across: Collection[str]) -> bool:
     """Whether a stored session was measured under its baseline's conditions, but for those that may differ.
 
     A condition that it did not record yet speaks neither for nor against it.
@@ -76,12 +76,12 @@ def alike(session: StoredSession, across: Collection[str]) -> bool:
     return all(excused(field, value) for field, value in session.differs.items())
 
 
-def measured_alike(stored: StoredMeasurement, across: Collection[str]) -> StoredMeasurement:
+def comparable_sessions(stored: StoredMeasurement, across: Collection[str]) -> StoredMeasurement:
     """Without the sessions that were taken in across other conditions, unless these may still differ."""
-    return replace(stored, sessions=tuple(session for session in stored.sessions if alike(session, across)))
+    return replace(stored, sessions=tuple(session for session in stored.sessions if is_comparable(session, across)))
 
 
-def unrecorded(before: Mapping[str, str], now: Mapping[str, str]) -> set[str]:
+def unrecorded_conditions(before: Mapping[str, str], now: Mapping[str, str]) -> set[str]:
     """Conditions of `now` that were not recorded yet when `before` was: not absent then, but unknown."""
     return {field for field in now.keys() - before.keys() if _recorded_later(field)}
 
@@ -90,5 +90,5 @@ def _recorded_later(field: str) -> bool:
     return field.partition(".")[0] in RECORDED_LATER
 
 
-def _shown(value: str | None) -> str:
+def _value_text(value: str | None) -> str:
     return "absent" if value is None else value

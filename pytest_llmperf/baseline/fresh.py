@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from pytest_llmperf.baseline.checked import Node
+from pytest_llmperf.baseline.strict_json import Node
 from pytest_llmperf.errors import BaselineError
 from pytest_llmperf.model.verdict import Verdict
 
@@ -136,9 +136,9 @@ def _run(node: Node) -> FreshRun:
 
 def _failed(earlier: Node) -> Iterator[str]:
     for one in earlier.items():
-        ended = _fields(one, "ended")["ended"].text_or_none()
-        if ended in FAILED:
-            yield ended
+        execution_end = _fields(one, "ended")["ended"].text_or_none()
+        if execution_end in FAILED:
+            yield execution_end
 
 
 def _check(node: Node) -> Check:

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from pytest_llmperf.baseline.checked import parse
 from pytest_llmperf.baseline.disk import Disk
+from pytest_llmperf.baseline.strict_json import parse
 from pytest_llmperf.errors import BaselineError
 
 FOLDER = ".update"

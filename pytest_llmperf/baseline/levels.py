@@ -29,14 +29,14 @@ def offset(session: StoredSession, reference: StoredSession, metric: str) -> flo
 
 def offsets(sessions: Sequence[StoredSession], reference: StoredSession, metric: str) -> list[float]:
     """Of each session that has the metric."""
-    found = (offset(session, reference, metric) for session in sessions)
-    return [value for value in found if value is not None]
+    distances = (offset(session, reference, metric) for session in sessions)
+    return [value for value in distances if value is not None]
 
 
 def session_mean(session: StoredSession, metric: str) -> float | None:
     """Mean over its runs; None where it has no value."""
-    known = [value for value in session.values(metric) if value is not None]
-    return fmean(known) if known else None
+    available_values = [value for value in session.values(metric) if value is not None]
+    return fmean(available_values) if available_values else None
 
 
 def mean_level(sessions: Sequence[StoredSession], metric: str) -> float | None:
@@ -58,11 +58,11 @@ def change(metric: str, distance: float) -> str:
 
 
 def _by_seed(session: StoredSession, metric: str) -> dict[int, list[float]]:
-    found: dict[int, list[float]] = defaultdict(list)
+    values_by_seed: dict[int, list[float]] = defaultdict(list)
     for (seed, _), value in zip(session.runs, session.values(metric), strict=True):
         if value is not None:
-            found[seed].append(value)
-    return found
+            values_by_seed[seed].append(value)
+    return values_by_seed
 
 
 def _pooled(by_seed: dict[int, list[float]]) -> float:

@@ -5,20 +5,26 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pytest_llmperf.baseline.fingerprint import alike, differences, fingerprint_of, formulas_of, unrecorded
+from pytest_llmperf.baseline.fingerprint import (
+    differences,
+    fingerprint_of,
+    formulas_of,
+    is_comparable,
+    unrecorded_conditions,
+)
 from pytest_llmperf.baseline.fresh import FreshMeasurement
 from pytest_llmperf.baseline.model import Provenance, StoredMeasurement, StoredSession
 from pytest_llmperf.baseline.obstacles import Obstacle
 from pytest_llmperf.baseline.paths import EMULATED, kind_of, server_kind
 from pytest_llmperf.baseline.rules import (
-    Shift,
-    at_level_of,
-    began,
-    capped,
-    creeping,
-    outlying,
-    pooled,
-    strayed,
+    LevelShift,
+    far_from_anchor,
+    gradual_drift,
+    merge_runs,
+    newest_sessions,
+    outlier_shifts,
+    session_time,
+    sessions_at_level,
     tolerances,
 )
 from pytest_llmperf.baseline.text import rounded
@@ -27,7 +33,7 @@ from pytest_llmperf.metrics.units import Direction
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class UpdateTerms:
     """What an update goes by.
 
     Args:
@@ -48,25 +54,28 @@ class Merger:
     Args:
         fresh: of this session.
         stored: None where there is nothing yet.
-        doubts: what speaks against the fresh runs by themselves.
+        acceptable_obstacles: what speaks against the fresh runs by themselves.
         improved: metrics that a check has proven to be better.
-        left_open: whether a comparison with few sessions was INCONCLUSIVE, which is no doubt by itself.
+        undecided: whether a comparison with few sessions was INCONCLUSIVE, which is no doubt by itself.
         terms: what the update goes by.
     """
 
     fresh: FreshMeasurement
     stored: StoredMeasurement | None
-    doubts: Sequence[Obstacle]
+    acceptable_obstacles: Sequence[Obstacle]
     improved: Collection[str]
-    left_open: bool
-    terms: Terms
+    undecided: bool
+    terms: UpdateTerms
 
     @property
     def obstacles(self) -> list[Obstacle]:
         """What a person would have to accept."""
-        if changed := self._changed:
-            return [*self.doubts, Obstacle(f"other conditions: {changed}", level=True)]
-        return [*self.doubts, *(Obstacle(shift.text, level=True) for shift in self._shifts if not self._proven(shift))]
+        if changed := self._changed_conditions:
+            return [*self.acceptable_obstacles, Obstacle(f"other conditions: {changed}", level=True)]
+        return [
+            *self.acceptable_obstacles,
+            *(Obstacle(shift.text, level=True) for shift in self._shifts if not self._proven(shift)),
+        ]
 
     @property
     def unknown(self) -> list[str]:
@@ -76,7 +85,7 @@ class Merger:
     @property
     def outdated(self) -> bool:
         """Whether what is stored is newer, and leaves this session no place."""
-        return not any(one.id == self._session.id for one in self._with(self._session))
+        return not any(one.id == self._session.id for one in self._sessions_with(self._session))
 
     @property
     def repeats(self) -> str | None:
@@ -84,99 +93,112 @@ class Merger:
         if not kind_of(self.fresh.conditions).startswith(EMULATED):
             return None
         (now,) = _filled((self._session,))
-        same = (one for one in self._others if (one.runs, one.metrics) == (now.runs, now.metrics))
+        same = (
+            other_session
+            for other_session in self._other_sessions
+            if (other_session.runs, other_session.metrics) == (now.runs, now.metrics)
+        )
         return next((one.id for one in same), None)
 
     @property
     def barred(self) -> str | None:
         """Why no reason lets this session in; None where one may."""
-        if self._changed and self._same is not None:
-            return f"this session stored runs under other conditions before: {self._changed}"
-        if not self._late or self._same is not None:
+        if self._changed_conditions and self._stored_part_of_session is not None:
+            return f"this session stored runs under other conditions before: {self._changed_conditions}"
+        if not self._has_newer_stored or self._stored_part_of_session is not None:
             return None
-        if self._changed:
-            return f"older than what is stored, under other conditions: {self._changed}"
+        if self._changed_conditions:
+            return f"older than what is stored, under other conditions: {self._changed_conditions}"
         if self._shifts and (self._before_anchor or not self._on_new_host):
-            return f"older than what is stored, at another level: {'; '.join(one.text for one in self._shifts)}"
+            return f"older than what is stored, at another level: {'; '.join(shift.text for shift in self._shifts)}"
         return None
 
     def result(self) -> StoredMeasurement:
         """What is stored when every obstacle is accepted."""
         obstacles = self.obstacles
-        begins = self.stored is None or bool(self._changed)
+        begins = self.stored is None or bool(self._changed_conditions)
         moved = any(obstacle.level for obstacle in obstacles) or any(map(self._proven, self._shifts))
-        level = begins or (moved and not self._late and not self._on_new_host)
+        level = begins or (moved and not self._has_newer_stored and not self._on_new_host)
         accepted = self.terms.accept if obstacles else None
         session = self._session
         session = replace(session, accepted=accepted or session.accepted, anchor=level or session.anchor)
         if begins:
             sessions: tuple[StoredSession, ...] = (session,)
         elif level:
-            near = at_level_of(session, self._others, self._judged, self._margins)
-            sessions = capped((*near, session))
+            near = sessions_at_level(session, self._other_sessions, self._known_primaries, self._margins)
+            sessions = newest_sessions((*near, session))
         else:
-            sessions = self._with(session)
+            sessions = self._sessions_with(session)
         sessions = _filled(sessions)
         formulas = self._formulas(sessions[0].metrics)
         return StoredMeasurement(self._fingerprint, sessions, self._primaries, formulas)
 
     @property
-    def _late(self) -> bool:
+    def _has_newer_stored(self) -> bool:
         """Whether something newer is stored, which then speaks for conditions, primaries and formulas."""
         sessions = self.stored.sessions if self.stored is not None else ()
-        return any(began(one.id) > began(self.terms.provenance.session) for one in sessions)
+        return any(session_time(session.id) > session_time(self.terms.provenance.session) for session in sessions)
 
     @property
     def _before_anchor(self) -> bool:
-        return self.stored is not None and began(self.terms.provenance.session) < began(self.stored.anchor.id)
+        return self.stored is not None and session_time(self.terms.provenance.session) < session_time(
+            self.stored.anchor.id
+        )
 
     @property
     def _fingerprint(self) -> dict[str, str]:
         """Conditions of the newest session, and what only an older one recorded."""
         now = fingerprint_of(self.fresh.conditions)
-        if self.stored is None or not self._late:
+        if self.stored is None or not self._has_newer_stored:
             return now
-        before = self.stored.fingerprint
-        return {**before, **{name: now[name] for name in unrecorded(before, now)}}
+        stored_conditions = self.stored.fingerprint
+        return {**stored_conditions, **{name: now[name] for name in unrecorded_conditions(stored_conditions, now)}}
 
     @property
     def _primaries(self) -> tuple[str, ...]:
-        return self.stored.primaries if self.stored is not None and self._late else self.fresh.primaries
+        return self.stored.primaries if self.stored is not None and self._has_newer_stored else self.fresh.primaries
 
     @property
-    def _judged(self) -> list[str]:
+    def _known_primaries(self) -> list[str]:
         """Primaries that this version has."""
         return list(filter(is_metric, self._primaries))
 
     @property
     def _on_new_host(self) -> bool:
         """Then a shift is that host's own, and widens what is known of hosts; it is no new level of them all."""
-        return all(one.host != self._session.host for one in self._others)
+        return all(other_session.host != self._session.host for other_session in self._other_sessions)
 
     @property
     def _margins(self) -> dict[str, float]:
         kind = server_kind(self.fresh.conditions).removeprefix(EMULATED)
-        return tolerances(self._judged, self.fresh.margins, kind)
+        return tolerances(self._known_primaries, self.fresh.margins, kind)
 
     @property
-    def _changed(self) -> str:
+    def _changed_conditions(self) -> str:
         if self.stored is None:
             return ""
-        found = differences(self.stored, self.fresh.conditions, self._judged, self._free)
-        return "; ".join(map(str, found))
+        differing = differences(
+            self.stored, self.fresh.conditions, self._known_primaries, self._conditions_that_may_differ
+        )
+        return "; ".join(map(str, differing))
 
     @property
-    def _free(self) -> set[str]:
+    def _conditions_that_may_differ(self) -> set[str]:
         """Conditions that may differ: by the settings, as one side did not record them, or as this session's do."""
         if self.stored is None:
             return set()
-        before, now = self.stored.fingerprint, self.fresh.conditions
-        known = self._same.differs if self._same is not None else {}
-        own = {name for name, value in known.items() if value == now.get(name)}
-        return {*self.terms.across, *unrecorded(before, now), *(unrecorded(now, before) if self._late else ()), *own}
+        stored_conditions, now = self.stored.fingerprint, self.fresh.conditions
+        stored_differences = self._stored_part_of_session.differs if self._stored_part_of_session is not None else {}
+        equal_conditions = {name for name, value in stored_differences.items() if value == now.get(name)}
+        return {
+            *self.terms.across,
+            *unrecorded_conditions(stored_conditions, now),
+            *(unrecorded_conditions(now, stored_conditions) if self._has_newer_stored else ()),
+            *equal_conditions,
+        }
 
     @property
-    def _same(self) -> StoredSession | None:
+    def _stored_part_of_session(self) -> StoredSession | None:
         """What is stored of this very session: the first try of a re-run."""
         sessions = self.stored.sessions if self.stored is not None else ()
         return next((session for session in sessions if session.id == self.terms.provenance.session), None)
@@ -184,66 +206,81 @@ class Merger:
     @property
     def _session(self) -> StoredSession:
         fresh = fresh_session(self.fresh, self.terms.provenance)
-        metrics = _without(fresh.metrics, self._stale if self._late else ())
-        fresh = replace(fresh, metrics=metrics, differs=self._differing(self.fresh.conditions, self._free))
-        return fresh if self._same is None else pooled(self._same, fresh, self._stale)
+        metrics = _without(fresh.metrics, self._metrics_of_old_formulas if self._has_newer_stored else ())
+        fresh = replace(
+            fresh, metrics=metrics, differs=self._differing(self.fresh.conditions, self._conditions_that_may_differ)
+        )
+        return (
+            fresh
+            if self._stored_part_of_session is None
+            else merge_runs(self._stored_part_of_session, fresh, self._metrics_of_old_formulas)
+        )
 
     @property
-    def _others(self) -> list[StoredSession]:
+    def _other_sessions(self) -> list[StoredSession]:
         """The other sessions, without values of formulas that have changed, and with conditions that have."""
         if self.stored is None:
             return []
-        before, stale = self.stored.fingerprint, () if self._late else self._stale
+        stored_conditions, stale = (
+            self.stored.fingerprint,
+            () if self._has_newer_stored else self._metrics_of_old_formulas,
+        )
         return [
             replace(
                 session,
                 metrics=_without(session.metrics, stale),
-                differs=self._differing({**before, **session.differs}, {*self._free, *session.differs}),
+                differs=self._differing(
+                    {**stored_conditions, **session.differs}, {*self._conditions_that_may_differ, *session.differs}
+                ),
             )
             for session in self.stored.sessions
             if session.id != self.terms.provenance.session
         ]
 
     @property
-    def _today(self) -> dict[str, str]:
+    def _formulas_now(self) -> dict[str, str]:
         """Formulas of this session's metrics."""
         return formulas_of(filter(is_metric, _names(self.fresh)))
 
     @property
-    def _stale(self) -> set[str]:
+    def _metrics_of_old_formulas(self) -> set[str]:
         """Metrics whose stored values are of another formula."""
-        before = self.stored.formulas if self.stored is not None else {}
-        return {name for name, formula in self._today.items() if before.get(name, formula) != formula}
+        stored_formulas = self.stored.formulas if self.stored is not None else {}
+        return {name for name, formula in self._formulas_now.items() if stored_formulas.get(name, formula) != formula}
 
     def _differing(self, conditions: Mapping[str, str | None], names: Collection[str]) -> dict[str, str | None]:
         """Those of the named conditions that are not the newest session's."""
         now = self._fingerprint
         return {name: conditions.get(name) for name in names if conditions.get(name) != now.get(name)}
 
-    def _with(self, session: StoredSession) -> tuple[StoredSession, ...]:
+    def _sessions_with(self, session: StoredSession) -> tuple[StoredSession, ...]:
         """The sessions with this one in its place, or where its time puts it."""
-        ids = [] if self.stored is None else [one.id for one in self.stored.sessions]
-        sessions = self._others
+        ids = [] if self.stored is None else [session.id for session in self.stored.sessions]
+        sessions = self._other_sessions
         sessions.insert(ids.index(session.id) if session.id in ids else len(sessions), session)
-        return capped(sessions)
+        return newest_sessions(sessions)
 
     @property
-    def _shifts(self) -> list[Shift]:
-        if self.stored is None or self._changed:
+    def _shifts(self) -> list[LevelShift]:
+        if self.stored is None or self._changed_conditions:
             return []
-        primaries, margins, session = self._judged, self._margins, self._session
-        comparable = [one for one in self._with(session) if one.id == session.id or alike(one, self.terms.across)]
-        others = [one for one in self._others if alike(one, self.terms.across)]
-        far = outlying(session, others, primaries, margins)
-        known = {shift.metric for shift in far}
-        crept: list[Shift] = []
+        primaries, margins, session = self._known_primaries, self._margins, self._session
+        comparable = [
+            one for one in self._sessions_with(session) if one.id == session.id or is_comparable(one, self.terms.across)
+        ]
+        others = [
+            other_session for other_session in self._other_sessions if is_comparable(other_session, self.terms.across)
+        ]
+        far = outlier_shifts(session, others, primaries, margins)
+        outlier_metrics = {shift.metric for shift in far}
+        crept: list[LevelShift] = []
         if any(one.anchor for one in comparable):
-            unproven = self.left_open or self._before_anchor
-            away = strayed(session, self.stored.anchor, primaries, margins) if unproven else []
-            crept = [*creeping(comparable, primaries, margins), *away]
-        return [*far, *(shift for shift in crept if shift.metric not in known)]
+            unproven = self.undecided or self._before_anchor
+            away = far_from_anchor(session, self.stored.anchor, primaries, margins) if unproven else []
+            crept = [*gradual_drift(comparable, primaries, margins), *away]
+        return [*far, *(shift for shift in crept if shift.metric not in outlier_metrics)]
 
-    def _proven(self, shift: Shift) -> bool:
+    def _proven(self, shift: LevelShift) -> bool:
         """A move to the better that a check has proven needs nobody's word."""
         direction = find(shift.metric).direction
         better = (direction is Direction.LOWER and shift.distance < 0) or (
@@ -253,9 +290,13 @@ class Merger:
 
     def _formulas(self, names: Collection[str]) -> dict[str, str]:
         """Those of the newest session, and of metrics that only older ones have."""
-        before = self.stored.formulas if self.stored is not None else {}
-        found = {**self._today, **before} if self._late else {**before, **self._today}
-        return {name: found[name] for name in names}
+        stored_formulas = self.stored.formulas if self.stored is not None else {}
+        formulas = (
+            {**self._formulas_now, **stored_formulas}
+            if self._has_newer_stored
+            else {**stored_formulas, **self._formulas_now}
+        )
+        return {name: formulas[name] for name in names}
 
 
 def _names(fresh: FreshMeasurement) -> set[str]:
@@ -273,7 +314,7 @@ def _filled(sessions: Sequence[StoredSession]) -> tuple[StoredSession, ...]:
     names = sorted({
         name for session in sessions for name, values in session.metrics.items() if any(v is not None for v in values)
     })
-    return tuple(replace(one, metrics={name: one.values(name) for name in names}) for one in sessions)
+    return tuple(replace(session, metrics={name: session.values(name) for name in names}) for session in sessions)
 
 
 def fresh_session(fresh: FreshMeasurement, provenance: Provenance) -> StoredSession:

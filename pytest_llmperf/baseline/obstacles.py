@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pytest_llmperf.baseline.fresh import Check, FreshMeasurement, FreshTest
 from pytest_llmperf.baseline.model import Provenance
 from pytest_llmperf.metrics.registry import is_metric
-from pytest_llmperf.model.verdict import AGAINST_BASELINE, Verdict
+from pytest_llmperf.model.verdict import BASELINE_COMPARISON, Verdict
 
 REFUSED = (Verdict.FAIL, Verdict.ERROR, Verdict.INCONCLUSIVE)
 SHOWN = 3
@@ -29,12 +29,12 @@ class Obstacle:
     level: bool = False
 
 
-def impossible(test: FreshTest, fresh: FreshMeasurement) -> list[str]:
+def blocking_obstacles(test: FreshTest, fresh: FreshMeasurement) -> list[str]:
     """What no reason outweighs: there is nothing that a later run could be compared with."""
-    return list(_impossible(test, fresh))
+    return list(_blocking_obstacles(test, fresh))
 
 
-def _impossible(test: FreshTest, fresh: FreshMeasurement) -> Iterator[str]:
+def _blocking_obstacles(test: FreshTest, fresh: FreshMeasurement) -> Iterator[str]:
     if test.error is not None:
         yield f"the test ended with an error: {test.error.splitlines()[0] if test.error else 'unknown'}"
     elif not test.complete:
@@ -57,31 +57,33 @@ def _impossible(test: FreshTest, fresh: FreshMeasurement) -> Iterator[str]:
             yield f"{metric} is missing in {missing} of {len(fresh.runs)} runs"
 
 
-def doubts(test: FreshTest, fresh: FreshMeasurement, provenance: Provenance, *, young: bool = False) -> list[Obstacle]:
+def acceptable_obstacles(
+    test: FreshTest, fresh: FreshMeasurement, provenance: Provenance, *, young: bool = False
+) -> list[Obstacle]:
     """What a person may accept, whatever is stored.
 
     Args:
         young: so few sessions are stored that a comparison which they leave open is no doubt.
     """
-    checks = [check for check in test.checks if not (young and left_open(check))]
-    found = [
+    checks = [check for check in test.checks if not (young and is_undecided_comparison(check))]
+    obstacles = [
         Obstacle(f"{verdict.value}: {_subjects(checks, verdict)}", level=verdict is Verdict.FAIL)
         for verdict in REFUSED
         if any(check.verdict is verdict for check in checks)
     ]
     if test.failed_first:
-        found.append(Obstacle(f"it did not fail only after {len(test.failed_first)} execution(s) that did"))
+        obstacles.append(Obstacle(f"it did not fail only after {len(test.failed_first)} execution(s) that did"))
     contended = [run.contended for run in fresh.runs if run.contended is not None]
     if contended:
-        found.append(Obstacle(f"contended in {len(contended)} of {len(fresh.runs)} runs: {contended[0]}"))
+        obstacles.append(Obstacle(f"contended in {len(contended)} of {len(fresh.runs)} runs: {contended[0]}"))
     if provenance.dirty:
-        found.append(Obstacle(f"the working tree differs from commit {provenance.commit}"))
-    return found
+        obstacles.append(Obstacle(f"the working tree differs from commit {provenance.commit}"))
+    return obstacles
 
 
-def left_open(check: Check) -> bool:
+def is_undecided_comparison(check: Check) -> bool:
     """Whether it is a comparison with a baseline that stayed INCONCLUSIVE; no SLO and no claim."""
-    return check.verdict is Verdict.INCONCLUSIVE and check.subject.partition(" ")[0] == AGAINST_BASELINE
+    return check.verdict is Verdict.INCONCLUSIVE and check.subject.partition(" ")[0] == BASELINE_COMPARISON
 
 
 def _subjects(checks: Sequence[Check], verdict: Verdict) -> str:

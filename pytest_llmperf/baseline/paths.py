@@ -62,9 +62,9 @@ def baseline_path(test: str, kind: str) -> str:
     file, _, name = bare_test(test, kind).partition("::")
     suite = PurePosixPath(file.replace("\\", "/")).stem.removeprefix("test_")
     function, bracket, parameters = name.partition("[")
-    shown = function.replace("::", ".") + (f"-{parameters.removesuffix(']')}" if bracket else "")
-    plain = _NAME.fullmatch(shown) is not None and "." not in function and "-" not in function
-    return "/".join((_folder(kind), _folder(suite), f"{_safe(shown, name, plain=plain)}.json"))
+    file_name = function.replace("::", ".") + (f"-{parameters.removesuffix(']')}" if bracket else "")
+    plain = _NAME.fullmatch(file_name) is not None and "." not in function and "-" not in function
+    return "/".join((_folder(kind), _folder(suite), f"{_safe(file_name, name, plain=plain)}.json"))
 
 
 def _folder(name: str) -> str:

@@ -6,16 +6,16 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from typing import Literal
 
-from pytest_llmperf.baseline.copies import Case, by_name, differing, improved, together
-from pytest_llmperf.baseline.fingerprint import measured_alike
+from pytest_llmperf.baseline.copies import Case, copies_by_name, differing_conditions, improved_metrics, merge_copies
+from pytest_llmperf.baseline.fingerprint import comparable_sessions
 from pytest_llmperf.baseline.fresh import FreshTest
 from pytest_llmperf.baseline.levels import mean_level
-from pytest_llmperf.baseline.merging import Merger, Terms
+from pytest_llmperf.baseline.merging import Merger, UpdateTerms
 from pytest_llmperf.baseline.model import Baseline, StoredMeasurement
-from pytest_llmperf.baseline.obstacles import doubts, impossible, left_open
+from pytest_llmperf.baseline.obstacles import acceptable_obstacles, blocking_obstacles, is_undecided_comparison
 from pytest_llmperf.baseline.paths import bare_test, baseline_path, kind_of
-from pytest_llmperf.baseline.planned import Action, Entry, Move, Plan
-from pytest_llmperf.baseline.rules import YOUNG_BELOW, known_sessions
+from pytest_llmperf.baseline.rules import YOUNG_BELOW, comparable_sessions_on
+from pytest_llmperf.baseline.update_plan import Action, Entry, Move, Plan
 from pytest_llmperf.errors import UsageError
 from pytest_llmperf.metrics.registry import is_metric
 
@@ -42,7 +42,7 @@ CASE = (
 def plan(
     tests: Sequence[FreshTest],
     existing: Mapping[str, Baseline],
-    terms: Terms,
+    terms: UpdateTerms,
     mode: Mode,
     collected: Collection[str] | None = None,
 ) -> Plan:
@@ -92,38 +92,38 @@ def _spellings(paths: Collection[str]) -> dict[str, set[str]]:
 
 
 def _by_path(tests: Sequence[FreshTest]) -> dict[str, list[Case]]:
-    found: dict[str, list[Case]] = defaultdict(list)
+    cases_by_path: dict[str, list[Case]] = defaultdict(list)
     for test in tests:
         for fresh in test.measurements:
             kind = kind_of(fresh.conditions)
-            found[baseline_path(test.test, kind)].append(Case(test, fresh, bare_test(test.test, kind)))
-    return found
+            cases_by_path[baseline_path(test.test, kind)].append(Case(test, fresh, bare_test(test.test, kind)))
+    return cases_by_path
 
 
 def _plan_file(
-    path: str, cases: Sequence[Case], known: Baseline | None, terms: Terms, mode: Mode
+    path: str, cases: Sequence[Case], stored_tests: Baseline | None, terms: UpdateTerms, mode: Mode
 ) -> tuple[list[Entry], Baseline | None]:
     """The lines of one file, and its new content where that changes."""
-    owners = {case.owner for case in cases} | ({known.test} if known is not None else set())
+    owners = {case.owner for case in cases} | ({stored_tests.test} if stored_tests is not None else set())
     if len(owners) > 1 or len({case.test.test for case in cases}) > 1:
         names = sorted(owners if len(owners) > 1 else {case.test.test for case in cases})
         return [Entry(Action.REFUSED, path, reasons=(CLASH.format(" and ".join(names)),))], None
-    before = dict(known.measurements) if known is not None else {}
-    after, entries = dict(before), list[Entry]()
-    measured = by_name(cases)
-    young = all(_young(before.get(name), terms) for name in measured)
+    stored_measurements = dict(stored_tests.measurements) if stored_tests is not None else {}
+    after, entries = dict(stored_measurements), list[Entry]()
+    measured = copies_by_name(cases)
+    young = all(_has_few_sessions(stored_measurements.get(name), terms) for name in measured)
     for name, copies in measured.items():
-        lines, stored = _decide(path, copies, before.get(name), terms, mode, young=young)
+        lines, stored = _decide(path, copies, stored_measurements.get(name), terms, mode, young=young)
         entries += lines
         if stored is not None:
             after[name] = stored
-    unmeasured = sorted(before.keys() - measured.keys())
+    unmeasured = sorted(stored_measurements.keys() - measured.keys())
     entries += [Entry(Action.KEPT, path, name, reasons=(UNMEASURED,)) for name in unmeasured]
-    return entries, Baseline(cases[0].owner, after) if after != before else None
+    return entries, Baseline(cases[0].owner, after) if after != stored_measurements else None
 
 
 def _decide(
-    path: str, copies: Sequence[Case], stored: StoredMeasurement | None, terms: Terms, mode: Mode, *, young: bool
+    path: str, copies: Sequence[Case], stored: StoredMeasurement | None, terms: UpdateTerms, mode: Mode, *, young: bool
 ) -> tuple[list[Entry], StoredMeasurement | None]:
     """What happens to one measurement, and what to store where something does.
 
@@ -134,19 +134,19 @@ def _decide(
     name = copies[0].fresh.name
     if stored is not None and mode == "new":
         return [Entry(Action.KEPT, path, name, reasons=(THERE,))], None
-    never = [tuple(impossible(case.test, case.fresh)) for case in copies]
+    never = [tuple(blocking_obstacles(case.test, case.fresh)) for case in copies]
     lines = [Entry(Action.REFUSED, path, name, reasons=reasons) for reasons in dict.fromkeys(never) if reasons]
     counting = [case for case, reasons in zip(copies, never, strict=True) if not reasons]
     if not counting:
         return lines, None
-    if apart := differing(counting, terms.across):
+    if apart := differing_conditions(counting, terms.across):
         return [*lines, Entry(Action.REFUSED, path, name, reasons=(MIXED.format("; ".join(apart)),))], None
-    entry, result = _merge(path, together(copies, counting), improved(counting), stored, terms, young=young)
+    entry, result = _merge(path, merge_copies(copies, counting), improved_metrics(counting), stored, terms, young=young)
     return [*lines, entry], result
 
 
 def _merge(
-    path: str, case: Case, better: Collection[str], stored: StoredMeasurement | None, terms: Terms, *, young: bool
+    path: str, case: Case, better: Collection[str], stored: StoredMeasurement | None, terms: UpdateTerms, *, young: bool
 ) -> tuple[Entry, StoredMeasurement | None]:
     """The same for all copies that count.
 
@@ -154,8 +154,10 @@ def _merge(
         better: metrics that have been proven to be better.
     """
     test, fresh = case.test, case.fresh
-    left_over = young and any(map(left_open, test.checks))
-    merger = Merger(fresh, stored, doubts(test, fresh, terms.provenance, young=young), better, left_over, terms)
+    left_over = young and any(map(is_undecided_comparison, test.checks))
+    merger = Merger(
+        fresh, stored, acceptable_obstacles(test, fresh, terms.provenance, young=young), better, left_over, terms
+    )
     result = merger.result()
     if merger.outdated or result == stored:
         return Entry(Action.KEPT, path, fresh.name, reasons=(OLDER if merger.outdated else STORED,)), None
@@ -179,16 +181,16 @@ def _merge(
     ), result
 
 
-def _young(stored: StoredMeasurement | None, terms: Terms) -> bool:
+def _has_few_sessions(stored: StoredMeasurement | None, terms: UpdateTerms) -> bool:
     if stored is None:
         return True
-    comparable = measured_alike(stored, terms.across).sessions
-    return known_sessions(comparable, terms.provenance.host) < YOUNG_BELOW
+    comparable = comparable_sessions(stored, terms.across).sessions
+    return comparable_sessions_on(comparable, terms.provenance.host) < YOUNG_BELOW
 
 
 def _grows(test: FreshTest, stored: StoredMeasurement | None) -> list[str]:
     """Why a session was taken in whose comparison stayed open."""
-    if stored is None or not any(map(left_open, test.checks)):
+    if stored is None or not any(map(is_undecided_comparison, test.checks)):
         return []
     return [f"its INCONCLUSIVE comparison is no obstacle: fewer than {YOUNG_BELOW} sessions were stored"]
 
@@ -203,8 +205,8 @@ def _moves(stored: StoredMeasurement | None, result: StoredMeasurement) -> tuple
 
 
 def _dropped(stored: StoredMeasurement | None, result: StoredMeasurement) -> list[str]:
-    kept = {session.id for session in result.sessions}
-    gone = [session.id for session in stored.sessions if session.id not in kept] if stored is not None else []
+    remaining_ids = {session.id for session in result.sessions}
+    gone = [session.id for session in stored.sessions if session.id not in remaining_ids] if stored is not None else []
     return [f"drops out: {', '.join(gone)}"] if gone else []
 
 

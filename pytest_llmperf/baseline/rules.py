@@ -25,7 +25,7 @@ MAD_TO_SD = 1.4826  # of a normal distribution
 
 
 @dataclass(frozen=True, slots=True)
-class Shift:
+class LevelShift:
     """A primary metric whose level has moved too far.
 
     Args:
@@ -39,23 +39,24 @@ class Shift:
     text: str
 
 
-def tolerances(metrics: Iterable[str], own: Mapping[str, float], kind: str) -> dict[str, float]:
+def tolerances(metrics: Iterable[str], margins: Mapping[str, float], kind: str) -> dict[str, float]:
     """Change of each metric that a comparison still tolerates, as a share: the test's own margin, or the default."""
-    return {metric: own.get(metric, margins_for(find(metric), kind).tolerated) for metric in metrics}
+    return {metric: margins.get(metric, margins_for(find(metric), kind).tolerated) for metric in metrics}
 
 
-def tolerated(metric: str, margins: Mapping[str, float]) -> float:
+def tolerated_distance(metric: str, margins: Mapping[str, float]) -> float:
     """The same as a distance on the metric's scale."""
     return scale_of(find(metric)).width(margins[metric])
 
 
-def known_sessions(sessions: Sequence[StoredSession], host: str) -> int:
-    """How many sessions a comparison on that host knows: all, or one per host where that host is new (`by_host`)."""
+def comparable_sessions_on(sessions: Sequence[StoredSession], host: str) -> int:
+    """How many sessions a comparison on that host knows: all, or one per host where that host is new
+    (`sessions_by_host`)."""
     hosts = {session.host for session in sessions}
     return len(sessions) if host in hosts else len(hosts)
 
 
-def began(session_id: str) -> str:
+def session_time(session_id: str) -> str:
     """The part of a session's id that sorts by time.
 
     >>> began("20261121T112233Z-ab12cd")
@@ -64,15 +65,15 @@ def began(session_id: str) -> str:
     return session_id.partition("-")[0]
 
 
-def capped(sessions: Iterable[StoredSession]) -> tuple[StoredSession, ...]:
+def newest_sessions(sessions: Iterable[StoredSession]) -> tuple[StoredSession, ...]:
     """Oldest first, at most ten: the oldest that is not the anchor drops out."""
-    kept = sorted(sessions, key=lambda session: began(session.id))
-    while len(kept) > MOST_SESSIONS:
-        kept.remove(next(session for session in kept if not session.anchor))
-    return tuple(kept)
+    remaining = sorted(sessions, key=lambda session: session_time(session.id))
+    while len(remaining) > MOST_SESSIONS:
+        remaining.remove(next(session for session in remaining if not session.anchor))
+    return tuple(remaining)
 
 
-def pooled(before: StoredSession, session: StoredSession, stale: Collection[str] = ()) -> StoredSession:
+def merge_runs(stored: StoredSession, session: StoredSession, stale: Collection[str] = ()) -> StoredSession:
     """Two results of one session: their runs together; a run that was stored before does not count twice.
 
     Metrics that only another version has are not asked: this one's run files do not tell them.
@@ -80,80 +81,80 @@ def pooled(before: StoredSession, session: StoredSession, stale: Collection[str]
     Args:
         stale: metrics whose stored values are of another formula; they tell no run from another either.
     """
-    names = sorted(before.metrics.keys() | session.metrics.keys())
-    told = [name for name in names if is_metric(name) and name not in stale]
-    known, again = set(_rows(before, told)), _rows(session, told)
-    new = [row for row, same in zip(_rows(session, names), again, strict=True) if same not in known]
-    rows = [*_rows(before, names), *new]
+    names = sorted(stored.metrics.keys() | session.metrics.keys())
+    comparable_metrics = [name for name in names if is_metric(name) and name not in stale]
+    stored_rows, again = set(_rows(stored, comparable_metrics)), _rows(session, comparable_metrics)
+    new = [row for row, same in zip(_rows(session, names), again, strict=True) if same not in stored_rows]
+    rows = [*_rows(stored, names), *new]
     return replace(
         session,
-        accepted=session.accepted or before.accepted,
-        anchor=session.anchor or before.anchor,
+        accepted=session.accepted or stored.accepted,
+        anchor=session.anchor or stored.anchor,
         runs=tuple(run for run, _ in rows),
         metrics={name: tuple(values[i] for _, values in rows) for i, name in enumerate(names)},
     )
 
 
-def creeping(
+def gradual_drift(
     sessions: Sequence[StoredSession], primaries: Iterable[str], margins: Mapping[str, float]
-) -> list[Shift]:
+) -> list[LevelShift]:
     """Where the mean over the sessions to be stored has left the anchor by more than is tolerated."""
     anchor = next(session for session in sessions if session.anchor)
-    found = []
+    shifts = []
     for metric in primaries:
         moves = offsets(sessions, anchor, metric)
-        if moves and abs(fmean(moves)) > tolerated(metric, margins):
+        if moves and abs(fmean(moves)) > tolerated_distance(metric, margins):
             text = (
                 f"{metric} would creep: {change(metric, fmean(moves))} over {len(moves)} sessions since the anchor "
                 f"{anchor.id}, tolerated are {_margin(metric, margins, fmean(moves))}"
             )
-            found.append(Shift(metric, fmean(moves), text))
-    return found
+            shifts.append(LevelShift(metric, fmean(moves), text))
+    return shifts
 
 
-def strayed(
+def far_from_anchor(
     session: StoredSession, anchor: StoredSession, primaries: Iterable[str], margins: Mapping[str, float]
-) -> list[Shift]:
+) -> list[LevelShift]:
     """Where a session that nothing else ties to the anchor's level lies further from it than is tolerated.
 
     No comparison has vouched for it, or it is older than the anchor.
     """
-    found = []
+    shifts = []
     for metric in primaries:
         move = offset(session, anchor, metric)
-        if move is not None and abs(move) > tolerated(metric, margins):
+        if move is not None and abs(move) > tolerated_distance(metric, margins):
             text = (
                 f"{metric} lies {change(metric, move)} from the anchor {anchor.id}, tolerated are "
                 f"{_margin(metric, margins, move)}"
             )
-            found.append(Shift(metric, move, text))
-    return found
+            shifts.append(LevelShift(metric, move, text))
+    return shifts
 
 
-def outlying(
+def outlier_shifts(
     session: StoredSession, others: Sequence[StoredSession], primaries: Iterable[str], margins: Mapping[str, float]
-) -> list[Shift]:
+) -> list[LevelShift]:
     """Where a session lies further from the others than four of their sd, or than is tolerated, whichever is more.
 
     Median and median absolute deviation (Leys et al., 2013): a few bad sessions among the others must not hide one.
     """
-    found = []
+    shifts = []
     for metric in primaries:
         moves = offsets(others, session, metric)
         if not moves:
             continue
         middle = median(moves)
         sd = MAD_TO_SD * median(abs(move - middle) for move in moves) if len(moves) > 1 else 0.0
-        if abs(middle) > max(OUTLIER_SDS * sd, tolerated(metric, margins)):
+        if abs(middle) > max(OUTLIER_SDS * sd, tolerated_distance(metric, margins)):
             text = (
                 f"{metric} is an outlier: {change(metric, -middle)} from the {len(moves)} stored session(s), whose sd "
                 f"is {sd:.1%}; tolerated are {_margin(metric, margins, -middle)}"
             )
-            found.append(Shift(metric, -middle, text))
-    return found
+            shifts.append(LevelShift(metric, -middle, text))
+    return shifts
 
 
-def at_level_of(
+def sessions_at_level(
     session: StoredSession, others: Sequence[StoredSession], primaries: Sequence[str], margins: Mapping[str, float]
 ) -> tuple[StoredSession, ...]:
     """Those of the others that lie within the margins around a session whose level was accepted, none an anchor.
@@ -163,16 +164,16 @@ def at_level_of(
 
     def near(other: StoredSession, metric: str) -> bool:
         move = offset(other, session, metric)
-        return move is None or abs(move) <= tolerated(metric, margins)
+        return move is None or abs(move) <= tolerated_distance(metric, margins)
 
     return tuple(
-        replace(other, anchor=False) for other in others if all(near(other, metric) for metric in primaries)
+        replace(session, anchor=False) for session in others if all(near(session, metric) for metric in primaries)
     )
 
 
 def _margin(metric: str, margins: Mapping[str, float], move: float) -> str:
     """What is tolerated in the direction of a move: up to +15.0 % is down to -13.0 %, as 1.15 is to 1 ÷ 1.15."""
-    return change(metric, copysign(tolerated(metric, margins), move))
+    return change(metric, copysign(tolerated_distance(metric, margins), move))
 
 
 def _rows(

@@ -54,14 +54,14 @@ class Store:
         """
         self._settle()
         path = baseline_path(test, kind)
-        found = self._read(path)
+        baseline = self._read(path)
         owner = bare_test(test, kind)
-        if found is not None and found.test != owner:
+        if baseline is not None and baseline.test != owner:
             raise BaselineError(
-                f"{self.root / path} belongs to {found.test}, not to {owner}. Where the test was moved, correct "
+                f"{self.root / path} belongs to {baseline.test}, not to {owner}. Where the test was moved, correct "
                 '"test" in the file; where both exist, rename one of them or its file.'
             )
-        return found
+        return baseline
 
     def read_all(self, kind: str) -> dict[str, Baseline]:
         """Path → baseline, of every test of a kind, as one update left them.
@@ -70,20 +70,20 @@ class Store:
             BaselineError: one of them cannot be read or believed.
         """
         self._settle()
-        before = self._journal.stamp()
-        found = self._read_kind(kind)
-        if self._journal.pending or self._journal.stamp() != before:  # somebody writes just now
+        stamp = self._journal.stamp()
+        baselines = self._read_kind(kind)
+        if self._journal.pending or self._journal.stamp() != stamp:  # somebody writes just now
             with self._locked():
                 return self._read_kind(kind)
-        return found
+        return baselines
 
     def readable(self, kind: str) -> list[Baseline]:
         """Those of a kind that can be read and believed, for who needs none in particular."""
-        found: list[Baseline | None] = []
+        baselines: list[Baseline | None] = []
         for path in self._paths(kind):
             with suppress(BaselineError):
-                found.append(self._read(path))
-        return [baseline for baseline in found if baseline is not None]
+                baselines.append(self._read(path))
+        return [baseline for baseline in baselines if baseline is not None]
 
     @contextmanager
     def update(self) -> Iterator[Update]:
@@ -140,8 +140,8 @@ class Store:
         return lock
 
     def _read_kind(self, kind: str) -> dict[str, Baseline]:
-        found = {path: self._read(path) for path in self._paths(kind)}
-        return {path: baseline for path, baseline in found.items() if baseline is not None}
+        baselines = {path: self._read(path) for path in self._paths(kind)}
+        return {path: baseline for path, baseline in baselines.items() if baseline is not None}
 
     def _paths(self, kind: str) -> list[str]:
         folder = inside(self.root, baseline_path("x.py::x", kind).partition("/")[0])

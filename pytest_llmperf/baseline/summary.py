@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_llmperf.baseline.planned import Action, Entry, Move, Plan
+from pytest_llmperf.baseline.update_plan import Action, Entry, Move, Plan
 from pytest_llmperf.metrics.registry import find
 
 HOW_TO_ACCEPT = (

@@ -69,7 +69,7 @@ class Campaign:
         if not tests:
             raise UsageError(f"No test whose id has {experiment.watched_by!r} is there to watch {experiment.name}.")
         if experiment.slowdown is not None:
-            experiment = slowed(experiment, experiment.slowdown, partial(self._tpot, tests[0]))
+            experiment = with_slowdown(experiment, experiment.slowdown, partial(self._tpot, tests[0]))
         lasts = self._last_sessions(experiment.noise, tests)
         work = partial(self._work, experiment, tests, lasts)
         with closing(rows_of(work, missing, self.jobs)) as rows:
@@ -99,7 +99,7 @@ class Campaign:
         suite_primaries = session.baselines.terms(kind, (), {}).suite_primaries
         for number in numbers:
             if experiment.drawn:
-                session.store.found = drawn(kept, lasts, random.Random(number))
+                session.store.found = draw_baseline(kept, lasts, random.Random(number))
             session.begin_suite_run(number)
             outcomes = [outcome_of(test, session, self.kind) for test in tests]
             stored = {test.name: session.baselines.find(test.name, kind, "") for test in tests}
@@ -149,7 +149,7 @@ def _refuse_what_nothing_compares(experiment: Experiment, row: Row) -> None:
                          "pytest … --emulate KIND --update-baselines")
 
 
-def slowed(experiment: Experiment, wanted: Slowdown, tpot: Callable[[float], float]) -> Experiment:
+def with_slowdown(experiment: Experiment, wanted: Slowdown, tpot: Callable[[float], float]) -> Experiment:
     """The experiment with a step time that changes TPOT by just so much, and with noise to match.
 
     Args:
@@ -165,7 +165,9 @@ def slowed(experiment: Experiment, wanted: Slowdown, tpot: Callable[[float], flo
     return replace(experiment, noise=noise, faults=(f"step_time={step_time:.6%}",))
 
 
-def drawn(kept: dict[str, Baseline], lasts: Sequence[Last], rng: random.Random) -> dict[str, Baseline]:
+def draw_baseline(
+    drawn_sessions: dict[str, Baseline], lasts: Sequence[Last], rng: random.Random
+) -> dict[str, Baseline]:
     """Baselines whose sessions are other ones, as many as are stored."""
     measured = {bare_test(test, kind_of(m.conditions)): test for last in lasts for test, m in last.items()}
 
@@ -175,12 +177,12 @@ def drawn(kept: dict[str, Baseline], lasts: Sequence[Last], rng: random.Random) 
             return baseline
         valid = [last[test] for last in lasts if test in last]  # a session whose runs were an ERROR is never stored
         chosen = rng.sample(valid, min(len(stored.sessions), len(valid)))
-        return replace(baseline, measurements={"": _of(stored, chosen)})
+        return replace(baseline, measurements={"": _measurements_of(stored, chosen)})
 
-    return {path: redrawn(baseline) for path, baseline in kept.items()}
+    return {path: redrawn(baseline) for path, baseline in drawn_sessions.items()}
 
 
-def _of(stored: StoredMeasurement, measurements: Sequence[Measurement]) -> StoredMeasurement:
+def _measurements_of(stored: StoredMeasurement, measurements: Sequence[Measurement]) -> StoredMeasurement:
     sessions = tuple(_as_stored(session, one) for session, one in zip(stored.sessions, measurements, strict=False))
     return replace(stored, sessions=sessions)
 
@@ -190,5 +192,5 @@ def _as_stored(session: StoredSession, measurement: Measurement) -> StoredSessio
     return replace(
         session,
         runs=tuple((run.seed, run.start_id) for run in runs),
-        metrics={name: tuple(one.values.get(name) for one in metrics) for name in session.metrics},
+        metrics={name: tuple(metric.values.get(name) for metric in metrics) for name in session.metrics},
     )

@@ -76,9 +76,13 @@ def calibrate_emulated(
     if not stored:
         raise UsageError(f"No baselines of an emulated {kind} lie in {root / settings.baselines_dir}. Make some: "
                          f"pytest {tests[0].name.partition('::')[0]} --emulate {kind} --update-baselines-new")
-    known = provenance(root, "", datetime.now(UTC), [settings.baselines_dir, *_within(root, out)], VIRTUAL_HOST)
+    known = provenance(root, "", datetime.now(UTC), [settings.baselines_dir, *_relative_path(root, out)], VIRTUAL_HOST)
     commit = f"{known.commit or 'unknown'}{' with changes' if known.dirty else ''}"
-    todo = [one for one in experiments(suite_runs, faults) if one.suite_runs and _is_watched(one, tests, tell)]
+    todo = [
+        experiment
+        for experiment in experiments(suite_runs, faults)
+        if experiment.suite_runs and _is_watched(experiment, tests, tell)
+    ]
     about = {"calibration": kind, "version": __version__, "commit": commit, "tests": [test.name for test in tests],
              "baselines": _digest(stored), "sources": _sources(root, tests)}
     with RowJournal(out.with_name(out.name + ".jsonl"), about) as journal:
@@ -86,12 +90,12 @@ def calibrate_emulated(
         shown = tuple(test.name for test in tests) if named else ()
         origin = Origin(kind, command, commit, known.date, _machine(), primaries, shown, tuple(left_out))
         campaign = Campaign(settings, root, kind, tests, jobs)
-        for one in todo:
-            campaign.run(one, journal, tell)
-            out.write_text(page(origin, todo, _asked(journal, todo, limits)), encoding="utf-8")
+        for experiment in todo:
+            campaign.run(experiment, journal, tell)
+            out.write_text(page(origin, todo, _planned_row_count(journal, todo, limits)), encoding="utf-8")
         _count_limits(journal, limits, tell)
         _count_slow_servers(journal, min(limits, MOST_SLOW_TRIALS), tell)
-        text = page(origin, todo, _asked(journal, todo, limits))
+        text = page(origin, todo, _planned_row_count(journal, todo, limits))
     out.write_text(text, encoding="utf-8")
     return text
 
@@ -103,10 +107,10 @@ def _is_watched(experiment: Experiment, tests: Sequence[SuiteTest], tell: Callab
     return watched
 
 
-def _asked(journal: RowJournal, todo: Sequence[Experiment], limits: int) -> list[Row]:
+def _planned_row_count(journal: RowJournal, todo: Sequence[Experiment], limits: int) -> list[Row]:
     """The rows that this command would make. A longer run before it left more, and one with fewer trials of a limit
     the same ones once more."""
-    wanted = {one.name: range(FIRST, FIRST + one.suite_runs) for one in todo}
+    wanted = {experiment.name: range(FIRST, FIRST + experiment.suite_runs) for experiment in todo}
     wanted |= {limit_name(setting): range(limits, limits + 1) for setting in SETTINGS}
     trials = min(limits, MOST_SLOW_TRIALS)
     wanted |= {name: range(trials, trials + 1) for case in CASES for requests in case.requests
@@ -157,7 +161,7 @@ def _count_slow_servers(journal: RowJournal, trials: int, tell: Callable[[str], 
                 tell(f"SLO on a simulated server, {name}: {dict(counts)}")
 
 
-def _within(root: Path, out: Path) -> list[str]:
+def _relative_path(root: Path, out: Path) -> list[str]:
     """The page itself, which may be in git and changes as it is written; nothing where it lies elsewhere."""
     page = (root / out).resolve()
     return [str(page.relative_to(root.resolve()))] if page.is_relative_to(root.resolve()) else []

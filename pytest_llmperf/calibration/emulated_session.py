@@ -9,16 +9,16 @@ from pathlib import Path
 from pytest_llmperf.baseline.model import Baseline
 from pytest_llmperf.baseline.paths import EMULATED, baseline_path
 from pytest_llmperf.baseline.store import Store
-from pytest_llmperf.calibration.restarting import Restarter
+from pytest_llmperf.calibration.restarted_engines import Restarter
 from pytest_llmperf.calibration.simulator import Asked, Simulator
 from pytest_llmperf.config.emulation import GPUS, Emulation
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.engines.emulated import VirtualLauncher
 from pytest_llmperf.engines.pool import EnginePool
-from pytest_llmperf.session.comparing import Baselines
 from pytest_llmperf.session.perf import Perf
 from pytest_llmperf.session.perf_session import PerfSession
 from pytest_llmperf.session.replay import Replayer, Watch, stream_limits
+from pytest_llmperf.session.sequential_comparison import Baselines
 from pytest_llmperf.telemetry.hardware import emulated_hardware
 
 

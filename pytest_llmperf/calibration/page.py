@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from pytest_llmperf.calibration.alternative_rules import RULES
 from pytest_llmperf.calibration.experiments import A_A, Experiment
 from pytest_llmperf.calibration.limits import SETTINGS, Setting
-from pytest_llmperf.calibration.rivals import RULES
 from pytest_llmperf.calibration.row import Row
 from pytest_llmperf.calibration.slow_servers import CASES, RUNS, TRUTH_REQUESTS, slow_names
 from pytest_llmperf.model.verdict import Verdict
@@ -58,16 +58,16 @@ def page(origin: Origin, experiments: Sequence[Experiment], rows: Iterable[Row])
     for row in rows:
         by_name.setdefault(row.experiment, []).append(row)
     parts = (
-        (_quiet, [one for one in experiments if one.name.startswith(A_A)]),
-        (_slow, [one for one in experiments if one.slowdown is not None]),
-        (_mechanisms, [one for one in experiments if one.faults]),
+        (_unchanged_section, [experiment for experiment in experiments if experiment.name.startswith(A_A)]),
+        (_slowdown_section, [experiment for experiment in experiments if experiment.slowdown is not None]),
+        (_mechanism_section, [experiment for experiment in experiments if experiment.faults]),
     )
     made = list(_top(origin))
     for part, chosen in parts:
         made += part(chosen, by_name) if chosen else ()
-    made += _limits(by_name)
+    made += _limit_section(by_name)
     made += _slow_servers(by_name)
-    made += _rivals(experiments, by_name)
+    made += _alternative_rules_section(experiments, by_name)
     return "\n".join(made) + "\n"
 
 
@@ -82,7 +82,7 @@ def _top(origin: Origin) -> Iterator[str]:
 Written by `{origin.command}` on {origin.date}, commit {origin.commit}, {origin.machine}. Intervals are Clopper–Pearson,
 95 %. The page is written anew by the same command; what is on it nobody has typed.
 
-A suite run is every check of {_what(origin)}: SLOs, claims with their
+A suite run is every check of {_scope_text(origin)}: SLOs, claims with their
 mechanisms, and comparisons with the stored baselines, of which {origin.suite_primaries} metrics share an error of 1 %.
 The tests' own functions run, and the code that judges is the product's. Only this differs from
 `pytest suites --emulate {origin.kind}`: an engine restarts within its process and is sent each workload once,
@@ -94,21 +94,21 @@ of it: in an open loop a step that is 1 % longer makes mean TPOT about 1.4 % lon
         yield f"\nLeft out, because they have fixtures of their own: {names}."
 
 
-def _what(origin: Origin) -> str:
+def _scope_text(origin: Origin) -> str:
     if not origin.named:
         return f"every shipped suite that runs on an emulated {origin.kind}"
     return f"{len(origin.named)} tests on an emulated {origin.kind} ({', '.join(f'`{name}`' for name in origin.named)})"
 
 
-def _quiet(experiments: Sequence[Experiment], rows: Mapping[str, Sequence[Row]]) -> Iterator[str]:
+def _unchanged_section(experiments: Sequence[Experiment], rows: Mapping[str, Sequence[Row]]) -> Iterator[str]:
     yield from _head("Nothing changed", "suite runs", "suite runs with a false alarm", "of these by an ERROR",
                      "suite runs with INCONCLUSIVE", "TPOT comparisons INCONCLUSIVE", "suite runs with IMPROVED")
-    for one in experiments:
-        found = rows.get(one.name, ())
+    for experiment in experiments:
+        found = rows.get(experiment.name, ())
         tpot = sum((Counter(row.tpot) for row in found), Counter())
         yield _line(
-            one.name,
-            _share_of(found, _alarmed),
+            experiment.name,
+            _share_of(found, _is_alarmed),
             sum(Verdict.ERROR.value in row.verdicts for row in found),
             _share_of(found, lambda row: bool(row.open)),
             share(tpot[Verdict.INCONCLUSIVE.value], sum(tpot.values())),
@@ -120,39 +120,39 @@ def _quiet(experiments: Sequence[Experiment], rows: Mapping[str, Sequence[Row]])
            "they have that noise.")
 
 
-def _slow(experiments: Sequence[Experiment], rows: Mapping[str, Sequence[Row]]) -> Iterator[str]:
+def _slowdown_section(experiments: Sequence[Experiment], rows: Mapping[str, Sequence[Row]]) -> Iterator[str]:
     yield from _head("Slowdowns", "planted in test_serving", "found with at most 5 runs", "found with at most 8",
                      "INCONCLUSIVE", "silently green")
-    for one in experiments:
-        found = rows.get(one.name, ())
+    for experiment in experiments:
+        found = rows.get(experiment.name, ())
         yield _line(
-            one.name,
-            _share_of(found, _names(one.cause, runs=5)),
-            _share_of(found, _names(one.cause)),
-            _share_of(found, _open),
-            _share_of(found, _green),
+            experiment.name,
+            _share_of(found, _names(experiment.cause, runs=5)),
+            _share_of(found, _names(experiment.cause)),
+            _share_of(found, _is_inconclusive),
+            _share_of(found, _is_green),
         )
     yield ("\nFound: mean TPOT itself fails against the stored baseline. The step time that is planted is the one that "
            "changes mean TPOT by just so much, and noise is scaled so that mean TPOT has the sd that is named.")
 
 
-def _mechanisms(experiments: Sequence[Experiment], rows: Mapping[str, Sequence[Row]]) -> Iterator[str]:
+def _mechanism_section(experiments: Sequence[Experiment], rows: Mapping[str, Sequence[Row]]) -> Iterator[str]:
     yield from _head("Faults of mechanisms", "planted", "watched by", "found", "named", "by the words", "INCONCLUSIVE",
                      "silently green")
-    for one in experiments:
-        found = rows.get(one.name, ())
+    for experiment in experiments:
+        found = rows.get(experiment.name, ())
         yield _line(
-            f"`{one.name}`",
-            one.watched_by,
-            _share_of(found, _alarmed),
-            _share_of(found, _names(one.cause)),
-            f"“{one.cause}”",
-            _share_of(found, _open),
-            _share_of(found, _green),
+            f"`{experiment.name}`",
+            experiment.watched_by,
+            _share_of(found, _is_alarmed),
+            _share_of(found, _names(experiment.cause)),
+            f"“{experiment.cause}”",
+            _share_of(found, _is_inconclusive),
+            _share_of(found, _is_green),
         )
 
 
-def _limits(rows: Mapping[str, Sequence[Row]]) -> Iterator[str]:
+def _limit_section(rows: Mapping[str, Sequence[Row]]) -> Iterator[str]:
     if not any(limit_name(setting) in rows for setting in SETTINGS):
         return
     yield from _head("SLOs at their exact limit", "SLO, five runs on five server starts", "PASS (each is false)",
@@ -183,17 +183,19 @@ def _slow_servers(rows: Mapping[str, Sequence[Row]]) -> Iterator[str]:
            "not excluded.")
 
 
-def _rivals(experiments: Sequence[Experiment], rows: Mapping[str, Sequence[Row]]) -> Iterator[str]:
-    chosen = [one for one in experiments if one.slowdown is not None or one.name.startswith(A_A)]
+def _alternative_rules_section(experiments: Sequence[Experiment], rows: Mapping[str, Sequence[Row]]) -> Iterator[str]:
+    chosen = [
+        experiment for experiment in experiments if experiment.slowdown is not None or experiment.name.startswith(A_A)
+    ]
     yield from _head("The same data judged by other rules", "rule",
                      *(f"{one.name}: suite runs with an alarm" if one.slowdown is None else f"{one.name}: TPOT found"
                        for one in chosen))
     yield _line(OURS, *(
-        _share_of(rows.get(one.name, ()), _names(one.cause) if one.cause else _alarmed) for one in chosen
+        _share_of(rows.get(one.name, ()), _names(one.cause) if one.cause else _is_alarmed) for one in chosen
     ))
     for rule in RULES:
         yield _line(rule, *(
-            _share_of(rows.get(one.name, ()), _cried(rule, "tpot_mean" if one.slowdown else "")) for one in chosen
+            _share_of(rows.get(one.name, ()), _alarmed_by(rule, "tpot_mean" if one.slowdown else "")) for one in chosen
         ))
     seen = max((row.seen for found in rows.values() for row in found), default=0)
     yield (f"\nThe other rules see today's first three runs of up to {seen} latencies that the suites compare with "
@@ -206,15 +208,15 @@ def _share_of(rows: Sequence[Row], holds: Callable[[Row], bool]) -> str:
     return share(sum(map(holds, rows)), len(rows))
 
 
-def _alarmed(row: Row) -> bool:
+def _is_alarmed(row: Row) -> bool:
     return row.alarmed
 
 
-def _open(row: Row) -> bool:
+def _is_inconclusive(row: Row) -> bool:
     return not row.alarmed and bool(row.open)
 
 
-def _green(row: Row) -> bool:
+def _is_green(row: Row) -> bool:
     return not row.alarmed and not row.open
 
 
@@ -223,7 +225,7 @@ def _names(cause: str, runs: int = LOOKS[-1]) -> Callable[[Row], bool]:
     return lambda row: row.says(cause) and (row.runs <= runs or runs == LOOKS[-1])
 
 
-def _cried(rule: str, metric: str) -> Callable[[Row], bool]:
+def _alarmed_by(rule: str, metric: str) -> Callable[[Row], bool]:
     return lambda row: row.alarmed_by(rule, metric)
 
 

@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from pytest_llmperf.baseline.model import StoredMeasurement
-from pytest_llmperf.calibration.rivals import Compared, alarms, compared
+from pytest_llmperf.calibration.alternative_rules import RuleInputs, alarms, rule_inputs
 from pytest_llmperf.calibration.suite_test import Outcome
-from pytest_llmperf.model.verdict import AGAINST_BASELINE, Verdict
+from pytest_llmperf.model.verdict import BASELINE_COMPARISON, Verdict
 from pytest_llmperf.session.measurement import Measurement
 from pytest_llmperf.stats.looks import LOOKS
 
@@ -53,11 +53,11 @@ class Row:
 
     def alarmed_by(self, rule: str, metric: str) -> bool:
         """Whether a rival alarms on that metric of any test; "" is any metric."""
-        return any(found.endswith(metric) for found in self.rivals.get(rule, ()))
+        return any(alarm.endswith(metric) for alarm in self.rivals.get(rule, ()))
 
     def says(self, cause: str) -> bool:
         """Whether a FAIL or ERROR names it."""
-        return any(cause in part for one in self.bad for part in one[1:])
+        return any(cause in part for failure in self.bad for part in failure[1:])
 
 
 def row_of(
@@ -81,7 +81,7 @@ def row_of(
     rivals: dict[str, list[str]] = {}
     seen = 0
     for test, measurement in measured.items():
-        for metric, one in _compared(measurement, last.get(test), stored.get(test)).items():
+        for metric, one in _rule_inputs(measurement, last.get(test), stored.get(test)).items():
             seen += 1
             for rule, alarm in alarms(one, suite_primaries).items():
                 rivals.setdefault(rule, []).extend([f"{test} {metric}"] * alarm)
@@ -89,7 +89,7 @@ def row_of(
         experiment=experiment,
         number=number,
         verdicts=dict(Counter(result.verdict.value for _, result in results)),
-        tpot=dict(Counter(r.verdict.value for _, r in results if r.subject == f"{AGAINST_BASELINE} tpot_mean")),
+        tpot=dict(Counter(r.verdict.value for _, r in results if r.subject == f"{BASELINE_COMPARISON} tpot_mean")),
         bad=[(test, r.subject, r.verdict.value, f"{r.metric} {r.measured}: {r.reason}"[:LONGEST_REASON])
              for test, r in results if r.verdict in BAD],
         open=[(test, r.subject) for test, r in results if r.verdict is Verdict.INCONCLUSIVE],
@@ -99,9 +99,9 @@ def row_of(
     )
 
 
-def _compared(
+def _rule_inputs(
     today: Measurement, last: Measurement | None, stored: StoredMeasurement | None
-) -> Mapping[str, Compared]:
+) -> Mapping[str, RuleInputs]:
     if last is None or stored is None or len(today.runs) < LOOKS[0]:
         return {}
-    return compared(today, last, stored)
+    return rule_inputs(today, last, stored)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from pytest_llmperf.calibration.restarting import RestartedServer
+from pytest_llmperf.calibration.restarted_engines import RestartedServer
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.model.exchange import Replay
 from pytest_llmperf.model.record import RequestRecord

@@ -50,5 +50,5 @@ def add_commands(
 
 
 def _modules(package: ModuleType) -> Iterator[tuple[str, ModuleType]]:
-    for found in iter_modules(package.__path__):
-        yield found.name.replace("_", "-"), import_module(f"{package.__name__}.{found.name}")
+    for module in iter_modules(package.__path__):
+        yield module.name.replace("_", "-"), import_module(f"{package.__name__}.{module.name}")

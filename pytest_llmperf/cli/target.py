@@ -62,7 +62,7 @@ def spec_of(arguments: argparse.Namespace) -> EngineSpec:
         return endpoint(url, model=model, model_alias=arguments.model_alias)
     name, _, model = text.partition(":")
     if name not in startable() or not model:
-        raise SpecError(f"{text!r}: write the engine as {' or '.join(f'{known}:MODEL' for known in startable())}.")
+        raise SpecError(f"{text!r}: write the engine as {' or '.join(f'{engine}:MODEL' for engine in startable())}.")
     return replace(build_spec(name, model, {}, flags), model_aliases=tuple(arguments.model_alias))
 
 

@@ -102,7 +102,7 @@ class SocketControl(httpx.BaseTransport):
     def _unpacked(self, packed: bytes, encodings: list[str]) -> bytes:
         """The body as it was before the server packed it, which it was asked not to do."""
         most, body = self._limits.answer_bytes, packed
-        for encoding in reversed([one for one in encodings if one not in ("", "identity")]):
+        for encoding in reversed([encoding for encoding in encodings if encoding not in ("", "identity")]):
             if encoding not in ("gzip", "x-gzip", "deflate"):
                 raise httpx.DecodingError(f"the answer is packed as {encoding[:40]!r}, and was asked for unpacked")
             try:

@@ -21,7 +21,7 @@ from pytest_llmperf.engines.spec import secrets_of
 from pytest_llmperf.errors import EngineError, ExitedEarly
 from pytest_llmperf.load.virtual import VirtualEngine
 from pytest_llmperf.model.engine import EngineSpec
-from pytest_llmperf.model.status import Starting, Tell, tell_nobody
+from pytest_llmperf.model.status import Starting, Tell, ignore_status
 from pytest_llmperf.process.launch import Launch
 from pytest_llmperf.process.piped import PipedProcess
 
@@ -45,7 +45,7 @@ class VirtualLauncher:
     run_dir: Path
     clock: VirtualClock
     rng: random.Random
-    progress: Tell = tell_nobody
+    progress: Tell = ignore_status
     engines: dict[str, VirtualEngine] = field(default_factory=dict)
     worker: str = ""
 

@@ -14,9 +14,9 @@ from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.engines.adapter import Adapter, Placement
 from pytest_llmperf.engines.adapters import adapter_of, startable
 from pytest_llmperf.engines.channel import channel_of, control_limits
-from pytest_llmperf.engines.drafts import with_draft_resolved
+from pytest_llmperf.engines.draft_models import with_draft_resolved
 from pytest_llmperf.engines.environment import Environment, configured_place, emulator_environment, find_environment
-from pytest_llmperf.engines.hub import asks_the_hub
+from pytest_llmperf.engines.hub import needs_hub
 from pytest_llmperf.engines.installed import check_flags, emulated_flags, known_flags
 from pytest_llmperf.engines.lmcache import LMCacheLaunch, LMCacheServer, start_lmcache
 from pytest_llmperf.engines.lmcache_emulated import EmulatedLMCache
@@ -27,7 +27,7 @@ from pytest_llmperf.engines.server import Server
 from pytest_llmperf.engines.spec import flags_of, secrets_of
 from pytest_llmperf.errors import EngineError, Evidence, ExitedEarly, SpecError, StartupTimeout, WrongServer
 from pytest_llmperf.model.engine import EngineSpec
-from pytest_llmperf.model.status import Note, Starting, Tell, tell_nobody
+from pytest_llmperf.model.status import Note, Starting, Tell, ignore_status
 from pytest_llmperf.process.ports import reserve_port
 from pytest_llmperf.process.supervisor import Launch, Supervised
 
@@ -69,7 +69,7 @@ class Launcher:
     kind: str
     clock: Clock
     rng: random.Random
-    progress: Tell = tell_nobody
+    progress: Tell = ignore_status
     emulation: Emulation | None = None
     cpus: tuple[int, ...] = ()
     worker: str = ""
@@ -97,7 +97,7 @@ class Launcher:
         if self.emulation is not None:
             check_emulated_flags(spec)
         elif spec.flags:
-            env = inherited(environment, self.root)
+            env = inherited_environment(environment, self.root)
             models_dir = self.root / self.settings.cache_dir
             known = known_flags(environment, spec.engine, adapter_of(spec.engine).program, env, models_dir)
             if known is not None:
@@ -123,7 +123,7 @@ class Launcher:
                 return self._start_once(spec, adapter, start_id, kind, attempt=attempt, lmcache=lmcache)
             except ExitedEarly as error:
                 # An LMCache server that was handed in ended with the failed start, and what it held with it.
-                if attempt == PORT_ATTEMPTS or lmcache is not None or not _port_was_taken(error):
+                if attempt == PORT_ATTEMPTS or lmcache is not None or not _is_port_conflict(error):
                     raise
         raise AssertionError("unreachable: the last attempt returns or raises")
 
@@ -196,7 +196,7 @@ class Launcher:
             return None
         ports = (reserve_port(self.rng), reserve_port(self.rng))
         ours = {"PYTHONHASHSEED": "0", "LMCACHE_DISABLE_BANNER": "1"}
-        env = inherited(environment, self.root) | ours | dict(spec.env)
+        env = inherited_environment(environment, self.root) | ours | dict(spec.env)
         launch = LMCacheLaunch(wanted, kind, environment, env, self.root, folder, ports, self.cpus,
                                control_limits(self.settings))
         self.progress(Starting(f"LMCache for {spec}"))
@@ -299,7 +299,7 @@ def _stop_after(error: BaseException, server: Server, grace_s: float) -> None:
         error.add_note(str(also))
 
 
-def inherited(environment: Environment, root: Path) -> dict[str, str]:
+def inherited_environment(environment: Environment, root: Path) -> dict[str, str]:
     """What a process of an engine that runs in `root` takes over from us.
 
     Beside an interpreter lie the tools that its packages call by name: FlashInfer and PyTorch compile with `ninja`.
@@ -311,20 +311,20 @@ def inherited(environment: Environment, root: Path) -> dict[str, str]:
         env["PATH"] = os.pathsep.join([str(beside), path])
     if environment.pythonpath is not None:
         env["PYTHONPATH"] = str(environment.pythonpath)
-    if _shadows(root):
+    if _shadowing_modules(root):
         env["PYTHONSAFEPATH"] = "1"  # only then: what an engine starts may be a script that imports its neighbours
     return env
 
 
-def _shadows(root: Path) -> bool:
+def _shadowing_modules(root: Path) -> bool:
     """Whether something there, a suite's folder say, would be imported in the place of an engine or of LMCache."""
     return any((root / place).exists() for name in (*startable(), "lmcache") for place in (name, f"{name}.py"))
 
 
 def child_environment(spec: EngineSpec, adapter: Adapter, placement: Placement) -> dict[str, str]:
     """The complete environment of a server: what we inherited less what is ours, the adapter's, the spec's own."""
-    env = inherited(placement.environment, placement.root)
-    if Path(placement.model.path_or_hub_id).exists() and not asks_the_hub(flags_of(spec), placement.root):
+    env = inherited_environment(placement.environment, placement.root)
+    if Path(placement.model.path_or_hub_id).exists() and not needs_hub(flags_of(spec), placement.root):
         env.setdefault("HF_HUB_OFFLINE", "1")  # a hub that does not answer must not delay the start
     return env | adapter.environment(spec, placement) | dict(spec.env)
 
@@ -335,7 +335,7 @@ def host_environment(spec: EngineSpec, adapter: Adapter, placement: Placement) -
     return {name: env.get(name, "unset") for name in adapter.host_variables(spec, placement)}
 
 
-def _port_was_taken(error: ExitedEarly) -> bool:
+def _is_port_conflict(error: ExitedEarly) -> bool:
     tail = "\n".join(error.evidence.log_tail if error.evidence else ()).lower()
     return any(mark in tail for mark in PORT_TAKEN)
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from pytest_llmperf.clock import Clock, seconds
 from pytest_llmperf.config.settings import expanded
-from pytest_llmperf.engines.answers import json_object, section
 from pytest_llmperf.engines.channel import control_client
 from pytest_llmperf.engines.environment import Environment
+from pytest_llmperf.engines.json_answers import json_object, section
 from pytest_llmperf.errors import EngineError, EnvironmentMissing, ExitedEarly, ServerDied, StartupTimeout, WrongServer
 from pytest_llmperf.model.lmcache import LMCache
 from pytest_llmperf.model.plan import Channel

@@ -7,7 +7,7 @@ from math import inf
 from pathlib import Path
 
 from pytest_llmperf.clock import seconds
-from pytest_llmperf.engines.answers import whole_number
+from pytest_llmperf.engines.json_answers import whole_number
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.errors import EngineError
 from pytest_llmperf.model.engine import EngineSpec

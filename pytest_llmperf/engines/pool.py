@@ -11,8 +11,8 @@ from typing import Protocol
 from pytest_llmperf.clock import Clock, seconds
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.engines.lmcache import LMCacheServer
+from pytest_llmperf.engines.machine_lock import MachineLock
 from pytest_llmperf.engines.server import Server
-from pytest_llmperf.engines.turns import Turn
 from pytest_llmperf.errors import HardwareBusy, ServerDied, SpecError, StopFailed
 from pytest_llmperf.model.engine import EngineSpec
 from pytest_llmperf.model.status import Note, Tell
@@ -96,7 +96,7 @@ class EnginePool:
         self._session = session
         self._lock_timeout_s = lock_timeout_s
         self._machine = None if lock_path is None else self._turn(lock_path, "this machine")
-        self._turns: dict[str, Turn] = {}  # at endpoints, by their URL
+        self._turns: dict[str, MachineLock] = {}  # at endpoints, by their URL
 
     def __repr__(self) -> str:
         return f"<EnginePool {self.starts} starts, {'idle' if self._server is None else self._server}>"
@@ -183,7 +183,7 @@ class EnginePool:
         if fresh:
             raise SpecError(f"{spec} cannot be started anew: somebody else runs it. Drop fresh=True.")
         self._take_endpoint(str(spec.url))
-        if spec in self._endpoints and self._endpoints[spec].began_anew():
+        if spec in self._endpoints and self._endpoints[spec].restarted_since():
             self.launcher.progress(Note(f"{spec} was started again by whoever runs it: it is asked anew."))
             self._endpoints.pop(spec).stop(0)
         if spec not in self._endpoints:
@@ -207,8 +207,8 @@ class EnginePool:
         for turn in self._turns.values():
             turn.end()
 
-    def _turn(self, lock_path: Path, what: str) -> Turn:
-        return Turn(lock_path, what, self._session, self._lock_timeout_s, self.launcher.progress)
+    def _turn(self, lock_path: Path, what: str) -> MachineLock:
+        return MachineLock(lock_path, what, self._session, self._lock_timeout_s, self.launcher.progress)
 
     def _lives(self, server: Server) -> bool:
         """Whoever measured when a server died or hung was told so; the next one gets another, not the same error."""

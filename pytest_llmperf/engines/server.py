@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from pytest_llmperf.clock import Clock, SystemClock, seconds
 from pytest_llmperf.engines.adapter import Adapter
-from pytest_llmperf.engines.answers import json_object, section, whole_number
 from pytest_llmperf.engines.channel import control_client
+from pytest_llmperf.engines.json_answers import json_object, section, whole_number
 from pytest_llmperf.engines.lmcache_settings import is_attached
 from pytest_llmperf.engines.models import ResolvedModel
 from pytest_llmperf.engines.spec import flags_of
@@ -214,7 +214,7 @@ class Server:
         """Keep when its process began, for `began_anew`. Of what we start the watchdog knows."""
         self.began_s = self.counters().get(START_TIME)
 
-    def began_anew(self) -> bool:
+    def restarted_since(self) -> bool:
         """Whether another process answers than the one that was remembered; False where nothing tells."""
         now_s = self.counters().get(START_TIME)
         return None not in (self.began_s, now_s) and self.began_s != now_s

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from pytest_llmperf.engines.adapter import Placement
-from pytest_llmperf.engines.answers import json_object
-from pytest_llmperf.engines.drafts import with_draft_resolved
+from pytest_llmperf.engines.draft_models import with_draft_resolved
 from pytest_llmperf.engines.environment import Environment
+from pytest_llmperf.engines.json_answers import json_object
 from pytest_llmperf.engines.lmcache_settings import in_process_settings
 from pytest_llmperf.engines.openai import COMPLETIONS, completion_body
 from pytest_llmperf.engines.spec import command_line, flags_of

@@ -7,8 +7,8 @@ from time import monotonic_ns
 
 from pytest_llmperf.load.arrivals import Arrivals
 from pytest_llmperf.load.connection import Connection, Watcher
-from pytest_llmperf.load.flight import Flight, Intake
-from pytest_llmperf.load.opening import Route, authority
+from pytest_llmperf.load.connection_setup import Route, authority
+from pytest_llmperf.load.request_in_flight import Intake, RequestInFlight
 from pytest_llmperf.model.exchange import Ending
 from pytest_llmperf.model.plan import LoadPlan, PlannedRequest
 
@@ -32,7 +32,12 @@ class Client:
     """
 
     def __init__(
-        self, watcher: Watcher, arrivals: Arrivals, plan: LoadPlan, route: Route, on_end: Callable[[Flight], None]
+        self,
+        watcher: Watcher,
+        arrivals: Arrivals,
+        plan: LoadPlan,
+        route: Route,
+        on_end: Callable[[RequestInFlight], None],
     ) -> None:
         self._watcher = watcher
         self._arrivals = arrivals
@@ -42,19 +47,19 @@ class Client:
         self._payloads = {request.index: _payload(plan, request) for request in plan.requests}
         self._idle: list[Connection] = []
         self._warming: dict[Connection, None] = {}
-        self._flights: dict[Flight, Connection] = {}
-        self._waiting: dict[Flight, None] = {}  # for a connection to open, the longest first
+        self._flights: dict[RequestInFlight, Connection] = {}
+        self._waiting: dict[RequestInFlight, None] = {}  # for a connection to open, the longest first
         self.intake = Intake(plan.limits)
         self.sent = 0
 
     def send(self, request: PlannedRequest, intended_ns: int) -> None:
         """Send now on an open connection, else as soon as one is open that is opened ahead, or for it."""
-        flight = Flight(request, intended_ns, monotonic_ns())
-        connection = self._take_idle(flight.departed_ns)
+        in_flight = RequestInFlight(request, intended_ns, monotonic_ns())
+        connection = self._take_idle(in_flight.departed_ns)
         if connection is None:
-            self._open_for(flight)
+            self._open_for(in_flight)
         else:
-            self._write(connection, flight)
+            self._write(connection, in_flight)
 
     def warm(self, connections: int) -> None:
         """Open connections ahead, so that at least so many are idle soon."""
@@ -71,56 +76,56 @@ class Client:
 
     def sweep(self, now_ns: int, part: int, parts: int) -> None:
         """Check the limits of every `parts`-th flight, and look for ends that came in an unusual shape."""
-        for flight in [f for f in self._flights if f.request.index % parts == part]:
+        for request in [f for f in self._flights if f.request.index % parts == part]:
             # Bytes behind the end hide it, and no further read will come to reveal it.
-            if flight.stamps and now_ns - flight.stamps[-1] > _QUIET_NS:
-                self._flights[flight].look_for_end(flight)
-            ending = flight.overdue(now_ns, self._plan.limits)
+            if request.stamps and now_ns - request.stamps[-1] > _QUIET_NS:
+                self._flights[request].look_for_end(request)
+            ending = request.overdue(now_ns, self._plan.limits)
             if ending is not None:
-                self.finish(flight, ending)
+                self.finish(request, ending)
 
     def cancel(self) -> None:
         """End every flight as CANCELLED, at once, and close every connection."""
-        for flight in list(self._flights):
-            self.finish(flight, Ending.CANCELLED)
+        for request in list(self._flights):
+            self.finish(request, Ending.CANCELLED)
         for connection in [*self._warming, *self._idle]:
             connection.close()
 
     def opened(self, connection: Connection) -> None:
         """A connection can take a request: the one that waits for it, or that waits longest, or the next."""
         self._warming.pop(connection, None)
-        flight = connection.flight or self._swap()
-        if flight is not None:
-            self._write(connection, flight)
+        request = connection.flight or self._swap()
+        if request is not None:
+            self._write(connection, request)
         else:
             connection.idle_since_ns = monotonic_ns()
             self._idle.append(connection)
 
-    def took(self, flight: Flight, size: int) -> None:
+    def took(self, request: RequestInFlight, size: int) -> None:
         """See `Owner.took`."""
-        exceeded = self.intake.take(flight, size)
+        exceeded = self.intake.take(request, size)
         if exceeded is not None:
-            self.finish(flight, Ending.TOO_LARGE, exceeded)
+            self.finish(request, Ending.TOO_LARGE, exceeded)
 
-    def finish(self, flight: Flight, ending: Ending, error: str | None = None) -> None:
+    def finish(self, request: RequestInFlight, ending: Ending, error: str | None = None) -> None:
         """A flight is over: hand it on, keep or close its connection. Later calls do nothing."""
-        connection = self._flights.pop(flight, None)
+        connection = self._flights.pop(request, None)
         if connection is None:
             return
         connection.flight = None
-        self._waiting.pop(flight, None)
+        self._waiting.pop(request, None)
         if ending is Ending.STALE and self._plan.retry_stale:
-            self._retry(flight)
+            self._retry(request)
             return
         now_ns = monotonic_ns()
-        if ending is Ending.COMPLETE and flight.keep_alive and not self._plan.channel.fresh and connection.reusable:
+        if ending is Ending.COMPLETE and request.keep_alive and not self._plan.channel.fresh and connection.reusable:
             connection.idle_since_ns = now_ns
             self._idle.append(connection)
         else:
             connection.close()
-        flight.ending, flight.error = ending, error
-        flight.ended_ns = flight.stamps[-1] if ending is Ending.COMPLETE else now_ns
-        self._on_end(flight)
+        request.ending, request.error = ending, error
+        request.ended_ns = request.stamps[-1] if ending is Ending.COMPLETE else now_ns
+        self._on_end(request)
 
     def forget(self, connection: Connection) -> None:
         """The connection is closed; where it was only opened ahead, the request that needs it meets the same."""
@@ -128,30 +133,30 @@ class Client:
         if connection in self._idle:
             self._idle.remove(connection)
 
-    def _retry(self, flight: Flight) -> None:
+    def _retry(self, request: RequestInFlight) -> None:
         """On a new connection, so that it cannot turn out stale again."""
-        flight.reused, flight.sent_ns = False, None
-        flight.departed_ns = monotonic_ns()
-        self._open_for(flight)
+        request.reused, request.sent_ns = False, None
+        request.departed_ns = monotonic_ns()
+        self._open_for(request)
 
-    def _open_for(self, flight: Flight) -> None:
+    def _open_for(self, request: RequestInFlight) -> None:
         """On one that is opening for nobody and seems not to be lost, else on one more."""
         since_ns = monotonic_ns() - _LOST_NS
         young = (connection for connection in self._warming if connection.begun_ns > since_ns)
         connection = next(young, None) or self._connect()
         self._warming.pop(connection, None)
-        self._flights[flight] = connection
-        self._waiting[flight] = None
-        connection.flight = flight
+        self._flights[request] = connection
+        self._waiting[request] = None
+        connection.flight = request
 
-    def _swap(self) -> Flight | None:
+    def _swap(self) -> RequestInFlight | None:
         """What waits longest; the connection that was to open for it opens for nobody any more."""
-        flight = next(iter(self._waiting), None)
-        if flight is not None:
-            released = self._flights[flight]
+        request = next(iter(self._waiting), None)
+        if request is not None:
+            released = self._flights[request]
             released.flight = None
             self._warming[released] = None
-        return flight
+        return request
 
     def _take_idle(self, now_ns: int) -> Connection | None:
         while self._idle:
@@ -164,11 +169,11 @@ class Client:
     def _connect(self) -> Connection:
         return Connection(self._watcher, self._arrivals, self, self._route)
 
-    def _write(self, connection: Connection, flight: Flight) -> None:
-        self._flights[flight] = connection
-        self._waiting.pop(flight, None)
+    def _write(self, connection: Connection, request: RequestInFlight) -> None:
+        self._flights[request] = connection
+        self._waiting.pop(request, None)
         self.sent += 1
-        connection.send(flight, self._payloads[flight.request.index])
+        connection.send(request, self._payloads[request.request.index])
 
 
 def _payload(plan: LoadPlan, request: PlannedRequest) -> bytes:

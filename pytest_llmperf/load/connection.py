@@ -8,9 +8,9 @@ from time import monotonic_ns
 from typing import Protocol
 
 from pytest_llmperf.load.arrivals import ANCILLARY_BYTES, Arrivals, ask_for_stamps
-from pytest_llmperf.load.flight import Flight
-from pytest_llmperf.load.opening import Opening, Route
+from pytest_llmperf.load.connection_setup import Opening, Route
 from pytest_llmperf.load.reactor import READ, WRITE
+from pytest_llmperf.load.request_in_flight import RequestInFlight
 from pytest_llmperf.load.tls import Tls
 from pytest_llmperf.model.exchange import Ending
 from pytest_llmperf.wire.http import NotHttpError
@@ -26,11 +26,11 @@ class Owner(Protocol):
         """The connection can take a request."""
         ...
 
-    def took(self, flight: Flight, size: int) -> None:
+    def took(self, request: RequestInFlight, size: int) -> None:
         """The flight was read so many bytes; a flight that exceeds a limit is finished."""
         ...
 
-    def finish(self, flight: Flight, ending: Ending, error: str | None = None) -> None:
+    def finish(self, request: RequestInFlight, ending: Ending, error: str | None = None) -> None:
         """The flight is over; calls after the first do nothing."""
         ...
 
@@ -63,7 +63,7 @@ class Connection:
         self._owner = owner
         self._unsent = b""
         self._closed = False
-        self.flight: Flight | None = None
+        self.flight: RequestInFlight | None = None
         self.begun_ns = monotonic_ns()
         self.served = 0
         self.idle_since_ns = 0
@@ -83,13 +83,13 @@ class Connection:
         """Open, and nothing of an earlier request left to send (a server may answer before it read all)."""
         return self.usable and not self._unsent
 
-    def send(self, flight: Flight, payload: bytes) -> None:
+    def send(self, request: RequestInFlight, payload: bytes) -> None:
         """Hand a request to the kernel now; what does not fit follows as soon as there is room."""
-        self.flight = flight
-        flight.reused = self.served > 0
+        self.flight = request
+        request.reused = self.served > 0
         self.served += 1
         self._write(payload if self._tls is None else self._tls.encrypt(payload))
-        flight.sent_ns = monotonic_ns()
+        request.sent_ns = monotonic_ns()
 
     def close(self) -> None:
         """Close at once, without a word to the server. The flight, if there is one, is the caller's business."""
@@ -100,13 +100,13 @@ class Connection:
         self._socket.close()
         self._owner.forget(self)
 
-    def look_for_end(self, flight: Flight) -> None:
+    def look_for_end(self, request: RequestInFlight) -> None:
         """Finish the flight if the reads so far end the message."""
         try:
-            if flight.find_end():
-                self._owner.finish(flight, Ending.COMPLETE)
+            if request.find_end():
+                self._owner.finish(request, Ending.COMPLETE)
         except NotHttpError as problem:
-            self._owner.finish(flight, Ending.CLOSED_EARLY, f"not HTTP: {problem}")
+            self._owner.finish(request, Ending.CLOSED_EARLY, f"not HTTP: {problem}")
 
     def _open(self) -> None:
         """A step of the opening: TCP, the proxy's tunnel, TLS."""
@@ -115,10 +115,10 @@ class Connection:
                 self._watcher.watch(self._fd, self._open, READ if self._opening.connected else READ | WRITE)
                 return
         except OSError as problem:
-            flight = self.flight
+            request = self.flight
             self.close()
-            if flight is not None:
-                self._owner.finish(flight, Ending.CONNECT_FAILED, str(problem))
+            if request is not None:
+                self._owner.finish(request, Ending.CONNECT_FAILED, str(problem))
             return
         self.usable = True
         self._watcher.watch(self._fd, self._ready)
@@ -135,24 +135,24 @@ class Connection:
         if not data:
             self._lost(None)
             return
-        flight = self.flight
-        if flight is None:
+        request = self.flight
+        if request is None:
             self._unasked(data)
             return
-        stamps = flight.stamps
-        stamp_ns = self._arrivals.stamp(ancillary, stamps[-1] if stamps else flight.departed_ns)
+        stamps = request.stamps
+        stamp_ns = self._arrivals.stamp(ancillary, stamps[-1] if stamps else request.departed_ns)
         if self._tls is not None:
-            self._take_encrypted(self._tls, flight, stamp_ns, data)
+            self._take_encrypted(self._tls, request, stamp_ns, data)
             return
         stamps.append(stamp_ns)
-        flight.reads.append(data)
-        self._owner.took(flight, len(data))
+        request.reads.append(data)
+        self._owner.took(request, len(data))
         # The end of a chunked stream is an empty line behind text, trailers included. The chunk of an event that ends
         # so itself ends with two of them, so a running stream is hardly ever looked at. A shorter read cannot tell.
-        if not flight.chunked or (data.endswith(_EMPTY_LINE) and data[-5:-4] != b"\n") or len(data) < 5:
-            self.look_for_end(flight)
+        if not request.chunked or (data.endswith(_EMPTY_LINE) and data[-5:-4] != b"\n") or len(data) < 5:
+            self.look_for_end(request)
 
-    def _take_encrypted(self, tls: Tls, flight: Flight, stamp_ns: int, data: bytes) -> None:
+    def _take_encrypted(self, tls: Tls, request: RequestInFlight, stamp_ns: int, data: bytes) -> None:
         """The stamp is that of the read that completed a record."""
         try:
             said = tls.decrypt(data)
@@ -160,10 +160,10 @@ class Connection:
             self._lost(problem)
             return
         if said:
-            flight.stamps.append(stamp_ns)
-            flight.reads.append(said)
-            self._owner.took(flight, len(said))
-            self.look_for_end(flight)
+            request.stamps.append(stamp_ns)
+            request.reads.append(said)
+            self._owner.took(request, len(said))
+            self.look_for_end(request)
         if tls.closed:
             self._lost(None)
 
@@ -197,16 +197,16 @@ class Connection:
         self._ready()
 
     def _lost(self, problem: OSError | None) -> None:
-        flight = self.flight
+        request = self.flight
         self.close()
-        if flight is not None:
-            self.look_for_end(flight)
-            self._owner.finish(flight, _ending_of(flight, problem), str(problem) if problem else None)
+        if request is not None:
+            self.look_for_end(request)
+            self._owner.finish(request, _ending_of(request, problem), str(problem) if problem else None)
 
 
-def _ending_of(flight: Flight, problem: OSError | None) -> Ending:
-    if not flight.reads and flight.reused:
+def _ending_of(request: RequestInFlight, problem: OSError | None) -> Ending:
+    if not request.reads and request.reused:
         return Ending.STALE
     if problem is not None:
         return Ending.RESET
-    return Ending.COMPLETE if flight.until_close else Ending.CLOSED_EARLY
+    return Ending.COMPLETE if request.until_close else Ending.CLOSED_EARLY

@@ -15,8 +15,8 @@ from dataclasses import replace
 import httpx
 
 from pytest_llmperf.load.arrivals import Arrivals
+from pytest_llmperf.load.connection_setup import Route, route_of
 from pytest_llmperf.load.link import Link
-from pytest_llmperf.load.opening import Route, route_of
 from pytest_llmperf.model.plan import Channel, LoadPlan
 
 _Origin = tuple[str, int, bool]

@@ -8,9 +8,9 @@ from time import monotonic_ns
 
 from pytest_llmperf.load.arrivals import Arrivals
 from pytest_llmperf.load.connection import Connection
-from pytest_llmperf.load.flight import Flight
-from pytest_llmperf.load.opening import Route
+from pytest_llmperf.load.connection_setup import Route
 from pytest_llmperf.load.reactor import READ, WRITE
+from pytest_llmperf.load.request_in_flight import RequestInFlight
 from pytest_llmperf.model.exchange import Ending
 from pytest_llmperf.model.plan import PlannedRequest
 from pytest_llmperf.wire.http import BodyFraming, NotHttpError
@@ -97,12 +97,12 @@ class Link:
     def opened(self, connection: Connection) -> None:
         """See `Owner.opened`; `usable` looks at the connection itself."""
 
-    def took(self, flight: Flight, size: int) -> None:
+    def took(self, request: RequestInFlight, size: int) -> None:
         """See `Owner.took`: whoever uses httpx sets limits of its own."""
 
-    def finish(self, flight: Flight, ending: Ending, error: str | None = None) -> None:
+    def finish(self, request: RequestInFlight, ending: Ending, error: str | None = None) -> None:
         """See `Owner.finish`."""
-        if flight is not self.flight or self._ended:
+        if request is not self.flight or self._ended:
             return
         self._ended = True
         self._connection.flight = None
@@ -119,7 +119,7 @@ class Link:
         return self.framing.complete or (self._ended and self._problem is None)
 
     def _renew(self) -> None:
-        self.flight = Flight(PlannedRequest(0, "", b""), 0, monotonic_ns())
+        self.flight = RequestInFlight(PlannedRequest(0, "", b""), 0, monotonic_ns())
         self.framing = BodyFraming()
         self._ended, self._fed, self._given = False, 0, 0
 

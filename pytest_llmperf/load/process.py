@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pytest_llmperf.errors import LoadError
 from pytest_llmperf.load.cores import Cores
-from pytest_llmperf.load.crew import Crew, Worker
+from pytest_llmperf.load.load_processes import LoadProcess, LoadProcesses
 from pytest_llmperf.load.merging import replay_of
 from pytest_llmperf.load.recording import Recording, read_recording
 from pytest_llmperf.load.schedule import problem_of
@@ -72,20 +72,20 @@ class ProcessTransport:
             raise LoadError(f"Answers cannot be recorded in {folder}: {error}. Free space there, or set TMPDIR to "
                             "another folder.") from error
 
-    def _read(self, workers: list[Worker], plan: LoadPlan, folder: Path) -> Replay:
+    def _read(self, workers: list[LoadProcess], plan: LoadPlan, folder: Path) -> Replay:
         recordings = [read_recording(worker.recording) for worker in workers]
         for worker, recording in zip(workers, recordings, strict=True):
             if worker.status != 0 or not recording.whole(worker.plan):
-                raise LoadError(_obituary(worker, recording, folder))
+                raise LoadError(_death_report(worker, recording, folder))
         return replay_of(recordings, plan, self._cores)
 
     def _work(
         self, plan: LoadPlan, folder: Path, cancel: threading.Event, progress: Callable[[Progress], None] | None
-    ) -> list[Worker]:
+    ) -> list[LoadProcess]:
         """Start the processes, hand them the plan, follow them to their end."""
-        crew = Crew(shards(plan, self._processes), folder, self._cores.load if self._cores.own else ())
+        crew = LoadProcesses(shards(plan, self._processes), folder, self._cores.load if self._cores.own else ())
         try:
-            crew.hand_over()
+            crew.send_plans()
             told = crew.reported
             while crew.wait(_POLL_MS):
                 if cancel.is_set():
@@ -102,14 +102,14 @@ class ProcessTransport:
         return crew.workers
 
 
-def _obituary(worker: Worker, recording: Recording, folder: Path) -> str:
+def _death_report(worker: LoadProcess, recording: Recording, folder: Path) -> str:
     status = worker.status
     how = (
         "hung and was ended" if worker.hung
         else f"was killed by signal {-status}" if status < 0
         else f"ended with exit code {status}"
     )
-    last = f": {said}" if (said := worker.last_words()) else ""
+    last = f": {said}" if (said := worker.last_error_line()) else ""
     return (
         f"the load process {how} after {len(recording.exchanges)} of {len(worker.plan.requests)} requests{last}\n"
         f"what it recorded is in {folder} until the next run"

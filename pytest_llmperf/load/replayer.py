@@ -12,12 +12,12 @@ from time import monotonic_ns
 
 from pytest_llmperf.load.arrivals import Arrivals
 from pytest_llmperf.load.client import Client
-from pytest_llmperf.load.flight import Flight
-from pytest_llmperf.load.handover import PROGRESS, READY
+from pytest_llmperf.load.connection_setup import Route
 from pytest_llmperf.load.histogram import Histogram
-from pytest_llmperf.load.opening import Route
+from pytest_llmperf.load.pipe_protocol import PROGRESS, READY
 from pytest_llmperf.load.reactor import NEVER, Reactor
 from pytest_llmperf.load.recording import End, RecordingWriter
+from pytest_llmperf.load.request_in_flight import RequestInFlight
 from pytest_llmperf.load.schedule import Schedule
 from pytest_llmperf.model.exchange import Ending, Exchange
 from pytest_llmperf.model.plan import LoadPlan
@@ -53,7 +53,7 @@ class Replayer:
         self.reactor = Reactor(self._arrivals)
         self._client = Client(self.reactor, self._arrivals, plan, route, self._on_end)
         self._schedule = Schedule(plan)
-        self._landed: deque[Flight] = deque()
+        self._landed: deque[RequestInFlight] = deque()
         self._over = False
         self._unsent = {request.index: request for request in plan.requests}
         self._failed = 0
@@ -125,13 +125,13 @@ class Replayer:
         self.reactor.alarm_ns = NEVER
         self.reactor.stop()
 
-    def _on_end(self, flight: Flight) -> None:
+    def _on_end(self, request: RequestInFlight) -> None:
         self._done += 1
-        self._failed += flight.ending is not Ending.COMPLETE
-        self._landed.append(flight)
+        self._failed += request.ending is not Ending.COMPLETE
+        self._landed.append(request)
         if self._over:
             return
-        self._schedule.finished(flight.request.index, flight.ended_ns)
+        self._schedule.finished(request.request.index, request.ended_ns)
         if self._schedule.done:
             self._finish()
         else:
@@ -140,9 +140,9 @@ class Replayer:
     def _record_one(self) -> bool:
         """Only where there is nothing to read or send; whether more is left."""
         if self._landed:
-            flight = self._landed.popleft()
-            self._client.intake.recorded(flight)
-            self._writer.exchange(flight.exchange())
+            request = self._landed.popleft()
+            self._client.intake.recorded(request)
+            self._writer.exchange(request.exchange())
         return bool(self._landed)
 
     def _pump(self) -> None:

@@ -20,7 +20,7 @@ class Progress:
         done: requests that ended, in whatever way.
         failed: of these, the ones whose HTTP message did not end as announced.
         elapsed_ns: since time zero of the schedule.
-        ttft_ns, itl_ns: running medians as `SoFar` has them; None before the first answer.
+        ttft_ns, itl_ns: running medians as `RunningMedians` has them; None before the first answer.
     """
 
     sent: int

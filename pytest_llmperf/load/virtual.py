@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pytest_llmperf.clock import VirtualClock
-from pytest_llmperf.load.so_far import SoFar
+from pytest_llmperf.load.running_medians import RunningMedians
 from pytest_llmperf.load.transport import Progress
-from pytest_llmperf.model.exchange import Ending, Replay, Told
+from pytest_llmperf.model.exchange import EmulatedExchange, Ending, Replay
 from pytest_llmperf.model.plan import LoadPlan
 from pytest_llmperf.model.record import Outcome
-from pytest_llmperf.process.beside import beside
+from pytest_llmperf.process.background_thread import in_background
 from pytest_llmperf.process.piped import PipedProcess
 
 CANCEL_POLL_S = 0.1
@@ -59,7 +59,7 @@ class VirtualEngine:
         return Replay(
             started_ns=self.begun_ns + answer["started_ns"],
             ended_ns=self.begun_ns + answer["ended_ns"],
-            exchanges=tuple(as_told(found, self.begun_ns) for found in answer["records"]),
+            exchanges=tuple(emulated_exchange(record, self.begun_ns) for record in answer["records"]),
         )
 
     def _follow(self, answer: dict[str, Any]) -> dict[str, Any]:
@@ -93,11 +93,11 @@ class VirtualTransport:
                 if cancel.is_set():
                     engine.process.kill()
 
-        with beside(kill_when_cancelled, "llmperf-virtual-cancel"):
+        with in_background(kill_when_cancelled, "llmperf-virtual-cancel"):
             replay = engine.replay(plan)
         if progress is not None:
             failed = sum(exchange.ending is not Ending.COMPLETE for exchange in replay.exchanges)
-            sent, so_far = len(replay.exchanges), SoFar()
+            sent, so_far = len(replay.exchanges), RunningMedians()
             for exchange in replay.exchanges:
                 so_far.add(exchange)
             elapsed_ns = replay.ended_ns - replay.started_ns
@@ -127,19 +127,19 @@ def _as_json(plan: LoadPlan) -> dict[str, object]:
     }
 
 
-def as_told(found: Mapping[str, Any], begun_ns: int) -> Told:
+def emulated_exchange(record: Mapping[str, Any], begun_ns: int) -> EmulatedExchange:
     """One record of the emulator's answer, its times moved onto the session's clock."""
-    return Told(
-        index=found["index"],
-        intended_ns=begun_ns + found["intended_ns"],
-        sent_ns=begun_ns + found["sent_ns"],
-        ended_ns=begun_ns + found["ended_ns"],
-        ending=Ending(found["ending"]),
-        outcome=Outcome(found["outcome"]),
-        error=found["error"],
-        token_ns=tuple([begun_ns + at_ns for at_ns in found["token_ns"]]),
-        token_counts=tuple(found["token_counts"]),
-        prompt_tokens=found["prompt_tokens"],
-        output_tokens=found["output_tokens"],
-        cached_tokens=found["cached_tokens"],
+    return EmulatedExchange(
+        index=record["index"],
+        intended_ns=begun_ns + record["intended_ns"],
+        sent_ns=begun_ns + record["sent_ns"],
+        ended_ns=begun_ns + record["ended_ns"],
+        ending=Ending(record["ending"]),
+        outcome=Outcome(record["outcome"]),
+        error=record["error"],
+        token_ns=tuple([begun_ns + at_ns for at_ns in record["token_ns"]]),
+        token_counts=tuple(record["token_counts"]),
+        prompt_tokens=record["prompt_tokens"],
+        output_tokens=record["output_tokens"],
+        cached_tokens=record["cached_tokens"],
     )

@@ -14,9 +14,9 @@ import sys
 from collections.abc import Collection
 from pathlib import Path
 
-from pytest_llmperf.load.handover import SIZE, START, unpack_plan
-from pytest_llmperf.load.opening import route_of
-from pytest_llmperf.load.precedence import come_first
+from pytest_llmperf.load.connection_setup import route_of
+from pytest_llmperf.load.pipe_protocol import SIZE, START, unpack_plan
+from pytest_llmperf.load.priority import raise_priority
 from pytest_llmperf.load.recording import RecordingWriter
 from pytest_llmperf.load.replayer import Replayer
 
@@ -28,14 +28,14 @@ def main(recording: str, cpus: Collection[int] = ()) -> int:
     """Replay the plan from stdin into `recording`, on these CPUs (none: on any); the exit status."""
     plan = unpack_plan(_read_exactly(SIZE.unpack(_read_exactly(SIZE.size))[0]))
     _raise_file_limit()
-    come_first(cpus)
+    raise_priority(cpus)
     try:
         route = route_of(plan)
     except OSError as problem:
         sys.stderr.write(f"{problem}\n")
         return 1
     replayer = Replayer(plan, route, RecordingWriter(Path(recording)), _report)
-    _obey(replayer)
+    _follow_commands(replayer)
     # A collection would stop the loop for milliseconds; what a replay leaves behind goes with the process.
     gc.collect()
     gc.freeze()
@@ -44,7 +44,7 @@ def main(recording: str, cpus: Collection[int] = ()) -> int:
     return 0
 
 
-def _obey(replayer: Replayer) -> None:
+def _follow_commands(replayer: Replayer) -> None:
     """Start and cancel as the parent says."""
 
     def on_control() -> None:

@@ -110,7 +110,7 @@ def find(name: str) -> Metric:
     """
     if not isinstance(name, str):
         raise SloError(f"a metric is named by a text, such as 'ttft_p50', and this is {name!r}")
-    metric = _looked_up(name)
+    metric = _find_uncached(name)
     if metric is not None:
         return metric
     if name in FAMILIES:
@@ -121,10 +121,10 @@ def find(name: str) -> Metric:
 
 def is_metric(name: str) -> bool:
     """Whether `find` has it: files of another version may name others."""
-    return _looked_up(name) is not None
+    return _find_uncached(name) is not None
 
 
-def _looked_up(name: str) -> Metric | None:
+def _find_uncached(name: str) -> Metric | None:
     family, _, stat = name.rpartition("_")
     metric = all_metrics().get(f"{family}_{ALIASES.get(stat, stat)}") if family else None
     metric = metric or all_metrics().get(name)
@@ -152,6 +152,6 @@ def find_family(name: str) -> Family:
 
 def suggestion(name: str, names: Iterable[str]) -> str:
     """"; did you mean …?", or all names where none is near."""
-    known = list(names)
-    near = get_close_matches(name.lower(), known, n=3, cutoff=0.6)
-    return f"; did you mean {' or '.join(near)}?" if near else f"; there are: {', '.join(known)}"
+    candidates = list(names)
+    near = get_close_matches(name.lower(), candidates, n=3, cutoff=0.6)
+    return f"; did you mean {' or '.join(near)}?" if near else f"; there are: {', '.join(candidates)}"

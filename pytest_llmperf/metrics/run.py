@@ -10,7 +10,7 @@ from functools import partial
 from pytest_llmperf.errors import MetricUnavailable
 from pytest_llmperf.metrics.families import FAMILIES, Samples, output_tokens
 from pytest_llmperf.metrics.registry import find, find_family
-from pytest_llmperf.metrics.server import Counters, known, server_values
+from pytest_llmperf.metrics.server import Counters, counter_difference, server_values
 from pytest_llmperf.metrics.summary import summarise
 from pytest_llmperf.model.record import RequestRecord, RunRecords
 
@@ -119,7 +119,7 @@ def _counted_by(records: Sequence[RequestRecord], counters: Counters) -> Counted
     if all(record.chunk_tokens is not None or output_tokens(record) == 1 for record in served):
         return CountedBy.CHUNKS
     claimed = _total([output_tokens(record) for record in served])
-    agrees = claimed is not None and claimed == known(counters, "generation_tokens")
+    agrees = claimed is not None and claimed == counter_difference(counters, "generation_tokens")
     return CountedBy.SERVER if agrees and len(served) == len(records) else None
 
 
@@ -172,8 +172,8 @@ def run_level(records: Sequence[RequestRecord]) -> dict[str, float | None]:
 
 
 def _total(counts: Sequence[int | None]) -> int | None:
-    known = [count for count in counts if count is not None]
-    return sum(known) if len(known) == len(counts) else None
+    available_counts = [count for count in counts if count is not None]
+    return sum(available_counts) if len(available_counts) == len(counts) else None
 
 
 def _per_s(count: int | None, duration_s: float | None) -> float | None:

@@ -30,7 +30,7 @@ class ServerFormula:
     version: int = 1
 
 
-def known(counters: Counters, name: str) -> float | None:
+def counter_difference(counters: Counters, name: str) -> float | None:
     """A counter's difference, or None where it cannot be believed."""
     value = counters.get(name)
     return value if value is not None and value >= 0 else None
@@ -38,7 +38,7 @@ def known(counters: Counters, name: str) -> float | None:
 
 def ratio(counters: Counters, part: str, whole: str) -> float | None:
     """part ÷ whole; None where either is unknown or the whole is 0."""
-    top, bottom = known(counters, part), known(counters, whole)
+    top, bottom = counter_difference(counters, part), counter_difference(counters, whole)
     return None if top is None or not bottom else top / bottom
 
 
@@ -54,7 +54,7 @@ def _queue_time_mean_ms(counters: Counters) -> float | None:
 
 def _acceptance_rate(counters: Counters) -> float | None:
     """0 where the server says that it drafted nothing: speculation that never happens must not look unmeasured."""
-    drafted = known(counters, "spec_draft_tokens")
+    drafted = counter_difference(counters, "spec_draft_tokens")
     return 0.0 if drafted == 0 else ratio(counters, "spec_accepted_tokens", "spec_draft_tokens")
 
 
@@ -64,7 +64,7 @@ def _acceptance_length(counters: Counters) -> float | None:
 
 
 def _plain(name: str, unit: Unit, direction: Direction, counter: str, formula: str) -> ServerFormula:
-    return ServerFormula(name, unit, direction, lambda counters: known(counters, counter), formula,
+    return ServerFormula(name, unit, direction, lambda counters: counter_difference(counters, counter), formula,
                          f"{_COUNTERS} {counter}")
 
 
@@ -75,8 +75,8 @@ def _peak(name: str, unit: Unit, direction: Direction, formula: str) -> ServerFo
 
 def _searched(name: str, formula: str) -> ServerFormula:
     per_request = "; of conversations their rate × requests of a conversation"
-    found = _plain(name, Unit.REQUESTS_PER_S, Direction.HIGHER, name, formula + per_request)
-    return replace(found, needs="a search: perf.max_rate(…)", version=2)
+    formula_of_counter = _plain(name, Unit.REQUESTS_PER_S, Direction.HIGHER, name, formula + per_request)
+    return replace(formula_of_counter, needs="a search: perf.max_rate(…)", version=2)
 
 
 def _share(name: str, part: str, whole: str) -> ServerFormula:
@@ -111,7 +111,7 @@ SERVER: dict[str, ServerFormula] = {formula.name: formula for formula in (
            "1 where the server launches its kernels one by one instead of replaying CUDA graphs, else 0"),
     _plain("expert_parallel", Unit.COUNT, Direction.NEITHER, "expert_parallel",
            "1 where each GPU holds whole experts, 0 where each holds a part of every one: as the flags were read"),
-    ServerFormula("startup_s", Unit.S, Direction.LOWER, lambda counters: known(counters, "startup_s"),
+    ServerFormula("startup_s", Unit.S, Direction.LOWER, lambda counters: counter_difference(counters, "startup_s"),
                   "launch of the server → its first generated token", "a server that this session started"),
     _searched("max_rate", "highest offered rate that a search found to be within the SLO"),
     _searched("max_rate_beyond", "lowest offered rate above it that was over the SLO, proven or not"),

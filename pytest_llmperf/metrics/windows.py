@@ -46,8 +46,8 @@ def _weights(run: RunMetrics, name: str, limits_ms: Mapping[str, float]) -> dict
         met = attained(run, limits_ms)
         return None if met is None else {record.index: int(good) for record, good in zip(run.records, met, strict=True)}
     counted = {record.index: _tokens(record, name) for record in run.records if record.ok}
-    known = {index: count for index, count in counted.items() if count is not None}
-    return known if len(known) == len(counted) else None
+    available_counts = {index: count for index, count in counted.items() if count is not None}
+    return available_counts if len(available_counts) == len(counted) else None
 
 
 def _tokens(record: RequestRecord, name: str) -> int | None:

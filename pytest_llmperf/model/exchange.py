@@ -57,7 +57,7 @@ class Exchange:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class EmulatedExchange:
     """One request and its answer as an emulated engine itself tells it: in virtual time no bytes need to be read.
 
     Args:
@@ -127,7 +127,7 @@ class Replay:
 
     started_ns: int
     ended_ns: int
-    exchanges: Sequence[Exchange | Told]
+    exchanges: Sequence[Exchange | EmulatedExchange]
     loop_lag_ns: tuple[int, ...] = ()
     clock_gap_ns: int = 0
     cpu_ns: int = 0

@@ -91,5 +91,5 @@ Status = Starting | WarmingUp | Measuring | Waiting | Note
 Tell = Callable[[Status], None]
 
 
-def tell_nobody(_status: Status) -> None:
+def ignore_status(_status: Status) -> None:
     """Nobody watches."""

@@ -61,7 +61,7 @@ class CpuUse:
 
 
 @dataclass(frozen=True, slots=True)
-class Stranger:
+class ForeignProcess:
     """A process on one of our GPUs that is none of ours.
 
     Args:
@@ -103,7 +103,7 @@ class GpuTrace:
 
     devices: tuple[GpuDevice, ...]
     samples: tuple[GpuSample, ...] = ()
-    strangers: tuple[Stranger, ...] = ()
+    strangers: tuple[ForeignProcess, ...] = ()
     pids_visible: bool | None = None
     faults: tuple[str, ...] = ()
     problem: str | None = None

@@ -53,7 +53,7 @@ class CheckResult:
 
 
 #: How the subject of a comparison with a stored baseline begins.
-AGAINST_BASELINE = "baseline"
+BASELINE_COMPARISON = "baseline"
 
 
 def worst(results: Sequence[CheckResult]) -> Verdict:

@@ -11,7 +11,7 @@ from pytest_llmperf.plugin.identity import test_id
 from pytest_llmperf.plugin.state import STATE
 
 if TYPE_CHECKING:
-    from pytest_llmperf.baseline.planned import Plan
+    from pytest_llmperf.baseline.update_plan import Plan
 
 RUN_FILE = "llmperf.run_file"
 Mode = Literal["all", "new"]
@@ -19,8 +19,8 @@ Mode = Literal["all", "new"]
 
 def run_file_of(report: pytest.TestReport) -> Path | None:
     """Where the results of a test lie; None where it left none."""
-    found = [str(value) for name, value in report.user_properties if name == RUN_FILE]
-    return Path(found[-1]) if found else None
+    run_files = [str(value) for name, value in report.user_properties if name == RUN_FILE]
+    return Path(run_files[-1]) if run_files else None
 
 
 def add_options(group: pytest.OptionGroup) -> None:
@@ -55,7 +55,7 @@ def mode_of(config: pytest.Config) -> Mode | None:
     return "new" if config.getoption("--update-baselines-new") else None
 
 
-def refuse_senseless(config: pytest.Config) -> None:
+def refuse_contradictory_options(config: pytest.Config) -> None:
     """Options that contradict each other, before anything runs."""
     if config.getoption("--update-baselines") and config.getoption("--update-baselines-new"):
         raise pytest.UsageError("--update-baselines and --update-baselines-new: choose one.")
@@ -113,8 +113,8 @@ class BaselineUpdater:
             self.problem = f"baselines: nothing was updated: {error}"
             session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
             return
-        self._written = {(path.partition("/")[0], found.test) for one in planned
-                         for path, found in one.files.items() if found is not None}
+        self._written = {(path.partition("/")[0], baseline.test) for plan in planned
+                         for path, baseline in plan.files.items() if baseline is not None}
         if any(map(_refused, planned)):
             session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
 
@@ -143,18 +143,18 @@ class BaselineUpdater:
 
     def _update(self) -> list[Plan]:
         from pytest_llmperf.baseline.store import Store
-        from pytest_llmperf.session.updating import Wanted, measured, update
+        from pytest_llmperf.session.baseline_update import UpdateScope, read_sessions, update_baselines
 
         settings = self.config.stash[STATE].settings
-        sessions = measured(dict.fromkeys(self.run_files[test] for test in sorted(self.run_files)))
-        wanted = Wanted(
+        sessions = read_sessions(dict.fromkeys(self.run_files[test] for test in sorted(self.run_files)))
+        wanted = UpdateScope(
             self.mode,
             accept=self.config.getoption("--accept"),
             across=settings.compare_across,
             collected=None if self._partial else self.collected,
             in_scope=self._whole_files(),
         )
-        return update(Store(self.config.rootpath / settings.baselines_dir), sessions, wanted, self._show)
+        return update_baselines(Store(self.config.rootpath / settings.baselines_dir), sessions, wanted, self._show)
 
     def _whole_files(self) -> set[str]:
         """Stored test files below what was named as a whole that are gone, or all of whose tests were told.
@@ -164,11 +164,11 @@ class BaselineUpdater:
         if self.config.getoption("lf", False):
             return set()
         root, here = self.config.rootpath, self.config.invocation_params.dir
-        named = [(here / argument).resolve() for argument in self.config.args if "::" not in argument]
+        named_paths = [(here / argument).resolve() for argument in self.config.args if "::" not in argument]
 
         def whole(file: str) -> bool:
             path = (root / file).resolve()
-            return (file in self.read or not path.exists()) and any(path.is_relative_to(place) for place in named)
+            return (file in self.read or not path.exists()) and any(path.is_relative_to(place) for place in named_paths)
 
         return set(filter(whole, self._stored_files()))
 
@@ -179,11 +179,13 @@ class BaselineUpdater:
         folder = self.config.rootpath / settings.baselines_dir
         kinds = [path.name for path in folder.iterdir() if path.is_dir()] if folder.is_dir() else []
         store = Store(folder)
-        found = (baseline.test for kind in kinds if kind[:1] not in "._" for baseline in store.read_all(kind).values())
-        return {test.partition("::")[0] for test in found}
+        stored_tests = (
+            baseline.test for kind in kinds if kind[:1] not in "._" for baseline in store.read_all(kind).values()
+        )
+        return {test.partition("::")[0] for test in stored_tests}
 
 
 def _refused(planned: Plan) -> bool:
-    from pytest_llmperf.baseline.planned import Action
+    from pytest_llmperf.baseline.update_plan import Action
 
     return planned.count(Action.REFUSED) > 0

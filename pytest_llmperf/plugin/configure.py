@@ -11,13 +11,13 @@ import pytest
 
 from pytest_llmperf.plugin.baselines import BaselineUpdater, add_options, mode_of
 from pytest_llmperf.plugin.endings import add_options as add_ending_options
+from pytest_llmperf.plugin.html_report import Reporter
+from pytest_llmperf.plugin.html_report import add_options as add_report_options
 from pytest_llmperf.plugin.kinds import GPU_KINDS
-from pytest_llmperf.plugin.reporting import Reporter
-from pytest_llmperf.plugin.reporting import add_options as add_report_options
+from pytest_llmperf.plugin.progress import DisplayPauses, WorkerProgress
+from pytest_llmperf.plugin.shutdown import SurvivingServers
 from pytest_llmperf.plugin.state import STATE, State
-from pytest_llmperf.plugin.stopping import Stopping
 from pytest_llmperf.plugin.summary import EndSummary, NothingMeasured
-from pytest_llmperf.plugin.watching import Showing, Workers
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -130,7 +130,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("markers", marker)
     config.stash[STATE] = State(config)
     if not hasattr(config, "workerinput"):
-        from pytest_llmperf.plugin.refusing import refuse
+        from pytest_llmperf.plugin.refusals import refuse
         from pytest_llmperf.plugin.reports import ReportWatcher
 
         refuse(config)
@@ -138,11 +138,11 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(Reporter(config), "llmperf-html")
         if (mode := mode_of(config)) is not None:
             config.pluginmanager.register(BaselineUpdater(config, mode), "llmperf-baselines")
-        config.pluginmanager.register(Workers(config), "llmperf-workers")
+        config.pluginmanager.register(WorkerProgress(config), "llmperf-workers")
         config.pluginmanager.register(EndSummary(config), "llmperf-summary")
         config.pluginmanager.register(NothingMeasured(config), "llmperf-nothing")
-    config.pluginmanager.register(Stopping(config), "llmperf-stopping")
-    config.pluginmanager.register(Showing(config), "llmperf-showing")
+    config.pluginmanager.register(SurvivingServers(config), "llmperf-stopping")
+    config.pluginmanager.register(DisplayPauses(config), "llmperf-showing")
     _end_cleanly_on_sigterm()
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_llmperf.plugin.stopping import EXITED
+from pytest_llmperf.plugin.shutdown import EXITED
 from pytest_llmperf.plugin.verdicts import (
     HEARD,
     PERF,
@@ -202,7 +202,7 @@ def _may_check_late(item: pytest.Item) -> bool:
     from pytest_llmperf.session.endings import in_project
 
     root = item.config.rootpath
-    return any(inspect.isgeneratorfunction(one) and in_project(one, root) for one in _fixtures(item))
+    return any(inspect.isgeneratorfunction(fixture) and in_project(fixture, root) for fixture in _fixtures(item))
 
 
 def _fixtures(item: pytest.Item) -> Iterator[Callable[..., object]]:

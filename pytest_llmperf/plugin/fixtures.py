@@ -40,11 +40,11 @@ def spec_of(item: pytest.Item) -> EngineSpec | None:
     """The spec that an item's `engine` fixture will start; None where it uses none."""
     from pytest_llmperf.model.engine import EngineSpec
 
-    chosen = _chosen(item)
+    chosen = _spec_of_marker(item)
     return chosen if isinstance(chosen, EngineSpec) else None
 
 
-def _chosen(item: pytest.Item) -> object:
+def _spec_of_marker(item: pytest.Item) -> object:
     """What the marker says for this item: a spec where it is right, None where there is none."""
     params = params_of(item)
     marker = item.get_closest_marker("engine")
@@ -64,14 +64,14 @@ def engine(request: pytest.FixtureRequest) -> Server:
             pytest.fail(f"{item.nodeid}: @pytest.mark.engine of a parameter takes one engine: write a pytest.param for "
                         "each.", pytrace=False)
     if spec is None:
-        why = (f"@pytest.mark.engine gives {_chosen(item)!r}, which is no engine: write" if marker
+        why = (f"@pytest.mark.engine gives {_spec_of_marker(item)!r}, which is no engine: write" if marker
                else "the test uses the fixture `engine` and does not say which: add")
         pytest.fail(f'{item.nodeid}: {why} @pytest.mark.engine(vllm("MODEL", …)) with a spec, or a function of the '
                     "case that gives one.", pytrace=False)
     fresh = bool(marker and marker.kwargs.get("fresh"))
     with leave_without_traceback(item):
         session = item.config.stash[STATE].session
-        with _kept(item, session):
+        with _record_startup_failure(item, session):
             return session.pool.acquire(spec, kind_of(item), fresh=fresh)
 
 
@@ -91,7 +91,7 @@ def perf(request: pytest.FixtureRequest) -> Iterator[Perf]:
 
 
 @contextmanager
-def _kept(item: pytest.Item, session: PerfSession) -> Iterator[None]:
+def _record_startup_failure(item: pytest.Item, session: PerfSession) -> Iterator[None]:
     """A server that did not start has its place in the run folder: no `perf` of this test will write one."""
     from pytest_llmperf.errors import InfrastructureError
     from pytest_llmperf.report.run_folder import write_test
@@ -99,8 +99,10 @@ def _kept(item: pytest.Item, session: PerfSession) -> Iterator[None]:
     try:
         yield
     except InfrastructureError as error:
-        own = item.stash.get(PERF, None)  # where the test asks for it first
-        if all(perf is own for perf in session.executions(test_id(item))):  # what an earlier execution measured stays
+        perf_of_item = item.stash.get(PERF, None)  # where the test asks for it first
+        if all(
+            perf is perf_of_item for perf in session.executions(test_id(item))
+        ):  # what an earlier execution measured stays
             session.begin()
             path = write_test(session.run_dir, test_id(item), [], [], complete=False, error=str(error),
                               worker=session.worker)
@@ -109,11 +111,11 @@ def _kept(item: pytest.Item, session: PerfSession) -> Iterator[None]:
 
 
 def _check_marker(marker: pytest.Mark, nodeid: str) -> None:
-    if wrong := _wrong_in(marker):
+    if wrong := _marker_problem(marker):
         pytest.fail(f"{nodeid}: {wrong}", pytrace=False)
 
 
-def _wrong_in(marker: pytest.Mark) -> str | None:
+def _marker_problem(marker: pytest.Mark) -> str | None:
     from pytest_llmperf.model.engine import EngineSpec
 
     if unknown := sorted(set(marker.kwargs) - MARKER_KEYWORDS):
@@ -124,7 +126,9 @@ def _wrong_in(marker: pytest.Mark) -> str | None:
                 f"{', '.join(sorted(MARKER_KEYWORDS))}. {meant}")
     if not marker.args:
         return "@pytest.mark.engine() names no engine. Write @pytest.mark.engine(vllm(MODEL))."
-    if strange := [one for one in marker.args if not isinstance(one, EngineSpec) and not callable(one)]:
+    if strange := [
+        argument for argument in marker.args if not isinstance(argument, EngineSpec) and not callable(argument)
+    ]:
         return (f"@pytest.mark.engine({strange[0]!r}): an engine is a spec, vllm(MODEL), or a function of the "
                 "case that gives one.")
     return None

@@ -46,7 +46,7 @@ def by_kind(**rows: Mapping[str, object]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("case", params)
 
 
-def asked_kinds(expression: str) -> set[str]:
+def requested_kinds(expression: str) -> set[str]:
     """Kinds that a `-m` expression explicitly asks for: without them it is false, with one of them alone true.
 
     Every other marker name is tried both as present and as absent, so that `h200 and slow` asks for h200.
@@ -71,16 +71,17 @@ def refuse_missing_hardware(config: pytest.Config) -> None:
     """Usage error where hardware was asked for that is not here: never a green run of skips."""
     if config.option.collectonly or config.option.help:
         return
-    asked = asked_kinds(config.getoption("-m", default="") or "")
-    if not asked or "cpu" in asked:
+    requested = requested_kinds(config.getoption("-m", default="") or "")
+    if not requested or "cpu" in requested:
         return
     hardware = config.stash[STATE].hardware
-    if hardware.kind not in asked:
-        wanted = " or ".join(sorted(asked))
+    if hardware.kind not in requested:
+        wanted = " or ".join(sorted(requested))
         here = "--emulate gives" if hardware.emulated else "this machine has"
         raise pytest.UsageError(
             f"-m asks for {wanted}, and {here} {hardware}. Run it on a machine with {wanted}, emulate one: "
-            f"--emulate {min(asked)}, look at what it would run with --collect-only, or drop -m to run what can run."
+            f"--emulate {min(requested)}, look at what it would run with --collect-only, or drop -m to run what can "
+            "run."
         )
 
 
@@ -101,8 +102,8 @@ def running_kind(kinds: list[str], hardware: Hardware, asked: set[str]) -> str |
 
 def kind_of(item: pytest.Item) -> str | None:
     """The kind that this item runs as on this machine; None where it cannot."""
-    asked = asked_kinds(item.config.getoption("-m", default="") or "")
-    return running_kind(kinds_of(item), item.config.stash[STATE].hardware, asked)
+    requested = requested_kinds(item.config.getoption("-m", default="") or "")
+    return running_kind(kinds_of(item), item.config.stash[STATE].hardware, requested)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -133,12 +134,12 @@ def skip_what_cannot_run_here(item: pytest.Item) -> None:
         pytest.skip(f"needs {' or '.join(kinds)}; {way_out(kinds, hardware)}")
     on_cpu = kind == "cpu" and "cpu" in kinds
     if needed > len(hardware.gpus) and not on_cpu:
-        pytest.skip(f"needs {needed} GPUs; {_here(hardware)}")
+        pytest.skip(f"needs {needed} GPUs; {_machine_text(hardware)}")
 
 
 def way_out(kinds: list[str], hardware: Hardware) -> str:
     """What this machine has, and how a test that needs one of these kinds runs all the same."""
-    return f"{_here(hardware)}: {_remedy(kinds, hardware)}"
+    return f"{_machine_text(hardware)}: {_remedy(kinds, hardware)}"
 
 
 def _remedy(kinds: list[str], hardware: Hardware) -> str:
@@ -148,7 +149,7 @@ def _remedy(kinds: list[str], hardware: Hardware) -> str:
     return f"emulate it with --emulate {kinds[0]}" if hardware.emulated else f"{machine}, or --emulate {kinds[0]}"
 
 
-def _here(hardware: Hardware) -> str:
+def _machine_text(hardware: Hardware) -> str:
     return f"this run has {hardware}" if hardware.emulated else f"this machine has {hardware}"
 
 

@@ -77,8 +77,8 @@ class ReportWatcher:
         first = self.config.stash[STATE].failed_first
         if first:
             terminalreporter.section("llmperf: not failed only after a failure", sep="=")
-        for nodeid, ended in first.items():
-            terminalreporter.write_line(f"{nodeid}: {ended}")
+        for nodeid, execution_end in first.items():
+            terminalreporter.write_line(f"{nodeid}: {execution_end}")
 
     def _as_error(self, report: pytest.TestReport) -> None:
         """JUnit files every failure of the call phase under `<failure>`; an ERROR is no regression.

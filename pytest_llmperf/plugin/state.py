@@ -15,7 +15,7 @@ import pytest
 if TYPE_CHECKING:
     from pytest_llmperf.config.emulation import Emulation
     from pytest_llmperf.config.settings import Settings
-    from pytest_llmperf.engines.planted import PlantedFlag
+    from pytest_llmperf.engines.planted_flags import PlantedFlag
     from pytest_llmperf.model.status import Status
     from pytest_llmperf.process.session_watchdog import SessionWatchdog
     from pytest_llmperf.report.watch import Watch
@@ -68,12 +68,12 @@ class State:
     @cached_property
     def planted(self) -> tuple[PlantedFlag, ...]:
         """Flags over those of every server that is started."""
-        given = self.config.getoption("--plant-flag")
-        if not given:
+        texts = self.config.getoption("--plant-flag")
+        if not texts:
             return ()
-        from pytest_llmperf.engines.planted import planted_flag
+        from pytest_llmperf.engines.planted_flags import planted_flag
 
-        return tuple(map(planted_flag, given))
+        return tuple(map(planted_flag, texts))
 
     @cached_property
     def hardware(self) -> Hardware:
@@ -109,8 +109,8 @@ class State:
 
         from pytest_llmperf.session.provenance import session_id
 
-        given: str | None = getattr(self.config, "workerinput", {}).get("llmperf_session")
-        return given or session_id(datetime.now(UTC), Random())
+        inherited_id: str | None = getattr(self.config, "workerinput", {}).get("llmperf_session")
+        return inherited_id or session_id(datetime.now(UTC), Random())
 
     @cached_property
     def session(self) -> PerfSession:
@@ -133,7 +133,7 @@ class State:
         """Let a watchdog say it where this process ends without telling its verdicts."""
         if not sys.platform.startswith("linux"):
             return
-        from pytest_llmperf.plugin.watching import uncaptured
+        from pytest_llmperf.plugin.progress import uncaptured
         from pytest_llmperf.process.session_watchdog import SessionWatchdog
 
         worker = getattr(self.config, "workerinput", {}).get("workerid")
@@ -162,7 +162,7 @@ class State:
     @cached_property
     def watch(self) -> Watch | None:
         """What shows this process's work; None where nobody wants to see it."""
-        from pytest_llmperf.plugin.watching import watch_of
+        from pytest_llmperf.plugin.progress import watch_of
 
         return watch_of(self.config)
 

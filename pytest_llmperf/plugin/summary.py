@@ -18,9 +18,9 @@ from pytest_llmperf.plugin.state import STATE
 from pytest_llmperf.plugin.verdicts import verdict_of
 
 if TYPE_CHECKING:
-    from pytest_llmperf.engines.planted import PlantedFlag
-    from pytest_llmperf.report.ended import Ended
-    from pytest_llmperf.report.next_steps import Asked
+    from pytest_llmperf.engines.planted_flags import PlantedFlag
+    from pytest_llmperf.report.ended_test import EndedTest
+    from pytest_llmperf.report.next_steps import Invocation
 
 # Without them another machine would be asked, or nothing selected; with the default that nobody needs to type.
 REPEATED = {
@@ -52,22 +52,22 @@ class EndSummary:
         from pytest_llmperf.process.serverlog import plain
         from pytest_llmperf.report.end_summary import counts, summary
 
-        ended = [self._ended(report) for report in self._reports.values()]
+        ended_tests = [self._ended(report) for report in self._reports.values()]
         width = terminalreporter._tw.fullwidth
-        terminalreporter.section(f"llmperf: {counts(ended)}", sep="=")
-        for line in summary(ended, self._asked(), width, every=verbosity > 0):
+        terminalreporter.section(f"llmperf: {counts(ended_tests)}", sep="=")
+        for line in summary(ended_tests, self._asked(), width, every=verbosity > 0):
             terminalreporter.write_line(plain(line))
-        for flag in _unreached(self._config.stash[STATE].planted, self._conditions):
+        for flag in _unused_planted_flags(self._config.stash[STATE].planted, self._conditions):
             terminalreporter.write_line(f"planted {flag} reached no server that was measured")
         if verbosity > 0:
             self._write_metrics(terminalreporter)
 
-    def _asked(self) -> Asked:
-        from pytest_llmperf.report.next_steps import Asked
+    def _asked(self) -> Invocation:
+        from pytest_llmperf.report.next_steps import Invocation
 
         option = self._config.getoption
         virtual = option("--emulate") is not None and option("--emulate-clock") == "virtual"
-        return Asked(tuple(self._options()), virtual, bool(option("--plant-flag")), frozenset(self._updated()))
+        return Invocation(tuple(self._options()), virtual, bool(option("--plant-flag")), frozenset(self._updated()))
 
     def _updated(self) -> Iterator[str]:
         """Verdicts whose update this session has asked for."""
@@ -83,22 +83,22 @@ class EndSummary:
         from pytest_llmperf.masking import mask
 
         for name, default in REPEATED.items():
-            given = self._config.getoption(name, default=default)
-            for value in given if isinstance(given, list) else [given]:
+            value_of_option = self._config.getoption(name, default=default)
+            for value in value_of_option if isinstance(value_of_option, list) else [value_of_option]:
                 if value != default:  # a path stands in one word with its option: pytest takes no test for it
-                    shown = mask(str(value))
-                    yield from [f"{name}={shown}"] if name.startswith(("--llmperf", "--root")) else (name, shown)
+                    masked = mask(str(value))
+                    yield from [f"{name}={masked}"] if name.startswith(("--llmperf", "--root")) else (name, masked)
 
-    def _ended(self, report: pytest.TestReport) -> Ended:
-        from pytest_llmperf.report.ended import Ended
+    def _ended(self, report: pytest.TestReport) -> EndedTest:
+        from pytest_llmperf.report.ended_test import EndedTest
 
         checks = tuple(_values(report, "llmperf.check"))
         verdict, text, path = str(verdict_of(report)), report.longreprtext, run_file_of(report)
         _, start, error = text.rpartition(f"llmperf {verdict}: ")  # the last: what was raised stands above it
-        cut_short = report.failed and start and not any(one.startswith(verdict) for one in checks)
+        cut_short = report.failed and start and not any(check.startswith(verdict) for check in checks)
         test = next(iter(_values(report, "llmperf.test")), report.nodeid)  # without what repeats it
         file, colons, name = test.partition("::")
-        return Ended(
+        return EndedTest(
             f"{self._from_here(file)}{colons}{name}", verdict, checks,
             reasons=tuple(str(json.loads(result)["reason"]) for result in _values(report, "llmperf.result")),
             error=error if cut_short else "",
@@ -120,8 +120,8 @@ class EndSummary:
         from pytest_llmperf.baseline.store import Store
         from pytest_llmperf.errors import LlmperfError
         from pytest_llmperf.process.serverlog import plain
-        from pytest_llmperf.report.kept import read_run
         from pytest_llmperf.report.metric_rows import every_metric
+        from pytest_llmperf.report.stored_run import read_run
 
         store = Store(self._config.rootpath / self._config.stash[STATE].settings.baselines_dir)
         files = [path for report in self._reports.values() if (path := run_file_of(report)) is not None]
@@ -166,10 +166,10 @@ class NothingMeasured:
         return f"NOTHING MEASURED: {tests} other hardware; {way_out([kind], self._config.stash[STATE].hardware)}"
 
 
-def _unreached(planted: Sequence[PlantedFlag], conditions: Iterable[str]) -> list[PlantedFlag]:
+def _unused_planted_flags(planted: Sequence[PlantedFlag], conditions: Iterable[str]) -> list[PlantedFlag]:
     """Flags that no measurement's server had: that the suite is green says nothing about them."""
     measured = [json.loads(text) for text in conditions] if planted else []
-    servers = [(known["engine"], json.loads(known["flags"])) for known in measured]
+    servers = [(server["engine"], json.loads(server["flags"])) for server in measured]
     return [flag for flag in planted if not any(flag.stands_in(*server) for server in servers)]
 
 

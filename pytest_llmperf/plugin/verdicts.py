@@ -102,7 +102,7 @@ def tell(item: pytest.Item, ended: str) -> None:
     if perf.run_file is not None:
         item.user_properties.append((RUN_FILE, str(perf.run_file)))
     if perf.earlier:
-        item.user_properties.append((EARLIER, ",".join(one.ended or "not ended" for one in perf.earlier)))
+        item.user_properties.append((EARLIER, ",".join(execution.ended or "not ended" for execution in perf.earlier)))
 
 
 def text_of(item: pytest.Item, perf: Perf) -> str:
@@ -126,7 +126,7 @@ def raise_worst(item: pytest.Item, perf: Perf) -> None:
     unknown = [
         one for one in {result.verdict for result in perf.results}
         if one in (Verdict.INCONCLUSIVE, Verdict.NO_BASELINE, Verdict.INCOMPARABLE)
-        and not _is_what_an_update_is_for(item.config, one)
+        and not _is_fixed_by_update(item.config, one)
     ]
     if unknown:
         if any(_fails(item.config, one) for one in unknown):
@@ -135,7 +135,7 @@ def raise_worst(item: pytest.Item, perf: Perf) -> None:
     item.add_report_section("call", "llmperf", text)
 
 
-def _is_what_an_update_is_for(config: pytest.Config, verdict: Verdict) -> bool:
+def _is_fixed_by_update(config: pytest.Config, verdict: Verdict) -> bool:
     """A baseline that is not there, or not for these conditions, is about to be made."""
     made_by = {"NO_BASELINE": ("all", "new"), "INCOMPARABLE": ("all",)}
     return mode_of(config) in made_by.get(verdict.value, ())
@@ -147,20 +147,20 @@ def _fails(config: pytest.Config, verdict: Verdict) -> bool:
         return bool(config.getoption("--llmperf-unchecked") == "fail")
     if verdict.value == "INCONCLUSIVE":
         return bool(config.getoption("--inconclusive") == "fail")
-    asked = config.getoption("--missing-baseline")
-    return bool(asked == "fail" if asked else os.environ.get("CI"))
+    policy = config.getoption("--missing-baseline")
+    return bool(policy == "fail" if policy else os.environ.get("CI"))
 
 
 def earlier_of(report: pytest.TestReport) -> list[str]:
     """How earlier executions of its test ended, as the process that executed them says."""
-    told = [str(value).split(",") for name, value in report.user_properties if name == EARLIER]
-    return told[-1] if told else []
+    endings = [str(value).split(",") for name, value in report.user_properties if name == EARLIER]
+    return endings[-1] if endings else []
 
 
 def verdict_of(report: pytest.TestReport) -> str | None:
     """The verdict that travels with a report, also from an xdist worker."""
-    found = [str(value) for name, value in report.user_properties if name == VERDICT]
-    return found[-1] if found else None
+    verdicts = [str(value) for name, value in report.user_properties if name == VERDICT]
+    return verdicts[-1] if verdicts else None
 
 
 def pytest_report_teststatus(report: pytest.TestReport) -> tuple[str, str, str] | None:

@@ -127,23 +127,23 @@ def sweep(clock: Clock | None = None, *, limit_s: float = 5.0, pids: Iterable[in
     if not orphaned:
         return Sweep()
     watched = _watched_tags()
-    mine = [found for found in orphaned if found.tag not in watched]
+    mine = [leftover for leftover in orphaned if leftover.tag not in watched]
     swept = kill(mine, clock or SystemClock(), limit_s=limit_s)
     return replace(swept, pending=tuple(f for f in orphaned if f.tag in watched))
 
 
 def kill(
-    found: Iterable[Leftover], clock: Clock, *, limit_s: float = 5.0, segments: shm.Attribution | None = None
+    leftovers: Iterable[Leftover], clock: Clock, *, limit_s: float = 5.0, segments: shm.Attribution | None = None
 ) -> Sweep:
     """SIGKILL these processes, each only if pid, starttime and tag still agree, and wait until they have gone.
 
     Args:
-        found: whom to kill.
+        leftovers: whom to kill.
         clock: for the wait.
         limit_s: how long to wait.
         segments: which shared memory they created; where None, only what they use now is removed.
     """
-    victims = list(found)
+    victims = list(leftovers)
     pids = [victim.identity.pid for victim in victims]
     if segments is None:
         segments = shm.Attribution.of_users(pids)

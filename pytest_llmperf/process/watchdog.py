@@ -121,7 +121,7 @@ class Watchdog:
                 )
         except (OSError, ValueError, subprocess.SubprocessError) as error:
             missing = isinstance(error, FileNotFoundError | PermissionError)
-            _report(event="failed", name=member.name, error=str(error), missing=missing)
+            _report_event(event="failed", name=member.name, error=str(error), missing=missing)
             return False
         child.returncode = 0  # the reaper collects it; Popen shall not try
         self._drains.append(drain)
@@ -129,7 +129,7 @@ class Watchdog:
         self._selector.register(drain.read_end, selectors.EVENT_READ, lambda: self._on_output(drain))
         self._reaper.watch(child.pid)
         identity = tree.identity_of(child.pid)
-        _report(event="started", name=member.name, pid=child.pid, starttime=identity.starttime if identity else 0)
+        _report_event(event="started", name=member.name, pid=child.pid, starttime=identity.starttime if identity else 0)
         return True
 
     def _on_output(self, drain: Drain) -> None:
@@ -141,14 +141,14 @@ class Watchdog:
         os.read(woken, 4096)
         had, self._any_child = self._any_child, self._reaper.collect()
         if had and not self._any_child:
-            _report(event="gone")
+            _report_event(event="gone")
 
     def _exited(self, pid: int, status: int) -> None:
         name = self._names.pop(pid, None)
         if name is not None:
             for drain in self._drains:
                 drain.last_words()  # in the log before its end is known
-            _report(event="exited", name=name, pid=pid, status=status)
+            _report_event(event="exited", name=name, pid=pid, status=status)
             self._segments.look()
 
     def _on_control(self) -> None:
@@ -198,7 +198,7 @@ class Watchdog:
             duration_s=duration_ns / 1e9,
         )
         write_report(Path(self._unit.run_dir), report)
-        _report(event="stopped", report=json.loads(report.to_json()))
+        _report_event(event="stopped", report=json.loads(report.to_json()))
 
 
 def _pids_below() -> Iterator[int]:
@@ -237,7 +237,7 @@ class SegmentWatch:
         began_s, self._pending = time.monotonic(), False
         created = self.attribution.look(_pids_below())
         if created:
-            _report(event="segments", created=[astuple(segment) for segment in sorted(created)])
+            _report_event(event="segments", created=[astuple(segment) for segment in sorted(created)])
         ended_s = time.monotonic()
         self._rest_until_s = ended_s + 9 * (ended_s - began_s)
 
@@ -250,7 +250,7 @@ def _say(words: str, run_dir: Path) -> None:
             file.write(line)
 
 
-def _report(**event: object) -> None:
+def _report_event(**event: object) -> None:
     try:
         os.write(STATUS, json.dumps(event).encode() + b"\n")
     except OSError:

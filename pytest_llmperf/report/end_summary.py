@@ -6,42 +6,42 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from pytest_llmperf.model.verdict import Verdict
-from pytest_llmperf.report.ended import STORED, Ended, short
-from pytest_llmperf.report.next_steps import Asked, next_steps
+from pytest_llmperf.report.ended_test import STORED, EndedTest, short_id
+from pytest_llmperf.report.next_steps import Invocation, next_steps
 
 MOST_LINES = 10  # of tests: with the next steps and pytest's own last lines that still fits 24
 MOST_ALONE = 18  # where there is nothing to do next
 GOOD = (Verdict.PASS.value, Verdict.IMPROVED.value, STORED)
 
 
-def summary(ended: Sequence[Ended], asked: Asked, width: int, *, every: bool = False) -> list[str]:
+def summary(ended: Sequence[EndedTest], invocation: Invocation, width: int, *, every: bool = False) -> list[str]:
     """The lines of the summary; none where no performance test ran.
 
     Args:
-        asked: how they were run, for the commands that go on.
+        invocation: how they were run, for the commands that go on.
         width: of the terminal, in columns; commands are never cut.
         every: show each test, however many there are.
     """
     if not ended:
         return []
     ordered = sorted(ended, key=lambda one: -_severity(one.verdict))
-    steps = list(next_steps(ordered, asked))
-    shown = ordered if every or len(ordered) <= (MOST_LINES if steps else MOST_ALONE) else _folded(ordered)
-    column = max(len(one.outcome) for one in ordered)
-    names = max((len(short(one.test)) for one in shown), default=0)
+    steps = list(next_steps(ordered, invocation))
+    listed = ordered if every or len(ordered) <= (MOST_LINES if steps else MOST_ALONE) else _folded(ordered)
+    column = max(len(test.outcome) for test in ordered)
+    names = max((len(short_id(test.test)) for test in listed), default=0)
     names = max(1, min(names, width // 2 - column))
     lines = [
-        cut(f"{one.outcome:<{column}}  {cut(short(one.test), names):<{names}}  {one.decided_by}".rstrip(), width)
-        for one in shown
+        cut(f"{test.outcome:<{column}}  {cut(short_id(test.test), names):<{names}}  {test.decided_by}".rstrip(), width)
+        for test in listed
     ]
-    if left_out := [one.outcome for one in ordered if one not in shown]:
+    if left_out := [test.outcome for test in ordered if test not in listed]:
         lines.append(f"{'…':<{column}}  and {_counts(left_out)}; each of them with -v")
     return [*lines, *(["next:"] if steps else []), *(f"  {step}" for step in steps)]
 
 
-def counts(ended: Iterable[Ended]) -> str:
+def counts(ended: Iterable[EndedTest]) -> str:
     """"1 FAIL, 7 PASS"."""
-    return _counts(one.outcome for one in sorted(ended, key=lambda one: -_severity(one.verdict)))
+    return _counts(test.outcome for test in sorted(ended, key=lambda one: -_severity(one.verdict)))
 
 
 def cut(text: str, width: int) -> str:
@@ -49,9 +49,9 @@ def cut(text: str, width: int) -> str:
     return text if len(text) <= width else f"{text[: width - 1]}…"
 
 
-def _folded(ordered: Sequence[Ended]) -> list[Ended]:
+def _folded(ordered: Sequence[EndedTest]) -> list[EndedTest]:
     """What is not good, as far as it fits."""
-    return [one for one in ordered if one.outcome not in GOOD][: MOST_LINES - 1]
+    return [test for test in ordered if test.outcome not in GOOD][: MOST_LINES - 1]
 
 
 def _counts(verdicts: Iterable[str]) -> str:

@@ -8,12 +8,19 @@ from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
-from pytest_llmperf.baseline.checked import Node, parse
 from pytest_llmperf.baseline.fresh import numbers
+from pytest_llmperf.baseline.strict_json import Node, parse
 from pytest_llmperf.errors import UsageError
 from pytest_llmperf.model.verdict import worst
-from pytest_llmperf.report.kept import KeptMeasurement, KeptRun, KeptTest, check_from, margins_from, read_run
 from pytest_llmperf.report.properties import JUDGED, SEED
+from pytest_llmperf.report.stored_run import (
+    StoredRun,
+    StoredRunMeasurement,
+    StoredRunTest,
+    check_from,
+    margins_from,
+    read_run,
+)
 from pytest_llmperf.stats.prior import Margins
 
 REPAIR = "Write the file anew: pytest --junitxml=FILE."
@@ -25,7 +32,7 @@ IN_FIXTURE = re.compile(r'failed on (?:setup|teardown) with "(.*)"', re.DOTALL) 
 Property = tuple[str, str]
 
 
-def read_release(path: Path) -> tuple[KeptTest, ...]:
+def read_release(path: Path) -> tuple[StoredRunTest, ...]:
     """The tests of a run folder or of a JUnit file.
 
     A test that was run again counts as it ended; of copies of one test (`--count`) the one that ended worst.
@@ -40,13 +47,13 @@ def read_release(path: Path) -> tuple[KeptTest, ...]:
         root = ElementTree.parse(path).getroot()
     except (ElementTree.ParseError, LookupError, ValueError, OSError) as error:
         raise UsageError(f"{path}: this is neither a run folder nor a JUnit file: {error}.") from error
-    found = _one_each([test for case in _last(root) if (test := _test(case, path)) is not None])
-    if not found:
+    test_by_id = _one_each([test for case in _last(root) if (test := _test(case, path)) is not None])
+    if not test_by_id:
         raise UsageError(f"{path}: no test of this JUnit file was measured by llmperf of this version. {REPAIR}")
-    return found
+    return test_by_id
 
 
-def _one_each(tests: Iterable[KeptTest]) -> tuple[KeptTest, ...]:
+def _one_each(tests: Iterable[StoredRunTest]) -> tuple[StoredRunTest, ...]:
     """Of copies of one test the one that ended worst."""
     found = {test.test: test for test in sorted(tests, key=lambda test: test.verdict.severity)}
     return tuple(found[name] for name in sorted(found))
@@ -58,52 +65,54 @@ def _last(root: ElementTree.Element) -> Iterator[ElementTree.Element]:
         yield from {(case.get("classname"), case.get("name")): case for case in suite.findall("testcase")}.values()
 
 
-def _test(case: ElementTree.Element, path: Path) -> KeptTest | None:
+def _test(case: ElementTree.Element, path: Path) -> StoredRunTest | None:
     """None for a test that did not use llmperf, or was skipped before it measured."""
-    each = [(one.get("name", ""), one.get("value", "")) for one in case.iter("property")]
-    named = dict(each)
-    test = named.get("llmperf.test")
+    each = [(element.get("name", ""), element.get("value", "")) for element in case.iter("property")]
+    property_by_name = dict(each)
+    test = property_by_name.get("llmperf.test")
     if test is None:
         return None
     checks = [value for name, value in each if re.fullmatch(r"llmperf\.result\d+", name)]
     origin = f"{path}: {test}"
-    found = KeptTest(
+    stored_test = StoredRunTest(
         test=test,
         complete=True,
         error=None,
         measurements=tuple(_measurements(each, origin)),
         checks=tuple(check_from(_json(text, origin)) for text in checks),
     )
-    told, ended = named.get("llmperf_verdict"), _ended(case)
-    if told in (found.verdict.value, worst(found.checks).value) or (told is None and ended is None):
-        return found  # whatever else failed in its fixtures' teardown
-    if not found.measurements and case.find("skipped") is not None:
+    stored_verdict, error = property_by_name.get("llmperf_verdict"), _ended(case)
+    if stored_verdict in (stored_test.verdict.value, worst(stored_test.checks).value) or (
+        stored_verdict is None and error is None
+    ):
+        return stored_test  # whatever else failed in its fixtures' teardown
+    if not stored_test.measurements and case.find("skipped") is not None:
         return None
-    return replace(found, complete=False, error=ended)
+    return replace(stored_test, complete=False, error=error)
 
 
 def _ended(case: ElementTree.Element) -> str | None:
     """What ended it before its end, as the run folder has it; None where it passed."""
     for tag, word in ENDS.items():
-        if (found := case.find(tag)) is not None:
-            message = found.get("message", "")
+        if (element := case.find(tag)) is not None:
+            message = element.get("message", "")
             reason = inner[1] if (inner := IN_FIXTURE.fullmatch(message)) else message
             ours = OURS.match(reason)
             return reason[ours.end():] if ours else ": ".join(filter(None, (word, message)))
     return None
 
 
-def _measurements(each: Sequence[Property], origin: str) -> Iterator[KeptMeasurement]:
-    numbers = sorted({int(found[1]) for name, _ in each if (found := re.match(r"llmperf\.(\d{1,18})\.", name))})
+def _measurements(each: Sequence[Property], origin: str) -> Iterator[StoredRunMeasurement]:
+    numbers = sorted({int(match[1]) for name, _ in each if (match := re.match(r"llmperf\.(\d{1,18})\.", name))})
     for number in numbers:
         prefix = f"llmperf.{number}."
-        own = [(name.removeprefix(prefix), value) for name, value in each if name.startswith(prefix)]
-        yield _measurement(dict(own), own, origin)
+        properties = [(name.removeprefix(prefix), value) for name, value in each if name.startswith(prefix)]
+        yield _measurement(dict(properties), properties, origin)
 
 
-def _measurement(named: Mapping[str, str], own: Sequence[Property], origin: str) -> KeptMeasurement:
-    runs = [(int(found[1]), value) for name, value in own if (found := _RUN.fullmatch(name))]
-    return KeptMeasurement(
+def _measurement(named: Mapping[str, str], own: Sequence[Property], origin: str) -> StoredRunMeasurement:
+    runs = [(int(match[1]), value) for name, value in own if (match := _RUN.fullmatch(name))]
+    return StoredRunMeasurement(
         engine=named.get("engine", "unknown"),
         workload=named.get("workload", "unknown"),
         conditions=_json(named.get("conditions", "{}"), origin).texts(),
@@ -122,11 +131,11 @@ def _margins(node: Node) -> Iterator[tuple[str, Margins]]:
         yield metric, margins_from(both, *limits)
 
 
-def _run(number: int, node: Node) -> KeptRun:
+def _run(number: int, node: Node) -> StoredRun:
     """Older files have the seed in the property's name instead."""
     fields = node.table()
     metrics = {name: value.number_or_none() for name, value in fields.items() if name not in (SEED, JUDGED)}
-    return KeptRun(fields[SEED].integer() if SEED in fields else number, 0, "", metrics, numbers(fields, JUDGED))
+    return StoredRun(fields[SEED].integer() if SEED in fields else number, 0, "", metrics, numbers(fields, JUDGED))
 
 
 def _json(text: str, origin: str) -> Node:

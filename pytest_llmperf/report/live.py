@@ -92,8 +92,8 @@ def display(subject: str, status: Status, elapsed_s: float) -> RenderableType:
     if isinstance(status, Note):
         return _line(status.text)
     if not isinstance(status, Measuring):
-        said = status.log_line if isinstance(status, Starting) else ""
-        return Group(_line(f"{subject}  {status.phase}, {duration(elapsed_s)}".strip()), _line(f"  {said}"))
+        log_line = status.log_line if isinstance(status, Starting) else ""
+        return Group(_line(f"{subject}  {status.phase}, {duration(elapsed_s)}".strip()), _line(f"  {log_line}"))
     head = Table.grid(padding=(0, 2))
     head.add_column(no_wrap=True, overflow="ellipsis")
     head.add_column(no_wrap=True)

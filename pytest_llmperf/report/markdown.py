@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.process.serverlog import plain
-from pytest_llmperf.report.kept import KeptTest
-from pytest_llmperf.report.release import GREEN, Compared, Trend
+from pytest_llmperf.report.release import GREEN, ComparedTest, Trend
+from pytest_llmperf.report.stored_run import StoredRunTest
 
 #: A GitHub comment takes 65,536 characters, a step's summary more.
 MOST_CHARACTERS = 60_000
@@ -22,7 +22,7 @@ RULE = (
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class LinkedRun:
     """A run's name, and where it can be looked at; "" where nowhere."""
 
     name: str
@@ -34,7 +34,7 @@ class Named:
 
 
 def markdown(
-    compared: Sequence[Compared], before: Named, after: Named, *, most_characters: int = MOST_CHARACTERS
+    compared: Sequence[ComparedTest], before: LinkedRun, after: LinkedRun, *, most_characters: int = MOST_CHARACTERS
 ) -> str:
     """The report; rows are left out, and counted, where it would be too long."""
     text = ""
@@ -60,8 +60,8 @@ def code(text: str) -> str:
     return f"`{line}`"
 
 
-def _lines(compared: Sequence[Compared], before: Named, after: Named, rows: int) -> Iterator[str]:
-    by_trend = {trend: [one for one in compared if one.trend is trend] for trend in Trend}
+def _lines(compared: Sequence[ComparedTest], before: LinkedRun, after: LinkedRun, rows: int) -> Iterator[str]:
+    by_trend = {trend: [compared_test for compared_test in compared if compared_test.trend is trend] for trend in Trend}
     yield f"## Performance: {before} → {after}"
     yield ""
     yield " · ".join(_count(trend, chosen) for trend, chosen in by_trend.items() if chosen)
@@ -70,41 +70,47 @@ def _lines(compared: Sequence[Compared], before: Named, after: Named, rows: int)
         yield f"> {', '.join(map(cell, emulated))}: nothing of that was measured on hardware."
     for trend, chosen in by_trend.items():
         for open_ in (True, False):
-            if part := [one for one in chosen if _stayed_open(one) is open_]:
+            if part := [compared_test for compared_test in chosen if _is_still_undecided(compared_test) is open_]:
                 yield ""
                 yield from _section(trend, part, rows, folded=trend is Trend.STAYED and not open_)
     yield ""
     yield f"<sub>{RULE}</sub>"
 
 
-def _count(trend: Trend, chosen: Sequence[Compared]) -> str:
+def _count(trend: Trend, chosen: Sequence[ComparedTest]) -> str:
     """"**3 stayed** (1 FAIL)": that nothing changed makes nothing good."""
-    verdicts = Counter(_verdict(one.after) for one in chosen if _stayed_open(one))
+    verdicts = Counter(_verdict(compared_test.after) for compared_test in chosen if _is_still_undecided(compared_test))
     apart = ", ".join(f"{count} {verdict}" for verdict, count in verdicts.items())
     return f"**{len(chosen)} {trend.value}**" + (f" ({apart})" if apart else "")
 
 
-def _stayed_open(one: Compared) -> bool:
+def _is_still_undecided(compared: ComparedTest) -> bool:
     """Whether it stayed what is not green."""
-    return one.trend is Trend.STAYED and one.after is not None and one.after.verdict not in (*GREEN, Verdict.REPORTED)
+    return (
+        compared.trend is Trend.STAYED
+        and compared.after is not None
+        and compared.after.verdict not in (*GREEN, Verdict.REPORTED)
+    )
 
 
-def _hardware(compared: Sequence[Compared]) -> set[str]:
-    tests = [test for one in compared for test in (one.before, one.after) if test is not None]
+def _hardware(compared: Sequence[ComparedTest]) -> set[str]:
+    tests = [
+        test for compared_test in compared for test in (compared_test.before, compared_test.after) if test is not None
+    ]
     return {measurement.conditions.get("hardware", "unknown") for test in tests for measurement in test.measurements}
 
 
-def _section(trend: Trend, chosen: Sequence[Compared], rows: int, *, folded: bool) -> Iterator[str]:
+def _section(trend: Trend, chosen: Sequence[ComparedTest], rows: int, *, folded: bool) -> Iterator[str]:
     title = trend.value.capitalize()
     yield f"<details><summary>{title}: {len(chosen)}</summary>" if folded else f"### {title}"
     yield ""
     yield "| test | verdict | metric | before | after | change | 90 % CI | |"
     yield "|---|---|---|---:|---:|---:|---|---|"
-    for one in chosen[:rows]:
-        yield from _rows(one)
+    for compared_test in chosen[:rows]:
+        yield from _rows(compared_test)
     if len(chosen) > rows:
         yield f"| … and {len(chosen) - rows} more: see the runs | | | | | | | |"
-    differing = dict.fromkeys(row for one in chosen[:rows] for row in one.differing)
+    differing = dict.fromkeys(row for compared_test in chosen[:rows] for row in compared_test.differing_conditions)
     if differing and not folded:
         yield ""
         yield "Changed with it: " + "; ".join(f"{code(name)} {cell(was)} → {cell(now)}" for name, was, now in differing)
@@ -113,21 +119,21 @@ def _section(trend: Trend, chosen: Sequence[Compared], rows: int, *, folded: boo
         yield "</details>"
 
 
-def _rows(one: Compared) -> Iterator[str]:
-    reason = f"<br>{cell(one.reason)}" if one.reason else ""
-    head = f"| {code(one.test)}{reason} | {_verdicts(one.before, one.after)} |"
-    for change in one.changes:
+def _rows(compared: ComparedTest) -> Iterator[str]:
+    reason = f"<br>{cell(compared.reason)}" if compared.reason else ""
+    head = f"| {code(compared.test)}{reason} | {_verdicts(compared.before, compared.after)} |"
+    for change in compared.changes:
         yield (f"{head} {code(change.metric)} | {cell(change.before)} | {cell(change.after)} | {change.change} | "
                f"{change.interval} | {WORDS.get(change.verdict, '')} |")
         head = "| | |"
-    if not one.changes:
+    if not compared.changes:
         yield f"{head} | | | | | |"
 
 
-def _verdicts(before: KeptTest | None, after: KeptTest | None) -> str:
+def _verdicts(before: StoredRunTest | None, after: StoredRunTest | None) -> str:
     was, now = map(_verdict, (before, after))
     return was if was == now else f"{was} → {now}"
 
 
-def _verdict(test: KeptTest | None) -> str:
+def _verdict(test: StoredRunTest | None) -> str:
     return "–" if test is None else test.verdict.value.replace("_", " ")

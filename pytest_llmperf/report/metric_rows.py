@@ -12,7 +12,7 @@ from pytest_llmperf.baseline.paths import kind_of
 from pytest_llmperf.baseline.store import Store
 from pytest_llmperf.errors import BaselineError
 from pytest_llmperf.metrics.registry import Metric, all_metrics
-from pytest_llmperf.report.kept import KeptRun, KeptTest
+from pytest_llmperf.report.stored_run import StoredRun, StoredRunTest
 from pytest_llmperf.report.table import aligned
 from pytest_llmperf.stats.mean import t_interval
 
@@ -20,7 +20,7 @@ HEAD = ("metric", "mean", "90 % CI", "baseline", "change")
 CONFIDENCE = 0.95  # of each limit
 
 
-def every_metric(test: KeptTest, store: Store) -> Iterator[str]:
+def every_metric(test: StoredRunTest, store: Store) -> Iterator[str]:
     """A table for each measurement of a test; a baseline that cannot be read is told by its own check."""
     for measurement in test.measurements:
         baseline = None
@@ -32,7 +32,7 @@ def every_metric(test: KeptTest, store: Store) -> Iterator[str]:
         yield from (f"  {line}" for line in metric_table(measurement.runs, stored))
 
 
-def metric_table(runs: Sequence[KeptRun], stored: StoredMeasurement | None) -> list[str]:
+def metric_table(runs: Sequence[StoredRun], stored: StoredMeasurement | None) -> list[str]:
     """Aligned lines, one per metric that every run has: of served requests, and how these changed as they are judged.
 
     Args:
@@ -42,19 +42,19 @@ def metric_table(runs: Sequence[KeptRun], stored: StoredMeasurement | None) -> l
     return aligned([HEAD, *_rows(runs, stored)])
 
 
-def _rows(runs: Sequence[KeptRun], stored: StoredMeasurement | None) -> Iterator[tuple[str, ...]]:
+def _rows(runs: Sequence[StoredRun], stored: StoredMeasurement | None) -> Iterator[tuple[str, ...]]:
     for metric in all_metrics().values():
-        known = [run.metrics.get(metric.name) for run in runs]
-        values = [value for value in known if value is not None]
-        if not values or len(values) < len(known):
+        run_values = [run.metrics.get(metric.name) for run in runs]
+        values = [value for value in run_values if value is not None]
+        if not values or len(values) < len(run_values):
             continue
-        before = None if stored is None else baseline_mean(stored, metric.name)
+        stored_mean = None if stored is None else baseline_mean(stored, metric.name)
         yield (
             metric.name,
             metric.unit.show(fmean(values)),
             _interval(metric, values),
-            "-" if before is None else metric.unit.show(before),
-            _change(metric, fmean(run.judged(metric.name) or 0.0 for run in runs), before, stored),
+            "-" if stored_mean is None else metric.unit.show(stored_mean),
+            _change(metric, fmean(run.value_with_failures(metric.name) or 0.0 for run in runs), stored_mean, stored),
         )
 
 
@@ -70,12 +70,12 @@ def _change(metric: Metric, mean: float, before: float | None, stored: StoredMea
 
 def baseline_mean(stored: StoredMeasurement, metric: str) -> float | None:
     """Mean over all stored runs; None where none of them has the metric."""
-    known = [value for session in stored.sessions for value in session.values(metric) if value is not None]
-    return fmean(known) if known else None
+    available_values = [value for session in stored.sessions for value in session.values(metric) if value is not None]
+    return fmean(available_values) if available_values else None
 
 
 def _interval(metric: Metric, values: Sequence[float]) -> str:
     if len(values) < 2 or len(set(values)) == 1:
         return ""
-    found = t_interval(values, CONFIDENCE, on_log=min(values) > 0)
-    return metric.unit.show_range(found.low, found.high)
+    interval = t_interval(values, CONFIDENCE, on_log=min(values) > 0)
+    return metric.unit.show_range(interval.low, interval.high)

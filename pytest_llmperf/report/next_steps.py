@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from pytest_llmperf.model.verdict import Verdict
-from pytest_llmperf.report.ended import Ended, short
+from pytest_llmperf.report.ended_test import EndedTest, short_id
 
 MOST_STEPS = 3  # of one kind
 NEW = "--update-baselines-new"
@@ -20,7 +20,7 @@ AGAIN = {
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class Invocation:
     """How the tests were run.
 
     Args:
@@ -36,52 +36,54 @@ class Asked:
     updated: frozenset[str] = frozenset()
 
 
-def next_steps(ended: Iterable[Ended], asked: Asked) -> Iterator[str]:
+def next_steps(ended: Iterable[EndedTest], invocation: Invocation) -> Iterator[str]:
     """The command for each thing that is open, in their order; one for all tests that need the same."""
-    by_verdict: dict[str, list[Ended]] = {}
-    for one in ended:
-        by_verdict.setdefault(one.verdict, []).append(one)
+    by_verdict: dict[str, list[EndedTest]] = {}
+    for test in ended:
+        by_verdict.setdefault(test.verdict, []).append(test)
     for verdict, tests in by_verdict.items():
-        yield from _bounded(_steps(verdict, tests, asked))
-    folders = dict.fromkeys(one.stored for tests in by_verdict.values() for one in tests if one.stored)
+        yield from _shortened(_steps(verdict, tests, invocation))
+    folders = dict.fromkeys(test.stored for tests in by_verdict.values() for test in tests if test.stored)
     yield from (shlex.join(("git", "add", folder)) for folder in folders)
 
 
-def _steps(verdict: str, tests: Sequence[Ended], asked: Asked) -> list[str]:
+def _steps(verdict: str, tests: Sequence[EndedTest], invocation: Invocation) -> list[str]:
     if verdict == Verdict.ERROR.value:
-        return [f"less {shlex.quote(log)}" for log in dict.fromkeys(one.log for one in tests) if log]
-    if verdict == Verdict.FAIL.value or (verdict == Verdict.INCONCLUSIVE.value and asked.virtual):
-        return _shows(tests)
-    if verdict not in AGAIN or asked.planted:
+        return [f"less {shlex.quote(log)}" for log in dict.fromkeys(test.log for test in tests) if log]
+    if verdict == Verdict.FAIL.value or (verdict == Verdict.INCONCLUSIVE.value and invocation.virtual):
+        return _show_commands(tests)
+    if verdict not in AGAIN or invocation.planted:
         return []
-    left = [one for one in tests if not one.stored]
-    refused = [one for one in left if _refused(one, asked)]
-    again = [one for one in left if one not in refused]
-    if AGAIN[verdict] == NEW and (folders := dict.fromkeys(one.run for one in again if one.run)):
+    left = [test for test in tests if not test.stored]
+    refused = [test for test in left if _refused(test, invocation)]
+    again = [test for test in left if test not in refused]
+    if AGAIN[verdict] == NEW and (folders := dict.fromkeys(test.run for test in again if test.run)):
         taken = shlex.join(("llmperf", "baselines", "take", *folders, "--new"))  # it is measured: not a second time
-        return [taken, *_shows(refused)]
-    return [*([_pytest(again, asked.options, AGAIN[verdict])] if again else []), *_shows(refused)]
+        return [taken, *_show_commands(refused)]
+    return [*([_pytest(again, invocation.options, AGAIN[verdict])] if again else []), *_show_commands(refused)]
 
 
-def _refused(one: Ended, asked: Asked) -> bool:
+def _refused(test: EndedTest, invocation: Invocation) -> bool:
     """Whether the update that its verdict calls for takes nothing in as things are."""
-    return one.verdict in asked.updated or (one.verdict == Verdict.NO_BASELINE.value and one.left_open)
+    return test.verdict in invocation.updated or (
+        test.verdict == Verdict.NO_BASELINE.value and test.has_undecided_requirement
+    )
 
 
-def _shows(tests: Sequence[Ended]) -> list[str]:
-    shown = (shlex.join(("llmperf", "show", one.run, short(one.test))) for one in tests if one.run)
-    return list(dict.fromkeys(shown))  # copies that repeat a test are one
+def _show_commands(tests: Sequence[EndedTest]) -> list[str]:
+    commands = (shlex.join(("llmperf", "show", test.run, short_id(test.test))) for test in tests if test.run)
+    return list(dict.fromkeys(commands))  # copies that repeat a test are one
 
 
-def _pytest(tests: Sequence[Ended], options: Sequence[str], more: str) -> str:
-    nodes = list(dict.fromkeys(shlex.quote(one.test) for one in tests))
+def _pytest(tests: Sequence[EndedTest], options: Sequence[str], more: str) -> str:
+    nodes = list(dict.fromkeys(shlex.quote(test.test) for test in tests))
     if len(nodes) > MOST_STEPS:
-        nodes = list(dict.fromkeys(shlex.quote(one.test.partition("::")[0]) for one in tests))
+        nodes = list(dict.fromkeys(shlex.quote(test.test.partition("::")[0]) for test in tests))
     words = ["pytest", *nodes, *(shlex.quote(option) for option in options)]
     return " ".join([*words, more]).rstrip()
 
 
-def _bounded(steps: list[str]) -> Iterator[str]:
+def _shortened(steps: list[str]) -> Iterator[str]:
     yield from steps[:MOST_STEPS]
     if len(steps) > MOST_STEPS:
         yield f"… and {len(steps) - MOST_STEPS} more like this"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pytest_llmperf.model.verdict import CheckResult
 from pytest_llmperf.session.conditions import digest
-from pytest_llmperf.slo.endless import judged_apart
+from pytest_llmperf.slo.failed_as_infinite import statistics_with_failures
 
 if TYPE_CHECKING:
     from pytest_llmperf.metrics import RunMetrics
@@ -27,16 +27,16 @@ def properties(
 
     Some 2 kB for each run, 3 kB where requests failed, whatever the number of requests.
     """
-    found = [("llmperf.test", test)]
+    pairs = [("llmperf.test", test)]
     for number, measurement in enumerate(measurements, start=1):
-        found += ((f"llmperf.{number}.{name}", value) for name, value in _of_measurement(measurement))
+        pairs += ((f"llmperf.{number}.{name}", value) for name, value in _of_measurement(measurement))
     for number, result in enumerate(results, start=1):
         line = f"{result.verdict.value}: {result.subject}: {result.measured} {result.interval}"
-        found.append((f"llmperf.check{number}", line.rstrip()))
-        found.append((f"llmperf.result{number}", json.dumps({**asdict(result), "verdict": result.verdict.value})))
+        pairs.append((f"llmperf.check{number}", line.rstrip()))
+        pairs.append((f"llmperf.result{number}", json.dumps({**asdict(result), "verdict": result.verdict.value})))
         if result.subject.startswith("baseline ") and result.interval:
-            found.append((f"llmperf.baseline.{result.metric}", f"{result.measured} ({result.interval})"))
-    return found
+            pairs.append((f"llmperf.baseline.{result.metric}", f"{result.measured} ({result.interval})"))
+    return pairs
 
 
 def _of_measurement(measurement: Measurement) -> Iterator[tuple[str, str]]:
@@ -48,7 +48,10 @@ def _of_measurement(measurement: Measurement) -> Iterator[tuple[str, str]]:
     yield "conditions", json.dumps(dict(measurement.conditions), sort_keys=True)
     yield "side", measurement.side
     yield "primaries", json.dumps(measurement.primaries)
-    yield "margins", json.dumps({name: [own.negligible, own.tolerated] for name, own in measurement.margins.items()})
+    yield (
+        "margins",
+        json.dumps({name: [margin.negligible, margin.tolerated] for name, margin in measurement.margins.items()}),
+    )
     runs = zip(measurement.runs, measurement.metrics, strict=True)
     for number, (run, metrics) in enumerate(runs, start=1):  # an extension repeats seeds
         yield f"run{number}", _as_json(run.seed, metrics)
@@ -56,9 +59,9 @@ def _of_measurement(measurement: Measurement) -> Iterator[tuple[str, str]]:
 
 def _as_json(seed: int, metrics: RunMetrics) -> str:
     """The run's seed, the metrics that it has and, where requests failed, what is judged apart from them."""
-    known = {name: value for name, value in _rounded(metrics.all()).items() if value is not None}
-    judged = _rounded(judged_apart(metrics))
-    return json.dumps({SEED: seed, **known, **({JUDGED: judged} if judged else {})}, allow_nan=False)
+    available_values = {name: value for name, value in _rounded(metrics.all()).items() if value is not None}
+    judged = _rounded(statistics_with_failures(metrics))
+    return json.dumps({SEED: seed, **available_values, **({JUDGED: judged} if judged else {})}, allow_nan=False)
 
 
 def _rounded(values: Mapping[str, float | None]) -> dict[str, float | None]:

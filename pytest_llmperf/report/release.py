@@ -13,15 +13,15 @@ from dataclasses import dataclass
 from enum import Enum
 from math import isinf
 
-from pytest_llmperf.baseline.fingerprint import unrecorded
+from pytest_llmperf.baseline.fingerprint import unrecorded_conditions
 from pytest_llmperf.baseline.paths import server_kind
 from pytest_llmperf.errors import SloError
 from pytest_llmperf.metrics.registry import Metric, find
 from pytest_llmperf.model.verdict import Verdict
-from pytest_llmperf.report.kept import KeptMeasurement, KeptTest
-from pytest_llmperf.session.against import OPEN_LOOP, SEARCHED
+from pytest_llmperf.report.stored_run import StoredRunMeasurement, StoredRunTest
+from pytest_llmperf.session.baseline_comparison import OPEN_LOOP, SEARCHED
 from pytest_llmperf.session.conditions import formula_versions
-from pytest_llmperf.stats.decision import PASS_CONFIDENCE, Comparison, decide
+from pytest_llmperf.stats.decision import PASS_CONFIDENCE, MetricComparison, decide
 from pytest_llmperf.stats.looks import SUITE_ALPHA
 from pytest_llmperf.stats.prior import Scale
 from pytest_llmperf.stats.priors import margins_for, prior_for, scale_of, worse_when_larger
@@ -34,7 +34,7 @@ MUST_AGREE = (
 )  # fmt: skip
 GREEN = (Verdict.PASS, Verdict.IMPROVED)
 NOT_THERE = "gone, not run, or it failed before it could report"  # a crash leaves no verdict in JUnit
-Pair = tuple[KeptMeasurement, KeptMeasurement]
+Pair = tuple[StoredRunMeasurement, StoredRunMeasurement]
 
 
 class Trend(Enum):
@@ -70,7 +70,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class ComparedTest:
     """One test in both runs.
 
     Args:
@@ -79,21 +79,21 @@ class Compared:
         before, after: it in each run; None where it is not there.
         reason: why, in one line; "" where the changes say it.
         changes: of the primary metrics.
-        differing: conditions that changed and may: name, before, after.
+        differing_conditions: conditions that changed and may: name, before, after.
     """
 
     test: str
     trend: Trend
-    before: KeptTest | None
-    after: KeptTest | None
+    before: StoredRunTest | None
+    after: StoredRunTest | None
     reason: str = ""
     changes: tuple[Change, ...] = ()
-    differing: tuple[tuple[str, str, str], ...] = ()
+    differing_conditions: tuple[tuple[str, str, str], ...] = ()
 
 
 def compare_runs(
-    before: Sequence[KeptTest], after: Sequence[KeptTest], *, others: bool = False
-) -> list[Compared]:
+    before: Sequence[StoredRunTest], after: Sequence[StoredRunTest], *, others: bool = False
+) -> list[ComparedTest]:
     """Every test of either run, by id.
 
     Args:
@@ -101,52 +101,52 @@ def compare_runs(
     """
     old, new = ({test.test: test for test in tests} for tests in (before, after))
     both = sorted(old.keys() & new.keys())
-    judged = sum(len(_primaries(one)) for name in both for one in _candidates(new[name])) or 1
+    judged = sum(len(_primaries(candidate)) for name in both for candidate in _candidates(new[name])) or 1
     compared = [_compare(old[name], new[name], SUITE_ALPHA / judged, others=others) for name in both]
-    compared += [Compared(name, Trend.NEW, None, new[name], new[name].reason) for name in new.keys() - old.keys()]
-    compared += [Compared(name, Trend.GONE, old[name], None, NOT_THERE) for name in old.keys() - new.keys()]
+    compared += [ComparedTest(name, Trend.NEW, None, new[name], new[name].reason) for name in new.keys() - old.keys()]
+    compared += [ComparedTest(name, Trend.GONE, old[name], None, NOT_THERE) for name in old.keys() - new.keys()]
     return sorted(compared, key=lambda one: one.test)
 
 
-def _candidates(test: KeptTest) -> list[KeptMeasurement]:
+def _candidates(test: StoredRunTest) -> list[StoredRunMeasurement]:
     """What a test is about: B of a claim and the rates of a search are there to be compared with."""
     return [measurement for measurement in test.measurements if measurement.side != "b" and not measurement.tried]
 
 
-def _parts(test: KeptTest) -> list[dict[bool, KeptMeasurement]]:
+def _parts(test: StoredRunTest) -> list[dict[bool, StoredRunMeasurement]]:
     """One per claim or other measurement, the candidate under False, B under True; a claim may end after either."""
-    found: list[dict[bool, KeptMeasurement]] = []
-    for measurement in (one for one in test.measurements if not one.tried):
-        if measurement.side == "b" and found and [one.side for one in found[-1].values()] == ["a"]:
-            found[-1][True] = measurement
+    parts: list[dict[bool, StoredRunMeasurement]] = []
+    for measurement in (measurement for measurement in test.measurements if not measurement.tried):
+        if measurement.side == "b" and parts and [part.side for part in parts[-1].values()] == ["a"]:
+            parts[-1][True] = measurement
         else:
-            found.append({measurement.side == "b": measurement})
-    return found
+            parts.append({measurement.side == "b": measurement})
+    return parts
 
 
-def _pairs(before: KeptTest, after: KeptTest) -> list[Pair]:
+def _pairs(before: StoredRunTest, after: StoredRunTest) -> list[Pair]:
     """What was measured both times: candidates, or B where a claim ended without its A in one of the runs."""
     both = zip(_parts(before), _parts(after), strict=False)
     return [(old[side], new[side]) for old, new in both for side in sorted(old.keys() & new.keys())[:1]]
 
 
-def _primaries(measurement: KeptMeasurement) -> tuple[str, ...]:
+def _primaries(measurement: StoredRunMeasurement) -> tuple[str, ...]:
     """Names of the metrics that count."""
     usual = SEARCHED if measurement.searched else OPEN_LOOP
-    return measurement.primaries or tuple(name for name in usual if measurement.judged(name) is not None)
+    return measurement.primaries or tuple(name for name in usual if measurement.value_with_failures(name) is not None)
 
 
-def _compare(before: KeptTest, after: KeptTest, alpha: float, *, others: bool) -> Compared:
+def _compare(before: StoredRunTest, after: StoredRunTest, alpha: float, *, others: bool) -> ComparedTest:
     pairs = _pairs(before, after)
     obstacle = _obstacle(before, after, pairs)
     judged = [pair for pair in pairs if pair[1].side != "b" and not obstacle]
     changes = tuple(change for pair in judged for change in changes_of(*pair, alpha, others=others))
     trend, reason = _trend(before, after, obstacle, changes)
-    differing = tuple(row for pair in pairs for row in _differing(*pair))
-    return Compared(before.test, trend, before, after, reason, changes, tuple(dict.fromkeys(differing)))
+    differing = tuple(row for pair in pairs for row in _differing_conditions(*pair))
+    return ComparedTest(before.test, trend, before, after, reason, changes, tuple(dict.fromkeys(differing)))
 
 
-def _obstacle(before: KeptTest, after: KeptTest, pairs: Sequence[Pair]) -> str:
+def _obstacle(before: StoredRunTest, after: StoredRunTest, pairs: Sequence[Pair]) -> str:
     for when, test in (("before", before), ("now", after)):
         if test.verdict is Verdict.ERROR:
             return f"ERROR {when}: {test.reason}"
@@ -156,7 +156,7 @@ def _obstacle(before: KeptTest, after: KeptTest, pairs: Sequence[Pair]) -> str:
     if len(pairs) < counts[0]:
         return "a claim ended after one side before, and after the other now"
     for old, new in pairs:
-        unknown = unrecorded(old.conditions, new.conditions)
+        unknown = unrecorded_conditions(old.conditions, new.conditions)
         for name in (name for name in MUST_AGREE if name not in unknown):
             was, now = old.conditions.get(name, "absent"), new.conditions.get(name, "absent")
             if was != now:
@@ -164,24 +164,24 @@ def _obstacle(before: KeptTest, after: KeptTest, pairs: Sequence[Pair]) -> str:
     return ""
 
 
-def _trend(before: KeptTest, after: KeptTest, obstacle: str, changes: Sequence[Change]) -> tuple[Trend, str]:
-    found = {change.verdict for change in changes if change.primary}
+def _trend(before: StoredRunTest, after: StoredRunTest, obstacle: str, changes: Sequence[Change]) -> tuple[Trend, str]:
+    verdicts = {change.verdict for change in changes if change.primary}
     still = after.reason if after.verdict not in GREEN else ""
     failed, fails = (test.verdict is Verdict.FAIL for test in (before, after))
     rules = (
         (bool(obstacle), Trend.UNKNOWN, obstacle),
         (fails and not failed, Trend.WORSE, still),
-        (Verdict.FAIL in found, Trend.WORSE, still),
+        (Verdict.FAIL in verdicts, Trend.WORSE, still),
         (bool(before.checks) and not after.checks, Trend.UNKNOWN, "it checks nothing now"),
         (failed and after.verdict in GREEN, Trend.BETTER, ""),
-        (Verdict.IMPROVED in found, Trend.BETTER, still),
-        (after.verdict is Verdict.INCONCLUSIVE or Verdict.INCONCLUSIVE in found, Trend.UNKNOWN, still),
+        (Verdict.IMPROVED in verdicts, Trend.BETTER, still),
+        (after.verdict is Verdict.INCONCLUSIVE or Verdict.INCONCLUSIVE in verdicts, Trend.UNKNOWN, still),
     )
     return next(((trend, reason) for holds, trend, reason in rules if holds), (Trend.STAYED, still))
 
 
 def changes_of(
-    before: KeptMeasurement, after: KeptMeasurement, alpha: float, *, others: bool = False
+    before: StoredRunMeasurement, after: StoredRunMeasurement, alpha: float, *, others: bool = False
 ) -> list[Change]:
     """The primary metrics of a measurement, judged.
 
@@ -201,36 +201,40 @@ def changes_of(
     return judged
 
 
-def _change(metric: Metric, before: KeptMeasurement, after: KeptMeasurement, alpha: float, *, primary: bool) -> Change:
-    was, now = (_shown(metric, side) for side in (before, after))
+def _change(
+    metric: Metric, before: StoredRunMeasurement, after: StoredRunMeasurement, alpha: float, *, primary: bool
+) -> Change:
+    was, now = (_value_text(metric, side) for side in (before, after))
     if _formula(metric, before) != _formula(metric, after):
         return Change(metric.name, was, now, "another formula", "", Verdict.INCONCLUSIVE, primary)
     try:
-        found = _comparison(metric, before, after)
+        comparison = _comparison(metric, before, after)
     except ValueError:  # missing, without an end, 0, or no seed in common: nothing to compare
-        same = {run.judged(metric.name) for side in (before, after) for run in side.runs} == {0}
+        same = {run.value_with_failures(metric.name) for side in (before, after) for run in side.runs} == {0}
         return Change(metric.name, was, now, "", "", Verdict.PASS if same else Verdict.INCONCLUSIVE, primary)
-    (verdict,) = decide([found], alpha)
-    limits = [_percent(metric, limit(PASS_CONFIDENCE)) for limit in (found.shift.lower, found.shift.upper)]
+    (verdict,) = decide([comparison], alpha)
+    limits = [_percent(metric, limit(PASS_CONFIDENCE)) for limit in (comparison.shift.lower, comparison.shift.upper)]
     low, high = limits if worse_when_larger(metric) else reversed(limits)
-    return Change(metric.name, was, now, _percent(metric, found.shift.effect), f"{low} … {high}", verdict, primary)
+    return Change(metric.name, was, now, _percent(metric, comparison.shift.effect), f"{low} … {high}", verdict, primary)
 
 
-def _formula(metric: Metric, side: KeptMeasurement) -> str | None:
+def _formula(metric: Metric, side: StoredRunMeasurement) -> str | None:
     """Its version; one by one, because a release that adds a metric must not void all others."""
     return formula_versions(side.conditions).get(metric.formula_id.partition("/")[0].rpartition(".")[0])
 
 
-def _comparison(metric: Metric, before: KeptMeasurement, after: KeptMeasurement) -> Comparison:
+def _comparison(metric: Metric, before: StoredRunMeasurement, after: StoredRunMeasurement) -> MetricComparison:
     scale, larger = scale_of(metric), worse_when_larger(metric)
     hardware = server_kind(after.conditions)
 
-    def runs(side: KeptMeasurement) -> list[tuple[int, float]]:
-        return [(run.seed, scale.read(run.judged(metric.name), worse_when_larger=larger)) for run in side.runs]
+    def runs(side: StoredRunMeasurement) -> list[tuple[int, float]]:
+        return [
+            (run.seed, scale.read(run.value_with_failures(metric.name), worse_when_larger=larger)) for run in side.runs
+        ]
 
-    found = shift(runs(after), [runs(before)], prior_for(metric, hardware))
+    estimate = shift(runs(after), [runs(before)], prior_for(metric, hardware))
     margins = after.margins.get(metric.name) or margins_for(metric, hardware)
-    return Comparison(found, margins.on(scale))
+    return MetricComparison(estimate, margins.on(scale))
 
 
 def _percent(metric: Metric, distance: float) -> str:
@@ -239,16 +243,16 @@ def _percent(metric: Metric, distance: float) -> str:
     return f"{change:+.1f} {'%' if scale is Scale.LOG else 'pp'}"
 
 
-def _shown(metric: Metric, side: KeptMeasurement) -> str:
-    value = side.judged(metric.name)
+def _value_text(metric: Metric, side: StoredRunMeasurement) -> str:
+    value = side.value_with_failures(metric.name)
     if value is None:
         return "–"
     if isinf(value):
-        return f"no end: {_shown(find('error_rate'), side)} of requests failed"
+        return f"no end: {_value_text(find('error_rate'), side)} of requests failed"
     return metric.unit.show(value)
 
 
-def _differing(before: KeptMeasurement, after: KeptMeasurement) -> list[tuple[str, str, str]]:
+def _differing_conditions(before: StoredRunMeasurement, after: StoredRunMeasurement) -> list[tuple[str, str, str]]:
     names = sorted((before.conditions.keys() | after.conditions.keys()) - {"formulas", *MUST_AGREE})
     each = ((name, before.conditions.get(name, "absent"), after.conditions.get(name, "absent")) for name in names)
     return [row for row in each if row[1] != row[2]]

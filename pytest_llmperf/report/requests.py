@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pytest_llmperf.baseline.checked import LARGEST_INTEGER, Node
+from pytest_llmperf.baseline.strict_json import LARGEST_INTEGER, Node
 from pytest_llmperf.model.record import Outcome, RequestRecord
 
 # Five to six bytes each in the file, 110 in memory: more are kept only in part, so that a reader needs less than 1 GiB.
@@ -45,7 +45,7 @@ def encode(records: Sequence[RequestRecord], most_arrivals: int = MOST_ARRIVALS)
     def since(stamp_ns: int | None) -> int | None:
         return None if stamp_ns is None else stamp_ns - origin_ns
 
-    kept = [record if position % every == 0 else None for position, record in enumerate(records)]
+    sampled_records = [record if position % every == 0 else None for position, record in enumerate(records)]
     names = (*COUNTS, *FLAGS)
     columns: dict[str, list[object]] = {name: [getattr(record, name) for record in records] for name in names}
     columns |= {
@@ -55,8 +55,14 @@ def encode(records: Sequence[RequestRecord], most_arrivals: int = MOST_ARRIVALS)
         "intended_ns": [since(record.intended_ns) for record in records],
         "sent_ns": [since(record.sent_ns) for record in records],
         "ended_ns": [since(record.ended_ns) for record in records],
-        "arrivals_ns": [None if one is None else [since(stamp) for stamp in one.arrivals_ns] for one in kept],
-        "chunk_tokens": [None if one is None or one.chunk_tokens is None else list(one.chunk_tokens) for one in kept],
+        "arrivals_ns": [
+            None if sampled_record is None else [since(stamp) for stamp in sampled_record.arrivals_ns]
+            for sampled_record in sampled_records
+        ],
+        "chunk_tokens": [
+            None if sampled_record is None or sampled_record.chunk_tokens is None else list(sampled_record.chunk_tokens)
+            for sampled_record in sampled_records
+        ],
     }
     text = json.dumps(columns, separators=(",", ":"))
     return gzip.compress(text.encode(), compresslevel=LEVEL, mtime=0)
@@ -87,10 +93,10 @@ def decode(path: Path) -> Requests:
     try:
         columns = json.loads(_unpacked(path))
         _check_numbers(columns)
-        kept = tuple(_records(columns))
+        records = tuple(_records(columns))
         flights = zip(columns["sent_ns"], columns["ended_ns"], strict=True)
         sent = tuple((int(sent_ns), int(ended_ns)) for sent_ns, ended_ns in flights if sent_ns is not None)
-        return Requests(kept, len(columns["index"]) - len(kept), sent)
+        return Requests(records, len(columns["index"]) - len(records), sent)
     except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, RecursionError,
             zlib.error) as error:
         top.refuse(f"this is no file of requests: {type(error).__name__}: {error}")
@@ -122,12 +128,12 @@ def read_back(path: Path, origin_ns: int) -> Iterator[RequestRecord]:
     Raises:
         BaselineError: the file cannot be read, or holds the arrivals of some requests only.
     """
-    found = decode(path)
-    if found.left_out:
+    requests = decode(path)
+    if requests.left_out:
         Node(None, str(path), repair=f"Measure with fewer requests: {MOST_ARRIVALS:,} content chunks are kept.").refuse(
-            f"it holds the arrivals of {len(found.kept)} of {len(found.kept) + found.left_out} requests"
+            f"it holds the arrivals of {len(requests.kept)} of {len(requests.kept) + requests.left_out} requests"
         )
-    for record in found.kept:
+    for record in requests.kept:
         yield replace(
             record,
             intended_ns=record.intended_ns + origin_ns,
@@ -160,7 +166,7 @@ def start_ns(records: Sequence[RequestRecord]) -> int:
 
 def _records(columns: Mapping[str, list[Any]]) -> list[RequestRecord]:
     names = list(columns)
-    found = []
+    records = []
     for values in zip(*columns.values(), strict=True):
         row = dict(zip(names, values, strict=True))
         if row["arrivals_ns"] is None:
@@ -173,5 +179,5 @@ def _records(columns: Mapping[str, list[Any]]) -> list[RequestRecord]:
             "chunk_tokens": None if tokens is None else tuple(tokens),
             "models": tuple(row.get("models", ())),
         }
-        found.append(RequestRecord(**row))
-    return found
+        records.append(RequestRecord(**row))
+    return records

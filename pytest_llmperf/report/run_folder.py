@@ -21,7 +21,7 @@ from pytest_llmperf.model.telemetry import GpuTrace, gauge_columns
 from pytest_llmperf.model.verdict import CheckResult
 from pytest_llmperf.process.scratch import write_whole
 from pytest_llmperf.report.requests import encode, read_back
-from pytest_llmperf.slo.endless import judged_apart
+from pytest_llmperf.slo.failed_as_infinite import statistics_with_failures
 
 if TYPE_CHECKING:
     from pytest_llmperf.metrics import RunMetrics
@@ -50,33 +50,37 @@ def write_test(
         complete: whether the test reached its end; a file without that is no result, whatever it holds.
         error: what ended it before, with the evidence.
         claims: text, sides and order of each (`session.perf`).
-        earlier: executions of the test before this one (`session.executions.left_out`); what counts of their runs is in
-            `measurements`.
+        earlier: executions of the test before this one (`session.executions.excluded_execution`); what counts of their
+            runs is in `measurements`.
         worker: of xdist; all workers of a session write into one folder, each file has one writer.
 
     Raises:
         InfrastructureError: it cannot be written; a file that was there is whole.
     """
     path = run_dir / "tests" / file_name(test, worker)
-    kept = [
-        [_keep_requests(run_dir, f"{path.stem}.{number}-{position}", run) for position, run in enumerate(one.runs)]
+    measurement_nodes = [
+        [_write_requests(run_dir, f"{path.stem}.{number}-{position}", run) for position, run in enumerate(one.runs)]
         for number, one in enumerate(measurements, start=1)
     ]
-    text = _dense(json.dumps(
-        {
-            "schema": SCHEMA,
-            "test": test,
-            "worker": worker,
-            "complete": complete,
-            "error": error,
-            "measurements": [_measurement(one, names) for one, names in zip(measurements, kept, strict=True)],
-            "checks": _checks(results),
-            "claims": [dict(claim) for claim in claims],
-            "earlier": [_execution(run_dir, path.stem, one) for one in earlier],
-        },
-        indent=1,
-        allow_nan=False,
-    ))
+    text = _dense(
+        json.dumps(
+            {
+                "schema": SCHEMA,
+                "test": test,
+                "worker": worker,
+                "complete": complete,
+                "error": error,
+                "measurements": [
+                    _measurement(one, names) for one, names in zip(measurements, measurement_nodes, strict=True)
+                ],
+                "checks": _checks(results),
+                "claims": [dict(claim) for claim in claims],
+                "earlier": [_execution(run_dir, path.stem, execution) for execution in earlier],
+            },
+            indent=1,
+            allow_nan=False,
+        )
+    )
     _write(path, (text + "\n").encode())
     return path
 
@@ -98,7 +102,7 @@ def file_name(test: str, worker: str = "") -> str:
     return f"{readable}-{digest[:8]}{f'.{worker}' if worker else ''}.json"
 
 
-def _keep_requests(run_dir: Path, stem: str, run: Run) -> str:
+def _write_requests(run_dir: Path, stem: str, run: Run) -> str:
     """The file of this run's requests, relative to the run folder. Its start tells it from that of a repeated test."""
     records = run.records
     name = f"requests/{stem}-{records.start_ns}.json.gz"
@@ -123,16 +127,16 @@ def _checks(results: Iterable[CheckResult]) -> list[dict[str, object]]:
     return [{**asdict(result), "verdict": result.verdict.value} for result in results]
 
 
-def _execution(run_dir: Path, stem: str, one: Mapping[str, Any]) -> dict[str, object]:
-    known = {name: one[name] for name in ("execution", "ended", "error")}
+def _execution(run_dir: Path, stem: str, execution: Mapping[str, Any]) -> dict[str, object]:
+    facts = {name: execution[name] for name in ("execution", "ended", "error")}
     measurements = [
         _measurement(each, [
-            _keep_requests(run_dir, f"{stem}.execution{one['execution']}-{number}-{position}", run)
+            _write_requests(run_dir, f"{stem}.execution{execution['execution']}-{number}-{position}", run)
             for position, run in enumerate(each.runs)
         ])
-        for number, each in enumerate(one["measurements"], start=1)
+        for number, each in enumerate(execution["measurements"], start=1)
     ]
-    return known | {"checks": _checks(one["results"]), "measurements": measurements}
+    return facts | {"checks": _checks(execution["results"]), "measurements": measurements}
 
 
 def _measurement(measurement: Measurement, requests: Sequence[str]) -> dict[str, object]:
@@ -142,8 +146,8 @@ def _measurement(measurement: Measurement, requests: Sequence[str]) -> dict[str,
         "complete": measurement.complete,
         "baseline": measurement.baseline,
         "primaries": list(measurement.primaries),
-        "margins": {metric: own.tolerated for metric, own in measurement.margins.items()},
-        "negligible": {metric: own.negligible for metric, own in measurement.margins.items()},
+        "margins": {metric: margin.tolerated for metric, margin in measurement.margins.items()},
+        "negligible": {metric: margin.negligible for metric, margin in measurement.margins.items()},
         "side": measurement.side,
         "conditions": dict(measurement.conditions),
         "runs": [
@@ -174,7 +178,7 @@ def _run(run: Run, metrics: RunMetrics, requests: str) -> dict[str, object]:
         "contended": None if trace is None else trace.contended,
         "counters": dict(run.counters),
         "metrics": metrics.all(),
-        "judged": judged_apart(metrics),
+        "judged": statistics_with_failures(metrics),
         "requests": requests,
         "gpu": None if trace is None else trace.columns(),
         "gpu_state": None if trace is None else _state(trace),

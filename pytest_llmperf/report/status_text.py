@@ -19,8 +19,8 @@ def sentence(status: Status, elapsed_s: float) -> str:
         return status.text
     if isinstance(status, Measuring):
         return f"{status.phase}: {', '.join(facts(status))}"
-    said = f": {status.log_line}" if isinstance(status, Starting) and status.log_line else ""
-    return f"{status.phase}, {duration(elapsed_s)}{said}"
+    log_line = f": {status.log_line}" if isinstance(status, Starting) and status.log_line else ""
+    return f"{status.phase}, {duration(elapsed_s)}{log_line}"
 
 
 def facts(status: Measuring) -> Iterator[str]:
@@ -29,8 +29,8 @@ def facts(status: Measuring) -> Iterator[str]:
     if status.failed:
         yield f"{status.failed} failed"
     if status.rate is not None:
-        asked = "" if status.rate_asked is None else f" ({status.rate_asked:.3g}/s asked)"
-        yield f"{status.rate:.3g}/s{asked}"
+        target_rate = "" if status.rate_asked is None else f" ({status.rate_asked:.3g}/s asked)"
+        yield f"{status.rate:.3g}/s{target_rate}"
     if status.ttft_ms is not None:
         yield f"TTFT {status.ttft_ms:.3g} ms"
     if status.itl_ms is not None:

@@ -10,29 +10,29 @@ from pytest_llmperf.baseline.levels import session_mean
 from pytest_llmperf.baseline.model import Baseline, StoredMeasurement, StoredSession
 from pytest_llmperf.errors import SloError
 from pytest_llmperf.metrics.registry import find
-from pytest_llmperf.report import values
+from pytest_llmperf.report import value_text
 from pytest_llmperf.report.metric_rows import baseline_mean
 from pytest_llmperf.report.table import aligned
 
 UNCHANGED_PERCENT = 0.05
 
 
-def listed(entries: Sequence[Entry]) -> list[str]:
+def baseline_list(entries: Sequence[Entry]) -> list[str]:
     """A line per measurement: where, how much is stored, since when, and its primary metrics."""
     rows = [("kind", "test", "sessions", "latest", "primary metrics")]
     for entry in entries:
         for name, stored in sorted(entry.baseline.measurements.items()):
-            shown = ", ".join(f"{metric} {values.shown(metric, baseline_mean(stored, metric))}"
-                              for metric in stored.primaries)
-            rows.append((entry.kind, _named(entry.baseline.test, name), str(len(stored.sessions)),
-                         stored.sessions[-1].date, shown))
+            primaries = ", ".join(f"{metric} {value_text.value_text(metric, baseline_mean(stored, metric))}"
+                                  for metric in stored.primaries)
+            rows.append((entry.kind, _measurement_name(entry.baseline.test, name), str(len(stored.sessions)),
+                         stored.sessions[-1].date, primaries))
     return aligned(rows)
 
 
-def shown(entry: Entry) -> Iterator[str]:
+def baseline_text(entry: Entry) -> Iterator[str]:
     """One baseline in full."""
     for name, stored in sorted(entry.baseline.measurements.items()):
-        yield f"{_named(entry.baseline.test, name)} on {entry.kind} ({entry.path})"
+        yield f"{_measurement_name(entry.baseline.test, name)} on {entry.kind} ({entry.path})"
         yield from (f"  {line}" for line in aligned(sorted(stored.fingerprint.items())))
         yield ""
         rows: list[tuple[str, ...]] = [("metric", "mean", "lowest session", "highest session", "runs")]
@@ -41,7 +41,7 @@ def shown(entry: Entry) -> Iterator[str]:
             if means:
                 star = "*" if metric in stored.primaries else ""
                 runs = sum(value is not None for session in stored.sessions for value in session.values(metric))
-                levels = (values.shown(metric, level) for level in (fmean(means), min(means), max(means)))
+                levels = (value_text.value_text(metric, level) for level in (fmean(means), min(means), max(means)))
                 rows.append((metric + star, *levels, str(runs)))
         yield from (f"  {line}" for line in aligned(rows))
         yield "  * judged; the rest is kept for people"
@@ -61,11 +61,11 @@ def history(entry: Entry, metrics: Sequence[str] = ()) -> Iterator[str]:
         chosen = chosen or list(stored.primaries)
         if absent := [metric for metric in chosen if metric not in stored.metrics]:
             raise SloError(f"{entry.path}: {', '.join(absent)} is not stored there. See: llmperf baselines show")
-        yield f"{_named(entry.baseline.test, name)} on {entry.kind}"
+        yield f"{_measurement_name(entry.baseline.test, name)} on {entry.kind}"
         rows = [("date", "session", "commit", "host", *chosen, "")]
         rows += [
             (session.date, session.id, session.commit or "-", session.host,
-             *(_against(stored, session, metric) for metric in chosen), _remark(session))
+             *(_change_since_anchor(stored, session, metric) for metric in chosen), _remark(session))
             for session in stored.sessions
         ]
         yield from (f"  {line}" for line in aligned(rows))
@@ -79,15 +79,15 @@ def changes(old: Mapping[str, Baseline], new: Mapping[str, Baseline]) -> Iterato
     for path in sorted(old.keys() | new.keys()):
         if path in old and path in new and old[path].test != new[path].test:
             yield f"changed  {path}  test: {old[path].test} → {new[path].test}"
-        before, after = _measurements(old.get(path)), _measurements(new.get(path))
-        for name in sorted(before.keys() | after.keys()):
+        old_measurements, after = _measurements(old.get(path)), _measurements(new.get(path))
+        for name in sorted(old_measurements.keys() | after.keys()):
             label = f"{path} [{name}]" if name else path
             if name not in after:
                 yield f"removed  {label}"
-            elif name not in before:
-                yield f"created  {label}  {_sessions(after[name])}"
-            elif before[name] != after[name]:
-                yield f"changed  {label}  {'; '.join(_differences(before[name], after[name]))}"
+            elif name not in old_measurements:
+                yield f"created  {label}  {_sessions_text(after[name])}"
+            elif old_measurements[name] != after[name]:
+                yield f"changed  {label}  {'; '.join(_differences(old_measurements[name], after[name]))}"
 
 
 def _measurements(baseline: Baseline | None) -> Mapping[str, StoredMeasurement]:
@@ -95,36 +95,38 @@ def _measurements(baseline: Baseline | None) -> Mapping[str, StoredMeasurement]:
 
 
 def _differences(before: StoredMeasurement, after: StoredMeasurement) -> Iterator[str]:
-    yield from _named_where_any("no longer judged", before.primaries, after.primaries)
-    yield from _named_where_any("judged from now on", after.primaries, before.primaries)
+    yield from _difference_text("no longer judged", before.primaries, after.primaries)
+    yield from _difference_text("judged from now on", after.primaries, before.primaries)
     for metric in after.primaries:
         old, new = baseline_mean(before, metric), baseline_mean(after, metric)
         formulas = before.formulas.get(metric), after.formulas.get(metric)
         if old is not None and new is not None and formulas[0] != formulas[1]:
             yield f"formula of {metric}: {formulas[0]} → {formulas[1]}"
         elif old is not None and new is not None and old and abs(new / old - 1) * 100 >= UNCHANGED_PERCENT:
-            yield f"{metric} {values.moved(metric, old, new)} ({100 * (new / old - 1):+.1f} %)"
-    known, now = [session.id for session in before.sessions], [session.id for session in after.sessions]
-    if len(known) != len(now):
-        yield f"{len(known)} → {_sessions(after)}"
+            yield f"{metric} {value_text.value_change_text(metric, old, new)} ({100 * (new / old - 1):+.1f} %)"
+    old_ids, now = [session.id for session in before.sessions], [session.id for session in after.sessions]
+    if len(old_ids) != len(now):
+        yield f"{len(old_ids)} → {_sessions_text(after)}"
     else:
-        yield from _named_where_any("came in", now, known)
-        yield from _named_where_any("dropped out", known, now)
+        yield from _difference_text("came in", now, old_ids)
+        yield from _difference_text("dropped out", old_ids, now)
     for key in sorted(before.fingerprint.keys() | after.fingerprint.keys()):
         if before.fingerprint.get(key) != after.fingerprint.get(key):
             yield f"{key}: {before.fingerprint.get(key, 'absent')} → {after.fingerprint.get(key, 'absent')}"
-    yield from (f"accepted: {one.accepted}" for one in after.sessions if one.accepted and one.id not in known)
+    yield from (
+        f"accepted: {session.accepted}" for session in after.sessions if session.accepted and session.id not in old_ids
+    )
 
 
-def _named_where_any(what: str, these: Sequence[str], others: Sequence[str]) -> Iterator[str]:
+def _difference_text(what: str, these: Sequence[str], others: Sequence[str]) -> Iterator[str]:
     """"dropped out: a, b": these that are not among the others."""
     if alone := [one for one in these if one not in others]:
         yield f"{what}: {', '.join(alone)}"
 
 
-def _against(stored: StoredMeasurement, session: StoredSession, metric: str) -> str:
+def _change_since_anchor(stored: StoredMeasurement, session: StoredSession, metric: str) -> str:
     value, anchor = session_mean(session, metric), session_mean(stored.anchor, metric)
-    text = values.shown(metric, value)
+    text = value_text.value_text(metric, value)
     return text if value is None or not anchor else f"{text} ({100 * (value / anchor - 1):+.1f} %)"
 
 
@@ -133,10 +135,10 @@ def _remark(session: StoredSession) -> str:
     return ", ".join(filter(None, ("anchor" if session.anchor else "", accepted)))
 
 
-def _named(test: str, name: str) -> str:
+def _measurement_name(test: str, name: str) -> str:
     return f"{test} [{name}]" if name else test
 
 
-def _sessions(stored: StoredMeasurement) -> str:
+def _sessions_text(stored: StoredMeasurement) -> str:
     count = len(stored.sessions)
     return f"{count} session{'s' if count > 1 else ''}"

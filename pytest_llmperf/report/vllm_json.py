@@ -52,7 +52,7 @@ def _detail(records: list[RequestRecord]) -> dict[str, object]:
         "input_lens": [record.prompt_tokens for record in records],
         "output_lens": [output_tokens(record) for record in records],
         "ttfts": [_latency_s(record, 0) for record in records],
-        "itls": [[_seconds(before, after) for before, after in pairwise(record.arrivals_ns)] for record in records],
+        "itls": [[_seconds(previous, after) for previous, after in pairwise(record.arrivals_ns)] for record in records],
         "latencies": [_latency_s(record, -1) for record in records],
         "start_times": [record.intended_ns / 1e9 for record in records],
         "errors": [record.detail or "" for record in records],
@@ -61,19 +61,21 @@ def _detail(records: list[RequestRecord]) -> dict[str, object]:
 
 def _latencies(records: list[RequestRecord]) -> dict[str, object]:
     pooled = measure(records)
-    found: dict[str, object] = {}
+    statistics: dict[str, object] = {}
     for family in FAMILIES:
         values = pooled.samples(family)
-        found[f"mean_{family}_ms"] = pooled.value(f"{family}_mean")
-        found[f"median_{family}_ms"] = pooled.value(f"{family}_p50")
-        found[f"std_{family}_ms"] = pstdev(values) if values else None
-        found |= {f"{percentile}_{family}_ms": pooled.value(f"{family}_{percentile}") for percentile in PERCENTILES}
-    return found
+        statistics[f"mean_{family}_ms"] = pooled.value(f"{family}_mean")
+        statistics[f"median_{family}_ms"] = pooled.value(f"{family}_p50")
+        statistics[f"std_{family}_ms"] = pstdev(values) if values else None
+        statistics |= {
+            f"{percentile}_{family}_ms": pooled.value(f"{family}_{percentile}") for percentile in PERCENTILES
+        }
+    return statistics
 
 
 def _total(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) if len(known) == len(values) else None
+    available_values = [value for value in values if value is not None]
+    return sum(available_values) if len(available_values) == len(values) else None
 
 
 def _per(count: float | None, duration_s: float | None) -> float | None:

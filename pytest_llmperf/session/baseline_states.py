@@ -43,7 +43,7 @@ def _git(root: Path, place: str, *arguments: str) -> str:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise UsageError(f"{place!r} is no folder, and git cannot be asked about it: {error}.") from error
     if done.returncode != 0:
-        said = done.stderr.decode("utf-8", "replace").strip().splitlines()
-        raise UsageError(f"{place!r} is neither a folder nor a git revision: {said[0] if said else 'git refuses'}. "
+        lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
+        raise UsageError(f"{place!r} is neither a folder nor a git revision: {lines[0] if lines else 'git refuses'}. "
                          "Try: git log --oneline -- baselines")
     return done.stdout.decode("utf-8")

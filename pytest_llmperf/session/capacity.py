@@ -19,12 +19,12 @@ from pytest_llmperf.model.record import RunRecords
 from pytest_llmperf.model.status import Note
 from pytest_llmperf.model.verdict import Verdict, worst
 from pytest_llmperf.session.arguments import texts_of
-from pytest_llmperf.session.judge import invalid
+from pytest_llmperf.session.bisection import SearchResult, TriedRate, search_rate
+from pytest_llmperf.session.judge import invalid_results
 from pytest_llmperf.session.measurement import Measurement, Run
-from pytest_llmperf.session.search import Found, Point, search
 from pytest_llmperf.session.series import Series
-from pytest_llmperf.session.validity import named_by
-from pytest_llmperf.slo.endless import pooled_ms
+from pytest_llmperf.session.validity import judged_by_requirements
+from pytest_llmperf.slo.failed_as_infinite import sample_with_failures_ms
 from pytest_llmperf.slo.judge import judge_slo
 from pytest_llmperf.slo.model import Slo
 from pytest_llmperf.slo.parse import parse_slo
@@ -49,7 +49,7 @@ LEAST_PRECISION = 0.001  # nobody measures a rate more exactly
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class SearchTerms:
     """What is searched for, and how exactly.
 
     Args:
@@ -66,7 +66,7 @@ class Terms:
         return f"max_rate({', '.join(map(str, self.slos))}, precision={self.precision:g})"
 
 
-def terms_of(slo: str | Sequence[str], precision: float = PRECISION, cooldown_s: float = COOLDOWN_S) -> Terms:
+def search_terms(slo: str | Sequence[str], precision: float = PRECISION, cooldown_s: float = COOLDOWN_S) -> SearchTerms:
     """Read the SLOs now, so that a typo costs no server start.
 
     Raises:
@@ -78,14 +78,14 @@ def terms_of(slo: str | Sequence[str], precision: float = PRECISION, cooldown_s:
     if not LEAST_PRECISION <= number("max_rate", "precision", precision) <= 1:
         raise SpecError(f"max_rate: precision={precision:g} is a share from {LEAST_PRECISION:g} to 1.")
     number("max_rate", "cooldown_s", cooldown_s, least=0)
-    return Terms(tuple(parse_slo(text) for text in texts), precision, cooldown_s)
+    return SearchTerms(tuple(parse_slo(text) for text in texts), precision, cooldown_s)
 
 
-class Tried(Series):
+class RateSeries(Series):
     """Runs at one rate of a search: evidence for its result, and nothing to compare with anything."""
 
-    def _nothing_yet(self, server: Server) -> Measurement:
-        nothing = super()._nothing_yet(server)
+    def _empty_measurement(self, server: Server) -> Measurement:
+        nothing = super()._empty_measurement(server)
         rate = self.workload.rate * self.workload.requests_per_arrival
         return replace(nothing, conditions={**nothing.conditions, "tried_rate": f"{rate:g}/s"})
 
@@ -108,7 +108,7 @@ class Capacity(Series):
         engine: Server | EngineSpec,
         workload: Workload,
         *,
-        terms: Terms,
+        terms: SearchTerms,
         on_run: Callable[[], None],
         keep: Callable[[Series], None],
         side: str = "",
@@ -116,14 +116,14 @@ class Capacity(Series):
         super().__init__(session, test, kind, engine, workload, on_run=on_run, may_preempt=True, side=side)
         self.terms = terms
         self.key = (*self.key, str(terms))
-        self.found: list[Found] = []
-        self.unfinished: list[Point] = []  # what the search tried that goes on, or ended before its answer
+        self.found: list[SearchResult] = []
+        self.unfinished: list[TriedRate] = []  # what the search tried that goes on, or ended before its answer
         self._keep_series = keep
         self._per_arrival = workload.requests_per_arrival
         self._start = workload.rate * self._per_arrival
         self._earlier: list[Measurement] = []  # what `settle` has replaced
-        self._tried = 0
-        self._brief: dict[float, str] = {}  # rate → why what was sent there is hardly a lasting load
+        self._tried_rates = 0
+        self._short_load_warnings: dict[float, str] = {}  # rate → why what was sent there is hardly a lasting load
 
     @property
     def shown(self) -> list[str]:
@@ -143,17 +143,17 @@ class Capacity(Series):
             LoadError: no rate is within the SLO, or a run at some rate is no evidence.
         """
         server = self._server()
-        kept = replace(self.measurement or self._begun(server), complete=False)
-        for searched, seed in enumerate(self._next_seeds(kept, runs, seeds, block)):
-            found = search(partial(self._judge, seed), self._start, self.terms.precision)
-            self.found.append(found)
+        measurement = replace(self.measurement or self._continued_measurement(server), complete=False)
+        for searched, seed in enumerate(self._next_seeds(measurement, runs, seeds, block)):
+            result = search_rate(partial(self._judge, seed), self._start, self.terms.precision)
+            self.found.append(result)
             self.unfinished.clear()
-            if found.within in self._brief:
-                self.session.tell(Note(self._brief[found.within]))
-            run = Run(seed, server.start_id, RunRecords(), self._counters(found), started_at=self._now(),
+            if result.highest_within in self._short_load_warnings:
+                self.session.tell(Note(self._short_load_warnings[result.highest_within]))
+            run = Run(seed, server.start_id, RunRecords(), self._counters(result), started_at=self._now(),
                       execution=self.execution, block=block)
-            kept = self._keep(kept, run, complete=searched + 1 == runs)
-        return kept
+            measurement = self._keep(measurement, run, complete=searched + 1 == runs)
+        return measurement
 
     def made(self, measurement: Measurement) -> bool:
         return super().made(measurement) or any(measurement is one for one in self._earlier)
@@ -182,24 +182,24 @@ class Capacity(Series):
         self._on_run()
         return self.measurement
 
-    def _counters(self, found: Found) -> dict[str, float | None]:
-        return {METRIC: self._rate(found), f"{METRIC}_beyond": found.beyond,
+    def _counters(self, found: SearchResult) -> dict[str, float | None]:
+        return {METRIC: self._rate(found), f"{METRIC}_beyond": found.lowest_over,
                 f"{METRIC}_proven": found.proven, f"{METRIC}_refuted": found.refuted}
 
-    def _judge(self, seed: int, rate: float) -> Point:
+    def _judge(self, seed: int, rate: float) -> TriedRate:
         """Is this rate within the SLOs? What stays open is sent again with other seeds."""
-        if self._tried:
+        if self._tried_rates:
             self.session.clock.sleep_ns(seconds(self.terms.cooldown_s))
         workload = self.workload.at_rate(rate / self._per_arrival, seed * SEEDS_PER_SEARCH)
         server = self._server()
         # Rates are compared on equal prompts, but for a server whose cache we cannot empty.
-        first_seed = 0 if server.spec.url is None else self._tried * SEEDS_PER_RATE
-        self._tried += 1
+        first_seed = 0 if server.spec.url is None else self._tried_rates * SEEDS_PER_RATE
+        self._tried_rates += 1
         if str(self.workload) in server.warmed_for:  # the same shapes, only more often
             server.warmed_for.add(str(workload))
         label = ", ".join(filter(None, (self.label, f"{rate:.4g}/s")))
-        series = Tried(self.session, self.test, self.kind, self.engine, workload, on_run=self._on_run,
-                       may_preempt=True, label=label)
+        series = RateSeries(self.session, self.test, self.kind, self.engine, workload, on_run=self._on_run,
+                            may_preempt=True, label=label)
         series.follow((), execution=self.execution, first_seed=first_seed)
         self._keep_series(series)
         verdict = Verdict.INCONCLUSIVE
@@ -207,40 +207,44 @@ class Capacity(Series):
             verdict = self._verdict(series.extend(RUNS_PER_LOOK), rate, confidence)
             if verdict is not Verdict.INCONCLUSIVE:
                 break
-        point = Point(rate, verdict, all(_holds(slo, series.finished) for slo in self.terms.slos),
-                      {name: _measured(name, series.finished) for name in self.shown})
+        point = TriedRate(rate, verdict, all(_holds(slo, series.finished) for slo in self.terms.slos),
+                          {name: _measured(name, series.finished) for name in self.shown})
         self.unfinished.append(point)
-        self.session.tell(Note(f"{label}: {_words(point)}"))
-        if (why := _brief(series.finished, workload)) is not None:
-            self._brief[rate] = f"{label}: {why}"
+        self.session.tell(Note(f"{label}: {_tried_rate_text(point)}"))
+        if (why := _short_load_warning(series.finished, workload)) is not None:
+            self._short_load_warnings[rate] = f"{label}: {why}"
         return point
 
     def _verdict(self, measurement: Measurement, rate: float, confidence: float) -> Verdict:
         # Overload fails requests: they count as over the limit, and say nothing against the run.
-        named = {"error_rate", *named_by(self.terms.slos)}
-        if bad := invalid([(f"at {rate:.4g}/s, ", measurement, named)], self.session.settings):
-            raise LoadError(bad[0].reason)
+        judged_metrics = {"error_rate", *judged_by_requirements(self.terms.slos)}
+        if errors := invalid_results([(f"at {rate:.4g}/s, ", measurement, judged_metrics)], self.session.settings):
+            raise LoadError(errors[0].reason)
         starts, seeds = [str(run.start_id) for run in measurement.runs], [run.seed for run in measurement.runs]
         results = [
             judge_slo(slo, measurement.metrics, starts, seeds, confidence=confidence) for slo in self.terms.slos
         ]
-        if any(one.verdict is Verdict.FAIL for one in results):
+        if any(result.verdict is Verdict.FAIL for result in results):
             return Verdict.FAIL  # over it, whatever an overloaded server no longer tells
         if worst(results) is Verdict.ERROR:
-            raise LoadError(f"at {rate:.4g}/s: " + next(one.reason for one in results if one.verdict is Verdict.ERROR))
+            raise LoadError(
+                f"at {rate:.4g}/s: " + next(result.reason for result in results if result.verdict is Verdict.ERROR)
+            )
         for slo in self.terms.slos:
             if why := unverified(slo.named, measurement.metrics):
                 raise LoadError(f"at {rate:.4g}/s nothing can be proven: {why}. Or limit TTFT or E2E latency.")
         return worst(results)
 
-    def _rate(self, found: Found) -> float:
-        if found.within is None:
-            raise LoadError(f"{self.terms}: not even {found.points[-1].rate:.3g}/s is within it. Is the limit possible "
-                            "at all? Measure the workload at a low rate first.")
-        return found.within
+    def _rate(self, result: SearchResult) -> float:
+        if result.highest_within is None:
+            raise LoadError(
+                f"{self.terms}: not even {result.points[-1].rate:.3g}/s is within it. Is the limit possible "
+                "at all? Measure the workload at a low rate first."
+            )
+        return result.highest_within
 
-    def _nothing_yet(self, server: Server) -> Measurement:
-        nothing = super()._nothing_yet(server)
+    def _empty_measurement(self, server: Server) -> Measurement:
+        nothing = super()._empty_measurement(server)
         return replace(nothing, workload=f"{self.workload}, {self.terms}",
                        conditions={**nothing.conditions, "search": str(self.terms)})
 
@@ -256,10 +260,10 @@ def _holds(slo: Slo, measurement: Measurement) -> bool:
     """
     metric = find(slo.metric)
     if metric.family is None or metric.stat is None:
-        found = _mean(values_of(slo, measurement.metrics))
+        pooled_statistic = _mean(values_of(slo, measurement.metrics))
     else:
-        found = _measured(slo.metric, measurement)
-    return found is not None and slo.comparison.holds(found, slo.limit)
+        pooled_statistic = _measured(slo.metric, measurement)
+    return pooled_statistic is not None and slo.comparison.holds(pooled_statistic, slo.limit)
 
 
 def _measured(name: str, measurement: Measurement) -> float | None:
@@ -267,7 +271,7 @@ def _measured(name: str, measurement: Measurement) -> float | None:
     metric = find(name)
     if metric.family is None or metric.stat is None:
         return _mean(measurement.values(name))
-    pooled = [sample for metrics in measurement.metrics for sample in pooled_ms(metrics, metric.family)]
+    pooled = [sample for metrics in measurement.metrics for sample in sample_with_failures_ms(metrics, metric.family)]
     return statistic(pooled, metric.stat)
 
 
@@ -277,7 +281,7 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return fmean(known) if known and len(known) == len(values) else None
 
 
-def _brief(measurement: Measurement, workload: Workload) -> str | None:
+def _short_load_warning(measurement: Measurement, workload: Workload) -> str | None:
     """What to say where all that comes at the rate came before a queue could grow; None where it lasts.
 
     Of conversations it is their beginnings that come at it: later turns follow the answers.
@@ -294,7 +298,7 @@ def _brief(measurement: Measurement, workload: Workload) -> str | None:
             f"little time to grow, and a lasting load may be too much. Send {ceil(enough)} to know.")
 
 
-def _words(point: Point) -> str:
+def _tried_rate_text(point: TriedRate) -> str:
     if point.verdict is Verdict.INCONCLUSIVE:
         return f"{'within' if point.holds else 'over'} the SLO as measured, not proven"
     return f"{'within' if point.within else 'over'} the SLO"

@@ -33,7 +33,7 @@ def conditions(
     """
     spec, env, flags = server.spec, dict(server.spec.env), flags_of(server.spec)
     secrets = secret_values(flags, env)
-    known = {
+    values_by_name = {
         "hardware": f"emulated {kind}" if hardware.emulated else kind,
         "engine": spec.engine,
         "model": server.model.name if server.model else spec.model,
@@ -46,19 +46,19 @@ def conditions(
         "formulas": _formulas(),
     }
     if spec.installation:
-        known["installation"] = spec.installation
+        values_by_name["installation"] = spec.installation
     if spec.model_aliases:
-        known["model_alias"] = json.dumps(sorted(spec.model_aliases))
+        values_by_name["model_alias"] = json.dumps(sorted(spec.model_aliases))
     if connections != "keep-alive":
-        known["connections"] = connections
+        values_by_name["connections"] = connections
     if treatment:
-        known["treatment"] = treatment
+        values_by_name["treatment"] = treatment
     if planted:
-        known[PLANTED] = mask(" ".join(map(str, planted)), secrets)
-    known |= {f"host_env.{name}": value for name, value in server.host_env.items()}
+        values_by_name[PLANTED] = mask(" ".join(map(str, planted)), secrets)
+    values_by_name |= {f"host_env.{name}": value for name, value in server.host_env.items()}
     place = _machine(hardware, kind) if spec.url is None else {"url": spec.url}
     compared = {name: value for name, value in facts.items() if name not in (*MEASURED, *IN_FLAGS)}
-    return known | place | {f"engine.{name}": value for name, value in compared.items()}
+    return values_by_name | place | {f"engine.{name}": value for name, value in compared.items()}
 
 
 def _lmcache(spec: EngineSpec) -> str:
@@ -74,33 +74,35 @@ def _formulas() -> str:
     return " ".join(sorted({metric.formula_id.partition("/")[0] for metric in all_metrics().values()}))
 
 
-def formula_versions(known: Mapping[str, str]) -> dict[str, str]:
+def formula_versions(conditions: Mapping[str, str]) -> dict[str, str]:
     """Name of a formula → its version under these conditions, e.g. "ttft" → "1"."""
-    pairs = (one.rpartition(".") for one in known.get("formulas", "").split())
+    pairs = (one.rpartition(".") for one in conditions.get("formulas", "").split())
     return {name: version for name, _, version in pairs if name}
 
 
 def _machine(hardware: Hardware, kind: str) -> dict[str, str]:
     """What the server ran on; of an endpoint's machine nothing is known."""
     used = hardware.gpus if kind != "cpu" else ()
-    known = {
+    values_by_name = {
         "gpu": used[0].name if used else "none",
         "gpu_count": str(len(used)),
         "driver": hardware.driver or "none",
     }
     if used and hardware.cuda is not None:
-        known["cuda"] = hardware.cuda
+        values_by_name["cuda"] = hardware.cuda
     if kind == "cpu" and hardware.cpu is not None:
-        known |= {"cpu": hardware.cpu.model, "cpu_cores": str(hardware.cpu.cores)}
+        values_by_name |= {"cpu": hardware.cpu.model, "cpu_cores": str(hardware.cpu.cores)}
     names = dict.fromkeys(name for gpu in used for name, _ in gpu.settings)
-    return known | {f"gpu.{name}": _of_all([dict(gpu.settings).get(name) for gpu in used]) for name in names}
+    return values_by_name | {
+        f"gpu.{name}": _common_value([dict(gpu.settings).get(name) for gpu in used]) for name in names
+    }
 
 
-def _of_all(values: list[str | None]) -> str:
+def _common_value(values: list[str | None]) -> str:
     """One value where all GPUs agree."""
     return " / ".join(dict.fromkeys(value or "unknown" for value in values))
 
 
-def digest(known: Mapping[str, str]) -> str:
+def digest(conditions: Mapping[str, str]) -> str:
     """Short digest of conditions: equal digests may be compared."""
-    return hashlib.sha256(json.dumps(dict(known), sort_keys=True).encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps(dict(conditions), sort_keys=True).encode()).hexdigest()[:16]

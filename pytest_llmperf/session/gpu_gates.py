@@ -33,8 +33,8 @@ def gpu_problems(trace: GpuTrace, first: GpuTrace | None) -> Iterator[str]:
 
 
 def _throttled(trace: GpuTrace) -> Iterator[str]:
-    told = [sample for sample in trace.samples if sample.throttle_reasons is not None]
-    hit = [sample for sample in told if THROTTLED & set(reasons_in(sample.throttle_reasons or 0))]
+    samples = [sample for sample in trace.samples if sample.throttle_reasons is not None]
+    hit = [sample for sample in samples if THROTTLED & set(reasons_in(sample.throttle_reasons or 0))]
     if not hit:
         return
     reasons = Counter(reason for sample in hit for reason in reasons_in(sample.throttle_reasons or 0)
@@ -42,8 +42,8 @@ def _throttled(trace: GpuTrace) -> Iterator[str]:
     hottest = max((sample.temperature_c for sample in hit if sample.temperature_c is not None), default=None)
     heat = "" if hottest is None else f", up to {hottest} °C"
     yield (
-        f"the GPU was throttled ({', '.join(reasons)}) in {len(hit)} of {len(told)} samples{heat}: its clocks were not "
-        "the engine's doing. See to its cooling and power, let it rest, and run the test again."
+        f"the GPU was throttled ({', '.join(reasons)}) in {len(hit)} of {len(samples)} samples{heat}: its clocks were "
+        "not the engine's doing. See to its cooling and power, let it rest, and run the test again."
     )
 
 
@@ -62,8 +62,8 @@ def _devices(devices: tuple[GpuDevice, ...]) -> Iterator[str]:
 def _changed(before: tuple[GpuDevice, ...], now: tuple[GpuDevice, ...]) -> Iterator[str]:
     by_index = {device.index: dict(device.settings) for device in before}
     for device in now:
-        known = by_index.get(device.index, {})
-        changed = [f"{name} {known[name]} → {value}" for name, value in device.settings
-                   if name in known and known[name] != value]
+        settings = by_index.get(device.index, {})
+        changed = [f"{name} {settings[name]} → {value}" for name, value in device.settings
+                   if name in settings and settings[name] != value]
         if changed:
             yield f"GPU {device.index} was set differently than in the first run: {', '.join(changed)}. Measure again."

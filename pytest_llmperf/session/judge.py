@@ -14,13 +14,13 @@ from pytest_llmperf.metrics.registry import find
 from pytest_llmperf.metrics.units import Direction
 from pytest_llmperf.model.verdict import CheckResult, Verdict
 from pytest_llmperf.session.measurement import Measurement, Run
-from pytest_llmperf.session.validity import compared, named_by, problems
-from pytest_llmperf.slo.endless import no_end
+from pytest_llmperf.session.validity import judged_by_comparison, judged_by_requirements, validity_problems
+from pytest_llmperf.slo.failed_as_infinite import infinite_value_problem
 from pytest_llmperf.slo.judge import judge_claim as judge_sides
 from pytest_llmperf.slo.judge import judge_slo
 from pytest_llmperf.slo.model import Claim, Comparison, Mechanism
 from pytest_llmperf.slo.parse import parse_claim, parse_slo
-from pytest_llmperf.stats.looks import of_execution
+from pytest_llmperf.stats.looks import alpha_of_execution
 from pytest_llmperf.stats.prior import Margins
 from pytest_llmperf.stats.priors import margins_for
 from pytest_llmperf.stats.ratio import StartSd
@@ -44,15 +44,18 @@ def judge_slos(
         SloError: a text cannot be read.
     """
     slos = [parse_slo(text) for text in texts]
-    bad = invalid([("", measurement, named_by(slos))], settings)
-    if bad:
-        return bad
+    errors = invalid_results([("", measurement, judged_by_requirements(slos))], settings)
+    if errors:
+        return errors
     starts, seeds = [str(run.start_id) for run in measurement.runs], [run.seed for run in measurement.runs]
 
     def judge(alpha: float) -> list[CheckResult]:
         return [judge_slo(slo, measurement.metrics, starts, seeds, confidence=1 - alpha) for slo in slos]
 
-    return [_bounded(result, measurement) for result in judged_again(judge, SLO_ALPHA, measurement.executions, failed)]
+    return [
+        _bounded(result, measurement)
+        for result in judge_pooled_executions(judge, SLO_ALPHA, measurement.executions, failed)
+    ]
 
 
 def _bounded(result: CheckResult, measurement: Measurement) -> CheckResult:
@@ -62,7 +65,7 @@ def _bounded(result: CheckResult, measurement: Measurement) -> CheckResult:
     return replace(result, n=f"{result.n}, no bound") if latency and result.n and measurement.bound is None else result
 
 
-def judged_again(
+def judge_pooled_executions(
     judge: Callable[[float], list[CheckResult]], alpha: float, executions: int, failed: Collection[str]
 ) -> list[CheckResult]:
     """Judge pooled executions: what is new at the α that is left to them, a FAIL from before at the α that it had.
@@ -73,17 +76,17 @@ def judged_again(
         executions: how many are pooled.
         failed: subjects that were a FAIL before.
     """
-    results = judge(of_execution(alpha, executions))
+    results = judge(alpha_of_execution(alpha, executions))
     if executions == 1 or not failed:
         return results
     return [
-        before if new.verdict is Verdict.INCONCLUSIVE and before.verdict is Verdict.FAIL and new.subject in failed
+        earlier if new.verdict is Verdict.INCONCLUSIVE and earlier.verdict is Verdict.FAIL and new.subject in failed
         else new
-        for new, before in zip(results, judge(alpha), strict=True)
+        for new, earlier in zip(results, judge(alpha), strict=True)
     ]
 
 
-def in_pairs(a: Measurement, b: Measurement) -> tuple[Measurement, Measurement]:
+def paired_sides(a: Measurement, b: Measurement) -> tuple[Measurement, Measurement]:
     """The runs of a claim's sides that have a partner on the other, in order of time; a pair shares execution and seed.
     """
     keys = [{(run.execution, run.seed) for run in side.runs if run.block is not None} for side in (a, b)]
@@ -133,9 +136,9 @@ class ClaimJudge:
 
     def both(self, a: Measurement, b: Measurement, confidence: float) -> list[CheckResult]:
         """Judge runs in pairs; `confidence` is of each one-sided decision."""
-        bad = invalid([("A, ", a, self._named("a")), ("B, ", b, self._named("b"))], self.settings)
-        if bad:
-            return bad
+        errors = invalid_results([("A, ", a, self._named("a")), ("B, ", b, self._named("b"))], self.settings)
+        if errors:
+            return errors
         apart = runs_apart(a, b)
         a, b = a.by_seed(), b.by_seed()
         starts_a, starts_b = ([str(run.start_id) for run in side.runs] for side in (a, b))
@@ -147,10 +150,10 @@ class ClaimJudge:
                                restartable=self.restartable)
 
         demands: tuple[Claim | Mechanism, ...] = (*self.causes, self.claim, *self.prices)
-        guards = [_with_an_end(one, a, b) for one in self.guards if _known(one.metric, a, b)]
+        guards = [_finite_guard(guard, a, b) for guard in self.guards if _is_measured(guard.metric, a, b)]
         return [
             *(judged(demand) for demand in demands),
-            *(_guarded(one, judged(one), judged(one, EVEN_ODDS)) for one in guards),
+            *(_guard_result(guard, judged(guard), judged(guard, EVEN_ODDS)) for guard in guards),
         ]
 
     def learning(self, stored: Callable[[str], StartSd | None]) -> ClaimJudge:
@@ -168,12 +171,14 @@ class ClaimJudge:
 
         A run that is no evidence, or a mechanism that did not work, is not mended by another server start.
         """
-        bad = invalid([(f"{side.side.upper()}, ", side, self._named(side.side))], self.settings)
-        shown = [judge_sides(cause, side.metrics, side.metrics) for cause in self.causes if cause.side == side.side]
+        errors = invalid_results([(f"{side.side.upper()}, ", side, self._named(side.side))], self.settings)
+        mechanism_results = [
+            judge_sides(cause, side.metrics, side.metrics) for cause in self.causes if cause.side == side.side
+        ]
         other = "B" if side.side == "a" else "A"
         return [
             replace(result, reason=f"{result.reason}; {other} was not measured after that")
-            for result in bad or shown if result.verdict is not Verdict.PASS
+            for result in errors or mechanism_results if result.verdict is not Verdict.PASS
         ]
 
     @property
@@ -184,12 +189,12 @@ class ClaimJudge:
     @property
     def judged(self) -> set[str]:
         """Metrics that the claim names or guards."""
-        return self.metrics | {one.metric for one in self.guards}
+        return self.metrics | {guard.metric for guard in self.guards}
 
     def _named(self, side: str) -> set[str]:
         """Metrics whose deviations are judged on this side: what the other must show says nothing about it."""
-        ratios = compared(one.metric for one in (self.claim, *self.prices, *self.guards))
-        return ratios | named_by(cause for cause in self.causes if cause.side == side)
+        ratios = judged_by_comparison(one.metric for one in (self.claim, *self.prices, *self.guards))
+        return ratios | judged_by_requirements(cause for cause in self.causes if cause.side == side)
 
 
 def claim_judge(
@@ -225,7 +230,7 @@ def claim_judge(
     prices = tuple(_price(name, factor) for name, factor in allow.items())
     accepted = {claim.metric, *(price.metric for price in prices)}
     guards = tuple(guard(name, kind, margins) for name in PRIMARIES if name not in accepted)
-    judged = accepted | {one.metric for one in guards}
+    judged = accepted | {guard.metric for guard in guards}
     return ClaimJudge(claim, causes, prices, guards, settings, _start_sds(start_sd, judged), kind, restartable)
 
 
@@ -264,30 +269,30 @@ def _start_sds(given: Mapping[str, float], judged: Collection[str]) -> dict[str,
     """
     if not isinstance(given, Mapping):
         raise SloError(f'start_sd={given!r}: name the deviation of each metric, as in start_sd={{"ttft_p50": 0.2}}.')
-    found = {}
+    start_sds = {}
     for name, value in given.items():
         if (metric := find(name).name) not in judged:
             raise SloError(f"start_sd={{{name!r}: …}}: the claim judges {', '.join(sorted(judged))}.")
         if not isinstance(value, int | float) or not 0 < value < inf:
             raise SloError(f"start_sd={{{name!r}: {value!r}}}: a deviation is a share above 0. Write 0.05 for 5 %.")
-        found[metric] = StartSd(value, "the test's own")
-    return found
+        start_sds[metric] = StartSd(value, "the test's own")
+    return start_sds
 
 
-def _known(metric: str, a: Measurement, b: Measurement) -> bool:
+def _is_measured(metric: str, a: Measurement, b: Measurement) -> bool:
     """Whether a guard has something to guard: answers of one token have no tpot on either side."""
     return any(value is not None for side in (a, b) for value in side.values(metric))
 
 
-def _with_an_end(guard: Claim, a: Measurement, b: Measurement) -> Claim:
+def _finite_guard(guard: Claim, a: Measurement, b: Measurement) -> Claim:
     """The guard; of a mean that failed requests left without an end, the median, which the same loss would move."""
     median = guard.metric.replace("_mean", "_p50")
-    if not any(no_end(guard.metric, side.metrics) for side in (a, b)):
+    if not any(infinite_value_problem(guard.metric, side.metrics) for side in (a, b)):
         return guard
     return replace(guard, metric=median, text=guard.text.replace(guard.metric, median))
 
 
-def _guarded(demand: Claim, result: CheckResult, centre: CheckResult) -> CheckResult:
+def _guard_result(demand: Claim, result: CheckResult, centre: CheckResult) -> CheckResult:
     """A screen cannot prove the absence of a small loss: what looks like none passes, and claims no more than that.
 
     Args:
@@ -302,15 +307,15 @@ def _guarded(demand: Claim, result: CheckResult, centre: CheckResult) -> CheckRe
     return replace(result, reason=f'{result.reason}; or name the price: allow={{"{demand.metric}": …}}')
 
 
-def invalid(sides: Sequence[tuple[str, Measurement, Collection[str]]], settings: Settings) -> list[CheckResult]:
+def invalid_results(sides: Sequence[tuple[str, Measurement, Collection[str]]], settings: Settings) -> list[CheckResult]:
     """One ERROR where runs are no evidence; empty where they are.
 
     Args:
         sides: a prefix for the reasons, a measurement, and metrics that the test names of it: their deviations are
-            judged, not errors (`named_by`, `compared`).
+            judged, not errors (`judged_by_requirements`, `compared`).
     """
-    reasons = [side + reason for side, measurement, named in sides
-               for reason in problems(measurement, named, settings)]
+    reasons = [side + reason for side, measurement, judged_metrics in sides
+               for reason in validity_problems(measurement, judged_metrics, settings)]
     if not reasons:
         return []
     more = f" And {len(reasons) - SHOWN_REASONS} more like these." if len(reasons) > SHOWN_REASONS else ""

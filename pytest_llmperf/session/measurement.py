@@ -121,8 +121,8 @@ class Measurement:
 
     def only(self, keep: Callable[[Run], bool]) -> Measurement:
         """With some of its runs."""
-        kept = [pair for pair in zip(self.runs, self.metrics, strict=True) if keep(pair[0])]
-        return replace(self, runs=tuple(run for run, _ in kept), metrics=tuple(metrics for _, metrics in kept))
+        selected = [pair for pair in zip(self.runs, self.metrics, strict=True) if keep(pair[0])]
+        return replace(self, runs=tuple(run for run, _ in selected), metrics=tuple(metrics for _, metrics in selected))
 
     def by_seed(self) -> Measurement:
         """With its runs in the order of execution and seed: the order in which pairs are compared."""
@@ -148,8 +148,8 @@ class Measurement:
         Raises:
             SloError: no such metric.
         """
-        known = [value for value in self.values(name) if value is not None]
-        return fmean(known) if known and len(known) == len(self.runs) else None
+        available_values = [value for value in self.values(name) if value is not None]
+        return fmean(available_values) if available_values and len(available_values) == len(self.runs) else None
 
     def to_pandas(self) -> pd.DataFrame:
         """One row per request: run, seed, start_id, then what the request did; times and latencies in ms."""

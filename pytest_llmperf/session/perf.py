@@ -13,8 +13,7 @@ from pytest_llmperf.engines.tiers import TIERS, check_keep
 from pytest_llmperf.errors import SloError, SpecError, UsageError
 from pytest_llmperf.metrics.registry import find
 from pytest_llmperf.model.engine import EngineSpec, serving_hardware
-from pytest_llmperf.model.verdict import AGAINST_BASELINE, CheckResult, Verdict, worst
-from pytest_llmperf.session.against import default_primaries, margins_from
+from pytest_llmperf.model.verdict import BASELINE_COMPARISON, CheckResult, Verdict, worst
 from pytest_llmperf.session.arguments import (
     check_comparison,
     check_context,
@@ -28,13 +27,14 @@ from pytest_llmperf.session.arguments import (
     spec_of,
     texts_of,
 )
-from pytest_llmperf.session.capacity import COOLDOWN_S, METRIC, PRECISION, Capacity, Terms, terms_of
-from pytest_llmperf.session.comparing import compare
-from pytest_llmperf.session.executions import continue_earlier, failed_before, history, left_out
-from pytest_llmperf.session.judge import ClaimJudge, claim_judge, in_pairs, judge_slos, judged_again
+from pytest_llmperf.session.baseline_comparison import default_primaries, margins_from
+from pytest_llmperf.session.capacity import COOLDOWN_S, METRIC, PRECISION, Capacity, SearchTerms, search_terms
+from pytest_llmperf.session.executions import continue_earlier, excluded_execution, failed_subjects, history
+from pytest_llmperf.session.judge import ClaimJudge, claim_judge, judge_pooled_executions, judge_slos, paired_sides
 from pytest_llmperf.session.measurement import Measurement
+from pytest_llmperf.session.sequential_comparison import compare_with_baseline
 from pytest_llmperf.session.series import Series
-from pytest_llmperf.session.validity import named_by
+from pytest_llmperf.session.validity import judged_by_requirements
 from pytest_llmperf.slo.model import Slo
 from pytest_llmperf.slo.parse import parse_slo
 from pytest_llmperf.slo.sample import unverified
@@ -84,7 +84,7 @@ class Perf:
         Raises:
             UsageError: one of them is no `CheckResult`.
         """
-        if strange := [one for one in results if not isinstance(one, CheckResult)]:
+        if strange := [result for result in results if not isinstance(result, CheckResult)]:
             raise UsageError(f"perf.record({strange[0]!r}): give it a pytest_llmperf.model.verdict.CheckResult.")
         self._results += results
 
@@ -148,11 +148,11 @@ class Perf:
         if isinstance(spec := getattr(engine, "spec", engine), EngineSpec):
             check_keep(spec, keep, fresh=fresh, starts=starts)
         series = self._series(engine, workload, fresh=fresh, may_preempt=may_preempt, gauges=gauges, keep=tuple(keep))
-        found = series.extend(runs)
+        measurement = series.extend(runs)
         for _ in range(starts - 1):
             series.start_anew()
-            found = series.extend(runs)
-        return found
+            measurement = series.extend(runs)
+        return measurement
 
     def extend(self, measurement: Measurement, runs: int = 1) -> Measurement:
         """Measure on where `measurement` ended, with the seeds that follow: two that are extended in turns drift alike.
@@ -204,7 +204,7 @@ class Perf:
         check_engine(engine, "perf.max_rate(…, workload)")
         check_workload(workload, "perf.max_rate(engine, …)")
         check_runs(runs, "perf.max_rate")
-        return self._capacity(engine, workload, terms_of(slo, precision, cooldown_s)).extend(runs)
+        return self._capacity(engine, workload, search_terms(slo, precision, cooldown_s)).extend(runs)
 
     def check(
         self,
@@ -239,13 +239,15 @@ class Perf:
         check_measurement(measurement, "perf.check(run, …)")
         measurement = self._settled(measurement, list(map(parse_slo, slos)))
         check_comparison("perf.check", baseline, primaries, own_margins := margins_from(margins))
-        named = named_by(map(parse_slo, slos))
+        judged_metrics = judged_by_requirements(map(parse_slo, slos))
         against: list[CheckResult] = []
         if baseline:
             series = self._series_of(measurement, "perf.check(run, baseline=True)")
-            against = self._against(series, "" if baseline is True else baseline, primaries, own_margins, named)
+            against = self._compare_with_baseline(
+                series, "" if baseline is True else baseline, primaries, own_margins, judged_metrics
+            )
             measurement = series.finished
-        failed = failed_before(self)
+        failed = failed_subjects(self)
         results = judge_slos(measurement, slos, self.session.settings, failed) if slos else []
         results += [one for one in against if one not in results]  # why runs are no evidence is said once
         self._results += results
@@ -321,14 +323,14 @@ class Perf:
             if isinstance(spec, EngineSpec):
                 self.session.pool.check(spec, self.kind)
         side_a, side_b = (
-            self._capacity(spec, workload, terms_of(slo), side=side)
+            self._capacity(spec, workload, search_terms(slo), side=side)
             if slo
             else self._series(spec, workload, may_preempt=may_preempt, side=side)
             for side, spec in (("a", a), ("b", b))
         )
         self.claims.append((text, side_a, side_b))
         started_ns = self.session.clock.now_ns()
-        told = len(self.results)
+        result_count = len(self.results)
         # Whichever side already runs goes first: a start is dear.
         order = [side_b, side_a] if self.session.pool.live_spec == b else [side_a, side_b]
         results: list[CheckResult] = []
@@ -337,15 +339,21 @@ class Perf:
             alone = self._first_look(judge, side, runs, place)
             if side is side_a and baseline and worst(alone) is not Verdict.ERROR:
                 # Now, while A's server runs: what it takes to decide this are more runs of A.
-                named = named_by(cause for cause in judge.causes if cause.side == "a")
-                against = self._against(side_a, "" if baseline is True else baseline, primaries, own_margins, named,
-                                        guarded=guarded)
+                judged_metrics = judged_by_requirements(cause for cause in judge.causes if cause.side == "a")
+                against = self._compare_with_baseline(
+                    side_a,
+                    "" if baseline is True else baseline,
+                    primaries,
+                    own_margins,
+                    judged_metrics,
+                    guarded=guarded,
+                )
                 self._results += against  # they stand, whatever becomes of the other side
             if alone and place == 1:
                 results = alone
                 break
         results = results or self._looks(judge, order, runs, started_ns)
-        self._results[told:told] = results
+        self._results[result_count:result_count] = results
         return [*results, *against]
 
     def compare(self, *texts: str, **sides: Measurement) -> list[CheckResult]:
@@ -372,7 +380,7 @@ class Perf:
             )
         for name, side in sides.items():
             check_measurement(side, f"perf.compare(…, {name}=…)", name)
-        results = judge_ratios(texts, sides, self.session.settings, failed_before(self))
+        results = judge_ratios(texts, sides, self.session.settings, failed_subjects(self))
         self._results += results
         return results
 
@@ -380,8 +388,8 @@ class Perf:
         """What JUnit keeps of this test: per measurement its metrics and conditions, and every verdict."""
         from pytest_llmperf.report.properties import properties
 
-        told = [("llmperf.executions", history(self))] if self.earlier else []
-        return [*properties(self.test, self.measurements, self.results), *told]
+        execution_properties = [("llmperf.executions", history(self))] if self.earlier else []
+        return [*properties(self.test, self.measurements, self.results), *execution_properties]
 
     def close(self) -> None:
         """Write what was measured to the run folder, where the request records live from now on."""
@@ -400,7 +408,7 @@ class Perf:
             complete=self.complete,
             error=self.error,
             claims=[_claim(*claim, self.measurements) for claim in self.claims],
-            earlier=[left_out(perf, self) for perf in self.earlier],
+            earlier=[excluded_execution(perf, self) for perf in self.earlier],
             worker=self.session.worker,
         )
 
@@ -420,7 +428,7 @@ class Perf:
                 order = order[::-1]
                 for place, side in enumerate(order, start=1 + 2 * look):
                     side.extend(runs, block=place)
-            results = self._judged(judge, side_a, side_b, alpha)
+            results = self._judge_pooled(judge, side_a, side_b, alpha)
             elapsed_s = (self.session.clock.now_ns() - started_ns) / 1e9
             if worst(results) is not Verdict.INCONCLUSIVE or elapsed_s >= self.session.settings.extension_limit_s:
                 break
@@ -436,11 +444,13 @@ class Perf:
         kinds = [serving_hardware(self.kind, spec_of(side).url) for side in (a, b)]
         return self.kind if self.kind in kinds else kinds[0]
 
-    def _judged(self, judge: ClaimJudge, side_a: Series, side_b: Series, alpha: float) -> list[CheckResult]:
-        a, b = in_pairs(side_a.finished, side_b.finished)
-        return judged_again(lambda alpha: judge.both(a, b, 1 - alpha), alpha, a.executions, failed_before(self))
+    def _judge_pooled(self, judge: ClaimJudge, side_a: Series, side_b: Series, alpha: float) -> list[CheckResult]:
+        a, b = paired_sides(side_a.finished, side_b.finished)
+        return judge_pooled_executions(
+            lambda alpha: judge.both(a, b, 1 - alpha), alpha, a.executions, failed_subjects(self)
+        )
 
-    def _against(
+    def _compare_with_baseline(
         self,
         series: Series,
         name: str,
@@ -460,8 +470,8 @@ class Perf:
                            f"Name it, too: primaries=[…, {unjudged[0]!r}].")
         compared = {metric: margin for metric, margin in margins.items() if metric in chosen}
         series.compared_as(name, chosen, compared)
-        failed = any(subject.startswith(AGAINST_BASELINE) for subject in failed_before(self))
-        return compare(series, self.session, named, compared, failed_before=failed)
+        failed = any(subject.startswith(BASELINE_COMPARISON) for subject in failed_subjects(self))
+        return compare_with_baseline(series, self.session, named, compared, failed_earlier=failed)
 
     def _series_of(self, measurement: Measurement, call: str) -> Series:
         for series in self.series:
@@ -483,7 +493,7 @@ class Perf:
         return capacity.finished
 
     def _capacity(
-        self, engine: Server | EngineSpec, workload: Workload, terms: Terms, *, side: str = ""
+        self, engine: Server | EngineSpec, workload: Workload, terms: SearchTerms, *, side: str = ""
     ) -> Capacity:
         capacity = Capacity(self.session, self.test, self.kind, engine, workload, terms=terms, on_run=self._write,
                             keep=self.series.append, side=side)
@@ -523,10 +533,10 @@ def _claim(text: str, side_a: Series, side_b: Series, measurements: list[Measure
     orders: dict[int, str] = {}
     for execution, _, name in sorted(blocks):
         orders[execution] = orders.get(execution, "") + name.upper()
-    known = {id(one): index for index, one in enumerate(measurements)}
+    index_by_id = {id(one): index for index, one in enumerate(measurements)}
     return {
         "claim": text,
-        "a": known.get(id(sides[0])),
-        "b": known.get(id(sides[1])),
+        "a": index_by_id.get(id(sides[0])),
+        "b": index_by_id.get(id(sides[1])),
         "order": {str(execution): order for execution, order in orders.items()},
     }

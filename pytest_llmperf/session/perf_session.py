@@ -19,7 +19,7 @@ from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.engines.adapters import check_configured
 from pytest_llmperf.engines.emulated import VirtualLauncher
 from pytest_llmperf.engines.launch import Launcher
-from pytest_llmperf.engines.planted import PlantedFlag, with_planted
+from pytest_llmperf.engines.planted_flags import PlantedFlag, with_planted_flags
 from pytest_llmperf.engines.pool import EnginePool, lock_of_this_machine
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.engines.spec import flags_of
@@ -33,12 +33,12 @@ from pytest_llmperf.model.status import Note, Tell
 from pytest_llmperf.process.ports import lock_folder, private_folder, scratch_folder
 from pytest_llmperf.process.scratch import sweep, temporaries
 from pytest_llmperf.report.run_folder import writable
-from pytest_llmperf.session.comparing import Baselines
 from pytest_llmperf.session.perf import Perf
 from pytest_llmperf.session.provenance import FILE as PROVENANCE
 from pytest_llmperf.session.provenance import host_digest, provenance, write_provenance
 from pytest_llmperf.session.provenance import session_id as new_session_id
 from pytest_llmperf.session.replay import Replayer, Watch, stream_limits
+from pytest_llmperf.session.sequential_comparison import Baselines
 from pytest_llmperf.telemetry.accelerators import Accelerators, TraceOf
 from pytest_llmperf.telemetry.cpu import use_from_now
 from pytest_llmperf.telemetry.hardware import Gpu, Hardware
@@ -140,7 +140,7 @@ class PerfSession:
         return self.accelerators.watched(gpus, server.pids)
 
     def _plant(self, spec: EngineSpec) -> EngineSpec:
-        return with_planted(spec, self.planted)
+        return with_planted_flags(spec, self.planted)
 
     def _wait_free(self, spec: EngineSpec, kind: str | None, stay: int) -> None:
         self.accelerators.wait_free(self._gpus(spec, kind), stay)
@@ -196,8 +196,8 @@ class PerfSession:
             self.run_dir.mkdir(parents=True, exist_ok=True)
             self._hide_from_git()
             if not (self.run_dir / PROVENANCE).exists():  # another worker of this session may have written it
-                known = provenance(self.root, self.id, self.now(), [self.settings.baselines_dir], self.host)
-                write_provenance(self.run_dir, known)
+                origin = provenance(self.root, self.id, self.now(), [self.settings.baselines_dir], self.host)
+                write_provenance(self.run_dir, origin)
         except OSError as error:
             raise InfrastructureError(f"The run folder cannot be written: {error}. Free space there, or name another "
                                       "with --llmperf-runs=DIR.") from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from pytest_llmperf.metrics.families import e2el, output_tokens, prompt_tokens, ttft
-from pytest_llmperf.metrics.server import known
+from pytest_llmperf.metrics.server import counter_difference
 from pytest_llmperf.model.datasheet import LatencyBound
 from pytest_llmperf.model.record import RequestRecord
 from pytest_llmperf.session.measurement import Run
@@ -47,7 +47,7 @@ def impossible(run: Run, bound: LatencyBound) -> Iterator[str]:
 def _computed(record: RequestRecord, run: Run) -> int:
     """Prompt tokens that were computed for certain: at least the last one is."""
     prompt, cached = prompt_tokens(record), record.cached_tokens
-    hits = [known(run.counters, name) for name in ("prompt_tokens_cached", "external_cache_hits")]
+    hits = [counter_difference(run.counters, name) for name in ("prompt_tokens_cached", "external_cache_hits")]
     if cached is None and hits[0] == 0 and not hits[1]:
         cached = 0
     return 1 if prompt is None or cached is None else max(1, prompt - cached)

@@ -13,8 +13,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from pytest_llmperf import __version__
-from pytest_llmperf.baseline.checked import parse
 from pytest_llmperf.baseline.model import Provenance
+from pytest_llmperf.baseline.strict_json import parse
 from pytest_llmperf.errors import BaselineError
 from pytest_llmperf.process.scratch import write_whole
 from pytest_llmperf.telemetry.hardware import Hardware
@@ -38,8 +38,8 @@ def host_digest(hardware: Hardware, *, virtual: bool = False) -> str:
     """
     if virtual:
         return VIRTUAL_HOST
-    known = [platform.node(), *(gpu.uuid for gpu in hardware.gpus)]
-    return hashlib.sha256("\n".join(known).encode()).hexdigest()[:12]
+    identifiers = [platform.node(), *(gpu.uuid for gpu in hardware.gpus)]
+    return hashlib.sha256("\n".join(identifiers).encode()).hexdigest()[:12]
 
 
 def provenance(root: Path, session: str, now: datetime, ignored: Sequence[str], host: str) -> Provenance:
@@ -60,13 +60,13 @@ def provenance(root: Path, session: str, now: datetime, ignored: Sequence[str], 
     return Provenance(session, f"{now.astimezone(UTC):%Y-%m-%d}", commit or None, dirty, host)
 
 
-def write_provenance(run_dir: Path, known: Provenance) -> None:
+def write_provenance(run_dir: Path, origin: Provenance) -> None:
     """Leave it in the run folder.
 
     Raises:
         OSError: it cannot be written.
     """
-    content = {"schema": SCHEMA, "pytest_llmperf": __version__, **asdict(known)}
+    content = {"schema": SCHEMA, "pytest_llmperf": __version__, **asdict(origin)}
     write_whole(run_dir / FILE, f"{json.dumps(content, indent=1)}\n".encode())
 
 
@@ -99,8 +99,8 @@ def read_provenance(run_dir: Path) -> Provenance:
 def _git(root: Path, *arguments: str) -> str | None:
     """What git says; None where there is no git, no repository, or no answer in time."""
     try:
-        found = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, check=False,
-                               timeout=GIT_TIMEOUT_S)
+        completed = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, check=False,
+                                   timeout=GIT_TIMEOUT_S)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return found.stdout.strip() if found.returncode == 0 else None
+    return completed.stdout.strip() if completed.returncode == 0 else None

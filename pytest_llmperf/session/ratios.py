@@ -9,10 +9,10 @@ from pytest_llmperf.baseline.paths import server_kind
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.errors import SpecError
 from pytest_llmperf.model.verdict import CheckResult
-from pytest_llmperf.session.judge import invalid, judged_again
+from pytest_llmperf.session.judge import invalid_results, judge_pooled_executions
 from pytest_llmperf.session.measurement import Measurement, Run
-from pytest_llmperf.session.validity import compared
-from pytest_llmperf.slo.compared import ONE_START
+from pytest_llmperf.session.validity import judged_by_comparison
+from pytest_llmperf.slo.claims import ONE_START
 from pytest_llmperf.slo.judge import judge_claim
 from pytest_llmperf.slo.model import Claim, Ratio
 from pytest_llmperf.slo.parse import parse_ratio
@@ -35,20 +35,20 @@ def judge_ratios(
         SloError: a text cannot be read.
         SpecError: the workloads of two sides differ, or they make no two pairs.
     """
-    asked = [parse_ratio(text, tuple(sides)) for text in texts]
-    pairs = [_in_pairs(names, sides) for _, names in asked]
-    named = compared(ratio.metric for ratio, _ in asked)
-    bad = invalid([(f"{name}, ", side, named) for name, side in sides.items()], settings)
-    if bad:
-        return bad
+    ratios = [parse_ratio(text, tuple(sides)) for text in texts]
+    pairs = [_paired_sides(names, sides) for _, names in ratios]
+    judged_metrics = judged_by_comparison(ratio.metric for ratio, _ in ratios)
+    errors = invalid_results([(f"{name}, ", side, judged_metrics) for name, side in sides.items()], settings)
+    if errors:
+        return errors
 
     def judge(alpha: float) -> list[CheckResult]:
-        return [_judged(*one, *pair, 1 - alpha) for one, pair in zip(asked, pairs, strict=True)]
+        return [_judge_ratio_text(*one, *pair, 1 - alpha) for one, pair in zip(ratios, pairs, strict=True)]
 
-    return judged_again(judge, ALPHA, max(side.executions for side in sides.values()), failed)
+    return judge_pooled_executions(judge, ALPHA, max(side.executions for side in sides.values()), failed)
 
 
-def _judged(
+def _judge_ratio_text(
     ratio: Claim | Ratio, names: tuple[str, str], top: Measurement, bottom: Measurement, confidence: float
 ) -> CheckResult:
     starts = [[str(run.start_id) for run in side.runs] for side in (top, bottom)]
@@ -60,12 +60,12 @@ def _judged(
     return replace(result, metric=" / ".join(f"{ratio.metric}({name})" for name in names))
 
 
-def _in_pairs(names: tuple[str, str], sides: Mapping[str, Measurement]) -> tuple[Measurement, Measurement]:
+def _paired_sides(names: tuple[str, str], sides: Mapping[str, Measurement]) -> tuple[Measurement, Measurement]:
     top, bottom = (sides[name] for name in names)
     if top.conditions.get("workload") != bottom.conditions.get("workload"):
         raise SpecError(f"perf.compare: {names[0]} is {top.workload}, and {names[1]} {bottom.workload}. "
                         "Measure the same.")
-    first_of = [_first_of(top), _first_of(bottom)]
+    first_of = [_first_runs(top), _first_runs(bottom)]
     both = first_of[0].keys() & first_of[1].keys()
     if len(both) < 2:
         raise SpecError(f"perf.compare: {names[0]} and {names[1]} share {len(both)} seed(s), and less than two pairs "
@@ -75,9 +75,9 @@ def _in_pairs(names: tuple[str, str], sides: Mapping[str, Measurement]) -> tuple
     return top, bottom
 
 
-def _first_of(side: Measurement) -> dict[tuple[int, int], Run]:
+def _first_runs(side: Measurement) -> dict[tuple[int, int], Run]:
     """(execution, seed) → its first run: a comparison with a baseline repeats seeds to decide."""
-    found: dict[tuple[int, int], Run] = {}
+    first_runs: dict[tuple[int, int], Run] = {}
     for run in side.runs:
-        found.setdefault((run.execution, run.seed), run)
-    return found
+        first_runs.setdefault((run.execution, run.seed), run)
+    return first_runs

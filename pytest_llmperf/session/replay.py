@@ -11,23 +11,23 @@ from random import Random
 
 from pytest_llmperf.clock import Clock, SystemClock, seconds
 from pytest_llmperf.config.settings import Settings
-from pytest_llmperf.engines.answers import whole_number
+from pytest_llmperf.engines.json_answers import whole_number
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.errors import EngineError, LoadError
 from pytest_llmperf.load.transport import Progress, Transport
 from pytest_llmperf.metrics import percentile
-from pytest_llmperf.model.exchange import Ending, Replay, Told
+from pytest_llmperf.model.exchange import EmulatedExchange, Ending, Replay
 from pytest_llmperf.model.plan import LoadPlan, PlannedRequest, StreamLimits
 from pytest_llmperf.model.record import RequestRecord, RunRecords
 from pytest_llmperf.model.request import Request
 from pytest_llmperf.model.telemetry import CpuUse, GaugeSample
-from pytest_llmperf.process.beside import beside
-from pytest_llmperf.session.cancelling import cancelled_at_deadline, cancelled_on_death
+from pytest_llmperf.process.background_thread import in_background
+from pytest_llmperf.session.cancellation import cancelled_at_deadline, cancelled_on_death
 from pytest_llmperf.session.measurement import Run
 from pytest_llmperf.telemetry.accelerators import TraceOf
 from pytest_llmperf.telemetry.prometheus import deltas
 from pytest_llmperf.wire.completions import to_record
-from pytest_llmperf.wire.told import told_record
+from pytest_llmperf.wire.emulated_record import emulated_record
 from pytest_llmperf.workload import Workload
 from pytest_llmperf.workload.prompts import relabelled
 
@@ -84,23 +84,23 @@ class Replayer:
         """
         cache_reset = server.reset_cache(self.keep)
         started_at, started_ns = self.now(), self.clock.now_ns()
-        before = server.counters()
-        watched = nullcontext(_nothing_watched) if self.watched is None else self.watched(server)
+        counters_before = server.counters()
+        watched = nullcontext(_empty_trace) if self.watched is None else self.watched(server)
         with watched as trace, self._sampling(server) as gauges:
             used = None if self.cpu_use is None else self.cpu_use()
             records, replay = self.recorded(server, workload, seed)
             cpu = None if used is None else used()
         jump_ns = seconds((self.now() - started_at).total_seconds()) - (self.clock.now_ns() - started_ns)
         served = sum(record.ok for record in records)
-        after = server.wait_idle(before.get("requests_finished", 0.0), served)
+        after = server.wait_idle(counters_before.get("requests_finished", 0.0), served)
         server.check_alive()
-        _check_counted(before, after)
+        _check_counted(counters_before, after)
         lag = percentile(sorted(lag_ns / 1e6 for lag_ns in replay.loop_lag_ns), 0.99) if replay.loop_lag_ns else None
         return Run(
             seed=seed,
             start_id=server.start_id,
             records=RunRecords(records),
-            counters=deltas(before, after) | _peaks(gauges) | _constants(server),
+            counters=deltas(counters_before, after) | _peaks(gauges) | _constants(server),
             cache_reset=cache_reset,
             restarted=server.restart(),
             loop_lag_p99_ms=lag,
@@ -144,18 +144,18 @@ class Replayer:
                 # Virtual time is given up by ending the emulator, which then is no evidence of its own.
                 if not late.is_set():
                     raise
-                raise self._given_up() from error
+                raise self._timeout_error() from error
             except LoadError:
                 server.check_alive()  # whoever sends may hang, once the server has died
                 raise
         server.check_alive()
         if late.is_set():
-            raise self._given_up()
+            raise self._timeout_error()
         if any(exchange.ending in SILENT for exchange in replay.exchanges):
             server.check_responsive(self.limits.idle_ns / 1e9)
         return replay
 
-    def _given_up(self) -> LoadError:
+    def _timeout_error(self) -> LoadError:
         return LoadError(
             f"The run did not end within {self.timeout_s:g} s and was given up. Send fewer requests, or raise "
             "measure_timeout_s."
@@ -183,15 +183,15 @@ class Replayer:
                     values = server.gauges()
                     samples.append(GaugeSample(self.clock.now_ns(), values))
 
-        with beside(sample, "llmperf-gauges"):
+        with in_background(sample, "llmperf-gauges"):
             yield samples
 
 
 def records_of(requests: tuple[Request, ...], replay: Replay) -> tuple[RequestRecord, ...]:
     """What each request did, read from the bytes that came, or as it was told."""
     return tuple(
-        told_record(request, found) if isinstance(found, Told) else to_record(request, found)
-        for request, found in zip(requests, replay.exchanges, strict=True)
+        emulated_record(request, exchange) if isinstance(exchange, EmulatedExchange) else to_record(request, exchange)
+        for request, exchange in zip(requests, replay.exchanges, strict=True)
     )
 
 
@@ -207,7 +207,7 @@ def _check_counted(before: Mapping[str, float], after: Mapping[str, float]) -> N
     )
 
 
-def _nothing_watched(_origin_ns: int) -> None:
+def _empty_trace(_origin_ns: int) -> None:
     """The trace of a run without GPUs."""
 
 
@@ -219,10 +219,10 @@ def _peaks(gauges: list[GaugeSample]) -> dict[str, float]:
 
 def _constants(server: Server) -> dict[str, float]:
     """What the server resolved at its start and a mechanism may name."""
-    found = {name: server.facts.get(fact, "") for name, fact in CONSTANTS.items()}
-    known = {name: SWITCHES.get(text, whole_number(text)) for name, text in found.items()}
-    known["startup_s"] = server.starting_s
-    return {name: value for name, value in known.items() if value is not None}
+    fact_texts = {name: server.facts.get(fact, "") for name, fact in CONSTANTS.items()}
+    constants = {name: SWITCHES.get(text, whole_number(text)) for name, text in fact_texts.items()}
+    constants["startup_s"] = server.starting_s
+    return {name: value for name, value in constants.items() if value is not None}
 
 
 def most_bytes(requests: Sequence[Request]) -> int:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_llmperf.baseline.paths import kind_of
-from pytest_llmperf.engines.answers import whole_number
+from pytest_llmperf.engines.json_answers import whole_number
 from pytest_llmperf.engines.roofline import latency_bound
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.errors import SpecError
@@ -18,9 +18,9 @@ from pytest_llmperf.model.plan import LoadPlan
 from pytest_llmperf.model.status import WarmingUp
 from pytest_llmperf.session.conditions import conditions
 from pytest_llmperf.session.measurement import Measurement, Run
+from pytest_llmperf.session.progress import measuring_status
 from pytest_llmperf.session.replay import Replayer, Watch
 from pytest_llmperf.session.warm_up import warm_up
-from pytest_llmperf.session.watching import measuring
 from pytest_llmperf.stats.prior import Margins
 from pytest_llmperf.workload import Workload
 
@@ -146,14 +146,14 @@ class Series:
             self.session.tell(WarmingUp(str(server.spec)))
             warm_up(server, self.workload, self._replayer())
             server.warmed_for.add(str(self.workload))
-        kept = replace(self.measurement or self._begun(server), complete=False)
-        self.measurement = kept
-        for number, seed in enumerate(self._next_seeds(kept, runs, seeds, block)):
+        measurement = replace(self.measurement or self._continued_measurement(server), complete=False)
+        self.measurement = measurement
+        for number, seed in enumerate(self._next_seeds(measurement, runs, seeds, block)):
             run = self._replayer(self._watch(number + 1, runs), gauges=self._gauges).run(server, self.workload, seed)
             most = self._expected_hit_rate(server.facts.get("block_size", ""), seed)
             run = replace(run, execution=self.execution, block=block, expected_hit_rate=most)
-            kept = self._keep(kept, run, complete=number + 1 == runs)
-        return kept
+            measurement = self._keep(measurement, run, complete=number + 1 == runs)
+        return measurement
 
     def _next_seeds(self, kept: Measurement, runs: int, seeds: int | None, block: int | None) -> list[int]:
         """Seeds of so many runs more; arguments as of `extend`.
@@ -172,13 +172,13 @@ class Series:
 
     def _seeds_to_repeat(self) -> int | None:
         """Stored runs are paired by seed, so a re-run that is compared brings no new ones where it can do without."""
-        before = [series for series in self._before if series.repeatable]
-        compared = [series.finished for series in before if series.finished.baseline is not None]
-        return max((len({run.seed for run in one.runs}) for one in compared), default=None)
+        repeatable_series = [series for series in self._before if series.repeatable]
+        compared = [series.finished for series in repeatable_series if series.finished.baseline is not None]
+        return max((len({run.seed for run in comparison.runs}) for comparison in compared), default=None)
 
-    def _begun(self, server: Server) -> Measurement:
+    def _continued_measurement(self, server: Server) -> Measurement:
         """With what earlier executions measured under the same conditions."""
-        begun = self._nothing_yet(server)
+        begun = self._empty_measurement(server)
         for series in self._before:
             if series.own is not None and series.own.conditions == begun.conditions:
                 begun = replace(begun, runs=begun.runs + series.own.runs, metrics=begun.metrics + series.own.metrics)
@@ -196,24 +196,24 @@ class Series:
 
     def _watch(self, run: int, runs: int) -> Watch:
         def tell(progress: Progress, plan: LoadPlan) -> None:
-            self.session.tell(measuring(progress, plan, run=run, runs=runs, label=self.label))
+            self.session.tell(measuring_status(progress, plan, run=run, runs=runs, label=self.label))
 
         return tell
 
     def _replayer(self, progress: Watch | None = None, *, gauges: bool = False) -> Replayer:
         return self.session.replayer(progress, gauges=gauges, keep=self._keep_tiers, kind=self.kind)
 
-    def _nothing_yet(self, server: Server) -> Measurement:
+    def _empty_measurement(self, server: Server) -> Measurement:
         facts = server.facts
         attached = server.spec.lmcache
-        known = conditions(
+        values_by_name = conditions(
             server, facts, self.workload, self.session.hardware_of(server.spec, self.kind), self.kind,
             connections=self.session.settings.connections, planted=self.session.planted, treatment=self._treatment,
         )
         return Measurement(
             engine=str(server.spec),
             workload=str(self.workload),
-            conditions=known,
+            conditions=values_by_name,
             runs=(),
             metrics=(),
             lmcache_reuse=None if attached is None else self.workload.expected_hit_rate(attached.chunk_size),
@@ -221,19 +221,19 @@ class Series:
             complete=False,
             side=self.side,
             bound=latency_bound(server.spec, server.model, self.kind, facts),
-            stored_run_sd=self.session.baselines.run_sd(self.test, kind_of(known)),
+            stored_run_sd=self.session.baselines.run_sd(self.test, kind_of(values_by_name)),
         )
 
     @property
     def _treatment(self) -> str:
         """How server and caches are treated otherwise than by default: a running server, emptied before each run."""
         fresh = self._fresh if isinstance(self.engine, EngineSpec) else self.engine.fresh
-        found = ["fresh start"] if fresh else []
+        treatments = ["fresh start"] if fresh else []
         if self._keep_tiers:
-            found.append(f"keeps {', '.join(sorted(set(self._keep_tiers)))}")
+            treatments.append(f"keeps {', '.join(sorted(set(self._keep_tiers)))}")
         if self._gauges:
-            found.append(f"gauges every {self.session.settings.gauge_interval_s:g} s")
-        return "; ".join(found)
+            treatments.append(f"gauges every {self.session.settings.gauge_interval_s:g} s")
+        return "; ".join(treatments)
 
     def _expected_hit_rate(self, block_size: str, seed: int) -> float | None:
         """None where prompts of an earlier run may be cached on purpose, or nobody knows.
@@ -244,10 +244,10 @@ class Series:
         """
         if self._keep_tiers:
             return None
-        known = whole_number(block_size)
+        tokens_per_block = whole_number(block_size)
         if any(isinstance(request.prompt, str) for request in self.workload.requests(seed)):
-            return self.workload.expected_hit_rate(1, seed) if known else None
-        return self.workload.expected_hit_rate(known or 1, seed)
+            return self.workload.expected_hit_rate(1, seed) if tokens_per_block else None
+        return self.workload.expected_hit_rate(tokens_per_block or 1, seed)
 
     def _keep(self, before: Measurement, run: Run, *, complete: bool) -> Measurement:
         metrics = metrics_of(run.records, run.counters)

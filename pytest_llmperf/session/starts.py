@@ -1,7 +1,7 @@
 """How much server starts differ, as far as stored sessions bound it.
 
 A session is a server start of its own, on another day and often another host. So sessions differ at least as much as
-starts within one session do. Stored sessions can therefore only lower the default of `slo.compared.start_sd_prior`, and
+starts within one session do. Stored sessions can therefore only lower the default of `slo.claims.start_sd_prior`, and
 never below the prior's sd of sessions. Error rates: scripts/simulate_claims.py and docs/verdicts.md.
 """
 
@@ -12,9 +12,9 @@ from math import log
 
 from pytest_llmperf.baseline.model import StoredMeasurement
 from pytest_llmperf.metrics.registry import find
-from pytest_llmperf.slo.compared import start_sd_prior
-from pytest_llmperf.stats.learned import learned, start_sd_factor
+from pytest_llmperf.slo.claims import start_sd_prior
 from pytest_llmperf.stats.looks import ENOUGH_SESSIONS
+from pytest_llmperf.stats.noise_estimate import estimate_noise, start_sd_factor
 from pytest_llmperf.stats.priors import prior_for
 from pytest_llmperf.stats.ratio import StartSd
 
@@ -54,6 +54,6 @@ def stored_start_sd(stored: StoredMeasurement, metric: str) -> tuple[float, int]
     if len(known) < ENOUGH_SESSIONS:
         return None
     try:
-        return learned(known).level_sd * start_sd_factor(len(known) - 1), len(known)
+        return estimate_noise(known).level_sd * start_sd_factor(len(known) - 1), len(known)
     except ValueError:
         return None

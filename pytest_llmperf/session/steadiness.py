@@ -35,7 +35,7 @@ REMEDY = (
 )
 
 
-def unsteady(measurement: Measurement) -> Iterator[str]:
+def steadiness_problems(measurement: Measurement) -> Iterator[str]:
     """Why the runs of one server start are no evidence together. Nothing on CPUs: how noisy they are is a guess."""
     metric, kind = find(METRIC), measurement.conditions.get("hardware", "cpu")
     if kind == "cpu":
@@ -46,12 +46,12 @@ def unsteady(measurement: Measurement) -> Iterator[str]:
     numbered = list(zip(measurement.runs, measurement.metrics, range(1, len(measurement.runs) + 1), strict=True))
     for start, group in groupby(numbered, key=lambda entry: entry[0].start_id):
         entries = list(group)
-        found = level_drift([_by_request(metrics) for _, metrics, _ in entries], prior)
-        if found is not None and not found.steady(tolerated, ALPHA):
+        level_change = level_drift([_tpot_by_request(metrics) for _, metrics, _ in entries], prior)
+        if level_change is not None and not level_change.steady(tolerated, ALPHA):
             levels = ", ".join(f"{metrics.value(METRIC) or 0:.4g}" for _, metrics, _ in entries)
             yield (
                 f"runs {entries[0][2]} to {entries[-1][2]} (server start {start}): not steady: {METRIC} {levels} ms, a "
-                f"drift of {_percent(found)} from the first to the last (p = {found.p:.1g}). {REMEDY}"
+                f"drift of {_percent(level_change)} from the first to the last (p = {level_change.p:.1g}). {REMEDY}"
             )
 
 
@@ -62,14 +62,15 @@ def stored_run_sd(stored: StoredMeasurement) -> float | None:
     """
     values = [(session.runs, session.values(METRIC)) for session in stored.sessions if METRIC in session.metrics]
     sessions = [
-        [(seed, log(value)) for (seed, _), value in zip(runs, found, strict=True) if value] for runs, found in values
+        [(seed, log(value)) for (seed, _), value in zip(runs, metric_values, strict=True) if value]
+        for runs, metric_values in values
     ]
     if len(sessions) < FEWEST_SESSIONS:
         return None
     return _stored_sd(sessions, prior_for(find(METRIC), server_kind(stored.fingerprint)))
 
 
-def drifting(
+def drift_problem(
     today: Shift, stored: Sequence[Sequence[SeededRun]], tolerated: float, starts: Sequence[int] = ()
 ) -> str | None:
     """Why runs that were compared with stored ones of the same seeds are no evidence; None where they are.
@@ -89,9 +90,9 @@ def drifting(
         return None
     noise = hypot(CAUTION * _stored_sd(stored, today.prior), BY_SEED * today.effect)
     for differences in long:
-        found = drift(differences, noise, today.prior.df)
-        if not found.steady(tolerated, ALPHA):
-            return f"not steady: against the same seeds it drifts from run to run (p = {found.p:.1g}). {REMEDY}"
+        trend = drift(differences, noise, today.prior.df)
+        if not trend.steady(tolerated, ALPHA):
+            return f"not steady: against the same seeds it drifts from run to run (p = {trend.p:.1g}). {REMEDY}"
     return None
 
 
@@ -103,10 +104,10 @@ def _stored_sd(stored: Sequence[Sequence[SeededRun]], prior: Prior) -> float:
         return prior.run_sd
 
 
-def _by_request(metrics: RunMetrics) -> list[float]:
+def _tpot_by_request(metrics: RunMetrics) -> list[float]:
     """TPOT of each request in the order of sending; empty where the server does not say enough."""
     return [value for values in metrics.by_request(FAMILY) or () for value in values or () if value > 0]
 
 
-def _percent(found: Drift) -> str:
-    return f"{100 * expm1(found.total):+.1f} %"
+def _percent(drift: Drift) -> str:
+    return f"{100 * expm1(drift.total):+.1f} %"

@@ -17,9 +17,9 @@ from pytest_llmperf.metrics.registry import find
 from pytest_llmperf.metrics.units import Direction
 from pytest_llmperf.model.engine import EngineSpec
 from pytest_llmperf.session.capacity import METRIC
-from pytest_llmperf.session.judge import invalid
+from pytest_llmperf.session.judge import invalid_results
 from pytest_llmperf.session.perf import Perf
-from pytest_llmperf.session.validity import compared
+from pytest_llmperf.session.validity import judged_by_comparison
 from pytest_llmperf.workload import Workload
 
 SCHEMA = 1
@@ -48,7 +48,7 @@ def combinations(grid: Mapping[str, Sequence[object]]) -> Iterator[dict[str, obj
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class SweepPlan:
     """What is measured of each combination.
 
     Args:
@@ -70,32 +70,32 @@ class Asked:
         return (METRIC, *self.metrics) if self.slos else self.metrics
 
 
-def measured(perf: Perf, asked: Asked, flags: Mapping[str, object]) -> Row:
+def measure_row(perf: Perf, plan: SweepPlan, flags: Mapping[str, object]) -> Row:
     """One row; an engine that refuses its flags or dies of them, and runs that are no evidence, are results, too.
 
     Raises:
         EnvironmentMissing, HardwareBusy: the machine's fault, and no combination's.
     """
-    candidate = with_flags(asked.spec, **flags)  # type: ignore[arg-type]  # as JSON has it
+    candidate = with_flags(plan.spec, **flags)  # type: ignore[arg-type]  # as JSON has it
     try:
-        found = perf.measure(candidate, asked.workload, runs=asked.runs, may_preempt=True)
-        if bad := invalid([("", found, compared(asked.metrics))], perf.session.settings):
-            return Row(flags, {}, bad[0].reason)
-        values = {name: found.value(name) for name in asked.metrics}
-        if asked.slos:
-            values[METRIC] = perf.max_rate(candidate, asked.workload, slo=asked.slos).value(METRIC)
+        measurement = perf.measure(candidate, plan.workload, runs=plan.runs, may_preempt=True)
+        if errors := invalid_results([("", measurement, judged_by_comparison(plan.metrics))], perf.session.settings):
+            return Row(flags, {}, errors[0].reason)
+        values = {name: measurement.value(name) for name in plan.metrics}
+        if plan.slos:
+            values[METRIC] = perf.max_rate(candidate, plan.workload, slo=plan.slos).value(METRIC)
     except (EnvironmentMissing, HardwareBusy):
         raise
     except InfrastructureError as error:
-        return Row(flags, {}, _why(error))
+        return Row(flags, {}, _error_text(error))
     return Row(flags, values)
 
 
-def _why(error: InfrastructureError) -> str:
+def _error_text(error: InfrastructureError) -> str:
     """Its first line, and the last words of the server."""
     evidence = error.evidence if isinstance(error, EngineError) else None
-    said = f" {evidence.log_tail[-1]}" if evidence is not None and evidence.log_tail else ""
-    return str(error).partition("\n")[0] + said
+    last_line = f" {evidence.log_tail[-1]}" if evidence is not None and evidence.log_tail else ""
+    return str(error).partition("\n")[0] + last_line
 
 
 class SweepFile:
@@ -191,13 +191,13 @@ class SweepFile:
 
 def pareto_front(rows: Iterable[Row], metrics: Sequence[str]) -> list[Row]:
     """Rows that no other row beats: as good in every metric and better in one."""
-    known = [row for row in rows if all(row.metrics.get(metric) is not None for metric in metrics)]
-    points = [tuple(_cost(metric, row.metrics[metric]) for metric in metrics) for row in known]
+    complete_rows = [row for row in rows if all(row.metrics.get(metric) is not None for metric in metrics)]
+    points = [tuple(_cost(metric, row.metrics[metric]) for metric in metrics) for row in complete_rows]
 
     def beaten(point: tuple[float, ...]) -> bool:
         return any(other != point and all(o <= p for o, p in zip(other, point, strict=True)) for other in points)
 
-    return [row for row, point in zip(known, points, strict=True) if not beaten(point)]
+    return [row for row, point in zip(complete_rows, points, strict=True) if not beaten(point)]
 
 
 def _cost(metric: str, value: float | None) -> float:

@@ -13,7 +13,7 @@ from pytest_llmperf.session.gpu_gates import gpu_problems
 from pytest_llmperf.session.measurement import Measurement, Run
 from pytest_llmperf.session.possible import impossible
 from pytest_llmperf.session.saturation import load_generator_problems
-from pytest_llmperf.session.steadiness import unsteady
+from pytest_llmperf.session.steadiness import steadiness_problems
 from pytest_llmperf.slo.model import Comparison, Mechanism, Slo
 
 HIT_RATE_SLACK = 0.02
@@ -24,32 +24,32 @@ SHOWN_NAME = 80  # characters of a model's name
 LEAST_REUSE = 0.1  # of less, a cache that is small or late may miss it all
 
 
-def compared(metrics: Iterable[str]) -> set[str]:
+def judged_by_comparison(metrics: Iterable[str]) -> set[str]:
     """Of metrics that are set against others or only shown: those whose deviations are judged by that."""
     return {metric for metric in metrics if not metric.startswith(EXCESS)}
 
 
-def named_by(demands: Iterable[Slo | Mechanism]) -> set[str]:
+def judged_by_requirements(demands: Iterable[Slo | Mechanism]) -> set[str]:
     """Metrics whose deviations these demands judge, so that they are a FAIL and no ERROR."""
-    found: set[str] = set()
+    judged_metrics: set[str] = set()
     for demand in demands:
         metrics = demand.named if isinstance(demand, Slo) else {demand.metric}
-        found |= compared(metrics) if demand.comparison is Comparison.AT_LEAST else metrics
-    return found
+        judged_metrics |= judged_by_comparison(metrics) if demand.comparison is Comparison.AT_LEAST else metrics
+    return judged_metrics
 
 
-def problems(measurement: Measurement, named: Collection[str], settings: Settings) -> list[str]:
+def validity_problems(measurement: Measurement, named: Collection[str], settings: Settings) -> list[str]:
     """Why this measurement is no evidence; empty where it is.
 
     Args:
-        named: metrics that the test names as SLO, claim or mechanism (`named_by`, `compared`): a deviation there is a
-            FAIL, not an ERROR.
+        named: metrics that the test names as SLO, claim or mechanism (`judged_by_requirements`, `compared`): a
+            deviation there is a FAIL, not an ERROR.
     """
-    found = []
+    sentences = []
     for number, (run, metrics) in enumerate(zip(measurement.runs, measurement.metrics, strict=True), start=1):
         for problem in _run_problems(measurement, run, metrics, named, settings):
-            found.append(f"run {number} (seed {run.seed}): {problem}")
-    return found or list(unsteady(measurement))
+            sentences.append(f"run {number} (seed {run.seed}): {problem}")
+    return sentences or list(steadiness_problems(measurement))
 
 
 def _run_problems(
@@ -60,21 +60,21 @@ def _run_problems(
         yield stranger
     if measurement.bound is not None:
         yield from impossible(run, measurement.bound)
-    yield from _errors(run, named)
-    yield from _in_one_piece(run, named, settings)
+    yield from _failed_requests(run, named)
+    yield from _unstreamed_answers(run, named, settings)
     yield from load_generator_problems(run, metrics, named, settings)
-    yield from _server(measurement, run, metrics, named)
+    yield from _server_problems(measurement, run, metrics, named)
     if run.gpu is not None:
         yield from gpu_problems(run.gpu, measurement.runs[0].gpu)
 
 
 def _contradictions(run: Run) -> Iterator[str]:
     """A server whose numbers contradict each other is broken; no limit on errors judges that."""
-    found = [record for record in run.records if record.outcome is Outcome.COUNTS_DISAGREE]
-    if found:
+    disagreeing = [record for record in run.records if record.outcome is Outcome.COUNTS_DISAGREE]
+    if disagreeing:
         yield (
-            f"token counts disagree in {len(found)} of {len(run.records)} answers (first: {found[0].detail}): the "
-            "server, or what lies before it, reports other tokens than it sends."
+            f"token counts disagree in {len(disagreeing)} of {len(run.records)} answers "
+            f"(first: {disagreeing[0].detail}): the server, or what lies before it, reports other tokens than it sends."
         )
 
 
@@ -101,7 +101,7 @@ def shortened(name: str) -> str:
     return repr(name if len(name) <= SHOWN_NAME else name[:SHOWN_NAME] + "…")
 
 
-def _errors(run: Run, named: Collection[str]) -> Iterator[str]:
+def _failed_requests(run: Run, named: Collection[str]) -> Iterator[str]:
     failed = [record for record in run.records if not (record.ok or record.outcome is Outcome.COUNTS_DISAGREE)]
     if failed and not {"error_rate", "goodput", "slo_attainment"} & set(named):
         kinds = Counter(record.outcome.value for record in failed).most_common()
@@ -112,7 +112,7 @@ def _errors(run: Run, named: Collection[str]) -> Iterator[str]:
         )
 
 
-def _in_one_piece(run: Run, named: Collection[str], settings: Settings) -> Iterator[str]:
+def _unstreamed_answers(run: Run, named: Collection[str], settings: Settings) -> Iterator[str]:
     """Answers of several tokens whose first and last came at once show neither a first token nor a time per token."""
     if not any(name.startswith(STREAMED) for name in named):
         return
@@ -127,25 +127,25 @@ def _in_one_piece(run: Run, named: Collection[str], settings: Settings) -> Itera
         )
 
 
-def _server(measurement: Measurement, run: Run, metrics: RunMetrics, named: Collection[str]) -> Iterator[str]:
+def _server_problems(measurement: Measurement, run: Run, metrics: RunMetrics, named: Collection[str]) -> Iterator[str]:
     if run.restarted:
         yield f"the server restarted itself: {run.restarted} between two readings."
     if "prefix_cache_hit_rate" not in named:
-        yield from _still_cached(run, metrics)
-    yield from _lmcache(measurement, run, metrics, named)
+        yield from _unexpected_cache_hits(run, metrics)
+    yield from _unused_lmcache(measurement, run, metrics, named)
     preemptions = metrics.value("preemptions")
     if preemptions and "preemptions" not in named and not measurement.may_preempt:
         yield (
             f"{preemptions:g} preemptions: the KV cache was too small for this load. Name them in the check, "
             "or allow them with perf.measure(…, may_preempt=True)."
         )
-    yield from _usage(run)
+    yield from _token_count_mismatch(run)
 
 
-def _still_cached(run: Run, metrics: RunMetrics) -> Iterator[str]:
+def _unexpected_cache_hits(run: Run, metrics: RunMetrics) -> Iterator[str]:
     """More hits than these requests can have, by the counters or else by the usage of the answers."""
     counted, most = metrics.value("prefix_cache_hit_rate"), run.expected_hit_rate
-    hit_rate = _told_hit_rate(run) if counted is None else counted
+    hit_rate = _hit_rate_by_usage(run) if counted is None else counted
     if hit_rate is not None and most is not None and hit_rate > most + HIT_RATE_SLACK:
         source = " by the usage of the answers" if counted is None else ""
         yield (
@@ -154,7 +154,7 @@ def _still_cached(run: Run, metrics: RunMetrics) -> Iterator[str]:
         )
 
 
-def _told_hit_rate(run: Run) -> float | None:
+def _hit_rate_by_usage(run: Run) -> float | None:
     """The least that the answers' usage proves: some servers leave a 0 out of it, and failed requests have none."""
     cached = prompts = 0
     for record in run.records:
@@ -166,19 +166,19 @@ def _told_hit_rate(run: Run) -> float | None:
     return cached / prompts if prompts else None
 
 
-def _lmcache(measurement: Measurement, run: Run, metrics: RunMetrics, named: Collection[str]) -> Iterator[str]:
+def _unused_lmcache(measurement: Measurement, run: Run, metrics: RunMetrics, named: Collection[str]) -> Iterator[str]:
     """Attached, and idle although prompts repeat and the engine's own cache did not have them."""
     reuse, hits = measurement.lmcache_reuse, run.counters.get("external_cache_hits")
-    own = metrics.value("prefix_cache_hit_rate") or 0.0
+    engine_hit_rate = metrics.value("prefix_cache_hit_rate") or 0.0
     judged = {"external_cache_hit_rate", "external_cached_tokens", "lmcache_hit_rate"} & set(named)
-    if not judged and hits == 0 and reuse is not None and reuse >= LEAST_REUSE and own < reuse / 2:
+    if not judged and hits == 0 and reuse is not None and reuse >= LEAST_REUSE and engine_hit_rate < reuse / 2:
         yield (
             f"LMCache is attached and never hit: {reuse:.0%} of the prompt tokens repeat, and the engine computed "
-            f"all but {own:.0%}."
+            f"all but {engine_hit_rate:.0%}."
         )
 
 
-def _usage(run: Run) -> Iterator[str]:
+def _token_count_mismatch(run: Run) -> Iterator[str]:
     """What the answers claim against what the server counted."""
     counted = run.counters.get("generation_tokens")
     finished = run.counters.get("requests_finished")

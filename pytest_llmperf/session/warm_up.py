@@ -29,7 +29,7 @@ def warm_up(server: Server, workload: Workload, replayer: Replayer) -> None:
         EngineError: a warm-up request fails, or the server does not become steady.
         WrongServer: another model answers.
     """
-    before = server.counters()
+    counters_before = server.counters()
     medians_ms: list[float] = []
     for batch in range(MOST_BATCHES):
         requests = _batch(workload, SEED + batch)
@@ -46,7 +46,7 @@ def warm_up(server: Server, workload: Workload, replayer: Replayer) -> None:
         medians_ms.append(median((record.arrivals_ns[-1] - record.intended_ns) / 1e6 for record in records))
         if len(medians_ms) > 1 and max(medians_ms[-2:]) <= AGREE * min(medians_ms[-2:]):
             # Counted late, these requests would look like a stranger's in the first run.
-            server.wait_idle(before.get("requests_finished", 0.0), len(medians_ms) * len(requests))
+            server.wait_idle(counters_before.get("requests_finished", 0.0), len(medians_ms) * len(requests))
             return
     raise EngineError(
         "The server did not become steady: medians of successive warm-up batches were "

@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pytest_llmperf.metrics.run import RunMetrics
-from pytest_llmperf.slo.endless import lost
+from pytest_llmperf.slo.failed_as_infinite import missing_observations
 from pytest_llmperf.stats.design import Count
-from pytest_llmperf.stats.stretches import PARTS
+from pytest_llmperf.stats.segments import PARTS
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,20 +21,20 @@ if TYPE_CHECKING:
 _NS_PER_MS = 1_000_000
 
 
-def over_in_time(run: RunMetrics, family: str, limit_ms: float) -> list[Count]:
+def exceedances_by_segment(run: RunMetrics, family: str, limit_ms: float) -> list[Count]:
     """How many are over a limit in each stretch of the run; stretches have equally many."""
     limit_ns = round(limit_ms * _NS_PER_MS)
-    return [Count(int((part > limit_ns).sum()), len(part)) for part in stretches_ns(run, family, PARTS)]
+    return [Count(int((part > limit_ns).sum()), len(part)) for part in gap_segments_ns(run, family, PARTS)]
 
 
-def stretches_ns(run: RunMetrics, family: str, count: int) -> list[npt.NDArray[np.float64]]:
+def gap_segments_ns(run: RunMetrics, family: str, count: int) -> list[npt.NDArray[np.float64]]:
     """Observations in the order in which they ended, cut into equally many; those of failed requests are infinite."""
     import numpy as np
 
     values, ends = [np.empty(0)], [np.empty(0)]
-    for taken, ended in _by_request(run, family):
+    for taken, end_times in _by_request(run, family):
         values.append(taken)
-        ends.append(ended)
+        ends.append(end_times)
     in_order = np.argsort(np.concatenate(ends), kind="stable")
     return np.array_split(np.concatenate(values)[in_order], count)
 
@@ -45,7 +45,7 @@ def _by_request(
     """Observations of each request, and when they ended. What failed never ended: it stands where it was sent."""
     import numpy as np
 
-    missing = lost(run, family)
+    missing = missing_observations(run, family)
     for position, values in enumerate(run.by_request(family) or ()):
         record = run.records[position]
         if values is None:

@@ -20,18 +20,18 @@ from pytest_llmperf.metrics.run import RunMetrics
 from pytest_llmperf.metrics.summary import STATS
 from pytest_llmperf.metrics.units import Unit
 from pytest_llmperf.model.verdict import CheckResult, Verdict
-from pytest_llmperf.slo.answer import line
-from pytest_llmperf.slo.averaged import judge_average, judge_exact
-from pytest_llmperf.slo.compared import judge_mechanism, judge_ratio, start_sd_prior
+from pytest_llmperf.slo.averages import judge_average, judge_exact
+from pytest_llmperf.slo.claims import judge_mechanism, judge_ratio, start_sd_prior
 from pytest_llmperf.slo.model import Claim, Comparison, Mechanism, Ratio, Slo
 from pytest_llmperf.slo.percentiles import judge_percentile
+from pytest_llmperf.slo.rate_search import SEARCHED, judge_searched
+from pytest_llmperf.slo.result_text import result_line
 from pytest_llmperf.slo.sample import Sample, unverified
-from pytest_llmperf.slo.searched import SEARCHED, judge_searched
 from pytest_llmperf.slo.shares import judge_share
 from pytest_llmperf.slo.startup import STARTUP, judge_startup
 from pytest_llmperf.stats.ratio import StartSd
 
-__all__ = ["judge_claim", "judge_slo", "line"]
+__all__ = ["judge_claim", "judge_slo", "result_line"]
 
 
 def judge_slo(slo: Slo, runs: Sequence[RunMetrics], starts: Sequence[str], seeds: Sequence[int] | None = None, *,

@@ -66,7 +66,7 @@ class Slo:
     @property
     def named(self) -> set[str]:
         """What it is about: the metric, and the latencies that goodput and slo_attainment limit."""
-        return {self.metric, *(one.family for one in self.within)}
+        return {self.metric, *(limit.family for limit in self.within)}
 
     def __str__(self) -> str:
         inside = f"({', '.join(map(str, self.within))})" if self.within else ""

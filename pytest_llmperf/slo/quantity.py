@@ -67,10 +67,10 @@ def read_quantity(cursor: Cursor, metric: str, unit: Unit) -> float:
     written = _read_unit(cursor)
     factor = _FACTORS[unit].get(written)
     if factor is None and not (number == 0 and not written):
-        found = f"{written!r} is not one" if written else "there is none"
+        complaint = f"{written!r} is not one" if written else "there is none"
         spellings = ", ".join(repr(name) for name in _FACTORS[unit] if name) or "no unit"
         raise cursor.error(unit_token if written else token,
-                           f"{metric} takes {spellings}, and {found}; write it like {_EXAMPLES[unit]}")
+                           f"{metric} takes {spellings}, and {complaint}; write it like {_EXAMPLES[unit]}")
     value = number * Decimal(factor or "1")
     if not isfinite(float(value) * _NS_PER_MS):  # latencies are compared in nanoseconds
         raise cursor.error(token, "that is too large a number to limit anything")

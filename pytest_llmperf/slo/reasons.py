@@ -10,47 +10,49 @@ from pytest_llmperf.slo.sample import Sample
 from pytest_llmperf.stats.exceedance import Exceedance
 
 #: Above this, how many times slower others may be is no estimate but the lack of one.
-_TELLS_NOTHING = 3
+_UNKNOWN_ABOVE = 3
 #: Why one draw of the traffic passes nothing where its requests depend on each other.
 SLOW_CHANGES = ("neighbouring requests are more alike than independent ones, and runs of one seed cannot tell a slow "
                 "change of the server from the course of the workload: measure more runs, of other seeds")
 
 
-def rests_on(found: Exceedance, sample: Sample, word: str) -> str:
+def sample_text(exceedance: Exceedance, sample: Sample, word: str) -> str:
     """"4 of 1000 over, effective n 740, 3 runs, conditional on this server start"; of a PASS what it could not see."""
-    count = f"{found.count.over} of {found.count.of} {word}"
-    worth = "below 1" if found.effective_n < 1 else f"{found.effective_n:.0f}"
-    effective = "" if found.worth == 1 else f", effective n {worth}"
-    unseen = f", {sample.unseen}" if found.verdict is Verdict.PASS else ""
-    return f"{count}{effective}, {sample}{_of_model(found)}{unseen}"
+    count = f"{exceedance.count.over} of {exceedance.count.of} {word}"
+    worth = "below 1" if exceedance.effective_n < 1 else f"{exceedance.effective_n:.0f}"
+    effective = "" if exceedance.effective_fraction == 1 else f", effective n {worth}"
+    unseen = f", {sample.unseen}" if exceedance.verdict is Verdict.PASS else ""
+    return f"{count}{effective}, {sample}{_of_model(exceedance)}{unseen}"
 
 
 def _of_model(found: Exceedance) -> str:
     """What a PASS assumes."""
-    if not found.by_level or found.near is None:
+    if not found.by_level or found.count_at_margin is None:
         return ""
-    lower = 100 * (1 - exp(-found.reach))
-    return (f", by the level model (slow changes move all requests by one factor): {found.near.over} beyond a limit "
-            f"{lower:.2g} % lower")
+    lower = 100 * (1 - exp(-found.pass_margin))
+    return (
+        ", by the level model (slow changes move all requests by one factor): "
+        f"{found.count_at_margin.over} beyond a limit {lower:.2g} % lower"
+    )
 
 
-def why(found: Exceedance, word: str, reach: float) -> str:
+def verdict_reason(exceedance: Exceedance, word: str, margin: float) -> str:
     """The cause of a FAIL, or what would end an INCONCLUSIVE."""
-    rate = f"{100 * found.count.over / found.count.of:.3g} %"
-    if found.verdict is Verdict.FAIL:
-        return (f"{rate} are {word} where {100 * found.allowed:.3g} % may be, "
-                f"more than chance allows at {100 * found.confidence:g} %")
-    few_enough = "which would be few enough, " if found.few_enough else ""
-    if not found.bounded and not found.one_stretch:
+    rate = f"{100 * exceedance.count.over / exceedance.count.of:.3g} %"
+    if exceedance.verdict is Verdict.FAIL:
+        return (f"{rate} are {word} where {100 * exceedance.allowed:.3g} % may be, "
+                f"more than chance allows at {100 * exceedance.confidence:g} %")
+    few_enough = "which would be few enough, " if exceedance.passes_without_margin else ""
+    if not exceedance.bounded and not exceedance.single_segment:
         return f"{rate} are {word}, {few_enough}but {SLOW_CHANGES}"
-    if found.levels_differ:
-        return f"{rate} are {word}, {few_enough}but {_of_starts(exp(reach))}"
-    return _of_more(found, word, rate)
+    if exceedance.margin_prevents_pass:
+        return f"{rate} are {word}, {few_enough}but {_starts_differ_text(exp(margin))}"
+    return _of_more(exceedance, word, rate)
 
 
 def _of_more(found: Exceedance, word: str, rate: str) -> str:
     """How many more observations would end an INCONCLUSIVE."""
-    if found.one_stretch and replace(found, worth=1.0, bounded=True).still_needed() is not None:
+    if found.single_segment and replace(found, effective_fraction=1.0, bounded=True).still_needed() is not None:
         return (f"{rate} are {word}, and requests that were served at once are one observation: measure more runs, of "
                 "other seeds")
     if (more := found.still_needed()) is None:
@@ -59,12 +61,12 @@ def _of_more(found: Exceedance, word: str, rate: str) -> str:
     return f"about {more} more observations would decide it if {rate} stay {word}; measure more requests or more runs"
 
 
-def _of_starts(slower: float) -> str:
+def _starts_differ_text(slower: float) -> str:
     more = "measure on more starts: perf.measure(spec, …, starts=N)"
-    if slower > _TELLS_NOTHING:
+    if slower > _UNKNOWN_ABOVE:
         return f"the server starts are too few, and differ too much, to tell what others may bring; {more}"
-    return f"the server starts differ so much that others may be {_slower(slower)}; {more}"
+    return f"the server starts differ so much that others may be {_slowdown_text(slower)}; {more}"
 
 
-def _slower(times: float) -> str:
+def _slowdown_text(times: float) -> str:
     return f"{100 * (times - 1):.2g} % slower" if times < 2 else f"{times:.2g} times as slow"

@@ -10,7 +10,7 @@ from pytest_llmperf.metrics.goodput import goodput, slo_attainment
 from pytest_llmperf.metrics.registry import find, per_token
 from pytest_llmperf.metrics.run import RunMetrics, span_ns
 from pytest_llmperf.slo.model import Slo
-from pytest_llmperf.stats.design import repeats
+from pytest_llmperf.stats.design import mean_repeats
 
 T = TypeVar("T")
 
@@ -48,7 +48,7 @@ class Sample:
     @property
     def repeats(self) -> float:
         """How often the seed of a run was sent, averaged over the runs; at least 1."""
-        return repeats(self.seeds)
+        return mean_repeats(self.seeds)
 
     def by_start(self, values: Sequence[T]) -> list[list[T]]:
         """What each run has, together with that of the other runs on its server start."""
@@ -101,7 +101,7 @@ def latency_limits(slo: Slo) -> Mapping[str, float]:
     return {limit.family: limit.limit_ms for limit in slo.within}
 
 
-def unavailable(metric: str, missing: int, of: int, whose: str = "") -> str:
+def unavailable_reason(metric: str, missing: int, of: int, whose: str = "") -> str:
     """Why a metric cannot be judged, and what to do."""
     where = "any run" if missing == of else f"{missing} of {of} runs"
     return (f"{metric} is unavailable in {where}{whose}: it needs {find(metric).needs}. "

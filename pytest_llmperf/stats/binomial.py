@@ -29,21 +29,21 @@ def at_least(x: float, n: float, share: float) -> float:
     return 0.0 if x > n else float(betainc(x, n - x + 1, share))
 
 
-def pass_limit(n: int, share: float, confidence: float, worth: float = 1.0) -> int | None:
+def pass_limit(n: int, share: float, confidence: float, effective_fraction: float = 1.0) -> int | None:
     """Largest count out of n that proves the true share to be at most `share`; None where not even 0 does.
 
     Args:
         n: observations.
         share: the share in question, 0…1.
         confidence: of the one-sided test.
-        worth: effective observations per observation, at most 1.
+        effective_fraction: effective observations per observation, at most 1.
     """
-    return _last_true(-1, n, lambda x: at_most(x * worth, n * worth, share) <= 1 - confidence)
+    return _last_true(-1, n, lambda x: at_most(x * effective_fraction, n * effective_fraction, share) <= 1 - confidence)
 
 
-def fail_limit(n: int, share: float, confidence: float, worth: float = 1.0) -> int | None:
+def fail_limit(n: int, share: float, confidence: float, effective_fraction: float = 1.0) -> int | None:
     """Smallest count out of n that proves the true share to be above `share`; None where not even n does."""
-    last = _last_true(-1, n, lambda x: at_least(x * worth, n * worth, share) > 1 - confidence)
+    last = _last_true(-1, n, lambda x: at_least(x * effective_fraction, n * effective_fraction, share) > 1 - confidence)
     return None if last is None or last >= n else last + 1
 
 

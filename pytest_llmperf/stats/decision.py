@@ -21,7 +21,7 @@ SHARE_OF_LOOK = (0.2, 0.5, 0.7)
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class MetricComparison:
     """One metric against its baseline, with margins as distances on its scale (`Margins.on`)."""
 
     shift: Shift
@@ -29,7 +29,11 @@ class Comparison:
 
 
 def decide(
-    compared: Sequence[Comparison], alpha: float, pass_confidence: float = PASS_CONFIDENCE, *, gross: bool = False
+    comparisons: Sequence[MetricComparison],
+    alpha: float,
+    pass_confidence: float = PASS_CONFIDENCE,
+    *,
+    gross: bool = False,
 ) -> list[Verdict]:
     """Verdicts on the primary metrics of one test.
 
@@ -38,27 +42,32 @@ def decide(
     the negligible one. Else INCONCLUSIVE.
 
     Args:
-        compared: one entry per metric.
+        comparisons: one entry per metric.
         alpha: of all of them together at this look; nothing fails at 0.
         pass_confidence: of a PASS, over all looks together (`at_each_look`).
         gross: only what is proven although sessions may differ by `spread.GROSS` times the estimate is FAIL or
             IMPROVED (`looks.only_gross`).
     """
-    tested = [(one.shift.gross() if gross else one.shift, one.margins.negligible) for one in compared]
+    tested = [
+        (comparison.shift.gross() if gross else comparison.shift, comparison.margins.negligible)
+        for comparison in comparisons
+    ]
     worse = holm([shift.p_worse(negligible) for shift, negligible in tested], alpha)
     better = holm([shift.p_better(negligible) for shift, negligible in tested], alpha)
-    return [_verdict(one, worse=bad and one.shift.carried(one.margins.negligible),
-                     better=good and one.shift.mirrored().carried(one.margins.negligible),
+    return [_verdict(one, worse=bad and one.shift.shown_by_most_runs(one.margins.negligible),
+                     better=good and one.shift.negated().shown_by_most_runs(one.margins.negligible),
                      pass_confidence=pass_confidence)
-            for one, bad, good in zip(compared, worse, better, strict=True)]
+            for one, bad, good in zip(comparisons, worse, better, strict=True)]
 
 
-def _verdict(one: Comparison, *, worse: bool, better: bool, pass_confidence: float) -> Verdict:
+def _verdict(comparison: MetricComparison, *, worse: bool, better: bool, pass_confidence: float) -> Verdict:
     if worse:
         return Verdict.FAIL
     if better:
         return Verdict.IMPROVED
-    within = one.shift.upper(at_each_look(pass_confidence, one.shift.sessions)) < one.margins.tolerated
+    within = (
+        comparison.shift.upper(at_each_look(pass_confidence, comparison.shift.sessions)) < comparison.margins.tolerated
+    )
     return Verdict.PASS if within else Verdict.INCONCLUSIVE
 
 
@@ -72,7 +81,7 @@ def at_each_look(pass_confidence: float, sessions: int) -> float:
     return 1 - (1 - pass_confidence) * SHARE_OF_LOOK[min(sessions, len(SHARE_OF_LOOK)) - 1]
 
 
-def smallest_seen(shift: Shift, negligible: float, alpha: float, power: float = 0.9) -> float:
+def smallest_detectable_effect(shift: Shift, negligible: float, alpha: float, power: float = 0.9) -> float:
     """Smallest effect, on the metric's scale, that would have failed with probability `power`.
 
     Args:

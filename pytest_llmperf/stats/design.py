@@ -18,7 +18,14 @@ from math import pow
 from typing import TYPE_CHECKING
 
 from pytest_llmperf.stats.mean import t_quantile
-from pytest_llmperf.stats.stretches import PARTS, apart, batches, cosines_for, dependent_above, slow_variance
+from pytest_llmperf.stats.segments import (
+    PARTS,
+    batches,
+    cosines_for,
+    dependent_above,
+    independent_segments,
+    slow_variance,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -64,27 +71,27 @@ def effective_n(weights: Sequence[float]) -> float:
     return sum(weights) ** 2 / sum(weight * weight for weight in weights)
 
 
-def design_effect(clusters: Sequence[Count], allowed: float, growth: float, at_once: float = 1.0) -> float:
+def design_effect(clusters: Sequence[Count], allowed: float, growth: float, per_step: float = 1.0) -> float:
     """Variance of the exceedance rate of clusters, at the allowed rate, over that of independent observations.
 
     Args:
         clusters: two or more, e.g. of each server start all of its observations.
         allowed: rate at which the test decides, above 0.
         growth: exponent of (allowed ÷ observed) on the excess variance; 0 for none.
-        at_once: observations that one event brings; the prior is of events.
+        per_step: observations that one event brings; the prior is of events.
 
     Returns:
         1 or more.
     """
-    both = total(clusters)
-    if both.over in (0, both.of):
-        return at_once if both.over else max(at_once, PRIOR_EFFECT)
-    rate, m = both.over / both.of, len(clusters)
+    count = total(clusters)
+    if count.over in (0, count.of):
+        return per_step if count.over else max(per_step, PRIOR_EFFECT)
+    rate, m = count.over / count.of, len(clusters)
     squares = m / (m - 1) * sum((cluster.over - rate * cluster.of) ** 2 for cluster in clusters)
-    observed = squares / (rate * (1 - rate) * both.of)
+    observed = squares / (rate * (1 - rate) * count.of)
     at_limit = 1 + (max(1.0, observed) - 1) * pow(max(1.0, allowed / rate), growth)
-    events = both.over / at_once
-    return max(1.0, (PRIOR_EVENTS * max(at_once, PRIOR_EFFECT) + events * at_limit) / (PRIOR_EVENTS + events))
+    events = count.over / per_step
+    return max(1.0, (PRIOR_EVENTS * max(per_step, PRIOR_EFFECT) + events * at_limit) / (PRIOR_EVENTS + events))
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +124,17 @@ class View:
     overlap: float = 1.0
 
 
-def worth(views: Sequence[View], starts: Sequence[str], allowed: float, confidence: float,
-          growth_starts: float = GROWTH_STARTS, *, seeds: Sequence[int] | None = None, at_once: float = 1.0,
-          given_level: bool = False) -> Worth:
+def effective_fraction(
+    views: Sequence[View],
+    starts: Sequence[str],
+    allowed: float,
+    confidence: float,
+    growth_starts: float = GROWTH_STARTS,
+    *,
+    seeds: Sequence[int] | None = None,
+    per_step: float = 1.0,
+    given_level: bool = False,
+) -> Worth:
     """Effective observations per observation: the smallest of all views' and of the server starts'.
 
     Requests that were sent again are one draw of the traffic, however often: they are worth their number once.
@@ -131,12 +146,12 @@ def worth(views: Sequence[View], starts: Sequence[str], allowed: float, confiden
         confidence: of the one-sided test that will use it.
         growth_starts: as `growth` of `design_effect`, between starts.
         seeds: of each run that of its requests; None: all differ.
-        at_once: observations that one moment brings, on average.
+        per_step: observations that one moment brings, on average.
         given_level: whether the limit allows for slow changes already (`reach.level_reach`), so that observations count
             as independent where none is over.
     """
     seeds = range(len(starts)) if seeds is None else seeds
-    found = [_within_runs(view, seeds, allowed, confidence, at_once, given_level=given_level) for view in views]
+    found = [_within_runs(view, seeds, allowed, confidence, per_step, given_level=given_level) for view in views]
     runs = [(total(run), start) for run, start in zip(views[0].over, starts, strict=True)]
     by_start = [total([run for run, start in runs if start == one]) for one in dict.fromkeys(starts)]
     known = [cluster for cluster in by_start if cluster.of]
@@ -144,15 +159,17 @@ def worth(views: Sequence[View], starts: Sequence[str], allowed: float, confiden
     if len(known) > 1:
         all_over = all(cluster.over == cluster.of for cluster in known)
         few = 1.0 if all_over else _few(confidence, len(known) - 1)
-        between = 1 / (few * design_effect(known, allowed, growth_starts, at_once))
+        between = 1 / (few * design_effect(known, allowed, growth_starts, per_step))
     return Worth(min(between, *(one.value for one in found)), all(one.bounded for one in found))
 
 
 def _within_runs(view: View, seeds: Sequence[int], allowed: float, confidence: float, at_once: float, *,
                  given_level: bool) -> Worth:
     """From the slowest changes along the runs."""
-    draws, sent = len(set(seeds)), repeats(seeds)
-    separate = apart([of for run in view.over if (of := sum(count.of > 0 for count in run))], view.overlap)
+    draws, sent = len(set(seeds)), mean_repeats(seeds)
+    separate = independent_segments(
+        [of for run in view.over if (of := sum(count.of > 0 for count in run))], view.overlap
+    )
     cosines = cosines_for(separate, draws)
     both = total([total(run) for run in view.over])
     at_limit, df = _effect(view.over, seeds, cosines)
@@ -180,7 +197,7 @@ def _effect(runs: Sequence[Sequence[Count]], seeds: Sequence[int], cosines: int)
     variance, df = slow_variance(over - expected, cosines)
     if rate in (0.0, 1.0):
         return None, df
-    return draws * variance / (rate * (1 - rate) * float(of.sum()) * repeats(seeds)), df
+    return draws * variance / (rate * (1 - rate) * float(of.sum()) * mean_repeats(seeds)), df
 
 
 def _by_seed(runs: Sequence[Sequence[Count]], seeds: Sequence[int]) -> tuple[Array, Array]:
@@ -203,6 +220,6 @@ def _few(confidence: float, df: int) -> float:
     return (t_quantile(confidence, df) / t_quantile(confidence, None)) ** 2
 
 
-def repeats(seeds: Sequence[int]) -> float:
+def mean_repeats(seeds: Sequence[int]) -> float:
     """How often the seed of a run was sent, averaged over the runs (Kish's weights); at least 1."""
     return sum(count**2 for count in Counter(seeds).values()) / len(seeds)

@@ -14,9 +14,17 @@ from math import exp
 
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.stats.binomial import at_least, at_most, fail_limit, pass_limit
-from pytest_llmperf.stats.design import GROWTH_LEVELLED_STARTS, GROWTH_STARTS, Count, View, repeats, total, worth
+from pytest_llmperf.stats.design import (
+    GROWTH_LEVELLED_STARTS,
+    GROWTH_STARTS,
+    Count,
+    View,
+    effective_fraction,
+    mean_repeats,
+    total,
+)
 from pytest_llmperf.stats.interval import Interval
-from pytest_llmperf.stats.stretches import apart
+from pytest_llmperf.stats.segments import independent_segments
 
 #: More requests than this are not asked for.
 MOST_REQUESTS = 1_000_000
@@ -29,50 +37,50 @@ class Exceedance:
     Args:
         count: how many of how many.
         allowed: share that may be over.
-        worth: effective observations per observation.
+        effective_fraction: effective observations per observation.
         confidence: of each one-sided test.
-        reach: log ratio by which a PASS must stay below the limit; 0 for none.
-        near: how many are over the limit lowered by `reach`; None where that is the limit itself.
+        pass_margin: log ratio by which a PASS must stay below the limit; 0 for none.
+        count_at_margin: how many are over the limit lowered by `pass_margin`; None where that is the limit itself.
         repeats: how often these observations' requests were sent; further ones would be new.
-        one_stretch: whether all of a run is served at once, so that only further runs would tell more.
+        single_segment: whether all of a run is served at once, so that only further runs would tell more.
         bounded: whether the data can bound slow changes of the server, without which nothing passes.
         by_level: whether a PASS rests on the level model (`reach.level_reach`).
     """
 
     count: Count
     allowed: float
-    worth: float
+    effective_fraction: float
     confidence: float
-    reach: float = 0.0
-    near: Count | None = None
+    pass_margin: float = 0.0
+    count_at_margin: Count | None = None
     repeats: float = 1.0
-    one_stretch: bool = False
+    single_segment: bool = False
     bounded: bool = True
     by_level: bool = False
 
     @property
     def effective_n(self) -> float:
-        return self.count.of * self.worth
+        return self.count.of * self.effective_fraction
 
     @property
     def verdict(self) -> Verdict:
         return self._verdict(self.count.of)
 
     @property
-    def levels_differ(self) -> bool:
+    def margin_prevents_pass(self) -> bool:
         """Whether nothing but the reach stands against a PASS, now or with any number of observations."""
-        if self.verdict is not Verdict.INCONCLUSIVE or self.few_enough:
+        if self.verdict is not Verdict.INCONCLUSIVE or self.passes_without_margin:
             return self.verdict is Verdict.INCONCLUSIVE
-        return self.still_needed() is None and self._alone.still_needed() is not None
+        return self.still_needed() is None and self._without_margin.still_needed() is not None
 
     @property
-    def few_enough(self) -> bool:
+    def passes_without_margin(self) -> bool:
         """Whether it would PASS without the reach."""
-        return replace(self._alone, bounded=True).verdict is Verdict.PASS
+        return replace(self._without_margin, bounded=True).verdict is Verdict.PASS
 
     @property
-    def _alone(self) -> Exceedance:
-        return replace(self, reach=0.0, near=None)
+    def _without_margin(self) -> Exceedance:
+        return replace(self, pass_margin=0.0, count_at_margin=None)
 
     def still_needed(self) -> int | None:
         """Further observations until this rate would be decided; None where it is too near the allowed one."""
@@ -94,17 +102,17 @@ class Exceedance:
             values: all observations, failed requests as infinity.
         """
         falling = sorted(values, reverse=True)
-        few = pass_limit(len(falling), self.allowed, self.confidence, self.worth)
-        many = fail_limit(len(falling), self.allowed, self.confidence, self.worth)
+        few = pass_limit(len(falling), self.allowed, self.confidence, self.effective_fraction)
+        many = fail_limit(len(falling), self.allowed, self.confidence, self.effective_fraction)
         unbounded = few is None or few >= len(falling) or not self.bounded
-        high = float("inf") if few is None or unbounded else falling[few] * exp(self.reach)
+        high = float("inf") if few is None or unbounded else falling[few] * exp(self.pass_margin)
         low = falling[-1] if many is None else falling[many - 1]
         return Interval(low, high, self.confidence)
 
     def _verdict(self, of: float) -> Verdict:
         """With so many observations at the rates that were seen."""
-        n = self.effective_n + (of - self.count.of) * self.worth * self.repeats
-        alpha, near = 1 - self.confidence, self.near or self.count
+        n = self.effective_n + (of - self.count.of) * self.effective_fraction * self.repeats
+        alpha, near = 1 - self.confidence, self.count_at_margin or self.count
         if self.bounded and at_most(n * near.over / near.of, n, self.allowed) <= alpha:
             return Verdict.PASS
         over = n * self.count.over / self.count.of
@@ -112,8 +120,8 @@ class Exceedance:
 
 
 def exceedance(views: Sequence[View], starts: Sequence[str], allowed: float, confidence: float = 0.95, *,
-               reach: float = 0.0, near: Count | None = None, seeds: Sequence[int] | None = None,
-               at_once: float = 1.0) -> Exceedance:
+               pass_margin: float = 0.0, count_at_margin: Count | None = None, seeds: Sequence[int] | None = None,
+               per_step: float = 1.0) -> Exceedance:
     """Judge an exceedance rate.
 
     Args:
@@ -121,9 +129,9 @@ def exceedance(views: Sequence[View], starts: Sequence[str], allowed: float, con
         starts: of each run the server start that it ran on.
         allowed: share that may be over, between 0 and 1.
         confidence: of each one-sided test.
-        reach, near: what is known beside these counts (`reach.start_reach`), see `Exceedance`.
+        pass_margin, count_at_margin: what is known beside these counts (`reach.start_pass_margin`), see `Exceedance`.
         seeds: of each run that of its requests; None: all differ.
-        at_once: observations that one moment brings, see `design.worth`.
+        per_step: observations that one moment brings, see `design.worth`.
 
     Raises:
         ValueError: no observation, or nothing to decide at `allowed` = 0.
@@ -132,11 +140,19 @@ def exceedance(views: Sequence[View], starts: Sequence[str], allowed: float, con
     everything = total([total(run) for run in by_request.over])
     if not everything.of or not 0 < allowed < 1:
         raise ValueError(f"{everything.of} observations and an allowed share of {allowed} decide nothing")
-    growth = GROWTH_STARTS if near is None else GROWTH_LEVELLED_STARTS
-    each = worth(views, starts, allowed, confidence, growth, seeds=seeds, at_once=at_once)
-    return Exceedance(everything, allowed, each.value, confidence, reach, near, repeats(seeds) if seeds else 1.0,
-                      one_stretch=apart([len(run) for run in by_request.over], by_request.overlap) < 2,
-                      bounded=each.bounded)
+    growth = GROWTH_STARTS if count_at_margin is None else GROWTH_LEVELLED_STARTS
+    each = effective_fraction(views, starts, allowed, confidence, growth, seeds=seeds, per_step=per_step)
+    return Exceedance(
+        everything,
+        allowed,
+        each.value,
+        confidence,
+        pass_margin,
+        count_at_margin,
+        mean_repeats(seeds) if seeds else 1.0,
+        single_segment=independent_segments([len(run) for run in by_request.over], by_request.overlap) < 2,
+        bounded=each.bounded,
+    )
 
 
 def or_by_level(counted: Exceedance, views: Sequence[View], starts: Sequence[str], reach: float, *,
@@ -149,8 +165,8 @@ def or_by_level(counted: Exceedance, views: Sequence[View], starts: Sequence[str
         starts, seeds, at_once: as of `exceedance`.
         reach: log ratio that server starts and slow changes may hide.
     """
-    each = worth(views, starts, counted.allowed, counted.confidence, GROWTH_LEVELLED_STARTS, seeds=seeds,
-                 at_once=at_once, given_level=True)
+    each = effective_fraction(views, starts, counted.allowed, counted.confidence, GROWTH_LEVELLED_STARTS, seeds=seeds,
+                              per_step=at_once, given_level=True)
     near = total([total(run) for run in views[0].over])
-    modelled = replace(counted, worth=each.value, reach=reach, near=near, by_level=True)
+    modelled = replace(counted, effective_fraction=each.value, pass_margin=reach, count_at_margin=near, by_level=True)
     return modelled if modelled.verdict is Verdict.PASS else counted

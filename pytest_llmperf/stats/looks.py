@@ -4,8 +4,8 @@ A comparison begins with 3 runs and asks for more only where they do not decide,
 question. Each look spends a part of the comparison's α; the parts add up to it (Bonferroni over looks).
 
 A re-run of a test pools its runs with those of the executions before and is one look more, so it is no free second
-chance: what it decides anew it decides at half the α of the execution before (`of_execution`). A FAIL that an earlier
-execution has raised has spent its α already; it stands as long as all runs together still show it at that α.
+chance: what it decides anew it decides at half the α of the execution before (`alpha_of_execution`). A FAIL that an
+earlier execution has raised has spent its α already; it stands as long as all runs together still show it at that α.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ def only_gross(runs: int, sessions: int) -> bool:
     return sessions < ENOUGH_SESSIONS and runs < LOOKS[-1]
 
 
-def spent_by(runs: int, sessions: int) -> float:
+def spent_share(runs: int, sessions: int) -> float:
     """Share of α that may be spent once there are so many runs, against so many stored sessions: 0…1."""
     if only_gross(runs, sessions):
         return GROSS_SHARE if runs >= LOOKS[0] else 0.0
     return max((share for look, share in zip(LOOKS, SPENT, strict=True) if runs >= look), default=0.0)
 
 
-def of_execution(alpha: float, executions: int) -> float:
+def alpha_of_execution(alpha: float, executions: int) -> float:
     """α of one decision when so many executions of its test are pooled: all together spend less than twice α."""
     return ldexp(alpha, 1 - executions)
 
@@ -59,5 +59,5 @@ def alpha_at(runs: int, looked_at: int, *, sessions: int, primaries: int, suite_
     """
     if not 0 < primaries <= suite_primaries:
         raise ValueError(f"a test of {primaries} primary metrics in a suite of {suite_primaries}")
-    share = spent_by(runs, sessions) - spent_by(looked_at, sessions)
+    share = spent_share(runs, sessions) - spent_share(looked_at, sessions)
     return suite_alpha * primaries / suite_primaries * max(0.0, share)

@@ -55,6 +55,6 @@ def t_interval(values: Sequence[float], confidence: float, *, on_log: bool = Fal
     return Interval(middle - reach, middle + reach, confidence)
 
 
-def wider(one: Interval, other: Interval) -> Interval:
+def wider(first: Interval, second: Interval) -> Interval:
     """The more careful of two intervals around one estimate."""
-    return one if one.high - one.low >= other.high - other.low else other
+    return first if first.high - first.low >= second.high - second.low else second

@@ -26,8 +26,8 @@ class Truncation:
     Args:
         discard: leading observations to leave out.
         of: observations.
-        step: how much the series still moves after `MOST` of it: mean from there to the cut, less the mean after the
-            cut, over the latter; 0 where the cut comes earlier.
+        step: how much the series still moves after `LARGEST_MARGIN` of it: mean from there to the cut, less the mean
+            after the cut, over the latter; 0 where the cut comes earlier.
         step_se: of `step`, with the autocorrelation of successive batches.
     """
 

@@ -30,7 +30,7 @@ class StartSd:
 
 
 @dataclass(frozen=True, slots=True)
-class RatioScreen:
+class ProvisionalRatio:
     """A ratio of two sides with its limits.
 
     Args:
@@ -50,9 +50,9 @@ class RatioScreen:
     drift: float = 0.0
 
 
-def ratio_screen(numerators: Sequence[float], denominators: Sequence[float], start_sd: StartSd, *,
-                 numerator_starts: int = 1, denominator_starts: int = 1, confidence: float = 0.99,
-                 apart: Sequence[int] = ()) -> RatioScreen:
+def provisional_ratio(numerators: Sequence[float], denominators: Sequence[float], start_sd: StartSd, *,
+                      numerator_starts: int = 1, denominator_starts: int = 1, confidence: float = 0.99,
+                      apart: Sequence[int] = ()) -> ProvisionalRatio:
     """Ratio of paired values, the same workload and seed in each pair.
 
     SE² = s_start² (1/starts + 1/starts) + s_pair²/k. The prior counts as known; the degrees of freedom of the pairs
@@ -82,7 +82,7 @@ def ratio_screen(numerators: Sequence[float], denominators: Sequence[float], sta
     centre, drift = mean(logs), _drift(logs, apart)
     low, high = sorted((centre, centre - drift))
     limits = Interval(factor(low - margin), factor(high + margin), confidence)
-    return RatioScreen(factor(centre), limits, start_sd, pair_sd, pairs, drift)
+    return ProvisionalRatio(factor(centre), limits, start_sd, pair_sd, pairs, drift)
 
 
 def _drift(logs: Sequence[float], apart: Sequence[int]) -> float:

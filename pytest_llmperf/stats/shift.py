@@ -4,7 +4,7 @@ SE² = s_session² (1 + 1/D) + s_run² (1/k + 1/m) with k runs today and m over 
 make of it where seeds and numbers are uneven (`layout`). The variances are the data's and a prior's (`spread`).
 
 t limits hold for runs with heavy tails (t with 3 degrees of freedom; simulated in scripts/simulate_verdicts.py). A few
-spoilt runs among today's do move a mean, so an alarm must not be carried by a minority (`Shift.carried`).
+spoilt runs among today's do move a mean, so an alarm must not be carried by a minority (`LevelShift.carried`).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Shift:
     gross_df: float
 
     @property
-    def screen(self) -> bool:
+    def provisional(self) -> bool:
         """Whether the spread between sessions is the prior's alone, so that the result is a screen."""
         return self.sessions < 2
 
@@ -69,16 +69,16 @@ class Shift:
 
     def p_better(self, by: float) -> float:
         """p of "better by at most `by`"."""
-        return self.mirrored().p_worse(by)
+        return self.negated().p_worse(by)
 
-    def carried(self, beyond: float) -> bool:
+    def shown_by_most_runs(self, beyond: float) -> bool:
         """Whether nearly all of today's runs (of 3 all, of 5 but one, of 8 but two) show at least half of what the
         effect has beyond a margin, so that no minority of spoilt runs carries it."""
         half = (self.effect + beyond) / 2
         showing = sum(difference >= half for difference in self.differences)
         return showing >= len(self.differences) - len(self.differences) // 4
 
-    def mirrored(self) -> Shift:
+    def negated(self) -> Shift:
         """As seen from the good side."""
         return replace(self, effect=-self.effect, differences=tuple(-difference for difference in self.differences))
 
@@ -108,23 +108,23 @@ def shift(fresh: Sequence[SeededRun], stored: Sequence[Sequence[SeededRun]], pri
         raise ValueError(f"today's seeds {sorted(seeds)} are in none of the {len(stored)} stored sessions")
     plan = layout(tuple(seed for seed, _ in fresh), tuple(tuple(seed for seed, _ in session) for session in paired))
     values = np.array([value for session in (fresh, *paired) for _, value in session])
-    known = spread(plan, float(plan.run_squares(values)), float(plan.session_squares(values)), prior, max)
+    estimated_spread = spread(plan, float(plan.run_squares(values)), float(plan.session_squares(values)), prior, max)
     return Shift(
         effect=float(plan.differ(values)),
-        se=known.variance**0.5,
-        df=known.df,
-        run_sd=known.run**0.5,
-        session_sd=known.session**0.5,
+        se=estimated_spread.variance**0.5,
+        df=estimated_spread.df,
+        run_sd=estimated_spread.run**0.5,
+        session_sd=estimated_spread.session**0.5,
         differences=_differences(fresh, paired),
         sessions=plan.sessions,
         stored_runs=len(values) - len(fresh),
         prior=prior,
-        gross_se=known.gross_variance**0.5,
-        gross_df=known.gross_df,
+        gross_se=estimated_spread.gross_variance**0.5,
+        gross_df=estimated_spread.gross_df,
     )
 
 
-def by_host(stored: Sequence[Sequence[SeededRun]], hosts: Sequence[str], today: str) -> list[list[SeededRun]]:
+def sessions_by_host(stored: Sequence[Sequence[SeededRun]], hosts: Sequence[str], today: str) -> list[list[SeededRun]]:
     """Sessions as they are where today's host is among theirs; else one session per host.
 
     Ten sessions of one host say nothing of how much another host differs: against a new one they count as one.
@@ -137,8 +137,8 @@ def by_host(stored: Sequence[Sequence[SeededRun]], hosts: Sequence[str], today: 
 
 def _differences(fresh: Sequence[SeededRun], stored: Sequence[Sequence[SeededRun]]) -> tuple[float, ...]:
     """Runs whose seed is stored nowhere have no pair and are left out."""
-    known: dict[int, list[float]] = {}
+    stored_values: dict[int, list[float]] = {}
     for session in stored:
         for seed, value in session:
-            known.setdefault(seed, []).append(value)
-    return tuple(value - fmean(known[seed]) for seed, value in fresh if seed in known)
+            stored_values.setdefault(seed, []).append(value)
+    return tuple(value - fmean(stored_values[seed]) for seed, value in fresh if seed in stored_values)

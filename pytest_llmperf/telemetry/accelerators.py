@@ -11,13 +11,13 @@ from pytest_llmperf.errors import HardwareBusy
 from pytest_llmperf.model.ranks import gpus_of, size_of
 from pytest_llmperf.model.status import Note, Tell, Waiting
 from pytest_llmperf.model.telemetry import GpuDevice, GpuTrace
-from pytest_llmperf.telemetry.bounded import bounded
+from pytest_llmperf.telemetry.call_timeout import call_with_timeout
+from pytest_llmperf.telemetry.foreign_processes import name_of, user_of
 from pytest_llmperf.telemetry.gpu_reading import memory_in_use, occupants
 from pytest_llmperf.telemetry.gpu_watch import JOIN_S, GpuWatch
 from pytest_llmperf.telemetry.hardware import NVML_TIMEOUT_S, Gpu, Hardware
 from pytest_llmperf.telemetry.nvml import GpuNvml, pynvml
-from pytest_llmperf.telemetry.strangers import name_of, user_of
-from pytest_llmperf.telemetry.visible import VARIABLE, visible
+from pytest_llmperf.telemetry.visible_gpus import VARIABLE, visible_gpus
 
 #: From the time zero of a run, ns, to its trace; None where nothing was watched.
 TraceOf = Callable[[int], GpuTrace | None]
@@ -58,7 +58,7 @@ class Accelerators:
             return ()
         here = self.hardware.gpus
         machine = (*here, *self.hardware.hidden)
-        shown = visible(machine, env) if VARIABLE in env else here
+        shown = visible_gpus(machine, env) if VARIABLE in env else here
         if "device_ids" in flags:
             return _named(flags["device_ids"], shown, machine)[: gpus_of(flags)]
         first, step = size_of(flags, ("base_gpu_id",), 0), size_of(flags, ("gpu_id_step",))
@@ -107,7 +107,8 @@ class Accelerators:
                 raise HardwareBusy(
                     f"{'; '.join(busy)}, after waiting {self.free_timeout_s:g} s. What is measured beside it is no "
                     "evidence. Find it with nvidia-smi and end it, choose other GPUs with CUDA_VISIBLE_DEVICES, "
-                    f"or raise gpu_free_limit_mib if it stays and does nothing.{_kept(allowed_bytes) if stay else ''}"
+                    "or raise gpu_free_limit_mib if it stays and does nothing."
+                    f"{_own_context_note(allowed_bytes) if stay else ''}"
                 )
             self.tell(Waiting("; ".join(busy)))
             self.clock.sleep_ns(seconds(POLL_S))
@@ -117,7 +118,7 @@ class Accelerators:
         nvml = self.nvml or pynvml()
         if nvml is None:
             return []
-        found = bounded(lambda: _busy(nvml, gpus, free_bytes), NVML_TIMEOUT_S)
+        found = call_with_timeout(lambda: _busy(nvml, gpus, free_bytes), NVML_TIMEOUT_S)
         if found is None:
             self._hung(f"NVML did not answer within {NVML_TIMEOUT_S:g} s")
         return found or []
@@ -153,10 +154,10 @@ def _named(device_ids: object, shown: tuple[Gpu, ...], machine: tuple[Gpu, ...])
     words = [str(word).strip() for word in listed]
     if all(word.isdigit() for word in words):
         return tuple(shown[int(word)] for word in words if int(word) < len(shown))
-    return visible(machine, {VARIABLE: ",".join(words)})
+    return visible_gpus(machine, {VARIABLE: ",".join(words)})
 
 
-def _kept(allowed_bytes: int) -> str:
+def _own_context_note(allowed_bytes: int) -> str:
     """Whom not to end, and what to do where it is the one that has too much."""
     return (
         ' The LMCache server kept by keep=("l1",) is ours and may stay: all may have '

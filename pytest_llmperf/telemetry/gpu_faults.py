@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pytest_llmperf.telemetry.gpu_reading import uncorrected_errors
-from pytest_llmperf.telemetry.nvml import XID, GpuNvml, asked
+from pytest_llmperf.telemetry.nvml import XID, GpuNvml, query
 
 MOST_XIDS = 20  # a broken GPU repeats itself
 
@@ -28,19 +28,19 @@ class FaultWatch:
         """Note the counters of one GPU, and listen to it."""
         self._before[index] = uncorrected_errors(self._nvml, handle)
         if self._events is None:
-            self._events = asked(self._nvml, "nvmlEventSetCreate")
+            self._events = query(self._nvml, "nvmlEventSetCreate")
         if self._events is not None:
-            asked(self._nvml, "nvmlDeviceRegisterEvents", handle, XID, self._events)
+            query(self._nvml, "nvmlDeviceRegisterEvents", handle, XID, self._events)
 
     def end(self, handles: Mapping[int, object]) -> None:
         """Ask what has happened since `begin`."""
         for _ in range(MOST_XIDS):
-            event = None if self._events is None else asked(self._nvml, "nvmlEventSetWait_v2", self._events, 0)
+            event = None if self._events is None else query(self._nvml, "nvmlEventSetWait_v2", self._events, 0)
             if event is None:
                 break
             self._found.append(f"a GPU reported Xid {event.eventData} (NVIDIA's list of Xid errors says what it means)")
         if self._events is not None:
-            asked(self._nvml, "nvmlEventSetFree", self._events)
+            query(self._nvml, "nvmlEventSetFree", self._events)
         for index, handle in handles.items():
             before, after = self._before.get(index), uncorrected_errors(self._nvml, handle)
             if before is not None and after is not None and after > before:

@@ -10,11 +10,11 @@ from statistics import mean
 
 from pytest_llmperf.clock import Clock, milliseconds
 from pytest_llmperf.model.telemetry import GpuDevice, GpuSample, GpuTrace
+from pytest_llmperf.telemetry.foreign_processes import ForeignProcesses
 from pytest_llmperf.telemetry.gpu_faults import FaultWatch
 from pytest_llmperf.telemetry.gpu_reading import read_sample, read_settings
 from pytest_llmperf.telemetry.hardware import Gpu
-from pytest_llmperf.telemetry.nvml import GpuNvml, lost_by
-from pytest_llmperf.telemetry.strangers import Strangers
+from pytest_llmperf.telemetry.nvml import GpuNvml, loss_reason
 
 PROCESSES_EVERY = 5  # samples: listing the processes costs more than all the rest
 JOIN_S = 5.0
@@ -40,7 +40,7 @@ class GpuWatch:
         self._gpus = tuple(gpus)
         self._clock = clock
         self._interval_s = interval_s
-        self._strangers = Strangers(nvml, ours, free_bytes)
+        self._strangers = ForeignProcesses(nvml, ours, free_bytes)
         self._faults = FaultWatch(nvml)
         self._samples: list[GpuSample] = []
         self._took_ms: list[float] = []
@@ -81,7 +81,7 @@ class GpuWatch:
         try:
             self._sample_until_done()
         except Exception as error:
-            why = lost_by(error)
+            why = loss_reason(error)
             if why is None:
                 self._problem = f"NVML: {error}"
             else:

@@ -9,11 +9,11 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from pytest_llmperf.model.datasheet import MEMORY_GIB
-from pytest_llmperf.telemetry.bounded import bounded
+from pytest_llmperf.telemetry.call_timeout import call_with_timeout
 from pytest_llmperf.telemetry.cpu import Cpu, read_cpu
 from pytest_llmperf.telemetry.gpu_reading import read_settings
-from pytest_llmperf.telemetry.nvml import Nvml, asked, lost_by, pynvml
-from pytest_llmperf.telemetry.visible import VARIABLE, visible
+from pytest_llmperf.telemetry.nvml import Nvml, loss_reason, pynvml, query
+from pytest_llmperf.telemetry.visible_gpus import VARIABLE, visible_gpus
 
 GPU_KINDS = ("l4", "a100", "h100", "h200")
 KINDS = (*GPU_KINDS, "cpu")
@@ -107,9 +107,9 @@ def detect(
     nvml: Nvml | None = None, timeout_s: float = NVML_TIMEOUT_S, environ: Mapping[str, str] = os.environ
 ) -> Hardware:
     """Ask NVML, for at most `timeout_s`: a hanging driver must not hang every pytest run."""
-    found = bounded(lambda: _ask(nvml), timeout_s)
+    found = call_with_timeout(lambda: _query_driver(nvml), timeout_s)
     found = replace(found or Hardware(problem=f"NVML did not answer within {timeout_s:g} s"), cpu=read_cpu())
-    seen = visible(found.gpus, environ)
+    seen = visible_gpus(found.gpus, environ)
     if found.gpus and not seen:
         problem = f"{VARIABLE}={environ[VARIABLE]!r} names none of its {len(found.gpus)} GPUs"
         return Hardware(problem=problem, cpu=found.cpu)
@@ -118,7 +118,7 @@ def detect(
     return replace(found, gpus=seen, hidden=tuple(gpu for gpu in found.gpus if gpu not in seen))
 
 
-def _ask(nvml: Nvml | None) -> Hardware:
+def _query_driver(nvml: Nvml | None) -> Hardware:
     nvml = nvml or pynvml()
     if nvml is None:
         return Hardware(problem="nvidia-ml-py is not installed")
@@ -137,7 +137,7 @@ def _ask(nvml: Nvml | None) -> Hardware:
 
 
 def _cuda(nvml: Nvml) -> str | None:
-    version = asked(nvml, "nvmlSystemGetCudaDriverVersion")
+    version = query(nvml, "nvmlSystemGetCudaDriverVersion")
     return None if version is None else f"{version // 1000}.{version % 1000 // 10}"
 
 
@@ -146,8 +146,8 @@ def _gpu(nvml: Nvml, index: int) -> Gpu:
     try:
         handle = nvml.nvmlDeviceGetHandleByIndex(index)
         name = str(nvml.nvmlDeviceGetName(handle))
-        total = getattr(asked(nvml, "nvmlDeviceGetMemoryInfo", handle), "total", None)  # none where the CPU shares it
-        uuid = asked(nvml, "nvmlDeviceGetUUID", handle) or ""
+        total = getattr(query(nvml, "nvmlDeviceGetMemoryInfo", handle), "total", None)  # none where the CPU shares it
+        uuid = query(nvml, "nvmlDeviceGetUUID", handle) or ""
         return Gpu(index, name, gpu_kind(name, total), total, str(uuid), read_settings(nvml, handle))
     except Exception as error:
-        return Gpu(index, f"GPU {index}", None, problem=f"NVML: GPU {index}: {lost_by(error) or error}")
+        return Gpu(index, f"GPU {index}", None, problem=f"NVML: GPU {index}: {loss_reason(error) or error}")

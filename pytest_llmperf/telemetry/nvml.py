@@ -61,7 +61,7 @@ class GpuLost(Exception):
     """The driver says that this GPU is gone."""
 
 
-def asked(nvml: Nvml, call: str, *arguments: object) -> Any:
+def query(nvml: Nvml, call: str, *arguments: object) -> Any:
     """What the driver answers; None where it, or an old pynvml, cannot: every field is missing somewhere.
 
     Raises:
@@ -70,13 +70,13 @@ def asked(nvml: Nvml, call: str, *arguments: object) -> Any:
     try:
         return getattr(nvml, call)(*arguments)
     except Exception as error:
-        why = lost_by(error)
+        why = loss_reason(error)
         if why is not None:
             raise GpuLost(why) from error
         return None
 
 
-def lost_by(error: Exception) -> str | None:
+def loss_reason(error: Exception) -> str | None:
     """What became of a GPU, where an error of the driver says that it is gone; None for any other error."""
     return str(error) if isinstance(error, GpuLost) else LOST.get(getattr(error, "value", 0))
 

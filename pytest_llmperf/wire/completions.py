@@ -74,10 +74,10 @@ def _counts(stream: Stream) -> tuple[int, ...] | None:
 def _judge(request: Request, exchange: Exchange, answer: Answer, stream: Stream) -> _Judgement:
     """The first thing that is wrong, the most telling first: what the server said outranks how the socket ended."""
     return (
-        _given_up(exchange)
+        _client_timeout(exchange)
         or _http_problem(exchange, answer)
         or _stream_problem(stream)
-        or _cut_short(exchange, stream)
+        or _truncation(exchange, stream)
         or _incomplete(answer, stream)
         or _counts_disagree(stream)
         or _wrong_length(request, stream)
@@ -85,7 +85,7 @@ def _judge(request: Request, exchange: Exchange, answer: Answer, stream: Stream)
     )
 
 
-def _given_up(exchange: Exchange) -> _Judgement | None:
+def _client_timeout(exchange: Exchange) -> _Judgement | None:
     outcome = _GIVEN_UP.get(exchange.ending)
     return (outcome, _ending(exchange)) if outcome else None
 
@@ -111,7 +111,7 @@ def _stream_problem(stream: Stream) -> _Judgement | None:
     return None
 
 
-def _cut_short(exchange: Exchange, stream: Stream) -> _Judgement | None:
+def _truncation(exchange: Exchange, stream: Stream) -> _Judgement | None:
     outcome = _CUT_SHORT.get(exchange.ending)
     return (outcome, f"{_ending(exchange)} after {len(stream.arrivals_ns)} content chunks") if outcome else None
 

@@ -22,4 +22,4 @@ def test_whoever_takes_arguments_says_what_is_refused():
     takers = [one for one in (*public, *methods)
               if inspect.isfunction(one) and set(inspect.signature(one).parameters) - {"self"}]
     assert len(takers) > 20
-    assert [one.__name__ for one in takers if "Raises:" not in (one.__doc__ or "")] == []
+    assert [taker.__name__ for taker in takers if "Raises:" not in (taker.__doc__ or "")] == []

@@ -202,7 +202,7 @@ def clone(tmp_path):
 
 def open_pull_request(clone, attempt=1):
     """As the job does, beside what the runners left."""
-    (step,) = [one for one in steps("gpu.yml", "baselines") if one.get("name") == "Branch and pull request"]
+    (step,) = [step for step in steps("gpu.yml", "baselines") if step.get("name") == "Branch and pull request"]
     known = {"inputs.kind": "h200", "github.run_id": "7", "github.run_attempt": str(attempt)}
     branch = re.sub(r"\$\{\{ (\S+) \}\}", lambda found: known[found[1]], step["env"]["BRANCH"])
     (clone / "updated" / ".llmperf").mkdir(parents=True, exist_ok=True)

@@ -115,7 +115,9 @@ def replay(case):
     counters = engine.counters
     sequences = [scheduler.sequences[index] for index in range(len(case["requests"]))]
     return {
-        "cached": [one.cached_tokens if one.generated else None for one in sequences],  # told with the first token
+        "cached": [
+            sequence.cached_tokens if sequence.generated else None for sequence in sequences
+        ],  # told with the first token
         "preemptions": counters.preemptions,
         "queries": counters.prefix_cache_queries,
         "hits": counters.prefix_cache_hits,

@@ -11,13 +11,13 @@ from pytest_llmperf.emulator.options import read_options
 from pytest_llmperf.emulator.virtual.pipe import Pipe, answer
 from pytest_llmperf.engines.adapters import adapter_of
 from pytest_llmperf.engines.spec import build_spec
-from pytest_llmperf.load.virtual import as_told
+from pytest_llmperf.load.virtual import emulated_exchange
 from pytest_llmperf.model.exchange import Ending, Exchange
 from pytest_llmperf.model.record import Outcome
 from pytest_llmperf.model.request import Request
 from pytest_llmperf.telemetry.prometheus import parse
 from pytest_llmperf.wire.completions import to_record
-from pytest_llmperf.wire.told import told_record
+from pytest_llmperf.wire.emulated_record import emulated_record
 
 PROMPT = tuple(range(40))
 DRAFTS = ["--speculative-config", '{"method": "ngram", "num_speculative_tokens": 3}']
@@ -71,7 +71,7 @@ def test_streams_are_good_to_the_client(engine, flags):
 
 def told(server, path, body, tokens=20):
     (found,) = posted(server, "simulate", path, body)["records"]
-    return told_record(Request(0, PROMPT, tokens, len(PROMPT)), as_told(found, 0))
+    return emulated_record(Request(0, PROMPT, tokens, len(PROMPT)), emulated_exchange(found, 0))
 
 
 @pytest.mark.parametrize("fault", ["", "errors=100%", "hangs=100%", "truncated=100%"])

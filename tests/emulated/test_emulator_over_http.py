@@ -12,7 +12,7 @@ import pytest
 
 from pytest_llmperf.emulator.__main__ import build_service
 from pytest_llmperf.emulator.options import read_options
-from pytest_llmperf.emulator.virtual.client import Posted, fly
+from pytest_llmperf.emulator.virtual.client import Posted, simulate_client
 from pytest_llmperf.testing.waiting import until
 
 ALL = {"include_usage": True, "continuous_usage_stats": True}
@@ -217,11 +217,11 @@ def test_real_time_agrees_with_virtual_time(emulate, client, tmp_path):
     assert row["ending"] == "complete"
     service = build_service(read_options(["--hardware", "h200", "--pipe", "--", "serve", "llama-3.1-8b",
                                           "--max-model-len", "8192"]))  # fmt: skip
-    (flight,) = fly(service, [Posted(0, "/v1/completions", json.dumps(body(tokens=100)).encode())])
-    virtual = [at_ns - flight.arrived_ns for at_ns in flight.lines[0].token_ns]
+    (request,) = simulate_client(service, [Posted(0, "/v1/completions", json.dumps(body(tokens=100)).encode())])
+    virtual = [at_ns - request.arrived_ns for at_ns in request.token_times[0].token_ns]
     intended = [at_ns - row["arrived_ns"] for at_ns in row["intended_ns"]]
     assert intended == virtual
-    assert row["arrived_ns"] - row["received_ns"] >= flight.arrived_ns - flight.sent_ns
+    assert row["arrived_ns"] - row["received_ns"] >= request.arrived_ns - request.sent_ns
     # How late they leave depends on the machine: benchmarks/test_emulator_http.py
     assert all(sent > meant for sent, meant in zip(row["sent_ns"], row["intended_ns"], strict=True))
 
@@ -254,8 +254,10 @@ def test_many_streams_are_scheduled_as_in_virtual_time(emulate, tmp_path, option
     first_ns = min(row["arrived_ns"] for row in rows)
     posts = [Posted(number, "/v1/completions", bodies[number].encode(), row["arrived_ns"] - first_ns)
              for number, row in enumerate(rows)]  # fmt: skip
-    flights = fly(build_service(read_options(["--hardware", "h200", "--pipe", *options, "--", *flags])), posts)
-    for row, flight in zip(rows, flights, strict=True):
-        assert flight.arrived_ns - flights[0].arrived_ns == row["arrived_ns"] - rows[0]["arrived_ns"]
-        start_ns = row["arrived_ns"] - flight.arrived_ns
-        assert [at_ns - start_ns for at_ns in row["intended_ns"]] == flight.lines[0].token_ns
+    flights = simulate_client(
+        build_service(read_options(["--hardware", "h200", "--pipe", *options, "--", *flags])), posts
+    )
+    for row, request in zip(rows, flights, strict=True):
+        assert request.arrived_ns - flights[0].arrived_ns == row["arrived_ns"] - rows[0]["arrived_ns"]
+        start_ns = row["arrived_ns"] - request.arrived_ns
+        assert [at_ns - start_ns for at_ns in row["intended_ns"]] == request.token_times[0].token_ns

@@ -31,7 +31,11 @@ def test_tiers(name, perf):
 def kept(junit):
     """The checks of each test, as JUnit keeps them."""
     for case in junit.iter("testcase"):
-        texts = [one.get("value") for one in case.iter("property") if one.get("name").startswith("llmperf.result")]
+        texts = [
+            element.get("value")
+            for element in case.iter("property")
+            if element.get("name").startswith("llmperf.result")
+        ]
         yield case, [json.loads(text) for text in texts]
 
 

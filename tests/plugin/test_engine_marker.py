@@ -153,7 +153,7 @@ def test_starts(perf):
 def test_one_measurement_on_several_starts(run):
     result, junit = run(STARTS, "--emulate", "h200")
     result.assert_outcomes(passed=1)
-    assert "6 runs on 3 server starts" in "".join(one.get("value") for one in junit.iter("property"))
+    assert "6 runs on 3 server starts" in "".join(element.get("value") for element in junit.iter("property"))
 
 
 TWO_BUILDS = """

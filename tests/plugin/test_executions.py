@@ -152,7 +152,7 @@ def test_runs_of_another_pytest_session_are_not_pooled(execute):
     result, junit, files = execute(FAILS_AT_FIRST)
     assert result.ret == 0
     assert "llmperf.executions" not in properties(junit)
-    assert [len(kept["measurements"][0]["runs"]) for kept in files] == [3, 3]
+    assert [len(file["measurements"][0]["runs"]) for file in files] == [3, 3]
 
 
 def test_a_rerun_against_the_baseline_repeats_its_seeds(execute):
@@ -162,7 +162,7 @@ def test_a_rerun_against_the_baseline_repeats_its_seeds(execute):
     body = 'perf.check(run, baseline=True); assert number != 4'
     result, _, files = execute(body, "--reruns=1", "--emulate-seed=4")
     assert result.ret == 12
-    (kept,) = [one for one in files if one["earlier"]]
+    (kept,) = [file for file in files if file["earlier"]]
     assert {run["seed"] for run in kept["measurements"][0]["runs"]} == {0, 1, 2}
     assert len(kept["measurements"][0]["runs"]) == 6
     assert "6 runs against 9 of 3 sessions" in kept["checks"][-1]["n"]

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from pytest_llmperf.report.junit import read_release
-from pytest_llmperf.report.kept import read_run
 from pytest_llmperf.report.release import Trend, compare_runs
+from pytest_llmperf.report.stored_run import read_run
 
 pytestmark = pytest.mark.emulated
 SUITE = """
@@ -64,7 +64,11 @@ def test_slo"""
     text = Path(pytester.path, "site/report.html").read_text()
     assert text.index("test_it.py::test_crash") < text.index("test_it.py::test_slo")
     assert "It did not reach its end" in text
-    (gone,) = (one for one in compare_runs(before, read_release(junit)) if one.trend is Trend.GONE)
+    (gone,) = (
+        compared_test
+        for compared_test in compare_runs(before, read_release(junit))
+        if compared_test.trend is Trend.GONE
+    )
     assert (gone.test, gone.reason.partition("it ")[2]) == ("test_it.py::test_crash", "failed before it could report")
 
 
@@ -73,7 +77,7 @@ def test_junit_and_the_run_folder_say_the_same(run, pytester):
     (folder,) = Path(pytester.path, ".llmperf/runs").iterdir()
     kept, read = read_run(folder), read_release(Path(pytester.path, "junit.xml"))
     assert [(test.test, test.verdict) for test in kept] == [(test.test, test.verdict) for test in read]
-    assert {one.test.rpartition("::")[2]: one.trend for one in compare_runs(read, kept)} == {
+    assert {test.test.rpartition("::")[2]: test.trend for test in compare_runs(read, kept)} == {
         "test_slo": Trend.STAYED, "test_broken": Trend.UNKNOWN}  # fmt: skip
 
 
@@ -94,7 +98,7 @@ def test_requests_are_kept_and_answers_are_not(run, pytester):
     run(SUITE, "--emulate", "h200", "-k", "test_slo")
     (folder,) = Path(pytester.path, ".llmperf/runs").iterdir()
     (test,) = read_run(folder)
-    assert [len(one.records().kept) for one in test.measurements[0].runs] == [12, 12, 12]
+    assert [len(run.records().kept) for run in test.measurements[0].runs] == [12, 12, 12]
     assert test.measurements[0].runs[0].requests.stat().st_size < 10_000
     (command,) = folder.glob("servers/*/command.txt")
     assert "--max-model-len 8192" in command.read_text()
@@ -139,7 +143,7 @@ def test_it(perf):
     perf.record(check)
 """
     )
-    found = {one.get("name"): one.get("value") for one in junit.iter("property")}
+    found = {element.get("name"): element.get("value") for element in junit.iter("property")}
     assert found["llmperf.baseline.ttft_p50"] == "+4.5 % (90 % CI 1 … 2)"
     assert json.loads(found["llmperf.result1"])["interval"] == "90 % CI 1 … 2"
     assert found["llmperf.test"] == "test_it.py::test_it"

@@ -3,7 +3,7 @@
 import pytest
 
 from pytest_llmperf.plugin.configure import MARKERS
-from pytest_llmperf.plugin.kinds import KINDS, asked_kinds, running_kind
+from pytest_llmperf.plugin.kinds import KINDS, requested_kinds, running_kind
 from pytest_llmperf.telemetry import hardware
 from pytest_llmperf.telemetry.hardware import Gpu, Hardware, detect
 
@@ -37,7 +37,7 @@ pytestmark = pytest.mark.skipif(bool(detect().gpus), reason="tests what a machin
     ],
 )
 def test_which_kinds_an_expression_asks_for(expression, kinds):
-    assert asked_kinds(expression) == kinds
+    assert requested_kinds(expression) == kinds
 
 
 @pytest.mark.parametrize("dist", [(), ("-n", "2")], ids=["plain", "xdist"])

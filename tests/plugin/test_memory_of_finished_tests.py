@@ -67,4 +67,4 @@ def test_it(perf):
 
 
 def _checks(case):
-    return [one.get("value") for one in case.iter("property") if CHECK.fullmatch(one.get("name"))]
+    return [element.get("value") for element in case.iter("property") if CHECK.fullmatch(element.get("name"))]

@@ -33,8 +33,8 @@ def test_the_order_of_tests_does_not_matter(run, pytester, seed):
     result, _ = run(SUITE, "--emulate", "h200")
     result.assert_outcomes(passed=6)
     files = [json.loads(path.read_text()) for path in Path(pytester.path).glob(".llmperf/runs/*/tests/*.json")]
-    assert len({one["test"] for one in files}) == 6
-    assert {len(one["measurements"][0]["runs"]) for one in files} == {1}
+    assert len({file["test"] for file in files}) == 6
+    assert {len(file["measurements"][0]["runs"]) for file in files} == {1}
 
 
 @pytest.mark.emulated

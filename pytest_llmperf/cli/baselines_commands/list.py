@@ -15,8 +15,8 @@ def run(arguments: argparse.Namespace) -> int:
     from pytest_llmperf.baseline.catalog import catalog
     from pytest_llmperf.config.root import project_root
     from pytest_llmperf.config.settings import read_settings
-    from pytest_llmperf.report.stored_text import listed
+    from pytest_llmperf.report.stored_text import baseline_list
 
     root = project_root()
-    say("\n".join(listed(catalog(root / read_settings(root).baselines_dir, arguments.kind))))
+    say("\n".join(baseline_list(catalog(root / read_settings(root).baselines_dir, arguments.kind))))
     return 0

@@ -16,10 +16,10 @@ def run(arguments: argparse.Namespace) -> int:
     from pytest_llmperf.baseline.catalog import catalog, pick
     from pytest_llmperf.config.root import project_root
     from pytest_llmperf.config.settings import read_settings
-    from pytest_llmperf.report.stored_text import shown
+    from pytest_llmperf.report.stored_text import baseline_text
 
     root = project_root()
     entries = catalog(root / read_settings(root).baselines_dir, arguments.kind)
     for entry in pick(entries, arguments.test):
-        say("\n".join(shown(entry)))
+        say("\n".join(baseline_text(entry)))
     return 0

@@ -16,8 +16,8 @@ from pytest_llmperf.cli.output import say
 from pytest_llmperf.errors import UsageError
 
 if TYPE_CHECKING:
-    from pytest_llmperf.baseline.planned import Plan
-    from pytest_llmperf.session.updating import Measured
+    from pytest_llmperf.baseline.update_plan import Plan
+    from pytest_llmperf.session.baseline_update import MeasuredSession
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,24 +28,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from pytest_llmperf.baseline.planned import Action
     from pytest_llmperf.baseline.store import Store
+    from pytest_llmperf.baseline.update_plan import Action
     from pytest_llmperf.config.root import project_root
     from pytest_llmperf.config.settings import read_settings
-    from pytest_llmperf.session.updating import Wanted, measured, update
+    from pytest_llmperf.session.baseline_update import UpdateScope, read_sessions, update_baselines
 
     root = project_root()
     settings = read_settings(root)
-    sessions = measured(path for folder in arguments.run_dirs for path in _run_files(folder))
-    wanted = Wanted("new" if arguments.new else "all", arguments.accept, settings.compare_across)
+    sessions = read_sessions(path for folder in arguments.run_dirs for path in _run_files(folder))
+    wanted = UpdateScope("new" if arguments.new else "all", arguments.accept, settings.compare_across)
     store = Store(root / settings.baselines_dir)
-    plans = update(store, sessions, wanted, lambda plans: _show(sessions, plans), dry_run=arguments.dry_run)
+    plans = update_baselines(store, sessions, wanted, lambda plans: _show(sessions, plans), dry_run=arguments.dry_run)
     if arguments.dry_run:
         say("Nothing was written: --dry-run.")
     return int(any(planned.count(Action.REFUSED) for planned in plans))
 
 
-def _show(sessions: Sequence[Measured], plans: Sequence[Plan]) -> None:
+def _show(sessions: Sequence[MeasuredSession], plans: Sequence[Plan]) -> None:
     from pytest_llmperf.baseline.summary import summary
 
     for session, planned in zip(sessions, plans, strict=True):

@@ -87,7 +87,7 @@ def _name(option: str) -> str:
 
 def _on_this_machine(arguments: argparse.Namespace) -> str:
     from pytest_llmperf.baseline.store import Store
-    from pytest_llmperf.calibration.own import lines, read_sessions, run_sessions, table
+    from pytest_llmperf.calibration.aa_sessions import calibrate_metrics, read_sessions, run_sessions, table
     from pytest_llmperf.config.root import project_root
     from pytest_llmperf.config.settings import read_settings
     from pytest_llmperf.errors import UsageError
@@ -100,8 +100,8 @@ def _on_this_machine(arguments: argparse.Namespace) -> str:
         given = [*arguments.tests, *shlex.split(arguments.pytest)]
     except ValueError as error:
         raise UsageError(f"--pytest {arguments.pytest!r}: {error}.") from error
-    folders = run_sessions(given, arguments.sessions, runs_dir, Path.cwd(), _tell)
-    found, unknown = lines(read_sessions(folders), Store(root / read_settings(root).baselines_dir))
+    folders = run_sessions(given, arguments.sessions, runs_dir, Path.cwd(), _print_line)
+    found, unknown = calibrate_metrics(read_sessions(folders), Store(root / read_settings(root).baselines_dir))
     return table(found, unknown, len(folders))
 
 
@@ -109,7 +109,7 @@ def _emulated(arguments: argparse.Namespace) -> str:
     from pytest_llmperf.calibration.emulated import calibrate_emulated
     from pytest_llmperf.calibration.workers import usable_cores
     from pytest_llmperf.config.root import project_root
-    from pytest_llmperf.plugin.collecting import collect
+    from pytest_llmperf.plugin.collection import collect
 
     root = project_root()
     signal.signal(signal.SIGTERM, _interrupted)
@@ -126,7 +126,7 @@ def _emulated(arguments: argparse.Namespace) -> str:
         out=root / OUT if arguments.out is None else arguments.out.absolute(),
         root=root,
         command=_command(arguments),
-        tell=_tell,
+        tell=_print_line,
     )
 
 
@@ -145,5 +145,5 @@ def _command(arguments: argparse.Namespace) -> str:
     )
 
 
-def _tell(line: str) -> None:
+def _print_line(line: str) -> None:
     remark(line)

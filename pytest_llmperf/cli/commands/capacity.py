@@ -15,7 +15,7 @@ from pytest_llmperf.cli.output import say
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_llmperf.session.search import Found, Point
+    from pytest_llmperf.session.bisection import SearchResult, TriedRate
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,18 +27,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from pytest_llmperf.session.capacity import Capacity, terms_of
+    from pytest_llmperf.session.capacity import Capacity, search_terms
 
     spec, workload = target.spec_of(arguments), target.workload_of(arguments)
-    terms_of(arguments.slo, arguments.precision, arguments.cooldown)  # a typo costs no server start
+    search_terms(arguments.slo, arguments.precision, arguments.cooldown)  # a typo costs no server start
     with target.measuring(arguments, "llmperf capacity") as perf:
         try:
             perf.max_rate(spec, workload, slo=arguments.slo, runs=arguments.searches, precision=arguments.precision,
                           cooldown_s=arguments.cooldown)
         finally:  # what a search tried before it was interrupted, or before its server died, was paid for
             searches = [series for series in perf.series if isinstance(series, Capacity)]
-            blocks = [told(one, arguments.slo) for series in searches for one in series.found]
-            blocks += [tried(series.unfinished) for series in searches if series.unfinished]
+            blocks = [search_text(result, arguments.slo) for series in searches for result in series.found]
+            blocks += [tried_rates_text(series.unfinished) for series in searches if series.unfinished]
             if blocks:
                 say(f"{spec}, {workload}" + (f", emulated {arguments.emulate}" if arguments.emulate else ""))
             for block in blocks:
@@ -46,18 +46,18 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def told(found: Found, slos: Sequence[str]) -> list[str]:
+def search_text(found: SearchResult, slos: Sequence[str]) -> list[str]:
     """Every rate that was tried, from the lowest, then the answer: the proven rate first, then what was measured."""
     proven = "no rate is" if found.proven is None else f"{found.proven:.4g}/s is"
-    measured = "no rate as measured" if found.within is None else f"{found.within:.4g}/s as measured"
-    over = "no limit found" if found.beyond is None else f"over at {found.beyond:.4g}/s"
+    measured = "no rate as measured" if found.highest_within is None else f"{found.highest_within:.4g}/s as measured"
+    over = "no limit found" if found.lowest_over is None else f"over at {found.lowest_over:.4g}/s"
     answer = f"max_rate: {proven} proven within {' and '.join(slos)} ({measured}, {over})."
-    if found.within is not None and found.within != found.proven:
+    if found.highest_within is not None and found.highest_within != found.proven:
         answer += " To prove a higher rate, send more: --requests N."
     return [*_rates(found.points), answer]
 
 
-def tried(points: Sequence[Point]) -> list[str]:
+def tried_rates_text(points: Sequence[TriedRate]) -> list[str]:
     """The same of a search that has no answer yet."""
     within = max((point.rate for point in points if point.within), default=None)
     beyond = min((point.rate for point in points if not point.within), default=None)
@@ -66,7 +66,7 @@ def tried(points: Sequence[Point]) -> list[str]:
     return [*_rates(points), f"The search did not reach its end: max_rate lies {' and '.join(known)}."]
 
 
-def _rates(points: Sequence[Point]) -> list[str]:
+def _rates(points: Sequence[TriedRate]) -> list[str]:
     from pytest_llmperf.metrics.registry import find
     from pytest_llmperf.report.table import aligned
 

@@ -21,8 +21,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from pytest_llmperf.report.junit import read_release
     from pytest_llmperf.report.release import compare_runs
-    from pytest_llmperf.report.shown import difference
+    from pytest_llmperf.report.terminal_text import comparison_text
 
     compared = compare_runs(read_release(arguments.before), read_release(arguments.after), others=arguments.all)
-    say("\n\n".join(difference(one) for one in compared))
+    say("\n\n".join(comparison_text(compared_test) for compared_test in compared))
     return 0

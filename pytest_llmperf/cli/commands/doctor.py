@@ -42,18 +42,18 @@ def run(arguments: argparse.Namespace) -> int:
     place = this_place(root, read_settings(root), detect())
     found = [*examine(place), *suites(root, paths or ["suites"])]
     print_findings(found)
-    return int(any(one.problem for one in found))
+    return int(any(finding.problem for finding in found))
 
 
 def print_findings(found: Iterable[Finding]) -> None:
     part = ""
     problems = 0
-    for one in found:
-        if one.part != part:
-            part = one.part
+    for finding in found:
+        if finding.part != part:
+            part = finding.part
             say(part)
-        problems += one.problem
-        say(f"  {'!' if one.problem else ' '} {one.text}")
-        if one.problem:
-            say(f"      → {one.remedy}")
+        problems += finding.problem
+        say(f"  {'!' if finding.problem else ' '} {finding.text}")
+        if finding.problem:
+            say(f"      → {finding.remedy}")
     say(f"{problems} problem{'s' if problems != 1 else ''}" if problems else "ready")

@@ -30,13 +30,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from pytest_llmperf.report.junit import read_release
-    from pytest_llmperf.report.markdown import Named, markdown
+    from pytest_llmperf.report.markdown import LinkedRun, markdown
     from pytest_llmperf.report.release import compare_runs
 
     summary = _summary(os.environ) if arguments.step_summary else None
     compared = compare_runs(read_release(arguments.before), read_release(arguments.after))
-    old = Named(_name(arguments.before), arguments.old_link)
-    new = Named(_name(arguments.after), arguments.new_link or this_run(os.environ))
+    old = LinkedRun(_name(arguments.before), arguments.old_link)
+    new = LinkedRun(_name(arguments.after), arguments.new_link or this_run(os.environ))
     text = markdown(compared, old, new)
     try:
         if summary is not None:

@@ -34,18 +34,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from pytest_llmperf.metrics.registry import find
-    from pytest_llmperf.session.capacity import terms_of
-    from pytest_llmperf.session.sweep import Asked, SweepFile, combinations, measured
+    from pytest_llmperf.session.capacity import search_terms
+    from pytest_llmperf.session.sweep import SweepFile, SweepPlan, combinations, measure_row
 
     spec, workload, grid = target.spec_of(arguments), target.workload_of(arguments), grid_of(arguments.grid)
     if spec.url is not None:
         raise UsageError(f"{arguments.engine}: a server that already runs keeps its flags. Sweep ENGINE:MODEL.")
     metrics = [find(name).name for name in arguments.metric or DEFAULT_METRICS]
     if arguments.slo:
-        terms_of(arguments.slo)  # a typo costs no server start
+        search_terms(arguments.slo)  # a typo costs no server start
     place = target.place_of(arguments, spec)
     file = SweepFile(arguments.file, f"{spec}, {workload}, {metrics}, {arguments.slo}, {arguments.runs} runs, {place}")
-    asked = Asked(spec, workload, tuple(metrics), tuple(arguments.slo), arguments.runs)
+    asked = SweepPlan(spec, workload, tuple(metrics), tuple(arguments.slo), arguments.runs)
     rows = file.read()
     done = [row.flags for row in rows]
     todo = [flags for flags in combinations(grid) if flags not in done]
@@ -53,13 +53,13 @@ def run(arguments: argparse.Namespace) -> int:
         file.check_writable()
         with target.measuring(arguments, "llmperf sweep") as perf:
             for flags in todo:
-                rows.append(measured(perf, asked, flags))
+                rows.append(measure_row(perf, asked, flags))
                 file.append(rows[-1])
                 perf.session.release_records()  # a row is judged and written
     if done:
         remark(f"{len(done)} of {len(rows)} rows are {arguments.file}'s; remove it to measure them anew")
     chosen = [row for row in rows if row.flags in list(combinations(grid))]
-    say("\n".join(told(chosen, list(grid), asked.columns)))
+    say("\n".join(sweep_table(chosen, list(grid), asked.columns)))
     return 0
 
 
@@ -81,7 +81,7 @@ def grid_of(texts: list[str]) -> dict[str, list[object]]:
     return grid
 
 
-def told(rows: Sequence[Row], names: Sequence[str], metrics: Sequence[str]) -> list[str]:
+def sweep_table(rows: Sequence[Row], names: Sequence[str], metrics: Sequence[str]) -> list[str]:
     """The table; a star marks the Pareto front."""
     from pytest_llmperf.metrics.registry import find
     from pytest_llmperf.report.table import aligned

@@ -11,7 +11,7 @@ from pytest_llmperf.emulator.cluster.split import DECODE, PREFILL, Split
 from pytest_llmperf.emulator.cluster.timeline import Timeline
 from pytest_llmperf.emulator.cluster.transfer import TransferLink, TransferredKv
 from pytest_llmperf.emulator.core.counters import Counters
-from pytest_llmperf.emulator.core.engine import Disturber, Engine, Leap, Step, StepTimer
+from pytest_llmperf.emulator.core.engine import Disturber, Engine, FastForward, Step, StepTimer
 from pytest_llmperf.emulator.core.scheduler import VllmScheduler
 from pytest_llmperf.emulator.core.sequence import Sequence
 from pytest_llmperf.emulator.core.sglang_scheduler import SglangScheduler
@@ -126,16 +126,16 @@ class Deployment:
         """When the next step begins; None where there is nothing to do."""
         return (self._split or self._timeline).next_ns()
 
-    def advance(self, until_ns: int | None, leaping: bool = True) -> Step | Leap | None:
+    def advance(self, until_ns: int | None, fast_forwarding: bool = True) -> Step | FastForward | None:
         """Runs the next step, or leap of steps, that begins before `until_ns`; None where none does.
 
         What it gives lies in the future until `ended_ns`. With several engines the ends are not in order, and a step of
         a prefill engine gives nothing.
         """
         if self._split is not None:
-            done = self._split.advance(until_ns, leaping)
+            done = self._split.advance(until_ns, fast_forwarding)
         else:
-            found = self._timeline.advance(until_ns, leaping)
+            found = self._timeline.advance(until_ns, fast_forwarding)
             done = found[1] if found is not None else None
         if done is not None:
             self.now_ns = max(self.now_ns, done.ended_ns)

@@ -6,7 +6,7 @@ from heapq import heappop, heappush
 
 from pytest_llmperf.emulator.cluster.timeline import Timeline
 from pytest_llmperf.emulator.cluster.transfer import TransferredKv
-from pytest_llmperf.emulator.core.engine import Leap, Step
+from pytest_llmperf.emulator.core.engine import FastForward, Step
 from pytest_llmperf.emulator.core.sequence import Sequence
 
 PREFILL, DECODE = 0, 1
@@ -52,11 +52,11 @@ class Split:
         starts = [self._timeline.next_ns(), self._handovers[0][0] if self._handovers else None]
         return min((start for start in starts if start is not None), default=None)
 
-    def advance(self, until_ns: int | None, leaping: bool) -> Step | Leap | None:
+    def advance(self, until_ns: int | None, fast_forwarding: bool) -> Step | FastForward | None:
         while True:
             handover_ns = self._handovers[0][0] if self._handovers else None
             limits = [limit for limit in (until_ns, handover_ns) if limit is not None]
-            found = self._timeline.advance(min(limits, default=None), leaping)
+            found = self._timeline.advance(min(limits, default=None), fast_forwarding)
             if found is not None:
                 index, done = found
                 return self._prefilled(done) if index == PREFILL else self._decoded(done)
@@ -64,7 +64,7 @@ class Split:
                 return None
             self._hand_over(*heappop(self._handovers))
 
-    def _prefilled(self, done: Step | Leap) -> Step:
+    def _prefilled(self, done: Step | FastForward) -> Step:
         for prompt in done.finished:
             self._number += 1
             heappush(self._handovers, (done.ended_ns, self._number, prompt, self._prompts[prompt]))
@@ -80,7 +80,7 @@ class Split:
         self._timeline.give(DECODE, sequence, now_ns)
         sequence.arrived_ns = arrived_ns
 
-    def _decoded(self, done: Step | Leap) -> Step | Leap:
+    def _decoded(self, done: Step | FastForward) -> Step | FastForward:
         """The client is told what the prefill engine found cached, not that all came from there."""
         for sequence in done.finished:
             sequence.cached_tokens = self._found.pop(sequence, 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as List
 
-from pytest_llmperf.emulator.core.engine import Engine, Leap, Step
+from pytest_llmperf.emulator.core.engine import Engine, FastForward, Step
 from pytest_llmperf.emulator.core.sequence import Sequence
 
 
@@ -20,7 +20,7 @@ class Timeline:
         self.in_flight = [0] * len(engines)
         self._place: dict[Sequence, int] = {}
         self._free_ns = [0] * len(engines)
-        self._calm_ns: list[int | None] = [None] * len(engines)
+        self._earliest_end_ns: list[int | None] = [None] * len(engines)
         self._stuck = [False] * len(engines)
 
     def give(self, index: int, sequence: Sequence, now_ns: int) -> None:
@@ -48,7 +48,7 @@ class Timeline:
         starts = [start for start in map(self._start_ns, range(len(self.engines))) if start is not None]
         return min(starts, default=None)
 
-    def advance(self, until_ns: int | None, leaping: bool = True) -> tuple[int, Step | Leap] | None:
+    def advance(self, until_ns: int | None, fast_forwarding: bool = True) -> tuple[int, Step | FastForward] | None:
         """Runs the next step, or leap, that begins before `until_ns`: of which engine, and what it gave."""
         while True:
             started = [(start, i) for i in range(len(self.engines)) if (start := self._start_ns(i)) is not None]
@@ -57,15 +57,15 @@ class Timeline:
             start_ns, index = min(started)
             if until_ns is not None and start_ns >= until_ns:
                 return None
-            done = self._run(index, start_ns, until_ns, leaping)
+            done = self._run(index, start_ns, until_ns, fast_forwarding)
             if done is not None:
                 return index, done
 
-    def _run(self, index: int, start_ns: int, until_ns: int | None, leaping: bool) -> Step | Leap | None:
+    def _run(self, index: int, start_ns: int, until_ns: int | None, fast_forwarding: bool) -> Step | FastForward | None:
         engine = self.engines[index]
-        done: Step | Leap | None = None
-        if leaping:
-            done = engine.leap(start_ns, self._calm_until_ns(index, until_ns))
+        done: Step | FastForward | None = None
+        if fast_forwarding:
+            done = engine.fast_forward(start_ns, self._no_sequence_ends_before_ns(index, until_ns))
         done = done or engine.step(start_ns)
         ready_ns = engine.scheduler.wake_ns()
         if done is None and ready_ns is not None and ready_ns <= start_ns:  # loaded in no time
@@ -84,17 +84,17 @@ class Timeline:
     def _start_ns(self, index: int) -> int | None:
         return None if self._stuck[index] else self.engines[index].wake_ns(self._free_ns[index])
 
-    def _calm_until_ns(self, index: int, until_ns: int | None) -> int | None:
+    def _no_sequence_ends_before_ns(self, index: int, until_ns: int | None) -> int | None:
         """Before this time no other engine ends a sequence."""
         for other in range(len(self.engines)):
             start_ns = self._start_ns(other) if other != index else None
             if start_ns is None:
                 continue
-            calm_ns = self._calm_ns[other]
+            calm_ns = self._earliest_end_ns[other]
             if calm_ns is None:
-                calm_ns = self._calm_ns[other] = self.engines[other].calm_until_ns(start_ns)
+                calm_ns = self._earliest_end_ns[other] = self.engines[other].no_sequence_ends_before_ns(start_ns)
             until_ns = calm_ns if until_ns is None else min(until_ns, calm_ns)
         return until_ns
 
     def _changed(self, index: int) -> None:
-        self._stuck[index], self._calm_ns[index] = False, None
+        self._stuck[index], self._earliest_end_ns[index] = False, None

@@ -170,8 +170,8 @@ class BlockPool:
         if self.free != self.usable:
             return False
         self._empty = list(_all(self.usable))
-        for known in (self._queue, self._idle, self._hash, self._block, self._twins, self._alone):
-            known.clear()
+        for table in (self._queue, self._idle, self._hash, self._block, self._twins, self._alone):
+            table.clear()
         self._gone = 0
         return True
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pytest_llmperf.emulator.core.policy import Scheduler
     from pytest_llmperf.emulator.core.sequence import Sequence
 
-_AHEAD = 512  # steps whose disturbance is asked for at once
+_DRAWN_STEPS = 512  # steps whose disturbance is asked for at once
 
 
 class StepTimer(Protocol):
@@ -61,7 +61,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Leap:
+class FastForward:
     """Steps in a row in each of which the same sequences get one token each.
 
     Args:
@@ -149,7 +149,7 @@ class Engine:
         tokens, finished = self.scheduler.complete(batch, ended_ns)
         return Step(now_ns, ended_ns, tokens, finished)
 
-    def leap(self, now_ns: int, until_ns: int | None) -> Leap | None:
+    def fast_forward(self, now_ns: int, until_ns: int | None) -> FastForward | None:
         """Runs all steps from now on that start before `until_ns` and in which nothing but decoding happens, at once.
 
         The same as `step` after `step`. None where the next step is of another kind.
@@ -172,13 +172,13 @@ class Engine:
         ends_ns = ends.tolist()
         if self._pending is not None:  # it is the first of these steps, and then stands for the one after the last
             self._pending.end.ns, self._pending.end = ends_ns[0], End()
-        finished = scheduler.glide(steps, ends_ns[-1])
+        finished = scheduler.advance_steps(steps, ends_ns[-1])
         if self._pending is not None and not self._pending.rows:
             self._pending = None
         self.counters.steps += steps
-        return Leap(now_ns, ends_ns, sequences, finished)
+        return FastForward(now_ns, ends_ns, sequences, finished)
 
-    def calm_until_ns(self, now_ns: int) -> int:
+    def no_sequence_ends_before_ns(self, now_ns: int) -> int:
         """The time before which no sequence ends, if the next step begins now and nothing is added or aborted."""
         scheduler = self.scheduler
         steps, kv_tokens = scheduler.steady(self._pending)
@@ -242,7 +242,7 @@ class Engine:
         """Where the disturbance of these steps begins in what was asked for ahead."""
         offset = first - self._first
         if self._disturbance is not None and not 0 <= offset <= len(self._factors) - count:
-            ahead = max(count, _AHEAD)
+            ahead = max(count, _DRAWN_STEPS)
             self._first, offset = first, 0
             self._factors = self._disturbance.factors(first, ahead)
             self._delays = self._disturbance.delays_s(first, ahead)

@@ -69,7 +69,7 @@ class Scheduler(Protocol):
         """
         ...
 
-    def glide(self, steps: int, now_ns: int) -> list[Sequence]:
+    def advance_steps(self, steps: int, now_ns: int) -> list[Sequence]:
         """Brings the books to after so many steady steps, that is to now, and the pending batch with them; which
         sequences ended."""
         ...

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pytest_llmperf.emulator.core.batch import Batch
-from pytest_llmperf.emulator.core.gliding import GlidingBooks
+from pytest_llmperf.emulator.core.fast_forward import FastForwardState
 from pytest_llmperf.emulator.core.sequence import Sequence
 
 
-class VllmScheduler(GlidingBooks):
+class VllmScheduler(FastForwardState):
     """First come, first served.
 
     Each running sequence gets the tokens that it lacks: the next chunk of its prompt, or its last token and the drafts

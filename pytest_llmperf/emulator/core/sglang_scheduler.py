@@ -170,7 +170,7 @@ class SglangScheduler:
             low, high = (middle, high) if self._needed(middle) <= available else (low, middle)
         return low, kv_tokens
 
-    def glide(self, steps: int, now_ns: int) -> list[Sequence]:
+    def advance_steps(self, steps: int, now_ns: int) -> list[Sequence]:
         running, cache = self._running, self.cache
         cache.make_room(self._needed(steps))
         for sequence in running:

@@ -150,14 +150,14 @@ def positive(text: str) -> int:
     return value
 
 
-def only(found: argparse.Namespace, engine: str, **values: Sequence[object]) -> None:
+def only(options: argparse.Namespace, engine: str, **values: Sequence[object]) -> None:
     """Refuse options that have another than the given values, which change nothing.
 
     Raises:
         UsageError: one has.
     """
     for name, allowed in values.items():
-        if (value := getattr(found, name)) not in allowed:
+        if (value := getattr(options, name)) not in allowed:
             flag = "--" + name.replace("_", "-")
             can = " or ".join(str(item) for item in allowed if item is not None)
             raise UsageError(f"{engine}: {flag} {value} cannot be emulated; only {can} can.")

@@ -73,16 +73,16 @@ def sglang_launch(
     )
 
 
-def _chunk(found: argparse.Namespace, gpu: Gpu) -> int:
+def _chunk(options: argparse.Namespace, gpu: Gpu) -> int:
     """Tokens of a prefill step; SGLang's own choice grows with the GPU's memory."""
-    if found.chunked_prefill_size is None:
+    if options.chunked_prefill_size is None:
         gib = gpu.memory_bytes / _GIB
         return 2048 if gib < 35 else 4096 if gib < 60 else 8192
-    return found.max_prefill_tokens if found.chunked_prefill_size <= 0 else int(found.chunked_prefill_size)
+    return options.max_prefill_tokens if options.chunked_prefill_size <= 0 else int(options.chunked_prefill_size)
 
 
 def _config(
-    found: argparse.Namespace,
+    options: argparse.Namespace,
     shape: ModelShape,
     gpu: Gpu,
     env: Mapping[str, str],
@@ -92,80 +92,82 @@ def _config(
     drafts: Speculation | None,
     split: Link | None,
 ) -> EngineConfig:
-    weights: Dtype = "fp8" if found.quantization == "fp8" or shape.published == "fp8" else "bfloat16"
-    kv: Dtype = "fp8" if found.kv_cache_dtype in _FP8_KV else "bfloat16"
-    length = found.context_length or shape.max_positions
+    weights: Dtype = "fp8" if options.quantization == "fp8" or shape.published == "fp8" else "bfloat16"
+    kv: Dtype = "fp8" if options.kv_cache_dtype in _FP8_KV else "bfloat16"
+    length = options.context_length or shape.max_positions
     try:
-        fit = kv_blocks(shape, gpu, found.tp_size, weights, kv, found.page_size, fraction, chunk, engine="sglang")
+        fit = kv_blocks(shape, gpu, options.tp_size, weights, kv, options.page_size, fraction, chunk, engine="sglang")
     except DoesNotFit as error:
         raise StartError(f"Not enough memory. Please try to increase --mem-fraction-static. ({error})") from None
-    blocks = min(fit, found.max_total_tokens // found.page_size) if found.max_total_tokens else fit
-    tokens = blocks * found.page_size
-    graphs = not found.disable_cuda_graph and found.cuda_graph_backend_decode != "disabled"
-    largest = found.cuda_graph_max_bs or (24 if gpu.memory_bytes < 35 * _GIB else 512 if found.tp_size >= 4 else 256)
+    blocks = min(fit, options.max_total_tokens // options.page_size) if options.max_total_tokens else fit
+    tokens = blocks * options.page_size
+    graphs = not options.disable_cuda_graph and options.cuda_graph_backend_decode != "disabled"
+    largest = options.cuda_graph_max_bs or (
+        24 if gpu.memory_bytes < 35 * _GIB else 512 if options.tp_size >= 4 else 256
+    )
     return EngineConfig(
         engine="sglang",
         shape=shape,
         gpu=gpu,
         max_model_len=length,
         max_num_batched_tokens=chunk,
-        max_num_seqs=_max_running(found, tokens, length, drafts),
-        block_size=found.page_size,
+        max_num_seqs=_max_running(options, tokens, length, drafts),
+        block_size=options.page_size,
         num_blocks=blocks,
-        prefix_caching=not found.disable_radix_cache,
-        chunked_prefill=found.chunked_prefill_size is None or found.chunked_prefill_size > 0,
-        policy=found.schedule_policy,
+        prefix_caching=not options.disable_radix_cache,
+        chunked_prefill=options.chunked_prefill_size is None or options.chunked_prefill_size > 0,
+        policy=options.schedule_policy,
         weights=weights,
         kv=kv,
-        tensor_parallel=found.tp_size,
-        data_parallel=found.dp_size,
-        expert_parallel=found.ep_size > 1,
+        tensor_parallel=options.tp_size,
+        data_parallel=options.dp_size,
+        expert_parallel=options.ep_size > 1,
         cuda_graphs=graphs,
         max_graph_size=largest if graphs else 0,
-        async_scheduling=not found.disable_overlap_schedule,
+        async_scheduling=not options.disable_overlap_schedule,
         speculation=drafts,
-        tiers=_tiers(found, gpu, env, tokens * kv_bytes_per_gpu(shape, kv, found.tp_size)),
+        tiers=_tiers(options, gpu, env, tokens * kv_bytes_per_gpu(shape, kv, options.tp_size)),
         transfer=split,
-        max_prefill_tokens=found.max_prefill_tokens,
-        mixed_chunk=found.enable_mixed_chunk,
-        conservativeness=found.schedule_conservativeness,
+        max_prefill_tokens=options.max_prefill_tokens,
+        mixed_chunk=options.enable_mixed_chunk,
+        conservativeness=options.schedule_conservativeness,
     )
 
 
-def _max_running(found: argparse.Namespace, tokens: int, length: int, drafts: Speculation | None) -> int:
+def _max_running(options: argparse.Namespace, tokens: int, length: int, drafts: Speculation | None) -> int:
     """Requests that run at once on each replica of `tokens` KV tokens (0.5.15: model_runner_kv_cache_mixin)."""
-    asked = found.max_running_requests or (_MOST_DRAFTING if drafts else None)
-    most = min(max(int(tokens / length * 512), 2048), 4096) if asked is None else asked // found.dp_size
+    asked = options.max_running_requests or (_MOST_DRAFTING if drafts else None)
+    most = min(max(int(tokens / length * 512), 2048), 4096) if asked is None else asked // options.dp_size
     return max(1, min(int(most), tokens // 2))
 
 
-def _tiers(found: argparse.Namespace, gpu: Gpu, env: Mapping[str, str], kv_bytes: float) -> tuple[Tier, ...]:
+def _tiers(options: argparse.Namespace, gpu: Gpu, env: Mapping[str, str], kv_bytes: float) -> tuple[Tier, ...]:
     """What lies below `kv_bytes` of KV cache on each GPU."""
-    if found.enable_lmcache:
-        named = {"LMCACHE_CONFIG_FILE": found.lmcache_config_file} if found.lmcache_config_file else {}
-        return lmcache_tiers(gpu, found.tp_size * found.dp_size, {**env, **named}, server=True)
-    if not found.enable_hierarchical_cache:
+    if options.enable_lmcache:
+        named = {"LMCACHE_CONFIG_FILE": options.lmcache_config_file} if options.lmcache_config_file else {}
+        return lmcache_tiers(gpu, options.tp_size * options.dp_size, {**env, **named}, server=True)
+    if not options.enable_hierarchical_cache:
         return ()
-    workers = found.tp_size * found.dp_size
-    per_gpu = found.hicache_size * 1e9 or found.hicache_ratio * kv_bytes
-    host = replace(host_tier(gpu, per_gpu * workers, found.page_size), own=True)
-    return (host, disk_tier(1e12, found.page_size)) if found.hicache_storage_backend else (host,)
+    workers = options.tp_size * options.dp_size
+    per_gpu = options.hicache_size * 1e9 or options.hicache_ratio * kv_bytes
+    host = replace(host_tier(gpu, per_gpu * workers, options.page_size), own=True)
+    return (host, disk_tier(1e12, options.page_size)) if options.hicache_storage_backend else (host,)
 
 
 def _speculation(
-    found: argparse.Namespace, shape: ModelShape, acceptance: tuple[float, ...] | None
+    options: argparse.Namespace, shape: ModelShape, acceptance: tuple[float, ...] | None
 ) -> Speculation | None:
-    if found.speculative_algorithm is None:
+    if options.speculative_algorithm is None:
         return None
-    steps = found.speculative_num_steps
+    steps = options.speculative_num_steps
     if steps is None:
-        if found.speculative_num_draft_tokens is None:
+        if options.speculative_num_draft_tokens is None:
             raise UsageError("sglang: say --speculative-num-steps; how SGLang chooses it by itself is not emulated.")
-        steps = found.speculative_num_draft_tokens - (0 if found.speculative_algorithm == "NGRAM" else 1)
-    asked: dict[str, object] = {"method": METHODS[found.speculative_algorithm], "num_speculative_tokens": steps}
-    if found.speculative_draft_model_path:
-        asked["model"] = found.speculative_draft_model_path
-    drafts = speculation(asked, shape, found.model_path)
+        steps = options.speculative_num_draft_tokens - (0 if options.speculative_algorithm == "NGRAM" else 1)
+    asked: dict[str, object] = {"method": METHODS[options.speculative_algorithm], "num_speculative_tokens": steps}
+    if options.speculative_draft_model_path:
+        asked["model"] = options.speculative_draft_model_path
+    drafts = speculation(asked, shape, options.model_path)
     if acceptance is None:
         return drafts
     return replace(drafts, acceptance=(acceptance + (acceptance[-1],) * steps)[:steps])

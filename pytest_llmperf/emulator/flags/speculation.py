@@ -40,27 +40,27 @@ _KNOWN_KEYS = frozenset({
 })  # fmt: skip
 
 
-def speculation(asked: dict[str, Any], target: ModelShape, target_name: str) -> Speculation:
+def speculation(settings: dict[str, Any], target: ModelShape, target_name: str) -> Speculation:
     """vLLM's speculative_config.
 
     Raises:
         UsageError: a method or key that cannot be emulated.
         StartError: a value that vLLM refuses.
     """
-    if unknown := sorted(set(asked) - _KNOWN_KEYS):
+    if unknown := sorted(set(settings) - _KNOWN_KEYS):
         raise UsageError(
             f"vllm: speculative_config {unknown[0]!r} cannot be emulated. These keys can: "
             f"{', '.join(sorted(_KNOWN_KEYS))}."
         )
-    method = _method(asked)
-    tokens = asked.get("num_speculative_tokens", _DEFAULT_TOKENS.get(method))
+    method = _method(settings)
+    tokens = settings.get("num_speculative_tokens", _DEFAULT_TOKENS.get(method))
     if not isinstance(tokens, int) or tokens < 1:
         raise StartError(f"speculative_config needs num_speculative_tokens of at least 1, not {tokens!r}.")
-    draft = _draft_shape(method, asked, target)
-    if asked.get("rejection_sample_method") == "synthetic":
-        given, length = asked.get("synthetic_acceptance_rates"), asked.get("synthetic_acceptance_length")
+    draft = _draft_shape(method, settings, target)
+    if settings.get("rejection_sample_method") == "synthetic":
+        given, length = settings.get("synthetic_acceptance_rates"), settings.get("synthetic_acceptance_length")
         return Speculation(tokens, synthetic_rates(tokens, given, length), draft, method in _OF_TARGET)
-    return Speculation(tokens, _accepted(method, asked, target, target_name, tokens), draft, method in _OF_TARGET)
+    return Speculation(tokens, _accepted(method, settings, target, target_name, tokens), draft, method in _OF_TARGET)
 
 
 def synthetic_rates(tokens: int, rates: list[float] | None, length: float | None) -> tuple[float, ...]:
@@ -84,8 +84,8 @@ def synthetic_rates(tokens: int, rates: list[float] | None, length: float | None
     return tuple(rate / before if before else 0.0 for before, rate in pairwise([1.0, *rates]))
 
 
-def _method(asked: dict[str, Any]) -> str:
-    method = asked.get("method") or ("draft_model" if asked.get("model") else None)
+def _method(settings: dict[str, Any]) -> str:
+    method = settings.get("method") or ("draft_model" if settings.get("model") else None)
     if isinstance(method, str) and method.endswith("_mtp"):
         method = "mtp"  # deepseek_mtp and its like are older names of it
     if method not in _ACCEPTANCE:
@@ -95,23 +95,23 @@ def _method(asked: dict[str, Any]) -> str:
 
 
 def _accepted(
-    method: str, asked: dict[str, Any], target: ModelShape, target_name: str, tokens: int
+    method: str, settings: dict[str, Any], target: ModelShape, target_name: str, tokens: int
 ) -> tuple[float, ...]:
     known = _ACCEPTANCE[method]
     if method == "eagle3":
         known = _EAGLE3_OF.get(target.name, known)
-    if method == "draft_model" and _same(str(asked.get("model")), target_name):
+    if method == "draft_model" and _same(str(settings.get("model")), target_name):
         known = (1.0,)
     return (known + (known[-1],) * tokens)[:tokens]
 
 
-def _draft_shape(method: str, asked: dict[str, Any], target: ModelShape) -> ModelShape | None:
+def _draft_shape(method: str, settings: dict[str, Any], target: ModelShape) -> ModelShape | None:
     """What drafts: a model of its own, or one layer of the target with its head."""
     if method == "draft_model":
-        if not asked.get("model"):
+        if not settings.get("model"):
             raise StartError("speculative_config with method draft_model needs a model.")
         try:
-            return read_shape(str(asked["model"]))
+            return read_shape(str(settings["model"]))
         except UnknownModel as error:
             raise StartError(f"speculative_config: {error}") from None
     if method in _OF_TARGET:

@@ -19,7 +19,7 @@ _LARGEST_GRAPH = 512
 
 
 def vllm_config(
-    found: argparse.Namespace,
+    options: argparse.Namespace,
     shape: ModelShape,
     gpu: Gpu,
     *,
@@ -32,11 +32,11 @@ def vllm_config(
     Raises:
         UsageError, StartError: see vllm_launch.
     """
-    length = _max_model_len(found.max_model_len, shape)
-    budget, sequences = _budget(found, gpu, length)
-    weights: Dtype = "fp8" if found.quantization == "fp8" or shape.published == "fp8" else "bfloat16"
-    kv: Dtype = "fp8" if found.kv_cache_dtype in FP8_KV else "bfloat16"
-    graphs, largest = _graphs(found, budget, sequences, drafts)
+    length = _max_model_len(options.max_model_len, shape)
+    budget, sequences = _budget(options, gpu, length)
+    weights: Dtype = "fp8" if options.quantization == "fp8" or shape.published == "fp8" else "bfloat16"
+    kv: Dtype = "fp8" if options.kv_cache_dtype in FP8_KV else "bfloat16"
+    graphs, largest = _graphs(options, budget, sequences, drafts)
     return EngineConfig(
         engine="vllm",
         shape=shape,
@@ -44,29 +44,29 @@ def vllm_config(
         max_model_len=length,
         max_num_batched_tokens=budget,
         max_num_seqs=sequences,
-        block_size=found.block_size,
-        num_blocks=_blocks(found, shape, gpu, (weights, kv), (length, budget)),
-        prefix_caching=found.enable_prefix_caching,
-        chunked_prefill=found.enable_chunked_prefill,
+        block_size=options.block_size,
+        num_blocks=_blocks(options, shape, gpu, (weights, kv), (length, budget)),
+        prefix_caching=options.enable_prefix_caching,
+        chunked_prefill=options.enable_chunked_prefill,
         weights=weights,
         kv=kv,
-        tensor_parallel=found.tensor_parallel_size,
-        data_parallel=found.data_parallel_size,
-        expert_parallel=found.enable_expert_parallel,
+        tensor_parallel=options.tensor_parallel_size,
+        data_parallel=options.data_parallel_size,
+        expert_parallel=options.enable_expert_parallel,
         cuda_graphs=graphs,
         max_graph_size=largest,
-        async_scheduling=asynchronous(found),
+        async_scheduling=asynchronous(options),
         speculation=drafts,
         tiers=tiers,
         transfer=split,
     )
 
 
-def _max_model_len(asked: str | None, shape: ModelShape) -> int:
-    if asked in (None, "auto", "-1"):
+def _max_model_len(requested: str | None, shape: ModelShape) -> int:
+    if requested in (None, "auto", "-1"):
         return shape.max_positions
     try:
-        length = positive(str(asked))
+        length = positive(str(requested))
     except argparse.ArgumentTypeError as error:
         raise UsageError(f"vllm: --max-model-len: {error}.") from None
     if length > shape.max_positions:
@@ -77,24 +77,24 @@ def _max_model_len(asked: str | None, shape: ModelShape) -> int:
     return length
 
 
-def _budget(found: argparse.Namespace, gpu: Gpu, length: int) -> tuple[int, int]:
+def _budget(options: argparse.Namespace, gpu: Gpu, length: int) -> tuple[int, int]:
     """Token budget of a step and most sequences, by vLLM's defaults for an API server."""
     large = gpu.memory_bytes >= 70 * _GIB and gpu.name != "a100"
-    twice = 2 if found.performance_mode == "throughput" else 1
-    sequences = found.max_num_seqs or (1024 if large else 256) * twice
-    budget = found.max_num_batched_tokens
+    twice = 2 if options.performance_mode == "throughput" else 1
+    sequences = options.max_num_seqs or (1024 if large else 256) * twice
+    budget = options.max_num_batched_tokens
     if budget is None:
         budget = (8192 if large else 2048) * twice
-        if not found.enable_chunked_prefill:
+        if not options.enable_chunked_prefill:
             budget = max(budget, length)
         budget = min(budget, sequences * length)
-    if found.max_num_seqs is None:
+    if options.max_num_seqs is None:
         sequences = min(sequences, budget)
     if budget < sequences:
         raise StartError(
             f"max_num_batched_tokens ({budget}) must be greater than or equal to max_num_seqs ({sequences})."
         )
-    if not found.enable_chunked_prefill and budget < length:
+    if not options.enable_chunked_prefill and budget < length:
         raise StartError(
             f"max_num_batched_tokens ({budget}) is smaller than max_model_len ({length}). Please increase "
             "max_num_batched_tokens, decrease max_model_len, or enable chunked prefill."
@@ -103,21 +103,21 @@ def _budget(found: argparse.Namespace, gpu: Gpu, length: int) -> tuple[int, int]
 
 
 def _blocks(
-    found: argparse.Namespace, shape: ModelShape, gpu: Gpu, dtypes: tuple[Dtype, Dtype], limits: tuple[int, int]
+    options: argparse.Namespace, shape: ModelShape, gpu: Gpu, dtypes: tuple[Dtype, Dtype], limits: tuple[int, int]
 ) -> int:
     """KV blocks of a replica; `dtypes` of weights and KV, `limits`: longest sequence and token budget."""
     (weights, kv), (length, budget) = dtypes, limits
-    tp, size = found.tensor_parallel_size, found.block_size
+    tp, size = options.tensor_parallel_size, options.block_size
     block_bytes = kv_bytes_per_gpu(shape, kv, tp) * size
-    if found.num_gpu_blocks_override is not None:
-        blocks = int(found.num_gpu_blocks_override)
-    elif found.kv_cache_memory_bytes is not None:
-        blocks = int(found.kv_cache_memory_bytes // block_bytes)
+    if options.num_gpu_blocks_override is not None:
+        blocks = int(options.num_gpu_blocks_override)
+    elif options.kv_cache_memory_bytes is not None:
+        blocks = int(options.kv_cache_memory_bytes // block_bytes)
     else:
-        spread = tp * found.data_parallel_size if found.enable_expert_parallel and shape.moe else tp
+        spread = tp * options.data_parallel_size if options.enable_expert_parallel and shape.moe else tp
         try:
             blocks = kv_blocks(
-                shape, gpu, tp, weights, kv, size, found.gpu_memory_utilization, budget, weight_gpus=spread
+                shape, gpu, tp, weights, kv, size, options.gpu_memory_utilization, budget, weight_gpus=spread
             )
         except DoesNotFit as error:
             raise StartError(
@@ -136,20 +136,20 @@ def _blocks(
     return blocks
 
 
-def _graphs(found: argparse.Namespace, budget: int, sequences: int, drafts: Speculation | None) -> tuple[bool, int]:
+def _graphs(options: argparse.Namespace, budget: int, sequences: int, drafts: Speculation | None) -> tuple[bool, int]:
     """Whether decode steps replay graphs, and the largest one."""
-    asked = found.compilation_config
+    asked = options.compilation_config
     if unknown := sorted(set(asked) - _COMPILATION):
         raise UsageError(
             f"vllm: compilation_config {unknown[0]!r} cannot be emulated. These keys can: "
             f"{', '.join(sorted(_COMPILATION))}."
         )
-    if found.enforce_eager or found.optimization_level == 0 or asked.get("cudagraph_mode") == "NONE":
+    if options.enforce_eager or options.optimization_level == 0 or asked.get("cudagraph_mode") == "NONE":
         return False, 0
     if asked.get("mode") == 0 and "cudagraph_mode" not in asked:
         return False, 0
-    if sizes := found.cudagraph_capture_sizes or asked.get("cudagraph_capture_sizes"):
+    if sizes := options.cudagraph_capture_sizes or asked.get("cudagraph_capture_sizes"):
         return True, min(max(sizes), budget)
     per_sequence = drafts.draft_tokens + 1 if drafts else 1
-    largest = found.max_cudagraph_capture_size or asked.get("max_cudagraph_capture_size")
+    largest = options.max_cudagraph_capture_size or asked.get("max_cudagraph_capture_size")
     return True, min(largest or min(sequences * per_sequence * 2, _LARGEST_GRAPH), budget)

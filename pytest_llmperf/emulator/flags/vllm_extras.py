@@ -17,18 +17,18 @@ from pytest_llmperf.emulator.flags.tiers import connector_tiers, host_tier
 _GIB = 2**30
 
 
-def _asked_speculation(found: argparse.Namespace) -> dict[str, Any] | None:
-    asked = dict(found.speculative_config or {})
-    short = {"method": found.spec_method, "model": found.spec_model, "num_speculative_tokens": found.spec_tokens}
+def _asked_speculation(options: argparse.Namespace) -> dict[str, Any] | None:
+    asked = dict(options.speculative_config or {})
+    short = {"method": options.spec_method, "model": options.spec_model, "num_speculative_tokens": options.spec_tokens}
     asked |= {name: value for name, value in short.items() if value is not None}
     return asked or None
 
 
 def vllm_speculation(
-    found: argparse.Namespace, shape: ModelShape, model: str, acceptance: tuple[float, ...] | None
+    options: argparse.Namespace, shape: ModelShape, model: str, acceptance: tuple[float, ...] | None
 ) -> Speculation | None:
     """Drafts, with the given acceptance where the flags do not say it; None where none were asked for."""
-    asked = _asked_speculation(found)
+    asked = _asked_speculation(options)
     if asked is None:
         return None
     drafts = speculation(asked, shape, model)
@@ -38,20 +38,20 @@ def vllm_speculation(
     return replace(drafts, acceptance=rates)
 
 
-def asynchronous(found: argparse.Namespace) -> bool:
+def asynchronous(options: argparse.Namespace) -> bool:
     """Whether the next step is scheduled while the present one computes: unless drafts come from the host."""
-    asked = _asked_speculation(found) or {}
+    asked = _asked_speculation(options) or {}
     unable = asked.get("method", "draft_model" if "model" in asked else None) in WITHOUT_ASYNC
-    if found.async_scheduling and unable:
+    if options.async_scheduling and unable:
         raise StartError(f"async scheduling is not supported with {asked.get('method')} speculative decoding.")
-    return not unable if found.async_scheduling is None else bool(found.async_scheduling)
+    return not unable if options.async_scheduling is None else bool(options.async_scheduling)
 
 
-def vllm_tiers(found: argparse.Namespace, gpu: Gpu, env: Mapping[str, str]) -> tuple[Tier, ...]:
+def vllm_tiers(options: argparse.Namespace, gpu: Gpu, env: Mapping[str, str]) -> tuple[Tier, ...]:
     """Stores below the GPU, from whichever of the flags that name one."""
-    workers = found.tensor_parallel_size * found.data_parallel_size
-    if found.kv_offloading_size:
-        if found.kv_offloading_backend == "lmcache":  # vLLM passes the size on to nobody
-            return connector_tiers({"kv_connector": "LMCacheMPConnector"}, gpu, found.block_size, workers, env)
-        return (replace(host_tier(gpu, found.kv_offloading_size * _GIB, found.block_size), own=True),)
-    return connector_tiers(found.kv_transfer_config, gpu, found.block_size, workers, env)
+    workers = options.tensor_parallel_size * options.data_parallel_size
+    if options.kv_offloading_size:
+        if options.kv_offloading_backend == "lmcache":  # vLLM passes the size on to nobody
+            return connector_tiers({"kv_connector": "LMCacheMPConnector"}, gpu, options.block_size, workers, env)
+        return (replace(host_tier(gpu, options.kv_offloading_size * _GIB, options.block_size), own=True),)
+    return connector_tiers(options.kv_transfer_config, gpu, options.block_size, workers, env)

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_llmperf.emulator.http.events import CRASHED, events_of
 from pytest_llmperf.emulator.http.framing import EVENT_STREAM
-from pytest_llmperf.emulator.http.outlet import Outlet, Send
 from pytest_llmperf.emulator.http.replies import Refusal, Reply
+from pytest_llmperf.emulator.http.stream_writer import Send, StreamWriter
 from pytest_llmperf.emulator.http.streams import Stream
-from pytest_llmperf.emulator.http.whole import whole_answer
+from pytest_llmperf.emulator.http.unstreamed import unstreamed_answer
 
 if TYPE_CHECKING:
     from pytest_llmperf.emulator.http.realtime import RealTime
@@ -50,17 +50,17 @@ class App:
 
     async def _generate(self, path: str, body: bytes, received_ns: int, receive: Receive, send: Send) -> None:
         service = self._service
-        ask = service.ask(path, body)
+        generation = service.ask(path, body)
         number = service.number()
-        fate = service.fate(number, ask.max_tokens)
-        if fate is not None and fate.kind == "refused":
+        fault = service.fault_of(number, generation.max_tokens)
+        if fault is not None and fault.kind == "refused":
             raise CRASHED
-        arrived_ns = received_ns + service.deployment.ingress_ns(ask.prompt_tokens)
-        outlet = Outlet(send) if ask.stream else None
+        arrived_ns = received_ns + service.deployment.ingress_ns(generation.prompt_tokens)
+        outlet = StreamWriter(send) if generation.stream else None
         created = int(service.unix_s(received_ns))
-        events = events_of(ask, service.launch, number, created) if ask.stream else None
+        events = events_of(generation, service.launch, number, created) if generation.stream else None
         stream = Stream(
-            ask, number, fate, received_ns=received_ns, arrived_ns=arrived_ns, events=events, outlet=outlet
+            generation, number, fault, received_ns=received_ns, arrived_ns=arrived_ns, events=events, outlet=outlet
         )
         if outlet is not None:
             await send(_start(200, EVENT_STREAM))
@@ -71,7 +71,7 @@ class App:
         if outlet is not None:
             await outlet.flushed() if ending in ("complete", "error") else outlet.close()
         elif ending == "complete":
-            await _send_reply(send, whole_answer(ask, service.launch, number, created, stream.answers))
+            await _send_reply(send, unstreamed_answer(generation, service.launch, number, created, stream.answers))
         elif ending != "gone":
             raise stream.refusal or CRASHED
 

@@ -10,7 +10,7 @@ from pytest_llmperf.emulator.http.text import text_of
 
 if TYPE_CHECKING:
     from pytest_llmperf.emulator.flags.launch import Launch
-    from pytest_llmperf.emulator.http.asks import Ask
+    from pytest_llmperf.emulator.http.generation_request import GenerationRequest
 
 DONE = b"data: [DONE]\n\n"
 CRASHED = Refusal(500, "EngineCore encountered an issue (a planted fault).", "InternalServerError")
@@ -32,7 +32,7 @@ class Events(Protocol):
         ...
 
 
-def events_of(ask: Ask, launch: Launch, number: int, created: int) -> Events:
+def events_of(ask: GenerationRequest, launch: Launch, number: int, created: int) -> Events:
     """The writer for a request.
 
     Args:
@@ -62,14 +62,14 @@ def usage_of(prompt_tokens: int, completion_tokens: int, cached: int | None) -> 
     return usage
 
 
-def answer_id(ask: Ask, number: int) -> str:
+def answer_id(ask: GenerationRequest, number: int) -> str:
     return f"{'chatcmpl' if ask.kind == 'chat' else 'cmpl'}-{number:032x}"
 
 
 class _OpenAiEvents:
     """Chunks of /v1/completions and /v1/chat/completions. Templates, because this is the hot path of the server."""
 
-    def __init__(self, ask: Ask, launch: Launch, number: int, created: int) -> None:
+    def __init__(self, ask: GenerationRequest, launch: Launch, number: int, created: int) -> None:
         chat = ask.kind == "chat"
         kind = "chat.completion.chunk" if chat else "text_completion"
         self._ask = ask
@@ -132,7 +132,7 @@ class _OpenAiEvents:
 class _GenerateEvents:
     """SGLang's native stream: text and ids are all so far, unless the server was told otherwise."""
 
-    def __init__(self, ask: Ask, launch: Launch, number: int) -> None:
+    def __init__(self, ask: GenerationRequest, launch: Launch, number: int) -> None:
         self._ask = ask
         self._texts = launch.tokenizer
         self._incremental = launch.incremental

@@ -11,7 +11,7 @@ import time
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
-from pytest_llmperf.emulator.core.engine import Leap, Step
+from pytest_llmperf.emulator.core.engine import FastForward, Step
 
 if TYPE_CHECKING:
     from pytest_llmperf.emulator.core.sequence import Sequence
@@ -26,7 +26,7 @@ class RealTime:
         self._service = service
         self._deployment = service.deployment
         self._arrivals: list[tuple[int, int, Stream]] = []
-        self._steps: list[tuple[int, int, Step | Leap]] = []
+        self._steps: list[tuple[int, int, Step | FastForward]] = []
         self._numbered = 0
         self._passed_ns = 0
         self._open: dict[Sequence, tuple[Stream, int]] = {}
@@ -69,7 +69,7 @@ class RealTime:
         if self._arrivals and self._arrivals[0][0] <= now_ns:
             self._submit(heappop(self._arrivals)[2])
             return False
-        step = self._deployment.advance(now_ns + 1, leaping=False)
+        step = self._deployment.advance(now_ns + 1, fast_forwarding=False)
         if step is None:
             return True  # what is queued cannot run
         self._numbered += 1
@@ -88,8 +88,8 @@ class RealTime:
                 self.leave(stream)
                 return
 
-    def _emit(self, step: Step | Leap) -> None:
-        if isinstance(step, Leap):
+    def _emit(self, step: Step | FastForward) -> None:
+        if isinstance(step, FastForward):
             raise TypeError("real time does not leap")
         latencies = self._service.latencies
         for sequence, count in step.tokens:
@@ -99,7 +99,7 @@ class RealTime:
             stream, index = found
             first_ns, previous_ns = stream.emission(index, sequence, count, step.ended_ns)
             if stream.ended.done():
-                self._strike(stream)
+                self._apply_fault(stream)
             elif previous_ns:
                 latencies.gap(step.ended_ns - previous_ns, count)
             else:
@@ -111,7 +111,7 @@ class RealTime:
                 self._service.finished(sequence, first_ns, step.ended_ns)
                 found[0].finish_one()
 
-    def _strike(self, stream: Stream) -> None:
+    def _apply_fault(self, stream: Stream) -> None:
         """A planted fault has ended the answer; a request that hangs goes on in the engine, unheard."""
         if stream.ended.result() != "hang":
             self.leave(stream)

@@ -8,14 +8,14 @@ from urllib.parse import urlsplit
 
 from pytest_llmperf.emulator.core.counters import Gauges
 from pytest_llmperf.emulator.core.sequence import Sequence
-from pytest_llmperf.emulator.fates import Fate, fate_of
 from pytest_llmperf.emulator.http import lmcache, pages
-from pytest_llmperf.emulator.http.asks import KINDS, Ask, read_ask
 from pytest_llmperf.emulator.http.exposition import CONTENT_TYPE
+from pytest_llmperf.emulator.http.generation_request import KINDS, GenerationRequest, read_generation_request
 from pytest_llmperf.emulator.http.latencies import Latencies
 from pytest_llmperf.emulator.http.replies import TEXT, Refusal, Reply, json_reply
 from pytest_llmperf.emulator.http.sglang_page import sglang_page
 from pytest_llmperf.emulator.http.vllm_page import vllm_page
+from pytest_llmperf.emulator.http_faults import HttpFault, http_fault_of
 
 if TYPE_CHECKING:
     from pytest_llmperf.emulator.cluster.deployment import Deployment
@@ -65,24 +65,24 @@ class Service:
         """Whether this is a request for tokens."""
         return method == "POST" and path in KINDS and (path != "/generate" or self._sglang)
 
-    def ask(self, path: str, body: bytes) -> Ask:
+    def ask(self, path: str, body: bytes) -> GenerationRequest:
         """Read a request for tokens.
 
         Raises:
             Refusal: it cannot be served.
         """
-        return read_ask(path, body, self.launch)
+        return read_generation_request(path, body, self.launch)
 
     def number(self) -> int:
         """Numbers requests in the order in which they come."""
         self._numbers += 1
         return self._numbers - 1
 
-    def fate(self, number: int, max_tokens: int) -> Fate | None:
+    def fault_of(self, number: int, max_tokens: int) -> HttpFault | None:
         """How a planted fault ends request `number`; None: it is served."""
-        return fate_of(self._faults, self._seed, number, max_tokens)
+        return http_fault_of(self._faults, self._seed, number, max_tokens)
 
-    def sequences(self, ask: Ask, arrived_ns: int) -> list[Sequence]:
+    def sequences(self, ask: GenerationRequest, arrived_ns: int) -> list[Sequence]:
         """What the request puts into the engine."""
         made = [
             Sequence(self._ids + index, prompt, ask.max_tokens, arrived_ns, ask.salt)
@@ -155,7 +155,7 @@ class Service:
         engines = self.deployment.engines
         if self.launch.config.transfer is not None:
             gauges = [engine.gauges for engine in engines]
-            usage = max(found.kv_usage for found in gauges)
+            usage = max(gauge.kv_usage for gauge in gauges)
             whole = Gauges(sum(g.running for g in gauges), sum(g.waiting for g in gauges), usage)
             return [(self.deployment.counters, whole, self.latencies)]
         others = Latencies(self.launch.config.max_model_len)

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 from pytest_llmperf.emulator.http.events import CRASHED, DONE, error_event
 from pytest_llmperf.emulator.http.replies import Refusal
-from pytest_llmperf.emulator.http.whole import Generated
+from pytest_llmperf.emulator.http.unstreamed import Generated
 
 if TYPE_CHECKING:
     from pytest_llmperf.emulator.core.sequence import Sequence
-    from pytest_llmperf.emulator.fates import Fate
-    from pytest_llmperf.emulator.http.asks import Ask
     from pytest_llmperf.emulator.http.events import Events
-    from pytest_llmperf.emulator.http.outlet import Outlet
+    from pytest_llmperf.emulator.http.generation_request import GenerationRequest
+    from pytest_llmperf.emulator.http.stream_writer import StreamWriter
+    from pytest_llmperf.emulator.http_faults import HttpFault
 
 
 class Stream:
@@ -34,8 +34,8 @@ class Stream:
     """
 
     def __init__(
-        self, ask: Ask, number: int, fate: Fate | None, *, received_ns: int, arrived_ns: int,
-        events: Events | None = None, outlet: Outlet | None = None,
+        self, ask: GenerationRequest, number: int, fault: HttpFault | None, *, received_ns: int, arrived_ns: int,
+        events: Events | None = None, outlet: StreamWriter | None = None,
     ) -> None:  # fmt: skip
         self.ask = ask
         self.number = number
@@ -47,7 +47,7 @@ class Stream:
         self.counts: list[int] = []
         self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.refusal: Refusal | None = None
-        self._fate = fate
+        self._fate = fault
         self._events = events
         self._outlet = outlet
         self._total = 0

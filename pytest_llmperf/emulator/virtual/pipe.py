@@ -17,11 +17,11 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TextIO
 
 from pytest_llmperf.emulator.http.replies import Refusal
-from pytest_llmperf.emulator.virtual.client import Patience, Posted, fly
+from pytest_llmperf.emulator.virtual.client import Patience, Posted, simulate_client
 
 if TYPE_CHECKING:
     from pytest_llmperf.emulator.http.service import Service
-    from pytest_llmperf.emulator.virtual.flights import Flight
+    from pytest_llmperf.emulator.virtual.emulated_request import EmulatedRequest
 
 
 class CommandError(ValueError):
@@ -82,7 +82,7 @@ def _http(pipe: Pipe, arguments: dict[str, Any]) -> dict[str, Any]:
     method, path = str(arguments["method"]).upper(), str(arguments["path"])
     service, deployment = pipe.service, pipe.service.deployment
     if service.generates(method, path.partition("?")[0]):
-        flights = fly(service, [Posted(0, path.partition("?")[0], (arguments.get("body") or "").encode())])
+        flights = simulate_client(service, [Posted(0, path.partition("?")[0], (arguments.get("body") or "").encode())])
         _pass_time(service, flights)
         data = b"".join(data for _, data in flights[0].reads(service))
         if not data:
@@ -110,7 +110,7 @@ def _unframed(data: bytes) -> tuple[int, str, str]:
 
 
 def _replay(pipe: Pipe, arguments: dict[str, Any]) -> dict[str, Any]:
-    return _run(pipe.service, _plan(arguments), "exchanges", lambda flight: _exchange(pipe.service, flight))
+    return _run(pipe.service, _plan(arguments), "exchanges", lambda request: _exchange(pipe.service, request))
 
 
 def _simulate(pipe: Pipe, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -118,7 +118,7 @@ def _simulate(pipe: Pipe, arguments: dict[str, Any]) -> dict[str, Any]:
     if name is not None and name not in pipe.plans:
         raise CommandError(f"no plan {name!r} is kept")
     plan = _plan(arguments) if name is None else pipe.plans[name]
-    return _run(pipe.service, plan, "records", lambda flight: flight.record())
+    return _run(pipe.service, plan, "records", lambda request: request.record())
 
 
 def _keep(pipe: Pipe, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -158,40 +158,40 @@ def _read(service: Service, post: Posted, known: dict[int, int]) -> Posted:
         known: one object per token id, so that equal prompts are compared without looking at numbers.
     """
     try:
-        ask = service.ask(post.path, post.body)
+        generation = service.ask(post.path, post.body)
     except Refusal:
         return post
-    prompts = tuple(tuple([known.setdefault(token, token) for token in prompt]) for prompt in ask.prompts)
-    return replace(post, ask=replace(ask, prompts=prompts))
+    prompts = tuple(tuple([known.setdefault(token, token) for token in prompt]) for prompt in generation.prompts)
+    return replace(post, ask=replace(generation, prompts=prompts))
 
 
-def _run(service: Service, plan: Plan, name: str, shown: Callable[[Flight], dict[str, Any]]) -> dict[str, Any]:
+def _run(service: Service, plan: Plan, name: str, shown: Callable[[EmulatedRequest], dict[str, Any]]) -> dict[str, Any]:
     deployment = service.deployment
     deployment.begin_run()
     started_ns = deployment.now_ns
-    flights = fly(service, plan.posts, plan.concurrency, plan.patience)
+    flights = simulate_client(service, plan.posts, plan.concurrency, plan.patience)
     ended_ns = _pass_time(service, flights)
-    rows = [shown(flight) for flight in flights]
+    rows = [shown(request) for request in flights]
     return {"started_ns": started_ns, "ended_ns": ended_ns, "now_ns": deployment.now_ns, name: rows}
 
 
-def _exchange(service: Service, flight: Flight) -> dict[str, Any]:
-    reads = flight.reads(service)
+def _exchange(service: Service, request: EmulatedRequest) -> dict[str, Any]:
+    reads = request.reads(service)
     return {
-        "index": flight.index,
-        "intended_ns": flight.intended_ns,
-        "sent_ns": flight.sent_ns,
-        "ended_ns": flight.ended_ns,
-        "ending": flight.ending,
+        "index": request.index,
+        "intended_ns": request.intended_ns,
+        "sent_ns": request.sent_ns,
+        "ended_ns": request.ended_ns,
+        "ending": request.ending,
         "read_ns": [at_ns for at_ns, _ in reads],
         "read_bytes": [len(data) for _, data in reads],
         "data": b"".join(data for _, data in reads).decode(),
     }
 
 
-def _pass_time(service: Service, flights: list[Flight]) -> int:
+def _pass_time(service: Service, flights: list[EmulatedRequest]) -> int:
     """Let the clock go to the last end, and return that."""
-    ended_ns = max((flight.ended_ns or 0 for flight in flights), default=0)
+    ended_ns = max((request.ended_ns or 0 for request in flights), default=0)
     ended_ns = max(ended_ns, service.deployment.now_ns)
     service.deployment.sleep_until(ended_ns)
     return ended_ns

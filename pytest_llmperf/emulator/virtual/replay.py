@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Protocol
 
-from pytest_llmperf.emulator.core.engine import Leap, Step
+from pytest_llmperf.emulator.core.engine import FastForward, Step
 from pytest_llmperf.emulator.core.sequence import Sequence
 from pytest_llmperf.emulator.virtual.departures import Departures, Plan, Request
 
@@ -47,7 +47,7 @@ class Server(Protocol):
 
     def submit(self, sequence: Sequence, now_ns: int) -> None: ...
 
-    def advance(self, until_ns: int | None) -> Step | Leap | None: ...
+    def advance(self, until_ns: int | None) -> Step | FastForward | None: ...
 
 
 def replay(deployment: Server, plan: Plan) -> list[Answer]:
@@ -107,9 +107,9 @@ class _Replay:
                 self._open[sequence].refusal = str(refusal)
                 self._end(sequence, arrived_ns)
 
-    def _receive(self, done: Step | Leap) -> None:
+    def _receive(self, done: Step | FastForward) -> None:
         answers = self._open
-        if isinstance(done, Leap):
+        if isinstance(done, FastForward):
             ends_ns = done.ends_ns
             ones = [1] * len(ends_ns)
             for sequence in done.sequences:

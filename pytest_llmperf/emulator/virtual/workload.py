@@ -11,7 +11,7 @@ import json
 from typing import TYPE_CHECKING, Any, TextIO
 
 from pytest_llmperf.emulator.quantities import UsageError
-from pytest_llmperf.emulator.virtual.client import Posted, fly
+from pytest_llmperf.emulator.virtual.client import Posted, simulate_client
 
 if TYPE_CHECKING:
     from pytest_llmperf.emulator.http.service import Service
@@ -41,11 +41,11 @@ def run_workload(service: Service, lines: TextIO, records: TextIO) -> None:
         except (ValueError, TypeError) as error:
             raise UsageError(f"line {number} of the workload: {error}") from None
     try:
-        flights = fly(service, posts, concurrency)
+        flights = simulate_client(service, posts, concurrency)
     except ValueError as error:
         raise UsageError(f"the workload: {error}") from None
-    for flight in flights:
-        records.write(json.dumps(flight.record(), separators=(",", ":")) + "\n")
+    for request in flights:
+        records.write(json.dumps(request.record(), separators=(",", ":")) + "\n")
     records.flush()
 
 

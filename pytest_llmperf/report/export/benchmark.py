@@ -9,7 +9,7 @@ from statistics import fmean, median, stdev
 
 from pytest_llmperf import __version__
 from pytest_llmperf.errors import UsageError
-from pytest_llmperf.report.kept import KeptMeasurement, KeptTest, names, read_session
+from pytest_llmperf.report.stored_run import StoredRunMeasurement, StoredRunTest, names, read_session
 
 METRICS = ("ttft_p50", "ttft_p99", "tpot_mean", "itl_p50", "itl_p99", "e2el_p50")
 NO_OPTIONS = {
@@ -17,13 +17,13 @@ NO_OPTIONS = {
 }  # fmt: skip
 
 
-def benchmark_file(tests: Sequence[KeptTest]) -> bytes:
+def benchmark_file(tests: Sequence[StoredRunTest]) -> bytes:
     """The file as `pytest-benchmark compare` reads it.
 
     Raises:
         UsageError: no test has a run with one of these metrics.
     """
-    benchmarks = [one for test in tests for one in _benchmarks(test)]
+    benchmarks = [benchmark for test in tests for benchmark in _benchmarks(test)]
     if not benchmarks:
         raise UsageError("no latency was measured by these tests, rates that a search tried left out: "
                          "there is nothing to export.")
@@ -38,14 +38,14 @@ def benchmark_file(tests: Sequence[KeptTest]) -> bytes:
     return json.dumps(content, indent=1, allow_nan=False).encode() + b"\n"
 
 
-def _machine(tests: Sequence[KeptTest]) -> dict[str, str]:
+def _machine(tests: Sequence[StoredRunTest]) -> dict[str, str]:
     """What was measured on; the file's reader may be on another machine."""
     names = ("hardware", "gpu", "gpu_count", "driver", "cuda", "cpu", "cpu_cores")
     each = (measurement.conditions for test in tests for measurement in test.measurements)
     return {name: value for conditions in each for name in names if (value := conditions.get(name))}
 
 
-def _commit(test: KeptTest) -> dict[str, object]:
+def _commit(test: StoredRunTest) -> dict[str, object]:
     session = read_session(test.folder) if test.folder is not None else {}
     return {
         "id": session.get("commit") or "unknown",
@@ -57,7 +57,7 @@ def _commit(test: KeptTest) -> dict[str, object]:
     }
 
 
-def _benchmarks(test: KeptTest) -> Iterator[dict[str, object]]:
+def _benchmarks(test: StoredRunTest) -> Iterator[dict[str, object]]:
     """Without the rates that a search tried: the next search tries others, and files are compared by name."""
     measured = [measurement for measurement in test.measurements if not measurement.tried]
     several = len(measured) > 1
@@ -70,7 +70,9 @@ def _benchmarks(test: KeptTest) -> Iterator[dict[str, object]]:
                 yield _benchmark(test, measurement, f"{metric}{side}", known_s)
 
 
-def _benchmark(test: KeptTest, measurement: KeptMeasurement, what: str, values_s: Sequence[float]) -> dict[str, object]:
+def _benchmark(
+    test: StoredRunTest, measurement: StoredRunMeasurement, what: str, values_s: Sequence[float]
+) -> dict[str, object]:
     return {
         "group": f"{test.test} {what}",
         "name": f"{test.test.rpartition('::')[2]} {what}",

@@ -7,26 +7,26 @@ from collections.abc import Sequence
 from pathlib import PurePath
 
 from pytest_llmperf.errors import UsageError
-from pytest_llmperf.report.kept import KeptTest, as_measurement, names
 from pytest_llmperf.report.run_folder import file_name
+from pytest_llmperf.report.stored_run import StoredRunTest, as_measurement, names
 from pytest_llmperf.report.vllm_json import vllm_json
 
 
-def vllm_files(tests: Sequence[KeptTest]) -> dict[str, bytes]:
+def vllm_files(tests: Sequence[StoredRunTest]) -> dict[str, bytes]:
     """File name → content, a file a measurement; a search for a rate sends nothing itself and has none.
 
     Raises:
         UsageError: nothing was measured, or the requests of a run were not kept.
         BaselineError: they cannot be read.
     """
-    found = {}
+    files = {}
     for test in tests:
         for label, measurement in zip(names(test.measurements), test.measurements, strict=True):
             if measurement.searched or not measurement.runs:
                 continue
             name = f"{PurePath(file_name(test.test, test.worker)).stem}.{label}.json"
             content = vllm_json(as_measurement(measurement))
-            found[name] = json.dumps(content, indent=1, allow_nan=False).encode() + b"\n"
-    if not found:
+            files[name] = json.dumps(content, indent=1, allow_nan=False).encode() + b"\n"
+    if not files:
         raise UsageError("nothing was measured by these tests, so there is nothing to export.")
-    return found
+    return files

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from pytest_llmperf.errors import UsageError
 from pytest_llmperf.report.frame import request_frame
-from pytest_llmperf.report.kept import KeptTest, as_measurement, names
+from pytest_llmperf.report.stored_run import StoredRunTest, as_measurement, names
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-def requests_table(tests: Sequence[KeptTest]) -> pd.DataFrame:
+def requests_table(tests: Sequence[StoredRunTest]) -> pd.DataFrame:
     """One row per request: test, measurement (number or side), then as `Measurement.to_pandas`.
 
     A search for a rate sends nothing itself; the rates that it tried are measurements of their own.
@@ -38,12 +38,12 @@ def requests_table(tests: Sequence[KeptTest]) -> pd.DataFrame:
     return pd.concat(frames, ignore_index=True)
 
 
-def csv_file(tests: Sequence[KeptTest]) -> bytes:
+def csv_file(tests: Sequence[StoredRunTest]) -> bytes:
     """The table as CSV, UTF-8."""
     return requests_table(tests).to_csv(index=False).encode()
 
 
-def parquet_file(tests: Sequence[KeptTest]) -> bytes:
+def parquet_file(tests: Sequence[StoredRunTest]) -> bytes:
     """The table as Parquet.
 
     Raises:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from pytest_llmperf.metrics import FAMILIES
 from pytest_llmperf.report.html.series import series_of
-from pytest_llmperf.report.kept import KeptMeasurement, KeptRun, KeptTest, names
 from pytest_llmperf.report.requests import start_ns
+from pytest_llmperf.report.stored_run import StoredRun, StoredRunMeasurement, StoredRunTest, names
 
 if TYPE_CHECKING:
     from pytest_llmperf.model.record import RequestRecord
@@ -24,7 +24,7 @@ BINS = 240
 DIGITS = 4
 
 
-def charts(test: KeptTest) -> dict[str, object]:
+def charts(test: StoredRunTest) -> dict[str, object]:
     """Distributions and timelines, a side a measurement.
 
     Raises:
@@ -50,13 +50,13 @@ class _Drawn:
     left_out: int
 
 
-def _drawn(run: KeptRun) -> _Drawn:
+def _drawn(run: StoredRun) -> _Drawn:
     requests = run.records()
     samples = {family: array("d", _samples(family, requests.kept)) for family in DISTRIBUTIONS}
     return _Drawn(samples, _timeline(run, requests), len(requests.kept), requests.left_out)
 
 
-def labels(measurements: Sequence[KeptMeasurement]) -> list[str]:
+def labels(measurements: Sequence[StoredRunMeasurement]) -> list[str]:
     """ "A" and "B" for a claim's sides, numbers for several measurements; a side that stands twice has one, too."""
     if [measurement.side for measurement in measurements] == [""]:
         return ["measured"]
@@ -67,13 +67,13 @@ def _distribution(label: str, family: str, runs: Sequence[_Drawn]) -> dict[str, 
     """Quantiles of each run and of all of them, in ms."""
     samples = [run.samples[family] for run in runs]
     pooled = array("d", chain.from_iterable(samples))
-    kept, left_out = sum(run.kept for run in runs), sum(run.left_out for run in runs)
+    request_count, left_out = sum(run.kept for run in runs), sum(run.left_out for run in runs)
     return {
         "side": label,
         "n": len(pooled),
-        "of": f"{kept} of {kept + left_out} requests" if left_out else "",
+        "of": f"{request_count} of {request_count + left_out} requests" if left_out else "",
         "pooled": _quantiles(pooled),
-        "runs": [_quantiles(one) for one in samples],
+        "runs": [_quantiles(sample) for sample in samples],
     }
 
 
@@ -89,7 +89,7 @@ def _quantiles(sample: Sequence[float]) -> list[float]:
     return rounded(np.quantile(sample, PROBABILITIES)) if len(sample) else []
 
 
-def _timeline(run: KeptRun, requests: Requests) -> dict[str, object]:
+def _timeline(run: StoredRun, requests: Requests) -> dict[str, object]:
     return {
         "seed": run.seed,
         "start": run.start_id,
@@ -104,7 +104,9 @@ def _gaps(records: Sequence[RequestRecord]) -> dict[str, list[float]]:
     import numpy as np
 
     origin_ns = start_ns(records)
-    ends = [(after - origin_ns, after - before) for record in records for before, after in pairwise(record.arrivals_ns)]
+    ends = [
+        (after - origin_ns, after - previous) for record in records for previous, after in pairwise(record.arrivals_ns)
+    ]
     if not ends:
         return {"time_s": [], "median": [], "largest": []}
     at_ns, gap_ns = np.array(sorted(ends), dtype=float).T
@@ -124,9 +126,9 @@ def _in_flight(requests: Requests) -> dict[str, list[float]]:
 
     if not requests.flights_ns:
         return {"time_s": [], "requests": []}
-    begun, ended = np.sort(np.array(requests.flights_ns).T)
-    at_ns = np.linspace(0, ended[-1], BINS)
-    count = np.searchsorted(begun, at_ns, "right") - np.searchsorted(ended, at_ns, "right")
+    begun, ends = np.sort(np.array(requests.flights_ns).T)
+    at_ns = np.linspace(0, ends[-1], BINS)
+    count = np.searchsorted(begun, at_ns, "right") - np.searchsorted(ends, at_ns, "right")
     return {"time_s": rounded(at_ns / 1e9), "requests": [int(value) for value in count]}
 
 

@@ -11,7 +11,7 @@ from pytest_llmperf.baseline.paths import kind_of
 from pytest_llmperf.baseline.store import Store
 from pytest_llmperf.errors import BaselineError, SloError
 from pytest_llmperf.metrics import Unit, find
-from pytest_llmperf.report.kept import KeptMeasurement, KeptTest
+from pytest_llmperf.report.stored_run import StoredRunMeasurement, StoredRunTest
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class History:
     charts: tuple[dict[str, object], ...] = ()
 
 
-def history(test: KeptTest, measurement: KeptMeasurement, side: str, store: Store) -> History:
+def history(test: StoredRunTest, measurement: StoredRunMeasurement, side: str, store: Store) -> History:
     """The baseline of a measurement as it is stored now."""
     try:
         baseline = store.read(test.test, kind_of(measurement.conditions))
@@ -47,7 +47,7 @@ def history(test: KeptTest, measurement: KeptMeasurement, side: str, store: Stor
     return History(side, stored, "", different, drawn)
 
 
-def _chart(metric: str, measurement: KeptMeasurement, stored: StoredMeasurement) -> dict[str, object]:
+def _chart(metric: str, measurement: StoredRunMeasurement, stored: StoredMeasurement) -> dict[str, object]:
     unit = find(metric).unit
     scale = 100 if unit is Unit.SHARE else 1
 
@@ -62,7 +62,7 @@ def _chart(metric: str, measurement: KeptMeasurement, stored: StoredMeasurement)
             {"label": f"{session.date} {_short(session.commit)}", "values": list(map(shown, session.values(metric)))}
             for session in stored.sessions
         ],
-        "today": [shown(run.judged(metric)) for run in measurement.runs],
+        "today": [shown(run.value_with_failures(metric)) for run in measurement.runs],
     }
 
 

@@ -19,8 +19,8 @@ from pytest_llmperf.report.html.charts import charts, labels
 from pytest_llmperf.report.html.history import History, history
 from pytest_llmperf.report.html.servers import ServerLog, servers_of
 from pytest_llmperf.report.html.words import in_words, title
-from pytest_llmperf.report.kept import KeptMeasurement, KeptTest, read_session
-from pytest_llmperf.report.values import shown
+from pytest_llmperf.report.stored_run import StoredRunMeasurement, StoredRunTest, read_session
+from pytest_llmperf.report.value_text import value_text
 
 _DIGEST = re.compile(r"[0-9a-f]{40,}")
 
@@ -30,7 +30,7 @@ class Side:
     """One measurement in words."""
 
     label: str
-    measurement: KeptMeasurement
+    measurement: StoredRunMeasurement
     history: History | None
 
     @property
@@ -53,7 +53,7 @@ class TestPage:
 
     anchor: str
     title: str
-    test: KeptTest
+    test: StoredRunTest
     claims: tuple[tuple[CheckResult, str], ...]
     sides: tuple[Side, ...]
     differing: tuple[tuple[str, tuple[str, ...]], ...]
@@ -64,7 +64,7 @@ class TestPage:
     problem: str
 
 
-def test_page(test: KeptTest, number: int, store: Store) -> TestPage:
+def test_page(test: StoredRunTest, number: int, store: Store) -> TestPage:
     """Everything about one test; what cannot be read is said, and the rest is there."""
     names = labels(test.measurements)
     histories = [
@@ -77,7 +77,7 @@ def test_page(test: KeptTest, number: int, store: Store) -> TestPage:
     except BaselineError as error:
         problem = str(error)
     drawn["history"] = [
-        {"side": one.side, **chart} for one in histories if one is not None for chart in one.charts
+        {"side": history.side, **chart} for history in histories if history is not None for chart in history.charts
     ]
     differing, shared = _conditions([measurement.conditions for measurement in test.measurements])
     return TestPage(
@@ -110,14 +110,17 @@ def _short(value: str) -> str:
     return f"{value[:12]}…" if _DIGEST.fullmatch(value) else value
 
 
-def _metrics(measurements: Sequence[KeptMeasurement]) -> tuple[MetricRow, ...]:
+def _metrics(measurements: Sequence[StoredRunMeasurement]) -> tuple[MetricRow, ...]:
     runs = [run for measurement in measurements for run in measurement.runs]
     names = dict.fromkeys(name for run in runs for name, value in run.metrics.items() if value is not None)
     return tuple(
         MetricRow(
             name,
             _formula(name),
-            tuple(tuple(shown(name, run.metrics.get(name)) for run in one.runs) for one in measurements),
+            tuple(
+                tuple(value_text(name, run.metrics.get(name)) for run in measurement.runs)
+                for measurement in measurements
+            ),
         )
         for name in names
     )
@@ -127,15 +130,15 @@ def _formula(name: str) -> str:
     return find(name).formula if is_metric(name) else ""
 
 
-def counts(tests: Sequence[KeptTest]) -> list[tuple[Verdict, int]]:
+def counts(tests: Sequence[StoredRunTest]) -> list[tuple[Verdict, int]]:
     """How many tests came to which verdict, worst first."""
-    found = Counter(test.verdict for test in tests)
-    return sorted(found.items(), key=lambda pair: -pair[0].severity)
+    count_by_verdict = Counter(test.verdict for test in tests)
+    return sorted(count_by_verdict.items(), key=lambda pair: -pair[0].severity)
 
 
 def session_facts(folders: Sequence[Path]) -> list[tuple[str, str]]:
     """What the first folder says of its session."""
-    content = next((found for folder in folders if (found := read_session(folder))), {})
+    content = next((session_file for folder in folders if (session_file := read_session(folder))), {})
     return [(name, str(value)) for name, value in content.items() if not isinstance(value, dict | list)]
 
 

@@ -58,11 +58,11 @@ def words_and_unit(column: str) -> tuple[str, str, float]:
 def _by_device(columns: Mapping[str, Column]) -> Iterator[tuple[str, Mapping[str, Column]]]:
     """The table of each device, named where there are several."""
     devices = columns.get(DEVICE, ())
-    known = sorted({int(device) for device in devices if device is not None})
-    if len(known) < 2:
+    device_numbers = sorted({int(device) for device in devices if device is not None})
+    if len(device_numbers) < 2:
         yield "", columns
         return
-    for device in known:
+    for device in device_numbers:
         chosen = [position for position, one in enumerate(devices) if one == device]
         table = {name: [values[at] for at in chosen] for name, values in columns.items() if len(values) == len(devices)}
         yield f", GPU {device}", table

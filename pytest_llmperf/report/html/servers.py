@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pytest_llmperf.process.launch import COMMAND_FILE
 from pytest_llmperf.process.serverlog import tail_lines
-from pytest_llmperf.report.kept import KeptTest
+from pytest_llmperf.report.stored_run import StoredRunTest
 
 LOG_LINES = 60
 
@@ -23,13 +23,13 @@ class ServerLog:
     path: str
 
 
-def servers_of(test: KeptTest) -> tuple[ServerLog, ...]:
+def servers_of(test: StoredRunTest) -> tuple[ServerLog, ...]:
     """The servers that a test's runs went to, and what ran beside them; nothing where the folder is gone."""
     if test.folder is None:
         return ()
     starts = sorted({run.start_id for measurement in test.measurements for run in measurement.runs})
     place = test.folder / "servers" / test.worker
-    folders = [found for start in starts for found in sorted(place.glob(f"{start:02d}-*"))]
+    folders = [log_folder for start in starts for log_folder in sorted(place.glob(f"{start:02d}-*"))]
     return tuple(log for folder in folders for log in _logs(folder, test.folder))
 
 

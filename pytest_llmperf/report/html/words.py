@@ -40,10 +40,10 @@ def metric_in_words(name: str) -> str:
     >>> metric_in_words("ttft_p99"), metric_in_words("prefix_cache_hit_rate")
     ('99th percentile of the time to first token', 'prefix cache hit rate')
     """
-    found = _STATISTIC.fullmatch(name)
-    if found is None:
+    match = _STATISTIC.fullmatch(name)
+    if match is None:
         return name.replace("_", " ")
-    family, stat = _FAMILIES[found[1]], found[2]
+    family, stat = _FAMILIES[match[1]], match[2]
     return f"{_STATS[stat]} {family}" if stat in _STATS else f"{stat[1:]}th percentile of the {family}"
 
 

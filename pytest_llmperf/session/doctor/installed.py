@@ -43,9 +43,9 @@ def engines(place: Place, versions: dict[str, str]) -> Iterator[Finding]:
             versions[name] = version
             yield Finding("engines", f"{name} {version} at {environment.origin}")
     for name, why in missing:
-        found, _, remedy = why.partition(". ")
+        fact, _, remedy = why.partition(". ")
         needed = not versions or name in configured
-        yield Finding("engines", found, remedy if needed else "")
+        yield Finding("engines", fact, remedy if needed else "")
 
 
 def environment_at(place: Place, name: str) -> Environment:
@@ -62,5 +62,7 @@ def models(place: Place) -> Iterator[Finding]:
     """Shapes of the registry, which are built here, and what the hub's cache holds."""
     yield Finding("models", f"shapes, built when first used: {', '.join(SHAPES)}")
     names = [path.name for path in place.hub.iterdir() if path.is_dir()] if place.hub.is_dir() else []
-    kept = sorted(name.removeprefix(HUB_PREFIX).replace("--", "/") for name in names if name.startswith(HUB_PREFIX))
-    yield Finding("models", f"downloaded: {', '.join(kept) or 'none'} ({place.hub})")
+    model_names = sorted(
+        name.removeprefix(HUB_PREFIX).replace("--", "/") for name in names if name.startswith(HUB_PREFIX)
+    )
+    yield Finding("models", f"downloaded: {', '.join(model_names) or 'none'} ({place.hub})")

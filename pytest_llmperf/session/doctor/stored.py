@@ -24,19 +24,19 @@ def baselines(place: Place, versions: Mapping[str, str]) -> Iterator[Finding]:
     """
     kind = stored_kind(place.hardware)
     try:
-        found = Store(place.root / place.settings.baselines_dir).read_all(kind)
+        stored_baselines = Store(place.root / place.settings.baselines_dir).read_all(kind)
     except BaselineError as error:
         yield Finding(PART, str(error), "correct or remove that file; git has what it was")
         return
-    stored = [one for baseline in found.values() for one in baseline.measurements.values()]
+    stored = [measurement for baseline in stored_baselines.values() for measurement in baseline.measurements.values()]
     if not stored:
         yield Finding(PART, f"none for {kind} in {place.settings.baselines_dir}/: comparisons will be NO_BASELINE",
                       "create them: pytest suites --update-baselines-new")
         return
-    differs = [tuple(_differences(one, place, versions)) for one in stored]
+    differs = [tuple(_differences(baseline, place, versions)) for baseline in stored]
     matching = sum(not difference for difference in differs)
     yield Finding(PART, f"{matching} of {len(stored)} measurements for {kind} match this machine")
-    recorded = {field for one in stored for field in one.fingerprint}
+    recorded = {field for baseline in stored for field in baseline.fingerprint}
     if unknown := [name for name in place.settings.compare_across if name not in recorded]:
         # A fact and no problem: baselines of another kind may have it.
         yield Finding(PART, f"compare_across names {', '.join(unknown)}, which none of them has; conditions that they "
@@ -52,15 +52,15 @@ def stored_kind(hardware: Hardware) -> str:
 
 
 def _differences(stored: StoredMeasurement, place: Place, versions: Mapping[str, str]) -> Iterator[str]:
-    hardware, before = place.hardware, stored.fingerprint
-    engine = before.get("engine", "")
+    hardware, stored_conditions = place.hardware, stored.fingerprint
+    engine = stored_conditions.get("engine", "")
     now = {"engine.version": versions.get(engine)}
     if hardware.gpus:
         now |= {"gpu": hardware.gpus[0].name, "driver": hardware.driver, "cuda": hardware.cuda}
     elif hardware.cpu is not None:
         now |= {"cpu": hardware.cpu.model, "cpu_cores": str(hardware.cpu.cores)}
     for field, value in now.items():
-        known = None not in (value, before.get(field))
-        if known and value != before[field] and field not in place.settings.compare_across:
+        both_recorded = None not in (value, stored_conditions.get(field))
+        if both_recorded and value != stored_conditions[field] and field not in place.settings.compare_across:
             name = f"{engine} version" if field == "engine.version" else field
-            yield f"{name} {before[field]} (here {value})"
+            yield f"{name} {stored_conditions[field]} (here {value})"

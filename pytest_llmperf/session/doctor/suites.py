@@ -26,14 +26,21 @@ def suites(root: Path, paths: Sequence[str]) -> Iterator[Finding]:
         report = Path(folder) / "junit.xml"
         command = [sys.executable, "-m", "pytest", *paths, *ASK, f"--junitxml={report}"]
         try:
-            asked = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False, timeout=TIMEOUT_S)
+            completed = subprocess.run(
+                command, cwd=root, capture_output=True, text=True, check=False, timeout=TIMEOUT_S
+            )
         except subprocess.TimeoutExpired:
-            yield Finding(PART, f"pytest did not collect them within {TIMEOUT_S:g} s", f"see: {_shown(paths)}")
+            yield Finding(
+                PART, f"pytest did not collect them within {TIMEOUT_S:g} s", f"see: {_collect_command(paths)}"
+            )
             return
         if not report.is_file():
-            said = (asked.stderr or asked.stdout).strip().splitlines()
-            yield Finding(PART, f"pytest refuses: {said[-1] if said else f'exit code {asked.returncode}'}",
-                          f"see: {_shown(paths)}")
+            output_lines = (completed.stderr or completed.stdout).strip().splitlines()
+            yield Finding(
+                PART,
+                f"pytest refuses: {output_lines[-1] if output_lines else f'exit code {completed.returncode}'}",
+                f"see: {_collect_command(paths)}",
+            )
             return
         yield from _read(ElementTree.parse(report).getroot(), paths)
 
@@ -49,8 +56,8 @@ def _read(report: ElementTree.Element, paths: Sequence[str]) -> Iterator[Finding
         yield Finding(PART, f"{count} would not: {reason}")
     for case in broken:
         yield Finding(PART, f"{case.get('classname')}.{case.get('name')} is broken".lstrip("."),
-                      f"see: {_shown(paths)}")
+                      f"see: {_collect_command(paths)}")
 
 
-def _shown(paths: Sequence[str]) -> str:
+def _collect_command(paths: Sequence[str]) -> str:
     return f"pytest {' '.join(paths)} --collect-only"

@@ -4,7 +4,7 @@ import pytest
 
 from pytest_llmperf.baseline.fingerprint import fingerprint_of, formulas_of
 from pytest_llmperf.baseline.fresh import Check, FreshMeasurement, FreshRun, FreshTest
-from pytest_llmperf.baseline.merging import Terms
+from pytest_llmperf.baseline.merging import UpdateTerms
 from pytest_llmperf.baseline.model import Baseline, Provenance, StoredMeasurement, StoredSession
 from pytest_llmperf.model.verdict import Verdict
 
@@ -24,7 +24,7 @@ def session(number, *, anchor=False, runs=None, accepted=None, differs=None, **m
 
 
 def stored(*sessions, primaries=("tpot_mean",), conditions=CONDITIONS, **formulas):
-    names = {name for one in sessions for name in one.metrics}
+    names = {name for session in sessions for name in session.metrics}
     return StoredMeasurement(fingerprint_of(conditions), sessions, primaries, formulas_of(names) | formulas)
 
 
@@ -55,7 +55,7 @@ def result(*measurements, test=f"{TEST}[h200]", verdicts=(), complete=True, erro
 
 
 def terms(session_id="20260201T000000Z-today1", *, dirty=False, **options):
-    return Terms(Provenance(session_id, "2026-02-01", "def", dirty, "host"), **options)
+    return UpdateTerms(Provenance(session_id, "2026-02-01", "def", dirty, "host"), **options)
 
 
 class Make:

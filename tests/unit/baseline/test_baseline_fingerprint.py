@@ -8,7 +8,7 @@ from pytest_llmperf.baseline.fingerprint import differences, fingerprint_of
 
 
 def shown(make, conditions, primaries=("tpot_mean",), across=(), **stored):
-    return [str(one) for one in differences(make.history(1.0, **stored), conditions, primaries, across)]
+    return [str(difference) for difference in differences(make.history(1.0, **stored), conditions, primaries, across)]
 
 
 def test_equal_conditions_have_no_difference(make):

@@ -28,12 +28,12 @@ def histories(growth, metric, step):
 
 @pytest.mark.parametrize("metric", ["tpot_mean", "ttft_p50", "output_throughput"])
 def test_what_did_not_change_is_taken_in(growth, metric):
-    assert fmean(sum(one.taken) for one in histories(growth, metric, 0.0)) > 9.3
+    assert fmean(sum(history.taken) for history in histories(growth, metric, 0.0)) > 9.3
 
 
 @pytest.mark.parametrize("step", [0.01, 0.02, 0.05])
 def test_what_creeps_stays_out_before_half_of_what_is_tolerated(growth, step):
     """Steps that a comparison with few sessions cannot see."""
     found = histories(growth, "tpot_mean", step)
-    assert max(one.level for one in found) < log(1.05) * 0.6
-    assert fmean(sum(one.taken) for one in found) < 6
+    assert max(session.level for session in found) < log(1.05) * 0.6
+    assert fmean(sum(session.taken) for session in found) < 6

@@ -9,9 +9,9 @@ from pytest_llmperf import CheckResult, Verdict
 from pytest_llmperf.baseline.fresh import FreshTest, fresh_test
 from pytest_llmperf.baseline.model import Baseline
 from pytest_llmperf.baseline.plan import plan
-from pytest_llmperf.baseline.planned import Action
 from pytest_llmperf.baseline.summary import line
 from pytest_llmperf.baseline.text import decode, encode, rounded
+from pytest_llmperf.baseline.update_plan import Action
 from pytest_llmperf.errors import BaselineError, UsageError
 
 PATH = "h200/serving/test_it.json"
@@ -113,7 +113,7 @@ def test_other_verdicts_are_no_obstacle_of_their_own(make, decide, verdict):
 
 def test_a_reason_is_kept_only_where_it_was_needed(make, decide):
     _, written = decide(make.result(make.fresh(tpot_mean=101.0)), make.history(100.0), accept="why")
-    assert [(one.accepted, one.anchor) for one in written.sessions] == [(None, True), (None, False)]
+    assert [(session.accepted, session.anchor) for session in written.sessions] == [(None, True), (None, False)]
 
 
 @pytest.mark.parametrize("reason", ["", "  "])
@@ -170,7 +170,7 @@ def test_other_conditions_begin_anew_where_accepted(make, decide):
     assert entry.reasons == ("other conditions: engine.version: 1.0 stored, 2.0 now",)
     entry, written = decide(result, make.history(100.0, 100.0), accept="vLLM 2")
     assert entry.action is Action.CHANGED
-    assert [(one.anchor, one.accepted) for one in written.sessions] == [(True, "vLLM 2")]
+    assert [(session.anchor, session.accepted) for session in written.sessions] == [(True, "vLLM 2")]
     assert written.fingerprint["engine.version"] == "2.0"
     assert entry.moves[0].percent == pytest.approx(50)
     assert "drops out: 20260100T000000Z-000000, 20260101T000000Z-000001" in entry.reasons
@@ -182,19 +182,19 @@ def test_conditions_that_may_differ_are_kept_with_their_session(make, decide):
     result = make.result(make.fresh(tpot_mean=101.0, conditions=newer))
     entry, written = decide(result, make.history(100.0), across=across)
     assert entry.action is Action.CHANGED
-    assert [one.differs for one in written.sessions] == [{"engine.version": "1.0", "driver": None}, {}]
+    assert [session.differs for session in written.sessions] == [{"engine.version": "1.0", "driver": None}, {}]
     assert written.fingerprint["engine.version"] == "2.0"
     # And back again: now the other one differs.
     older = make.result(make.fresh(tpot_mean=101.0))
     _, written = decide(older, written, across=across, session_id="20260301T000000Z-later1")
-    assert [one.differs for one in written.sessions] == [{}, {"engine.version": "2.0", "driver": "570"}, {}]
+    assert [session.differs for session in written.sessions] == [{}, {"engine.version": "2.0", "driver": "570"}, {}]
 
 
 def test_what_older_sessions_did_not_record_is_not_ascribed_to_them(make, decide):
     result = make.result(make.fresh(tpot_mean=101.0, conditions=make.CONDITIONS | {"cuda": "13.0"}))
     entry, written = decide(result, make.history(100.0))
     assert entry.action is Action.CHANGED
-    assert [one.differs for one in written.sessions] == [{"cuda": None}, {}]
+    assert [session.differs for session in written.sessions] == [{"cuda": None}, {}]
     assert written.fingerprint["cuda"] == "13.0"
 
 
@@ -209,8 +209,8 @@ def test_another_formula_of_another_metric_drops_its_old_values(make, decide):
     fresh = make.fresh(tpot_mean=1.0, itl_mean=2.0, primaries=("tpot_mean",))
     entry, written = decide(make.result(fresh), stored)
     assert entry.action is Action.CHANGED
-    assert [one.values("itl_mean") for one in written.sessions] == [(None,) * 3, (2.0,) * 3]
-    assert [one.values("e2el_mean") for one in written.sessions] == [(7.0,) * 3, (None,) * 3]
+    assert [session.values("itl_mean") for session in written.sessions] == [(None,) * 3, (2.0,) * 3]
+    assert [session.values("e2el_mean") for session in written.sessions] == [(7.0,) * 3, (None,) * 3]
     assert written.formulas == {"e2el_mean": "e2el.1/mean", "itl_mean": "itl.1/mean", "tpot_mean": "tpot.1/mean"}
 
 
@@ -223,10 +223,10 @@ def test_creeping_is_refused_until_a_person_accepts_the_level(make, decide):
     assert entry.reasons[0].startswith("tpot_mean would creep: +5.1 %")
     _, written = decide(crept, stored, accept="slower sampling, on purpose")
     # Its level is the anchor now; what lies further from it than is tolerated has gone.
-    assert [one.anchor for one in written.sessions] == [False, False, True]
+    assert [session.anchor for session in written.sessions] == [False, False, True]
     assert written.sessions[-1].accepted == "slower sampling, on purpose"
     _, written = decide(crept, written, session_id="20260301T000000Z-later1")
-    assert [one.anchor for one in written.sessions] == [False, False, True, False]
+    assert [session.anchor for session in written.sessions] == [False, False, True, False]
 
 
 @pytest.mark.parametrize(("sessions", "action"), [(1, Action.CHANGED), (4, Action.CHANGED), (5, Action.REFUSED)])
@@ -257,7 +257,7 @@ def test_everything_else_hinders_a_young_baseline_too(make, decide, value, verdi
 def test_a_new_host_makes_a_baseline_young_again(make, decide):
     """Ten sessions of another host say nothing of this one."""
     stored = make.history(*[100.0] * 9)
-    elsewhere = replace(stored, sessions=tuple(replace(one, host="other") for one in stored.sessions))
+    elsewhere = replace(stored, sessions=tuple(replace(session, host="other") for session in stored.sessions))
     open_ = make.result(make.fresh(tpot_mean=100.5), verdicts=[("INCONCLUSIVE", "tpot_mean")], subject="baseline")
     assert decide(open_, stored)[0].action is Action.REFUSED
     assert decide(open_, elsewhere)[0].action is Action.CHANGED
@@ -277,7 +277,7 @@ def test_an_outlier_is_refused_until_accepted(make, decide):
     assert len(entry.reasons) == 1
     assert "outlier: +6.9 % from the 4" in entry.reasons[0]
     _, written = decide(make.result(make.fresh(tpot_mean=107.0)), stored, accept="why")
-    assert [one.values("tpot_mean")[0] for one in written.sessions] == [107.0]
+    assert [session.values("tpot_mean")[0] for session in written.sessions] == [107.0]
     wide = decide(make.result(make.fresh(tpot_mean=107.0, margins={"tpot_mean": 0.1})), stored)
     assert wide[0].action is Action.CHANGED
 
@@ -285,12 +285,12 @@ def test_an_outlier_is_refused_until_accepted(make, decide):
 def test_an_accepted_outlier_from_a_new_host_joins_the_others(make, decide):
     """What a host is like is no new level: both are what the metric can be."""
     stored = make.history(100, 100.3)
-    elsewhere = replace(stored, sessions=tuple(replace(one, host="another") for one in stored.sessions))
+    elsewhere = replace(stored, sessions=tuple(replace(session, host="another") for session in stored.sessions))
     fresh = make.result(make.fresh(tpot_mean=107.0))
     assert "outlier" in decide(fresh, elsewhere)[0].reasons[0]
     _, written = decide(fresh, elsewhere, accept="slower CPU")
-    assert [one.values("tpot_mean")[0] for one in written.sessions] == [100, 100.3, 107.0]
-    assert [one.anchor for one in written.sessions] == [True, False, False]
+    assert [session.values("tpot_mean")[0] for session in written.sessions] == [100, 100.3, 107.0]
+    assert [session.anchor for session in written.sessions] == [True, False, False]
 
 
 @pytest.mark.parametrize(
@@ -309,7 +309,7 @@ def test_a_proven_improvement_needs_nobody(make, decide, metric, value, verdict,
     entry, written = decide(make.result(make.fresh(**{metric: value}), verdicts=[(verdict, metric)]), stored)
     assert entry.action is action
     if written is not None:
-        assert [(one.anchor, one.accepted) for one in written.sessions] == [(True, None)]
+        assert [(session.anchor, session.accepted) for session in written.sessions] == [(True, None)]
 
 
 def test_a_rerun_of_a_session_pools(make, decide):
@@ -327,7 +327,7 @@ def test_a_rerun_stays_where_its_session_is(make, decide):
     stored = make.history(1.0, 1.0, 1.0)
     second = stored.sessions[1].id
     _, written = decide(make.result(make.fresh(tpot_mean=1.01)), stored, session_id=second)
-    assert [one.id for one in written.sessions] == [one.id for one in stored.sessions]
+    assert [session.id for session in written.sessions] == [session.id for session in stored.sessions]
     assert len(written.sessions[1].runs) == 6
 
 
@@ -357,9 +357,9 @@ class TestOlderSessions:
         entry, written = decide(make.result(make.fresh(tpot_mean=101.0)), make.history(100.0, 100.0, 100.0),
                                 session_id=self.BETWEEN)
         assert entry.action is Action.CHANGED
-        assert [one.id[:8] for one in written.sessions] == ["20260100", "20260101", "20260101", "20260102"]
+        assert [session.id[:8] for session in written.sessions] == ["20260100", "20260101", "20260101", "20260102"]
         assert written.sessions[2].id == self.BETWEEN
-        assert [one.anchor for one in written.sessions] == [True, False, False, False]
+        assert [session.anchor for session in written.sessions] == [True, False, False, False]
 
     def test_those_older_than_all_of_ten_are_kept_out(self, take):
         _, full = take(range(3, 13))
@@ -382,7 +382,7 @@ class TestOlderSessions:
         stored = make.stored(first, second, itl_mean="itl.0/mean")
         again = make.fresh(primaries=("tpot_mean",), tpot_mean=(100.0, 101.0, 102.0), itl_mean=9.0)
         _, written = decide(make.result(again), stored, session_id=first.id)
-        assert [len(one.runs) for one in written.sessions] == [3, 3]
+        assert [len(session.runs) for session in written.sessions] == [3, 3]
 
     def test_what_was_accepted_is_stored_already(self, make, decide):
         failed = make.result(make.fresh(tpot_mean=107.0), verdicts=[("FAIL", "tpot_mean")])
@@ -396,7 +396,7 @@ class TestOlderSessions:
         fresh = make.fresh(tpot_mean=100.0, itl_mean=9.0)
         _, written = decide(make.result(fresh), stored, across=("engine.version",), session_id=self.OLD)
         assert written.fingerprint["engine.version"] == "2.0"
-        assert [one.differs for one in written.sessions] == [{"engine.version": "1.0"}, {}]
+        assert [session.differs for session in written.sessions] == [{"engine.version": "1.0"}, {}]
         assert written.primaries == ("tpot_mean",)
         entry, _ = decide(make.result(fresh), written, session_id=self.OLD)  # also where it may no longer differ
         assert entry.reasons == ("this session is stored already",)
@@ -406,7 +406,7 @@ class TestOlderSessions:
         fresh = make.fresh(tpot_mean=1.0, itl_mean=2.0, primaries=("tpot_mean",))
         _, written = decide(make.result(fresh), stored, session_id=self.OLD)
         assert written.formulas == {"itl_mean": "itl.9/mean", "tpot_mean": "tpot.1/mean"}
-        assert [one.values("itl_mean") for one in written.sessions] == [(None,) * 3, (9.0,) * 3]
+        assert [session.values("itl_mean") for session in written.sessions] == [(None,) * 3, (9.0,) * 3]
 
     def test_what_only_one_of_them_recorded_is_no_difference(self, make, decide):
         with_cuda = make.CONDITIONS | {"cuda": "13.0"}
@@ -416,7 +416,7 @@ class TestOlderSessions:
             result = make.result(make.fresh(tpot_mean=100.0, conditions=older))
             _, written = decide(result, make.stored(newest, conditions=newer), session_id=self.OLD)
             assert written.fingerprint["cuda"] == "13.0"
-            assert [one.differs for one in written.sessions] == differing
+            assert [session.differs for session in written.sessions] == differing
 
     def test_no_newer_session_goes_for_an_older_one_s_conditions(self, make, decide):
         result = make.result(make.fresh(tpot_mean=100.0, conditions=make.CONDITIONS | {"engine.version": "0.9"}))
@@ -428,7 +428,7 @@ class TestOlderSessions:
     @pytest.mark.parametrize("host", ["host", "elsewhere"])
     def test_no_newer_session_goes_for_an_older_one_s_level(self, make, decide, host):
         stored = make.history(100.0, 100.3)
-        stored = replace(stored, sessions=tuple(replace(one, host=host) for one in stored.sessions))
+        stored = replace(stored, sessions=tuple(replace(session, host=host) for session in stored.sessions))
         entry, _ = decide(make.result(make.fresh(tpot_mean=107.0)), stored, session_id=self.OLD, accept="why")
         assert (entry.action, entry.acceptable) == (Action.REFUSED, False)
         assert entry.reasons[0].startswith("older than what is stored, at another level: tpot_mean is an outlier")
@@ -436,8 +436,8 @@ class TestOlderSessions:
     def test_an_accepted_one_does_not_become_the_anchor(self, make, decide):
         failed = make.result(make.fresh(tpot_mean=101.0), verdicts=[("FAIL", "tpot_mean")])
         _, written = decide(failed, make.history(*[100.0] * 3), session_id=self.BETWEEN, accept="why")
-        assert [one.anchor for one in written.sessions] == [True, False, False, False]
-        assert [one.accepted for one in written.sessions] == [None, None, "why", None]
+        assert [session.anchor for session in written.sessions] == [True, False, False, False]
+        assert [session.accepted for session in written.sessions] == [None, None, "why", None]
 
     def test_what_an_accepted_level_replaced_does_not_come_back(self, make, decide):
         """Four sd of what is stored would let it in."""
@@ -481,7 +481,7 @@ class TestMetricsOfAnotherVersion:
         stored = replace(stored, sessions=(newest,))
         entry, written = decide(make.result(make.fresh(tpot_mean=1.0)), stored, session_id=session_id)
         assert (entry.action, entry.primaries) == (Action.CHANGED, ("tpot_mean",))
-        assert [one.values("ttft_p42")[0] for one in written.sessions if one.id == newest.id] == [9.0]
+        assert [session.values("ttft_p42")[0] for session in written.sessions if session.id == newest.id] == [9.0]
         assert written.formulas["ttft_p42"] == "ttft.1/p42"
         assert line(entry).startswith("changed ")
 
@@ -644,7 +644,7 @@ def test_two_tests_with_one_file_are_both_refused(make, tests):
 
 def test_kinds_are_apart(make):
     conditions = [make.CONDITIONS | {"hardware": hardware} for hardware in ("h200", "emulated h200", "cpu")]
-    results = [make.result(make.fresh(tpot_mean=1.0, conditions=one)) for one in conditions]
+    results = [make.result(make.fresh(tpot_mean=1.0, conditions=condition)) for condition in conditions]
     results[2] = replace(results[2], test=f"{make.TEST}[cpu]")
     found = plan(results, {}, make.terms(), "all")
     kinds = {path.partition("/")[0] for path in found.files}

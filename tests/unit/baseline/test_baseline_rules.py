@@ -8,15 +8,15 @@ import pytest
 
 from pytest_llmperf.baseline.levels import change, mean_level, offset
 from pytest_llmperf.baseline.rules import (
-    at_level_of,
-    capped,
-    creeping,
-    known_sessions,
-    outlying,
-    pooled,
-    strayed,
+    comparable_sessions_on,
+    far_from_anchor,
+    gradual_drift,
+    merge_runs,
+    newest_sessions,
+    outlier_shifts,
+    sessions_at_level,
     tolerances,
-    tolerated,
+    tolerated_distance,
 )
 from pytest_llmperf.metrics.registry import all_metrics
 from pytest_llmperf.stats.priors import margins_for
@@ -25,7 +25,7 @@ MARGINS = tolerances(all_metrics(), {}, "h200")
 
 
 def ids(sessions):
-    return [int(one.id[-2:]) for one in sessions]
+    return [int(session.id[-2:]) for session in sessions]
 
 
 def sessions_of(make, values, metric="tpot_mean"):
@@ -78,32 +78,32 @@ def test_margins_are_those_of_the_comparison():
         assert found == {name: margins_for(metric, kind).tolerated for name, metric in all_metrics().items()}
     assert (MARGINS["ttft_p50"], MARGINS["tpot_mean"], MARGINS["itl_p99"]) == (0.15, 0.05, 0.15)
     assert tolerances(["itl_p99"], {"itl_p99": 0.3}, "h200") == {"itl_p99": 0.3}
-    assert tolerated("tpot_mean", MARGINS) == pytest.approx(log(1.05))
-    assert tolerated("prefix_cache_hit_rate", MARGINS) == 0.03
+    assert tolerated_distance("tpot_mean", MARGINS) == pytest.approx(log(1.05))
+    assert tolerated_distance("prefix_cache_hit_rate", MARGINS) == 0.03
 
 
 def test_sessions_of_other_hosts_count_once_each(make):
     sessions = [replace(make.session(i, tpot_mean=1.0), host=host) for i, host in enumerate("aaab")]
-    assert [known_sessions(sessions, host) for host in "abc"] == [4, 4, 2]
+    assert [comparable_sessions_on(sessions, host) for host in "abc"] == [4, 4, 2]
 
 
 def test_the_oldest_drops_out_and_never_the_anchor(make):
     sessions = sessions_of(make, [1.0] * 12)
-    assert ids(capped(sessions)) == [0, 3, 4, 5, 6, 7, 8, 9, 10, 11]
-    assert ids(capped(sessions[:10])) == list(range(10))
+    assert ids(newest_sessions(sessions)) == [0, 3, 4, 5, 6, 7, 8, 9, 10, 11]
+    assert ids(newest_sessions(sessions[:10])) == list(range(10))
 
 
 def test_a_rerun_adds_its_runs(make):
     first = make.session(1, anchor=True, accepted="why", tpot_mean=(1.0, 2.0), ttft_p50=(5.0, 6.0))
     again = make.session(1, tpot_mean=(1.0, 2.5), itl_mean=(None, 3.0))
-    both = pooled(first, again)
+    both = merge_runs(first, again)
     assert both.runs == ((0, 1), (1, 1), (0, 1), (1, 1))
     assert both.values("tpot_mean") == (1.0, 2.0, 1.0, 2.5)
     assert both.values("ttft_p50") == (5.0, 6.0, None, None)
     assert both.values("itl_mean") == (None, None, None, 3.0)
     assert (both.anchor, both.accepted) == (True, "why")
-    assert pooled(both, again) == both
-    assert pooled(first, first) == first
+    assert merge_runs(both, again) == both
+    assert merge_runs(first, first) == first
 
 
 def test_small_steps_do_not_add_up(make):
@@ -111,29 +111,29 @@ def test_small_steps_do_not_add_up(make):
     values, refused = [100.0], []
     for step in range(1, 6):
         values.append(100 * 1.02**step)
-        refused.append(bool(creeping(sessions_of(make, values), ["tpot_mean"], MARGINS)))
+        refused.append(bool(gradual_drift(sessions_of(make, values), ["tpot_mean"], MARGINS)))
     assert refused == [False, False, False, False, True]
-    (shift,) = creeping(sessions_of(make, values), ["tpot_mean"], MARGINS)
+    (shift,) = gradual_drift(sessions_of(make, values), ["tpot_mean"], MARGINS)
     assert (shift.metric, shift.distance > 0) == ("tpot_mean", True)
     assert "+5.1 % over 6 sessions since the anchor 20260100T000000Z-000000, tolerated are +5.0 %" in shift.text
-    assert not creeping(sessions_of(make, values), ["tpot_mean"], {"tpot_mean": 0.06})
+    assert not gradual_drift(sessions_of(make, values), ["tpot_mean"], {"tpot_mean": 0.06})
 
 
 def test_creeping_down_counts_too(make):
-    (shift,) = creeping(sessions_of(make, [100.0, 90, 90, 90]), ["tpot_mean"], MARGINS)
+    (shift,) = gradual_drift(sessions_of(make, [100.0, 90, 90, 90]), ["tpot_mean"], MARGINS)
     assert shift.distance < 0
     assert shift.text.endswith("tolerated are -4.8 %")  # 1 ÷ 1.05
 
 
 def test_creeping_looks_at_primaries_only(make):
     sessions = [make.session(i, anchor=not i, tpot_mean=1.0, ttft_p50=1.0 + i) for i in range(4)]
-    assert not creeping(sessions, ["tpot_mean"], MARGINS)
-    assert creeping(sessions, ["tpot_mean", "ttft_p50"], MARGINS)[0].metric == "ttft_p50"
+    assert not gradual_drift(sessions, ["tpot_mean"], MARGINS)
+    assert gradual_drift(sessions, ["tpot_mean", "ttft_p50"], MARGINS)[0].metric == "ttft_p50"
 
 
 def test_a_new_primary_without_values_in_the_anchor_cannot_creep(make):
     sessions = [make.session(0, anchor=True, tpot_mean=1.0), make.session(1, tpot_mean=1.0, ttft_p50=9.0)]
-    assert not creeping(sessions, ["ttft_p50"], MARGINS)
+    assert not gradual_drift(sessions, ["ttft_p50"], MARGINS)
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_a_new_primary_without_values_in_the_anchor_cannot_creep(make):
     ],
 )
 def test_outliers(make, others, value, outlier):
-    found = outlying(make.session(99, tpot_mean=value), sessions_of(make, others), ["tpot_mean"], MARGINS)
+    found = outlier_shifts(make.session(99, tpot_mean=value), sessions_of(make, others), ["tpot_mean"], MARGINS)
     assert bool(found) is outlier
     if found:
         assert found[0].distance == pytest.approx(log(value / 100), abs=0.01)
@@ -157,30 +157,30 @@ def test_outliers(make, others, value, outlier):
 
 def test_a_session_nobody_vouches_for_stays_near_the_anchor(make):
     anchor = make.session(0, anchor=True, tpot_mean=100.0)
-    assert not strayed(make.session(3, tpot_mean=104.0), anchor, ["tpot_mean"], MARGINS)
-    (shift,) = strayed(make.session(3, tpot_mean=106.0), anchor, ["tpot_mean"], MARGINS)
+    assert not far_from_anchor(make.session(3, tpot_mean=104.0), anchor, ["tpot_mean"], MARGINS)
+    (shift,) = far_from_anchor(make.session(3, tpot_mean=106.0), anchor, ["tpot_mean"], MARGINS)
     assert "tpot_mean lies +6.0 % from the anchor" in shift.text
 
 
 def test_three_broken_nights_do_not_hide_a_fourth(make):
     """Fault 60: the mean and the sd of a contaminated window let it pass; its median does not."""
     window = sessions_of(make, [100, 100.4, 99.7, 100.2, 99.9, 100.1, 131, 128, 133])
-    assert outlying(make.session(99, tpot_mean=130.0), window, ["tpot_mean"], MARGINS)
-    assert not outlying(make.session(99, tpot_mean=100.3), window, ["tpot_mean"], MARGINS)
+    assert outlier_shifts(make.session(99, tpot_mean=130.0), window, ["tpot_mean"], MARGINS)
+    assert not outlier_shifts(make.session(99, tpot_mean=100.3), window, ["tpot_mean"], MARGINS)
 
 
 def test_tails_have_a_wider_margin(make):
     others = sessions_of(make, [100.0], metric="itl_p99")
-    assert not outlying(make.session(99, itl_p99=112.0), others, ["itl_p99"], MARGINS)
-    assert outlying(make.session(99, itl_p99=117.0), others, ["itl_p99"], MARGINS)
+    assert not outlier_shifts(make.session(99, itl_p99=112.0), others, ["itl_p99"], MARGINS)
+    assert outlier_shifts(make.session(99, itl_p99=117.0), others, ["itl_p99"], MARGINS)
 
 
 def test_an_accepted_level_keeps_what_is_near_it(make):
     sessions = sessions_of(make, [100.0, 102.0, 104.0])
-    kept = at_level_of(make.session(99, tpot_mean=106.0), sessions, ["tpot_mean"], MARGINS)
+    kept = sessions_at_level(make.session(99, tpot_mean=106.0), sessions, ["tpot_mean"], MARGINS)
     assert ids(kept) == [1, 2]
     assert not any(one.anchor for one in kept)
-    assert at_level_of(make.session(99, tpot_mean=200.0), sessions, ["tpot_mean"], MARGINS) == ()
+    assert sessions_at_level(make.session(99, tpot_mean=200.0), sessions, ["tpot_mean"], MARGINS) == ()
 
 
 @pytest.mark.parametrize("sd", [0.003, 0.005, 0.01])
@@ -192,7 +192,7 @@ def test_steady_sessions_are_hardly_ever_refused(make, sd):
         sessions = sessions_of(make, [100 * exp(rng.gauss(0, sd))])
         for number in range(1, 10):
             new = make.session(number, tpot_mean=100 * exp(rng.gauss(0, sd)))
-            refused += bool(outlying(new, sessions, ["tpot_mean"], MARGINS))
-            refused += bool(creeping([*sessions, new], ["tpot_mean"], MARGINS))
+            refused += bool(outlier_shifts(new, sessions, ["tpot_mean"], MARGINS))
+            refused += bool(gradual_drift([*sessions, new], ["tpot_mean"], MARGINS))
             sessions.append(new)
     assert refused <= (0 if sd < 0.01 else 4)

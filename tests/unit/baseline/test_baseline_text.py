@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_llmperf.baseline.checked import LARGEST_NUMBER, SMALLEST_NUMBER
 from pytest_llmperf.baseline.model import Baseline, StoredMeasurement, StoredSession
+from pytest_llmperf.baseline.strict_json import LARGEST_NUMBER, SMALLEST_NUMBER
 from pytest_llmperf.baseline.text import decode, encode, rounded
 from pytest_llmperf.errors import BaselineError
 

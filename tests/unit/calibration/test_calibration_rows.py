@@ -2,11 +2,11 @@
 
 import pytest
 
+from pytest_llmperf.calibration.alternative_rules import FIXED
 from pytest_llmperf.calibration.experiments import A_A, experiments
 from pytest_llmperf.calibration.journal import RowJournal
 from pytest_llmperf.calibration.limits import SETTINGS
 from pytest_llmperf.calibration.page import Origin, limit_name, page, share
-from pytest_llmperf.calibration.rivals import FIXED
 from pytest_llmperf.calibration.row import Row
 from pytest_llmperf.errors import UsageError
 
@@ -54,7 +54,7 @@ def test_intervals_are_clopper_and_pearsons(count, of, text):
 
 def test_the_page_counts():
     plan = experiments(suite_runs=20, faults=2)
-    slow = next(one.name for one in plan if one.slowdown)
+    slow = next(experiment.name for experiment in plan if experiment.slowdown)
     rows = [
         row(1), row(2, bad=[("t", "x", "ERROR", "y")], verdicts={"ERROR": 1}), row(3, open=[("t", "z")]),
         row(4, rivals={FIXED: ["t ttft_p50"]}),
@@ -82,7 +82,7 @@ def test_the_page_counts():
 def test_a_page_of_some_tests_names_them_and_leaves_out_what_was_not_run():
     plan = experiments(suite_runs=20, faults=0)
     origin = Origin("h200", "llmperf …", "abc", "2026-11-21", "here", 13, ("s.py::test_a", "s.py::test_b"), ())
-    text = page(origin, [one for one in plan if one.suite_runs], [row(1)])
+    text = page(origin, [experiment for experiment in plan if experiment.suite_runs], [row(1)])
     assert "every check of 2 tests on an emulated h200 (`s.py::test_a`, `s.py::test_b`)" in text
     headings = [line for line in text.splitlines() if line.startswith("## ")]
     assert headings == ["## Nothing changed", "## The same data judged by other rules"]

@@ -4,7 +4,7 @@ from math import log
 
 import pytest
 
-from pytest_llmperf.calibration.campaign import slowed
+from pytest_llmperf.calibration.campaign import with_slowdown
 from pytest_llmperf.calibration.experiments import MECHANISMS, Experiment, Slowdown, experiments
 from pytest_llmperf.emulator.faults import parse_faults
 from pytest_llmperf.emulator.noise import parse_noise
@@ -14,7 +14,7 @@ from pytest_llmperf.emulator.noise import parse_noise
 def test_the_step_time_makes_the_tpot(gain):
     """In a queue a step that is 1 % longer makes TPOT more than 1 % longer, and noise, too."""
     tpot = lambda step_time: 6.5 * (1 + step_time) ** gain * (1 + step_time**2)  # noqa: E731
-    planted = slowed(Experiment("x", 1), Slowdown(0.05, run_sd=0.005, session_sd=0.003), tpot)
+    planted = with_slowdown(Experiment("x", 1), Slowdown(0.05, run_sd=0.005, session_sd=0.003), tpot)
     step_time = parse_faults(planted.faults).step_time
     noise = parse_noise(planted.noise, 1)
     assert tpot(step_time) / tpot(0.0) == pytest.approx(1.05, abs=1e-5)
@@ -23,7 +23,7 @@ def test_the_step_time_makes_the_tpot(gain):
 
 
 def test_every_experiment_can_be_planted():
-    for one in experiments(10, 2):
-        assert parse_faults(one.faults) is not None
-        assert parse_noise(one.noise, 0).run > 0
+    for experiment in experiments(10, 2):
+        assert parse_faults(experiment.faults) is not None
+        assert parse_noise(experiment.noise, 0).run > 0
     assert len(MECHANISMS) == 9

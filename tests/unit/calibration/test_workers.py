@@ -22,8 +22,8 @@ def work(numbers):
 @pytest.mark.parametrize("jobs", [1, 2, 5])
 def test_every_number_once(jobs):
     rows = list(rows_of(work, range(7), jobs))
-    assert sorted(one.number for one in rows) == list(range(7))
-    pids = {one.seen for one in rows}
+    assert sorted(row.number for row in rows) == list(range(7))
+    pids = {row.seen for row in rows}
     assert len(pids) == jobs
     assert os.getpid() not in pids
     assert multiprocessing.active_children() == []

@@ -8,13 +8,13 @@ from subprocess import PIPE, Popen
 import pytest
 
 from pytest_llmperf.cli import main
-from pytest_llmperf.cli.commands.capacity import told, tried
+from pytest_llmperf.cli.commands.capacity import search_text, tried_rates_text
 from pytest_llmperf.cli.commands.sweep import grid_of
 from pytest_llmperf.cli.target import flag, place_of
 from pytest_llmperf.engines.spec import vllm
 from pytest_llmperf.errors import UsageError
 from pytest_llmperf.model.verdict import Verdict
-from pytest_llmperf.session.search import Found, Point
+from pytest_llmperf.session.bisection import SearchResult, TriedRate
 
 SMALL = ("vllm:llama-3.1-8b", "--flag", "max_model_len=4096", "--requests", "40", "--output", "8", "--emulate", "h200")
 
@@ -86,23 +86,31 @@ def test_a_search_without_an_answer_shows_what_it_tried(capsys):
 
 @pytest.mark.parametrize(
     ("points", "words"),
-    [([Point(25, Verdict.PASS, True), Point(50, Verdict.FAIL, False), Point(35, Verdict.INCONCLUSIVE, False)],
-      "above 25/s and below 35/s."),
-     ([Point(25, Verdict.INCONCLUSIVE, True)], "lies above 25/s."),
-     ([Point(25, Verdict.FAIL, False)], "lies below 25/s.")],
+    [
+        (
+            [
+                TriedRate(25, Verdict.PASS, True),
+                TriedRate(50, Verdict.FAIL, False),
+                TriedRate(35, Verdict.INCONCLUSIVE, False),
+            ],
+            "above 25/s and below 35/s.",
+        ),
+        ([TriedRate(25, Verdict.INCONCLUSIVE, True)], "lies above 25/s."),
+        ([TriedRate(25, Verdict.FAIL, False)], "lies below 25/s."),
+    ],
 )
 def test_what_an_unfinished_search_knows(points, words):
-    assert tried(points)[-1].endswith(words)
+    assert tried_rates_text(points)[-1].endswith(words)
 
 
 def point(rate, verdict, **measured):
-    return Point(rate, verdict, verdict is not Verdict.FAIL, measured)
+    return TriedRate(rate, verdict, verdict is not Verdict.FAIL, measured)
 
 
 def test_capacity_headlines_the_proven_rate_and_prints_latencies_of_each_rate():
     points = (point(32, Verdict.PASS, ttft_p99=120.0, tpot_p50=None), point(64, Verdict.FAIL, ttft_p99=900.0),
               point(48.294, Verdict.INCONCLUSIVE, ttft_p99=480.25, tpot_p50=7.0))
-    lines = told(Found(48.294, 64, points), ["ttft_p99 <= 500ms"])
+    lines = search_text(SearchResult(48.294, 64, points), ["ttft_p99 <= 500ms"])
     assert lines[0].split() == ["rate", "verdict", "as", "measured", "ttft_p99", "tpot_p50"]
     assert [line.split()[0] for line in lines[1:4]] == ["32/s", "48.29/s", "64/s"]
     assert lines[2].endswith("within       480.2 ms  7 ms")
@@ -182,7 +190,7 @@ def bundle(path, version):
 def test_another_installation_or_version_is_another_sweep(tmp_path):
     spec = vllm("llama-3.1-8b")
     bundles = [bundle(tmp_path / "old", "0.26.0"), bundle(tmp_path / "new", "0.26.0"), bundle(tmp_path / "x", "0.27.0")]
-    places = [place_of(Namespace(emulate=None, llmperf_engine=[f"vllm={one}"]), spec) for one in bundles]
+    places = [place_of(Namespace(emulate=None, llmperf_engine=[f"vllm={bundle}"]), spec) for bundle in bundles]
     assert len(set(places)) == 3
     assert "vllm 0.26.0 at " in places[0]
     assert "vllm 0.27.0 at " in places[2]

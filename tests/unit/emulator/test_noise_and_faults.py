@@ -9,8 +9,8 @@ import pytest
 from pytest_llmperf.emulator.config import EngineConfig, Speculation, Tier
 from pytest_llmperf.emulator.cost.gpu import GPUS
 from pytest_llmperf.emulator.cost.shape import SHAPES
-from pytest_llmperf.emulator.fates import fate_of
 from pytest_llmperf.emulator.faults import FAULTS, Faults, parse_faults
+from pytest_llmperf.emulator.http_faults import http_fault_of
 from pytest_llmperf.emulator.noise import Disturbance, Noise, parse_noise
 from pytest_llmperf.emulator.quantities import UsageError
 
@@ -134,13 +134,13 @@ def test_every_listed_fault_can_be_read():
 
 def test_fates_have_their_shares_and_repeat():
     faults = parse_faults(["errors=10%", "hangs=5%", "truncated=5%"])
-    fates = [fate_of(faults, 1, number, 64) for number in range(20_000)]
+    fates = [http_fault_of(faults, 1, number, 64) for number in range(20_000)]
     kinds = [None if fate is None else fate.kind for fate in fates]
     shares = {kind: kinds.count(kind) / len(kinds) for kind in ("refused", "error", "hang", "truncated")}
     assert shares == pytest.approx({"refused": 0.05, "error": 0.05, "hang": 0.05, "truncated": 0.05}, rel=0.15)
     assert all(0 <= fate.after_tokens < 64 for fate in fates if fate)
-    assert fates[:100] == [fate_of(faults, 1, number, 64) for number in range(100)]
-    assert fate_of(Faults(), 1, 0, 64) is None
+    assert fates[:100] == [http_fault_of(faults, 1, number, 64) for number in range(100)]
+    assert http_fault_of(Faults(), 1, 0, 64) is None
 
 
 def test_none_is_a_word_for_no_noise():

@@ -11,9 +11,9 @@ import pytest
 
 from pytest_llmperf.clock import SystemClock
 from pytest_llmperf.config.settings import Settings
-from pytest_llmperf.engines.answers import json_object
 from pytest_llmperf.engines.channel import control_client, control_limits
 from pytest_llmperf.engines.control import AnswerTooLarge, ControlLimits
+from pytest_llmperf.engines.json_answers import json_object
 from pytest_llmperf.engines.launch import Launcher
 from pytest_llmperf.engines.spec import endpoint
 from pytest_llmperf.errors import EngineError

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pytest_llmperf.engines.planted import planted_flag, with_planted
+from pytest_llmperf.engines.planted_flags import planted_flag, with_planted_flags
 from pytest_llmperf.engines.spec import endpoint, flags_of, sglang, vllm
 from pytest_llmperf.errors import ConfigError, SpecError
 
@@ -20,24 +20,24 @@ PLAIN = vllm("tiny", max_num_batched_tokens=1024)
     ("vllm:speculative-config.synthetic_acceptance_length=2.0", {}),
 ])  # fmt: skip
 def test_it_stands_over_the_flags_of_a_spec(text, flags):
-    planted = with_planted(PLAIN, [planted_flag(text)])
+    planted = with_planted_flags(PLAIN, [planted_flag(text)])
     assert flags_of(planted) == {"max_num_batched_tokens": 1024} | flags
 
 
 def test_a_key_changes_a_json_flag_where_there_is_one():
     spec = vllm("tiny", speculative_config=DRAFTS)
-    planted = with_planted(spec, [planted_flag("vllm:speculative-config.synthetic_acceptance_length=2.0")])
+    planted = with_planted_flags(spec, [planted_flag("vllm:speculative-config.synthetic_acceptance_length=2.0")])
     assert flags_of(planted) == {"speculative_config": DRAFTS | {"synthetic_acceptance_length": 2.0}}
 
 
 @pytest.mark.parametrize("spec", [sglang("tiny"), endpoint("http://h:1", model="m")])
 def test_other_engines_stay_as_they_are(spec):
-    assert with_planted(spec, [planted_flag("vllm:enforce-eager")]) == spec
+    assert with_planted_flags(spec, [planted_flag("vllm:enforce-eager")]) == spec
 
 
 def test_the_later_one_wins():
     planted = [planted_flag("vllm:max-num-seqs=4"), planted_flag("vllm:max-num-seqs=8")]
-    assert flags_of(with_planted(PLAIN, planted))["max_num_seqs"] == 8
+    assert flags_of(with_planted_flags(PLAIN, planted))["max_num_seqs"] == 8
 
 
 def test_its_text_reads_back():

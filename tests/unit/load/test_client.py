@@ -8,7 +8,7 @@ import pytest
 from pytest_llmperf.load import client as module
 from pytest_llmperf.load.arrivals import Arrivals
 from pytest_llmperf.load.client import Client
-from pytest_llmperf.load.opening import route_of
+from pytest_llmperf.load.connection_setup import route_of
 from pytest_llmperf.model.plan import LoadPlan, PlannedRequest
 
 
@@ -41,7 +41,7 @@ def client(loop):
     with socket.create_server(("127.0.0.1", 0)) as listener:
         requests = tuple(PlannedRequest(index, "/", b"{}") for index in range(3))
         plan = LoadPlan("127.0.0.1", listener.getsockname()[1], requests)
-        made = Client(loop, arrivals, plan, route_of(plan), lambda flight: None)
+        made = Client(loop, arrivals, plan, route_of(plan), lambda request: None)
         made.requests = requests
         yield made
         made.cancel()

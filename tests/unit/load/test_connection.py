@@ -7,8 +7,8 @@ import pytest
 
 from pytest_llmperf.load.arrivals import Arrivals
 from pytest_llmperf.load.connection import Connection
-from pytest_llmperf.load.flight import Flight, Intake
-from pytest_llmperf.load.opening import Route
+from pytest_llmperf.load.connection_setup import Route
+from pytest_llmperf.load.request_in_flight import Intake, RequestInFlight
 from pytest_llmperf.model.exchange import Ending
 from pytest_llmperf.model.plan import PlannedRequest, StreamLimits
 from pytest_llmperf.testing.streams import LAST_CHUNK, STREAM_HEAD, StreamShape, http_chunk
@@ -24,10 +24,10 @@ class KeepsEndings:
     def opened(self, connection):
         pass
 
-    def took(self, flight, size):
+    def took(self, request, size):
         pass
 
-    def finish(self, flight, ending, error=None):
+    def finish(self, request, ending, error=None):
         self.endings.append(ending)
 
     def forget(self, connection):
@@ -54,7 +54,7 @@ class Pair:
             self.connection = Connection(self.watcher, self.arrivals, owner, route)
             self.server, _ = listener.accept()
         self.watcher.handler()
-        self.connection.flight = self.flight = Flight(PlannedRequest(0, "/", b""), 0, 0)
+        self.connection.flight = self.flight = RequestInFlight(PlannedRequest(0, "/", b""), 0, 0)
 
     def say(self, data):
         self.server.sendall(data)
@@ -168,12 +168,12 @@ LIMITS = StreamLimits(connect_ns=10, first_byte_ns=20, idle_ns=30, total_ns=100)
     ],
 )
 def test_limits(sent_ns, reads, now_ns, ending):
-    flight = Flight(PlannedRequest(0, "/", b""), 0, 0, sent_ns=sent_ns)
+    request = RequestInFlight(PlannedRequest(0, "/", b""), 0, 0, sent_ns=sent_ns)
     for stamp_ns, data in reads:
-        flight.stamps.append(stamp_ns)
-        flight.reads.append(data)
-    assert flight.overdue(now_ns, LIMITS) is ending
-    assert flight.overdue(now_ns, LIMITS) is ending
+        request.stamps.append(stamp_ns)
+        request.reads.append(data)
+    assert request.overdue(now_ns, LIMITS) is ending
+    assert request.overdue(now_ns, LIMITS) is ending
 
 
 @pytest.mark.parametrize(
@@ -188,18 +188,18 @@ def test_limits(sent_ns, reads, now_ns, ending):
     ],
 )
 def test_intake_names_the_limit_that_an_answer_exceeds(limits, reads, problem):
-    intake, flight = Intake(StreamLimits(**limits)), Flight(PlannedRequest(0, "/", b""), 0, 0)
-    problems = [intake.take(flight, 100) for _ in range(reads)]
+    intake, request = Intake(StreamLimits(**limits)), RequestInFlight(PlannedRequest(0, "/", b""), 0, 0)
+    problems = [intake.take(request, 100) for _ in range(reads)]
     assert problems == [None] * (reads - 1) + [problem]
 
 
 def test_recorded_answer_is_held_no_more_and_counts_among_all_answers():
     intake = Intake(StreamLimits(held_bytes=200, replay_bytes=250))
     for problem in (None, None, "the answers of this run are longer than 250 bytes together"):
-        flight = Flight(PlannedRequest(0, "/", b""), 0, 0)
-        assert intake.take(flight, 100) == problem
-        flight.reads.append(b"x" * 100)
-        intake.recorded(flight)
+        request = RequestInFlight(PlannedRequest(0, "/", b""), 0, 0)
+        assert intake.take(request, 100) == problem
+        request.reads.append(b"x" * 100)
+        intake.recorded(request)
         assert intake.held_bytes == 0
 
 

@@ -4,8 +4,8 @@ from array import array
 
 import pytest
 
-from pytest_llmperf.load.handover import SIZE, pack_plan, unpack_plan
 from pytest_llmperf.load.histogram import BINS, Histogram
+from pytest_llmperf.load.pipe_protocol import SIZE, pack_plan, unpack_plan
 from pytest_llmperf.load.recording import End, RecordingWriter, read_recording
 from pytest_llmperf.model.exchange import Ending
 from pytest_llmperf.model.plan import Channel, LoadPlan, PlannedRequest, StreamLimits

@@ -3,8 +3,8 @@
 import time
 from time import monotonic_ns
 
-from pytest_llmperf.load.handover import PROGRESS, READY
-from pytest_llmperf.load.opening import route_of
+from pytest_llmperf.load.connection_setup import route_of
+from pytest_llmperf.load.pipe_protocol import PROGRESS, READY
 from pytest_llmperf.load.recording import RecordingWriter, read_recording
 from pytest_llmperf.load.replayer import Replayer
 from pytest_llmperf.model.plan import LoadPlan, PlannedRequest

@@ -106,5 +106,5 @@ def test_link_or_missing_folder_or_process_is_harmless(folder):
 def test_spawn_lock_with_temporary_name_is_found_by_inode():
     lock = multiprocessing.get_context("spawn").Lock()
     name = f"sem.{lock._semlock.name[1:]}"
-    (segment,) = [one for one in shm.segments() if one.name == name]
+    (segment,) = [segment for segment in shm.segments() if segment.name == name]
     assert segment.file_id in shm.used_by(OURS)

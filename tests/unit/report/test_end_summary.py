@@ -5,17 +5,17 @@ from dataclasses import replace
 import pytest
 
 from pytest_llmperf.report.end_summary import counts, summary
-from pytest_llmperf.report.ended import Ended
-from pytest_llmperf.report.next_steps import Asked
+from pytest_llmperf.report.ended_test import EndedTest
+from pytest_llmperf.report.next_steps import Invocation
 
 
 def ended(verdict, name="test_a", *checks, **fields):
     checks = checks or (f"{verdict}: ttft_p99 <= 60ms: 61.2 ms 95 % CI 60–62 ms",)
-    return Ended(f"suites/test_s.py::{name}", verdict, checks, run="R1", **fields)
+    return EndedTest(f"suites/test_s.py::{name}", verdict, checks, run="R1", **fields)
 
 
 def lines(*tests, width=80, every=False, **asked):
-    return summary(tests, Asked(**asked), width, every=every)
+    return summary(tests, Invocation(**asked), width, every=every)
 
 
 def test_nothing_where_no_performance_test_ran():

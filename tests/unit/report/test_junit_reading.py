@@ -9,9 +9,9 @@ import pytest
 from pytest_llmperf import CheckResult, Verdict
 from pytest_llmperf.errors import BaselineError, UsageError
 from pytest_llmperf.report.junit import read_release
-from pytest_llmperf.report.kept import read_run
 from pytest_llmperf.report.properties import properties
 from pytest_llmperf.report.run_folder import write_test
+from pytest_llmperf.report.stored_run import read_run
 from pytest_llmperf.stats.prior import Margins
 
 TEST = "tests/test_a.py::test_x[h200]"
@@ -46,7 +46,7 @@ def test_the_same_as_the_run_folder_but_for_requests(tmp_path, junit, make_measu
         other.engine, other.workload, other.conditions, other.primaries)  # fmt: skip
     assert one.margins == other.margins == measurement.margins
     assert [run.seed for run in one.runs] == [run.seed for run in other.runs]
-    assert one.judged("ttft_p50") == pytest.approx(other.judged("ttft_p50"))
+    assert one.value_with_failures("ttft_p50") == pytest.approx(other.value_with_failures("ttft_p50"))
 
 
 def test_failed_requests_are_endless_there_too(tmp_path, junit, measurement):
@@ -55,9 +55,13 @@ def test_failed_requests_are_endless_there_too(tmp_path, junit, measurement):
     (kept,), (read,) = read_run(tmp_path / "run"), read_release(junit(properties(TEST, [measurement], [CHECK])))
     for test in (kept, read):
         (one,) = test.measurements
-        assert [run.judged("ttft_p50") for run in one.runs] == [50.0, inf]
+        assert [run.value_with_failures("ttft_p50") for run in one.runs] == [50.0, inf]
         assert [run.metrics["ttft_p50"] for run in one.runs] == [50.0, 50.0]
-        assert (one.judged("ttft_p50"), one.judged("error_rate"), one.judged("kv_usage_peak")) == (inf, 0.25, None)
+        assert (
+            one.value_with_failures("ttft_p50"),
+            one.value_with_failures("error_rate"),
+            one.value_with_failures("kv_usage_peak"),
+        ) == (inf, 0.25, None)
 
 
 @pytest.mark.parametrize("verdicts", [("FAIL", "PASS"), ("PASS", "FAIL"), ("FAIL", "FAIL")])

@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from pytest_llmperf import CheckResult, Verdict
-from pytest_llmperf.report.kept import KeptMeasurement, KeptRun, KeptTest
-from pytest_llmperf.report.markdown import Named, markdown
+from pytest_llmperf.report.markdown import LinkedRun, markdown
 from pytest_llmperf.report.release import Trend, compare_runs
-from pytest_llmperf.report.shown import difference, overview, whole
+from pytest_llmperf.report.stored_run import StoredRun, StoredRunMeasurement, StoredRunTest
+from pytest_llmperf.report.terminal_text import comparison_text, overview, test_text
 from pytest_llmperf.stats.prior import Margins
 
 CONDITIONS = {"hardware": "h200", "model": "m", "workload": "w", "engine.version": "1", "formulas": "tpot.1 ttft.1"}
@@ -17,17 +17,17 @@ NOISE = (1.0, 1.002, 0.998)
 
 def measured(tpot_ms=10.0, ttft_ms=50.0, **fields):
     runs = tuple(
-        KeptRun(seed, 1, "", {"tpot_mean": tpot_ms * noise, "ttft_p50": ttft_ms * noise, "itl_p99": 30.0})
+        StoredRun(seed, 1, "", {"tpot_mean": tpot_ms * noise, "ttft_p50": ttft_ms * noise, "itl_p99": 30.0})
         for seed, noise in enumerate(NOISE)
     )
     kept = {"engine": "vllm('m')", "workload": "w", "conditions": CONDITIONS, "runs": runs}
-    return KeptMeasurement(**(kept | fields))
+    return StoredRunMeasurement(**(kept | fields))
 
 
 def ran(*measurements, verdict=Verdict.PASS, name="t.py::test_x", **fields):
     check = CheckResult("tpot_mean <= 1s", verdict, "tpot_mean", reason="" if verdict is Verdict.PASS else "because")
     complete, error = fields.get("complete", True), fields.get("error")
-    return KeptTest(name, complete, error, measurements or (measured(),), (check,))
+    return StoredRunTest(name, complete, error, measurements or (measured(),), (check,))
 
 
 def compare(before, after, **options):
@@ -168,7 +168,7 @@ def test_sides_without_a_counterpart_of_one_machine_are_not_compared():
 
 def searched(rate, *tried, primaries=("max_rate",)):
     """A search that found this rate, and the rates that it tried."""
-    runs = tuple(KeptRun(seed, 1, "", {"max_rate": rate * noise}) for seed, noise in enumerate(NOISE))
+    runs = tuple(StoredRun(seed, 1, "", {"max_rate": rate * noise}) for seed, noise in enumerate(NOISE))
     known = CONDITIONS | {"search": "max_rate(ttft_p99 <= 1s)"}
     search = measured(runs=runs, conditions=known, primaries=primaries)
     at_rates = (measured(tpot_ms=one, conditions=CONDITIONS | {"workload": f"{one}", "tried_rate": f"{one}/s"})
@@ -198,7 +198,10 @@ def test_other_seeds_and_missing_metrics_cannot_tell():
 
 def test_new_and_gone():
     found = compare_runs([ran(name="t::old")], [ran(name="t::new")])
-    assert [(one.test, one.trend) for one in found] == [("t::new", Trend.NEW), ("t::old", Trend.GONE)]
+    assert [(compared_test.test, compared_test.trend) for compared_test in found] == [
+        ("t::new", Trend.NEW),
+        ("t::old", Trend.GONE),
+    ]
     assert found[1].reason == "gone, not run, or it failed before it could report"
 
 
@@ -216,7 +219,7 @@ def test_markdown_has_every_trend_links_and_what_changed():
     new = [ran(measured(tpot_ms=11, conditions=CONDITIONS | {"engine.version": "2"}), name="t::a"),
            ran(measured(tpot_ms=9), name="t::b"), ran(name="t::same"),
            ran(name="t::new", verdict=Verdict.ERROR)]  # fmt: skip
-    text = markdown(compare_runs(old, new), Named("v1"), Named("v2", "https://x/a b"))
+    text = markdown(compare_runs(old, new), LinkedRun("v1"), LinkedRun("v2", "https://x/a b"))
     assert text.startswith("## Performance: v1 → [v2](https://x/a%20b)\n")
     assert "**1 worse** · **1 better** · **1 stayed** · **1 new** · **1 gone**" in text
     assert "| `t::a` | PASS | `ttft_p50` |" in text
@@ -228,7 +231,7 @@ def test_markdown_has_every_trend_links_and_what_changed():
 def test_markdown_shows_what_stayed_and_is_not_green():
     verdicts = {"t::a": Verdict.PASS, "t::b": Verdict.FAIL, "t::c": Verdict.NO_BASELINE, "t::d": Verdict.IMPROVED}
     tests = [ran(name=name, verdict=verdict) for name, verdict in verdicts.items()]
-    text = markdown(compare_runs(tests, tests), Named("v1"), Named("v2"))
+    text = markdown(compare_runs(tests, tests), LinkedRun("v1"), LinkedRun("v2"))
     assert "**4 stayed** (1 FAIL, 1 NO BASELINE)\n" in text
     shown, folded = text.split("<details>")
     assert "### Stayed\n" in shown
@@ -240,7 +243,7 @@ def test_markdown_shows_what_stayed_and_is_not_green():
 def test_markdown_stays_a_table_whatever_a_test_is_called():
     hostile = "t::x[a|b`c\n| <img src=x> @someone]"
     bad = replace(ran(name=hostile), error="<script> | @team [a](b) `x`\nmore", complete=False)
-    text = markdown(compare_runs([ran(name=hostile)], [bad]), Named("<b>"), Named("v2"))
+    text = markdown(compare_runs([ran(name=hostile)], [bad]), LinkedRun("<b>"), LinkedRun("v2"))
     assert "<script>" not in text
     assert "<b>" not in text
     assert "@team" not in text
@@ -250,18 +253,18 @@ def test_markdown_stays_a_table_whatever_a_test_is_called():
 
 def test_markdown_fits_into_a_comment_and_says_what_is_left_out():
     tests = [ran(name=f"t::test_{number}_{'x' * 80}") for number in range(800)]
-    text = markdown(compare_runs(tests, [replace(one, error="no") for one in tests]), Named("a"), Named("b"))
+    text = markdown(compare_runs(tests, [replace(test, error="no") for test in tests]), LinkedRun("a"), LinkedRun("b"))
     assert len(text) <= 60_000
     assert "more: see the runs" in text
 
 
 def test_as_text():
     one = compare(ran(), ran(measured(tpot_ms=11), verdict=Verdict.FAIL))
-    text = difference(one)
+    text = comparison_text(one)
     assert text.startswith("WORSE: t.py::test_x: PASS → FAIL\n    tpot_mean: because\n")
     assert "+10.0 %" in text
     tests = [ran(), ran(verdict=Verdict.FAIL, name="t::bad")]
     lines = ["FAIL  t::bad", "    tpot_mean: because", "PASS  t.py::test_x", "1 FAIL, 1 PASS"]
     assert overview(tests).splitlines() == lines
-    assert "run 3: seed 2, start 1" in whole(tests[0])
-    assert "engine.version" in whole(tests[0])
+    assert "run 3: seed 2, start 1" in test_text(tests[0])
+    assert "engine.version" in test_text(tests[0])

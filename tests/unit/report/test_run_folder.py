@@ -13,7 +13,7 @@ from pytest_llmperf import CheckResult, Verdict
 from pytest_llmperf.baseline.fresh import fresh_test
 from pytest_llmperf.errors import InfrastructureError
 from pytest_llmperf.model.record import Outcome
-from pytest_llmperf.model.telemetry import GaugeSample, GpuDevice, GpuSample, GpuTrace, Stranger
+from pytest_llmperf.model.telemetry import ForeignProcess, GaugeSample, GpuDevice, GpuSample, GpuTrace
 from pytest_llmperf.report.run_folder import file_name, writable, write_test
 from pytest_llmperf.stats.prior import Margins
 from pytest_llmperf.testing.records import make_record
@@ -65,7 +65,7 @@ def test_what_is_stored_counts_failed_requests_as_endless(tmp_path, make_measure
 
 def test_telemetry_is_a_table_with_a_line_per_column(tmp_path, make_measurement):
     samples = tuple(GpuSample(at_ns * 1000, 0, power_w=None if at_ns else 1.5) for at_ns in range(-1, 2))
-    trace = GpuTrace((GpuDevice(0, "NVIDIA H200", (("mig", "off"),)),), samples, (Stranger(0, 42, 1 << 30),))
+    trace = GpuTrace((GpuDevice(0, "NVIDIA H200", (("mig", "off"),)),), samples, (ForeignProcess(0, 42, 1 << 30),))
     gauges = (GaugeSample(0, {"running": 3.0}), GaugeSample(250, {"running": 4.0, "kv_usage": 0.5}))
     measurement = make_measurement([make_record()])
     run = replace(measurement.runs[0], gpu=trace, gauges=gauges)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pytest_llmperf.baseline.store import Store
-from pytest_llmperf.session.against import Terms
+from pytest_llmperf.session.baseline_comparison import ComparisonTerms
 
 ROOT = Path(__file__).parents[3]
 TEST = "suites/test_serving.py::test_answers_come_in_time"
@@ -54,7 +54,7 @@ def test_a_slower_session_fails_and_an_equal_one_passes(comparing, stored, slowe
     *others, today = stored.sessions
     tpots = tuple(slower * value for value in today.metrics["tpot_mean"])
     today = replace(today, metrics={**today.metrics, "tpot_mean": tpots})
-    terms = Terms(("tpot_mean",), {}, 11, "h200", today.host)
+    terms = ComparisonTerms(("tpot_mean",), {}, 11, "h200", today.host)
     only = replace(stored, sessions=tuple(others), primaries=("tpot_mean",))
     (line,) = comparing.judged(today, only, terms)
     assert line.endswith(verdict)

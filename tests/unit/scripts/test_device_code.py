@@ -60,7 +60,7 @@ def test_machine_code_of_other_gpus_becomes_zeros(thinned):
 @pytest.mark.parametrize(("capability", "kept"), [(75, "T"), (80, "A"), (86, "AB"), (89, "ABL")])
 def test_code_of_an_earlier_minor_runs_and_of_a_later_one_does_not(thinned, capability, kept):
     codes = [(CODE, number, letter * 40) for number, letter in ((75, b"T"), (80, b"A"), (86, b"B"), (89, b"L"))]
-    after, _ = thinned(library(*(fat_binary(one) for one in codes)), capability)
+    after, _ = thinned(library(*(fat_binary(code) for code in codes)), capability)
     assert "".join(letter for letter in "TABL" if letter.encode() * 40 in after) == kept
 
 

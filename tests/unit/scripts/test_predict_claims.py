@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from pytest_llmperf.model.verdict import CheckResult, Verdict
-from pytest_llmperf.report.kept import read_run
+from pytest_llmperf.report.stored_run import read_run
 
 ROOT = Path(__file__).parents[3]
 MEASURED = ROOT / "docs" / "measured" / "h200"

@@ -25,7 +25,7 @@ def test_kernels_come_in_order_and_nothing_else_is_one(script, tmp_path):
         ("cpu_op", "aten::mm", 0.0, 50.0),
         ("kernel", "gemm", 5.0, 10.0),
     )
-    assert [(one.start_us, one.end_us) for one in script.kernels(path)] == [(5.0, 15.0), (30.0, 40.0)]
+    assert [(kernel.start_us, kernel.end_us) for kernel in script.kernels(path)] == [(5.0, 15.0), (30.0, 40.0)]
 
 
 def test_the_share_is_of_the_time_from_the_first_kernel_to_the_last(script):

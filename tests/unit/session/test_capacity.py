@@ -122,7 +122,11 @@ def test_max_rate_of_conversations_counts_requests(perf, make_server):
     found = perf.max_rate(make_server(), multi_turn(200, 3, 8, 5, arrivals=poisson(8)), slo="ttft_p95 <= 500ms")
     assert 3 * KNEE / 1.05 <= found.value("max_rate") <= 3 * KNEE * 1.01
     assert find("max_rate").formula_id == "max_rate.2"
-    tried = [one.conditions["tried_rate"] for one in perf.measurements if "tried_rate" in one.conditions]
+    tried = [
+        measurement.conditions["tried_rate"]
+        for measurement in perf.measurements
+        if "tried_rate" in measurement.conditions
+    ]
     assert tried[:2] == ["24/s", "48/s"]
 
 

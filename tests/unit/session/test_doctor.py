@@ -46,17 +46,17 @@ def found(place):
 
 
 def problems(place):
-    return [one for one in found(place) if one.problem]
+    return [finding for finding in found(place) if finding.problem]
 
 
 def the(findings, part, word):
-    (one,) = [one for one in findings if one.part == part and word in one.text]
+    (one,) = [finding for finding in findings if finding.part == part and word in finding.text]
     return one
 
 
 def test_a_machine_that_is_ready(place):
     store_baseline(place)
-    texts = [one.text for one in found(place)]
+    texts = [finding.text for finding in found(place)]
     assert problems(place) == []
     assert "GPU 0: NVIDIA H200, 141 GiB, kind h200" in texts
     assert "driver 560.1" in texts
@@ -71,7 +71,7 @@ def test_a_driver_that_does_not_answer_is_no_machine_without_a_gpu(place):
 
     broken = replace(place, hardware=detect(Nvml()))
     assert "nvidia-smi" in the(problems(broken), "hardware", "version mismatch").remedy
-    assert [one.part for one in problems(replace(broken, has_device=False))] == ["baselines"]
+    assert [problem.part for problem in problems(replace(broken, has_device=False))] == ["baselines"]
 
 
 def test_a_gpu_that_no_marker_stands_for(place):
@@ -102,11 +102,11 @@ def test_what_is_too_little(place, little, remedy):
 
 
 def test_no_engine_at_all_is_a_problem_and_one_of_two_is_none(place):
-    assert "pip install sglang" not in " ".join(one.remedy for one in problems(place))
+    assert "pip install sglang" not in " ".join(problem.remedy for problem in problems(place))
     (place.root / ".engines" / "vllm").rename(place.root / "elsewhere")
-    missing = [one for one in problems(place) if one.part == "engines"]
-    assert {one.text.partition(" ")[0] for one in missing} == {"vllm", "sglang"}
-    assert all("Install it with" in one.remedy for one in missing)
+    missing = [problem for problem in problems(place) if problem.part == "engines"]
+    assert {finding.text.partition(" ")[0] for finding in missing} == {"vllm", "sglang"}
+    assert all("Install it with" in finding.remedy for finding in missing)
 
 
 def test_installations_with_names_are_engines_too(place):
@@ -115,15 +115,17 @@ def test_installations_with_names_are_engines_too(place):
     here = replace(place, settings=Settings(engines=MappingProxyType(known)))
     assert the(found(here), "engines", "vllm:old 0.32.0 at")
     assert the(found(here), "engines", "vllm:own 0.32.0 at")
-    (wrong,) = [one for one in problems(here) if one.part == "engines"]  # another kind's are none of this machine's
+    (wrong,) = [
+        problem for problem in problems(here) if problem.part == "engines"
+    ]  # another kind's are none of this machine's
     assert "[tool.llmperf.engines] vllm:gone" in wrong.remedy
 
 
 def test_a_place_that_is_configured_and_wrong(place):
     settings = Settings(engines=MappingProxyType({"sglang": "nowhere", "vlm": "x"}))
-    wrong = [one for one in problems(replace(place, settings=settings)) if one.part == "engines"]
+    wrong = [problem for problem in problems(replace(place, settings=settings)) if problem.part == "engines"]
     assert len(wrong) == 2
-    assert any("'vlm'" in one.text for one in wrong)
+    assert any("'vlm'" in finding.text for finding in wrong)
 
 
 def test_an_environment_without_its_engine(place):
@@ -139,7 +141,7 @@ def test_models_of_the_hub(place):
 def test_baselines_made_elsewhere(place):
     store_baseline(place, driver="550.0", **{"engine.version": "0.31.0"})
     assert the(found(place), "baselines", "0 of 1").text
-    texts = [one.text for one in problems(place)]
+    texts = [problem.text for problem in problems(place)]
     assert texts == [
         "1 with vllm version 0.31.0 (here 0.32.0): INCOMPARABLE",
         "1 with driver 550.0 (here 560.1): INCOMPARABLE",
@@ -151,14 +153,14 @@ def test_baselines_made_elsewhere(place):
 def test_baselines_of_another_cuda(place):
     store_baseline(place, cuda="12.9")
     here = replace(place, hardware=replace(H200, cuda="13.0"))
-    assert [one.text for one in problems(here)] == ["1 with cuda 12.9 (here 13.0): INCOMPARABLE"]
+    assert [problem.text for problem in problems(here)] == ["1 with cuda 12.9 (here 13.0): INCOMPARABLE"]
     assert the(found(here), "hardware", "CUDA").text == "driver 560.1, CUDA 13.0"
 
 
 def test_baselines_of_another_cpu(place):
     store_baseline(place, kind="cpu", cpu="AMD EPYC", cpu_cores="64")
     here = replace(place, has_device=False, hardware=Hardware(cpu=Cpu("AMD EPYC", 2)))
-    assert [one.text for one in problems(here)] == ["1 with cpu_cores 64 (here 2): INCOMPARABLE"]
+    assert [problem.text for problem in problems(here)] == ["1 with cpu_cores 64 (here 2): INCOMPARABLE"]
     assert the(found(here), "hardware", "CPU cores").text == "8 CPU cores of AMD EPYC"
 
 
@@ -214,4 +216,4 @@ def test_suites_that_are_broken_or_absent(tmp_path):
     (tmp_path / "suites").mkdir()
     (tmp_path / "suites" / "test_s.py").write_text("import no_such_module\n")
     found = list(suites(tmp_path, ["suites"]))
-    assert any("broken" in one.text and "--collect-only" in one.remedy for one in found)
+    assert any("broken" in finding.text and "--collect-only" in finding.remedy for finding in found)

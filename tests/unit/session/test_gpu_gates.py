@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from pytest_llmperf.config.settings import Settings
-from pytest_llmperf.model.telemetry import GpuDevice, GpuSample, GpuTrace, Stranger
+from pytest_llmperf.model.telemetry import ForeignProcess, GpuDevice, GpuSample, GpuTrace
 from pytest_llmperf.session.gpu_gates import gpu_problems
-from pytest_llmperf.session.validity import problems
+from pytest_llmperf.session.validity import validity_problems
 
 HEALTHY = GpuTrace(
     (GpuDevice(0, "NVIDIA H200", (("mig", "off"), ("power_limit_mw", "700000"))),),
@@ -25,12 +25,12 @@ def test_a_power_cap_is_no_problem():
 
 
 def test_a_stranger():
-    (text,) = found(strangers=(Stranger(0, 42, 3 << 30, 55, "python3", "ada"),))
+    (text,) = found(strangers=(ForeignProcess(0, 42, 3 << 30, 55, "python3", "ada"),))
     assert "contended: pid 42 (python3 of ada) held 3,072 MiB of GPU 0 and used up to 55 % of the SMs" in text
 
 
 def test_a_stranger_of_whom_little_is_known():
-    (text,) = found(strangers=(Stranger(1, 42, sm_pct=5),))
+    (text,) = found(strangers=(ForeignProcess(1, 42, sm_pct=5),))
     assert "pid 42 held an unknown amount of memory of GPU 1 and used up to 5 % of the SMs" in text
 
 
@@ -75,5 +75,5 @@ def test_settings_that_changed():
 def test_the_gates_are_part_of_validity(make_run, make_measurement):
     bad = replace(HEALTHY, faults=("a GPU fell off the bus",))
     measurement = make_measurement(make_run(gpu=HEALTHY), make_run(seed=1, gpu=bad))
-    (text,) = problems(measurement, set(), Settings())
+    (text,) = validity_problems(measurement, set(), Settings())
     assert text.startswith("run 2 (seed 1): a GPU fell off the bus")

@@ -10,8 +10,8 @@ import pytest
 
 from pytest_llmperf.baseline.model import Provenance
 from pytest_llmperf.errors import BaselineError
+from pytest_llmperf.session.baseline_update import read_sessions
 from pytest_llmperf.session.provenance import FILE, provenance, read_provenance, session_id, write_provenance
-from pytest_llmperf.session.updating import measured
 
 KNOWN = Provenance("20260102T030405Z-abcdef", "2026-01-02", "0123456789ab", False, "f00")
 
@@ -50,7 +50,7 @@ def test_ids_sort_by_time():
 def test_workers_of_one_session_are_one(folder):
     dirty = changed(dirty=True)
     late = changed(session="20260103T000000Z-000000")
-    one, other = measured([folder("c", late), folder("a-gw0"), folder("a-gw1", dirty, "t.py::y")])
+    one, other = read_sessions([folder("c", late), folder("a-gw0"), folder("a-gw1", dirty, "t.py::y")])
     assert (one.provenance, [test.test for test in one.tests]) == (dirty, ["t.py::x", "t.py::y"])
     assert other.provenance == late
 
@@ -59,7 +59,7 @@ def test_workers_of_one_session_are_one(folder):
 def test_one_session_of_two_places_is_refused(folder, field):
     paths = [folder("a"), folder("b", changed(**{field: "elsewhere"}))]
     with pytest.raises(BaselineError, match="comes from two places"):
-        measured(paths)
+        read_sessions(paths)
 
 
 @pytest.mark.parametrize(
@@ -77,14 +77,14 @@ def test_a_folder_that_does_not_say_is_refused(folder, text, complaint):
     place = path.parents[1] / FILE
     place.unlink() if text is None else place.write_text(text)
     with pytest.raises(BaselineError, match=complaint):
-        measured([path])
+        read_sessions([path])
 
 
 def test_a_run_file_of_a_newer_version_is_refused(folder):
     path = folder("a")
     path.write_text(path.read_text().replace('"schema": 1', '"schema": 9'))
     with pytest.raises(BaselineError, match="schema 9, and this pytest-llmperf reads 1"):
-        measured([path])
+        read_sessions([path])
 
 
 def test_a_copy_elsewhere_says_the_same(folder, tmp_path):

@@ -8,9 +8,9 @@ import pytest
 
 from pytest_llmperf.baseline.model import Baseline, StoredMeasurement, StoredSession
 from pytest_llmperf.config.settings import Settings
-from pytest_llmperf.session.comparing import Baselines
-from pytest_llmperf.session.steadiness import drifting, stored_run_sd, unsteady
-from pytest_llmperf.session.validity import problems
+from pytest_llmperf.session.sequential_comparison import Baselines
+from pytest_llmperf.session.steadiness import drift_problem, steadiness_problems, stored_run_sd
+from pytest_llmperf.session.validity import validity_problems
 from pytest_llmperf.stats.prior import Prior
 from pytest_llmperf.stats.shift import shift
 from pytest_llmperf.testing.records import make_record
@@ -37,24 +37,24 @@ def measured(make_run, make_measurement):
 
 
 def test_a_server_that_is_not_warm(measured):
-    (text,) = unsteady(measured(WARMING_UP))
+    (text,) = steadiness_problems(measured(WARMING_UP))
     assert text.startswith("runs 1 to 3 (server start 1): not steady: tpot_mean 5.6")
     assert "a drift of -16.6 %" in text
 
 
 def test_it_is_a_gate_after_all_others(measured):
-    (text,) = problems(measured(WARMING_UP), {"tpot_mean"}, Settings())
+    (text,) = validity_problems(measured(WARMING_UP), {"tpot_mean"}, Settings())
     assert "not steady" in text
 
 
 def test_a_warm_server(measured):
-    assert list(unsteady(measured(WARM))) == []
+    assert list(steadiness_problems(measured(WARM))) == []
 
 
 def test_a_host_whose_stored_runs_differ_as_much_is_noisy_and_does_not_drift(measured):
     measurement = measured((5.6, 5.4, 5.05), conditions={"hardware": "h200"})
-    assert list(unsteady(measurement))
-    assert not list(unsteady(replace(measurement, stored_run_sd=0.035)))
+    assert list(steadiness_problems(measurement))
+    assert not list(steadiness_problems(replace(measurement, stored_run_sd=0.035)))
 
 
 def test_what_stored_sessions_say_of_runs():
@@ -72,27 +72,27 @@ def test_what_stored_sessions_say_of_runs():
 
 def test_a_cpu_is_not_asked(measured):
     """Nobody has measured how much a shared one swings."""
-    assert not list(unsteady(measured(WARMING_UP, conditions={"hardware": "cpu"})))
+    assert not list(steadiness_problems(measured(WARMING_UP, conditions={"hardware": "cpu"})))
 
 
 def test_each_start_has_a_level_of_its_own(measured):
-    assert list(unsteady(measured((*WARM, 9.0, 9.0, 9.0), starts=(1, 1, 1, 2, 2, 2)))) == []
-    (text,) = unsteady(measured((*WARM, *WARMING_UP), starts=(1, 1, 1, 2, 2, 2)))
+    assert list(steadiness_problems(measured((*WARM, 9.0, 9.0, 9.0), starts=(1, 1, 1, 2, 2, 2)))) == []
+    (text,) = steadiness_problems(measured((*WARM, *WARMING_UP), starts=(1, 1, 1, 2, 2, 2)))
     assert text.startswith("runs 4 to 6 (server start 2)")
 
 
 def test_two_runs_show_nothing(measured):
-    assert list(unsteady(measured((5.67, 4.7), starts=(1, 1)))) == []
+    assert list(steadiness_problems(measured((5.67, 4.7), starts=(1, 1)))) == []
 
 
 def test_answers_of_one_token_show_nothing(make_run, make_measurement):
     run = make_run([make_record(i, chunks=1) for i in range(40)], counters=False)
-    assert list(unsteady(make_measurement(run, run, run))) == []
+    assert list(steadiness_problems(make_measurement(run, run, run))) == []
 
 
 def against(today, stored, starts=()):
     runs = [list(enumerate(session)) for session in stored]
-    return drifting(shift(list(enumerate(today)), runs, PRIOR), runs, 0.05, starts)
+    return drift_problem(shift(list(enumerate(today)), runs, PRIOR), runs, 0.05, starts)
 
 
 STORED = [(0.0, 0.3, 0.1), (0.002, 0.301, 0.103), (-0.004, 0.298, 0.099)]

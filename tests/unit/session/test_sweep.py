@@ -9,7 +9,7 @@ from pytest_llmperf import closed, random_tokens, vllm
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.errors import EnvironmentMissing, HardwareBusy, ServerDied, UsageError
 from pytest_llmperf.model.record import Outcome
-from pytest_llmperf.session.sweep import Asked, Row, SweepFile, combinations, measured, pareto_front
+from pytest_llmperf.session.sweep import Row, SweepFile, SweepPlan, combinations, measure_row, pareto_front
 from pytest_llmperf.testing.records import make_record
 
 
@@ -114,21 +114,21 @@ class Refusing:
         raise self.error
 
 
-ASKED = Asked(vllm("m"), random_tokens(input=8, output=5, arrivals=closed(1), requests=20), ("ttft_p95",))
+ASKED = SweepPlan(vllm("m"), random_tokens(input=8, output=5, arrivals=closed(1), requests=20), ("ttft_p95",))
 
 
 def test_only_what_a_combination_causes_is_its_result():
-    assert measured(Refusing(ServerDied("it died")), ASKED, {}).problem == "it died"
+    assert measure_row(Refusing(ServerDied("it died")), ASKED, {}).problem == "it died"
     for error in (EnvironmentMissing("vllm is not installed"), HardwareBusy("somebody is there")):
         with pytest.raises(type(error)):
-            measured(Refusing(error), ASKED, {})
+            measure_row(Refusing(error), ASKED, {})
 
 
 @pytest.mark.parametrize(("metrics", "problem"), [(("ttft_p95",), True), (("ttft_p95", "error_rate"), False)])
 def test_requests_that_fail_are_a_problem_unless_their_share_is_asked_for(make_run, make_measurement, metrics, problem):
     outcomes = [Outcome.OK, Outcome.HTTP_STATUS]
     records = [make_record(i, intended_ms=100 * i, outcome=outcomes[i % 2]) for i in range(20)]
-    asked = Asked(vllm("m"), random_tokens(input=8, output=5, arrivals=closed(1), requests=20), metrics)
-    row = measured(Half(make_measurement(make_run(records))), asked, {})
+    asked = SweepPlan(vllm("m"), random_tokens(input=8, output=5, arrivals=closed(1), requests=20), metrics)
+    row = measure_row(Half(make_measurement(make_run(records))), asked, {})
     assert bool(row.problem) is problem
     assert bool(row.metrics) is not problem

@@ -7,7 +7,7 @@ import pytest
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.model.exchange import LoadReport
 from pytest_llmperf.model.record import Outcome
-from pytest_llmperf.session.validity import compared, named_by, problems
+from pytest_llmperf.session.validity import judged_by_comparison, judged_by_requirements, validity_problems
 from pytest_llmperf.slo.parse import parse_slo
 from pytest_llmperf.testing.records import make_record
 
@@ -24,7 +24,7 @@ def found(make_run, make_measurement):
 
     def found(named=(), *, settings=SETTINGS, **fields):
         of_measurement = {name[2:]: fields.pop(name) for name in list(fields) if name.startswith("m_")}
-        return problems(make_measurement(make_run(**fields), **of_measurement), set(named), settings)
+        return validity_problems(make_measurement(make_run(**fields), **of_measurement), set(named), settings)
 
     return found
 
@@ -97,10 +97,10 @@ def test_answers_in_one_piece_have_no_time_per_token(found):
 
 def test_only_a_limit_from_above_judges_an_excess():
     texts = ["prefix_cache_hit_rate >= 20%", "error_rate <= 1%", "goodput(tpot <= 5ms) >= 1/s"]
-    assert named_by(map(parse_slo, texts)) == {"error_rate", "goodput", "tpot"}
+    assert judged_by_requirements(map(parse_slo, texts)) == {"error_rate", "goodput", "tpot"}
     texts = ["prefix_cache_hit_rate <= 20%", "send_delay_p99 <= 5ms"]
-    assert named_by(map(parse_slo, texts)) == {"prefix_cache_hit_rate", "send_delay_p99"}
-    assert compared(["prefix_cache_hit_rate", "tpot_mean"]) == {"tpot_mean"}
+    assert judged_by_requirements(map(parse_slo, texts)) == {"prefix_cache_hit_rate", "send_delay_p99"}
+    assert judged_by_comparison(["prefix_cache_hit_rate", "tpot_mean"]) == {"tpot_mean"}
 
 
 def load_report(**fields):
@@ -248,5 +248,5 @@ def test_failed_requests_make_the_counts_incomparable(found):
 
 def test_runs_are_numbered(make_run, make_measurement):
     measurement = make_measurement(make_run(), make_run(seed=1, restarted="its counter prompt_tokens fell from 9 to 0"))
-    (text,) = problems(measurement, set(), SETTINGS)
+    (text,) = validity_problems(measurement, set(), SETTINGS)
     assert text.startswith("run 2 (seed 1): ")

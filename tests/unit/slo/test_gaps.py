@@ -5,7 +5,7 @@ import numpy as np
 from pytest_llmperf.metrics import measure
 from pytest_llmperf.model.record import Outcome
 from pytest_llmperf.model.verdict import Verdict
-from pytest_llmperf.slo.gaps import over_in_time, stretches_ns
+from pytest_llmperf.slo.gaps import exceedances_by_segment, gap_segments_ns
 from pytest_llmperf.slo.judge import judge_slo
 from pytest_llmperf.slo.parse import parse_slo
 from pytest_llmperf.stats.design import Count
@@ -29,10 +29,10 @@ def test_gaps_come_in_the_order_in_which_they_ended():
         make_record(1, intended_ms=5.0, ttft_ms=20.0, itl_ms=[5.0, 15.0]),    # at 30 and 45 ms
         make_record(2, intended_ms=25.0, chunks=3, outcome=Outcome.TIMEOUT),  # two, of which nobody knows the end
     ])
-    early, late = stretches_ns(run, "itl", 2)
+    early, late = gap_segments_ns(run, "itl", 2)
     assert early.tolist() == [10 * MS, float("inf"), float("inf")]
     assert late.tolist() == [5 * MS, 15 * MS, 30 * MS]
-    assert over_in_time(run, "itl", 10.0)[:6] == [Count(over, 1) for over in (0, 1, 1, 0, 1, 1)]
+    assert exceedances_by_segment(run, "itl", 10.0)[:6] == [Count(over, 1) for over in (0, 1, 1, 0, 1, 1)]
 
 
 def test_steps_without_a_stall_are_few_however_many_streams_they_serve():

@@ -10,7 +10,7 @@ from pytest_llmperf.metrics import measure
 from pytest_llmperf.metrics.run import CountedBy
 from pytest_llmperf.model.record import Outcome
 from pytest_llmperf.model.verdict import Verdict
-from pytest_llmperf.slo.judge import judge_claim, judge_slo, line
+from pytest_llmperf.slo.judge import judge_claim, judge_slo, result_line
 from pytest_llmperf.slo.parse import parse_claim, parse_slo
 from pytest_llmperf.stats.ratio import StartSd
 
@@ -55,10 +55,10 @@ def test_a_request_exactly_at_the_limit_is_within():
 def test_the_line_that_users_read():
     runs = [run_of(spread(1000, 1, seed)) for seed in range(3)]
     result = judge("ttft_p99 <= 500ms", runs)
-    assert line(result).startswith("ttft p99 ≤ 500 ms  PASS  ")
-    assert "3 of 3000 over, effective n " in line(result)
-    assert "3 runs, conditional on this server start, slow spells rarer than one in 10 s" in line(result)
-    assert "are not excluded, 90 % CI 4" in line(result)
+    assert result_line(result).startswith("ttft p99 ≤ 500 ms  PASS  ")
+    assert "3 of 3000 over, effective n " in result_line(result)
+    assert "3 runs, conditional on this server start, slow spells rarer than one in 10 s" in result_line(result)
+    assert "are not excluded, 90 % CI 4" in result_line(result)
     assert result.reason == ""
     assert (result.subject, result.metric, result.limit) == ("ttft_p99 <= 500ms", "ttft_p99", "≤ 500 ms")
 
@@ -392,8 +392,8 @@ def test_claims(text, verdict):
 
 def test_the_line_of_a_claim():
     result = judge_claim(parse_claim("ttft_p50(b) / ttft_p50(a) >= 2"), side(100), side(400))
-    assert line(result).startswith("ttft_p50(b) / ttft_p50(a) ≥ 2×  PASS  ")
-    assert "×, 3 pairs" in line(result)
+    assert result_line(result).startswith("ttft_p50(b) / ttft_p50(a) ≥ 2×  PASS  ")
+    assert "×, 3 pairs" in result_line(result)
 
 
 def test_an_open_claim_says_how_many_starts_would_decide():

@@ -8,7 +8,7 @@ import pytest
 from scipy import stats as scipy_stats
 
 from pytest_llmperf.model.verdict import Verdict
-from pytest_llmperf.stats.decision import Comparison, at_each_look, decide, smallest_seen
+from pytest_llmperf.stats.decision import MetricComparison, at_each_look, decide, smallest_detectable_effect
 from pytest_llmperf.stats.prior import Margins, Prior
 from pytest_llmperf.stats.shift import Shift
 from pytest_llmperf.stats.spread import GROSS
@@ -18,7 +18,7 @@ PRIOR = Prior(0.005, 0.004, 6, "test")
 
 
 def seen(effect, se=0.003, df=20.0, runs=None):
-    return Comparison(
+    return MetricComparison(
         Shift(effect, se, df, 0.005, 0.004, tuple(runs or [effect] * 3), 10, 30, PRIOR, GROSS * se, df), MARGINS
     )
 
@@ -90,7 +90,7 @@ def test_each_metric_has_its_own_margins():
 def test_the_smallest_effect_is_seen_as_often_as_promised():
     """Run it: noise of that standard error, known with 12 degrees of freedom."""
     rng, trials, one = np.random.default_rng(6), 40_000, seen(0.0, se=0.004, df=12.0).shift
-    smallest = smallest_seen(one, 0.02, 0.001)
+    smallest = smallest_detectable_effect(one, 0.02, 0.001)
     effects = smallest + 0.004 * rng.standard_normal(trials)
     errors = 0.004 * np.sqrt(rng.chisquare(12, trials) / 12)
     found = (effects - 0.02) / errors > scipy_stats.t.ppf(0.999, 12)
@@ -98,4 +98,4 @@ def test_the_smallest_effect_is_seen_as_often_as_promised():
 
 
 def test_without_alpha_nothing_would_have_been_seen():
-    assert smallest_seen(seen(0.0).shift, 0.02, 0.0) == inf
+    assert smallest_detectable_effect(seen(0.0).shift, 0.02, 0.0) == inf

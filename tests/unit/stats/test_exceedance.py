@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_llmperf.model.verdict import Verdict
-from pytest_llmperf.stats.design import PRIOR_EFFECT, Count, View, design_effect, total, worth
+from pytest_llmperf.stats.design import PRIOR_EFFECT, Count, View, design_effect, effective_fraction, total
 from pytest_llmperf.stats.exceedance import Exceedance, exceedance
 
 INF = float("inf")
@@ -79,10 +79,10 @@ def test_design_effect_by_hand():
 def test_few_runs_need_no_allowance_where_all_is_over():
     """Three runs of a hundred streams in step are three observations, all over: nothing varied that could be known
     badly."""
-    all_over = exceedance([View([[Count(1, 1)] * 100] * 3, overlap=100.0)], ["s"] * 3, 0.1, at_once=100.0)
+    all_over = exceedance([View([[Count(1, 1)] * 100] * 3, overlap=100.0)], ["s"] * 3, 0.1, per_step=100.0)
     assert all_over.effective_n == pytest.approx(3)
     assert all_over.verdict is Verdict.FAIL
-    none_over = exceedance([View([[Count(0, 1)] * 100] * 3, overlap=100.0)], ["s"] * 3, 0.1, at_once=100.0)
+    none_over = exceedance([View([[Count(0, 1)] * 100] * 3, overlap=100.0)], ["s"] * 3, 0.1, per_step=100.0)
     assert none_over.effective_n < 1
 
 
@@ -97,7 +97,9 @@ def test_the_prior_is_of_events():
 
 def worth_of(*cuts, **how):
     """Of one start, and of each cut its runs."""
-    return worth([View(runs) for runs in cuts], ["s"] * len(cuts[0]), how.pop("allowed", 0.05), 0.95, **how).value
+    return effective_fraction(
+        [View(runs) for runs in cuts], ["s"] * len(cuts[0]), how.pop("allowed", 0.05), 0.95, **how
+    ).value
 
 
 def test_the_worse_of_requests_and_time_counts():
@@ -143,7 +145,9 @@ def test_many_independent_requests_keep_the_effective_sample_size():
 
 def test_the_worse_of_runs_and_starts_counts():
     runs = [View([run_with(over, 300) for over in (2, 30, 3, 28)])]
-    one_start, two_starts = (worth(runs, starts, 0.05, 0.95, seeds=[1, 2, 1, 2]).value for starts in ("ssss", "abab"))
+    one_start, two_starts = (
+        effective_fraction(runs, starts, 0.05, 0.95, seeds=[1, 2, 1, 2]).value for starts in ("ssss", "abab")
+    )
     assert two_starts < one_start
 
 
@@ -189,8 +193,8 @@ def test_a_pass_keeps_clear_of_the_limit_by_the_reach_and_a_fail_needs_none():
     touched = Exceedance(Count(0, 1000), 0.01, 1.0, 0.95, log(1.1), Count(5, 1000))
     over = Exceedance(Count(16, 1000), 0.01, 1.0, 0.95, log(1.1), Count(900, 1000))
     assert [found.verdict for found in (clear, touched, over)] == [Verdict.PASS, Verdict.INCONCLUSIVE, Verdict.FAIL]
-    assert [found.levels_differ for found in (clear, touched, over)] == [False, True, False]
-    assert touched.few_enough
+    assert [found.margin_prevents_pass for found in (clear, touched, over)] == [False, True, False]
+    assert touched.passes_without_margin
     assert clear.quantile_interval(list(range(1, 1001))).high == pytest.approx(996 * 1.1)
 
 

@@ -11,7 +11,7 @@ from pytest_llmperf.slo.judge import judge_slo
 from pytest_llmperf.slo.parse import parse_slo
 from pytest_llmperf.stats.design import Count, View, total
 from pytest_llmperf.stats.exceedance import exceedance
-from pytest_llmperf.stats.reach import start_reach
+from pytest_llmperf.stats.pass_margin import start_pass_margin
 from pytest_llmperf.testing.records import make_record
 
 TRIALS = 2000
@@ -37,9 +37,9 @@ def judged(runs, limit, starts, allowed):
     counts = batched(runs > limit)
     if len(set(starts)) == 1:
         return exceedance([View(counts, [body(runs)])], starts, allowed).verdict
-    reach = start_reach([[float(np.exp(run.mean()))] for run in runs], starts, 0.95)
+    reach = start_pass_margin([[float(np.exp(run.mean()))] for run in runs], starts, 0.95)
     near = total([total(run) for run in batched(runs > limit - reach)])
-    return exceedance([View(counts, [body(runs)])], starts, allowed, reach=reach, near=near).verdict
+    return exceedance([View(counts, [body(runs)])], starts, allowed, pass_margin=reach, count_at_margin=near).verdict
 
 
 def body(runs):
@@ -85,7 +85,7 @@ def test_streams_that_stall_together(streams, waves, runs):
     rng, trials, found = np.random.default_rng(6), 500, []
     for _ in range(trials):
         requests, stretches = in_step(rng.random((runs, waves * 128)) < 0.01, streams, waves)
-        found.append(exceedance([View(requests), View(stretches)], ["s"] * runs, 0.01, at_once=streams).verdict)
+        found.append(exceedance([View(requests), View(stretches)], ["s"] * runs, 0.01, per_step=streams).verdict)
     wrong = max(found.count(Verdict.PASS), found.count(Verdict.FAIL)) / trials
     assert wrong <= 0.05 + 3 * (0.05 * 0.95 / trials) ** 0.5
 
@@ -126,7 +126,8 @@ def test_clear_margin_passes_on_five_equal_starts():
 
 
 def test_distant_limit_passes_on_five_starts_that_differ():
-    """Starts differ by half of what requests do. Counts alone pass 29 % (2,000 trials); the level model passes the rest."""
+    """Starts differ by half of what requests do. Counts alone pass 29 % (2,000 trials); the level model passes the
+    rest."""
     rng, trials = np.random.default_rng(5), 30
     latencies = autocorrelated(rng, 5, 1000)[:trials] + 0.5 * rng.standard_normal((trials, 5, 1))
     limit = parse_slo(f"ttft_p99 <= {100 * np.exp(0.6):.3f}ms")

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_llmperf.stats.looks import LOOKS, SUITE_ALPHA, alpha_at, only_gross, spent_by
+from pytest_llmperf.stats.looks import LOOKS, SUITE_ALPHA, alpha_at, only_gross, spent_share
 
 
 def spending(counts, sessions=10, primaries=3, suite=30):
@@ -30,7 +30,7 @@ def test_who_looks_late_has_lost_nothing():
 
 
 def test_too_few_runs_spend_nothing():
-    assert spent_by(2, 10) == 0
+    assert spent_share(2, 10) == 0
 
 
 @given(st.lists(st.integers(1, 12), min_size=1, max_size=6), st.integers(1, 12), st.integers(1, 30))

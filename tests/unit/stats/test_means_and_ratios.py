@@ -11,7 +11,7 @@ from statsmodels.stats.weightstats import DescrStatsW
 
 from pytest_llmperf.stats.interval import Interval
 from pytest_llmperf.stats.mean import mean, sd, t_interval, t_quantile, wider
-from pytest_llmperf.stats.ratio import StartSd, ratio_screen
+from pytest_llmperf.stats.ratio import StartSd, provisional_ratio
 
 samples = st.lists(st.floats(1, 1e6), min_size=2, max_size=30)
 
@@ -23,7 +23,7 @@ def test_mean_and_sd_are_numpys(values):
 
 
 def test_ratio_of_few_runs_that_differ_much_has_infinite_limit():
-    screen = ratio_screen([1e6, 1e-6], [1e-3, 1e3], StartSd(0.03, "prior"), confidence=0.9995)
+    screen = provisional_ratio([1e6, 1e-6], [1e-3, 1e3], StartSd(0.03, "prior"), confidence=0.9995)
     assert screen.interval.low == 0
     assert screen.interval.high == inf
     assert t_interval([1e-9, 1e9], 0.9995, on_log=True).high == inf
@@ -70,14 +70,14 @@ def test_the_wider_of_two():
 
 def test_ratio_with_a_negligible_prior_is_the_paired_t_interval_of_logs():
     tops, bottoms = [3.0, 3.3, 3.1, 2.9], [1.0, 1.05, 1.02, 0.99]
-    found = ratio_screen(tops, bottoms, StartSd(1e-9, "none"), confidence=0.99)
+    found = provisional_ratio(tops, bottoms, StartSd(1e-9, "none"), confidence=0.99)
     logs = [log(top / bottom) for top, bottom in zip(tops, bottoms, strict=True)]
     reference = scipy_stats.ttest_1samp(logs, 0).confidence_interval(0.98)
     assert (found.interval.low, found.interval.high) == pytest.approx((exp(reference.low), exp(reference.high)))
 
 
 def test_ratio_with_identical_pairs_is_the_prior_alone():
-    found = ratio_screen([3.0] * 3, [1.0] * 3, StartSd(0.10, "default"))
+    found = provisional_ratio([3.0] * 3, [1.0] * 3, StartSd(0.10, "default"))
     reach = 2.326348 * sqrt(2) * 0.10
     assert found.ratio == pytest.approx(3)
     assert found.interval.low == pytest.approx(3 * exp(-reach))
@@ -86,24 +86,24 @@ def test_ratio_with_identical_pairs_is_the_prior_alone():
 
 def test_satterthwaite_by_hand():
     """s_start 10 %, pairs ±5 %: SE² = 0.02 + 0.005/2, df = 0.0225²/0.0025² = 81."""
-    found = ratio_screen([exp(0.05), exp(-0.05)], [1.0, 1.0], StartSd(0.10, "default"))
+    found = provisional_ratio([exp(0.05), exp(-0.05)], [1.0, 1.0], StartSd(0.10, "default"))
     assert log(found.interval.high) == pytest.approx(t_quantile(0.99, 81) * 0.15)
     assert found.pair_sd == pytest.approx(sqrt(0.005))
 
 
 def test_one_pair_borrows_its_spread_and_more_starts_narrow():
-    one = ratio_screen([2.0], [1.0], StartSd(0.10, "default"))
+    one = provisional_ratio([2.0], [1.0], StartSd(0.10, "default"))
     assert one.pair_sd is None
     assert log(one.interval.high / 2) == pytest.approx(2.326348 * sqrt(0.04))
-    more = ratio_screen([2.0], [1.0], StartSd(0.10, "default"), numerator_starts=4, denominator_starts=4)
+    more = provisional_ratio([2.0], [1.0], StartSd(0.10, "default"), numerator_starts=4, denominator_starts=4)
     assert more.interval.high < one.interval.high
 
 
 def test_interval_contains_the_ratio_without_the_drift_that_pairs_show():
     """5 % a run, A A A B B B with B's seeds reversed: pairs lie 5, 3 and 1 runs apart, 3 on average."""
     apart = (5, 3, 1)
-    found = ratio_screen([2 * 1.05**runs for runs in apart], [1.0] * 3, StartSd(0.03, "default"), apart=apart)
-    still = ratio_screen([2 * 1.05**runs for runs in apart], [1.0] * 3, StartSd(0.03, "default"))
+    found = provisional_ratio([2 * 1.05**runs for runs in apart], [1.0] * 3, StartSd(0.03, "default"), apart=apart)
+    still = provisional_ratio([2 * 1.05**runs for runs in apart], [1.0] * 3, StartSd(0.03, "default"))
     assert found.ratio == still.ratio == pytest.approx(2 * 1.05**3)
     assert exp(found.drift) == pytest.approx(1.05**3)
     assert found.interval.high == still.interval.high
@@ -114,10 +114,10 @@ def test_interval_contains_the_ratio_without_the_drift_that_pairs_show():
 def test_pairs_without_drift_leave_the_interval_unchanged(apart):
     tops = [2.0 + 0.1 * runs for runs in range(len(apart) or 3)]
     bottoms, sd = [1.0] * len(tops), StartSd(0.03, "default")
-    assert ratio_screen(tops, bottoms, sd, apart=apart).interval == ratio_screen(tops, bottoms, sd).interval
+    assert provisional_ratio(tops, bottoms, sd, apart=apart).interval == provisional_ratio(tops, bottoms, sd).interval
 
 
 @pytest.mark.parametrize(("tops", "bottoms"), [([], []), ([1.0], [1.0, 2.0]), ([0.0], [1.0])])
 def test_what_makes_no_ratio(tops, bottoms):
     with pytest.raises(ValueError, match=r"pairs|above 0"):
-        ratio_screen(tops, bottoms, StartSd(0.1, "default"))
+        provisional_ratio(tops, bottoms, StartSd(0.1, "default"))

@@ -10,7 +10,7 @@ from scipy import stats as scipy_stats
 
 from pytest_llmperf.stats.layout import layout
 from pytest_llmperf.stats.prior import Prior
-from pytest_llmperf.stats.shift import by_host, shift
+from pytest_llmperf.stats.shift import sessions_by_host, shift
 from pytest_llmperf.stats.spread import spread
 
 SEEDS = (0, 1, 2)
@@ -68,8 +68,8 @@ def test_sessions_closer_than_their_runs_allow_leave_the_prior():
 
 def test_one_session_is_a_screen_and_rests_on_the_prior(rng):
     alone, pair = (shift(session(rng), [session(rng)] * count, PRIOR) for count in (1, 2))
-    assert alone.screen
-    assert not pair.screen
+    assert alone.provisional
+    assert not pair.provisional
     assert alone.session_sd >= PRIOR.session_sd
 
 
@@ -126,8 +126,8 @@ def test_p_values_are_scipys_t(rng):
 
 def test_limits_mirror(rng):
     found = shift(session(rng, 0.03), [session(rng) for _ in range(4)], PRIOR)
-    assert found.mirrored().upper(0.99) == pytest.approx(-found.lower(0.99))
-    assert found.mirrored().mirrored() == found
+    assert found.negated().upper(0.99) == pytest.approx(-found.lower(0.99))
+    assert found.negated().negated() == found
 
 
 @pytest.mark.parametrize(("values", "carried"), [
@@ -138,9 +138,13 @@ def test_limits_mirror(rng):
 def test_a_minority_carries_no_alarm(values, carried):
     seeds = range(len(values))
     found = shift(list(zip(seeds, values, strict=True)), [[(seed, 0.0) for seed in seeds]], PRIOR)
-    assert found.carried(0.02) is carried
-    assert shift([(s, -v) for s, v in enumerate(values)], [[(s, 0.0) for s in seeds]], PRIOR).mirrored().carried(
-        0.02) is carried
+    assert found.shown_by_most_runs(0.02) is carried
+    assert (
+        shift([(s, -v) for s, v in enumerate(values)], [[(s, 0.0) for s in seeds]], PRIOR)
+        .negated()
+        .shown_by_most_runs(0.02)
+        is carried
+    )
 
 
 def test_sessions_and_runs_without_a_pair_are_left_out(rng):
@@ -158,7 +162,7 @@ def test_no_pair_at_all_is_an_error(fresh, stored):
 
 def test_against_a_new_host_the_sessions_of_one_host_count_as_one(rng):
     stored = [session(rng) for _ in range(5)]
-    assert by_host(stored, ["a", "a", "b", "a", "b"], "a") == stored
-    merged = by_host(stored, ["a", "a", "b", "a", "b"], "c")
+    assert sessions_by_host(stored, ["a", "a", "b", "a", "b"], "a") == stored
+    merged = sessions_by_host(stored, ["a", "a", "b", "a", "b"], "c")
     assert merged == [[*stored[0], *stored[1], *stored[3]], [*stored[2], *stored[4]]]
-    assert shift(session(rng), by_host(stored, ["a"] * 5, "c"), PRIOR).screen
+    assert shift(session(rng), sessions_by_host(stored, ["a"] * 5, "c"), PRIOR).provisional

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pytest_llmperf.stats.ratio import StartSd, ratio_screen
+from pytest_llmperf.stats.ratio import StartSd, provisional_ratio
 
 SCRIPT = Path(__file__).parents[3] / "scripts" / "simulate_claims.py"
 CLAIMS = 4000
@@ -33,8 +33,8 @@ def test_interval_of_arrays_is_the_package_s(made, apart):
     distances = np.array(apart) if len(set(apart)) > 1 else None
     low, high = made.interval(logs, distances, np.full(20, 0.03), 0.995, (2, 1))
     for i, row in enumerate(logs):
-        screen = ratio_screen([exp(value) for value in row], [1.0] * len(row), StartSd(0.03, "test"), apart=apart,
-                              numerator_starts=2, denominator_starts=1, confidence=0.995)
+        screen = provisional_ratio([exp(value) for value in row], [1.0] * len(row), StartSd(0.03, "test"), apart=apart,
+                                   numerator_starts=2, denominator_starts=1, confidence=0.995)
         assert (log(screen.interval.low), log(screen.interval.high)) == pytest.approx((low[i], high[i]), abs=1e-9)
 
 

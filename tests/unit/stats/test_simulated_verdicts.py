@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from pytest_llmperf.model.verdict import Verdict
-from pytest_llmperf.stats.decision import PASS_CONFIDENCE, Comparison, decide
-from pytest_llmperf.stats.looks import LOOKS, alpha_at, of_execution, only_gross
-from pytest_llmperf.stats.shift import by_host, shift
+from pytest_llmperf.stats.decision import PASS_CONFIDENCE, MetricComparison, decide
+from pytest_llmperf.stats.looks import LOOKS, alpha_at, alpha_of_execution, only_gross
+from pytest_llmperf.stats.shift import sessions_by_host, shift
 
 SCRIPT = Path(__file__).parents[3] / "scripts" / "simulate_verdicts.py"
 
@@ -39,9 +39,9 @@ def by_the_package(suite, today, stored):
         compared = []
         for fresh, sessions in zip(today, stored, strict=True):
             pairs = [list(zip(seeds, session, strict=False)) for session in sessions.tolist()]
-            known = by_host(pairs, hosts, "b" if suite.noise.host else "a")
+            known = sessions_by_host(pairs, hosts, "b" if suite.noise.host else "a")
             found = shift(list(zip(seeds, fresh[:count].tolist(), strict=False)), known, suite.prior)
-            compared.append(Comparison(found, suite.margins))
+            compared.append(MetricComparison(found, suite.margins))
         alpha = alpha_at(count, looked_at, sessions=len(known), primaries=suite.per_test, suite_primaries=suite.metrics)
         verdicts = decide(compared, alpha, gross=only_gross(count, len(known)))
         if Verdict.FAIL in verdicts or Verdict.INCONCLUSIVE not in verdicts:
@@ -51,21 +51,22 @@ def by_the_package(suite, today, stored):
 
 
 def reruns_by_the_package(suite, today, stored, reruns):
-    """The verdict of one test after each execution, its runs pooled as `session.comparing.compare` pools them."""
+    """The verdict of one test after each execution, its runs pooled as `session.sequential_comparison.compare` pools
+    them."""
     verdicts, pooled = [], 0
     for execution in range(1, 2 + reruns):
         looked_at, count = (0 if verdicts[-1:] == [Verdict.FAIL] else pooled), pooled + LOOKS[0]
         while True:
             seeds = [i % 3 for i in range(count)]
             compared = [
-                Comparison(shift(list(zip(seeds, fresh.tolist(), strict=False)),
-                                 [list(zip(range(3), session, strict=True)) for session in sessions.tolist()],
-                                 suite.prior), suite.margins)
+                MetricComparison(shift(list(zip(seeds, fresh.tolist(), strict=False)),
+                                       [list(zip(range(3), session, strict=True)) for session in sessions.tolist()],
+                                       suite.prior), suite.margins)
                 for fresh, sessions in zip(today, stored, strict=True)
             ]
             alpha = alpha_at(count, looked_at, sessions=suite.sessions, primaries=suite.per_test,
                              suite_primaries=suite.metrics)
-            confidence = 1 - of_execution(1 - PASS_CONFIDENCE, execution)
+            confidence = 1 - alpha_of_execution(1 - PASS_CONFIDENCE, execution)
             decided = decide(compared, alpha, confidence, gross=only_gross(count, suite.sessions))
             worst = max(decided, key=lambda verdict: verdict.severity)
             looked_at = count
@@ -120,9 +121,11 @@ def test_arrays_decide_as_the_package(made, noise, sessions, effect):
 def test_arrays_are_carried_as_the_package_says(made, runs):
     today = np.random.default_rng(10).uniform(0, 0.2, (300, runs))
     found = [shift(list(enumerate(row)), [list(enumerate([0.0] * runs))], made.TPOT_PRIOR) for row in today.tolist()]
-    effects = np.array([one.effect for one in found])
-    assert made.carried(effects, today, 0.02).tolist() == [one.carried(0.02) for one in found]
-    assert 0 < made.carried(effects, today, 0.02).sum() < 300
+    effects = np.array([outcome.effect for outcome in found])
+    assert made.shown_by_most_runs(effects, today, 0.02).tolist() == [
+        outcome.shown_by_most_runs(0.02) for outcome in found
+    ]
+    assert 0 < made.shown_by_most_runs(effects, today, 0.02).sum() < 300
 
 
 @pytest.mark.parametrize("sessions", [1, 3, 10])

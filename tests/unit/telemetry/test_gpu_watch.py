@@ -6,9 +6,9 @@ import sys
 import pytest
 
 from pytest_llmperf.clock import SystemClock
+from pytest_llmperf.telemetry.foreign_processes import user_of
 from pytest_llmperf.telemetry.gpu_watch import GpuWatch
 from pytest_llmperf.telemetry.hardware import Gpu
-from pytest_llmperf.telemetry.strangers import user_of
 from pytest_llmperf.testing.fake_nvml import FakeGpu, FakeNvml
 
 OURS, THEIRS = 1_000_001, os.getppid()

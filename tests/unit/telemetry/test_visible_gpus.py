@@ -3,7 +3,7 @@
 import pytest
 
 from pytest_llmperf.telemetry.hardware import Gpu, detect
-from pytest_llmperf.telemetry.visible import visible
+from pytest_llmperf.telemetry.visible_gpus import visible_gpus
 from pytest_llmperf.testing.fake_nvml import FakeGpu, FakeNvml
 
 GPUS = [Gpu(0, "H", None, uuid="GPU-aa1"), Gpu(1, "H", None, uuid="GPU-ab2"), Gpu(2, "H", None)]
@@ -28,7 +28,7 @@ GPUS = [Gpu(0, "H", None, uuid="GPU-aa1"), Gpu(1, "H", None, uuid="GPU-ab2"), Gp
 )
 def test_which_are_visible(value, indices):
     environ = {} if value is None else {"CUDA_VISIBLE_DEVICES": value}
-    assert [gpu.index for gpu in visible(GPUS, environ)] == indices
+    assert [gpu.index for gpu in visible_gpus(GPUS, environ)] == indices
 
 
 def test_a_machine_is_what_may_be_used_of_it():

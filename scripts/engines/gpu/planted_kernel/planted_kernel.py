@@ -11,7 +11,7 @@ import os
 
 
 def register() -> None:
-    """Wrap `Worker.execute_model` of vLLM's V1 GPU worker; vLLM calls this in each of its processes."""
+    """Wrap `LoadProcess.execute_model` of vLLM's V1 GPU worker; vLLM calls this in each of its processes."""
     length_us = float(os.environ.get("LLMPERF_PLANTED_US", "0"))
     if length_us <= 0:
         return

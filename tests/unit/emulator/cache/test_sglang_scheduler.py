@@ -110,7 +110,7 @@ def test_max_running_requests() -> None:
     for one in three:
         engine.add(one)
     assert max(len(batch) for batch in drain(engine)) == 2
-    assert all(one.end == "length" for one in three)
+    assert all(sequence.end == "length" for sequence in three)
 
 
 def test_admission_reserves_max_tokens() -> None:
@@ -436,7 +436,7 @@ def test_every_sequence_finishes_once_and_no_token_is_lost(
         ended += finished
         assert cache.empty + cache.tree.size + cache.owned == cache.capacity
         assert len(engine.running) <= 8 + mixed
-    assert given_out == {one: one.max_tokens for one in everyone}
-    assert sorted(one.id for one in ended) == sorted(one.id for one in everyone)
+    assert given_out == {sequence: sequence.max_tokens for sequence in everyone}
+    assert sorted(sequence.id for sequence in ended) == sorted(sequence.id for sequence in everyone)
     assert cache.free == cache.capacity
     assert engine.counters.finished_length == len(everyone)

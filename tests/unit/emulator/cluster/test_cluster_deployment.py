@@ -128,7 +128,7 @@ def test_every_request_ends_once_and_everything_is_given_back(
 def ratios(server: Deployment) -> list[float]:
     """What SGLang has learnt of how much is generated."""
     schedulers = [engine.scheduler for engine in server.engines]
-    return [found.ratio.current for found in schedulers if isinstance(found, SglangScheduler)]
+    return [scheduler.ratio.current for scheduler in schedulers if isinstance(scheduler, SglangScheduler)]
 
 
 class Stepwise:
@@ -141,7 +141,7 @@ class Stepwise:
         return getattr(self.server, name)
 
     def advance(self, until_ns: int | None) -> Any:
-        return self.server.advance(until_ns, leaping=False)
+        return self.server.advance(until_ns, fast_forwarding=False)
 
 
 @pytest.mark.parametrize("engine", [CONFIG, SGLANG], ids=["vllm", "sglang"])
@@ -276,7 +276,7 @@ def test_an_aborted_request_gives_everything_back(engine: EngineConfig, kind: st
         for one in pair:
             server.submit(one, 0)
         for _ in range(steps):
-            server.advance(None, leaping=False)
+            server.advance(None, fast_forwarding=False)
         server.abort(pair[0])
         server.abort(pair[0])
         while server.advance(None) is not None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pytest_llmperf.emulator.config import EngineConfig
-from pytest_llmperf.emulator.core.engine import Engine, Leap
+from pytest_llmperf.emulator.core.engine import Engine, FastForward
 from pytest_llmperf.emulator.core.scheduler import VllmScheduler
 from pytest_llmperf.emulator.core.sequence import Sequence
 from pytest_llmperf.emulator.cost.gpu import GPUS
@@ -97,7 +97,7 @@ class Lab:
                 arrived_ns, sequence = coming.pop(0)
                 engine.add(sequence, arrived_ns)
             until_ns = coming[0][0] if coming else None
-            done = (engine.leap(now_ns, until_ns) if leaping else None) or engine.step(now_ns)
+            done = (engine.fast_forward(now_ns, until_ns) if leaping else None) or engine.step(now_ns)
             if check is not None:
                 check(engine)
             if done is None:
@@ -105,7 +105,7 @@ class Lab:
                     return events
                 now_ns = until_ns
                 continue
-            if isinstance(done, Leap):
+            if isinstance(done, FastForward):
                 started_ns = done.started_ns
                 for number, ended_ns in enumerate(done.ends_ns):
                     finished = done.finished if number == len(done.ends_ns) - 1 else []

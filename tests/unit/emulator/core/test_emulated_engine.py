@@ -189,7 +189,7 @@ def test_a_leap_stops_before_an_arrival(lab):
     engine = lab.engine()
     engine.add(lab.sequence(1, 8, 50), 0)
     first = engine.step(0)
-    leap = engine.leap(first.ended_ns, first.ended_ns + 3_000_000)
+    leap = engine.fast_forward(first.ended_ns, first.ended_ns + 3_000_000)
     assert leap.ends_ns[-2] < first.ended_ns + 3_000_000 <= leap.ends_ns[-1]
 
 
@@ -221,7 +221,7 @@ def test_a_step_with_nothing_to_do_is_none(lab):
     engine = lab.engine()
     assert engine.idle
     assert engine.step(5) is None
-    assert engine.leap(5, None) is None
+    assert engine.fast_forward(5, None) is None
     assert engine.wake_ns(5) is None
 
 
@@ -247,7 +247,7 @@ def test_the_last_block_of_one_that_ends_is_kept_after_those_of_the_others(lab, 
     engine.add(second, 0)
     now_ns = 0
     while first.end is None:
-        done = (engine.leap(now_ns, None) if leaping else None) or engine.step(now_ns)
+        done = (engine.fast_forward(now_ns, None) if leaping else None) or engine.step(now_ns)
         now_ns = done.ended_ns
     assert engine.scheduler.pool.found(lab.sequence(3, second.tokens(0, 13), 1))[2] == second.blocks[2]
 

@@ -55,4 +55,4 @@ def test_counters_and_tokens_per_step(lab, asynchronous, draft):
 def test_no_step_that_speculates_is_leapt(lab):
     engine = lab.engine(speculation=Speculation(1, (0.5,)))
     engine.add(lab.sequence(1, 8, 30), 0)
-    assert engine.leap(engine.step(0).ended_ns, None) is None
+    assert engine.fast_forward(engine.step(0).ended_ns, None) is None

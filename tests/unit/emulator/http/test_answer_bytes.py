@@ -7,12 +7,12 @@ import pytest
 from pytest_llmperf.emulator.flags.launch import machine
 from pytest_llmperf.emulator.flags.sglang import sglang_launch
 from pytest_llmperf.emulator.flags.vllm import vllm_launch
-from pytest_llmperf.emulator.http.asks import read_ask
 from pytest_llmperf.emulator.http.events import DONE, error_event, events_of
 from pytest_llmperf.emulator.http.framing import chunk, framed, head
+from pytest_llmperf.emulator.http.generation_request import read_generation_request
 from pytest_llmperf.emulator.http.replies import json_reply
 from pytest_llmperf.emulator.http.text import text_of
-from pytest_llmperf.emulator.http.whole import Generated, whole_answer
+from pytest_llmperf.emulator.http.unstreamed import Generated, unstreamed_answer
 
 VLLM = vllm_launch(
     ["serve", "tiny", "--served-model-name", "50%", "--enable-prompt-tokens-details"], machine("h200", 1), {}
@@ -22,7 +22,7 @@ ALL = {"include_usage": True, "continuous_usage_stats": True}
 
 
 def ask(path="/v1/completions", launch=VLLM, **body):
-    return read_ask(path, json.dumps({"prompt": [1, 2, 3], "max_tokens": 3} | body).encode(), launch)
+    return read_generation_request(path, json.dumps({"prompt": [1, 2, 3], "max_tokens": 3} | body).encode(), launch)
 
 
 def parsed(event):
@@ -131,7 +131,7 @@ def test_sglangs_incremental_stream_is_not():
 def test_whole_answers(path):
     body = {"messages": [{"role": "user", "content": "hi"}]} if "chat" in path else {}
     asked = ask(path, **body)
-    reply = json.loads(whole_answer(asked, VLLM, 1, 99, [Generated(1, [7, 8, 9])]).body)
+    reply = json.loads(unstreamed_answer(asked, VLLM, 1, 99, [Generated(1, [7, 8, 9])]).body)
     (choice,) = reply["choices"]
     text = "".join(map(text_of, (7, 8, 9)))
     assert (choice["message"]["content"] if "chat" in path else choice["text"]) == text

@@ -7,7 +7,7 @@ import pytest
 from pytest_llmperf.emulator.flags.launch import machine
 from pytest_llmperf.emulator.flags.sglang import sglang_launch
 from pytest_llmperf.emulator.flags.vllm import vllm_launch
-from pytest_llmperf.emulator.http.asks import read_ask
+from pytest_llmperf.emulator.http.generation_request import read_generation_request
 from pytest_llmperf.emulator.http.replies import Refusal
 from pytest_llmperf.emulator.http.text import text_of, tokens_of
 
@@ -16,12 +16,12 @@ SGLANG = sglang_launch(["--model-path", "tiny", "--context-length", "1000"], mac
 
 
 def ask(path="/v1/completions", launch=VLLM, **body):
-    return read_ask(path, json.dumps(body).encode(), launch)
+    return read_generation_request(path, json.dumps(body).encode(), launch)
 
 
 def refused(path="/v1/completions", launch=VLLM, raw=None, **body):
     with pytest.raises(Refusal) as refusal:
-        read_ask(path, raw if raw is not None else json.dumps(body).encode(), launch)
+        read_generation_request(path, raw if raw is not None else json.dumps(body).encode(), launch)
     error = json.loads(refusal.value.body())["error"]
     assert set(error) == {"message", "type", "param", "code"}
     return error["code"], error["message"]

@@ -6,9 +6,9 @@ import json
 import pytest
 
 from pytest_llmperf.emulator.__main__ import build_service
-from pytest_llmperf.emulator.fates import fate_of
 from pytest_llmperf.emulator.faults import parse_faults
 from pytest_llmperf.emulator.http.framing import LAST_CHUNK
+from pytest_llmperf.emulator.http_faults import http_fault_of
 from pytest_llmperf.emulator.options import read_options
 from pytest_llmperf.emulator.virtual.client import Patience
 from pytest_llmperf.emulator.virtual.pipe import Pipe, answer, serve_pipe
@@ -224,7 +224,7 @@ def test_errors_are_statuses_and_events():
 
 
 def test_truncated_streams_close_early():
-    fates = [fate_of(parse_faults(["truncated=50%"]), 3, number, 20) for number in range(40)]
+    fates = [http_fault_of(parse_faults(["truncated=50%"]), 3, number, 20) for number in range(40)]
     assert 10 <= sum(fate is not None for fate in fates) <= 30
     for exchange, fate in zip(faulty("truncated"), fates, strict=True):
         if fate is None:

@@ -18,8 +18,8 @@ from pytest_llmperf.errors import BaselineError, UsageError
 from pytest_llmperf.metrics import measure
 from pytest_llmperf.report.export import export
 from pytest_llmperf.report.export.benchmark import stats
-from pytest_llmperf.report.kept import read_run
 from pytest_llmperf.report.run_folder import write_test
+from pytest_llmperf.report.stored_run import read_run
 from pytest_llmperf.session.measurement import Run
 
 TEST = "tests/test_a.py::test_x[h200]"
@@ -65,7 +65,7 @@ def test_pytest_benchmark_compares_two_exports(tests, tmp_path):
 def test_latencies_are_seconds_and_a_run_is_a_round(tests, tmp_path, measurement):
     (path,) = export(tests, "pytest-benchmark", tmp_path / "deep/er/b.json")
     content = json.loads(path.read_text())
-    ttft = next(one for one in content["benchmarks"] if one["fullname"].endswith("ttft_p50"))
+    ttft = next(benchmark for benchmark in content["benchmarks"] if benchmark["fullname"].endswith("ttft_p50"))
     assert ttft["stats"]["data"] == [value / 1000 for value in measurement.values("ttft_p50")]
     assert ttft["extra_info"]["verdict"] == "PASS"
     assert content["commit_info"]["id"] == "unknown"
@@ -113,7 +113,7 @@ def test_benchmarks_are_named_alike_whatever_rates_a_search_tried(tmp_path, meas
         tried = [under(tried_rate=rate) for rate in rates]
         write_test(tmp_path / "run", TEST, [under(search="max_rate(…)"), *tried, measurement], [])
         (path,) = export(read_run(tmp_path / "run"), "pytest-benchmark", tmp_path / "b.json")
-        return [one["fullname"] for one in json.loads(path.read_text())["benchmarks"]]
+        return [benchmark["fullname"] for benchmark in json.loads(path.read_text())["benchmarks"]]
 
     assert names("16/s") == names("16/s", "32/s", "24/s") == names()
 
@@ -126,7 +126,7 @@ def test_two_claims_of_a_test_have_four_sides(tmp_path, measurement):
     (table,) = export(tests, "csv", tmp_path / "r.csv")
     assert list(pd.read_csv(table)["measurement"].unique()) == ["a1", "b2", "a3", "b4"]
     (benchmarks,) = export(tests, "pytest-benchmark", tmp_path / "b.json")
-    names = [one["fullname"] for one in json.loads(benchmarks.read_text())["benchmarks"]]
+    names = [benchmark["fullname"] for benchmark in json.loads(benchmarks.read_text())["benchmarks"]]
     assert len(set(names)) == len(names)
 
 

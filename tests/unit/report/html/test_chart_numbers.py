@@ -7,9 +7,9 @@ import pytest
 from pytest_llmperf.model.telemetry import GaugeSample, GpuSample, GpuTrace, gauge_columns
 from pytest_llmperf.report.html.charts import BINS, PROBABILITIES, charts, labels
 from pytest_llmperf.report.html.series import series_of
-from pytest_llmperf.report.kept import KeptMeasurement, KeptRun, KeptTest, read_run
 from pytest_llmperf.report.requests import encode
 from pytest_llmperf.report.run_folder import write_test
+from pytest_llmperf.report.stored_run import StoredRun, StoredRunMeasurement, StoredRunTest, read_run
 from pytest_llmperf.testing.records import make_record
 
 
@@ -35,7 +35,7 @@ def test_quantiles_are_of_the_sample_that_the_metric_is_of(drawn):
 def test_a_stall_is_seen_where_it_was(drawn):
     steady = [make_record(i, intended_ms=10 * i, chunks=100, itl_ms=10) for i in range(20)]
     stalled = make_record(20, intended_ms=0, itl_ms=[10] * 30 + [400] + [10] * 50)  # ends 750 ms after the start
-    ((run,),) = [one["runs"] for one in drawn([*steady, stalled])["timelines"]]
+    ((run,),) = [timeline["runs"] for timeline in drawn([*steady, stalled])["timelines"]]
     gaps = run["gaps"]
     assert len(gaps["time_s"]) <= BINS
     worst = gaps["largest"].index(max(gaps["largest"]))
@@ -46,7 +46,7 @@ def test_a_stall_is_seen_where_it_was(drawn):
 
 def test_requests_in_flight(drawn):
     records = [make_record(i, intended_ms=100 * i, ttft_ms=50, chunks=11, itl_ms=10) for i in range(5)]  # 150 ms each
-    ((run,),) = [one["runs"] for one in drawn(records)["timelines"]]
+    ((run,),) = [timeline["runs"] for timeline in drawn(records)["timelines"]]
     assert max(run["in_flight"]["requests"]) == 2
     assert run["in_flight"]["requests"][0] == 1
     assert run["in_flight"]["requests"][-1] == 0
@@ -56,8 +56,8 @@ def test_requests_whose_arrivals_were_not_kept_are_in_flight_all_the_same(tmp_pa
     """Of a large run every second request keeps its arrivals; drawn alone they would be half as many at once."""
     records = [make_record(i, intended_ms=0, ttft_ms=50, chunks=11, itl_ms=10) for i in range(64)]
     (tmp_path / "requests.gz").write_bytes(encode(records, most_arrivals=400))
-    run = KeptRun(0, 1, "", {}, requests=tmp_path / "requests.gz")
-    found = charts(KeptTest("test_x", True, None, (KeptMeasurement("e", "w", {}, (run,)),), ()))
+    run = StoredRun(0, 1, "", {}, requests=tmp_path / "requests.gz")
+    found = charts(StoredRunTest("test_x", True, None, (StoredRunMeasurement("e", "w", {}, (run,)),), ()))
     assert max(found["timelines"][0]["runs"][0]["in_flight"]["requests"]) == 64
     (side,) = found["distributions"]["ttft"]
     assert (side["n"], side["of"]) == (32, "32 of 64 requests")
@@ -75,7 +75,7 @@ def test_runs_without_a_served_request_draw_nothing(drawn):
 
 
 def _sides(*sides):
-    return [KeptMeasurement("e", "w", {}, (), side=side) for side in sides]
+    return [StoredRunMeasurement("e", "w", {}, (), side=side) for side in sides]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,199 @@
+"""A/A on the user's own machine: the same tests, session after session, and what their spread lets one see."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_llmperf.baseline.fresh import FreshMeasurement, fresh_test
+from pytest_llmperf.baseline.paths import EMULATED, kind_of, server_kind
+from pytest_llmperf.baseline.store import Store
+from pytest_llmperf.errors import UsageError
+from pytest_llmperf.metrics.registry import Metric, find
+from pytest_llmperf.session.baseline_comparison import margins_from
+from pytest_llmperf.stats.looks import LOOKS, SUITE_ALPHA, spent_share
+from pytest_llmperf.stats.noise_estimate import NoiseEstimate, estimate_noise, runs_needed, smallest_detectable
+from pytest_llmperf.stats.prior import Margins
+from pytest_llmperf.stats.priors import margins_for, prior_for, scale_of, worse_when_larger
+
+EFFECTS = (0.05, 0.10)
+Sessions = dict[tuple[str, str], list[FreshMeasurement]]
+
+
+@dataclass(frozen=True, slots=True)
+class CalibratedMetric:
+    """One metric of one measurement; changes are shares, positive for worse.
+
+    Args:
+        test, metric: whose it is.
+        noise: its noise.
+        detectable: runs → smallest change that fails in nine of ten cases; infinite where nothing can fail.
+        needed: change → runs that show it; None: out of reach.
+        tolerated: by the test.
+    """
+
+    test: str
+    metric: str
+    noise: NoiseEstimate
+    detectable: Mapping[int, float]
+    needed: Mapping[float, int | None]
+    tolerated: float
+
+    @property
+    def margin_undetectable(self) -> bool:
+        """Whether a change as large as is tolerated goes unseen with all runs that a comparison may take."""
+        return min(self.detectable.values()) > self.tolerated
+
+
+def run_sessions(
+    arguments: Sequence[str], count: int, runs_dir: Path, root: Path, tell: Callable[[str], None]
+) -> list[Path]:
+    """Run pytest so many times, one after the other: each starts its servers anew.
+
+    Args:
+        arguments: for pytest; an emulated session gets another noise seed each time.
+        runs_dir: where run folders are written, one per session.
+
+    Returns:
+        Of each session its folder.
+
+    Raises:
+        UsageError: pytest could not run the tests at all.
+    """
+    folders = []
+    for number in range(1, count + 1):
+        folder = runs_dir / f"session-{number:02d}"
+        emulated = any(argument.partition("=")[0] == "--emulate" for argument in arguments)
+        seed = ["--emulate-seed", str(number)] if emulated else []
+        command = [sys.executable, "-m", "pytest", "-q", f"--llmperf-runs={folder}", *arguments, *seed]
+        done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+        if not any(folder.glob("*/tests/*.json")):
+            told = f"{done.stdout[-800:]}{done.stderr[-800:]}"
+            raise UsageError(f"pytest measured nothing (exit code {done.returncode}): {told}")
+        tell(f"session {number} of {count}: {done.stdout.strip().splitlines()[-1]}")
+        folders.append(folder)
+    return folders
+
+
+def read_sessions(folders: Sequence[Path]) -> Sessions:
+    """(test, name) → its compared measurements, one per session in which it was valid and complete."""
+    found: Sessions = {}
+    for folder in folders:
+        for path in sorted(folder.glob("*/tests/*.json")):
+            test = fresh_test(json.loads(path.read_text(encoding="utf-8")), str(path))
+            bad = test.error is not None or any(check.verdict.value == "ERROR" for check in test.checks)
+            for measurement in () if bad or not test.complete else test.measurements:
+                found.setdefault((test.test, measurement.name), []).append(measurement)
+    return found
+
+
+def calibrate_metrics(sessions: Sessions, store: Store) -> tuple[list[CalibratedMetric], list[str]]:
+    """What was learned, metric by metric, and what could not be.
+
+    Args:
+        store: the project's baselines: what is judged shares its error with all that they hold.
+
+    Raises:
+        UsageError: nothing was compared with a baseline, or nothing could be learned.
+    """
+    if not sessions:
+        raise UsageError("No valid measurement here is compared with a baseline: calibration is of those that are. "
+                         "Write perf.check(run, baseline=True).")
+    alphas = {kind: SUITE_ALPHA / _comparison_count(kind, sessions, store) for kind in map(_kind, sessions.values())}
+    learnt, unknown = [], []
+    for (test, name), found in sessions.items():
+        for metric in found[0].primaries:
+            try:
+                learnt.append(_calibrate_metric(f"{test} {name}".strip(), metric, found, alphas[_kind(found)]))
+            except ValueError as error:
+                unknown.append(f"{test}: {metric}: {error}")
+    if not learnt:
+        raise UsageError(f"{unknown[0]}. Let more sessions run: --sessions 5.")
+    return learnt, unknown
+
+
+def _kind(measurements: Sequence[FreshMeasurement]) -> str:
+    return kind_of(measurements[0].conditions)
+
+
+def _comparison_count(kind: str, sessions: Sessions, store: Store) -> int:
+    """How many comparisons share an error: baselines of another kind of hardware have one of their own."""
+    here = sum(len(session[0].primaries) for session in sessions.values() if _kind(session) == kind)
+    stored = [
+        measurement.primaries for each in store.read_all(kind).values() for measurement in each.measurements.values()
+    ]
+    return max(here, sum(map(len, stored)), 1)
+
+
+def _calibrate_metric(test: str, name: str, measurements: Sequence[FreshMeasurement], alpha: float) -> CalibratedMetric:
+    metric, kind = find(name), server_kind(measurements[0].conditions).removeprefix(EMULATED)
+    scale, larger_is_worse = scale_of(metric), worse_when_larger(metric)
+    shares = _margins(measurements[0], metric, kind)
+    prior, margins = prior_for(metric, kind), shares.on(scale)
+    runs = [
+        [(run.seed, scale.read(run.metrics.get(name), worse_when_larger=larger_is_worse)) for run in measurement.runs]
+        for measurement in measurements
+    ]
+    known = estimate_noise(runs)
+    seeds = min(len({seed for seed, _ in run}) for run in runs)
+    sizes = {"sessions": len(measurements), "seeds": seeds}
+
+    def change(distance: float) -> float:
+        return abs(scale.change(distance)) if distance < float("inf") else distance
+
+    return CalibratedMetric(
+        test=test,
+        metric=name,
+        noise=known,
+        detectable={
+            look: change(
+                smallest_detectable(
+                    known, prior, margins.negligible, alpha * spent_share(look, len(measurements)), runs=look, **sizes
+                )
+            )
+            for look in LOOKS
+        },
+        needed={
+            effect: runs_needed(known, prior, margins.negligible, alpha, scale.width(effect), **sizes)
+            for effect in EFFECTS
+        },
+        tolerated=shares.tolerated,
+    )
+
+
+def _margins(measurement: FreshMeasurement, metric: Metric, kind: str) -> Margins:
+    """The test's own, else the default; older run files know the tolerated one alone."""
+    negligible, tolerated = (each.get(metric.name) for each in (measurement.negligible, measurement.margins))
+    if tolerated is None:
+        return margins_for(metric, kind)
+    return margins_from({metric.name: tolerated if negligible is None else (negligible, tolerated)})[metric.name]
+
+
+def table(calibrated: Sequence[CalibratedMetric], problems: Sequence[str], sessions: int) -> str:
+    """For people, as Markdown."""
+    head = ["test", "metric", "sd of runs", "sd of sessions", *(f"seen with {look} runs" for look in LOOKS),
+            *(f"runs for {effect:.0%}" for effect in EFFECTS), "tolerated"]
+    rows = [[entry.test, entry.metric, f"{entry.noise.run_sd:.2%} ({entry.noise.run_df} df)",
+             f"{entry.noise.session_sd:.2%} ({entry.noise.session_df} df)",
+             *(_change_text(entry.detectable[look]) for look in LOOKS),
+             *(str(entry.needed[effect] or "out of reach") for effect in EFFECTS), f"{entry.tolerated:.1%}"]
+            for entry in calibrated]
+    told = ["| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *rows)]
+    warnings = [f"WARNING: {entry.test}: {entry.metric} tolerates {entry.tolerated:.1%}, and a change of less than "
+                f"{_change_text(min(entry.detectable.values()))} goes unseen here. Widen its margin "
+                f"(margins={{\"{entry.metric}\": …}}), store more sessions, or quieten the machine."
+                for entry in calibrated if entry.margin_undetectable]
+    return "\n".join([
+        *told,
+        f"\n{sessions} sessions. Seen: fails in nine of ten cases, if as many sessions are stored as ran here.",
+        *warnings,
+        *(f"Not calibrated: {problem}." for problem in problems),
+    ])
+
+
+def _change_text(change: float) -> str:
+    return f"{change:.1%}" if change < float("inf") else "nothing"

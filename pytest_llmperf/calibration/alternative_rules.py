@@ -1,0 +1,87 @@
+"""Other rules that people judge benchmarks by, on the same data: is today slower than what was stored?
+
+All see today's first three runs, of metrics that are better when lower.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from pytest_llmperf.baseline.model import StoredMeasurement
+from pytest_llmperf.metrics.registry import find
+from pytest_llmperf.metrics.units import Direction
+from pytest_llmperf.session.measurement import Measurement
+from pytest_llmperf.stats.looks import LOOKS, SUITE_ALPHA
+
+FIXED = "mean of 3 runs over all stored runs, +5 %"
+PYTEST_BENCHMARK = "pytest-benchmark mean:5%, last session"
+MANN_WHITNEY = "Mann–Whitney on pooled requests, p < 5 %"
+MANN_WHITNEY_SHARED = "Mann–Whitney on pooled requests, p < 1 %/M"
+RULES = (FIXED, PYTEST_BENCHMARK, MANN_WHITNEY, MANN_WHITNEY_SHARED)
+THRESHOLD = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class RuleInputs:
+    """One metric as the other rules see it.
+
+    Args:
+        today, stored, last: of each run its value: today's, all stored ones, and those of the last session.
+        requests, last_requests: what each request contributed, pooled.
+    """
+
+    today: Sequence[float]
+    stored: Sequence[float]
+    last: Sequence[float]
+    requests: Sequence[float]
+    last_requests: Sequence[float]
+
+
+def rule_inputs(today: Measurement, last: Measurement, stored: StoredMeasurement) -> dict[str, RuleInputs]:
+    """Metric → what the rules see of it: of today's primaries those latencies that every run has."""
+    found = {}
+    for name in today.primaries:
+        metric = find(name)
+        if metric.family is None or metric.direction is not Direction.LOWER:
+            continue
+        runs = [_complete_values(values) for values in (today.values(name)[:LOOKS[0]], last.values(name)[:LOOKS[0]])]
+        before = [value for session in stored.sessions for value in session.values(name) if value is not None]
+        requests = [_requests(side, metric.family) for side in (today, last)]
+        if all(runs) and before:
+            found[name] = RuleInputs(runs[0], before, runs[1], *requests)
+    return found
+
+
+def alarms(inputs: RuleInputs, suite_primaries: int) -> Mapping[str, bool]:
+    """Rule → whether it cries."""
+    p = mann_whitney(inputs.requests, inputs.last_requests)
+    return {
+        FIXED: fmean(inputs.today) > (1 + THRESHOLD) * fmean(inputs.stored),
+        PYTEST_BENCHMARK: percent_over(fmean(inputs.today), fmean(inputs.last)) > 100 * THRESHOLD,
+        MANN_WHITNEY: p < 0.05,
+        MANN_WHITNEY_SHARED: p < SUITE_ALPHA / suite_primaries,
+    }
+
+
+def percent_over(current: float, stored: float) -> float:
+    """What `--benchmark-compare-fail=mean:5%` compares with 5 (pytest-benchmark's PercentageRegressionCheck)."""
+    return current / stored * 100 - 100 if stored else float("inf")
+
+
+def mann_whitney(ours: Sequence[float], theirs: Sequence[float]) -> float:
+    """One-sided p of "ours are not larger", by the normal approximation."""
+    from scipy.stats import mannwhitneyu
+
+    return float(mannwhitneyu(ours, theirs, alternative="greater", method="asymptotic").pvalue)
+
+
+def _complete_values(values: Sequence[float | None]) -> list[float]:
+    """All of them, or nothing."""
+    known = [value for value in values if value is not None]
+    return known if len(known) == len(values) else []
+
+
+def _requests(measurement: Measurement, family: str) -> list[float]:
+    return [value for metrics in measurement.metrics[:LOOKS[0]] for value in metrics.samples(family)]

@@ -1,0 +1,106 @@
+"""Emulated engines that start thousands of times: one process per engine, told to begin anew with other noise."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from pytest_llmperf.clock import Clock
+from pytest_llmperf.config.settings import Settings
+from pytest_llmperf.engines.control import PipeControl
+from pytest_llmperf.engines.emulated import VirtualLauncher
+from pytest_llmperf.engines.environment import noise_seed
+from pytest_llmperf.engines.lmcache import LMCacheServer
+from pytest_llmperf.engines.lmcache_emulated import EmulatedLMCache
+from pytest_llmperf.engines.server import Server
+from pytest_llmperf.load.virtual import VirtualEngine
+from pytest_llmperf.model.engine import EngineSpec
+from pytest_llmperf.model.status import Tell
+from pytest_llmperf.process.piped import PipedProcess
+
+
+class EveryWorkload(set[str]):
+    """Holds every workload: an emulator is warm from its first step."""
+
+    def __contains__(self, _workload: object) -> bool:
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class ReusedProcess:
+    """A process that has been a server before, what it was, and the plans that it knows."""
+
+    process: PipedProcess
+    server: Server
+    plans: set[str] = field(default_factory=set)
+
+
+class RestartedServer(Server):
+    """A server whose process outlives it."""
+
+    def __init__(self, reused: ReusedProcess, engine: VirtualEngine, start_id: int) -> None:
+        before = reused.server
+        super().__init__(before.spec, before.adapter, before.url, before.served_name, start_id=start_id,
+                         model=before.model, process=reused.process, transport=PipeControl(engine), clock=engine.clock)
+        self.engine = engine
+        self.plans = reused.plans
+        self.facts = before.facts  # of the command line, which is the same
+        self.warmed_for = EveryWorkload()
+        if before.lmcache is not None:
+            self.lmcache = EmulatedLMCache(self.client)
+
+    def stop(self, grace_s: float) -> None:  # noqa: ARG002 - the process goes on
+        self.client.close()
+
+
+class Restarter:
+    """Starts emulated engines: a new process for a new spec, then always that one.
+
+    Args:
+        launcher: starts the processes.
+
+    Attributes:
+        suite_run: number of the suite run that its starts belong to; their noise follows from it.
+    """
+
+    def __init__(self, launcher: VirtualLauncher) -> None:
+        self._launcher = launcher
+        self._processes: dict[EngineSpec, ReusedProcess] = {}
+        self.suite_run = 0
+
+    @property
+    def settings(self) -> Settings:
+        return self._launcher.settings
+
+    @property
+    def clock(self) -> Clock:
+        return self._launcher.clock
+
+    @property
+    def progress(self) -> Tell:
+        return self._launcher.progress
+
+    def check(self, spec: EngineSpec, kind: str | None = None) -> None:
+        """Raise SpecError where it cannot be started."""
+        self._launcher.check(spec, kind)
+
+    def start(
+        self, spec: EngineSpec, start_id: int, kind: str | None = None, lmcache: LMCacheServer | None = None
+    ) -> Server:
+        """The server as another start of it.
+
+        Raises:
+            EngineError: it does not start.
+        """
+        if spec not in self._processes:
+            server = self._launcher.start(spec, start_id, kind, lmcache)
+            if not isinstance(server.process, PipedProcess):
+                raise TypeError(f"{server} is no emulator behind a pipe")
+            self._processes[spec] = ReusedProcess(server.process, server)
+        reused = self._processes[spec]
+        reused.process.call({"restart": {"noise_seed": noise_seed(self.suite_run, start_id)}})
+        return RestartedServer(reused, VirtualEngine(reused.process, self._launcher.clock), start_id)
+
+    def close(self) -> None:
+        """End the processes."""
+        while self._processes:
+            self._processes.popitem()[1].server.stop(self.settings.stop_grace_s)

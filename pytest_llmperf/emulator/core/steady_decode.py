@@ -1,0 +1,77 @@
+"""Stretches in which the running sequences decode and nothing else happens, taken at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pytest_llmperf.emulator.core.blocks import BlockPool
+from pytest_llmperf.emulator.core.sequence import Sequence
+
+
+def steps_until_blocks_run_out(pool: BlockPool, running: list[Sequence], steps: int) -> int:
+    """So many steady steps at most as there are blocks for, `steps` or fewer; 0: not even one."""
+    size, free = pool.block_size, pool.free
+    if len(running) * (steps // size + 1) <= free:
+        return steps
+    slots = [(s.computed, s.limit - 1, s.room) for s in running]
+
+    def lacking(count: int) -> int:
+        upto = ((min(computed + count, last), room) for computed, last, room in slots)
+        return sum(-(-(tokens - room) // size) for tokens, room in upto if tokens > room)
+
+    if lacking(steps) <= free:
+        return steps
+    low, high = 0, steps
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if lacking(middle) <= free else (low, middle)
+    return low
+
+
+def queue_head_stays_blocked(pool: BlockPool, head: Sequence, running: Iterable[Sequence], steps: int) -> bool:
+    """Whether there will not be blocks for the head of the queue in so many steady steps, as there are none now.
+
+    Blocks get fewer in these steps, but a running sequence could fill just the one whose content the head needs next.
+    """
+    size = pool.block_size
+    hits = pool.found(head)
+    if -(-head.length // size) - len(hits) <= pool.free - pool.idle_among(hits):
+        return False
+    return not (pool.caching and any(_completes_shared_block(pool, s, head, len(hits), steps) for s in running))
+
+
+def _completes_shared_block(pool: BlockPool, sequence: Sequence, head: Sequence, hits: int, steps: int) -> bool:
+    """Whether a running sequence will fill the block after those that the head of the queue finds, with its content."""
+    return sequence.kept <= hits < (sequence.length + steps) // pool.block_size and pool.alike(sequence, head, hits)
+
+
+def advance(pool: BlockPool, running: list[Sequence], steps: int, lagging: bool) -> list[Sequence]:
+    """Gives each of these so many tokens, and blocks for them; those that have all their tokens now.
+
+    Args:
+        lagging: the step after these is scheduled too (asynchronous scheduling).
+    """
+    size, caching = pool.block_size, pool.caching
+    finished: list[Sequence] = []
+    filled: list[tuple[int, bool, int, Sequence, int]] = []
+    for order, sequence in enumerate(running):
+        before = sequence.prompt_length + sequence.generated
+        generated = sequence.generated = sequence.generated + steps
+        ends = generated == sequence.max_tokens
+        if ends:
+            finished.append(sequence)
+            computed = sequence.computed = sequence.limit - 1
+        else:
+            computed = sequence.computed = sequence.computed + steps
+        if computed > sequence.room:
+            pool.take(sequence, -(-(computed - sequence.room) // size))
+        if caching:
+            for full in range(sequence.kept + 1, (before + steps - 1) // size + 1):
+                at = full * size - before + 1
+                filled.append((at, lagging and ends and at == steps, order, sequence, full))
+    if filled:
+        filled.sort()  # the first three fields are never equal
+        for _, _, _, sequence, full in filled:
+            pool.keep(sequence, full)
+    return finished
+

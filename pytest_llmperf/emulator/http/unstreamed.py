@@ -1,0 +1,74 @@
+"""Answers that are not streamed: the same contents as one JSON object."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from pytest_llmperf.emulator.http.events import answer_id, usage_of
+from pytest_llmperf.emulator.http.replies import Reply, json_reply
+from pytest_llmperf.emulator.http.text import text_of
+
+if TYPE_CHECKING:
+    from pytest_llmperf.emulator.flags.launch import Launch
+    from pytest_llmperf.emulator.http.generation_request import GenerationRequest
+
+
+@dataclass(slots=True)
+class Generated:
+    """What one prompt of a request has got so far.
+
+    Args:
+        cached: prompt tokens that came from the prefix cache.
+        ids: generated ones.
+    """
+
+    cached: int = 0
+    ids: list[int] = field(default_factory=list)
+
+
+def unstreamed_answer(
+    ask: GenerationRequest, launch: Launch, number: int, created: int, answers: list[Generated]
+) -> Reply:
+    """The answer to a request without stream, `created` in seconds since 1970."""
+    if ask.kind == "generate":
+        found = [_native(ask, launch, number, index, answer) for index, answer in enumerate(answers)]
+        return json_reply(found[0] if len(found) == 1 else found)
+    cached = sum(answer.cached for answer in answers) if launch.cached_details else None
+    return json_reply(
+        {
+            "id": answer_id(ask, number),
+            "object": "chat.completion" if ask.kind == "chat" else "text_completion",
+            "created": created,
+            "model": launch.served_names[0],
+            "choices": [_choice(ask, launch, index, answer.ids) for index, answer in enumerate(answers)],
+            "usage": usage_of(ask.prompt_tokens, sum(len(answer.ids) for answer in answers), cached),
+        }
+    )
+
+
+def _choice(ask: GenerationRequest, launch: Launch, index: int, ids: list[int]) -> dict[str, object]:
+    text = _text(launch, ids)
+    said = {"message": {"role": "assistant", "content": text}} if ask.kind == "chat" else {"text": text}
+    choice: dict[str, object] = {"index": index, **said, "logprobs": None, "finish_reason": "length"}
+    choice |= {"stop_reason": None, "token_ids": ids if ask.token_ids else None}
+    if ask.kind == "completion":
+        prompt = list(ask.prompts[index]) if ask.token_ids else None
+        choice |= {"prompt_logprobs": None, "prompt_token_ids": prompt}
+    return choice
+
+
+def _native(ask: GenerationRequest, launch: Launch, number: int, index: int, answer: Generated) -> dict[str, object]:
+    found: dict[str, object] = {"text": _text(launch, answer.ids)} if launch.tokenizer else {}
+    meta = {
+        "id": f"{number:032x}",
+        "finish_reason": {"type": "length", "length": ask.max_tokens},
+        "prompt_tokens": len(ask.prompts[index]),
+        "completion_tokens": len(answer.ids),
+        "cached_tokens": answer.cached,
+    }
+    return found | {"output_ids": answer.ids, "meta_info": meta}
+
+
+def _text(launch: Launch, ids: list[int]) -> str:
+    return "".join(map(text_of, ids)) if launch.tokenizer else ""

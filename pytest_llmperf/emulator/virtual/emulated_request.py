@@ -1,0 +1,172 @@
+"""One request in virtual time, from the client's send to its end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from pytest_llmperf.emulator.http.events import CRASHED, DONE, error_event, events_of
+from pytest_llmperf.emulator.http.framing import EVENT_STREAM, LAST_CHUNK, chunk, framed, head
+from pytest_llmperf.emulator.http.unstreamed import Generated, unstreamed_answer
+
+if TYPE_CHECKING:
+    from pytest_llmperf.emulator.core.sequence import Sequence
+    from pytest_llmperf.emulator.http.generation_request import GenerationRequest
+    from pytest_llmperf.emulator.http.replies import Reply
+    from pytest_llmperf.emulator.http.service import Service
+    from pytest_llmperf.emulator.http_faults import HttpFault
+
+SHOWN_BYTES = 200  # of a refusal's body
+
+
+@dataclass(slots=True)
+class TokenTimes:
+    """What one sequence of a request was given.
+
+    Args:
+        token_ns, counts: when tokens came, and how many at once.
+    """
+
+    sequence: Sequence
+    token_ns: list[int] = field(default_factory=list)
+    counts: list[int] = field(default_factory=list)
+
+
+@dataclass(slots=True, eq=False)
+class EmulatedRequest:
+    """One request.
+
+    Args:
+        index: in its plan.
+        intended_ns, sent_ns, arrived_ns: when it was to go, went, and reached the engine.
+        ask: what it asks for; None where it was refused at once.
+        number: the server's.
+        reply: an answer that is whole at once; None while tokens are to come.
+        fault: how a planted fault ends it.
+        token_times: by prompt.
+        unfinished: sequences that go on.
+        ended_ns, ending: when and how the client saw its end.
+        failed: an error event ends the stream.
+    """
+
+    index: int
+    intended_ns: int
+    sent_ns: int
+    arrived_ns: int
+    ask: GenerationRequest | None
+    number: int
+    reply: Reply | None = None
+    fault: HttpFault | None = None
+    token_times: list[TokenTimes] = field(default_factory=list)
+    unfinished: int = 0
+    ended_ns: int | None = None
+    ending: str = "complete"
+    failed: bool = False
+
+    @property
+    def last_ns(self) -> int:
+        """When the client heard from the server last."""
+        return max((line.token_ns[-1] for line in self.token_times if line.token_ns), default=self.arrived_ns)
+
+    @property
+    def streaming(self) -> bool:
+        """Whether the client has read tokens of a stream."""
+        return self.ask is not None and self.ask.stream and any(line.token_ns for line in self.token_times)
+
+    @property
+    def outcome(self) -> str:
+        if self.reply is not None and self.reply.status != 200:
+            return "http status"
+        if self.failed:
+            return "error in stream"
+        return {"complete": "ok", "closed early": "truncated"}.get(self.ending, "timeout")
+
+    def record(self) -> dict[str, object]:
+        """The request's facts, without bytes."""
+        emissions, outcome = self._emissions(), self.outcome
+        return {
+            "index": self.index,
+            "intended_ns": self.intended_ns,
+            "sent_ns": self.sent_ns,
+            "ended_ns": self.ended_ns,
+            "token_ns": [at_ns for at_ns, _, _, _ in emissions],
+            "token_counts": [count for _, _, count, _ in emissions],
+            # Usage comes with each chunk; only the last one says what was cached.
+            "prompt_tokens": self.ask.prompt_tokens if self.ask and emissions else None,
+            "cached_tokens": sum(line.sequence.cached_tokens or 0 for line in self.token_times)
+            if outcome == "ok"
+            else None,
+            "output_tokens": sum(count for _, _, count, _ in emissions) if emissions else None,
+            "outcome": outcome,
+            "ending": self.ending,
+            "error": self._error,
+        }
+
+    @property
+    def _error(self) -> str | None:
+        """What the server said was wrong."""
+        if self.failed:
+            return f"{CRASHED.status}: {CRASHED}"
+        if self.reply is None or self.reply.status == 200:
+            return None
+        return f"HTTP {self.reply.status}: {self.reply.body[:SHOWN_BYTES]!r}"
+
+    def reads(self, service: Service) -> list[tuple[int, bytes]]:
+        """What the client read, and when: one read for the head and one per event."""
+        if self.reply is not None or self.ask is None:
+            reply = self.reply
+            return [] if reply is None else [(self._end_ns, framed(reply, service.unix_s(self.arrived_ns)))]
+        if not self.ask.stream:
+            if self.ending != "complete":
+                return []
+            created = int(service.unix_s(self.arrived_ns))
+            whole = unstreamed_answer(self.ask, service.launch, self.number, created, self._generated())
+            return [(self._end_ns, framed(whole, service.unix_s(self._end_ns)))]
+        return self._streamed(service, self.ask)
+
+    @property
+    def _end_ns(self) -> int:
+        return self.last_ns if self.ended_ns is None else self.ended_ns
+
+    def _streamed(self, service: Service, ask: GenerationRequest) -> list[tuple[int, bytes]]:
+        at_s = service.unix_s(self.arrived_ns)
+        events = events_of(ask, service.launch, self.number, int(at_s))
+        reads = [(self.arrived_ns, head(200, EVENT_STREAM, None, at_s))]
+        done = [0] * len(self.token_times)
+        emissions = self._emissions()
+        if emissions:
+            reads += [(emissions[0][0], chunk(event)) for event in events.opening()]
+        for at_ns, index, count, line in emissions:
+            sequence = line.sequence
+            start = sequence.prompt_length + done[index]
+            done[index] += count
+            ids = sequence.tokens(start, start + count)
+            finished = done[index] >= sequence.max_tokens
+            reads.append((at_ns, chunk(events.tokens(index, ids, sequence.cached_tokens or 0, finished))))
+        if self.failed:
+            reads += [(self._end_ns, chunk(event)) for event in (error_event(), DONE)]
+            reads.append((self._end_ns, LAST_CHUNK))
+        elif self.ending == "complete":
+            reads += [(self._end_ns, chunk(event)) for event in events.end()]
+            reads.append((self._end_ns, LAST_CHUNK))
+        return reads
+
+    def _emissions(self) -> list[tuple[int, int, int, TokenTimes]]:
+        """(when, prompt, tokens, its line) in order of time."""
+        rows = [
+            (at_ns, index, count, line)
+            for index, line in enumerate(self.token_times)
+            for at_ns, count in zip(line.token_ns, line.counts, strict=True)
+        ]
+        if len(self.token_times) > 1:
+            rows.sort(key=lambda row: row[:2])
+        return rows
+
+    def _generated(self) -> list[Generated]:
+        return [
+            Generated(
+                line.sequence.cached_tokens or 0,
+                list(line.sequence.tokens(line.sequence.prompt_length, line.sequence.length)),
+            )
+            for line in self.token_times
+        ]

@@ -1,0 +1,97 @@
+"""Taking turns at what only one may measure at a time: a lock among this user's processes, and who holds it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from pytest_llmperf.clock import SystemClock, seconds
+from pytest_llmperf.errors import HardwareBusy, InfrastructureError
+from pytest_llmperf.model.status import Tell, Waiting
+from pytest_llmperf.process import scratch
+
+POLL_S = 0.2
+TELL_EVERY_S = 5
+
+
+class MachineLock:
+    """This process's turn at something, or somebody else's.
+
+    Args:
+        lock_path: its lock; who holds it stands in the file.
+        what: it is, for people: "this machine", "http://host:8000".
+        session: id of this one: its workers wait for each other as long as it takes.
+        timeout_s: how long others wait.
+        tell: told while it waits.
+    """
+
+    def __init__(self, lock_path: Path, what: str, session: str, timeout_s: int, tell: Tell) -> None:
+        self._path = lock_path
+        self._lock: int | None = None
+        self._what = what
+        self._session = session
+        self._timeout_s = timeout_s
+        self._tell = tell
+
+    @property
+    def is_ours(self) -> bool:
+        return self._lock is not None
+
+    def take(self, before_waiting: Callable[[], None]) -> None:
+        """Wait for it; nothing to do where it is ours.
+
+        Args:
+            before_waiting: called where somebody else has it: gives back what must not be held while waiting.
+
+        Raises:
+            HardwareBusy: another run kept it for too long.
+            InfrastructureError: the lock cannot be kept.
+        """
+        if self.is_ours or self._try(0):
+            return
+        before_waiting()
+        waited_s, step_s = 0, min(TELL_EVERY_S, self._timeout_s)
+        while waited_s < self._timeout_s:
+            ours = bool(self._session) and self._held_by().startswith(f"{self._session} ")
+            self._tell(Waiting(f"another {'worker' if ours else 'run'} uses {self._what}"))
+            if self._try(step_s):
+                return
+            waited_s += 0 if ours else step_s
+        raise HardwareBusy(
+            f"Another pytest-llmperf run ({self._held_by()}) has used {self._what} for {self._timeout_s} s (lock "
+            f"{self._path}). End it, or run one at a time."
+        )
+
+    def end(self) -> None:
+        """Let others have it; harmless where it is not ours."""
+        if self._lock is not None:
+            with suppress(OSError):
+                self._path.unlink()
+            os.close(self._lock)
+            self._lock = None
+
+    def _try(self, timeout_s: float) -> bool:
+        clock = SystemClock()
+        deadline_ns = clock.now_ns() + seconds(timeout_s)
+        try:
+            while (lock := scratch.lock(self._path)) is None:
+                if clock.now_ns() >= deadline_ns:
+                    return False
+                clock.sleep_ns(seconds(POLL_S))
+            self._lock = lock
+            os.ftruncate(lock, 0)
+            os.write(lock, f"{self._session or 'unnamed'} of process {os.getpid()}".encode())
+        except OSError as error:
+            self.end()
+            raise InfrastructureError(f"The lock {self._path} cannot be kept: {error}. Free space there, or set "
+                                      "TMPDIR to another folder.") from error
+        return True
+
+    def _held_by(self) -> str:
+        """Session and process of whoever has it, as it told."""
+        try:
+            return self._path.read_text(errors="replace")[:200]
+        except OSError:
+            return "unnamed"

@@ -1,0 +1,88 @@
+"""Flags planted into every server of an engine, whatever a test says: would the suite notice that regression?"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pytest_llmperf.engines.adapters import adapter_of
+from pytest_llmperf.engines.spec import LAUNCHERS_OWN, flags_of, with_flags
+from pytest_llmperf.errors import ConfigError
+from pytest_llmperf.model.engine import EngineSpec
+
+FORM = "write it as ENGINE:FLAG or ENGINE:FLAG=VALUE, e.g. vllm:enforce-eager or vllm:max-num-batched-tokens=8192"
+
+
+@dataclass(frozen=True, slots=True)
+class PlantedFlag:
+    """One flag that stands over what a spec says.
+
+    Args:
+        engine: whose servers get it.
+        name: with underscores, as in a spec.
+        value: as JSON.
+        key: of a flag whose value is a JSON object; "": the flag itself. Specs without that flag stay as they are.
+    """
+
+    engine: str
+    name: str
+    value: str
+    key: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.engine}:{self.name}{self.key and '.' + self.key}={self.value}"
+
+    def over(self, spec: EngineSpec) -> EngineSpec:
+        """The spec with this flag planted."""
+        if spec.engine != self.engine or spec.url is not None:
+            return spec
+        value = json.loads(self.value)
+        if not self.key:
+            return with_flags(spec, **{self.name: value})
+        before = flags_of(spec).get(self.name)
+        return with_flags(spec, **{self.name: {**before, self.key: value}}) if isinstance(before, Mapping) else spec
+
+    def stands_in(self, engine: str, flags: Mapping[str, object]) -> bool:
+        """Whether a server of that engine with these flags has it."""
+        found = flags.get(self.name)
+        if self.key:
+            found = found.get(self.key) if isinstance(found, Mapping) else None
+        return engine == self.engine and found == json.loads(self.value)
+
+
+def planted_flag(text: str) -> PlantedFlag:
+    """Read one: "vllm:enforce-eager", "vllm:no-enable-prefix-caching", "vllm:num-gpu-blocks-override=5749",
+    "vllm:speculative-config.synthetic_acceptance_length=2.0".
+
+    Raises:
+        ConfigError: it is not of that form, or names what the launcher sets.
+        SpecError: there is no such engine.
+    """
+    engine, colon, flag = text.partition(":")
+    option, equals, value = flag.partition("=")
+    root, dot, key = option.removeprefix("--").partition(".")
+    name = root.replace("-", "_")
+    if not (engine and colon and name.isidentifier()) or bool(dot) != bool(key) or bool(equals) != bool(value):
+        raise ConfigError(f"--plant-flag {text!r}: {FORM}.")
+    if adapter_of(engine).name == "endpoint" or name in LAUNCHERS_OWN:
+        raise ConfigError(f"--plant-flag {text!r}: it cannot be planted: the launcher sets it, or somebody else did.")
+    if equals:
+        return PlantedFlag(engine, name, _as_json(value), key)
+    off = name.startswith("no_") and not key
+    return PlantedFlag(engine, name.removeprefix("no_") if off else name, "false" if off else "true", key)
+
+
+def with_planted_flags(spec: EngineSpec, planted: Sequence[PlantedFlag]) -> EngineSpec:
+    """The spec as it is started: the later of two flags wins."""
+    for flag in planted:
+        spec = flag.over(spec)
+    return spec
+
+
+def _as_json(text: str) -> str:
+    """The value itself where it is JSON (a number, true, an object), else as text."""
+    try:
+        return json.dumps(json.loads(text), sort_keys=True, allow_nan=False)
+    except ValueError:
+        return json.dumps(text)

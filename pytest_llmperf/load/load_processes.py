@@ -1,0 +1,202 @@
+"""The load processes of one replay, from their start to their end, as their parent sees them."""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import IO
+
+from pytest_llmperf.errors import LoadError
+from pytest_llmperf.load.pipe_protocol import CANCEL, PROGRESS, READY, START, pack_plan
+from pytest_llmperf.load.recording import RecordingTail
+from pytest_llmperf.load.running_medians import RunningMedians
+from pytest_llmperf.load.transport import Progress
+from pytest_llmperf.model.plan import LoadPlan
+
+# The worker finds modules where we do, as multiprocessing has it: the package may be on sys.path in any way.
+_BOOT = (
+    "import sys; sys.path[:] = sys.argv[1].split(':'); "
+    "from pytest_llmperf.load.worker import main; sys.exit(main(sys.argv[2], [int(c) for c in sys.argv[3:]]))"
+)
+_START_DELAY_NS = 100_000_000  # time zero lies so far ahead: every process hears of it before
+_CANCEL_GRACE_S = 2.0
+_SILENCE_LIMIT_S = 60.0
+
+
+class LoadProcess:
+    """One load process."""
+
+    def __init__(self, plan: LoadPlan, folder: Path, cpus: Collection[int]) -> None:
+        self.plan = plan
+        self.folder = folder
+        self.ready = self.ended = self.hung = False
+        self.last = Progress(0, 0, 0, 0)
+        self.tail = RecordingTail(self.recording)
+        folder.mkdir()
+        command = [sys.executable, "-c", _BOOT, ":".join(sys.path), str(self.recording), *map(str, cpus)]
+        with (folder / "stderr").open("wb") as errors:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, bufsize=0,
+                start_new_session=True,
+            )
+        self._control, self.reports = _pipe(self._process.stdin), _pipe(self._process.stdout)
+
+    @property
+    def recording(self) -> Path:
+        return self.folder / "recording"
+
+    @property
+    def status(self) -> int:
+        return self._process.returncode
+
+    @property
+    def failed(self) -> bool:
+        """It ended, and badly."""
+        return self.ended and bool(self._process.returncode)  # None: not known
+
+    def send_plan(self) -> None:
+        """Give it its plan. Where it died already, its exit status says so."""
+        self._send(pack_plan(self.plan))
+
+    def start(self, started_ns: int) -> None:
+        self._send(START.pack(b"s", started_ns))
+
+    def cancel(self) -> None:
+        self._send(CANCEL)
+
+    def take_report(self) -> None:
+        """Read what it reported last."""
+        data = os.read(self.reports.fileno(), PROGRESS.size * 64)
+        if not data:
+            self.ended = True
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(_CANCEL_GRACE_S)  # only its end closes the pipe: its exit status follows at once
+            return
+        self.ready = self.ready or data[: PROGRESS.size] == READY
+        if data[-PROGRESS.size :] != READY:
+            self.last = Progress(*PROGRESS.unpack_from(data, len(data) - PROGRESS.size))
+
+    def end(self) -> None:
+        """Wait for it; closing its control pipe alone ends one that can still run."""
+        self._control.close()
+        try:
+            self._process.wait(_CANCEL_GRACE_S)
+        except subprocess.TimeoutExpired:
+            self.hung = True
+            self.kill()
+        self.reports.close()
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def last_error_line(self) -> str:
+        said = (self.folder / "stderr").read_text("utf-8", "replace").strip().splitlines()
+        return said[-1] if said else ""
+
+    def _send(self, data: bytes) -> None:
+        rest = memoryview(data)
+        with suppress(BrokenPipeError):
+            while rest:
+                rest = rest[self._control.write(rest) :]
+
+
+class LoadProcesses:
+    """Several load processes that work as one: they start at the same time, and end all."""
+
+    def __init__(self, plans: Sequence[LoadPlan], folder: Path, cpus: Sequence[int]) -> None:
+        self.workers: list[LoadProcess] = []
+        self._cancelled = False
+        self._quiet_until_s = 0.0
+        self._readable = select.poll()
+        self._running_medians = RunningMedians()
+        try:
+            for number, plan in enumerate(plans):
+                self.workers.append(LoadProcess(plan, folder / str(number), _cpus_of(number, len(plans), cpus)))
+        except BaseException:
+            self.kill()
+            raise
+
+    def send_plans(self) -> None:
+        """Give every process its part of the plan."""
+        for worker in self.workers:
+            worker.send_plan()
+            self._readable.register(worker.reports, select.POLLIN)
+        self._quiet_until_s = time.monotonic() + _SILENCE_LIMIT_S
+
+    def cancel(self) -> None:
+        """Have all give up; calls after the first do nothing."""
+        if not self._cancelled:
+            self._cancelled = True
+            self._quiet_until_s = time.monotonic() + _CANCEL_GRACE_S
+            for worker in self.workers:
+                worker.cancel()
+
+    def wait(self, timeout_ms: int) -> bool:
+        """Take reports for that long at most; whether some process works on and is not suspiciously silent."""
+        ready = self._readable.poll(timeout_ms)
+        all_ready = all(worker.ready for worker in self.workers)
+        for worker in self.workers:
+            if any(fd == worker.reports.fileno() for fd, _ in ready):
+                worker.take_report()
+                if worker.ended:
+                    self._readable.unregister(worker.reports)
+                elif not self._cancelled:
+                    self._quiet_until_s = time.monotonic() + _SILENCE_LIMIT_S
+        if any(worker.failed for worker in self.workers):
+            self.cancel()  # what the others still find out could not be used
+        elif not all_ready and all(worker.ready for worker in self.workers):
+            self._start()
+        return any(not worker.ended for worker in self.workers) and time.monotonic() <= self._quiet_until_s
+
+    @property
+    def reported(self) -> tuple[Progress, ...]:
+        """What each process reported last."""
+        return tuple(worker.last for worker in self.workers)
+
+    def progress(self) -> Progress:
+        """Of all processes together; latencies from the recordings: a load process counts and computes nothing."""
+        for worker in self.workers:
+            for exchange in worker.tail.exchanges():
+                self._running_medians.add(exchange)
+        return Progress(
+            sum(report.sent for report in self.reported),
+            sum(report.done for report in self.reported),
+            sum(report.failed for report in self.reported),
+            max(report.elapsed_ns for report in self.reported),
+            self._running_medians.ttft_ns,
+            self._running_medians.itl_ns,
+        )
+
+    def end(self) -> None:
+        """Wait for all."""
+        for worker in self.workers:
+            worker.end()
+
+    def kill(self) -> None:
+        """End all at once."""
+        for worker in self.workers:
+            worker.kill()
+            worker.end()
+
+    def _start(self) -> None:
+        started_ns = time.monotonic_ns() + _START_DELAY_NS
+        for worker in self.workers:
+            worker.start(started_ns)
+
+
+def _cpus_of(number: int, processes: int, cpus: Sequence[int]) -> Sequence[int]:
+    """A CPU for each process where there are enough, else all of them for all."""
+    return (cpus[number],) if len(cpus) >= processes else cpus
+
+
+def _pipe(stream: IO[bytes] | None) -> IO[bytes]:
+    if stream is None:
+        raise LoadError("the load process has no pipe")
+    return stream

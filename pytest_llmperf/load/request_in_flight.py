@@ -1,0 +1,114 @@
+"""One request from its departure to its end, as the load process holds it."""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass, field
+
+from pytest_llmperf.model.exchange import Ending, Exchange
+from pytest_llmperf.model.plan import PlannedRequest, StreamLimits
+from pytest_llmperf.wire.http import Framing
+
+_READ_BYTES = 80  # that a read takes in memory beside its content: an object, a stamp, their places in lists
+
+
+class Intake:
+    """How much of a server's answers a load process has read, and how much of that it still holds.
+
+    Args:
+        limits: of one answer, of what is held, and of all answers together.
+    """
+
+    def __init__(self, limits: StreamLimits) -> None:
+        self._most_of_one, self._most_held, self._most = limits.response_bytes, limits.held_bytes, limits.replay_bytes
+        self._all_bytes = 0
+        self.held_bytes = 0
+
+    def take(self, request: RequestInFlight, size: int) -> str | None:
+        """Account for a read of so many bytes; which limit it exceeds, if any."""
+        request.size_bytes += size
+        self._all_bytes += size
+        self.held_bytes += size + _READ_BYTES
+        if request.size_bytes > self._most_of_one:
+            return f"this answer is longer than {self._most_of_one:,} bytes"
+        if self.held_bytes > self._most_held:
+            return f"the answers under way take more than {self._most_held:,} bytes of memory"
+        if self._all_bytes > self._most:
+            return f"the answers of this run are longer than {self._most:,} bytes together"
+        return None
+
+    def recorded(self, request: RequestInFlight) -> None:
+        """Its reads are held no more."""
+        self.held_bytes -= request.held_bytes
+
+
+@dataclass(slots=True, eq=False)
+class RequestInFlight:
+    """Reads are kept as they came; only the framing looks at them, and only where the message may have ended.
+
+    Attributes:
+        departed_ns: when the schedule let it go; it is sent once a connection is open.
+        chunked, until_close, keep_alive: what the head of the answer says, see `Framing`.
+        framed: reads that the framing has seen.
+        size_bytes: of the reads.
+    """
+
+    request: PlannedRequest
+    intended_ns: int
+    departed_ns: int
+    sent_ns: int | None = None
+    reused: bool = False
+    stamps: array[int] = field(default_factory=lambda: array("q"))
+    reads: list[bytes] = field(default_factory=list)
+    chunked: bool = False
+    until_close: bool = False
+    keep_alive: bool = False
+    _framing: Framing | None = None
+    framed: int = 0
+    size_bytes: int = 0
+    ending: Ending = Ending.NOT_SENT
+    ended_ns: int = 0
+    error: str | None = None
+
+    def overdue(self, now_ns: int, limits: StreamLimits) -> Ending | None:
+        """Which limit it exceeds, if any."""
+        if self.sent_ns is None:
+            return Ending.CONNECT_TIMEOUT if now_ns - self.departed_ns > limits.connect_ns else None
+        if now_ns - self.sent_ns > limits.total_ns:
+            return Ending.TOTAL_TIMEOUT
+        if not self._answering:
+            return Ending.FIRST_BYTE_TIMEOUT if now_ns - self.sent_ns > limits.first_byte_ns else None
+        return Ending.IDLE_TIMEOUT if now_ns - self.stamps[-1] > limits.idle_ns else None
+
+    @property
+    def _answering(self) -> bool:
+        """Whether the body has begun: engines send the head of a stream at once, long before its first token.
+
+        The framing leaves reads unseen only where the head is known and the body comes in chunks.
+        """
+        return self.framed < len(self.reads) or (self._framing is not None and self._framing.begun)
+
+    def find_end(self) -> bool:
+        """Whether the reads so far hold the whole message."""
+        framing = self._framing
+        if framing is None:
+            framing = self._framing = Framing()
+        if self.framed == len(self.reads):
+            return framing.complete
+        fresh, self.framed = self.reads[self.framed :], len(self.reads)
+        complete = framing.feed(b"".join(fresh))
+        self.chunked, self.until_close, self.keep_alive = framing.chunked, framing.until_close, framing.keep_alive
+        return complete
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory that its reads take."""
+        return self.size_bytes + _READ_BYTES * len(self.reads)
+
+    def exchange(self) -> Exchange:
+        """All that is known of it."""
+        sizes = array("q", map(len, self.reads))
+        return Exchange(
+            self.request.index, self.intended_ns, self.sent_ns, self.ended_ns, self.ending,
+            self.stamps, sizes, b"".join(self.reads), self.reused, self.error,
+        )

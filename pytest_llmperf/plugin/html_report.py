@@ -1,0 +1,66 @@
+"""The HTML report at the end of a session, made by the controller from the run folders."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pytest_llmperf.plugin.baselines import run_file_of
+from pytest_llmperf.plugin.state import STATE
+
+
+def add_options(group: pytest.OptionGroup) -> None:
+    group.addoption(
+        "--llmperf-report",
+        default=None,
+        metavar="DIR",
+        help="where report.html is written (default: the run folder, .llmperf/runs/<time>/)",
+    )
+
+
+class Reporter:
+    """One per session, on the controller: what was measured comes with the reports, from xdist's workers, too."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.config = config
+        self.folders: set[Path] = set()
+        self.text = ""
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if (path := run_file_of(report)) is not None:
+            self.folders.add(path.parents[1])
+
+    @pytest.hookimpl(trylast=True)  # after the baselines were updated
+    def pytest_sessionfinish(self) -> None:
+        from pytest_llmperf.baseline.store import Store
+        from pytest_llmperf.errors import LlmperfError
+        from pytest_llmperf.report.html import write_report
+
+        report_path = self.config.getoption("--llmperf-report")
+        folders, root = sorted(self.folders | set(self._kept())), self.config.rootpath
+        if not folders:
+            self.text = f"no report in {report_path}: nothing was measured" if report_path else ""
+            return
+        store = Store(root / self.config.stash[STATE].settings.baselines_dir)
+        out = self.config.invocation_params.dir / report_path if report_path else folders[0]
+        try:
+            self.text = f"report: {write_report(folders, store, out)}"
+        except LlmperfError as error:  # the verdicts stand without it
+            self.text = f"no report: {error}"
+        except ImportError as error:  # a GPU host without a registry has not everything
+            where = "Copy it to where plotly is installed"
+            self.text = f"no report of {folders[0]}: {error}. {where}: llmperf report {folders[0].name}"
+
+    def _kept(self) -> Iterator[Path]:
+        """Folders of this session that hold tests: a worker that crashed sent no report of its last one."""
+        state = self.config.stash[STATE]
+        if state.session_known:
+            places = {self.config.rootpath / state.settings.runs_dir, *(folder.parent for folder in self.folders)}
+            files = (path for place in places for path in place.glob(f"{state.session_id}/tests/*.json"))
+            yield from (path.parents[1] for path in files)
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if self.text:
+            terminalreporter.write_line(f"llmperf {self.text}")

@@ -1,0 +1,78 @@
+"""What cannot be meant is refused before anything is collected: one sentence, exit code 4."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from pathlib import Path
+
+import pytest
+
+from pytest_llmperf.plugin.baselines import refuse_contradictory_options
+from pytest_llmperf.plugin.kinds import GPU_KINDS, refuse_missing_hardware
+from pytest_llmperf.plugin.state import STATE
+
+FOLDERS = ("--llmperf-runs", "--llmperf-report")
+
+
+def refuse(config: pytest.Config) -> None:
+    """Ask everything that needs no test.
+
+    Raises:
+        UsageError: an option or a setting cannot be meant, contradicts another one, or is not for this machine.
+    """
+    _refuse_options_without_emulation(config)
+    _refuse_moving_the_root(config)
+    refuse_contradictory_options(config)
+    _refuse_unreadable_values(config)
+    refuse_missing_hardware(config)
+
+
+def _refuse_options_without_emulation(config: pytest.Config) -> None:
+    """A fault or seed without --emulate would be dropped in silence."""
+    defaults: dict[str, object] = {
+        "--emulate-clock": "virtual", "--emulate-fault": [], "--emulate-noise": None, "--emulate-seed": 0,
+    }
+    given_options = [name for name, default in defaults.items() if config.getoption(name) != default]
+    if given_options and config.getoption("--emulate") is None:
+        kinds = ", ".join(GPU_KINDS)
+        raise pytest.UsageError(
+            f"{given_options[0]} says how to emulate, and --emulate KIND is missing: one of {kinds}."
+        )
+
+
+def _refuse_moving_the_root(config: pytest.Config) -> None:
+    """pytest looks for the root before it knows our options: a path after one counts as one of tests if it exists."""
+    here = config.invocation_params.dir
+    typed = [*map(str, config.invocation_params.args), *shlex.split(os.environ.get("PYTEST_ADDOPTS", ""))]
+    for name in FOLDERS:
+        folder = config.getoption(name)
+        if name in typed and not (here / folder).resolve().is_relative_to(here.resolve()):
+            raise pytest.UsageError(
+                f"{name} {folder}: as a word of its own pytest takes this folder for one of tests once it exists, and "
+                f"moves its rootdir, where baselines are, above {here}. Write it as one word: {name}={folder}"
+            )
+
+
+def _refuse_unreadable_values(config: pytest.Config) -> None:
+    """Settings, and what stands in the values of options: a run that has none of them imports nothing for it."""
+    state, option = config.stash[STATE], config.getoption
+    emulated = bool(option("--emulate-fault") or option("--emulate-noise"))
+    if not (emulated or option("--plant-flag") or option("--llmperf-engine") or _has_settings(config.rootpath)):
+        return
+    from pytest_llmperf.errors import UsageError
+
+    try:
+        state.settings  # noqa: B018
+        state.planted  # noqa: B018
+        if emulated and state.emulation is not None:
+            from pytest_llmperf.engines.environment import check_emulation
+
+            check_emulation(state.emulation)
+    except UsageError as error:
+        raise pytest.UsageError(str(error)) from error
+
+
+def _has_settings(root: Path) -> bool:
+    project = root / "pyproject.toml"
+    return (root / "llmperf.toml").is_file() or (project.is_file() and b"tool.llmperf" in project.read_bytes())

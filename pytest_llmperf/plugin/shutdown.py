@@ -1,0 +1,50 @@
+"""What this session started ends with it; what would not end is told, and makes the session an ERROR."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import pytest
+
+from pytest_llmperf.plugin.state import STATE
+
+UNENDED = "llmperf_unended"
+LAST_NOTES = "llmperf_last_notes"
+EXITED = "pytest.exit: "  # how the reason of a session begins that a failing test stopped
+
+
+class WorkerNode(Protocol):
+    """What is used of xdist's `WorkerController`."""
+
+    workeroutput: dict[str, str]
+
+
+class SurvivingServers:
+    """One per process: a worker hands what it has to tell to the controller."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        self._state = config.stash[STATE]
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self) -> None:
+        self._state.close()
+        if hasattr(self._config, "workeroutput"):
+            self._config.workeroutput[UNENDED] = "\n".join(self._state.unended)
+            self._config.workeroutput[LAST_NOTES] = "\n".join(self._state.last_notes)
+            self._state.end_watchdog()  # the controller tells the verdicts; it may kill this worker from now on
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: WorkerNode) -> None:
+        """xdist's; a worker that crashed has no output, and its watchdogs end what it started."""
+        output = getattr(node, "workeroutput", {})
+        self._state.unended += output.get(UNENDED, "").splitlines()
+        self._state.last_notes += output.get(LAST_NOTES, "").splitlines()
+        if str(output.get("shouldfail", "")).startswith(EXITED):  # xdist's key
+            self._state.exited = True
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        for note in self._state.last_notes:
+            terminalreporter.write_line(f"llmperf: {note}")
+        for sentence in self._state.unended:
+            terminalreporter.write_line(f"llmperf ERROR: a server outlives its session: {sentence}", red=True)

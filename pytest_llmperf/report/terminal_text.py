@@ -1,0 +1,78 @@
+"""Kept runs as plain text for a terminal."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from pytest_llmperf.report.markdown import WORDS
+from pytest_llmperf.report.release import ComparedTest
+from pytest_llmperf.report.stored_run import StoredRunMeasurement, StoredRunTest
+from pytest_llmperf.report.table import aligned, table
+from pytest_llmperf.report.value_text import value_text
+
+
+def overview(tests: Sequence[StoredRunTest]) -> str:
+    """A line a test, worst first, and how many came to which verdict."""
+    ordered = sorted(tests, key=lambda test: -test.verdict.severity)
+    counts = Counter(test.verdict for test in ordered)
+    total = ", ".join(f"{count} {verdict.value}" for verdict, count in counts.items())
+    lines = aligned([(test.verdict.value, test.test) for test in ordered])
+    reasons = (f"\n    {test.reason}" if test.reason else "" for test in ordered)
+    return "\n".join([*(line + reason for line, reason in zip(lines, reasons, strict=True)), total])
+
+
+def test_text(test: StoredRunTest) -> str:
+    """Everything about one test but its requests."""
+    return "\n".join(_test_lines(test))
+
+
+def _test_lines(test: StoredRunTest) -> Iterator[str]:
+    yield f"{test.verdict.value}: {test.test}"
+    if test.error:
+        yield test.error
+    elif not test.complete:
+        yield test.reason
+    if test.checks:
+        yield table(test.checks)
+    for number, measurement in enumerate(test.measurements, start=1):
+        yield ""
+        yield f"{measurement.side.upper() or number}: {measurement.engine}"
+        yield f"   {measurement.workload}"
+        yield from ("   " + line for line in aligned(sorted(measurement.conditions.items())))
+        yield from ("   " + line for line in aligned(_metrics(measurement)))
+
+
+def _metrics(measurement: StoredRunMeasurement) -> list[tuple[str, ...]]:
+    """A row a metric that any run has, a column a run."""
+    runs = measurement.runs
+    names = dict.fromkeys(name for run in runs for name, value in run.metrics.items() if value is not None)
+    each = enumerate(runs, start=1)
+    head = ("metric", *(f"run {number}: seed {run.seed}, start {run.start_id}" for number, run in each))
+    return [head, *((name, *(value_text(name, run.metrics.get(name)) for run in runs)) for name in names)]
+
+
+def comparison_text(compared: ComparedTest) -> str:
+    """One test in two runs."""
+    return "\n".join(_comparison_lines(compared))
+
+
+def _comparison_lines(compared: ComparedTest) -> Iterator[str]:
+    was, now = (_verdict(side) for side in (compared.before, compared.after))
+    yield f"{compared.trend.value.upper()}: {compared.test}: {was if was == now else f'{was} → {now}'}"
+    if compared.reason:
+        yield f"    {compared.reason}"
+    if compared.differing_conditions:
+        yield from ("    " + line for line in aligned([("changed", "before", "after"), *compared.differing_conditions]))
+    if compared.changes:
+        head = ("metric", "before", "after", "change", "90 % CI", "")
+        rows = [
+            (change.metric, change.before, change.after, change.change, change.interval,
+             WORDS.get(change.verdict, "") if change.primary else "")
+            for change in compared.changes
+        ]  # fmt: skip
+        yield from ("    " + line for line in aligned([head, *rows]))
+
+
+def _verdict(test: StoredRunTest | None) -> str:
+    return "–" if test is None else test.verdict.value

@@ -1,0 +1,149 @@
+"""From run files to updated baselines: read, plan, write once."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pytest_llmperf.baseline.fresh import FreshTest, fresh_test
+from pytest_llmperf.baseline.merging import UpdateTerms
+from pytest_llmperf.baseline.model import Baseline, Provenance
+from pytest_llmperf.baseline.paths import kind_of
+from pytest_llmperf.baseline.plan import Mode, plan
+from pytest_llmperf.baseline.store import Store
+from pytest_llmperf.baseline.strict_json import parse
+from pytest_llmperf.baseline.update_plan import Plan
+from pytest_llmperf.errors import BaselineError
+from pytest_llmperf.session.provenance import read_provenance
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredSession:
+    """What one pytest session has measured, by all of its workers.
+
+    Args:
+        provenance: where and when.
+        tests: one entry per run file.
+    """
+
+    provenance: Provenance
+    tests: tuple[FreshTest, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateScope:
+    """What an update may change.
+
+    Args:
+        mode: all, or missing ones only.
+        accept: a person's reason to take what would be refused.
+        across: conditions that may differ.
+        collected: ids of all tests that exist; None where only a part is known, and nothing is orphaned.
+        in_scope: test files whose tests are all in `collected`; baselines of others count as existing.
+    """
+
+    mode: Mode
+    accept: str | None = None
+    across: Collection[str] = ()
+    collected: Collection[str] | None = None
+    in_scope: Collection[str] = ()
+
+
+def read_sessions(run_files: Iterable[Path]) -> list[MeasuredSession]:
+    """Sessions, oldest first. Folders of one session's workers say the same id and are one session.
+
+    Args:
+        run_files: `FOLDER/tests/*.json`; their folders say where they come from.
+
+    Raises:
+        BaselineError: a file cannot be read, or one session claims two origins.
+    """
+    parts_by_session: dict[str, list[tuple[Provenance, FreshTest]]] = defaultdict(list)
+    origin_by_folder: dict[Path, Provenance] = {}
+    for path in run_files:
+        folder = path.parents[1]
+        origin_by_folder[folder] = origin_by_folder.get(folder) or read_provenance(folder)
+        parts_by_session[origin_by_folder[folder].session].append((origin_by_folder[folder], _read(path)))
+    return [_session(parts) for _, parts in sorted(parts_by_session.items())]
+
+
+def update_baselines(
+    store: Store, sessions: Sequence[MeasuredSession], scope: UpdateScope, show: Callable[[list[Plan]], None],
+    *, dry_run: bool = False,
+) -> list[Plan]:
+    """Take sessions into the baselines, one after the other; what was planned is what was written, all or nothing.
+
+    Args:
+        store: the baselines.
+        sessions: oldest first.
+        scope: what may change.
+        show: called with one plan per session before anything is written.
+        dry_run: only plan.
+
+    Raises:
+        BaselineError: a baseline cannot be read, or the baselines cannot be written: nothing was changed.
+        UsageError: the reason is empty.
+    """
+    kinds = sorted(
+        {
+            kind_of(measurement.conditions)
+            for session in sessions
+            for test in session.tests
+            for measurement in test.measurements
+        }
+    )
+    if dry_run:
+        existing = {path: baseline for kind in kinds for path, baseline in store.read_all(kind).items()}
+        plans, _ = _plans(existing, sessions, scope)
+        show(plans)
+        return plans
+    with store.update() as open_update:
+        existing = {path: baseline for kind in kinds for path, baseline in open_update.read_all(kind).items()}
+        plans, files = _plans(existing, sessions, scope)
+        show(plans)
+        open_update.write(files)
+    return plans
+
+
+def _plans(
+    existing: Mapping[str, Baseline], sessions: Sequence[MeasuredSession], scope: UpdateScope
+) -> tuple[list[Plan], dict[str, Baseline | None]]:
+    """One plan per session, each on what the ones before it leave, and what they change together."""
+    plans, now, files = list[Plan](), dict(existing), dict[str, Baseline | None]()
+    for session in sessions:
+        collected = scope.collected
+        existing_tests = None if collected is None else {*collected, *_tests_out_of_scope(now, scope.in_scope)}
+        planned = plan(
+            session.tests, now, UpdateTerms(session.provenance, scope.accept, scope.across), scope.mode, existing_tests
+        )
+        plans.append(planned)
+        files |= planned.files
+        now = {path: baseline for path, baseline in {**now, **planned.files}.items() if baseline is not None}
+    return plans, files
+
+
+def _tests_out_of_scope(existing: Mapping[str, Baseline], in_scope: Collection[str]) -> set[str]:
+    return {baseline.test for baseline in existing.values() if baseline.test.partition("::")[0] not in in_scope}
+
+
+def _session(parts: Sequence[tuple[Provenance, FreshTest]]) -> MeasuredSession:
+    origins = [origin for origin, _ in parts]
+    first = min(origins, key=lambda origin: origin.date)
+    for other in origins:
+        if (other.host, other.commit) != (first.host, first.commit):
+            raise BaselineError(
+                f"Session {first.session} comes from two places: host {first.host} at commit {first.commit}, and host "
+                f"{other.host} at commit {other.commit}. Take the folders of one of them."
+            )
+    dirty = any(origin.dirty for origin in origins)
+    return MeasuredSession(replace(first, dirty=dirty), tuple(test for _, test in parts))
+
+
+def _read(path: Path) -> FreshTest:
+    try:
+        content = parse(path.read_bytes(), str(path))
+    except OSError as error:
+        raise BaselineError(f"{path}: the run file cannot be read: {error}.") from error
+    return fresh_test({key: node.value for key, node in content.table().items()}, str(path))

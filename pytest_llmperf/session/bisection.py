@@ -1,0 +1,112 @@
+"""The highest rate within an SLO: bracketing, then bisection. Knows neither servers nor statistics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from math import sqrt
+
+from pytest_llmperf.model.verdict import Verdict
+
+FACTOR = 2.0
+MOST_STEPS = 12  # of bracketing: a factor of 4096
+
+
+@dataclass(frozen=True, slots=True)
+class TriedRate:
+    """One rate that was tried.
+
+    Args:
+        rate: requests/s.
+        verdict: PASS where it is proven to be within the SLO, FAIL where over it, INCONCLUSIVE where neither.
+        holds: whether the SLO holds for what was measured, proven or not.
+        measured: metric → its value over all runs at this rate, of a latency in ms; None: it has none.
+    """
+
+    rate: float
+    verdict: Verdict
+    holds: bool
+    measured: Mapping[str, float | None] = field(default_factory=dict, compare=False)
+
+    @property
+    def within(self) -> bool:
+        """What is proven, and where nothing is, what was measured."""
+        return self.verdict is Verdict.PASS or (self.verdict is Verdict.INCONCLUSIVE and self.holds)
+
+
+@dataclass(frozen=True, slots=True)
+class SearchResult:
+    """What a search came to. Rates in requests/s.
+
+    Args:
+        highest_within: highest rate within the SLO, as far as was measured; None: none was, however low.
+        lowest_over: lowest rate that was not; None: none was, however high.
+        points: every rate that was tried, in order.
+    """
+
+    highest_within: float | None
+    lowest_over: float | None
+    points: tuple[TriedRate, ...]
+
+    def with_point(self, point: TriedRate) -> SearchResult:
+        """The same search with one more rate tried."""
+        return replace(self, points=(*self.points, point))
+
+    def decides(self, rate: float) -> bool:
+        """Whether it is proven that this rate is within the SLO or over it, or the rate itself was tried."""
+        within = self.proven is not None and self.proven >= rate
+        over = self.refuted is not None and self.refuted <= rate
+        return within or over or any(point.rate == rate for point in self.points)
+
+    @property
+    def proven(self) -> float | None:
+        """Highest rate that was proven to be within the SLO; None: none was."""
+        return max((point.rate for point in self.points if point.verdict is Verdict.PASS), default=None)
+
+    @property
+    def refuted(self) -> float | None:
+        """Lowest rate that was proven to be over the SLO; None: none was."""
+        return min((point.rate for point in self.points if point.verdict is Verdict.FAIL), default=None)
+
+
+def search_rate(judge: Callable[[float], TriedRate], start: float, precision: float) -> SearchResult:
+    """Double or halve from `start` until the limit lies between two rates, then halve the interval on a log scale.
+
+    A rate at which nothing is proven is taken for what was measured there: taken for too high, it would make the
+    result depend on how much was measured.
+
+    Args:
+        judge: tries a rate.
+        start: the first rate.
+        precision: the search ends when the rates on both sides differ by at most this share.
+    """
+    points: list[TriedRate] = []
+
+    def within(rate: float) -> bool:
+        points.append(judge(rate))
+        return points[-1].within
+
+    low, high = _bracket(within, start)
+    while low is not None and high is not None and high / low > 1 + precision:
+        middle = sqrt(low * high)
+        if within(middle):
+            low = middle
+        else:
+            high = middle
+    return SearchResult(low, high, tuple(points))
+
+
+def _bracket(within: Callable[[float], bool], start: float) -> tuple[float | None, float | None]:
+    """Neighbouring rates of which the lower is within and the higher is not; None where there is no such rate."""
+    rate = start
+    if within(rate):
+        for _ in range(MOST_STEPS):
+            if not within(rate * FACTOR):
+                return rate, rate * FACTOR
+            rate *= FACTOR
+        return rate, None
+    for _ in range(MOST_STEPS):
+        if within(rate / FACTOR):
+            return rate / FACTOR, rate
+        rate /= FACTOR
+    return None, rate

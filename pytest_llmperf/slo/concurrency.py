@@ -1,0 +1,52 @@
+"""Requests that a server has at the same time see the same of it: a stall, a queue, a slow second.
+
+They are less evidence than as many that came one after the other; what that mends is in docs/verdicts.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from pytest_llmperf.metrics.families import FAMILIES
+from pytest_llmperf.metrics.run import RunMetrics
+
+
+def mean_concurrency(runs: Sequence[RunMetrics], family: str) -> float:
+    """Requests to which what a family measures happens at once, as a typical one of them sees, itself among them.
+
+    ∫ c² dt ÷ ∫ c dt, Kish's design effect of weights; at least 1.
+    """
+    during = FAMILIES[family].during
+    alone = concurrency = 0
+    for run in runs:
+        for requests, length_ns in _concurrency_intervals(map(during, run.records)):
+            alone += requests * length_ns
+            concurrency += requests**2 * length_ns
+    return max(1.0, concurrency / alone) if alone else 1.0
+
+
+def observations_per_step(runs: Sequence[RunMetrics], family: str, streams: float) -> float:
+    """Observations that one step of the server brings: the streams that it decodes × the tokens of a chunk where each
+    is one; 1 of what no single step makes.
+
+    Args:
+        runs: one or more.
+        family: of latencies.
+        streams: their `overlap`.
+    """
+    if not FAMILIES[family].one_gap:
+        return 1.0
+    if FAMILIES[family].per_request:
+        return streams
+    gaps = sum(max(0, len(record.arrivals_ns) - 1) for run in runs for record in run.records if record.ok)
+    taken = sum(len(values or ()) for run in runs for values in run.by_request(family) or ())
+    return max(1.0, streams * taken / gaps) if gaps else 1.0
+
+
+def _concurrency_intervals(spans: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """How many of the spans hold a moment, and for how many nanoseconds."""
+    changes = sorted(change for begin, end in spans if begin < end for change in ((begin, 1), (end, -1)))
+    requests, since_ns = 0, 0
+    for at_ns, change in changes:
+        yield requests, at_ns - since_ns
+        requests, since_ns = requests + change, at_ns

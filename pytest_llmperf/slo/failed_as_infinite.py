@@ -1,0 +1,74 @@
+"""A failed request is an answer without an end: what it would have brought to a latency is infinite."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import isinf
+
+from pytest_llmperf.metrics.families import FAMILIES
+from pytest_llmperf.metrics.registry import find
+from pytest_llmperf.metrics.run import RunMetrics
+from pytest_llmperf.metrics.summary import statistic, summarise
+
+
+def value_with_failures(run: RunMetrics, name: str) -> float | None:
+    """A metric as it is judged, in its unit: infinite where failed requests leave it no end, which a mean never
+    survives and a median until half of them fail; None where the run does not have it.
+
+    Raises:
+        SloError: no such metric.
+    """
+    metric = find(name)
+    if metric.family is None or metric.stat is None or _all_served(run):
+        return run.value(name)
+    return statistic(sample_with_failures_ms(run, metric.family), metric.stat)
+
+
+def statistics_with_failures(run: RunMetrics) -> dict[str, float | None]:
+    """Of each latency that requests failed to have, every statistic as it is judged; None where it has no end."""
+    if _all_served(run):  # of most runs, and each is written again after every other
+        return {}
+    statistics = {f"{family}_{stat}": value for family in FAMILIES if any(missing_observations(run, family).values())
+                  for stat, value in summarise(sample_with_failures_ms(run, family)).items()}
+    return {name: None if value is None or isinf(value) else value for name, value in statistics.items()}
+
+
+def infinite_value_problem(name: str, runs: Sequence[RunMetrics], whose: str = "") -> str | None:
+    """Why a metric cannot be set against another, and what to do; None where it is finite in every run."""
+    infinite_runs = [run for run in runs if isinf(value_with_failures(run, name) or 0.0)]
+    if not infinite_runs:
+        return None
+    failed = sum(not record.ok for run in infinite_runs for record in run.records)
+    return (
+        f"{name} has no end in {len(infinite_runs)} of {len(runs)} runs{whose}: {failed} requests failed, and each is "
+        "an answer without one. Compare a percentile that they do not reach (a median, where less than half fail), "
+        "or see that fewer do"
+    )
+
+
+def _all_served(run: RunMetrics) -> bool:
+    return all(record.ok for record in run.records)
+
+
+def sample_with_failures_ms(run: RunMetrics, family: str) -> list[float]:
+    """The sample with failed requests as infinity."""
+    return [*run.samples(family), *[float("inf")] * sum(missing_observations(run, family).values())]
+
+
+def missing_observations(run: RunMetrics, family: str) -> dict[int, int]:
+    """Observations that each failed request, by position, would have brought: as many gaps as it had asked for,
+    if they come at the same rate per token as in the served requests. At least one, but of a time between tokens none
+    where it had asked for one token."""
+    by_request = run.by_request(family) or ()
+    between, per_request = FAMILIES[family].between_tokens, FAMILIES[family].per_request
+    served = [(len(values), run.records[at].asked_output_tokens) for at, values in enumerate(by_request)
+              if values is not None]
+    requested_gaps = sum(max(0, tokens - 1) for _, tokens in served)
+    per_token = sum(gaps for gaps, _ in served) / requested_gaps if requested_gaps else 1.0
+
+    def brought(tokens: int) -> int:
+        if between and tokens < 2:
+            return 0
+        return 1 if per_request else max(1, round(per_token * (tokens - 1)))
+
+    return {at: brought(run.records[at].asked_output_tokens) for at, values in enumerate(by_request) if values is None}

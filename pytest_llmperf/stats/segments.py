@@ -1,0 +1,92 @@
+"""Variance of a run's total when its server changes slowly, from differences between runs at the same place.
+
+A server that is slow for a while makes neighbouring requests alike. How much the total of a run then varies shows in
+the slowest changes along the run. They are measured by projecting the parts of the run on the first cosines, the
+constant among them (the equally weighted cosine estimator of Lazarus, Lewis, Stock and Watson, 2018). Each cosine of
+each further run adds one degree of freedom. Runs of different seeds are compared at the same place, so the course that
+every run takes (a cache that fills, a queue that grows) does not count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    Array = npt.NDArray[np.float64]
+
+T = TypeVar("T")
+
+#: Parts into which a run is cut: many more than cosines, so that the cosines are smooth.
+PARTS = 60
+#: By simulation (`scripts/simulate_verdicts.py slow`) of runs of ten correlation times: three cosines find 88 % of the
+#: variance with so few degrees of freedom that independent requests pass too seldom, ten find 40 %, five find 71 %.
+COSINES = 5
+#: Requests of the same server time resemble each other: a part that one cosine distinguishes is at least so many times
+#: as long as what requests share.
+PART_OVERLAPS = 2
+#: One in twenty measurements with independent requests is taken for a dependent one.
+DEPENDENCE_ALPHA = 0.05
+
+
+def batches(items: Sequence[T], count: int) -> list[Sequence[T]]:
+    """Consecutive parts as equal as can be; fewer than `count` where there are fewer items."""
+    count = min(count, len(items))
+    return [items[len(items) * i // count:len(items) * (i + 1) // count] for i in range(count)]
+
+
+def independent_segments(requests: Sequence[int], concurrency: float) -> int:
+    """Parts of the shortest run that hardly share a request, at most `PARTS`; 0 where all of it is served at once.
+
+    Args:
+        requests: of each run, how many.
+        concurrency: requests that are served at once, on average.
+    """
+    return min(PARTS, int(min(requests, default=0) / max(1.0, PART_OVERLAPS * (concurrency - 1))))
+
+
+def cosines_for(parts: int, seeds: int) -> int:
+    """How many cosines the runs are projected on, 1 or more.
+
+    Args:
+        parts: of a run that hardly share a request (`apart`).
+        seeds: draws of the traffic. A single one is compared with itself, so its constant says nothing.
+    """
+    return max(1, min(COSINES, parts if seeds > 1 else parts - 1))
+
+
+def slow_variance(residuals: Array, cosines: int) -> tuple[float, int]:
+    """Variance of one row's total, and its degrees of freedom.
+
+    Args:
+        residuals: rows × parts, each less the mean of its place; of a single row, less the row's mean.
+        cosines: 1 or more (`cosines_for`).
+    """
+    rows, parts = residuals.shape
+    projected = residuals @ _cosines(parts, cosines, constant=rows > 1).T
+    df = projected.shape[1] * max(1, rows - 1)
+    return float((projected**2).sum()) / df, df
+
+
+def dependent_above(df: int) -> float:
+    """Measured variance, over that of independent requests, above which requests are shown to depend."""
+    from scipy.special import chdtri
+
+    return float(chdtri(df, DEPENDENCE_ALPHA)) / df
+
+
+@lru_cache(maxsize=256)
+def _cosines(parts: int, count: int, *, constant: bool) -> Array:
+    """Cosines × parts, each with as large a sum of squares as the constant 1."""
+    import numpy as np
+
+    frequencies = np.arange(count) + (0 if constant else 1)
+    frequencies = frequencies[frequencies < max(2, parts)]
+    places = (np.arange(parts) + 0.5) / parts
+    waves: Array = np.cos(np.pi * frequencies[:, None] * places)
+    waves[frequencies > 0] *= 2**0.5
+    return waves

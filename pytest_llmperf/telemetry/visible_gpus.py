@@ -1,0 +1,45 @@
+"""Which GPUs a process may use, as CUDA_VISIBLE_DEVICES says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol, TypeVar
+
+VARIABLE = "CUDA_VISIBLE_DEVICES"
+
+
+class Identified(Protocol):
+    """What NVML calls a GPU."""
+
+    @property
+    def index(self) -> int: ...
+    @property
+    def uuid(self) -> str: ...
+
+
+G = TypeVar("G", bound=Identified)
+
+
+def visible_gpus(gpus: Sequence[G], environ: Mapping[str, str]) -> tuple[G, ...]:
+    """The GPUs that CUDA shows to a process with this environment, in its order.
+
+    Like CUDA it takes indices and beginnings of UUIDs, and ends at the first entry that names no GPU. Indices count as
+    NVML does, which is CUDA's own order where all GPUs are of one model.
+    """
+    asked = environ.get(VARIABLE)
+    if asked is None:
+        return tuple(gpus)
+    found: list[G] = []
+    for entry in (part.strip() for part in asked.split(",")):
+        named = [gpu for gpu in gpus if _names(entry, gpu)]
+        if len(named) != 1:
+            break
+        found += named
+    return tuple(found)
+
+
+def _names(entry: str, gpu: Identified) -> bool:
+    """A MIG slice is named by its own UUID, `MIG-GPU-<uuid of the GPU>/…` on older drivers."""
+    if entry.isdigit():
+        return int(entry) == gpu.index
+    return bool(gpu.uuid and entry) and (gpu.uuid.startswith(entry) or entry.startswith(f"MIG-{gpu.uuid}/"))

@@ -1,0 +1,33 @@
+"""From what an emulated engine tells of a request to its record."""
+
+from __future__ import annotations
+
+from pytest_llmperf.model.exchange import EmulatedExchange
+from pytest_llmperf.model.record import Outcome, RequestRecord
+from pytest_llmperf.model.request import Request
+
+
+def emulated_record(request: Request, emulated: EmulatedExchange) -> RequestRecord:
+    """The record that `to_record` would make of the bytes."""
+    return RequestRecord(
+        index=request.index,
+        intended_ns=emulated.intended_ns,
+        sent_ns=emulated.sent_ns,
+        ended_ns=emulated.ended_ns,
+        outcome=emulated.outcome,
+        detail=_detail(emulated),
+        arrivals_ns=emulated.token_ns,
+        chunk_tokens=emulated.token_counts or None,
+        asked_prompt_tokens=request.prompt_tokens,
+        asked_output_tokens=request.output_tokens,
+        prompt_tokens=emulated.prompt_tokens,
+        output_tokens=emulated.output_tokens,
+        cached_tokens=emulated.cached_tokens,
+        tag=request.tag,
+    )
+
+
+def _detail(emulated: EmulatedExchange) -> str | None:
+    if emulated.outcome is Outcome.OK:
+        return None
+    return emulated.error or f"{emulated.ending.value} after {len(emulated.token_ns)} content chunks"

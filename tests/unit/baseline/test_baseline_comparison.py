@@ -1,0 +1,379 @@
+"""What a comparison with stored sessions judges, and what it says where there is nothing to judge."""
+
+import re
+from dataclasses import replace
+from math import exp
+from statistics import stdev
+from types import SimpleNamespace
+
+import pytest
+
+from pytest_llmperf.baseline.fingerprint import comparable_sessions
+from pytest_llmperf.baseline.model import StoredMeasurement, StoredSession
+from pytest_llmperf.baseline.paths import server_kind
+from pytest_llmperf.baseline.rules import gradual_drift, outlier_shifts
+from pytest_llmperf.config.settings import Settings
+from pytest_llmperf.errors import SloError
+from pytest_llmperf.metrics.run import CountedBy
+from pytest_llmperf.model.engine import UNKNOWN_HARDWARE
+from pytest_llmperf.model.record import Outcome
+from pytest_llmperf.model.verdict import Verdict
+from pytest_llmperf.session.baseline_comparison import (
+    CACHE_NOT_RESET,
+    OUT_OF_TIME,
+    ComparisonTerms,
+    default_primaries,
+    incomparable_result,
+    judge_against_baseline,
+    margins_from,
+    paired_runs,
+)
+from pytest_llmperf.session.measurement import Measurement, Run
+from pytest_llmperf.session.sequential_comparison import Baselines, compare_with_baseline
+from pytest_llmperf.testing.records import make_record
+
+
+def terms(*primaries):
+    return ComparisonTerms(primaries, {}, len(primaries), "h200", "host")
+
+
+@pytest.fixture
+def today(make, fake_measurement):
+    return replace(fake_measurement, conditions=make.CONDITIONS, primaries=("tpot_mean",))
+
+
+def test_a_metric_that_older_sessions_have_not_is_compared_with_those_that_have_it(make, today):
+    values = today.values("ttft_p50")
+    before = make.session(0, anchor=True, tpot_mean=(20.0, 15.5), ttft_p50=(None, None))
+    stored = make.stored(before, make.session(1, tpot_mean=(20.0, 15.5), ttft_p50=values))
+    assert incomparable_result(today, stored, terms("ttft_p50")) is None
+    (result,) = judge_against_baseline(today, stored, terms("ttft_p50"), 0)
+    assert result.verdict.value != "ERROR"
+    assert "of one session" in result.n
+
+
+def test_a_metric_that_no_session_has_is_not_stored(make, today):
+    stored = make.stored(make.session(0, anchor=True, tpot_mean=(20.0, 15.5), ttft_p50=(None, None)))
+    result = incomparable_result(today, stored, terms("tpot_mean", "ttft_p50"))
+    assert result.verdict.value == "INCOMPARABLE"
+    assert "ttft_p50 is not stored" in result.reason
+
+
+@pytest.mark.parametrize(
+    ("changed", "way_out"),
+    [
+        (["driver"], 'let them differ: compare_across = ["driver"], or start'),
+        (["driver", "engine.version"], 'compare_across = ["driver", "engine.version"], or start'),
+        (["driver", "workload"], "conditions, or start"),
+        (["gpu"], "conditions, or start"),
+    ],
+)
+def test_what_is_often_the_thing_to_test_may_be_crossed(make, today, changed, way_out):
+    now = replace(today, conditions={**make.CONDITIONS, **dict.fromkeys(changed, "another")})
+    stored = make.stored(make.session(0, anchor=True, tpot_mean=(20.0, 15.5)))
+    assert way_out in incomparable_result(now, stored, terms("tpot_mean")).reason
+
+
+@pytest.mark.parametrize(("named", "said"), [("drver", True), ("model", False), ("engine.fast", False)])
+def test_a_typo_in_compare_across_is_named(make, today, named, said):
+    before = make.session(0, anchor=True, tpot_mean=(20.0, 15.5))
+    stored = make.stored(before, conditions=make.CONDITIONS | {"driver": "5"})
+    wanted = replace(terms("tpot_mean"), across=(named,))
+    reason = incomparable_result(today, stored, wanted).reason
+    assert ("compare_across names drver; did you mean driver?" in reason) is said
+    assert "driver: 5 stored, absent now" in reason
+    assert ("did you mean" in reason) is said
+
+
+def test_a_condition_named_without_what_stands_before_its_dot(make, today):
+    before = make.session(0, anchor=True, tpot_mean=(20.0, 15.5))
+    stored = make.stored(before, conditions=make.CONDITIONS | {"engine.dtype": "float16"})
+    wanted = replace(terms("tpot_mean"), across=("dtype", "type"))
+    reason = incomparable_result(today, stored, wanted).reason
+    assert "compare_across names dtype; did you mean engine.dtype?" in reason
+    assert "names type" not in reason
+
+
+def test_a_metric_that_vanished_is_judged_and_is_an_error(make, today):
+    stored = make.stored(make.session(0, anchor=True, tpot_mean=(20.0, 15.5)), primaries=("tpot_mean",))
+    dumb = replace(today, metrics=tuple(NoTpot(metric) for metric in today.metrics))
+    assert default_primaries(dumb, None, closed_loop=False) == ("ttft_p50",)
+    assert default_primaries(dumb, stored, closed_loop=False) == ("ttft_p50", "tpot_mean")
+    (result,) = judge_against_baseline(dumb, stored, terms("tpot_mean"), 0)
+    assert result.verdict.value == "ERROR"
+    assert "a run's value is missing" in result.reason
+
+
+def test_metric_of_unverified_token_counts_is_open(make, today):
+    stored = make.stored(make.session(0, anchor=True, tpot_mean=(20.0, 15.5)), primaries=("tpot_mean",))
+    unconfirmed = replace(today, metrics=tuple(replace(metric, counted_by=None) for metric in today.metrics))
+    (result,) = judge_against_baseline(unconfirmed, stored, terms("tpot_mean"), 0)
+    assert result.verdict is Verdict.INCONCLUSIVE
+    assert result.reason.startswith("unverified token count: tpot_mean rests on it")
+
+
+def of_sessions(make, today, count, change):
+    """So many stored sessions, in which mean TPOT was today's without that change."""
+    before = tuple(value / change for value in today.values("tpot_mean"))
+    sessions = [make.session(day, anchor=not day, tpot_mean=before) for day in range(count)]
+    return make.stored(*sessions, primaries=("tpot_mean",))
+
+
+@pytest.fixture
+def three_runs(today):
+    runs = tuple(replace(today.runs[0], seed=seed) for seed in range(3))
+    return replace(today, runs=runs, metrics=(today.metrics[0],) * 3)
+
+
+@pytest.mark.parametrize("sessions", [1, 2])
+@pytest.mark.parametrize(("change", "verdict"), [
+    (5.0, "FAIL"), (1.06, "INCONCLUSIVE"), (1.0, "PASS"), (0.2, "IMPROVED"),
+])
+def test_few_runs_against_few_sessions_decide_gross_changes_alone(make, three_runs, sessions, change, verdict):
+    stored = of_sessions(make, three_runs, sessions, change)
+    (result,) = judge_against_baseline(three_runs, stored, terms("tpot_mean"), 0, OUT_OF_TIME)
+    assert result.verdict.value == verdict
+
+
+def test_comparison_with_few_sessions_names_what_it_cannot_fail(make, three_runs):
+    (result,) = judge_against_baseline(
+        three_runs, of_sessions(make, three_runs, 2, 1.06), terms("tpot_mean"), 0, OUT_OF_TIME
+    )
+    assert re.match(r"nothing below \+\d\d\.\d % fails before 8 runs against fewer than 3 sessions, and with 3 ",
+                    result.reason)
+    assert "allow more, or store more sessions" in result.reason
+    (result,) = judge_against_baseline(
+        three_runs, of_sessions(make, three_runs, 2, 1.0), terms("tpot_mean"), 0, OUT_OF_TIME
+    )
+    assert re.search(r"would have seen \+\d\d\.\d %, nothing smaller before 8 runs against fewer than 3 sessions",
+                     result.measured)
+
+
+def test_gross_regression_in_two_runs_stays_open(make, three_runs):
+    two = three_runs.only(lambda run: run.seed < 2)
+    (result,) = judge_against_baseline(two, of_sessions(make, two, 2, 5.0), terms("tpot_mean"), 0, CACHE_NOT_RESET)
+    assert result.reason.startswith("nothing fails before 3 runs, and with 2 none is sent again")
+
+
+def test_enough_sessions_wait_for_three_runs_only(make, three_runs):
+    two = three_runs.only(lambda run: run.seed < 2)
+    (result,) = judge_against_baseline(two, of_sessions(make, two, 10, 1.0), terms("tpot_mean"), 0, OUT_OF_TIME)
+    assert "(nothing fails before 3 runs)" in result.measured
+
+
+def test_runs_whose_seed_is_not_stored_are_no_look(make, three_runs):
+    """Else eight runs, three of them in pairs, would spend what one stored session keeps for eight pairs."""
+    eight = replace(three_runs, runs=tuple(replace(three_runs.runs[0], seed=seed) for seed in range(8)),
+                    metrics=(three_runs.metrics[0],) * 8)
+    stored = of_sessions(make, three_runs, 1, 1.08)
+    stored = replace(stored, sessions=(replace(stored.sessions[0], runs=((0, 0), (1, 0), (2, 0)), metrics={
+        "tpot_mean": tuple(value / 1.08 for value in three_runs.values("tpot_mean"))}),))
+    assert paired_runs(eight, stored) == 3
+    (result,) = judge_against_baseline(eight, stored, terms("tpot_mean"), 0)
+    assert result.verdict.value == "INCONCLUSIVE"
+    again = replace(eight, runs=tuple(replace(run, seed=run.seed % 3) for run in eight.runs))
+    (result,) = judge_against_baseline(again, stored, terms("tpot_mean"), 0)
+    assert result.verdict.value == "FAIL"
+
+
+@pytest.fixture
+def compared(three_runs):
+    """Compare so many runs of today with what is stored, as a session does; gives results, and what was bought."""
+
+    def compared(stored, seeds, across=(), of=three_runs):
+        def so_many(seeds):
+            runs = tuple(replace(of.runs[0], seed=seed) for seed in seeds)
+            return replace(of, runs=runs, metrics=(of.metrics[0],) * len(runs))
+
+        def extend(runs, *, seeds):
+            bought.append(runs)
+            had = [run.seed for run in series.finished.runs]
+            series.finished = so_many([*had, *((len(had) + i) % seeds for i in range(runs))])
+
+        bought, wanted = [], replace(terms("tpot_mean"), across=across)
+        series = SimpleNamespace(test="t.py::x", execution=1, finished=so_many(seeds), extend=extend, repeatable=True)
+        session = SimpleNamespace(
+            settings=Settings(), clock=SimpleNamespace(now_ns=lambda: 0),
+            baselines=SimpleNamespace(find=lambda *_: stored, terms=lambda *_: wanted),
+        )
+        return compare_with_baseline(series, session, [], {}), bought
+
+    return compared
+
+
+def test_a_comparison_buys_the_pairs_that_it_lacks(make, three_runs, compared):
+    """Six of nine runs have seeds that nobody stored: they are no third look."""
+    stored = make.stored(make.session(0, anchor=True, tpot_mean=tuple(
+        value / 1.04 for value in three_runs.values("tpot_mean"))))
+    assert compared(stored, range(3))[1] == [2, 3]
+    assert compared(stored, range(9))[1] == [2, 3]
+    assert compared(stored, [0, 1, 2, 0, 1, 2, 0, 1])[1] == []
+    elsewhere = replace(stored.sessions[0], runs=((7, 1), (8, 1), (9, 1)))
+    assert compared(replace(stored, sessions=(elsewhere,)), [7])[1] == [2]  # neither has a seed that is stored: it ends
+
+
+def test_no_run_is_bought_for_answers_that_never_came(make, three_runs, compared):
+    records = tuple(make_record(i, outcome=Outcome.TIMEOUT if i == 3 else Outcome.OK) for i in range(10))
+    failing = replace(three_runs, metrics=(Run(seed=0, start_id=1, records=records).metrics,) * 3)
+    stored = make.stored(make.session(0, anchor=True, tpot_mean=failing.values("tpot_mean")))
+    (result,), bought = compared(stored, range(3), of=failing)
+    assert (result.verdict, bought) == (Verdict.INCONCLUSIVE, [])
+
+
+def test_a_comparison_is_with_what_was_measured_alike(make, three_runs, compared):
+    here, other = (tuple(value / by for value in three_runs.values("tpot_mean")) for by in (1.0, 2.0))
+    stored = make.stored(make.session(0, anchor=True, tpot_mean=here), make.session(1, tpot_mean=here),
+                         make.session(2, tpot_mean=here), *(
+        make.session(day, tpot_mean=other, differs={"driver": "5"}) for day in (3, 4, 5)))
+    ((alone,), _), ((among,), _) = compared(stored, range(3)), compared(stored, range(3), across=("driver",))
+    assert (alone.verdict.value, alone.n) == ("PASS", "3 runs against 9 of 3 sessions")
+    assert among.n.endswith("of 6 sessions")
+
+
+def test_sessions_of_other_conditions_count_while_these_may_differ(make):
+    here, before = make.session(0, anchor=True, tpot_mean=20.0), make.session(1, tpot_mean=20.0)
+    other = make.session(2, tpot_mean=20.0, differs={"driver": "5"})
+    unrecorded = make.session(3, tpot_mean=20.0, differs={"cuda": None, "host_env.NCCL_NVLS_ENABLE": None})
+    absent = make.session(4, tpot_mean=20.0, differs={"treatment": None})  # not unknown: caches were treated as usual
+    stored = make.stored(here, before, other, unrecorded, absent)
+    assert comparable_sessions(stored, ()).sessions == (here, before, unrecorded)
+    assert comparable_sessions(stored, ["driver", "treatment"]) == stored
+
+
+def test_nothing_that_was_measured_alike(make, today):
+    stored = comparable_sessions(make.stored(make.session(0, anchor=True, tpot_mean=20.0, differs={"driver": "5"})), ())
+    assert "tpot_mean is not stored under these conditions" in \
+        incomparable_result(today, stored, terms("tpot_mean")).reason
+
+
+def test_what_a_pass_would_have_seen_is_what_is_left_to_see(make, three_runs):
+    def seen(**how):
+        (result,) = judge_against_baseline(
+            three_runs, of_sessions(make, three_runs, 3, 1.0), terms("tpot_mean"), 0, **how
+        )
+        return float(re.search(r"would have seen \+([\d.]+) %", result.measured)[1])
+
+    assert seen(ended_by=OUT_OF_TIME) > seen()
+
+
+def test_the_error_is_shared_by_all_that_the_suite_stores(make):
+    of_one = make.stored(make.session(0, anchor=True, tpot_mean=20.0))
+    both = make.session(0, anchor=True, tpot_mean=20.0, ttft_p50=40.0)
+    of_two = make.stored(both, primaries=("tpot_mean", "ttft_p50"))
+    kept = {"a": make.baseline(of_one, test="t.py::a"), "b": make.baseline(of_two, test="t.py::b")}
+    store = SimpleNamespace(read_all={"h200": kept, "l4": {}}.get)
+    baselines = Baselines(store, "host", ())
+    assert baselines.terms("h200", ("tpot_mean",), {}).suite_primaries == 3
+    assert baselines.terms("l4", ("tpot_mean",), {}).suite_primaries == 0
+
+
+def sessions_of(make, sd, count, primaries=("ttft_p50",)):
+    """So many stored sessions of two seeds, whose median TTFT differs by that sd."""
+    centred = [exp(sd * (day - (count - 1) / 2) / stdev(range(count))) for day in range(count)]
+    return make.stored(*(make.session(day, anchor=not day, ttft_p50=(40 * one, 50 * one), tpot_mean=(20.0, 15.5))
+                         for day, one in enumerate(centred)), primaries=primaries)
+
+
+def start_sd(own, *others):
+    store = SimpleNamespace(read=lambda *_: own, readable=lambda _: others)
+    return Baselines(store, "host", ()).start_sd("t.py::x", "h200", "ttft_p50", "h200")
+
+
+@pytest.mark.parametrize(("sd", "count", "shown"), [
+    (0.05, 10, 0.0657), (0.03, 5, 0.0598), (0.001, 10, 0.027), (0.05, 5, 0.0995), (0.06, 5, 0.10), (0.2, 10, 0.10),
+])
+def test_stored_sessions_limit_the_between_start_sd(make, sd, count, shown):
+    """Times 1.31 for ten sessions and 1.99 for five; at least the prior's 2.7 % and at most the default's 10 %."""
+    found = start_sd(make.baseline(sessions_of(make, sd, count)))
+    assert found.value == pytest.approx(shown, rel=0.01)
+    assert ("stored sessions of this test" in found.source) is (shown < 0.1)
+
+
+def test_claim_without_sessions_takes_the_largest_stored_sd(make):
+    calm, noisy = (make.baseline(sessions_of(make, sd, 10)) for sd in (0.03, 0.05))
+    unjudged = make.baseline(sessions_of(make, 0.2, 10, primaries=("tpot_mean",)))
+    assert start_sd(None, calm, noisy, unjudged).value == pytest.approx(0.0657, rel=0.01)
+    assert start_sd(make.baseline(sessions_of(make, 0.03, 2)), calm).source == \
+        "from 10 stored sessions of the noisiest test on h200"
+    assert start_sd(None, make.baseline(sessions_of(make, 0.03, 2)), unjudged) is None
+
+
+@pytest.mark.parametrize(("url", "verdict"), [
+    ("http://10.0.0.5:8000", "FAIL"), ("http://localhost:8000", "INCONCLUSIVE"),
+])
+def test_endpoint_on_another_machine_is_not_judged_as_a_cpu(make, three_runs, url, verdict):
+    """Median TTFT +20 % at 0.5 % of noise, sent from a machine without a GPU."""
+    conditions = make.CONDITIONS | {"hardware": "cpu", "url": url}
+    before = [value / 1.2 for value in three_runs.values("ttft_p50")]
+    stored = make.stored(*(make.session(day, anchor=not day, ttft_p50=tuple(value * by for value in before))
+                           for day, by in enumerate((0.995, 1.0, 1.005, 1.0, 0.998))),
+                         primaries=("ttft_p50",), conditions=conditions)
+    wanted = replace(terms("ttft_p50"), kind=server_kind(conditions))
+    (result,) = judge_against_baseline(three_runs, stored, wanted, 0, CACHE_NOT_RESET)
+    assert result.verdict.value == verdict
+
+
+@pytest.mark.parametrize(("kind", "per_run", "verdict"), [
+    ("h200", 1.06, "ERROR"), (UNKNOWN_HARDWARE, 1.06, "INCONCLUSIVE"), (UNKNOWN_HARDWARE, 1.2, "ERROR"),
+])
+def test_drift_gate_knows_less_of_unknown_hardware(make, three_runs, kind, per_run, verdict):
+    """Runs that differ by 6 % are noise on a server of which nobody knows how noisy it is."""
+    before = tuple(value / per_run**seed for seed, value in enumerate(three_runs.values("tpot_mean")))
+    stored = make.stored(make.session(0, anchor=True, tpot_mean=before), primaries=("tpot_mean",))
+    (result,) = judge_against_baseline(three_runs, stored, replace(terms("tpot_mean"), kind=kind), 0)
+    assert result.verdict.value == verdict
+
+
+def test_a_step_below_the_margin_is_a_failed_comparison(make, today):
+    """Fault 60: five sessions at one level, then five 4.2 % above. Neither outlier nor creeping: what fails is this."""
+    before = make.history(100.1, 99.8, 100.0, 100.2, 99.9)
+    margins = {"tpot_mean": 0.05}
+    for shifted in (104.4, 104.0, 104.2, 104.3, 104.1):
+        session = make.session(6, tpot_mean=shifted)
+        assert not outlier_shifts(session, before.sessions, ["tpot_mean"], margins)
+        assert not gradual_drift([*before.sessions, session], ["tpot_mean"], margins)
+        runs = [SimpleNamespace(records=(), counted_by=CountedBy.CHUNKS, value={"tpot_mean": shifted * noise}.get)
+                for noise in (0.998, 1.0, 1.002)]
+        moved = replace(today, runs=tuple(Run(seed, 1, ()) for seed in range(3)), metrics=tuple(runs))
+        (result,) = judge_against_baseline(moved, before, terms("tpot_mean"), 0)
+        assert result.verdict.value == "FAIL"
+
+
+class NoTpot:
+    """Metrics of answers that came as one chunk each."""
+
+    def __init__(self, metrics):
+        self.metrics, self.records = metrics, metrics.records
+
+    def value(self, name):
+        return None if name.startswith("tpot") else self.metrics.value(name)
+
+
+@pytest.mark.parametrize("given", [[0.02, 0.05], (0.01, 0.02, 0.05), "5%", (0.1, 0.05)])
+def test_margins_that_are_none_say_how_they_are_written(given):
+    with pytest.raises(SloError, match=r"Write 0.05 for 5 %"):
+        margins_from({"ttft_p50": given})
+
+
+def test_a_server_that_drops_its_slowest_has_not_improved():
+    """3 % take a second, or run into a timeout: of the survivors ttft_p99 is 93 % better."""
+    def measured(outcome):
+        records = tuple(make_record(i, intended_ms=100.0 * i, ttft_ms=1000.0 if i % 33 == 0 else 50.0,
+                                    outcome=outcome if i % 33 == 0 else Outcome.OK) for i in range(330))
+        runs = tuple(Run(seed=seed, start_id=1, records=records) for seed in range(3))
+        return Measurement("e", "w", {"hardware": "h200"}, runs, tuple(run.metrics for run in runs))
+
+    before, names = measured(Outcome.OK), ("ttft_p50", "ttft_p99", "ttft_mean")
+    sessions = tuple(
+        StoredSession(str(i), "d", None, "host", None, i == 0, tuple((run.seed, 1) for run in before.runs),
+                      {name: before.values(name) for name in names})
+        for i in range(3)
+    )
+    stored = StoredMeasurement({"hardware": "h200"}, sessions, names, {})
+    assert {one.verdict for one in judge_against_baseline(before, stored, terms(*names), 0)} == {Verdict.PASS}
+    median, tail, mean = judge_against_baseline(measured(Outcome.TIMEOUT), stored, terms(*names), 0)
+    assert median.verdict is Verdict.PASS
+    for result in (tail, mean):
+        assert result.verdict is Verdict.INCONCLUSIVE  # not worse than the FAIL of error_rate, where it has a limit
+        assert "cannot be compared: " in result.reason
+        assert "has no end in 3 of 3 runs: 30 requests failed" in result.reason

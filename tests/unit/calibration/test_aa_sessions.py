@@ -1,0 +1,87 @@
+"""What sessions on one's own machine say of a comparison is what a comparison there does."""
+
+from random import Random
+from types import SimpleNamespace
+
+import pytest
+
+from pytest_llmperf.baseline.fresh import FreshMeasurement, FreshRun
+from pytest_llmperf.baseline.model import Baseline, StoredMeasurement
+from pytest_llmperf.calibration.aa_sessions import calibrate_metrics, run_sessions, table
+from pytest_llmperf.errors import UsageError
+
+
+class Stored:
+    """Baselines of each kind, with so many primaries in all."""
+
+    def __init__(self, h200=0, a100=0):
+        self.primaries = {"h200": h200, "a100": a100}
+
+    def read_all(self, kind):
+        primaries = tuple(f"ttft_p{n}" for n in range(self.primaries[kind]))
+        return {"t": Baseline("t", {"": StoredMeasurement({}, (), primaries, {})})}
+
+
+def sessions(primaries=("tpot_mean",), margins=None, negligible=None, hardware="h200", **metrics):
+    """Five of three runs each, with a spread of half a per cent."""
+    noise = Random(7)
+
+    def measured():
+        values = [{"tpot_mean": 10 * noise.gauss(1, 0.005)} | metrics for _ in range(3)]
+        runs = tuple(FreshRun(seed, 1, found) for seed, found in enumerate(values))
+        return FreshMeasurement("", primaries, {"hardware": hardware}, True, runs, margins or {}, negligible or {})
+
+    return {("t", ""): [measured() for _ in range(5)]}
+
+
+def seen(*given):
+    (line,), unknown = calibrate_metrics(*given)
+    assert unknown == []
+    return line.detectable[8]
+
+
+def test_the_error_is_shared_with_all_that_is_stored():
+    assert seen(sessions(), Stored(13)) > 1.05 * seen(sessions(), Stored(1)) == 1.05 * seen(sessions(), Stored())
+
+
+def test_each_kind_of_hardware_has_an_error_of_its_own():
+    (h200,), (a100,) = (sessions(hardware=kind).values() for kind in ("h200", "a100"))
+    for both in ({("t", "h200"): h200, ("t", "a100"): a100}, {("t", "a100"): a100, ("t", "h200"): h200}):
+        found, _ = calibrate_metrics(both, Stored(h200=13))
+        limits = {line.test: line.detectable[8] for line in found}
+        assert limits == {"t h200": seen(sessions(), Stored(13)), "t a100": seen(sessions(), Stored())}
+
+
+def test_a_wide_margin_of_the_test_sees_less():
+    assert seen(sessions(margins={"tpot_mean": 0.5}), Stored()) > 0.2 > 2 * seen(sessions(), Stored())
+
+
+def test_both_margins_of_the_test_count():
+    """What is seen depends on the negligible one; an older run file has the tolerated one alone."""
+    wide = {"tpot_mean": 0.5}
+    own = seen(sessions(margins=wide, negligible={"tpot_mean": 0.01}), Stored())
+    assert own < 0.1 < 0.2 < seen(sessions(margins=wide), Stored())
+
+
+def test_what_cannot_be_calibrated_is_named_beside_the_rest():
+    found, unknown = calibrate_metrics(sessions(("tpot_mean", "preemptions", "itl_p99"), preemptions=0.0), Stored())
+    assert [line.metric for line in found] == ["tpot_mean"]
+    assert [one.partition(": a run")[0] for one in unknown] == ["t: preemptions", "t: itl_p99"]
+    assert "Not calibrated: t: preemptions: a run's value is 0" in table(found, unknown, 5)
+    with pytest.raises(UsageError, match=r"t: itl_p99: a run's value is missing.* --sessions 5"):
+        calibrate_metrics(sessions(("itl_p99",)), Stored())
+
+
+@pytest.mark.parametrize("emulate", [["--emulate", "h200"], ["--emulate=h200"]])
+def test_emulated_sessions_have_noise_of_their_own(tmp_path, monkeypatch, emulate):
+    asked = []
+
+    def run(command, **_options):
+        asked.append(command)
+        (tmp_path / "session-01" / "x" / "tests").mkdir(parents=True)
+        (tmp_path / "session-01" / "x" / "tests" / "t.json").touch()
+        return SimpleNamespace(stdout="1 passed", stderr="", returncode=0)
+
+    monkeypatch.setattr("pytest_llmperf.calibration.aa_sessions.subprocess.run", run)
+    run_sessions(emulate, 1, tmp_path, tmp_path, print)
+    assert asked[0][-2:] == ["--emulate-seed", "1"]

@@ -1,0 +1,47 @@
+"""Other rules alarm as the tools do that have them."""
+
+import random
+from dataclasses import replace
+
+import pytest
+from pytest_benchmark.utils import parse_compare_fail
+
+from pytest_llmperf.calibration.alternative_rules import (
+    FIXED,
+    MANN_WHITNEY,
+    MANN_WHITNEY_SHARED,
+    PYTEST_BENCHMARK,
+    RuleInputs,
+    alarms,
+    percent_over,
+)
+
+QUIET = RuleInputs([10.0, 10.1, 9.9], [10.0, 10.1, 9.9] * 3, [10.0, 10.1, 9.9], list(range(100)), list(range(100)))
+
+
+def test_the_benchmark_rule_is_pytest_benchmarks_own():
+    check, rng = parse_compare_fail("mean:5%"), random.Random(1)
+    pairs = [(rng.uniform(0.9, 1.2), rng.uniform(0.9, 1.1)) for _ in range(2000)] + [(1.05, 1.0), (1.0, 0.0)]
+    for current, stored in pairs:
+        fails = check.fails({"mean": current}, {"mean": stored}) is not None
+        assert (percent_over(current, stored) > 5) == fails
+    assert 100 < sum(percent_over(*pair) > 5 for pair in pairs) < 1900
+
+
+def test_nothing_cries_where_nothing_changed():
+    assert not any(alarms(QUIET, 10).values())
+
+
+@pytest.mark.parametrize(("changed", "rule"), [
+    (replace(QUIET, stored=[9.4] * 9), FIXED),
+    (replace(QUIET, last=[9.4] * 3), PYTEST_BENCHMARK),
+    (replace(QUIET, last_requests=[value - 8 for value in range(100)]), MANN_WHITNEY),
+])
+def test_each_rule_sees_its_own_side(changed, rule):
+    assert [name for name, alarm in alarms(changed, 10).items() if alarm] == [rule]
+
+
+def test_a_shared_level_wants_more():
+    clear = replace(QUIET, last_requests=[value - 30 for value in range(100)])
+    assert alarms(clear, 10)[MANN_WHITNEY_SHARED]
+    assert not alarms(clear, 10**12)[MANN_WHITNEY_SHARED]

@@ -1,0 +1,153 @@
+"""What an engine's process takes over from the shell that runs pytest."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pytest_llmperf.engines.adapter import Placement
+from pytest_llmperf.engines.adapters import adapter_of
+from pytest_llmperf.engines.environment import Environment
+from pytest_llmperf.engines.launch import child_environment, host_environment, inherited_environment
+from pytest_llmperf.engines.models import ResolvedModel
+from pytest_llmperf.engines.spec import sglang, vllm
+from pytest_llmperf.engines.vllm_adapter import VllmAdapter
+
+
+@pytest.mark.parametrize(
+    ("prefix", "found"),
+    [
+        (("/opt/engines/vllm/bin/python",), "/opt/engines/vllm/bin:/usr/local/bin:/usr/bin"),
+        (("/opt/tools/vllm", "--x"), "/opt/tools:/usr/local/bin:/usr/bin"),
+        (("/usr/bin/python3",), "/usr/local/bin:/usr/bin"),  # found there already: the order is the user's
+        (("vllm",), "/usr/local/bin:/usr/bin"),
+    ],
+)
+def test_what_lies_beside_its_interpreter_can_be_called_by_name(monkeypatch, tmp_path, prefix, found):
+    """ninja, above all, which FlashInfer and PyTorch's extensions call."""
+    monkeypatch.setenv("PATH", "/usr/local/bin:/usr/bin")
+    assert inherited_environment(Environment(prefix, True, None, "here"), tmp_path)["PATH"] == found
+
+
+@pytest.mark.parametrize(
+    ("name", "inherits"),
+    [
+        ("VLLM_API_KEY", False), ("VLLM_ATTENTION_BACKEND", False), ("SGLANG_TEST_RETRACT", False),
+        ("SGL_ENABLE_JIT_DEEPGEMM", False), ("LMCACHE_CHUNK_SIZE", False), ("PYTEST_ADDOPTS", False),
+        ("VLLM_CACHE_ROOT", True), ("SGLANG_CACHE_DIR", True), ("NCCL_NVLS_ENABLE", True), ("HF_HOME", True),
+    ],
+)  # fmt: skip
+def test_the_shell_configures_no_engine(monkeypatch, tmp_path, name, inherits):
+    """What is measured would change, and no condition of the run would say so."""
+    monkeypatch.setenv(name, "1")
+    assert (name in inherited_environment(Environment(("python",), True, None, "here"), tmp_path)) is inherits
+
+
+def test_the_spec_gives_what_the_shell_does_not(monkeypatch, tmp_path):
+    monkeypatch.setenv("VLLM_ATTENTION_BACKEND", "of-the-shell")
+    environment, model = Environment(("python",), True, None, "here"), ResolvedModel("m", "checkpoint", None, None, "m")
+    placement = Placement("h200", 8123, "nonce", model, environment, tmp_path)
+    spec = vllm("m", env={"VLLM_ATTENTION_BACKEND": "of-the-spec"})
+    assert child_environment(spec, VllmAdapter(), placement)["VLLM_ATTENTION_BACKEND"] == "of-the-spec"
+
+
+@pytest.fixture
+def offline(monkeypatch, tmp_path):
+    """HF_HUB_OFFLINE of a server of this spec, whose model lies on disk."""
+    (tmp_path / "here").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    environment = Environment(("python",), True, None, "here")
+    model = ResolvedModel(str(tmp_path / "here"), "checkpoint", None, None, "m")
+    placement = Placement("h200", 8123, "nonce", model, environment, tmp_path, root=tmp_path)
+    return lambda spec: child_environment(spec, adapter_of(spec.engine), placement).get("HF_HUB_OFFLINE")
+
+
+@pytest.mark.parametrize(
+    ("spec", "told"),
+    [
+        (vllm("m"), "1"),
+        (vllm("m", speculative_config={"method": "ngram", "num_speculative_tokens": 4}, tokenizer="here"), "1"),
+        (vllm("m", speculative_config={"model": "tiny"}, lora_modules=["a=here"]), "1"),
+        (sglang("m", speculative_draft_model_path="tiny", lora_paths=[{"lora_name": "a", "lora_path": "here"}]), "1"),
+        (vllm("m", speculative_config={"model": "~/here"}), "1"),
+        (vllm("m", speculative_config={"model": "org/eagle"}), None),
+        (vllm("m", speculative_config='{"model": "org/eagle"}'), None),
+        (vllm("m", tokenizer="org/tokenizer"), None),
+        (vllm("m", hf_config_path="org/config"), None),
+        (vllm("m", lora_modules=["a=here", "b=org/lora"]), None),
+        (vllm("m", lora_modules={"name": "a", "path": "org/lora"}), None),
+        (sglang("m", speculative_draft_model_path="org/eagle"), None),
+        (sglang("m", tokenizer_path="org/tokenizer"), None),
+        (sglang("m", lora_paths=["org/lora"]), None),
+        (sglang("m", lora_paths=[{"lora_name": "a", "lora_path": "org/lora"}]), None),
+    ],
+)
+def test_the_hub_is_shut_off_where_nothing_must_come_from_there(offline, spec, told):
+    assert offline(spec) == told
+
+
+def test_whoever_wants_the_hub_has_it(offline, monkeypatch):
+    assert offline(vllm("m", env={"HF_HUB_OFFLINE": "0"})) == "0"
+    monkeypatch.setenv("HF_HUB_OFFLINE", "0")
+    assert offline(vllm("m")) == "0"
+
+
+@pytest.mark.parametrize(
+    ("spec", "kind", "told"),
+    [
+        (vllm("m"), "h200", {"VLLM_USE_FLASHINFER_SAMPLER": "0"}),
+        (vllm("m", env={"VLLM_USE_FLASHINFER_SAMPLER": "1"}), "h200", {"VLLM_USE_FLASHINFER_SAMPLER": "1"}),
+        (vllm("m", tensor_parallel_size=2), "h200",
+         {"VLLM_USE_FLASHINFER_SAMPLER": "0", "NCCL_NVLS_ENABLE": "0", "VLLM_ALLREDUCE_USE_SYMM_MEM": "0"}),
+        (vllm("m"), "cpu", {}),
+        (sglang("m"), "h200", {"SGLANG_IS_FLASHINFER_AVAILABLE": "false"}),
+        (sglang("m", tp=2), "h200", {"SGLANG_IS_FLASHINFER_AVAILABLE": "false", "NCCL_NVLS_ENABLE": "0"}),
+        (sglang("m"), "cpu", {}),
+    ],
+)  # fmt: skip
+def test_what_a_machine_decides_and_performance_feels_is_told(monkeypatch, tmp_path, spec, kind, told):
+    """An unpacked bundle without FlashInfer, on a host that forbids multicast; of the shell's secrets nothing."""
+    monkeypatch.setenv("NCCL_NVLS_ENABLE", "0")
+    monkeypatch.setenv("HF_TOKEN", "canary")
+    environment, model = Environment(("python",), True, tmp_path, "here"), ResolvedModel("m", "dummy", None, None, "m")
+    placement = Placement(kind, 8123, "nonce", model, environment, tmp_path)
+    assert host_environment(spec, adapter_of(spec.engine), placement) == told
+
+
+def test_what_a_machine_leaves_alone_is_told_too(monkeypatch, tmp_path):
+    monkeypatch.delenv("NCCL_NVLS_ENABLE", raising=False)
+    environment, model = Environment(("python",), True, None, "here"), ResolvedModel("m", "dummy", None, None, "m")
+    placement = Placement("h200", 8123, "nonce", model, environment, tmp_path)
+    found = host_environment(vllm("m", tensor_parallel_size=2), VllmAdapter(), placement)
+    assert set(found.values()) == {"unset"}
+    assert len(found) == 3
+
+
+@pytest.mark.parametrize("suite", ["vllm/__init__.py", "vllm.py", "lmcache/__init__.py", "sglang/test_it.py"])
+def test_a_suite_s_folder_is_not_imported_in_the_place_of_an_engine(monkeypatch, tmp_path, suite):
+    """`python -m` looks in the folder where it runs before it looks anywhere else."""
+    monkeypatch.delenv("PYTHONSAFEPATH", raising=False)
+    name = suite.partition("/")[0].removesuffix(".py")
+    root, bundle = tmp_path / "root", tmp_path / "bundle"
+    for place in (root / suite, bundle / name / "__init__.py", bundle / name / "__main__.py"):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text("print('the engine')" if place.name == "__main__.py" else "")
+    env = inherited_environment(Environment((sys.executable,), True, bundle, "a bundle"), root)
+    ran = subprocess.run([sys.executable, "-m", name], cwd=root, env=env, capture_output=True, text=True, check=False)
+    assert ran.stdout == "the engine\n", ran.stderr
+
+
+def test_scripts_find_their_neighbours_where_nothing_shadows_an_engine(monkeypatch, tmp_path):
+    monkeypatch.delenv("PYTHONSAFEPATH", raising=False)
+    (tmp_path / "tests").mkdir()
+    assert "PYTHONSAFEPATH" not in inherited_environment(Environment((sys.executable,), True, None, "here"), tmp_path)
+
+
+def test_a_bundle_s_packages_are_found_by_an_interpreter_that_lacks_them(monkeypatch, tmp_path):
+    monkeypatch.setenv("PYTHONPATH", "/ours")
+    monkeypatch.delenv("PATH")
+    env = inherited_environment(Environment(("/opt/torch/bin/python3",), True, Path("/bundle"), "a bundle"), tmp_path)
+    assert env["PYTHONPATH"] == "/bundle"
+    assert env["PATH"].startswith("/opt/torch/bin:")

@@ -1,0 +1,44 @@
+"""Bracketing and bisection against limits that are known."""
+
+import pytest
+
+from pytest_llmperf.model.verdict import Verdict
+from pytest_llmperf.session.bisection import MOST_STEPS, TriedRate, search_rate
+
+
+def limit_at(knee, open_from=None, open_to=None):
+    """Within up to the knee and over above; what lies between `open_from` and `open_to` is proven to be neither."""
+
+    def judge(rate):
+        verdict = Verdict.PASS if rate <= knee else Verdict.FAIL
+        if open_from is not None and open_from < rate <= open_to:
+            verdict = Verdict.INCONCLUSIVE
+        return TriedRate(rate, verdict, rate <= knee)
+
+    return judge
+
+
+@pytest.mark.parametrize("knee", [0.3, 7.9, 8.0, 8.1, 100, 3000])
+@pytest.mark.parametrize("precision", [0.02, 0.1])
+def test_the_knee_lies_between_neighbours(knee, precision):
+    found = search_rate(limit_at(knee), 8, precision)
+    assert found.highest_within <= knee < found.lowest_over
+    assert found.lowest_over / found.highest_within <= 1 + precision
+    assert len(found.points) < 2 * MOST_STEPS
+    rates = [point.rate for point in found.points]
+    assert len(set(rates)) == len(rates)  # nothing is measured twice
+
+
+def test_what_is_open_is_taken_for_what_was_measured_and_is_not_proven():
+    found = search_rate(limit_at(20, open_from=16.5, open_to=24), 8, 0.02)
+    assert found.highest_within <= 20 < found.lowest_over
+    assert found.highest_within > 19.6
+    assert found.proven <= 16.5
+
+
+def test_no_limit_in_reach():
+    assert search_rate(limit_at(1e9), 1, 0.1).lowest_over is None
+    none = search_rate(limit_at(0), 1, 0.1)
+    assert none.highest_within is None
+    assert none.proven is None
+    assert none.points[-1].rate == 1 / 2**MOST_STEPS

@@ -1,0 +1,64 @@
+"""Noise learned from A/A sessions, and what it lets one see."""
+
+import numpy as np
+import pytest
+
+from pytest_llmperf.stats.noise_estimate import NoiseEstimate, estimate_noise, runs_needed, smallest_detectable
+from pytest_llmperf.stats.prior import Prior
+from pytest_llmperf.stats.shift import shift
+
+PRIOR = Prior(0.006, 0.004, 6, "a test")
+LEVELS = (0.0, 0.3, -0.2)
+
+
+def session(rng, run_sd, session_sd, seeds=(0, 1, 2), effect=0.0):
+    level = effect + session_sd * rng.standard_normal()
+    return [(seed, LEVELS[seed] + level + run_sd * rng.standard_normal()) for seed in seeds]
+
+
+def test_seeds_and_sessions_are_told_from_noise():
+    rng = np.random.default_rng(1)
+    found = [estimate_noise([session(rng, 0.01, 0.02) for _ in range(5)]) for _ in range(400)]
+    assert np.mean([estimate.run_sd**2 for estimate in found]) == pytest.approx(0.01**2, rel=0.1)
+    assert np.mean([estimate.session_sd**2 for estimate in found]) == pytest.approx(0.02**2, rel=0.1)
+    assert (found[0].run_df, found[0].session_df) == (8, 4)
+
+
+def test_uneven_sessions_count_too():
+    """One comparison bought more runs than the others."""
+    rng = np.random.default_rng(2)
+    seeds = [(0, 1, 2), (0, 1, 2, 0, 1), (0, 1, 2), (0, 1, 2, 0, 1, 2, 0, 1)]
+    found = [estimate_noise([session(rng, 0.01, 0.02, seed) for seed in seeds]) for _ in range(400)]
+    assert np.mean([estimate.run_sd**2 for estimate in found]) == pytest.approx(0.01**2, rel=0.1)
+    assert np.mean([estimate.session_sd**2 for estimate in found]) == pytest.approx(0.02**2, rel=0.15)
+
+
+@pytest.mark.parametrize("sessions", [[], [[(0, 1.0), (1, 2.0)]], [[(0, 1.0)], [(0, 1.1)]]])
+def test_too_little_says_so(sessions):
+    with pytest.raises(ValueError, match="nothing to learn"):
+        estimate_noise(sessions)
+
+
+@pytest.mark.parametrize("runs", [3, 8])
+def test_nine_in_ten_such_effects_are_seen(runs):
+    rng, alpha, known = np.random.default_rng(3), 0.001, NoiseEstimate(0.006, 0.004, 20, 9)
+    effect = smallest_detectable(known, PRIOR, 0.02, alpha, runs=runs, sessions=10, seeds=3)
+    today = tuple(number % 3 for number in range(runs))
+    seen = [shift(session(rng, 0.006, 0.004, today, effect), [session(rng, 0.006, 0.004) for _ in range(10)],
+                  PRIOR).p_worse(0.02) < alpha for _ in range(1500)]
+    assert np.mean(seen) == pytest.approx(0.9, abs=0.04)
+
+
+def test_more_noise_needs_more_runs_until_none_suffice():
+    def needed(run_sd, session_sd=0.003):
+        return runs_needed(NoiseEstimate(run_sd, session_sd, 20, 9), PRIOR, 0.02, 0.0005, 0.05, sessions=10, seeds=3)
+
+    assert needed(0.002) < needed(0.007)
+    assert needed(0.01, session_sd=0.02) is None
+
+
+@pytest.mark.parametrize(("sessions", "fewest"), [(2, 8), (5, 3)])
+def test_runs_that_cannot_fail_show_nothing(sessions, fewest):
+    """However quiet: against two sessions nothing fails before 8 runs, against more before 3."""
+    quiet = NoiseEstimate(0.0002, 0.0001, 20, 9)
+    assert runs_needed(quiet, PRIOR, 0.02, 0.0005, 0.2, sessions=sessions, seeds=3) == fewest
