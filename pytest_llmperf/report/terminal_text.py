@@ -22,7 +22,7 @@ def overview(tests: Sequence[StoredRunTest]) -> str:
     return "\n".join([*(line + reason for line, reason in zip(lines, reasons, strict=True)), total])
 
 
-def test_text(test: StoredRunTest) -> str:
+def text_of_test(test: StoredRunTest) -> str:
     """Everything about one test but its requests."""
     return "\n".join(_test_lines(test))
 

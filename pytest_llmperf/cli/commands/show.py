@@ -15,11 +15,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from pytest_llmperf.report.stored_run import choose, read_run
-    from pytest_llmperf.report.terminal_text import overview, test_text
+    from pytest_llmperf.report.terminal_text import overview, text_of_test
 
     tests = read_run(arguments.folder)
     if arguments.test is None:
         say(overview(tests))
     else:
-        say("\n\n".join(test_text(test) for test in choose(tests, arguments.test, arguments.folder)))
+        say("\n\n".join(text_of_test(test) for test in choose(tests, arguments.test, arguments.folder)))
     return 0

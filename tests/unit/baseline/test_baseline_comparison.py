@@ -253,7 +253,7 @@ def test_what_a_pass_would_have_seen_is_what_is_left_to_see(make, three_runs):
         )
         return float(re.search(r"would have seen \+([\d.]+) %", result.measured)[1])
 
-    assert seen(ended_by=OUT_OF_TIME) > seen()
+    assert seen(no_further_runs=OUT_OF_TIME) > seen()
 
 
 def test_the_error_is_shared_by_all_that_the_suite_stores(make):

@@ -8,9 +8,9 @@ import pytest
 
 NEVER_SLEEPS = """
 import os, time
-from pytest_llmperf.load import precedence
-precedence._AWAKE_LIMIT_US = 200_000  # 2 s would take a core from other tests
-precedence.come_first(())
+from pytest_llmperf.load import priority
+priority._REAL_TIME_LIMIT_US = 200_000  # 2 s would take a core from other tests
+priority.raise_priority(())
 print(os.sched_getscheduler(0) == os.SCHED_FIFO, flush=True)
 until = time.monotonic() + 20
 while os.sched_getscheduler(0) == os.SCHED_FIFO and time.monotonic() < until:
@@ -21,10 +21,10 @@ print(os.sched_getscheduler(0) == os.SCHED_OTHER)
 
 LIMITED = """
 import os, resource, time
-from pytest_llmperf.load import precedence
+from pytest_llmperf.load import priority
 resource.setrlimit(resource.RLIMIT_RTTIME, (500_000, 500_000))
 os.setgid(65534), os.setuid(65534)
-precedence.come_first(())
+priority.raise_priority(())
 until = time.monotonic() + 0.8
 while time.monotonic() < until:
     pass

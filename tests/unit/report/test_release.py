@@ -8,7 +8,7 @@ from pytest_llmperf import CheckResult, Verdict
 from pytest_llmperf.report.markdown import LinkedRun, markdown
 from pytest_llmperf.report.release import Trend, compare_runs
 from pytest_llmperf.report.stored_run import StoredRun, StoredRunMeasurement, StoredRunTest
-from pytest_llmperf.report.terminal_text import comparison_text, overview, test_text
+from pytest_llmperf.report.terminal_text import comparison_text, overview, text_of_test
 from pytest_llmperf.stats.prior import Margins
 
 CONDITIONS = {"hardware": "h200", "model": "m", "workload": "w", "engine.version": "1", "formulas": "tpot.1 ttft.1"}
@@ -134,7 +134,7 @@ def test_another_formula_voids_its_own_metric_and_no_other():
 def test_another_engine_is_what_a_release_is_about():
     one = compare(ran(), ran(measured(tpot_ms=11, conditions=CONDITIONS | {"engine.version": "2"})))
     assert one.trend is Trend.WORSE
-    assert one.differing == (("engine.version", "1", "2"),)
+    assert one.differing_conditions == (("engine.version", "1", "2"),)
 
 
 def test_the_reference_of_a_claim_does_not_count():
@@ -266,5 +266,5 @@ def test_as_text():
     tests = [ran(), ran(verdict=Verdict.FAIL, name="t::bad")]
     lines = ["FAIL  t::bad", "    tpot_mean: because", "PASS  t.py::test_x", "1 FAIL, 1 PASS"]
     assert overview(tests).splitlines() == lines
-    assert "run 3: seed 2, start 1" in test_text(tests[0])
-    assert "engine.version" in test_text(tests[0])
+    assert "run 3: seed 2, start 1" in text_of_test(tests[0])
+    assert "engine.version" in text_of_test(tests[0])
