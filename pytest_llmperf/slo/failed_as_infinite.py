@@ -9,6 +9,7 @@ from pytest_llmperf.metrics.families import FAMILIES
 from pytest_llmperf.metrics.registry import find
 from pytest_llmperf.metrics.run import RunMetrics
 from pytest_llmperf.metrics.summary import statistic, summarise
+from pytest_llmperf.model.record import RequestRecord, RunRecords
 
 
 def value_with_failures(run: RunMetrics, name: str) -> float | None:
@@ -26,7 +27,12 @@ def value_with_failures(run: RunMetrics, name: str) -> float | None:
 
 def statistics_with_failures(run: RunMetrics) -> dict[str, float | None]:
     """Of each latency that requests failed to have, every statistic as it is judged; None where it has no end."""
-    if _all_served(run):  # of most runs, and each is written again after every other
+    return run.source.derived(_statistics_with_failures)  # each run is written again after every other
+
+
+def _statistics_with_failures(records: Sequence[RequestRecord]) -> dict[str, float | None]:
+    run = RunMetrics(RunRecords(records), {})
+    if _all_served(run):
         return {}
     statistics = {f"{family}_{stat}": value for family in FAMILIES if any(missing_observations(run, family).values())
                   for stat, value in summarise(sample_with_failures_ms(run, family)).items()}

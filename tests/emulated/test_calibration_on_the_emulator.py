@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from pytest_llmperf import closed, poisson, random_tokens, sglang, shared_prefix, vllm, with_flags
+from pytest_llmperf.calibration import slow_servers
 from pytest_llmperf.calibration.emulated_session import EmulatedSession
 from pytest_llmperf.config.emulation import GPUS, Emulation
 from pytest_llmperf.config.settings import Settings
@@ -112,7 +113,8 @@ def test_suite_runs_of_ones_own_suite(project):
     assert "| A/A | 0 of 20: 0 %" in told
     rows = [json.loads(line) for line in (project / "page.md.jsonl").read_text().splitlines()[1:]]
     runs = {(row["experiment"], row["number"]) for row in rows}
-    assert len(runs) == len(rows) == 9 + 2 + 2 + 20
+    of_slow_servers = len(slow_servers.BEYOND) * sum(len(case.requests) for case in slow_servers.CASES)
+    assert len(runs) == len(rows) == 9 + 2 + 2 + 20 + of_slow_servers
     more = llmperf(project, *given, "--suite-runs", "30")
     assert "A/A: 10 of 10 suite runs" in more.stderr
     assert "| A/A | 0 of 30: 0 %" in more.stdout
