@@ -17,7 +17,9 @@ from pytest_llmperf.errors import InfrastructureError
 
 from . import scratch, tree
 
-PORTS = range(20000, 30000)  # an outgoing connection takes its port from 32768 up and cannot take one of these
+# SGLang draws the port of its process group from 22000 to 29999, before the HTTP server binds ours; outgoing connections
+# take theirs from 32768 up.
+PORTS = range(20000, 22000)
 HOST = "127.0.0.1"
 
 

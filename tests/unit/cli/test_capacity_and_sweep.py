@@ -63,7 +63,7 @@ def test_capacity(capsys):
 
 @pytest.mark.emulated
 def test_a_search_that_is_interrupted_says_what_it_knows():
-    command = [sys.executable, "-m", "pytest_llmperf", "capacity", *SMALL, "--requests", "2000", "--rate", "60",
+    command = [sys.executable, "-m", "pytest_llmperf", "capacity", *SMALL, "--requests", "400", "--rate", "60",
                "--slo", "ttft_p50 <= 100ms", "--precision", "0.001"]
     with Popen(command, stdout=PIPE, stderr=PIPE, text=True) as search:
         said = next(line for line in search.stderr if "within the SLO" in line or "over the SLO" in line)
