@@ -17,7 +17,7 @@ from pytest_llmperf.errors import InfrastructureError
 
 from . import scratch, tree
 
-# SGLang draws the port of its process group from 22000 to 29999, before the HTTP server binds ours; outgoing connections
+# SGLang draws the port of its process group from 22000 to 29999 before its HTTP server binds ours. Outgoing connections
 # take theirs from 32768 up.
 PORTS = range(20000, 22000)
 HOST = "127.0.0.1"

@@ -11,7 +11,7 @@ from pytest_llmperf.process.ports import PORTS, is_free, lock_folder, reserve_po
 
 def test_ports_lie_below_the_range_of_outgoing_connections():
     assert PORTS[0] == 20000
-    assert PORTS[-1] == 29999
+    assert PORTS[-1] < 22000, "from there on SGLang draws the port of its process group"
 
 
 def test_the_same_seed_begins_at_the_same_port(tmp_path):
