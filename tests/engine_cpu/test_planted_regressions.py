@@ -13,7 +13,10 @@ pytestmark = [pytest.mark.real_engine, pytest.mark.timeout(600)]
 
 
 def planted(suite, *replacements):
-    """The suite's own text with something taken away, and fewer requests so that it ends soon."""
+    """The suite's own text with something taken away, and fewer requests so that it ends soon.
+
+    Another limit of sequences keeps the sides apart: a claim of two equal specifications is refused.
+    """
     text = (ROOT / "suites" / suite).read_text(encoding="utf-8")
     for old, new in replacements:
         assert old in text, f"{suite} has changed: {old!r} is gone"
@@ -29,6 +32,7 @@ def row(result, name):
 def test_prefix_caching_switched_off(run_real):
     text = planted(
         "test_prefix_caching.py",
+        ("with_flags(cached, enable_prefix_caching=False)", "with_flags(cached, max_num_seqs=200)"),
         ("enable_prefix_caching=True", "enable_prefix_caching=False"),
         ("requests=case.requests", "requests=9"),
     )
@@ -54,7 +58,7 @@ def test_chunk_budget_eight_times_too_large(run_real):
 def test_speculation_off(run_real):
     text = planted(
         "test_speculative_decoding.py",
-        ("speculative_config=NGRAM", "speculative_config=None"),
+        ("with_flags(plain, speculative_config=NGRAM)", "with_flags(plain, max_num_seqs=200)"),
         ("requests=12", "requests=6"),
     )
     result, tags = run_real(text.split("@by_kind(")[0])
@@ -67,6 +71,7 @@ def test_speculation_off(run_real):
 def test_radix_cache_switched_off(run_real):
     text = planted(
         "test_radix_cache.py",
+        ("with_flags(cached, disable_radix_cache=True)", "with_flags(cached, max_running_requests=200)"),
         ("context_length=case.context)", "context_length=case.context, disable_radix_cache=True)"),
     )
     result, tags = run_real(text)
@@ -78,7 +83,10 @@ def test_radix_cache_switched_off(run_real):
 
 @pytest.mark.thorough
 def test_lmcache_detached(run_real):
-    text = planted("test_lmcache.py", (".with_lmcache(chunk_size=case.chunk, l1_size_gb=case.host_gb)", ""))
+    text = planted("test_lmcache.py", (
+        "return bare(case).with_lmcache(chunk_size=case.chunk, l1_size_gb=case.host_gb)",
+        "return vllm(case.model, max_model_len=case.context, enable_prefix_caching=False, max_num_seqs=200)",
+    ))
     result, tags = run_real(text, "-k", "warm_prefixes")
     assert tags == {"test_warm_prefixes_come_from_host_memory[cpu]": {"failure"}}
     assert result.ret == 1
