@@ -47,6 +47,7 @@ def test_prefix_caching_switched_off(run_real):
 def test_chunk_budget_eight_times_too_large(run_real):
     text = planted(
         "test_chunked_prefill.py",
+        ("with_flags(small, max_num_batched_tokens=case.most)", "with_flags(small, max_num_seqs=200)"),
         ("max_num_batched_tokens=case.budget", "max_num_batched_tokens=case.most"),
     )
     result, tags = run_real(text)
