@@ -19,6 +19,7 @@ import numpy.typing as npt
 import simulate_claims
 from scipy.special import stdtr, stdtrit
 from scipy.stats import beta, rankdata
+from simulate_claims import heading, row
 
 from pytest_llmperf.calibration.page import share
 from pytest_llmperf.calibration.slow_servers import CASES, verdicts
@@ -230,16 +231,6 @@ def ttft(suite: Suite) -> Suite:
 
 def percent(value: float) -> str:
     return f"{100 * value:.3g} %"
-
-
-def row(*cells: object) -> str:
-    return "| " + " | ".join(map(str, cells)) + " |"
-
-
-def heading(title: str, *columns: str) -> Iterator[str]:
-    yield f"\n{title}\n"
-    yield row(*columns)
-    yield row(*["---"] * len(columns))
 
 
 def cells(suite: Suite) -> Iterator[tuple[str, Suite]]:

@@ -31,7 +31,7 @@ def kind_of(conditions: Mapping[str, str]) -> str:
 
 
 def server_kind(conditions: Mapping[str, str]) -> str:
-    """The hardware kind whose noise and margins hold: that of the machine that serves, where it is known.
+    """The hardware kind whose noise and margins hold: the kind of the serving machine, if known.
 
     >>> server_kind({"hardware": "cpu", "url": "http://10.0.0.5:8000"})
     'unknown'

@@ -141,7 +141,7 @@ def kill(
         leftovers: whom to kill.
         clock: for the wait.
         limit_s: how long to wait.
-        segments: which shared memory they created; where None, only what they use now is removed.
+        segments: which shared memory they created; None: only segments in use by these processes are removed.
     """
     victims = list(leftovers)
     pids = [victim.identity.pid for victim in victims]

@@ -1,4 +1,4 @@
-"""A watchdog of the process that measures: it says so where that process ends before its verdicts are told.
+"""A watchdog reports that the measuring process ended before the process printed its verdicts.
 
 `os._exit(0)` in a test ends pytest at once with exit code 0, and nothing within that process can object.
 """

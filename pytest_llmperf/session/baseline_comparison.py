@@ -75,7 +75,7 @@ class ComparisonTerms:
 
     Args:
         primaries: the metrics that are judged.
-        margins: of those that do not take their default.
+        margins: metric → tolerated margin, for metrics without the default margin.
         suite_primaries: how many metrics the whole suite judges.
         kind: hardware kind of the machine that serves, for noise and margins.
         host: digest of this host's name.

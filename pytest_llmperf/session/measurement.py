@@ -88,7 +88,7 @@ class Measurement:
         complete: whether all runs that were asked for are there.
         baseline: name under which it is compared with a stored baseline, "" for a test's only one; None: it is not.
         primaries: the metrics that such a comparison judges.
-        margins: of those that do not take their default.
+        margins: metric → tolerated margin, for metrics without the default margin.
         side: "a" or "b" of a claim; "" where it is no side.
         bound: how fast the model on these GPUs can be at all; None where model or GPU is not known.
         stored_run_sd: of mean TPOT's logarithm from run to run, as this test's stored sessions say; None without any.

@@ -54,7 +54,7 @@ def _computed(record: RequestRecord, run: Run) -> int:
 
 
 def _decoded(record: RequestRecord, bound: LatencyBound) -> Timed | None:
-    """From the first content chunk to the last; None where nobody counted the tokens between them."""
+    """From the first content chunk to the last; None where the token count is unverified."""
     if record.chunk_tokens is None or len(record.arrivals_ns) < 2:
         return None
     return record.arrivals_ns[-1] - record.arrivals_ns[0], bound.decoding_ns(sum(record.chunk_tokens[1:]))

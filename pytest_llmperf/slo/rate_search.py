@@ -43,7 +43,7 @@ def judge_searched(slo: Slo, sample: Sample, confidence: float) -> CheckResult:
 
 
 def _half_width(groups: Sequence[Sequence[float]], least_sd: float, confidence: float) -> float:
-    """How far a mean of such groups may be off, one-sided; 0 where one group says nothing of others."""
+    """How far a mean of such groups may be off, one-sided; 0 for a single group."""
     means = [mean(group) for group in groups]
     if len(means) < 2:
         return 0.0

@@ -54,7 +54,7 @@ def cosines_for(parts: int, seeds: int) -> int:
 
     Args:
         parts: of a run that hardly share a request (`apart`).
-        seeds: draws of the traffic. A single one is compared with itself, so its constant says nothing.
+        seeds: draws of the traffic. A single seed gives no difference between seeds.
     """
     return max(1, min(COSINES, parts if seeds > 1 else parts - 1))
 

@@ -47,7 +47,7 @@ class Scrape:
     samples: tuple[Sample, ...]
 
     def total(self, name: str) -> float | None:
-        """Sum over all label sets (engines, ranks); None where the server has no such sample."""
+        """Sum over all label sets (engines, ranks); None where the page has no sample of this name."""
         values = [s.value for s in self.samples if s.name == name]
         return sum(values) if values else None
 

@@ -20,7 +20,7 @@ class Stream:
 
     Attributes:
         arrivals_ns: stamp of the read that completed each content chunk.
-        chunk_tokens: tokens in each content chunk; None where the server did not say for that one.
+        chunk_tokens: tokens in each content chunk; None for a chunk without a count.
         models: names of models that events give, each once, in their order; the first `MOST_MODELS`.
         characters: of all text.
         uncounted_chunks, uncounted_characters: events with text for which the usage counts no further token.

@@ -52,7 +52,7 @@ def _chart(metric: str, measurement: StoredRunMeasurement, stored: StoredMeasure
     scale = 100 if unit is Unit.SHARE else 1
 
     def shown(value: float | None) -> float | None:
-        """None too where failed requests leave it no end: that is beyond any axis."""
+        """None where the value is missing, or infinite because requests failed: no axis can show infinity."""
         return None if value is None or isinf(value) else float(f"{value * scale:.5g}")
 
     return {
