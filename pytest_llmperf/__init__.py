@@ -13,9 +13,10 @@ if TYPE_CHECKING:
     from pytest_llmperf.engines.server import Server
     from pytest_llmperf.engines.spec import endpoint, sglang, vllm, with_flags
     from pytest_llmperf.model.engine import EngineSpec
-    from pytest_llmperf.model.verdict import CheckResult, Verdict
+    from pytest_llmperf.model.verdict import Verdict
     from pytest_llmperf.plugin.kinds import by_kind
-    from pytest_llmperf.session.measurement import Measurement
+    from pytest_llmperf.results.check import CheckResult
+    from pytest_llmperf.results.measurement import Measurement
     from pytest_llmperf.session.perf import Perf
     from pytest_llmperf.workload import (
         at_times,
@@ -34,9 +35,9 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
-    "CheckResult": "model.verdict",
+    "CheckResult": "results.check",
     "EngineSpec": "model.engine",
-    "Measurement": "session.measurement",
+    "Measurement": "results.measurement",
     "Perf": "session.perf",
     "Server": "engines.server",
     "Verdict": "model.verdict",

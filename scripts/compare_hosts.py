@@ -15,13 +15,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from pytest_llmperf.baseline.model import StoredMeasurement, StoredSession
 from pytest_llmperf.baseline.store import Store
+from pytest_llmperf.judging.baseline_comparison import ComparisonTerms, comparison_of
 from pytest_llmperf.metrics import RunMetrics
 from pytest_llmperf.metrics.registry import find
 from pytest_llmperf.model.record import RunRecords
-from pytest_llmperf.session.baseline_comparison import ComparisonTerms, comparison_of
-from pytest_llmperf.session.measurement import Measurement, Run
+from pytest_llmperf.results.baseline import StoredMeasurement, StoredSession
+from pytest_llmperf.results.measurement import Measurement, Run
 from pytest_llmperf.stats.decision import PASS_CONFIDENCE, decide
 from pytest_llmperf.stats.looks import SUITE_ALPHA
 from pytest_llmperf.stats.prior import Scale

@@ -24,10 +24,10 @@ from scipy.stats import beta
 from pytest_llmperf import EngineSpec, closed, poisson, random_tokens, shared_prefix, vllm, with_flags
 from pytest_llmperf.config.emulation import NOISE, Emulation
 from pytest_llmperf.config.settings import Settings
+from pytest_llmperf.judging.steadiness import ALPHA, METRIC, drift_problem
 from pytest_llmperf.metrics.registry import find
-from pytest_llmperf.session.measurement import Measurement
+from pytest_llmperf.results.measurement import Measurement
 from pytest_llmperf.session.perf_session import PerfSession
-from pytest_llmperf.session.steadiness import ALPHA, METRIC, drift_problem
 from pytest_llmperf.stats.drift import Drift
 from pytest_llmperf.stats.level import level_drift
 from pytest_llmperf.stats.mser import mser

@@ -23,9 +23,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_llmperf.model.verdict import BASELINE_COMPARISON, CheckResult
-from pytest_llmperf.report.stored_run import StoredRunTest, read_run
-from pytest_llmperf.session.judge import PRIMARIES, guard
+from pytest_llmperf.judging.claim_judge import PRIMARIES, guard
+from pytest_llmperf.results.check import BASELINE_COMPARISON, CheckResult
+from pytest_llmperf.results.reader import StoredRunTest, read_run
 
 ROOT = Path(__file__).resolve().parents[1]
 COEFFICIENTS = ROOT / "pytest_llmperf" / "emulator" / "cost" / "coefficients.json"

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 
-from pytest_llmperf.baseline.model import Baseline
 from pytest_llmperf.baseline.store import Store
 from pytest_llmperf.errors import UsageError
+from pytest_llmperf.results.baseline import Baseline
 
 CREATE = "Create baselines with: pytest suites --update-baselines-new"
 

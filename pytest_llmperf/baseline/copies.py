@@ -7,8 +7,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from pytest_llmperf.baseline.fingerprint import fingerprint_of
-from pytest_llmperf.baseline.fresh import FreshMeasurement, FreshRun, FreshTest
 from pytest_llmperf.model.verdict import Verdict
+from pytest_llmperf.results.fresh import FreshMeasurement, FreshRun, FreshTest
 
 
 @dataclass(frozen=True, slots=True)

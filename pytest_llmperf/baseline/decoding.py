@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from pytest_llmperf.baseline.model import SCHEMA, Baseline, StoredMeasurement, StoredSession
-from pytest_llmperf.baseline.strict_json import Node, parse
 from pytest_llmperf.errors import BaselineError
+from pytest_llmperf.results.baseline import SCHEMA, Baseline, StoredMeasurement, StoredSession
+from pytest_llmperf.results.strict_json import Node, parse
 
 SESSION_FIELDS = ("id", "date", "commit", "host", "accepted", "anchor", "runs")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from pytest_llmperf.baseline.model import StoredMeasurement, StoredSession
 from pytest_llmperf.metrics.registry import find
+from pytest_llmperf.results.baseline import StoredMeasurement, StoredSession
 
 # Formulas are compared metric by metric: a digest of all would void every baseline when one metric is added.
 PER_METRIC = frozenset({"formulas"})

@@ -13,8 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from pytest_llmperf.baseline.disk import Disk
-from pytest_llmperf.baseline.strict_json import parse
 from pytest_llmperf.errors import BaselineError
+from pytest_llmperf.results.strict_json import parse
 
 FOLDER = ".update"
 SUFFIX = ".new"

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from math import inf, isfinite, log
 from statistics import fmean
 
-from pytest_llmperf.baseline.model import StoredSession
 from pytest_llmperf.metrics.registry import find
+from pytest_llmperf.results.baseline import StoredSession
 from pytest_llmperf.stats.prior import Scale
 from pytest_llmperf.stats.priors import scale_of
 

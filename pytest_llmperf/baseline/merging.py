@@ -12,8 +12,6 @@ from pytest_llmperf.baseline.fingerprint import (
     is_comparable,
     unrecorded_conditions,
 )
-from pytest_llmperf.baseline.fresh import FreshMeasurement
-from pytest_llmperf.baseline.model import Provenance, StoredMeasurement, StoredSession
 from pytest_llmperf.baseline.obstacles import Obstacle
 from pytest_llmperf.baseline.paths import EMULATED, kind_of, server_kind
 from pytest_llmperf.baseline.rules import (
@@ -30,6 +28,8 @@ from pytest_llmperf.baseline.rules import (
 from pytest_llmperf.baseline.text import rounded
 from pytest_llmperf.metrics.registry import find, is_metric
 from pytest_llmperf.metrics.units import Direction
+from pytest_llmperf.results.baseline import Provenance, StoredMeasurement, StoredSession
+from pytest_llmperf.results.fresh import FreshMeasurement
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from pytest_llmperf.baseline.fresh import Check, FreshMeasurement, FreshTest
-from pytest_llmperf.baseline.model import Provenance
 from pytest_llmperf.metrics.registry import is_metric
-from pytest_llmperf.model.verdict import BASELINE_COMPARISON, Verdict
+from pytest_llmperf.model.verdict import Verdict
+from pytest_llmperf.results.baseline import Provenance
+from pytest_llmperf.results.check import BASELINE_COMPARISON
+from pytest_llmperf.results.fresh import Check, FreshMeasurement, FreshTest
 
 REFUSED = (Verdict.FAIL, Verdict.ERROR, Verdict.INCONCLUSIVE)
 SHOWN = 3

@@ -8,16 +8,16 @@ from typing import Literal
 
 from pytest_llmperf.baseline.copies import Case, copies_by_name, differing_conditions, improved_metrics, merge_copies
 from pytest_llmperf.baseline.fingerprint import comparable_sessions
-from pytest_llmperf.baseline.fresh import FreshTest
 from pytest_llmperf.baseline.levels import mean_level
 from pytest_llmperf.baseline.merging import Merger, UpdateTerms
-from pytest_llmperf.baseline.model import Baseline, StoredMeasurement
 from pytest_llmperf.baseline.obstacles import acceptable_obstacles, blocking_obstacles, is_undecided_comparison
 from pytest_llmperf.baseline.paths import bare_test, baseline_path, kind_of
 from pytest_llmperf.baseline.rules import YOUNG_BELOW, comparable_sessions_on
 from pytest_llmperf.baseline.update_plan import Action, Entry, Move, Plan
 from pytest_llmperf.errors import UsageError
 from pytest_llmperf.metrics.registry import is_metric
+from pytest_llmperf.results.baseline import Baseline, StoredMeasurement
+from pytest_llmperf.results.fresh import FreshTest
 
 Mode = Literal["all", "new"]
 

@@ -10,10 +10,10 @@ from filelock import BaseFileLock, FileLock, SoftFileLock, Timeout
 
 from pytest_llmperf.baseline.disk import Disk
 from pytest_llmperf.baseline.journal import Journal, inside
-from pytest_llmperf.baseline.model import Baseline
 from pytest_llmperf.baseline.paths import bare_test, baseline_path
 from pytest_llmperf.baseline.text import decode, encode
 from pytest_llmperf.errors import BaselineError
+from pytest_llmperf.results.baseline import Baseline
 
 LOCK_TIMEOUT_S = 60.0
 LOCK_POLL_S = 0.01

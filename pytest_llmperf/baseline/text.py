@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from math import isfinite
 
 from pytest_llmperf.baseline.decoding import SESSION_FIELDS, decode
-from pytest_llmperf.baseline.model import SCHEMA, Baseline, StoredMeasurement, StoredSession
+from pytest_llmperf.results.baseline import SCHEMA, Baseline, StoredMeasurement, StoredSession
 
 DIGITS = 6
 WHOLE_UP_TO = 1e15

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
-from pytest_llmperf.baseline.model import Baseline
+from pytest_llmperf.results.baseline import Baseline
 
 
 class Action(Enum):

@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from pytest_llmperf.baseline.model import StoredMeasurement
 from pytest_llmperf.metrics.registry import find
 from pytest_llmperf.metrics.units import Direction
-from pytest_llmperf.session.measurement import Measurement
+from pytest_llmperf.results.baseline import StoredMeasurement
+from pytest_llmperf.results.measurement import Measurement
 from pytest_llmperf.stats.looks import LOOKS, SUITE_ALPHA
 
 FIXED = "mean of 3 runs over all stored runs, +5 %"

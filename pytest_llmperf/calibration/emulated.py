@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest_llmperf
 from pytest_llmperf import __version__
-from pytest_llmperf.baseline.model import Baseline
 from pytest_llmperf.baseline.paths import EMULATED
 from pytest_llmperf.baseline.text import encode
 from pytest_llmperf.calibration.campaign import FIRST, Campaign
@@ -25,6 +24,7 @@ from pytest_llmperf.calibration.slow_servers import BEYOND, CASES, RUNS, slow_na
 from pytest_llmperf.calibration.suite_test import SuiteTest
 from pytest_llmperf.config.settings import read_settings
 from pytest_llmperf.errors import UsageError
+from pytest_llmperf.results.baseline import Baseline
 from pytest_llmperf.session.provenance import VIRTUAL_HOST, provenance
 
 #: Trials of each simulated server: more take hours.

@@ -6,7 +6,6 @@ import os
 import random
 from pathlib import Path
 
-from pytest_llmperf.baseline.model import Baseline
 from pytest_llmperf.baseline.paths import EMULATED, baseline_path
 from pytest_llmperf.baseline.store import Store
 from pytest_llmperf.calibration.restarted_engines import Restarter
@@ -15,6 +14,7 @@ from pytest_llmperf.config.emulation import GPUS, Emulation
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.engines.emulated import VirtualLauncher
 from pytest_llmperf.engines.pool import EnginePool
+from pytest_llmperf.results.baseline import Baseline
 from pytest_llmperf.session.perf import Perf
 from pytest_llmperf.session.perf_session import PerfSession
 from pytest_llmperf.session.replay import Replayer, Watch, stream_limits

@@ -12,10 +12,10 @@ from math import exp
 from statistics import NormalDist
 from typing import TYPE_CHECKING
 
+from pytest_llmperf.judging.requirements import judge_slo
 from pytest_llmperf.metrics.run import RunMetrics, measure
 from pytest_llmperf.model.record import Outcome, RequestRecord
 from pytest_llmperf.model.verdict import Verdict
-from pytest_llmperf.slo.judge import judge_slo
 from pytest_llmperf.slo.parse import parse_slo
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from pytest_llmperf.calibration.experiments import A_A, Experiment
 from pytest_llmperf.calibration.limits import SETTINGS, Setting
 from pytest_llmperf.calibration.row import Row
 from pytest_llmperf.calibration.slow_servers import CASES, RUNS, TRUTH_REQUESTS, slow_names
+from pytest_llmperf.judging.sample import PERIODS_PER_RUN
 from pytest_llmperf.model.verdict import Verdict
-from pytest_llmperf.slo.sample import PERIODS_PER_RUN
 from pytest_llmperf.stats.binomial import share_interval
 from pytest_llmperf.stats.looks import LOOKS
 

@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from pytest_llmperf.baseline.model import StoredMeasurement
 from pytest_llmperf.calibration.alternative_rules import RuleInputs, alarms, rule_inputs
 from pytest_llmperf.calibration.suite_test import Outcome
-from pytest_llmperf.model.verdict import BASELINE_COMPARISON, Verdict
-from pytest_llmperf.session.measurement import Measurement
+from pytest_llmperf.model.verdict import Verdict
+from pytest_llmperf.results.baseline import StoredMeasurement
+from pytest_llmperf.results.check import BASELINE_COMPARISON
+from pytest_llmperf.results.measurement import Measurement
 from pytest_llmperf.stats.looks import LOOKS
 
 BAD = (Verdict.FAIL, Verdict.ERROR)

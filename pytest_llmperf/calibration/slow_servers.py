@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from heapq import heapify, heapreplace
 from typing import TYPE_CHECKING
 
+from pytest_llmperf.judging.requirements import judge_slo
 from pytest_llmperf.metrics.run import CountedBy, RunMetrics
 from pytest_llmperf.metrics.summary import STATS, percentile
 from pytest_llmperf.model.record import Outcome, RequestRecord, RunRecords
-from pytest_llmperf.slo.judge import judge_slo
 from pytest_llmperf.slo.parse import parse_slo
 
 if TYPE_CHECKING:

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from pytest_llmperf.errors import InfrastructureError
-from pytest_llmperf.model.verdict import CheckResult, Verdict
-from pytest_llmperf.session.measurement import Measurement
+from pytest_llmperf.model.verdict import Verdict
+from pytest_llmperf.results.check import CheckResult
+from pytest_llmperf.results.measurement import Measurement
 from pytest_llmperf.session.perf import Perf
 from pytest_llmperf.session.perf_session import PerfSession
 

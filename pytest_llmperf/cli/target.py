@@ -121,8 +121,8 @@ def place_of(arguments: argparse.Namespace, spec: EngineSpec) -> str:
         return f"emulated {arguments.emulate}, seed {arguments.emulate_seed}"
     from pytest_llmperf.config.root import project_root
     from pytest_llmperf.config.settings import read_settings, with_engine_options
-    from pytest_llmperf.session.doctor.installed import environment_at
-    from pytest_llmperf.session.doctor.place import this_place
+    from pytest_llmperf.doctor.installed import environment_at
+    from pytest_llmperf.doctor.place import this_place
     from pytest_llmperf.session.provenance import host_digest
     from pytest_llmperf.telemetry.hardware import detect
 

@@ -131,7 +131,8 @@ def _conclude_exit(item: pytest.Item, ending: BaseException) -> None:
 
 
 def _has_failed(item: pytest.Item) -> bool:
-    from pytest_llmperf.model.verdict import Verdict, worst
+    from pytest_llmperf.model.verdict import Verdict
+    from pytest_llmperf.results.check import worst
 
     return PERF in item.stash and worst(item.stash[PERF].results) is Verdict.FAIL
 
@@ -152,7 +153,7 @@ def _conclude(item: pytest.Item, left: str = "") -> None:
     Args:
         left: how the test ended before its last line, e.g. "skipped: no time"; "" where it returned.
     """
-    from pytest_llmperf.model.verdict import verdict_of_test
+    from pytest_llmperf.results.check import verdict_of_test
 
     perf = item.stash.get(PERF, None)
     if perf is None:

@@ -94,7 +94,7 @@ def perf(request: pytest.FixtureRequest) -> Iterator[Perf]:
 def _record_startup_failure(item: pytest.Item, session: PerfSession) -> Iterator[None]:
     """A server that did not start has its place in the run folder: no `perf` of this test will write one."""
     from pytest_llmperf.errors import InfrastructureError
-    from pytest_llmperf.report.run_folder import write_test
+    from pytest_llmperf.results.writer import write_test
 
     try:
         yield

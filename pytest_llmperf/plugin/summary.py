@@ -121,7 +121,7 @@ class EndSummary:
         from pytest_llmperf.errors import LlmperfError
         from pytest_llmperf.process.serverlog import plain
         from pytest_llmperf.report.metric_rows import every_metric
-        from pytest_llmperf.report.stored_run import read_run
+        from pytest_llmperf.results.reader import read_run
 
         store = Store(self._config.rootpath / self._config.stash[STATE].settings.baselines_dir)
         files = [path for report in self._reports.values() if (path := run_file_of(report)) is not None]

@@ -107,9 +107,9 @@ def tell(item: pytest.Item, ended: str) -> None:
 
 def text_of(item: pytest.Item, perf: Perf) -> str:
     """The verdict, the table of the checks, and which executions came before."""
-    from pytest_llmperf.model.verdict import verdict_of_test
     from pytest_llmperf.process.serverlog import plain
     from pytest_llmperf.report.table import table
+    from pytest_llmperf.results.check import verdict_of_test
     from pytest_llmperf.session.executions import history
 
     earlier = f"\n  {history(perf)}" if perf.earlier else ""
@@ -117,7 +117,8 @@ def text_of(item: pytest.Item, perf: Perf) -> str:
 
 
 def raise_worst(item: pytest.Item, perf: Perf) -> None:
-    from pytest_llmperf.model.verdict import Verdict, verdict_of_test
+    from pytest_llmperf.model.verdict import Verdict
+    from pytest_llmperf.results.check import verdict_of_test
 
     verdict, text = verdict_of_test(perf.results), text_of(item, perf)
     item.user_properties.append((VERDICT, verdict.value))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
-from pytest_llmperf.model.verdict import BASELINE_COMPARISON, Verdict
+from pytest_llmperf.model.verdict import Verdict
+from pytest_llmperf.results.check import BASELINE_COMPARISON
 
 RATIO = " / "
 SEEN = "(would have seen "

@@ -8,12 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
-from pytest_llmperf.baseline.fresh import numbers
-from pytest_llmperf.baseline.strict_json import Node, parse
 from pytest_llmperf.errors import UsageError
-from pytest_llmperf.model.verdict import worst
 from pytest_llmperf.report.properties import JUDGED, SEED
-from pytest_llmperf.report.stored_run import (
+from pytest_llmperf.results.check import worst
+from pytest_llmperf.results.fresh import numbers
+from pytest_llmperf.results.reader import (
     StoredRun,
     StoredRunMeasurement,
     StoredRunTest,
@@ -21,6 +20,7 @@ from pytest_llmperf.report.stored_run import (
     margins_from,
     read_run,
 )
+from pytest_llmperf.results.strict_json import Node, parse
 from pytest_llmperf.stats.prior import Margins
 
 REPAIR = "Write the file anew: pytest --junitxml=FILE."

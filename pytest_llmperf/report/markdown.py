@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.process.serverlog import plain
 from pytest_llmperf.report.release import GREEN, ComparedTest, Trend
-from pytest_llmperf.report.stored_run import StoredRunTest
+from pytest_llmperf.results.reader import StoredRunTest
 
 #: A GitHub comment takes 65,536 characters, a step's summary more.
 MOST_CHARACTERS = 60_000

@@ -7,13 +7,13 @@ from contextlib import suppress
 from math import isinf
 from statistics import fmean
 
-from pytest_llmperf.baseline.model import StoredMeasurement
 from pytest_llmperf.baseline.paths import kind_of
 from pytest_llmperf.baseline.store import Store
 from pytest_llmperf.errors import BaselineError
 from pytest_llmperf.metrics.registry import Metric, all_metrics
-from pytest_llmperf.report.stored_run import StoredRun, StoredRunTest
 from pytest_llmperf.report.table import aligned
+from pytest_llmperf.results.baseline import StoredMeasurement
+from pytest_llmperf.results.reader import StoredRun, StoredRunTest
 from pytest_llmperf.stats.mean import t_interval
 
 HEAD = ("metric", "mean", "90 % CI", "baseline", "change")

@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from pytest_llmperf.model.verdict import CheckResult
+from pytest_llmperf.metrics.failed_as_infinite import statistics_with_failures
+from pytest_llmperf.results.check import CheckResult
 from pytest_llmperf.session.conditions import digest
-from pytest_llmperf.slo.failed_as_infinite import statistics_with_failures
 
 if TYPE_CHECKING:
     from pytest_llmperf.metrics import RunMetrics
-    from pytest_llmperf.session.measurement import Measurement
+    from pytest_llmperf.results.measurement import Measurement
 
 DECIMALS = 6
 SEED, JUDGED = "seed", "judged"  # beside the metrics of a run

@@ -16,10 +16,10 @@ from math import isinf
 from pytest_llmperf.baseline.fingerprint import unrecorded_conditions
 from pytest_llmperf.baseline.paths import server_kind
 from pytest_llmperf.errors import SloError
+from pytest_llmperf.judging.baseline_comparison import OPEN_LOOP, SEARCHED
 from pytest_llmperf.metrics.registry import Metric, find
 from pytest_llmperf.model.verdict import Verdict
-from pytest_llmperf.report.stored_run import StoredRunMeasurement, StoredRunTest
-from pytest_llmperf.session.baseline_comparison import OPEN_LOOP, SEARCHED
+from pytest_llmperf.results.reader import StoredRunMeasurement, StoredRunTest
 from pytest_llmperf.session.conditions import formula_versions
 from pytest_llmperf.stats.decision import PASS_CONFIDENCE, MetricComparison, decide
 from pytest_llmperf.stats.looks import SUITE_ALPHA

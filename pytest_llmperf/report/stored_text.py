@@ -7,12 +7,12 @@ from statistics import fmean
 
 from pytest_llmperf.baseline.catalog import Entry
 from pytest_llmperf.baseline.levels import session_mean
-from pytest_llmperf.baseline.model import Baseline, StoredMeasurement, StoredSession
 from pytest_llmperf.errors import SloError
 from pytest_llmperf.metrics.registry import find
 from pytest_llmperf.report import value_text
 from pytest_llmperf.report.metric_rows import baseline_mean
 from pytest_llmperf.report.table import aligned
+from pytest_llmperf.results.baseline import Baseline, StoredMeasurement, StoredSession
 
 UNCHANGED_PERCENT = 0.05
 

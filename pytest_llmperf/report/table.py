@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pytest_llmperf.model.verdict import CheckResult
+from pytest_llmperf.results.check import CheckResult
 
 HEAD = ("metric", "limit", "measured", "verdict", "interval", "n")
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 
 from pytest_llmperf.report.markdown import WORDS
 from pytest_llmperf.report.release import ComparedTest
-from pytest_llmperf.report.stored_run import StoredRunMeasurement, StoredRunTest
 from pytest_llmperf.report.table import aligned, table
 from pytest_llmperf.report.value_text import value_text
+from pytest_llmperf.results.reader import StoredRunMeasurement, StoredRunTest
 
 
 def overview(tests: Sequence[StoredRunTest]) -> str:

@@ -12,7 +12,7 @@ from pytest_llmperf.engines.spec import flags_of
 from pytest_llmperf.errors import SloError, SpecError, UsageError
 from pytest_llmperf.metrics.registry import find
 from pytest_llmperf.model.engine import EngineSpec
-from pytest_llmperf.session.measurement import Measurement
+from pytest_llmperf.results.measurement import Measurement
 from pytest_llmperf.workload import Workload
 
 

@@ -6,9 +6,9 @@ import subprocess
 from pathlib import Path
 
 from pytest_llmperf.baseline.catalog import catalog
-from pytest_llmperf.baseline.model import Baseline
 from pytest_llmperf.baseline.text import decode
 from pytest_llmperf.errors import UsageError
+from pytest_llmperf.results.baseline import Baseline
 
 GIT_TIMEOUT_S = 30.0
 

@@ -12,23 +12,24 @@ from typing import TYPE_CHECKING
 from pytest_llmperf.clock import seconds
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.errors import LoadError, SpecError
+from pytest_llmperf.judging.claim_judge import invalid_results
+from pytest_llmperf.judging.requirements import judge_slo
+from pytest_llmperf.judging.sample import unverified, values_of
+from pytest_llmperf.judging.validity import judged_by_requirements
+from pytest_llmperf.metrics.failed_as_infinite import sample_with_failures_ms
 from pytest_llmperf.metrics.registry import find
 from pytest_llmperf.metrics.summary import statistic
 from pytest_llmperf.model.engine import EngineSpec
 from pytest_llmperf.model.record import RunRecords
 from pytest_llmperf.model.status import Note
-from pytest_llmperf.model.verdict import Verdict, worst
+from pytest_llmperf.model.verdict import Verdict
+from pytest_llmperf.results.check import worst
+from pytest_llmperf.results.measurement import Measurement, Run
 from pytest_llmperf.session.arguments import texts_of
 from pytest_llmperf.session.bisection import SearchResult, TriedRate, search_rate
-from pytest_llmperf.session.judge import invalid_results
-from pytest_llmperf.session.measurement import Measurement, Run
 from pytest_llmperf.session.series import Series
-from pytest_llmperf.session.validity import judged_by_requirements
-from pytest_llmperf.slo.failed_as_infinite import sample_with_failures_ms
-from pytest_llmperf.slo.judge import judge_slo
 from pytest_llmperf.slo.model import Slo
 from pytest_llmperf.slo.parse import parse_slo
-from pytest_llmperf.slo.sample import unverified, values_of
 from pytest_llmperf.workload import Workload
 from pytest_llmperf.workload.arguments import number
 

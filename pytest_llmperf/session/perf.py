@@ -11,9 +11,21 @@ from pytest_llmperf.baseline.paths import kind_of, server_kind
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.engines.tiers import TIERS, check_keep
 from pytest_llmperf.errors import SloError, SpecError, UsageError
+from pytest_llmperf.judging.baseline_comparison import default_primaries, margins_from
+from pytest_llmperf.judging.claim_judge import (
+    ClaimJudge,
+    claim_judge,
+    judge_pooled_executions,
+    judge_slos,
+    paired_sides,
+)
+from pytest_llmperf.judging.sample import unverified
+from pytest_llmperf.judging.validity import judged_by_requirements
 from pytest_llmperf.metrics.registry import find
 from pytest_llmperf.model.engine import EngineSpec, serving_hardware
-from pytest_llmperf.model.verdict import BASELINE_COMPARISON, CheckResult, Verdict, worst
+from pytest_llmperf.model.verdict import Verdict
+from pytest_llmperf.results.check import BASELINE_COMPARISON, CheckResult, worst
+from pytest_llmperf.results.measurement import Measurement
 from pytest_llmperf.session.arguments import (
     check_comparison,
     check_context,
@@ -27,17 +39,12 @@ from pytest_llmperf.session.arguments import (
     spec_of,
     texts_of,
 )
-from pytest_llmperf.session.baseline_comparison import default_primaries, margins_from
 from pytest_llmperf.session.capacity import COOLDOWN_S, METRIC, PRECISION, Capacity, SearchTerms, search_terms
 from pytest_llmperf.session.executions import continue_earlier, excluded_execution, failed_subjects, history
-from pytest_llmperf.session.judge import ClaimJudge, claim_judge, judge_pooled_executions, judge_slos, paired_sides
-from pytest_llmperf.session.measurement import Measurement
 from pytest_llmperf.session.sequential_comparison import compare_with_baseline
 from pytest_llmperf.session.series import Series
-from pytest_llmperf.session.validity import judged_by_requirements
 from pytest_llmperf.slo.model import Slo
 from pytest_llmperf.slo.parse import parse_slo
-from pytest_llmperf.slo.sample import unverified
 from pytest_llmperf.stats.prior import Margins
 from pytest_llmperf.stats.ratio import StartSd
 from pytest_llmperf.workload import Workload
@@ -85,7 +92,7 @@ class Perf:
             UsageError: one of them is no `CheckResult`.
         """
         if strange := [result for result in results if not isinstance(result, CheckResult)]:
-            raise UsageError(f"perf.record({strange[0]!r}): give it a pytest_llmperf.model.verdict.CheckResult.")
+            raise UsageError(f"perf.record({strange[0]!r}): give it a pytest_llmperf.results.check.CheckResult.")
         self._results += results
 
     @property
@@ -371,7 +378,7 @@ class Perf:
             SloError: a text cannot be read.
             SpecError: the workloads differ, or there are no two pairs.
         """
-        from pytest_llmperf.session.ratios import judge_ratios
+        from pytest_llmperf.judging.compared_sides import judge_ratios
 
         if not texts or len(sides) < 2:
             raise UsageError(
@@ -398,7 +405,7 @@ class Perf:
         self.session.release_records()
 
     def _write(self) -> None:
-        from pytest_llmperf.report.run_folder import write_test
+        from pytest_llmperf.results.writer import write_test
 
         self.run_file = write_test(
             self.session.run_dir,

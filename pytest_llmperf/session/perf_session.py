@@ -32,7 +32,7 @@ from pytest_llmperf.model.engine import EngineSpec
 from pytest_llmperf.model.status import Note, Tell
 from pytest_llmperf.process.ports import lock_folder, private_folder, scratch_folder
 from pytest_llmperf.process.scratch import sweep, temporaries
-from pytest_llmperf.report.run_folder import writable
+from pytest_llmperf.results.writer import writable
 from pytest_llmperf.session.perf import Perf
 from pytest_llmperf.session.provenance import FILE as PROVENANCE
 from pytest_llmperf.session.provenance import host_digest, provenance, write_provenance

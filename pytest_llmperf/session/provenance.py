@@ -13,10 +13,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from pytest_llmperf import __version__
-from pytest_llmperf.baseline.model import Provenance
-from pytest_llmperf.baseline.strict_json import parse
 from pytest_llmperf.errors import BaselineError
 from pytest_llmperf.process.scratch import write_whole
+from pytest_llmperf.results.baseline import Provenance
+from pytest_llmperf.results.strict_json import parse
 from pytest_llmperf.telemetry.hardware import Hardware
 
 GIT_TIMEOUT_S = 10.0

@@ -22,8 +22,8 @@ from pytest_llmperf.model.record import RequestRecord, RunRecords
 from pytest_llmperf.model.request import Request
 from pytest_llmperf.model.telemetry import CpuUse, GaugeSample
 from pytest_llmperf.process.background_thread import in_background
+from pytest_llmperf.results.measurement import Run
 from pytest_llmperf.session.cancellation import cancelled_at_deadline, cancelled_on_death
-from pytest_llmperf.session.measurement import Run
 from pytest_llmperf.telemetry.accelerators import TraceOf
 from pytest_llmperf.telemetry.prometheus import deltas
 from pytest_llmperf.wire.completions import to_record

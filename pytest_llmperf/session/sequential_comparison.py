@@ -8,12 +8,10 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from pytest_llmperf.baseline.fingerprint import comparable_sessions
-from pytest_llmperf.baseline.model import Baseline, StoredMeasurement
 from pytest_llmperf.baseline.paths import kind_of, server_kind
 from pytest_llmperf.baseline.store import Store
 from pytest_llmperf.errors import BaselineError
-from pytest_llmperf.model.verdict import BASELINE_COMPARISON, CheckResult, Verdict, worst
-from pytest_llmperf.session.baseline_comparison import (
+from pytest_llmperf.judging.baseline_comparison import (
     CACHE_NOT_RESET,
     INFINITE_VALUES,
     OUT_OF_TIME,
@@ -24,13 +22,16 @@ from pytest_llmperf.session.baseline_comparison import (
     judge_against_baseline,
     paired_runs,
 )
-from pytest_llmperf.session.judge import invalid_results
+from pytest_llmperf.judging.claim_judge import invalid_results
+from pytest_llmperf.judging.sample import unverified
+from pytest_llmperf.judging.start_spread import noisiest
+from pytest_llmperf.judging.steadiness import stored_run_sd
+from pytest_llmperf.judging.validity import judged_by_comparison
+from pytest_llmperf.metrics.failed_as_infinite import infinite_value_problem
+from pytest_llmperf.model.verdict import Verdict
+from pytest_llmperf.results.baseline import Baseline, StoredMeasurement
+from pytest_llmperf.results.check import BASELINE_COMPARISON, CheckResult, worst
 from pytest_llmperf.session.series import Series
-from pytest_llmperf.session.starts import noisiest
-from pytest_llmperf.session.steadiness import stored_run_sd
-from pytest_llmperf.session.validity import judged_by_comparison
-from pytest_llmperf.slo.failed_as_infinite import infinite_value_problem
-from pytest_llmperf.slo.sample import unverified
 from pytest_llmperf.stats.looks import LOOKS
 from pytest_llmperf.stats.prior import Margins
 from pytest_llmperf.stats.ratio import StartSd

@@ -16,8 +16,8 @@ from pytest_llmperf.metrics import measure as metrics_of
 from pytest_llmperf.model.engine import EngineSpec
 from pytest_llmperf.model.plan import LoadPlan
 from pytest_llmperf.model.status import WarmingUp
+from pytest_llmperf.results.measurement import Measurement, Run
 from pytest_llmperf.session.conditions import conditions
-from pytest_llmperf.session.measurement import Measurement, Run
 from pytest_llmperf.session.progress import measuring_status
 from pytest_llmperf.session.replay import Replayer, Watch
 from pytest_llmperf.session.warm_up import warm_up

@@ -13,13 +13,13 @@ from typing import TextIO
 
 from pytest_llmperf.engines.spec import with_flags
 from pytest_llmperf.errors import EngineError, EnvironmentMissing, HardwareBusy, InfrastructureError, UsageError
+from pytest_llmperf.judging.claim_judge import invalid_results
+from pytest_llmperf.judging.validity import judged_by_comparison
 from pytest_llmperf.metrics.registry import find
 from pytest_llmperf.metrics.units import Direction
 from pytest_llmperf.model.engine import EngineSpec
 from pytest_llmperf.session.capacity import METRIC
-from pytest_llmperf.session.judge import invalid_results
 from pytest_llmperf.session.perf import Perf
-from pytest_llmperf.session.validity import judged_by_comparison
 from pytest_llmperf.workload import Workload
 
 SCHEMA = 1

@@ -7,9 +7,9 @@ from statistics import median
 
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.errors import EngineError, WrongServer
+from pytest_llmperf.judging.validity import other_model
 from pytest_llmperf.model.request import Request
 from pytest_llmperf.session.replay import Replayer, records_of
-from pytest_llmperf.session.validity import other_model
 from pytest_llmperf.workload import Workload
 
 # The rule is fixed beforehand and part of the fingerprint. Its seed lies apart from any that is measured.

@@ -9,8 +9,8 @@ from pytest_llmperf import CheckResult, Verdict
 from pytest_llmperf.baseline.store import Store
 from pytest_llmperf.metrics import measure
 from pytest_llmperf.report.html import write_report
-from pytest_llmperf.report.run_folder import write_test
-from pytest_llmperf.session.measurement import Measurement, Run
+from pytest_llmperf.results.measurement import Measurement, Run
+from pytest_llmperf.results.writer import write_test
 from pytest_llmperf.testing.records import make_record
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")

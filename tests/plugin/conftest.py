@@ -7,7 +7,8 @@ import pytest
 
 # Results are handed in as values: how they come about is tested elsewhere, here it is what pytest makes of them.
 RESULTS = """
-from pytest_llmperf.model.verdict import CheckResult, Verdict
+from pytest_llmperf.model.verdict import Verdict
+from pytest_llmperf.results.check import CheckResult
 
 def give(perf, *verdicts):
     for verdict in verdicts:

@@ -9,7 +9,7 @@ import pytest
 
 from pytest_llmperf.report.junit import read_release
 from pytest_llmperf.report.release import Trend, compare_runs
-from pytest_llmperf.report.stored_run import read_run
+from pytest_llmperf.results.reader import read_run
 
 pytestmark = pytest.mark.emulated
 SUITE = """
@@ -136,7 +136,8 @@ def test_it(perf):
 def test_every_check_has_its_interval_and_delta_in_junit(run):
     _, junit = run(
         """
-from pytest_llmperf.model.verdict import CheckResult, Verdict
+from pytest_llmperf.model.verdict import Verdict
+from pytest_llmperf.results.check import CheckResult
 
 def test_it(perf):
     check = CheckResult("baseline ttft_p50", Verdict.PASS, "ttft_p50", "≤ +15 %", "+4.5 %", "90 % CI 1 … 2")

@@ -1,4 +1,4 @@
-"""A fake inference server for tests without sockets: control requests and load see the same counters."""
+"""A fake inference server for tests without sockets, and measurements made of records."""
 
 import json
 
@@ -9,10 +9,15 @@ from pytest_llmperf.engines.adapters import adapter_of
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.engines.spec import endpoint
 from pytest_llmperf.errors import Evidence
+from pytest_llmperf.metrics import measure
+from pytest_llmperf.model.record import Outcome
+from pytest_llmperf.results.measurement import Measurement, Run
+from pytest_llmperf.testing.records import make_record
 from pytest_llmperf.testing.scripted_transport import ScriptedTransport, stream_exchange
 from pytest_llmperf.testing.streams import StreamShape
 
 MS = 1_000_000
+SOUND = {"generation_tokens": 200.0, "requests_finished": 20.0, "prompt_tokens": 160.0, "prompt_tokens_cached": 0.0}
 
 
 class FakeProcess:
@@ -120,3 +125,48 @@ def make_server(fake_engine):
 @pytest.fixture
 def fake_process():
     return FakeProcess()
+
+
+@pytest.fixture
+def make_run():
+    """A run of 20 requests with counters that agree with them; `records` and counters by name change it."""
+
+    def make(records=None, *, seed=0, counters=None, **fields):
+        records = tuple(records or (make_record(index, intended_ms=100 * index) for index in range(20)))
+        known = {} if counters is False else SOUND | (counters or {})
+        return Run(seed=seed, start_id=fields.pop("start_id", 1), records=records, counters=known, **fields)
+
+    return make
+
+
+@pytest.fixture
+def make_measurement():
+    def make(*runs, **fields):
+        conditions = fields.pop("conditions", {"engine": "vllm", "model": "m"})
+        metrics = tuple(measure(run.records, run.counters) for run in runs)
+        return Measurement("vllm('m')", "random_tokens(…)", conditions, runs, metrics, **fields)
+
+    return make
+
+
+@pytest.fixture
+def measurement_of():
+    """A measurement with a run for each list of records."""
+
+    def make(*lists_of_records, counters=None, **fields):
+        runs = tuple(
+            Run(seed, 1, tuple(records), counters or {}, started_at="2026-01-02T03:04:05+00:00")
+            for seed, records in enumerate(lists_of_records)
+        )
+        metrics = tuple(measure(run.records, run.counters) for run in runs)
+        return Measurement("vllm('m')", "random_tokens(…)", {"engine": "vllm", "model": "m"}, runs, metrics, **fields)
+
+    return make
+
+
+@pytest.fixture
+def measurement(measurement_of):
+    return measurement_of(
+        [make_record(0, ttft_ms=40, itl_ms=[10, 20, 30]), make_record(1, intended_ms=100, ttft_ms=60, itl_ms=5)],
+        [make_record(0, intended_ms=1000), make_record(1, intended_ms=1100, outcome=Outcome.RESET)],
+    )

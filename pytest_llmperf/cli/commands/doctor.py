@@ -15,7 +15,7 @@ from pytest_llmperf.cli.output import say
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from pytest_llmperf.session.doctor.finding import Finding
+    from pytest_llmperf.doctor.finding import Finding
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,10 +26,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from pytest_llmperf.config.root import project_root
     from pytest_llmperf.config.settings import read_settings
+    from pytest_llmperf.doctor import examine
+    from pytest_llmperf.doctor.place import this_place
+    from pytest_llmperf.doctor.suites import suites
     from pytest_llmperf.errors import UsageError
-    from pytest_llmperf.session.doctor import examine
-    from pytest_llmperf.session.doctor.place import this_place
-    from pytest_llmperf.session.doctor.suites import suites
     from pytest_llmperf.telemetry.hardware import detect
 
     root, paths = arguments.root, arguments.suites

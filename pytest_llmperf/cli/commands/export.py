@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from pytest_llmperf.report.export import export
-    from pytest_llmperf.report.stored_run import choose, read_run
+    from pytest_llmperf.results.reader import choose, read_run
 
     tests = read_run(arguments.folder)
     if arguments.test is not None:

@@ -14,8 +14,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from pytest_llmperf.report.stored_run import choose, read_run
     from pytest_llmperf.report.terminal_text import overview, text_of_test
+    from pytest_llmperf.results.reader import choose, read_run
 
     tests = read_run(arguments.folder)
     if arguments.test is None:

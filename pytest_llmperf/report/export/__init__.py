@@ -10,7 +10,7 @@ from pytest_llmperf.process.scratch import write_whole
 from pytest_llmperf.report.export.benchmark import benchmark_file
 from pytest_llmperf.report.export.detailed import vllm_files
 from pytest_llmperf.report.export.requests_table import csv_file, parquet_file
-from pytest_llmperf.report.stored_run import StoredRunTest
+from pytest_llmperf.results.reader import StoredRunTest
 
 #: Format → file name under `out` ("" for `out` itself) and its content.
 Export = Callable[[Sequence[StoredRunTest]], Mapping[str, bytes]]

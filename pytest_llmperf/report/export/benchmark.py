@@ -9,7 +9,7 @@ from statistics import fmean, median, stdev
 
 from pytest_llmperf import __version__
 from pytest_llmperf.errors import UsageError
-from pytest_llmperf.report.stored_run import StoredRunMeasurement, StoredRunTest, names, read_session
+from pytest_llmperf.results.reader import StoredRunMeasurement, StoredRunTest, names, read_session
 
 METRICS = ("ttft_p50", "ttft_p99", "tpot_mean", "itl_p50", "itl_p99", "e2el_p50")
 NO_OPTIONS = {

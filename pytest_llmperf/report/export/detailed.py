@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import PurePath
 
 from pytest_llmperf.errors import UsageError
-from pytest_llmperf.report.run_folder import file_name
-from pytest_llmperf.report.stored_run import StoredRunTest, as_measurement, names
-from pytest_llmperf.report.vllm_json import vllm_json
+from pytest_llmperf.results.reader import StoredRunTest, as_measurement, names
+from pytest_llmperf.results.vllm_json import vllm_json
+from pytest_llmperf.results.writer import file_name
 
 
 def vllm_files(tests: Sequence[StoredRunTest]) -> dict[str, bytes]:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pytest_llmperf.errors import UsageError
-from pytest_llmperf.report.frame import request_frame
-from pytest_llmperf.report.stored_run import StoredRunTest, as_measurement, names
+from pytest_llmperf.results.frame import request_frame
+from pytest_llmperf.results.reader import StoredRunTest, as_measurement, names
 
 if TYPE_CHECKING:
     import pandas as pd

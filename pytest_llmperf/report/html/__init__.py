@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from pytest_llmperf.errors import UsageError
 from pytest_llmperf.process.scratch import write_whole
 from pytest_llmperf.report.html.page import TestPage, counts, pack, session_facts, test_page
-from pytest_llmperf.report.stored_run import read_run
+from pytest_llmperf.results.reader import read_run
 
 if TYPE_CHECKING:
     import jinja2

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 from pytest_llmperf.metrics import FAMILIES
 from pytest_llmperf.report.html.series import series_of
-from pytest_llmperf.report.requests import start_ns
-from pytest_llmperf.report.stored_run import StoredRun, StoredRunMeasurement, StoredRunTest, names
+from pytest_llmperf.results.reader import StoredRun, StoredRunMeasurement, StoredRunTest, names
+from pytest_llmperf.results.requests_file import start_ns
 
 if TYPE_CHECKING:
     from pytest_llmperf.model.record import RequestRecord
-    from pytest_llmperf.report.requests import Requests
+    from pytest_llmperf.results.requests_file import Requests
 
 # Every second percentile, and the tail where regressions show.
 PROBABILITIES = (*(position / 50 for position in range(50)), 0.99, 0.995, 0.999, 1.0)

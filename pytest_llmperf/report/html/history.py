@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from math import isinf
 
 from pytest_llmperf.baseline.fingerprint import Difference, differences
-from pytest_llmperf.baseline.model import StoredMeasurement
 from pytest_llmperf.baseline.paths import kind_of
 from pytest_llmperf.baseline.store import Store
 from pytest_llmperf.errors import BaselineError, SloError
 from pytest_llmperf.metrics import Unit, find
-from pytest_llmperf.report.stored_run import StoredRunMeasurement, StoredRunTest
+from pytest_llmperf.results.baseline import StoredMeasurement
+from pytest_llmperf.results.reader import StoredRunMeasurement, StoredRunTest
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,13 +14,14 @@ from pathlib import Path
 from pytest_llmperf.baseline.store import Store
 from pytest_llmperf.errors import BaselineError
 from pytest_llmperf.metrics import find, is_metric
-from pytest_llmperf.model.verdict import CheckResult, Verdict
+from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.report.html.charts import charts, labels
 from pytest_llmperf.report.html.history import History, history
 from pytest_llmperf.report.html.servers import ServerLog, servers_of
 from pytest_llmperf.report.html.words import in_words, title
-from pytest_llmperf.report.stored_run import StoredRunMeasurement, StoredRunTest, read_session
 from pytest_llmperf.report.value_text import value_text
+from pytest_llmperf.results.check import CheckResult
+from pytest_llmperf.results.reader import StoredRunMeasurement, StoredRunTest, read_session
 
 _DIGEST = re.compile(r"[0-9a-f]{40,}")
 

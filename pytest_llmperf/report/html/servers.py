@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pytest_llmperf.process.launch import COMMAND_FILE
 from pytest_llmperf.process.serverlog import tail_lines
-from pytest_llmperf.report.stored_run import StoredRunTest
+from pytest_llmperf.results.reader import StoredRunTest
 
 LOG_LINES = 60
 

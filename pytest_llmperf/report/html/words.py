@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from pytest_llmperf.errors import SloError
-from pytest_llmperf.model.verdict import CheckResult
+from pytest_llmperf.results.check import CheckResult
 from pytest_llmperf.slo.model import Claim, Comparison, Mechanism, Slo
 from pytest_llmperf.slo.parse import parse_claim, parse_slo
 

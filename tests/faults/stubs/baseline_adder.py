@@ -3,8 +3,8 @@
 import sys
 from pathlib import Path
 
-from pytest_llmperf.baseline.model import Baseline, StoredMeasurement, StoredSession
 from pytest_llmperf.baseline.store import Store
+from pytest_llmperf.results.baseline import Baseline, StoredMeasurement, StoredSession
 
 PATHS = ("h200/x/test_x.json", "h200/y/test_y.json")
 

@@ -10,9 +10,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from pytest_llmperf.baseline.model import Baseline, StoredMeasurement, StoredSession
 from pytest_llmperf.baseline.store import Store
 from pytest_llmperf.errors import BaselineError
+from pytest_llmperf.results.baseline import Baseline, StoredMeasurement, StoredSession
 
 PAGE_BYTES = 4096
 

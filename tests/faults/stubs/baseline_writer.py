@@ -14,9 +14,9 @@ import time
 from collections import Counter, deque
 from pathlib import Path
 
-from pytest_llmperf.baseline.model import Baseline, StoredMeasurement, StoredSession
 from pytest_llmperf.baseline.store import Store
 from pytest_llmperf.baseline.text import decode
+from pytest_llmperf.results.baseline import Baseline, StoredMeasurement, StoredSession
 
 KIND = "h200"
 PATHS = tuple(f"{KIND}/{suite}/test_{name}.json" for suite in "ab" for name in "xy")

@@ -3,10 +3,10 @@
 import pytest
 
 from pytest_llmperf.baseline.fingerprint import fingerprint_of, formulas_of
-from pytest_llmperf.baseline.fresh import Check, FreshMeasurement, FreshRun, FreshTest
 from pytest_llmperf.baseline.merging import UpdateTerms
-from pytest_llmperf.baseline.model import Baseline, Provenance, StoredMeasurement, StoredSession
 from pytest_llmperf.model.verdict import Verdict
+from pytest_llmperf.results.baseline import Baseline, Provenance, StoredMeasurement, StoredSession
+from pytest_llmperf.results.fresh import Check, FreshMeasurement, FreshRun, FreshTest
 
 TEST = "suites/test_serving.py::test_it"
 CONDITIONS = {"hardware": "h200", "engine.version": "1.0", "model": "m", "formulas": "digest"}
@@ -81,7 +81,7 @@ def make():
 def fake_measurement():
     """As a session makes it, of two runs."""
     from pytest_llmperf.metrics import measure
-    from pytest_llmperf.session.measurement import Measurement, Run
+    from pytest_llmperf.results.measurement import Measurement, Run
     from pytest_llmperf.testing.records import make_record
 
     records = [[make_record(0, ttft_ms=40, itl_ms=[10, 20, 30])], [make_record(0, ttft_ms=50, itl_ms=[11, 20])]]

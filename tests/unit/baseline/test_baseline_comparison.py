@@ -9,16 +9,11 @@ from types import SimpleNamespace
 import pytest
 
 from pytest_llmperf.baseline.fingerprint import comparable_sessions
-from pytest_llmperf.baseline.model import StoredMeasurement, StoredSession
 from pytest_llmperf.baseline.paths import server_kind
 from pytest_llmperf.baseline.rules import gradual_drift, outlier_shifts
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.errors import SloError
-from pytest_llmperf.metrics.run import CountedBy
-from pytest_llmperf.model.engine import UNKNOWN_HARDWARE
-from pytest_llmperf.model.record import Outcome
-from pytest_llmperf.model.verdict import Verdict
-from pytest_llmperf.session.baseline_comparison import (
+from pytest_llmperf.judging.baseline_comparison import (
     CACHE_NOT_RESET,
     OUT_OF_TIME,
     ComparisonTerms,
@@ -28,7 +23,12 @@ from pytest_llmperf.session.baseline_comparison import (
     margins_from,
     paired_runs,
 )
-from pytest_llmperf.session.measurement import Measurement, Run
+from pytest_llmperf.metrics.run import CountedBy
+from pytest_llmperf.model.engine import UNKNOWN_HARDWARE
+from pytest_llmperf.model.record import Outcome
+from pytest_llmperf.model.verdict import Verdict
+from pytest_llmperf.results.baseline import StoredMeasurement, StoredSession
+from pytest_llmperf.results.measurement import Measurement, Run
 from pytest_llmperf.session.sequential_comparison import Baselines, compare_with_baseline
 from pytest_llmperf.testing.records import make_record
 

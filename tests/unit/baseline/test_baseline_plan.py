@@ -6,13 +6,13 @@ from dataclasses import replace
 import pytest
 
 from pytest_llmperf import CheckResult, Verdict
-from pytest_llmperf.baseline.fresh import FreshTest, fresh_test
-from pytest_llmperf.baseline.model import Baseline
 from pytest_llmperf.baseline.plan import plan
 from pytest_llmperf.baseline.summary import line
 from pytest_llmperf.baseline.text import decode, encode, rounded
 from pytest_llmperf.baseline.update_plan import Action
 from pytest_llmperf.errors import BaselineError, UsageError
+from pytest_llmperf.results.baseline import Baseline
+from pytest_llmperf.results.fresh import FreshTest, fresh_test
 
 PATH = "h200/serving/test_it.json"
 
@@ -693,7 +693,7 @@ class TestOrphans:
 
 
 def run_file(**changes):
-    """As `report.run_folder` writes it."""
+    """As `results.writer` writes it."""
     run = {"seed": 0, "start_id": 1, "cache_reset": True, "metrics": {"tpot_mean": 6.5, "kv_usage_peak": None}}
     measurement = {
         "engine": "vllm('m')", "workload": "w", "complete": True, "baseline": "", "primaries": ["tpot_mean"],
@@ -723,7 +723,7 @@ def test_what_is_no_run_file_is_said(changes):
 
 
 def test_what_the_run_folder_writes_can_be_planned(tmp_path, make, fake_measurement):
-    from pytest_llmperf.report.run_folder import write_test
+    from pytest_llmperf.results.writer import write_test
 
     path = write_test(tmp_path, make.TEST, [fake_measurement], [CheckResult("x", Verdict.NO_BASELINE, "tpot_mean")])
     found = plan([fresh_test(json.loads(path.read_text()), str(path))], {}, make.terms(), "all")

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_llmperf.baseline.model import Baseline, StoredMeasurement, StoredSession
-from pytest_llmperf.baseline.strict_json import LARGEST_NUMBER, SMALLEST_NUMBER
 from pytest_llmperf.baseline.text import decode, encode, rounded
 from pytest_llmperf.errors import BaselineError
+from pytest_llmperf.results.baseline import Baseline, StoredMeasurement, StoredSession
+from pytest_llmperf.results.strict_json import LARGEST_NUMBER, SMALLEST_NUMBER
 
 texts = st.text(max_size=20)
 sizes = st.floats(SMALLEST_NUMBER, LARGEST_NUMBER).map(rounded)

@@ -5,10 +5,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from pytest_llmperf.baseline.fresh import FreshMeasurement, FreshRun
-from pytest_llmperf.baseline.model import Baseline, StoredMeasurement
 from pytest_llmperf.calibration.aa_sessions import calibrate_metrics, run_sessions, table
 from pytest_llmperf.errors import UsageError
+from pytest_llmperf.results.baseline import Baseline, StoredMeasurement
+from pytest_llmperf.results.fresh import FreshMeasurement, FreshRun
 
 
 class Stored:

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_llmperf.baseline.model import Baseline, StoredMeasurement, StoredSession
 from pytest_llmperf.baseline.paths import baseline_path
 from pytest_llmperf.baseline.store import Store
 from pytest_llmperf.cli import main
+from pytest_llmperf.results.baseline import Baseline, StoredMeasurement, StoredSession
 
 A, B = "suites/test_s.py::test_alpha", "suites/test_s.py::test_beta"
 FORMULAS = {"ttft_p50": "ttft.1/p50", "itl_p99": "itl.1/p99"}

@@ -11,7 +11,7 @@ import pytest
 from pytest_llmperf import CheckResult, Verdict
 from pytest_llmperf.cli import main
 from pytest_llmperf.cli.parser import parser
-from pytest_llmperf.report.run_folder import write_test
+from pytest_llmperf.results.writer import write_test
 
 
 def test_without_a_command_it_says_which_there_are(capsys):

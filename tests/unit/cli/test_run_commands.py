@@ -15,8 +15,8 @@ from pytest_llmperf.cli import main
 from pytest_llmperf.cli.commands.release_report import this_run
 from pytest_llmperf.metrics import measure
 from pytest_llmperf.model.record import Outcome
-from pytest_llmperf.report.run_folder import write_test
-from pytest_llmperf.session.measurement import Measurement, Run
+from pytest_llmperf.results.measurement import Measurement, Run
+from pytest_llmperf.results.writer import write_test
 from pytest_llmperf.testing.records import make_record
 
 TEST = "tests/test_a.py::test_x[h200]"

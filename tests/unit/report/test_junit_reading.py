@@ -10,8 +10,8 @@ from pytest_llmperf import CheckResult, Verdict
 from pytest_llmperf.errors import BaselineError, UsageError
 from pytest_llmperf.report.junit import read_release
 from pytest_llmperf.report.properties import properties
-from pytest_llmperf.report.run_folder import write_test
-from pytest_llmperf.report.stored_run import read_run
+from pytest_llmperf.results.reader import read_run
+from pytest_llmperf.results.writer import write_test
 from pytest_llmperf.stats.prior import Margins
 
 TEST = "tests/test_a.py::test_x[h200]"
@@ -34,7 +34,7 @@ def junit(tmp_path):
     return write
 
 
-def test_the_same_as_the_run_folder_but_for_requests(tmp_path, junit, make_measurement, measurement):
+def test_the_same_as_the_run_folder_but_for_requests(tmp_path, junit, measurement_of, measurement):
     measurement = replace(measurement, margins={"tpot_mean": Margins(0.06, 0.15)})
     named = properties(TEST, [measurement], [CHECK])
     (read,) = read_release(junit([*named, ("llmperf_verdict", "FAIL")], ("failure", "x")))

@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 from pytest_llmperf.baseline.fingerprint import formulas_of
-from pytest_llmperf.baseline.model import Baseline, StoredMeasurement, StoredSession
 from pytest_llmperf.report.metric_rows import every_metric, metric_table
-from pytest_llmperf.report.stored_run import StoredRun, StoredRunMeasurement, StoredRunTest
+from pytest_llmperf.results.baseline import Baseline, StoredMeasurement, StoredSession
+from pytest_llmperf.results.reader import StoredRun, StoredRunMeasurement, StoredRunTest
 
 
 def stored(**metrics):

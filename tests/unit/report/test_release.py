@@ -7,8 +7,8 @@ import pytest
 from pytest_llmperf import CheckResult, Verdict
 from pytest_llmperf.report.markdown import LinkedRun, markdown
 from pytest_llmperf.report.release import Trend, compare_runs
-from pytest_llmperf.report.stored_run import StoredRun, StoredRunMeasurement, StoredRunTest
 from pytest_llmperf.report.terminal_text import comparison_text, overview, text_of_test
+from pytest_llmperf.results.reader import StoredRun, StoredRunMeasurement, StoredRunTest
 from pytest_llmperf.stats.prior import Margins
 
 CONDITIONS = {"hardware": "h200", "model": "m", "workload": "w", "engine.version": "1", "formulas": "tpot.1 ttft.1"}

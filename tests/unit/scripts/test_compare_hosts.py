@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pytest_llmperf.baseline.store import Store
-from pytest_llmperf.session.baseline_comparison import ComparisonTerms
+from pytest_llmperf.judging.baseline_comparison import ComparisonTerms
 
 ROOT = Path(__file__).parents[3]
 TEST = "suites/test_serving.py::test_answers_come_in_time"

@@ -7,8 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from pytest_llmperf.model.verdict import CheckResult, Verdict
-from pytest_llmperf.report.stored_run import read_run
+from pytest_llmperf.model.verdict import Verdict
+from pytest_llmperf.results.check import CheckResult
+from pytest_llmperf.results.reader import read_run
 
 ROOT = Path(__file__).parents[3]
 MEASURED = ROOT / "docs" / "measured" / "h200"

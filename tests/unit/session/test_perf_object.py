@@ -11,8 +11,8 @@ import pytest
 from pytest_llmperf import Verdict, closed, endpoint, random_tokens, shared_prefix, vllm
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.errors import ConfigError, EngineError, SloError, SpecError, UsageError
+from pytest_llmperf.judging.claim_judge import runs_apart
 from pytest_llmperf.model.status import Measuring, WarmingUp
-from pytest_llmperf.session.judge import runs_apart
 from pytest_llmperf.session.perf_session import PerfSession
 from pytest_llmperf.telemetry.hardware import Hardware
 from pytest_llmperf.testing.scripted_transport import make_exchange

@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from pytest_llmperf.baseline.model import Provenance
 from pytest_llmperf.errors import BaselineError
+from pytest_llmperf.results.baseline import Provenance
 from pytest_llmperf.session.baseline_update import read_sessions
 from pytest_llmperf.session.provenance import FILE, provenance, read_provenance, session_id, write_provenance
 

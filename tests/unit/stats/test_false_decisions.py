@@ -5,9 +5,9 @@ import pytest
 from scipy.signal import lfilter
 from scipy.stats import norm
 
+from pytest_llmperf.judging.requirements import judge_slo
 from pytest_llmperf.metrics import measure
 from pytest_llmperf.model.verdict import Verdict
-from pytest_llmperf.slo.judge import judge_slo
 from pytest_llmperf.slo.parse import parse_slo
 from pytest_llmperf.stats.design import Count, View, total
 from pytest_llmperf.stats.exceedance import exceedance

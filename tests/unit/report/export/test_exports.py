@@ -18,9 +18,9 @@ from pytest_llmperf.errors import BaselineError, UsageError
 from pytest_llmperf.metrics import measure
 from pytest_llmperf.report.export import export
 from pytest_llmperf.report.export.benchmark import stats
-from pytest_llmperf.report.run_folder import write_test
-from pytest_llmperf.report.stored_run import read_run
-from pytest_llmperf.session.measurement import Run
+from pytest_llmperf.results.measurement import Run
+from pytest_llmperf.results.reader import read_run
+from pytest_llmperf.results.writer import write_test
 
 TEST = "tests/test_a.py::test_x[h200]"
 

@@ -7,16 +7,16 @@ import pytest
 from pytest_llmperf.model.telemetry import GaugeSample, GpuSample, GpuTrace, gauge_columns
 from pytest_llmperf.report.html.charts import BINS, PROBABILITIES, charts, labels
 from pytest_llmperf.report.html.series import series_of
-from pytest_llmperf.report.requests import encode
-from pytest_llmperf.report.run_folder import write_test
-from pytest_llmperf.report.stored_run import StoredRun, StoredRunMeasurement, StoredRunTest, read_run
+from pytest_llmperf.results.reader import StoredRun, StoredRunMeasurement, StoredRunTest, read_run
+from pytest_llmperf.results.requests_file import encode
+from pytest_llmperf.results.writer import write_test
 from pytest_llmperf.testing.records import make_record
 
 
 @pytest.fixture
-def drawn(tmp_path, make_measurement):
+def drawn(tmp_path, measurement_of):
     def draw(*lists_of_records, **fields):
-        write_test(tmp_path, "test_x", [make_measurement(*lists_of_records, **fields)], [])
+        write_test(tmp_path, "test_x", [measurement_of(*lists_of_records, **fields)], [])
         found = charts(read_run(tmp_path)[0])
         json.dumps(found, allow_nan=False)
         return found

@@ -10,7 +10,7 @@ import pytest
 from pytest_llmperf import CheckResult, Verdict
 from pytest_llmperf.baseline.store import Store
 from pytest_llmperf.report.html import write_report
-from pytest_llmperf.report.run_folder import write_test
+from pytest_llmperf.results.writer import write_test
 
 TEST = "tests/test_a.py::test_prefixes_come_from_the_cache[h200]"
 HOSTILE = '</script><img src=x onerror=alert(1)> " \' & \ud800'
@@ -29,7 +29,7 @@ def packed(text):
     return [json.loads(gzip.decompress(base64.b64decode(one))) for one in re.findall(r'data-packed="([^"]*)"', text)]
 
 
-def test_claim_in_words_verdict_and_reason(tmp_path, page, make_measurement, measurement):
+def test_claim_in_words_verdict_and_reason(tmp_path, page, measurement_of, measurement):
     check = CheckResult("ttft_p50(b) / ttft_p50(a) >= 3", Verdict.FAIL, "ttft_p50", "≥ 3×", "1.2×", reason="too near")
     write_test(tmp_path / "run", TEST, [measurement], [check])
     text = page()
@@ -44,8 +44,8 @@ def test_nothing_outside_is_loaded(tmp_path, page, measurement):
     assert not re.findall(r'(?:src|href)\s*=\s*"(?!data:)[^"#]', head)
 
 
-def test_whatever_a_test_or_server_says_is_text(tmp_path, page, make_measurement):
-    measured = make_measurement([], side="")
+def test_whatever_a_test_or_server_says_is_text(tmp_path, page, measurement_of):
+    measured = measurement_of([], side="")
     object.__setattr__(measured, "engine", HOSTILE)
     object.__setattr__(measured, "conditions", {"hardware": HOSTILE, HOSTILE: HOSTILE})
     check = CheckResult(HOSTILE, Verdict.FAIL, HOSTILE, HOSTILE, HOSTILE, HOSTILE, HOSTILE, HOSTILE)
@@ -78,8 +78,8 @@ def test_spoilt_requests_cost_the_charts_and_nothing_else(tmp_path, page, measur
     assert "distributions" not in packed(text)[0]
 
 
-def test_a_baseline_that_cannot_be_read_is_said(tmp_path, page, make_measurement, measurement):
-    measured = make_measurement(list(measurement.runs[0].records), baseline="", primaries=("ttft_p50",))
+def test_a_baseline_that_cannot_be_read_is_said(tmp_path, page, measurement_of, measurement):
+    measured = measurement_of(list(measurement.runs[0].records), baseline="", primaries=("ttft_p50",))
     write_test(tmp_path / "run", TEST, [measured], [])
     assert "No baseline is stored for measured" in page()
     stored = tmp_path / "baselines/unknown/a/test_prefixes_come_from_the_cache-h200.json"

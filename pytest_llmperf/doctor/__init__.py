@@ -1,0 +1,23 @@
+"""What `llmperf doctor` looks at: this machine, the engines, the models, the baselines. It starts nothing.
+
+Each part gives findings; one that is a problem says what to do about it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pytest_llmperf.doctor.finding import Finding
+from pytest_llmperf.doctor.installed import engines, models
+from pytest_llmperf.doctor.machine import machine
+from pytest_llmperf.doctor.place import Place
+from pytest_llmperf.doctor.stored import baselines
+
+
+def examine(place: Place) -> Iterator[Finding]:
+    """Everything but the suites, which only pytest knows."""
+    yield from machine(place)
+    versions: dict[str, str] = {}
+    yield from engines(place, versions)
+    yield from models(place)
+    yield from baselines(place, versions)

@@ -1,0 +1,68 @@
+"""Engines with their versions, and models that need no download."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pytest_llmperf.doctor.finding import Finding
+from pytest_llmperf.doctor.place import Place
+from pytest_llmperf.engines.adapters import check_configured, startable
+from pytest_llmperf.engines.environment import Environment, configured_place, find_environment
+from pytest_llmperf.engines.models.registry import SHAPES
+from pytest_llmperf.errors import ConfigError, EnvironmentMissing
+
+HUB_PREFIX = "models--"
+
+
+def engines(place: Place, versions: dict[str, str]) -> Iterator[Finding]:
+    """Every engine that we can start, and every installation of one that has a name of its own.
+
+    Args:
+        versions: takes the version of each that was found.
+    """
+    try:
+        check_configured(place.settings.engines)
+    except ConfigError as error:
+        yield Finding("engines", str(error), "correct [tool.llmperf.engines] in pyproject.toml or llmperf.toml")
+    missing = []
+    suffix = f"@{place.hardware.kind}"
+    configured = {name.removesuffix(suffix) for name in place.settings.engines if "@" not in name.removesuffix(suffix)}
+    own_names = sorted(name for name in configured if name.partition(":")[0] in startable() and ":" in name)
+    for name in (*startable(), *own_names):
+        engine = name.partition(":")[0]
+        try:
+            environment = environment_at(place, name)
+        except EnvironmentMissing as error:
+            missing.append((name, str(error)))
+            continue
+        version = place.version_in(environment, engine)
+        if version is None:
+            yield Finding("engines", f"{name} at {environment.origin}, version unknown",
+                          f"see whether it is whole: {' '.join(environment.prefix)} must have {engine}'s metadata")
+        else:
+            versions[name] = version
+            yield Finding("engines", f"{name} {version} at {environment.origin}")
+    for name, why in missing:
+        fact, _, remedy = why.partition(". ")
+        needed = not versions or name in configured
+        yield Finding("engines", fact, remedy if needed else "")
+
+
+def environment_at(place: Place, name: str) -> Environment:
+    """Where an engine, or one of its installations, is there: "vllm", "vllm:old".
+
+    Raises:
+        EnvironmentMissing: it is not.
+    """
+    kind = place.hardware.kind
+    return find_environment(name, kind, configured_place(place.settings.engines, name, kind), place.root)
+
+
+def models(place: Place) -> Iterator[Finding]:
+    """Shapes of the registry, which are built here, and what the hub's cache holds."""
+    yield Finding("models", f"shapes, built when first used: {', '.join(SHAPES)}")
+    names = [path.name for path in place.hub.iterdir() if path.is_dir()] if place.hub.is_dir() else []
+    model_names = sorted(
+        name.removeprefix(HUB_PREFIX).replace("--", "/") for name in names if name.startswith(HUB_PREFIX)
+    )
+    yield Finding("models", f"downloaded: {', '.join(model_names) or 'none'} ({place.hub})")

@@ -1,0 +1,66 @@
+"""Baselines that a run on this machine would be compared with."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+from pytest_llmperf.baseline.paths import kind_of
+from pytest_llmperf.baseline.store import Store
+from pytest_llmperf.doctor.finding import Finding
+from pytest_llmperf.doctor.place import Place
+from pytest_llmperf.errors import BaselineError
+from pytest_llmperf.results.baseline import StoredMeasurement
+from pytest_llmperf.telemetry.hardware import Hardware
+
+PART = "baselines"
+
+
+def baselines(place: Place, versions: Mapping[str, str]) -> Iterator[Finding]:
+    """How many there are for this kind, and what sets them apart from this machine.
+
+    Args:
+        versions: of the engines that are installed.
+    """
+    kind = stored_kind(place.hardware)
+    try:
+        stored_baselines = Store(place.root / place.settings.baselines_dir).read_all(kind)
+    except BaselineError as error:
+        yield Finding(PART, str(error), "correct or remove that file; git has what it was")
+        return
+    stored = [measurement for baseline in stored_baselines.values() for measurement in baseline.measurements.values()]
+    if not stored:
+        yield Finding(PART, f"none for {kind} in {place.settings.baselines_dir}/: comparisons will be NO_BASELINE",
+                      "create them: pytest suites --update-baselines-new")
+        return
+    differs = [tuple(_differences(baseline, place, versions)) for baseline in stored]
+    matching = sum(not difference for difference in differs)
+    yield Finding(PART, f"{matching} of {len(stored)} measurements for {kind} match this machine")
+    recorded = {field for baseline in stored for field in baseline.fingerprint}
+    if unknown := [name for name in place.settings.compare_across if name not in recorded]:
+        # A fact and no problem: baselines of another kind may have it.
+        yield Finding(PART, f"compare_across names {', '.join(unknown)}, which none of them has; conditions that they "
+                            f"have are {', '.join(sorted(recorded))}")
+    for difference, count in Counter(one for each in differs for one in each).items():
+        yield Finding(PART, f"{count} with {difference}: INCOMPARABLE",
+                      'compare on the stored one, or start anew: --update-baselines --accept "REASON"')
+
+
+def stored_kind(hardware: Hardware) -> str:
+    """Which folder holds the baselines of a machine."""
+    return kind_of({"hardware": hardware.kind, "gpu": hardware.gpus[0].name if hardware.gpus else "none"})
+
+
+def _differences(stored: StoredMeasurement, place: Place, versions: Mapping[str, str]) -> Iterator[str]:
+    hardware, stored_conditions = place.hardware, stored.fingerprint
+    engine = stored_conditions.get("engine", "")
+    now = {"engine.version": versions.get(engine)}
+    if hardware.gpus:
+        now |= {"gpu": hardware.gpus[0].name, "driver": hardware.driver, "cuda": hardware.cuda}
+    elif hardware.cpu is not None:
+        now |= {"cpu": hardware.cpu.model, "cpu_cores": str(hardware.cpu.cores)}
+    for field, value in now.items():
+        both_recorded = None not in (value, stored_conditions.get(field))
+        if both_recorded and value != stored_conditions[field] and field not in place.settings.compare_across:
+            name = f"{engine} version" if field == "engine.version" else field
+            yield f"{name} {stored_conditions[field]} (here {value})"

@@ -1,0 +1,290 @@
+"""Demands on averages: means, medians, throughputs, rates of the server. Intervals over the seeds that were sent."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from math import isfinite
+from typing import TYPE_CHECKING
+
+from pytest_llmperf.judging.concurrency import mean_concurrency, observations_per_step
+from pytest_llmperf.judging.gaps import gap_segments_ns
+from pytest_llmperf.judging.percentiles import body_limit_ms, exceedances_by_request, views
+from pytest_llmperf.judging.reasons import SLOW_CHANGES
+from pytest_llmperf.judging.result_text import requirement_result
+from pytest_llmperf.judging.sample import Sample, latency_limits, unavailable_reason
+from pytest_llmperf.metrics.failed_as_infinite import value_with_failures
+from pytest_llmperf.metrics.families import FAMILIES, output_tokens, prompt_tokens
+from pytest_llmperf.metrics.registry import find
+from pytest_llmperf.metrics.run import RunMetrics
+from pytest_llmperf.metrics.summary import statistic
+from pytest_llmperf.metrics.units import Direction, Unit
+from pytest_llmperf.metrics.windows import window_rates
+from pytest_llmperf.model.verdict import Verdict
+from pytest_llmperf.results.check import CheckResult
+from pytest_llmperf.slo.model import Comparison, Slo
+from pytest_llmperf.stats.binomial import share_interval
+from pytest_llmperf.stats.design import BODY_SHARE, effective_fraction, effective_n
+from pytest_llmperf.stats.interval import Interval
+from pytest_llmperf.stats.mean import mean, t_interval, t_quantile, wider
+from pytest_llmperf.stats.segments import batches, cosines_for, independent_segments, slow_variance
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+#: Parts of a run, each of so many served requests at least; a run of fewer parts than `_FEWEST_PARTS` is not cut.
+_PARTS, _FEWEST_PARTS, _REQUESTS_PER_PART = 10, 5, 10
+#: Of served requests: nothing served is none of them, although the run then has no duration to divide by.
+SERVED_PER_S = ("request_throughput", "output_throughput", "total_token_throughput", "goodput")
+_WORSE_THAN = {Direction.LOWER: Comparison.AT_MOST, Direction.HIGHER: Comparison.AT_LEAST}
+
+
+def judge_average(slo: Slo, sample: Sample, confidence: float) -> CheckResult:
+    """PASS where the interval lies on the right side of the limit, FAIL on the wrong one."""
+    if (unserved := _failure_without_answers(slo, sample)) is not None:
+        return unserved
+    values = [value for value in _values_with_failures(slo, sample) if value is not None]
+    if len(values) < len(sample.runs):
+        missing = len(sample.runs) - len(values)
+        return requirement_result(slo, Verdict.ERROR, reason=unavailable_reason(slo.metric, missing, len(sample.runs)))
+    if not all(map(isfinite, values)):
+        return requirement_result(slo, Verdict.FAIL, n=str(sample), reason=_infinite_value_text(slo, sample))
+    interval = interval_over_seeds(slo, values, sample, confidence) or interval_within_seed(
+        slo, values, sample, confidence
+    )
+    n, measured = f"{sample}{_failures_text(slo, sample)}", mean(list(map(mean, sample.by_seed(values))))
+    if interval is None:
+        one = "one run gives" if len(values) == 1 else "runs of one seed give"
+        return requirement_result(slo, Verdict.INCONCLUSIVE, measured=measured, n=n,
+                                  reason=f"{one} {slo.metric} no interval; measure a second one")
+    verdict = (interval.below if slo.comparison is Comparison.AT_MOST else interval.above)(slo.limit)
+    if verdict is Verdict.PASS and len(set(sample.seeds)) == 1 and _dependent(slo, sample):
+        return requirement_result(slo, Verdict.INCONCLUSIVE, measured=measured, n=n, reason=SLOW_CHANGES)
+    if verdict is Verdict.PASS:
+        n += f", {sample.unseen}"
+    unit = find(slo.metric).unit
+    reason = f"the {interval.level_percent:g} % interval {unit.show_range(interval.low, interval.high)} "
+    reason += ("lies beyond the limit" if verdict is Verdict.FAIL
+               else "holds the limit; measure more runs, or on more starts: perf.measure(spec, …, starts=N)")
+    return requirement_result(slo, verdict, measured=measured, interval=interval, n=n, reason=reason)
+
+
+def judge_exact(slo: Slo, sample: Sample) -> CheckResult:
+    """Counts, maxima and equalities are facts of each run: every run must meet the limit."""
+    if (unserved := _failure_without_answers(slo, sample)) is not None:
+        return unserved
+    values = [value for value in sample.values(slo) if value is not None]
+    if len(values) < len(sample.runs):
+        missing = len(sample.runs) - len(values)
+        return requirement_result(slo, Verdict.ERROR, reason=unavailable_reason(slo.metric, missing, len(sample.runs)))
+    endless = _failed_requests(slo, sample) if find(slo.metric).stat == "max" else 0
+    if endless and slo.comparison is Comparison.AT_MOST:
+        return requirement_result(slo, Verdict.FAIL, measured=max(values), n=f"{sample}, each exactly",
+                                  reason=f"the largest of all requests has no end: {endless} of them failed")
+    violations = [value for value in values if not slo.comparison.holds(value, slo.limit)]
+    worst = min(values) if slo.comparison is Comparison.AT_LEAST else max(values)
+    return requirement_result(
+        slo,
+        Verdict.FAIL if violations else Verdict.PASS,
+        measured=violations[0] if violations else worst,
+        n=f"{sample}, each exactly",
+        reason=f"{len(violations)} of {len(values)} runs miss the limit",
+    )
+
+
+def interval_over_seeds(slo: Slo, values: Sequence[float], sample: Sample, confidence: float) -> Interval | None:
+    """The widest interval over seeds, over server starts, and from slow changes along the runs; None for a single seed.
+
+    Few runs that were lucky look alike: behind a queue at 70 % load three runs of 300 requests pass a mean TTFT at its
+    exact limit in 11 %, and with slow changes in 8 %.
+    """
+    by_seed = list(map(mean, sample.by_seed(values)))
+    if len(by_seed) < 2:
+        return None
+    unit = find(slo.metric).unit
+    on_log = unit in (Unit.MS, Unit.S) and min(values) > 0
+    interval = t_interval(by_seed, confidence, on_log=on_log)
+    if (slow := _slow(slo, sample, mean(by_seed), confidence)) is not None:
+        interval = wider(interval, slow)
+    return _clipped(_wider_over_starts(interval, values, sample, confidence, on_log=on_log), unit)
+
+
+def _slow(slo: Slo, sample: Sample, centre: float, confidence: float) -> Interval | None:
+    """Student's interval from slow changes along runs of several seeds; None of what has no parts."""
+    import numpy as np
+
+    cut = [_by_request(slo, run) for run in sample.runs]
+    family = find(slo.metric).family
+    if family is None or not all(cut):
+        return None
+    parts = min(map(len, cut))
+    rows = np.array([np.mean([run[:parts] for run in of_seed], axis=0) for of_seed in sample.by_seed(cut)])
+    draws = len(rows)
+    return _around(centre, rows - rows.mean(0), cosines_for(_separate(sample.runs, family), draws), confidence)
+
+
+def _separate(runs: Sequence[RunMetrics], family: str) -> int:
+    """Parts of the shortest run that hardly share a request."""
+    return independent_segments([len(run.records) for run in runs], mean_concurrency(runs, family))
+
+
+def _around(centre: float, residuals: npt.NDArray[np.float64], cosines: int, confidence: float) -> Interval:
+    """Student's interval of a mean from slow changes; of each run or seed a row, of each of its parts a residual."""
+    variance, df = slow_variance(residuals, cosines)
+    draws, parts = residuals.shape
+    margin = t_quantile(confidence, df) * (variance / draws) ** 0.5 / parts
+    return Interval(centre - margin, centre + margin, confidence)
+
+
+def _dependent(slo: Slo, sample: Sample) -> bool:
+    """Whether neighbouring requests are shown to be more alike than independent ones, as in `design.worth`."""
+    family = find(slo.metric).family
+    if family is None or (quartile_ms := body_limit_ms(sample.runs, family)) is None:
+        return False
+    over, concurrency = (
+        [exceedances_by_request(run, family, quartile_ms) or [] for run in sample.runs],
+        mean_concurrency(sample.runs, family),
+    )
+    found = effective_fraction(
+        views(sample.runs, family, quartile_ms, over, concurrency),
+        sample.starts,
+        BODY_SHARE,
+        0.95,
+        seeds=sample.seeds,
+        per_step=observations_per_step(sample.runs, family, concurrency),
+    )
+    return not found.bounded
+
+
+def _wider_over_starts(
+    interval: Interval, values: Sequence[float], sample: Sample, confidence: float, *, on_log: bool
+) -> Interval:
+    """That one, or Student's over server starts around the same middle where that is wider."""
+    by_start = list(map(mean, sample.by_start(values)))
+    if len(by_start) < 2:
+        return interval
+    centre = mean(list(map(mean, sample.by_seed(values))))
+    return wider(interval, t_interval(by_start, confidence, on_log=on_log, centre=centre))
+
+
+def interval_within_seed(slo: Slo, values: Sequence[float], sample: Sample, confidence: float) -> Interval | None:
+    """Interval of runs of one seed: as one of them knows its own value, or as they differ where that is wider."""
+    run_intervals = [interval_within_run(slo, run, confidence) for run in sample.runs]
+    intervals = [interval for interval in run_intervals if interval is not None]
+    if len(intervals) < len(run_intervals) or len(values) == 1:
+        return run_intervals[0] if len(values) == 1 else None
+    below = max(value - interval.low for value, interval in zip(values, intervals, strict=True))
+    above = max(interval.high - value for value, interval in zip(values, intervals, strict=True))
+    unit, middle = find(slo.metric).unit, mean(values)
+    on_log = unit in (Unit.MS, Unit.S) and min(values) > 0
+    widest = Interval(middle - below, middle + above, confidence)
+    widest = wider(widest, t_interval(values, confidence, on_log=on_log))
+    return _clipped(_wider_over_starts(widest, values, sample, confidence, on_log=on_log), unit)
+
+
+def interval_within_run(slo: Slo, run: RunMetrics, confidence: float) -> Interval | None:
+    """Interval from the parts of one run; for a share, as if each request decided all of its tokens at once.
+
+    No variable of the same mean between 0 and 1 varies more than one of zeros and ones, so the latter is careful; how
+    much a few long requests decide, Kish's n says. None where the run cannot be split.
+    """
+    import numpy as np
+
+    metric, value = find(slo.metric), run.value(slo.metric)
+    if metric.unit is Unit.SHARE and metric.name != "kv_usage_peak" and value is not None:
+        weights = _token_weights(metric.name, run)
+        n = effective_n(weights) if weights else 0.0
+        return share_interval(min(1.0, value) * n, n, confidence) if n else None
+    cut = [np.array([replicates]) for replicates in _replicates(slo, run)]
+    separate = _PARTS if metric.family is None else _separate([run], metric.family)
+    intervals = [_around(float(row.mean()) if value is None else value, row - row.mean(), cosines_for(separate, 1),
+                         confidence) for row in cut]
+    return _clipped(reduce(wider, intervals), metric.unit) if intervals else None
+
+
+def _token_weights(share: str, run: RunMetrics) -> list[int]:
+    """How much each served request weighs in a share of tokens: of its prompt in a hit rate, of its answer otherwise.
+
+    All alike where the server did not say.
+    """
+    served = [record for record in run.records if record.ok]
+    tokens_of = prompt_tokens if share.endswith("hit_rate") else output_tokens
+    weights = [tokens for record in served if (tokens := tokens_of(record))]
+    return weights if len(weights) == len(served) else [1] * len(served)
+
+
+def _replicates(slo: Slo, run: RunMetrics) -> list[Sequence[float]]:
+    """The metric in each part of the run, for each way to cut it: requests by their order, gaps by time as well."""
+    metric = find(slo.metric)
+    if metric.family is None or metric.stat is None:
+        rates = window_rates(run, slo.metric, latency_limits(slo), _PARTS)
+        return [] if rates is None else [rates]
+    if not (by_request := _by_request(slo, run)):
+        return []
+    if FAMILIES[metric.family].per_request:
+        return [by_request]
+    by_time = [statistic((part / 1e6).tolist(), metric.stat) for part in gap_segments_ns(run, metric.family, _PARTS)]
+    return [by_request, [value for value in by_time if value is not None]]
+
+
+def _by_request(slo: Slo, run: RunMetrics) -> list[float]:
+    """The metric in each part of the run's requests, by intended send time; empty where it cannot be cut."""
+    metric = find(slo.metric)
+    by_request = run.by_request(metric.family or "ttft") or ()
+    served = [values for values in by_request if values]
+    parts = min(_PARTS, len(served) // _REQUESTS_PER_PART)
+    # A part of survivors knows nothing of those that failed, which count in the value.
+    if None in by_request or parts < _FEWEST_PARTS:
+        return []
+    cut = [[value_ns / 1e6 for values in batch for value_ns in values] for batch in batches(served, parts)]
+    return [value for part in cut if (value := statistic(part, metric.stat or "mean")) is not None]
+
+
+def _clipped(interval: Interval, unit: Unit) -> Interval:
+    top = 1.0 if unit is Unit.SHARE else float("inf")
+    return Interval(max(0.0, interval.low), min(top, interval.high), interval.confidence)
+
+
+def _failure_without_answers(slo: Slo, sample: Sample) -> CheckResult | None:
+    """FAIL where a run answered nothing: what never ended took longer than any limit, and at no rate.
+
+    Such a run has neither a latency nor a duration; "unavailable" would be an ERROR, and hide the FAIL of error_rate.
+    """
+    metric = find(slo.metric)
+    latency = metric.family is not None and not FAMILIES[metric.family].with_failed
+    limited = {Direction.LOWER: latency, Direction.HIGHER: metric.name in SERVED_PER_S}.get(metric.direction, False)
+    empty = sum(bool(run.records) and not any(record.ok for record in run.records) for run in sample.runs)
+    if not (limited and empty) or slo.comparison is not _WORSE_THAN[metric.direction]:
+        return None
+    return requirement_result(
+        slo, Verdict.FAIL, n=str(sample), reason=f"{empty} of {len(sample.runs)} runs served no request"
+    )
+
+
+def _values_with_failures(slo: Slo, sample: Sample) -> list[float | None]:
+    """The metric of each run. A limit on a mean or median counts failed requests, too: as answers without an end."""
+    if find(slo.metric).family is None:
+        return sample.values(slo)
+    return [value_with_failures(run, slo.metric) for run in sample.runs]
+
+
+def _infinite_value_text(slo: Slo, sample: Sample) -> str:
+    what = "mean" if find(slo.metric).stat == "mean" else "median"
+    return (
+        f"the {what} of all requests has no end: {_failed_requests(slo, sample)} of them failed. Limit a percentile, "
+        "goodput or slo_attainment to say how many may"
+    )
+
+
+def _failures_text(slo: Slo, sample: Sample) -> str:
+    failed = _failed_requests(slo, sample)
+    return f", {failed} failed requests in it without an end" if failed else ""
+
+
+def _failed_requests(slo: Slo, sample: Sample) -> int:
+    """Requests that failed and have no such latency."""
+    family = find(slo.metric).family
+    if family is None or FAMILIES[family].with_failed:
+        return 0
+    return sum(not record.ok for run in sample.runs for record in run.records)

@@ -1,0 +1,324 @@
+"""From measurements to verdicts: validity first, then the statistics of `slo`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import inf
+from types import MappingProxyType
+
+from pytest_llmperf.config.settings import Settings
+from pytest_llmperf.errors import SloError
+from pytest_llmperf.judging.requirements import judge_claim as judge_sides
+from pytest_llmperf.judging.requirements import judge_slo
+from pytest_llmperf.judging.validity import judged_by_comparison, judged_by_requirements, validity_problems
+from pytest_llmperf.metrics.failed_as_infinite import infinite_value_problem
+from pytest_llmperf.metrics.families import FAMILIES
+from pytest_llmperf.metrics.registry import find
+from pytest_llmperf.metrics.units import Direction
+from pytest_llmperf.model.verdict import Verdict
+from pytest_llmperf.results.check import CheckResult
+from pytest_llmperf.results.measurement import Measurement, Run
+from pytest_llmperf.slo.model import Claim, Comparison, Mechanism
+from pytest_llmperf.slo.parse import parse_claim, parse_slo
+from pytest_llmperf.stats.looks import alpha_of_execution
+from pytest_llmperf.stats.prior import Margins
+from pytest_llmperf.stats.priors import margins_for
+from pytest_llmperf.stats.ratio import StartSd
+
+# What a claim may not make worse unless `allow` says so. Throughput follows from the two: it is no third.
+PRIMARIES = ("ttft_p50", "tpot_mean")
+EVEN_ODDS = 0.5  # an interval at this confidence is its centre
+SHOWN_REASONS = 2
+SLO_ALPHA = 0.05
+
+
+def judge_slos(
+    measurement: Measurement, texts: Sequence[str], settings: Settings, failed: Collection[str] = ()
+) -> list[CheckResult]:
+    """Judge SLO texts on a measurement; one ERROR instead where its runs are no evidence.
+
+    Args:
+        failed: subjects that an earlier execution, whose runs are pooled here, has found to FAIL.
+
+    Raises:
+        SloError: a text cannot be read.
+    """
+    slos = [parse_slo(text) for text in texts]
+    errors = invalid_results([("", measurement, judged_by_requirements(slos))], settings)
+    if errors:
+        return errors
+    starts, seeds = [str(run.start_id) for run in measurement.runs], [run.seed for run in measurement.runs]
+
+    def judge(alpha: float) -> list[CheckResult]:
+        return [judge_slo(slo, measurement.metrics, starts, seeds, confidence=1 - alpha) for slo in slos]
+
+    return [
+        _bounded(result, measurement)
+        for result in judge_pooled_executions(judge, SLO_ALPHA, measurement.executions, failed)
+    ]
+
+
+def _bounded(result: CheckResult, measurement: Measurement) -> CheckResult:
+    """The result of a latency, which says so where no bound tells whether such a latency is possible at all."""
+    family = find(result.metric.partition("(")[0]).family
+    latency = family is not None and not FAMILIES[family].with_failed
+    return replace(result, n=f"{result.n}, no bound") if latency and result.n and measurement.bound is None else result
+
+
+def judge_pooled_executions(
+    judge: Callable[[float], list[CheckResult]], alpha: float, executions: int, failed: Collection[str]
+) -> list[CheckResult]:
+    """Judge pooled executions: what is new at the α that is left to them, a FAIL from before at the α that it had.
+
+    Args:
+        judge: gives one result per question, always in the same order, at an α per decision.
+        alpha: of a first execution.
+        executions: how many are pooled.
+        failed: subjects that were a FAIL before.
+    """
+    results = judge(alpha_of_execution(alpha, executions))
+    if executions == 1 or not failed:
+        return results
+    return [
+        earlier if new.verdict is Verdict.INCONCLUSIVE and earlier.verdict is Verdict.FAIL and new.subject in failed
+        else new
+        for new, earlier in zip(results, judge(alpha), strict=True)
+    ]
+
+
+def paired_sides(a: Measurement, b: Measurement) -> tuple[Measurement, Measurement]:
+    """The runs of a claim's sides that have a partner on the other, in order of time; a pair shares execution and seed.
+    """
+    keys = [{(run.execution, run.seed) for run in side.runs if run.block is not None} for side in (a, b)]
+    both = keys[0] & keys[1]
+
+    def paired(run: Run) -> bool:
+        return run.block is not None and (run.execution, run.seed) in both
+
+    return a.only(paired), b.only(paired)
+
+
+def runs_apart(a: Measurement, b: Measurement) -> list[int]:
+    """Of each pair, in the order of `by_seed`, how many runs after A's run B's was made."""
+    made = sorted((run.execution, run.block or 0, place, side) for side, runs in enumerate((a.runs, b.runs))
+                  for place, run in enumerate(runs))
+    position = {(side, place): number for number, (_, _, place, side) in enumerate(made)}
+    of_pairs: dict[tuple[int, int], list[int]] = {}
+    for side, runs in enumerate((a.runs, b.runs)):
+        for place, run in enumerate(runs):
+            of_pairs.setdefault((run.execution, run.seed), []).append(position[side, place])
+    return [of_b - of_a for _, (of_a, of_b) in sorted(of_pairs.items())]
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimJudge:
+    """Judges a claim; `claim_judge` makes it.
+
+    Args:
+        claim: the ratio.
+        causes: what one side must show for the claim to be believed.
+        prices: how much worse A may be in other metrics.
+        guards: how much worse it may be in primary metrics for which no price is named.
+        settings: of the validity gates.
+        start_sds: metric → how much it moves from one server start to the next, where the test or stored sessions know.
+        kind: of the hardware that serves, for what neither knows.
+        restartable: whether both sides can be started again: no endpoint is among them.
+    """
+
+    claim: Claim
+    causes: tuple[Mechanism, ...]
+    prices: tuple[Claim, ...]
+    guards: tuple[Claim, ...]
+    settings: Settings
+    start_sds: Mapping[str, StartSd]
+    kind: str
+    restartable: bool = True
+
+    def both(self, a: Measurement, b: Measurement, confidence: float) -> list[CheckResult]:
+        """Judge runs in pairs; `confidence` is of each one-sided decision."""
+        errors = invalid_results([("A, ", a, self._named("a")), ("B, ", b, self._named("b"))], self.settings)
+        if errors:
+            return errors
+        apart = runs_apart(a, b)
+        a, b = a.by_seed(), b.by_seed()
+        starts_a, starts_b = ([str(run.start_id) for run in side.runs] for side in (a, b))
+
+        def judged(demand: Claim | Mechanism, confidence: float = confidence) -> CheckResult:
+            return judge_sides(demand, a.metrics, b.metrics, starts_a=starts_a, starts_b=starts_b,
+                               start_sd=self.start_sds.get(demand.metric),
+                               hardware=self.kind, confidence=confidence, apart=apart,
+                               restartable=self.restartable)
+
+        demands: tuple[Claim | Mechanism, ...] = (*self.causes, self.claim, *self.prices)
+        guards = [_finite_guard(guard, a, b) for guard in self.guards if _is_measured(guard.metric, a, b)]
+        return [
+            *(judged(demand) for demand in demands),
+            *(_guard_result(guard, judged(guard), judged(guard, EVEN_ODDS)) for guard in guards),
+        ]
+
+    def learning(self, stored: Callable[[str], StartSd | None]) -> ClaimJudge:
+        """With what stored sessions say of the start-to-start spread of metrics of which the test says nothing.
+
+        Args:
+            stored: gives it for a metric; None: they say nothing.
+        """
+        judged = {self.claim.metric, *(one.metric for one in (*self.prices, *self.guards))}
+        found = {name: sd for name in judged if (sd := stored(name)) is not None}
+        return replace(self, start_sds={**found, **self.start_sds})
+
+    def alone(self, side: Measurement) -> list[CheckResult]:
+        """What one side decides against the claim before the other is measured; empty where it decides nothing.
+
+        A run that is no evidence, or a mechanism that did not work, is not mended by another server start.
+        """
+        errors = invalid_results([(f"{side.side.upper()}, ", side, self._named(side.side))], self.settings)
+        mechanism_results = [
+            judge_sides(cause, side.metrics, side.metrics) for cause in self.causes if cause.side == side.side
+        ]
+        other = "B" if side.side == "a" else "A"
+        return [
+            replace(result, reason=f"{result.reason}; {other} was not measured after that")
+            for result in errors or mechanism_results if result.verdict is not Verdict.PASS
+        ]
+
+    @property
+    def metrics(self) -> set[str]:
+        """Metrics that the claim, its prices or its mechanisms name."""
+        return {self.claim.metric, *(price.metric for price in self.prices), *(cause.metric for cause in self.causes)}
+
+    @property
+    def judged(self) -> set[str]:
+        """Metrics that the claim names or guards."""
+        return self.metrics | {guard.metric for guard in self.guards}
+
+    def _named(self, side: str) -> set[str]:
+        """Metrics whose deviations are judged on this side: what the other must show says nothing about it."""
+        ratios = judged_by_comparison(one.metric for one in (self.claim, *self.prices, *self.guards))
+        return ratios | judged_by_requirements(cause for cause in self.causes if cause.side == side)
+
+
+def claim_judge(
+    text: str,
+    mechanisms: Sequence[str],
+    allow: Mapping[str, float],
+    settings: Settings,
+    *,
+    kind: str = "",
+    margins: Mapping[str, Margins] = MappingProxyType({}),
+    start_sd: Mapping[str, float] = MappingProxyType({}),
+    restartable: bool = True,
+) -> ClaimJudge:
+    """Read a claim now, so that a typo costs no server start.
+
+    Args:
+        text, mechanisms, allow, start_sd: as `perf.claim` takes them.
+        settings: of the validity gates.
+        kind: of the hardware that serves, for the guards' margins and how much server starts differ.
+        margins: of guards that do not take their default.
+        restartable: as of `ClaimJudge`.
+
+    Raises:
+        SloError: a text cannot be read, or a number means nothing.
+    """
+    claim = parse_claim(text)
+    if not isinstance(claim, Claim):
+        raise SloError(f"{text!r} is about one side. A claim is a ratio, e.g. \"ttft_p50(b) / ttft_p50(a) >= 3\"; "
+                       "what one side must show goes into mechanism=.")
+    if not isinstance(allow, Mapping):
+        raise SloError(f'allow={allow!r}: name the price of each metric, as in allow={{"tpot_mean": 1.2}}.')
+    causes = tuple(_mechanism(cause) for cause in mechanisms)
+    prices = tuple(_price(name, factor) for name, factor in allow.items())
+    accepted = {claim.metric, *(price.metric for price in prices)}
+    guards = tuple(guard(name, kind, margins) for name in PRIMARIES if name not in accepted)
+    judged = accepted | {guard.metric for guard in guards}
+    return ClaimJudge(claim, causes, prices, guards, settings, _start_sds(start_sd, judged), kind, restartable)
+
+
+def _mechanism(text: str) -> Mechanism:
+    parsed = parse_claim(text)
+    if not isinstance(parsed, Mechanism):
+        raise SloError(
+            f"{text!r} is a ratio. A mechanism is what one side must show, e.g. \"prefix_cache_hit_rate(a) >= 60%\"."
+        )
+    return parsed
+
+
+def _price(name: str, factor: float) -> Claim:
+    """A may be worse than B in this metric by at most `factor`."""
+    metric = find(name)
+    if metric.limited:
+        raise SloError(f"allow={{{name!r}: …}}: {name} exists only with limits, so it cannot be a price.")
+    if not isinstance(factor, int | float) or not 1 <= factor < inf:
+        raise SloError(f"allow={{{name!r}: {factor!r}}}: a price is how many times worse A may be, at least 1.")
+    worse_when_larger = metric.direction is not Direction.HIGHER
+    text = f"{name}(a) / {name}(b) <= {factor:g}" if worse_when_larger else f"{name}(b) / {name}(a) <= {factor:g}"
+    return Claim(metric.name, "a" if worse_when_larger else "b", Comparison.AT_MOST, factor, text)
+
+
+def guard(name: str, kind: str = "", margins: Mapping[str, Margins] = MappingProxyType({})) -> Claim:
+    """What a claim demands of a primary metric for which no price is named; see `claim_judge`."""
+    margin = margins.get(name) or margins_for(find(name), kind)
+    return _price(name, 1 + margin.tolerated)
+
+
+def _start_sds(given: Mapping[str, float], judged: Collection[str]) -> dict[str, StartSd]:
+    """Of metrics that the claim judges.
+
+    Raises:
+        SloError: no table, of another metric, or no deviation.
+    """
+    if not isinstance(given, Mapping):
+        raise SloError(f'start_sd={given!r}: name the deviation of each metric, as in start_sd={{"ttft_p50": 0.2}}.')
+    start_sds = {}
+    for name, value in given.items():
+        if (metric := find(name).name) not in judged:
+            raise SloError(f"start_sd={{{name!r}: …}}: the claim judges {', '.join(sorted(judged))}.")
+        if not isinstance(value, int | float) or not 0 < value < inf:
+            raise SloError(f"start_sd={{{name!r}: {value!r}}}: a deviation is a share above 0. Write 0.05 for 5 %.")
+        start_sds[metric] = StartSd(value, "the test's own")
+    return start_sds
+
+
+def _is_measured(metric: str, a: Measurement, b: Measurement) -> bool:
+    """Whether a guard has something to guard: answers of one token have no tpot on either side."""
+    return any(value is not None for side in (a, b) for value in side.values(metric))
+
+
+def _finite_guard(guard: Claim, a: Measurement, b: Measurement) -> Claim:
+    """The guard; of a mean that failed requests left without an end, the median, which the same loss would move."""
+    median = guard.metric.replace("_mean", "_p50")
+    if not any(infinite_value_problem(guard.metric, side.metrics) for side in (a, b)):
+        return guard
+    return replace(guard, metric=median, text=guard.text.replace(guard.metric, median))
+
+
+def _guard_result(demand: Claim, result: CheckResult, centre: CheckResult) -> CheckResult:
+    """A screen cannot prove the absence of a small loss: what looks like none passes, and claims no more than that.
+
+    Args:
+        demand: the loss that is tolerated.
+        result: of judging it.
+        centre: of judging the ratio itself, without its interval.
+    """
+    if result.verdict is not Verdict.INCONCLUSIVE:
+        return result
+    if centre.verdict is Verdict.PASS:
+        return replace(result, verdict=Verdict.PASS, n=f"{result.n}; no loss proven, none excluded", reason="")
+    return replace(result, reason=f'{result.reason}; or name the price: allow={{"{demand.metric}": …}}')
+
+
+def invalid_results(sides: Sequence[tuple[str, Measurement, Collection[str]]], settings: Settings) -> list[CheckResult]:
+    """One ERROR where runs are no evidence; empty where they are.
+
+    Args:
+        sides: a prefix for the reasons, a measurement, and metrics that the test names of it: their deviations are
+            judged, not errors (`judged_by_requirements`, `compared`).
+    """
+    reasons = [side + reason for side, measurement, judged_metrics in sides
+               for reason in validity_problems(measurement, judged_metrics, settings)]
+    if not reasons:
+        return []
+    more = f" And {len(reasons) - SHOWN_REASONS} more like these." if len(reasons) > SHOWN_REASONS else ""
+    reason = "the runs are no evidence: " + " ".join(reasons[:SHOWN_REASONS]) + more
+    return [CheckResult("valid runs", Verdict.ERROR, metric="validity", reason=reason)]

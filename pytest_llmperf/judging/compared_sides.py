@@ -1,0 +1,83 @@
+"""Measurements of one workload beside each other: the tiers of a cache on one server, or two engines."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+
+from pytest_llmperf.baseline.paths import server_kind
+from pytest_llmperf.config.settings import Settings
+from pytest_llmperf.errors import SpecError
+from pytest_llmperf.judging.claim_judge import invalid_results, judge_pooled_executions
+from pytest_llmperf.judging.ratios import ONE_START
+from pytest_llmperf.judging.requirements import judge_claim
+from pytest_llmperf.judging.validity import judged_by_comparison
+from pytest_llmperf.results.check import CheckResult
+from pytest_llmperf.results.measurement import Measurement, Run
+from pytest_llmperf.slo.model import Claim, Ratio
+from pytest_llmperf.slo.parse import parse_ratio
+
+ALPHA = 0.01  # of each one-sided limit, as of a claim
+
+
+def judge_ratios(
+    texts: Sequence[str], sides: Mapping[str, Measurement], settings: Settings, failed: Collection[str] = ()
+) -> list[CheckResult]:
+    """One result per text: PASS, FAIL or INCONCLUSIVE where it has a limit, REPORTED where it has none.
+
+    Args:
+        texts: "ttft_p50(disk) / ttft_p50(memory) >= 1.2", or without the limit.
+        sides: measurements by the names that stand there. What is measured with equal seeds makes a pair; pairs on one
+            server start need no start-to-start spread.
+        failed: subjects that an earlier execution, whose runs are pooled here, has found to FAIL.
+
+    Raises:
+        SloError: a text cannot be read.
+        SpecError: the workloads of two sides differ, or they make no two pairs.
+    """
+    ratios = [parse_ratio(text, tuple(sides)) for text in texts]
+    pairs = [_paired_sides(names, sides) for _, names in ratios]
+    judged_metrics = judged_by_comparison(ratio.metric for ratio, _ in ratios)
+    errors = invalid_results([(f"{name}, ", side, judged_metrics) for name, side in sides.items()], settings)
+    if errors:
+        return errors
+
+    def judge(alpha: float) -> list[CheckResult]:
+        return [_judge_ratio_text(*one, *pair, 1 - alpha) for one, pair in zip(ratios, pairs, strict=True)]
+
+    return judge_pooled_executions(judge, ALPHA, max(side.executions for side in sides.values()), failed)
+
+
+def _judge_ratio_text(
+    ratio: Claim | Ratio, names: tuple[str, str], top: Measurement, bottom: Measurement, confidence: float
+) -> CheckResult:
+    starts = [[str(run.start_id) for run in side.runs] for side in (top, bottom)]
+    result = judge_claim(
+        ratio, top.metrics, bottom.metrics, starts_a=starts[0], starts_b=starts[1], confidence=confidence,
+        hardware=server_kind(top.conditions), start_sd=ONE_START if starts[0] == starts[1] else None,
+        restartable=not any("url" in side.conditions for side in (top, bottom)),
+    )
+    return replace(result, metric=" / ".join(f"{ratio.metric}({name})" for name in names))
+
+
+def _paired_sides(names: tuple[str, str], sides: Mapping[str, Measurement]) -> tuple[Measurement, Measurement]:
+    top, bottom = (sides[name] for name in names)
+    if top.conditions.get("workload") != bottom.conditions.get("workload"):
+        raise SpecError(f"perf.compare: {names[0]} is {top.workload}, and {names[1]} {bottom.workload}. "
+                        "Measure the same.")
+    first_of = [_first_runs(top), _first_runs(bottom)]
+    both = first_of[0].keys() & first_of[1].keys()
+    if len(both) < 2:
+        raise SpecError(f"perf.compare: {names[0]} and {names[1]} share {len(both)} seed(s), and less than two pairs "
+                        "have no spread. Measure each with runs=2 or more.")
+    chosen = {id(first[key]) for first in first_of for key in both}
+    top, bottom = (side.only(lambda run: id(run) in chosen).by_seed() for side in (top, bottom))
+    return top, bottom
+
+
+def _first_runs(side: Measurement) -> dict[tuple[int, int], Run]:
+    """(execution, seed) → its first run: a comparison with a baseline repeats seeds to decide."""
+    first_runs: dict[tuple[int, int], Run] = {}
+    for run in side.runs:
+        first_runs.setdefault((run.execution, run.seed), run)
+    return first_runs

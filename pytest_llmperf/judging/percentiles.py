@@ -1,0 +1,132 @@
+"""Percentiles of latencies: how many requests, or gaps between tokens, may be over the limit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import exp, floor
+
+from pytest_llmperf.judging.concurrency import mean_concurrency, observations_per_step
+from pytest_llmperf.judging.gaps import exceedances_by_segment, gap_segments_ns
+from pytest_llmperf.judging.reasons import sample_text, verdict_reason
+from pytest_llmperf.judging.result_text import requirement_result
+from pytest_llmperf.judging.sample import Sample, unavailable_reason
+from pytest_llmperf.metrics.failed_as_infinite import missing_observations, sample_with_failures_ms
+from pytest_llmperf.metrics.families import FAMILIES
+from pytest_llmperf.metrics.registry import find
+from pytest_llmperf.metrics.run import RunMetrics
+from pytest_llmperf.metrics.summary import STATS, percentile
+from pytest_llmperf.model.verdict import Verdict
+from pytest_llmperf.results.check import CheckResult
+from pytest_llmperf.slo.model import Slo
+from pytest_llmperf.stats.design import BODY_SHARE, Count, View, total
+from pytest_llmperf.stats.exceedance import Exceedance, exceedance, or_by_level
+from pytest_llmperf.stats.pass_margin import level_reach, start_pass_margin
+
+_NS_PER_MS = 1_000_000
+
+
+def judge_percentile(slo: Slo, sample: Sample, confidence: float) -> CheckResult:
+    """"ttft_p99 <= 500ms": at most 1 % of the requests may be over, failed ones included."""
+    metric = find(slo.metric)
+    family, share = metric.family or "", STATS[metric.stat or ""]
+    counts = [exceedances_by_request(run, family, slo.limit) for run in sample.runs]
+    exceedances = [count for count in counts if count is not None]
+    if len(exceedances) < len(counts) or not any(total(count).of for count in exceedances) or share is None:
+        missing = len(counts) - len(exceedances) or len(counts)
+        return requirement_result(slo, Verdict.ERROR, reason=unavailable_reason(slo.metric, missing, len(counts)))
+    by_run, concurrency = (
+        [sample_with_failures_ms(run, family) for run in sample.runs],
+        mean_concurrency(sample.runs, family),
+    )
+    margin = start_pass_margin([run.samples(family) for run in sample.runs], sample.starts, confidence)
+    exceedance_test = exceedance(
+        views(sample.runs, family, slo.limit, exceedances, concurrency),
+        sample.starts,
+        round(1 - share, 6),
+        confidence,
+        seeds=sample.seeds,
+        pass_margin=margin,
+        count_at_margin=pooled_exceedances(by_run, slo.limit * exp(-margin)) if margin else None,
+        per_step=observations_per_step(sample.runs, family, concurrency),
+    )
+    exceedance_test = _or_by_level(exceedance_test, slo, sample, margin)
+    pooled = sorted(value for values in by_run for value in values)
+    finite = pooled[min(len(pooled) - 1, floor((len(pooled) - 1) * share) + 1)] < float("inf")
+    measured = percentile(pooled, share) if finite else None
+    return requirement_result(
+        slo,
+        exceedance_test.verdict,
+        measured=measured,
+        interval=exceedance_test.quantile_interval(pooled),
+        n=sample_text(exceedance_test, sample, "over"),
+        reason=verdict_reason(exceedance_test, "over the limit", margin),
+    )
+
+
+def views(runs: Sequence[RunMetrics], family: str, limit_ms: float, over: Sequence[Sequence[Count]],
+          concurrency: float) -> list[View]:
+    """The counts of a latency by request and, where a request brings many observations, by time.
+
+    Args:
+        runs: one or more.
+        family: of latencies.
+        limit_ms: in question.
+        over: of each run and request how many are over it.
+        concurrency: requests that are served at once (`overlap`).
+    """
+    quartile_ms = body_limit_ms(runs, family)
+    lower = [] if quartile_ms is None else [quartile_ms]
+    bodies = [[exceedances_by_request(run, family, each) or [] for run in runs] for each in lower]
+    if FAMILIES[family].per_request:
+        return [View(over, bodies, concurrency)]
+    by_time = [[exceedances_by_segment(run, family, each) for run in runs] for each in (limit_ms, *lower)]
+    return [View(over, bodies), View(by_time[0], by_time[1:])]
+
+
+def body_limit_ms(runs: Sequence[RunMetrics], family: str) -> float | None:
+    """A limit that a quarter of all observations exceed, those that equal the upper quartile among them.
+
+    None where failed requests reach down to the quartile.
+    """
+    pooled = sorted(value for run in runs for value in sample_with_failures_ms(run, family))
+    quartile_ms = pooled[int(len(pooled) * (1 - BODY_SHARE))]
+    return quartile_ms - 1 / _NS_PER_MS if quartile_ms < float("inf") else None
+
+
+def _or_by_level(counted: Exceedance, slo: Slo, sample: Sample, margin: float) -> Exceedance:
+    """What was counted, or the judgement of the level model where only that passes."""
+    if counted.verdict is not Verdict.INCONCLUSIVE or not counted.bounded:
+        return counted
+    family = find(slo.metric).family or ""
+    margin = max(margin, level_reach_of(sample, family, counted.confidence))
+    limit_ms, concurrency = slo.limit * exp(-margin), mean_concurrency(sample.runs, family)
+    over = [exceedances_by_request(run, family, limit_ms) or [] for run in sample.runs]
+    lowered = [replace(view, bodies=()) for view in views(sample.runs, family, limit_ms, over, concurrency)]
+    return or_by_level(counted, lowered, sample.starts, margin, seeds=sample.seeds,
+                       at_once=observations_per_step(sample.runs, family, concurrency))
+
+
+def level_reach_of(sample: Sample, family: str, confidence: float) -> float:
+    """What slow changes of the server may hide of a latency, see `reach.level_reach`."""
+    if FAMILIES[family].per_request:
+        runs: Sequence[Sequence[float]] = [run.samples(family) for run in sample.runs]
+        return level_reach(runs, sample.seeds, mean_concurrency(sample.runs, family), confidence)
+    by_time = [gap_segments_ns(run, family, 1)[0].tolist() for run in sample.runs]
+    return level_reach(by_time, sample.seeds, 1.0, confidence)
+
+
+def exceedances_by_request(run: RunMetrics, family: str, limit_ms: float) -> list[Count] | None:
+    """Of each request, by intended send time, how many of its observations are over; None where unavailable."""
+    by_request = run.by_request(family)
+    if by_request is None:
+        return None
+    limit_ns, missing = round(limit_ms * _NS_PER_MS), missing_observations(run, family)
+    return [Count(missing[position], missing[position]) if values is None
+            else Count(sum(value > limit_ns for value in values), len(values))
+            for position, values in enumerate(by_request)]
+
+
+def pooled_exceedances(by_run: Sequence[Sequence[float]], limit_ms: float) -> Count:
+    """How many of all latencies are over a limit."""
+    return Count(sum(value > limit_ms for values in by_run for value in values), sum(map(len, by_run)))

@@ -1,0 +1,86 @@
+"""Is what was measured possible at all? What lies below the hardware's bound came from somewhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from pytest_llmperf.metrics.families import e2el, output_tokens, prompt_tokens, ttft
+from pytest_llmperf.metrics.server import counter_difference
+from pytest_llmperf.model.datasheet import LatencyBound
+from pytest_llmperf.model.record import RequestRecord
+from pytest_llmperf.results.measurement import Run
+from pytest_llmperf.stats.binomial import share_interval
+
+# A first chunk that is delivered late shortens the time to the last one. In 638 honest runs on H200s it was up to 5 ms
+# late in the median (prompts of 16,000 tokens, LMCache). Decoding that seems too fast counts only where a first chunk
+# would have to be ten times as late, and only where more than this share of the requests is proven to do so.
+LATE_FIRST_CHUNK_NS = 50e6
+LATE_FIRST_CHUNKS = 0.05
+CONFIDENCE = 0.99
+REMEDY = "Something else answered: a cache, another model, other hardware, or a server that makes up its answers."
+
+Timed = tuple[float, float]  # measured and least time, in nanoseconds
+
+
+def impossible(run: Run, bound: LatencyBound) -> Iterator[str]:
+    """Latencies of a run that this model on these GPUs cannot have.
+
+    TTFT and E2E latency begin before the request is handed to the kernel and end when bytes have come. Any delay adds
+    to them, so one request below the bound is enough.
+    """
+    served = [record for record in run.records if record.ok]
+    firsts = [(ttft(record)[0], bound.first_token_ns(_computed(record, run))) for record in served]
+    below = [timed for timed in firsts if timed[0] < timed[1]]
+    if below:
+        by = bound.reading if min(below, key=_ratio)[1] <= bound.step_ns else bound.computing
+        yield _sentence("TTFT", below, len(served), bound, by)
+    decoded = [timed for record in served if (timed := _decoded(record, bound)) is not None]
+    faster = [timed for timed in decoded if timed[0] + LATE_FIRST_CHUNK_NS < timed[1]]
+    if faster and share_interval(len(faster), len(decoded), CONFIDENCE).low > LATE_FIRST_CHUNKS:
+        yield _sentence("decoding after the first chunk", faster, len(decoded), bound, _per_step(bound))
+    whole = [(e2el(record)[0], least) for record in served if (least := _whole_ns(record, run, bound)) is not None]
+    below = [timed for timed in whole if timed[0] < timed[1]]
+    if below:
+        yield _sentence("E2E latency", below, len(whole), bound, _per_step(bound))
+
+
+def _computed(record: RequestRecord, run: Run) -> int:
+    """Prompt tokens that were computed for certain: at least the last one is."""
+    prompt, cached = prompt_tokens(record), record.cached_tokens
+    hits = [counter_difference(run.counters, name) for name in ("prompt_tokens_cached", "external_cache_hits")]
+    if cached is None and hits[0] == 0 and not hits[1]:
+        cached = 0
+    return 1 if prompt is None or cached is None else max(1, prompt - cached)
+
+
+def _decoded(record: RequestRecord, bound: LatencyBound) -> Timed | None:
+    """From the first content chunk to the last; None where the token count is unverified."""
+    if record.chunk_tokens is None or len(record.arrivals_ns) < 2:
+        return None
+    return record.arrivals_ns[-1] - record.arrivals_ns[0], bound.decoding_ns(sum(record.chunk_tokens[1:]))
+
+
+def _whole_ns(record: RequestRecord, run: Run, bound: LatencyBound) -> float | None:
+    tokens = output_tokens(record)
+    if record.chunk_tokens is None or not tokens:
+        return None
+    return bound.first_token_ns(_computed(record, run)) + bound.decoding_ns(tokens - 1)
+
+
+def _ratio(timed: Timed) -> float:
+    return timed[0] / timed[1]
+
+
+def _per_step(bound: LatencyBound) -> str:
+    most = bound.tokens_per_step
+    return f"{bound.reading} per step" + (f" of at most {most} tokens" if most > 1 else "")
+
+
+def _sentence(what: str, below: Sequence[Timed], of: int, bound: LatencyBound, by: str) -> str:
+    measured_ns, least_ns = min(below, key=_ratio)
+    share = share_interval(len(below), of, CONFIDENCE).low
+    return (
+        f"{what} is below the lower bound of {bound.gpus} in {len(below)} of {of} requests (above {share:.1%} of all "
+        f"at {CONFIDENCE:.0%} confidence): {measured_ns / 1e6:.3g} ms measured, at least {least_ns / 1e6:.3g} ms "
+        f"possible ({by}). {REMEDY}"
+    )

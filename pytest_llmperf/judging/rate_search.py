@@ -1,0 +1,82 @@
+"""Demands on the highest rate within an SLO, which searches have found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import inf, log, sqrt
+
+from pytest_llmperf.judging.result_text import requirement_result
+from pytest_llmperf.judging.sample import Sample, unavailable_reason
+from pytest_llmperf.metrics.units import Unit
+from pytest_llmperf.model.verdict import Verdict
+from pytest_llmperf.results.check import CheckResult
+from pytest_llmperf.slo.model import Comparison, Slo
+from pytest_llmperf.stats.interval import Interval, factor
+from pytest_llmperf.stats.mean import mean, sd, t_quantile
+
+SEARCHED = "max_rate"
+
+
+def judge_searched(slo: Slo, sample: Sample, confidence: float) -> CheckResult:
+    """What one search proved, or the interval of several.
+
+    A search ends between two rates that it tried, so several may end alike although the limit lies anywhere between:
+    each is taken to be off by that step's standard deviation, step ÷ √12, at least.
+    """
+    rates = [value for value in sample.values(slo) if value is not None]
+    missing = len(sample.runs) - len(rates)
+    if missing or min(rates) <= 0:
+        return requirement_result(slo, Verdict.ERROR, reason=unavailable_reason(slo.metric, missing, len(sample.runs)))
+    if len(set(sample.seeds)) == 1:
+        return _judge_single_seed(slo, sample, rates)
+    beyond = [run.value(f"{SEARCHED}_beyond") or inf for run in sample.runs]
+    logs, tops = ([log(rate) for rate in each] for each in (rates, beyond))
+    middle, top = mean(logs), mean(tops)
+    step = max((high - low for low, high in zip(logs, tops, strict=True) if high < inf), default=0.0)
+    half_width = max(
+        _half_width(groups, step / sqrt(12), confidence) for groups in (sample.by_seed(logs), sample.by_start(logs))
+    )
+    interval = Interval(factor(middle - half_width), factor(top + half_width), confidence)
+    verdict = (interval.below if slo.comparison is Comparison.AT_MOST else interval.above)(slo.limit)
+    reason = f"the {interval.level_percent:g} % interval {Unit.REQUESTS_PER_S.show_range(interval.low, interval.high)} "
+    reason += "lies beyond the limit" if verdict is Verdict.FAIL else "holds the limit; search more often"
+    return requirement_result(slo, verdict, measured=mean(rates), interval=interval, n=str(sample), reason=reason)
+
+
+def _half_width(groups: Sequence[Sequence[float]], least_sd: float, confidence: float) -> float:
+    """How far a mean of such groups may be off, one-sided; 0 for a single group."""
+    means = [mean(group) for group in groups]
+    if len(means) < 2:
+        return 0.0
+    return t_quantile(confidence, len(means) - 1) * max(sd(means), least_sd) / sqrt(len(means))
+
+
+def _judge_single_seed(slo: Slo, sample: Sample, rates: Sequence[float]) -> CheckResult:
+    """Searches of one seed have judged each rate that they tried: the verdict is what all proved of the limit."""
+    proven, refuted = (
+        _worst_of_searches(sample, f"{SEARCHED}_proven", min),
+        _worst_of_searches(sample, f"{SEARCHED}_refuted", max),
+    )
+    is_proven = proven is not None and proven >= slo.limit
+    is_refuted = refuted is not None and refuted <= slo.limit
+    if slo.comparison is Comparison.AT_MOST:
+        is_proven, is_refuted = is_refuted, is_proven
+    verdict = Verdict.PASS if is_proven else Verdict.FAIL if is_refuted else Verdict.INCONCLUSIVE
+    proven_texts = [
+        f"{rate:.4g}/s proven to be {side}" for rate, side in ((proven, "within"), (refuted, "over")) if rate
+    ]
+    return requirement_result(
+        slo,
+        verdict,
+        measured=mean(rates),
+        n=f"{sample}, {', '.join(proven_texts) or 'nothing proven'}",
+        reason="the limit lies among the rates of which that is proven"
+        if verdict is Verdict.FAIL
+        else "the limit lies between what is proven; search with more requests, or more often",
+    )
+
+
+def _worst_of_searches(sample: Sample, metric: str, worst: Callable[[list[float]], float]) -> float | None:
+    """The worst of what the searches showed; None where one showed nothing."""
+    available_values = [value for run in sample.runs if (value := run.value(metric)) is not None]
+    return worst(available_values) if len(available_values) == len(sample.runs) else None

@@ -1,0 +1,104 @@
+"""From a demand and runs to a verdict, with the figures that a reader needs to believe it.
+
+percentile, error_rate, slo_attainment   exact binomial tests on the effective number of requests
+mean, p50, throughput, goodput, rates    intervals over seeds (or starts, or the batches of a single run)
+startup_s                                a screen with a stated start-to-start sd
+max_rate                                 what one search proved, or an interval over several
+counts, max, ==                          exactly, in every run
+claims                                   log ratio of pairs, a screen with a stated start-to-start sd
+
+What rests on token counts is INCONCLUSIVE where nothing but the usage says them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from pytest_llmperf.judging.averages import judge_average, judge_exact
+from pytest_llmperf.judging.percentiles import judge_percentile
+from pytest_llmperf.judging.rate_search import SEARCHED, judge_searched
+from pytest_llmperf.judging.ratios import judge_mechanism, judge_ratio, start_sd_prior
+from pytest_llmperf.judging.result_text import result_line
+from pytest_llmperf.judging.sample import Sample, unverified
+from pytest_llmperf.judging.shares import judge_share
+from pytest_llmperf.judging.startup import STARTUP, judge_startup
+from pytest_llmperf.metrics.registry import find
+from pytest_llmperf.metrics.run import RunMetrics
+from pytest_llmperf.metrics.summary import STATS
+from pytest_llmperf.metrics.units import Unit
+from pytest_llmperf.model.verdict import Verdict
+from pytest_llmperf.results.check import CheckResult
+from pytest_llmperf.slo.model import Claim, Comparison, Mechanism, Ratio, Slo
+from pytest_llmperf.stats.ratio import StartSd
+
+__all__ = ["judge_claim", "judge_slo", "result_line"]
+
+
+def judge_slo(slo: Slo, runs: Sequence[RunMetrics], starts: Sequence[str], seeds: Sequence[int] | None = None, *,
+              confidence: float = 0.95) -> CheckResult:
+    """Judge one limit.
+
+    Args:
+        slo: the limit.
+        runs: of one workload on one engine.
+        starts: of each run a name of the server start it ran on.
+        seeds: of each run the one of its requests; None: each has its own.
+        confidence: of each one-sided decision; raise it where this is one of several looks.
+
+    Raises:
+        ValueError: no run, or not one start and one seed per run.
+    """
+    sample = Sample(runs, starts, range(len(runs)) if seeds is None else seeds)
+    return _confirmed(_judged(slo, sample, confidence), unverified(slo.named, runs))
+
+
+def _judged(slo: Slo, sample: Sample, confidence: float) -> CheckResult:
+    metric = find(slo.metric)
+    if slo.metric in ("error_rate", "slo_attainment"):
+        return judge_share(slo, sample, confidence)
+    if metric.unit is Unit.COUNT or metric.stat == "max" or slo.comparison is Comparison.EQUAL:
+        return judge_exact(slo, sample)
+    if metric.stat in STATS and metric.stat not in ("mean", "p50"):
+        return judge_percentile(slo, sample, confidence)
+    if slo.metric == STARTUP:
+        return judge_startup(slo, sample, confidence)
+    if slo.metric == SEARCHED:
+        return judge_searched(slo, sample, confidence)
+    return judge_average(slo, sample, confidence)
+
+
+def judge_claim(claim: Claim | Mechanism | Ratio, runs_a: Sequence[RunMetrics], runs_b: Sequence[RunMetrics], *,
+                starts_a: Sequence[str] | None = None, starts_b: Sequence[str] | None = None,
+                start_sd: StartSd | None = None, hardware: str = "", confidence: float = 0.99,
+                apart: Sequence[int] = (), restartable: bool = True) -> CheckResult:
+    """Judge a ratio of two sides, or what one side must show.
+
+    Args:
+        claim: the demand.
+        runs_a, runs_b: in pairs of the same workload and seed.
+        starts_a, starts_b: of each run its server start; one start per side where not given.
+        start_sd: calibrated start-to-start spread of the metric; None for the careful default of the hardware.
+        hardware: its kind.
+        confidence: of each one-sided decision.
+        apart: of each pair how many runs after A's run B's was made; empty: not known.
+        restartable: whether both sides can be started again: no endpoint is among them.
+
+    Raises:
+        ValueError: no runs, runs that make no pairs, or not one start per run.
+    """
+    a = Sample(runs_a, starts_a or ["a"] * len(runs_a), range(len(runs_a)))
+    b = Sample(runs_b, starts_b or ["b"] * len(runs_b), range(len(runs_b)))
+    why = unverified([claim.metric], runs_a, " of a") or unverified([claim.metric], runs_b, " of b")
+    if isinstance(claim, Mechanism):
+        return _confirmed(judge_mechanism(claim, a, b), why)
+    spread = start_sd or start_sd_prior(find(claim.metric), hardware)
+    return _confirmed(judge_ratio(claim, a, b, spread, confidence, apart=apart, restartable=restartable), why)
+
+
+def _confirmed(result: CheckResult, unverified: str | None) -> CheckResult:
+    """A result whose figures rest on token counts that nothing confirms is open, whichever way it came out."""
+    if unverified is None or result.verdict is Verdict.ERROR:
+        return result
+    reported = result.verdict is Verdict.REPORTED
+    return replace(result, verdict=Verdict.REPORTED if reported else Verdict.INCONCLUSIVE, reason=unverified)

@@ -1,0 +1,59 @@
+"""How much server starts differ, as far as stored sessions bound it.
+
+A session is a server start of its own, on another day and often another host. So sessions differ at least as much as
+starts within one session do. Stored sessions can therefore only lower the default of `judging.ratios.start_sd_prior`,
+and never below the prior's sd of sessions. Error rates: scripts/simulate_claims.py and docs/verdicts.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import log
+
+from pytest_llmperf.judging.ratios import start_sd_prior
+from pytest_llmperf.metrics.registry import find
+from pytest_llmperf.results.baseline import StoredMeasurement
+from pytest_llmperf.stats.looks import ENOUGH_SESSIONS
+from pytest_llmperf.stats.noise_estimate import estimate_noise, start_sd_factor
+from pytest_llmperf.stats.priors import prior_for
+from pytest_llmperf.stats.ratio import StartSd
+
+
+def noisiest(stored: Iterable[StoredMeasurement], metric: str, server: str, whose: str) -> StartSd | None:
+    """The largest of what each measurement's sessions show, the default if that is larger still.
+
+    None where no measurement has enough sessions.
+
+    Args:
+        stored: the measurements.
+        metric: whose start-to-start spread is wanted.
+        server: hardware kind of the machine that serves.
+        whose: the sessions' owner, for the reader.
+    """
+    shown = [found for one in stored if (found := stored_start_sd(one, metric)) is not None]
+    if not shown:
+        return None
+    sd, sessions = max(shown)
+    default, least = start_sd_prior(find(metric), server), prior_for(find(metric), server).session_sd
+    if max(sd, least) >= default.value:
+        return default
+    if sd < least:
+        return StartSd(least, f"the least that is assumed; {sessions} stored sessions {whose} show less")
+    return StartSd(sd, f"from {sessions} stored sessions {whose}")
+
+
+def stored_start_sd(stored: StoredMeasurement, metric: str) -> tuple[float, int] | None:
+    """The sd of a metric's logarithm between sessions, widened because so few show it, and how many sessions there are.
+
+    None where fewer than three sessions have the metric, or they share no seeds.
+    """
+    values = [(session.runs, session.values(metric)) for session in stored.sessions]
+    sessions = [[(seed, log(value)) for (seed, _), value in zip(runs, of_runs, strict=True) if value and value > 0]
+                for runs, of_runs in values]
+    known = [session for session in sessions if session]
+    if len(known) < ENOUGH_SESSIONS:
+        return None
+    try:
+        return estimate_noise(known).level_sd * start_sd_factor(len(known) - 1), len(known)
+    except ValueError:
+        return None

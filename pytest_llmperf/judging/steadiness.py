@@ -1,0 +1,113 @@
+"""Is what was measured one level at all? A server that still warms up, a GPU that heats up and a leak are none.
+
+The rule is fixed: a straight line through successive runs of one start that rises or falls by more than the tolerated
+margin of TPOT, with p below `ALPHA`. False alarms and power are measured by scripts/measure_steadiness.py. Nothing is
+cut off a run: a comparison pairs the same seeds, so a run-in that belongs to the workload cancels, and MSER on single
+runs calls one steady run in a hundred unsteady, because the load itself swings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import groupby
+from math import expm1, hypot, log
+
+from pytest_llmperf.baseline.paths import server_kind
+from pytest_llmperf.metrics import RunMetrics
+from pytest_llmperf.metrics.registry import find
+from pytest_llmperf.results.baseline import StoredMeasurement
+from pytest_llmperf.results.measurement import Measurement
+from pytest_llmperf.stats.drift import Drift, drift
+from pytest_llmperf.stats.level import CAUTION, FEWEST_RUNS, level_drift
+from pytest_llmperf.stats.prior import Prior, Scale
+from pytest_llmperf.stats.priors import margins_for, prior_for
+from pytest_llmperf.stats.shift import SeededRun, Shift, shift
+
+ALPHA = 0.001  # of one measurement; see docs/verdicts.md for what is measured
+# A cache that is off costs one seed's requests more than another's: that much of an effect may differ by seed.
+BY_SEED = 0.08
+FAMILY, METRIC = "tpot", "tpot_mean"
+FEWEST_SESSIONS = 2
+REMEDY = (
+    "Something other than the engine's flags changed it: warm-up that is not over, heat, a leak, a neighbour. Look at "
+    "the run file's gpu and server tables, send more requests before measuring, and run the test again."
+)
+
+
+def steadiness_problems(measurement: Measurement) -> Iterator[str]:
+    """Why the runs of one server start are no evidence together. Nothing on CPUs: how noisy they are is a guess."""
+    metric, kind = find(METRIC), measurement.conditions.get("hardware", "cpu")
+    if kind == "cpu":
+        return
+    tolerated = margins_for(metric, kind).on(Scale.LOG).tolerated
+    prior = prior_for(metric, kind)
+    prior = replace(prior, run_sd=max(prior.run_sd, measurement.stored_run_sd or 0.0))
+    numbered = list(zip(measurement.runs, measurement.metrics, range(1, len(measurement.runs) + 1), strict=True))
+    for start, group in groupby(numbered, key=lambda entry: entry[0].start_id):
+        entries = list(group)
+        level_change = level_drift([_tpot_by_request(metrics) for _, metrics, _ in entries], prior)
+        if level_change is not None and not level_change.steady(tolerated, ALPHA):
+            levels = ", ".join(f"{metrics.value(METRIC) or 0:.4g}" for _, metrics, _ in entries)
+            yield (
+                f"runs {entries[0][2]} to {entries[-1][2]} (server start {start}): not steady: {METRIC} {levels} ms, a "
+                f"drift of {_percent(level_change)} from the first to the last (p = {level_change.p:.1g}). {REMEDY}"
+            )
+
+
+def stored_run_sd(stored: StoredMeasurement) -> float | None:
+    """Of mean TPOT's logarithm, from sessions that share seeds: a host whose runs differ is noisy, and does not drift.
+
+    None where fewer than two sessions are stored.
+    """
+    values = [(session.runs, session.values(METRIC)) for session in stored.sessions if METRIC in session.metrics]
+    sessions = [
+        [(seed, log(value)) for (seed, _), value in zip(runs, metric_values, strict=True) if value]
+        for runs, metric_values in values
+    ]
+    if len(sessions) < FEWEST_SESSIONS:
+        return None
+    return _stored_sd(sessions, prior_for(find(METRIC), server_kind(stored.fingerprint)))
+
+
+def drift_problem(
+    today: Shift, stored: Sequence[Sequence[SeededRun]], tolerated: float, starts: Sequence[int] = ()
+) -> str | None:
+    """Why runs that were compared with stored ones of the same seeds are no evidence; None where they are.
+
+    Args:
+        today: its differences are in the order in which the runs were made.
+        stored: the runs of each stored session. They say how noisy runs are; today's drift would call itself noise.
+        tolerated: the margin, on the metric's scale.
+        starts: of each difference the server start that it is of; none: all are of one. What starts differ by is no
+            drift.
+    """
+    of_starts: dict[int, list[float]] = {}
+    for start, difference in zip(starts or [0] * len(today.differences), today.differences, strict=True):
+        of_starts.setdefault(start, []).append(difference)
+    long = [differences for differences in of_starts.values() if len(differences) >= FEWEST_RUNS]
+    if not long:
+        return None
+    noise = hypot(CAUTION * _stored_sd(stored, today.prior), BY_SEED * today.effect)
+    for differences in long:
+        trend = drift(differences, noise, today.prior.df)
+        if not trend.steady(tolerated, ALPHA):
+            return f"not steady: against the same seeds it drifts from run to run (p = {trend.p:.1g}). {REMEDY}"
+    return None
+
+
+def _stored_sd(stored: Sequence[Sequence[SeededRun]], prior: Prior) -> float:
+    """Of a run among those of its session, prior included; the prior's alone where no two sessions share a seed."""
+    try:
+        return max(prior.run_sd, shift(stored[0], stored[1:], prior).run_sd)
+    except ValueError:
+        return prior.run_sd
+
+
+def _tpot_by_request(metrics: RunMetrics) -> list[float]:
+    """TPOT of each request in the order of sending; empty where the server does not say enough."""
+    return [value for values in metrics.by_request(FAMILY) or () for value in values or () if value > 0]
+
+
+def _percent(drift: Drift) -> str:
+    return f"{100 * expm1(drift.total):+.1f} %"

@@ -1,0 +1,183 @@
+"""Raw facts of a run's requests in one small file: gzipped JSON, a list a column, so `pandas.read_json` reads it.
+
+Times are nanoseconds after the run's first intended send. Prompts, answers and error texts are never kept.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pytest_llmperf.model.record import Outcome, RequestRecord
+from pytest_llmperf.results.strict_json import LARGEST_INTEGER, Node
+
+# Five to six bytes each in the file, 110 in memory: more are kept only in part, so that a reader needs less than 1 GiB.
+MOST_ARRIVALS = 4_000_000
+UNPACKED_LIMIT_BYTES = 256 * 2**20
+MEMORY_LIMIT_BYTES = 2**30
+# What Python holds for each of these characters of a JSON text: a list, a dictionary, an entry, half a text.
+HELD_BYTES = {b"[": 64, b"{": 232, b",": 40, b'"': 32}
+LEVEL = 4  # twice as fast as 9, and 3 % larger
+COUNTS = (
+    "index", "asked_prompt_tokens", "asked_output_tokens", "prompt_tokens", "output_tokens", "cached_tokens",
+    "coalesced_chunks",
+)  # fmt: skip
+FLAGS = ("replaced_text",)
+STAMPS = ("intended_ns", "sent_ns", "ended_ns")
+LISTS = ("arrivals_ns", "chunk_tokens")
+REPAIR = "Run the test again, or delete the file to go on without its distributions."
+
+
+def encode(records: Sequence[RequestRecord], most_arrivals: int = MOST_ARRIVALS) -> bytes:
+    """The columns of these requests.
+
+    Args:
+        most_arrivals: beyond so many, only every second (third, …) request keeps its arrivals; the others hold null.
+    """
+    origin_ns = start_ns(records)
+    every = 1 + sum(len(record.arrivals_ns) for record in records) // (most_arrivals + 1)
+
+    def since(stamp_ns: int | None) -> int | None:
+        return None if stamp_ns is None else stamp_ns - origin_ns
+
+    sampled_records = [record if position % every == 0 else None for position, record in enumerate(records)]
+    names = (*COUNTS, *FLAGS)
+    columns: dict[str, list[object]] = {name: [getattr(record, name) for record in records] for name in names}
+    columns |= {
+        "tag": [record.tag for record in records],
+        "models": [list(record.models) for record in records],
+        "outcome": [record.outcome.value for record in records],
+        "intended_ns": [since(record.intended_ns) for record in records],
+        "sent_ns": [since(record.sent_ns) for record in records],
+        "ended_ns": [since(record.ended_ns) for record in records],
+        "arrivals_ns": [
+            None if sampled_record is None else [since(stamp) for stamp in sampled_record.arrivals_ns]
+            for sampled_record in sampled_records
+        ],
+        "chunk_tokens": [
+            None if sampled_record is None or sampled_record.chunk_tokens is None else list(sampled_record.chunk_tokens)
+            for sampled_record in sampled_records
+        ],
+    }
+    text = json.dumps(columns, separators=(",", ":"))
+    return gzip.compress(text.encode(), compresslevel=LEVEL, mtime=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Requests:
+    """What a file holds.
+
+    Args:
+        kept: requests with their arrivals, in the order of the file.
+        left_out: how many have none, because the run had too many.
+        flights_ns: of every request that was sent, when it was and when it ended.
+    """
+
+    kept: tuple[RequestRecord, ...] = ()
+    left_out: int = 0
+    flights_ns: tuple[tuple[int, int], ...] = ()
+
+
+def decode(path: Path) -> Requests:
+    """Read a file back.
+
+    Raises:
+        BaselineError: the file cannot be read or believed.
+    """
+    top = Node(None, str(path), repair=REPAIR)
+    try:
+        columns = json.loads(_unpacked(path))
+        _check_numbers(columns)
+        records = tuple(_records(columns))
+        flights = zip(columns["sent_ns"], columns["ended_ns"], strict=True)
+        sent = tuple((int(sent_ns), int(ended_ns)) for sent_ns, ended_ns in flights if sent_ns is not None)
+        return Requests(records, len(columns["index"]) - len(records), sent)
+    except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, RecursionError,
+            zlib.error) as error:
+        top.refuse(f"this is no file of requests: {type(error).__name__}: {error}")
+
+
+def _check_numbers(columns: Mapping[str, list[Any]]) -> None:
+    """Raise ValueError unless every count and time is null or a whole number of at most 63 bits."""
+    for name in (*COUNTS, *STAMPS):
+        for value in columns[name]:
+            _check_number(name, value)
+    for name in LISTS:
+        for row in columns[name]:
+            for value in row or ():
+                _check_number(name, value)
+
+
+def _check_number(name: str, value: object) -> None:
+    if value is not None and (type(value) is not int or abs(value) >= LARGEST_INTEGER):
+        raise ValueError(f"{name} holds {str(value)[:40]}, which is no whole number of at most 63 bits")
+
+
+def read_back(path: Path, origin_ns: int) -> Iterator[RequestRecord]:
+    """The records as they were written, but for the texts of failed requests.
+
+    Args:
+        path: the file.
+        origin_ns: the first intended send of the run.
+
+    Raises:
+        BaselineError: the file cannot be read, or holds the arrivals of some requests only.
+    """
+    requests = decode(path)
+    if requests.left_out:
+        Node(None, str(path), repair=f"Measure with fewer requests: {MOST_ARRIVALS:,} content chunks are kept.").refuse(
+            f"it holds the arrivals of {len(requests.kept)} of {len(requests.kept) + requests.left_out} requests"
+        )
+    for record in requests.kept:
+        yield replace(
+            record,
+            intended_ns=record.intended_ns + origin_ns,
+            sent_ns=None if record.sent_ns is None else record.sent_ns + origin_ns,
+            ended_ns=record.ended_ns + origin_ns,
+            arrivals_ns=tuple([at_ns + origin_ns for at_ns in record.arrivals_ns]),
+        )
+
+
+def _unpacked(path: Path) -> bytes:
+    """The JSON text.
+
+    Raises:
+        ValueError: to read it would take more memory than any file that was written here.
+    """
+    with gzip.open(path) as file:
+        text = file.read(UNPACKED_LIMIT_BYTES + 1)
+    if len(text) > UNPACKED_LIMIT_BYTES:
+        raise ValueError(f"it unpacks to more than {UNPACKED_LIMIT_BYTES // 2**20} MiB")
+    held_bytes = 2 * len(text) + sum(text.count(mark) * size for mark, size in HELD_BYTES.items())
+    if held_bytes > MEMORY_LIMIT_BYTES:
+        raise ValueError(f"it would take {held_bytes / 2**30:.1f} GiB of memory, and 1 GiB is the limit")
+    return text
+
+
+def start_ns(records: Sequence[RequestRecord]) -> int:
+    """The first intended send of a run; 0 for none."""
+    return min((record.intended_ns for record in records), default=0)
+
+
+def _records(columns: Mapping[str, list[Any]]) -> list[RequestRecord]:
+    names = list(columns)
+    records = []
+    for values in zip(*columns.values(), strict=True):
+        row = dict(zip(names, values, strict=True))
+        if row["arrivals_ns"] is None:
+            continue
+        tokens = row["chunk_tokens"]
+        row |= {
+            "outcome": Outcome(row["outcome"]),
+            "detail": None if row["outcome"] == Outcome.OK.value else row["outcome"],
+            "arrivals_ns": tuple(row["arrivals_ns"]),
+            "chunk_tokens": None if tokens is None else tuple(tokens),
+            "models": tuple(row.get("models", ())),
+        }
+        records.append(RequestRecord(**row))
+    return records

@@ -1,0 +1,90 @@
+"""Results under the keys of `vllm bench serve --save-result --save-detailed`, for tools that read those."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from statistics import pstdev
+from typing import TYPE_CHECKING
+
+from pytest_llmperf.metrics import measure
+from pytest_llmperf.metrics.families import output_tokens
+
+if TYPE_CHECKING:
+    from pytest_llmperf.model.record import RequestRecord
+    from pytest_llmperf.results.measurement import Measurement
+
+FAMILIES = ("ttft", "tpot", "itl", "e2el")
+PERCENTILES = ("p90", "p95", "p99")
+
+
+def vllm_json(measurement: Measurement) -> dict[str, object]:
+    """The runs one after the other as one result: durations and counts add up, latencies pool.
+
+    Latencies count from the intended send, where that tool counts from the actual one. Keys whose value is unknown
+    hold null. So does the duration where a run served nothing: without that run throughput would be better for it.
+    generated_texts is left out: answers are not kept.
+    """
+    records = [record for metrics in measurement.metrics for record in metrics.records]
+    duration_s = _total([metrics.value("duration_s") for metrics in measurement.metrics])
+    served = [record for record in records if record.ok]
+    prompt = _total([record.prompt_tokens for record in served])
+    output = _total([output_tokens(record) for record in served])
+    counts: dict[str, object] = {
+        "backend": measurement.conditions.get("engine"),
+        "model_id": measurement.conditions.get("model"),
+        "num_prompts": len(records),
+        "duration": duration_s,
+        "completed": len(served),
+        "failed": len(records) - len(served),
+        "total_input_tokens": prompt,
+        "total_output_tokens": output,
+        "request_throughput": _per(len(served), duration_s),
+        "output_throughput": _per(output, duration_s),
+        "total_token_throughput": _per(_total([prompt, output]), duration_s),
+        "request_goodput": None,
+    }
+    return counts | _detail(records) | _latencies(records)
+
+
+def _detail(records: list[RequestRecord]) -> dict[str, object]:
+    return {
+        "input_lens": [record.prompt_tokens for record in records],
+        "output_lens": [output_tokens(record) for record in records],
+        "ttfts": [_latency_s(record, 0) for record in records],
+        "itls": [[_seconds(previous, after) for previous, after in pairwise(record.arrivals_ns)] for record in records],
+        "latencies": [_latency_s(record, -1) for record in records],
+        "start_times": [record.intended_ns / 1e9 for record in records],
+        "errors": [record.detail or "" for record in records],
+    }
+
+
+def _latencies(records: list[RequestRecord]) -> dict[str, object]:
+    pooled = measure(records)
+    statistics: dict[str, object] = {}
+    for family in FAMILIES:
+        values = pooled.samples(family)
+        statistics[f"mean_{family}_ms"] = pooled.value(f"{family}_mean")
+        statistics[f"median_{family}_ms"] = pooled.value(f"{family}_p50")
+        statistics[f"std_{family}_ms"] = pstdev(values) if values else None
+        statistics |= {
+            f"{percentile}_{family}_ms": pooled.value(f"{family}_{percentile}") for percentile in PERCENTILES
+        }
+    return statistics
+
+
+def _total(values: Sequence[float | None]) -> float | None:
+    available_values = [value for value in values if value is not None]
+    return sum(available_values) if len(available_values) == len(values) else None
+
+
+def _per(count: float | None, duration_s: float | None) -> float | None:
+    return None if count is None or not duration_s else count / duration_s
+
+
+def _latency_s(record: RequestRecord, position: int) -> float | None:
+    return _seconds(record.intended_ns, record.arrivals_ns[position]) if record.arrivals_ns else None
+
+
+def _seconds(start_ns: int, end_ns: int) -> float:
+    return (end_ns - start_ns) / 1e9

@@ -1,0 +1,201 @@
+"""The run folder: one JSON file per test, written after each run, so that an interrupted session keeps what it has.
+
+A file per run beside it has what each request did (`results.requests_file`). Charts and exports need the folder alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pytest_llmperf.errors import InfrastructureError
+from pytest_llmperf.metrics.failed_as_infinite import statistics_with_failures
+from pytest_llmperf.model.telemetry import GpuTrace, gauge_columns
+from pytest_llmperf.process.scratch import write_whole
+from pytest_llmperf.results.check import CheckResult
+from pytest_llmperf.results.fresh import SCHEMA
+from pytest_llmperf.results.requests_file import encode, read_back
+
+if TYPE_CHECKING:
+    from pytest_llmperf.metrics import RunMetrics
+    from pytest_llmperf.results.measurement import Measurement, Run
+
+READABLE_LENGTH = 150  # file systems take 255 bytes
+
+
+def write_test(
+    run_dir: Path,
+    test: str,
+    measurements: Sequence[Measurement],
+    results: Sequence[CheckResult],
+    *,
+    complete: bool = True,
+    error: str | None = None,
+    claims: Sequence[Mapping[str, object]] = (),
+    earlier: Sequence[Mapping[str, object]] = (),
+    worker: str = "",
+) -> Path:
+    """Write `tests/<test>-<digest>.json`, whole or not at all. Holds metrics and times, never prompts or answers.
+
+    Each run's requests go to `requests/` first, once: the test's file never names one that is not there.
+
+    Args:
+        complete: whether the test reached its end; a file without that is no result, whatever it holds.
+        error: what ended it before, with the evidence.
+        claims: text, sides and order of each (`session.perf`).
+        earlier: executions of the test before this one (`session.executions.excluded_execution`); what counts of their
+            runs is in `measurements`.
+        worker: of xdist; all workers of a session write into one folder, each file has one writer.
+
+    Raises:
+        InfrastructureError: it cannot be written; a file that was there is whole.
+    """
+    path = run_dir / "tests" / file_name(test, worker)
+    measurement_nodes = [
+        [_write_requests(run_dir, f"{path.stem}.{number}-{position}", run) for position, run in enumerate(one.runs)]
+        for number, one in enumerate(measurements, start=1)
+    ]
+    text = _dense(
+        json.dumps(
+            {
+                "schema": SCHEMA,
+                "test": test,
+                "worker": worker,
+                "complete": complete,
+                "error": error,
+                "measurements": [
+                    _measurement(one, names) for one, names in zip(measurements, measurement_nodes, strict=True)
+                ],
+                "checks": _checks(results),
+                "claims": [dict(claim) for claim in claims],
+                "earlier": [_execution(run_dir, path.stem, execution) for execution in earlier],
+            },
+            indent=1,
+            allow_nan=False,
+        )
+    )
+    _write(path, (text + "\n").encode())
+    return path
+
+
+def writable(folder: Path) -> bool:
+    """Whether a folder that need not exist yet could be made and written. Tried: /proc promises what it refuses."""
+    try:
+        nearest = next(place for place in (folder, *folder.parents) if place.exists())
+        with tempfile.TemporaryDirectory(prefix=".llmperf-", dir=nearest):
+            return True
+    except OSError:
+        return False
+
+
+def file_name(test: str, worker: str = "") -> str:
+    """A file name that people can read and that no other test of a session has, whatever its parameters are."""
+    readable = re.sub(r"[^A-Za-z0-9_.-]+", "-", test).strip("-.")[-READABLE_LENGTH:]
+    digest = hashlib.sha256(test.encode(errors="surrogatepass")).hexdigest()
+    return f"{readable}-{digest[:8]}{f'.{worker}' if worker else ''}.json"
+
+
+def _write_requests(run_dir: Path, stem: str, run: Run) -> str:
+    """The file of this run's requests, relative to the run folder. Its start tells it from that of a repeated test."""
+    records = run.records
+    name = f"requests/{stem}-{records.start_ns}.json.gz"
+    path = run_dir / name
+    if not path.exists():
+        _write(path, encode(records))
+    records.stored(partial(read_back, path, records.start_ns))
+    return name
+
+
+def _write(path: Path, content: bytes) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, content)
+    except OSError as error:
+        raise InfrastructureError(
+            f"The results cannot be written: {error}. Free space there, or name another folder with --llmperf-runs=DIR."
+        ) from error
+
+
+def _checks(results: Iterable[CheckResult]) -> list[dict[str, object]]:
+    return [{**asdict(result), "verdict": result.verdict.value} for result in results]
+
+
+def _execution(run_dir: Path, stem: str, execution: Mapping[str, Any]) -> dict[str, object]:
+    facts = {name: execution[name] for name in ("execution", "ended", "error")}
+    measurements = [
+        _measurement(each, [
+            _write_requests(run_dir, f"{stem}.execution{execution['execution']}-{number}-{position}", run)
+            for position, run in enumerate(each.runs)
+        ])
+        for number, each in enumerate(execution["measurements"], start=1)
+    ]
+    return facts | {"checks": _checks(execution["results"]), "measurements": measurements}
+
+
+def _measurement(measurement: Measurement, requests: Sequence[str]) -> dict[str, object]:
+    return {
+        "engine": measurement.engine,
+        "workload": measurement.workload,
+        "complete": measurement.complete,
+        "baseline": measurement.baseline,
+        "primaries": list(measurement.primaries),
+        "margins": {metric: margin.tolerated for metric, margin in measurement.margins.items()},
+        "negligible": {metric: margin.negligible for metric, margin in measurement.margins.items()},
+        "side": measurement.side,
+        "conditions": dict(measurement.conditions),
+        "runs": [
+            _run(run, metrics, name)
+            for run, metrics, name in zip(measurement.runs, measurement.metrics, requests, strict=True)
+        ],
+    }
+
+
+def _run(run: Run, metrics: RunMetrics, requests: str) -> dict[str, object]:
+    """`gpu` and `server` are tables, column by column; their `at_ns` counts from the run's time zero.
+
+    `judged` has the latencies that failed requests move, as a limit, a ratio or a baseline takes them.
+    """
+    trace = run.gpu
+    return {
+        "execution": run.execution,
+        "block": run.block,
+        "seed": run.seed,
+        "start_id": run.start_id,
+        "started_at": run.started_at,
+        "wall_clock_jump_ms": run.wall_clock_jump_ms,
+        "cache_reset": run.cache_reset,
+        "loop_lag_p99_ms": run.loop_lag_p99_ms,
+        "clock_gap_ms": run.clock_gap_ms,
+        "load": None if run.load is None else asdict(run.load),
+        "cpu": None if run.cpu is None else asdict(run.cpu),
+        "contended": None if trace is None else trace.contended,
+        "counters": dict(run.counters),
+        "metrics": metrics.all(),
+        "judged": statistics_with_failures(metrics),
+        "requests": requests,
+        "gpu": None if trace is None else trace.columns(),
+        "gpu_state": None if trace is None else _state(trace),
+        "server": gauge_columns(run.gauges) if run.gauges else None,
+    }
+
+
+def _state(trace: GpuTrace) -> dict[str, object]:
+    return {
+        "devices": [{**asdict(device), "settings": dict(device.settings)} for device in trace.devices],
+        "pids_visible": trace.pids_visible,
+        "faults": list(trace.faults),
+        "problem": trace.problem,
+        "sample_ms": trace.sample_ms,
+    }
+
+
+def _dense(text: str) -> str:
+    """Lists of plain values on one line each: a table's column is read as one, and thousands of lines are not."""
+    return re.sub(r"\[\n[^\[\]{}\"]*\]", lambda found: " ".join(found.group().split()), text)

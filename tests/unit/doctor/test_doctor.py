@@ -1,0 +1,219 @@
+"""What the doctor finds on machines that are made up, and that every problem has its remedy."""
+
+import sys
+from dataclasses import replace
+from types import MappingProxyType
+
+import pytest
+
+from pytest_llmperf.baseline.paths import baseline_path
+from pytest_llmperf.baseline.store import Store
+from pytest_llmperf.config.settings import Settings
+from pytest_llmperf.doctor import examine
+from pytest_llmperf.doctor.place import DEVICE, Place
+from pytest_llmperf.doctor.suites import suites
+from pytest_llmperf.engines.environment import Environment
+from pytest_llmperf.engines.installed import version_in
+from pytest_llmperf.results.baseline import Baseline, StoredMeasurement, StoredSession
+from pytest_llmperf.telemetry.cpu import Cpu
+from pytest_llmperf.telemetry.hardware import Gpu, Hardware, detect
+
+GIB = 1 << 30
+H200 = Hardware((Gpu(0, "NVIDIA H200", "h200", 141 * GIB),), driver="560.1")
+
+
+@pytest.fixture
+def place(tmp_path):
+    """A good machine: an H200, vLLM, room for everything."""
+    engine = tmp_path / ".engines" / "vllm" / "bin"
+    engine.mkdir(parents=True)
+    (engine / "python").symlink_to(sys.executable)
+    return Place(tmp_path, Settings(), H200, has_device=True, cores=8, shm_bytes=8 * GIB, open_files=65536,
+                 free_bytes=100 * GIB, hub=tmp_path / "hub", version_in=lambda _environment, _engine: "0.32.0")
+
+
+def store_baseline(place, kind="h200", **fingerprint):
+    session = StoredSession("s", "2026-01-02", None, "h", None, True, ((0, 1),), {"ttft_p50": (40.0,)})
+    known = {"engine": "vllm", "engine.version": "0.32.0", "gpu": "NVIDIA H200", "driver": "560.1"} | fingerprint
+    stored = StoredMeasurement(known, (session,), ("ttft_p50",), {"ttft_p50": "ttft.1/p50"})
+    test = "suites/test_s.py::test_a"
+    with Store(place.root / "baselines").update() as update:
+        update.write({baseline_path(test, kind): Baseline(test, {"": stored})})
+
+
+def found(place):
+    return list(examine(place))
+
+
+def problems(place):
+    return [finding for finding in found(place) if finding.problem]
+
+
+def the(findings, part, word):
+    (one,) = [finding for finding in findings if finding.part == part and word in finding.text]
+    return one
+
+
+def test_a_machine_that_is_ready(place):
+    store_baseline(place)
+    texts = [finding.text for finding in found(place)]
+    assert problems(place) == []
+    assert "GPU 0: NVIDIA H200, 141 GiB, kind h200" in texts
+    assert "driver 560.1" in texts
+    assert f"vllm 0.32.0 at {place.root}/.engines/vllm" in texts
+    assert "1 of 1 measurements for h200 match this machine" in texts
+
+
+def test_a_driver_that_does_not_answer_is_no_machine_without_a_gpu(place):
+    class Nvml:
+        def nvmlInit(self):
+            raise RuntimeError("Driver/library version mismatch")
+
+    broken = replace(place, hardware=detect(Nvml()))
+    assert "nvidia-smi" in the(problems(broken), "hardware", "version mismatch").remedy
+    assert [problem.part for problem in problems(replace(broken, has_device=False))] == ["baselines"]
+
+
+def test_a_gpu_that_no_marker_stands_for(place):
+    other = replace(place, hardware=Hardware((Gpu(0, "NVIDIA L40S", None),), driver="560.1"))
+    assert "lie under other-gpu-nvidia-l40s" in the(problems(other), "hardware", "L40S").remedy
+    assert "none for other-gpu-nvidia-l40s in" in the(problems(other), "baselines", "none").text
+
+
+def test_gpus_of_two_kinds(place):
+    mixed = replace(place, hardware=Hardware((*H200.gpus, Gpu(1, "NVIDIA L4", "l4")), driver="560.1"))
+    assert "CUDA_VISIBLE_DEVICES" in the(problems(mixed), "hardware", "h200, l4").remedy
+
+
+@pytest.mark.parametrize(
+    ("little", "remedy"),
+    [
+        ({"cores": 1}, "load generator"),
+        ({"shm_bytes": 64 << 20}, "--shm-size"),
+        ({"open_files": 1024}, "ulimit"),
+        ({"free_bytes": GIB}, "--llmperf-runs"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_what_is_too_little(place, little, remedy):
+    store_baseline(place)
+    (problem,) = problems(replace(place, **little))
+    assert remedy in problem.remedy
+
+
+def test_no_engine_at_all_is_a_problem_and_one_of_two_is_none(place):
+    assert "pip install sglang" not in " ".join(problem.remedy for problem in problems(place))
+    (place.root / ".engines" / "vllm").rename(place.root / "elsewhere")
+    missing = [problem for problem in problems(place) if problem.part == "engines"]
+    assert {finding.text.partition(" ")[0] for finding in missing} == {"vllm", "sglang"}
+    assert all("Install it with" in finding.remedy for finding in missing)
+
+
+def test_installations_with_names_are_engines_too(place):
+    engine = str(place.root / ".engines" / "vllm")
+    known = {"vllm:old": engine, "vllm:own@h200": engine, "vllm:gone": "nowhere", "vllm:l4s@l4": "x", "sglang@l4": "x"}
+    here = replace(place, settings=Settings(engines=MappingProxyType(known)))
+    assert the(found(here), "engines", "vllm:old 0.32.0 at")
+    assert the(found(here), "engines", "vllm:own 0.32.0 at")
+    (wrong,) = [
+        problem for problem in problems(here) if problem.part == "engines"
+    ]  # another kind's are none of this machine's
+    assert "[tool.llmperf.engines] vllm:gone" in wrong.remedy
+
+
+def test_a_place_that_is_configured_and_wrong(place):
+    settings = Settings(engines=MappingProxyType({"sglang": "nowhere", "vlm": "x"}))
+    wrong = [problem for problem in problems(replace(place, settings=settings)) if problem.part == "engines"]
+    assert len(wrong) == 2
+    assert any("'vlm'" in finding.text for finding in wrong)
+
+
+def test_an_environment_without_its_engine(place):
+    broken = replace(place, version_in=lambda _environment, _engine: None)
+    assert the(problems(broken), "engines", "version unknown").remedy
+
+
+def test_models_of_the_hub(place):
+    (place.hub / "models--org--name").mkdir(parents=True)
+    assert "org/name" in the(found(place), "models", "downloaded").text
+
+
+def test_baselines_made_elsewhere(place):
+    store_baseline(place, driver="550.0", **{"engine.version": "0.31.0"})
+    assert the(found(place), "baselines", "0 of 1").text
+    texts = [problem.text for problem in problems(place)]
+    assert texts == [
+        "1 with vllm version 0.31.0 (here 0.32.0): INCOMPARABLE",
+        "1 with driver 550.0 (here 560.1): INCOMPARABLE",
+    ]
+    across = replace(place, settings=Settings(compare_across=("driver", "engine.version")))
+    assert problems(across) == []
+
+
+def test_baselines_of_another_cuda(place):
+    store_baseline(place, cuda="12.9")
+    here = replace(place, hardware=replace(H200, cuda="13.0"))
+    assert [problem.text for problem in problems(here)] == ["1 with cuda 12.9 (here 13.0): INCOMPARABLE"]
+    assert the(found(here), "hardware", "CUDA").text == "driver 560.1, CUDA 13.0"
+
+
+def test_baselines_of_another_cpu(place):
+    store_baseline(place, kind="cpu", cpu="AMD EPYC", cpu_cores="64")
+    here = replace(place, has_device=False, hardware=Hardware(cpu=Cpu("AMD EPYC", 2)))
+    assert [problem.text for problem in problems(here)] == ["1 with cpu_cores 64 (here 2): INCOMPARABLE"]
+    assert the(found(here), "hardware", "CPU cores").text == "8 CPU cores of AMD EPYC"
+
+
+def test_compare_across_names_what_no_baseline_has(place):
+    store_baseline(place)
+    place = replace(place, settings=Settings(compare_across=("driver", "engine.verson", "cpu")))
+    told = the(found(place), "baselines", "compare_across")
+    assert told.text == ("compare_across names engine.verson, cpu, which none of them has; conditions that they have "
+                         "are driver, engine, engine.version, gpu")
+    assert not told.problem
+
+
+def test_no_baselines_and_a_corrupt_one(place):
+    assert "--update-baselines-new" in the(problems(place), "baselines", "NO_BASELINE").remedy
+    store_baseline(place)
+    next((place.root / "baselines").rglob("test_a.json")).write_text("{")
+    (problem,) = problems(place)
+    assert "test_a.json" in problem.text
+
+
+def test_versions_come_from_metadata(tmp_path):
+    here = Environment((sys.executable,), True, None, "here")
+    assert version_in(here, "pytest")
+    assert version_in(here, "no-such-engine") is None
+    assert version_in(Environment(("/no/python",), True, None, "nowhere"), "vllm") is None
+
+
+SUITE = """
+import pytest
+
+@pytest.mark.l4
+def test_l4(perf): raise AssertionError("nothing is run")
+
+@pytest.mark.l4
+def test_l4_too(perf): pass
+
+def test_any(perf): raise AssertionError("nothing is run")
+"""
+
+
+@pytest.mark.skipif(DEVICE.exists(), reason="what a GPU machine runs depends on its GPU")
+def test_suites_that_would_run_and_why_others_would_not(tmp_path):
+    (tmp_path / "suites").mkdir()
+    (tmp_path / "suites" / "test_s.py").write_text(SUITE)
+    would, skipped = suites(tmp_path, ["suites"])
+    assert (would.text, would.problem) == ("1 of 3 tests would run", False)
+    assert skipped.text.startswith("2 would not: needs l4; this machine has no GPU")
+
+
+def test_suites_that_are_broken_or_absent(tmp_path):
+    (absent,) = suites(tmp_path, ["suites"])
+    assert absent.problem
+    (tmp_path / "suites").mkdir()
+    (tmp_path / "suites" / "test_s.py").write_text("import no_such_module\n")
+    found = list(suites(tmp_path, ["suites"]))
+    assert any("broken" in finding.text and "--collect-only" in finding.remedy for finding in found)

@@ -1,0 +1,109 @@
+"""`perf.compare`: measurements of one workload beside each other, judged where a limit is named and told where not."""
+
+import pytest
+
+from pytest_llmperf import Verdict
+from pytest_llmperf.config.settings import Settings
+from pytest_llmperf.errors import SloError, SpecError
+from pytest_llmperf.judging.compared_sides import judge_ratios
+from pytest_llmperf.results.check import worst
+from pytest_llmperf.testing.records import make_record
+
+SETTINGS = Settings()
+
+
+@pytest.fixture
+def side(make_run, make_measurement):
+    """Runs with these latencies; seeds differ by 1 %."""
+
+    def side(ttft_ms, *, seeds=(0, 1, 2), start_id=1, workload="w", hardware="h200", **fields):
+        def records(seed):
+            return [make_record(i, intended_ms=100 * i, ttft_ms=ttft_ms * (1 + 0.01 * seed)) for i in range(20)]
+
+        runs = [make_run(records(seed), seed=seed, start_id=start_id, **fields) for seed in seeds]
+        return make_measurement(*runs, conditions={"hardware": hardware, "engine": "vllm", "model": "m",
+                                                    "workload": workload})
+
+    return side
+
+
+def compare(*texts, **sides):
+    return judge_ratios(texts, sides, SETTINGS)
+
+
+@pytest.mark.parametrize(("limit", "verdict"), [(">= 1.15", "PASS"), (">= 1.25", "FAIL"), ("", "REPORTED")])
+def test_a_limit_is_judged_and_a_figure_without_one_is_told(side, limit, verdict):
+    (result,) = compare(f"ttft_p50(disk) / ttft_p50(memory) {limit}".strip(), disk=side(60), memory=side(50))
+    assert result.verdict.value == verdict
+    assert result.metric == "ttft_p50(disk) / ttft_p50(memory)"
+    assert result.measured == "1.2×"
+    assert result.interval == "98 % CI 1.2–1.2×"  # on one start, seed by seed: what seeds differ by cancels
+    assert result.n == "3 pairs on one server start, and conditional on it"
+
+
+def test_sides_on_starts_of_their_own_have_the_spread_of_starts(side):
+    text = "ttft_p50(b) / ttft_p50(a) >= 1.15"
+    (result,) = compare(text, a=side(50), b=side(60, start_id=2))
+    assert result.verdict is Verdict.INCONCLUSIVE
+    assert "3 pairs on 1 + 1 starts, a screen with a start-to-start sd of 10 %" in result.n
+
+
+@pytest.mark.parametrize(("hardware", "sd"), [("h200", 3), ("cpu", 15)])
+def test_starts_differ_by_more_on_a_cpu(side, hardware, sd):
+    text = "request_throughput(b) / request_throughput(a)"
+    (result,) = compare(text, a=side(50, hardware=hardware), b=side(50, start_id=2, hardware=hardware))
+    assert f"start-to-start sd of {sd} % (default" in result.n
+
+
+def test_what_cannot_be_told_asks_for_runs_and_not_for_starts(side):
+    (result,) = compare("ttft_p50(b) / ttft_p50(a) >= 1", a=side(50), b=side(50))
+    assert result.verdict is Verdict.PASS  # exactly 1
+    noisy = side(50, seeds=(0, 1))
+    other = side(50.2, seeds=(5, 1, 0))
+    (result,) = compare("ttft_p50(b) / ttft_p50(a) >= 1.004", a=noisy, b=other)
+    assert result.n.startswith("2 pairs")
+
+
+def test_a_figure_speaks_for_no_test(side):
+    results = compare("ttft_p50(b) / ttft_p50(a)", "ttft_p50(b) / ttft_p50(a) >= 9", a=side(50), b=side(60))
+    assert worst(results[:1]) is Verdict.PASS
+    assert worst(results) is Verdict.FAIL
+
+
+def test_several_sides_by_name(side):
+    results = compare("ttft_p50(b) / ttft_p50(a) >= 1", "ttft_p50(c) / ttft_p50(b) >= 1", a=side(50), b=side(60),
+                      c=side(55))  # fmt: skip
+    assert [result.verdict for result in results] == [Verdict.PASS, Verdict.FAIL]
+
+
+def test_runs_that_are_no_evidence_are_an_error_of_their_side(side):
+    (result,) = compare("ttft_p50(b) / ttft_p50(a)", a=side(50), b=side(60, restarted="its counter fell"))
+    assert result.verdict is Verdict.ERROR
+    assert "b, run 1 (seed 0): the server restarted itself" in result.reason
+
+
+@pytest.mark.parametrize(("text", "complaint"), [
+    ("ttft_p50(memroy) / ttft_p50(disk)", "no other side is named 'memroy'; did you mean memory"),
+    ("ttft_p50(disk) / ttft_p50(disk)", "no other side is named 'disk'"),
+    ("ttft_p50(disk)", "and the other side"),
+    ("ttft_p50(disk) / tpot_mean(memory)", "did you mean ttft_p50"),
+    ("ttft_p50(disk) / ttft_p50(memory) == 1", "never exactly equal"),
+    ("error_rate(disk) / error_rate(memory)", "can be 0"),
+])  # fmt: skip
+def test_what_cannot_be_read_is_refused(side, text, complaint):
+    with pytest.raises(SloError, match=complaint):
+        compare(text, disk=side(60), memory=side(50))
+
+
+def test_other_workloads_and_single_runs_are_refused(side):
+    with pytest.raises(SpecError, match="Measure the same"):
+        compare("ttft_p50(b) / ttft_p50(a)", a=side(50), b=side(60, workload="other"))
+    with pytest.raises(SpecError, match="share 1 seed"):
+        compare("ttft_p50(b) / ttft_p50(a)", a=side(50, seeds=(0, 1)), b=side(60, seeds=(1, 2)))
+
+
+def test_seeds_that_a_comparison_with_a_baseline_repeated_pair_once(side):
+    extended, plain = side(50, seeds=(0, 1, 2, 0, 1)), side(60)
+    (result,) = compare("ttft_p50(b) / ttft_p50(a) >= 1.15", a=extended, b=plain)
+    assert result.verdict is Verdict.PASS
+    assert result.n.startswith("3 pairs")

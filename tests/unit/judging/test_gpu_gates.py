@@ -1,0 +1,79 @@
+"""What on a GPU makes a run an ERROR, and what does not."""
+
+from dataclasses import replace
+
+import pytest
+
+from pytest_llmperf.config.settings import Settings
+from pytest_llmperf.judging.gpu_gates import gpu_problems
+from pytest_llmperf.judging.validity import validity_problems
+from pytest_llmperf.model.telemetry import ForeignProcess, GpuDevice, GpuSample, GpuTrace
+
+HEALTHY = GpuTrace(
+    (GpuDevice(0, "NVIDIA H200", (("mig", "off"), ("power_limit_mw", "700000"))),),
+    tuple(GpuSample(at_ns, 0, throttle_reasons=0x4, temperature_c=70) for at_ns in range(10)),
+    pids_visible=True,
+)
+
+
+def found(first=HEALTHY, **changed):
+    return list(gpu_problems(replace(HEALTHY, **changed), first))
+
+
+def test_a_power_cap_is_no_problem():
+    assert found() == []
+
+
+def test_a_stranger():
+    (text,) = found(strangers=(ForeignProcess(0, 42, 3 << 30, 55, "python3", "ada"),))
+    assert "contended: pid 42 (python3 of ada) held 3,072 MiB of GPU 0 and used up to 55 % of the SMs" in text
+
+
+def test_a_stranger_of_whom_little_is_known():
+    (text,) = found(strangers=(ForeignProcess(1, 42, sm_pct=5),))
+    assert "pid 42 held an unknown amount of memory of GPU 1 and used up to 5 % of the SMs" in text
+
+
+@pytest.mark.parametrize(
+    ("reasons", "named"),
+    [(0x8, "hw_slowdown"), (0x20, "sw_thermal_slowdown"), (0x48, "hw_slowdown, hw_thermal_slowdown"),
+     (0x84, "hw_power_brake_slowdown")],
+)
+def test_throttled_in_one_sample(reasons, named):
+    hot = (*HEALTHY.samples[:9], GpuSample(9, 0, throttle_reasons=reasons, temperature_c=93))
+    (text,) = found(samples=hot)
+    assert f"throttled ({named}) in 1 of 10 samples, up to 93 °C" in text
+
+
+def test_nothing_known_is_no_problem():
+    assert found(samples=(GpuSample(0, 0),), problem="NVML: gone", pids_visible=None) == []
+
+
+def test_faults_are_passed_on():
+    (text,) = found(faults=("a GPU reported Xid 79",))
+    assert text.startswith("a GPU reported Xid 79. Look at")
+
+
+def test_models_that_differ():
+    (text,) = found(devices=(*HEALTHY.devices, GpuDevice(1, "NVIDIA H100")))
+    assert "several models, NVIDIA H200 and NVIDIA H100" in text
+
+
+def test_a_partitioned_gpu():
+    mig = (GpuDevice(0, "NVIDIA H200", (("mig", "on"),)),)
+    (text,) = found(first=None, devices=mig)
+    assert "partitioned (MIG)" in text
+
+
+def test_settings_that_changed():
+    lower = (GpuDevice(0, "NVIDIA H200", (("mig", "off"), ("power_limit_mw", "400000"))),)
+    (text,) = found(devices=lower)
+    assert "power_limit_mw 700000 → 400000" in text
+    assert found(first=None, devices=lower) == []
+
+
+def test_the_gates_are_part_of_validity(make_run, make_measurement):
+    bad = replace(HEALTHY, faults=("a GPU fell off the bus",))
+    measurement = make_measurement(make_run(gpu=HEALTHY), make_run(seed=1, gpu=bad))
+    (text,) = validity_problems(measurement, set(), Settings())
+    assert text.startswith("run 2 (seed 1): a GPU fell off the bus")

@@ -1,0 +1,71 @@
+"""Latencies below what a model on its GPUs can have: never of an honest server, always of one that cheats."""
+
+from dataclasses import replace
+
+import pytest
+
+from pytest_llmperf.judging.possible import impossible
+from pytest_llmperf.model.datasheet import LatencyBound
+from pytest_llmperf.testing.records import make_record
+
+# A step takes 3 ms, and a prompt token 0.1 ms: 8 prompt tokens are computed within a step, 100 in 10 ms.
+BOUND = LatencyBound("2 × H200", 3e6, 1e5, 1, "14 GB ÷ 4.8 TB/s", "9 GFLOP ÷ 989 TFLOP/s")
+
+
+@pytest.fixture
+def found(make_run):
+    def found(bound=BOUND, counters=None, **fields):
+        records = [make_record(index, intended_ms=500 * index, **fields) for index in range(20)]
+        return list(impossible(make_run(records, counters=counters), bound))
+
+    return found
+
+
+def test_latencies_at_the_bound_are_possible(found):
+    assert found(ttft_ms=3.0, itl_ms=3.0, chunks=100) == []
+
+
+def test_first_token_before_the_weights_are_read(found):
+    first, whole = found(ttft_ms=1.0, itl_ms=3.0, chunks=100)
+    assert first.startswith("TTFT is below the lower bound of 2 × H200 in 20 of 20 requests (above 79.4% of all at 99%")
+    assert "1 ms measured, at least 3 ms possible (14 GB ÷ 4.8 TB/s)" in first
+    assert whole.startswith("E2E latency is below")
+
+
+@pytest.mark.parametrize(("cached", "hits", "possible"), [
+    (None, 0.0, False), (0, 5.0, False), (99, 99.0, True), (None, 5.0, True), (None, None, True),
+])
+def test_first_token_before_the_prompt_is_computed(found, cached, hits, possible):
+    """Prompt tokens count as computed where usage or counters say so."""
+    counters = {"prompt_tokens_cached": hits}
+    texts = found(ttft_ms=5.0, itl_ms=3.1, chunks=100, prompt_tokens=100, cached_tokens=cached, counters=counters)
+    assert [text.partition(" is")[0] for text in texts] == ([] if possible else ["TTFT"])
+    assert possible or "5 ms measured, at least 10 ms possible (9 GFLOP ÷ 989 TFLOP/s)" in texts[0]
+
+
+def test_tokens_that_come_faster_than_weights_are_read(found):
+    """The whole answer took long enough: a proxy held its beginning back."""
+    (text,) = found(ttft_ms=400.0, itl_ms=1.0, chunks=100)
+    assert text.startswith("decoding after the first chunk is below the lower bound of 2 × H200 in 20 of 20 requests")
+    assert "99 ms measured, at least 297 ms possible (14 GB ÷ 4.8 TB/s per step)" in text
+
+
+def test_late_first_chunk_of_a_short_answer_is_no_violation(found):
+    assert found(ttft_ms=20.0, itl_ms=0.5, chunks=4) == []
+
+
+def test_one_answer_that_seems_too_fast_is_no_violation(make_run):
+    honest = [make_record(index, itl_ms=3.1, chunks=100) for index in range(19)]
+    late = make_record(19, ttft_ms=400.0, itl_ms=1.0, chunks=100)
+    assert list(impossible(make_run([*honest, late]), BOUND)) == []
+
+
+def test_speculation_divides_the_steps(found):
+    assert found(replace(BOUND, tokens_per_step=4), ttft_ms=3.1, itl_ms=0.8, chunks=100) == []
+    texts = found(replace(BOUND, tokens_per_step=2), ttft_ms=3.1, itl_ms=0.8, chunks=100)
+    assert "per step of at most 2 tokens" in texts[0]
+
+
+def test_unverified_tokens_are_not_compared_with_the_bound(make_run):
+    silent = [replace(make_record(index, itl_ms=0.1, chunks=100), chunk_tokens=None) for index in range(20)]
+    assert list(impossible(make_run(silent), BOUND)) == []

@@ -1,0 +1,606 @@
+"""From demands and runs to verdicts and the line that users read."""
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from pytest_llmperf.judging.requirements import judge_claim, judge_slo, result_line
+from pytest_llmperf.metrics import measure
+from pytest_llmperf.metrics.run import CountedBy
+from pytest_llmperf.model.record import Outcome
+from pytest_llmperf.model.verdict import Verdict
+from pytest_llmperf.slo.parse import parse_claim, parse_slo
+from pytest_llmperf.stats.ratio import StartSd
+
+PASS, FAIL, INCONCLUSIVE, ERROR = Verdict.PASS, Verdict.FAIL, Verdict.INCONCLUSIVE, Verdict.ERROR
+
+
+def run_of(ttfts_ms, failed=(), counters=None, **more):
+    records = [make(i, ttft, Outcome.RESET if i in failed else Outcome.OK, **more) for i, ttft in enumerate(ttfts_ms)]
+    return measure(records, counters)
+
+
+def make(index, ttft_ms, outcome, **more):
+    from pytest_llmperf.testing.records import make_record
+    return make_record(index, intended_ms=100.0 * index, ttft_ms=float(ttft_ms), outcome=outcome, **more)
+
+
+def spread(n, over=0, seed=0, centre=400.0, beyond=700.0):
+    """Latencies around `centre`, none above 480, and `over` of `beyond` evenly among them."""
+    values = np.minimum(np.random.default_rng(seed).normal(centre, 20, n), 480.0)
+    values[[n * i // over for i in range(over)] if over else []] = beyond
+    return values
+
+
+def judge(text, runs, starts=None, seeds=None):
+    return judge_slo(parse_slo(text), runs, starts or ["s"] * len(runs), seeds)
+
+
+# percentiles
+
+@pytest.mark.parametrize(("n", "over", "verdict"), [
+    (1000, 2, PASS), (1000, 10, INCONCLUSIVE), (1000, 30, FAIL), (100, 0, INCONCLUSIVE), (100, 12, FAIL),
+])
+def test_p99_by_count(n, over, verdict):
+    """Fault 42 among them: 100 requests never pass a p99, but can fail it."""
+    assert judge("ttft_p99 <= 500ms", [run_of(spread(n, over))]).verdict is verdict
+
+
+def test_a_request_exactly_at_the_limit_is_within():
+    assert judge("ttft_p99 <= 500ms", [run_of([500] * 400)]).n.startswith("0 of 400 over")
+
+
+def test_the_line_that_users_read():
+    runs = [run_of(spread(1000, 1, seed)) for seed in range(3)]
+    result = judge("ttft_p99 <= 500ms", runs)
+    assert result_line(result).startswith("ttft p99 ≤ 500 ms  PASS  ")
+    assert "3 of 3000 over, effective n " in result_line(result)
+    assert "3 runs, conditional on this server start, slow spells rarer than one in 10 s" in result_line(result)
+    assert "are not excluded, 90 % CI 4" in result_line(result)
+    assert result.reason == ""
+    assert (result.subject, result.metric, result.limit) == ("ttft_p99 <= 500ms", "ttft_p99", "≤ 500 ms")
+
+
+def test_too_few_requests_says_how_many_more():
+    result = judge("ttft_p99 <= 500ms", [run_of(spread(100))])
+    assert result.verdict is INCONCLUSIVE
+    assert "more observations" in result.reason
+    assert "no upper limit" in result.interval
+
+
+def test_too_near_the_limit_says_so():
+    assert "too near the allowed 5 %" in judge("ttft_p95 <= 500ms", [run_of(spread(400, 20))]).reason
+
+
+def test_several_starts_are_named():
+    runs = [run_of(spread(1000, 0, seed)) for seed in range(5)]
+    assert "5 runs on 5 server starts" in judge("ttft_p99 <= 500ms", runs, list("abcde")).n
+
+
+def test_starts_that_differ_must_stay_clear_of_the_limit():
+    """Medians of 340 to 420 ms on five starts: none is over 500 ms, and the next start, or run, may be."""
+    runs = [run_of(spread(1000, 0, seed, centre)) for seed, centre in enumerate((340, 360, 380, 400, 420))]
+    one_start, five_starts = (judge("ttft_p99 <= 500ms", runs, starts) for starts in (["s"] * 5, list("abcde")))
+    assert one_start.verdict is five_starts.verdict is INCONCLUSIVE
+    assert "server starts differ so much that others may be 18 % slower" in five_starts.reason
+    assert judge("ttft_p99 <= 600ms", runs, list("abcde")).verdict is PASS
+    assert judge("ttft_p99 <= 400ms", runs, list("abcde")).verdict is FAIL
+
+
+def test_failed_requests_are_over():
+    """Fault 26."""
+    quick = spread(1000)
+    assert judge("ttft_p99 <= 500ms", [run_of(quick)]).verdict is PASS
+    broken = judge("ttft_p99 <= 500ms", [run_of(quick, failed=range(0, 1000, 20))])
+    assert broken.verdict is FAIL
+    assert "50 of 1000 over" in broken.n
+    assert broken.measured == "-"
+
+
+def test_a_failed_request_loses_as_many_gaps_as_it_had_asked_for():
+    result = judge("itl_p99 <= 500ms", [run_of(spread(100), failed=[3], chunks=11)])
+    assert "10 of 1000 over" in result.n
+    result = judge("itl_p99 <= 500ms", [run_of(spread(100), failed=[3], chunk_tokens=(1,) + (4,) * 5)])
+    assert "5 of 500 over" in result.n
+
+
+def test_gaps_of_one_request_are_not_independent():
+    """2 % of the gaps are slow, all in one request of fifty: that proves no FAIL of a p99."""
+    from pytest_llmperf.testing.records import make_record
+    records = [make_record(i, intended_ms=100.0 * i, itl_ms=100.0 if i == 20 else 10.0, chunks=101) for i in range(50)]
+    assert judge("itl_p99 <= 50ms", [measure(records)]).verdict is INCONCLUSIVE
+
+
+# shares of requests
+
+@pytest.mark.parametrize(("text", "failed", "verdict"), [
+    ("error_rate == 0", 0, PASS), ("error_rate == 0", 1, FAIL), ("error_rate <= 0", 1, FAIL),
+    ("error_rate <= 5%", 2, PASS), ("error_rate <= 5%", 20, INCONCLUSIVE), ("error_rate <= 5%", 60, FAIL),
+    ("slo_attainment(ttft <= 500ms) >= 95%", 2, PASS), ("slo_attainment(ttft <= 500ms) >= 95%", 60, FAIL),
+    ("slo_attainment(ttft <= 300ms) >= 95%", 0, FAIL), ("slo_attainment(ttft <= 500ms) >= 100%", 0, PASS),
+    ("slo_attainment(ttft <= 500ms) >= 100%", 1, FAIL),
+])
+def test_shares_of_requests(text, failed, verdict):
+    marks = {400 * i // failed for i in range(failed)} if failed else set()
+    assert judge(text, [run_of(spread(400), failed=marks)]).verdict is verdict
+
+
+def test_attainment_is_the_share_that_it_shows():
+    result = judge("slo_attainment(ttft <= 500ms) == 93%", [run_of(spread(100, over=7))])
+    assert (result.verdict, result.measured) == (PASS, "93 %")
+
+
+def test_attainment_shows_its_interval_the_right_way_round():
+    result = judge("slo_attainment(ttft <= 500ms) >= 95%", [run_of(spread(400, 4))])
+    low, high = (float(end) for end in result.interval.removeprefix("90 % CI ").removesuffix(" %").split("–"))
+    assert low < 99 < high <= 100
+    assert result.measured == "99 %"
+
+
+# averages
+
+@pytest.mark.parametrize(("text", "verdict"), [
+    ("ttft_mean <= 450ms", PASS), ("ttft_mean <= 350ms", FAIL), ("ttft_p50 <= 450ms", PASS),
+    ("ttft_median <= 350ms", FAIL), ("request_throughput >= 5/s", PASS), ("request_throughput >= 15/s", FAIL),
+    ("goodput(ttft <= 500ms) >= 5/s", PASS), ("goodput(ttft <= 300ms) >= 5/s", FAIL),
+    ("output_throughput >= 50/s", PASS),
+])
+@pytest.mark.parametrize("count", [1, 3])
+def test_averages_over_runs_or_batches(text, verdict, count):
+    result = judge(text, [run_of(spread(200, 0, seed)) for seed in range(count)])
+    assert result.verdict is verdict
+    assert "conditional on this server start" in result.n
+    assert result.interval.startswith("90 % CI ")
+    assert " over" not in result.n
+    assert bool(result.reason) == (verdict is not PASS)
+
+
+def test_a_limit_inside_the_interval_is_inconclusive():
+    runs = [run_of(spread(100, 0, seed, centre)) for seed, centre in enumerate((380, 400, 420))]
+    assert judge("ttft_mean <= 401ms", runs).verdict is INCONCLUSIVE
+
+
+def test_starts_that_differ_widen_an_average():
+    runs = [run_of(spread(100, 0, seed, centre)) for seed, centre in enumerate((380, 380, 380, 420, 420, 420))]
+    assert judge("ttft_mean <= 430ms", runs, ["s"] * 6).verdict is PASS
+    assert judge("ttft_mean <= 430ms", runs, list("aaabbb")).verdict is INCONCLUSIVE
+
+
+@pytest.mark.parametrize("text", ["ttft_mean <= 430ms", "ttft_p95 <= 500ms", "slo_attainment(ttft <= 500ms) >= 95%"])
+def test_requests_that_are_sent_again_prove_nothing_new(text):
+    runs = [run_of(spread(200, 7, seed, centre)) for seed, centre in enumerate((385, 400, 415))]
+    once, fresh = judge(text, runs), judge(text, runs * 3)
+    again = judge(text, runs * 3, seeds=[0, 1, 2] * 3)
+    assert (once.verdict, again.verdict, fresh.verdict) == (INCONCLUSIVE, INCONCLUSIVE, PASS)
+    assert again.n.endswith("9 runs of 3 seeds, conditional on this server start")
+
+
+def test_one_seed_however_often_knows_no_more_of_the_traffic():
+    run = run_of(spread(200))
+    once, often = judge("ttft_mean <= 450ms", [run]), judge("ttft_mean <= 450ms", [run] * 4, seeds=[7] * 4)
+    assert often.interval == once.interval
+    assert often.verdict is PASS
+
+
+@pytest.mark.parametrize("starts", ["ssss", "abcd"])
+def test_runs_of_one_seed_that_differ_are_all_heard(starts):
+    """The first of them alone would pass, with an interval that does not hold what is shown as measured."""
+    runs = [run_of(spread(200, centre=centre)) for centre in (400, 470, 470, 470)]
+    assert judge("ttft_mean <= 430ms", runs[:1]).verdict is PASS
+    result = judge("ttft_mean <= 430ms", runs, starts, seeds=[0] * 4)
+    assert (result.verdict, result.measured) == (INCONCLUSIVE, "449.9 ms")
+
+
+def test_a_run_that_has_no_interval_gives_its_seed_none():
+    runs = [run_of(spread(200)), run_of(spread(49))]
+    result = judge("ttft_mean <= 450ms", runs, seeds=[0, 0])
+    assert result.verdict is INCONCLUSIVE
+    assert result.reason == "runs of one seed give ttft_mean no interval; measure a second one"
+
+
+def test_seeds_that_are_repeated_unevenly_do_not_weigh_more():
+    runs = [run_of(spread(200, seed=seed, centre=centre)) for seed, centre in enumerate((380, 400, 420))]
+    even = judge("ttft_mean <= 500ms", runs)
+    uneven = judge("ttft_mean <= 500ms", [*runs, *[runs[0]] * 5], seeds=[0, 1, 2, *[0] * 5])
+    assert (uneven.measured, uneven.interval) == (even.measured, even.interval)
+
+
+def test_one_short_run_has_no_interval():
+    result = judge("ttft_mean <= 450ms", [run_of(spread(49))])
+    assert result.verdict is INCONCLUSIVE
+    assert "measure a second one" in result.reason
+
+
+def test_a_mean_over_failed_requests_has_no_end():
+    result = judge("ttft_mean <= 450ms", [run_of(spread(80), failed=[1, 2])])
+    assert result.verdict is FAIL
+    assert "the mean of all requests has no end: 2 of them failed" in result.reason
+
+
+@pytest.mark.parametrize(("failed", "verdict"), [(2, PASS), (30, PASS), (55, FAIL), (90, FAIL)])
+def test_a_median_counts_failed_requests_as_endless(failed, verdict):
+    """With 30 of 100 failed it is what 71 % of the served requests stay below."""
+    runs = [run_of(spread(100, seed=seed), failed=range(failed)) for seed in range(3)]
+    result = judge("ttft_p50 <= 450ms", runs)
+    assert result.verdict is verdict
+    assert verdict is FAIL or f"{3 * failed} failed requests in it without an end" in result.n
+
+
+def test_failed_requests_move_the_median():
+    runs = [run_of(spread(100, seed=seed), failed=range(0, 100, 3)) for seed in range(3)]
+    assert judge("ttft_p50 <= 404ms", runs).verdict is FAIL
+    whole = [run_of(spread(100, seed=seed)) for seed in range(3)]
+    assert judge("ttft_p50 <= 404ms", whole).verdict is not FAIL
+
+
+@pytest.mark.parametrize("text", [
+    "ttft_mean <= 450ms", "ttft_p50 <= 450ms", "ttft_max <= 1s", "ttft_p99 <= 1s", "tpot_mean <= 1s",
+    "request_throughput >= 5/s", "output_throughput >= 5/s", "goodput(ttft <= 500ms) >= 5/s",
+    "slo_attainment(ttft <= 500ms) >= 90%",
+])
+def test_a_server_that_answers_nothing_fails_what_limits_it(text):
+    """An ERROR, "make that available", would stand above the error rate's FAIL."""
+    whole, dead = run_of(spread(100)), run_of(spread(100), failed=range(100))
+    assert judge(text, [dead, dead]).verdict is FAIL
+    assert judge(text, [whole, dead]).verdict is not ERROR
+
+
+def test_a_run_without_requests_has_no_throughput():
+    assert judge("request_throughput >= 5/s", [measure([]), measure([])]).verdict is ERROR
+
+
+# facts of a start, and of a search
+
+@pytest.mark.parametrize(("limit", "verdict"), [("60s", INCONCLUSIVE), ("90s", PASS), ("35s", FAIL)])
+def test_runs_of_one_start_have_one_start_up(limit, verdict):
+    runs = [run_of([100], counters={"startup_s": 55.0})] * 3
+    result = judge(f"startup_s <= {limit}", runs)
+    assert result.verdict is verdict
+    assert result.n == "1 server start, a screen with a start-to-start sd of 20 % (default for start-up times)"
+    assert judge(f"startup_s <= {limit}", runs[:1]) == result
+
+
+def test_more_starts_know_more():
+    runs = [run_of([100], counters={"startup_s": seconds}) for seconds in (55.0, 53.0, 57.0, 55.0)]
+    assert judge("startup_s <= 66s", runs, list("aabb")).verdict is INCONCLUSIVE
+    assert judge("startup_s <= 66s", runs, list("abcd")).verdict is PASS
+
+
+def test_a_start_up_that_nobody_timed():
+    assert judge("startup_s <= 66s", [run_of([100])]).verdict is ERROR
+
+
+def search(rate, beyond=None, proven=None, refuted=None):
+    return measure([], {"max_rate": rate, "max_rate_beyond": beyond or rate * 1.04, "max_rate_proven": proven,
+                        "max_rate_refuted": refuted})
+
+
+@pytest.mark.parametrize(("text", "verdict"), [
+    ("max_rate >= 12/s", INCONCLUSIVE), ("max_rate >= 11/s", PASS), ("max_rate >= 14/s", FAIL),
+    ("max_rate <= 11/s", FAIL), ("max_rate <= 14/s", PASS),
+])
+def test_searches_that_end_alike_are_as_exact_as_their_steps(text, verdict):
+    """Their spread of 0 would say that two searches know the rate to the last digit."""
+    assert judge(text, [search(12.0, proven=8.0, refuted=16.0)] * 2).verdict is verdict
+
+
+@pytest.mark.parametrize(("text", "verdict"), [
+    ("max_rate >= 8/s", PASS), ("max_rate >= 12/s", INCONCLUSIVE), ("max_rate >= 16/s", FAIL),
+    ("max_rate <= 16/s", PASS), ("max_rate <= 8/s", FAIL),
+])
+@pytest.mark.parametrize("seeds", [[0], [0, 0]])
+def test_one_search_says_what_it_proved(text, verdict, seeds):
+    assert judge(text, [search(12.0, proven=8.0, refuted=16.0)] * len(seeds), seeds=seeds).verdict is verdict
+
+
+@pytest.mark.parametrize(("text", "verdict"), [
+    ("max_rate >= 8/s", PASS), ("max_rate >= 9/s", INCONCLUSIVE), ("max_rate >= 12/s", INCONCLUSIVE),
+    ("max_rate >= 20/s", FAIL),
+])
+def test_searches_of_one_seed_must_agree(text, verdict):
+    runs = [search(13.0, proven=12.5, refuted=16.0), search(9.0, proven=8.5, refuted=9.4)]
+    result = judge(text, runs, seeds=[0, 0])
+    assert (result.verdict, result.measured) == (verdict, "11 requests/s")
+
+
+def test_searches_that_differ_and_searches_without_a_limit():
+    wide = [search(10.0), search(12.0), search(14.0)]
+    assert judge("max_rate >= 10/s", wide).verdict is INCONCLUSIVE
+    assert judge("max_rate >= 11.5/s", [search(12.0)] * 6, list("aaabbb")).verdict is INCONCLUSIVE
+    assert judge("max_rate >= 11.5/s", [search(12.0)] * 6).verdict is PASS
+    endless = [measure([], {"max_rate": 12.0, "max_rate_beyond": None}), search(12.0)]
+    assert judge("max_rate <= 14/s", endless).verdict is INCONCLUSIVE
+    assert judge("max_rate >= 10/s", endless).verdict is PASS
+
+
+# the server's metrics
+
+def counted(hits, **more):
+    return run_of(spread(100), counters={"prompt_tokens": 1000, "prompt_tokens_cached": hits, **more})
+
+
+@pytest.mark.parametrize(("hits", "verdict"), [([960], PASS), ([0], FAIL), ([620], INCONCLUSIVE),
+                                               ([961, 960, 962], PASS), ([0, 0, 0], FAIL), ([1000, 1000], PASS)])
+def test_hit_rates(hits, verdict):
+    assert judge("prefix_cache_hit_rate >= 60%", [counted(h) for h in hits]).verdict is verdict
+
+
+@pytest.mark.parametrize(("preemptions", "verdict"), [([0, 0], PASS), ([0, 3], FAIL)])
+def test_counts_are_exact_in_every_run(preemptions, verdict):
+    result = judge("preemptions == 0", [counted(0, preemptions=p) for p in preemptions])
+    assert result.verdict is verdict
+    assert result.measured == str(max(preemptions))
+
+
+def test_the_largest_is_a_fact():
+    both = judge("ttft_max <= 500ms", [run_of([300, 400]), run_of([200, 450])])
+    assert both.verdict is PASS
+    assert both.measured == "450 ms"
+    assert judge("ttft_max <= 500ms", [run_of(spread(50)), run_of(spread(50, 1))]).verdict is FAIL
+
+
+@pytest.mark.parametrize("name", ["kv_usage_peak <= 90%", "spec_acceptance_length >= 2"])
+def test_one_run_of_a_server_average_has_no_interval(name):
+    run = counted(0, kv_usage_peak=0.5, spec_drafts=10, spec_accepted_tokens=20)
+    assert judge(name, [run]).verdict is INCONCLUSIVE
+    assert judge(name, [run, run]).verdict is PASS
+
+
+@pytest.mark.parametrize(("text", "needs"), [
+    ("prefix_cache_hit_rate >= 60%", "prompt_tokens_cached"), ("preemptions == 0", "preemptions"),
+    ("kv_usage_peak <= 50%", "perf.measure(…, gauges=True)"), ("max_rate >= 3/s", "a search: perf.max_rate(…)"),
+    ("tpot_p99 <= 60ms", "output tokens"), ("tpot_mean <= 60ms", "output tokens"),
+    ("goodput(tpot <= 60ms) >= 1/s", "a served request"), ("slo_attainment(tpot <= 60ms) >= 99%", "a served request"),
+])
+def test_what_is_unavailable_is_an_error_that_says_why(text, needs):
+    """Fault 45."""
+    whole = run_of(spread(400))
+    silent = measure([replace(record, output_tokens=None, chunk_tokens=None) for record in whole.records])
+    result = judge(text, [whole, silent])
+    assert result.verdict is ERROR
+    assert "is unavailable in" in result.reason
+    assert needs in result.reason
+    assert result.measured == "-"
+
+
+@pytest.mark.parametrize(("runs", "starts"), [([], []), ([run_of([1])], ["a", "b"])])
+def test_no_runs_or_unmatched_starts_are_a_mistake(runs, starts):
+    with pytest.raises(ValueError, match="cannot be judged"):
+        judge_slo(parse_slo("ttft_p99 <= 1ms"), runs, starts)
+
+
+# claims
+
+def side(centre, **counters):
+    return [run_of(spread(50, 0, seed, centre), counters=counters) for seed in range(3)]
+
+
+@pytest.mark.parametrize(("text", "verdict"), [
+    ("ttft_p50(b) / ttft_p50(a) >= 2", PASS), ("ttft_p50(b) / ttft_p50(a) >= 3.9", INCONCLUSIVE),
+    ("ttft_p50(b) / ttft_p50(a) >= 6", FAIL), ("ttft_p50(a) / ttft_p50(b) <= 0.5", PASS),
+    ("ttft_p50(a) / ttft_p50(b) <= 0.15", FAIL),
+])
+def test_claims(text, verdict):
+    result = judge_claim(parse_claim(text), side(100), side(400))
+    assert result.verdict is verdict
+    assert "3 pairs on 1 + 1 starts, a screen with a start-to-start sd of 10 % (default" in result.n
+    assert result.interval.startswith("98 % CI ")
+    assert bool(result.reason) == (verdict is not PASS)
+
+
+def test_the_line_of_a_claim():
+    result = judge_claim(parse_claim("ttft_p50(b) / ttft_p50(a) >= 2"), side(100), side(400))
+    assert result_line(result).startswith("ttft_p50(b) / ttft_p50(a) ≥ 2×  PASS  ")
+    assert "×, 3 pairs" in result_line(result)
+
+
+def test_an_open_claim_says_how_many_starts_would_decide():
+    result = judge_claim(parse_claim("ttft_p50(b) / ttft_p50(a) >= 3.5"), side(100), side(400))
+    assert result.verdict is INCONCLUSIVE
+    assert "server starts per side would decide it" in result.reason
+
+
+@pytest.mark.parametrize(("others", "starts", "reason"), [
+    ([220.0, 90.0, 120.0], "ssss", "about 5 server starts per side would decide it"),
+    ([150.0], "ss", "about 2 server starts per side would decide it"),
+    ([150.0], "su", "2 pairs are too few to tell; measure more runs, or claim less"),
+])
+def test_what_would_decide_a_claim_takes_pairs_that_differ_into_account(others, starts, reason):
+    """Two starts a side, of which the deviation is known, are not asked for where there were two."""
+    tops = [125.0 if len(others) == 1 else 100.0, *others]
+    a, b = ([run_of([value] * 60) for value in side] for side in (tops, [100.0] * len(tops)))
+    result = judge_claim(parse_claim("ttft_p50(a) / ttft_p50(b) >= 1"), a, b, starts_a=starts, starts_b=starts,
+                         start_sd=StartSd(0.03, "test"))
+    assert result.verdict is INCONCLUSIVE
+    assert result.reason.startswith(reason)
+
+
+
+def test_open_claim_on_endpoints_asks_for_no_server_start():
+    """An endpoint is never started again: what helps is to state how much starts differ."""
+    a, b = ([run_of([value] * 60)] * 3 for value in (100.0, 115.0))
+    claim = parse_claim("ttft_p50(b) / ttft_p50(a) >= 1.05")
+    assert "server starts per side" in judge_claim(claim, a, b).reason
+    result = judge_claim(claim, a, b, restartable=False)
+    assert result.verdict is INCONCLUSIVE
+    assert result.reason.startswith("an endpoint is never started again")
+    sd = re.search(r"start_sd={'ttft_p50': …} \(([\d.]+) % or less would decide it", result.reason)[1]
+    known = StartSd(float(sd) / 100, "the test's own")
+    assert judge_claim(claim, a, b, restartable=False, start_sd=known).verdict is PASS
+
+
+def test_claim_that_a_drift_leaves_open_says_so():
+    a, b = [run_of([100.0] * 60)] * 3, [run_of([120 * 1.05**runs] * 60) for runs in (5, 3, 1)]
+    sd = StartSd(0.01, "test")
+    result = judge_claim(parse_claim("ttft_p50(b) / ttft_p50(a) >= 1.3"), a, b, start_sd=sd, apart=(5, 3, 1))
+    assert (result.verdict, result.reason.partition(",")[0]) == (INCONCLUSIVE, "the pairs show a drift from run to run")
+    turned = judge_claim(parse_claim("ttft_p50(a) / ttft_p50(b) <= 0.769"), a, b, start_sd=sd, apart=(5, 3, 1))
+    assert turned.reason == result.reason
+
+
+@pytest.mark.parametrize(("metric", "shown"), [
+    ("ttft_p50", "10 %"), ("e2el_mean", "10 %"), ("tpot_mean", "3 %"), ("itl_p50", "3 %"), ("itl_p99", "15 %"),
+    ("largest_stall_mean", "15 %"), ("output_throughput", "3 %"),
+])
+def test_each_metric_has_a_stated_prior(metric, shown):
+    result = judge_claim(parse_claim(f"{metric}(a) / {metric}(b) <= 9"), side(100), side(400))
+    assert f"sd of {shown} (default" in result.n
+    shown = "15 %" if shown == "3 %" else shown
+    result = judge_claim(parse_claim(f"{metric}(a) / {metric}(b) <= 9"), side(100), side(400), hardware="cpu")
+    assert f"sd of {shown} (default" in result.n
+
+
+def test_a_calibrated_spread_replaces_the_default():
+    claim = parse_claim("ttft_p50(b) / ttft_p50(a) >= 3.5")
+    known = judge_claim(claim, side(100), side(400), start_sd=StartSd(0.02, "calibrated on this host"))
+    assert known.verdict is PASS
+    assert "2 % (calibrated on this host)" in known.n
+
+
+@pytest.mark.parametrize(("text", "hits", "verdict"), [
+    ("prefix_cache_hit_rate(a) >= 0.6", 700, PASS), ("prefix_cache_hit_rate(a) >= 0.6", 0, FAIL),
+    ("prefix_cache_hit_rate(b) == 0", 700, PASS), ("prefix_cache_hit_rate(a) == 0", 1, FAIL),
+])
+def test_mechanisms_hold_in_every_run_of_their_side(text, hits, verdict):
+    a = side(100, prompt_tokens=1000, prompt_tokens_cached=hits)
+    b = side(400, prompt_tokens=1000, prompt_tokens_cached=0)
+    result = judge_claim(parse_claim(text), a, b)
+    assert result.verdict is verdict
+    assert result.n == "each of 3 runs"
+    assert result.metric == parse_claim(text).metric + text[text.index("("):text.index(")") + 1]
+
+
+@pytest.mark.parametrize("text", ["prefix_cache_hit_rate(a) >= 0.6",
+                                  "spec_acceptance_length(a) / spec_acceptance_length(b) >= 1"])
+def test_unavailable_sides_are_named(text):
+    result = judge_claim(parse_claim(text), side(100), side(400))
+    assert result.verdict is ERROR
+    assert "unavailable in any run of a" in result.reason
+
+
+def test_a_ratio_of_zero_is_an_error():
+    claim = parse_claim("send_delay_p50(a) / send_delay_p50(b) <= 2")
+    assert judge_claim(claim, side(100), side(400)).verdict is ERROR
+
+
+@pytest.mark.parametrize(("text", "refused", "verdict"), [
+    ("ttft_p50(b) / ttft_p50(a) >= 3", 0, PASS),
+    ("ttft_p50(b) / ttft_p50(a) >= 3", 30, PASS),   # the slowest of what was served, near the rest
+    ("ttft_p50(b) / ttft_p50(a) >= 3", 60, ERROR),
+    ("ttft_p99(b) / ttft_p99(a) >= 3", 2, ERROR),
+    ("ttft_mean(b) / ttft_mean(a) >= 3", 1, ERROR),
+    ("request_throughput(a) / request_throughput(b) <= 2", 60, PASS),
+])
+def test_a_side_that_drops_requests_is_no_faster_for_it(text, refused, verdict):
+    a = [run_of(spread(100, 0, seed, 100), failed=range(refused)) for seed in range(3)]
+    b = [run_of(spread(100, 0, seed, 1000)) for seed in range(3)]
+    result = judge_claim(parse_claim(text), a, b)
+    assert result.verdict is verdict
+    if verdict is ERROR:
+        assert f"has no end in 3 of 3 runs of a: {3 * refused} requests failed" in result.reason
+        assert "or see that fewer do" in result.reason
+
+
+def test_a_ratio_of_medians_counts_what_failed():
+    """Of 100 requests 40 fail: the median of all is what 83 % of the served stay below."""
+    a = [run_of([100.0] * 45 + [400.0] * 55, failed=range(40)) for _ in range(3)]
+    result = judge_claim(parse_claim("ttft_p50(b) / ttft_p50(a) >= 2"), a, side(400))
+    assert (result.verdict, result.measured) == (FAIL, "1×")
+
+
+def test_sides_that_make_no_pairs_are_a_mistake():
+    with pytest.raises(ValueError, match="no pairs"):
+        judge_claim(parse_claim("ttft_p50(b) / ttft_p50(a) >= 2"), side(100), side(400)[:2])
+
+
+def test_a_failed_request_is_over_every_largest():
+    answered = run_of([300, 400, 450])
+    assert judge("ttft_max <= 500ms", [answered]).verdict is PASS
+    broken = judge("ttft_max <= 500ms", [answered, run_of([300, 400, 450], failed=[2])])
+    assert broken.verdict is FAIL
+    assert "1 of them failed" in broken.reason
+    assert judge("send_delay_max <= 500ms", [run_of([300, 400, 450], failed=[2])]).verdict is PASS  # it was sent
+
+
+@pytest.mark.parametrize("seeds", [None, [7, 7]], ids=["one run", "runs of one seed"])
+def test_survivors_give_no_interval_of_a_median_that_counts_failures(seeds):
+    """Half of the requests are slow, a fifth fails: the median of all is 900 ms, that of the survivors 100 ms."""
+    ttfts = [900.0 if i % 20 < 9 else 100.0 for i in range(200)]
+    failed = [i for i in range(200) if i % 20 >= 16]
+    result = judge("ttft_p50 <= 500ms", [run_of(ttfts, failed=failed)] * (1 if seeds is None else 2), seeds=seeds)
+    assert result.verdict is INCONCLUSIVE
+    assert (result.measured, result.interval) == ("900 ms", "")
+
+
+@pytest.mark.parametrize(("prompts", "verdict"), [([1000] * 100, PASS), ([64] * 90 + [8000] * 10, INCONCLUSIVE)])
+def test_a_hit_rate_is_known_as_well_as_its_long_prompts_tell(prompts, verdict):
+    records = [make(i, 50, Outcome.OK, prompt_tokens=tokens) for i, tokens in enumerate(prompts)]
+    counters = {"prefix_cache_queries": float(sum(prompts)), "prefix_cache_hits": 0.8 * sum(prompts)}
+    assert judge("prefix_cache_hit_rate >= 70%", [measure(records, counters)]).verdict is verdict
+
+
+@pytest.mark.parametrize("metric", ["tpot_p90", "itl_p90", "largest_stall_p90"])
+def test_a_failed_answer_of_one_token_has_no_time_between_tokens(metric):
+    def answer(index):
+        asked = 1 if index % 10 else 64
+        outcome = Outcome.TIMEOUT if index % 50 == 7 else Outcome.OK
+        return make(index, 100, outcome, chunks=asked)
+
+    result = judge(f"{metric} <= 20ms", [measure([answer(index) for index in range(1000)])])
+    assert result.verdict is PASS
+    assert result.n.startswith("0 of ")
+
+
+# token counts that only the usage says
+
+def unconfirmed(tokens=(2,) * 8, **counters):
+    """A run whose answers say how many tokens they have, chunk by chunk nobody."""
+    records = [replace(make(i, 50, Outcome.OK, chunk_tokens=tokens), chunk_tokens=None) for i in range(300)]
+    return measure(records, counters)
+
+
+@pytest.mark.parametrize("text", [
+    "tpot_p50 <= 500ms", "tpot_p99 <= 500ms", "tpot_max <= 500ms", "itl_p95 <= 1ms", "largest_stall_p50 <= 1s",
+    "output_throughput >= 1/s", "total_token_throughput >= 1/s", "slo_attainment(ttft <= 1s, tpot <= 1s) >= 90%",
+    "goodput(largest_stall <= 1s) >= 1/s",
+])
+def test_unverified_token_count_leaves_token_metrics_inconclusive(text):
+    result = judge(text, [unconfirmed(), unconfirmed()])
+    assert result.verdict is INCONCLUSIVE
+    assert result.reason.startswith("unverified token count: ")
+    assert result.measured != "-"
+
+
+@pytest.mark.parametrize("text", [
+    "ttft_p95 <= 500ms", "e2el_p50 <= 5s", "error_rate == 0", "request_throughput >= 1/s", "goodput(ttft <= 1s) >= 1/s",
+])
+def test_unverified_token_count_leaves_the_rest_decided(text):
+    assert judge(text, [unconfirmed(), unconfirmed()]).verdict is PASS
+
+
+def test_counter_of_the_server_verifies_the_counts_of_a_run():
+    confirmed = unconfirmed(generation_tokens=16.0 * 300)
+    assert confirmed.counted_by is CountedBy.SERVER
+    assert judge("tpot_p50 <= 500ms", [confirmed, confirmed]).verdict is PASS
+    assert unconfirmed(generation_tokens=8.0 * 300).counted_by is None
+
+
+def test_counter_of_the_server_verifies_no_run_in_which_requests_failed():
+    silent = [replace(make(i, 50, Outcome.RESET if i == 7 else Outcome.OK), chunk_tokens=None) for i in range(20)]
+    assert measure(silent, {"generation_tokens": 190.0}).counted_by is None
+
+
+def test_answers_of_one_token_need_no_count():
+    assert unconfirmed((1,)).counted_by is CountedBy.CHUNKS
+    assert judge("output_throughput >= 1/s", [unconfirmed((1,))] * 2).verdict is PASS
+
+
+def test_ratio_of_unverified_token_counts_is_open():
+    sound = run_of([50] * 300, chunk_tokens=(2,) * 8)
+    for sides in ((unconfirmed(), sound), (sound, unconfirmed())):
+        result = judge_claim(parse_claim("tpot_p50(b) / tpot_p50(a) >= 0.1"), [sides[0]] * 3, [sides[1]] * 3)
+        assert (result.verdict, result.reason[:22]) == (INCONCLUSIVE, "unverified token count")
+    claim = parse_claim("ttft_p50(b) / ttft_p50(a) >= 0.1")
+    assert judge_claim(claim, [unconfirmed()] * 3, [sound] * 3).verdict is PASS

@@ -1,0 +1,149 @@
+"""Runs of one start that drift are no evidence; runs of different starts, and seeds that differ, say nothing."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from pytest_llmperf.config.settings import Settings
+from pytest_llmperf.judging.steadiness import drift_problem, steadiness_problems, stored_run_sd
+from pytest_llmperf.judging.validity import validity_problems
+from pytest_llmperf.results.baseline import Baseline, StoredMeasurement, StoredSession
+from pytest_llmperf.session.sequential_comparison import Baselines
+from pytest_llmperf.stats.prior import Prior
+from pytest_llmperf.stats.shift import shift
+from pytest_llmperf.testing.records import make_record
+
+WARMING_UP, WARM = (5.67, 5.14, 4.70), (6.46, 6.40, 6.54)
+RUNS = ((0, 1), (1, 1), (2, 1))
+PRIOR = Prior(0.006, 0.004, 6, "test")
+
+
+@pytest.fixture
+def measured(make_run, make_measurement):
+    """Runs whose requests take so long per token; `starts` says on which server start each was made."""
+
+    def measured(levels, starts=(1, 1, 1), conditions=None, spread=0.02):
+        rng = np.random.default_rng(7)
+        runs = [
+            make_run([make_record(i, intended_ms=100 * i, itl_ms=level * float(np.exp(rng.normal(0, spread))))
+                      for i in range(40)], seed=seed, counters=False, start_id=start)
+            for seed, (level, start) in enumerate(zip(levels, starts, strict=True))
+        ]
+        return make_measurement(*runs, conditions=conditions or {"hardware": "h200"})
+
+    return measured
+
+
+def test_a_server_that_is_not_warm(measured):
+    (text,) = steadiness_problems(measured(WARMING_UP))
+    assert text.startswith("runs 1 to 3 (server start 1): not steady: tpot_mean 5.6")
+    assert "a drift of -16.6 %" in text
+
+
+def test_it_is_a_gate_after_all_others(measured):
+    (text,) = validity_problems(measured(WARMING_UP), {"tpot_mean"}, Settings())
+    assert "not steady" in text
+
+
+def test_a_warm_server(measured):
+    assert list(steadiness_problems(measured(WARM))) == []
+
+
+def test_a_host_whose_stored_runs_differ_as_much_is_noisy_and_does_not_drift(measured):
+    measurement = measured((5.6, 5.4, 5.05), conditions={"hardware": "h200"})
+    assert list(steadiness_problems(measurement))
+    assert not list(steadiness_problems(replace(measurement, stored_run_sd=0.035)))
+
+
+def test_what_stored_sessions_say_of_runs():
+    def stored(*sessions):
+        kept = tuple(
+            StoredSession("s", "2026-01-01", None, "host", None, n == 0, RUNS, {"tpot_mean": values})
+            for n, values in enumerate(sessions)
+        )
+        return StoredMeasurement({"hardware": "h200"}, kept, ("tpot_mean",), {"tpot_mean": "tpot.1/mean"})
+
+    assert stored_run_sd(stored((6.4, 6.5, 6.6))) is None
+    assert stored_run_sd(stored((6.4, 6.5, 6.6), (6.4, 6.5, 6.6))) == pytest.approx(0.006)
+    assert stored_run_sd(stored((6.4, 6.5, 6.6), (6.8, 6.2, 6.9), (6.1, 6.9, 6.3))) > 0.02
+
+
+def test_a_cpu_is_not_asked(measured):
+    """Nobody has measured how much a shared one swings."""
+    assert not list(steadiness_problems(measured(WARMING_UP, conditions={"hardware": "cpu"})))
+
+
+def test_each_start_has_a_level_of_its_own(measured):
+    assert list(steadiness_problems(measured((*WARM, 9.0, 9.0, 9.0), starts=(1, 1, 1, 2, 2, 2)))) == []
+    (text,) = steadiness_problems(measured((*WARM, *WARMING_UP), starts=(1, 1, 1, 2, 2, 2)))
+    assert text.startswith("runs 4 to 6 (server start 2)")
+
+
+def test_two_runs_show_nothing(measured):
+    assert list(steadiness_problems(measured((5.67, 4.7), starts=(1, 1)))) == []
+
+
+def test_answers_of_one_token_show_nothing(make_run, make_measurement):
+    run = make_run([make_record(i, chunks=1) for i in range(40)], counters=False)
+    assert list(steadiness_problems(make_measurement(run, run, run))) == []
+
+
+def against(today, stored, starts=()):
+    runs = [list(enumerate(session)) for session in stored]
+    return drift_problem(shift(list(enumerate(today)), runs, PRIOR), runs, 0.05, starts)
+
+
+STORED = [(0.0, 0.3, 0.1), (0.002, 0.301, 0.103), (-0.004, 0.298, 0.099)]
+
+
+def test_against_the_same_seeds_a_smaller_drift_shows():
+    assert against((0.0, 0.3, 0.1), STORED) is None
+    assert against((0.05, 0.35, 0.15), STORED) is None  # a shift is no drift
+    assert "not steady: against the same seeds it drifts" in against((0.0, 0.36, 0.22), STORED)
+
+
+def test_what_starts_differ_by_is_no_drift():
+    stored = [[0.001 * (seed * n % 5) for seed in range(9)] for n in (1, 2, 3)]
+    today = [*[-0.05] * 3, *[0.0] * 3, *[0.05] * 3]
+    assert against(today, stored) is not None
+    assert against(today, stored, starts=(1, 1, 1, 2, 2, 2, 3, 3, 3)) is None
+    warming = [0.0] * 6 + [0.0, 0.06, 0.12]
+    assert against(warming, stored, starts=(1, 1, 1, 2, 2, 2, 3, 3, 3)) is not None
+
+
+def test_an_effect_that_costs_one_seed_more_is_no_drift():
+    """The prefix cache off: each seed's prompts are another multiple of what they were."""
+    assert against((1.506, 0.3 + 0.935, 0.1 + 0.91), STORED) is None
+
+
+def test_stored_sessions_that_are_noisy_raise_the_bar():
+    noisy = [(0.05, 0.25, 0.12), (-0.04, 0.34, 0.06), (0.0, 0.3, 0.17)]
+    assert against((0.0, 0.345, 0.19), noisy) is None
+
+
+def test_today_s_drift_does_not_hide_itself_as_noise():
+    assert against((0.19, 0.39, 0.1), STORED[:2]) is not None
+    assert against((0.19, 0.39, 0.1), STORED[:1]) is not None
+
+
+def test_two_runs_are_no_drift():
+    assert against((0.0, 0.5), STORED) is None
+
+
+def test_a_test_that_stores_nothing_is_as_noisy_as_the_others():
+    def baseline(test, spread):
+        values = ((6.0 + spread, 6.0, 6.0 - spread), (6.0 - spread, 6.0, 6.0 + spread))
+        kept = tuple(
+            StoredSession(str(n), "2026-01-01", None, "host", None, n == 0, RUNS, {"tpot_mean": value})
+            for n, value in enumerate(values)
+        )
+        stored = StoredMeasurement({"hardware": "h200"}, kept, ("tpot_mean",), {"tpot_mean": "tpot.1/mean"})
+        return Baseline(test, {"": stored})
+
+    found = {name: baseline(name, spread) for name, spread in (("quiet", 0.01), ("loud", 0.4), ("louder", 0.5))}
+    store = SimpleNamespace(read=lambda test, kind: found.get(test), readable=lambda kind: list(found.values()))
+    baselines = Baselines(store, "host", ())
+    assert baselines.run_sd("quiet", "h200") < 0.01 < baselines.run_sd("loud", "h200")
+    assert baselines.run_sd("another", "h200") == baselines.run_sd("loud", "h200")

@@ -1,0 +1,252 @@
+"""Each gate fires, says what to do, and is silent where the test itself judges what it looks at."""
+
+from dataclasses import replace
+
+import pytest
+
+from pytest_llmperf.config.settings import Settings
+from pytest_llmperf.judging.validity import judged_by_comparison, judged_by_requirements, validity_problems
+from pytest_llmperf.model.exchange import LoadReport
+from pytest_llmperf.model.record import Outcome
+from pytest_llmperf.slo.parse import parse_slo
+from pytest_llmperf.testing.records import make_record
+
+SETTINGS = Settings()
+
+
+def records(count=20, **fields):
+    return [make_record(index, intended_ms=100 * index, **fields) for index in range(count)]
+
+
+@pytest.fixture
+def found(make_run, make_measurement):
+    """Problems of one run; keywords of the measurement start with `m_`."""
+
+    def found(named=(), *, settings=SETTINGS, **fields):
+        of_measurement = {name[2:]: fields.pop(name) for name in list(fields) if name.startswith("m_")}
+        return validity_problems(make_measurement(make_run(**fields), **of_measurement), set(named), settings)
+
+    return found
+
+
+def test_a_sound_run_has_none(found):
+    assert found(["ttft_p99", "itl_p99"]) == []
+
+
+def test_a_run_without_counters_has_none(found):
+    assert found(counters=False, expected_hit_rate=0.0) == []
+
+
+@pytest.mark.parametrize("judging", ["error_rate", "goodput", "slo_attainment"])
+def test_failed_requests(found, judging):
+    bad = [*records(18), make_record(18, outcome=Outcome.RESET), make_record(19, outcome=Outcome.TIMEOUT)]
+    (text,) = found(["ttft_p99"], records=bad)
+    assert text.startswith("run 1 (seed 0): 2 of 20 requests failed (1 × reset, 1 × timeout; first: reset).")
+    assert "error_rate == 0" in text
+    assert found([judging], records=bad) == []
+
+
+@pytest.mark.parametrize("named", [(), ("error_rate",)])
+def test_answers_that_contradict_themselves_are_judged_by_no_limit(found, named):
+    broken = make_record(19, outcome=Outcome.COUNTS_DISAGREE, detail="5 content chunks, usage says 4 tokens")
+    (text,) = found(named, records=[*records(19), broken])
+    assert "token counts disagree in 1 of 20 answers (first: 5 content chunks, usage says 4 tokens)" in text
+
+
+def of_models(*names):
+    return [replace(record, models=names) for record in records()]
+
+
+@pytest.mark.parametrize(("models", "names"), [
+    ((), ("m",)), (("m",), ("m",)), (("m-1",), ("m", "m-1")), (("m", "m-1"), ("m", "m-1")), (("m-1",), ()),
+])
+def test_answers_of_requested_or_declared_model_are_valid(found, models, names):
+    assert found(["error_rate"], records=of_models(*models), model_names=names) == []
+
+
+def test_answers_of_another_model_make_the_run_invalid(found):
+    (text,) = found(["error_rate"], records=of_models("m", "x" * 200), model_names=("m", "m-1"))
+    assert f"20 of 20 answers came from model '{'x' * 80}…', and 'm' was asked for; declared: 'm-1'." in text
+    assert "model_alias=" in text
+
+
+@pytest.mark.parametrize("judging", ["send_delay_p99", "send_delay_max"])
+def test_a_late_load_generator(found, judging):
+    late = records(send_delay_ms=11.0)
+    (text,) = found(records=late)
+    assert "load generator saturated: requests were sent 11.0 ms late (p99, limit 10 ms)" in text
+    assert found([judging], records=late) == []
+    assert found(settings=Settings(send_delay_p99_limit_ms=12.0), records=late) == []
+
+
+def test_another_statistic_of_the_delay_does_not_judge_its_tail(found):
+    (text,) = found(["send_delay_mean"], records=records(send_delay_ms=11.0))
+    assert "11.0 ms late" in text
+
+
+def test_answers_in_one_piece_have_no_time_per_token(found):
+    whole = [*records(18), make_record(18, chunk_tokens=[10]), make_record(19, chunks=10, itl_ms=0.0)]
+    for judging in ("tpot_mean", "ttft_p50"):
+        (text,) = found([judging], records=whole)
+        assert "2 of 20 answers of several tokens came in one piece (limit 5%)" in text
+    assert found(["e2el_p50"], records=whole) == []
+    assert found(["tpot_mean"], records=records(), settings=Settings(coalesced_limit=0.0)) == []
+    single = records(chunks=1)
+    assert found(["tpot_mean"], counters=False, records=single) == []
+
+
+def test_only_a_limit_from_above_judges_an_excess():
+    texts = ["prefix_cache_hit_rate >= 20%", "error_rate <= 1%", "goodput(tpot <= 5ms) >= 1/s"]
+    assert judged_by_requirements(map(parse_slo, texts)) == {"error_rate", "goodput", "tpot"}
+    texts = ["prefix_cache_hit_rate <= 20%", "send_delay_p99 <= 5ms"]
+    assert judged_by_requirements(map(parse_slo, texts)) == {"prefix_cache_hit_rate", "send_delay_p99"}
+    assert judged_by_comparison(["prefix_cache_hit_rate", "tpot_mean"]) == {"tpot_mean"}
+
+
+def load_report(**fields):
+    sound = LoadReport(1, (0, 1), False, 1.0, 0, 100_000, None, 0.2, 1 << 25)
+    return replace(sound, **fields)
+
+
+def test_a_sound_load_generator_is_silent(found):
+    assert found(load=load_report(turnaround_p99_ns=9_900_000, read_delay_p99_ns=50_000_000)) == []
+
+
+def test_saturation_names_numbers_and_remedy(found):
+    (text,) = found(records=records(send_delay_ms=11.0), load=load_report(busy=0.97, read_delay_p99_ns=31_000_000))
+    assert "1 load process(es) on 2 CPUs that servers share, busy 97% of the time, read bytes 31.0 ms after" in text
+    assert "Raise load_processes (now 1), give it a free core (load_cpus), send from another host" in text
+
+
+def test_what_nobody_stamped_was_not_read_at_once(found):
+    late = load_report(kernel_stamped=0.0, stamp_error_p99_ns=6_000_000, read_delay_p99_ns=None)
+    (text,) = found(load=late)
+    assert "stamped 0% of the reads only" in text
+    assert "read bytes" not in text
+
+
+def test_processes_that_were_hardly_busy_need_a_core_not_company(found):
+    (text,) = found(records=records(send_delay_ms=11.0), load=load_report(busy=0.1))
+    assert "load_processes" not in text
+    (text,) = found(records=records(send_delay_ms=11.0), load=load_report(busy=0.1, own_cpus=True))
+    assert "load_cpus" not in text
+    assert "Send from another host" in text
+
+
+@pytest.mark.parametrize("judging", ["send_delay_p99", "send_delay_max"])
+def test_slots_that_stand_empty(found, judging):
+    """Closed loop: latency counts from the send, so a slow client would show nowhere else."""
+    empty = load_report(turnaround_p99_ns=12_000_000)
+    (text,) = found(load=empty)
+    assert "load generator saturated: slots of the closed loop stood empty for 12.0 ms (p99, limit 10 ms)" in text
+    assert found([judging], load=empty) == [text]  # where nobody intends a moment no request is late
+    assert found(load=empty, settings=Settings(send_delay_p99_limit_ms=13.0)) == []
+
+
+def test_stamps_that_may_be_late(found):
+    late = load_report(kernel_stamped=0.25, stamp_error_p99_ns=6_000_000)
+    (text,) = found(load=late)
+    assert "saturated: stamps of arrivals may be 6.0 ms late (p99, limit 5 ms), since the kernel stamped 25%" in text
+    assert found(load=late, settings=Settings(stamp_error_p99_limit_ms=7.0)) == []
+
+
+@pytest.mark.parametrize("asking", ["itl_p99", "itl_per_token_p50", "largest_stall_max"])
+def test_coalesced_chunks_matter_to_gaps_only(found, asking):
+    together = records(coalesced_chunks=3)
+    (text,) = found([asking], records=together)
+    assert "33% of the chunks came together" in text
+    assert found(["ttft_p99", "tpot_mean"], records=together) == []
+    assert found([asking, "coalesced_share"], records=together) == []
+
+
+def test_a_stopped_clock(found):
+    (text,) = found(clock_gap_ms=1200.0)
+    assert "did not run for 1200 ms" in text
+    assert found(clock_gap_ms=900.0) == []
+
+
+def test_a_restarted_server(found):
+    (text,) = found(restarted="its counter prompt_tokens fell from 9 to 0")
+    assert text.endswith("restarted itself: its counter prompt_tokens fell from 9 to 0 between two readings.")
+
+
+def test_unexpected_cache_hits(found):
+    hits = {"prompt_tokens_cached": 80.0}
+    (text,) = found(counters=hits, expected_hit_rate=0.1)
+    assert "hit rate 50.0%, where these requests can have 10.0% at most" in text
+    assert found(counters=hits, expected_hit_rate=0.49) == []  # within the slack
+    assert found(counters=hits) == []  # no bound is known
+    assert found(["prefix_cache_hit_rate"], counters=hits, expected_hit_rate=0.1) == []
+
+
+@pytest.mark.parametrize("counters", [False, {"prompt_tokens_cached": None}])
+def test_without_counters_the_usage_tells_of_hits(found, counters):
+    """A server that leaves a 0 out of its usage has told at least what it has told."""
+    told = [*records(15, cached_tokens=None), *records(5, cached_tokens=4)]
+    (text,) = found(counters=counters, records=told, expected_hit_rate=0.1)
+    assert "hit rate 12.5% by the usage of the answers, where these requests can have 10.0% at most" in text
+    assert found(counters=counters, records=told, expected_hit_rate=0.11) == []  # within the slack
+    assert found(counters=counters, records=told) == []  # no bound is known
+    assert found(["prefix_cache_hit_rate"], counters=counters, records=told, expected_hit_rate=0.1) == []
+    assert found(records=told, expected_hit_rate=0.1) == []  # the counters know better
+
+
+def test_what_failed_requests_might_have_hit_is_not_held_against_the_others(found):
+    """Requests that can hit are served and the others are not: their share of hits is no larger than it may be."""
+    half = [*records(10, cached_tokens=8), *records(10, outcome=Outcome.RESET)]
+    assert found(["error_rate"], counters=False, records=half, expected_hit_rate=0.5) == []
+    unknown = [replace(one, asked_prompt_tokens=None, prompt_tokens=None) for one in half]
+    assert found(["error_rate"], counters=False, records=unknown, expected_hit_rate=0.0) == []
+
+
+IDLE = {"external_cache_hits": 0.0, "prompt_tokens_cached": 0.0}
+
+
+def test_an_lmcache_that_never_hits(found):
+    (text,) = found(counters=IDLE, m_lmcache_reuse=0.8)
+    assert "LMCache is attached and never hit: 80% of the prompt tokens repeat" in text
+    assert found(["external_cache_hit_rate"], counters=IDLE, m_lmcache_reuse=0.8) == []
+
+
+@pytest.mark.parametrize(
+    ("counters", "reuse"),
+    [
+        (IDLE, None),                                       # none is attached
+        (IDLE, 0.05),                                       # nothing to hit
+        (IDLE | {"external_cache_hits": 1.0}, 0.8),
+        (IDLE | {"prompt_tokens_cached": 120.0}, 0.8),      # the engine's own cache had it all
+        ({"prompt_tokens_cached": 0.0}, 0.8),               # nobody counts
+    ],
+)
+def test_an_lmcache_that_has_an_excuse(found, counters, reuse):
+    assert found(counters=counters, m_lmcache_reuse=reuse) == []
+
+
+def test_preemptions(found):
+    (text,) = found(counters={"preemptions": 2.0})
+    assert "2 preemptions" in text
+    assert "may_preempt=True" in text
+    assert found(counters={"preemptions": 2.0}, m_may_preempt=True) == []
+    assert found(["preemptions"], counters={"preemptions": 2.0}) == []
+
+
+def test_somebody_else_uses_the_server(found):
+    (text,) = found(counters={"requests_finished": 21.0, "generation_tokens": 210.0})
+    assert "the server finished 21 requests and 20 were ours" in text
+
+
+@pytest.mark.parametrize("counted", [100, 400])
+def test_answers_that_claim_other_tokens_than_were_generated(found, counted):
+    (text,) = found(counters={"generation_tokens": float(counted)})
+    assert f"answers claim 200 generated tokens, the server counted {counted}" in text
+
+
+def test_failed_requests_make_the_counts_incomparable(found):
+    bad = [*records(19), make_record(19, outcome=Outcome.RESET)]
+    assert found(["error_rate"], records=bad, counters={"generation_tokens": 100.0, "requests_finished": 3.0}) == []
+
+
+def test_runs_are_numbered(make_run, make_measurement):
+    measurement = make_measurement(make_run(), make_run(seed=1, restarted="its counter prompt_tokens fell from 9 to 0"))
+    (text,) = validity_problems(measurement, set(), SETTINGS)
+    assert text.startswith("run 2 (seed 1): ")

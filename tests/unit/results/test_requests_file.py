@@ -1,0 +1,167 @@
+"""What each request did, in a file of its own: nothing is lost but the clock's origin, and nothing private is kept."""
+
+import gzip
+import json
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+
+from pytest_llmperf.errors import BaselineError
+from pytest_llmperf.metrics import measure
+from pytest_llmperf.model.record import Outcome, RunRecords
+from pytest_llmperf.results.requests_file import decode, encode, read_back
+from pytest_llmperf.testing.records import make_record
+
+FAILED = make_record(2, intended_ms=1200, outcome=Outcome.RESET, detail="the answer was: secret")
+UNSENT = replace(make_record(3, intended_ms=1300, outcome=Outcome.NO_CONNECTION), sent_ns=None, arrivals_ns=(),
+                 chunk_tokens=None, output_tokens=None, prompt_tokens=None)  # fmt: skip
+RECORDS = [
+    make_record(0, intended_ms=1000, ttft_ms=40, itl_ms=[10, 20, 30], send_delay_ms=2, cached_tokens=3),
+    make_record(1, intended_ms=1100, chunk_tokens=[1, 3, 2], coalesced_chunks=1, tag="long"),
+    FAILED,
+    UNSENT,
+]
+
+
+@pytest.fixture
+def kept(tmp_path):
+    def keep(records, **limits):
+        path = tmp_path / "r.json.gz"
+        path.write_bytes(encode(records, **limits))
+        return path
+
+    return keep
+
+
+def test_every_metric_can_be_computed_again(kept):
+    found = decode(kept(RECORDS))
+    assert found.left_out == 0
+    assert measure(found.kept).all() == measure(RECORDS).all()
+
+
+def test_times_count_from_the_first_intended_send(kept):
+    first, *_, unsent = decode(kept(RECORDS)).kept
+    assert (first.intended_ns, first.sent_ns, first.arrivals_ns[0]) == (0, 2_000_000, 40_000_000)
+    assert unsent.sent_ns is None
+    assert replace(first, detail=None) == replace(
+        RECORDS[0], intended_ns=0, sent_ns=2_000_000, ended_ns=RECORDS[0].ended_ns - 1_000_000_000,
+        arrivals_ns=tuple(stamp - 1_000_000_000 for stamp in RECORDS[0].arrivals_ns),
+    )  # fmt: skip
+
+
+def test_what_a_server_said_is_not_kept(kept):
+    path = kept(RECORDS)
+    assert b"secret" not in gzip.decompress(path.read_bytes())
+    assert decode(path).kept[2].detail == "reset"
+
+
+@pytest.mark.parametrize(("column", "value"), [
+    ("cached_tokens", 10**25), ("ended_ns", 1e300), ("sent_ns", "2"), ("arrivals_ns", [1, 10**25]),
+    ("chunk_tokens", [True]), ("ended_ns", float("inf")),
+])  # fmt: skip
+def test_request_file_with_impossible_number_is_refused_and_column_named(kept, column, value):
+    path = kept(RECORDS)
+    columns = json.loads(gzip.decompress(path.read_bytes()))
+    columns[column][0] = value
+    path.write_bytes(gzip.compress(json.dumps(columns).encode()))
+    with pytest.raises(BaselineError, match=f"r.json.gz.*{column} holds"):
+        decode(path)
+
+
+def test_damaged_compressed_data_is_our_error(kept):
+    path = kept(RECORDS)
+    data = bytearray(path.read_bytes())
+    data[20:40] = bytes(20)
+    path.write_bytes(data)
+    with pytest.raises(BaselineError, match="no file of requests"):
+        decode(path)
+
+
+def test_records_read_back_equal_those_written_but_for_texts_of_failures(kept):
+    records = [*RECORDS, replace(RECORDS[1], index=4, replaced_text=True)]
+    path = kept(records)
+    read = list(read_back(path, 1_000_000_000))
+    assert read == [replace(record, detail=None if record.ok else record.outcome.value) for record in records]
+
+
+def test_released_records_are_read_from_their_file_with_the_first_texts_of_failures(kept):
+    records = RunRecords(RECORDS)
+    derived = records.derived(measure)
+    path = kept(RECORDS)
+    records.release()
+    assert records.loaded  # nobody has said where else they are
+    records.stored(lambda: read_back(path, records.start_ns))
+    records.release()
+    assert not records.loaded
+    assert len(records) == 4
+    assert not records.loaded
+    assert records[2] == FAILED
+    assert records.derived(measure) is not derived
+    assert records.derived(measure).all() == derived.all()
+    assert records.loaded
+
+
+def test_records_that_were_kept_in_part_are_not_read_back(kept):
+    path = kept([make_record(i, intended_ms=i, chunks=10) for i in range(100)], most_arrivals=400)
+    with pytest.raises(BaselineError, match=r"holds the arrivals of 34 of 100 requests\. Measure with fewer requests"):
+        list(read_back(path, 0))
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (b"0" * (256 * 2**20 + 1), "unpacks to more than 256 MiB"),
+        (b'{"index":[' + b"[]," * 2**24 + b"[]]}", r"would take 1\.7 GiB of memory, and 1 GiB is the limit"),
+        (b"[" * 100_000, "RecursionError"),
+    ],
+)
+def test_file_that_would_take_too_much_memory_is_refused_before_it_is_read(tmp_path, text, problem):
+    path = tmp_path / "bomb.json.gz"
+    path.write_bytes(gzip.compress(text, 1))
+    del text
+    with pytest.raises(BaselineError, match=problem):
+        decode(path)
+
+
+def test_pandas_reads_it(kept):
+    frame = pd.read_json(kept(RECORDS))
+    assert list(frame["outcome"]) == ["ok", "ok", "reset", "no connection"]
+    assert frame["arrivals_ns"][0] == [40_000_000, 50_000_000, 70_000_000, 100_000_000]
+
+
+def test_of_too_many_arrivals_every_nth_request_keeps_its_own(kept):
+    records = [make_record(i, intended_ms=i, chunks=10) for i in range(100)]
+    path = kept(records, most_arrivals=400)
+    found = decode(path)
+    assert [record.index for record in found.kept] == list(range(0, 100, 3))
+    assert found.left_out == 100 - len(found.kept)
+    columns = json.loads(gzip.decompress(path.read_bytes()))
+    assert len(columns["intended_ns"]) == 100  # their other facts are all there
+    assert sum(len(arrivals or ()) for arrivals in columns["arrivals_ns"]) <= 400
+
+
+def test_no_request_at_all(kept):
+    assert decode(kept([])).kept == ()
+
+
+def _less(columns, name):
+    return {key: value for key, value in columns.items() if key != name}
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda data: data[: len(data) // 2],
+        lambda data: b"",
+        lambda data: gzip.compress(b"[1, 2]"),
+        lambda data: gzip.compress(json.dumps(_less(json.loads(gzip.decompress(data)), "outcome")).encode()),
+        lambda data: gzip.compress(gzip.decompress(data).replace(b'"ok"', b'"fine"')),
+        lambda data: gzip.compress(gzip.decompress(data).replace(b'"index":[0,', b'"index":[')),
+    ],
+)
+def test_a_spoilt_file_is_one_sentence(kept, spoil):
+    path = kept(RECORDS)
+    path.write_bytes(spoil(path.read_bytes()))
+    with pytest.raises(BaselineError, match=r"r\.json\.gz: this is no file of requests: .*Run the test again"):
+        decode(path)

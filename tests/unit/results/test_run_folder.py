@@ -1,0 +1,146 @@
+"""One file per test: whole, valid JSON, and nobody else's."""
+
+import json
+import resource
+import signal
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pytest_llmperf import CheckResult, Verdict
+from pytest_llmperf.errors import InfrastructureError
+from pytest_llmperf.model.record import Outcome
+from pytest_llmperf.model.telemetry import ForeignProcess, GaugeSample, GpuDevice, GpuSample, GpuTrace
+from pytest_llmperf.results.fresh import fresh_test
+from pytest_llmperf.results.writer import file_name, writable, write_test
+from pytest_llmperf.stats.prior import Margins
+from pytest_llmperf.testing.records import make_record
+
+
+def test_what_it_holds(tmp_path, measurement):
+    result = CheckResult("ttft_p99 <= 1s", Verdict.FAIL, "ttft_p99", reason="slow")
+    path = write_test(tmp_path, "tests/test_a.py::test_x", [measurement], [result], complete=False)
+    kept = json.loads(path.read_text())
+    assert (kept["schema"], kept["test"], kept["complete"]) == (1, "tests/test_a.py::test_x", False)
+    assert kept["checks"] == [
+        {
+            "subject": "ttft_p99 <= 1s", "verdict": "FAIL", "metric": "ttft_p99", "limit": "", "measured": "-",
+            "interval": "", "n": "", "reason": "slow",
+        }
+    ]  # fmt: skip
+    (only,) = kept["measurements"]
+    assert only["conditions"] == {"engine": "vllm", "model": "m"}
+    assert [run["seed"] for run in only["runs"]] == [0, 1]
+    assert only["runs"][1]["metrics"]["error_rate"] == 0.5
+    assert only["runs"][0]["metrics"]["prefix_cache_hit_rate"] is None
+    assert "records" not in only["runs"][0]
+
+
+def test_both_margins_are_kept(tmp_path, measurement):
+    compared = replace(measurement, baseline="", margins={"ttft_p50": Margins(0.02, 0.15)})
+    kept = json.loads(write_test(tmp_path, "test", [compared], []).read_text())
+    (fresh,) = fresh_test(kept, "test").measurements
+    assert (fresh.negligible, fresh.margins) == ({"ttft_p50": 0.02}, {"ttft_p50": 0.15})
+    del kept["measurements"][0]["negligible"]  # a run file of an older version
+    (old,) = fresh_test(kept, "test").measurements
+    assert (old.negligible, old.margins) == ({}, fresh.margins)
+
+
+def test_what_is_stored_counts_failed_requests_as_endless(tmp_path, measurement_of):
+    """Of four requests one failed: the median lies between the second and the third, and the mean has no end."""
+    ttfts = {10.0: Outcome.TIMEOUT, 20.0: Outcome.OK, 30.0: Outcome.OK, 40.0: Outcome.OK}
+    records = [make_record(i, ttft_ms=ttft, outcome=outcome) for i, (ttft, outcome) in enumerate(ttfts.items())]
+    compared = replace(measurement_of(records), baseline="")
+    kept = json.loads(write_test(tmp_path, "test", [compared], []).read_text())
+    (told,) = kept["measurements"][0]["runs"]
+    assert (told["metrics"]["ttft_p50"], told["metrics"]["ttft_mean"]) == (30.0, 30.0)
+    (stored,) = fresh_test(kept, "test").measurements[0].runs
+    assert (stored.metrics["ttft_p50"], stored.metrics["ttft_mean"]) == (35.0, None)
+    assert stored.metrics["error_rate"] == 0.25
+    whole = json.loads(write_test(tmp_path, "whole", [measurement_of(records[1:])], []).read_text())
+    assert whole["measurements"][0]["runs"][0]["judged"] == {}
+
+
+def test_telemetry_is_a_table_with_a_line_per_column(tmp_path, measurement_of):
+    samples = tuple(GpuSample(at_ns * 1000, 0, power_w=None if at_ns else 1.5) for at_ns in range(-1, 2))
+    trace = GpuTrace((GpuDevice(0, "NVIDIA H200", (("mig", "off"),)),), samples, (ForeignProcess(0, 42, 1 << 30),))
+    gauges = (GaugeSample(0, {"running": 3.0}), GaugeSample(250, {"running": 4.0, "kv_usage": 0.5}))
+    measurement = measurement_of([make_record()])
+    run = replace(measurement.runs[0], gpu=trace, gauges=gauges)
+    path = write_test(tmp_path, "test[ 1, 2 ]", [replace(measurement, runs=(run,))], [])
+    kept = json.loads(path.read_text())
+    (told,) = kept["measurements"][0]["runs"]
+    assert kept["test"] == "test[ 1, 2 ]"
+    assert told["gpu"]["at_ns"] == [-1000, 0, 1000]
+    assert told["gpu"]["power_w"] == [None, 1.5, None]
+    assert told["server"] == {"at_ns": [0, 250], "running": [3.0, 4.0], "kv_usage": [None, 0.5]}
+    assert told["contended"] == "pid 42 held 1,024 MiB of GPU 0"
+    assert told["gpu_state"]["devices"] == [{"index": 0, "name": "NVIDIA H200", "settings": {"mig": "off"}}]
+    assert '"at_ns": [ -1000, 0, 1000 ]' in path.read_text()
+
+
+def test_a_run_without_gpus_says_so(tmp_path, measurement):
+    run = json.loads(write_test(tmp_path, "test", [measurement], []).read_text())["measurements"][0]["runs"][0]
+    assert (run["gpu"], run["gpu_state"], run["server"], run["contended"]) == (None, None, None, None)
+
+
+def test_the_last_writing_stays_and_nothing_else(tmp_path, measurement):
+    write_test(tmp_path, "test", [], [])
+    path = write_test(tmp_path, "test", [measurement], [])
+    assert list((tmp_path / "tests").iterdir()) == [path]
+    assert json.loads(path.read_text())["measurements"]
+
+
+def test_what_is_no_json_is_never_written(tmp_path, measurement_of):
+    with pytest.raises(ValueError, match="JSON"):
+        write_test(tmp_path, "test", [measurement_of([], counters={"kv_usage_peak": float("nan")})], [])
+    assert not list(tmp_path.rglob("*.json"))
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [("t.py::x[a/b]", "t.py::x[a-b]"), ("t.py::x[é]", "t.py::x[è]"), ("a/b.py::x", "a-b.py::x"), ("[", "]")],
+)
+def test_two_tests_never_share_a_file(one, other):
+    assert file_name(one) != file_name(other)
+
+
+def test_names_are_readable_and_short_enough():
+    name = file_name("tests/perf/test_long.py::test_x[" + "org/model " * 60 + "h200]")
+    assert len(name.encode()) < 255
+    assert "/" not in name
+    assert "h200" in name
+    assert file_name("tests/test_a.py::test_x").startswith("tests-test_a.py-test_x-")
+
+
+def test_a_folder_that_cannot_be_written_is_known_beforehand(tmp_path):
+    """Fault 63."""
+    (tmp_path / "file").touch()
+    assert writable(tmp_path / "new" / "newer")
+    assert not writable(tmp_path / "file" / "new")
+    assert not writable(Path("/proc/new"))  # its mode bits say yes
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+@contextmanager
+def no_file_beyond(size_bytes):
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+
+
+def test_a_full_disk_is_an_error_and_leaves_what_was_there(tmp_path, measurement):
+    """Fault 62: a file may not grow beyond a kilobyte here, as if no more were free."""
+    path = write_test(tmp_path, "t", [], [])
+    before = path.read_bytes()
+    with no_file_beyond(1024), pytest.raises(InfrastructureError, match=r"cannot be written: .*Free space there"):
+        write_test(tmp_path, "t", [measurement], [])
+    assert path.read_bytes() == before
+    assert [entry.name for entry in path.parent.iterdir()] == [path.name]

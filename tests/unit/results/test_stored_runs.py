@@ -1,0 +1,134 @@
+"""A run folder read back: what was written is what is read, and what cannot be believed is refused in a sentence."""
+
+import json
+
+import pytest
+
+from pytest_llmperf import CheckResult, Verdict
+from pytest_llmperf.errors import BaselineError, UsageError
+from pytest_llmperf.metrics.failed_as_infinite import value_with_failures
+from pytest_llmperf.results.reader import as_measurement, choose, read_run
+from pytest_llmperf.results.requests_file import encode
+from pytest_llmperf.results.writer import write_test
+from pytest_llmperf.testing.records import make_record
+
+TEST = "tests/test_a.py::test_x[h200]"
+PASSED = CheckResult("ttft_p50 <= 1s", Verdict.PASS, "ttft_p50", "≤ 1 s", "50 ms")
+FAILED = CheckResult("itl_p99 <= 1s", Verdict.FAIL, "itl_p99", reason="slow")
+
+
+@pytest.fixture
+def written(tmp_path, measurement):
+    return write_test(tmp_path, TEST, [measurement], [PASSED])
+
+
+def test_what_was_written_is_read(tmp_path, written, measurement):
+    (test,) = read_run(tmp_path)
+    assert (test.test, test.complete, test.error, test.folder) == (TEST, True, None, tmp_path)
+    assert test.checks == (PASSED,)
+    (kept,) = test.measurements
+    assert (kept.engine, kept.workload, kept.conditions) == (
+        measurement.engine, measurement.workload, measurement.conditions)  # fmt: skip
+    assert [run.metrics for run in kept.runs] == [metrics.all() for metrics in measurement.metrics]
+    for name in ("ttft_p50", "ttft_mean", "output_throughput"):  # one of the requests failed
+        assert [run.value_with_failures(name) for run in kept.runs] == [
+            value_with_failures(metrics, name) for metrics in measurement.metrics
+        ]
+    assert kept.value_with_failures("prefix_cache_hit_rate") is None
+
+
+def test_the_measurement_comes_back_from_its_requests(tmp_path, written, measurement):
+    back = as_measurement(read_run(tmp_path)[0].measurements[0])
+    assert [metrics.all() for metrics in back.metrics] == [metrics.all() for metrics in measurement.metrics]
+    before, after = measurement.to_vllm_json(), back.to_vllm_json()
+    different = {name for name in before if json.dumps(before[name]) != json.dumps(after[name])}
+    assert different <= {"start_times", "itls", "ttfts", "latencies"}  # the clock begins elsewhere, rounding with it
+    assert after["ttfts"] == pytest.approx(before["ttfts"])
+
+
+def test_requests_are_written_once_and_stay_when_the_test_is_written_again(tmp_path, written, measurement):
+    files = sorted((tmp_path / "requests").iterdir())
+    stamps = [path.stat().st_mtime_ns for path in files]
+    write_test(tmp_path, TEST, [measurement], [FAILED])
+    assert [path.stat().st_mtime_ns for path in sorted((tmp_path / "requests").iterdir())] == stamps
+    assert len(files) == 2
+
+
+def test_equal_runs_of_two_measurements_have_files_of_their_own(tmp_path, measurement_of):
+    slow, fast = (measurement_of([make_record(0, ttft_ms=ttft_ms)]) for ttft_ms in (90, 10))
+    write_test(tmp_path, TEST, [slow, fast], [])
+    values = [as_measurement(measurement).value("ttft_p50") for measurement in read_run(tmp_path)[0].measurements]
+    assert values == [90, 10]
+
+
+@pytest.mark.parametrize(
+    ("fields", "checks", "verdict", "reason"),
+    [
+        ({}, [PASSED], Verdict.PASS, ""),
+        ({}, [], Verdict.REPORTED, ""),
+        ({}, [PASSED, FAILED], Verdict.FAIL, "itl_p99: slow"),
+        ({"complete": False}, [PASSED], Verdict.ERROR, "did not reach its end"),
+        ({"complete": False, "error": "It died.\ncommand: x"}, [PASSED], Verdict.ERROR, "It died."),
+    ],
+)
+def test_the_verdict_of_a_test(tmp_path, fields, checks, verdict, reason):
+    write_test(tmp_path, TEST, [], checks, **fields)
+    (test,) = read_run(tmp_path)
+    assert test.verdict is verdict
+    assert reason in test.reason
+
+
+def test_telemetry_is_read_where_it_is_there_and_flags_are_not_columns(tmp_path, written):
+    content = json.loads(written.read_text())
+    content["measurements"][0]["runs"][0]["gpu"] = {
+        "at_ns": [0, 1], "power_w": [300, None], "name": "H200", "reasons": ["a", "b"]}  # fmt: skip
+    written.write_text(json.dumps(content))
+    first, second = read_run(tmp_path)[0].measurements[0].runs
+    assert first.telemetry == {"gpu": {"at_ns": [0.0, 1.0], "power_w": [300.0, None]}}
+    assert second.telemetry == {}
+
+
+def test_requests_that_are_gone_or_kept_in_part_are_no_measurement(tmp_path, written):
+    run = read_run(tmp_path)[0].measurements[0].runs[0]
+    run.requests.write_bytes(encode([make_record(i) for i in range(9)], most_arrivals=20))
+    with pytest.raises(UsageError, match="only in part kept"):
+        as_measurement(read_run(tmp_path)[0].measurements[0])
+    run.requests.unlink()
+    with pytest.raises(UsageError, match="seed 0: what each request did was not kept"):
+        as_measurement(read_run(tmp_path)[0].measurements[0])
+
+
+def _set(path, **values):
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "complaint"),
+    [
+        (lambda path: _set(path, schema=99), r"its schema is 99, and this version reads 1"),
+        (lambda path: path.write_text("{}"), r"its schema is None"),
+        (lambda path: path.write_text(path.read_text()[:90]), r"no JSON at line"),
+        (lambda path: path.write_text("[]"), r"stands where an object belongs"),
+        (lambda path: _set(path, checks=[{"subject": "x", "verdict": "GREAT"}]), r"at checks\[0\].verdict: 'GREAT'"),
+        (lambda path: _set(path, measurements=[{"engine": 3}]), r"at measurements\[0\]: complete, conditions"),
+    ],
+)
+def test_what_cannot_be_believed_is_refused(tmp_path, written, spoil, complaint):
+    spoil(written)
+    with pytest.raises(BaselineError, match=complaint) as refused:
+        read_run(tmp_path)
+    assert str(refused.value).startswith(str(written))
+
+
+def test_no_folder_and_a_folder_of_something_else(tmp_path):
+    with pytest.raises(UsageError, match="there is no such run folder"):
+        read_run(tmp_path / "gone")
+    with pytest.raises(UsageError, match="this is no run folder"):
+        read_run(tmp_path)
+
+
+def test_choosing_a_test_by_a_part_of_its_id(tmp_path, written):
+    tests = read_run(tmp_path)
+    assert choose(tests, "test_x", tmp_path) == tests
+    with pytest.raises(UsageError, match=r"no test's id has 'zzz' .* There are: tests/test_a.py::test_x"):
+        choose(tests, "zzz", tmp_path)
