@@ -109,8 +109,6 @@ class Facts(TypedDict, total=False):
     session_sd: float
     session_sd_source: str
     run_sd: float
-    measured_mean: float  # of today's runs, in the metric's unit
-    stored_mean: float  # of the stored runs of the same seeds, in the metric's unit
     smallest_detectable: float  # change that fails with 90 % probability
     negligible: float  # change
     deciding_runs: int  # runs before which not every regression can fail
@@ -168,7 +166,6 @@ class Facts(TypedDict, total=False):
     most_hit_rate: float
     by_usage: bool
     reuse: float
-    computed_share: float
     count: float
     counted: float
     samples: int

@@ -24,7 +24,7 @@ STOPS = {
     "tokens_unverified": "no further run confirms a token count: make the server count tokens per chunk",
     "values_infinite": "no further run brings the answers of failed requests: find out why requests fail",
 }
-MORE_STARTS = "measure on more starts: perf.measure(spec, …, starts=N)"
+MORE_STARTS = "measure on more server starts: perf.measure(spec, …, starts=N)"
 NOT_THE_ENGINE = (
     "Something other than the engine's flags changed it: an unfinished warm-up, heat, a leak or a neighbour. Look at "
     "the gpu and server tables of the run file, send more requests before measuring, and run the test again."
@@ -237,7 +237,7 @@ def _beyond(result: CheckResult) -> str:
 
 def _undecided(result: CheckResult) -> str:
     remedies = {"startup_s": MORE_STARTS, "max_rate": "search more often"}
-    more = remedies.get(result.metric, f"measure more runs, or {MORE_STARTS}")
+    more = remedies.get(result.metric, f"measure more runs, or {MORE_STARTS.removeprefix('measure ')}")
     return f"the {_bare_interval(result)} contains the limit, so the test cannot decide; {more}"
 
 
@@ -245,7 +245,7 @@ def _bare_interval(result: CheckResult) -> str:
     interval, unit = result.interval, result.unit
     if interval is None or unit is None:
         return "interval"
-    return f"{interval.level_percent:.3g} % interval {unit.show_range(interval.low, interval.high)}"
+    return f"{interval.level_percent:.3g} % interval ({unit.show_range(interval.low, interval.high)})"
 
 
 def _runs_miss(result: CheckResult) -> str:
@@ -259,7 +259,7 @@ def _share(facts: Facts) -> str:
 
 
 def _being(facts: Facts) -> str:
-    return {"over": "are over the limit", "missed": "miss a limit", "failed": "failed"}[facts["counted_as"]]
+    return {"over": "are over the limit", "missed": "miss a limit", "failed": "fail"}[facts["counted_as"]]
 
 
 def _too_large(result: CheckResult) -> str:
@@ -276,8 +276,8 @@ def _near_limit(result: CheckResult) -> str:
 
 def _observations(result: CheckResult) -> str:
     facts = result.facts
-    return (f"about {facts['needed']} more observations decide the check if {_share(facts)} of them too; measure more "
-            "requests or more runs")
+    return (f"about {facts['needed']} more observations decide the check if {100 * facts['share']:.3g} % of them "
+            f"{_being(facts)}, too; measure more requests or more runs")
 
 
 def _dependent(result: CheckResult) -> str:
@@ -389,7 +389,7 @@ def _off_baseline(result: CheckResult) -> str:
 
 
 def _worse(result: CheckResult) -> str:
-    return (f"{_off_baseline(result)}, proven to be worse than the negligible "
+    return (f"{_off_baseline(result)}; the regression is proven to exceed the negligible "
             f"{_change(result, result.facts['negligible'])}")
 
 
@@ -428,7 +428,7 @@ REASONS: Mapping[Cause, Callable[[CheckResult], str]] = {
     Cause.LIMIT_IN_INTERVAL: _undecided,
     Cause.RUNS_MISS_LIMIT: _runs_miss,
     Cause.REQUESTS_MISS_LIMIT: lambda result: (
-        f"{result.facts['exceedances']} of {result.facts['observations']} requests {_being(result.facts)}"),
+        f"{result.facts['exceedances']} of {result.facts['observations']} requests {result.facts['counted_as']}"),
     Cause.SHARE_TOO_LARGE: _too_large,
     Cause.SHARE_NEAR_LIMIT: _near_limit,
     Cause.OBSERVATIONS_TOO_FEW: _observations,
