@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pytest_llmperf.errors import InfrastructureError
 from pytest_llmperf.model.verdict import Verdict
-from pytest_llmperf.results.check import CheckResult, stated
+from pytest_llmperf.results.check import CheckResult
 from pytest_llmperf.results.measurement import Measurement
 from pytest_llmperf.session.perf import Perf
 from pytest_llmperf.session.perf_session import PerfSession
@@ -47,5 +47,5 @@ def outcome_of(test: SuiteTest, session: PerfSession, kind: str) -> Outcome:
     try:
         test.run(perf)
     except InfrastructureError as error:
-        perf.record(stated("infrastructure", Verdict.ERROR, str(error)))
+        perf.record(CheckResult.stated("infrastructure", Verdict.ERROR, str(error)))
     return Outcome(test.name, perf.results, tuple(perf.measurements))

@@ -79,7 +79,8 @@ def _contradictions(run: Run) -> Iterator[Problem]:
 
 
 def _first_of(records: Sequence[RequestRecord], run: Run) -> Facts:
-    return {"answers": len(records), "of_answers": len(run.records), "first": records[0].detail}
+    first = records[0]
+    return {"answers": len(records), "of_answers": len(run.records), "first": first.detail or first.outcome.value}
 
 
 def other_model(records: Sequence[RequestRecord], names: Sequence[str]) -> Problem | None:

@@ -13,7 +13,7 @@ from pytest_llmperf.results.sentences import cause_text, estimate_text, limit_te
 NOT_COMPARED = (Verdict.NO_BASELINE.value, Verdict.INCOMPARABLE.value)
 STORED = "STORED"
 #: Verdicts whose number alone does not say why.
-EXPLAINED = (Verdict.INCONCLUSIVE, Verdict.INCOMPARABLE, Verdict.NO_BASELINE, Verdict.ERROR)
+EXPLAINED = (Verdict.INCONCLUSIVE, Verdict.INCOMPARABLE, Verdict.ERROR)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +95,10 @@ def _decision(checks: Sequence[CheckResult]) -> str:
         label += f" (tolerated {limit_text(check)})"
     if check.verdict in EXPLAINED:
         label += f": {cause_text(check)}"
-    elif check.cause is Cause.STATED and check.estimate is None:
-        label += f": {check.facts['text']}"
     number = estimate_text(check)
-    return f"{number}  {label}" if number not in ("", "-") else label
+    if number not in ("", "-"):
+        return f"{number}  {label}"
+    return f"{label}: {check.facts['text']}" if check.cause is Cause.STATED and check.verdict is Verdict.FAIL else label
 
 
 def _place(check: CheckResult) -> int:

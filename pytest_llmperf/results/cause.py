@@ -146,7 +146,7 @@ class Facts(TypedDict, total=False):
     seed: int
     answers: int
     of_answers: int
-    first: str | None
+    first: str  # the detail of the first affected answer
     names: list[str]
     asked_model: str
     other_names: int

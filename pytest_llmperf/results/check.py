@@ -44,6 +44,11 @@ class CheckResult:
     facts: Facts = field(default_factory=Facts)
     problems: tuple[Problem, ...] = ()
 
+    @classmethod
+    def stated(cls, subject: str, verdict: Verdict, reason: str, *, metric: str = "") -> CheckResult:
+        """The result of a check of a test's own, whose reason is a text; hand it to `perf.record`."""
+        return cls(subject, verdict, metric, cause=Cause.STATED, facts={"text": reason})
+
     @property
     def effective_n(self) -> float | None:
         """How many independent observations the verdict rests on: requests, pairs or runs; None where unknown."""
@@ -58,11 +63,6 @@ class CheckResult:
 
 #: How the subject of a comparison with a stored baseline begins.
 BASELINE_COMPARISON = "baseline"
-
-
-def stated(subject: str, verdict: Verdict, reason: str, *, metric: str = "") -> CheckResult:
-    """A result whose reason is a text, such as a check of a test's own."""
-    return CheckResult(subject, verdict, metric, cause=Cause.STATED, facts={"text": reason})
 
 
 def worst(results: Sequence[CheckResult]) -> Verdict:

@@ -114,10 +114,10 @@ def _basis(result: CheckResult) -> Iterator[str]:
         yield f"{facts['runs']} runs against {facts['stored_runs']} of {_sessions(facts)}"
     elif "pairs" in facts:
         yield f"{_number(facts['pairs'], 'pair')} {_of_starts(facts)}"
-    elif facts.get("counted_as") != "each run" and "runs" in facts:
-        yield _of_runs(facts)
-    elif "runs" in facts:
+    elif facts.get("counted_as") == "each run":
         yield f"each of {_number(facts['runs'], 'run')}"
+    elif "runs" in facts or "starts" in facts:
+        yield _of_runs(facts)
     yield from _qualifications(result)
 
 

@@ -3,6 +3,7 @@
 After a change of wording: `python tests/unit/results/test_sentences.py` writes the file anew. Review its diff.
 """
 
+import json
 from math import inf
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from pytest_llmperf.metrics.units import Unit
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.cause import Cause, Problem
 from pytest_llmperf.results.check import CheckResult
+from pytest_llmperf.results.check_json import check_from, check_json
 from pytest_llmperf.results.sentences import (
     PROBLEMS,
     REASONS,
@@ -24,6 +26,7 @@ from pytest_llmperf.results.sentences import (
     problem_text,
     reason_text,
 )
+from pytest_llmperf.results.strict_json import parse
 from pytest_llmperf.slo.model import Comparison
 from pytest_llmperf.stats.interval import Interval
 
@@ -190,6 +193,18 @@ def test_file_without_numbers_keeps_its_sentences():
     texts = {"limit": "≤ 5 ms", "measured": "4 ms", "interval": "90 % CI 3–5 ms", "n": "3 runs"}
     result = CheckResult("tpot_mean <= 5ms", Verdict.PASS, facts={"texts": texts})
     assert [limit_text(result), estimate_text(result), interval_text(result), basis_text(result)] == [*texts.values()]
+
+
+@pytest.mark.parametrize("result", RESULTS, ids=lambda result: str(result.cause))
+def test_stored_check_is_read_back_equal(result):
+    text = json.dumps(check_json(result), allow_nan=False)
+    assert check_from(parse(text.encode(), "junit.xml")) == result
+
+
+def test_stored_problem_of_every_cause_is_read_back_equal():
+    result = invalid(*(Problem(cause, {**facts, **HERE}) for cause, facts in PROBLEM_FACTS.items()))
+    text = json.dumps(check_json(result), allow_nan=False)
+    assert check_from(parse(text.encode(), "junit.xml")) == result
 
 
 if __name__ == "__main__":
