@@ -24,7 +24,7 @@ from scipy.stats import beta
 from pytest_llmperf import EngineSpec, closed, poisson, random_tokens, shared_prefix, vllm, with_flags
 from pytest_llmperf.config.emulation import NOISE, Emulation
 from pytest_llmperf.config.settings import Settings
-from pytest_llmperf.judging.steadiness import ALPHA, METRIC, drift_problem
+from pytest_llmperf.judging.steadiness import ALPHA, METRIC, drift_p
 from pytest_llmperf.metrics.registry import find
 from pytest_llmperf.results.measurement import Measurement
 from pytest_llmperf.session.perf_session import PerfSession
@@ -129,8 +129,8 @@ def paired(options: argparse.Namespace) -> None:
             levels = rng.normal(0, session_sd, 4)[:, None] + seeds + rng.normal(0, run_sd, (4, RUNS))
             same, *stored = [list(enumerate(session)) for session in levels.tolist()]
             today = [(seed, value + log(factor)) for (seed, value), factor in zip(same, WARMING_UP, strict=True)]
-            alarms += drift_problem(shift(same, stored, prior), stored, tolerated) is not None
-            found += drift_problem(shift(today, stored, prior), stored, tolerated) is not None
+            alarms += drift_p(shift(same, stored, prior), stored, tolerated) is not None
+            found += drift_p(shift(today, stored, prior), stored, tolerated) is not None
         print(f"| {run_sd:.1%} / {session_sd:.1%} | {alarms} | {upper(alarms, options.simulations):.2%} | {found} |",
               flush=True)
 

@@ -26,6 +26,7 @@ from pathlib import Path
 from pytest_llmperf.judging.claim_judge import PRIMARIES, guard
 from pytest_llmperf.results.check import BASELINE_COMPARISON, CheckResult
 from pytest_llmperf.results.reader import StoredRunTest, read_run
+from pytest_llmperf.results.sentences import estimate_text
 
 ROOT = Path(__file__).resolve().parents[1]
 COEFFICIENTS = ROOT / "pytest_llmperf" / "emulator" / "cost" / "coefficients.json"
@@ -124,7 +125,7 @@ def _claim_line(row: Row) -> str:
     values = [value for _, value in row.measured]
     hosts = ", ".join(sorted({host[0] for host, _ in row.measured}))
     verdicts = ", ".join(f"{count} {verdict}" for verdict, count in sorted(Counter(row.verdicts).items()))
-    predicted = "" if row.predicted is None else row.predicted.measured
+    predicted = "" if row.predicted is None else estimate_text(row.predicted)
     name = row.test.partition("::")[2]
     return f"| `{name}` | `{row.demand}` | {_median(values)} | {_range(values)} | {hosts} | {verdicts} | {predicted} |"
 
@@ -222,7 +223,7 @@ def _measured(test: StoredRunTest, check: CheckResult) -> str | None:
     """As the same demand says it, else one of the same metric, else what the runs give for a claim made since."""
     same = [one for one in test.checks if one.metric == check.metric]
     if same:
-        return min(same, key=lambda one: one.subject != check.subject).measured
+        return estimate_text(min(same, key=lambda one: one.subject != check.subject))
     claimed = CLAIM.fullmatch(check.metric)
     if claimed is None:
         return None
@@ -247,14 +248,15 @@ def _line(row: Row) -> str:
     if row.predicted is None:
         return f"| `{name}` | – | {row.why_not} | | |"
     measured = ", ".join(f"{value} ({host})" for host, value in row.measured)
-    ratios = [_ratio(row.predicted.measured, value) for _, value in row.measured]
+    ratios = [_ratio(estimate_text(row.predicted), value) for _, value in row.measured]
     shown = ", ".join(f"{ratio:.2f}" for ratio in ratios if ratio is not None)
     return f"| `{name}` | `{row.demand}` | {_told(row.predicted)} | {measured} | {shown} |"
 
 
 def _told(check: CheckResult) -> str:
     """A verdict other than PASS is part of the prediction."""
-    return check.measured if check.verdict.value == "PASS" else f"{check.measured}, {check.verdict.value}"
+    measured = estimate_text(check)
+    return measured if check.verdict.value == "PASS" else f"{measured}, {check.verdict.value}"
 
 
 def _ratio(predicted: str, measured: str) -> float | None:

@@ -12,11 +12,11 @@ from pytest_llmperf.baseline.levels import mean_level
 from pytest_llmperf.baseline.merging import Merger, UpdateTerms
 from pytest_llmperf.baseline.obstacles import acceptable_obstacles, blocking_obstacles, is_undecided_comparison
 from pytest_llmperf.baseline.paths import bare_test, baseline_path, kind_of
-from pytest_llmperf.baseline.rules import YOUNG_BELOW, comparable_sessions_on
+from pytest_llmperf.baseline.rules import comparable_sessions_on
 from pytest_llmperf.baseline.update_plan import Action, Entry, Move, Plan
 from pytest_llmperf.errors import UsageError
 from pytest_llmperf.metrics.registry import is_metric
-from pytest_llmperf.results.baseline import Baseline, StoredMeasurement
+from pytest_llmperf.results.baseline import YOUNG_BELOW, Baseline, StoredMeasurement
 from pytest_llmperf.results.fresh import FreshTest
 
 Mode = Literal["all", "new"]

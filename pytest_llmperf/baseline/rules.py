@@ -17,9 +17,6 @@ from pytest_llmperf.results.baseline import StoredSession
 from pytest_llmperf.stats.priors import margins_for, scale_of
 
 MOST_SESSIONS = 10
-# What a comparison with fewer sessions leaves open must not keep a baseline from growing; the anchor speaks instead.
-# By simulation (scripts/simulate_baseline_growth.py) creeping stays below half of what is tolerated either way.
-YOUNG_BELOW = 5
 OUTLIER_SDS = 4
 MAD_TO_SD = 1.4826  # of a normal distribution
 

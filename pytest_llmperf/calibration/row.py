@@ -13,6 +13,7 @@ from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.baseline import StoredMeasurement
 from pytest_llmperf.results.check import BASELINE_COMPARISON
 from pytest_llmperf.results.measurement import Measurement
+from pytest_llmperf.results.sentences import estimate_text, reason_text
 from pytest_llmperf.stats.looks import LOOKS
 
 BAD = (Verdict.FAIL, Verdict.ERROR)
@@ -91,7 +92,7 @@ def row_of(
         number=number,
         verdicts=dict(Counter(result.verdict.value for _, result in results)),
         tpot=dict(Counter(r.verdict.value for _, r in results if r.subject == f"{BASELINE_COMPARISON} tpot_mean")),
-        bad=[(test, r.subject, r.verdict.value, f"{r.metric} {r.measured}: {r.reason}"[:LONGEST_REASON])
+        bad=[(test, r.subject, r.verdict.value, f"{r.metric} {estimate_text(r)}: {reason_text(r)}"[:LONGEST_REASON])
              for test, r in results if r.verdict in BAD],
         open=[(test, r.subject) for test, r in results if r.verdict is Verdict.INCONCLUSIVE],
         runs=max((len(measurement.runs) for measurement in measured.values()), default=0),

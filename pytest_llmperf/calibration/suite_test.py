@@ -47,5 +47,5 @@ def outcome_of(test: SuiteTest, session: PerfSession, kind: str) -> Outcome:
     try:
         test.run(perf)
     except InfrastructureError as error:
-        perf.record(CheckResult("infrastructure", Verdict.ERROR, reason=str(error)))
+        perf.record(CheckResult.stated("infrastructure", Verdict.ERROR, str(error)))
     return Outcome(test.name, perf.results, tuple(perf.measurements))

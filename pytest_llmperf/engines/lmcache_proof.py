@@ -45,7 +45,7 @@ def prove_hits(server: Server, rng: random.Random, timeout_s: float) -> None:
             return
         if server.clock.now_ns() > deadline_ns:
             raise EngineError(
-                f"LMCache is attached and never hit: {server.spec} serves, and a prompt of {len(prompt)} "
+                f"LMCache is attached and had no hit: {server.spec} serves, and a prompt of {len(prompt)} "
                 "tokens sent twice was computed twice. Its log says why; detach LMCache, or correct the connector.",
                 server.process.evidence() if server.process else None,
             )

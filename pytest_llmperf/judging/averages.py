@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 
 from pytest_llmperf.judging.concurrency import mean_concurrency, observations_per_step
 from pytest_llmperf.judging.gaps import gap_segments_ns
+from pytest_llmperf.judging.outcome import requirement_result, unavailable_result
 from pytest_llmperf.judging.percentiles import body_limit_ms, exceedances_by_request, views
-from pytest_llmperf.judging.reasons import SLOW_CHANGES
-from pytest_llmperf.judging.result_text import requirement_result
-from pytest_llmperf.judging.sample import Sample, latency_limits, unavailable_reason
+from pytest_llmperf.judging.sample import Sample, latency_limits
 from pytest_llmperf.metrics.failed_as_infinite import value_with_failures
 from pytest_llmperf.metrics.families import FAMILIES, output_tokens, prompt_tokens
 from pytest_llmperf.metrics.registry import find
@@ -21,6 +20,7 @@ from pytest_llmperf.metrics.summary import statistic
 from pytest_llmperf.metrics.units import Direction, Unit
 from pytest_llmperf.metrics.windows import window_rates
 from pytest_llmperf.model.verdict import Verdict
+from pytest_llmperf.results.cause import Cause, Facts
 from pytest_llmperf.results.check import CheckResult
 from pytest_llmperf.slo.model import Comparison, Slo
 from pytest_llmperf.stats.binomial import share_interval
@@ -46,28 +46,24 @@ def judge_average(slo: Slo, sample: Sample, confidence: float) -> CheckResult:
         return unserved
     values = [value for value in _values_with_failures(slo, sample) if value is not None]
     if len(values) < len(sample.runs):
-        missing = len(sample.runs) - len(values)
-        return requirement_result(slo, Verdict.ERROR, reason=unavailable_reason(slo.metric, missing, len(sample.runs)))
+        return unavailable_result(slo, len(sample.runs) - len(values), len(sample.runs))
+    facts = sample.facts | _failures(slo, sample)
     if not all(map(isfinite, values)):
-        return requirement_result(slo, Verdict.FAIL, n=str(sample), reason=_infinite_value_text(slo, sample))
+        statistic = "mean" if find(slo.metric).stat == "mean" else "median"
+        return requirement_result(slo, Verdict.FAIL, Cause.STATISTIC_INFINITE, facts=facts | {"statistic": statistic})
     interval = interval_over_seeds(slo, values, sample, confidence) or interval_within_seed(
         slo, values, sample, confidence
     )
-    n, measured = f"{sample}{_failures_text(slo, sample)}", mean(list(map(mean, sample.by_seed(values))))
+    estimate = mean(list(map(mean, sample.by_seed(values))))
     if interval is None:
-        one = "one run gives" if len(values) == 1 else "runs of one seed give"
-        return requirement_result(slo, Verdict.INCONCLUSIVE, measured=measured, n=n,
-                                  reason=f"{one} {slo.metric} no interval; measure a second one")
+        return requirement_result(slo, Verdict.INCONCLUSIVE, Cause.NO_INTERVAL, estimate=estimate, facts=facts)
     verdict = (interval.below if slo.comparison is Comparison.AT_MOST else interval.above)(slo.limit)
     if verdict is Verdict.PASS and len(set(sample.seeds)) == 1 and _dependent(slo, sample):
-        return requirement_result(slo, Verdict.INCONCLUSIVE, measured=measured, n=n, reason=SLOW_CHANGES)
+        return requirement_result(slo, Verdict.INCONCLUSIVE, Cause.REQUESTS_DEPENDENT, estimate=estimate, facts=facts)
     if verdict is Verdict.PASS:
-        n += f", {sample.unseen}"
-    unit = find(slo.metric).unit
-    reason = f"the {interval.level_percent:g} % interval {unit.show_range(interval.low, interval.high)} "
-    reason += ("lies beyond the limit" if verdict is Verdict.FAIL
-               else "holds the limit; measure more runs, or on more starts: perf.measure(spec, …, starts=N)")
-    return requirement_result(slo, verdict, measured=measured, interval=interval, n=n, reason=reason)
+        facts["longest_unseen_s"] = sample.longest_unseen_s
+    cause = Cause.BEYOND_LIMIT if verdict is Verdict.FAIL else Cause.LIMIT_IN_INTERVAL
+    return requirement_result(slo, verdict, cause, estimate=estimate, interval=interval, facts=facts)
 
 
 def judge_exact(slo: Slo, sample: Sample) -> CheckResult:
@@ -76,20 +72,20 @@ def judge_exact(slo: Slo, sample: Sample) -> CheckResult:
         return unserved
     values = [value for value in sample.values(slo) if value is not None]
     if len(values) < len(sample.runs):
-        missing = len(sample.runs) - len(values)
-        return requirement_result(slo, Verdict.ERROR, reason=unavailable_reason(slo.metric, missing, len(sample.runs)))
-    endless = _failed_requests(slo, sample) if find(slo.metric).stat == "max" else 0
-    if endless and slo.comparison is Comparison.AT_MOST:
-        return requirement_result(slo, Verdict.FAIL, measured=max(values), n=f"{sample}, each exactly",
-                                  reason=f"the largest of all requests has no end: {endless} of them failed")
+        return unavailable_result(slo, len(sample.runs) - len(values), len(sample.runs))
+    facts: Facts = sample.facts | {"exact": True}
+    failures = _failures(slo, sample) if find(slo.metric).stat == "max" else {}
+    if failures and slo.comparison is Comparison.AT_MOST:
+        return requirement_result(slo, Verdict.FAIL, Cause.STATISTIC_INFINITE, estimate=max(values),
+                                  facts=facts | failures | {"statistic": "max"})
     violations = [value for value in values if not slo.comparison.holds(value, slo.limit)]
     worst = min(values) if slo.comparison is Comparison.AT_LEAST else max(values)
     return requirement_result(
         slo,
         Verdict.FAIL if violations else Verdict.PASS,
-        measured=violations[0] if violations else worst,
-        n=f"{sample}, each exactly",
-        reason=f"{len(violations)} of {len(values)} runs miss the limit",
+        Cause.RUNS_MISS_LIMIT,
+        estimate=violations[0] if violations else worst,
+        facts=facts | {"missing_runs": len(violations), "of_runs": len(values)},
     )
 
 
@@ -257,9 +253,8 @@ def _failure_without_answers(slo: Slo, sample: Sample) -> CheckResult | None:
     empty = sum(bool(run.records) and not any(record.ok for record in run.records) for run in sample.runs)
     if not (limited and empty) or slo.comparison is not _WORSE_THAN[metric.direction]:
         return None
-    return requirement_result(
-        slo, Verdict.FAIL, n=str(sample), reason=f"{empty} of {len(sample.runs)} runs served no request"
-    )
+    return requirement_result(slo, Verdict.FAIL, Cause.NO_REQUEST_SERVED,
+                              facts=sample.facts | {"missing_runs": empty, "of_runs": len(sample.runs)})
 
 
 def _values_with_failures(slo: Slo, sample: Sample) -> list[float | None]:
@@ -269,17 +264,10 @@ def _values_with_failures(slo: Slo, sample: Sample) -> list[float | None]:
     return [value_with_failures(run, slo.metric) for run in sample.runs]
 
 
-def _infinite_value_text(slo: Slo, sample: Sample) -> str:
-    what = "mean" if find(slo.metric).stat == "mean" else "median"
-    return (
-        f"the {what} of all requests has no end: {_failed_requests(slo, sample)} of them failed. Limit a percentile, "
-        "goodput or slo_attainment to say how many may"
-    )
-
-
-def _failures_text(slo: Slo, sample: Sample) -> str:
+def _failures(slo: Slo, sample: Sample) -> Facts:
+    """How many failed requests count as infinitely slow; empty where none does."""
     failed = _failed_requests(slo, sample)
-    return f", {failed} failed requests in it without an end" if failed else ""
+    return {"failed_requests": failed} if failed else {}
 
 
 def _failed_requests(slo: Slo, sample: Sample) -> int:

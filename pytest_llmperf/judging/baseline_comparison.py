@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from enum import StrEnum, auto
 
-from pytest_llmperf.baseline.fingerprint import Difference, differences
-from pytest_llmperf.baseline.rules import YOUNG_BELOW
+from pytest_llmperf.baseline.fingerprint import differences
 from pytest_llmperf.errors import SloError
+from pytest_llmperf.judging.ratios import infinite_values
 from pytest_llmperf.judging.sample import unverified
-from pytest_llmperf.judging.steadiness import drift_problem
-from pytest_llmperf.metrics.failed_as_infinite import infinite_value_problem, value_with_failures
+from pytest_llmperf.judging.steadiness import drift_p
+from pytest_llmperf.metrics.failed_as_infinite import value_with_failures
 from pytest_llmperf.metrics.registry import Metric, find
+from pytest_llmperf.metrics.units import Unit
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.baseline import StoredMeasurement, StoredSession
+from pytest_llmperf.results.cause import Cause, Facts
 from pytest_llmperf.results.check import BASELINE_COMPARISON, CheckResult
 from pytest_llmperf.results.measurement import Measurement
+from pytest_llmperf.slo.model import Comparison
 from pytest_llmperf.stats.decision import (
     PASS_CONFIDENCE,
     MetricComparison,
@@ -25,6 +28,7 @@ from pytest_llmperf.stats.decision import (
     decide,
     smallest_detectable_effect,
 )
+from pytest_llmperf.stats.interval import Interval
 from pytest_llmperf.stats.looks import (
     ENOUGH_SESSIONS,
     LOOKS,
@@ -45,29 +49,13 @@ SEARCHED = ("max_rate",)
 OFTEN_COMPARED_ACROSS = ("driver", "cuda", "engine.version")
 
 
-@dataclass(frozen=True, slots=True)
-class NoFurtherRuns:
-    """Why an open comparison buys no more runs, and what would let it.
+class NoFurtherRuns(StrEnum):
+    """Why an open comparison measures no more runs."""
 
-    Args:
-        cause, remedy: parts of a sentence.
-    """
-
-    cause: str
-    remedy: str
-
-
-OUT_OF_TIME = NoFurtherRuns("--extension-limit (or extension_limit_s) ended it", "allow more")
-CACHE_NOT_RESET = NoFurtherRuns(
-    "none is sent again, for the cache is not emptied between runs",
-    f"measure and store as many: perf.measure(…, runs={LOOKS[-1]})",
-)
-UNVERIFIED = NoFurtherRuns(
-    "none is bought, for no run confirms a token count", "make the server count tokens per chunk"
-)
-INFINITE_VALUES = NoFurtherRuns(
-    "none is bought, for requests failed and no run brings their answers", "see that fewer fail"
-)
+    OUT_OF_TIME = auto()
+    CACHE_NOT_RESET = auto()
+    TOKENS_UNVERIFIED = auto()
+    VALUES_INFINITE = auto()
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,36 +132,27 @@ def incomparable_result(
     missing = [name for name in terms.primaries if not _sessions_with(stored, name)]
     if not differing and not missing:
         return None
-    reasons = [*map(str, differing), *(f"{name} is not stored under these conditions" for name in missing)]
+    fields = [difference.field for difference in differing]
+    facts: Facts = {"differing": {one.field: [one.stored, one.now] for one in differing}, "missing_metrics": missing}
     unknown = [name for name in terms.across if name not in measurement.conditions and name not in stored.fingerprint]
-    sentences = [*reasons, *_similar_names(unknown, {difference.field for difference in differing})]
-    return CheckResult(
-        BASELINE_COMPARISON,
-        Verdict.INCOMPARABLE,
-        metric="fingerprint",
-        reason=f"{'; '.join(sentences)}. Measure under the stored conditions, "
-        f"{_compare_across_hint(reasons, differing)}or start the "
-        'baseline anew with --update-baselines --accept "REASON".',
-    )
+    facts["suggestions"] = _similar_names(unknown, fields)
+    if not missing and set(fields) <= set(OFTEN_COMPARED_ACROSS):
+        facts["comparable_fields"] = fields
+    return CheckResult(BASELINE_COMPARISON, Verdict.INCOMPARABLE, metric="fingerprint", cause=Cause.CONDITIONS_DIFFER,
+                       facts=facts)
 
 
-def _compare_across_hint(reasons: Sequence[str], differing: Sequence[Difference]) -> str:
-    """How to compare all the same, where nothing differs but what is often the very thing to test."""
-    fields = [difference.field for difference in differing if difference.field in OFTEN_COMPARED_ACROSS]
-    return f"let them differ: compare_across = {json.dumps(fields)}, " if len(fields) == len(reasons) else ""
+def _similar_names(unknown: Sequence[str], differing: Collection[str]) -> dict[str, str]:
+    """Unknown name in compare_across → the differing field that it resembles; others may be another engine's fields.
 
-
-def _similar_names(unknown: Sequence[str], differing: Collection[str]) -> list[str]:
-    """Unknown names in compare_across that are near a field that differs; others may be another engine's.
-
-    Near is also what such a field is called after its dot: version, of engine.version.
+    A field also resembles its part after the last dot: version, of engine.version.
     """
     last_parts = {field.rpartition(".")[2]: field for field in differing}
-    near = [
-        (name, [last_parts[name]] if name in last_parts else get_close_matches(name, differing, n=1, cutoff=0.8))
+    matches = {
+        name: [last_parts[name]] if name in last_parts else get_close_matches(name, differing, n=1, cutoff=0.8)
         for name in unknown
-    ]
-    return [f"compare_across names {name}; did you mean {matches[0]}?" for name, matches in near if matches]
+    }
+    return {name: fields[0] for name, fields in matches.items() if fields}
 
 
 def judge_against_baseline(
@@ -198,20 +177,18 @@ def judge_against_baseline(
     comparisons: dict[str, MetricComparison] = {}
     unusable: dict[str, CheckResult] = {}
     for metric in metrics:
-        if infinite_problem := infinite_value_problem(metric.name, measurement.metrics):
-            unusable[metric.name] = _unusable_result(
-                metric, Verdict.INCONCLUSIVE, f"cannot be compared: {infinite_problem}."
-            )
+        if facts := infinite_values(metric.name, measurement.metrics):
+            unusable[metric.name] = _unusable(metric, Verdict.INCONCLUSIVE, Cause.VALUES_INFINITE, facts)
             continue
         try:
-            comparison, why = comparison_of(measurement, stored, metric, terms)
+            comparison, drift_p = comparison_of(measurement, stored, metric, terms)
         except ValueError as error:
-            unusable[metric.name] = _unusable_result(metric, Verdict.ERROR, f"cannot be compared: {error}.")
+            unusable[metric.name] = _unusable(metric, Verdict.ERROR, Cause.VALUE_NOT_COMPARABLE, {"text": str(error)})
             continue
-        if why is not None:
-            unusable[metric.name] = _unusable_result(metric, Verdict.ERROR, why)
+        if drift_p is not None:
+            unusable[metric.name] = _unusable(metric, Verdict.ERROR, Cause.RUNS_DRIFT, {"p": drift_p})
         elif uncounted := unverified([metric.name], measurement.metrics):
-            unusable[metric.name] = _unusable_result(metric, Verdict.INCONCLUSIVE, f"{uncounted}.")
+            unusable[metric.name] = _unusable(metric, Verdict.INCONCLUSIVE, Cause.TOKENS_UNVERIFIED, uncounted)
         else:
             comparisons[metric.name] = comparison
     # Sessions of other hosts than today's count once per host, so a metric may know fewer of them than are stored.
@@ -237,14 +214,14 @@ def paired_runs(measurement: Measurement, stored: StoredMeasurement) -> int:
     return sum(run.seed in seeds for run in measurement.runs)
 
 
-def _unusable_result(metric: Metric, verdict: Verdict, reason: str) -> CheckResult:
-    return CheckResult(f"{BASELINE_COMPARISON} {metric.name}", verdict, metric.name, reason=reason)
+def _unusable(metric: Metric, verdict: Verdict, cause: Cause, facts: Facts) -> CheckResult:
+    return CheckResult(f"{BASELINE_COMPARISON} {metric.name}", verdict, metric.name, cause=cause, facts=facts)
 
 
 def comparison_of(
     measurement: Measurement, stored: StoredMeasurement, metric: Metric, terms: ComparisonTerms
-) -> tuple[MetricComparison, str | None]:
-    """The comparison, and why today's runs are no evidence; None where they are.
+) -> tuple[MetricComparison, float | None]:
+    """The comparison, and the p value of a drift that makes today's runs invalid; None where they are steady.
 
     Raises:
         ValueError: a value is missing, or has no place on the metric's scale.
@@ -265,7 +242,7 @@ def comparison_of(
     estimate = shift(fresh, grouped, prior_for(metric, terms.kind))
     stored_seeds = {seed for session in grouped for seed, _ in session}
     starts = [run.start_id for run in measurement.runs if run.seed in stored_seeds]
-    return MetricComparison(estimate, margins), drift_problem(estimate, grouped, margins.tolerated, starts)
+    return MetricComparison(estimate, margins), drift_p(estimate, grouped, margins.tolerated, starts)
 
 
 def _sessions_with(stored: StoredMeasurement, name: str) -> list[StoredSession]:
@@ -294,72 +271,44 @@ class Power:
         return smallest_detectable_effect(found.gross() if self.gross else found, negligible, self.alpha)
 
     @property
-    def too_few(self) -> str:
-        """Until when some or all regressions cannot fail; "" where all of the error may be spent."""
+    def facts(self) -> Facts:
+        """Until how many runs and sessions some or all regressions cannot fail; empty where all of α may be spent."""
         if not self.alpha:
-            return f"before {LOOKS[0]} runs"
-        return f"before {LOOKS[-1]} runs against fewer than {ENOUGH_SESSIONS} sessions" if self.gross else ""
+            return {"deciding_runs": LOOKS[0]}
+        return {"deciding_runs": LOOKS[-1], "deciding_sessions": ENOUGH_SESSIONS} if self.gross else {}
 
 
 def _result(metric: Metric, verdict: Verdict, comparison: MetricComparison, power: Power) -> CheckResult:
     shift, margins, scale = comparison.shift, comparison.margins, scale_of(metric)
     larger_is_worse = worse_when_larger(metric)
 
-    def shown(distance: float) -> str:
-        change = 100 * scale.change(distance, worse_when_larger=larger_is_worse)
-        return f"{change:+.1f} {'%' if scale is Scale.LOG else 'pp'}"
+    def change(distance: float) -> float:
+        return scale.change(distance, worse_when_larger=larger_is_worse)
 
     confidence = at_each_look(power.confidence, shift.sessions)
-    low, high = sorted(
-        (shift.lower(confidence), shift.upper(confidence)),
-        key=lambda distance: scale.change(distance, worse_when_larger=larger_is_worse),
-    )
-    smallest = shown(power.smallest_seen(shift, margins.negligible)) if power.alpha else ""
-    would = f" ({_seen(smallest, power)})" if verdict is Verdict.PASS else ""
-    against = f"{len(shift.differences)} runs against {shift.stored_runs} of {_sessions_text(shift)}"
+    low, high = sorted((change(shift.lower(confidence)), change(shift.upper(confidence))))
+    facts: Facts = {
+        "runs": len(shift.differences), "stored_runs": shift.stored_runs, "stored_sessions": shift.sessions,
+        "run_sd": shift.run_sd, "session_sd": shift.session_sd, "session_sd_source": shift.prior.source,
+        "negligible": change(margins.negligible), **power.facts,
+    }
+    if power.alpha:
+        facts["smallest_detectable"] = change(power.smallest_seen(shift, margins.negligible))
+    cause = {Verdict.FAIL: Cause.WORSE, Verdict.IMPROVED: Cause.BETTER}.get(verdict)
+    if verdict is Verdict.INCONCLUSIVE:
+        cause = Cause.SPREAD_TOO_LARGE
+        if power.facts and power.no_further_runs:
+            cause = Cause.RUNS_TOO_FEW
+            facts["no_further_runs"] = power.no_further_runs.value
     return CheckResult(
         subject=f"{BASELINE_COMPARISON} {metric.name}",
         verdict=verdict,
         metric=metric.name,
-        limit=f"{'≤' if larger_is_worse else '≥'} {shown(margins.tolerated)}",
-        measured=shown(shift.effect) + would,
-        interval=f"{100 * (2 * confidence - 1):.3g} % CI {shown(low)} … {shown(high)}",
-        n=against,
-        reason=_reason(verdict, f"{metric.name} is {shown(shift.effect)} off its baseline", shown(margins.negligible),
-                       _open(shift, smallest, power)),
+        unit=Unit.CHANGE if scale is Scale.LOG else Unit.POINTS,
+        comparison=Comparison.AT_MOST if larger_is_worse else Comparison.AT_LEAST,
+        limit=change(margins.tolerated),
+        estimate=change(shift.effect),
+        interval=Interval(low, high, confidence),
+        cause=cause,
+        facts=facts,
     )
-
-
-def _sessions_text(shift: Shift) -> str:
-    if shift.provisional:
-        return f"one session (a screen: spread between sessions {100 * shift.session_sd:.1f} %, {shift.prior.source})"
-    return f"{shift.sessions} sessions"
-
-
-def _reason(verdict: Verdict, change_text: str, negligible: str, undecided: str) -> str:
-    if verdict is Verdict.FAIL:
-        return f"{change_text}, proven to be worse by more than {negligible}"
-    if verdict is Verdict.IMPROVED:
-        return f"{change_text}: better. Take it in with --update-baselines"
-    return undecided if verdict is Verdict.INCONCLUSIVE else ""
-
-
-def _seen(smallest: str, power: Power) -> str:
-    """What a PASS could have missed."""
-    if not smallest:
-        return f"nothing fails {power.too_few}"
-    return f"would have seen {smallest}" + (f", nothing smaller {power.too_few}" if power.too_few else "")
-
-
-def _open(found: Shift, smallest: str, power: Power) -> str:
-    """Why a comparison is INCONCLUSIVE, and what would decide it."""
-    if power.too_few and power.no_further_runs:
-        below = f" below {smallest}" if smallest else ""
-        more = ", or store more sessions" if power.gross else ""
-        return (
-            f"nothing{below} fails {power.too_few}, and with {len(found.differences)} {power.no_further_runs.cause}: "
-            f"{power.no_further_runs.remedy}{more}"
-        )
-    more = "store more sessions" if found.sessions < YOUNG_BELOW else "compare with the baseline's build today"
-    return (f"runs differ by {100 * found.run_sd:.1f} % and sessions by {100 * found.session_sd:.1f} % (sd): "
-            f"{more}, or give this metric a wider margin")

@@ -12,11 +12,12 @@ from pytest_llmperf.errors import SloError
 from pytest_llmperf.judging.requirements import judge_claim as judge_sides
 from pytest_llmperf.judging.requirements import judge_slo
 from pytest_llmperf.judging.validity import judged_by_comparison, judged_by_requirements, validity_problems
-from pytest_llmperf.metrics.failed_as_infinite import infinite_value_problem
+from pytest_llmperf.metrics.failed_as_infinite import infinite_runs
 from pytest_llmperf.metrics.families import FAMILIES
 from pytest_llmperf.metrics.registry import find
 from pytest_llmperf.metrics.units import Direction
 from pytest_llmperf.model.verdict import Verdict
+from pytest_llmperf.results.cause import Cause, Problem
 from pytest_llmperf.results.check import CheckResult
 from pytest_llmperf.results.measurement import Measurement, Run
 from pytest_llmperf.slo.model import Claim, Comparison, Mechanism
@@ -29,7 +30,6 @@ from pytest_llmperf.stats.ratio import StartSd
 # What a claim may not make worse unless `allow` says so. Throughput follows from the two: it is no third.
 PRIMARIES = ("ttft_p50", "tpot_mean")
 EVEN_ODDS = 0.5  # an interval at this confidence is its centre
-SHOWN_REASONS = 2
 SLO_ALPHA = 0.05
 
 
@@ -63,7 +63,9 @@ def _bounded(result: CheckResult, measurement: Measurement) -> CheckResult:
     """The result of a latency, which says so where no bound tells whether such a latency is possible at all."""
     family = find(result.metric.partition("(")[0]).family
     latency = family is not None and not FAMILIES[family].with_failed
-    return replace(result, n=f"{result.n}, no bound") if latency and result.n and measurement.bound is None else result
+    if latency and result.facts and measurement.bound is None:
+        return replace(result, facts=result.facts | {"hardware_bound_unknown": True})
+    return result
 
 
 def judge_pooled_executions(
@@ -137,7 +139,7 @@ class ClaimJudge:
 
     def both(self, a: Measurement, b: Measurement, confidence: float) -> list[CheckResult]:
         """Judge runs in pairs; `confidence` is of each one-sided decision."""
-        errors = invalid_results([("A, ", a, self._named("a")), ("B, ", b, self._named("b"))], self.settings)
+        errors = invalid_results([("A", a, self._named("a")), ("B", b, self._named("b"))], self.settings)
         if errors:
             return errors
         apart = runs_apart(a, b)
@@ -172,13 +174,13 @@ class ClaimJudge:
 
         A run that is no evidence, or a mechanism that did not work, is not mended by another server start.
         """
-        errors = invalid_results([(f"{side.side.upper()}, ", side, self._named(side.side))], self.settings)
+        errors = invalid_results([(side.side.upper(), side, self._named(side.side))], self.settings)
         mechanism_results = [
             judge_sides(cause, side.metrics, side.metrics) for cause in self.causes if cause.side == side.side
         ]
         other = "B" if side.side == "a" else "A"
         return [
-            replace(result, reason=f"{result.reason}; {other} was not measured after that")
+            replace(result, facts=result.facts | {"unmeasured_side": other})
             for result in errors or mechanism_results if result.verdict is not Verdict.PASS
         ]
 
@@ -288,7 +290,7 @@ def _is_measured(metric: str, a: Measurement, b: Measurement) -> bool:
 def _finite_guard(guard: Claim, a: Measurement, b: Measurement) -> Claim:
     """The guard; of a mean that failed requests left without an end, the median, which the same loss would move."""
     median = guard.metric.replace("_mean", "_p50")
-    if not any(infinite_value_problem(guard.metric, side.metrics) for side in (a, b)):
+    if not any(infinite_runs(guard.metric, side.metrics) for side in (a, b)):
         return guard
     return replace(guard, metric=median, text=guard.text.replace(guard.metric, median))
 
@@ -304,21 +306,22 @@ def _guard_result(demand: Claim, result: CheckResult, centre: CheckResult) -> Ch
     if result.verdict is not Verdict.INCONCLUSIVE:
         return result
     if centre.verdict is Verdict.PASS:
-        return replace(result, verdict=Verdict.PASS, n=f"{result.n}; no loss proven, none excluded", reason="")
-    return replace(result, reason=f'{result.reason}; or name the price: allow={{"{demand.metric}": …}}')
+        return replace(result, verdict=Verdict.PASS, cause=None, facts=result.facts | {"no_loss_proven": True})
+    return replace(result, facts=result.facts | {"guard": demand.metric})
 
 
 def invalid_results(sides: Sequence[tuple[str, Measurement, Collection[str]]], settings: Settings) -> list[CheckResult]:
-    """One ERROR where runs are no evidence; empty where they are.
+    """One ERROR where runs are invalid; empty where they are valid.
 
     Args:
-        sides: a prefix for the reasons, a measurement, and metrics that the test names of it: their deviations are
-            judged, not errors (`judged_by_requirements`, `compared`).
+        sides: the side's name for messages ("" for a single measurement), the measurement, and the metrics that the
+            test judges: their deviations are no errors (`judged_by_requirements`, `judged_by_comparison`).
     """
-    reasons = [side + reason for side, measurement, judged_metrics in sides
-               for reason in validity_problems(measurement, judged_metrics, settings)]
-    if not reasons:
+    problems = tuple(
+        Problem(problem.cause, problem.facts | {"side": side} if side else problem.facts)
+        for side, measurement, judged_metrics in sides
+        for problem in validity_problems(measurement, judged_metrics, settings)
+    )
+    if not problems:
         return []
-    more = f" And {len(reasons) - SHOWN_REASONS} more like these." if len(reasons) > SHOWN_REASONS else ""
-    reason = "the runs are no evidence: " + " ".join(reasons[:SHOWN_REASONS]) + more
-    return [CheckResult("valid runs", Verdict.ERROR, metric="validity", reason=reason)]
+    return [CheckResult("valid runs", Verdict.ERROR, metric="validity", cause=Cause.RUNS_INVALID, problems=problems)]

@@ -38,7 +38,7 @@ def judge_ratios(
     ratios = [parse_ratio(text, tuple(sides)) for text in texts]
     pairs = [_paired_sides(names, sides) for _, names in ratios]
     judged_metrics = judged_by_comparison(ratio.metric for ratio, _ in ratios)
-    errors = invalid_results([(f"{name}, ", side, judged_metrics) for name, side in sides.items()], settings)
+    errors = invalid_results([(name, side, judged_metrics) for name, side in sides.items()], settings)
     if errors:
         return errors
 

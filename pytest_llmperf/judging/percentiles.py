@@ -8,9 +8,13 @@ from math import exp, floor
 
 from pytest_llmperf.judging.concurrency import mean_concurrency, observations_per_step
 from pytest_llmperf.judging.gaps import exceedances_by_segment, gap_segments_ns
-from pytest_llmperf.judging.reasons import sample_text, verdict_reason
-from pytest_llmperf.judging.result_text import requirement_result
-from pytest_llmperf.judging.sample import Sample, unavailable_reason
+from pytest_llmperf.judging.outcome import (
+    exceedance_cause,
+    exceedance_facts,
+    requirement_result,
+    unavailable_result,
+)
+from pytest_llmperf.judging.sample import Sample
 from pytest_llmperf.metrics.failed_as_infinite import missing_observations, sample_with_failures_ms
 from pytest_llmperf.metrics.families import FAMILIES
 from pytest_llmperf.metrics.registry import find
@@ -34,7 +38,7 @@ def judge_percentile(slo: Slo, sample: Sample, confidence: float) -> CheckResult
     exceedances = [count for count in counts if count is not None]
     if len(exceedances) < len(counts) or not any(total(count).of for count in exceedances) or share is None:
         missing = len(counts) - len(exceedances) or len(counts)
-        return requirement_result(slo, Verdict.ERROR, reason=unavailable_reason(slo.metric, missing, len(counts)))
+        return unavailable_result(slo, missing, len(counts))
     by_run, concurrency = (
         [sample_with_failures_ms(run, family) for run in sample.runs],
         mean_concurrency(sample.runs, family),
@@ -53,14 +57,14 @@ def judge_percentile(slo: Slo, sample: Sample, confidence: float) -> CheckResult
     exceedance_test = _or_by_level(exceedance_test, slo, sample, margin)
     pooled = sorted(value for values in by_run for value in values)
     finite = pooled[min(len(pooled) - 1, floor((len(pooled) - 1) * share) + 1)] < float("inf")
-    measured = percentile(pooled, share) if finite else None
+    cause, reasons = exceedance_cause(exceedance_test, margin)
     return requirement_result(
         slo,
         exceedance_test.verdict,
-        measured=measured,
+        cause,
+        estimate=percentile(pooled, share) if finite else None,
         interval=exceedance_test.quantile_interval(pooled),
-        n=sample_text(exceedance_test, sample, "over"),
-        reason=verdict_reason(exceedance_test, "over the limit", margin),
+        facts=exceedance_facts(exceedance_test, sample, "over") | reasons,
     )
 
 

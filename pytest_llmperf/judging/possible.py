@@ -8,6 +8,7 @@ from pytest_llmperf.metrics.families import e2el, output_tokens, prompt_tokens, 
 from pytest_llmperf.metrics.server import counter_difference
 from pytest_llmperf.model.datasheet import LatencyBound
 from pytest_llmperf.model.record import RequestRecord
+from pytest_llmperf.results.cause import Cause, Problem
 from pytest_llmperf.results.measurement import Run
 from pytest_llmperf.stats.binomial import share_interval
 
@@ -17,12 +18,11 @@ from pytest_llmperf.stats.binomial import share_interval
 LATE_FIRST_CHUNK_NS = 50e6
 LATE_FIRST_CHUNKS = 0.05
 CONFIDENCE = 0.99
-REMEDY = "Something else answered: a cache, another model, other hardware, or a server that makes up its answers."
 
 Timed = tuple[float, float]  # measured and least time, in nanoseconds
 
 
-def impossible(run: Run, bound: LatencyBound) -> Iterator[str]:
+def impossible(run: Run, bound: LatencyBound) -> Iterator[Problem]:
     """Latencies of a run that this model on these GPUs cannot have.
 
     TTFT and E2E latency begin before the request is handed to the kernel and end when bytes have come. Any delay adds
@@ -33,15 +33,15 @@ def impossible(run: Run, bound: LatencyBound) -> Iterator[str]:
     below = [timed for timed in firsts if timed[0] < timed[1]]
     if below:
         by = bound.reading if min(below, key=_ratio)[1] <= bound.step_ns else bound.computing
-        yield _sentence("TTFT", below, len(served), bound, by)
+        yield _problem("TTFT", below, len(served), bound, by)
     decoded = [timed for record in served if (timed := _decoded(record, bound)) is not None]
     faster = [timed for timed in decoded if timed[0] + LATE_FIRST_CHUNK_NS < timed[1]]
     if faster and share_interval(len(faster), len(decoded), CONFIDENCE).low > LATE_FIRST_CHUNKS:
-        yield _sentence("decoding after the first chunk", faster, len(decoded), bound, _per_step(bound))
+        yield _problem("decoding after the first chunk", faster, len(decoded), bound, _per_step(bound))
     whole = [(e2el(record)[0], least) for record in served if (least := _whole_ns(record, run, bound)) is not None]
     below = [timed for timed in whole if timed[0] < timed[1]]
     if below:
-        yield _sentence("E2E latency", below, len(whole), bound, _per_step(bound))
+        yield _problem("E2E latency", below, len(whole), bound, _per_step(bound))
 
 
 def _computed(record: RequestRecord, run: Run) -> int:
@@ -76,11 +76,10 @@ def _per_step(bound: LatencyBound) -> str:
     return f"{bound.reading} per step" + (f" of at most {most} tokens" if most > 1 else "")
 
 
-def _sentence(what: str, below: Sequence[Timed], of: int, bound: LatencyBound, by: str) -> str:
+def _problem(what: str, below: Sequence[Timed], of: int, bound: LatencyBound, by: str) -> Problem:
     measured_ns, least_ns = min(below, key=_ratio)
-    share = share_interval(len(below), of, CONFIDENCE).low
-    return (
-        f"{what} is below the lower bound of {bound.gpus} in {len(below)} of {of} requests (above {share:.1%} of all "
-        f"at {CONFIDENCE:.0%} confidence): {measured_ns / 1e6:.3g} ms measured, at least {least_ns / 1e6:.3g} ms "
-        f"possible ({by}). {REMEDY}"
-    )
+    return Problem(Cause.BELOW_HARDWARE_BOUND, {
+        "text": what, "gpus": bound.gpus, "answers": len(below), "of_answers": of,
+        "share": share_interval(len(below), of, CONFIDENCE).low, "confidence": CONFIDENCE,
+        "measured_ms": measured_ns / 1e6, "least_ms": least_ns / 1e6, "bound_by": by,
+    })

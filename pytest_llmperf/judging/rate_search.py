@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import inf, log, sqrt
 
-from pytest_llmperf.judging.result_text import requirement_result
-from pytest_llmperf.judging.sample import Sample, unavailable_reason
-from pytest_llmperf.metrics.units import Unit
+from pytest_llmperf.judging.outcome import requirement_result, unavailable_result
+from pytest_llmperf.judging.sample import Sample
 from pytest_llmperf.model.verdict import Verdict
+from pytest_llmperf.results.cause import Cause
 from pytest_llmperf.results.check import CheckResult
 from pytest_llmperf.slo.model import Comparison, Slo
 from pytest_llmperf.stats.interval import Interval, factor
@@ -26,7 +26,7 @@ def judge_searched(slo: Slo, sample: Sample, confidence: float) -> CheckResult:
     rates = [value for value in sample.values(slo) if value is not None]
     missing = len(sample.runs) - len(rates)
     if missing or min(rates) <= 0:
-        return requirement_result(slo, Verdict.ERROR, reason=unavailable_reason(slo.metric, missing, len(sample.runs)))
+        return unavailable_result(slo, missing, len(sample.runs))
     if len(set(sample.seeds)) == 1:
         return _judge_single_seed(slo, sample, rates)
     beyond = [run.value(f"{SEARCHED}_beyond") or inf for run in sample.runs]
@@ -38,9 +38,10 @@ def judge_searched(slo: Slo, sample: Sample, confidence: float) -> CheckResult:
     )
     interval = Interval(factor(middle - half_width), factor(top + half_width), confidence)
     verdict = (interval.below if slo.comparison is Comparison.AT_MOST else interval.above)(slo.limit)
-    reason = f"the {interval.level_percent:g} % interval {Unit.REQUESTS_PER_S.show_range(interval.low, interval.high)} "
-    reason += "lies beyond the limit" if verdict is Verdict.FAIL else "holds the limit; search more often"
-    return requirement_result(slo, verdict, measured=mean(rates), interval=interval, n=str(sample), reason=reason)
+    return requirement_result(
+        slo, verdict, Cause.BEYOND_LIMIT if verdict is Verdict.FAIL else Cause.LIMIT_IN_INTERVAL, estimate=mean(rates),
+        interval=interval, facts=sample.facts,
+    )
 
 
 def _half_width(groups: Sequence[Sequence[float]], least_sd: float, confidence: float) -> float:
@@ -62,18 +63,13 @@ def _judge_single_seed(slo: Slo, sample: Sample, rates: Sequence[float]) -> Chec
     if slo.comparison is Comparison.AT_MOST:
         is_proven, is_refuted = is_refuted, is_proven
     verdict = Verdict.PASS if is_proven else Verdict.FAIL if is_refuted else Verdict.INCONCLUSIVE
-    proven_texts = [
-        f"{rate:.4g}/s proven to be {side}" for rate, side in ((proven, "within"), (refuted, "over")) if rate
-    ]
-    return requirement_result(
-        slo,
-        verdict,
-        measured=mean(rates),
-        n=f"{sample}, {', '.join(proven_texts) or 'nothing proven'}",
-        reason="the limit lies among the rates of which that is proven"
-        if verdict is Verdict.FAIL
-        else "the limit lies between what is proven; search with more requests, or more often",
-    )
+    facts = sample.facts
+    if proven:
+        facts["proven_rate"] = proven
+    if refuted:
+        facts["refuted_rate"] = refuted
+    cause = Cause.RATE_REFUTED if verdict is Verdict.FAIL else Cause.RATE_UNDECIDED
+    return requirement_result(slo, verdict, cause, estimate=mean(rates), facts=facts)
 
 
 def _worst_of_searches(sample: Sample, metric: str, worst: Callable[[list[float]], float]) -> float | None:

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import ceil, expm1, floor, log, sqrt
 
-from pytest_llmperf.judging.result_text import requirement_result
-from pytest_llmperf.judging.sample import Sample, unavailable_reason
-from pytest_llmperf.metrics.failed_as_infinite import infinite_value_problem, value_with_failures
-from pytest_llmperf.metrics.registry import Metric, find
+from pytest_llmperf.judging.outcome import requirement_result, unavailable, unavailable_result
+from pytest_llmperf.judging.sample import Sample
+from pytest_llmperf.metrics.failed_as_infinite import infinite_runs, value_with_failures
+from pytest_llmperf.metrics.registry import Metric
+from pytest_llmperf.metrics.run import RunMetrics
+from pytest_llmperf.metrics.units import Unit
 from pytest_llmperf.model.verdict import Verdict
+from pytest_llmperf.results.cause import Cause, Facts
 from pytest_llmperf.results.check import CheckResult
 from pytest_llmperf.slo.model import Claim, Comparison, Mechanism, Ratio
 from pytest_llmperf.stats.mean import t_quantile
@@ -53,26 +56,44 @@ def judge_ratio(
     """
     top, bottom = (a, b) if claim.numerator == "a" else (b, a)
     for side, sample in (("a", a), ("b", b)):
-        missing = sum(value_with_failures(run, claim.metric) is None for run in sample.runs)
-        if missing:
-            reason = unavailable_reason(claim.metric, missing, len(sample.runs), f" of {side}")
-            return _ratio_result(claim, Verdict.ERROR, None, reason)
-        if infinite_problem := infinite_value_problem(claim.metric, sample.runs, f" of {side}"):
-            return _ratio_result(claim, Verdict.ERROR, None, infinite_problem)
+        if facts := unusable_values(claim.metric, sample.runs, side):
+            cause = Cause.METRIC_UNAVAILABLE if "needs" in facts else Cause.VALUES_INFINITE
+            return _ratio_result(claim, Verdict.ERROR, cause, facts)
     numerators, denominators = _values(claim, top), _values(claim, bottom)
     if min(*numerators, *denominators) <= 0:
-        return _ratio_result(claim, Verdict.ERROR, None, f"{claim.metric} is 0 in a run, so there is no ratio")
+        return _ratio_result(claim, Verdict.ERROR, Cause.VALUE_ZERO, {"metric": claim.metric})
     estimate = provisional_ratio(numerators, denominators, start_sd,
                                  numerator_starts=top.start_count, denominator_starts=bottom.start_count,
                                  confidence=confidence,
                                  apart=apart if claim.numerator == "b" else [-distance for distance in apart])
     starts = (top.start_count, bottom.start_count) if claim.numerator == "a" else (bottom.start_count, top.start_count)
+    basis: Facts = {"pairs": estimate.pairs, "starts_a": starts[0], "starts_b": starts[1]}
+    if start_sd != ONE_START:
+        basis |= {"start_sd": start_sd.value, "start_sd_source": start_sd.source}
     if isinstance(claim, Ratio):
-        return _ratio_result(claim, Verdict.REPORTED, estimate, "", starts)
+        return _ratio_result(claim, Verdict.REPORTED, None, basis, estimate)
     limits = estimate.interval
     verdict = (limits.below if claim.comparison is Comparison.AT_MOST else limits.above)(claim.ratio)
-    why = _reason(claim, verdict, estimate, min(starts), restartable=restartable)
-    return _ratio_result(claim, verdict, estimate, why, starts)
+    cause, facts = _cause(claim, verdict, estimate, min(starts), restartable=restartable)
+    return _ratio_result(claim, verdict, cause, basis | facts, estimate)
+
+
+def unusable_values(metric: str, runs: Sequence[RunMetrics], side: str = "") -> Facts:
+    """Why a metric's values cannot be compared: missing (with `needs`) or infinite; empty where they can."""
+    missing = sum(value_with_failures(run, metric) is None for run in runs)
+    if missing:
+        return unavailable(metric, missing, len(runs), side)
+    return infinite_values(metric, runs, side)
+
+
+def infinite_values(metric: str, runs: Sequence[RunMetrics], side: str = "") -> Facts:
+    """How many runs have an infinite value because requests failed; empty where every value is finite."""
+    affected = infinite_runs(metric, runs)
+    if not affected:
+        return {}
+    facts: Facts = {"metric": metric, "missing_runs": len(affected), "of_runs": len(runs),
+                    "failed_requests": sum(not record.ok for run in affected for record in run.records)}
+    return facts | {"side": side} if side else facts
 
 
 def judge_mechanism(mechanism: Mechanism, a: Sample, b: Sample) -> CheckResult:
@@ -81,19 +102,17 @@ def judge_mechanism(mechanism: Mechanism, a: Sample, b: Sample) -> CheckResult:
     values = [run.value(mechanism.metric) for run in sample.runs]
     available_values = [value for value in values if value is not None]
     if len(available_values) < len(values):
-        reason = unavailable_reason(
-            mechanism.metric, len(values) - len(available_values), len(values), f" of {mechanism.side}"
-        )
-        return requirement_result(mechanism, Verdict.ERROR, reason=reason)
+        missing = len(values) - len(available_values)
+        return unavailable_result(mechanism, missing, len(values), mechanism.side)
     violations = [value for value in available_values if not mechanism.comparison.holds(value, mechanism.limit)]
     worst = min(available_values) if mechanism.comparison is Comparison.AT_LEAST else max(available_values)
-    violation_text = ", ".join(find(mechanism.metric).unit.show(value) for value in violations)
     return requirement_result(
         mechanism,
         Verdict.FAIL if violations else Verdict.PASS,
-        measured=violations[0] if violations else worst,
-        n=f"each of {len(available_values)} runs",
-        reason=f"{len(violations)} of {len(available_values)} runs miss the limit: {violation_text}",
+        Cause.RUNS_MISS_LIMIT,
+        estimate=violations[0] if violations else worst,
+        facts={"runs": len(values), "counted_as": "each run", "missing_runs": len(violations), "of_runs": len(values),
+               "violations": violations},
     )
 
 
@@ -101,76 +120,64 @@ def _values(claim: Claim | Ratio, sample: Sample) -> Sequence[float]:
     return [value for run in sample.runs if (value := value_with_failures(run, claim.metric)) is not None]
 
 
-def _ratio_result(claim: Claim | Ratio, verdict: Verdict, estimate: ProvisionalRatio | None, reason: str,
-                  starts: tuple[int, int] = (1, 1)) -> CheckResult:
-    metric = f"{claim.metric}({claim.numerator}) / {claim.metric}({claim.denominator})"
-    limit = "" if isinstance(claim, Ratio) else f"{claim.comparison.sign} {claim.ratio:g}×"
-    subject = claim.text or str(claim)
-    if estimate is None:
-        return CheckResult(subject, verdict, metric, limit, reason=reason)
-    limits = estimate.interval
+def _ratio_result(claim: Claim | Ratio, verdict: Verdict, cause: Cause | None, facts: Facts,
+                  estimate: ProvisionalRatio | None = None) -> CheckResult:
     return CheckResult(
-        subject, verdict, metric, limit,
-        measured=f"{estimate.ratio:.3g}×",
-        interval=f"{limits.level_percent:g} % CI {limits.low:.3g}–{limits.high:.3g}×",
-        n=f"{estimate.pairs} pair{'s' if estimate.pairs > 1 else ''} {_starts_text(estimate.start_sd, starts)}",
-        reason="" if verdict is Verdict.PASS else reason,
+        subject=claim.text or str(claim),
+        verdict=verdict,
+        metric=f"{claim.metric}({claim.numerator}) / {claim.metric}({claim.denominator})",
+        unit=Unit.RATIO,
+        comparison=None if isinstance(claim, Ratio) else claim.comparison,
+        limit=None if isinstance(claim, Ratio) else claim.ratio,
+        estimate=None if estimate is None else estimate.ratio,
+        interval=None if estimate is None else estimate.interval,
+        cause=None if verdict is Verdict.PASS else cause,
+        facts=facts,
     )
 
 
-def _starts_text(sd: StartSd, starts: tuple[int, int]) -> str:
-    """How the server starts enter."""
-    if sd == ONE_START:
-        return f"on {sd.source}"
-    spread = f"a start-to-start sd of {100 * sd.value:.2g} % ({sd.source})"
-    return f"on {starts[0]} + {starts[1]} starts, a screen with {spread}"
-
-
-def _reason(
+def _cause(
     claim: Claim, verdict: Verdict, estimate: ProvisionalRatio, starts_per_side: int, *, restartable: bool
-) -> str:
+) -> tuple[Cause, Facts]:
     if verdict is Verdict.FAIL:
-        return f"the ratio is {estimate.ratio:.3g}×, proven to miss {claim.comparison.sign} {claim.ratio:g}×"
+        return Cause.RATIO_MISSES_LIMIT, {}
     if estimate.start_sd == ONE_START:
-        return f"{estimate.pairs} pairs cannot tell at this ratio; measure more runs, or claim less"
-    return _way_out(claim, estimate, starts_per_side, restartable=restartable)
+        return Cause.PAIRS_TOO_FEW, {}
+    return _undecided(claim, estimate, starts_per_side, restartable=restartable)
 
 
-def _way_out(claim: Claim, estimate: ProvisionalRatio, started: int, *, restartable: bool) -> str:
-    """What would decide an open claim."""
+def _undecided(
+    claim: Claim, estimate: ProvisionalRatio, starts_per_side: int, *, restartable: bool
+) -> tuple[Cause, Facts]:
+    """Why a claim is open, and how much more would decide it."""
     if _hinges_on_drift(claim, estimate):
-        return (f"the pairs show a drift from run to run, which may be {expm1(abs(estimate.drift)):.0%} of this ratio; "
-                "allow more pairs (--extension-limit), whose order turns, or see what changes while it is measured")
+        return Cause.MACHINE_DRIFTS, {"drift_share": expm1(abs(estimate.drift))}
     distance = abs(log(estimate.ratio) - log(claim.ratio))
     z, of_starts = t_quantile(estimate.interval.confidence, None), 2 * estimate.start_sd.value**2
-    of_pairs = (estimate.pair_sd or 0.0) ** 2 * started / estimate.pairs
+    of_pairs = (estimate.pair_sd or 0.0) ** 2 * starts_per_side / estimate.pairs
     if distance < z * estimate.start_sd.value / 10:
-        return "the ratio is too near the claim for an affordable number of server starts; claim less"
+        return Cause.RATIO_NEAR_LIMIT, {}
     starts = max(2, ceil((z / distance) ** 2 * (of_starts + of_pairs)))
-    if starts <= started:
-        return f"{estimate.pairs} pairs are too few to tell; measure more runs, or claim less"
-    if not restartable:
-        return _on_endpoints(claim, estimate, distance / z)
-    return (f"about {starts} server starts per side would decide it at this ratio: measure each side with "
-            f"perf.measure(…, starts={starts}) and put both into perf.compare, or claim less")
+    if starts <= starts_per_side:
+        return Cause.PAIRS_TOO_FEW, {}
+    if restartable:
+        return Cause.STARTS_TOO_FEW, {"needed_starts": starts}
+    return Cause.ENDPOINT_STARTS_UNKNOWN, {"metric": claim.metric} | _needed_start_sd(estimate, distance / z)
 
 
 def _hinges_on_drift(claim: Claim, estimate: ProvisionalRatio) -> bool:
-    """Whether the ratio without the drift is on the other side of the claim, or the allowance for it keeps it open."""
+    """Whether the ratio without the drift is on the other side of the limit, or the allowance for drift decides."""
     beyond = log(estimate.ratio) - log(claim.ratio)
     margin = (log(estimate.interval.high) - log(estimate.interval.low) - abs(estimate.drift)) / 2
     return beyond * (beyond - estimate.drift) < 0 or abs(beyond) > margin
 
 
-def _on_endpoints(claim: Claim, estimate: ProvisionalRatio, enough: float) -> str:
-    """What decides a claim where no server can be started again: knowing how much starts differ.
+def _needed_start_sd(estimate: ProvisionalRatio, standard_error: float) -> Facts:
+    """The start-to-start sd that would decide a claim whose servers cannot be started again.
 
     Args:
-        claim, estimate: what is open.
-        enough: the standard error that would decide it.
+        estimate: the open ratio.
+        standard_error: the largest standard error of the log ratio that decides the claim.
     """
-    needed = (enough**2 - (estimate.pair_sd or 0.0) ** 2 / estimate.pairs) / 2
-    known = f"where you know how much their starts differ, state it: start_sd={{{claim.metric!r}: …}}"
-    if needed > 0:
-        known += f" ({floor(1000 * sqrt(needed)) / 10:g} % or less would decide it at this ratio)"
-    return f"an endpoint is never started again, so more runs tell little; claim less, or {known}"
+    needed = (standard_error**2 - (estimate.pair_sd or 0.0) ** 2 / estimate.pairs) / 2
+    return {"needed_start_sd": floor(1000 * sqrt(needed)) / 1000} if needed > 0 else {}

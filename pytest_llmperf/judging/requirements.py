@@ -19,7 +19,6 @@ from pytest_llmperf.judging.averages import judge_average, judge_exact
 from pytest_llmperf.judging.percentiles import judge_percentile
 from pytest_llmperf.judging.rate_search import SEARCHED, judge_searched
 from pytest_llmperf.judging.ratios import judge_mechanism, judge_ratio, start_sd_prior
-from pytest_llmperf.judging.result_text import result_line
 from pytest_llmperf.judging.sample import Sample, unverified
 from pytest_llmperf.judging.shares import judge_share
 from pytest_llmperf.judging.startup import STARTUP, judge_startup
@@ -28,11 +27,10 @@ from pytest_llmperf.metrics.run import RunMetrics
 from pytest_llmperf.metrics.summary import STATS
 from pytest_llmperf.metrics.units import Unit
 from pytest_llmperf.model.verdict import Verdict
+from pytest_llmperf.results.cause import Cause, Facts
 from pytest_llmperf.results.check import CheckResult
 from pytest_llmperf.slo.model import Claim, Comparison, Mechanism, Ratio, Slo
 from pytest_llmperf.stats.ratio import StartSd
-
-__all__ = ["judge_claim", "judge_slo", "result_line"]
 
 
 def judge_slo(slo: Slo, runs: Sequence[RunMetrics], starts: Sequence[str], seeds: Sequence[int] | None = None, *,
@@ -89,16 +87,17 @@ def judge_claim(claim: Claim | Mechanism | Ratio, runs_a: Sequence[RunMetrics], 
     """
     a = Sample(runs_a, starts_a or ["a"] * len(runs_a), range(len(runs_a)))
     b = Sample(runs_b, starts_b or ["b"] * len(runs_b), range(len(runs_b)))
-    why = unverified([claim.metric], runs_a, " of a") or unverified([claim.metric], runs_b, " of b")
+    why = unverified([claim.metric], runs_a, "a") or unverified([claim.metric], runs_b, "b")
     if isinstance(claim, Mechanism):
         return _confirmed(judge_mechanism(claim, a, b), why)
     spread = start_sd or start_sd_prior(find(claim.metric), hardware)
     return _confirmed(judge_ratio(claim, a, b, spread, confidence, apart=apart, restartable=restartable), why)
 
 
-def _confirmed(result: CheckResult, unverified: str | None) -> CheckResult:
-    """A result whose figures rest on token counts that nothing confirms is open, whichever way it came out."""
+def _confirmed(result: CheckResult, unverified: Facts | None) -> CheckResult:
+    """INCONCLUSIVE instead of PASS and FAIL where a figure rests on token counts that nothing confirms."""
     if unverified is None or result.verdict is Verdict.ERROR:
         return result
     reported = result.verdict is Verdict.REPORTED
-    return replace(result, verdict=Verdict.REPORTED if reported else Verdict.INCONCLUSIVE, reason=unverified)
+    return replace(result, verdict=Verdict.REPORTED if reported else Verdict.INCONCLUSIVE,
+                   cause=Cause.TOKENS_UNVERIFIED, facts=result.facts | unverified)

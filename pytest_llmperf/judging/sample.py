@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from pytest_llmperf.metrics.goodput import goodput, slo_attainment
-from pytest_llmperf.metrics.registry import find, per_token
+from pytest_llmperf.metrics.registry import per_token
 from pytest_llmperf.metrics.run import RunMetrics, span_ns
+from pytest_llmperf.results.cause import Facts
 from pytest_llmperf.slo.model import Slo
 from pytest_llmperf.stats.design import mean_repeats
 
@@ -58,21 +59,16 @@ class Sample:
         """What each run has, together with that of the other runs of its seed."""
         return _grouped(values, self.seeds)
 
-    def __str__(self) -> str:
-        runs = f"{len(self.runs)} run{'s' if len(self.runs) > 1 else ''}"
-        if self.repeats > 1:
-            seeds = len(set(self.seeds))
-            runs += f" of {seeds} seed{'s' if seeds > 1 else ''}"
-        if self.start_count == 1:
-            return f"{runs}, conditional on this server start"
-        return f"{runs} on {self.start_count} server starts"
+    @property
+    def facts(self) -> Facts:
+        """How many runs, seeds and server starts there are."""
+        return {"runs": len(self.runs), "seeds": len(set(self.seeds)), "starts": self.start_count}
 
     @property
-    def unseen(self) -> str:
-        """"slow spells rarer than one in 20 s are not excluded": at most a tenth of the shortest run is bounded."""
+    def longest_unseen_s(self) -> float:
+        """Slow spells that are rarer than one in so many seconds are not excluded: a tenth of the shortest run."""
         lengths_ns = [span[1] - span[0] for run in self.runs if (span := span_ns(run.records)) is not None]
-        seconds = min(lengths_ns, default=0) / 1e9 / PERIODS_PER_RUN
-        return f"slow spells rarer than one in {seconds:.2g} s are not excluded"
+        return min(lengths_ns, default=0) / 1e9 / PERIODS_PER_RUN
 
     def values(self, slo: Slo) -> list[float | None]:
         """The metric of each run."""
@@ -101,22 +97,16 @@ def latency_limits(slo: Slo) -> Mapping[str, float]:
     return {limit.family: limit.limit_ms for limit in slo.within}
 
 
-def unavailable_reason(metric: str, missing: int, of: int, whose: str = "") -> str:
-    """Why a metric cannot be judged, and what to do."""
-    where = "any run" if missing == of else f"{missing} of {of} runs"
-    return (f"{metric} is unavailable in {where}{whose}: it needs {find(metric).needs}. "
-            "Make that available, or drop this check")
-
-
-def unverified(metrics: Iterable[str], runs: Sequence[RunMetrics], whose: str = "") -> str | None:
-    """Why metrics that rest on token counts decide nothing, and what to do; None where they decide.
+def unverified(metrics: Iterable[str], runs: Sequence[RunMetrics], side: str = "") -> Facts | None:
+    """Which metric rests on token counts that only the usage states; None where no metric does.
 
     Args:
         metrics: names of metrics and latency samples.
+        runs: of one side.
+        side: "a" or "b" of a claim.
     """
     missing = sum(run.counted_by is None for run in runs)
     if not missing or not (resting := per_token(metrics)):
         return None
-    return (f"unverified token count: {resting[0]} rests on it, and in {missing} of {len(runs)} runs{whose} only the "
-            "usage says how many tokens came. Make the server count per chunk (continuous_usage_stats) or list "
-            "token ids, or let its /metrics be read")
+    facts: Facts = {"metric": resting[0], "missing_runs": missing, "of_runs": len(runs)}
+    return facts | {"side": side} if side else facts

@@ -1,4 +1,4 @@
-"""Did the load generator keep up? Where it did not, what it measured is itself."""
+"""Did the load generator keep up? If it did not, the run measured the load generator instead of the server."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.metrics import RunMetrics
 from pytest_llmperf.model.exchange import LoadReport
+from pytest_llmperf.results.cause import Cause, Facts, Problem
 from pytest_llmperf.results.measurement import Run
 
 GAP_METRICS = ("itl", "largest_stall")
@@ -14,66 +15,51 @@ GAP_METRICS = ("itl", "largest_stall")
 
 def load_generator_problems(
     run: Run, metrics: RunMetrics, named: Collection[str], settings: Settings
-) -> Iterator[str]:
-    """What of this run is the load generator's doing.
+) -> Iterator[Problem]:
+    """Where the load generator distorted a run.
 
     Args:
+        run: the run.
+        metrics: of the run.
         named: metrics that the test judges itself.
+        settings: the limits.
     """
+    load = _load_facts(run.load)
     late = _lateness(run, metrics, named, settings)
     if late is not None:
-        yield f"load generator saturated: {late}. {_state(run.load)}{_remedy(run.load)}"
+        yield Problem(late.cause, load | late.facts)
     coalesced = metrics.value("coalesced_share")
     asks_for_gaps = any(name.startswith(GAP_METRICS) for name in named) and "coalesced_share" not in named
     if asks_for_gaps and coalesced is not None and coalesced > settings.coalesced_limit:
-        yield (
-            f"{coalesced:.0%} of the chunks came together with the one before (limit {settings.coalesced_limit:.0%}): "
-            f"gaps between them say nothing about the server. {_state(run.load)}"
-            "Either something starves the load generator of CPU, or what lies before the server sends in batches."
-        )
+        yield Problem(Cause.CHUNKS_COALESCED, load | {"share": coalesced, "limit": settings.coalesced_limit})
     if run.clock_gap_ms > settings.clock_gap_limit_ms:
-        yield (
-            f"the load process did not run for {run.clock_gap_ms:.0f} ms (limit {settings.clock_gap_limit_ms:g} ms): "
-            "the machine was suspended or starved."
-        )
+        yield Problem(Cause.LOAD_PROCESS_SUSPENDED,
+                      {"measured_ms": run.clock_gap_ms, "limit_ms": settings.clock_gap_limit_ms})
 
 
-def _lateness(run: Run, metrics: RunMetrics, named: Collection[str], settings: Settings) -> str | None:
-    """In what way it was late, the worst first; None where it was not."""
+def _lateness(run: Run, metrics: RunMetrics, named: Collection[str], settings: Settings) -> Problem | None:
+    """In what way the load generator was late, the worst way first; None if it was in time."""
     delay_ms, limit_ms = metrics.value("send_delay_p99"), settings.send_delay_p99_limit_ms
     judged = not {"send_delay_p99", "send_delay_max"}.isdisjoint(named)
     if not judged and delay_ms is not None and delay_ms > limit_ms:
-        return f"requests were sent {delay_ms:.1f} ms late (p99, limit {limit_ms:g} ms)"
+        return Problem(Cause.REQUESTS_SENT_LATE, {"measured_ms": delay_ms, "limit_ms": limit_ms})
     if run.load is None:
         return None
     empty_ms = (run.load.turnaround_p99_ns or 0) / 1e6
     if empty_ms > limit_ms:
-        return f"slots of the closed loop stood empty for {empty_ms:.1f} ms (p99, limit {limit_ms:g} ms)"
+        return Problem(Cause.SLOTS_EMPTY, {"measured_ms": empty_ms, "limit_ms": limit_ms})
     error_ms, error_limit_ms = run.load.stamp_error_p99_ns / 1e6, settings.stamp_error_p99_limit_ms
     if error_ms > error_limit_ms:
-        return (
-            f"stamps of arrivals may be {error_ms:.1f} ms late (p99, limit {error_limit_ms:g} ms), since the kernel "
-            f"stamped {run.load.kernel_stamped or 0:.0%} of the reads only"
-        )
+        return Problem(Cause.ARRIVALS_STAMPED_LATE, {"measured_ms": error_ms, "limit_ms": error_limit_ms,
+                                                     "kernel_stamped": run.load.kernel_stamped or 0.0})
     return None
 
 
-def _state(load: LoadReport | None) -> str:
-    """The numbers behind it, as a sentence."""
+def _load_facts(load: LoadReport | None) -> Facts:
+    """The state of the load processes behind a problem."""
     if load is None:
-        return ""
-    where = f"on {len(load.cpus)} CPUs {'of their own' if load.own_cpus else 'that servers share'}"
+        return {}
+    facts: Facts = {"load_processes": load.processes, "load_cpus": len(load.cpus), "own_cpus": load.own_cpus,
+                    "busy": load.busy}
     delay_ns = load.read_delay_p99_ns
-    read = "" if delay_ns is None else f", read bytes {delay_ns / 1e6:.1f} ms after they came (p99)"
-    return f"{load.processes} load process(es) {where}, busy {load.busy:.0%} of the time{read}. "
-
-
-def _remedy(load: LoadReport | None) -> str:
-    """More processes help only where one was busy; else somebody else took the CPU."""
-    ways = ["send from another host", "lower the rate", "or raise the limit"]
-    if load is None or not load.own_cpus:
-        ways.insert(0, "give it a free core (load_cpus)")
-    if load is not None and load.busy > 0.5:
-        ways.insert(0, f"raise load_processes (now {load.processes})")
-    text = ", ".join(ways)
-    return text[0].upper() + text[1:] + "."
+    return facts if delay_ns is None else facts | {"read_delay_ms": delay_ns / 1e6}

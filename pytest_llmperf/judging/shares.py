@@ -7,13 +7,18 @@ from math import exp
 from types import MappingProxyType
 
 from pytest_llmperf.judging.concurrency import mean_concurrency, observations_per_step
+from pytest_llmperf.judging.outcome import (
+    exceedance_cause,
+    exceedance_facts,
+    requirement_result,
+    unavailable_result,
+)
 from pytest_llmperf.judging.percentiles import body_limit_ms, level_reach_of
-from pytest_llmperf.judging.reasons import sample_text, verdict_reason
-from pytest_llmperf.judging.result_text import requirement_result
-from pytest_llmperf.judging.sample import Sample, latency_limits, unavailable_reason
+from pytest_llmperf.judging.sample import Sample, latency_limits
 from pytest_llmperf.metrics.goodput import attained
 from pytest_llmperf.metrics.run import RunMetrics
 from pytest_llmperf.model.verdict import Verdict
+from pytest_llmperf.results.cause import Cause
 from pytest_llmperf.results.check import CheckResult
 from pytest_llmperf.slo.model import Comparison, Slo
 from pytest_llmperf.stats.binomial import share_interval
@@ -28,9 +33,7 @@ def judge_share(slo: Slo, sample: Sample, confidence: float) -> CheckResult:
     misses = [_misses(run, slo) for run in sample.runs]
     available_misses = [run for run in misses if run]
     if len(available_misses) < len(misses):
-        return requirement_result(
-            slo, Verdict.ERROR, reason=unavailable_reason(slo.metric, len(misses) - len(available_misses), len(misses))
-        )
+        return unavailable_result(slo, len(misses) - len(available_misses), len(misses))
     attaining = slo.metric == "slo_attainment"
     allowed = round(1 - slo.limit, 12) if attaining else slo.limit
     total_count = total([total(run) for run in available_misses])
@@ -42,9 +45,9 @@ def judge_share(slo: Slo, sample: Sample, confidence: float) -> CheckResult:
         return requirement_result(
             slo,
             Verdict.PASS if holds else Verdict.FAIL,
-            measured=measured,
-            n=f"{total_count.over} of {total_count.of} {word}, {sample}",
-            reason=f"{total_count.over} of {total_count.of} {word}",
+            Cause.REQUESTS_MISS_LIMIT,
+            estimate=measured,
+            facts={"exceedances": total_count.over, "observations": total_count.of, "counted_as": word, **sample.facts},
         )
     exceedance_test, count_at_margin, margin = _judge_misses(slo, sample, available_misses, allowed, confidence)
     low, high = (
@@ -54,14 +57,9 @@ def judge_share(slo: Slo, sample: Sample, confidence: float) -> CheckResult:
     interval = (
         Interval(1 - high.high, 1 - low.low, confidence) if attaining else Interval(low.low, high.high, confidence)
     )
-    return requirement_result(
-        slo,
-        exceedance_test.verdict,
-        measured=measured,
-        interval=interval,
-        n=sample_text(exceedance_test, sample, word),
-        reason=verdict_reason(exceedance_test, word, margin),
-    )
+    cause, reasons = exceedance_cause(exceedance_test, margin)
+    return requirement_result(slo, exceedance_test.verdict, cause, estimate=measured, interval=interval,
+                              facts=exceedance_facts(exceedance_test, sample, word) | reasons)
 
 
 def _judge_misses(slo: Slo, sample: Sample, misses: Sequence[Sequence[Count]], allowed: float,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from math import exp, log, sqrt
 
+from pytest_llmperf.judging.outcome import requirement_result, unavailable_result
 from pytest_llmperf.judging.ratios import start_sd_prior
-from pytest_llmperf.judging.result_text import requirement_result
-from pytest_llmperf.judging.sample import Sample, unavailable_reason
+from pytest_llmperf.judging.sample import Sample
 from pytest_llmperf.metrics.registry import find
-from pytest_llmperf.metrics.units import Unit
 from pytest_llmperf.model.verdict import Verdict
+from pytest_llmperf.results.cause import Cause
 from pytest_llmperf.results.check import CheckResult
 from pytest_llmperf.slo.model import Comparison, Slo
 from pytest_llmperf.stats.interval import Interval
@@ -23,19 +23,14 @@ def judge_startup(slo: Slo, sample: Sample, confidence: float) -> CheckResult:
     by_start = [group[0] for group in sample.by_start(sample.values(slo))]
     times_s = [value for value in by_start if value is not None]
     if len(times_s) < len(by_start) or min(times_s) <= 0:
-        return requirement_result(
-            slo, Verdict.ERROR, reason=unavailable_reason(slo.metric, len(by_start) - len(times_s), len(by_start))
-        )
+        return unavailable_result(slo, len(by_start) - len(times_s), len(by_start))
     assumed = start_sd_prior(find(STARTUP))
     middle = exp(mean([log(value) for value in times_s]))
     margin = exp(t_quantile(confidence, None) * assumed.value / sqrt(len(times_s)))
     interval = Interval(middle / margin, middle * margin, confidence)
     verdict = (interval.below if slo.comparison is Comparison.AT_MOST else interval.above)(slo.limit)
-    starts = f"{len(times_s)} server start{'s' if len(times_s) > 1 else ''}"
     return requirement_result(
-        slo, verdict, measured=middle, interval=interval,
-        n=f"{starts}, a screen with a start-to-start sd of {100 * assumed.value:g} % ({assumed.source})",
-        reason=f"the {interval.level_percent:g} % interval {Unit.S.show_range(interval.low, interval.high)} "
-        + ("lies beyond the limit" if verdict is Verdict.FAIL
-           else "holds the limit; measure on more starts: perf.measure(spec, …, starts=N)"),
+        slo, verdict, Cause.BEYOND_LIMIT if verdict is Verdict.FAIL else Cause.LIMIT_IN_INTERVAL, estimate=middle,
+        interval=interval,
+        facts={"starts": len(times_s), "start_sd": assumed.value, "start_sd_source": assumed.source},
     )

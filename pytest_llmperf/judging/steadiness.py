@@ -17,8 +17,9 @@ from pytest_llmperf.baseline.paths import server_kind
 from pytest_llmperf.metrics import RunMetrics
 from pytest_llmperf.metrics.registry import find
 from pytest_llmperf.results.baseline import StoredMeasurement
+from pytest_llmperf.results.cause import Cause, Problem
 from pytest_llmperf.results.measurement import Measurement
-from pytest_llmperf.stats.drift import Drift, drift
+from pytest_llmperf.stats.drift import drift
 from pytest_llmperf.stats.level import CAUTION, FEWEST_RUNS, level_drift
 from pytest_llmperf.stats.prior import Prior, Scale
 from pytest_llmperf.stats.priors import margins_for, prior_for
@@ -29,14 +30,13 @@ ALPHA = 0.001  # of one measurement; see docs/verdicts.md for what is measured
 BY_SEED = 0.08
 FAMILY, METRIC = "tpot", "tpot_mean"
 FEWEST_SESSIONS = 2
-REMEDY = (
-    "Something other than the engine's flags changed it: warm-up that is not over, heat, a leak, a neighbour. Look at "
-    "the run file's gpu and server tables, send more requests before measuring, and run the test again."
-)
 
 
-def steadiness_problems(measurement: Measurement) -> Iterator[str]:
-    """Why the runs of one server start are no evidence together. Nothing on CPUs: how noisy they are is a guess."""
+def steadiness_problems(measurement: Measurement) -> Iterator[Problem]:
+    """Runs of one server start that drift too much to be one level.
+
+    Nothing on CPUs, whose noise is not known well enough.
+    """
     metric, kind = find(METRIC), measurement.conditions.get("hardware", "cpu")
     if kind == "cpu":
         return
@@ -48,11 +48,11 @@ def steadiness_problems(measurement: Measurement) -> Iterator[str]:
         entries = list(group)
         level_change = level_drift([_tpot_by_request(metrics) for _, metrics, _ in entries], prior)
         if level_change is not None and not level_change.steady(tolerated, ALPHA):
-            levels = ", ".join(f"{metrics.value(METRIC) or 0:.4g}" for _, metrics, _ in entries)
-            yield (
-                f"runs {entries[0][2]} to {entries[-1][2]} (server start {start}): not steady: {METRIC} {levels} ms, a "
-                f"drift of {_percent(level_change)} from the first to the last (p = {level_change.p:.1g}). {REMEDY}"
-            )
+            yield Problem(Cause.NOT_STEADY, {
+                "first_run": entries[0][2], "last_run": entries[-1][2], "start_id": start, "metric": METRIC,
+                "levels": [metrics.value(METRIC) or 0.0 for _, metrics, _ in entries],
+                "drift": expm1(level_change.total), "p": level_change.p,
+            })
 
 
 def stored_run_sd(stored: StoredMeasurement) -> float | None:
@@ -70,10 +70,10 @@ def stored_run_sd(stored: StoredMeasurement) -> float | None:
     return _stored_sd(sessions, prior_for(find(METRIC), server_kind(stored.fingerprint)))
 
 
-def drift_problem(
+def drift_p(
     today: Shift, stored: Sequence[Sequence[SeededRun]], tolerated: float, starts: Sequence[int] = ()
-) -> str | None:
-    """Why runs that were compared with stored ones of the same seeds are no evidence; None where they are.
+) -> float | None:
+    """The p value of a drift of today's runs against the stored runs of their seeds; None where they are steady.
 
     Args:
         today: its differences are in the order in which the runs were made.
@@ -92,7 +92,7 @@ def drift_problem(
     for differences in long:
         trend = drift(differences, noise, today.prior.df)
         if not trend.steady(tolerated, ALPHA):
-            return f"not steady: against the same seeds it drifts from run to run (p = {trend.p:.1g}). {REMEDY}"
+            return trend.p
     return None
 
 
@@ -107,7 +107,3 @@ def _stored_sd(stored: Sequence[Sequence[SeededRun]], prior: Prior) -> float:
 def _tpot_by_request(metrics: RunMetrics) -> list[float]:
     """TPOT of each request in the order of sending; empty where the server does not say enough."""
     return [value for values in metrics.by_request(FAMILY) or () for value in values or () if value > 0]
-
-
-def _percent(drift: Drift) -> str:
-    return f"{100 * expm1(drift.total):+.1f} %"

@@ -39,17 +39,9 @@ def _statistics_with_failures(records: Sequence[RequestRecord]) -> dict[str, flo
     return {name: None if value is None or isinf(value) else value for name, value in statistics.items()}
 
 
-def infinite_value_problem(name: str, runs: Sequence[RunMetrics], whose: str = "") -> str | None:
-    """Why a metric cannot be set against another, and what to do; None where it is finite in every run."""
-    infinite_runs = [run for run in runs if isinf(value_with_failures(run, name) or 0.0)]
-    if not infinite_runs:
-        return None
-    failed = sum(not record.ok for run in infinite_runs for record in run.records)
-    return (
-        f"{name} has no end in {len(infinite_runs)} of {len(runs)} runs{whose}: {failed} requests failed, and each is "
-        "an answer without one. Compare a percentile that they do not reach (a median, where less than half fail), "
-        "or see that fewer do"
-    )
+def infinite_runs(name: str, runs: Sequence[RunMetrics]) -> list[RunMetrics]:
+    """The runs in which failed requests make a metric infinite."""
+    return [run for run in runs if isinf(value_with_failures(run, name) or 0.0)]
 
 
 def _all_served(run: RunMetrics) -> bool:

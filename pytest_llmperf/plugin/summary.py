@@ -67,7 +67,10 @@ class EndSummary:
 
         option = self._config.getoption
         virtual = option("--emulate") is not None and option("--emulate-clock") == "virtual"
-        return Invocation(tuple(self._options()), virtual, bool(option("--plant-flag")), frozenset(self._updated()))
+        return Invocation(
+            tuple(self._options()), virtual, self._config.stash[STATE].settings.extension_limit_s,
+            bool(option("--plant-flag")), frozenset(self._updated()),
+        )
 
     def _updated(self) -> Iterator[str]:
         """Verdicts whose update this session has asked for."""
@@ -91,16 +94,17 @@ class EndSummary:
 
     def _ended(self, report: pytest.TestReport) -> EndedTest:
         from pytest_llmperf.report.ended_test import EndedTest
+        from pytest_llmperf.results.check_json import check_from
+        from pytest_llmperf.results.strict_json import parse
 
-        checks = tuple(_values(report, "llmperf.check"))
+        checks = tuple(check_from(parse(text.encode(), report.nodeid)) for text in _values(report, "llmperf.result"))
         verdict, text, path = str(verdict_of(report)), report.longreprtext, run_file_of(report)
         _, start, error = text.rpartition(f"llmperf {verdict}: ")  # the last: what was raised stands above it
-        cut_short = report.failed and start and not any(check.startswith(verdict) for check in checks)
+        cut_short = report.failed and start and not any(check.verdict.value == verdict for check in checks)
         test = next(iter(_values(report, "llmperf.test")), report.nodeid)  # without what repeats it
         file, colons, name = test.partition("::")
         return EndedTest(
             f"{self._from_here(file)}{colons}{name}", verdict, checks,
-            reasons=tuple(str(json.loads(result)["reason"]) for result in _values(report, "llmperf.result")),
             error=error if cut_short else "",
             run=self._from_here(path.parents[1]) if path is not None else "",
             stored=self._stored(report),

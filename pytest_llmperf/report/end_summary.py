@@ -25,7 +25,7 @@ def summary(ended: Sequence[EndedTest], invocation: Invocation, width: int, *, e
     if not ended:
         return []
     ordered = sorted(ended, key=lambda one: -_severity(one.verdict))
-    steps = list(next_steps(ordered, invocation))
+    steps = list(dict.fromkeys(next_steps(ordered, invocation)))
     listed = ordered if every or len(ordered) <= (MOST_LINES if steps else MOST_ALONE) else _folded(ordered)
     column = max(len(test.outcome) for test in ordered)
     names = max((len(short_id(test.test)) for test in listed), default=0)

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from pytest_llmperf.model.verdict import Verdict
-from pytest_llmperf.results.check import BASELINE_COMPARISON
+from pytest_llmperf.results.cause import Cause
+from pytest_llmperf.results.check import CheckResult
+from pytest_llmperf.results.sentences import cause_text, estimate_text, limit_text
 
-RATIO = " / "
-SEEN = "(would have seen "
-INTERVAL = re.compile(r" \d[\d.]* % CI .*")
-CLAUSE = re.compile(r"; |\. ")
-OPEN = Verdict.INCONCLUSIVE.value
-UNDECIDED = (OPEN, Verdict.INCOMPARABLE.value)
 NOT_COMPARED = (Verdict.NO_BASELINE.value, Verdict.INCOMPARABLE.value)
 STORED = "STORED"
+#: Verdicts whose number alone does not say why.
+EXPLAINED = (Verdict.INCONCLUSIVE, Verdict.INCOMPARABLE, Verdict.ERROR)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,18 +22,16 @@ class EndedTest:
 
     Args:
         test: its id.
-        verdict: the worst of its checks, or "ERROR" or "USAGE" where it was cut short.
-        checks: "FAIL: ttft_p99 <= 60ms: 61.2 ms 95 % CI 60.3–62 ms", in their order.
-        reasons: of each check.
-        error: what cut it short, with the evidence; "" where nothing did.
+        verdict: the worst verdict of its checks, or "ERROR" or "USAGE" if an error ended the test early.
+        checks: in the order in which the test made them.
+        error: the error that ended the test early, with the evidence; "" where there was none.
         run: the run folder, from where the user is; "" where nothing was measured.
-        stored: the folder of baselines, from there, where this session has written this test's; "" where it has not.
+        stored: the folder of baselines, from there, if this session has written this test's baseline; "" if not.
     """
 
     test: str
     verdict: str
-    checks: tuple[str, ...] = ()
-    reasons: tuple[str, ...] = ()
+    checks: tuple[CheckResult, ...] = ()
     error: str = ""
     run: str = ""
     stored: str = ""
@@ -47,10 +43,10 @@ class EndedTest:
 
     @property
     def decided_by(self) -> str:
-        """The number of the check that spoke, then the check, then why it could not be decided.
+        """The deciding check with its number, and the cause where the number alone does not say why.
 
-        A claim before the mechanisms around it; a comparison, which says what it would have seen, before SLOs. What is
-        open beside a comparison that was none: it keeps the run from becoming a baseline.
+        An SLO or a claim that is INCONCLUSIVE beside a missing baseline is named too: it keeps the run from becoming a
+        baseline.
         """
         if self.error:
             return self.error.partition("\n")[0]
@@ -58,35 +54,26 @@ class EndedTest:
             return "measured, nothing checked"
         if self.outcome == STORED:
             return "baseline stored; the next run is compared with it"
-        if self.verdict in NOT_COMPARED and self.has_undecided_requirement:
-            return f"{self._deciding_check_text}; {OPEN}: {replace(self, verdict=OPEN)._deciding_check_text}"
-        return self._deciding_check_text
+        text = _decision([check for check in self.checks if check.verdict.value == self.verdict])
+        if self.verdict in NOT_COMPARED and self.undecided_requirements:
+            return f"{text}; {Verdict.INCONCLUSIVE.value}: {_decision(self.undecided_requirements)}"
+        return text
 
     @property
-    def has_undecided_requirement(self) -> bool:
-        """Whether an SLO or a claim is INCONCLUSIVE; a comparison may be, until enough sessions are stored."""
-        undecided = (check.removeprefix(f"{OPEN}: ") for check in self.checks if check.startswith(f"{OPEN}: "))
-        return any(check.partition(": ")[0].partition(" ")[0] != BASELINE_COMPARISON for check in undecided)
+    def undecided_requirements(self) -> list[CheckResult]:
+        """SLOs and claims that are INCONCLUSIVE; a comparison may be, until enough sessions are stored."""
+        return [check for check in self.checks
+                if check.verdict is Verdict.INCONCLUSIVE and not check.compares_with_baseline]
 
     @property
-    def _deciding_check_text(self) -> str:
-        start = f"{self.verdict}: "
-        spoke = [check.removeprefix(start) for check in self.checks if check.startswith(start)]
-        telling = [*(check for check in spoke if RATIO in check), *(check for check in spoke if SEEN in check), *spoke]
-        chosen = telling[0] if telling else ""
-        subject, _, details = chosen.partition(": ")
-        number, why = INTERVAL.sub("", details), self._first_reason_clause(f"{start}{chosen}")
-        label = f"{subject}: {why}" if why else subject
-        return f"{number}  {label}" if number not in ("", "-") else label
-
-    def _first_reason_clause(self, check: str) -> str:
-        """The first clause of a reason: no number says that something was not decided."""
-        reason_by_check = dict(zip(self.checks, self.reasons, strict=False))
-        return CLAUSE.split(reason_by_check.get(check, ""))[0] if self.verdict in UNDECIDED else ""
+    def ran_out_of_time(self) -> bool:
+        """Whether more time would let an INCONCLUSIVE check measure more runs."""
+        return any(check.facts.get("no_further_runs") == "out_of_time" or check.cause is Cause.MACHINE_DRIFTS
+                   for check in self.checks if check.verdict is Verdict.INCONCLUSIVE)
 
     @property
     def log(self) -> str:
-        """Where the server's whole log lies, as the evidence says; "" where there is none."""
+        """The path of the server's whole log, as the evidence names it; "" where there is none."""
         lines = self.error.splitlines()
         return next((line.removeprefix("log: ") for line in lines if line.startswith("log: ")), "")
 
@@ -94,3 +81,33 @@ class EndedTest:
 def short_id(test: str) -> str:
     """A test's id without its file."""
     return test.partition("::")[2] or test
+
+
+def _decision(checks: Sequence[CheckResult]) -> str:
+    """"14.6 ms  tpot_mean <= 12ms", with the cause where the verdict needs one."""
+    if not checks:
+        return ""
+    check = min(checks, key=_place)
+    if check.cause is Cause.RUNS_INVALID:
+        return cause_text(check)
+    label = check.subject
+    if check.compares_with_baseline and check.limit is not None:
+        label += f" (tolerated {limit_text(check)})"
+    if check.verdict in EXPLAINED:
+        label += f": {cause_text(check)}"
+    number = estimate_text(check)
+    if number not in ("", "-"):
+        return f"{number}  {label}"
+    return f"{label}: {check.facts['text']}" if check.cause is Cause.STATED and check.verdict is Verdict.FAIL else label
+
+
+def _place(check: CheckResult) -> int:
+    """Order of checks of one verdict in the summary: what explains the others first."""
+    if check.verdict is Verdict.FAIL:
+        if check.metric.startswith("error_rate") or check.cause is Cause.NO_REQUEST_SERVED:
+            return 0  # failed requests make every latency worse
+        if "(" in check.metric and " / " not in check.metric and check.cause is Cause.RUNS_MISS_LIMIT:
+            return 1  # a mechanism that does not work explains the ratio
+    if " / " in check.metric:
+        return 2
+    return 3 if check.compares_with_baseline else 4

@@ -11,12 +11,12 @@ from xml.etree import ElementTree
 from pytest_llmperf.errors import UsageError
 from pytest_llmperf.report.properties import JUDGED, SEED
 from pytest_llmperf.results.check import worst
+from pytest_llmperf.results.check_json import check_from
 from pytest_llmperf.results.fresh import numbers
 from pytest_llmperf.results.reader import (
     StoredRun,
     StoredRunMeasurement,
     StoredRunTest,
-    check_from,
     margins_from,
     read_run,
 )

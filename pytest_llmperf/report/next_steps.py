@@ -14,7 +14,6 @@ NEW = "--update-baselines-new"
 AGAIN = {
     Verdict.NO_BASELINE.value: NEW,
     Verdict.INCOMPARABLE.value: '--update-baselines --accept "REASON"',
-    Verdict.INCONCLUSIVE.value: "",
     Verdict.IMPROVED.value: "--update-baselines",
 }
 
@@ -25,13 +24,15 @@ class Invocation:
 
     Args:
         options: what a pytest command must repeat to run the same tests in the same way.
-        virtual: in virtual time, where another run says the same.
+        virtual: in virtual time, where another run gives the same result.
+        extension_limit_s: how long an undecided check may measure more runs.
         planted: with a flag planted: nothing of it becomes a baseline.
         updated: verdicts whose update this session has asked for: what it did not store it would refuse again.
     """
 
     options: tuple[str, ...] = ()
     virtual: bool = False
+    extension_limit_s: float = 0.0
     planted: bool = False
     updated: frozenset[str] = frozenset()
 
@@ -50,8 +51,10 @@ def next_steps(ended: Iterable[EndedTest], invocation: Invocation) -> Iterator[s
 def _steps(verdict: str, tests: Sequence[EndedTest], invocation: Invocation) -> list[str]:
     if verdict == Verdict.ERROR.value:
         return [f"less {shlex.quote(log)}" for log in dict.fromkeys(test.log for test in tests) if log]
-    if verdict == Verdict.FAIL.value or (verdict == Verdict.INCONCLUSIVE.value and invocation.virtual):
+    if verdict == Verdict.FAIL.value:
         return _show_commands(tests)
+    if verdict == Verdict.INCONCLUSIVE.value:
+        return _deciding_commands(tests, invocation)
     if verdict not in AGAIN or invocation.planted:
         return []
     left = [test for test in tests if not test.stored]
@@ -63,10 +66,21 @@ def _steps(verdict: str, tests: Sequence[EndedTest], invocation: Invocation) -> 
     return [*([_pytest(again, invocation.options, AGAIN[verdict])] if again else []), *_show_commands(refused)]
 
 
+def _deciding_commands(tests: Sequence[EndedTest], invocation: Invocation) -> list[str]:
+    """More time where time ran out; else what was measured, with the reason and its remedy.
+
+    The same command again would measure as much as before, and decide as little.
+    """
+    hurried = [] if invocation.virtual else [test for test in tests if test.ran_out_of_time]
+    limit = f"--extension-limit={max(60, 2 * invocation.extension_limit_s):g}"
+    again = [_pytest(hurried, invocation.options, limit)] if hurried else []
+    return [*again, *_show_commands([test for test in tests if test not in hurried])]
+
+
 def _refused(test: EndedTest, invocation: Invocation) -> bool:
     """Whether the update that its verdict calls for takes nothing in as things are."""
     return test.verdict in invocation.updated or (
-        test.verdict == Verdict.NO_BASELINE.value and test.has_undecided_requirement
+        test.verdict == Verdict.NO_BASELINE.value and bool(test.undecided_requirements)
     )
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from pytest_llmperf.metrics.failed_as_infinite import statistics_with_failures
 from pytest_llmperf.results.check import CheckResult
+from pytest_llmperf.results.check_json import check_json
+from pytest_llmperf.results.sentences import estimate_text, interval_text
 from pytest_llmperf.session.conditions import digest
 
 if TYPE_CHECKING:
@@ -31,11 +32,11 @@ def properties(
     for number, measurement in enumerate(measurements, start=1):
         pairs += ((f"llmperf.{number}.{name}", value) for name, value in _of_measurement(measurement))
     for number, result in enumerate(results, start=1):
-        line = f"{result.verdict.value}: {result.subject}: {result.measured} {result.interval}"
+        line = f"{result.verdict.value}: {result.subject}: {estimate_text(result)} {interval_text(result)}"
         pairs.append((f"llmperf.check{number}", line.rstrip()))
-        pairs.append((f"llmperf.result{number}", json.dumps({**asdict(result), "verdict": result.verdict.value})))
-        if result.subject.startswith("baseline ") and result.interval:
-            pairs.append((f"llmperf.baseline.{result.metric}", f"{result.measured} ({result.interval})"))
+        pairs.append((f"llmperf.result{number}", json.dumps(check_json(result))))
+        if result.compares_with_baseline and result.interval:
+            pairs.append((f"llmperf.baseline.{result.metric}", f"{estimate_text(result)} ({interval_text(result)})"))
     return pairs
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pytest_llmperf.results.check import CheckResult
+from pytest_llmperf.results.sentences import basis_text, estimate_text, interval_text, limit_text, reason_text
 
 HEAD = ("metric", "limit", "measured", "verdict", "interval", "n")
 
@@ -12,7 +13,7 @@ HEAD = ("metric", "limit", "measured", "verdict", "interval", "n")
 def table(results: Sequence[CheckResult]) -> str:
     """Aligned columns, one line per result, reasons below; plain text for terminals and JUnit."""
     lines = aligned([HEAD, *(_cells(result) for result in results)])
-    reasons = [f"  {result.metric or result.subject}: {result.reason}" for result in results if result.reason]
+    reasons = [f"  {result.metric or result.subject}: {reason_text(result)}" for result in results if result.cause]
     return "\n".join(lines + reasons)
 
 
@@ -24,4 +25,5 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 
 def _cells(result: CheckResult) -> tuple[str, ...]:
     name = result.metric or result.subject
-    return (name, result.limit, result.measured, result.verdict.value, result.interval, result.n)
+    return (name, limit_text(result), estimate_text(result), result.verdict.value, interval_text(result),
+            basis_text(result))

@@ -1,36 +1,64 @@
-"""What a check concluded."""
+"""What a check concluded, as numbers."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from pytest_llmperf.metrics.units import Unit
 from pytest_llmperf.model.verdict import Verdict
+from pytest_llmperf.results.cause import Cause, Facts, Problem
+from pytest_llmperf.slo.model import Comparison
+from pytest_llmperf.stats.interval import Interval
 
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """One line of the table that a user reads.
+    """A verdict with the numbers that it rests on; `results.sentences` words them.
 
     Args:
-        subject: the check as the user wrote it.
-        verdict: the class.
-        metric: its name, e.g. "ttft_p99".
-        limit: the limit, with unit.
-        measured: the value, with unit; "-" where there is none.
-        interval: its confidence interval, with level and unit; "" where there is none.
-        n: what it rests on, e.g. "4 of 1000 over, 3 runs on one server start".
-        reason: one sentence where the verdict is not PASS: the cause, and what to do.
+        subject: the check as the test author wrote it.
+        verdict: the class of the conclusion.
+        metric: what the numbers measure, such as "ttft_p99" or "ttft_p50(b) / ttft_p50(a)"; "" where the check has no
+            metric.
+        unit: unit of estimate, interval and limit: the metric's own unit, `Unit.RATIO` for a ratio of two sides, or
+            `Unit.CHANGE` and `Unit.POINTS` for a change against a baseline; None where there is no number.
+        comparison: how the estimate must stand to the limit; None without a limit.
+        limit: the limit or the tolerated change; None without one.
+        estimate: the measured value; None where it is infinite or cannot be computed.
+        interval: confidence interval of the estimate; None where there is none.
+        cause: why the verdict is not a plain PASS; None for PASS and REPORTED.
+        facts: the numbers behind the cause, and how much data the verdict rests on.
+        problems: why runs are invalid, where that is the cause.
     """
 
     subject: str
     verdict: Verdict
     metric: str = ""
-    limit: str = ""
-    measured: str = "-"
-    interval: str = ""
-    n: str = ""
-    reason: str = ""
+    unit: Unit | None = None
+    comparison: Comparison | None = None
+    limit: float | None = None
+    estimate: float | None = None
+    interval: Interval | None = None
+    cause: Cause | None = None
+    facts: Facts = field(default_factory=Facts)
+    problems: tuple[Problem, ...] = ()
+
+    @classmethod
+    def stated(cls, subject: str, verdict: Verdict, reason: str, *, metric: str = "") -> CheckResult:
+        """The result of a check of a test's own, whose reason is a text; hand it to `perf.record`."""
+        return cls(subject, verdict, metric, cause=Cause.STATED, facts={"text": reason})
+
+    @property
+    def effective_n(self) -> float | None:
+        """How many independent observations the verdict rests on: requests, pairs or runs; None where unknown."""
+        facts = self.facts
+        return facts.get("effective_n", facts.get("pairs", facts.get("runs")))
+
+    @property
+    def compares_with_baseline(self) -> bool:
+        """Whether the check compares with a stored baseline."""
+        return self.subject.partition(" ")[0] == BASELINE_COMPARISON
 
 
 #: How the subject of a comparison with a stored baseline begins.
@@ -38,7 +66,7 @@ BASELINE_COMPARISON = "baseline"
 
 
 def worst(results: Sequence[CheckResult]) -> Verdict:
-    """The verdict that speaks for all of them; PASS for none, and where figures were reported only."""
+    """The most severe verdict; PASS where there is no result, and where figures were reported only."""
     return max((Verdict.PASS, *(result.verdict for result in results)), key=lambda verdict: verdict.severity)
 
 

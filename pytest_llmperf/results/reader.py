@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING
 from pytest_llmperf.errors import UsageError
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.check import CheckResult, verdict_of_test
+from pytest_llmperf.results.check_json import check_from
 from pytest_llmperf.results.fresh import SCHEMA, numbers, shares
 from pytest_llmperf.results.requests_file import Requests, decode
+from pytest_llmperf.results.sentences import reason_text
 from pytest_llmperf.results.strict_json import Node, parse
 from pytest_llmperf.stats.prior import Margins
 
@@ -133,11 +135,12 @@ class StoredRunTest:
             return self.error.partition("\n")[0]
         if not self.complete:
             return "It did not reach its end: it was interrupted, or failed outside its checks."
-        speaking = next((check for check in self.checks if check.verdict is self.verdict and check.reason), None)
-        if speaking is None:
+        deciding = next((check for check in self.checks if check.verdict is self.verdict and check.cause), None)
+        if deciding is None:
             return ""
-        needs_metric = speaking.metric and not speaking.reason.startswith(speaking.metric)
-        return f"{speaking.metric}: {speaking.reason}" if needs_metric else speaking.reason
+        reason = reason_text(deciding)
+        names_metric = not deciding.metric or reason.startswith(deciding.metric)
+        return reason if names_metric else f"{deciding.metric}: {reason}"
 
 
 def read_run(folder: Path) -> tuple[StoredRunTest, ...]:
@@ -302,14 +305,3 @@ def _columns(node: Node) -> Iterator[tuple[str, list[float | None]]]:
     for name, column in node.table().items():
         if isinstance(column.value, list) and not any(isinstance(value, list | dict | str) for value in column.value):
             yield name, [value.number_or_none() for value in column.items()]
-
-
-def check_from(node: Node) -> CheckResult:
-    """A check as a run file or JUnit keeps it."""
-    names = ("subject", "verdict", "metric", "limit", "measured", "interval", "n", "reason")
-    fields = node.fields(("subject", "verdict"), optional=node.table())
-    verdict = fields["verdict"].text()
-    if verdict not in Verdict.__members__:
-        fields["verdict"].refuse(f"{verdict!r} is no verdict")
-    texts = {name: fields[name].text() for name in names if name in fields and name != "verdict"}
-    return CheckResult(**texts, verdict=Verdict[verdict])

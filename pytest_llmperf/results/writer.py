@@ -20,6 +20,7 @@ from pytest_llmperf.metrics.failed_as_infinite import statistics_with_failures
 from pytest_llmperf.model.telemetry import GpuTrace, gauge_columns
 from pytest_llmperf.process.scratch import write_whole
 from pytest_llmperf.results.check import CheckResult
+from pytest_llmperf.results.check_json import check_json
 from pytest_llmperf.results.fresh import SCHEMA
 from pytest_llmperf.results.requests_file import encode, read_back
 
@@ -124,7 +125,7 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def _checks(results: Iterable[CheckResult]) -> list[dict[str, object]]:
-    return [{**asdict(result), "verdict": result.verdict.value} for result in results]
+    return [check_json(result) for result in results]
 
 
 def _execution(run_dir: Path, stem: str, execution: Mapping[str, Any]) -> dict[str, object]:

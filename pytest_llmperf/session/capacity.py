@@ -25,6 +25,7 @@ from pytest_llmperf.model.status import Note
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.check import worst
 from pytest_llmperf.results.measurement import Measurement, Run
+from pytest_llmperf.results.sentences import reason_text, unverified_text
 from pytest_llmperf.session.arguments import texts_of
 from pytest_llmperf.session.bisection import SearchResult, TriedRate, search_rate
 from pytest_llmperf.session.series import Series
@@ -219,8 +220,8 @@ class Capacity(Series):
     def _verdict(self, measurement: Measurement, rate: float, confidence: float) -> Verdict:
         # Overload fails requests: they count as over the limit, and say nothing against the run.
         judged_metrics = {"error_rate", *judged_by_requirements(self.terms.slos)}
-        if errors := invalid_results([(f"at {rate:.4g}/s, ", measurement, judged_metrics)], self.session.settings):
-            raise LoadError(errors[0].reason)
+        if errors := invalid_results([(f"at {rate:.4g}/s", measurement, judged_metrics)], self.session.settings):
+            raise LoadError(reason_text(errors[0]))
         starts, seeds = [str(run.start_id) for run in measurement.runs], [run.seed for run in measurement.runs]
         results = [
             judge_slo(slo, measurement.metrics, starts, seeds, confidence=confidence) for slo in self.terms.slos
@@ -228,12 +229,12 @@ class Capacity(Series):
         if any(result.verdict is Verdict.FAIL for result in results):
             return Verdict.FAIL  # over it, whatever an overloaded server no longer tells
         if worst(results) is Verdict.ERROR:
-            raise LoadError(
-                f"at {rate:.4g}/s: " + next(result.reason for result in results if result.verdict is Verdict.ERROR)
-            )
+            error = next(result for result in results if result.verdict is Verdict.ERROR)
+            raise LoadError(f"at {rate:.4g}/s: {reason_text(error)}")
         for slo in self.terms.slos:
-            if why := unverified(slo.named, measurement.metrics):
-                raise LoadError(f"at {rate:.4g}/s nothing can be proven: {why}. Or limit TTFT or E2E latency.")
+            if facts := unverified(slo.named, measurement.metrics):
+                raise LoadError(f"at {rate:.4g}/s nothing can be proven: {unverified_text(facts)}. Or limit TTFT or "
+                                "E2E latency.")
         return worst(results)
 
     def _rate(self, result: SearchResult) -> float:

@@ -12,10 +12,6 @@ from pytest_llmperf.baseline.paths import kind_of, server_kind
 from pytest_llmperf.baseline.store import Store
 from pytest_llmperf.errors import BaselineError
 from pytest_llmperf.judging.baseline_comparison import (
-    CACHE_NOT_RESET,
-    INFINITE_VALUES,
-    OUT_OF_TIME,
-    UNVERIFIED,
     ComparisonTerms,
     NoFurtherRuns,
     incomparable_result,
@@ -27,9 +23,10 @@ from pytest_llmperf.judging.sample import unverified
 from pytest_llmperf.judging.start_spread import noisiest
 from pytest_llmperf.judging.steadiness import stored_run_sd
 from pytest_llmperf.judging.validity import judged_by_comparison
-from pytest_llmperf.metrics.failed_as_infinite import infinite_value_problem
+from pytest_llmperf.metrics.failed_as_infinite import infinite_runs
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.baseline import Baseline, StoredMeasurement
+from pytest_llmperf.results.cause import Cause
 from pytest_llmperf.results.check import BASELINE_COMPARISON, CheckResult, worst
 from pytest_llmperf.session.series import Series
 from pytest_llmperf.stats.looks import LOOKS
@@ -180,24 +177,19 @@ def _why_no_further_runs(
 ) -> NoFurtherRuns | None:
     """Why no more runs are bought; None where they can be."""
     if not series.repeatable:  # what repeats a seed would find its own prompts, and new seeds have no stored partner
-        return CACHE_NOT_RESET
-    if any(infinite_value_problem(name, series.finished.metrics) for name in terms.primaries):
-        return INFINITE_VALUES
+        return NoFurtherRuns.CACHE_NOT_RESET
+    if any(infinite_runs(name, series.finished.metrics) for name in terms.primaries):
+        return NoFurtherRuns.VALUES_INFINITE
     if unverified(terms.primaries, series.finished.metrics):
-        return UNVERIFIED
-    return None if elapsed_s < limit_s else OUT_OF_TIME
+        return NoFurtherRuns.TOKENS_UNVERIFIED
+    return None if elapsed_s < limit_s else NoFurtherRuns.OUT_OF_TIME
 
 
 def _nothing_to_judge(runs: int) -> CheckResult:
-    return CheckResult(
-        BASELINE_COMPARISON, Verdict.ERROR, metric="baseline",
-        reason=f"none of the usual metrics has a value in each of {runs} runs. Did requests fail? Name what is "
-               "compared: primaries=[…].",
-    )
+    return CheckResult(BASELINE_COMPARISON, Verdict.ERROR, metric="baseline", cause=Cause.NO_PRIMARY_METRIC,
+                       facts={"runs": runs})
 
 
 def _nothing_stored(kind: str) -> CheckResult:
-    return CheckResult(
-        BASELINE_COMPARISON, Verdict.NO_BASELINE, metric="baseline",
-        reason=f"nothing is stored for this test on {kind}. Create it with --update-baselines-new.",
-    )
+    return CheckResult(BASELINE_COMPARISON, Verdict.NO_BASELINE, metric="baseline", cause=Cause.NOTHING_STORED,
+                       facts={"kind": kind})

@@ -18,6 +18,7 @@ from pytest_llmperf.judging.validity import judged_by_comparison
 from pytest_llmperf.metrics.registry import find
 from pytest_llmperf.metrics.units import Direction
 from pytest_llmperf.model.engine import EngineSpec
+from pytest_llmperf.results.sentences import reason_text
 from pytest_llmperf.session.capacity import METRIC
 from pytest_llmperf.session.perf import Perf
 from pytest_llmperf.workload import Workload
@@ -80,7 +81,7 @@ def measure_row(perf: Perf, plan: SweepPlan, flags: Mapping[str, object]) -> Row
     try:
         measurement = perf.measure(candidate, plan.workload, runs=plan.runs, may_preempt=True)
         if errors := invalid_results([("", measurement, judged_by_comparison(plan.metrics))], perf.session.settings):
-            return Row(flags, {}, errors[0].reason)
+            return Row(flags, {}, reason_text(errors[0]))
         values = {name: measurement.value(name) for name in plan.metrics}
         if plan.slos:
             values[METRIC] = perf.max_rate(candidate, plan.workload, slo=plan.slos).value(METRIC)

@@ -9,6 +9,7 @@ from pytest_llmperf.engines.server import Server
 from pytest_llmperf.errors import EngineError, WrongServer
 from pytest_llmperf.judging.validity import other_model
 from pytest_llmperf.model.request import Request
+from pytest_llmperf.results.sentences import problem_text
 from pytest_llmperf.session.replay import Replayer, records_of
 from pytest_llmperf.workload import Workload
 
@@ -42,7 +43,9 @@ def warm_up(server: Server, workload: Workload, replayer: Replayer) -> None:
                 server.process.evidence() if server.process else None,
             )
         if (stranger := other_model(records, server.model_names)) is not None:
-            raise WrongServer(f"The warm-up was answered by another model: {stranger} Nothing was measured.")
+            raise WrongServer(
+                f"Another model answered the warm-up: {problem_text(stranger)} Nothing was measured."
+            )
         medians_ms.append(median((record.arrivals_ns[-1] - record.intended_ns) / 1e6 for record in records))
         if len(medians_ms) > 1 and max(medians_ms[-2:]) <= AGREE * min(medians_ms[-2:]):
             # Counted late, these requests would look like a stranger's in the first run.

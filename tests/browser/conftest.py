@@ -8,9 +8,13 @@ import pytest
 from pytest_llmperf import CheckResult, Verdict
 from pytest_llmperf.baseline.store import Store
 from pytest_llmperf.metrics import measure
+from pytest_llmperf.metrics.units import Unit
 from pytest_llmperf.report.html import write_report
+from pytest_llmperf.results.cause import Cause
 from pytest_llmperf.results.measurement import Measurement, Run
 from pytest_llmperf.results.writer import write_test
+from pytest_llmperf.slo.model import Comparison
+from pytest_llmperf.stats.interval import Interval
 from pytest_llmperf.testing.records import make_record
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
@@ -71,9 +75,10 @@ def make_side(side, **how):
 
 
 def check(verdict, reason=""):
-    rests_on = "3 pairs on 1 + 1 starts, a screen with a start-to-start sd of 15 %"
-    return CheckResult("itl_p99(b) / itl_p99(a) >= 2", verdict, "itl_p99(b) / itl_p99(a)", "≥ 2×", "6.4×",
-                       "99 % CI 3.71–11.1×", rests_on, reason)
+    facts = {"pairs": 3, "starts_a": 1, "starts_b": 1, "start_sd": 0.15, "start_sd_source": "default for tails"}
+    return CheckResult("itl_p99(b) / itl_p99(a) >= 2", verdict, "itl_p99(b) / itl_p99(a)", Unit.RATIO,
+                       Comparison.AT_LEAST, 2.0, 6.4, Interval(3.71, 11.1, 0.995),
+                       cause=Cause.STATED if reason else None, facts=facts | {"text": reason})
 
 
 #: Name → what `write_test` takes; every state that a test can be in.

@@ -160,7 +160,7 @@ def test_an_unknown_option(perf):
 def test_an_lmcache_that_never_hits_is_an_error_that_names_it(run_real, which):
     result, tags = run_real(SILENT.replace("WHICH", which))
     assert tags["test_a_connector_that_serves_and_never_hits"] == {"error"}
-    result.stdout.fnmatch_lines(["*LMCache is attached and never hit: vllm('tiny'*"])
+    result.stdout.fnmatch_lines(["*LMCache is attached and had no hit: vllm('tiny'*"])
     result.stdout.fnmatch_lines(["*No supported cpu connector found*"])
     result.stdout.fnmatch_lines(["*with_lmcache(chunk_sise=*Did you mean 'chunk_size'*"])
     assert result.ret != 0

@@ -221,7 +221,7 @@ def test_a_gpu_that_no_marker_stands_for_has_baselines_of_its_own(suite, measure
         result, _ = suite.run(text.format(body="pass", runs=1))
         assert result.ret == 1
         result.stdout.fnmatch_lines([
-            f"*nothing is stored for this test on {kind}. Create it with --update-baselines-new.*",
+            f"*no baseline is stored for this test on {kind}. Create one with --update-baselines-new.*",
             "NO_BASELINE  test_x  baseline",
         ])
         suite.run(text.format(body="pass", runs=1), "--update-baselines-new")

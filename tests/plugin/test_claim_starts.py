@@ -37,7 +37,8 @@ def test_a_mechanism_that_does_not_work_needs_no_other_side(claim, mechanism):
     assert kept["claims"][0]["b"] is None
     check, against = kept["checks"]
     assert (check["subject"], check["verdict"]) == (mechanism, "FAIL")
-    assert "B was not measured" in check["reason"]
+    assert check["facts"]["unmeasured_side"] == "B"
+    assert "side B was therefore not measured" in check["reason"]
     assert against["verdict"] == "NO_BASELINE"  # what it cost is told all the same
 
 

@@ -47,7 +47,7 @@ def test_a_ratio_is_judged_and_one_without_a_limit_is_reported(run):
         assert [check["verdict"] for check in checks] == ["PASS", "REPORTED"]
         assert checks[1]["metric"] == "ttft_p50(cold) / ttft_p50(memory)"
         assert checks[1]["interval"].startswith("98 % CI ")
-        assert checks[1]["n"] == "2 pairs on one server start, and conditional on it"
+        assert checks[1]["n"] == "2 pairs on the same server start"
     result.stdout.fnmatch_lines(["ttft_p50(cold) / ttft_p50(memory) * REPORTED *"])
 
 

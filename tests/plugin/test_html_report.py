@@ -136,15 +136,20 @@ def test_it(perf):
 def test_every_check_has_its_interval_and_delta_in_junit(run):
     _, junit = run(
         """
-from pytest_llmperf.model.verdict import Verdict
-from pytest_llmperf.results.check import CheckResult
+from pytest_llmperf import CheckResult, Verdict
+from pytest_llmperf.metrics.units import Unit
+from pytest_llmperf.slo.model import Comparison
+from pytest_llmperf.stats.interval import Interval
 
 def test_it(perf):
-    check = CheckResult("baseline ttft_p50", Verdict.PASS, "ttft_p50", "≤ +15 %", "+4.5 %", "90 % CI 1 … 2")
-    perf.record(check)
+    perf.record(CheckResult("baseline ttft_p50", Verdict.PASS, "ttft_p50", Unit.CHANGE, Comparison.AT_MOST, 0.15, 0.045,
+                            Interval(0.01, 0.08, 0.95)))
 """
     )
     found = {element.get("name"): element.get("value") for element in junit.iter("property")}
-    assert found["llmperf.baseline.ttft_p50"] == "+4.5 % (90 % CI 1 … 2)"
-    assert json.loads(found["llmperf.result1"])["interval"] == "90 % CI 1 … 2"
+    assert found["llmperf.baseline.ttft_p50"] == "+4.5 % (90 % CI +1.0 % … +8.0 %)"
+    check = json.loads(found["llmperf.result1"])
+    assert check["interval"] == "90 % CI +1.0 % … +8.0 %"
+    assert [check[name] for name in ("estimate", "low", "high", "confidence", "limit_value")] == [
+        0.045, 0.01, 0.08, 0.95, 0.15]
     assert found["llmperf.test"] == "test_it.py::test_it"

@@ -16,6 +16,7 @@ from pytest_llmperf.errors import UsageError
 from pytest_llmperf.process.scratch import write_whole
 from pytest_llmperf.report.html.page import TestPage, counts, pack, session_facts, test_page
 from pytest_llmperf.results.reader import read_run
+from pytest_llmperf.results.sentences import basis_text, estimate_text, interval_text, limit_text, reason_text
 
 if TYPE_CHECKING:
     import jinja2
@@ -76,10 +77,13 @@ def render(pages: Sequence[TestPage], *, title: str, facts: Sequence[tuple[str, 
 def _environment() -> jinja2.Environment:
     import jinja2
 
-    return jinja2.Environment(
+    environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters |= {"reason": reason_text, "estimate": estimate_text, "limit": limit_text,
+                            "interval": interval_text, "basis": basis_text}
+    return environment

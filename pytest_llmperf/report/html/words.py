@@ -6,6 +6,7 @@ import re
 
 from pytest_llmperf.errors import SloError
 from pytest_llmperf.results.check import CheckResult
+from pytest_llmperf.results.sentences import limit_text
 from pytest_llmperf.slo.model import Claim, Comparison, Mechanism, Slo
 from pytest_llmperf.slo.parse import parse_claim, parse_slo
 
@@ -49,9 +50,8 @@ def metric_in_words(name: str) -> str:
 
 def in_words(check: CheckResult) -> str:
     """What a check demands, as a sentence; "" where its own text says it all."""
-    if check.subject.startswith("baseline "):
-        bound = check.limit.replace("≤ +", "at most ").replace("≥ -", "at most ")
-        return f"{_capital(metric_in_words(check.metric))}: {bound} worse than the baseline"
+    if check.compares_with_baseline:
+        return f"{_capital(metric_in_words(check.metric))}: {_tolerated(check)} worse than the baseline"
     try:
         return _demand(parse_claim(check.subject))
     except SloError:
@@ -60,6 +60,13 @@ def in_words(check: CheckResult) -> str:
         return _demand(parse_slo(check.subject))
     except SloError:
         return ""
+
+
+def _tolerated(check: CheckResult) -> str:
+    """"at most 5.0 %"."""
+    if check.limit is None or check.unit is None:
+        return limit_text(check)
+    return f"at most {check.unit.show(abs(check.limit)).removeprefix('+')}"
 
 
 def _demand(demand: Claim | Mechanism | Slo) -> str:

@@ -1,6 +1,5 @@
 """What a comparison with stored sessions judges, and what it says where there is nothing to judge."""
 
-import re
 from dataclasses import replace
 from math import exp
 from statistics import stdev
@@ -14,9 +13,8 @@ from pytest_llmperf.baseline.rules import gradual_drift, outlier_shifts
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.errors import SloError
 from pytest_llmperf.judging.baseline_comparison import (
-    CACHE_NOT_RESET,
-    OUT_OF_TIME,
     ComparisonTerms,
+    NoFurtherRuns,
     default_primaries,
     incomparable_result,
     judge_against_baseline,
@@ -28,7 +26,9 @@ from pytest_llmperf.model.engine import UNKNOWN_HARDWARE
 from pytest_llmperf.model.record import Outcome
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.baseline import StoredMeasurement, StoredSession
+from pytest_llmperf.results.cause import Cause
 from pytest_llmperf.results.measurement import Measurement, Run
+from pytest_llmperf.results.sentences import basis_text, reason_text
 from pytest_llmperf.session.sequential_comparison import Baselines, compare_with_baseline
 from pytest_llmperf.testing.records import make_record
 
@@ -49,14 +49,14 @@ def test_a_metric_that_older_sessions_have_not_is_compared_with_those_that_have_
     assert incomparable_result(today, stored, terms("ttft_p50")) is None
     (result,) = judge_against_baseline(today, stored, terms("ttft_p50"), 0)
     assert result.verdict.value != "ERROR"
-    assert "of one session" in result.n
+    assert "of one session" in basis_text(result)
 
 
 def test_a_metric_that_no_session_has_is_not_stored(make, today):
     stored = make.stored(make.session(0, anchor=True, tpot_mean=(20.0, 15.5), ttft_p50=(None, None)))
     result = incomparable_result(today, stored, terms("tpot_mean", "ttft_p50"))
     assert result.verdict.value == "INCOMPARABLE"
-    assert "ttft_p50 is not stored" in result.reason
+    assert "ttft_p50 is not stored" in reason_text(result)
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_a_metric_that_no_session_has_is_not_stored(make, today):
 def test_what_is_often_the_thing_to_test_may_be_crossed(make, today, changed, way_out):
     now = replace(today, conditions={**make.CONDITIONS, **dict.fromkeys(changed, "another")})
     stored = make.stored(make.session(0, anchor=True, tpot_mean=(20.0, 15.5)))
-    assert way_out in incomparable_result(now, stored, terms("tpot_mean")).reason
+    assert way_out in reason_text(incomparable_result(now, stored, terms("tpot_mean")))
 
 
 @pytest.mark.parametrize(("named", "said"), [("drver", True), ("model", False), ("engine.fast", False)])
@@ -79,7 +79,7 @@ def test_a_typo_in_compare_across_is_named(make, today, named, said):
     before = make.session(0, anchor=True, tpot_mean=(20.0, 15.5))
     stored = make.stored(before, conditions=make.CONDITIONS | {"driver": "5"})
     wanted = replace(terms("tpot_mean"), across=(named,))
-    reason = incomparable_result(today, stored, wanted).reason
+    reason = reason_text(incomparable_result(today, stored, wanted))
     assert ("compare_across names drver; did you mean driver?" in reason) is said
     assert "driver: 5 stored, absent now" in reason
     assert ("did you mean" in reason) is said
@@ -89,7 +89,7 @@ def test_a_condition_named_without_what_stands_before_its_dot(make, today):
     before = make.session(0, anchor=True, tpot_mean=(20.0, 15.5))
     stored = make.stored(before, conditions=make.CONDITIONS | {"engine.dtype": "float16"})
     wanted = replace(terms("tpot_mean"), across=("dtype", "type"))
-    reason = incomparable_result(today, stored, wanted).reason
+    reason = reason_text(incomparable_result(today, stored, wanted))
     assert "compare_across names dtype; did you mean engine.dtype?" in reason
     assert "names type" not in reason
 
@@ -101,7 +101,7 @@ def test_a_metric_that_vanished_is_judged_and_is_an_error(make, today):
     assert default_primaries(dumb, stored, closed_loop=False) == ("ttft_p50", "tpot_mean")
     (result,) = judge_against_baseline(dumb, stored, terms("tpot_mean"), 0)
     assert result.verdict.value == "ERROR"
-    assert "a run's value is missing" in result.reason
+    assert "a run's value is missing" in reason_text(result)
 
 
 def test_metric_of_unverified_token_counts_is_open(make, today):
@@ -109,7 +109,7 @@ def test_metric_of_unverified_token_counts_is_open(make, today):
     unconfirmed = replace(today, metrics=tuple(replace(metric, counted_by=None) for metric in today.metrics))
     (result,) = judge_against_baseline(unconfirmed, stored, terms("tpot_mean"), 0)
     assert result.verdict is Verdict.INCONCLUSIVE
-    assert result.reason.startswith("unverified token count: tpot_mean rests on it")
+    assert reason_text(result).startswith("unverified token count: tpot_mean rests on token counts")
 
 
 def of_sessions(make, today, count, change):
@@ -131,34 +131,38 @@ def three_runs(today):
 ])
 def test_few_runs_against_few_sessions_decide_gross_changes_alone(make, three_runs, sessions, change, verdict):
     stored = of_sessions(make, three_runs, sessions, change)
-    (result,) = judge_against_baseline(three_runs, stored, terms("tpot_mean"), 0, OUT_OF_TIME)
+    (result,) = judge_against_baseline(three_runs, stored, terms("tpot_mean"), 0, NoFurtherRuns.OUT_OF_TIME)
     assert result.verdict.value == verdict
 
 
 def test_comparison_with_few_sessions_names_what_it_cannot_fail(make, three_runs):
     (result,) = judge_against_baseline(
-        three_runs, of_sessions(make, three_runs, 2, 1.06), terms("tpot_mean"), 0, OUT_OF_TIME
+        three_runs, of_sessions(make, three_runs, 2, 1.06), terms("tpot_mean"), 0, NoFurtherRuns.OUT_OF_TIME
     )
-    assert re.match(r"nothing below \+\d\d\.\d % fails before 8 runs against fewer than 3 sessions, and with 3 ",
-                    result.reason)
-    assert "allow more, or store more sessions" in result.reason
+    assert result.cause is Cause.RUNS_TOO_FEW
+    facts = result.facts
+    assert (facts["deciding_runs"], facts["deciding_sessions"], facts["no_further_runs"]) == (8, 3, "out_of_time")
+    assert 0.1 < facts["smallest_detectable"] < 1
     (result,) = judge_against_baseline(
-        three_runs, of_sessions(make, three_runs, 2, 1.0), terms("tpot_mean"), 0, OUT_OF_TIME
+        three_runs, of_sessions(make, three_runs, 2, 1.0), terms("tpot_mean"), 0, NoFurtherRuns.OUT_OF_TIME
     )
-    assert re.search(r"would have seen \+\d\d\.\d %, nothing smaller before 8 runs against fewer than 3 sessions",
-                     result.measured)
+    assert (result.facts["deciding_runs"], result.facts["deciding_sessions"]) == (8, 3)
+    assert 0.1 < result.facts["smallest_detectable"] < 1
+    assert "and no smaller regression fails before 8 runs against fewer than 3 sessions" in basis_text(result)
 
 
 def test_gross_regression_in_two_runs_stays_open(make, three_runs):
     two = three_runs.only(lambda run: run.seed < 2)
-    (result,) = judge_against_baseline(two, of_sessions(make, two, 2, 5.0), terms("tpot_mean"), 0, CACHE_NOT_RESET)
-    assert result.reason.startswith("nothing fails before 3 runs, and with 2 none is sent again")
+    (result,) = judge_against_baseline(two, of_sessions(make, two, 2, 5.0), terms("tpot_mean"), 0,
+                                       NoFurtherRuns.CACHE_NOT_RESET)
+    assert reason_text(result).startswith("no regression fails before 3 runs, and after 2 runs no seed is sent again")
 
 
 def test_enough_sessions_wait_for_three_runs_only(make, three_runs):
     two = three_runs.only(lambda run: run.seed < 2)
-    (result,) = judge_against_baseline(two, of_sessions(make, two, 10, 1.0), terms("tpot_mean"), 0, OUT_OF_TIME)
-    assert "(nothing fails before 3 runs)" in result.measured
+    (result,) = judge_against_baseline(two, of_sessions(make, two, 10, 1.0), terms("tpot_mean"), 0,
+                                       NoFurtherRuns.OUT_OF_TIME)
+    assert "no regression fails before 3 runs" in basis_text(result)
 
 
 def test_runs_whose_seed_is_not_stored_are_no_look(make, three_runs):
@@ -226,8 +230,8 @@ def test_a_comparison_is_with_what_was_measured_alike(make, three_runs, compared
                          make.session(2, tpot_mean=here), *(
         make.session(day, tpot_mean=other, differs={"driver": "5"}) for day in (3, 4, 5)))
     ((alone,), _), ((among,), _) = compared(stored, range(3)), compared(stored, range(3), across=("driver",))
-    assert (alone.verdict.value, alone.n) == ("PASS", "3 runs against 9 of 3 sessions")
-    assert among.n.endswith("of 6 sessions")
+    assert (alone.verdict, alone.facts["stored_runs"], alone.facts["stored_sessions"]) == (Verdict.PASS, 9, 3)
+    assert basis_text(among).endswith("of 6 sessions")
 
 
 def test_sessions_of_other_conditions_count_while_these_may_differ(make):
@@ -243,7 +247,7 @@ def test_sessions_of_other_conditions_count_while_these_may_differ(make):
 def test_nothing_that_was_measured_alike(make, today):
     stored = comparable_sessions(make.stored(make.session(0, anchor=True, tpot_mean=20.0, differs={"driver": "5"})), ())
     assert "tpot_mean is not stored under these conditions" in \
-        incomparable_result(today, stored, terms("tpot_mean")).reason
+        reason_text(incomparable_result(today, stored, terms("tpot_mean")))
 
 
 def test_what_a_pass_would_have_seen_is_what_is_left_to_see(make, three_runs):
@@ -251,9 +255,9 @@ def test_what_a_pass_would_have_seen_is_what_is_left_to_see(make, three_runs):
         (result,) = judge_against_baseline(
             three_runs, of_sessions(make, three_runs, 3, 1.0), terms("tpot_mean"), 0, **how
         )
-        return float(re.search(r"would have seen \+([\d.]+) %", result.measured)[1])
+        return result.facts["smallest_detectable"]
 
-    assert seen(no_further_runs=OUT_OF_TIME) > seen()
+    assert seen(no_further_runs=NoFurtherRuns.OUT_OF_TIME) > seen()
 
 
 def test_the_error_is_shared_by_all_that_the_suite_stores(make):
@@ -309,7 +313,7 @@ def test_endpoint_on_another_machine_is_not_judged_as_a_cpu(make, three_runs, ur
                            for day, by in enumerate((0.995, 1.0, 1.005, 1.0, 0.998))),
                          primaries=("ttft_p50",), conditions=conditions)
     wanted = replace(terms("ttft_p50"), kind=server_kind(conditions))
-    (result,) = judge_against_baseline(three_runs, stored, wanted, 0, CACHE_NOT_RESET)
+    (result,) = judge_against_baseline(three_runs, stored, wanted, 0, NoFurtherRuns.CACHE_NOT_RESET)
     assert result.verdict.value == verdict
 
 
@@ -375,5 +379,5 @@ def test_a_server_that_drops_its_slowest_has_not_improved():
     assert median.verdict is Verdict.PASS
     for result in (tail, mean):
         assert result.verdict is Verdict.INCONCLUSIVE  # not worse than the FAIL of error_rate, where it has a limit
-        assert "cannot be compared: " in result.reason
-        assert "has no end in 3 of 3 runs: 30 requests failed" in result.reason
+        assert result.cause is Cause.VALUES_INFINITE
+        assert (result.facts["missing_runs"], result.facts["failed_requests"]) == (3, 30)

@@ -11,7 +11,9 @@ import pytest
 from pytest_llmperf import CheckResult, Verdict
 from pytest_llmperf.cli import main
 from pytest_llmperf.cli.parser import parser
+from pytest_llmperf.metrics.units import Unit
 from pytest_llmperf.results.writer import write_test
+from pytest_llmperf.slo.model import Comparison
 
 
 def test_without_a_command_it_says_which_there_are(capsys):
@@ -36,7 +38,7 @@ def test_as_a_module():
 @pytest.fixture
 def show(tmp_path):
     """`llmperf show` of a run as a process of its own."""
-    check = CheckResult("ttft_p50 <= 1s", Verdict.PASS, "ttft_p50", "≤ 1 s", "50 ms")
+    check = CheckResult("ttft_p50 <= 1s", Verdict.PASS, "ttft_p50", Unit.MS, Comparison.AT_MOST, 1000, 50)
     write_test(tmp_path, "tests/test_a.py::test_x", [], [check])
     command = [sys.executable, "-m", "pytest_llmperf", "show", tmp_path, "test_x"]
     buffered = {"PYTHONUNBUFFERED": ""}  # as it is for a user: what is short is written as Python exits
@@ -51,7 +53,7 @@ def show(tmp_path):
 def test_a_terminal_that_has_not_every_sign_shows_the_others(show):
     told = show(PYTHONIOENCODING="ascii")
     assert (told.returncode, told.stderr) == (0, b"")
-    assert b"? 1 s" in told.stdout
+    assert b"? 1000 ms" in told.stdout
 
 
 def test_output_that_cannot_be_written_is_said_in_a_sentence(show):

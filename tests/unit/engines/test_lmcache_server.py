@@ -213,7 +213,7 @@ def test_a_prompt_that_comes_back_proves_it(make_server, fake_engine):
 
 def test_one_that_never_hits_is_named(make_server, fake_engine, fake_process):
     server = make_server(SPEC, engine=pages(fake_engine, []), process=fake_process, clock=VirtualClock())
-    with pytest.raises(EngineError, match=r"LMCache is attached and never hit: vllm\('m'\).* 9 tokens") as caught:
+    with pytest.raises(EngineError, match=r"LMCache is attached and had no hit: vllm\('m'\).* 9 tokens") as caught:
         prove_hits(server, random.Random(1), 60.0)
     assert caught.value.evidence is not None
 

@@ -7,6 +7,7 @@ from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.errors import SloError
 from pytest_llmperf.judging.claim_judge import claim_judge, judge_slos
 from pytest_llmperf.model.record import Outcome
+from pytest_llmperf.results.sentences import basis_text, reason_text
 from pytest_llmperf.stats.prior import Margins
 from pytest_llmperf.testing.records import make_record
 
@@ -49,7 +50,7 @@ def test_seeds_that_a_comparison_repeats_prove_no_slo(make_run, make_measurement
     assert result.verdict is Verdict.PASS
     (result,) = judge_slos(again, ["ttft_p50 <= 58ms"], SETTINGS)
     assert result.verdict is Verdict.INCONCLUSIVE
-    assert "9 runs of 3 seeds" in result.n
+    assert "9 runs of 3 seeds" in basis_text(result)
 
 
 def test_a_lower_limit_on_hits_does_not_excuse_an_old_cache(side):
@@ -57,7 +58,7 @@ def test_a_lower_limit_on_hits_does_not_excuse_an_old_cache(side):
     stale = side(counters={"prompt_tokens": 160.0, "prompt_tokens_cached": 150.0}, expected_hit_rate=0.3)
     for texts in (["ttft_p50 <= 60ms"], ["ttft_p50 <= 60ms", "prefix_cache_hit_rate >= 20%"]):
         (result,) = judge_slos(stale, texts, SETTINGS)
-        assert "prompts of an earlier run were still cached" in result.reason
+        assert "prompts of an earlier run were still cached" in reason_text(result)
     results = judge_slos(stale, ["ttft_p50 <= 60ms", "prefix_cache_hit_rate <= 31%"], SETTINGS)
     assert [result.verdict for result in results] == [Verdict.PASS, Verdict.FAIL]
 
@@ -67,15 +68,15 @@ def test_an_invalid_run_is_one_error_that_counts_the_reasons(side):
     (result,) = judge_slos(broken, ["ttft_p50 <= 60ms", "error_rate == 0"], SETTINGS)
     assert result.verdict is Verdict.ERROR
     assert result.metric == "validity"
-    assert "run 1 (seed 0)" in result.reason
-    assert "And 4 more like these." in result.reason  # 3 runs with two reasons each, two are shown
+    assert "run 1 (seed 0)" in reason_text(result)
+    assert "And 4 more problems like these." in reason_text(result)  # 3 runs with two reasons each, two are shown
 
 
 @pytest.mark.parametrize("slo", ["slo_attainment(largest_stall <= 10s) >= 90%", "goodput(largest_stall <= 10s) >= 1/s"])
 def test_gaps_within_goodput_are_gaps(side, slo):
     (result,) = judge_slos(side(coalesced_chunks=3), [slo], SETTINGS)
     assert result.verdict is Verdict.ERROR
-    assert "of the chunks came together" in result.reason
+    assert "of the chunks arrived together" in reason_text(result)
     (result,) = judge_slos(side(coalesced_chunks=3), [slo.replace("largest_stall", "ttft")], SETTINGS)
     assert result.verdict is Verdict.PASS
 
@@ -95,8 +96,8 @@ def test_a_claim_with_its_guard(side):
         "ttft_p50(b) / ttft_p50(a)": Verdict.PASS,
         "tpot_mean(a) / tpot_mean(b)": Verdict.PASS,
     }
-    assert "no loss proven, none excluded" in results[1].n
-    assert results[1].reason == ""
+    assert "no loss proven, none excluded" in basis_text(results[1])
+    assert results[1].cause is None
 
 
 def test_a_claim_that_is_not_so(side):
@@ -125,14 +126,14 @@ def test_a_price_that_nobody_accepted(side):
 def test_a_guard_lets_pass_what_looks_like_no_loss(side, itl_ms, how, verdict):
     guard = claim(side(ttft_ms=10, itl_ms=itl_ms), side(ttft_ms=100, itl_ms=10), **how)[1]
     assert guard.verdict is verdict
-    assert ('allow={"tpot_mean": …}' in guard.reason) == (verdict is Verdict.INCONCLUSIVE)
-    assert ("no loss proven" in guard.n) == (verdict is Verdict.PASS)
+    assert ('allow={"tpot_mean": …}' in reason_text(guard)) == (verdict is Verdict.INCONCLUSIVE)
+    assert ("no loss proven" in basis_text(guard)) == (verdict is Verdict.PASS)
 
 
 def test_the_tests_own_spread_of_starts_is_told(side):
     results = claim(side(ttft_ms=10), side(ttft_ms=100), start_sd={"ttft_p50": 0.4})
-    assert "a start-to-start sd of 40 % (the test's own)" in results[0].n
-    assert "default" in results[1].n
+    assert "a start-to-start sd of 40 % (the test's own)" in basis_text(results[0])
+    assert "default" in basis_text(results[1])
 
 
 def test_the_price_of_what_is_better_when_higher_is_turned_round(side):
@@ -157,7 +158,7 @@ def test_a_guard_without_anything_to_guard_is_left_out(side):
 def test_a_guard_needs_times_that_somebody_saw(side, allow):
     (result,) = claim(side(ttft_ms=10, itl_ms=0.0), side(ttft_ms=100), allow=allow)
     assert result.verdict is Verdict.ERROR
-    assert "A, run 1 (seed 0): 20 of 20 answers of several tokens came in one piece" in result.reason
+    assert "A, run 1 (seed 0): 20 of 20 answers of several tokens came in one piece" in reason_text(result)
 
 
 def test_a_guard_that_one_side_cannot_show_is_an_error(side):
@@ -168,7 +169,7 @@ def test_a_guard_that_one_side_cannot_show_is_an_error(side):
 def test_an_invalid_side_is_named(side):
     (result,) = claim(side(), side(restarted="its counter fell"))
     assert result.verdict is Verdict.ERROR
-    assert "B, run 1" in result.reason
+    assert "B, run 1" in reason_text(result)
 
 
 @pytest.mark.parametrize(
@@ -202,7 +203,7 @@ def test_what_one_side_must_show_excuses_nothing_of_the_other(make_run, make_mea
     slow = side(ttft_ms=500.0)
     (result,) = claim(shed, slow, causes=["error_rate(b) == 0"])
     assert result.verdict is Verdict.ERROR
-    assert "A, run 1 (seed 0): 10 of 20 requests failed" in result.reason
+    assert "A, run 1 (seed 0): 10 of 20 requests failed" in reason_text(result)
     results = claim(shed, slow, causes=["error_rate(a) == 0"])
     assert verdicts(results)["error_rate(a)"] is Verdict.FAIL
 

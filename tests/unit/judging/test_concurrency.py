@@ -13,6 +13,8 @@ from pytest_llmperf.judging.requirements import judge_slo
 from pytest_llmperf.metrics import measure
 from pytest_llmperf.model.record import Outcome
 from pytest_llmperf.model.verdict import Verdict
+from pytest_llmperf.results.cause import Cause
+from pytest_llmperf.results.sentences import basis_text, reason_text
 from pytest_llmperf.slo.parse import parse_slo
 from pytest_llmperf.testing.records import make_record
 from pytest_llmperf.testing.steps import arriving, in_step
@@ -138,8 +140,8 @@ def test_an_attainment_counts_as_the_percentile_does(family):
         percentile = judge(f"{family}_p90 <= {limit_ms}ms", *runs)
         attained = judge(f"slo_attainment({family} <= {limit_ms}ms) >= 90%", *runs)
         assert percentile.verdict is attained.verdict
-        assert percentile.n.replace("over", "missed") == attained.n
-        lowest = float(attained.interval.removeprefix("90 % CI ").partition("–")[0])
+        assert basis_text(percentile).replace("over", "missed") == basis_text(attained)
+        lowest = 100 * attained.interval.low
         assert (lowest >= 90) == (attained.verdict is Verdict.PASS)
 
 
@@ -159,8 +161,8 @@ def test_the_words_are_of_the_latency_that_matters():
                      for i in range(100)]) for level, itl in ((400.0, 0.2), (440.0, 1.0), (480.0, 5.0))]
     alone, both = (judge_slo(parse_slo(f"slo_attainment({limits}) >= 90%"), runs, list("abc"))
                    for limits in ("ttft <= 520ms", "ttft <= 520ms, tpot <= 100s"))
-    assert "the server starts differ so much" in alone.reason
-    assert (both.reason, both.verdict) == (alone.reason, alone.verdict)
+    assert "the server starts differ so much" in reason_text(alone)
+    assert (reason_text(both), both.verdict) == (reason_text(alone), alone.verdict)
 
 
 def test_runs_that_were_sent_again_reach_no_further():
@@ -188,7 +190,7 @@ def test_what_slow_seconds_hide_is_said():
     worst_ms = sorted(ms for run in runs for ms in run.samples("tpot"))[-5]
     found = judge(f"tpot_p90 <= {worst_ms:.6f}ms", *runs)
     assert found.verdict is Verdict.INCONCLUSIVE
-    assert "more observations would decide it" in found.reason
+    assert "more observations decide the check" in reason_text(found)
     assert judge(f"tpot_p90 <= {worst_ms * exp(1.0):.6f}ms", *runs).verdict is Verdict.PASS
 
 
@@ -205,10 +207,8 @@ def test_all_at_once_in_one_run_is_one_observation():
     once = in_step(40, [varying(rng, TOKENS).tolist(), (1.5 * varying(rng, TOKENS)).tolist()])
     found = judge("tpot_p90 <= 100ms", once)
     assert found.verdict is Verdict.INCONCLUSIVE
-    assert "requests that were served at once are one observation" in found.reason
-    assert "measure more runs" in found.reason
+    assert "requests that are served at the same time count as one observation" in reason_text(found)
+    assert "measure more runs" in reason_text(found)
     alike = [in_step(40, [[20.0] * TOKENS]) for _ in range(2)]
-    few = judge("ttft_p90 <= 500ms", *alike).reason
-    assert few == ("0 % are over the limit, and requests that were served at once are one observation: measure more "
-                   "runs, of other seeds")
+    assert judge("ttft_p90 <= 500ms", *alike).cause is Cause.REQUESTS_CONCURRENT
     assert judge("tpot_p90 <= 10ms", once).verdict is Verdict.FAIL

@@ -8,6 +8,7 @@ from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.judging.gpu_gates import gpu_problems
 from pytest_llmperf.judging.validity import validity_problems
 from pytest_llmperf.model.telemetry import ForeignProcess, GpuDevice, GpuSample, GpuTrace
+from pytest_llmperf.results.sentences import problem_text
 
 HEALTHY = GpuTrace(
     (GpuDevice(0, "NVIDIA H200", (("mig", "off"), ("power_limit_mw", "700000"))),),
@@ -17,7 +18,7 @@ HEALTHY = GpuTrace(
 
 
 def found(first=HEALTHY, **changed):
-    return list(gpu_problems(replace(HEALTHY, **changed), first))
+    return [problem_text(problem) for problem in gpu_problems(replace(HEALTHY, **changed), first)]
 
 
 def test_a_power_cap_is_no_problem():
@@ -56,7 +57,7 @@ def test_faults_are_passed_on():
 
 def test_models_that_differ():
     (text,) = found(devices=(*HEALTHY.devices, GpuDevice(1, "NVIDIA H100")))
-    assert "several models, NVIDIA H200 and NVIDIA H100" in text
+    assert "several GPU models, NVIDIA H200 and NVIDIA H100" in text
 
 
 def test_a_partitioned_gpu():
@@ -75,5 +76,5 @@ def test_settings_that_changed():
 def test_the_gates_are_part_of_validity(make_run, make_measurement):
     bad = replace(HEALTHY, faults=("a GPU fell off the bus",))
     measurement = make_measurement(make_run(gpu=HEALTHY), make_run(seed=1, gpu=bad))
-    (text,) = validity_problems(measurement, set(), Settings())
+    (text,) = map(problem_text, validity_problems(measurement, set(), Settings()))
     assert text.startswith("run 2 (seed 1): a GPU fell off the bus")

@@ -6,6 +6,7 @@ import pytest
 
 from pytest_llmperf.judging.possible import impossible
 from pytest_llmperf.model.datasheet import LatencyBound
+from pytest_llmperf.results.sentences import problem_text
 from pytest_llmperf.testing.records import make_record
 
 # A step takes 3 ms, and a prompt token 0.1 ms: 8 prompt tokens are computed within a step, 100 in 10 ms.
@@ -16,7 +17,7 @@ BOUND = LatencyBound("2 × H200", 3e6, 1e5, 1, "14 GB ÷ 4.8 TB/s", "9 GFLOP ÷ 
 def found(make_run):
     def found(bound=BOUND, counters=None, **fields):
         records = [make_record(index, intended_ms=500 * index, **fields) for index in range(20)]
-        return list(impossible(make_run(records, counters=counters), bound))
+        return [problem_text(problem) for problem in impossible(make_run(records, counters=counters), bound)]
 
     return found
 

@@ -8,6 +8,7 @@ from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.judging.validity import judged_by_comparison, judged_by_requirements, validity_problems
 from pytest_llmperf.model.exchange import LoadReport
 from pytest_llmperf.model.record import Outcome
+from pytest_llmperf.results.sentences import problem_text
 from pytest_llmperf.slo.parse import parse_slo
 from pytest_llmperf.testing.records import make_record
 
@@ -24,7 +25,8 @@ def found(make_run, make_measurement):
 
     def found(named=(), *, settings=SETTINGS, **fields):
         of_measurement = {name[2:]: fields.pop(name) for name in list(fields) if name.startswith("m_")}
-        return validity_problems(make_measurement(make_run(**fields), **of_measurement), set(named), settings)
+        problems = validity_problems(make_measurement(make_run(**fields), **of_measurement), set(named), settings)
+        return [problem_text(problem) for problem in problems]
 
     return found
 
@@ -66,7 +68,7 @@ def test_answers_of_requested_or_declared_model_are_valid(found, models, names):
 
 def test_answers_of_another_model_make_the_run_invalid(found):
     (text,) = found(["error_rate"], records=of_models("m", "x" * 200), model_names=("m", "m-1"))
-    assert f"20 of 20 answers came from model '{'x' * 80}…', and 'm' was asked for; declared: 'm-1'." in text
+    assert f"20 of 20 answers came from model '{'x' * 80}…', and 'm' was requested; declared: 'm-1'." in text
     assert "model_alias=" in text
 
 
@@ -121,7 +123,7 @@ def test_saturation_names_numbers_and_remedy(found):
 def test_what_nobody_stamped_was_not_read_at_once(found):
     late = load_report(kernel_stamped=0.0, stamp_error_p99_ns=6_000_000, read_delay_p99_ns=None)
     (text,) = found(load=late)
-    assert "stamped 0% of the reads only" in text
+    assert "stamped only 0% of the reads" in text
     assert "read bytes" not in text
 
 
@@ -146,7 +148,8 @@ def test_slots_that_stand_empty(found, judging):
 def test_stamps_that_may_be_late(found):
     late = load_report(kernel_stamped=0.25, stamp_error_p99_ns=6_000_000)
     (text,) = found(load=late)
-    assert "saturated: stamps of arrivals may be 6.0 ms late (p99, limit 5 ms), since the kernel stamped 25%" in text
+    assert "saturated: arrivals may be stamped 6.0 ms late (p99, limit 5 ms), because the kernel" in text
+    assert "stamped only 25%" in text
     assert found(load=late, settings=Settings(stamp_error_p99_limit_ms=7.0)) == []
 
 
@@ -154,7 +157,7 @@ def test_stamps_that_may_be_late(found):
 def test_coalesced_chunks_matter_to_gaps_only(found, asking):
     together = records(coalesced_chunks=3)
     (text,) = found([asking], records=together)
-    assert "33% of the chunks came together" in text
+    assert "33% of the chunks arrived together" in text
     assert found(["ttft_p99", "tpot_mean"], records=together) == []
     assert found([asking, "coalesced_share"], records=together) == []
 
@@ -173,7 +176,7 @@ def test_a_restarted_server(found):
 def test_unexpected_cache_hits(found):
     hits = {"prompt_tokens_cached": 80.0}
     (text,) = found(counters=hits, expected_hit_rate=0.1)
-    assert "hit rate 50.0%, where these requests can have 10.0% at most" in text
+    assert "hit rate 50.0%, and these requests can have 10.0% at most" in text
     assert found(counters=hits, expected_hit_rate=0.49) == []  # within the slack
     assert found(counters=hits) == []  # no bound is known
     assert found(["prefix_cache_hit_rate"], counters=hits, expected_hit_rate=0.1) == []
@@ -184,7 +187,7 @@ def test_without_counters_the_usage_tells_of_hits(found, counters):
     """A server that leaves a 0 out of its usage has told at least what it has told."""
     told = [*records(15, cached_tokens=None), *records(5, cached_tokens=4)]
     (text,) = found(counters=counters, records=told, expected_hit_rate=0.1)
-    assert "hit rate 12.5% by the usage of the answers, where these requests can have 10.0% at most" in text
+    assert "hit rate 12.5% by the usage of the answers, and these requests can have 10.0% at most" in text
     assert found(counters=counters, records=told, expected_hit_rate=0.11) == []  # within the slack
     assert found(counters=counters, records=told) == []  # no bound is known
     assert found(["prefix_cache_hit_rate"], counters=counters, records=told, expected_hit_rate=0.1) == []
@@ -204,7 +207,7 @@ IDLE = {"external_cache_hits": 0.0, "prompt_tokens_cached": 0.0}
 
 def test_an_lmcache_that_never_hits(found):
     (text,) = found(counters=IDLE, m_lmcache_reuse=0.8)
-    assert "LMCache is attached and never hit: 80% of the prompt tokens repeat" in text
+    assert "LMCache is attached and had no hit: 80% of the prompt tokens repeat" in text
     assert found(["external_cache_hit_rate"], counters=IDLE, m_lmcache_reuse=0.8) == []
 
 
@@ -232,13 +235,13 @@ def test_preemptions(found):
 
 def test_somebody_else_uses_the_server(found):
     (text,) = found(counters={"requests_finished": 21.0, "generation_tokens": 210.0})
-    assert "the server finished 21 requests and 20 were ours" in text
+    assert "the server finished 21 requests and this run sent 20" in text
 
 
 @pytest.mark.parametrize("counted", [100, 400])
 def test_answers_that_claim_other_tokens_than_were_generated(found, counted):
     (text,) = found(counters={"generation_tokens": float(counted)})
-    assert f"answers claim 200 generated tokens, the server counted {counted}" in text
+    assert f"answers report 200 generated tokens, and the server counted {counted}" in text
 
 
 def test_failed_requests_make_the_counts_incomparable(found):
@@ -248,5 +251,5 @@ def test_failed_requests_make_the_counts_incomparable(found):
 
 def test_runs_are_numbered(make_run, make_measurement):
     measurement = make_measurement(make_run(), make_run(seed=1, restarted="its counter prompt_tokens fell from 9 to 0"))
-    (text,) = validity_problems(measurement, set(), SETTINGS)
+    (text,) = map(problem_text, validity_problems(measurement, set(), SETTINGS))
     assert text.startswith("run 2 (seed 1): ")

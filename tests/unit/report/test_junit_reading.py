@@ -8,14 +8,19 @@ import pytest
 
 from pytest_llmperf import CheckResult, Verdict
 from pytest_llmperf.errors import BaselineError, UsageError
+from pytest_llmperf.metrics.units import Unit
 from pytest_llmperf.report.junit import read_release
 from pytest_llmperf.report.properties import properties
+from pytest_llmperf.results.cause import Cause
 from pytest_llmperf.results.reader import read_run
 from pytest_llmperf.results.writer import write_test
+from pytest_llmperf.slo.model import Comparison
+from pytest_llmperf.stats.interval import Interval
 from pytest_llmperf.stats.prior import Margins
 
 TEST = "tests/test_a.py::test_x[h200]"
-CHECK = CheckResult("baseline ttft_p50", Verdict.FAIL, "ttft_p50", "≤ +15.0 %", "+20.0 %", "90 % CI …", "3", "slow")
+CHECK = CheckResult("baseline ttft_p50", Verdict.FAIL, "ttft_p50", Unit.CHANGE, Comparison.AT_MOST, 0.15, 0.2,
+                    Interval(0.17, 0.23, 0.95), Cause.STATED, {"runs": 3, "text": "slow"})
 
 
 @pytest.fixture
@@ -92,7 +97,8 @@ def test_files_that_had_the_seed_in_the_name_are_read(junit):
 
 
 def test_the_change_against_the_baseline_has_a_property_of_its_own(measurement):
-    assert dict(properties(TEST, [measurement], [CHECK]))["llmperf.baseline.ttft_p50"] == "+20.0 % (90 % CI …)"
+    stored = dict(properties(TEST, [measurement], [CHECK]))
+    assert stored["llmperf.baseline.ttft_p50"] == "+20.0 % (90 % CI +17.0 % … +23.0 %)"
 
 
 @pytest.mark.parametrize("margins", ["[0.1]", "[0.2, 0.1]", '["a", "b"]', "0.1"])

@@ -8,6 +8,7 @@ from pytest_llmperf import CheckResult, Verdict
 from pytest_llmperf.report.markdown import LinkedRun, markdown
 from pytest_llmperf.report.release import Trend, compare_runs
 from pytest_llmperf.report.terminal_text import comparison_text, overview, text_of_test
+from pytest_llmperf.results.cause import Cause
 from pytest_llmperf.results.reader import StoredRun, StoredRunMeasurement, StoredRunTest
 from pytest_llmperf.stats.prior import Margins
 
@@ -25,7 +26,8 @@ def measured(tpot_ms=10.0, ttft_ms=50.0, **fields):
 
 
 def ran(*measurements, verdict=Verdict.PASS, name="t.py::test_x", **fields):
-    check = CheckResult("tpot_mean <= 1s", verdict, "tpot_mean", reason="" if verdict is Verdict.PASS else "because")
+    cause = None if verdict is Verdict.PASS else Cause.STATED
+    check = CheckResult("tpot_mean <= 1s", verdict, "tpot_mean", cause=cause, facts={"text": "because"})
     complete, error = fields.get("complete", True), fields.get("error")
     return StoredRunTest(name, complete, error, measurements or (measured(),), (check,))
 

@@ -5,7 +5,10 @@ import math
 import pytest
 
 from pytest_llmperf import CheckResult, Verdict
+from pytest_llmperf.metrics.units import Unit
 from pytest_llmperf.report.table import table
+from pytest_llmperf.slo.model import Comparison
+from pytest_llmperf.stats.interval import Interval
 
 
 def test_one_row_per_request(measurement):
@@ -31,14 +34,15 @@ def test_a_failed_request_has_a_row_and_no_latency(measurement):
 def test_columns_line_up_and_reasons_follow():
     text = table(
         [
-            CheckResult("ttft_p99 <= 1s", Verdict.PASS, "ttft_p99", "≤ 1 s", "0.2 s", "90 % CI", "300"),
-            CheckResult("x", Verdict.ERROR, reason="because"),
+            CheckResult("ttft_p99 <= 1s", Verdict.PASS, "ttft_p99", Unit.MS, Comparison.AT_MOST, 1000, 200,
+                        Interval(150, 250, 0.95), facts={"runs": 3}),
+            CheckResult.stated("x", Verdict.ERROR, "because"),
         ]
     )
     head, first, second, reason = text.splitlines()
     assert head.split() == ["metric", "limit", "measured", "verdict", "interval", "n"]
     assert [first.index("PASS"), second.index("ERROR")] == [head.index("verdict")] * 2
-    assert first.endswith("300")
+    assert first.endswith("3 runs on one server start")
     assert second.startswith("x ")  # a check without a metric goes by its own text
     assert reason == "  x: because"
     assert not any(line.endswith(" ") for line in text.splitlines())

@@ -20,16 +20,14 @@ from pytest_llmperf.testing.records import make_record
 
 
 def test_what_it_holds(tmp_path, measurement):
-    result = CheckResult("ttft_p99 <= 1s", Verdict.FAIL, "ttft_p99", reason="slow")
+    result = CheckResult.stated("ttft_p99 <= 1s", Verdict.FAIL, "slow", metric="ttft_p99")
     path = write_test(tmp_path, "tests/test_a.py::test_x", [measurement], [result], complete=False)
     kept = json.loads(path.read_text())
     assert (kept["schema"], kept["test"], kept["complete"]) == (1, "tests/test_a.py::test_x", False)
-    assert kept["checks"] == [
-        {
-            "subject": "ttft_p99 <= 1s", "verdict": "FAIL", "metric": "ttft_p99", "limit": "", "measured": "-",
-            "interval": "", "n": "", "reason": "slow",
-        }
-    ]  # fmt: skip
+    (check,) = kept["checks"]
+    texts = {"metric": "ttft_p99", "limit": "", "measured": "-", "interval": "", "n": "", "reason": "slow"}
+    assert check.items() >= {"subject": "ttft_p99 <= 1s", "verdict": "FAIL", "cause": "stated", **texts}.items()
+    assert (check["estimate"], check["low"], check["limit_value"], check["problems"]) == (None, None, None, [])
     (only,) = kept["measurements"]
     assert only["conditions"] == {"engine": "vllm", "model": "m"}
     assert [run["seed"] for run in only["runs"]] == [0, 1]

@@ -7,14 +7,16 @@ import pytest
 from pytest_llmperf import CheckResult, Verdict
 from pytest_llmperf.errors import BaselineError, UsageError
 from pytest_llmperf.metrics.failed_as_infinite import value_with_failures
+from pytest_llmperf.metrics.units import Unit
 from pytest_llmperf.results.reader import as_measurement, choose, read_run
 from pytest_llmperf.results.requests_file import encode
 from pytest_llmperf.results.writer import write_test
+from pytest_llmperf.slo.model import Comparison
 from pytest_llmperf.testing.records import make_record
 
 TEST = "tests/test_a.py::test_x[h200]"
-PASSED = CheckResult("ttft_p50 <= 1s", Verdict.PASS, "ttft_p50", "≤ 1 s", "50 ms")
-FAILED = CheckResult("itl_p99 <= 1s", Verdict.FAIL, "itl_p99", reason="slow")
+PASSED = CheckResult("ttft_p50 <= 1s", Verdict.PASS, "ttft_p50", Unit.MS, Comparison.AT_MOST, 1000, 50)
+FAILED = CheckResult.stated("itl_p99 <= 1s", Verdict.FAIL, "slow", metric="itl_p99")
 
 
 @pytest.fixture

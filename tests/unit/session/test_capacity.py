@@ -13,6 +13,7 @@ from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.errors import LoadError, SloError, SpecError
 from pytest_llmperf.metrics.registry import find
 from pytest_llmperf.model.status import Note
+from pytest_llmperf.results.sentences import basis_text, estimate_text
 from pytest_llmperf.session.perf_session import PerfSession
 from pytest_llmperf.telemetry.hardware import Hardware
 from pytest_llmperf.testing.scripted_transport import make_exchange
@@ -54,7 +55,7 @@ def test_the_knee_is_found_and_is_a_measurement(perf, make_server, told, clock):
     (rate,) = found.values("max_rate")
     assert KNEE / 1.05 <= rate <= KNEE * 1.01  # arrivals of a seed end at n / rate, so the rate shown is 1 % off
     (result,) = perf.check(found, "max_rate >= 15/s")
-    assert result.measured.endswith("requests/s")
+    assert estimate_text(result).endswith("requests/s")
     points = perf.series[0].found[0].points
     assert clock.now_ns() == 7e9 * (len(points) - 1)  # a rest between two rates
     assert [status.text for status in told if isinstance(status, Note)][:2] == ["8/s: within the SLO",
@@ -147,7 +148,7 @@ def settled(perf, make_server, fake_engine, limit):
 def test_check_tries_the_asked_rate_after_an_open_search(perf, make_server, fake_engine):
     result, runs, capacity, _ = settled(perf, make_server, fake_engine, 12)
     assert result.verdict is Verdict.PASS
-    assert "12/s proven to be within" in result.n
+    assert "12/s proven to be within" in basis_text(result)
     assert runs == 2
     assert capacity.found[0].points[-1].rate == 12
     assert capacity.finished.value("max_rate_proven") == 12
@@ -215,7 +216,7 @@ def test_a_claim_of_users_within_the_slo(perf, fake_engine, make_server, monkeyp
     a, b = endpoint("http://h:1", model="m"), endpoint("http://h:2", model="m")
     results = perf.claim(a, b, WORKLOAD, "max_rate(a) / max_rate(b) >= 2", slo="ttft_p95 <= 500ms")
     assert results[0].verdict is Verdict.FAIL  # equal servers
-    assert results[0].measured == "1×"
+    assert estimate_text(results[0]) == "1×"
 
 
 @pytest.mark.parametrize("slo", ["slo_attainment(ttft <= 500ms) >= 80%", "goodput(ttft <= 500ms) >= 1/s"])

@@ -9,8 +9,11 @@ import pytest
 
 from pytest_llmperf import CheckResult, Verdict
 from pytest_llmperf.baseline.store import Store
+from pytest_llmperf.metrics.units import Unit
 from pytest_llmperf.report.html import write_report
+from pytest_llmperf.results.cause import Cause
 from pytest_llmperf.results.writer import write_test
+from pytest_llmperf.slo.model import Comparison
 
 TEST = "tests/test_a.py::test_prefixes_come_from_the_cache[h200]"
 HOSTILE = '</script><img src=x onerror=alert(1)> " \' & \ud800'
@@ -30,7 +33,8 @@ def packed(text):
 
 
 def test_claim_in_words_verdict_and_reason(tmp_path, page, measurement_of, measurement):
-    check = CheckResult("ttft_p50(b) / ttft_p50(a) >= 3", Verdict.FAIL, "ttft_p50", "≥ 3×", "1.2×", reason="too near")
+    check = CheckResult("ttft_p50(b) / ttft_p50(a) >= 3", Verdict.FAIL, "ttft_p50", Unit.RATIO, Comparison.AT_LEAST, 3,
+                        1.2, cause=Cause.STATED, facts={"text": "too near"})
     write_test(tmp_path / "run", TEST, [measurement], [check])
     text = page()
     for said in ("Prefixes come from the cache", "Median time to first token of B: at least 3 times that of A",
@@ -48,7 +52,7 @@ def test_whatever_a_test_or_server_says_is_text(tmp_path, page, measurement_of):
     measured = measurement_of([], side="")
     object.__setattr__(measured, "engine", HOSTILE)
     object.__setattr__(measured, "conditions", {"hardware": HOSTILE, HOSTILE: HOSTILE})
-    check = CheckResult(HOSTILE, Verdict.FAIL, HOSTILE, HOSTILE, HOSTILE, HOSTILE, HOSTILE, HOSTILE)
+    check = CheckResult.stated(HOSTILE, Verdict.FAIL, HOSTILE, metric=HOSTILE)
     write_test(tmp_path / "run", f"t.py::test_x[{HOSTILE}]", [measured], [check], complete=False, error=HOSTILE)
     text = page()
     (content,) = packed(text)

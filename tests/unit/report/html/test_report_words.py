@@ -6,7 +6,9 @@ import pytest
 
 from pytest_llmperf import CheckResult, Verdict
 from pytest_llmperf.metrics import all_metrics
+from pytest_llmperf.metrics.units import Unit
 from pytest_llmperf.report.html import series, words
+from pytest_llmperf.slo.model import Comparison
 
 
 @pytest.mark.parametrize("module", [words, series])
@@ -32,9 +34,10 @@ def test_demands(subject, sentence):
 
 
 def test_a_comparison_with_a_baseline():
-    check = CheckResult("baseline ttft_p50", Verdict.PASS, "ttft_p50", "≤ +15.0 %")
+    check = CheckResult("baseline ttft_p50", Verdict.PASS, "ttft_p50", Unit.CHANGE, Comparison.AT_MOST, 0.15)
     assert words.in_words(check) == "Median time to first token: at most 15.0 % worse than the baseline"
-    check = CheckResult("baseline output_throughput", Verdict.PASS, "output_throughput", "≥ -4.8 %")
+    check = CheckResult("baseline output_throughput", Verdict.PASS, "output_throughput", Unit.CHANGE,
+                        Comparison.AT_LEAST, -0.048)
     assert words.in_words(check) == "Output throughput: at most 4.8 % worse than the baseline"
 
 

@@ -1,0 +1,96 @@
+"""From a judged requirement to its result: the metric's unit, the data behind the verdict, and the cause."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import exp
+
+from pytest_llmperf.judging.sample import Sample
+from pytest_llmperf.metrics.registry import find
+from pytest_llmperf.model.verdict import Verdict
+from pytest_llmperf.results.cause import Cause, Facts
+from pytest_llmperf.results.check import CheckResult
+from pytest_llmperf.slo.model import Mechanism, Slo
+from pytest_llmperf.stats.exceedance import Exceedance
+from pytest_llmperf.stats.interval import Interval
+
+
+def requirement_result(requirement: Slo | Mechanism, verdict: Verdict, cause: Cause | None = None, *,
+                       estimate: float | None = None, interval: Interval | None = None,
+                       facts: Facts | None = None) -> CheckResult:
+    """A result in the unit of the requirement's metric; a PASS has no cause."""
+    return CheckResult(
+        subject=requirement.text or str(requirement),
+        verdict=verdict,
+        metric=metric_label(requirement),
+        unit=find(requirement.metric).unit,
+        comparison=requirement.comparison,
+        limit=requirement.limit,
+        estimate=estimate,
+        interval=interval,
+        cause=None if verdict is Verdict.PASS else cause,
+        facts=facts or {},
+    )
+
+
+def metric_label(requirement: Slo | Mechanism) -> str:
+    """The metric with its latency limits or its side: "goodput(ttft <= 500ms)", "prefix_cache_hit_rate(a)"."""
+    if isinstance(requirement, Mechanism):
+        return f"{requirement.metric}({requirement.side})"
+    within = ", ".join(map(str, requirement.within))
+    return f"{requirement.metric}({within})" if within else requirement.metric
+
+
+def unavailable_result(requirement: Slo | Mechanism, missing: int, runs: int, side: str = "") -> CheckResult:
+    """ERROR for a metric that some runs do not have."""
+    return requirement_result(requirement, Verdict.ERROR, Cause.METRIC_UNAVAILABLE,
+                              facts=unavailable(requirement.metric, missing, runs, side))
+
+
+def unavailable(metric: str, missing: int, runs: int, side: str = "") -> Facts:
+    """Which metric is missing in how many of the runs, and what the metric needs."""
+    facts: Facts = {"metric": metric, "missing_runs": missing, "of_runs": runs, "needs": find(metric).needs}
+    return facts | {"side": side} if side else facts
+
+
+def exceedance_facts(exceedance: Exceedance, sample: Sample, counted_as: str) -> Facts:
+    """What a count of exceedances rests on; of a PASS also what the count could not see.
+
+    Args:
+        exceedance: the judged count.
+        sample: the runs.
+        counted_as: "over" for latencies, "missed" or "failed" for requests.
+    """
+    facts: Facts = {"exceedances": exceedance.count.over, "observations": exceedance.count.of,
+                    "counted_as": counted_as, **sample.facts}
+    if exceedance.effective_fraction != 1:
+        facts["effective_n"] = exceedance.effective_n
+    if exceedance.by_level and exceedance.count_at_margin is not None:
+        facts["level_exceedances"] = exceedance.count_at_margin.over
+        facts["level_margin"] = 1 - exp(-exceedance.pass_margin)
+    if exceedance.verdict is Verdict.PASS:
+        facts["longest_unseen_s"] = sample.longest_unseen_s
+    return facts
+
+
+def exceedance_cause(exceedance: Exceedance, margin: float) -> tuple[Cause, Facts]:
+    """The cause of a FAIL, or what would end an INCONCLUSIVE.
+
+    Args:
+        exceedance: the judged count.
+        margin: log ratio that differences between server starts may hide.
+    """
+    facts: Facts = {"share": exceedance.count.over / exceedance.count.of, "allowed_share": exceedance.allowed}
+    if exceedance.verdict is Verdict.FAIL:
+        return Cause.SHARE_TOO_LARGE, facts | {"confidence": exceedance.confidence}
+    few_enough: Facts = facts | {"few_enough": exceedance.passes_without_margin}
+    if not exceedance.bounded and not exceedance.single_segment:
+        return Cause.REQUESTS_DEPENDENT, few_enough
+    if exceedance.margin_prevents_pass:
+        return Cause.STARTS_DIFFER, few_enough | {"slowdown": exp(margin)}
+    independent = replace(exceedance, effective_fraction=1.0, bounded=True)
+    if exceedance.single_segment and independent.still_needed() is not None:
+        return Cause.REQUESTS_CONCURRENT, facts
+    if (needed := exceedance.still_needed()) is None:
+        return Cause.SHARE_NEAR_LIMIT, facts
+    return Cause.OBSERVATIONS_TOO_FEW, facts | {"needed": needed}

@@ -1,0 +1,194 @@
+"""Why a check concluded what it concluded: a cause from a fixed list, and the numbers behind it.
+
+`results.sentences` makes every sentence from a cause and its facts. No other module words a result.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum, auto
+from typing import TypedDict
+
+
+class Cause(StrEnum):
+    """Why a verdict is not a plain PASS, or why a run is invalid."""
+
+    # Any check
+    STATED = auto()  # a test's own result gives its reason as text
+    METRIC_UNAVAILABLE = auto()
+    TOKENS_UNVERIFIED = auto()
+    RUNS_INVALID = auto()
+    # SLOs
+    NO_REQUEST_SERVED = auto()
+    STATISTIC_INFINITE = auto()
+    NO_INTERVAL = auto()
+    REQUESTS_DEPENDENT = auto()
+    REQUESTS_CONCURRENT = auto()
+    BEYOND_LIMIT = auto()
+    LIMIT_IN_INTERVAL = auto()
+    RUNS_MISS_LIMIT = auto()
+    REQUESTS_MISS_LIMIT = auto()
+    SHARE_TOO_LARGE = auto()
+    SHARE_NEAR_LIMIT = auto()
+    OBSERVATIONS_TOO_FEW = auto()
+    STARTS_DIFFER = auto()
+    RATE_REFUTED = auto()
+    RATE_UNDECIDED = auto()
+    # Claims and ratios
+    VALUE_ZERO = auto()
+    VALUES_INFINITE = auto()
+    RATIO_MISSES_LIMIT = auto()
+    RATIO_NEAR_LIMIT = auto()
+    PAIRS_TOO_FEW = auto()
+    MACHINE_DRIFTS = auto()
+    STARTS_TOO_FEW = auto()
+    ENDPOINT_STARTS_UNKNOWN = auto()
+    # Baseline comparisons
+    NO_PRIMARY_METRIC = auto()
+    NOTHING_STORED = auto()
+    CONDITIONS_DIFFER = auto()
+    VALUE_NOT_COMPARABLE = auto()
+    RUNS_DRIFT = auto()
+    WORSE = auto()
+    BETTER = auto()
+    RUNS_TOO_FEW = auto()
+    SPREAD_TOO_LARGE = auto()
+    # Invalid runs
+    TOKEN_COUNTS_DISAGREE = auto()
+    OTHER_MODEL = auto()
+    BELOW_HARDWARE_BOUND = auto()
+    REQUESTS_FAILED = auto()
+    ANSWERS_NOT_STREAMED = auto()
+    REQUESTS_SENT_LATE = auto()
+    SLOTS_EMPTY = auto()
+    ARRIVALS_STAMPED_LATE = auto()
+    CHUNKS_COALESCED = auto()
+    LOAD_PROCESS_SUSPENDED = auto()
+    SERVER_RESTARTED = auto()
+    CACHE_NOT_EMPTY = auto()
+    LMCACHE_UNUSED = auto()
+    PREEMPTIONS = auto()
+    FOREIGN_REQUESTS = auto()
+    TOKENS_MISCOUNTED = auto()
+    GPU_CONTENDED = auto()
+    GPU_THROTTLED = auto()
+    GPU_FAULT = auto()
+    GPUS_MIXED = auto()
+    GPU_PARTITIONED = auto()
+    GPU_SETTINGS_CHANGED = auto()
+    NOT_STEADY = auto()
+
+
+class Facts(TypedDict, total=False):
+    """Numbers and names behind a result or an invalid run; shares are 0…1, and a missing fact is absent."""
+
+    # What a result rests on
+    runs: int
+    seeds: int
+    starts: int
+    exact: bool  # the limit holds for each run exactly, without statistics
+    observations: int
+    exceedances: int  # observations over the limit
+    counted_as: str  # "over", "missed" or "failed"
+    effective_n: float  # independent observations that carry the same information
+    level_exceedances: int  # exceedances of the limit lowered by `level_margin`
+    level_margin: float  # share by which the level model lowers the limit
+    failed_requests: int
+    longest_unseen_s: float  # slow spells with a longer mean distance are not excluded
+    hardware_bound_unknown: bool
+    proven_rate: float  # requests/s
+    refuted_rate: float  # requests/s
+    pairs: int
+    starts_a: int
+    starts_b: int
+    start_sd: float  # of the metric's logarithm, from one server start to the next
+    start_sd_source: str
+    no_loss_proven: bool
+    stored_runs: int
+    stored_sessions: int
+    session_sd: float
+    session_sd_source: str
+    run_sd: float
+    smallest_detectable: float  # change that fails with 90 % probability
+    negligible: float  # change
+    deciding_runs: int  # runs before which not every regression can fail
+    deciding_sessions: int  # sessions below which that holds
+    # Why
+    text: str
+    texts: dict[str, str]  # sentences of a file that has no numbers
+    metric: str
+    missing_runs: int
+    of_runs: int
+    side: str
+    needs: str
+    statistic: str
+    share: float
+    allowed_share: float
+    confidence: float
+    needed: int
+    few_enough: bool
+    slowdown: float
+    violations: list[float]
+    no_further_runs: str  # why an open comparison measured no more runs
+    needed_starts: int
+    needed_start_sd: float
+    drift_share: float
+    guard: str
+    unmeasured_side: str
+    differing: dict[str, list[str | None]]  # condition → stored value, value of today
+    missing_metrics: list[str]
+    suggestions: dict[str, str]  # unknown name in compare_across → the field that it resembles
+    comparable_fields: list[str]
+    kind: str
+    p: float
+    # Of an invalid run
+    run: int
+    seed: int
+    answers: int
+    of_answers: int
+    first: str  # the detail of the first affected answer
+    names: list[str]
+    asked_model: str
+    other_names: int
+    gpus: str
+    least_ms: float
+    measured_ms: float
+    bound_by: str
+    limit: float
+    limit_ms: float
+    kernel_stamped: float
+    load_processes: int
+    load_cpus: int
+    own_cpus: bool
+    busy: float
+    read_delay_ms: float
+    hit_rate: float
+    most_hit_rate: float
+    by_usage: bool
+    reuse: float
+    count: float
+    counted: float
+    samples: int
+    of_samples: int
+    throttle_reasons: list[str]
+    temperature_c: int
+    gpu: int
+    settings: list[str]
+    first_run: int
+    last_run: int
+    start_id: int
+    levels: list[float]
+    drift: float
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Why a run is invalid.
+
+    Args:
+        cause: from the last part of the list.
+        facts: the numbers behind the cause; `side`, `run` and `seed` say where.
+    """
+
+    cause: Cause
+    facts: Facts

@@ -1,0 +1,601 @@
+"""The one place that words results: limit, estimate, interval, what the verdict rests on, and the reason."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+
+from pytest_llmperf.metrics.units import Unit
+from pytest_llmperf.model.verdict import Verdict
+from pytest_llmperf.results.baseline import YOUNG_BELOW
+from pytest_llmperf.results.cause import Cause, Facts, Problem
+from pytest_llmperf.results.check import CheckResult
+from pytest_llmperf.stats.looks import LOOKS
+
+#: A ratio above this says that the spread of server starts is unknown rather than large.
+LARGEST_KNOWN_SLOWDOWN = 3
+SHOWN_PROBLEMS = 2
+SHOWN_NAME = 80
+#: Why an open comparison measured no more runs, and what lets it.
+STOPS = {
+    "out_of_time": "--extension-limit (or extension_limit_s) ended the comparison: allow more time",
+    "cache_not_reset": f"no seed is sent again, because the cache is not emptied between runs: measure and store "
+                       f"perf.measure(…, runs={LOOKS[-1]})",
+    "tokens_unverified": "no further run confirms a token count: make the server count tokens per chunk",
+    "values_infinite": "no further run brings the answers of failed requests: find out why requests fail",
+}
+MORE_STARTS = "measure on more server starts: perf.measure(spec, …, starts=N)"
+NOT_THE_ENGINE = (
+    "Something other than the engine's flags changed it: an unfinished warm-up, heat, a leak or a neighbour. Look at "
+    "the gpu and server tables of the run file, send more requests before measuring, and run the test again."
+)
+BOUND_REMEDY = (
+    "Something other than this model on these GPUs answered: a cache, another model, other hardware, or a server that "
+    "invents its answers."
+)
+
+
+def limit_text(result: CheckResult) -> str:
+    """"≤ 500 ms", "≥ 3×", "≤ +5.0 %"; "" without a limit."""
+    if (texts := result.facts.get("texts")) is not None:
+        return texts.get("limit", "")
+    if result.unit is None or result.comparison is None or result.limit is None:
+        return ""
+    shown = f"{result.limit:g}×" if result.unit is Unit.RATIO else result.unit.show(result.limit)
+    return f"{result.comparison.sign} {shown}"
+
+
+def estimate_text(result: CheckResult) -> str:
+    """The measured value with its unit; "-" where there is none."""
+    if (texts := result.facts.get("texts")) is not None:
+        return texts.get("measured", "")
+    return "-" if result.estimate is None or result.unit is None else result.unit.show(result.estimate)
+
+
+def interval_text(result: CheckResult) -> str:
+    """"90 % CI 431–489 ms"; "" without an interval."""
+    if (texts := result.facts.get("texts")) is not None:
+        return texts.get("interval", "")
+    interval = result.interval
+    if interval is None or result.unit is None:
+        return ""
+    return f"{interval.level_percent:.3g} % CI {result.unit.show_range(interval.low, interval.high)}"
+
+
+def basis_text(result: CheckResult) -> str:
+    """How much data the verdict rests on: "4 of 1000 over, effective n 740, 3 runs on one server start"."""
+    if (texts := result.facts.get("texts")) is not None:
+        return texts.get("n", "")
+    return ", ".join(_basis(result))
+
+
+def reason_text(result: CheckResult) -> str:
+    """Why the verdict is not a plain PASS, and what to do; "" for a plain PASS."""
+    if result.cause is None:
+        return ""
+    text = REASONS[result.cause](result)
+    if "guard" in result.facts:
+        text += f'; or accept the loss: allow={{"{result.facts["guard"]}": …}}'
+    if "unmeasured_side" in result.facts:
+        text += f"; side {result.facts['unmeasured_side']} was therefore not measured"
+    return text
+
+
+def cause_text(result: CheckResult) -> str:
+    """The first clause of the reason, for a summary line; of invalid runs their first problem."""
+    if result.cause is Cause.RUNS_INVALID and result.problems:
+        return _first_clause(problem_text(result.problems[0]))
+    return _first_clause(reason_text(result))
+
+
+def problem_text(problem: Problem) -> str:
+    """Why a run is invalid, with its place: "A, run 1 (seed 0): the server restarted: …"."""
+    facts = problem.facts
+    side = f"{facts['side']}, " if "side" in facts else ""
+    run = f"run {facts['run']} (seed {facts['seed']}): " if "run" in facts else ""
+    return f"{side}{run}{PROBLEMS[problem.cause](facts)}"
+
+
+def _first_clause(text: str) -> str:
+    ends = [at for mark in ("; ", ". ") if (at := text.find(mark)) > 0]
+    return text[: min(ends)] if ends else text.rstrip(".")
+
+
+# What a verdict rests on
+
+
+def _basis(result: CheckResult) -> Iterator[str]:
+    facts = result.facts
+    if "exceedances" in facts:
+        yield f"{facts['exceedances']} of {facts['observations']} {facts['counted_as']}"
+    if "effective_n" in facts:
+        yield f"effective n {'below 1' if facts['effective_n'] < 1 else format(facts['effective_n'], '.0f')}"
+    if "stored_runs" in facts:
+        yield f"{facts['runs']} runs against {facts['stored_runs']} of {_sessions(facts)}"
+    elif "pairs" in facts:
+        yield f"{_number(facts['pairs'], 'pair')} {_of_starts(facts)}"
+    elif facts.get("counted_as") == "each run":
+        yield f"each of {_number(facts['runs'], 'run')}"
+    elif "runs" in facts or "starts" in facts:
+        yield _of_runs(facts)
+    yield from _qualifications(result)
+
+
+def _qualifications(result: CheckResult) -> Iterator[str]:
+    facts = result.facts
+    if facts.get("exact"):
+        yield "each exactly"
+    if "failed_requests" in facts and result.cause is not Cause.STATISTIC_INFINITE:
+        yield f"{facts['failed_requests']} failed requests counted as infinitely slow"
+    if "level_exceedances" in facts:
+        yield (f"by the level model (slow changes move all requests by one factor): {facts['level_exceedances']} "
+               f"beyond a limit {100 * facts['level_margin']:.2g} % lower")
+    if "start_sd" in facts and "pairs" not in facts:
+        yield f"provisional, with {_start_sd(facts)}"
+    for name, side in (("proven_rate", "within"), ("refuted_rate", "over")):
+        if name in facts:
+            yield f"{facts[name]:.4g}/s proven to be {side} the SLO"  # type: ignore[literal-required]
+    if facts.get("no_loss_proven"):
+        yield "no loss proven, none excluded"
+    if "longest_unseen_s" in facts:
+        yield f"slow spells rarer than one in {facts['longest_unseen_s']:.2g} s are not excluded"
+    if facts.get("hardware_bound_unknown"):
+        yield "no hardware bound known"
+    if result.verdict is Verdict.PASS and "stored_runs" in facts:
+        yield _detectable(result)
+
+
+def _of_runs(facts: Facts) -> str:
+    if "runs" not in facts:
+        return _number(facts["starts"], "server start")
+    runs = _number(facts["runs"], "run")
+    if facts.get("seeds", facts["runs"]) < facts["runs"]:
+        runs += f" of {_number(facts['seeds'], 'seed')}"
+    starts = facts.get("starts", 1)
+    return f"{runs} on {'one server start' if starts == 1 else f'{starts} server starts'}"
+
+
+def _of_starts(facts: Facts) -> str:
+    if "start_sd" not in facts:
+        return "on the same server start"
+    return f"on {facts['starts_a']} + {facts['starts_b']} server starts, provisional, with {_start_sd(facts)}"
+
+
+def _start_sd(facts: Facts) -> str:
+    return f"a start-to-start sd of {100 * facts['start_sd']:.2g} % ({facts['start_sd_source']})"
+
+
+def _sessions(facts: Facts) -> str:
+    if facts["stored_sessions"] == 1:
+        return (f"one session (provisional: assumed spread between sessions {100 * facts['session_sd']:.1f} %, "
+                f"{facts['session_sd_source']})")
+    return f"{facts['stored_sessions']} sessions"
+
+
+def _detectable(result: CheckResult) -> str:
+    facts = result.facts
+    if "smallest_detectable" not in facts:
+        return f"no regression fails {_until(facts)}"
+    until = f", and no smaller regression fails {_until(facts)}" if "deciding_runs" in facts else ""
+    return f"smallest detectable change {_change(result, facts['smallest_detectable'])}{until}"
+
+
+def _until(facts: Facts) -> str:
+    against = f" against fewer than {facts['deciding_sessions']} sessions" if "deciding_sessions" in facts else ""
+    return f"before {facts['deciding_runs']} runs{against}"
+
+
+def _change(result: CheckResult, value: float) -> str:
+    return (result.unit or Unit.CHANGE).show(value)
+
+
+def _number(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+# Reasons of results
+
+
+def _invalid(result: CheckResult) -> str:
+    shown = " ".join(map(problem_text, result.problems[:SHOWN_PROBLEMS]))
+    left = len(result.problems) - SHOWN_PROBLEMS
+    return f"the runs are invalid: {shown}" + (f" And {left} more problems like these." if left > 0 else "")
+
+
+def _unavailable(result: CheckResult) -> str:
+    facts = result.facts
+    missing, runs = facts["missing_runs"], facts["of_runs"]
+    where = "in every run" if missing == runs else f"in {missing} of {runs} runs"
+    return (f"{facts['metric']} is unavailable {where}{_of_side(facts)}: the metric needs {facts['needs']}. Make that "
+            "available, or drop this check")
+
+
+def unverified_text(facts: Facts) -> str:
+    """Which metric rests on token counts that only the usage states, and what to do."""
+    return (f"unverified token count: {facts['metric']} rests on token counts, and in {facts['missing_runs']} of "
+            f"{facts['of_runs']} runs{_of_side(facts)} the usage alone states them. Make the server count tokens per "
+            "chunk (continuous_usage_stats) or list token ids, or let its /metrics be read")
+
+
+def _infinite(result: CheckResult) -> str:
+    facts = result.facts
+    if facts["statistic"] == "max":
+        return f"{facts['failed_requests']} requests failed, so the largest value is infinite"
+    return (f"{facts['failed_requests']} requests failed and count as infinitely slow, so the {facts['statistic']} is "
+            "infinite. Limit a percentile, goodput or slo_attainment to state how many requests may fail")
+
+
+def _no_interval(result: CheckResult) -> str:
+    runs = result.facts["runs"]
+    which = "one run gives" if runs == 1 else f"{runs} runs of one seed give"
+    return f"{which} no confidence interval of {result.metric}; measure another seed"
+
+
+def _beyond(result: CheckResult) -> str:
+    return f"the {_bare_interval(result)} lies beyond the limit"
+
+
+def _undecided(result: CheckResult) -> str:
+    remedies = {"startup_s": MORE_STARTS, "max_rate": "search more often"}
+    more = remedies.get(result.metric, f"measure more runs, or {MORE_STARTS.removeprefix('measure ')}")
+    return f"the {_bare_interval(result)} contains the limit, so the test cannot decide; {more}"
+
+
+def _bare_interval(result: CheckResult) -> str:
+    interval, unit = result.interval, result.unit
+    if interval is None or unit is None:
+        return "interval"
+    return f"{interval.level_percent:.3g} % interval ({unit.show_range(interval.low, interval.high)})"
+
+
+def _runs_miss(result: CheckResult) -> str:
+    facts = result.facts
+    values = ", ".join(map((result.unit or Unit.COUNT).show, facts.get("violations", [])))
+    return f"{facts['missing_runs']} of {facts['of_runs']} runs miss the limit" + (f": {values}" if values else "")
+
+
+def _share(facts: Facts) -> str:
+    return f"{100 * facts['share']:.3g} % {_being(facts)}"
+
+
+def _being(facts: Facts) -> str:
+    return {"over": "are over the limit", "missed": "miss a limit", "failed": "fail"}[facts["counted_as"]]
+
+
+def _too_large(result: CheckResult) -> str:
+    facts = result.facts
+    return (f"{_share(facts)}, and {100 * facts['allowed_share']:.3g} % may: the excess is proven at "
+            f"{100 * facts['confidence']:g} % confidence")
+
+
+def _near_limit(result: CheckResult) -> str:
+    facts = result.facts
+    return (f"{_share(facts)}, which is too near the allowed {100 * facts['allowed_share']:.3g} % for any affordable "
+            "number of requests; choose another limit")
+
+
+def _observations(result: CheckResult) -> str:
+    facts = result.facts
+    return (f"about {facts['needed']} more observations decide the check if {100 * facts['share']:.3g} % of them "
+            f"{_being(facts)}, too; measure more requests or more runs")
+
+
+def _dependent(result: CheckResult) -> str:
+    facts = result.facts
+    share = f"{_share(facts)}{_few_enough(facts)}, but " if "share" in facts else ""
+    return (f"{share}neighbouring requests are more alike than independent ones, and runs of one seed cannot tell a "
+            "slow change of the server from the course of the workload: measure more runs, of other seeds")
+
+
+def _concurrent(result: CheckResult) -> str:
+    return (f"{_share(result.facts)}, and requests that are served at the same time count as one observation: measure "
+            "more runs, of other seeds")
+
+
+def _few_enough(facts: Facts) -> str:
+    return ", few enough for a PASS" if facts.get("few_enough") else ""
+
+
+def _starts_differ(result: CheckResult) -> str:
+    facts, times = result.facts, result.facts["slowdown"]
+    head = f"{_share(facts)}{_few_enough(facts)}, but the server starts"
+    if times > LARGEST_KNOWN_SLOWDOWN:
+        return f"{head} are too few and differ too much to bound how slow another start is; {MORE_STARTS}"
+    slower = f"{100 * (times - 1):.2g} % slower" if times < 2 else f"{times:.2g} times as slow"
+    return f"{head} differ so much that another start may be {slower}; {MORE_STARTS}"
+
+
+def _zero(result: CheckResult) -> str:
+    return f"{result.facts['metric']} is 0 in a run, so there is no ratio"
+
+
+def _infinite_values(result: CheckResult) -> str:
+    facts = result.facts
+    return (f"{facts['metric']} is infinite in {facts['missing_runs']} of {facts['of_runs']} runs{_of_side(facts)}: "
+            f"{facts['failed_requests']} requests failed, and each counts as infinitely slow. Compare a percentile "
+            "below the share of failures (a median, where less than half fail), or find out why requests fail")
+
+
+def _ratio_missed(result: CheckResult) -> str:
+    return f"the ratio is {estimate_text(result)}, proven to miss {limit_text(result)}"
+
+
+def _ratio_near(_result: CheckResult) -> str:
+    return "the ratio is too near the limit for an affordable number of server starts; claim less"
+
+
+def _pairs(result: CheckResult) -> str:
+    return f"{result.facts['pairs']} pairs are too few to decide at this ratio; measure more runs, or claim less"
+
+
+def _drift(result: CheckResult) -> str:
+    return (f"the pairs show that the machine drifts from run to run, which may explain "
+            f"{result.facts['drift_share']:.0%} of this ratio; allow more pairs, whose order is reversed "
+            "(--extension-limit), or find what changes during the measurement")
+
+
+def _starts(result: CheckResult) -> str:
+    needed = result.facts["needed_starts"]
+    return (f"about {needed} server starts per side decide the claim at this ratio: measure each side with "
+            f"perf.measure(…, starts={needed}) and compare both with perf.compare, or claim less")
+
+
+def _endpoint(result: CheckResult) -> str:
+    facts = result.facts
+    state = f"if you know how much server starts differ, state it: start_sd={{{facts['metric']!r}: …}}"
+    if "needed_start_sd" in facts:
+        state += f" ({100 * facts['needed_start_sd']:g} % or less decides the claim at this ratio)"
+    return f"an endpoint is never started again, so more runs add little; claim less, or {state}"
+
+
+def _conditions(result: CheckResult) -> str:
+    facts = result.facts
+    across = facts.get("comparable_fields", [])
+    differ = f"let them differ: compare_across = {json.dumps(across)}, " if across else ""
+    return (f"{'; '.join(_differences(facts))}. Measure under the stored conditions, "
+            f'{differ}or start the baseline anew with --update-baselines --accept "REASON".')
+
+
+def _differences(facts: Facts) -> Iterator[str]:
+    for name, (stored, now) in facts["differing"].items():
+        yield f"{name}: {stored or 'absent'} stored, {now or 'absent'} now"
+    for metric in facts["missing_metrics"]:
+        yield f"{metric} is not stored under these conditions"
+    for name, field in facts["suggestions"].items():
+        yield f"compare_across names {name}; did you mean {field}?"
+
+
+def _no_primary(result: CheckResult) -> str:
+    return (f"none of the usual metrics has a value in each of {result.facts['runs']} runs. Did requests fail? Name "
+            "the metrics to compare: primaries=[…].")
+
+
+def _nothing_stored(result: CheckResult) -> str:
+    return (f"no baseline is stored for this test on {result.facts['kind']}. Create one with "
+            "--update-baselines-new.")
+
+
+def _not_comparable(result: CheckResult) -> str:
+    return f"{result.metric} cannot be compared: {result.facts['text']}."
+
+
+def _runs_drift(result: CheckResult) -> str:
+    return (f"not steady: compared with the stored runs of the same seeds, {result.metric} drifts from run to run "
+            f"(p = {result.facts['p']:.1g}). {NOT_THE_ENGINE}")
+
+
+def _off_baseline(result: CheckResult) -> str:
+    return f"{result.metric} is {estimate_text(result)} off its baseline"
+
+
+def _worse(result: CheckResult) -> str:
+    return (f"{_off_baseline(result)}; the regression is proven to exceed the negligible "
+            f"{_change(result, result.facts['negligible'])}")
+
+
+def _better(result: CheckResult) -> str:
+    return f"{_off_baseline(result)}: better. Store the new level with --update-baselines"
+
+
+def _runs_too_few(result: CheckResult) -> str:
+    facts = result.facts
+    below = f" below {_change(result, facts['smallest_detectable'])}" if "smallest_detectable" in facts else ""
+    more = ", or store more sessions" if "deciding_sessions" in facts else ""
+    return (f"no regression{below} fails {_until(facts)}, and after {_number(facts['runs'], 'run')} "
+            f"{STOPS[facts['no_further_runs']]}{more}")
+
+
+def _spread(result: CheckResult) -> str:
+    facts = result.facts
+    few = facts["stored_sessions"] < YOUNG_BELOW
+    more = "store more sessions" if few else "compare with the baseline's build on this machine today"
+    return (f"runs differ by {100 * facts['run_sd']:.1f} % and sessions by {100 * facts['session_sd']:.1f} % (sd): "
+            f"{more}, or give this metric a wider margin")
+
+
+REASONS: Mapping[Cause, Callable[[CheckResult], str]] = {
+    Cause.STATED: lambda result: result.facts["text"],
+    Cause.METRIC_UNAVAILABLE: _unavailable,
+    Cause.TOKENS_UNVERIFIED: lambda result: unverified_text(result.facts),
+    Cause.RUNS_INVALID: _invalid,
+    Cause.NO_REQUEST_SERVED: lambda result: (
+        f"{result.facts['missing_runs']} of {result.facts['of_runs']} runs served no request"),
+    Cause.STATISTIC_INFINITE: _infinite,
+    Cause.NO_INTERVAL: _no_interval,
+    Cause.REQUESTS_DEPENDENT: _dependent,
+    Cause.REQUESTS_CONCURRENT: _concurrent,
+    Cause.BEYOND_LIMIT: _beyond,
+    Cause.LIMIT_IN_INTERVAL: _undecided,
+    Cause.RUNS_MISS_LIMIT: _runs_miss,
+    Cause.REQUESTS_MISS_LIMIT: lambda result: (
+        f"{result.facts['exceedances']} of {result.facts['observations']} requests {result.facts['counted_as']}"),
+    Cause.SHARE_TOO_LARGE: _too_large,
+    Cause.SHARE_NEAR_LIMIT: _near_limit,
+    Cause.OBSERVATIONS_TOO_FEW: _observations,
+    Cause.STARTS_DIFFER: _starts_differ,
+    Cause.RATE_REFUTED: lambda _result: "a rate on the wrong side of the limit was tried, and its verdict is proven",
+    Cause.RATE_UNDECIDED: lambda _result: (
+        "the limit lies between the rates that were proven; search with more requests, or more often"),
+    Cause.VALUE_ZERO: _zero,
+    Cause.VALUES_INFINITE: _infinite_values,
+    Cause.RATIO_MISSES_LIMIT: _ratio_missed,
+    Cause.RATIO_NEAR_LIMIT: _ratio_near,
+    Cause.PAIRS_TOO_FEW: _pairs,
+    Cause.MACHINE_DRIFTS: _drift,
+    Cause.STARTS_TOO_FEW: _starts,
+    Cause.ENDPOINT_STARTS_UNKNOWN: _endpoint,
+    Cause.NO_PRIMARY_METRIC: _no_primary,
+    Cause.NOTHING_STORED: _nothing_stored,
+    Cause.CONDITIONS_DIFFER: _conditions,
+    Cause.VALUE_NOT_COMPARABLE: _not_comparable,
+    Cause.RUNS_DRIFT: _runs_drift,
+    Cause.WORSE: _worse,
+    Cause.BETTER: _better,
+    Cause.RUNS_TOO_FEW: _runs_too_few,
+    Cause.SPREAD_TOO_LARGE: _spread,
+}
+
+
+def _of_side(facts: Facts) -> str:
+    return f" of {facts['side']}" if "side" in facts else ""
+
+
+# Problems of runs
+
+
+def _counts_disagree(facts: Facts) -> str:
+    return (f"token counts disagree in {facts['answers']} of {facts['of_answers']} answers (first: {facts['first']}): "
+            "the server, or a proxy in front of it, reports other tokens than it sends.")
+
+
+def _other_model(facts: Facts) -> str:
+    name, *declared = facts["names"]
+    others = f" (and {facts['other_names']} other names)" if facts["other_names"] else ""
+    aliases = f"; declared: {', '.join(map(repr, declared))}" if declared else ""
+    return (f"{facts['answers']} of {facts['of_answers']} answers came from model {shortened(name)}{others}, and "
+            f"{facts['asked_model']!r} was requested{aliases}. If both names mean one model, declare the name: "
+            'model_alias="…" in the engine or endpoint.')
+
+
+def shortened(name: str) -> str:
+    """A name that a server gave, quoted and cut to a length that a message can show."""
+    return repr(name if len(name) <= SHOWN_NAME else name[:SHOWN_NAME] + "…")
+
+
+def _below_bound(facts: Facts) -> str:
+    return (f"{facts['text']} is below the lower bound of {facts['gpus']} in {facts['answers']} of "
+            f"{facts['of_answers']} requests (above {facts['share']:.1%} of all at {facts['confidence']:.0%} "
+            f"confidence): {facts['measured_ms']:.3g} ms measured, at least {facts['least_ms']:.3g} ms possible "
+            f"({facts['bound_by']}). {BOUND_REMEDY}")
+
+
+def _requests_failed(facts: Facts) -> str:
+    return (f"{facts['answers']} of {facts['of_answers']} requests failed ({facts['text']}; first: {facts['first']}). "
+            'Name "error_rate == 0" in the check to have failures judged as an SLO.')
+
+
+def _not_streamed(facts: Facts) -> str:
+    return (f"{facts['answers']} of {facts['of_answers']} answers of several tokens came in one piece (limit "
+            f"{facts['limit']:.0%}), so neither their TTFT nor their time per output token is known. Does the server "
+            "stream token by token, and does a proxy pass tokens on at once? If answers come whole, limit E2E latency.")
+
+
+def _late(what: str) -> Callable[[Facts], str]:
+    def text(facts: Facts) -> str:
+        values = what.format(ms=facts["measured_ms"], limit_ms=facts["limit_ms"],
+                             kernel=facts.get("kernel_stamped", 0.0))
+        return f"load generator saturated: {values}. {_load_state(facts)}{_load_remedy(facts)}"
+
+    return text
+
+
+def _coalesced(facts: Facts) -> str:
+    return (f"{facts['share']:.0%} of the chunks arrived together with the chunk before (limit {facts['limit']:.0%}), "
+            f"so gaps between chunks do not describe the server. {_load_state(facts)}Either the load generator lacks "
+            "CPU, or a proxy in front of the server sends chunks in batches.")
+
+
+def _load_state(facts: Facts) -> str:
+    if "load_processes" not in facts:
+        return ""
+    where = f"on {facts['load_cpus']} CPUs {'of their own' if facts['own_cpus'] else 'that servers share'}"
+    delay = facts.get("read_delay_ms")
+    read = "" if delay is None else f", read bytes {delay:.1f} ms after their arrival (p99)"
+    return f"{facts['load_processes']} load process(es) {where}, busy {facts['busy']:.0%} of the time{read}. "
+
+
+def _load_remedy(facts: Facts) -> str:
+    """More processes help only where one was busy; else another program took the CPU."""
+    ways = ["send from another host", "lower the rate", "or raise the limit"]
+    if not facts.get("own_cpus"):
+        ways.insert(0, "give it a free core (load_cpus)")
+    if facts.get("busy", 0.0) > 0.5:
+        ways.insert(0, f"raise load_processes (now {facts['load_processes']})")
+    text = ", ".join(ways)
+    return text[0].upper() + text[1:] + "."
+
+
+def _cache_not_empty(facts: Facts) -> str:
+    source = " by the usage of the answers" if facts["by_usage"] else ""
+    return (f"prefix-cache hit rate {facts['hit_rate']:.1%}{source}, and these requests can have "
+            f"{facts['most_hit_rate']:.1%} at most: prompts of an earlier run were still cached.")
+
+
+def _throttled(facts: Facts) -> str:
+    heat = f", up to {facts['temperature_c']} °C" if "temperature_c" in facts else ""
+    return (f"the GPU was throttled ({', '.join(facts['throttle_reasons'])}) in {facts['samples']} of "
+            f"{facts['of_samples']} samples{heat}, so the engine did not determine its clocks. Check cooling and "
+            "power, let the GPU rest, and run the test again.")
+
+
+def _not_steady(facts: Facts) -> str:
+    levels = ", ".join(f"{level:.4g}" for level in facts["levels"])
+    return (f"runs {facts['first_run']} to {facts['last_run']} (server start {facts['start_id']}): not steady: "
+            f"{facts['metric']} {levels} ms, a drift of {100 * facts['drift']:+.1f} % from the first to the last run "
+            f"(p = {facts['p']:.1g}). {NOT_THE_ENGINE}")
+
+
+PROBLEMS: Mapping[Cause, Callable[[Facts], str]] = {
+    Cause.TOKEN_COUNTS_DISAGREE: _counts_disagree,
+    Cause.OTHER_MODEL: _other_model,
+    Cause.BELOW_HARDWARE_BOUND: _below_bound,
+    Cause.REQUESTS_FAILED: _requests_failed,
+    Cause.ANSWERS_NOT_STREAMED: _not_streamed,
+    Cause.REQUESTS_SENT_LATE: _late("requests were sent {ms:.1f} ms late (p99, limit {limit_ms:g} ms)"),
+    Cause.SLOTS_EMPTY: _late("slots of the closed loop stood empty for {ms:.1f} ms (p99, limit {limit_ms:g} ms)"),
+    Cause.ARRIVALS_STAMPED_LATE: _late("arrivals may be stamped {ms:.1f} ms late (p99, limit {limit_ms:g} ms), because "
+                                       "the kernel stamped only {kernel:.0%} of the reads"),
+    Cause.CHUNKS_COALESCED: _coalesced,
+    Cause.LOAD_PROCESS_SUSPENDED: lambda facts: (
+        f"the load process did not run for {facts['measured_ms']:.0f} ms (limit {facts['limit_ms']:g} ms): the machine "
+        "was suspended or lacked CPU."),
+    Cause.SERVER_RESTARTED: lambda facts: f"the server restarted itself: {facts['text']} between two readings.",
+    Cause.CACHE_NOT_EMPTY: _cache_not_empty,
+    Cause.LMCACHE_UNUSED: lambda facts: (
+        f"LMCache is attached and had no hit: {facts['reuse']:.0%} of the prompt tokens repeat, and the engine's own "
+        f"cache had only {facts['hit_rate']:.0%}."),
+    Cause.PREEMPTIONS: lambda facts: (
+        f"{facts['count']:g} preemptions: the KV cache was too small for this load. Name preemptions in the check, or "
+        "allow them with perf.measure(…, may_preempt=True)."),
+    Cause.FOREIGN_REQUESTS: lambda facts: (
+        f"the server finished {facts['counted']:g} requests and this run sent {facts['count']:g}: another client uses "
+        "the server."),
+    Cause.TOKENS_MISCOUNTED: lambda facts: (
+        f"answers report {facts['count']:g} generated tokens, and the server counted {facts['counted']:g}."),
+    Cause.GPU_CONTENDED: lambda facts: (
+        f"the GPU was contended: {facts['text']}. End that program, give this run a GPU of its own with "
+        "CUDA_VISIBLE_DEVICES, and run the test again."),
+    Cause.GPU_THROTTLED: _throttled,
+    Cause.GPU_FAULT: lambda facts: (
+        f"{facts['text']}. Look at `nvidia-smi -q` and the kernel's log (dmesg) before you measure on this GPU again."),
+    Cause.GPUS_MIXED: lambda facts: (
+        f"the server ran on several GPU models, {' and '.join(facts['names'])}: choose equal GPUs with "
+        "CUDA_VISIBLE_DEVICES."),
+    Cause.GPU_PARTITIONED: lambda facts: (
+        f"GPU {facts['gpu']} ({facts['text']}) is partitioned (MIG), and a slice is not the hardware of the test's "
+        "marker. Switch MIG off with nvidia-smi -mig 0."),
+    Cause.GPU_SETTINGS_CHANGED: lambda facts: (
+        f"the settings of GPU {facts['gpu']} differ from those of the first run: {', '.join(facts['settings'])}. "
+        "Measure again."),
+    Cause.NOT_STEADY: _not_steady,
+}

@@ -1,0 +1,211 @@
+"""Every cause has one sentence, and sentences.txt shows an example of each.
+
+After a change of wording: `python tests/unit/results/test_sentences.py` writes the file anew. Review its diff.
+"""
+
+import json
+from math import inf
+from pathlib import Path
+
+import pytest
+
+from pytest_llmperf.metrics.units import Unit
+from pytest_llmperf.model.verdict import Verdict
+from pytest_llmperf.results.cause import Cause, Problem
+from pytest_llmperf.results.check import CheckResult
+from pytest_llmperf.results.check_json import check_from, check_json
+from pytest_llmperf.results.sentences import (
+    PROBLEMS,
+    REASONS,
+    STOPS,
+    basis_text,
+    cause_text,
+    estimate_text,
+    interval_text,
+    limit_text,
+    problem_text,
+    reason_text,
+)
+from pytest_llmperf.results.strict_json import parse
+from pytest_llmperf.slo.model import Comparison
+from pytest_llmperf.stats.interval import Interval
+
+GOLDEN = Path(__file__).with_name("sentences.txt")
+RUNS = {"runs": 3, "seeds": 3, "starts": 1}
+OVER = {"exceedances": 12, "observations": 1000, "counted_as": "over", "effective_n": 740.2, **RUNS}
+RATE = {**OVER, "share": 0.012, "allowed_share": 0.01}
+PAIRS = {"pairs": 3, "starts_a": 1, "starts_b": 1, "start_sd": 0.03, "start_sd_source": "default for throughput"}
+STORED = {"runs": 3, "stored_runs": 9, "stored_sessions": 3, "run_sd": 0.008, "session_sd": 0.012,
+          "session_sd_source": "prior of TPOT", "negligible": 0.02, "smallest_detectable": 0.031}
+GONE = {"metric": "ttft_p50", "missing_runs": 1, "of_runs": 3}
+LOAD = {"load_processes": 2, "load_cpus": 2, "own_cpus": False, "busy": 0.87, "read_delay_ms": 4.2}
+HERE = {"run": 2, "seed": 1}
+
+
+def latency(verdict, cause=None, facts=None, **fields):
+    """A result of "ttft_p99 <= 500ms"."""
+    values = {"estimate": 471.0, "interval": Interval(431.0, 489.0, 0.95)} | fields
+    return CheckResult("ttft_p99 <= 500ms", verdict, "ttft_p99", Unit.MS, Comparison.AT_MOST, 500.0, cause=cause,
+                       facts=facts or {}, **values)
+
+
+def ratio(verdict, cause=None, facts=None, **fields):
+    """A result of "ttft_p50(b) / ttft_p50(a) >= 3"."""
+    values = {"estimate": 3.204, "interval": Interval(2.4, 4.27, 0.995)} | fields
+    return CheckResult("ttft_p50(b) / ttft_p50(a) >= 3", verdict, "ttft_p50(b) / ttft_p50(a)", Unit.RATIO,
+                       Comparison.AT_LEAST, 3.0, cause=cause, facts={**PAIRS, **(facts or {})}, **values)
+
+
+def change(verdict, cause=None, facts=None, **fields):
+    """A result of a comparison with a baseline."""
+    values = {"estimate": 0.129, "interval": Interval(0.098, 0.161, 0.95)} | fields
+    return CheckResult("baseline tpot_mean", verdict, "tpot_mean", Unit.CHANGE, Comparison.AT_MOST, 0.05, cause=cause,
+                       facts={**STORED, **(facts or {})}, **values)
+
+
+def of_cause(cause, facts=None, verdict=Verdict.ERROR, metric="baseline"):
+    """A result without a number."""
+    return CheckResult("baseline", verdict, metric, cause=cause, facts=facts or {})
+
+
+FAIL, OPEN = Verdict.FAIL, Verdict.INCONCLUSIVE
+RESULTS = [
+    latency(Verdict.PASS, facts={**OVER, "longest_unseen_s": 3.0}),
+    latency(Verdict.PASS, facts={**OVER, "level_exceedances": 3, "level_margin": 0.08, "longest_unseen_s": 3.0,
+                                 "hardware_bound_unknown": True}),
+    latency(OPEN, Cause.LIMIT_IN_INTERVAL, {**RUNS, "failed_requests": 2}, interval=Interval(431.0, inf, 0.95)),
+    latency(FAIL, Cause.BEYOND_LIMIT, {"runs": 6, "seeds": 3, "starts": 2}, estimate=521.0,
+            interval=Interval(508.0, 533.0, 0.95)),
+    latency(FAIL, Cause.NO_REQUEST_SERVED, {**RUNS, "missing_runs": 1, "of_runs": 3}, estimate=None, interval=None),
+    latency(FAIL, Cause.STATISTIC_INFINITE, {**RUNS, "failed_requests": 7, "statistic": "mean"}, estimate=None,
+            interval=None),
+    latency(FAIL, Cause.STATISTIC_INFINITE, {**RUNS, "failed_requests": 7, "statistic": "max"}, interval=None),
+    latency(OPEN, Cause.NO_INTERVAL, {"runs": 1}, interval=None),
+    latency(OPEN, Cause.REQUESTS_DEPENDENT, {**RATE, "few_enough": True}),
+    latency(OPEN, Cause.REQUESTS_DEPENDENT, RUNS),
+    latency(OPEN, Cause.REQUESTS_CONCURRENT, RATE),
+    latency(FAIL, Cause.RUNS_MISS_LIMIT, {**RUNS, "exact": True, "missing_runs": 2, "of_runs": 3}),
+    latency(FAIL, Cause.REQUESTS_MISS_LIMIT, {**OVER, "counted_as": "failed"}),
+    latency(FAIL, Cause.SHARE_TOO_LARGE, {**RATE, "confidence": 0.95}),
+    latency(OPEN, Cause.SHARE_NEAR_LIMIT, RATE),
+    latency(OPEN, Cause.OBSERVATIONS_TOO_FEW, {**RATE, "counted_as": "missed", "needed": 830}),
+    latency(OPEN, Cause.STARTS_DIFFER, {**RATE, "few_enough": False, "slowdown": 1.31}),
+    latency(OPEN, Cause.STARTS_DIFFER, {**RATE, "few_enough": True, "slowdown": 4.0}),
+    latency(FAIL, Cause.RATE_REFUTED, {**RUNS, "proven_rate": 8.0, "refuted_rate": 9.5}),
+    latency(OPEN, Cause.RATE_UNDECIDED, {**RUNS, "proven_rate": 8.0}),
+    latency(Verdict.ERROR, Cause.METRIC_UNAVAILABLE, {**GONE, "needs": "a served request"}, estimate=None,
+            interval=None),
+    latency(OPEN, Cause.TOKENS_UNVERIFIED, {**GONE, "metric": "tpot_mean", "missing_runs": 3}),
+    ratio(Verdict.PASS, facts={"no_loss_proven": True}),
+    ratio(FAIL, Cause.RATIO_MISSES_LIMIT, estimate=2.1),
+    ratio(OPEN, Cause.RATIO_NEAR_LIMIT),
+    ratio(OPEN, Cause.PAIRS_TOO_FEW, {"guard": "tpot_mean"}),
+    ratio(OPEN, Cause.MACHINE_DRIFTS, {"drift_share": 0.21}),
+    ratio(OPEN, Cause.STARTS_TOO_FEW, {"needed_starts": 4}),
+    ratio(OPEN, Cause.ENDPOINT_STARTS_UNKNOWN, {"metric": "ttft_p50", "needed_start_sd": 0.021}),
+    ratio(Verdict.ERROR, Cause.VALUE_ZERO, {"metric": "ttft_p50"}, estimate=None, interval=None),
+    ratio(Verdict.ERROR, Cause.VALUES_INFINITE, {**GONE, "side": "b", "failed_requests": 4}, estimate=None,
+          interval=None),
+    change(Verdict.PASS, estimate=0.004, interval=Interval(-0.01, 0.018, 0.95)),
+    change(Verdict.PASS, facts={"deciding_runs": 8, "deciding_sessions": 3, "stored_sessions": 1, "stored_runs": 3}),
+    change(FAIL, Cause.WORSE),
+    change(Verdict.IMPROVED, Cause.BETTER, estimate=-0.08, interval=Interval(-0.1, -0.06, 0.95)),
+    change(OPEN, Cause.SPREAD_TOO_LARGE),
+    change(OPEN, Cause.SPREAD_TOO_LARGE, {"stored_sessions": 7}),
+    *(change(OPEN, Cause.RUNS_TOO_FEW, {"deciding_runs": 8, "deciding_sessions": 3, "no_further_runs": stop})
+      for stop in STOPS),
+    of_cause(Cause.NO_PRIMARY_METRIC, {"runs": 3}),
+    of_cause(Cause.NOTHING_STORED, {"kind": "h200"}, Verdict.NO_BASELINE),
+    of_cause(Cause.CONDITIONS_DIFFER, {"differing": {"engine.version": ["0.26.0", "0.27.0"], "cuda": [None, "13.0"]},
+                                       "missing_metrics": ["itl_p99"], "suggestions": {"version": "engine.version"},
+                                       "comparable_fields": ["engine.version"]}, Verdict.INCOMPARABLE, "fingerprint"),
+    of_cause(Cause.VALUE_NOT_COMPARABLE, {"text": "a run's value is missing"}, metric="tpot_mean"),
+    of_cause(Cause.RUNS_DRIFT, {"p": 0.0004}, metric="tpot_mean"),
+    of_cause(Cause.STATED, {"text": "the reason of a test's own check"}, FAIL, metric=""),
+]
+PROBLEM_FACTS = {
+    Cause.TOKEN_COUNTS_DISAGREE: {"answers": 2, "of_answers": 20, "first": "usage says 16, chunks bring 8"},
+    Cause.OTHER_MODEL: {"answers": 20, "of_answers": 20, "names": ["llama-8b", "alias"], "asked_model": "llama-70b",
+                        "other_names": 1},
+    Cause.BELOW_HARDWARE_BOUND: {"text": "TTFT", "gpus": "1 × H200", "answers": 20, "of_answers": 20, "share": 0.79,
+                                 "confidence": 0.99, "measured_ms": 0.4, "least_ms": 3.3,
+                                 "bound_by": "reading 16 GB of weights"},
+    Cause.REQUESTS_FAILED: {"answers": 3, "of_answers": 20, "text": "2 × reset, 1 × timeout", "first": "reset by peer"},
+    Cause.ANSWERS_NOT_STREAMED: {"answers": 19, "of_answers": 20, "limit": 0.1},
+    Cause.REQUESTS_SENT_LATE: {**LOAD, "measured_ms": 8.25, "limit_ms": 5.0},
+    Cause.SLOTS_EMPTY: {**LOAD, "own_cpus": True, "busy": 0.2, "measured_ms": 8.25, "limit_ms": 5.0},
+    Cause.ARRIVALS_STAMPED_LATE: {**LOAD, "measured_ms": 3.25, "limit_ms": 2.0, "kernel_stamped": 0.4},
+    Cause.CHUNKS_COALESCED: {**LOAD, "share": 0.31, "limit": 0.1},
+    Cause.LOAD_PROCESS_SUSPENDED: {"measured_ms": 812.0, "limit_ms": 250.0},
+    Cause.SERVER_RESTARTED: {"text": "its counters fell"},
+    Cause.CACHE_NOT_EMPTY: {"hit_rate": 0.62, "most_hit_rate": 0.1, "by_usage": True},
+    Cause.LMCACHE_UNUSED: {"reuse": 0.8, "hit_rate": 0.02},
+    Cause.PREEMPTIONS: {"count": 12.0},
+    Cause.FOREIGN_REQUESTS: {"counted": 130.0, "count": 100},
+    Cause.TOKENS_MISCOUNTED: {"counted": 1600.0, "count": 1580},
+    Cause.GPU_CONTENDED: {"text": "process 4711 (python) used 12 GB"},
+    Cause.GPU_THROTTLED: {"throttle_reasons": ["hw_slowdown"], "samples": 3, "of_samples": 40, "temperature_c": 91},
+    Cause.GPU_FAULT: {"text": "Xid 63 on GPU 0"},
+    Cause.GPUS_MIXED: {"names": ["H100", "H200"]},
+    Cause.GPU_PARTITIONED: {"gpu": 0, "text": "H100"},
+    Cause.GPU_SETTINGS_CHANGED: {"gpu": 0, "settings": ["power_limit_w 700 → 500"]},
+    Cause.NOT_STEADY: {"first_run": 1, "last_run": 5, "start_id": 1, "metric": "tpot_mean",
+                       "levels": [7.6, 7.2, 6.6, 6.4, 6.3], "drift": -0.17, "p": 0.0002},
+}
+
+
+def invalid(*problems):
+    return CheckResult("valid runs", Verdict.ERROR, metric="validity", cause=Cause.RUNS_INVALID, problems=problems)
+
+
+FAILED = Problem(Cause.REQUESTS_FAILED, {**PROBLEM_FACTS[Cause.REQUESTS_FAILED], **HERE, "side": "A"})
+RESULTS.append(invalid(FAILED, Problem(Cause.PREEMPTIONS, {"count": 3.0, **HERE}), FAILED))
+
+
+def lines():
+    for result in RESULTS:
+        figures = filter(None, (limit_text(result), estimate_text(result), interval_text(result), basis_text(result)))
+        yield f"{result.cause or result.verdict.value}: {' | '.join(figures)}"
+        if result.cause:
+            yield f"    {reason_text(result)}"
+    for cause, facts in PROBLEM_FACTS.items():
+        yield f"{cause}: {problem_text(Problem(cause, {**facts, **HERE}))}"
+
+
+def test_sentences_are_those_of_golden_file():
+    assert list(lines()) == GOLDEN.read_text(encoding="utf-8").splitlines()
+
+
+def test_every_cause_has_sentence_and_example():
+    assert REASONS.keys() | PROBLEMS.keys() == set(Cause)
+    assert {result.cause for result in RESULTS} | PROBLEM_FACTS.keys() >= set(Cause)
+
+
+@pytest.mark.parametrize("problem", [FAILED, Problem(Cause.SERVER_RESTARTED, {"text": "its counters fell", **HERE})],
+                         ids=lambda problem: str(problem.cause))
+def test_cause_of_invalid_runs_is_their_first_problem(problem):
+    text = cause_text(invalid(problem, FAILED))
+    assert problem_text(problem).startswith(text)
+    assert "run 2 (seed 1): " in text
+
+
+def test_file_without_numbers_keeps_its_sentences():
+    texts = {"limit": "≤ 5 ms", "measured": "4 ms", "interval": "90 % CI 3–5 ms", "n": "3 runs"}
+    result = CheckResult("tpot_mean <= 5ms", Verdict.PASS, facts={"texts": texts})
+    assert [limit_text(result), estimate_text(result), interval_text(result), basis_text(result)] == [*texts.values()]
+
+
+@pytest.mark.parametrize("result", RESULTS, ids=lambda result: str(result.cause))
+def test_stored_check_is_read_back_equal(result):
+    text = json.dumps(check_json(result), allow_nan=False)
+    assert check_from(parse(text.encode(), "junit.xml")) == result
+
+
+def test_stored_problem_of_every_cause_is_read_back_equal():
+    result = invalid(*(Problem(cause, {**facts, **HERE}) for cause, facts in PROBLEM_FACTS.items()))
+    text = json.dumps(check_json(result), allow_nan=False)
+    assert check_from(parse(text.encode(), "junit.xml")) == result
+
+
+if __name__ == "__main__":
+    GOLDEN.write_text("\n".join(lines()) + "\n", encoding="utf-8")
