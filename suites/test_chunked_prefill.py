@@ -5,7 +5,7 @@ The price is time to first token: a prompt then needs several steps.
 
 from types import SimpleNamespace
 
-from pytest_llmperf import Perf, by_kind, closed, mixed, poisson, random_tokens, vllm, with_flags
+from pytest_llmperf import Perf, by_kind, closed, mixed, poisson, random_tokens, vllm
 
 LLAMA = {
     "model": "llama-3.1-8b",
@@ -54,7 +54,7 @@ OFF = by_kind(l4=WHOLE | {"model": "phi-4-mini", "streams": 8}, a100=WHOLE, h100
 @CASES
 def test_small_chunks_smooth_itl(case: SimpleNamespace, perf: Perf) -> None:
     small = vllm(case.model, max_model_len=case.context, max_num_batched_tokens=case.budget)
-    large = with_flags(small, max_num_batched_tokens=case.most)
+    large = small.with_flags(max_num_batched_tokens=case.most)
     traffic = mixed(
         stream={"input": 64, "output": case.answer, "arrivals": closed(case.streams), "requests": 6 * case.streams},
         # One long prompt after the other, however fast the machine: p99 must see their stalls, so more than 1 % of the
@@ -96,7 +96,7 @@ def test_without_chunks_a_prompt_is_one_stall(case: SimpleNamespace, perf: Perf)
 @BOTH
 def test_the_budget_trades_first_tokens_for_smooth_streams(case: SimpleNamespace, perf: Perf) -> None:
     small = vllm(case.model, max_model_len=case.context, max_num_seqs=256, max_num_batched_tokens=case.budget)
-    large = with_flags(small, max_num_batched_tokens=case.most)
+    large = small.with_flags(max_num_batched_tokens=case.most)
     prompts = random_tokens(input=2000, output=32, arrivals=poisson(case.rate), requests=80)
     perf.claim(
         small,

@@ -2,7 +2,7 @@
 
 from types import SimpleNamespace
 
-from pytest_llmperf import Perf, by_kind, closed, random_tokens, vllm, with_flags
+from pytest_llmperf import Perf, by_kind, closed, random_tokens, vllm
 
 NGRAM = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 4, "prompt_lookup_min": 1}
 
@@ -20,7 +20,7 @@ CASES = by_kind(
 def test_ngram_drafts_pay(case: SimpleNamespace, perf: Perf) -> None:
     # vLLM drops async scheduling for n-gram drafts; dropped on both sides, so that one thing differs.
     plain = vllm(case.model, max_model_len=case.context, async_scheduling=False)
-    drafting = with_flags(plain, speculative_config=NGRAM)
+    drafting = plain.with_flags(speculative_config=NGRAM)
     answers = random_tokens(input=case.input, output=case.output, arrivals=closed(1), requests=12)
     perf.claim(
         drafting,

@@ -14,8 +14,7 @@ from pytest_llmperf.cli.output import remark
 from pytest_llmperf.errors import SpecError, UsageError
 
 if TYPE_CHECKING:
-    from pytest_llmperf.engines.spec import Flag
-    from pytest_llmperf.model.engine import EngineSpec
+    from pytest_llmperf.model.engine import EngineSpec, Flag
     from pytest_llmperf.report.watch import Watch
     from pytest_llmperf.session.perf import Perf
     from pytest_llmperf.workload import Workload
@@ -96,8 +95,8 @@ def workload_of(arguments: argparse.Namespace) -> Workload:
     from pytest_llmperf.workload import poisson, random_tokens
 
     return random_tokens(
-        _length("--input", arguments.input), _length("--output", arguments.output), poisson(arguments.rate),
-        arguments.requests, seed=arguments.seed,
+        input=_length("--input", arguments.input), output=_length("--output", arguments.output),
+        arrivals=poisson(arguments.rate), requests=arguments.requests, seed=arguments.seed,
     )
 
 

@@ -40,7 +40,7 @@ def check_sides_differ(a: Server | EngineSpec, b: Server | EngineSpec) -> None:
     """
     if spec_of(a) != spec_of(b):
         return
-    change = "name the other endpoint" if spec_of(a).url else "change a flag of one side: with_flags(a, …)"
+    change = "name the other endpoint" if spec_of(a).url else "change a flag of one side: a.with_flags(…)"
     raise SpecError(f"perf.claim(a, b, …): both sides are {spec_of(a)}, and a claim is about what differs. To claim "
                     f"something, {change}. To see how much two starts differ, measure it twice with "
                     "perf.measure(…, fresh=True) and put both into perf.compare.")

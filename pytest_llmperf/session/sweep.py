@@ -11,7 +11,6 @@ from itertools import product
 from pathlib import Path
 from typing import TextIO
 
-from pytest_llmperf.engines.spec import with_flags
 from pytest_llmperf.errors import EngineError, EnvironmentMissing, HardwareBusy, InfrastructureError, UsageError
 from pytest_llmperf.judging.claim_judge import invalid_results
 from pytest_llmperf.judging.validity import judged_by_comparison
@@ -77,7 +76,7 @@ def measure_row(perf: Perf, plan: SweepPlan, flags: Mapping[str, object]) -> Row
     Raises:
         EnvironmentMissing, HardwareBusy: the machine's fault, and no combination's.
     """
-    candidate = with_flags(plan.spec, **flags)  # type: ignore[arg-type]  # as JSON has it
+    candidate = plan.spec.with_flags(**flags)  # type: ignore[arg-type]  # as JSON has it
     try:
         measurement = perf.measure(candidate, plan.workload, runs=plan.runs, may_preempt=True)
         if errors := invalid_results([("", measurement, judged_by_comparison(plan.metrics))], perf.session.settings):

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_llmperf import closed, poisson, random_tokens, sglang, shared_prefix, vllm, with_flags
+from pytest_llmperf import closed, poisson, random_tokens, sglang, shared_prefix, vllm
 from pytest_llmperf.calibration import slow_servers
 from pytest_llmperf.calibration.emulated_session import EmulatedSession
 from pytest_llmperf.config.emulation import GPUS, Emulation
@@ -22,7 +22,7 @@ from pytest_llmperf.telemetry.hardware import emulated_hardware
 
 ROOT = Path(__file__).parents[2]
 PLAIN = vllm("llama-3.1-8b", max_model_len=16384)
-DRAFTING = with_flags(PLAIN, speculative_config={"method": "ngram", "num_speculative_tokens": 4})
+DRAFTING = PLAIN.with_flags(speculative_config={"method": "ngram", "num_speculative_tokens": 4})
 CASES = {
     "open loop": (PLAIN, random_tokens(input=512, output=32, arrivals=poisson(10), requests=30)),
     "drafts": (DRAFTING, random_tokens(input=256, output=40, arrivals=closed(2), requests=8)),

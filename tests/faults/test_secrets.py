@@ -96,7 +96,7 @@ def test_prompts_and_answers_are_not_kept(suite):
 from pytest_llmperf import sharegpt
 
 def test_x(perf):
-    run = perf.measure(stub(), sharegpt("talks.json", arrivals=closed(2), requests=12))
+    run = perf.measure(stub(), sharegpt(path="talks.json", arrivals=closed(2), requests=12))
     perf.check(run, "error_rate == 0")
 """)
     files = {path: data for path, data in left_behind(suite).items() if path != "talks.json"}

@@ -8,11 +8,11 @@ import pytest
 pytestmark = pytest.mark.emulated
 
 SUITE = """
-from pytest_llmperf import closed, random_tokens, vllm, with_flags
+from pytest_llmperf import closed, random_tokens, vllm
 
 def test_it(perf):
     fast = vllm("llama-3.1-8b", max_model_len=8192)
-    slow = with_flags(fast, max_num_seqs=SLOW)
+    slow = fast.with_flags(max_num_seqs=SLOW)
     traffic = random_tokens(input=200, output=40, arrivals=closed(4), requests=24)
     perf.claim(fast, slow, traffic, "ttft_p50(b) / ttft_p50(a) >= CLAIMED", allow={"tpot_mean": 10.0}, MORE)
 """

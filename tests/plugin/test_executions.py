@@ -170,9 +170,9 @@ def test_a_rerun_against_the_baseline_repeats_its_seeds(execute):
 
 
 def test_a_claim_pools_pair_by_pair(execute):
-    suite = SUITE.replace("    run = perf.measure(ENGINE, TRAFFIC)\n", "    from pytest_llmperf import with_flags\n")
+    suite = SUITE.replace("    run = perf.measure(ENGINE, TRAFFIC)\n", "    ")
     body = """
-    slow = with_flags(ENGINE, max_num_seqs=1)
+    slow = ENGINE.with_flags(max_num_seqs=1)
     perf.claim(ENGINE, slow, TRAFFIC, "ttft_p50(b) / ttft_p50(a) >= 1.5", allow={"tpot_mean": 10.0})
     assert number == 2
 """

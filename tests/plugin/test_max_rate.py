@@ -5,11 +5,11 @@ import re
 import pytest
 
 SUITE = """
-from pytest_llmperf import poisson, random_tokens, vllm, with_flags
+from pytest_llmperf import poisson, random_tokens, vllm
 
 CHAT = random_tokens(input=(200, 600), output=(10, 30), arrivals=poisson(40), requests=250)
 FULL = vllm("llama-3.1-8b", max_model_len=4096)
-HALF = with_flags(FULL, num_gpu_blocks_override=400)
+HALF = FULL.with_flags(num_gpu_blocks_override=400)
 SLO = "ttft_p90 <= 150ms"
 """
 SEARCH = SUITE + """

@@ -111,7 +111,7 @@ def test_a_load_that_is_over_before_a_queue_could_grow_is_told(too_brief, reques
 @pytest.mark.parametrize(("conversations", "notes"), [(20, 1), (200, 0)])
 def test_conversations_come_at_the_rate_and_not_their_turns(too_brief, conversations, notes):
     """In 2 s at 10/s, and 50 ms an answer: 40 turns would last longer than twenty answers, 20 conversations do not."""
-    rate, said = too_brief(multi_turn(conversations, 2, 8, 5, arrivals=poisson(8)))
+    rate, said = too_brief(multi_turn(conversations=conversations, turns=2, input=8, output=5, arrivals=poisson(8)))
     assert len(said) == notes
     if said:
         assert said[0].startswith(f"{rate:.4g}/s: all 20 conversations began within {2 * 20 / rate:.2g} s")
@@ -119,7 +119,8 @@ def test_conversations_come_at_the_rate_and_not_their_turns(too_brief, conversat
 
 def test_max_rate_of_conversations_counts_requests(perf, make_server):
     """The knee is at 20 conversations/s, each of three requests."""
-    found = perf.max_rate(make_server(), multi_turn(200, 3, 8, 5, arrivals=poisson(8)), slo="ttft_p95 <= 500ms")
+    talks = multi_turn(conversations=200, turns=3, input=8, output=5, arrivals=poisson(8))
+    found = perf.max_rate(make_server(), talks, slo="ttft_p95 <= 500ms")
     assert 3 * KNEE / 1.05 <= found.value("max_rate") <= 3 * KNEE * 1.01
     assert find("max_rate").formula_id == "max_rate.2"
     tried = [
