@@ -75,6 +75,7 @@ class Series:
         self.key: tuple[object, ...] = (
             str(getattr(engine, "spec", engine)), str(workload), fresh, may_preempt, gauges, keep, self.label
         )
+        self.judged_metrics: set[str] = set()  # by checks or mechanisms; their deviations do not make a run invalid
         self.execution = 1
         self._first_seed = 0
         self._before: Sequence[Series] = ()
@@ -99,10 +100,6 @@ class Series:
         if self.measurement is None:
             raise SpecError(f"{self.test}: nothing was measured yet.")
         return self.measurement
-
-    def made(self, measurement: Measurement) -> bool:
-        """Whether this is its measurement."""
-        return measurement is self.measurement
 
     @property
     def own(self) -> Measurement | None:

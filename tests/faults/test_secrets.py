@@ -16,7 +16,9 @@ SPEC = vllm("tiny", api_key=os.environ["CANARY_1"], env={
 })
 
 def test_x(perf):
-    perf.check(perf.measure(SPEC, FEW), "error_rate == 0", baseline=True)
+    run = perf.measure(SPEC, FEW)
+    perf.check(run, "error_rate == 0")
+    perf.compare_with_baseline(run)
     assert @@ != "asserts", repr(perf) + repr(SPEC)
 """
 USERINFO = """

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import httpx
 import pytest
 
-from pytest_llmperf import Verdict, closed, endpoint, multi_turn, poisson, random_tokens, vllm
+from pytest_llmperf import Perf, Verdict, closed, endpoint, multi_turn, poisson, random_tokens, vllm
 from pytest_llmperf.clock import VirtualClock
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.errors import LoadError, SloError, SpecError
@@ -43,9 +43,9 @@ def perf(tmp_path, fake_engine, told, clock):
     now = datetime(2026, 1, 2, tzinfo=UTC)
     session = PerfSession(Settings(clock_gap_limit_ms=60_000.0), tmp_path, Hardware(), told.append, clock=clock,
                           transport=fake_engine.transport, now=lambda: now, rng=random.Random(5))
-    perf = session.perf("tests/test_a.py::test_x", "cpu")
-    yield perf
-    perf.close()
+    execution = session.execution("tests/test_a.py::test_x", "cpu")
+    yield Perf(execution)
+    execution.close()
     session.close()
 
 
@@ -55,7 +55,7 @@ def test_the_knee_is_found_and_is_a_measurement(perf, make_server, told, clock):
     assert KNEE / 1.05 <= rate <= KNEE * 1.01  # arrivals of a seed end at n / rate, so the rate shown is 1 % off
     (result,) = perf.check(found, "max_rate >= 15/s")
     assert result.measured.endswith("requests/s")
-    points = perf.series[0].found[0].points
+    points = perf._execution.series[0].found[0].points
     assert clock.now_ns() == 7e9 * (len(points) - 1)  # a rest between two rates
     assert [status.text for status in told if isinstance(status, Note)][:2] == ["8/s: within the SLO",
                                                                                "16/s: within the SLO"]
@@ -131,42 +131,45 @@ def test_max_rate_of_conversations_counts_requests(perf, make_server):
     assert tried[:2] == ["24/s", "48/s"]
 
 
-
-def settled(perf, make_server, fake_engine, limit):
-    """A search that proves nothing above 8/s, then a check."""
+def open_search(perf, make_server):
+    """A search that proves nothing above 8/s."""
     found = perf.max_rate(make_server(), WORKLOAD, slo="ttft_p95 <= 500ms")
-    capacity = perf.series[0]
+    capacity = perf._execution.series[0]
     points = [point for point in capacity.found[0].points if point.rate <= 8 or point.verdict is Verdict.FAIL]
     capacity.found[0] = replace(capacity.found[0], points=tuple(points))
     run = replace(found.runs[0], counters=capacity._counters(capacity.found[0]))
     capacity.measurement = replace(found, runs=(run,), metrics=(run.metrics,))
+    return capacity
+
+
+def test_check_of_an_open_search_is_undecided_and_sends_no_request(perf, make_server, fake_engine):
+    found = open_search(perf, make_server).finished
     plans = len(fake_engine.transport.plans)
-    (result,) = perf.check(capacity.measurement, f"max_rate >= {limit}/s")
-    return result, len(fake_engine.transport.plans) - plans, capacity, found
+    assert perf.check(found, "max_rate >= 12/s")[0].verdict is Verdict.INCONCLUSIVE
+    assert len(fake_engine.transport.plans) == plans
 
 
-def test_check_tries_the_asked_rate_after_an_open_search(perf, make_server, fake_engine):
-    result, runs, capacity, _ = settled(perf, make_server, fake_engine, 12)
-    assert result.verdict is Verdict.PASS
-    assert "12/s proven to be within" in result.n
-    assert runs == 2
+def test_rate_that_the_search_left_open_is_tried(perf, make_server, fake_engine):
+    capacity = open_search(perf, make_server)
+    plans = len(fake_engine.transport.plans)
+    capacity.settle(12)
+    assert len(fake_engine.transport.plans) == plans + 2
     assert capacity.found[0].points[-1].rate == 12
     assert capacity.finished.value("max_rate_proven") == 12
+    assert perf.check(capacity.finished, "max_rate >= 12/s")[0].verdict is Verdict.PASS
 
 
-def test_check_sends_no_request_after_a_decided_search(perf, make_server, fake_engine):
-    result, runs, _, _ = settled(perf, make_server, fake_engine, 7)
-    assert (result.verdict, runs) == (Verdict.PASS, 0)
-    assert perf.check(perf.series[0].finished, "max_rate <= 1000/s")[0].verdict is Verdict.PASS
+def test_rate_that_the_search_decided_is_not_tried_again(perf, make_server, fake_engine):
+    capacity = open_search(perf, make_server)
+    plans = len(fake_engine.transport.plans)
+    capacity.settle(7)
+    assert len(fake_engine.transport.plans) == plans
 
 
-def test_measurement_stays_valid_after_one_more_tried_rate(perf, make_server):
-    found = perf.max_rate(make_server(), WORKLOAD, slo="ttft_p95 <= 500ms")
-    limit = (found.value("max_rate") + found.value("max_rate_beyond")) / 2
-    first = perf.check(found, f"max_rate >= {limit}/s")
-    assert perf.series[0].finished is not found
-    assert perf.check(found, f"max_rate >= {limit}/s") == first
-    assert first[0].verdict is not Verdict.INCONCLUSIVE
+def test_try_rates_are_tried_after_the_search(perf, make_server):
+    found = perf.max_rate(make_server(), WORKLOAD, slo="ttft_p95 <= 500ms", precision=0.5, try_rates=[18])
+    assert {point.rate for point in perf._execution.series[0].found[0].points} >= {18}
+    assert perf.check(found, "max_rate >= 18/s")[0].verdict is not Verdict.INCONCLUSIVE
     assert len(perf.extend(found, 1).runs) == 2
 
 
@@ -192,6 +195,9 @@ def test_a_limit_that_no_rate_meets(perf, make_server):
         ({"cooldown_s": float("nan")}, SpecError),
         ({"cooldown_s": -1}, SpecError),
         ({"runs": 0}, SpecError),
+        ({"try_rates": "12/s"}, SpecError),
+        ({"try_rates": [0]}, SpecError),
+        ({"try_rates": 12}, SpecError),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
@@ -202,19 +208,18 @@ def test_what_cannot_be_meant_costs_no_request(perf, make_server, fake_engine, c
     assert fake_engine.transport.plans == []
 
 
-@pytest.mark.parametrize(("text", "slo", "complaint"), [
-    ("max_rate(a) / max_rate(b) >= 1.2", (), r'max_rate needs an SLO: add slo="ttft_p95 <= 500ms"\.$'),
-    ("ttft_p50(b) / ttft_p50(a) >= 3", "ttft_p95 <= 500ms", r"ttft_p50 takes no SLO\.$"),
-])
-def test_a_claim_about_rates_needs_an_slo_and_no_other_does(perf, text, slo, complaint):
-    with pytest.raises(SpecError, match=complaint):
-        perf.claim(vllm("m"), vllm("m", seed=1), WORKLOAD, text, slo=slo)
+def test_claim_about_rates_and_another_claim_have_verbs_of_their_own(perf):
+    sides = vllm("m"), vllm("m", seed=1), WORKLOAD
+    with pytest.raises(SpecError, match=r"max_rate needs an SLO: perf\.claim_max_rate\("):
+        perf.claim(*sides, "max_rate(a) / max_rate(b) >= 1.2")
+    with pytest.raises(SpecError, match="this claim is about ttft_p50, and not about max_rate"):
+        perf.claim_max_rate(*sides, "ttft_p50(b) / ttft_p50(a) >= 3", slo="ttft_p95 <= 500ms")
 
 
 def test_a_claim_of_users_within_the_slo(perf, fake_engine, make_server, monkeypatch):
-    monkeypatch.setattr(perf.session.pool, "acquire", lambda spec, *_args, **_kwargs: make_server(spec))
+    monkeypatch.setattr(perf._execution.session.pool, "acquire", lambda spec, *_args, **_kwargs: make_server(spec))
     a, b = endpoint("http://h:1", model="m"), endpoint("http://h:2", model="m")
-    results = perf.claim(a, b, WORKLOAD, "max_rate(a) / max_rate(b) >= 2", slo="ttft_p95 <= 500ms")
+    results = perf.claim_max_rate(a, b, WORKLOAD, "max_rate(a) / max_rate(b) >= 2", slo="ttft_p95 <= 500ms").results
     assert results[0].verdict is Verdict.FAIL  # equal servers
     assert results[0].measured == "1×"
 
@@ -237,7 +242,8 @@ def test_a_rate_that_stays_open_is_taken_for_what_was_measured(perf, make_server
     fake_engine.transport._exchanges = slow_beyond_the_knee
     few = random_tokens(input=8, output=5, arrivals=poisson(8), requests=14)
     (rate,) = perf.max_rate(make_server(), few, slo=slo).values("max_rate")
-    open_points = [point for point in perf.series[0].found[0].points if point.verdict is Verdict.INCONCLUSIVE]
+    points = perf._execution.series[0].found[0].points
+    open_points = [point for point in points if point.verdict is Verdict.INCONCLUSIVE]
     assert open_points or slo.startswith("goodput")  # which has an interval over two runs
     assert KNEE / 1.2 <= rate <= KNEE * 1.1
 
