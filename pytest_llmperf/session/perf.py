@@ -13,6 +13,7 @@ from pytest_llmperf.judging.claim_judge import ClaimJudge, claim_judge, judge_sl
 from pytest_llmperf.judging.validity import judged_by_requirements
 from pytest_llmperf.metrics.registry import find
 from pytest_llmperf.model.engine import EngineSpec, serving_hardware
+from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.cause import Cause
 from pytest_llmperf.results.check import BASELINE_COMPARISON, CheckResult
 from pytest_llmperf.results.measurement import Measurement
@@ -25,6 +26,7 @@ from pytest_llmperf.session.arguments import (
     check_sides_differ,
     check_starts,
     check_try_rates,
+    check_until,
     check_workload,
     refuses,
     spec_of,
@@ -98,6 +100,7 @@ class Perf:
         workload: Workload,
         *,
         runs: int = DEFAULT_RUNS,
+        until: str | Sequence[str] = (),
         starts: int = 1,
         fresh: bool = False,
         may_preempt: bool = False,
@@ -110,6 +113,9 @@ class Perf:
             engine: a running server (the `engine` fixture) or a spec to start.
             workload: what to send; run i adds i to its seed, so that no prompt repeats.
             runs: how many on each start; the run is the unit of replication.
+            until: SLOs such as "ttft_p99 <= 500ms". They are judged after each run, and the measurement ends, before
+                `runs`, once each of them is decided or a run is invalid. Each look has its part of the error of 5 %, so
+                the first run decides only what is far from its limit. Check the same SLOs afterwards.
             starts: how many servers to start one after the other, for a spec; a verdict on one holds for it alone.
             fresh: start the server anew, for a spec.
             may_preempt: whether preemptions are part of what is measured; otherwise they make the run an ERROR.
@@ -128,6 +134,7 @@ class Perf:
         check_workload(workload, "perf.measure(engine, …)")
         check_runs(runs, "perf.measure")
         check_starts(starts, engine)
+        slos = check_until(until, starts)
         for name, switch in (("fresh", fresh), ("may_preempt", may_preempt), ("gauges", gauges)):
             boolean("perf.measure", name, switch)
         check_names(keep, "keep")
@@ -137,7 +144,10 @@ class Perf:
             raise SpecError("perf.measure(engine, …, fresh=True): that server runs already. Hand over its spec, which "
                             "is then started anew: perf.measure(engine.spec, …, fresh=True).")
         check_keep(spec_of(engine), keep, fresh=fresh, starts=starts)
-        series = self._series(engine, workload, fresh=fresh, may_preempt=may_preempt, gauges=gauges, keep=tuple(keep))
+        series = self._series(engine, workload, fresh=fresh, may_preempt=may_preempt, gauges=gauges, keep=tuple(keep),
+                              looks=runs if slos else 1)
+        if slos:
+            return self._until_decided(series, slos, runs)
         measurement = series.extend(runs)
         for _ in range(starts - 1):
             series.start_anew()
@@ -400,6 +410,16 @@ class Perf:
         self._execution.add_results(results)
         return results
 
+    def _until_decided(self, series: Series, slos: Sequence[str], runs: int) -> Measurement:
+        """Measure run by run until each SLO is decided, at most `runs`."""
+        settings, failed = self._execution.session.settings, failed_subjects(self._execution)
+        for _ in range(runs):
+            measurement = series.extend(1)
+            results = judge_slos(measurement, slos, settings, failed)
+            if not any(result.verdict is Verdict.INCONCLUSIVE for result in results):
+                break
+        return measurement
+
     def _claim_judge(
         self,
         call: str,
@@ -470,11 +490,12 @@ class Perf:
         gauges: bool = False,
         keep: tuple[str, ...] = (),
         side: str = "",
+        looks: int = 1,
     ) -> Series:
         execution = self._execution
         return execution.begin(
             Series(execution.session, execution.test, self.kind, engine, workload, on_run=execution.write, fresh=fresh,
-                   may_preempt=may_preempt, gauges=gauges, keep=keep, side=side)
+                   may_preempt=may_preempt, gauges=gauges, keep=keep, side=side, looks=looks)
         )
 
 

@@ -85,7 +85,7 @@ def test_two_measurements_that_are_extended_in_turns(perf, make_server):
     one = perf.extend(one, runs=2)
     assert [run.seed for run in one.runs] == [0, 1, 2]
     assert [run.seed for run in other.runs] == [0, 1]
-    assert perf.measurements == [one, other]
+    assert perf.measurements == (one, other)
     (result,) = perf.compare("tpot_mean(one) / tpot_mean(other)", one=one, other=other)
     assert result.n == "2 pairs on one server start, and conditional on it"
 
@@ -188,6 +188,10 @@ def test_invalid_runs_are_errors(perf, make_server, fake_engine):
          "measure: gauges must be True or False"),
         (lambda perf, server: perf.measure(server, WORKLOAD, fresh=None), SpecError, "fresh must be True or False"),
         (lambda perf, server: perf.measure(server, WORKLOAD, may_preempt="no"), SpecError, "may_preempt must be True"),
+        (lambda perf, server: perf.measure(server, WORKLOAD, until="ttft <= 1s"), SloError, "ttft"),
+        (lambda perf, server: perf.measure(server, WORKLOAD, until=5), SloError, "until=5: write one text, or a list"),
+        (lambda perf, server: perf.measure(vllm("m"), WORKLOAD, until="ttft_p50 <= 1s", starts=2), SpecError,
+         "has one server start. Leave out until= or starts="),
         (lambda perf, server: perf.extend("run"), UsageError, r"extend\(run\): the first argument is what perf\.meas"),
         (lambda perf, server: perf.max_rate({"m": 1}, WORKLOAD, slo="ttft_p50 <= 1s"), SpecError,
          r"perf\.max_rate\({'m': 1}, workload\): an engine is"),
@@ -270,6 +274,36 @@ def test_check_of_slos_sends_no_request_and_keeps_the_measurement(perf, make_ser
     assert perf.results[0].verdict is Verdict.INCONCLUSIVE
     assert len(fake_engine.transport.plans) == sent
     assert perf.measurements == (run,)
+
+
+def test_measurement_ends_at_the_first_look_that_decides_its_slos(perf, make_server):
+    run = perf.measure(make_server(), WORKLOAD, runs=4, until=("ttft_mean <= 10s", "error_rate == 0"))
+    assert (len(run.runs), run.looks, run.complete) == (2, 4, True)
+    results = perf.check(run, "ttft_mean <= 10s")
+    assert results[0].verdict is Verdict.PASS
+    assert results[0].interval.confidence == pytest.approx(1 - 0.05 / 4)
+    assert perf.results == tuple(results)  # a look is not a check
+
+
+def test_measurement_with_an_undecided_slo_makes_all_runs(perf, make_server):
+    run = perf.measure(make_server(), WORKLOAD, until="ttft_p99 <= 51ms")
+    assert [each.seed for each in run.runs] == [0, 1, 2]
+    assert run.looks == 3
+
+
+def test_measurement_without_slos_is_judged_at_one_look(perf, make_server):
+    run = perf.measure(make_server(), WORKLOAD)
+    assert (len(run.runs), run.looks) == (3, 1)
+    assert perf.check(run, "ttft_mean <= 10s")[0].interval.confidence == pytest.approx(0.95)
+
+
+def test_invalid_run_ends_a_measurement_that_waits_for_a_decision(perf, make_server, fake_engine):
+    fake_engine.transport._exchanges = lambda plan: (refuse_all if len(plan.requests) == 12 else fake_engine.exchanges)(
+        plan
+    )
+    run = perf.measure(make_server(), WORKLOAD, until="ttft_mean <= 10s")
+    assert len(run.runs) == 1
+    assert perf.check(run, "ttft_mean <= 10s")[0].verdict is Verdict.ERROR
 
 
 def test_side_that_was_not_measured_is_not_compared(perf):
