@@ -208,7 +208,7 @@ def test_what_cannot_be_meant_costs_no_request(perf, make_server, fake_engine, c
     assert fake_engine.transport.plans == []
 
 
-def test_claim_about_rates_and_another_claim_have_verbs_of_their_own(perf):
+def test_claim_and_claim_max_rate_refuse_each_others_metrics(perf):
     sides = vllm("m"), vllm("m", seed=1), WORKLOAD
     with pytest.raises(SpecError, match=r"max_rate needs an SLO: perf\.claim_max_rate\("):
         perf.claim(*sides, "max_rate(a) / max_rate(b) >= 1.2")

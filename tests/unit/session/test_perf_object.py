@@ -260,7 +260,7 @@ def test_what_a_claim_cannot_mean_starts_nothing(perf, make_server, fake_engine,
     (lambda perf, run: perf.compare_with_baseline(run, True), SpecError, "stored measurement is a text, found True"),
     (lambda perf, run: perf.compare_with_baseline("run"), UsageError, "the first argument is what perf.measure"),
 ])
-def test_argument_without_meaning_checks_nothing(perf, make_server, call, error, complaint):
+def test_invalid_argument_of_a_check_adds_no_result(perf, make_server, call, error, complaint):
     run = perf.measure(make_server(), WORKLOAD, runs=1)
     with pytest.raises(error, match=complaint):
         call(perf, run)
@@ -276,7 +276,7 @@ def test_check_of_slos_sends_no_request_and_keeps_the_measurement(perf, make_ser
     assert perf.measurements == (run,)
 
 
-def test_measurement_ends_at_the_first_look_that_decides_its_slos(perf, make_server):
+def test_measurement_ends_at_the_first_look_that_decides_the_slos(perf, make_server):
     run = perf.measure(make_server(), WORKLOAD, runs=4, until=("ttft_mean <= 10s", "error_rate == 0"))
     assert (len(run.runs), run.looks, run.complete) == (2, 4, True)
     results = perf.check(run, "ttft_mean <= 10s")
@@ -310,7 +310,7 @@ def test_side_that_was_not_measured_is_not_compared(perf):
     assert perf.compare_with_baseline(None) == []
 
 
-def test_perf_shows_its_verbs_and_results_alone(perf):
+def test_dir_of_perf_lists_verbs_and_results_only(perf):
     assert dir(perf) == ["check", "claim", "claim_max_rate", "compare", "compare_with_baseline", "emulated", "extend",
                          "kind", "max_rate", "measure", "measurements", "record", "results"]
     with pytest.raises(AttributeError):
@@ -524,7 +524,7 @@ def test_guards_take_the_margin_that_the_claim_names(perf, make_server):
     assert (guard.limit, guard.verdict) == (pytest.approx(1.3), Verdict.PASS)
 
 
-def test_comparison_of_a_claims_side_is_a_result_of_its_own(perf, make_server):
+def test_comparison_of_side_a_follows_the_results_of_the_claim(perf, make_server):
     fast, slow = make_server(), make_server(endpoint("http://127.0.0.1:1", model="slow"))
     claim = perf.claim(fast, slow, WORKLOAD, "ttft_p50(b) / ttft_p50(a) >= 0.5")
     (result,) = perf.compare_with_baseline(claim.a, primaries=["ttft_p50"])
