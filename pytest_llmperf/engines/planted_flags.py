@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_llmperf.engines.adapters import adapter_of
-from pytest_llmperf.engines.spec import LAUNCHERS_OWN, flags_of, with_flags
+from pytest_llmperf.engines.spec import flags_of
 from pytest_llmperf.errors import ConfigError
-from pytest_llmperf.model.engine import EngineSpec
+from pytest_llmperf.model.engine import LAUNCHERS_OWN, EngineSpec
 
 FORM = "write it as ENGINE:FLAG or ENGINE:FLAG=VALUE, e.g. vllm:enforce-eager or vllm:max-num-batched-tokens=8192"
 
@@ -39,9 +39,9 @@ class PlantedFlag:
             return spec
         value = json.loads(self.value)
         if not self.key:
-            return with_flags(spec, **{self.name: value})
+            return spec.with_flags(**{self.name: value})
         before = flags_of(spec).get(self.name)
-        return with_flags(spec, **{self.name: {**before, self.key: value}}) if isinstance(before, Mapping) else spec
+        return spec.with_flags(**{self.name: {**before, self.key: value}}) if isinstance(before, Mapping) else spec
 
     def stands_in(self, engine: str, flags: Mapping[str, object]) -> bool:
         """Whether a server of that engine with these flags has it."""
