@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pytest_llmperf.results.check import CheckResult
     from pytest_llmperf.results.measurement import Measurement
     from pytest_llmperf.session.perf import Perf
+    from pytest_llmperf.session.sequential_claim import ClaimResult
     from pytest_llmperf.workload import (
         at_times,
         closed,
@@ -36,6 +37,7 @@ __version__ = "0.1.0"
 
 _HOME = {
     "CheckResult": "results.check",
+    "ClaimResult": "session.sequential_claim",
     "EngineSpec": "model.engine",
     "Measurement": "results.measurement",
     "Perf": "session.perf",
@@ -61,6 +63,7 @@ _HOME = {
 
 __all__ = [
     "CheckResult",
+    "ClaimResult",
     "EngineSpec",
     "Measurement",
     "Perf",

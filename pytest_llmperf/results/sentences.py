@@ -435,7 +435,8 @@ REASONS: Mapping[Cause, Callable[[CheckResult], str]] = {
     Cause.STARTS_DIFFER: _starts_differ,
     Cause.RATE_REFUTED: lambda _result: "a rate on the wrong side of the limit was tried, and its verdict is proven",
     Cause.RATE_UNDECIDED: lambda _result: (
-        "the limit lies between the rates that were proven; search with more requests, or more often"),
+        "the limit lies between the rates that were proven; try the limit itself (perf.max_rate(…, try_rates=[…])), or "
+        "search with more requests"),
     Cause.VALUE_ZERO: _zero,
     Cause.VALUES_INFINITE: _infinite_values,
     Cause.RATIO_MISSES_LIMIT: _ratio_missed,
