@@ -123,7 +123,7 @@ def _configured(name: str, value: str, root: Path) -> Environment:
     path = (root / expanded(value)).absolute()  # not resolve(): a venv's python is a link
     try:
         if path.is_dir():
-            remedy = f"Correct {_named(name)}: name the folder that has one of them."
+            remedy = f"Correct {_named(name)}: give a folder with bin/python or the package."
             return _directory(name.partition(":")[0], path, remedy)
         if path.is_file() and os.access(path, os.X_OK):
             return Environment((str(path),), path.name.startswith("python"), None, str(path))
@@ -162,7 +162,7 @@ def _directory(engine: str, path: Path, remedy: str) -> Environment:
     if (path / engine / "__init__.py").exists():
         return Environment((sys.executable,), True, path, f"{path} (bundle, run by {sys.executable})")
     raise EnvironmentMissing(
-        f"{path} is no environment of {engine}: it has neither bin/python nor a folder {engine}/. {remedy}"
+        f"{path} is not an environment of {engine}: the folder contains neither bin/python nor {engine}/. {remedy}"
     )
 
 

@@ -282,7 +282,7 @@ def _command(environment: Environment) -> tuple[str, ...]:
     beside = Path(environment.prefix[0]).with_name("lmcache")
     if not beside.exists():
         raise EnvironmentMissing(
-            f"with_lmcache(…) needs LMCache where the engine is, and there is no {beside}. Install it there, or name "
-            "an environment or interpreter that has both instead of a command."
+            f"with_lmcache(…) needs LMCache in the engine's environment, but {beside} does not exist. Install LMCache "
+            "in that environment, or replace the command by an environment or interpreter with engine and LMCache."
         )
     return (str(beside),)

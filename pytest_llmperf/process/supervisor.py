@@ -159,8 +159,9 @@ class Supervised:
         if living:
             named = ", ".join(f"{process.name} (pid {process.pid})" for process in living)
             pids = ",".join(str(process.pid) for process in living)
-            raise StopFailed(f"still alive after SIGKILL: {named}. `ps -o pid,stat,wchan:30,cmd -p {pids}` shows what "
-                             "holds it; nothing else can be started here until it has gone.", self.evidence())
+            raise StopFailed(f"still alive after SIGKILL: {named}. `ps -o pid,stat,wchan:30,cmd -p {pids}` shows the "
+                             "kernel function that blocks the process. No server can start here until the process has "
+                             "ended.", self.evidence())
         with self._lock:
             gone, self._on_gone = self._on_gone, []
         for callback in gone:

@@ -105,9 +105,9 @@ class Accelerators:
             now_ns = self.clock.now_ns()
             if now_ns - began_ns >= seconds(self.free_timeout_s):
                 raise HardwareBusy(
-                    f"{'; '.join(busy)}, after waiting {self.free_timeout_s:g} s. What is measured beside it is no "
-                    "evidence. Find it with nvidia-smi and end it, choose other GPUs with CUDA_VISIBLE_DEVICES, "
-                    "or raise gpu_free_limit_mib if it stays and does nothing."
+                    f"{'; '.join(busy)}, after waiting {self.free_timeout_s:g} s. Runs beside a foreign process "
+                    "would be invalid. Find that process with nvidia-smi and end it, choose other GPUs with "
+                    "CUDA_VISIBLE_DEVICES, or raise gpu_free_limit_mib if the process is idle and must stay."
                     f"{_own_context_note(allowed_bytes) if stay else ''}"
                 )
             self.tell(Waiting("; ".join(busy)))

@@ -1,4 +1,4 @@
-"""What every workload can say about itself."""
+"""The interface of all workloads: requests, arrival rate, digest and expected prefix-cache hit rate."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ class Workload(ABC):
 
     @abstractmethod
     def requests(self, seed_offset: int = 0) -> tuple[Request, ...]:
-        """The requests of the workload's seed + `seed_offset`, always the same ones.
+        """The requests for the seed `workload.seed + seed_offset`; equal seeds give equal requests.
 
-        Other seeds share no prompt, but where all draw from one file.
+        Workloads with different seeds share no prompt, except `sharegpt`, which draws prompts from a file.
         """
 
     @property
     @abstractmethod
     def concurrency(self) -> int | None:
-        """The limit of requests in flight in a closed loop; None in an open loop."""
+        """Largest number of requests in flight in a closed loop; None in an open loop."""
 
     @abstractmethod
     def __str__(self) -> str:
@@ -44,24 +44,24 @@ class Workload(ABC):
 
     @property
     def rate(self) -> float:
-        """Arrivals per second that it offers: of requests, or of `multi_turn`'s conversations.
+        """Offered arrivals per second. `multi_turn` counts conversations, all other workloads count requests.
 
         Raises:
-            SpecError: it has no one rate.
+            SpecError: the workload has no single rate.
         """
         return _arrivals_of(self).mean_rate
 
     @property
     def requests_per_arrival(self) -> float:
-        """1, or the turns of a conversation: requests/s are `rate` times this."""
+        """Turns per conversation of `multi_turn`, else 1. `rate` times this number is requests per second."""
         requests = self.requests()
         return len(requests) / sum(request.after is None for request in requests)
 
     def at_rate(self, rate: float, seed_offset: int = 0) -> Self:
-        """The same requests in the same pattern at another rate; `seed_offset` gives others.
+        """The same workload with another arrival rate; a `seed_offset` other than 0 also changes the requests.
 
         Raises:
-            SpecError: it has no one rate.
+            SpecError: the workload has no single rate.
         """
         arrivals = _arrivals_of(self).at_rate(rate)
         seed = getattr(self, "seed", 0) + seed_offset
@@ -70,7 +70,7 @@ class Workload(ABC):
     def longest(self) -> Request:
         """The request of the first run with the most tokens in prompt and answer together.
 
-        Of a prompt that is text only the server's tokenizer knows the tokens: it counts as none.
+        A text prompt counts as 0 tokens, because only the server's tokenizer knows the number of tokens.
         """
         return _longest(self)
 
@@ -82,10 +82,10 @@ class Workload(ABC):
         """Upper bound, 0 to 1, of the share of prompt tokens that a prefix cache with such blocks can supply.
 
         Args:
-            seed: of the run: where lengths are ranges, other requests repeat another share.
+            seed: seed offset of the run. If lengths are ranges, the hit rate depends on the seed.
 
         Raises:
-            SpecError: that is no size, or no seed.
+            SpecError: `block_size` is not a whole number ≥ 1, or `seed` is not a whole number.
         """
         size = integer("expected_hit_rate", "block_size", block_size)
         return _expected_hit_rate(self, size, integer("expected_hit_rate", "seed", seed, least=None))
@@ -109,7 +109,7 @@ def _arrivals_of(workload: Workload) -> Arrivals:
 
 
 def check_arrivals(call: str, arrivals: object, count: int) -> None:
-    """Refuse what is no arrival process, or one that is too short."""
+    """Raise SpecError if `arrivals` is not an arrival process or has fewer times than `count`."""
     if not isinstance(arrivals, Arrivals):
         raise SpecError(f"{call}: arrivals must be one of constant, poisson, gamma, ramp, at_times and closed, as in "
                         f"arrivals=poisson(8), got {arrivals!r}.")

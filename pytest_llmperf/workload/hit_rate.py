@@ -1,4 +1,4 @@
-"""The best that a prefix cache could do with a list of requests."""
+"""Upper bound of the prefix-cache hit rate of a list of requests."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def multi_turn(conversations: int, turns: int, input: Length, output: Length, ar
         output: tokens of each reply, likewise.
         arrivals: when conversations begin, or `closed(n)` for at most n requests in flight.
         think_s: seconds between the end of a reply and the next message.
-        seed: another seed is another set of conversations and times. Each run adds 1: neighbours share runs.
+        seed: seed of the conversations and times. Run k uses seed + k, so workloads with adjacent seeds share runs.
         text: send words instead of token ids.
 
     Raises:
