@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pytest_llmperf.load.histogram import BINS, Histogram
+from pytest_llmperf.load.arrivals import BINS, Histogram
 from pytest_llmperf.model.exchange import Ending, Exchange
 from pytest_llmperf.model.plan import LoadPlan
 

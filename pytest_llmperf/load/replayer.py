@@ -10,10 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 from time import monotonic_ns
 
-from pytest_llmperf.load.arrivals import Arrivals
+from pytest_llmperf.load.arrivals import Arrivals, Histogram
 from pytest_llmperf.load.client import Client
 from pytest_llmperf.load.connection_setup import Route
-from pytest_llmperf.load.histogram import Histogram
 from pytest_llmperf.load.pipe_protocol import PROGRESS, READY
 from pytest_llmperf.load.reactor import NEVER, Reactor
 from pytest_llmperf.load.recording import End, RecordingWriter

@@ -11,11 +11,10 @@ from pytest_llmperf.errors import HardwareBusy
 from pytest_llmperf.model.ranks import gpus_of, size_of
 from pytest_llmperf.model.status import Note, Tell, Waiting
 from pytest_llmperf.model.telemetry import GpuDevice, GpuTrace
-from pytest_llmperf.telemetry.call_timeout import call_with_timeout
 from pytest_llmperf.telemetry.foreign_processes import name_of, user_of
 from pytest_llmperf.telemetry.gpu_reading import memory_in_use, occupants
 from pytest_llmperf.telemetry.gpu_watch import JOIN_S, GpuWatch
-from pytest_llmperf.telemetry.hardware import NVML_TIMEOUT_S, Gpu, Hardware
+from pytest_llmperf.telemetry.hardware import NVML_TIMEOUT_S, Gpu, Hardware, call_with_timeout
 from pytest_llmperf.telemetry.nvml import GpuNvml, pynvml
 from pytest_llmperf.telemetry.visible_gpus import VARIABLE, visible_gpus
 

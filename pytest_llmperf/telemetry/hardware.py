@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from pytest_llmperf.model.datasheet import MEMORY_GIB
-from pytest_llmperf.telemetry.call_timeout import call_with_timeout
 from pytest_llmperf.telemetry.cpu import Cpu, read_cpu
 from pytest_llmperf.telemetry.gpu_reading import read_settings
 from pytest_llmperf.telemetry.nvml import Nvml, loss_reason, pynvml, query
@@ -151,3 +152,19 @@ def _gpu(nvml: Nvml, index: int) -> Gpu:
         return Gpu(index, name, gpu_kind(name, total), total, str(uuid), read_settings(nvml, handle))
     except Exception as error:
         return Gpu(index, f"GPU {index}", None, problem=f"NVML: GPU {index}: {loss_reason(error) or error}")
+
+
+T = TypeVar("T")
+
+
+def call_with_timeout(work: Callable[[], T], timeout_s: float) -> T | None:
+    """What `work` returns; None where that takes longer. The thread is left behind: nothing ends a driver call.
+
+    Args:
+        work: raises nothing.
+    """
+    answer: list[T] = []
+    thread = threading.Thread(target=lambda: answer.append(work()), daemon=True, name="llmperf-nvml")
+    thread.start()
+    thread.join(timeout_s)
+    return answer[0] if answer else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Self, cast
@@ -12,7 +13,6 @@ from pytest_llmperf.errors import SpecError
 from pytest_llmperf.model.request import Request
 from pytest_llmperf.workload.arguments import integer
 from pytest_llmperf.workload.arrivals import Arrivals
-from pytest_llmperf.workload.hit_rate import ideal_hit_rate
 
 # Raise it when the same definition begins to give other requests: old baselines must not match.
 FORMAT = 1
@@ -115,3 +115,32 @@ def check_arrivals(call: str, arrivals: object, count: int) -> None:
                         f"arrivals=poisson(8), got {arrivals!r}.")
     if arrivals.capacity is not None and arrivals.capacity < count:
         raise SpecError(f"{call}: {count} requests need {count} arrival times, at_times has {arrivals.capacity}.")
+
+
+def ideal_hit_rate(requests: Iterable[Request], block_size: int) -> float:
+    """Upper bound, 0 to 1, of the prefix-cache hit rate: the hit rate of an unlimited cache.
+
+    A block is a hit if an earlier prompt starts with the same tokens up to the end of the block. The last token of a
+    prompt is always computed, so a repeated prompt of P tokens hits floor((P - 1) / block_size) blocks. Generated
+    tokens do not count, because the workload does not know them. In a text prompt words replace tokens, so the bound
+    is an estimate.
+    """
+    seen: set[int] = set()
+    hits = total = 0
+    for request in requests:
+        prompt = request.prompt.split() if isinstance(request.prompt, str) else request.prompt
+        chain = _chain(prompt, block_size)
+        usable = (len(prompt) - 1) // block_size
+        hits += block_size * next((i for i, key in enumerate(chain[:usable]) if key not in seen), usable)
+        total += len(prompt)
+        seen.update(chain)
+    return hits / total if total else 0.0
+
+
+def _chain(prompt: Sequence[object], block_size: int) -> list[int]:
+    """A key for each whole block, computed from the block and all earlier blocks."""
+    keys, key = [], 0
+    for start in range(0, len(prompt) - block_size + 1, block_size):
+        key = hash((key, tuple(prompt[start : start + block_size])))
+        keys.append(key)
+    return keys
