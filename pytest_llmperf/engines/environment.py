@@ -76,8 +76,8 @@ def find_environment(name: str, kind: str, configured: str | None, root: Path) -
     for place in places:
         if place.is_dir():
             return _directory(engine, place, f"Remove it and run `{_pip(engine, place)}`.")
-    found = find_spec(engine)
-    if found is not None and found.origin is not None:  # a folder of that name alone, a suite's say, is none
+    package = find_spec(engine)
+    if package is not None and package.origin is not None:  # a folder of that name alone, a suite's say, is none
         return Environment((sys.executable,), True, None, "this interpreter")
     looked = ", ".join(str(place) for place in places)
     raise EnvironmentMissing(
@@ -107,11 +107,12 @@ def check_emulation(emulation: Emulation) -> None:
     """
     emulator = emulator_environment(replace(emulation, clock="virtual"), "vllm", 0)
     ours = {**os.environ, "PYTHONPATH": str(emulator.pythonpath)}
-    asked = subprocess.run([*emulator.prefix, "serve", "tiny"], env=ours, stdin=subprocess.DEVNULL, capture_output=True,
+    completed = subprocess.run([*emulator.prefix, "serve", "tiny"], env=ours, stdin=subprocess.DEVNULL,
+                               capture_output=True,
                            text=True, check=False)
-    if asked.returncode == EMULATOR_REFUSES:
-        told = asked.stderr.strip().removeprefix("error: ")
-        raise ConfigError(re.sub(r"--(?=fault|noise)", "--emulate-", told))
+    if completed.returncode == EMULATOR_REFUSES:
+        error_text = completed.stderr.strip().removeprefix("error: ")
+        raise ConfigError(re.sub(r"--(?=fault|noise)", "--emulate-", error_text))
 
 
 def noise_seed(session: int, start_id: int) -> int:

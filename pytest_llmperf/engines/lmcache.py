@@ -126,10 +126,10 @@ def counters_of(page: str) -> dict[str, float]:
     count at all, as others tell: hits by tier beside lookups, evictions without the loop that makes them.
     """
     shown = parse(page)
-    found = {name: shown.total(sample) for name, sample in COUNTERS.items()}
-    unknown = [*(BY_TIER if found["lmcache_lookup_tokens"] is not None else ()),
+    counters = {name: shown.total(sample) for name, sample in COUNTERS.items()}
+    unknown = [*(BY_TIER if counters["lmcache_lookup_tokens"] is not None else ()),
                *(() if shown.total(WATCHED) else ("lmcache_evictions",))]
-    return {name: value or 0.0 for name, value in found.items() if value is not None or name not in unknown}
+    return {name: value or 0.0 for name, value in counters.items() if value is not None or name not in unknown}
 
 
 class LMCacheServer:
@@ -242,8 +242,8 @@ def start_lmcache(launch: LMCacheLaunch, clock: Clock, timeout_s: float) -> LMCa
     """
     launch.prepare()
     argv, folder = launch.argv(), launch.run_dir
-    asked = Launch(argv, launch.env, launch.root, folder, log_name="lmcache.log", cpus=launch.cpus)
-    process = Supervised.start(asked, clock)
+    lmcache_launch = Launch(argv, launch.env, launch.root, folder, log_name="lmcache.log", cpus=launch.cpus)
+    process = Supervised.start(lmcache_launch, clock)
     with ExitStack() as undo:
         undo.callback(process.stop, 0)
         for lease in launch.ports:

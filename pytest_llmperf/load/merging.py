@@ -1,4 +1,4 @@
-"""What several load processes recorded, as one replay."""
+"""Merging of the recordings of several load processes into a single replay."""
 
 from __future__ import annotations
 

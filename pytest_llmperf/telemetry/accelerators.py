@@ -117,10 +117,10 @@ class Accelerators:
         nvml = self.nvml or pynvml()
         if nvml is None:
             return []
-        found = call_with_timeout(lambda: _busy(nvml, gpus, free_bytes), NVML_TIMEOUT_S)
-        if found is None:
+        sentences = call_with_timeout(lambda: _busy(nvml, gpus, free_bytes), NVML_TIMEOUT_S)
+        if sentences is None:
             self._hung(f"NVML did not answer within {NVML_TIMEOUT_S:g} s")
-        return found or []
+        return sentences or []
 
     def _hung(self, why: str) -> None:
         self._hangs = why
@@ -169,7 +169,7 @@ def _busy(nvml: GpuNvml, gpus: tuple[Gpu, ...], free_bytes: int) -> list[str]:
     """A driver that cannot be asked knows of nobody: the run's own trace says that it could not."""
     try:
         nvml.nvmlInit()
-        return [found for gpu in gpus if (found := _busy_gpu(nvml, gpu, free_bytes)) is not None]
+        return [sentences for gpu in gpus if (sentences := _busy_gpu(nvml, gpu, free_bytes)) is not None]
     except Exception:
         return []
     finally:

@@ -108,15 +108,15 @@ def detect(
     nvml: Nvml | None = None, timeout_s: float = NVML_TIMEOUT_S, environ: Mapping[str, str] = os.environ
 ) -> Hardware:
     """Ask NVML, for at most `timeout_s`: a hanging driver must not hang every pytest run."""
-    found = call_with_timeout(lambda: _query_driver(nvml), timeout_s)
-    found = replace(found or Hardware(problem=f"NVML did not answer within {timeout_s:g} s"), cpu=read_cpu())
-    seen = visible_gpus(found.gpus, environ)
-    if found.gpus and not seen:
-        problem = f"{VARIABLE}={environ[VARIABLE]!r} names none of its {len(found.gpus)} GPUs"
-        return Hardware(problem=problem, cpu=found.cpu)
+    hardware = call_with_timeout(lambda: _query_driver(nvml), timeout_s)
+    hardware = replace(hardware or Hardware(problem=f"NVML did not answer within {timeout_s:g} s"), cpu=read_cpu())
+    seen = visible_gpus(hardware.gpus, environ)
+    if hardware.gpus and not seen:
+        problem = f"{VARIABLE}={environ[VARIABLE]!r} names none of its {len(hardware.gpus)} GPUs"
+        return Hardware(problem=problem, cpu=hardware.cpu)
     if (dead := next((gpu for gpu in seen if gpu.problem is not None), None)) is not None:
-        return Hardware(problem=dead.problem, cpu=found.cpu)
-    return replace(found, gpus=seen, hidden=tuple(gpu for gpu in found.gpus if gpu not in seen))
+        return Hardware(problem=dead.problem, cpu=hardware.cpu)
+    return replace(hardware, gpus=seen, hidden=tuple(gpu for gpu in hardware.gpus if gpu not in seen))
 
 
 def _query_driver(nvml: Nvml | None) -> Hardware:
