@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pytest_llmperf.engines.roofline import decode_floor_ms
     from pytest_llmperf.engines.server import Server
-    from pytest_llmperf.engines.spec import endpoint, sglang, vllm, with_flags
+    from pytest_llmperf.engines.spec import endpoint, sglang, vllm
     from pytest_llmperf.model.engine import EngineSpec
     from pytest_llmperf.model.verdict import Verdict
     from pytest_llmperf.plugin.kinds import by_kind
@@ -57,7 +57,6 @@ _HOME = {
     "shared_prefix": "workload",
     "sharegpt": "workload",
     "vllm": "engines.spec",
-    "with_flags": "engines.spec",
 }
 
 __all__ = [
@@ -83,11 +82,17 @@ __all__ = [
     "shared_prefix",
     "sharegpt",
     "vllm",
-    "with_flags",
 ]
 
 
+_REPLACED = {"with_flags": "Write spec.with_flags(max_num_seqs=8) instead of with_flags(spec, max_num_seqs=8)."}
+
+
 def __getattr__(name: str) -> object:
+    if name in _REPLACED:
+        from pytest_llmperf.errors import SpecError
+
+        raise SpecError(f"pytest_llmperf.{name} is a method of a spec now. {_REPLACED[name]}")
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)

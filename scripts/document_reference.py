@@ -159,11 +159,11 @@ def looks() -> str:
     runs = ", then ".join(map(str, LOOKS))
     spent = ", ".join(f"{100 * share:.0f} %" for share in SPENT)
     return (f"Runs at each look: {runs}. All comparisons of a suite run share one error of {100 * SUITE_ALPHA:.0f} %, "
-            "whatever `-k` selects: each test gets its share by its number of primary metrics (Holm's rule among them) "
-            f"and has spent {spent} of it by each look. Against fewer than {ENOUGH_SESSIONS} stored sessions the first "
-            f"look spends {100 * GROSS_SHARE:.0f} %, on gross regressions alone: a metric fails there if it is proven "
-            f"to be worse although sessions may differ by {GROSS:g} times the estimated sd. The rest waits for the "
-            "last look.")
+            "whatever `-k` selects. A test's share is proportional to its number of primary metrics (Holm's rule among "
+            f"them), and {spent} of the share is spent by each look. Against fewer than {ENOUGH_SESSIONS} stored "
+            f"sessions the first look spends {100 * GROSS_SHARE:.0f} %, on gross regressions alone: a metric fails "
+            f"if it is proven to be worse even with {GROSS:g} times the estimated session sd. The last look spends the "
+            "rest.")
 
 
 def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:

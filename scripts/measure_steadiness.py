@@ -22,7 +22,7 @@ import numpy as np
 from mser import mser
 from scipy.stats import beta
 
-from pytest_llmperf import EngineSpec, closed, poisson, random_tokens, shared_prefix, vllm, with_flags
+from pytest_llmperf import EngineSpec, Perf, closed, poisson, random_tokens, shared_prefix, vllm
 from pytest_llmperf.config.emulation import NOISE, Emulation
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.judging.steadiness import ALPHA, METRIC, drift_p
@@ -56,7 +56,7 @@ def cases(kind: str, seed: int) -> dict[str, tuple[EngineSpec, Workload]]:
     return {
         "open loop, equal lengths": (base, serving), "open loop, lengths 1:40": (base, lengths),
         "shared prefixes": (base, questions),
-        "shared prefixes, no cache: overloaded": (with_flags(base, enable_prefix_caching=False), questions),
+        "shared prefixes, no cache: overloaded": (base.with_flags(enable_prefix_caching=False), questions),
         "64 at once": (base, crowd), "one at a time": (base, single),
     }
 
@@ -70,7 +70,7 @@ def measured(options: argparse.Namespace, name: str, start: int) -> Iterator[Mea
         try:
             for number in range(options.each):
                 spec, workload = cases(options.kind, SEEDS_APART * (start * options.each + number))[name]
-                perf = session.perf("steadiness", options.kind)
+                perf = Perf(session.execution("steadiness", options.kind))
                 yield perf.measure(spec, workload, runs=RUNS, may_preempt=True, fresh=bool(options.fault))
         finally:
             session.close()

@@ -22,9 +22,14 @@ from scipy.stats import beta, rankdata
 from simulate_claims import heading, row
 
 from pytest_llmperf.calibration.page import share
-from pytest_llmperf.calibration.slow_servers import CASES, verdicts
+from pytest_llmperf.calibration.slow_servers import CASES, RUNS, Case, simulated_run, truth, verdicts
+from pytest_llmperf.config.settings import Settings
+from pytest_llmperf.judging.claim_judge import judge_slos
 from pytest_llmperf.metrics.registry import find
 from pytest_llmperf.model.engine import UNKNOWN_HARDWARE
+from pytest_llmperf.model.verdict import Verdict
+from pytest_llmperf.results.check import worst
+from pytest_llmperf.results.measurement import Measurement, Run
 from pytest_llmperf.stats.decision import PASS_CONFIDENCE, at_each_look
 from pytest_llmperf.stats.layout import layout
 from pytest_llmperf.stats.looks import LOOKS, SUITE_ALPHA, alpha_at, alpha_of_execution, only_gross
@@ -41,6 +46,8 @@ MOST_RUNS = LOOKS[-1] + RERUNS * LOOKS[0]
 #: Run and session sd: the grid that every A/A table goes through.
 TPOT_PRIOR = _PRIORS[Kind.TPOT]
 TPOT_MARGINS = _MARGINS[Kind.TPOT].on(Scale.LOG)
+#: How many times the limit the truth is, where a measurement may end early.
+UNTIL_TIMES = (1.0, 0.8, 0.5, 1.5)
 GRID = ((0.005, 0.003), (0.01, 0.005), (0.02, 0.01), (0.035, 0.02))
 TTFT_NOISE = (0.02, 0.027)
 
@@ -460,8 +467,40 @@ def slow_table(trials: int, rng: np.random.Generator) -> Iterator[str]:
                           *(share(count, trials) for count in counts))
 
 
+def until_table(trials: int, rng: np.random.Generator) -> Iterator[str]:
+    """`perf.measure(until=…)` beside three runs that are always made: false verdicts, decisions and runs."""
+    yield from heading(f"SLOs that may end a measurement after one run, {trials} trials", "server", "metric",
+                       "requests a run", "truth ÷ limit", "PASS: until / three runs", "FAIL: until / three runs",
+                       "runs: until, mean")
+    for case in (case for case in CASES if case.server == "independent" and case.metric != "itl_p99"):
+        exact = truth(case.process, case.metric, rng)
+        for requests, times in ((requests, times) for requests in case.requests for times in UNTIL_TIMES):
+            slo = f"{case.metric} <= {exact / times:.9f}ms"
+            found = [judged_until(case, requests, slo, rng) for _ in range(trials)]
+            shares = [" / ".join(share(sum(trial[place] == verdict for trial in found), trials) for place in (0, 1))
+                      for verdict in (Verdict.PASS, Verdict.FAIL)]
+            mean_runs = np.mean([count for *_, count in found])
+            yield row(case.server, case.metric, requests, f"{times:g}", *shares, f"{mean_runs:.2f}")
+
+
+def judged_until(case: Case, requests: int, slo: str, rng: np.random.Generator) -> tuple[Verdict, Verdict, int]:
+    """The verdict of a measurement that may end after each run, of three runs at once, and the runs of the first."""
+    metrics = [simulated_run(case, requests, rng) for _ in range(RUNS)]
+    runs = [Run(seed, 1, run.records, cache_reset=True) for seed, run in enumerate(metrics)]
+
+    def judged(count: int, looks: int) -> Verdict:
+        measurement = Measurement("simulated", case.server, {}, tuple(runs[:count]), tuple(metrics[:count]))
+        return worst(judge_slos(replace(measurement, looks=looks), [slo], Settings()))
+
+    for count in range(1, RUNS + 1):
+        if (verdict := judged(count, RUNS)) is not Verdict.INCONCLUSIVE:
+            break
+    return verdict, judged(RUNS, 1), count
+
+
 TABLES = {
-    "slow": slow_table, "alarms": alarms_table, "reruns": reruns_table, "gross": gross_table, "slower": slower_table,
+    "until": until_table, "slow": slow_table,
+    "alarms": alarms_table, "reruns": reruns_table, "gross": gross_table, "slower": slower_table,
     "endpoints": endpoints_table, "power": power_table, "margins": margins_table, "robust": robust_table,
     "hosts": hosts_table, "others": others_table, **simulate_claims.TABLES,
 }  # fmt: skip

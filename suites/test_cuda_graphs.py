@@ -2,7 +2,7 @@
 
 from types import SimpleNamespace
 
-from pytest_llmperf import Perf, by_kind, closed, random_tokens, vllm, with_flags
+from pytest_llmperf import Perf, by_kind, closed, random_tokens, vllm
 
 # On smaller GPUs one stream's kernels take longer than their launches, and nothing is to be gained.
 LLAMA = {"model": "llama-3.1-8b", "context": 16384, "faster": 1.2, "longer_start": 4.0}
@@ -15,7 +15,7 @@ CASES = by_kind(
 @CASES
 def test_graphs_decode_faster_than_eager(case: SimpleNamespace, perf: Perf) -> None:
     graphs = vllm(case.model, max_model_len=case.context)
-    eager = with_flags(graphs, enforce_eager=True)
+    eager = graphs.with_flags(enforce_eager=True)
     answers = random_tokens(input=128, output=64, arrivals=closed(1), requests=10)  # eager takes 19 ms a token
     emulated = perf.emulated  # an emulated server has no start-up time
     perf.claim(

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pytest_llmperf import Perf, by_kind, closed, random_tokens, vllm, with_flags
+from pytest_llmperf import Perf, by_kind, closed, random_tokens, vllm
 
 MIXTRAL = {"model": "mixtral-8x7b", "context": 8192, "together": 16, "slower": 1.4}
 CASES = by_kind(a100=MIXTRAL, h100=MIXTRAL, h200=MIXTRAL)
@@ -16,7 +16,7 @@ def test_whole_experts_keep_up_with_cut_ones(case: SimpleNamespace, perf: Perf) 
     if perf.emulated:
         pytest.skip("the emulator gives every GPU the same share of the tokens, which is what is in question")
     cut = vllm(case.model, max_model_len=case.context, tensor_parallel_size=2)
-    whole = with_flags(cut, enable_expert_parallel=True)
+    whole = cut.with_flags(enable_expert_parallel=True)
     perf.claim(
         whole,
         cut,

@@ -2,7 +2,7 @@
 
 from types import SimpleNamespace
 
-from pytest_llmperf import Perf, by_kind, closed, random_tokens, vllm, with_flags
+from pytest_llmperf import Perf, by_kind, closed, random_tokens, vllm
 
 GIB = 2**30
 # Blocks of 16 tokens: with fp8 weights more than any start with bfloat16 has, and with those fewer.
@@ -24,7 +24,7 @@ CACHE = by_kind(
 @WEIGHTS
 def test_fp8_weights_decode_more(case: SimpleNamespace, perf: Perf) -> None:
     bfloat16 = vllm(case.model, max_model_len=case.context)
-    fp8 = with_flags(bfloat16, quantization="fp8")
+    fp8 = bfloat16.with_flags(quantization="fp8")
     perf.claim(
         fp8,
         bfloat16,
@@ -38,7 +38,7 @@ def test_fp8_weights_decode_more(case: SimpleNamespace, perf: Perf) -> None:
 def test_fp8_cache_holds_twice_the_tokens(case: SimpleNamespace, perf: Perf) -> None:
     # So little memory that the cache, not the arithmetic, says how many are served at once.
     bfloat16 = vllm(case.model, max_model_len=case.context, kv_cache_memory_bytes=case.kv_gib * GIB)
-    fp8 = with_flags(bfloat16, kv_cache_dtype="fp8")
+    fp8 = bfloat16.with_flags(kv_cache_dtype="fp8")
     crowd = random_tokens(input=256, output=512, arrivals=closed(case.together), requests=case.together)
     perf.claim(
         fp8,

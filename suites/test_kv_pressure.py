@@ -2,7 +2,7 @@
 
 from types import SimpleNamespace
 
-from pytest_llmperf import Perf, by_kind, closed, random_tokens, vllm, with_flags
+from pytest_llmperf import Perf, by_kind, closed, random_tokens, vllm
 
 # `fit` requests fit to their last token; prompts alone let more in.
 LLAMA = {
@@ -25,7 +25,7 @@ CASES = by_kind(
 @CASES
 def test_a_limit_of_sequences_keeps_streams_flowing(case: SimpleNamespace, perf: Perf) -> None:
     scarce = vllm(case.model, max_model_len=case.context, num_gpu_blocks_override=case.blocks)
-    limited = with_flags(scarce, max_num_seqs=case.fit)
+    limited = scarce.with_flags(max_num_seqs=case.fit)
     crowd = random_tokens(
         input=case.input, output=case.output, arrivals=closed(case.together), requests=2 * case.together
     )

@@ -2,7 +2,7 @@
 
 from types import SimpleNamespace
 
-from pytest_llmperf import Perf, by_kind, closed, poisson, sglang, shared_prefix, with_flags
+from pytest_llmperf import Perf, by_kind, closed, poisson, sglang, shared_prefix
 
 LLAMA = {
     "model": "llama-3.1-8b", "context": 16384, "prefix": 4000, "suffix": (32, 96), "output": 16, "arrivals": poisson(4),
@@ -26,7 +26,7 @@ CASES = by_kind(
 @CASES
 def test_shared_prefixes_come_from_the_radix_tree(case: SimpleNamespace, perf: Perf) -> None:
     cached = sglang(case.model, context_length=case.context)
-    uncached = with_flags(cached, disable_radix_cache=True)
+    uncached = cached.with_flags(disable_radix_cache=True)
     questions = shared_prefix(
         prefix=case.prefix,
         suffix=case.suffix,

@@ -2,7 +2,7 @@
 
 from types import SimpleNamespace
 
-from pytest_llmperf import EngineSpec, Perf, by_kind, closed, random_tokens, sglang, shared_prefix, with_flags
+from pytest_llmperf import EngineSpec, Perf, by_kind, closed, random_tokens, sglang, shared_prefix
 
 # The cache holds about two of the prefixes. First come, first served then evicts each one before its next use; the
 # other policy serves those together that wait for the same one.
@@ -39,7 +39,7 @@ def test_longest_prefix_first_saves_prefills(case: SimpleNamespace, perf: Perf) 
         requests=case.requests,
     )
     perf.claim(
-        with_flags(fcfs, schedule_policy="lpm"),
+        fcfs.with_flags(schedule_policy="lpm"),
         fcfs,
         questions,
         f"request_throughput(a) / request_throughput(b) >= {case.more}",
@@ -54,7 +54,7 @@ def test_unique_prompts_gain_nothing(case: SimpleNamespace, perf: Perf) -> None:
     fcfs = first_come(case)
     unique = random_tokens(input=case.prefix // 4, output=4, arrivals=closed(case.waiting), requests=case.requests)
     perf.claim(
-        with_flags(fcfs, schedule_policy="lpm"),
+        fcfs.with_flags(schedule_policy="lpm"),
         fcfs,
         unique,
         f"request_throughput(a) / request_throughput(b) <= {case.margin}",

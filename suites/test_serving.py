@@ -33,13 +33,14 @@ def test_answers_come_in_time(case: SimpleNamespace, engine: Server, perf: Perf)
         f"tpot_p95 <= {case.tpot}",
         f"largest_stall_p75 <= {case.stall}",
         "error_rate == 0",
-        baseline=True,
     )
+    perf.compare_with_baseline(run)
 
 
 @SEARCH
 @pytest.mark.engine(lambda case: vllm(case.model, max_model_len=case.context))
 def test_so_many_users_are_served_in_time(case: SimpleNamespace, engine: Server, perf: Perf) -> None:
     chat = random_tokens(input=1024, output=128, arrivals=poisson(case.rate), requests=case.requests)
-    found = perf.max_rate(engine, chat, slo=["ttft_p99 <= 1s", "tpot_p99 <= 60ms"], precision=0.45)
+    limits = ["ttft_p99 <= 1s", "tpot_p99 <= 60ms"]
+    found = perf.max_rate(engine, chat, slo=limits, try_rates=[case.capacity], precision=0.45)
     perf.check(found, f"max_rate >= {case.capacity}/s")

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from pytest_llmperf import EngineSpec, Perf, by_kind, closed, random_tokens, vllm, with_flags
+from pytest_llmperf import EngineSpec, Perf, by_kind, closed, random_tokens, vllm
 
 NGRAM = {"method": "ngram", "num_speculative_tokens": 4, "prompt_lookup_max": 4, "prompt_lookup_min": 1}
 SLACK = 0.25  # of a length: an n-gram that ends early drafts fewer tokens
@@ -28,7 +28,7 @@ def plain(case: SimpleNamespace) -> EngineSpec:
 
 def drafting(case: SimpleNamespace, length: float) -> EngineSpec:
     synthetic = {"rejection_sample_method": "synthetic", "synthetic_acceptance_length": length}
-    return with_flags(plain(case), speculative_config=NGRAM | synthetic)
+    return plain(case).with_flags(speculative_config=NGRAM | synthetic)
 
 
 def accepts(side: str, length: float) -> list[str]:

@@ -102,7 +102,7 @@ def calibrate_metrics(sessions: Sessions, store: Store) -> tuple[list[Calibrated
     """
     if not sessions:
         raise UsageError("No valid measurement here is compared with a baseline: calibration is of those that are. "
-                         "Write perf.check(run, baseline=True).")
+                         "Write perf.compare_with_baseline(run).")
     alphas = {kind: SUITE_ALPHA / _comparison_count(kind, sessions, store) for kind in map(_kind, sessions.values())}
     learnt, unknown = [], []
     for (test, name), found in sessions.items():

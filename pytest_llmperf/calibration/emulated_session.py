@@ -15,7 +15,7 @@ from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.engines.emulated import VirtualLauncher
 from pytest_llmperf.engines.pool import EnginePool
 from pytest_llmperf.results.baseline import Baseline
-from pytest_llmperf.session.perf import Perf
+from pytest_llmperf.session.executions import Execution
 from pytest_llmperf.session.perf_session import PerfSession
 from pytest_llmperf.session.replay import Replayer, Watch, stream_limits
 from pytest_llmperf.session.sequential_comparison import Baselines
@@ -36,10 +36,10 @@ class Recalled(Store):
         return self.found
 
 
-class UnwrittenPerf(Perf):
-    """A `Perf` that keeps nothing on disk."""
+class UnwrittenExecution(Execution):
+    """An execution that keeps nothing on disk."""
 
-    def _write(self) -> None:
+    def write(self) -> None:
         return
 
 
@@ -78,8 +78,8 @@ class EmulatedSession(PerfSession):
         return Simulator(self.transport, self.now, clock=self.clock, limits=stream_limits(self.settings),
                          timeout_s=self.settings.measure_timeout_s, keep=keep, asked=self._asked)
 
-    def perf(self, test: str, kind: str) -> Perf:
-        return UnwrittenPerf(self, test, kind)
+    def execution(self, test: str, kind: str) -> Execution:
+        return UnwrittenExecution(self, test, kind)
 
     def close(self) -> None:
         super().close()

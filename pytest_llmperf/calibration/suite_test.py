@@ -1,4 +1,4 @@
-"""A test of a suite as calibration sees it: something that measures and checks with a `Perf`."""
+"""A test of a suite as calibration sees it: something that measures and checks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pytest_llmperf.errors import InfrastructureError
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.check import CheckResult
 from pytest_llmperf.results.measurement import Measurement
-from pytest_llmperf.session.perf import Perf
+from pytest_llmperf.session.executions import Execution
 from pytest_llmperf.session.perf_session import PerfSession
 
 
@@ -23,7 +23,7 @@ class SuiteTest:
     """
 
     name: str
-    run: Callable[[Perf], None]
+    run: Callable[[Execution], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +43,9 @@ class Outcome:
 
 def outcome_of(test: SuiteTest, session: PerfSession, kind: str) -> Outcome:
     """Run a test once, as pytest would."""
-    perf = session.perf(test.name, kind)
+    execution = session.execution(test.name, kind)
     try:
-        test.run(perf)
+        test.run(execution)
     except InfrastructureError as error:
-        perf.record(CheckResult.stated("infrastructure", Verdict.ERROR, str(error)))
-    return Outcome(test.name, perf.results, tuple(perf.measurements))
+        execution.add_results([CheckResult.stated("infrastructure", Verdict.ERROR, str(error))])
+    return Outcome(test.name, execution.results, tuple(execution.measurements))

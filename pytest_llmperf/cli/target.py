@@ -14,10 +14,9 @@ from pytest_llmperf.cli.output import remark
 from pytest_llmperf.errors import SpecError, UsageError
 
 if TYPE_CHECKING:
-    from pytest_llmperf.engines.spec import Flag
-    from pytest_llmperf.model.engine import EngineSpec
+    from pytest_llmperf.model.engine import EngineSpec, Flag
     from pytest_llmperf.report.watch import Watch
-    from pytest_llmperf.session.perf import Perf
+    from pytest_llmperf.session.executions import Execution
     from pytest_llmperf.workload import Workload
     from pytest_llmperf.workload.arguments import Length
 
@@ -96,8 +95,8 @@ def workload_of(arguments: argparse.Namespace) -> Workload:
     from pytest_llmperf.workload import poisson, random_tokens
 
     return random_tokens(
-        _length("--input", arguments.input), _length("--output", arguments.output), poisson(arguments.rate),
-        arguments.requests, seed=arguments.seed,
+        input=_length("--input", arguments.input), output=_length("--output", arguments.output),
+        arrivals=poisson(arguments.rate), requests=arguments.requests, seed=arguments.seed,
     )
 
 
@@ -134,7 +133,7 @@ def place_of(arguments: argparse.Namespace, spec: EngineSpec) -> str:
 
 
 @contextmanager
-def measuring(arguments: argparse.Namespace, name: str) -> Iterator[Perf]:
+def measuring(arguments: argparse.Namespace, name: str) -> Iterator[Execution]:
     """What measures, here or on the emulator; stops every server in the end and writes the run folder.
 
     Raises:
@@ -154,13 +153,13 @@ def measuring(arguments: argparse.Namespace, name: str) -> Iterator[Perf]:
     root, watch = project_root(), _watch()
     settings = with_engine_options(read_settings(root), arguments.llmperf_engine)
     session = PerfSession(settings, root, hardware, watch.tell, emulation=emulation)
-    perf = session.perf(name, hardware.kind)
+    execution = session.execution(name, hardware.kind)
     try:
-        yield perf
-        perf.complete = True
+        yield execution
+        execution.complete = True
     finally:
         watch.close()
-        perf.close()
+        execution.close()
         session.close()
 
 

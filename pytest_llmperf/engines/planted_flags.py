@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_llmperf.engines.adapters import adapter_of
-from pytest_llmperf.engines.spec import LAUNCHERS_OWN, flags_of, with_flags
+from pytest_llmperf.engines.spec import flags_of
 from pytest_llmperf.errors import ConfigError
-from pytest_llmperf.model.engine import EngineSpec
+from pytest_llmperf.model.engine import LAUNCHERS_OWN, EngineSpec
 
 FORM = "write it as ENGINE:FLAG or ENGINE:FLAG=VALUE, e.g. vllm:enforce-eager or vllm:max-num-batched-tokens=8192"
 
@@ -40,11 +40,11 @@ class PlantedFlag:
             return spec
         value = json.loads(self.value)
         if not self.key:
-            return with_flags(spec, **{self.name: value})
+            return spec.with_flags(**{self.name: value})
         old_value = flags_of(spec).get(self.name)
         if not isinstance(old_value, Mapping):
             return spec
-        return with_flags(spec, **{self.name: {**old_value, self.key: value}})
+        return spec.with_flags(**{self.name: {**old_value, self.key: value}})
 
     def stands_in(self, engine: str, flags: Mapping[str, object]) -> bool:
         """Whether the planted value is among the flags of a server of `engine`."""

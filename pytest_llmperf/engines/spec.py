@@ -10,14 +10,9 @@ from urllib.parse import urlsplit
 
 from pytest_llmperf.errors import SpecError
 from pytest_llmperf.masking import secret_values
-from pytest_llmperf.model.engine import EngineSpec
+from pytest_llmperf.model.engine import EngineSpec, Flag, flags_as_json
 
 Variable = str | int | float | PathLike[str] | None
-Flag = str | int | float | bool | None | Mapping[str, object] | list[object] | tuple[object, ...]
-
-# Where a server listens and under which name is the launcher's business: it proves by them that the server is ours.
-LAUNCHERS_OWN = frozenset({"host", "port", "served_model_name"})
-NO_FLAGS = frozenset({"model", "env", "model_alias"})
 
 
 def vllm(
@@ -106,38 +101,15 @@ def build_spec(engine: str, model: str, env: Mapping[str, Variable], flags: Mapp
     """The spec of an engine that we start; equal arguments in any order give equal specs."""
     if not isinstance(model, str) or not model:
         raise SpecError(f"{engine}({model!r}): the model is a shape name, a path or a hub id, as text.")
-    if taken := sorted(LAUNCHERS_OWN & set(flags)):
-        raise SpecError(
-            f"{engine}({model!r}, {taken[0]}=…): {', '.join(taken)} is set by the launcher, which picks a free port on "
-            "127.0.0.1 and a name that proves that the server is ours. Leave it out."
-        )
     if not isinstance(env, Mapping):  # not shown: it may hold secrets
         raise SpecError(f'{engine}({model!r}, env=…): variables are a dict, env={{"NAME": "value"}}, and this is of '
                         f"type {type(env).__name__}.")
     return EngineSpec(
         engine=engine,
         model=model,
-        flags=tuple(
-            sorted((name, _as_json(engine, name, value)) for name, value in flags.items() if value is not None)
-        ),
+        flags=flags_as_json(engine, model, flags),
         env=tuple(sorted(_as_variable(engine, *item) for item in env.items() if item[1] is not None)),
     )
-
-
-def with_flags(spec: EngineSpec, **flags: Flag) -> EngineSpec:
-    """The same spec with some flags changed; None removes one.
-
-    Raises:
-        SpecError: `spec` is an endpoint, or what is given is no flag.
-    """
-    if not isinstance(spec, EngineSpec):
-        raise SpecError(f"with_flags({spec!r}, …): it changes the flags of a spec: with_flags(vllm(MODEL), …).")
-    if spec.url is not None:
-        raise SpecError(f"with_flags({spec}, …): an endpoint was started by somebody else, with flags of its own.")
-    if wrong := sorted(NO_FLAGS & set(flags)):
-        raise SpecError(f"with_flags(…, {wrong[0]}=…): this is no flag. Build another spec: {spec.engine}(MODEL, …).")
-    merged = {name: json.loads(value) for name, value in spec.flags} | flags
-    return replace(spec, flags=build_spec(spec.engine, spec.model, {}, merged).flags)
 
 
 def flags_of(spec: EngineSpec) -> dict[str, object]:
@@ -215,14 +187,3 @@ def _as_variable(engine: str, name: object, value: object) -> tuple[str, str]:
     if "\0" in str(value):
         raise SpecError(f"{engine}(…, env={{{name!r}: …}}): no variable can hold a NUL. Leave it out.")
     return name, str(value)
-
-
-def _as_json(engine: str, name: str, value: Flag) -> str:
-    if any("\0" in str(word) for word in (name, *(value if isinstance(value, list | tuple) else [value]))):
-        raise SpecError(f"{engine}(…, {name}={value!r}): no command line can hold a NUL. Leave it out.")
-    try:
-        return json.dumps(value, sort_keys=True, allow_nan=False)
-    except (TypeError, ValueError) as error:
-        raise SpecError(
-            f"{engine}(…, {name}={value!r}): a flag is text, a number, a boolean, or a dict or list of them ({error})."
-        ) from error

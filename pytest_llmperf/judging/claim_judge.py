@@ -38,6 +38,8 @@ def judge_slos(
 ) -> list[CheckResult]:
     """Judge SLO texts on a measurement; one ERROR instead where its runs are no evidence.
 
+    The error rate of 5 % holds over all looks that were possible at this measurement, so each look has an equal part.
+
     Args:
         failed: subjects that an earlier execution, whose runs are pooled here, has found to FAIL.
 
@@ -55,7 +57,7 @@ def judge_slos(
 
     return [
         _bounded(result, measurement)
-        for result in judge_pooled_executions(judge, SLO_ALPHA, measurement.executions, failed)
+        for result in judge_pooled_executions(judge, SLO_ALPHA / measurement.looks, measurement.executions, failed)
     ]
 
 

@@ -1,6 +1,6 @@
 """Requests that a server has at the same time see the same of it: a stall, a queue, a slow second.
 
-They are less evidence than as many that came one after the other; what that mends is in docs/verdicts.md.
+Concurrent requests are therefore less evidence than as many successive requests. docs/verdicts.md states the rule.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A session is a server start of its own, on another day and often another host. So sessions differ at least as much as
 starts within one session do. Stored sessions can therefore only lower the default of `judging.ratios.start_sd_prior`,
-and never below the prior's sd of sessions. Error rates: scripts/simulate_claims.py and docs/verdicts.md.
+and never below the prior's sd of sessions. Error rates: scripts/simulate_claims.py and docs/evidence/claims.md.
 """
 
 from __future__ import annotations

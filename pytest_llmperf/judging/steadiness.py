@@ -25,7 +25,7 @@ from pytest_llmperf.stats.prior import Prior, Scale
 from pytest_llmperf.stats.priors import margins_for, prior_for
 from pytest_llmperf.stats.shift import SeededRun, Shift, shift
 
-ALPHA = 0.001  # of one measurement; see docs/verdicts.md for what is measured
+ALPHA = 0.001  # of one measurement; docs/evidence/steadiness.md has the error rates
 # A cache that is off costs one seed's requests more than another's: that much of an effect may differ by seed.
 BY_SEED = 0.08
 FAMILY, METRIC = "tpot", "tpot_mean"

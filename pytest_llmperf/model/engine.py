@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from ipaddress import ip_address
 from urllib.parse import urlsplit
@@ -12,6 +13,10 @@ from pytest_llmperf.errors import SpecError
 from pytest_llmperf.masking import mask, masked, masked_env, secret_values
 from pytest_llmperf.model.lmcache import LMCache, lmcache_of
 
+Flag = str | int | float | bool | None | Mapping[str, object] | list[object] | tuple[object, ...]
+# Where a server listens and under which name is the launcher's business: it proves by them that the server is ours.
+LAUNCHERS_OWN = frozenset({"host", "port", "served_model_name"})
+NO_FLAGS = frozenset({"model", "env", "model_alias"})
 INSTALLATION = re.compile(r"[A-Za-z0-9_.-]+")
 #: Hardware of an endpoint on another machine, unless somebody says what it is.
 UNKNOWN_HARDWARE = "unknown"
@@ -39,6 +44,31 @@ def _on_loopback(url: str) -> bool:
         return ip_address(host).is_loopback
     except ValueError:  # a name
         return host == "localhost" or host.endswith(".localhost")
+
+
+def flags_as_json(engine: str, model: str, flags: Mapping[str, Flag]) -> tuple[tuple[str, str], ...]:
+    """Flags as a spec keeps them: (name, value as JSON), sorted; a flag that is None is left out.
+
+    Raises:
+        SpecError: a value cannot be a flag, or a flag is set by the launcher.
+    """
+    if taken := sorted(LAUNCHERS_OWN & set(flags)):
+        raise SpecError(
+            f"{engine}({model!r}, {taken[0]}=…): {', '.join(taken)} is set by the launcher, which picks a free port on "
+            "127.0.0.1 and a name that proves that the server is ours. Leave it out."
+        )
+    return tuple(sorted((name, _as_json(engine, name, value)) for name, value in flags.items() if value is not None))
+
+
+def _as_json(engine: str, name: str, value: Flag) -> str:
+    if any("\0" in str(word) for word in (name, *(value if isinstance(value, list | tuple) else [value]))):
+        raise SpecError(f"{engine}(…, {name}={value!r}): no command line can hold a NUL. Leave it out.")
+    try:
+        return json.dumps(value, sort_keys=True, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise SpecError(
+            f"{engine}(…, {name}={value!r}): a flag is text, a number, a boolean, or a dict or list of them ({error})."
+        ) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +101,20 @@ class EngineSpec:
     def installed_as(self) -> str:
         """Under which name settings and options say where it is installed: "vllm", "vllm:old"."""
         return f"{self.engine}:{self.installation}" if self.installation else self.engine
+
+    def with_flags(self, /, **flags: Flag) -> EngineSpec:
+        """The same engine with some flags changed; None removes a flag.
+
+        Raises:
+            SpecError: the engine is an endpoint, or an argument is not a flag.
+        """
+        if self.url is not None:
+            raise SpecError(f"{self}.with_flags(…): an endpoint was started by somebody else, with flags of its own.")
+        if wrong := sorted(NO_FLAGS & set(flags)):
+            raise SpecError(f"with_flags({wrong[0]}=…): {wrong[0]} is not a flag. Build another spec: "
+                            f"{self.engine}(MODEL, …).")
+        merged = {name: json.loads(value) for name, value in self.flags} | flags
+        return replace(self, flags=flags_as_json(self.engine, self.model, merged))
 
     def with_installation(self, name: str) -> EngineSpec:
         """The same engine from another place: two builds beside each other in one session.

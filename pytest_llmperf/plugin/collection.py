@@ -16,7 +16,7 @@ from pytest_llmperf.plugin.kinds import kind_of, skip_what_cannot_run_here
 
 if TYPE_CHECKING:
     from pytest_llmperf.calibration.suite_test import SuiteTest
-    from pytest_llmperf.session.perf import Perf
+    from pytest_llmperf.session.executions import Execution
 
 OWN = {"perf", "engine", "request"}
 
@@ -85,11 +85,13 @@ class _Collector:
             return
         spec, kind, function = spec_of(item), kind_of(item), item.obj
 
-        def run(perf: Perf) -> None:
+        def run(execution: Execution) -> None:
+            from pytest_llmperf.session.perf import Perf
+
             arguments = {name: value for name, value in params.items() if name != "engine"}
             if spec is not None:
-                arguments["engine"] = perf.session.pool.acquire(spec, kind)
+                arguments["engine"] = execution.session.pool.acquire(spec, kind)
             with contextlib.suppress(pytest.skip.Exception):
-                function(perf=perf, **arguments)
+                function(perf=Perf(execution), **arguments)
 
         self.found.append(SuiteTest(item.nodeid, run))

@@ -11,8 +11,8 @@ import pytest
 
 from pytest_llmperf.plugin.shutdown import EXITED
 from pytest_llmperf.plugin.verdicts import (
+    EXECUTION,
     HEARD,
-    PERF,
     UNCHECKED,
     VERDICT,
     ended_by,
@@ -26,7 +26,7 @@ from pytest_llmperf.plugin.verdicts import (
 )
 
 if TYPE_CHECKING:
-    from pytest_llmperf.session.perf import Perf
+    from pytest_llmperf.session.executions import Execution
 
 SKIPS = (pytest.skip.Exception, pytest.xfail.Exception)
 NOTHING_CHECKED = "measured and checked nothing. Add perf.check(run, …), or drop --llmperf-unchecked=fail."
@@ -76,16 +76,16 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object
         with leave_without_traceback(item):
             return (yield)
     except pytest.fail.Exception:
-        if PERF in item.stash:
+        if EXECUTION in item.stash:
             with suppress(InfrastructureError):  # what cannot be written has been told
-                item.stash[PERF].close()  # again: it closed before the fixture that ended so
+                item.stash[EXECUTION].close()  # again: it closed before the fixture that ended so
         raise
 
 
 def has_measured(item: pytest.Item) -> bool:
     """Whether the item has begun a measurement, or has a result of a check."""
-    perf = item.stash.get(PERF, None)
-    return perf is not None and bool(perf.series or perf.results)
+    execution = item.stash.get(EXECUTION, None)
+    return execution is not None and bool(execution.series or execution.results)
 
 
 def conclude_setup(item: pytest.Item, ending: BaseException) -> None:
@@ -97,12 +97,12 @@ def conclude_setup(item: pytest.Item, ending: BaseException) -> None:
 def conclude_late(item: pytest.Item) -> None:
     """A fixture's teardown may have checked, too: all checks speak again."""
     heard = item.stash.get(HEARD, None)
-    if heard is not None and len(item.stash[PERF].results) > heard:
+    if heard is not None and len(item.stash[EXECUTION].results) > heard:
         untell(item)
         _conclude(item)
     elif UNCHECKED in item.stash:
         untell(item)
-        _conclude_unchecked(item, item.stash[PERF], item.stash[UNCHECKED])
+        _conclude_unchecked(item, item.stash[EXECUTION], item.stash[UNCHECKED])
 
 
 def _conclude_cut_short(item: pytest.Item, ending: BaseException) -> None:
@@ -134,17 +134,17 @@ def _has_failed(item: pytest.Item) -> bool:
     from pytest_llmperf.model.verdict import Verdict
     from pytest_llmperf.results.check import worst
 
-    return PERF in item.stash and worst(item.stash[PERF].results) is Verdict.FAIL
+    return EXECUTION in item.stash and worst(item.stash[EXECUTION].results) is Verdict.FAIL
 
 
 def _conclude_failed(item: pytest.Item) -> None:
     """A FAIL stands beside the exception of the test's own, which pytest shows."""
-    perf = item.stash[PERF]
-    perf.complete, perf.error = True, None
-    item.stash[HEARD] = len(perf.results)
+    execution = item.stash[EXECUTION]
+    execution.complete, execution.error = True, None
+    item.stash[HEARD] = len(execution.results)
     tell(item, "FAIL")
     item.user_properties.append((VERDICT, "FAIL"))
-    item.add_report_section("call", "llmperf", text_of(item, perf))
+    item.add_report_section("call", "llmperf", text_of(item, execution))
 
 
 def _conclude(item: pytest.Item, left: str = "") -> None:
@@ -155,24 +155,24 @@ def _conclude(item: pytest.Item, left: str = "") -> None:
     """
     from pytest_llmperf.results.check import verdict_of_test
 
-    perf = item.stash.get(PERF, None)
-    if perf is None:
+    execution = item.stash.get(EXECUTION, None)
+    if execution is None:
         return
-    item.stash[HEARD] = len(perf.results)
-    if perf.results:
-        perf.complete, perf.error = True, None
-        tell(item, verdict_of_test(perf.results).value)
-        raise_worst(item, perf)
-    elif perf.series and (left.startswith(EXITED) or not _may_check_late(item)):  # after an exit nobody reports
-        _conclude_unchecked(item, perf, left)
+    item.stash[HEARD] = len(execution.results)
+    if execution.results:
+        execution.complete, execution.error = True, None
+        tell(item, verdict_of_test(execution.results).value)
+        raise_worst(item, execution)
+    elif execution.series and (left.startswith(EXITED) or not _may_check_late(item)):  # after an exit nobody reports
+        _conclude_unchecked(item, execution, left)
     else:
-        if perf.series:
+        if execution.series:
             item.stash[UNCHECKED] = left
-        perf.complete, perf.error = not left, left or None
-        tell(item, left.partition(":")[0] or ("REPORTED" if perf.series else "PASS"))
+        execution.complete, execution.error = not left, left or None
+        tell(item, left.partition(":")[0] or ("REPORTED" if execution.series else "PASS"))
 
 
-def _conclude_unchecked(item: pytest.Item, perf: Perf, left: str) -> None:
+def _conclude_unchecked(item: pytest.Item, execution: Execution, left: str) -> None:
     """No check came after the measurement.
 
     Raises:
@@ -184,7 +184,7 @@ def _conclude_unchecked(item: pytest.Item, perf: Perf, left: str) -> None:
     if left or contains_check(_functions(item), item.config.rootpath):
         tell(item, "ERROR")
         raise not_judged(left)
-    perf.complete, perf.error = True, None
+    execution.complete, execution.error = True, None
     tell(item, "REPORTED")
     item.user_properties.append((VERDICT, "REPORTED"))
     if item.config.getoption("--llmperf-unchecked") == "fail":

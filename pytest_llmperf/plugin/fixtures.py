@@ -14,7 +14,7 @@ from pytest_llmperf.plugin.endings import conclude_late
 from pytest_llmperf.plugin.identity import params_of, test_id
 from pytest_llmperf.plugin.kinds import kind_of
 from pytest_llmperf.plugin.state import STATE
-from pytest_llmperf.plugin.verdicts import PERF, leave_without_traceback
+from pytest_llmperf.plugin.verdicts import EXECUTION, leave_without_traceback
 
 if TYPE_CHECKING:
     from pytest_llmperf.engines.server import Server
@@ -78,16 +78,18 @@ def engine(request: pytest.FixtureRequest) -> Server:
 @pytest.fixture
 def perf(request: pytest.FixtureRequest) -> Iterator[Perf]:
     """Measure, check and claim. What is checked is collected; the worst verdict becomes the test's outcome."""
+    from pytest_llmperf.session.perf import Perf
+
     item: pytest.Item = request.node
     with leave_without_traceback(item):
-        perf = item.config.stash[STATE].session.perf(test_id(item), kind_of(item) or "cpu")
-    item.stash[PERF] = perf
-    yield perf
+        execution = item.config.stash[STATE].session.execution(test_id(item), kind_of(item) or "cpu")
+    item.stash[EXECUTION] = execution
+    yield Perf(execution)
     with leave_without_traceback(item):
         try:
             conclude_late(item)
         finally:
-            perf.close()
+            execution.close()
 
 
 @contextmanager
@@ -99,10 +101,8 @@ def _record_startup_failure(item: pytest.Item, session: PerfSession) -> Iterator
     try:
         yield
     except InfrastructureError as error:
-        perf_of_item = item.stash.get(PERF, None)  # where the test asks for it first
-        if all(
-            perf is perf_of_item for perf in session.executions(test_id(item))
-        ):  # what an earlier execution measured stays
+        this = item.stash.get(EXECUTION, None)  # where the test asks for `perf` first
+        if all(other is this for other in session.executions(test_id(item))):  # what an earlier one measured stays
             session.begin()
             path = write_test(session.run_dir, test_id(item), [], [], complete=False, error=str(error),
                               worker=session.worker)

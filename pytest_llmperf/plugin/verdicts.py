@@ -14,9 +14,9 @@ from pytest_llmperf.plugin.state import STATE
 
 if TYPE_CHECKING:
     from pytest_llmperf.model.verdict import Verdict
-    from pytest_llmperf.session.perf import Perf
+    from pytest_llmperf.session.executions import Execution
 
-PERF = pytest.StashKey["Perf"]()
+EXECUTION = pytest.StashKey["Execution"]()
 HEARD = pytest.StashKey[int]()  # how many checks had spoken when the test ended
 UNCHECKED = pytest.StashKey[str]()  # how a test left that measured and checked nothing: a fixture may still check
 VERDICT = "llmperf_verdict"
@@ -61,7 +61,7 @@ def ended_by(error: BaseException) -> str:
 
 def forget_execution(item: pytest.Item) -> None:
     """A re-run reports for itself: what an earlier execution of this item told is not told again, nor changed."""
-    keys: tuple[pytest.StashKey[Any], ...] = (PERF, HEARD, UNCHECKED)
+    keys: tuple[pytest.StashKey[Any], ...] = (EXECUTION, HEARD, UNCHECKED)
     for key in keys:
         if key in item.stash:
             del item.stash[key]
@@ -69,9 +69,9 @@ def forget_execution(item: pytest.Item) -> None:
 
 
 def note_end(item: pytest.Item, ended: str, error: str | None) -> None:
-    if PERF in item.stash:
-        item.stash[PERF].ended = ended
-        item.stash[PERF].error = error
+    if EXECUTION in item.stash:
+        item.stash[EXECUTION].ended = ended
+        item.stash[EXECUTION].error = error
 
 
 def first_line(error: BaseException) -> str | None:
@@ -94,38 +94,39 @@ def untell(item: pytest.Item) -> None:
 
 def tell(item: pytest.Item, ended: str) -> None:
     """What travels with the report: figures, where they lie, and which executions came before."""
-    perf = item.stash.get(PERF, None)
-    if perf is None:
+    execution = item.stash.get(EXECUTION, None)
+    if execution is None:
         return
-    perf.ended = ended
-    item.user_properties.extend(perf.properties())
-    if perf.run_file is not None:
-        item.user_properties.append((RUN_FILE, str(perf.run_file)))
-    if perf.earlier:
-        item.user_properties.append((EARLIER, ",".join(execution.ended or "not ended" for execution in perf.earlier)))
+    execution.ended = ended
+    item.user_properties.extend(execution.properties())
+    if execution.run_file is not None:
+        item.user_properties.append((RUN_FILE, str(execution.run_file)))
+    if execution.earlier:
+        item.user_properties.append((EARLIER, ",".join(earlier.ended or "not ended" for earlier in execution.earlier)))
 
 
-def text_of(item: pytest.Item, perf: Perf) -> str:
+def text_of(item: pytest.Item, execution: Execution) -> str:
     """The verdict, the table of the checks, and which executions came before."""
     from pytest_llmperf.process.serverlog import plain
     from pytest_llmperf.report.table import table
     from pytest_llmperf.results.check import verdict_of_test
     from pytest_llmperf.session.executions import history
 
-    earlier = f"\n  {history(perf)}" if perf.earlier else ""
-    return plain(f"llmperf {verdict_of_test(perf.results).value}: {item.name}\n{table(perf.results)}{earlier}")
+    earlier = f"\n  {history(execution)}" if execution.earlier else ""
+    return plain(f"llmperf {verdict_of_test(execution.results).value}: {item.name}\n"
+                 f"{table(execution.results)}{earlier}")
 
 
-def raise_worst(item: pytest.Item, perf: Perf) -> None:
+def raise_worst(item: pytest.Item, execution: Execution) -> None:
     from pytest_llmperf.model.verdict import Verdict
     from pytest_llmperf.results.check import verdict_of_test
 
-    verdict, text = verdict_of_test(perf.results), text_of(item, perf)
+    verdict, text = verdict_of_test(execution.results), text_of(item, execution)
     item.user_properties.append((VERDICT, verdict.value))
     if verdict.severity >= Verdict.FAIL.severity or (verdict is Verdict.REPORTED and _fails(item.config, verdict)):
         raise pytest.fail.Exception(text, pytrace=False) from None
     unknown = [
-        one for one in {result.verdict for result in perf.results}
+        one for one in {result.verdict for result in execution.results}
         if one in (Verdict.INCONCLUSIVE, Verdict.NO_BASELINE, Verdict.INCOMPARABLE)
         and not _is_fixed_by_update(item.config, one)
     ]

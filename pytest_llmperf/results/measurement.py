@@ -91,6 +91,7 @@ class Measurement:
         margins: metric → tolerated margin, for metrics without the default margin.
         side: "a" or "b" of a claim; "" where it is no side.
         bound: how fast the model on these GPUs can be at all; None where model or GPU is not known.
+        looks: how often its SLOs may have been judged, at most: they share one error rate (`perf.measure(until=…)`).
         stored_run_sd: of mean TPOT's logarithm from run to run, as this test's stored sessions say; None without any.
     """
 
@@ -106,6 +107,7 @@ class Measurement:
     primaries: tuple[str, ...] = ()
     margins: Mapping[str, Margins] = field(default_factory=dict)
     side: str = ""
+    looks: int = 1
     stored_run_sd: float | None = None
     bound: LatencyBound | None = None
 

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import wraps
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 from pytest_llmperf.engines.adapters import adapter_of
 from pytest_llmperf.engines.models.resolve import longest_sequence
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.engines.spec import flags_of
 from pytest_llmperf.errors import SloError, SpecError, UsageError
-from pytest_llmperf.metrics.registry import find
 from pytest_llmperf.model.engine import EngineSpec
 from pytest_llmperf.results.measurement import Measurement
+from pytest_llmperf.slo.parse import parse_slo
 from pytest_llmperf.workload import Workload
+from pytest_llmperf.workload.arguments import number
+
+Parameters = ParamSpec("Parameters")
+Returned = TypeVar("Returned")
 
 
 def check_engine(engine: object, call: str) -> None:
@@ -40,7 +46,7 @@ def check_sides_differ(a: Server | EngineSpec, b: Server | EngineSpec) -> None:
     """
     if spec_of(a) != spec_of(b):
         return
-    change = "name the other endpoint" if spec_of(a).url else "change a flag of one side: with_flags(a, …)"
+    change = "name the other endpoint" if spec_of(a).url else "change a flag of one side: a.with_flags(…)"
     raise SpecError(f"perf.claim(a, b, …): both sides are {spec_of(a)}, and a claim is about what differs. To claim "
                     f"something, {change}. To see how much two starts differ, measure it twice with "
                     "perf.measure(…, fresh=True) and put both into perf.compare.")
@@ -113,31 +119,64 @@ def check_measurement(measurement: Measurement, call: str, argument: str = "the 
         raise UsageError(f"{call}: {argument} is what perf.measure(…) returned, found {measurement!r}.")
 
 
-def check_comparison(
-    call: str, baseline: bool | str | None, primaries: Collection[str], margins: Collection[str],
-    guarded: Collection[str] = (),
-) -> None:
-    """Refuse what a comparison with a baseline would take, where nobody asked for one.
-
-    Args:
-        baseline: True, or a measurement's name; None where it was left out.
-        margins: metrics that have one.
-        guarded: metrics whose margins hold without a comparison.
+def check_name(name: object, call: str) -> None:
+    """Refuse what is no name of a stored measurement.
 
     Raises:
-        SpecError: no comparison was asked for, or none that can be meant.
-        SloError: no such metric.
+        SpecError: it is no text.
     """
-    if not isinstance(baseline, bool | str | None) or baseline == "":
-        raise SpecError(f"{call}(…, baseline={baseline!r}): that is True, or the name of the stored measurement. "
-                        "Measurements of this test are put beside each other by perf.compare(…).")
-    check_names(primaries, "primaries")
-    for name in primaries:
-        find(name)
-    idle = "primaries" if primaries else "margins" if set(margins) - set(guarded) else ""
-    if idle and baseline is None:
-        raise SpecError(f"{call}(…, {idle}=…): that is for a comparison with the stored baseline, and none was asked "
-                        "for. Add baseline=True, or leave it out.")
+    if not isinstance(name, str):
+        raise SpecError(f"{call}: the name of the stored measurement is a text, found {name!r}. Measurements of this "
+                        "test are put beside each other by perf.compare(…).")
+
+
+def check_try_rates(rates: object) -> None:
+    """Refuse rates that cannot be tried.
+
+    Raises:
+        SpecError: no list, or one of them is no rate.
+    """
+    if not isinstance(rates, Sequence) or isinstance(rates, str):
+        raise SpecError(f"perf.max_rate(…, try_rates={rates!r}): write a list of requests per second, "
+                        "try_rates=[12].")
+    for rate in rates:
+        number("perf.max_rate", "try_rates", rate, above=0)
+
+
+def check_until(until: str | Sequence[str], starts: int) -> tuple[str, ...]:
+    """Read the SLOs that may end a measurement.
+
+    Raises:
+        SloError: a text cannot be read.
+        SpecError: several server starts, each of which has to be measured.
+    """
+    texts = texts_of(until, "until")
+    for text in texts:
+        parse_slo(text)
+    if texts and starts > 1:
+        raise SpecError(f"perf.measure(…, until={until!r}, starts={starts}): a measurement that may end after one run "
+                        "has one server start. Leave out until= or starts=.")
+    return texts
+
+
+def refuses(call: str, **replaced: str) -> Callable[[Callable[Parameters, Returned]], Callable[Parameters, Returned]]:
+    """Refuse arguments of an older spelling with the new spelling.
+
+    Args:
+        call: the method for messages.
+        replaced: per argument what to write instead.
+    """
+
+    def decorate(method: Callable[Parameters, Returned]) -> Callable[Parameters, Returned]:
+        @wraps(method)
+        def refusing(*positional: Parameters.args, **named: Parameters.kwargs) -> Returned:
+            for name in replaced.keys() & named.keys():
+                raise UsageError(f"{call} takes no {name}=: {replaced[name]}.")
+            return method(*positional, **named)
+
+        return refusing
+
+    return decorate
 
 
 def texts_of(given: str | Iterable[str], argument: str) -> tuple[str, ...]:

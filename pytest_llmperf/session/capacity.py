@@ -123,7 +123,6 @@ class Capacity(Series):
         self._keep_series = keep
         self._per_arrival = workload.requests_per_arrival
         self._start = workload.rate * self._per_arrival
-        self._earlier: list[Measurement] = []  # what `settle` has replaced
         self._tried_rates = 0
         self._short_load_warnings: dict[float, str] = {}  # rate → why what was sent there is hardly a lasting load
 
@@ -157,9 +156,6 @@ class Capacity(Series):
             measurement = self._keep(measurement, run, complete=searched + 1 == runs)
         return measurement
 
-    def made(self, measurement: Measurement) -> bool:
-        return super().made(measurement) or any(measurement is one for one in self._earlier)
-
     def settle(self, rate: float) -> Measurement:
         """Try one more rate in each search that neither proved nor refuted the rate.
 
@@ -179,7 +175,6 @@ class Capacity(Series):
                 runs[own + place] = replace(run, counters=self._counters(self.found[place]))
                 metrics[own + place] = runs[own + place].metrics
         self.unfinished.clear()
-        self._earlier.append(measurement)
         self.measurement = replace(measurement, runs=tuple(runs), metrics=tuple(metrics))
         self._on_run()
         return self.measurement

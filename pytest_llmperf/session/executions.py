@@ -7,75 +7,199 @@ run file, and count nowhere.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
+from pytest_llmperf.errors import UsageError
 from pytest_llmperf.model.verdict import Verdict
+from pytest_llmperf.results.check import CheckResult
+from pytest_llmperf.results.measurement import Measurement
+from pytest_llmperf.session.arguments import check_context, spec_of
+from pytest_llmperf.session.series import Series
 
 if TYPE_CHECKING:
-    from pytest_llmperf.session.perf import Perf
-    from pytest_llmperf.session.series import Series
+    from pytest_llmperf.session.perf_session import PerfSession
 
+AnySeries = TypeVar("AnySeries", bound=Series)
 NO_EVIDENCE = (None, "ERROR", "USAGE")  # None: it did not reach its end
 
 
-def pooled_executions(perf: Perf) -> list[Perf]:
+class Execution:
+    """One execution of a test: what it measured, what its checks found, and how it ended.
+
+    Args:
+        session: of the process.
+        test: its id.
+        kind: hardware kind that the test runs as.
+        earlier: executions of the same test in this session.
+    """
+
+    def __init__(self, session: PerfSession, test: str, kind: str, earlier: tuple[Execution, ...] = ()) -> None:
+        self.session = session
+        self.test = test
+        self.kind = kind
+        self.earlier = earlier
+        self.ended: str | None = None  # a verdict, "USAGE", or "failed" for the test's own exception
+        self._results: list[CheckResult] = []
+        self.series: list[Series] = []
+        self.claims: list[tuple[str, Series, Series]] = []
+        self.complete = False  # until the test has reached its end
+        self.error: str | None = None  # what ended it before, with the evidence
+        self.run_file: Path | None = None  # once something was measured
+        self._begun = False
+
+    @property
+    def results(self) -> tuple[CheckResult, ...]:
+        """Results of the checks so far. Results are only ever added, so no test can take a FAIL back."""
+        return tuple(self._results)
+
+    def add_results(self, results: Sequence[CheckResult], place: int | None = None) -> None:
+        """Add results, at the end or before those that were added from `place` on."""
+        place = len(self._results) if place is None else place
+        self._results[place:place] = results
+
+    @property
+    def measurements(self) -> list[Measurement]:
+        """What was measured so far, unfinished ones included."""
+        return [series.measurement for series in self.series if series.measurement is not None]
+
+    def series_of(self, measurement: Measurement, call: str) -> Series:
+        """The series whose newest measurement this is.
+
+        Raises:
+            UsageError: this test has not measured it, or has extended or compared it since.
+        """
+        for series in self.series:
+            if series.measurement is measurement:
+                return series
+        raise UsageError(
+            f"{call}: this run was not measured by this test, or was extended or compared since. Give it what "
+            "perf.measure(…) or perf.extend(…) returned last."
+        )
+
+    def begin(self, series: AnySeries) -> AnySeries:
+        """Begin a series: it continues the same series of earlier executions.
+
+        Raises:
+            SpecError: a request of the workload is longer than the engine takes.
+        """
+        check_context(spec_of(series.engine), series.workload, self.session.root)
+        self.series.append(series)
+        continue_earlier(series, self)
+        if not self._begun:
+            self._begun = True
+            self.session.begin()
+            self.write()
+        return series
+
+    def properties(self) -> list[tuple[str, str]]:
+        """What JUnit keeps of this test: per measurement its metrics and conditions, and every verdict."""
+        from pytest_llmperf.report.properties import properties
+
+        execution_properties = [("llmperf.executions", history(self))] if self.earlier else []
+        return [*properties(self.test, self.measurements, self.results), *execution_properties]
+
+    def close(self) -> None:
+        """Write what was measured to the run folder, where the request records live from now on."""
+        if self._begun:
+            self.write()
+        self.session.release_records()
+
+    def write(self) -> None:
+        """Write the test's file in the run folder anew."""
+        from pytest_llmperf.results.writer import write_test
+
+        self.run_file = write_test(
+            self.session.run_dir,
+            self.test,
+            self.measurements,
+            self.results,
+            complete=self.complete,
+            error=self.error,
+            claims=[_claim(*claim, self.measurements) for claim in self.claims],
+            earlier=[excluded_execution(earlier, self) for earlier in self.earlier],
+            worker=self.session.worker,
+        )
+
+
+def pooled_executions(execution: Execution) -> list[Execution]:
     """The earlier executions whose runs count."""
-    return [execution for execution in perf.earlier if execution.ended not in NO_EVIDENCE]
+    return [earlier for earlier in execution.earlier if earlier.ended not in NO_EVIDENCE]
 
 
-def continue_earlier(series: Series, perf: Perf) -> None:
-    """Let a new series of `perf` go on from the same one of earlier executions."""
-    place = sum(member.key == series.key for member in perf.series[:perf.series.index(series)])
-    executions = pooled_executions(perf)
+def continue_earlier(series: Series, execution: Execution) -> None:
+    """Let a new series of `execution` go on from the same one of earlier executions."""
+    place = sum(member.key == series.key for member in execution.series[:execution.series.index(series)])
+    executions = pooled_executions(execution)
     seeds = [
-        run.seed for execution in executions for member in execution.series if member.own for run in member.own.runs
+        run.seed for earlier in executions for member in earlier.series if member.own for run in member.own.runs
     ]
     series.follow(
-        [same for execution in executions if (same := _series_at(execution, series.key, place)) is not None],
-        execution=len(perf.earlier) + 1,
+        [same for earlier in executions if (same := _series_at(earlier, series.key, place)) is not None],
+        execution=len(execution.earlier) + 1,
         first_seed=max(seeds, default=-1) + 1,
     )
 
 
-def failed_subjects(perf: Perf) -> set[str]:
+def failed_subjects(execution: Execution) -> set[str]:
     """Subjects that the last pooled execution found to FAIL."""
     return {
         result.subject
-        for pooled_execution in pooled_executions(perf)[-1:]
+        for pooled_execution in pooled_executions(execution)[-1:]
         for result in pooled_execution.results
         if result.verdict is Verdict.FAIL
     }
 
 
-def history(perf: Perf) -> str:
+def history(execution: Execution) -> str:
     """"execution 1: FAIL, 3 of its 3 runs count; execution 2: PASS"."""
-    return "; ".join([*_execution_texts(perf), f"execution {len(perf.earlier) + 1}: {perf.ended or 'not ended'}"])
+    this = f"execution {len(execution.earlier) + 1}: {execution.ended or 'not ended'}"
+    return "; ".join([*_execution_texts(execution), this])
 
 
-def excluded_execution(earlier: Perf, perf: Perf) -> dict[str, object]:
+def excluded_execution(earlier: Execution, execution: Execution) -> dict[str, object]:
     """An earlier execution as the run file has it: how it ended, and those of its measurements that do not count."""
     number = len(earlier.earlier) + 1
-    apart = [member.own for member in earlier.series if member.own is not None and not _has_pooled_runs(member, perf)]
+    apart = [
+        member.own for member in earlier.series if member.own is not None and not _has_pooled_runs(member, execution)
+    ]
     return {"execution": number, "ended": earlier.ended, "error": earlier.error, "results": earlier.results,
             "measurements": apart}
 
 
-def _execution_texts(perf: Perf) -> Iterator[str]:
-    for number, one in enumerate(perf.earlier, start=1):
+def _execution_texts(execution: Execution) -> Iterator[str]:
+    for number, one in enumerate(execution.earlier, start=1):
         runs = [len(series.own.runs) for series in one.series if series.own is not None]
         counted = [
-            len(series.own.runs) for series in one.series if series.own is not None and _has_pooled_runs(series, perf)
+            len(series.own.runs)
+            for series in one.series if series.own is not None and _has_pooled_runs(series, execution)
         ]
         yield f"execution {number}: {one.ended or 'not ended'}, {sum(counted)} of its {sum(runs)} runs count"
 
 
-def _has_pooled_runs(series: Series, perf: Perf) -> bool:
+def _has_pooled_runs(series: Series, execution: Execution) -> bool:
     """Whether its runs are among those of a later execution."""
     numbers = {id(run) for run in series.own.runs} if series.own is not None else set()
-    return any(id(run) in numbers for measurement in perf.measurements for run in measurement.runs)
+    return any(id(run) in numbers for measurement in execution.measurements for run in measurement.runs)
 
 
-def _series_at(perf: Perf, key: object, place: int) -> Series | None:
-    same = [series for series in perf.series if series.key == key]
+def _series_at(execution: Execution, key: object, place: int) -> Series | None:
+    same = [series for series in execution.series if series.key == key]
     return same[place] if place < len(same) else None
+
+
+def _claim(text: str, side_a: Series, side_b: Series, measurements: list[Measurement]) -> dict[str, object]:
+    """A claim as the run file has it: its sides, and the order of their server starts in each execution."""
+    sides = [side.measurement for side in (side_a, side_b)]
+    blocks = {(run.execution, run.block, side.side) for side in sides if side for run in side.runs if run.block}
+    orders: dict[int, str] = {}
+    for execution, _, name in sorted(blocks):
+        orders[execution] = orders.get(execution, "") + name.upper()
+    index_by_id = {id(one): index for index, one in enumerate(measurements)}
+    return {
+        "claim": text,
+        "a": index_by_id.get(id(sides[0])),
+        "b": index_by_id.get(id(sides[1])),
+        "order": {str(execution): order for execution, order in orders.items()},
+    }

@@ -2,88 +2,87 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Mapping, Sequence
 
-from pytest_llmperf.baseline.paths import kind_of, server_kind
+from pytest_llmperf.baseline.paths import kind_of
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.engines.tiers import TIERS, check_keep
 from pytest_llmperf.errors import SloError, SpecError, UsageError
 from pytest_llmperf.judging.baseline_comparison import default_primaries, margins_from
-from pytest_llmperf.judging.claim_judge import (
-    ClaimJudge,
-    claim_judge,
-    judge_pooled_executions,
-    judge_slos,
-    paired_sides,
-)
-from pytest_llmperf.judging.sample import unverified
+from pytest_llmperf.judging.claim_judge import ClaimJudge, claim_judge, judge_slos
 from pytest_llmperf.judging.validity import judged_by_requirements
 from pytest_llmperf.metrics.registry import find
 from pytest_llmperf.model.engine import EngineSpec, serving_hardware
 from pytest_llmperf.model.verdict import Verdict
-from pytest_llmperf.results.check import BASELINE_COMPARISON, CheckResult, worst
+from pytest_llmperf.results.cause import Cause
+from pytest_llmperf.results.check import BASELINE_COMPARISON, CheckResult
 from pytest_llmperf.results.measurement import Measurement
 from pytest_llmperf.session.arguments import (
-    check_comparison,
-    check_context,
     check_engine,
     check_measurement,
+    check_name,
     check_names,
     check_runs,
     check_sides_differ,
     check_starts,
+    check_try_rates,
+    check_until,
     check_workload,
+    refuses,
     spec_of,
     texts_of,
 )
-from pytest_llmperf.session.capacity import COOLDOWN_S, METRIC, PRECISION, Capacity, SearchTerms, search_terms
-from pytest_llmperf.session.executions import continue_earlier, excluded_execution, failed_subjects, history
+from pytest_llmperf.session.capacity import COOLDOWN_S, METRIC, PRECISION, Capacity, search_terms
+from pytest_llmperf.session.executions import Execution, failed_subjects
+from pytest_llmperf.session.sequential_claim import ClaimResult, judge_sequentially
 from pytest_llmperf.session.sequential_comparison import compare_with_baseline
 from pytest_llmperf.session.series import Series
-from pytest_llmperf.slo.model import Slo
 from pytest_llmperf.slo.parse import parse_slo
-from pytest_llmperf.stats.prior import Margins
-from pytest_llmperf.stats.ratio import StartSd
 from pytest_llmperf.workload import Workload
 from pytest_llmperf.workload.arguments import boolean
 
-if TYPE_CHECKING:
-    from pytest_llmperf.session.perf_session import PerfSession
-
-AnySeries = TypeVar("AnySeries", bound=Series)
 DEFAULT_RUNS = 3
-# One claim errs in at most 1 % of cases on either side, however often it is looked at (Bonferroni over the looks). Half
-# goes to the first look, where most claims are decided and three pairs leave the least to spend.
-ALPHA_OF_LOOKS = (0.005, 0.0025, 0.0025)
+AFTER_CHECK = "compare on a line of its own, after perf.check: perf.compare_with_baseline(run, …)"
+AFTER_CLAIM = "compare on a line of its own: claim = perf.claim(…), then perf.compare_with_baseline(claim.a, …)"
 
 
 class Perf:
     """Measure engines, check the results and claim one against another.
 
-    Nothing here raises for a bad result: results are collected, and the worst verdict becomes the test's outcome.
+    No method raises for a bad result: results are collected, and the worst verdict becomes the test's outcome.
     """
 
-    def __init__(self, session: PerfSession, test: str, kind: str, earlier: tuple[Perf, ...] = ()) -> None:
-        self.session = session
-        self.test = test
-        self.kind = kind
-        self.earlier = earlier  # executions of the same test in this session
-        self.ended: str | None = None  # a verdict, "USAGE", or "failed" for the test's own exception
-        self._results: list[CheckResult] = []
-        self.series: list[Series] = []
-        self.claims: list[tuple[str, Series, Series]] = []
-        self.complete = False  # until the test has reached its end
-        self.error: str | None = None  # what ended it before, with the evidence
-        self.run_file: Path | None = None  # once something was measured
-        self._begun = False
+    __slots__ = ("_execution",)
+
+    def __init__(self, execution: Execution) -> None:
+        self._execution = execution
+
+    def __dir__(self) -> list[str]:
+        return [name for name in super().__dir__() if not name.startswith("_")]
+
+    def __repr__(self) -> str:
+        return (f"<Perf {self._execution.test} on {self.kind}: {len(self.measurements)} measurements, "
+                f"{len(self.results)} results>")
 
     @property
     def results(self) -> tuple[CheckResult, ...]:
-        """What the checks found so far. Results are only ever added, so no test can take a FAIL back."""
-        return tuple(self._results)
+        """Results of the checks so far. Results are only ever added, so no test can take a FAIL back."""
+        return self._execution.results
+
+    @property
+    def measurements(self) -> tuple[Measurement, ...]:
+        """What was measured so far, unfinished ones included."""
+        return tuple(self._execution.measurements)
+
+    @property
+    def kind(self) -> str:
+        """Hardware kind that the test runs as: "h200", emulated or not."""
+        return self._execution.kind
+
+    @property
+    def emulated(self) -> bool:
+        """Whether an emulator stands in for the engines (`--emulate`), which has not everything that a server has."""
+        return self._execution.session.hardware.emulated
 
     def record(self, *results: CheckResult) -> None:
         """Add results of a check of the test's own; they count as those of `check` do.
@@ -93,20 +92,7 @@ class Perf:
         """
         if strange := [result for result in results if not isinstance(result, CheckResult)]:
             raise UsageError(f"perf.record({strange[0]!r}): give it a pytest_llmperf.results.check.CheckResult.")
-        self._results += results
-
-    @property
-    def measurements(self) -> list[Measurement]:
-        """What was measured so far, unfinished ones included."""
-        return [series.measurement for series in self.series if series.measurement is not None]
-
-    @property
-    def emulated(self) -> bool:
-        """Whether an emulator stands in for the engines (`--emulate`), which has not everything that a server has."""
-        return self.session.hardware.emulated
-
-    def __repr__(self) -> str:
-        return f"<Perf {self.test} on {self.kind}: {len(self.measurements)} measurements, {len(self.results)} results>"
+        self._execution.add_results(results)
 
     def measure(
         self,
@@ -114,6 +100,7 @@ class Perf:
         workload: Workload,
         *,
         runs: int = DEFAULT_RUNS,
+        until: str | Sequence[str] = (),
         starts: int = 1,
         fresh: bool = False,
         may_preempt: bool = False,
@@ -126,6 +113,9 @@ class Perf:
             engine: a running server (the `engine` fixture) or a spec to start.
             workload: what to send; run i adds i to its seed, so that no prompt repeats.
             runs: how many on each start; the run is the unit of replication.
+            until: SLOs such as "ttft_p99 <= 500ms". They are judged after each run, and the measurement ends, before
+                `runs`, once each of them is decided or a run is invalid. Each look has its part of the error of 5 %, so
+                the first run decides only what is far from its limit. Check the same SLOs afterwards.
             starts: how many servers to start one after the other, for a spec; a verdict on one holds for it alone.
             fresh: start the server anew, for a spec.
             may_preempt: whether preemptions are part of what is measured; otherwise they make the run an ERROR.
@@ -144,6 +134,7 @@ class Perf:
         check_workload(workload, "perf.measure(engine, …)")
         check_runs(runs, "perf.measure")
         check_starts(starts, engine)
+        slos = check_until(until, starts)
         for name, switch in (("fresh", fresh), ("may_preempt", may_preempt), ("gauges", gauges)):
             boolean("perf.measure", name, switch)
         check_names(keep, "keep")
@@ -152,9 +143,11 @@ class Perf:
         if fresh and isinstance(engine, Server):
             raise SpecError("perf.measure(engine, …, fresh=True): that server runs already. Hand over its spec, which "
                             "is then started anew: perf.measure(engine.spec, …, fresh=True).")
-        if isinstance(spec := getattr(engine, "spec", engine), EngineSpec):
-            check_keep(spec, keep, fresh=fresh, starts=starts)
-        series = self._series(engine, workload, fresh=fresh, may_preempt=may_preempt, gauges=gauges, keep=tuple(keep))
+        check_keep(spec_of(engine), keep, fresh=fresh, starts=starts)
+        series = self._series(engine, workload, fresh=fresh, may_preempt=may_preempt, gauges=gauges, keep=tuple(keep),
+                              looks=runs if slos else 1)
+        if slos:
+            return self._until_decided(series, slos, runs)
         measurement = series.extend(runs)
         for _ in range(starts - 1):
             series.start_anew()
@@ -175,7 +168,7 @@ class Perf:
         """
         check_measurement(measurement, "perf.extend(run)")
         check_runs(runs, "perf.extend")
-        return self._series_of(measurement, "perf.extend(run)").extend(runs)
+        return self._execution.series_of(measurement, "perf.extend(run)").extend(runs)
 
     def max_rate(
         self,
@@ -183,15 +176,15 @@ class Perf:
         workload: Workload,
         *,
         slo: str | Sequence[str],
+        try_rates: Sequence[float] = (),
         runs: int = 1,
         precision: float = PRECISION,
         cooldown_s: float = COOLDOWN_S,
     ) -> Measurement:
         """Search the highest request rate within the SLOs: bracket it, then bisect, the SLO rule at each rate.
 
-        The result is a measurement with the one metric `max_rate`: check it ("max_rate >= 12/s", or `baseline=True`).
-        A check tries its limit as one more rate if the search has neither proven nor refuted the limit. `max_rate`
-        counts requests, also of conversations.
+        The result is a measurement with the one metric `max_rate`: check it with "max_rate >= 12/s", or compare it with
+        the baseline. `max_rate` counts requests, also of conversations.
 
         Args:
             engine: a running server or a spec.
@@ -199,6 +192,9 @@ class Perf:
                 sends the same requests in the same pattern at every other. It is served in time what is over before a
                 queue has grown: send so many that the highest rate lasts for twenty answers' times; a note says so.
             slo: limits, e.g. "ttft_p99 <= 500ms"; all of them hold at the rate that is found.
+            try_rates: requests per second, tried once the search has ended, where the search has neither proven nor
+                refuted them. Name the limit of a later check, so that a search in coarse steps decides it. Searches of
+                several seeds are judged by an interval, and try no further rate.
             runs: searches, each with seeds of its own.
             precision: share by which the rates on both sides of the limit differ in the end.
             cooldown_s: rest between two rates.
@@ -211,157 +207,180 @@ class Perf:
         check_engine(engine, "perf.max_rate(…, workload)")
         check_workload(workload, "perf.max_rate(engine, …)")
         check_runs(runs, "perf.max_rate")
-        return self._capacity(engine, workload, search_terms(slo, precision, cooldown_s)).extend(runs)
+        check_try_rates(try_rates)
+        capacity = self._capacity(engine, workload, slo, precision, cooldown_s)
+        capacity.extend(runs)
+        for rate in try_rates:
+            capacity.settle(rate)
+        return capacity.finished
 
-    def check(
+    @refuses("perf.check(run, …)", baseline=AFTER_CHECK, primaries=AFTER_CHECK, margins=AFTER_CHECK)
+    def check(self, measurement: Measurement, *slos: str) -> list[CheckResult]:
+        """Judge SLOs such as "ttft_p99 <= 500ms", "error_rate == 0", "goodput(ttft <= 500ms) >= 4/s".
+
+        A check judges the runs that it is given, and measures no more.
+
+        Args:
+            measurement: what `measure`, `extend` or `max_rate` returned.
+            slos: limits.
+
+        Raises:
+            UsageError: no SLO is named, or `measurement` is no measurement.
+            SloError: a text cannot be read, or there is no such metric.
+        """
+        if not slos:
+            raise UsageError('perf.check(run): name at least one SLO, e.g. perf.check(run, "ttft_p99 <= 500ms"). To '
+                             "compare with the stored baseline, write perf.compare_with_baseline(run).")
+        check_measurement(measurement, "perf.check(run, …)")
+        judged = judged_by_requirements(map(parse_slo, slos))
+        for series in self._execution.series:
+            if series.measurement is measurement:
+                series.judged_metrics |= judged
+        settings, failed = self._execution.session.settings, failed_subjects(self._execution)
+        results = judge_slos(measurement, slos, settings, failed)
+        self._execution.add_results(results)
+        return results
+
+    def compare_with_baseline(
         self,
-        measurement: Measurement,
-        *slos: str,
-        baseline: bool | str | None = None,
+        measurement: Measurement | None,
+        name: str = "",
+        *,
         primaries: Sequence[str] = (),
         margins: Mapping[str, float | tuple[float, float]] | None = None,
     ) -> list[CheckResult]:
-        """Judge SLOs such as "ttft_p99 <= 500ms", "error_rate == 0", "goodput(ttft <= 500ms) >= 4/s", and compare
-        with the stored baseline.
+        """Compare a measurement with the stored baseline of this test.
+
+        An undecided comparison extends the measurement, to 5 and then 8 runs. Call `check` first: metrics that an SLO
+        names are not errors of the comparison, too.
 
         Args:
-            measurement: what `measure` gave. A comparison that stays open extends it, to 5 and then 8 runs.
-            slos: limits.
-            baseline: compare; a text names the measurement where a test compares several. False, unlike leaving it
-                out, lets `primaries` and `margins` stand for a kind of hardware that is not compared.
+            measurement: what `measure`, `extend` or `max_rate` returned last, or a side of a claim. None, a side that
+                was not measured because the other side alone decided the claim, is not compared.
+            name: of the stored measurement, where a test compares several.
             primaries: metrics that the comparison judges; by default median TTFT, mean TPOT and, in a closed loop,
                 output throughput.
             margins: how much worse a metric may be, as a share: {"ttft_p50": 0.1}, or (negligible, tolerated).
 
         Raises:
-            UsageError: nothing is asked, or this test has not measured it, or has extended or compared it since.
-            SloError: a text cannot be read, there is no such metric, or margins make no sense.
-            SpecError: `primaries` or `margins` without a comparison, or more runs are needed of a server that was
-                stopped when this test started another.
+            UsageError: this test has not measured it, or has extended or compared it since.
+            SloError: there is no such metric, or margins make no sense.
+            SpecError: an argument cannot be meant, or more runs are needed of a server that was stopped when this test
+                started another.
             InfrastructureError: the baseline cannot be read, or the server or the load generator failed.
         """
-        if not slos and not baseline:
-            raise UsageError('perf.check(run): name at least one SLO, e.g. perf.check(run, "ttft_p99 <= 500ms"), or '
-                             "compare with the baseline: perf.check(run, baseline=True).")
-        check_measurement(measurement, "perf.check(run, …)")
-        measurement = self._settled(measurement, list(map(parse_slo, slos)))
-        check_comparison("perf.check", baseline, primaries, own_margins := margins_from(margins))
-        judged_metrics = judged_by_requirements(map(parse_slo, slos))
-        against: list[CheckResult] = []
-        if baseline:
-            series = self._series_of(measurement, "perf.check(run, baseline=True)")
-            against = self._compare_with_baseline(
-                series, "" if baseline is True else baseline, primaries, own_margins, judged_metrics
-            )
-            measurement = series.finished
-        failed = failed_subjects(self)
-        results = judge_slos(measurement, slos, self.session.settings, failed) if slos else []
-        results += [one for one in against if one not in results]  # why runs are no evidence is said once
-        self._results += results
+        check_name(name, "perf.compare_with_baseline(run, name)")
+        check_names(primaries, "primaries")
+        chosen, own_margins = tuple(find(metric).name for metric in primaries), margins_from(margins)
+        if measurement is None:
+            return []
+        check_measurement(measurement, "perf.compare_with_baseline(run)")
+        execution = self._execution
+        series = execution.series_of(measurement, "perf.compare_with_baseline(run)")
+        if not chosen:
+            stored = execution.session.baselines.find(execution.test, kind_of(series.finished.conditions), name)
+            closed_loop = series.workload.concurrency is not None
+            chosen = default_primaries(series.finished, stored, closed_loop=closed_loop)
+        if unjudged := sorted(own_margins.keys() - set(chosen)):
+            raise SloError(f"margins={{{unjudged[0]!r}: …}}: the comparison judges {', '.join(chosen) or 'nothing'}. "
+                           f"Name it, too: primaries=[…, {unjudged[0]!r}].")
+        series.compared_as(name, chosen, own_margins)
+        failed = any(subject.startswith(BASELINE_COMPARISON) for subject in failed_subjects(execution))
+        compared = compare_with_baseline(series, execution.session, series.judged_metrics, own_margins,
+                                         failed_earlier=failed)
+        results = [result for result in compared if not _is_recorded(result, execution.results)]
+        execution.add_results(results)
         return results
 
+    @refuses("perf.claim(…)", baseline=AFTER_CLAIM, primaries=AFTER_CLAIM,
+             margins=f'{AFTER_CLAIM[:-1]}margins=…). The margins of guards are guards={{"ttft_p50": 0.2}}',
+             slo="a claim about max_rate has a verb of its own: perf.claim_max_rate(a, b, workload, text, slo=…)")
     def claim(
         self,
-        a: EngineSpec,
-        b: EngineSpec,
+        a: Server | EngineSpec,
+        b: Server | EngineSpec,
         workload: Workload,
         text: str,
         *,
         mechanism: str | Sequence[str] = (),
         allow: Mapping[str, float] | None = None,
+        guards: Mapping[str, float] | None = None,
+        start_sd: Mapping[str, float] | None = None,
         runs: int = DEFAULT_RUNS,
         may_preempt: bool = False,
-        slo: str | Sequence[str] = (),
-        baseline: bool | str | None = None,
-        primaries: Sequence[str] = (),
-        margins: Mapping[str, float | tuple[float, float]] | None = None,
-        start_sd: Mapping[str, float] | None = None,
-    ) -> list[CheckResult]:
+    ) -> ClaimResult:
         """Judge a claim about A against B, e.g. "ttft_p50(b) / ttft_p50(a) >= 3", on the identical seeded workload.
 
-        Sequential: after `runs` seeds on one start of each side, what is still open buys as many again, at most twice;
-        the order turns each time (A B, B A, A B), so that a drift cancels and a look costs one start. B sends the seeds
-        of a look in reverse order: pairs then show a drift of the machine, for which the interval allows. So few starts
-        cannot show how much starts differ: that deviation is the test's own, what at least three stored sessions of the
-        same kind of hardware bound, or a stated default. A first side that is
-        no evidence, or whose mechanism did not work, ends it before the other starts.
+        Sequential: after `runs` seeds on one start of each side, an undecided claim measures as many again, at most
+        twice; the order turns each time (A B, B A, A B), so that a drift cancels and a look costs one start. B sends
+        the seeds of a look in reverse order: pairs then show a drift of the machine, for which the interval allows. So
+        few starts cannot show how much starts differ: that deviation is the test's own, what at least three stored
+        sessions of the same kind of hardware bound, or a stated default. A first side that is invalid, or whose
+        mechanism did not work, ends the claim before the other side starts.
 
         Args:
             a: the candidate.
             b: the reference.
+            workload: what both sides get.
             text: a ratio of one metric on both sides against a number.
             mechanism: what must be true for the number to have the claimed cause: "prefix_cache_hit_rate(a) >= 0.6".
-            allow: the price that the claim accepts: {"ttft_p50": 2.0} lets A be twice as bad there. Median TTFT and
-                mean TPOT without a price are guarded: they may not get worse by more than their tolerated margin.
-            slo: for a claim about `max_rate`, within which limits: "max_rate(a) / max_rate(b) >= 1.2" says that A
-                serves 20 % more users within them. Each run is then a search, see `max_rate`.
-            baseline, primaries, margins: compare A with its stored baseline, too, as `check` does. Margins of median
-                TTFT and mean TPOT hold for the guards as well.
+            allow: the price that the claim accepts: {"ttft_p50": 2.0} lets A be twice as bad there, and no worse is
+                proven. Median TTFT and mean TPOT without a price are guarded: a proven loss beyond the margin fails.
+            guards: the margin of a guarded metric, as a share, where it is not the default: {"ttft_p50": 0.2}.
             start_sd: how much metrics move from one server start to the next, where you know: {"ttft_p50": 0.2} is
                 20 % of standard deviation.
+            runs, may_preempt: as of `measure`.
 
         Raises:
             SloError: a text cannot be read, there is no such metric, or a number means nothing.
-            SpecError: nothing can be measured so, both sides are one specification, a claim about `max_rate` without
-                `slo` or another one with it, or `primaries` or `margins` without a comparison.
-            InfrastructureError: a server or the load generator failed, no rate is within the SLO, or the baseline
-                cannot be read.
+            SpecError: nothing can be measured so, both sides are one specification, or the claim is about `max_rate`.
+            InfrastructureError: a server or the load generator failed.
         """
-        check_engine(a, "perf.claim(…, b, workload, text)")
-        check_engine(b, "perf.claim(a, …, workload, text)")
-        check_workload(workload, "perf.claim(a, b, …)")
-        check_runs(runs, "perf.claim")
         boolean("perf.claim", "may_preempt", may_preempt)
-        own_margins = margins_from(margins)
-        judge = claim_judge(text, texts_of(mechanism, "mechanism"), {} if allow is None else allow,
-                            self.session.settings, kind=self._serving_kind(a, b), margins=own_margins,
-                            start_sd={} if start_sd is None else start_sd,
-                            restartable=not any(spec_of(side).url for side in (a, b)))
-        guarded = {guard.metric for guard in judge.guards}
-        check_comparison("perf.claim", baseline, primaries, own_margins, guarded)
-        if bool(slo) != ((claimed := judge.claim.metric) == METRIC):
-            why = f"{claimed} takes no SLO" if slo else f'{METRIC} needs an SLO: add slo="ttft_p95 <= 500ms"'
-            raise SpecError(f"perf.claim(…, {text!r}, slo={slo!r}): {why}.")
-        if slo and (others := sorted(name for name in judge.metrics if not name.startswith(METRIC))):
-            raise SpecError(f"perf.claim(…, {text!r}): a search has {METRIC} alone, and no {', '.join(others)}. "
-                            "Make that a claim of its own, at one rate.")
-        check_sides_differ(a, b)
-        for spec in (a, b):
-            if isinstance(spec, EngineSpec):
-                self.session.pool.check(spec, self.kind)
+        judge = self._claim_judge("perf.claim", (a, b, workload, text), mechanism=mechanism, allow=allow,
+                                  guards=guards, start_sd=start_sd, runs=runs)
+        if judge.claim.metric == METRIC:
+            raise SpecError(f"perf.claim(…, {text!r}): {METRIC} needs an SLO: perf.claim_max_rate(a, b, workload, "
+                            f'{text!r}, slo="ttft_p95 <= 500ms").')
+        self._check_sides(a, b)
         side_a, side_b = (
-            self._capacity(spec, workload, search_terms(slo), side=side)
-            if slo
-            else self._series(spec, workload, may_preempt=may_preempt, side=side)
-            for side, spec in (("a", a), ("b", b))
+            self._series(spec, workload, may_preempt=may_preempt, side=side) for side, spec in (("a", a), ("b", b))
         )
-        self.claims.append((text, side_a, side_b))
-        started_ns = self.session.clock.now_ns()
-        result_count = len(self.results)
-        # Whichever side already runs goes first: a start is dear.
-        order = [side_b, side_a] if self.session.pool.live_spec == b else [side_a, side_b]
-        results: list[CheckResult] = []
-        against: list[CheckResult] = []
-        for place, side in enumerate(order, start=1):
-            alone = self._first_look(judge, side, runs, place)
-            if side is side_a and baseline and worst(alone) is not Verdict.ERROR:
-                # Now, while A's server runs: what it takes to decide this are more runs of A.
-                judged_metrics = judged_by_requirements(cause for cause in judge.causes if cause.side == "a")
-                against = self._compare_with_baseline(
-                    side_a,
-                    "" if baseline is True else baseline,
-                    primaries,
-                    own_margins,
-                    judged_metrics,
-                    guarded=guarded,
-                )
-                self._results += against  # they stand, whatever becomes of the other side
-            if alone and place == 1:
-                results = alone
-                break
-        results = results or self._looks(judge, order, runs, started_ns)
-        self._results[result_count:result_count] = results
-        return [*results, *against]
+        return self._judged(judge, text, side_a, side_b, runs)
+
+    def claim_max_rate(
+        self,
+        a: Server | EngineSpec,
+        b: Server | EngineSpec,
+        workload: Workload,
+        text: str,
+        *,
+        slo: str | Sequence[str],
+        start_sd: Mapping[str, float] | None = None,
+        runs: int = DEFAULT_RUNS,
+    ) -> ClaimResult:
+        """Judge a claim about the highest rates within SLOs: "max_rate(a) / max_rate(b) >= 1.2".
+
+        The claim says that A serves 20 % more requests within the SLOs than B. Each run is a search, see `max_rate`;
+        everything else is as in `claim`.
+
+        Args:
+            a, b, workload, text, start_sd: as of `claim`.
+            slo: limits, as of `max_rate`.
+            runs: searches of each side at each look.
+
+        Raises:
+            SloError, SpecError: as in `claim` and `max_rate`, or the claim is not about `max_rate`.
+            InfrastructureError: a server or the load generator failed, or no rate is within the SLO.
+        """
+        judge = self._claim_judge("perf.claim_max_rate", (a, b, workload, text), start_sd=start_sd, runs=runs)
+        if judge.claim.metric != METRIC:
+            raise SpecError(f"perf.claim_max_rate(…, {text!r}): this claim is about {judge.claim.metric}, and not "
+                            f"about {METRIC}: perf.claim(a, b, workload, {text!r}).")
+        search_terms(slo)
+        self._check_sides(a, b)
+        side_a, side_b = (self._capacity(spec, workload, slo, side=side) for side, spec in (("a", a), ("b", b)))
+        return self._judged(judge, text, side_a, side_b, runs)
 
     def compare(self, *texts: str, **sides: Measurement) -> list[CheckResult]:
         """Put measurements of one workload beside each other: the tiers of a cache, two engines.
@@ -387,124 +406,79 @@ class Perf:
             )
         for name, side in sides.items():
             check_measurement(side, f"perf.compare(…, {name}=…)", name)
-        results = judge_ratios(texts, sides, self.session.settings, failed_subjects(self))
-        self._results += results
+        results = judge_ratios(texts, sides, self._execution.session.settings, failed_subjects(self._execution))
+        self._execution.add_results(results)
         return results
 
-    def properties(self) -> list[tuple[str, str]]:
-        """What JUnit keeps of this test: per measurement its metrics and conditions, and every verdict."""
-        from pytest_llmperf.report.properties import properties
+    def _until_decided(self, series: Series, slos: Sequence[str], runs: int) -> Measurement:
+        """Measure run by run until each SLO is decided, at most `runs`."""
+        settings, failed = self._execution.session.settings, failed_subjects(self._execution)
+        for _ in range(runs):
+            measurement = series.extend(1)
+            results = judge_slos(measurement, slos, settings, failed)
+            if not any(result.verdict is Verdict.INCONCLUSIVE for result in results):
+                break
+        return measurement
 
-        execution_properties = [("llmperf.executions", history(self))] if self.earlier else []
-        return [*properties(self.test, self.measurements, self.results), *execution_properties]
-
-    def close(self) -> None:
-        """Write what was measured to the run folder, where the request records live from now on."""
-        if self._begun:
-            self._write()
-        self.session.release_records()
-
-    def _write(self) -> None:
-        from pytest_llmperf.results.writer import write_test
-
-        self.run_file = write_test(
-            self.session.run_dir,
-            self.test,
-            self.measurements,
-            self.results,
-            complete=self.complete,
-            error=self.error,
-            claims=[_claim(*claim, self.measurements) for claim in self.claims],
-            earlier=[excluded_execution(perf, self) for perf in self.earlier],
-            worker=self.session.worker,
+    def _claim_judge(
+        self,
+        call: str,
+        sides: tuple[Server | EngineSpec, Server | EngineSpec, Workload, str],
+        *,
+        mechanism: str | Sequence[str] = (),
+        allow: Mapping[str, float] | None = None,
+        guards: Mapping[str, float] | None = None,
+        start_sd: Mapping[str, float] | None,
+        runs: int,
+    ) -> ClaimJudge:
+        """Read a claim, so that a typo costs no server start."""
+        a, b, workload, text = sides
+        check_engine(a, f"{call}(…, b, workload, text)")
+        check_engine(b, f"{call}(a, …, workload, text)")
+        check_workload(workload, f"{call}(a, b, …)")
+        check_runs(runs, call)
+        return claim_judge(
+            text, texts_of(mechanism, "mechanism"), {} if allow is None else allow, self._execution.session.settings,
+            kind=self._serving_kind(a, b), margins=margins_from(guards),
+            start_sd={} if start_sd is None else start_sd,
+            restartable=not any(spec_of(side).url for side in (a, b)),
         )
 
-    def _first_look(self, judge: ClaimJudge, side: Series, runs: int, place: int) -> list[CheckResult]:
-        """Measure a side for the first time; what it alone decides against the claim."""
-        side.extend(runs, block=place)
-        return judge.alone(side.finished.only(lambda run: run.block is not None))
+    def _check_sides(self, a: Server | EngineSpec, b: Server | EngineSpec) -> None:
+        check_sides_differ(a, b)
+        for spec in (a, b):
+            if isinstance(spec, EngineSpec):
+                self._execution.session.pool.check(spec, self.kind)
 
-    def _looks(
-        self, judge: ClaimJudge, order: Sequence[Series], runs: int, started_ns: int
-    ) -> list[CheckResult]:
-        """Judge both sides, and measure them again as long as they decide nothing and time allows."""
-        side_a, side_b = sorted(order, key=lambda side: side.side)
-        judge = judge.learning(partial(self._stored_start_sd, side_a.finished.conditions))
-        for look, alpha in enumerate(ALPHA_OF_LOOKS):
-            if look:
-                order = order[::-1]
-                for place, side in enumerate(order, start=1 + 2 * look):
-                    side.extend(runs, block=place)
-            results = self._judge_pooled(judge, side_a, side_b, alpha)
-            elapsed_s = (self.session.clock.now_ns() - started_ns) / 1e9
-            if worst(results) is not Verdict.INCONCLUSIVE or elapsed_s >= self.session.settings.extension_limit_s:
-                break
-            if any(unverified(judge.judged, side.finished.metrics) for side in order):
-                break  # no further run confirms a token count
-        return results
-
-    def _stored_start_sd(self, conditions: Mapping[str, str], metric: str) -> StartSd | None:
-        return self.session.baselines.start_sd(self.test, kind_of(conditions), metric, server_kind(conditions))
+    def _judged(self, judge: ClaimJudge, text: str, side_a: Series, side_b: Series, runs: int) -> ClaimResult:
+        side_a.judged_metrics |= judged_by_requirements(cause for cause in judge.causes if cause.side == "a")
+        side_b.judged_metrics |= judged_by_requirements(cause for cause in judge.causes if cause.side == "b")
+        self._execution.claims.append((text, side_a, side_b))
+        results = judge_sequentially(judge, self._execution, side_a, side_b, runs)
+        self._execution.add_results(results)
+        return ClaimResult(tuple(results), side_a.measurement, side_b.measurement)
 
     def _serving_kind(self, a: Server | EngineSpec, b: Server | EngineSpec) -> str:
         """The hardware kind of a claim's sides; of two that differ a CPU, which is the noisier."""
         kinds = [serving_hardware(self.kind, spec_of(side).url) for side in (a, b)]
         return self.kind if self.kind in kinds else kinds[0]
 
-    def _judge_pooled(self, judge: ClaimJudge, side_a: Series, side_b: Series, alpha: float) -> list[CheckResult]:
-        a, b = paired_sides(side_a.finished, side_b.finished)
-        return judge_pooled_executions(
-            lambda alpha: judge.both(a, b, 1 - alpha), alpha, a.executions, failed_subjects(self)
-        )
-
-    def _compare_with_baseline(
-        self,
-        series: Series,
-        name: str,
-        primaries: Sequence[str],
-        margins: Mapping[str, Margins],
-        named: Collection[str],
-        *,
-        guarded: Collection[str] = (),
-    ) -> list[CheckResult]:
-        closed_loop = series.workload.concurrency is not None
-        chosen = tuple(find(metric).name for metric in primaries)
-        if not chosen:
-            stored = self.session.baselines.find(self.test, kind_of(series.finished.conditions), name)
-            chosen = default_primaries(series.finished, stored, closed_loop=closed_loop)
-        if unjudged := sorted(margins.keys() - {*chosen, *guarded}):
-            raise SloError(f"margins={{{unjudged[0]!r}: …}}: the comparison judges {', '.join(chosen) or 'nothing'}. "
-                           f"Name it, too: primaries=[…, {unjudged[0]!r}].")
-        compared = {metric: margin for metric, margin in margins.items() if metric in chosen}
-        series.compared_as(name, chosen, compared)
-        failed = any(subject.startswith(BASELINE_COMPARISON) for subject in failed_subjects(self))
-        return compare_with_baseline(series, self.session, named, compared, failed_earlier=failed)
-
-    def _series_of(self, measurement: Measurement, call: str) -> Series:
-        for series in self.series:
-            if series.made(measurement):
-                return series
-        raise UsageError(
-            f"{call}: this run was not measured by this test, or was extended or compared since. Give it what "
-            "perf.measure(…) or perf.extend(…) returned last; name several with baseline=\"NAME\"."
-        )
-
-    def _settled(self, measurement: Measurement, slos: Sequence[Slo]) -> Measurement:
-        """With each rate tried that a check asks for, where the search left it open."""
-        capacity = next((one for one in self.series if isinstance(one, Capacity) and one.made(measurement)), None)
-        if capacity is None:
-            return measurement
-        for slo in slos:
-            if slo.metric == METRIC and slo.limit > 0:
-                capacity.settle(slo.limit)
-        return capacity.finished
-
     def _capacity(
-        self, engine: Server | EngineSpec, workload: Workload, terms: SearchTerms, *, side: str = ""
+        self,
+        engine: Server | EngineSpec,
+        workload: Workload,
+        slo: str | Sequence[str],
+        precision: float = PRECISION,
+        cooldown_s: float = COOLDOWN_S,
+        *,
+        side: str = "",
     ) -> Capacity:
-        capacity = Capacity(self.session, self.test, self.kind, engine, workload, terms=terms, on_run=self._write,
-                            keep=self.series.append, side=side)
-        return self._begin(capacity)
+        execution = self._execution
+        return execution.begin(
+            Capacity(execution.session, execution.test, self.kind, engine, workload,
+                     terms=search_terms(slo, precision, cooldown_s), on_run=execution.write,
+                     keep=execution.series.append, side=side)
+        )
 
     def _series(
         self,
@@ -516,34 +490,19 @@ class Perf:
         gauges: bool = False,
         keep: tuple[str, ...] = (),
         side: str = "",
+        looks: int = 1,
     ) -> Series:
-        series = Series(self.session, self.test, self.kind, engine, workload, on_run=self._write,
-                        fresh=fresh, may_preempt=may_preempt, gauges=gauges, keep=keep, side=side)
-        return self._begin(series)
-
-    def _begin(self, series: AnySeries) -> AnySeries:
-        spec = series.engine if isinstance(series.engine, EngineSpec) else series.engine.spec
-        check_context(spec, series.workload, self.session.root)
-        self.series.append(series)
-        continue_earlier(series, self)
-        if not self._begun:
-            self._begun = True
-            self.session.begin()
-            self._write()
-        return series
+        execution = self._execution
+        return execution.begin(
+            Series(execution.session, execution.test, self.kind, engine, workload, on_run=execution.write, fresh=fresh,
+                   may_preempt=may_preempt, gauges=gauges, keep=keep, side=side, looks=looks)
+        )
 
 
-def _claim(text: str, side_a: Series, side_b: Series, measurements: list[Measurement]) -> dict[str, object]:
-    """A claim as the run file has it: its sides, and the order of their server starts in each execution."""
-    sides = [side.measurement for side in (side_a, side_b)]
-    blocks = {(run.execution, run.block, side.side) for side in sides if side for run in side.runs if run.block}
-    orders: dict[int, str] = {}
-    for execution, _, name in sorted(blocks):
-        orders[execution] = orders.get(execution, "") + name.upper()
-    index_by_id = {id(one): index for index, one in enumerate(measurements)}
-    return {
-        "claim": text,
-        "a": index_by_id.get(id(sides[0])),
-        "b": index_by_id.get(id(sides[1])),
-        "order": {str(execution): order for execution, order in orders.items()},
-    }
+def _is_recorded(result: CheckResult, recorded: Sequence[CheckResult]) -> bool:
+    """Whether another check has found the same runs to be invalid, for the same causes."""
+    return result.cause is Cause.RUNS_INVALID and any(
+        other.cause is Cause.RUNS_INVALID and {problem.cause for problem in other.problems}
+        >= {problem.cause for problem in result.problems}
+        for other in recorded
+    )

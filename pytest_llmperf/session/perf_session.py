@@ -33,7 +33,7 @@ from pytest_llmperf.model.status import Note, Tell
 from pytest_llmperf.process.ports import lock_folder, private_folder, scratch_folder
 from pytest_llmperf.process.scratch import sweep, temporaries
 from pytest_llmperf.results.writer import writable
-from pytest_llmperf.session.perf import Perf
+from pytest_llmperf.session.executions import Execution
 from pytest_llmperf.session.provenance import FILE as PROVENANCE
 from pytest_llmperf.session.provenance import host_digest, provenance, write_provenance
 from pytest_llmperf.session.provenance import session_id as new_session_id
@@ -79,7 +79,7 @@ class PerfSession:
             self.tell(Note(str(cores)))
         self.now = now
         self.rng = rng or random.Random()
-        self._executions: dict[str, list[Perf]] = {}
+        self._executions: dict[str, list[Execution]] = {}
         self._on_begin = on_begin  # is told the run folder before the first measurement
         self._begun = False
         self.id = session_id or new_session_id(now(), self.rng)
@@ -153,21 +153,21 @@ class PerfSession:
     def _gpus(self, spec: EngineSpec, kind: str | None) -> tuple[Gpu, ...]:
         return self.accelerators.of_server(flags_of(spec), dict(spec.env), kind)
 
-    def perf(self, test: str, kind: str) -> Perf:
-        """The object for one execution of a test."""
+    def execution(self, test: str, kind: str) -> Execution:
+        """Begin an execution of a test."""
         earlier = self._executions.setdefault(test, [])
-        perf = Perf(self, test, kind, tuple(earlier))
-        earlier.append(perf)
-        return perf
+        execution = Execution(self, test, kind, tuple(earlier))
+        earlier.append(execution)
+        return execution
 
-    def executions(self, test: str) -> Sequence[Perf]:
-        """Those of that test that have begun."""
+    def executions(self, test: str) -> Sequence[Execution]:
+        """Executions of that test that have begun."""
         return self._executions.get(test, [])
 
     def release_records(self) -> None:
         """Keep no request record in memory that is in the run folder, whichever test measured it or read it back."""
-        for perf in (perf for executions in self._executions.values() for perf in executions):
-            for run in (run for measurement in perf.measurements for run in measurement.runs):
+        for execution in (execution for executions in self._executions.values() for execution in executions):
+            for run in (run for measurement in execution.measurements for run in measurement.runs):
                 run.records.release()
 
     def _place(self) -> Path:

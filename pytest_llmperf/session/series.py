@@ -40,6 +40,7 @@ class Series:
         on_run: called after every run: an interruption loses only the run that it cuts short.
         fresh, may_preempt, gauges, keep: as `perf.measure` says.
         side: "a" or "b" of a claim.
+        looks: how often its SLOs are judged, at most.
         label: tells whoever watches this series from the others of its test; the side where it is "".
     """
 
@@ -57,6 +58,7 @@ class Series:
         gauges: bool = False,
         keep: tuple[str, ...] = (),
         side: str = "",
+        looks: int = 1,
         label: str = "",
     ) -> None:
         self.session = session
@@ -71,10 +73,12 @@ class Series:
         self._gauges = gauges
         self._keep_tiers = keep
         self.side = side
+        self._looks = looks
         self.label = label or side.upper()
         self.key: tuple[object, ...] = (
-            str(getattr(engine, "spec", engine)), str(workload), fresh, may_preempt, gauges, keep, self.label
+            str(getattr(engine, "spec", engine)), str(workload), fresh, may_preempt, gauges, keep, self.label, looks
         )
+        self.judged_metrics: set[str] = set()  # by checks or mechanisms; their deviations do not make a run invalid
         self.execution = 1
         self._first_seed = 0
         self._before: Sequence[Series] = ()
@@ -99,10 +103,6 @@ class Series:
         if self.measurement is None:
             raise SpecError(f"{self.test}: nothing was measured yet.")
         return self.measurement
-
-    def made(self, measurement: Measurement) -> bool:
-        """Whether this is its measurement."""
-        return measurement is self.measurement
 
     @property
     def own(self) -> Measurement | None:
@@ -220,6 +220,7 @@ class Series:
             may_preempt=self._may_preempt,
             complete=False,
             side=self.side,
+            looks=self._looks,
             bound=latency_bound(server.spec, server.model, self.kind, facts),
             stored_run_sd=self.session.baselines.run_sd(self.test, kind_of(values_by_name)),
         )

@@ -11,7 +11,7 @@ from itertools import product
 from pathlib import Path
 from typing import TextIO
 
-from pytest_llmperf.engines.spec import with_flags
+from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.errors import EngineError, EnvironmentMissing, HardwareBusy, InfrastructureError, UsageError
 from pytest_llmperf.judging.claim_judge import invalid_results
 from pytest_llmperf.judging.validity import judged_by_comparison
@@ -71,16 +71,16 @@ class SweepPlan:
         return (METRIC, *self.metrics) if self.slos else self.metrics
 
 
-def measure_row(perf: Perf, plan: SweepPlan, flags: Mapping[str, object]) -> Row:
+def measure_row(perf: Perf, settings: Settings, plan: SweepPlan, flags: Mapping[str, object]) -> Row:
     """One row; an engine that refuses its flags or dies of them, and runs that are no evidence, are results, too.
 
     Raises:
         EnvironmentMissing, HardwareBusy: the machine's fault, and no combination's.
     """
-    candidate = with_flags(plan.spec, **flags)  # type: ignore[arg-type]  # as JSON has it
+    candidate = plan.spec.with_flags(**flags)  # type: ignore[arg-type]  # as JSON has it
     try:
         measurement = perf.measure(candidate, plan.workload, runs=plan.runs, may_preempt=True)
-        if errors := invalid_results([("", measurement, judged_by_comparison(plan.metrics))], perf.session.settings):
+        if errors := invalid_results([("", measurement, judged_by_comparison(plan.metrics))], settings):
             return Row(flags, {}, reason_text(errors[0]))
         values = {name: measurement.value(name) for name in plan.metrics}
         if plan.slos:

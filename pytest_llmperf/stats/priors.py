@@ -12,7 +12,8 @@ runs: of TPOT 1.5. With a proportion of 1 one stored session of such a host alar
 1.5 in 0.8 % (2,000 simulated), and a host of 2 % finds +30 % as before (99 and 100 %).
 
 An endpoint on another machine has unknown hardware and takes the priors and margins of GPUs. Its priors are worth half
-the degrees of freedom, so that its own stored sessions outweigh them sooner (docs/verdicts.md has the error rates).
+the degrees of freedom, so that its own stored sessions outweigh them sooner. The error
+rates are in docs/evidence/baseline_comparisons.md.
 
 Margins were chosen by simulation (scripts/simulate_verdicts.py). A median TTFT that moves 2.7 % from session to
 session is INCONCLUSIVE in 50 % (ten stored sessions) to 75 % (one) of comparisons under margins of 2 and 5 %, and in

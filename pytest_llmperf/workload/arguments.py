@@ -3,13 +3,32 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import fields
-from typing import Any
+from functools import wraps
+from inspect import signature
+from typing import Any, ParamSpec, TypeVar
 
 from pytest_llmperf.errors import SpecError
 
 Length = int | tuple[int, int]
 _LARGEST = sys.float_info.max  # integers may be larger
+Parameters = ParamSpec("Parameters")
+Built = TypeVar("Built")
+
+
+def keywords_only(builder: Callable[Parameters, Built]) -> Callable[Parameters, Built]:
+    """A builder of workloads whose refusal of positional arguments names the keywords."""
+    name, keywords = builder.__name__, ", ".join(f"{keyword}=…" for keyword in signature(builder).parameters)
+
+    @wraps(builder)
+    def by_keyword(*positional: Parameters.args, **named: Parameters.kwargs) -> Built:
+        if positional:
+            raise SpecError(f"{name}({', '.join(map(repr, positional))}, …): name every argument of a workload: "
+                            f"{name}({keywords}).")
+        return builder(*positional, **named)
+
+    return by_keyword
 
 
 def number(

@@ -8,7 +8,7 @@ from typing import Any
 
 from pytest_llmperf.errors import SpecError
 from pytest_llmperf.model.request import Request
-from pytest_llmperf.workload.arguments import as_call, integer
+from pytest_llmperf.workload.arguments import as_call, integer, keywords_only
 from pytest_llmperf.workload.base import Workload
 from pytest_llmperf.workload.random_tokens import RandomTokens, random_tokens
 from pytest_llmperf.workload.seeds import derive
@@ -47,7 +47,8 @@ class Mixed(Workload):
         return as_call("mixed", self)
 
 
-def mixed(stream: Mapping[str, Any] | Workload, prefill: Mapping[str, Any] | Workload, seed: int = 0) -> Workload:
+@keywords_only
+def mixed(*, stream: Mapping[str, Any] | Workload, prefill: Mapping[str, Any] | Workload, seed: int = 0) -> Workload:
     """Two classes of random prompts in one run, tagged "stream" and "prefill".
 
     Args:

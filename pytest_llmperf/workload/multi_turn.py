@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from pytest_llmperf.clock import seconds
 from pytest_llmperf.model.request import Request
-from pytest_llmperf.workload.arguments import Length, as_call, boolean, integer, length, number
+from pytest_llmperf.workload.arguments import Length, as_call, boolean, integer, keywords_only, length, number
 from pytest_llmperf.workload.arrivals import Arrivals
 from pytest_llmperf.workload.base import Workload, check_arrivals
 from pytest_llmperf.workload.prompts import as_text, draw_length, draw_tokens
@@ -64,20 +64,21 @@ class MultiTurn(Workload):
         return as_call("multi_turn", self)
 
 
-def multi_turn(conversations: int, turns: int, input: Length, output: Length, arrivals: Arrivals, *,
-               think_s: float = 0.0, seed: int = 0, text: bool = False) -> Workload:
+@keywords_only
+def multi_turn(*, input: Length, output: Length, turns: int, think_s: float = 0.0, arrivals: Arrivals,
+               conversations: int, seed: int = 0, text: bool = False) -> Workload:
     """Conversations of several turns; `arrivals` says when conversations begin.
 
     The history holds seeded replies of the asked length, never what the server said, so that every engine gets the
     same bytes. A prefix cache can therefore supply the previous prompt, but not the reply to it.
 
     Args:
-        conversations: how many.
-        turns: requests in each.
         input: tokens of each user message (words where `text`): a number, or (low, high) uniform, both included.
         output: tokens of each reply, likewise.
-        arrivals: when conversations begin, or `closed(n)` for at most n requests in flight.
+        turns: requests in each conversation.
         think_s: seconds between the end of a reply and the next message.
+        arrivals: when conversations begin, or `closed(n)` for at most n requests in flight.
+        conversations: how many.
         seed: seed of the conversations and times. Run k uses seed + k, so workloads with adjacent seeds share runs.
         text: send words instead of token ids.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from pytest_llmperf.model.request import Request
-from pytest_llmperf.workload.arguments import Length, as_call, boolean, integer, length
+from pytest_llmperf.workload.arguments import Length, as_call, boolean, integer, keywords_only, length
 from pytest_llmperf.workload.arrivals import Arrivals
 from pytest_llmperf.workload.base import Workload, check_arrivals
 from pytest_llmperf.workload.prompts import as_text, draw_length, draw_tokens
@@ -48,7 +48,8 @@ class RandomTokens(Workload):
         return as_call("random_tokens", self)
 
 
-def random_tokens(input: Length, output: Length, arrivals: Arrivals, requests: int, *, seed: int = 0,
+@keywords_only
+def random_tokens(*, input: Length, output: Length, arrivals: Arrivals, requests: int, seed: int = 0,
                   text: bool = False) -> Workload:
     """Requests with independent random prompts.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from pytest_llmperf.model.request import Request
-from pytest_llmperf.workload.arguments import Length, as_call, boolean, integer, length
+from pytest_llmperf.workload.arguments import Length, as_call, boolean, integer, keywords_only, length
 from pytest_llmperf.workload.arrivals import Arrivals
 from pytest_llmperf.workload.base import Workload, check_arrivals
 from pytest_llmperf.workload.prompts import as_text, draw_length, draw_tokens
@@ -51,17 +51,18 @@ class SharedPrefix(Workload):
         return as_call("shared_prefix", self)
 
 
-def shared_prefix(*, suffix: Length, output: Length, arrivals: Arrivals, requests: int, prefix: int = 4000,
-                  groups: int = 1, seed: int = 0, text: bool = False) -> Workload:
+@keywords_only
+def shared_prefix(*, prefix: int = 4000, suffix: Length, output: Length, groups: int = 1, arrivals: Arrivals,
+                  requests: int, seed: int = 0, text: bool = False) -> Workload:
     """Requests that share a prefix within their group; the groups take turns.
 
     Args:
+        prefix: tokens that all requests of a group share.
         suffix: tokens after the prefix (words where `text`): a number, or (low, high) uniform with both included.
         output: tokens to generate, likewise.
+        groups: how many different prefixes.
         arrivals: when they come.
         requests: how many in all.
-        prefix: tokens that all requests of a group share.
-        groups: how many different prefixes.
         seed: another seed has other prefixes, so nothing is shared between seeds.
         text: send words instead of token ids.
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pytest_llmperf.errors import SpecError
 from pytest_llmperf.model.request import Request
-from pytest_llmperf.workload.arguments import as_call, integer
+from pytest_llmperf.workload.arguments import as_call, integer, keywords_only
 from pytest_llmperf.workload.arrivals import Arrivals
 from pytest_llmperf.workload.base import FORMAT, Workload, check_arrivals
 from pytest_llmperf.workload.seeds import stream, uniform_int
@@ -60,7 +60,8 @@ class ShareGpt(Workload):
         return as_call("sharegpt", self)
 
 
-def sharegpt(path: str | Path, requests: int, arrivals: Arrivals, seed: int = 0) -> Workload:
+@keywords_only
+def sharegpt(*, path: str | Path, arrivals: Arrivals, requests: int, seed: int = 0) -> Workload:
     """First messages of conversations as prompts; each asks for as many tokens as the recorded reply has.
 
     Lengths are estimated at 4 bytes of UTF-8 per token. As in the usual benchmark clients a conversation is used when
@@ -69,8 +70,8 @@ def sharegpt(path: str | Path, requests: int, arrivals: Arrivals, seed: int = 0)
 
     Args:
         path: the JSON file; read when the requests are made.
-        requests: how many.
         arrivals: when they come.
+        requests: how many.
         seed: which of the conversations, and in which order.
 
     Raises:

@@ -1,4 +1,4 @@
-"""docs/verdicts.md: the class of every planted fault is held by a test that exists."""
+"""docs/planted_faults.md names an existing test for every fault, and docs/verdicts.md defines every verdict."""
 
 import ast
 import re
@@ -15,7 +15,7 @@ HELD = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 
 
 def rows():
-    text = (ROOT / "docs" / "verdicts.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "planted_faults.md").read_text(encoding="utf-8")
     table = text.split("| planted | class |", 1)[1].splitlines()[2:]
     for line in table:
         if not line.startswith("|"):

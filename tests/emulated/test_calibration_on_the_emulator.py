@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_llmperf import closed, poisson, random_tokens, sglang, shared_prefix, vllm, with_flags
+from pytest_llmperf import Perf, closed, poisson, random_tokens, sglang, shared_prefix, vllm
 from pytest_llmperf.calibration import slow_servers
 from pytest_llmperf.calibration.emulated_session import EmulatedSession
 from pytest_llmperf.config.emulation import GPUS, Emulation
@@ -22,7 +22,7 @@ from pytest_llmperf.telemetry.hardware import emulated_hardware
 
 ROOT = Path(__file__).parents[2]
 PLAIN = vllm("llama-3.1-8b", max_model_len=16384)
-DRAFTING = with_flags(PLAIN, speculative_config={"method": "ngram", "num_speculative_tokens": 4})
+DRAFTING = PLAIN.with_flags(speculative_config={"method": "ngram", "num_speculative_tokens": 4})
 CASES = {
     "open loop": (PLAIN, random_tokens(input=512, output=32, arrivals=poisson(10), requests=30)),
     "drafts": (DRAFTING, random_tokens(input=256, output=40, arrivals=closed(2), requests=8)),
@@ -33,13 +33,14 @@ CASES = {
 }
 SUITE = """
 import pytest
-from pytest_llmperf import closed, random_tokens, vllm
+from pytest_llmperf import Perf, closed, random_tokens, vllm
 
 @pytest.mark.h200
 @pytest.mark.engine(vllm("llama-3.1-8b", max_model_len=4096))
 def test_answers(engine, perf):
     run = perf.measure(engine, random_tokens(input=256, output=16, arrivals=closed(2), requests=12))
-    perf.check(run, "error_rate == 0", baseline=True, margins={"ttft_p50": 0.05, "tpot_mean": 0.3})
+    perf.check(run, "error_rate == 0")
+    perf.compare_with_baseline(run, margins={"ttft_p50": 0.05, "tpot_mean": 0.3})
 """
 
 pytestmark = pytest.mark.emulated
@@ -56,7 +57,9 @@ def test_a_suite_runs_engine_measures_as_one_that_pytest_starts(tmp_path, case):
     whole = PerfSession(Settings(), tmp_path, emulated_hardware("h200", GPUS), lambda _line: None, emulation=emulation)
     with closing(whole), closing(EmulatedSession(Settings(), tmp_path, emulation)) as short:
         short.begin_suite_run(3)
-        started, restarted = (session.perf("t", "h200").measure(spec, workload) for session in (whole, short))
+        started, restarted = (
+            Perf(session.execution("t", "h200")).measure(spec, workload) for session in (whole, short)
+        )
     for one, other in zip(started.metrics, restarted.metrics, strict=True):
         assert known(other) == pytest.approx(known(one), rel=1e-4)
         assert len(known(one)) > 50
@@ -70,7 +73,7 @@ def test_a_suite_runs_number_is_its_noise(tmp_path):
 
     def tpots(session, number):
         session.begin_suite_run(number)
-        return session.perf("t", "h200").measure(*CASES["open loop"]).values("tpot_mean")
+        return Perf(session.execution("t", "h200")).measure(*CASES["open loop"]).values("tpot_mean")
 
     with closing(EmulatedSession(Settings(), tmp_path, emulation)) as session:
         first, other, again = (tpots(session, number) for number in (1, 2, 1))

@@ -14,7 +14,7 @@ SERVER = endpoint("{url}", model="{model}")
 WORKLOAD = random_tokens(input=256, output=8, arrivals=closed(2), requests=12)
 
 def test_compared(perf):
-    perf.check(perf.measure(SERVER, WORKLOAD), baseline=True)
+    perf.compare_with_baseline(perf.measure(SERVER, WORKLOAD))
 
 @pytest.mark.parametrize("time", ["first", "second"])
 def test_x(perf, time):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-# fault, suite, words that name the cause, class: docs/verdicts.md has the same rows.
+# fault, suite, words that name the cause, class: docs/planted_faults.md has the same rows.
 FAULTS = [
     ("prefix_cache=off", "prefix_caching", "prefix_cache_hit_rate(a)", "FAIL"),
     ("chunk_budget=/4", "chunked_prefill", "max_num_batched_tokens", "ERROR"),

@@ -32,7 +32,7 @@ def test_tiers(perf):
 
     def pages():
         \"\"\"What engine and LMCache say themselves, read without our parser.\"\"\"
-        server = perf.session.pool.acquire(spec, "cpu")
+        server = perf._execution.session.pool.acquire(spec, "cpu")
         text = server.client.get("/metrics").text + server.lmcache.client.get("/metrics").text
         named = [line for line in text.splitlines() if line.startswith(OWN) and 'source="device"' not in line
                  and 'source="total"' not in line]
@@ -74,7 +74,7 @@ def test_restarted(perf):
     perf.measure(spec, prompts, runs=1)
     run = perf.measure(spec, prompts, runs=1, fresh=True, keep=("l1",))
     perf.check(run, "external_cached_tokens == 1024", "lmcache_evictions == 0")
-    folder = perf.session.pool.acquire(spec, "cpu").lmcache.launch.run_dir
+    folder = perf._execution.session.pool.acquire(spec, "cpu").lmcache.launch.run_dir
     told = [line for line in (folder / "lmcache.log").read_text().splitlines() if "Unregistered" in line]
     assert len(told) == 1, told
 """

@@ -32,7 +32,7 @@ def row(result, name):
 def test_prefix_caching_switched_off(run_real):
     text = planted(
         "test_prefix_caching.py",
-        ("with_flags(cached, enable_prefix_caching=False)", "with_flags(cached, max_num_seqs=200)"),
+        ("cached.with_flags(enable_prefix_caching=False)", "cached.with_flags(max_num_seqs=200)"),
         ("enable_prefix_caching=True", "enable_prefix_caching=False"),
         ("requests=case.requests", "requests=9"),
     )
@@ -47,7 +47,7 @@ def test_prefix_caching_switched_off(run_real):
 def test_chunk_budget_eight_times_too_large(run_real):
     text = planted(
         "test_chunked_prefill.py",
-        ("with_flags(small, max_num_batched_tokens=case.most)", "with_flags(small, max_num_seqs=200)"),
+        ("small.with_flags(max_num_batched_tokens=case.most)", "small.with_flags(max_num_seqs=200)"),
         ("max_num_batched_tokens=case.budget", "max_num_batched_tokens=case.most"),
     )
     result, tags = run_real(text)
@@ -59,7 +59,7 @@ def test_chunk_budget_eight_times_too_large(run_real):
 def test_speculation_off(run_real):
     text = planted(
         "test_speculative_decoding.py",
-        ("with_flags(plain, speculative_config=NGRAM)", "with_flags(plain, max_num_seqs=200)"),
+        ("plain.with_flags(speculative_config=NGRAM)", "plain.with_flags(max_num_seqs=200)"),
         ("requests=12", "requests=6"),
     )
     result, tags = run_real(text.split("@by_kind(")[0])
@@ -72,7 +72,7 @@ def test_speculation_off(run_real):
 def test_radix_cache_switched_off(run_real):
     text = planted(
         "test_radix_cache.py",
-        ("with_flags(cached, disable_radix_cache=True)", "with_flags(cached, max_running_requests=200)"),
+        ("cached.with_flags(disable_radix_cache=True)", "cached.with_flags(max_running_requests=200)"),
         ("context_length=case.context)", "context_length=case.context, disable_radix_cache=True)"),
     )
     result, tags = run_real(text)

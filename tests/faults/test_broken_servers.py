@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from pytest_llmperf import Verdict, closed, endpoint, random_tokens
+from pytest_llmperf import Perf, Verdict, closed, endpoint, random_tokens
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.errors import EngineError, WrongServer
 from pytest_llmperf.session.perf_session import PerfSession
@@ -49,7 +49,7 @@ def measured(tmp_path, monkeypatch):
     def measured(url, *slos, **spec):
         session = PerfSession(settings, tmp_path, Hardware(), lambda _status: None, rng=random.Random())
         try:
-            perf = session.perf("test", "cpu")
+            perf = Perf(session.execution("test", "cpu"))
             return perf.check(perf.measure(endpoint(url, model="m", **spec), WORKLOAD, runs=2), *slos)
         finally:
             session.close()

@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 import pytest
 
-from pytest_llmperf import endpoint, vllm, with_flags
+from pytest_llmperf import endpoint, vllm
 from pytest_llmperf.clock import SystemClock
 from pytest_llmperf.config.settings import Settings, with_engine_options
 from pytest_llmperf.engines import launch
@@ -102,7 +102,7 @@ def test_an_exit_in_startup_fails_at_once_with_evidence(launcher, mode, ending):
 def test_a_death_of_the_prompt_that_proves_lmcache_has_evidence(launcher):
     connector = {"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both"}
     with pytest.raises(ServerDied, match="SIGABRT") as caught:
-        launcher.start(with_flags(spec("dies-of-long-prompts"), kv_transfer_config=connector), 1)
+        launcher.start(spec("dies-of-long-prompts").with_flags(kv_transfer_config=connector), 1)
     assert "illegal memory access in a connector" in str(caught.value)
     assert not left_running(launcher)
 

@@ -168,9 +168,9 @@ def test_answers_too_short_from_the_start(suite, monkeypatch):
 def test_a_flag_that_the_server_did_not_take(suite):
     """Fault 44."""
     result, junit = suite.run(
-        "from pytest_llmperf import with_flags\n"
-        "@pytest.mark.engine(with_flags(stub(), max_num_seqs=8))\ndef test_x(engine): pass\n"
-        "@pytest.mark.engine(with_flags(stub(), max_num_seqs=64))\ndef test_y(engine): pass\n"
+        ""
+        "@pytest.mark.engine(stub().with_flags(max_num_seqs=8))\ndef test_x(engine): pass\n"
+        "@pytest.mark.engine(stub().with_flags(max_num_seqs=64))\ndef test_y(engine): pass\n"
     )
     result.assert_outcomes(passed=1, errors=1)
     assert result.ret == 10

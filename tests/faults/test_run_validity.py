@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 import pytest
 
-from pytest_llmperf import Verdict, closed, random_tokens, vllm
+from pytest_llmperf import Perf, Verdict, closed, random_tokens, vllm
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.errors import ServerDied
 from pytest_llmperf.session.perf_session import PerfSession
@@ -35,7 +35,7 @@ def session(tmp_path, monkeypatch):
 
 
 def measured(session, mode, **kwargs):
-    perf = session.perf("test", "cpu")
+    perf = Perf(session.execution("test", "cpu"))
     run = perf.measure(vllm("tiny", env={"STUB_MODE": mode}), WORKLOAD, runs=1, **kwargs)
     return perf, run
 

@@ -16,7 +16,9 @@ SPEC = vllm("tiny", api_key=os.environ["CANARY_1"], env={
 })
 
 def test_x(perf):
-    perf.check(perf.measure(SPEC, FEW), "error_rate == 0", baseline=True)
+    run = perf.measure(SPEC, FEW)
+    perf.check(run, "error_rate == 0")
+    perf.compare_with_baseline(run)
     assert @@ != "asserts", repr(perf) + repr(SPEC)
 """
 USERINFO = """
@@ -96,7 +98,7 @@ def test_prompts_and_answers_are_not_kept(suite):
 from pytest_llmperf import sharegpt
 
 def test_x(perf):
-    run = perf.measure(stub(), sharegpt("talks.json", arrivals=closed(2), requests=12))
+    run = perf.measure(stub(), sharegpt(path="talks.json", arrivals=closed(2), requests=12))
     perf.check(run, "error_rate == 0")
 """)
     files = {path: data for path, data in left_behind(suite).items() if path != "talks.json"}

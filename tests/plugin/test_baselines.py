@@ -17,7 +17,8 @@ CASES = by_kind(h200={"model": "llama-3.1-8b"}, l4={"model": "phi-4-mini"})
 def test_decode(case, perf):
     traffic = random_tokens(input=200, output=40, arrivals=closed(4), requests=24)
     run = perf.measure(vllm(case.model, max_model_len=LENGTH), traffic)
-    perf.check(run, "error_rate == 0", baseline=True)
+    perf.check(run, "error_rate == 0")
+    perf.compare_with_baseline(run)
 """
 STORED = "baselines/emulated-h200/it/test_decode.json"
 
@@ -195,7 +196,7 @@ def test_a_broken_baseline_stops_no_test_that_compares_nothing(emulate, broken):
     emulate("--update-baselines")
     stored = json.loads(emulate.path.read_text())
     emulate.path.write_text(broken or json.dumps(stored | {"test": "elsewhere/test_it.py::test_decode"}))
-    result, _ = emulate("-p", "no:cacheprovider", text=SUITE.replace(", baseline=True", ""))
+    result, _ = emulate("-p", "no:cacheprovider", text=SUITE.replace("    perf.compare_with_baseline(run)\n", ""))
     result.assert_outcomes(passed=1)
 
 
@@ -353,7 +354,7 @@ def test_a_run_that_does_not_see_a_test_keeps_its_baseline(emulate, pytester, mo
 
 
 def test_a_margin_of_what_is_not_compared_is_refused(emulate):
-    given = 'baseline=True, margins={"itl_p99": 0.2})'
-    result, _ = emulate(text=SUITE.replace("baseline=True)", given))
+    given = 'compare_with_baseline(run, margins={"itl_p99": 0.2})'
+    result, _ = emulate(text=SUITE.replace("compare_with_baseline(run)", given))
     assert result.ret == 1
     result.stdout.fnmatch_lines(["*the comparison judges ttft_p50, tpot_mean, output_throughput*'itl_p99'*"])

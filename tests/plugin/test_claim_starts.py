@@ -8,20 +8,22 @@ import pytest
 pytestmark = pytest.mark.emulated
 
 SUITE = """
-from pytest_llmperf import closed, random_tokens, vllm, with_flags
+from pytest_llmperf import closed, random_tokens, vllm
 
 def test_it(perf):
     fast = vllm("llama-3.1-8b", max_model_len=8192)
-    slow = with_flags(fast, max_num_seqs=SLOW)
+    slow = fast.with_flags(max_num_seqs=SLOW)
     traffic = random_tokens(input=200, output=40, arrivals=closed(4), requests=24)
-    perf.claim(fast, slow, traffic, "ttft_p50(b) / ttft_p50(a) >= CLAIMED", allow={"tpot_mean": 10.0}, MORE)
+    claim = perf.claim(fast, slow, traffic, "ttft_p50(b) / ttft_p50(a) >= CLAIMED", allow={"tpot_mean": 10.0}, MORE)
 """
+COMPARED = "    perf.compare_with_baseline(claim.a)\n"
 
 
 @pytest.fixture
 def claim(run, pytester):
-    def claim(more, *args, slow=1, claimed=1.5):
-        text = SUITE.replace("MORE", more).replace("SLOW", str(slow)).replace("CLAIMED", str(claimed))
+    def claim(more, *args, slow=1, claimed=1.5, compared=True):
+        suite = SUITE + COMPARED * compared
+        text = suite.replace("MORE", more).replace("SLOW", str(slow)).replace("CLAIMED", str(claimed))
         result, _ = run(text, "--emulate", "h200", *args)
         newest = max(Path(pytester.path).glob(".llmperf/runs/*/tests/*.json"), key=lambda path: path.stat().st_mtime_ns)
         return result, json.loads(newest.read_text())
@@ -31,7 +33,7 @@ def claim(run, pytester):
 
 @pytest.mark.parametrize("mechanism", ["kv_blocks(a) >= 1000000000", "eager(a) == 1"])
 def test_a_mechanism_that_does_not_work_needs_no_other_side(claim, mechanism):
-    result, kept = claim(f'mechanism=["{mechanism}", "kv_blocks(b) >= 1"], baseline=True')
+    result, kept = claim(f'mechanism=["{mechanism}", "kv_blocks(b) >= 1"]')
     assert result.ret == 1
     assert [side["side"] for side in kept["measurements"]] == ["a"]
     assert kept["claims"][0]["b"] is None
@@ -43,7 +45,7 @@ def test_a_mechanism_that_does_not_work_needs_no_other_side(claim, mechanism):
 
 
 def test_what_the_other_side_must_show_is_judged_with_it(claim):
-    result, kept = claim('mechanism="eager(b) == 1"')
+    result, kept = claim('mechanism="eager(b) == 1"', compared=False)
     assert result.ret == 1
     assert [side["side"] for side in kept["measurements"]] == ["a", "b"]
     cause, claimed, *_ = kept["checks"]
@@ -54,21 +56,20 @@ def test_what_the_other_side_must_show_is_judged_with_it(claim):
 SLOWER = "--emulate-fault=step_time=+6%"  # by about what is tolerated, so that three runs decide nothing
 
 
-def test_runs_that_only_the_baseline_asks_for_need_no_further_start(claim):
-    claim("baseline=True", "--update-baselines-new")
-    _, kept = claim("baseline=True", SLOWER)
+def test_undecided_comparison_after_a_claim_starts_the_candidate_again(claim):
+    claim("", "--update-baselines-new")
+    _, kept = claim("", SLOWER)
     a, b = ([(run["start_id"], run["block"], run["seed"]) for run in side["runs"]] for side in kept["measurements"])
-    assert a == [(1, 1, 0), (1, 1, 1), (1, 1, 2)] + [(1, None, seed) for seed in (0, 1, 2, 0, 1)]
+    assert a == [(1, 1, 0), (1, 1, 1), (1, 1, 2)] + [(3, None, seed) for seed in (0, 1, 2, 0, 1)]
     assert b == [(2, 2, 2), (2, 2, 1), (2, 2, 0)]
     assert kept["checks"][0]["n"].startswith("3 pairs")
 
 
 def test_an_open_claim_goes_on_with_the_seeds_of_both_sides(claim):
     equal = {"slow": 512, "claimed": 1}
-    claim("baseline=True", "--update-baselines-new", "--accept=open on purpose", **equal)
-    _, kept = claim("baseline=True", SLOWER, **equal)
+    claim("", "--update-baselines-new", "--accept=open on purpose", **equal)
+    _, kept = claim("", SLOWER, **equal)
     a, b = kept["measurements"]
-    assert len(a["runs"]) > len(b["runs"])
     pairs = [[run["seed"] for run in side["runs"] if run["block"]] for side in (a, b)]
     assert pairs == [[0, 1, 2, 3, 4, 5, 6, 7, 8], [2, 1, 0, 5, 4, 3, 8, 7, 6]]
     assert kept["checks"][0]["n"].startswith("9 pairs")
@@ -77,11 +78,11 @@ def test_an_open_claim_goes_on_with_the_seeds_of_both_sides(claim):
 def test_hardware_that_is_lent_for_minutes_can_do_without_further_runs(claim):
     """Three runs a side on one start, whatever stays open, and no start of the candidate for the baseline."""
     equal = {"slow": 512, "claimed": 1}
-    result, kept = claim("", "--extension-limit=0", **equal)
+    result, kept = claim("", "--extension-limit=0", compared=False, **equal)
     assert result.ret == 11
     assert [[run["seed"] for run in side["runs"]] for side in kept["measurements"]] == [[0, 1, 2], [2, 1, 0]]
-    claim("baseline=True", "--update-baselines-new")
-    _, kept = claim("baseline=True", SLOWER, "--extension-limit=0")
+    claim("", "--update-baselines-new")
+    _, kept = claim("", SLOWER, "--extension-limit=0")
     assert [len(side["runs"]) for side in kept["measurements"]] == [3, 3]
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 SUITE = """
-from pytest_llmperf import by_kind, closed, random_tokens, shared_prefix, poisson, vllm, with_flags
+from pytest_llmperf import by_kind, closed, random_tokens, shared_prefix, poisson, vllm
 
 CASES = by_kind(h200={"model": "llama-3.1-8b"}, l4={"model": "phi-4-mini"}, cpu={"model": "tiny"})
 
@@ -21,7 +21,7 @@ def test_slo(case, perf):
 def test_cache(case, perf):
     on = vllm(case.model, max_model_len=8192, enable_prefix_caching=True)
     traffic = shared_prefix(prefix=2000, suffix=(32, 96), output=8, groups=3, arrivals=poisson(4), requests=30)
-    perf.claim(on, with_flags(on, enable_prefix_caching=False), traffic, "ttft_p50(b) / ttft_p50(a) >= 1.5",
+    perf.claim(on, on.with_flags(enable_prefix_caching=False), traffic, "ttft_p50(b) / ttft_p50(a) >= 1.5",
                mechanism=["prefix_cache_hit_rate(a) >= 80%", "prefix_cache_hit_rate(b) == 0"])
 """
 

@@ -128,7 +128,7 @@ def test_a_fail_that_all_runs_still_show_stands(execute):
 
 def test_copies_of_one_test_are_one_test(execute, pytester):
     """pytest-repeat gives each its own id; they pool, and leave one file and one baseline."""
-    body = 'perf.check(run, "error_rate == 0", baseline=True)'
+    body = 'perf.check(run, "error_rate == 0"); perf.compare_with_baseline(run)'
     result, _, (kept,) = execute(body, "--count=2", "--update-baselines")
     result.assert_outcomes(passed=2)
     assert kept["test"].endswith("::test_it")
@@ -156,10 +156,10 @@ def test_runs_of_another_pytest_session_are_not_pooled(execute):
 
 
 def test_a_rerun_against_the_baseline_repeats_its_seeds(execute):
-    stored = 'perf.check(run, baseline=True)'
+    stored = 'perf.compare_with_baseline(run)'
     for seed in "123":
         execute(stored, "--update-baselines-new" if seed == "1" else "--update-baselines", f"--emulate-seed={seed}")
-    body = 'perf.check(run, baseline=True); assert number != 4'
+    body = 'perf.compare_with_baseline(run); assert number != 4'
     result, _, files = execute(body, "--reruns=1", "--emulate-seed=4")
     assert result.ret == 12
     (kept,) = [file for file in files if file["earlier"]]
@@ -170,9 +170,9 @@ def test_a_rerun_against_the_baseline_repeats_its_seeds(execute):
 
 
 def test_a_claim_pools_pair_by_pair(execute):
-    suite = SUITE.replace("    run = perf.measure(ENGINE, TRAFFIC)\n", "    from pytest_llmperf import with_flags\n")
+    suite = SUITE.replace("    run = perf.measure(ENGINE, TRAFFIC)\n", "    ")
     body = """
-    slow = with_flags(ENGINE, max_num_seqs=1)
+    slow = ENGINE.with_flags(max_num_seqs=1)
     perf.claim(ENGINE, slow, TRAFFIC, "ttft_p50(b) / ttft_p50(a) >= 1.5", allow={"tpot_mean": 10.0})
     assert number == 2
 """

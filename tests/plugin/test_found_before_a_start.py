@@ -7,13 +7,13 @@ import pytest
 pytestmark = pytest.mark.emulated
 
 HEAD = """
-from pytest_llmperf import closed, random_tokens, vllm, with_flags
+from pytest_llmperf import closed, random_tokens, vllm
 SPEC = vllm("llama-3.1-8b", max_model_len=4096)
 WORK = random_tokens(input=64, output=8, arrivals=closed(2), requests=12)
 """
 MISTYPED = HEAD + """
 def test_it(perf):
-    perf.claim(SPEC, with_flags(SPEC, max_num_batched_token=512), WORK, "ttft_p50(b) / ttft_p50(a) >= 1.1")
+    perf.claim(SPEC, SPEC.with_flags(max_num_batched_token=512), WORK, "ttft_p50(b) / ttft_p50(a) >= 1.1")
 """
 TOO_LONG = HEAD + """
 def test_it(perf):

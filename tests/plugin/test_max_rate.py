@@ -5,11 +5,11 @@ import re
 import pytest
 
 SUITE = """
-from pytest_llmperf import poisson, random_tokens, vllm, with_flags
+from pytest_llmperf import poisson, random_tokens, vllm
 
 CHAT = random_tokens(input=(200, 600), output=(10, 30), arrivals=poisson(40), requests=250)
 FULL = vllm("llama-3.1-8b", max_model_len=4096)
-HALF = with_flags(FULL, num_gpu_blocks_override=400)
+HALF = FULL.with_flags(num_gpu_blocks_override=400)
 SLO = "ttft_p90 <= 150ms"
 """
 SEARCH = SUITE + """
@@ -28,11 +28,11 @@ def test_it(perf):
     found = perf.max_rate(FULL, CHAT, slo=SLO)
     true = knee(perf, (92, 96, 100, 104))
     print(f"found {found.value('max_rate')} true {true}")
-    perf.check(found, baseline=True)
+    perf.compare_with_baseline(found)
 """
 CLAIM = SUITE + """
 def test_it(perf):
-    perf.claim(HALF, FULL, CHAT, "max_rate(a) / max_rate(b) >= 0.9", slo=SLO, runs=2)
+    perf.claim_max_rate(HALF, FULL, CHAT, "max_rate(a) / max_rate(b) >= 0.9", slo=SLO, runs=2)
 """
 
 
@@ -43,7 +43,7 @@ def test_the_knee_is_within_five_percent_of_the_true_one_and_the_same_each_time(
     found, true = (float(number) for number in re.findall(r"[\d.]+", line))
     assert abs(found / true - 1) <= 0.05
     result.stdout.fnmatch_lines(["*created*max_rate*requests/s*"])
-    shorter = SEARCH.replace("knee(perf, (92, 96, 100, 104))", "1").replace("perf.check(found, baseline=True)", "")
+    shorter = SEARCH.replace("knee(perf, (92, 96, 100, 104))", "1").replace("perf.compare_with_baseline(found)", "")
     again, _ = run(shorter, "--emulate", "h200", "-rA")
     (line_again,) = [line for line in again.outlines if line.startswith("found")]
     assert line_again.split()[1] == line.split()[1]  # the same seed, the same answer

@@ -13,7 +13,7 @@ def survives(_grace_s):
 
 def test_it(perf):
     run = perf.measure(vllm("tiny"), random_tokens(input=8, output=4, arrivals=closed(1), requests=6), runs=2)
-    server = perf.session.pool.acquire(vllm("tiny"), perf.kind)
+    server = perf._execution.session.pool.acquire(vllm("tiny"), perf.kind)
     server.process.stop = survives  # its pipe closes with this process: it ends then
     perf.check(run, LIMIT)
 """

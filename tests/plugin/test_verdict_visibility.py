@@ -165,7 +165,7 @@ def test_a_plugin_of_pytests_own_that_is_switched_off(run, option):
 from pytest_llmperf.model.status import Note
 
 def test_it(perf):
-    perf.session.tell(Note("a word to somebody"))
+    perf._execution.session.tell(Note("a word to somebody"))
     give(perf, "PASS")
 """
     result, _ = run(text, *option.split())

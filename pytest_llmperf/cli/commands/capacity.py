@@ -28,15 +28,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from pytest_llmperf.session.capacity import Capacity, search_terms
+    from pytest_llmperf.session.perf import Perf
 
     spec, workload = target.spec_of(arguments), target.workload_of(arguments)
     search_terms(arguments.slo, arguments.precision, arguments.cooldown)  # a typo costs no server start
-    with target.measuring(arguments, "llmperf capacity") as perf:
+    with target.measuring(arguments, "llmperf capacity") as execution:
         try:
-            perf.max_rate(spec, workload, slo=arguments.slo, runs=arguments.searches, precision=arguments.precision,
-                          cooldown_s=arguments.cooldown)
+            Perf(execution).max_rate(spec, workload, slo=arguments.slo, runs=arguments.searches,
+                                     precision=arguments.precision, cooldown_s=arguments.cooldown)
         finally:  # what a search tried before it was interrupted, or before its server died, was paid for
-            searches = [series for series in perf.series if isinstance(series, Capacity)]
+            searches = [series for series in execution.series if isinstance(series, Capacity)]
             blocks = [search_text(result, arguments.slo) for series in searches for result in series.found]
             blocks += [tried_rates_text(series.unfinished) for series in searches if series.unfinished]
             if blocks:

@@ -35,6 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from pytest_llmperf.metrics.registry import find
     from pytest_llmperf.session.capacity import search_terms
+    from pytest_llmperf.session.perf import Perf
     from pytest_llmperf.session.sweep import SweepFile, SweepPlan, combinations, measure_row
 
     spec, workload, grid = target.spec_of(arguments), target.workload_of(arguments), grid_of(arguments.grid)
@@ -51,11 +52,12 @@ def run(arguments: argparse.Namespace) -> int:
     todo = [flags for flags in combinations(grid) if flags not in done]
     if todo:
         file.check_writable()
-        with target.measuring(arguments, "llmperf sweep") as perf:
+        with target.measuring(arguments, "llmperf sweep") as execution:
+            perf = Perf(execution)
             for flags in todo:
-                rows.append(measure_row(perf, asked, flags))
+                rows.append(measure_row(perf, execution.session.settings, asked, flags))
                 file.append(rows[-1])
-                perf.session.release_records()  # a row is judged and written
+                execution.session.release_records()  # a row is judged and written
     if done:
         remark(f"{len(done)} of {len(rows)} rows are {arguments.file}'s; remove it to measure them anew")
     chosen = [row for row in rows if row.flags in list(combinations(grid))]

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from pytest_llmperf import vllm, with_flags
+from pytest_llmperf import vllm
 from pytest_llmperf.engines.adapters import adapter_of
 from pytest_llmperf.engines.environment import Environment
 from pytest_llmperf.engines.installed import check_flags, emulated_flags, known_flags
@@ -93,7 +93,7 @@ def test_unknown_flag_is_refused_with_the_one_that_may_be_meant(flags, words):
 
 def test_known_flags_pass():
     check_flags(vllm("m", max_num_batched_tokens=1, enable_prefix_caching=False), KNOWN)
-    check_flags(with_flags(vllm("m"), **{"compilation_config.mode": 0}), KNOWN)
+    check_flags(vllm("m").with_flags(**{"compilation_config.mode": 0}), KNOWN)
     check_flags(vllm("m", something_else_entirely=1), KNOWN, near_only=True)
 
 

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_llmperf.engines.spec import command_line, endpoint, flags_of, sglang, vllm, with_flags
+import pytest_llmperf
+from pytest_llmperf.engines.spec import command_line, endpoint, flags_of, sglang, vllm
 from pytest_llmperf.errors import SpecError
 
 
@@ -46,8 +47,8 @@ def test_flags_come_back_as_they_went_in():
 
 def test_changed_flags():
     one = vllm("m", a=1, b=2, env={"P": "1"})
-    assert with_flags(one, a=3, c=4) == vllm("m", a=3, b=2, c=4, env={"P": "1"})
-    assert with_flags(one, b=None) == vllm("m", a=1, env={"P": "1"})
+    assert one.with_flags(a=3, c=4) == vllm("m", a=3, b=2, c=4, env={"P": "1"})
+    assert one.with_flags(b=None) == vllm("m", a=1, env={"P": "1"})
 
 
 def test_rendering():
@@ -68,9 +69,9 @@ def test_rendering():
         (lambda: vllm("m", a=object()), r"vllm\(…, a=<object"),
         (lambda: vllm("m", a=float("nan")), "a flag is text, a number"),
         (lambda: vllm("m", port=8000), "port is set by the launcher"),
-        (lambda: with_flags(vllm("m"), served_model_name="x"), "served_model_name is set by the launcher"),
-        (lambda: with_flags(vllm("m"), model="n"), "model=….: this is no flag"),
-        (lambda: with_flags(vllm("m"), env={}), "env=….: this is no flag"),
+        (lambda: vllm("m").with_flags(served_model_name="x"), "served_model_name is set by the launcher"),
+        (lambda: vllm("m").with_flags(model="n"), "model is not a flag"),
+        (lambda: vllm("m").with_flags(env={}), "env is not a flag"),
         (lambda: vllm("m", a="x\0"), "no command line can hold a NUL"),
         (lambda: vllm("m", a=["x", "\0"]), "no command line can hold a NUL"),
         (lambda: vllm("m", env=["A"]), "variables are a dict, .* of type list"),
@@ -82,8 +83,8 @@ def test_rendering():
         (lambda: vllm("m", env={1: "x"}), "a variable's name is text"),
         (lambda: vllm("m", env={"A": "\0"}), "no variable can hold a NUL"),
         (lambda: endpoint(None, model="m"), r"endpoint\(None\): a URL is text"),
-        (lambda: with_flags("tiny", a=1), r"with_flags\('tiny', …\): it changes the flags of a spec"),
-        (lambda: with_flags(endpoint("http://h:1", model="m"), a=1), "an endpoint was started by somebody else"),
+        (lambda: pytest_llmperf.with_flags, r"Write spec.with_flags\(max_num_seqs=8\) instead"),
+        (lambda: endpoint("http://h:1", model="m").with_flags(a=1), "an endpoint was started by somebody else"),
     ],
 )
 def test_what_cannot_be_meant(build, complaint):
@@ -147,7 +148,7 @@ def test_the_same_engine_from_another_place():
     assert (new.installed_as, old.installed_as) == ("vllm", "vllm:old")
     assert old != new
     assert str(old) == "vllm('m', a=1).with_installation('old')"
-    assert with_flags(old, a=2).installation == "old"
+    assert old.with_flags(a=2).installation == "old"
     assert old.with_installation("") == new
     for wrong in ("a b", "x:y", "x@cpu", 3, None):
         with pytest.raises(SpecError, match="a name is letters"):

@@ -11,7 +11,7 @@ from pytest_llmperf.engines.environment import Environment
 from pytest_llmperf.engines.lmcache import DISK_FILES, LMCacheLaunch
 from pytest_llmperf.engines.lmcache_settings import in_process_settings, is_attached
 from pytest_llmperf.engines.models import ResolvedModel
-from pytest_llmperf.engines.spec import endpoint, sglang, vllm, with_flags
+from pytest_llmperf.engines.spec import endpoint, sglang, vllm
 from pytest_llmperf.engines.vllm_adapter import VllmAdapter
 from pytest_llmperf.errors import EnvironmentMissing, SpecError
 from pytest_llmperf.model.lmcache import LMCache
@@ -36,7 +36,7 @@ def test_attached_is_another_spec_that_says_so():
     assert attached != plain
     assert attached == vllm("m", a=1).with_lmcache(l2_path="kv", chunk_size=128)
     assert str(attached) == "vllm('m', a=1).with_lmcache(chunk_size=128, l2_path='kv')"
-    assert with_flags(attached, a=2).lmcache == attached.lmcache
+    assert attached.with_flags(a=2).lmcache == attached.lmcache
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,13 @@ from datetime import UTC, datetime
 import httpx
 import pytest
 
-from pytest_llmperf import Verdict, closed, endpoint, multi_turn, poisson, random_tokens, vllm
+from pytest_llmperf import Perf, Verdict, closed, endpoint, multi_turn, poisson, random_tokens, vllm
 from pytest_llmperf.clock import VirtualClock
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.errors import LoadError, SloError, SpecError
 from pytest_llmperf.metrics.registry import find
 from pytest_llmperf.model.status import Note
-from pytest_llmperf.results.sentences import basis_text, estimate_text
+from pytest_llmperf.results.sentences import estimate_text
 from pytest_llmperf.session.perf_session import PerfSession
 from pytest_llmperf.telemetry.hardware import Hardware
 from pytest_llmperf.testing.scripted_transport import make_exchange
@@ -44,9 +44,9 @@ def perf(tmp_path, fake_engine, told, clock):
     now = datetime(2026, 1, 2, tzinfo=UTC)
     session = PerfSession(Settings(clock_gap_limit_ms=60_000.0), tmp_path, Hardware(), told.append, clock=clock,
                           transport=fake_engine.transport, now=lambda: now, rng=random.Random(5))
-    perf = session.perf("tests/test_a.py::test_x", "cpu")
-    yield perf
-    perf.close()
+    execution = session.execution("tests/test_a.py::test_x", "cpu")
+    yield Perf(execution)
+    execution.close()
     session.close()
 
 
@@ -56,7 +56,7 @@ def test_the_knee_is_found_and_is_a_measurement(perf, make_server, told, clock):
     assert KNEE / 1.05 <= rate <= KNEE * 1.01  # arrivals of a seed end at n / rate, so the rate shown is 1 % off
     (result,) = perf.check(found, "max_rate >= 15/s")
     assert estimate_text(result).endswith("requests/s")
-    points = perf.series[0].found[0].points
+    points = perf._execution.series[0].found[0].points
     assert clock.now_ns() == 7e9 * (len(points) - 1)  # a rest between two rates
     assert [status.text for status in told if isinstance(status, Note)][:2] == ["8/s: within the SLO",
                                                                                "16/s: within the SLO"]
@@ -112,7 +112,7 @@ def test_a_load_that_is_over_before_a_queue_could_grow_is_told(too_brief, reques
 @pytest.mark.parametrize(("conversations", "notes"), [(20, 1), (200, 0)])
 def test_conversations_come_at_the_rate_and_not_their_turns(too_brief, conversations, notes):
     """In 2 s at 10/s, and 50 ms an answer: 40 turns would last longer than twenty answers, 20 conversations do not."""
-    rate, said = too_brief(multi_turn(conversations, 2, 8, 5, arrivals=poisson(8)))
+    rate, said = too_brief(multi_turn(conversations=conversations, turns=2, input=8, output=5, arrivals=poisson(8)))
     assert len(said) == notes
     if said:
         assert said[0].startswith(f"{rate:.4g}/s: all 20 conversations began within {2 * 20 / rate:.2g} s")
@@ -120,7 +120,8 @@ def test_conversations_come_at_the_rate_and_not_their_turns(too_brief, conversat
 
 def test_max_rate_of_conversations_counts_requests(perf, make_server):
     """The knee is at 20 conversations/s, each of three requests."""
-    found = perf.max_rate(make_server(), multi_turn(200, 3, 8, 5, arrivals=poisson(8)), slo="ttft_p95 <= 500ms")
+    talks = multi_turn(conversations=200, turns=3, input=8, output=5, arrivals=poisson(8))
+    found = perf.max_rate(make_server(), talks, slo="ttft_p95 <= 500ms")
     assert 3 * KNEE / 1.05 <= found.value("max_rate") <= 3 * KNEE * 1.01
     assert find("max_rate").formula_id == "max_rate.2"
     tried = [
@@ -131,42 +132,45 @@ def test_max_rate_of_conversations_counts_requests(perf, make_server):
     assert tried[:2] == ["24/s", "48/s"]
 
 
-
-def settled(perf, make_server, fake_engine, limit):
-    """A search that proves nothing above 8/s, then a check."""
+def open_search(perf, make_server):
+    """A search that proves nothing above 8/s."""
     found = perf.max_rate(make_server(), WORKLOAD, slo="ttft_p95 <= 500ms")
-    capacity = perf.series[0]
+    capacity = perf._execution.series[0]
     points = [point for point in capacity.found[0].points if point.rate <= 8 or point.verdict is Verdict.FAIL]
     capacity.found[0] = replace(capacity.found[0], points=tuple(points))
     run = replace(found.runs[0], counters=capacity._counters(capacity.found[0]))
     capacity.measurement = replace(found, runs=(run,), metrics=(run.metrics,))
+    return capacity
+
+
+def test_check_of_an_open_search_is_undecided_and_sends_no_request(perf, make_server, fake_engine):
+    found = open_search(perf, make_server).finished
     plans = len(fake_engine.transport.plans)
-    (result,) = perf.check(capacity.measurement, f"max_rate >= {limit}/s")
-    return result, len(fake_engine.transport.plans) - plans, capacity, found
+    assert perf.check(found, "max_rate >= 12/s")[0].verdict is Verdict.INCONCLUSIVE
+    assert len(fake_engine.transport.plans) == plans
 
 
-def test_check_tries_the_asked_rate_after_an_open_search(perf, make_server, fake_engine):
-    result, runs, capacity, _ = settled(perf, make_server, fake_engine, 12)
-    assert result.verdict is Verdict.PASS
-    assert "12/s proven to be within" in basis_text(result)
-    assert runs == 2
+def test_rate_that_the_search_left_open_is_tried(perf, make_server, fake_engine):
+    capacity = open_search(perf, make_server)
+    plans = len(fake_engine.transport.plans)
+    capacity.settle(12)
+    assert len(fake_engine.transport.plans) == plans + 2
     assert capacity.found[0].points[-1].rate == 12
     assert capacity.finished.value("max_rate_proven") == 12
+    assert perf.check(capacity.finished, "max_rate >= 12/s")[0].verdict is Verdict.PASS
 
 
-def test_check_sends_no_request_after_a_decided_search(perf, make_server, fake_engine):
-    result, runs, _, _ = settled(perf, make_server, fake_engine, 7)
-    assert (result.verdict, runs) == (Verdict.PASS, 0)
-    assert perf.check(perf.series[0].finished, "max_rate <= 1000/s")[0].verdict is Verdict.PASS
+def test_rate_that_the_search_decided_is_not_tried_again(perf, make_server, fake_engine):
+    capacity = open_search(perf, make_server)
+    plans = len(fake_engine.transport.plans)
+    capacity.settle(7)
+    assert len(fake_engine.transport.plans) == plans
 
 
-def test_measurement_stays_valid_after_one_more_tried_rate(perf, make_server):
-    found = perf.max_rate(make_server(), WORKLOAD, slo="ttft_p95 <= 500ms")
-    limit = (found.value("max_rate") + found.value("max_rate_beyond")) / 2
-    first = perf.check(found, f"max_rate >= {limit}/s")
-    assert perf.series[0].finished is not found
-    assert perf.check(found, f"max_rate >= {limit}/s") == first
-    assert first[0].verdict is not Verdict.INCONCLUSIVE
+def test_try_rates_are_tried_after_the_search(perf, make_server):
+    found = perf.max_rate(make_server(), WORKLOAD, slo="ttft_p95 <= 500ms", precision=0.5, try_rates=[18])
+    assert {point.rate for point in perf._execution.series[0].found[0].points} >= {18}
+    assert perf.check(found, "max_rate >= 18/s")[0].verdict is not Verdict.INCONCLUSIVE
     assert len(perf.extend(found, 1).runs) == 2
 
 
@@ -192,6 +196,9 @@ def test_a_limit_that_no_rate_meets(perf, make_server):
         ({"cooldown_s": float("nan")}, SpecError),
         ({"cooldown_s": -1}, SpecError),
         ({"runs": 0}, SpecError),
+        ({"try_rates": "12/s"}, SpecError),
+        ({"try_rates": [0]}, SpecError),
+        ({"try_rates": 12}, SpecError),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
@@ -202,19 +209,18 @@ def test_what_cannot_be_meant_costs_no_request(perf, make_server, fake_engine, c
     assert fake_engine.transport.plans == []
 
 
-@pytest.mark.parametrize(("text", "slo", "complaint"), [
-    ("max_rate(a) / max_rate(b) >= 1.2", (), r'max_rate needs an SLO: add slo="ttft_p95 <= 500ms"\.$'),
-    ("ttft_p50(b) / ttft_p50(a) >= 3", "ttft_p95 <= 500ms", r"ttft_p50 takes no SLO\.$"),
-])
-def test_a_claim_about_rates_needs_an_slo_and_no_other_does(perf, text, slo, complaint):
-    with pytest.raises(SpecError, match=complaint):
-        perf.claim(vllm("m"), vllm("m", seed=1), WORKLOAD, text, slo=slo)
+def test_claim_and_claim_max_rate_refuse_each_others_metrics(perf):
+    sides = vllm("m"), vllm("m", seed=1), WORKLOAD
+    with pytest.raises(SpecError, match=r"max_rate needs an SLO: perf\.claim_max_rate\("):
+        perf.claim(*sides, "max_rate(a) / max_rate(b) >= 1.2")
+    with pytest.raises(SpecError, match="this claim is about ttft_p50, and not about max_rate"):
+        perf.claim_max_rate(*sides, "ttft_p50(b) / ttft_p50(a) >= 3", slo="ttft_p95 <= 500ms")
 
 
 def test_a_claim_of_users_within_the_slo(perf, fake_engine, make_server, monkeypatch):
-    monkeypatch.setattr(perf.session.pool, "acquire", lambda spec, *_args, **_kwargs: make_server(spec))
+    monkeypatch.setattr(perf._execution.session.pool, "acquire", lambda spec, *_args, **_kwargs: make_server(spec))
     a, b = endpoint("http://h:1", model="m"), endpoint("http://h:2", model="m")
-    results = perf.claim(a, b, WORKLOAD, "max_rate(a) / max_rate(b) >= 2", slo="ttft_p95 <= 500ms")
+    results = perf.claim_max_rate(a, b, WORKLOAD, "max_rate(a) / max_rate(b) >= 2", slo="ttft_p95 <= 500ms").results
     assert results[0].verdict is Verdict.FAIL  # equal servers
     assert estimate_text(results[0]) == "1×"
 
@@ -237,7 +243,8 @@ def test_a_rate_that_stays_open_is_taken_for_what_was_measured(perf, make_server
     fake_engine.transport._exchanges = slow_beyond_the_knee
     few = random_tokens(input=8, output=5, arrivals=poisson(8), requests=14)
     (rate,) = perf.max_rate(make_server(), few, slo=slo).values("max_rate")
-    open_points = [point for point in perf.series[0].found[0].points if point.verdict is Verdict.INCONCLUSIVE]
+    points = perf._execution.series[0].found[0].points
+    open_points = [point for point in points if point.verdict is Verdict.INCONCLUSIVE]
     assert open_points or slo.startswith("goodput")  # which has an interval over two runs
     assert KNEE / 1.2 <= rate <= KNEE * 1.1
 

@@ -8,11 +8,12 @@ from datetime import UTC, datetime
 import httpx
 import pytest
 
-from pytest_llmperf import Verdict, closed, endpoint, random_tokens, shared_prefix, vllm
+from pytest_llmperf import Perf, Verdict, closed, endpoint, random_tokens, shared_prefix, vllm
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.errors import ConfigError, EngineError, SloError, SpecError, UsageError
 from pytest_llmperf.judging.claim_judge import runs_apart
 from pytest_llmperf.model.status import Measuring, WarmingUp
+from pytest_llmperf.results.cause import Cause
 from pytest_llmperf.results.sentences import basis_text, reason_text
 from pytest_llmperf.session.perf_session import PerfSession
 from pytest_llmperf.telemetry.hardware import Hardware
@@ -39,7 +40,7 @@ def session(tmp_path, fake_engine, told):
 
 @pytest.fixture
 def perf(session):
-    return session.perf("tests/test_a.py::test_x[a/b]", "cpu")
+    return Perf(session.execution("tests/test_a.py::test_x[a/b]", "cpu"))
 
 
 def written(session):
@@ -50,7 +51,7 @@ def written(session):
 def test_measure_makes_one_run_per_seed(perf, make_server, fake_engine):
     measurement = perf.measure(make_server(), WORKLOAD, runs=2)
     assert [run.seed for run in measurement.runs] == [0, 1]
-    assert perf.measurements == [measurement]
+    assert perf.measurements == (measurement,)
     assert measurement.complete
     assert [run.expected_hit_rate for run in measurement.runs] == [0, 0]
     assert measurement.value("ttft_p50") == pytest.approx(50.0)
@@ -60,7 +61,7 @@ def test_measure_makes_one_run_per_seed(perf, make_server, fake_engine):
 @pytest.mark.parametrize("emulated", [False, True])
 def test_a_test_knows_whether_it_is_emulated(tmp_path, told, emulated):
     session = PerfSession(SETTINGS, tmp_path, Hardware(emulated=emulated), told.append)
-    assert session.perf("tests/test_a.py::test_x", "cpu").emulated is emulated
+    assert Perf(session.execution("tests/test_a.py::test_x", "cpu")).emulated is emulated
     session.close()
 
 
@@ -86,7 +87,7 @@ def test_two_measurements_that_are_extended_in_turns(perf, make_server):
     one = perf.extend(one, runs=2)
     assert [run.seed for run in one.runs] == [0, 1, 2]
     assert [run.seed for run in other.runs] == [0, 1]
-    assert perf.measurements == [one, other]
+    assert perf.measurements == (one, other)
     (result,) = perf.compare("tpot_mean(one) / tpot_mean(other)", one=one, other=other)
     assert basis_text(result) == "2 pairs on the same server start"
 
@@ -114,8 +115,8 @@ def test_results_reach_the_run_folder(perf, session, make_server):
     (result,) = perf.check(measurement, "error_rate == 0")
     assert result.verdict is Verdict.PASS
     assert perf.results == (result,)
-    perf.complete = True
-    perf.close()
+    perf._execution.complete = True
+    perf._execution.close()
     kept = written(session)
     assert kept["test"] == "tests/test_a.py::test_x[a/b]"
     assert kept["checks"][0]["verdict"] == "PASS"
@@ -123,7 +124,7 @@ def test_results_reach_the_run_folder(perf, session, make_server):
     assert session.run_dir.name == session.id
     assert session.id.startswith("20260102T030405Z-")
     assert kept["worker"] == "gw1"
-    assert perf.run_file.name.endswith(".gw1.json")
+    assert perf._execution.run_file.name.endswith(".gw1.json")
 
 
 def test_git_ignores_the_folder_that_is_ours(perf, session, make_server):
@@ -189,6 +190,10 @@ def test_invalid_runs_are_errors(perf, make_server, fake_engine):
          "measure: gauges must be True or False"),
         (lambda perf, server: perf.measure(server, WORKLOAD, fresh=None), SpecError, "fresh must be True or False"),
         (lambda perf, server: perf.measure(server, WORKLOAD, may_preempt="no"), SpecError, "may_preempt must be True"),
+        (lambda perf, server: perf.measure(server, WORKLOAD, until="ttft <= 1s"), SloError, "ttft"),
+        (lambda perf, server: perf.measure(server, WORKLOAD, until=5), SloError, "until=5: write one text, or a list"),
+        (lambda perf, server: perf.measure(vllm("m"), WORKLOAD, until="ttft_p50 <= 1s", starts=2), SpecError,
+         "has one server start. Leave out until= or starts="),
         (lambda perf, server: perf.extend("run"), UsageError, r"extend\(run\): the first argument is what perf\.meas"),
         (lambda perf, server: perf.max_rate({"m": 1}, WORKLOAD, slo="ttft_p50 <= 1s"), SpecError,
          r"perf\.max_rate\({'m': 1}, workload\): an engine is"),
@@ -208,17 +213,10 @@ def test_invalid_runs_are_errors(perf, make_server, fake_engine):
         (lambda perf, server: perf.claim(server, server, WORKLOAD, [CLAIM]), SloError, "no text but of type list"),
         (lambda perf, server: perf.claim(server, server, WORKLOAD, CLAIM, allow=["tpot_mean"]), SloError,
          "name the price"),
-        (lambda perf, server: perf.claim(server, server, WORKLOAD, CLAIM, primaries="ttft_p50"), SpecError,
-         "write a list"),
-        (lambda perf, server: perf.claim(server, server, WORKLOAD, CLAIM, primaries=["itl_p99"]), SpecError,
-         r"claim\(…, primaries=…\): that is for a comparison with the stored baseline, and none was asked for"),
-        (lambda perf, server: perf.claim(server, server, WORKLOAD, CLAIM, margins={"e2el_p99": 0.1}), SpecError,
-         r"claim\(…, margins=…\): that is for a comparison"),
-        (lambda perf, server: perf.claim(server, server, WORKLOAD, "max_rate(a) / max_rate(b) >= 2",
-                                         slo="ttft_p50 <= 1s", allow={"tpot_mean": 1.2}), SpecError,
-         "has max_rate alone, and no tpot_mean"),
-        (lambda perf, server: perf.claim(server, server, WORKLOAD, CLAIM, margins=["x"]), SloError, "name the margin"),
-        (lambda perf, server: perf.claim(server, server, WORKLOAD, CLAIM, margins={"ttft_p50": "10%"}), SloError,
+        (lambda perf, server: perf.claim(server, server, WORKLOAD, "max_rate(a) / max_rate(b) >= 2"), SpecError,
+         r"max_rate needs an SLO: perf\.claim_max_rate\(a, b, workload, 'max_rate"),
+        (lambda perf, server: perf.claim(server, server, WORKLOAD, CLAIM, guards=["x"]), SloError, "name the margin"),
+        (lambda perf, server: perf.claim(server, server, WORKLOAD, CLAIM, guards={"ttft_p50": "10%"}), SloError,
          "'10%'}: a margin is a number. Write 0.05 for 5 %"),
     ],
 )
@@ -236,8 +234,11 @@ def test_what_cannot_be_meant_starts_nothing(perf, make_server, fake_engine, cal
     ({"start_sd": 0}, SloError, "start_sd=0: name the deviation"),
     ({"allow": 0}, SloError, "allow=0: name the price"),
     ({"allow": {1: 2}}, SloError, "a metric is named by a text, such as 'ttft_p50', and this is 1"),
-    ({"margins": []}, SloError, "name the margin"),
-    ({"baseline": 5}, SpecError, r"claim\(…, baseline=5\): that is True, or the name"),
+    ({"guards": []}, SloError, "name the margin"),
+    ({"baseline": True}, UsageError, r"takes no baseline=: .*perf\.compare_with_baseline\(claim\.a, …\)"),
+    ({"primaries": ["ttft_p50"]}, UsageError, r"takes no primaries=: .*perf\.compare_with_baseline\(claim\.a, …\)"),
+    ({"margins": {}}, UsageError, r"takes no margins=: .*guards={"),
+    ({"slo": "ttft_p50 <= 1s"}, UsageError, r"takes no slo=: .*perf\.claim_max_rate\(a, b, workload, text, slo=…\)"),
 ])
 def test_what_a_claim_cannot_mean_starts_nothing(perf, make_server, fake_engine, given, error, complaint):
     with pytest.raises(error, match=complaint):
@@ -245,29 +246,85 @@ def test_what_a_claim_cannot_mean_starts_nothing(perf, make_server, fake_engine,
     assert not fake_engine.transport.plans
 
 
-@pytest.mark.parametrize(("slos", "given", "error", "complaint"), [
-    ([["ttft_p50 <= 30ms", "error_rate == 0"]], {}, SloError, "no text but of type list"),
-    ([], {"baseline": True, "primaries": "ttft_p50"}, SpecError, r"write a list, primaries=\['ttft_p50'\]"),
-    ([], {"baseline": True, "margins": {"ttft_p50": "10%"}}, SloError, "a margin is a number"),
-    (["error_rate == 0"], {"primaries": ["itl_p99"]}, SpecError, "none was asked for. Add baseline=True"),
-    (["error_rate == 0"], {"margins": {"itl_p99": 0.1}}, SpecError, r"check\(…, margins=…\): that is for a comparison"),
-    (["error_rate == 0"], {"baseline": False, "primaries": ["itl_p9"]}, SloError, "did you mean"),
-    (["error_rate == 0"], {"baseline": ["x"]}, SpecError, r"baseline=\['x'\]\): that is True, or the name of"),
-    (["error_rate == 0"], {"baseline": ""}, SpecError, "baseline=''"),
-    (["error_rate == 0"], {"margins": 0}, SloError, "margins=0: name the margin"),
-    (["error_rate == 0"], {"margins": {1: 0.1}}, SloError, "a metric is named by a text"),
+@pytest.mark.parametrize(("call", "error", "complaint"), [
+    (lambda perf, run: perf.check(run, ["ttft_p50 <= 30ms", "error_rate == 0"]), SloError, "no text but of type list"),
+    (lambda perf, run: perf.check(run), UsageError, r"write perf\.compare_with_baseline\(run\)"),
+    (lambda perf, run: perf.check(run, "error_rate == 0", baseline=True), UsageError,
+     r"perf\.check\(run, …\) takes no baseline=: .*perf\.compare_with_baseline\(run, …\)"),
+    (lambda perf, run: perf.check(run, "error_rate == 0", primaries=["itl_p99"]), UsageError, "takes no primaries="),
+    (lambda perf, run: perf.check(run, "error_rate == 0", margins={"itl_p99": 0.1}), UsageError, "takes no margins="),
+    (lambda perf, run: perf.compare_with_baseline(run, primaries="ttft_p50"), SpecError,
+     r"write a list, primaries=\['ttft_p50'\]"),
+    (lambda perf, run: perf.compare_with_baseline(run, primaries=["itl_p9"]), SloError, "did you mean"),
+    (lambda perf, run: perf.compare_with_baseline(run, margins={"ttft_p50": "10%"}), SloError, "a margin is a number"),
+    (lambda perf, run: perf.compare_with_baseline(run, margins=0), SloError, "margins=0: name the margin"),
+    (lambda perf, run: perf.compare_with_baseline(run, margins={1: 0.1}), SloError, "a metric is named by a text"),
+    (lambda perf, run: perf.compare_with_baseline(run, True), SpecError, "stored measurement is a text, found True"),
+    (lambda perf, run: perf.compare_with_baseline("run"), UsageError, "the first argument is what perf.measure"),
 ])
-def test_what_cannot_be_meant_checks_nothing(perf, make_server, slos, given, error, complaint):
+def test_invalid_argument_of_a_check_adds_no_result(perf, make_server, call, error, complaint):
     run = perf.measure(make_server(), WORKLOAD, runs=1)
     with pytest.raises(error, match=complaint):
-        perf.check(run, *slos, **given)
+        call(perf, run)
     assert perf.results == ()
 
 
-def test_a_measurement_is_no_baseline(perf, make_server):
-    before, after = (perf.measure(make_server(), WORKLOAD, runs=2) for _ in range(2))
-    with pytest.raises(SpecError, match=r"baseline=Measurement.* are put beside each other by perf\.compare"):
-        perf.check(after, baseline=before)
+def test_check_of_slos_sends_no_request_and_keeps_the_measurement(perf, make_server, fake_engine):
+    run = perf.measure(make_server(), WORKLOAD)
+    sent = len(fake_engine.transport.plans)
+    perf.check(run, "ttft_p99 <= 51ms")  # 36 requests cannot decide a p99
+    assert perf.results[0].verdict is Verdict.INCONCLUSIVE
+    assert len(fake_engine.transport.plans) == sent
+    assert perf.measurements == (run,)
+
+
+def test_measurement_ends_at_the_first_look_that_decides_the_slos(perf, make_server):
+    run = perf.measure(make_server(), WORKLOAD, runs=4, until=("ttft_mean <= 10s", "error_rate == 0"))
+    assert (len(run.runs), run.looks, run.complete) == (2, 4, True)
+    results = perf.check(run, "ttft_mean <= 10s")
+    assert results[0].verdict is Verdict.PASS
+    assert results[0].interval.confidence == pytest.approx(1 - 0.05 / 4)
+    assert perf.results == tuple(results)  # a look is not a check
+
+
+def test_measurement_with_an_undecided_slo_makes_all_runs(perf, make_server):
+    run = perf.measure(make_server(), WORKLOAD, until="ttft_p99 <= 51ms")
+    assert [each.seed for each in run.runs] == [0, 1, 2]
+    assert run.looks == 3
+
+
+def test_measurement_without_slos_is_judged_at_one_look(perf, make_server):
+    run = perf.measure(make_server(), WORKLOAD)
+    assert (len(run.runs), run.looks) == (3, 1)
+    assert perf.check(run, "ttft_mean <= 10s")[0].interval.confidence == pytest.approx(0.95)
+
+
+def test_invalid_run_ends_a_measurement_that_waits_for_a_decision(perf, make_server, fake_engine):
+    fake_engine.transport._exchanges = lambda plan: (refuse_all if len(plan.requests) == 12 else fake_engine.exchanges)(
+        plan
+    )
+    run = perf.measure(make_server(), WORKLOAD, until="ttft_mean <= 10s")
+    assert len(run.runs) == 1
+    assert perf.check(run, "ttft_mean <= 10s")[0].verdict is Verdict.ERROR
+
+
+def test_side_that_was_not_measured_is_not_compared(perf):
+    assert perf.compare_with_baseline(None) == []
+
+
+def test_dir_of_perf_lists_verbs_and_results_only(perf):
+    assert dir(perf) == ["check", "claim", "claim_max_rate", "compare", "compare_with_baseline", "emulated", "extend",
+                         "kind", "max_rate", "measure", "measurements", "record", "results"]
+    with pytest.raises(AttributeError):
+        perf.results = ()
+    with pytest.raises(AttributeError):
+        perf.series = []
+
+
+def test_measurement_is_no_name_of_a_baseline(perf, make_server):
+    first, second = (perf.measure(make_server(), WORKLOAD, runs=2) for _ in range(2))
+    with pytest.raises(SpecError, match=r"found Measurement.* are put beside each other by perf\.compare"):
+        perf.compare_with_baseline(second, first)
 
 
 @pytest.mark.parametrize("wrong", [1, None, "run", {"ttft_p50": 1}])
@@ -285,9 +342,11 @@ def test_a_claim_judges_both_sides(perf, session, make_server, fake_engine):
         fake_engine.ttft_ms = 100.0 if len(fake_engine.transport.plans) > 2 + 3 else 10.0
 
     fake_engine.on_replay = b_is_slower
-    results = perf.claim(fast, slow, WORKLOAD, "ttft_p50(b) / ttft_p50(a) >= 3")
-    assert [result.verdict for result in results] == [Verdict.PASS, Verdict.PASS]
-    assert perf.results == tuple(results)
+    claim = perf.claim(fast, slow, WORKLOAD, "ttft_p50(b) / ttft_p50(a) >= 3")
+    assert [result.verdict for result in claim.results] == [Verdict.PASS, Verdict.PASS]
+    assert claim.verdict is Verdict.PASS
+    assert perf.results == claim.results
+    assert perf.measurements == (claim.a, claim.b)
 
 
 def test_an_open_claim_buys_more_pairs_in_turned_order(perf, make_server, fake_engine):
@@ -301,7 +360,7 @@ def test_an_open_claim_buys_more_pairs_in_turned_order(perf, make_server, fake_e
         fake_engine.ttft_ms = (26.0 if sent == odd_one else 40.0) if of_b else 10.0
 
     fake_engine.on_replay = one_slow_pair
-    result = perf.claim(fast, slow, WORKLOAD, "ttft_p50(b) / ttft_p50(a) >= 2")[0]
+    result = perf.claim(fast, slow, WORKLOAD, "ttft_p50(b) / ttft_p50(a) >= 2").results[0]
     assert result.verdict is Verdict.PASS
     assert basis_text(result).startswith("6 pairs")
     assert [run.seed for run in perf.measurements[0].runs] == [0, 1, 2, 3, 4, 5]
@@ -323,7 +382,7 @@ def test_sides_of_a_claim_send_seeds_in_opposite_order(perf, make_server):
 def test_drifting_machine_decides_no_claim_at_the_first_look(session, make_server, fake_engine, drift, limit):
     """Both sides are alike, and the machine changes by 5 % a run: A A A B B B differ by 16 % all the same."""
     session.settings = replace(session.settings, extension_limit_s=0.0)
-    perf = session.perf("tests/test_a.py::test_x", "h200")
+    perf = Perf(session.execution("tests/test_a.py::test_x", "h200"))
     fast, slow = make_server(), make_server(endpoint("http://127.0.0.1:1", model="slow"))
 
     def slower_each_run():
@@ -332,9 +391,9 @@ def test_drifting_machine_decides_no_claim_at_the_first_look(session, make_serve
 
     fake_engine.on_replay = slower_each_run
     sd = {"ttft_p50": 0.01}
-    result = perf.claim(fast, slow, WORKLOAD, f"ttft_p50(b) / ttft_p50(a) {limit}", start_sd=sd)[0]
-    assert (result.verdict, basis_text(result).partition(" on")[0]) == (Verdict.INCONCLUSIVE, "3 pairs")
-    assert "the pairs show that the machine drifts from run to run" in reason_text(result)
+    result = perf.claim(fast, slow, WORKLOAD, f"ttft_p50(b) / ttft_p50(a) {limit}", start_sd=sd).results[0]
+    assert (result.verdict, result.cause) == (Verdict.INCONCLUSIVE, Cause.MACHINE_DRIFTS)
+    assert result.facts["pairs"] == 3
 
 
 @pytest.mark.parametrize("specs", [
@@ -356,13 +415,13 @@ def test_claim_of_a_server_against_an_equal_specification_is_refused(perf, make_
 @pytest.mark.parametrize(("url", "tolerated"), [("http://10.0.0.5:8000", "1.15"), ("http://127.0.0.1:8000", "1.25")])
 def test_guards_of_an_endpoint_on_another_machine_have_no_cpu_s_margin(perf, make_server, url, tolerated):
     sides = (make_server(endpoint(url, model=model)) for model in ("one", "other"))
-    results = perf.claim(*sides, WORKLOAD, "tpot_mean(b) / tpot_mean(a) >= 0.5")
-    assert any(result.limit == float(tolerated) for result in results)
+    results = perf.claim(*sides, WORKLOAD, "tpot_mean(b) / tpot_mean(a) >= 0.5").results
+    assert any(result.limit == pytest.approx(float(tolerated)) for result in results)
 
 
 def test_a_claim_that_stays_open_ends_and_says_so(perf, make_server):
     same, other = make_server(), make_server(endpoint("http://127.0.0.1:1", model="slow"))
-    result = perf.claim(same, other, WORKLOAD, "ttft_p50(b) / ttft_p50(a) >= 1.02")[0]
+    result = perf.claim(same, other, WORKLOAD, "ttft_p50(b) / ttft_p50(a) >= 1.02").results[0]
     assert result.verdict is Verdict.INCONCLUSIVE
     assert basis_text(result).startswith("9 pairs")
 
@@ -370,7 +429,7 @@ def test_a_claim_that_stays_open_ends_and_says_so(perf, make_server):
 def test_properties_for_junit(perf, make_server):
     measurement = perf.measure(make_server(), WORKLOAD, runs=2)
     perf.check(measurement, "error_rate == 0")
-    found = dict(perf.properties())
+    found = dict(perf._execution.properties())
     assert found["llmperf.1.engine"].startswith("endpoint('http://127.0.0.1:8000'")
     assert found["llmperf.1.weights"] == "unknown"
     assert len(found["llmperf.1.fingerprint"]) == 16
@@ -425,44 +484,27 @@ def test_where_no_metric_has_a_value_that_is_said_beside_the_slo(perf, make_serv
         plan
     )
     run = perf.measure(make_server(), WORKLOAD)
-    perf.check(run, "error_rate == 0", baseline=True)
+    perf.check(run, "error_rate == 0")
+    perf.compare_with_baseline(run)
     verdicts = {result.metric: result for result in perf.results}
     assert verdicts["error_rate"].verdict is Verdict.FAIL
     assert verdicts["baseline"].verdict is Verdict.ERROR
     assert "none of the usual metrics has a value in each of 3 runs" in reason_text(verdicts["baseline"])
 
 
-def test_what_the_baseline_says_of_one_side_stands_though_the_other_does_not_start(perf, session, make_server):
-    servers = [make_server(), EngineError("it does not start", None)]
-
-    def acquire(_spec, *_given, **_options):
-        found = servers[0] if len(perf.measurements) < 1 else servers[1]
-        if isinstance(found, Exception):
-            raise found
-        return found
-
-    session.pool.acquire = acquire
-    one, other = endpoint("http://127.0.0.1:1", model="m"), endpoint("http://127.0.0.1:2", model="m")
-    with pytest.raises(EngineError, match="does not start"):
-        perf.claim(one, other, WORKLOAD, "ttft_p50(b) / ttft_p50(a) >= 1.2", baseline=True)
-    (result,) = perf.results
-    assert result.verdict is Verdict.NO_BASELINE
-
-
 def test_both_sides_of_a_claim_are_looked_at_before_anything_is_sent(perf, make_server):
     for sides in ((make_server(), vllm("lama-3.1-8b")), (vllm("lama-3.1-8b"), make_server())):
         with pytest.raises(SpecError, match=r"Did you mean 'llama-3\.1-8b'"):
             perf.claim(*sides, WORKLOAD, "ttft_p50(b) / ttft_p50(a) >= 1.2")
-    assert perf.measurements == []
+    assert perf.measurements == ()
 
 
 @pytest.mark.parametrize(("margin", "wrong"), [([0.1], ""), (10, "10 is 1000 %, and 10 % is 0.1"), ((2, 5), "5 %")])
 def test_margins_are_read_before_a_server_starts(perf, margin, wrong):
     engine = endpoint("http://127.0.0.1:1", model="m")
     with pytest.raises(SloError, match=rf"{wrong}.*Write 0\.05 for 5 %"):
-        perf.claim(engine, engine, WORKLOAD, "ttft_p50(b) / ttft_p50(a) >= 1.2", baseline=True,
-                   margins={"ttft_p50": margin})
-    assert perf.measurements == []
+        perf.claim(engine, engine, WORKLOAD, "ttft_p50(b) / ttft_p50(a) >= 1.2", guards={"ttft_p50": margin})
+    assert perf.measurements == ()
 
 
 @pytest.mark.parametrize(("page", "verdict", "runs"), [
@@ -473,21 +515,20 @@ def test_claim_with_unverified_token_counts_buys_no_runs(perf, make_server, fake
     if page is not None:
         fake_engine.answers["/metrics"] = page  # else the counter of generated tokens verifies them
     one, other = make_server(), make_server(endpoint("http://127.0.0.1:1", model="slow"))
-    first, *_ = perf.claim(one, other, WORKLOAD, "tpot_mean(b) / tpot_mean(a) >= 0.5")
+    first, *_ = perf.claim(one, other, WORKLOAD, "tpot_mean(b) / tpot_mean(a) >= 0.5").results
     assert first.verdict is verdict
     assert [len(side.runs) for side in perf.measurements] == [runs, runs]
 
 
-def test_margins_without_a_baseline_are_those_of_guards(perf, make_server):
-    """And of a comparison that this kind of hardware does not make: baseline=kind != "cpu"."""
+def test_guards_take_the_margin_that_the_claim_names(perf, make_server):
     fast, slow = make_server(), make_server(endpoint("http://127.0.0.1:1", model="slow"))
-    guard = perf.claim(fast, slow, WORKLOAD, "ttft_p50(b) / ttft_p50(a) >= 0.5",
-                       margins={"tpot_mean": 0.3, "itl_p99": 0.2}, baseline=False)[1]
-    assert (guard.limit, guard.verdict) == (1.3, Verdict.PASS)
+    guard = perf.claim(fast, slow, WORKLOAD, "ttft_p50(b) / ttft_p50(a) >= 0.5", guards={"tpot_mean": 0.3}).results[1]
+    assert (guard.limit, guard.verdict) == (pytest.approx(1.3), Verdict.PASS)
 
 
-def test_a_guards_margin_needs_no_comparison(perf, make_server):
+def test_comparison_of_side_a_follows_the_results_of_the_claim(perf, make_server):
     fast, slow = make_server(), make_server(endpoint("http://127.0.0.1:1", model="slow"))
-    results = perf.claim(fast, slow, WORKLOAD, "ttft_p50(b) / ttft_p50(a) >= 0.5", margins={"tpot_mean": 0.3},
-                         baseline=True, primaries=["ttft_p50"])
-    assert results[-1].verdict is Verdict.NO_BASELINE
+    claim = perf.claim(fast, slow, WORKLOAD, "ttft_p50(b) / ttft_p50(a) >= 0.5")
+    (result,) = perf.compare_with_baseline(claim.a, primaries=["ttft_p50"])
+    assert result.verdict is Verdict.NO_BASELINE
+    assert perf.results == (*claim.results, result)

@@ -1,7 +1,6 @@
 """Combinations, the file that a sweep goes on from, and the Pareto front."""
 
 import json
-from types import SimpleNamespace
 
 import pytest
 
@@ -97,7 +96,6 @@ class Half:
     """A `Perf` whose engine fails half of the requests."""
 
     def __init__(self, measurement):
-        self.session = SimpleNamespace(settings=Settings())
         self.measurement = measurement
 
     def measure(self, *_given, **_options):
@@ -118,10 +116,10 @@ ASKED = SweepPlan(vllm("m"), random_tokens(input=8, output=5, arrivals=closed(1)
 
 
 def test_only_what_a_combination_causes_is_its_result():
-    assert measure_row(Refusing(ServerDied("it died")), ASKED, {}).problem == "it died"
+    assert measure_row(Refusing(ServerDied("it died")), Settings(), ASKED, {}).problem == "it died"
     for error in (EnvironmentMissing("vllm is not installed"), HardwareBusy("somebody is there")):
         with pytest.raises(type(error)):
-            measure_row(Refusing(error), ASKED, {})
+            measure_row(Refusing(error), Settings(), ASKED, {})
 
 
 @pytest.mark.parametrize(("metrics", "problem"), [(("ttft_p95",), True), (("ttft_p95", "error_rate"), False)])
@@ -129,6 +127,6 @@ def test_requests_that_fail_are_a_problem_unless_their_share_is_asked_for(make_r
     outcomes = [Outcome.OK, Outcome.HTTP_STATUS]
     records = [make_record(i, intended_ms=100 * i, outcome=outcomes[i % 2]) for i in range(20)]
     asked = SweepPlan(vllm("m"), random_tokens(input=8, output=5, arrivals=closed(1), requests=20), metrics)
-    row = measure_row(Half(make_measurement(make_run(records))), asked, {})
+    row = measure_row(Half(make_measurement(make_run(records))), Settings(), asked, {})
     assert bool(row.problem) is problem
     assert bool(row.metrics) is not problem

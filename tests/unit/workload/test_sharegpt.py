@@ -29,7 +29,7 @@ def good(i: int) -> dict:
 
 def test_prompt_is_the_first_message_and_length_that_of_the_reply(share_file):
     path = share_file([entry("Ümläut question here", "r" * 41)])
-    (request,) = sharegpt(path, requests=1, arrivals=closed(1)).requests()
+    (request,) = sharegpt(path=path, requests=1, arrivals=closed(1)).requests()
     assert request.prompt == "Ümläut question here"
     assert request.output_tokens == 11
     assert request.prompt_tokens is None
@@ -46,22 +46,22 @@ def test_what_does_not_fit_is_left_out(share_file):
         {"conversations": [{"from": "human", "value": None}, {"from": "gpt", "value": "r" * 100}]},
         entry("q" * 4 * 1024, "r" * 4 * 1024, asks="user", replies="assistant"),
     ])
-    (request,) = sharegpt(path, requests=1, arrivals=closed(1)).requests()
+    (request,) = sharegpt(path=path, requests=1, arrivals=closed(1)).requests()
     assert request.output_tokens == 1024
     with pytest.raises(SpecError, match=r"has 1 usable conversations .* 2 were asked for"):
-        sharegpt(path, requests=2, arrivals=closed(1)).requests()
+        sharegpt(path=path, requests=2, arrivals=closed(1)).requests()
 
 
 @pytest.mark.parametrize("cut", [("q" * 100 + "\ud83d", "r" * 100), ("q" * 100, "r" * 100 + "\ude00")])
 def test_a_cut_emoji_costs_its_conversation_only(share_file, cut):
     path = share_file([entry(*cut), entry("q" * 100 + "\N{GRINNING FACE}", "r" * 40)])
     assert "\\ud83d" in Path(path).read_text()
-    (request,) = sharegpt(path, requests=1, arrivals=closed(1)).requests()
+    (request,) = sharegpt(path=path, requests=1, arrivals=closed(1)).requests()
     assert (request.prompt, request.output_tokens) == ("q" * 100 + "\N{GRINNING FACE}", 10)
 
 
 def test_seed_chooses_and_orders(share_file):
-    workload = sharegpt(share_file([good(i) for i in range(40)]), requests=20, arrivals=poisson(4))
+    workload = sharegpt(path=share_file([good(i) for i in range(40)]), requests=20, arrivals=poisson(4))
     first, second = workload.requests(0), workload.requests(1)
     assert first == workload.requests(0)
     assert [r.prompt for r in first] != [r.prompt for r in second]
@@ -72,7 +72,7 @@ def test_digest_follows_the_content_and_not_the_path(tmp_path):
     paths = [tmp_path / name for name in ("a.json", "b.json", "c.json")]
     for path, content in zip(paths, ([good(1)], [good(1)], [good(2)]), strict=True):
         path.write_text(json.dumps(content))
-    a, b, c = (sharegpt(path, requests=1, arrivals=closed(1)).digest() for path in paths)
+    a, b, c = (sharegpt(path=path, requests=1, arrivals=closed(1)).digest() for path in paths)
     assert a == b != c
 
 
@@ -80,11 +80,11 @@ def test_digest_follows_the_content_and_not_the_path(tmp_path):
 def test_a_wrong_file_is_named_with_the_expected_form(share_file, content):
     path = share_file(content)
     with pytest.raises(SpecError, match=r"sharegpt: .*share\.json") as caught:
-        sharegpt(path, requests=1, arrivals=closed(1)).requests()
+        sharegpt(path=path, requests=1, arrivals=closed(1)).requests()
     assert "\n" not in str(caught.value)
 
 
 def test_a_missing_file_says_so(tmp_path):
-    workload = sharegpt(tmp_path / "none.json", requests=1, arrivals=closed(1))
+    workload = sharegpt(path=tmp_path / "none.json", requests=1, arrivals=closed(1))
     with pytest.raises(SpecError, match=r"cannot read .*none\.json: No such file"):
         workload.requests()

@@ -209,28 +209,38 @@ def test_ideal_hit_rate_equals_a_search_through_earlier_prompts(prompts, block):
     assert ideal_hit_rate(requests, block) == (hits / total if total else 0.0)
 
 
+ONE = {"input": 1, "output": 1, "arrivals": closed(1), "requests": 1}
+TALK = {"input": 1, "output": 1, "turns": 1, "arrivals": closed(1), "conversations": 1}
+
+
 @pytest.mark.parametrize(("make", "part"), [
-    (lambda: random_tokens(0, 1, closed(1), 1), "input must be at least 1, got 0"),
-    (lambda: random_tokens((5, 3), 1, closed(1), 1), r"did you mean \(3, 5\)"),
-    (lambda: random_tokens((1, 2, 3), 1, closed(1), 1), "low, high"),
-    (lambda: random_tokens(1.5, 1, closed(1), 1), "input must be an integer"),
-    (lambda: random_tokens(1, 1, 8, 1), "arrivals must be one of .* got 8"),
-    (lambda: random_tokens(1, 1, closed(1), 0), "requests must be at least 1"),
-    (lambda: random_tokens(1, 1, at_times((0, 1)), 3), "3 requests need 3 arrival times, at_times has 2"),
-    (lambda: random_tokens(1, 1, closed(1), 1, seed="x"), "seed"),
+    (lambda: random_tokens(**ONE | {"input": 0}), "input must be at least 1, got 0"),
+    (lambda: random_tokens(**ONE | {"input": (5, 3)}), r"did you mean \(3, 5\)"),
+    (lambda: random_tokens(**ONE | {"input": (1, 2, 3)}), "low, high"),
+    (lambda: random_tokens(**ONE | {"input": 1.5}), "input must be an integer"),
+    (lambda: random_tokens(**ONE | {"arrivals": 8}), "arrivals must be one of .* got 8"),
+    (lambda: random_tokens(**ONE | {"requests": 0}), "requests must be at least 1"),
+    (lambda: random_tokens(**ONE | {"arrivals": at_times((0, 1)), "requests": 3}),
+     "3 requests need 3 arrival times, at_times has 2"),
+    (lambda: random_tokens(**ONE, seed="x"), "seed"),
     (lambda: shared_prefix(prefix=0, suffix=1, output=1, arrivals=closed(1), requests=1), "prefix"),
     (lambda: shared_prefix(groups=0, suffix=1, output=1, arrivals=closed(1), requests=1), "groups"),
-    (lambda: multi_turn(1, 0, 1, 1, closed(1)), "turns"),
-    (lambda: multi_turn(1, 1, 1, 1, closed(1), think_s=-1), "think_s must be at least 0"),
+    (lambda: multi_turn(**TALK | {"turns": 0}), "turns"),
+    (lambda: multi_turn(**TALK, think_s=-1), "think_s must be at least 0"),
     (lambda: mixed(stream={"input": 1}, prefill=RANDOM), "stream takes the arguments of random_tokens"),
     (lambda: mixed(stream=RANDOM, prefill=SHARED), "prefill must be"),
     (lambda: RANDOM.expected_hit_rate(0), "block_size"),
     (lambda: RANDOM.expected_hit_rate(16, "x"), "seed must be an integer, got 'x'"),
-    (lambda: random_tokens(1, 1, closed(1), 1, text="no"), "random_tokens: text must be True or False, got 'no'"),
-    (lambda: multi_turn(1, 1, 1, 1, closed(1), text=None), "multi_turn: text must be True or False"),
+    (lambda: random_tokens(**ONE, text="no"), "random_tokens: text must be True or False, got 'no'"),
+    (lambda: multi_turn(**TALK, text=None), "multi_turn: text must be True or False"),
     (lambda: shared_prefix(suffix=1, output=1, arrivals=closed(1), requests=1, text=1), "shared_prefix: text must be"),
-    (lambda: sharegpt(None, 1, closed(1)), "path must be a text or a path, got None. It names a JSON list"),
-    (lambda: sharegpt(["a.json"], 1, closed(1)), "path must be a text or a path"),
+    (lambda: sharegpt(path=None, arrivals=closed(1), requests=1),
+     "path must be a text or a path, got None. It names a JSON list"),
+    (lambda: sharegpt(path=["a.json"], requests=1, arrivals=closed(1)), "path must be a text or a path"),
+    (lambda: random_tokens(512, 64, closed(1), 1), r"random_tokens\(512, 64, .*: name every argument of a workload: "
+     r"random_tokens\(input=…, output=…, arrivals=…, requests=…"),
+    (lambda: sharegpt("a.json", requests=1, arrivals=closed(1)), r"sharegpt\(path=…, arrivals=…, requests=…, seed=…\)"),
+    (lambda: mixed(RANDOM, RANDOM), r"mixed\(stream=…, prefill=…, seed=…\)"),
 ])
 def test_nonsense_is_refused_in_one_paragraph(make, part):
     with pytest.raises(SpecError, match=part) as caught:

@@ -1,0 +1,104 @@
+"""Measure both sides of a claim, with as many runs as the claim takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from pytest_llmperf.baseline.paths import kind_of, server_kind
+from pytest_llmperf.judging.claim_judge import ClaimJudge, judge_pooled_executions, paired_sides
+from pytest_llmperf.judging.sample import unverified
+from pytest_llmperf.model.engine import EngineSpec
+from pytest_llmperf.model.verdict import Verdict
+from pytest_llmperf.results.check import CheckResult, worst
+from pytest_llmperf.results.measurement import Measurement
+from pytest_llmperf.session.executions import Execution, failed_subjects
+from pytest_llmperf.session.series import Series
+from pytest_llmperf.stats.ratio import StartSd
+
+# One claim errs in at most 1 % of cases on either side, however often it is looked at (Bonferroni over the looks). Half
+# goes to the first look, where most claims are decided and three pairs leave the least to spend.
+ALPHA_OF_LOOKS = (0.005, 0.0025, 0.0025)
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimResult:
+    """What `perf.claim` returns.
+
+    Args:
+        results: of the mechanisms, the claim, its prices and its guards; one ERROR where runs are invalid.
+        a: measurement of side A; None where side B alone decided against the claim.
+        b: measurement of side B; None where side A alone decided against the claim.
+    """
+
+    results: tuple[CheckResult, ...]
+    a: Measurement | None
+    b: Measurement | None
+
+    @property
+    def verdict(self) -> Verdict:
+        """The worst verdict of the results."""
+        return worst(self.results)
+
+
+def judge_sequentially(
+    judge: ClaimJudge, execution: Execution, side_a: Series, side_b: Series, runs: int
+) -> list[CheckResult]:
+    """Measure both sides and judge; measure again as long as the claim is undecided and time allows.
+
+    A first side that is invalid, or whose mechanism did not work, ends the claim before the other side starts.
+
+    Args:
+        runs: of each side at each look.
+
+    Raises:
+        InfrastructureError: a server or the load generator failed.
+    """
+    started_ns = execution.session.clock.now_ns()
+    # The side whose server already runs goes first: a start takes minutes.
+    order = [side_b, side_a] if _runs_already(execution, side_b) else [side_a, side_b]
+    for place, side in enumerate(order, start=1):
+        side.extend(runs, block=place)
+        alone = judge.alone(side.finished.only(lambda run: run.block is not None))
+        if alone and place == 1:
+            return alone
+    return _looks(judge, execution, order, runs, started_ns)
+
+
+def _runs_already(execution: Execution, side: Series) -> bool:
+    return isinstance(side.engine, EngineSpec) and execution.session.pool.live_spec == side.engine
+
+
+def _looks(
+    judge: ClaimJudge, execution: Execution, order: Sequence[Series], runs: int, started_ns: int
+) -> list[CheckResult]:
+    session = execution.session
+    side_a, side_b = sorted(order, key=lambda side: side.side)
+    judge = judge.learning(partial(_stored_start_sd, execution, side_a.finished.conditions))
+    for look, alpha in enumerate(ALPHA_OF_LOOKS):
+        if look:
+            order = order[::-1]
+            for place, side in enumerate(order, start=1 + 2 * look):
+                side.extend(runs, block=place)
+        results = _judge_pooled(judge, execution, side_a, side_b, alpha)
+        elapsed_s = (session.clock.now_ns() - started_ns) / 1e9
+        if worst(results) is not Verdict.INCONCLUSIVE or elapsed_s >= session.settings.extension_limit_s:
+            break
+        if any(unverified(judge.judged, side.finished.metrics) for side in order):
+            break  # no further run confirms a token count
+    return results
+
+
+def _stored_start_sd(execution: Execution, conditions: Mapping[str, str], metric: str) -> StartSd | None:
+    baselines = execution.session.baselines
+    return baselines.start_sd(execution.test, kind_of(conditions), metric, server_kind(conditions))
+
+
+def _judge_pooled(
+    judge: ClaimJudge, execution: Execution, side_a: Series, side_b: Series, alpha: float
+) -> list[CheckResult]:
+    a, b = paired_sides(side_a.finished, side_b.finished)
+    return judge_pooled_executions(
+        lambda alpha: judge.both(a, b, 1 - alpha), alpha, a.executions, failed_subjects(execution)
+    )
