@@ -13,10 +13,10 @@ from itertools import pairwise
 
 import httpx
 from figures import Measured, quantile
+from stamped_httpx import StampedTransport
 from timed import TimedServer
 
 from pytest_llmperf.load.cores import Cores
-from pytest_llmperf.load.httpx_transport import StampedTransport
 from pytest_llmperf.load.process import ProcessTransport
 from pytest_llmperf.model.plan import Channel, LoadPlan, PlannedRequest
 from pytest_llmperf.model.request import Request

@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 import random
+import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -16,7 +18,10 @@ from pytest_llmperf.emulator.cost.coefficients import coefficients_for
 from pytest_llmperf.emulator.cost.gpu import GPUS
 from pytest_llmperf.emulator.cost.shape import SHAPES
 from pytest_llmperf.emulator.cost.step_time import StepTime
-from pytest_llmperf.emulator.virtual.replay import Plan, Request, replay
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
+
+from emulator_fit.virtual_client import Plan, Request, replay
 
 pytest.importorskip("pytest_benchmark")
 pytestmark = pytest.mark.benchmark(timer=time.process_time)

@@ -1,4 +1,4 @@
-"""Secrets out of everything that is written down: by the name of what holds them, by their values, by their shape."""
+"""Removal of secrets from all written texts: by variable name, by known value, and by the shape of the text."""
 
 from __future__ import annotations
 
@@ -109,8 +109,8 @@ def secret_values(flags: Mapping[str, object], env: Mapping[str, str] | None = N
 
 def masked_env(env: Mapping[str, str], secrets: Iterable[str] = ()) -> dict[str, object]:
     """Variables as JSON takes them, with `***` for every secret in them, however their names are written."""
-    known = needles(secrets)
-    return {_mask(name, known): _masked(value, known, name.upper()) for name, value in env.items()}
+    secret_texts = needles(secrets)
+    return {_mask(name, secret_texts): _masked(value, secret_texts, name.upper()) for name, value in env.items()}
 
 
 def masked(value: object, secrets: Iterable[str] = (), *, name: str = "") -> object:
@@ -209,7 +209,7 @@ def _nested(value: object) -> object:
 
 
 def _is_secret(name: str, value: object) -> bool:
-    """Whether this value of that name is one: a switch is none, nor is a number of tokens, or `new_token_ratio=0.7`."""
+    """Whether the value is a secret by its name; switches, token counts and `new_token_ratio=0.7` are not secrets."""
     text = str(value)
     return is_secret_name(name) and not _is_count(name.lower(), text) and not _SWITCH.fullmatch(text)
 

@@ -19,6 +19,7 @@ from math import log
 from pathlib import Path
 
 import numpy as np
+from mser import mser
 from scipy.stats import beta
 
 from pytest_llmperf import EngineSpec, Perf, closed, poisson, random_tokens, shared_prefix, vllm
@@ -30,7 +31,6 @@ from pytest_llmperf.results.measurement import Measurement
 from pytest_llmperf.session.perf_session import PerfSession
 from pytest_llmperf.stats.drift import Drift
 from pytest_llmperf.stats.level import level_drift
-from pytest_llmperf.stats.mser import mser
 from pytest_llmperf.stats.prior import Scale
 from pytest_llmperf.stats.priors import margins_for, prior_for
 from pytest_llmperf.stats.shift import shift

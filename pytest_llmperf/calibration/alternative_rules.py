@@ -41,7 +41,7 @@ class RuleInputs:
 
 def rule_inputs(today: Measurement, last: Measurement, stored: StoredMeasurement) -> dict[str, RuleInputs]:
     """Metric → what the rules see of it: of today's primaries those latencies that every run has."""
-    found = {}
+    verdicts_by_rule = {}
     for name in today.primaries:
         metric = find(name)
         if metric.family is None or metric.direction is not Direction.LOWER:
@@ -50,8 +50,8 @@ def rule_inputs(today: Measurement, last: Measurement, stored: StoredMeasurement
         before = [value for session in stored.sessions for value in session.values(name) if value is not None]
         requests = [_requests(side, metric.family) for side in (today, last)]
         if all(runs) and before:
-            found[name] = RuleInputs(runs[0], before, runs[1], *requests)
-    return found
+            verdicts_by_rule[name] = RuleInputs(runs[0], before, runs[1], *requests)
+    return verdicts_by_rule
 
 
 def alarms(inputs: RuleInputs, suite_primaries: int) -> Mapping[str, bool]:
@@ -79,8 +79,8 @@ def mann_whitney(ours: Sequence[float], theirs: Sequence[float]) -> float:
 
 def _complete_values(values: Sequence[float | None]) -> list[float]:
     """All of them, or nothing."""
-    known = [value for value in values if value is not None]
-    return known if len(known) == len(values) else []
+    present_values = [value for value in values if value is not None]
+    return present_values if len(present_values) == len(values) else []
 
 
 def _requests(measurement: Measurement, family: str) -> list[float]:

@@ -1,4 +1,4 @@
-"""What stands in for the engines where there is no hardware."""
+"""Settings of the emulator that replaces the engines on a machine without GPUs."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ NOISE = "session=0.3%,run=0.5%,step=1%"
 
 @dataclass(frozen=True, slots=True)
 class Emulation:
-    """The built-in emulator in place of every engine that a suite starts.
+    """Settings of the built-in emulator, which replaces every engine that a suite starts.
 
     Args:
-        kind: hardware kind that it emulates.
-        clock: "virtual" only jumps; "real" serves over HTTP.
-        faults: planted, in the emulator's words: "prefix_cache=off".
-        noise: spread of step times, in the emulator's words.
-        seed: of that noise.
+        kind: emulated hardware kind.
+        clock: "virtual" computes in virtual time without waiting; "real" serves over HTTP in real time.
+        faults: planted faults in the emulator's notation, such as "prefix_cache=off".
+        noise: sd of the step times in the emulator's notation, such as "session=0.3%,run=0.5%,step=1%".
+        seed: seed of the noise.
     """
 
     kind: str

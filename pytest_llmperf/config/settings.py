@@ -118,15 +118,15 @@ def settings_from(values: Mapping[str, object], origin: str) -> Settings:
         ConfigError: naming every wrong key at once.
     """
     defaults = Settings()
-    known = {f.name: getattr(defaults, f.name) for f in fields(Settings)}
+    default_values = {f.name: getattr(defaults, f.name) for f in fields(Settings)}
     problems: list[str] = []
     accepted: dict[str, object] = {}
     for key, value in values.items():
-        if key not in known:
-            close = get_close_matches(key, known, n=1)
-            hint = f"Did you mean {close[0]}?" if close else f"Known: {', '.join(known)}."
+        if key not in default_values:
+            close = get_close_matches(key, default_values, n=1)
+            hint = f"Did you mean {close[0]}?" if close else f"Known: {', '.join(default_values)}."
             problems.append(f"{key}: unknown. {hint}")
-        elif (problem := _problem(key, value, known[key])) is not None:
+        elif (problem := _problem(key, value, default_values[key])) is not None:
             shown = "…" if key == "proxy" and "@" in str(value) else repr(value)
             problems.append(f"{key} = {shown}: {problem}")
         else:
@@ -151,8 +151,8 @@ def with_engine_options(settings: Settings, options: list[str]) -> Settings:
                 "(a folder, an interpreter or a command)."
             )
         given[name] = place
-    kept = {name: place for name, place in settings.engines.items() if name.partition("@")[0] not in given}
-    return replace(settings, engines=MappingProxyType(kept | given))
+    other_engines = {name: place for name, place in settings.engines.items() if name.partition("@")[0] not in given}
+    return replace(settings, engines=MappingProxyType(other_engines | given))
 
 
 def expanded(place: str) -> str:

@@ -6,13 +6,17 @@ import json
 import os
 import sys
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_llmperf.emulator.cluster.deployment import Deployment
 from pytest_llmperf.emulator.cost.coefficients import coefficients_for
 from pytest_llmperf.emulator.cost.step_time import StepTime
 from pytest_llmperf.emulator.flags.parser import StartError
-from pytest_llmperf.emulator.flags.resolve import known_flags, resolve
+from pytest_llmperf.emulator.flags.sglang import sglang_launch
+from pytest_llmperf.emulator.flags.sglang_parser import sglang_parser
+from pytest_llmperf.emulator.flags.vllm import vllm_launch
+from pytest_llmperf.emulator.flags.vllm_parser import vllm_parser
 from pytest_llmperf.emulator.http.service import Service
 from pytest_llmperf.emulator.noise import Disturbance
 from pytest_llmperf.emulator.options import Options, read_options, reseeded
@@ -45,6 +49,24 @@ def _start(options: Options, launch: Launch) -> Service:
     now_ns = time.monotonic_ns()
     deployment.sleep_until(now_ns)
     return Service(launch, deployment, options.faults, options.seed, time.time_ns() - now_ns)
+
+
+def known_flags(engine: str) -> frozenset[str]:
+    """Every engine option that the emulator accepts, with or without an effect."""
+    return frozenset((sglang_parser() if engine == "sglang" else vllm_parser())._option_string_actions)
+
+
+def resolve(options: Options) -> Launch:
+    """The configuration of the emulated server from engine flags, including the planted faults that change it.
+
+    Raises:
+        UsageError, StartError: see vllm_launch.
+    """
+    read = sglang_launch if options.engine == "sglang" else vllm_launch
+    launch = read(
+        options.engine_argv, options.machine, os.environ, split=options.split, acceptance=options.acceptance
+    )
+    return replace(launch, config=options.faults.resolved(launch.config))
 
 
 def main(argv: Sequence[str]) -> int:

@@ -133,5 +133,5 @@ def parse_faults(options: Iterable[str]) -> Faults:
         if name not in _READERS:
             raise UsageError(f"--fault {option}: no such fault. There are {', '.join(FAULTS)}.")
         found |= _READERS[name][1](value.strip(), f"--fault {option}")
-    known = {field.name for field in fields(Faults)}
-    return Faults(**{name: value for name, value in found.items() if name in known})  # type: ignore[arg-type]
+    fault_names = {field.name for field in fields(Faults)}
+    return Faults(**{name: value for name, value in found.items() if name in fault_names})  # type: ignore[arg-type]

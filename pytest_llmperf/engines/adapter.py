@@ -64,13 +64,13 @@ class Adapter(Protocol):
     """One engine."""
 
     name: str
-    """As its Python package is imported: by it its interpreter and an unpacked bundle are recognised."""
+    """Import name of the engine's Python package; interpreters and unpacked bundles are recognised by this name."""
     program: tuple[str, ...]
-    """Module of its server, and what must follow on the command line."""
+    """Module of the server, followed by the arguments that the command line always needs."""
     context_flag: str
     """The flag that limits the tokens of a prompt and its answer together."""
     metrics_route: str
-    """HTTP path of its Prometheus page."""
+    """HTTP path of the server's Prometheus page."""
     tells_lmcache: bool
     """Whether it tells an LMCache server beside it that it ends, where its first process is left to end the others."""
 
@@ -87,7 +87,7 @@ class Adapter(Protocol):
         ...
 
     def ready(self, client: httpx.Client) -> bool:
-        """Whether the server has done what it does for itself before it serves; asked without disturbing it."""
+        """Whether the server has finished its own warm-up; the query does not disturb this warm-up."""
         ...
 
     def post(self, spec: EngineSpec, request: Request, model: str) -> tuple[str, bytes]:
@@ -98,10 +98,10 @@ class Adapter(Protocol):
         """Empty the prefix cache; False where this server cannot.
 
         Args:
-            external: also what the engine itself keeps below its GPU's memory, where that can be told apart.
+            external: also empty the engine's own KV cache tiers below GPU memory, if the engine can empty a tier alone.
 
         Raises:
-            EngineError: it can, and did not.
+            EngineError: the server supports the reset, and the reset failed.
         """
         ...
 

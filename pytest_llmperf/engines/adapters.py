@@ -1,26 +1,45 @@
-"""The engines that are known, by name."""
+"""The registry of engine adapters by engine name, and the adapter of attached servers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from typing import TYPE_CHECKING
 
-from pytest_llmperf.engines.adapter import Adapter
-from pytest_llmperf.engines.endpoint_adapter import EndpointAdapter
+from pytest_llmperf.engines.adapter import Adapter, Placement
 from pytest_llmperf.engines.sglang_adapter import SglangAdapter
 from pytest_llmperf.engines.vllm_adapter import VllmAdapter
 from pytest_llmperf.errors import ConfigError, SpecError
-from pytest_llmperf.model.engine import INSTALLATION
+from pytest_llmperf.model.engine import INSTALLATION, EngineSpec
 from pytest_llmperf.telemetry.hardware import KINDS, OTHER_GPU
+
+if TYPE_CHECKING:
+    import httpx
+
+
+class EndpointAdapter(VllmAdapter):
+    """An attached server: vLLM's counters are read if the server exports them; the server is never started or reset."""
+
+    name = "endpoint"
+
+    def arguments(self, spec: EngineSpec, placement: Placement) -> list[str]:
+        raise NotImplementedError("an endpoint is never started")
+
+    def environment(self, spec: EngineSpec, placement: Placement) -> dict[str, str]:
+        raise NotImplementedError("an endpoint is never started")
+
+    def reset_cache(self, client: httpx.Client, *, external: bool) -> bool:  # noqa: ARG002 - other people's caches
+        return False
+
 
 ADAPTERS: dict[str, Adapter] = {"vllm": VllmAdapter(), "sglang": SglangAdapter(), "endpoint": EndpointAdapter()}
 
 
 def adapter_of(engine: str) -> Adapter:
-    """The adapter of that name.
+    """The adapter of the engine with this name.
 
     Raises:
-        SpecError: there is none; names those that there are.
+        SpecError: no engine has this name; the message lists the known engines.
     """
     if engine not in ADAPTERS:
         raise SpecError(_unknown(engine))
@@ -28,18 +47,18 @@ def adapter_of(engine: str) -> Adapter:
 
 
 def startable() -> list[str]:
-    """Those that we start, in alphabetical order: an endpoint is somebody else's."""
+    """Names of the engines that a session can start, in alphabetical order; an endpoint is not startable."""
     return sorted(ADAPTERS.keys() - {EndpointAdapter.name})
 
 
 def check_configured(names: Iterable[str]) -> None:
-    """Refuse settings for an engine that there is not: they would be ignored.
+    """Raise ConfigError for settings of unknown engines, installations or hardware kinds.
 
     Args:
         names: "engine", "engine:installation", and either with "@kind".
 
     Raises:
-        ConfigError: naming every wrong one.
+        ConfigError: the message lists every wrong name.
     """
     problems = []
     for name in names:
@@ -56,7 +75,7 @@ def check_configured(names: Iterable[str]) -> None:
 
 
 def _unknown(engine: str) -> str:
-    """There is no such engine, and which one may be meant."""
+    """The message for an unknown engine name, with the most similar known name."""
     close = get_close_matches(engine, ADAPTERS, n=1)
     meant = f" Did you mean {close[0]!r}?" if close else ""
     return f"There is no engine {engine!r}.{meant} Known engines: {', '.join(sorted(ADAPTERS))}."

@@ -1,4 +1,4 @@
-"""A draft model is named like any model: a shape of the registry or a folder of the project."""
+"""Further models that engine flags name: draft models, tokenizers and adapters, from the registry, disk or hub."""
 
 from __future__ import annotations
 
@@ -9,27 +9,45 @@ from pathlib import Path
 from pytest_llmperf.config.settings import expanded
 from pytest_llmperf.engines.models import SHAPES, resolve_model
 
-PATHS = (".", "/", "~")  # what begins so is a path, and no id on the hub
+PATHS = (".", "/", "~")  # a name with one of these prefixes is a path, never a hub id
 
 
 def with_draft_resolved(flags: Mapping[str, object], models_dir: Path, root: Path) -> dict[str, object]:
-    """Flags of an engine whose draft model, vLLM's or SGLang's, is given as its own model is: see `resolve_model`.
+    """The engine's flags with the draft model's name replaced by a path or hub id: see `resolve_model`.
 
     Raises:
-        SpecError: the draft is written as a path, and no model is there.
-        InfrastructureError: its shape cannot be built.
+        SpecError: the draft model is given as a path that contains no model.
+        InfrastructureError: the shape of the draft model cannot be built.
     """
-    found = dict(flags)
-    config, path = found.get("speculative_config"), found.get("speculative_draft_model_path")
+    resolved = dict(flags)
+    config, path = resolved.get("speculative_config"), resolved.get("speculative_draft_model_path")
     if isinstance(config, dict) and isinstance(name := config.get("model"), str):
-        found["speculative_config"] = config | {"model": _resolved(name, models_dir, root)}
+        resolved["speculative_config"] = config | {"model": _resolved(name, models_dir, root)}
     if isinstance(path, str):
-        found["speculative_draft_model_path"] = _resolved(path, models_dir, root)
-    return found
+        resolved["speculative_draft_model_path"] = _resolved(path, models_dir, root)
+    return resolved
 
 
 def _resolved(name: str, models_dir: Path, root: Path) -> str:
-    """Anything but a shape and a path is the engine's to read: an id on the hub, a word such as "ngram"."""
+    """A shape or path is resolved; any other name, such as a hub id or "ngram", is passed to the engine unchanged."""
     on_disk = os.path.isfile(root / expanded(name) / "config.json")  # noqa: PTH113 - Path's raises for some texts
-    known = name in SHAPES or on_disk or name.startswith(PATHS)
-    return resolve_model(name, models_dir, root).path_or_hub_id if known else name
+    is_local = name in SHAPES or on_disk or name.startswith(PATHS)
+    return resolve_model(name, models_dir, root).path_or_hub_id if is_local else name
+
+
+LOADED_BESIDE = (
+    "speculative_draft_model_path", "tokenizer", "tokenizer_path", "hf_config_path", "lora_modules", "lora_paths",
+)  # fmt: skip
+
+
+def needs_hub(flags: Mapping[str, object], root: Path) -> bool:
+    """Whether a flag names a file or model that is neither on disk nor a shape of the registry."""
+    draft = flags.get("speculative_config")
+    named = [draft.get("model") if isinstance(draft, Mapping) else draft]
+    for value in (flags.get(name) for name in LOADED_BESIDE):
+        named += value if isinstance(value, list) else [value]
+    # An adapter is written as "NAME=PATH", or as a dict with its path: vLLM's "path", SGLang's "lora_path".
+    paths = [name.get("path", name.get("lora_path")) if isinstance(name, Mapping) else name for name in named]
+    places = [str(path).rpartition("=")[2] for path in paths if path is not None]
+    on_disk = [root / expanded(place) for place in places if place not in SHAPES]
+    return not all(os.path.exists(place) for place in on_disk)  # noqa: PTH110 - a JSON text is too long for Path's

@@ -76,8 +76,8 @@ def find_environment(name: str, kind: str, configured: str | None, root: Path) -
     for place in places:
         if place.is_dir():
             return _directory(engine, place, f"Remove it and run `{_pip(engine, place)}`.")
-    found = find_spec(engine)
-    if found is not None and found.origin is not None:  # a folder of that name alone, a suite's say, is none
+    package = find_spec(engine)
+    if package is not None and package.origin is not None:  # a folder of that name alone, a suite's say, is none
         return Environment((sys.executable,), True, None, "this interpreter")
     looked = ", ".join(str(place) for place in places)
     raise EnvironmentMissing(
@@ -107,11 +107,12 @@ def check_emulation(emulation: Emulation) -> None:
     """
     emulator = emulator_environment(replace(emulation, clock="virtual"), "vllm", 0)
     ours = {**os.environ, "PYTHONPATH": str(emulator.pythonpath)}
-    asked = subprocess.run([*emulator.prefix, "serve", "tiny"], env=ours, stdin=subprocess.DEVNULL, capture_output=True,
+    completed = subprocess.run([*emulator.prefix, "serve", "tiny"], env=ours, stdin=subprocess.DEVNULL,
+                               capture_output=True,
                            text=True, check=False)
-    if asked.returncode == EMULATOR_REFUSES:
-        told = asked.stderr.strip().removeprefix("error: ")
-        raise ConfigError(re.sub(r"--(?=fault|noise)", "--emulate-", told))
+    if completed.returncode == EMULATOR_REFUSES:
+        error_text = completed.stderr.strip().removeprefix("error: ")
+        raise ConfigError(re.sub(r"--(?=fault|noise)", "--emulate-", error_text))
 
 
 def noise_seed(session: int, start_id: int) -> int:
@@ -123,7 +124,7 @@ def _configured(name: str, value: str, root: Path) -> Environment:
     path = (root / expanded(value)).absolute()  # not resolve(): a venv's python is a link
     try:
         if path.is_dir():
-            remedy = f"Correct {_named(name)}: name the folder that has one of them."
+            remedy = f"Correct {_named(name)}: give a folder with bin/python or the package."
             return _directory(name.partition(":")[0], path, remedy)
         if path.is_file() and os.access(path, os.X_OK):
             return Environment((str(path),), path.name.startswith("python"), None, str(path))
@@ -162,7 +163,7 @@ def _directory(engine: str, path: Path, remedy: str) -> Environment:
     if (path / engine / "__init__.py").exists():
         return Environment((sys.executable,), True, path, f"{path} (bundle, run by {sys.executable})")
     raise EnvironmentMissing(
-        f"{path} is no environment of {engine}: it has neither bin/python nor a folder {engine}/. {remedy}"
+        f"{path} is not an environment of {engine}: the folder contains neither bin/python nor {engine}/. {remedy}"
     )
 
 

@@ -68,17 +68,17 @@ def known_flags(
     if version is None:
         return None
     key = json.dumps([environment.prefix, str(environment.pythonpath), version])
-    kept = cache_dir / f"flags-{engine}-{hashlib.sha256(key.encode()).hexdigest()[:12]}.json"
+    cache_file = cache_dir / f"flags-{engine}-{hashlib.sha256(key.encode()).hexdigest()[:12]}.json"
     with suppress(OSError, ValueError):
-        return frozenset(json.loads(kept.read_text(encoding="utf-8")))
+        return frozenset(json.loads(cache_file.read_text(encoding="utf-8")))
     question = [_python(environment), "-c", ASK_FLAGS, *program, "--help"]
     flags = _flags(_answer(question, _with_bundle(environment, env), FLAGS_TIMEOUT_S))
     if flags is not None:
-        temporary = kept.with_suffix(f".{os.getpid()}.tmp")
+        temporary = cache_file.with_suffix(f".{os.getpid()}.tmp")
         with suppress(OSError):  # asked again next time
             cache_dir.mkdir(parents=True, exist_ok=True)
             temporary.write_text(json.dumps(sorted(flags)), encoding="utf-8")
-            temporary.replace(kept)
+            temporary.replace(cache_file)
     return flags
 
 
@@ -128,17 +128,18 @@ def _with_bundle(environment: Environment, env: Mapping[str, str]) -> dict[str, 
 def _answer(question: list[str], env: Mapping[str, str], timeout_s: float) -> str | None:
     """The last line that it prints; None where it fails."""
     try:
-        asked = subprocess.run(question, capture_output=True, text=True, check=False, timeout=timeout_s, env=dict(env),
+        completed = subprocess.run(question, capture_output=True, text=True, check=False, timeout=timeout_s,
+                                   env=dict(env),
                                stdin=subprocess.DEVNULL, errors="replace")
     except (OSError, subprocess.TimeoutExpired):
         return None
-    lines = asked.stdout.strip().splitlines()
-    return lines[-1] if lines and asked.returncode == 0 else None
+    lines = completed.stdout.strip().splitlines()
+    return lines[-1] if lines and completed.returncode == 0 else None
 
 
 def _flags(answer: str | None) -> frozenset[str] | None:
     with suppress(TypeError, ValueError):
-        found = json.loads(answer or "")
-        if isinstance(found, list) and len(found) >= LEAST_FLAGS:
-            return frozenset(str(option).replace("_", "-") for option in found)
+        parsed = json.loads(answer or "")
+        if isinstance(parsed, list) and len(parsed) >= LEAST_FLAGS:
+            return frozenset(str(option).replace("_", "-") for option in parsed)
     return None

@@ -31,5 +31,5 @@ def whole_number(text: str) -> int | None:
 
 def section(table: dict[str, object], name: str) -> dict[str, object]:
     """The object under a name; empty where there is something else or nothing."""
-    found = table.get(name)
-    return found if isinstance(found, dict) else {}
+    value = table.get(name)
+    return value if isinstance(value, dict) else {}

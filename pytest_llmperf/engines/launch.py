@@ -14,9 +14,8 @@ from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.engines.adapter import Adapter, Placement
 from pytest_llmperf.engines.adapters import adapter_of, startable
 from pytest_llmperf.engines.channel import channel_of, control_limits
-from pytest_llmperf.engines.draft_models import with_draft_resolved
+from pytest_llmperf.engines.draft_models import needs_hub, with_draft_resolved
 from pytest_llmperf.engines.environment import Environment, configured_place, emulator_environment, find_environment
-from pytest_llmperf.engines.hub import needs_hub
 from pytest_llmperf.engines.installed import check_flags, emulated_flags, known_flags
 from pytest_llmperf.engines.lmcache import LMCacheLaunch, LMCacheServer, start_lmcache
 from pytest_llmperf.engines.lmcache_emulated import EmulatedLMCache

@@ -126,10 +126,10 @@ def counters_of(page: str) -> dict[str, float]:
     count at all, as others tell: hits by tier beside lookups, evictions without the loop that makes them.
     """
     shown = parse(page)
-    found = {name: shown.total(sample) for name, sample in COUNTERS.items()}
-    unknown = [*(BY_TIER if found["lmcache_lookup_tokens"] is not None else ()),
+    counters = {name: shown.total(sample) for name, sample in COUNTERS.items()}
+    unknown = [*(BY_TIER if counters["lmcache_lookup_tokens"] is not None else ()),
                *(() if shown.total(WATCHED) else ("lmcache_evictions",))]
-    return {name: value or 0.0 for name, value in found.items() if value is not None or name not in unknown}
+    return {name: value or 0.0 for name, value in counters.items() if value is not None or name not in unknown}
 
 
 class LMCacheServer:
@@ -242,8 +242,8 @@ def start_lmcache(launch: LMCacheLaunch, clock: Clock, timeout_s: float) -> LMCa
     """
     launch.prepare()
     argv, folder = launch.argv(), launch.run_dir
-    asked = Launch(argv, launch.env, launch.root, folder, log_name="lmcache.log", cpus=launch.cpus)
-    process = Supervised.start(asked, clock)
+    lmcache_launch = Launch(argv, launch.env, launch.root, folder, log_name="lmcache.log", cpus=launch.cpus)
+    process = Supervised.start(lmcache_launch, clock)
     with ExitStack() as undo:
         undo.callback(process.stop, 0)
         for lease in launch.ports:
@@ -282,7 +282,7 @@ def _command(environment: Environment) -> tuple[str, ...]:
     beside = Path(environment.prefix[0]).with_name("lmcache")
     if not beside.exists():
         raise EnvironmentMissing(
-            f"with_lmcache(…) needs LMCache where the engine is, and there is no {beside}. Install it there, or name "
-            "an environment or interpreter that has both instead of a command."
+            f"with_lmcache(…) needs LMCache in the engine's environment, but {beside} does not exist. Install LMCache "
+            "in that environment, or replace the command by an environment or interpreter with engine and LMCache."
         )
     return (str(beside),)

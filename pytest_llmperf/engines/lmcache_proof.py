@@ -37,11 +37,11 @@ def prove_hits(server: Server, rng: random.Random, timeout_s: float) -> None:
     deadline_ns = server.clock.now_ns() + seconds(TRY_FOR_S)
     while True:
         server.clock.sleep_ns(PAUSE_NS)
-        before = server.counters().get("external_cache_hits", 0.0)
+        hits_before = server.counters().get("external_cache_hits", 0.0)
         if not server.reset_cache(keep=("l1", "l2")):
             return  # where the engine's own cache cannot be emptied nothing can be proved
         _send(server, prompt, timeout_s)
-        if server.wait_idle(0.0, 0).get("external_cache_hits", 0.0) > before:
+        if server.wait_idle(0.0, 0).get("external_cache_hits", 0.0) > hits_before:
             return
         if server.clock.now_ns() > deadline_ns:
             raise EngineError(

@@ -61,7 +61,7 @@ class MachineLock:
             waited_s += 0 if ours else step_s
         raise HardwareBusy(
             f"Another pytest-llmperf run ({self._held_by()}) has used {self._what} for {self._timeout_s} s (lock "
-            f"{self._path}). End it, or run one at a time."
+            f"{self._path}). End that run or wait until the run has ended."
         )
 
     def end(self) -> None:

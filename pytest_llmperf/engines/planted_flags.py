@@ -16,13 +16,14 @@ FORM = "write it as ENGINE:FLAG or ENGINE:FLAG=VALUE, e.g. vllm:enforce-eager or
 
 @dataclass(frozen=True, slots=True)
 class PlantedFlag:
-    """One flag that stands over what a spec says.
+    """A flag that overrides the flag of the same name in an engine spec.
 
     Args:
-        engine: whose servers get it.
-        name: with underscores, as in a spec.
-        value: as JSON.
-        key: of a flag whose value is a JSON object; "": the flag itself. Specs without that flag stay as they are.
+        engine: name of the engine whose servers get the flag.
+        name: the flag's name with underscores, as in an engine spec.
+        value: the flag's value as JSON text.
+        key: key inside a flag whose value is a JSON object; specs without such a flag remain unchanged. "" sets the
+            whole flag.
     """
 
     engine: str
@@ -40,23 +41,25 @@ class PlantedFlag:
         value = json.loads(self.value)
         if not self.key:
             return spec.with_flags(**{self.name: value})
-        before = flags_of(spec).get(self.name)
-        return spec.with_flags(**{self.name: {**before, self.key: value}}) if isinstance(before, Mapping) else spec
+        old_value = flags_of(spec).get(self.name)
+        if not isinstance(old_value, Mapping):
+            return spec
+        return spec.with_flags(**{self.name: {**old_value, self.key: value}})
 
     def stands_in(self, engine: str, flags: Mapping[str, object]) -> bool:
-        """Whether a server of that engine with these flags has it."""
-        found = flags.get(self.name)
+        """Whether the planted value is among the flags of a server of `engine`."""
+        value = flags.get(self.name)
         if self.key:
-            found = found.get(self.key) if isinstance(found, Mapping) else None
-        return engine == self.engine and found == json.loads(self.value)
+            value = value.get(self.key) if isinstance(value, Mapping) else None
+        return engine == self.engine and value == json.loads(self.value)
 
 
 def planted_flag(text: str) -> PlantedFlag:
-    """Read one: "vllm:enforce-eager", "vllm:no-enable-prefix-caching", "vllm:num-gpu-blocks-override=5749",
+    """Parse a planted flag: "vllm:enforce-eager", "vllm:no-enable-prefix-caching", "vllm:num-gpu-blocks-override=5749",
     "vllm:speculative-config.synthetic_acceptance_length=2.0".
 
     Raises:
-        ConfigError: it is not of that form, or names what the launcher sets.
+        ConfigError: the text does not have this form, or the launcher sets the flag itself.
         SpecError: there is no such engine.
     """
     engine, colon, flag = text.partition(":")
@@ -66,7 +69,8 @@ def planted_flag(text: str) -> PlantedFlag:
     if not (engine and colon and name.isidentifier()) or bool(dot) != bool(key) or bool(equals) != bool(value):
         raise ConfigError(f"--plant-flag {text!r}: {FORM}.")
     if adapter_of(engine).name == "endpoint" or name in LAUNCHERS_OWN:
-        raise ConfigError(f"--plant-flag {text!r}: it cannot be planted: the launcher sets it, or somebody else did.")
+        raise ConfigError(f"--plant-flag {text!r}: the flag cannot be planted, because the launcher sets the "
+                          "flag itself or the engine is an attached server.")
     if equals:
         return PlantedFlag(engine, name, _as_json(value), key)
     off = name.startswith("no_") and not key
@@ -81,7 +85,7 @@ def with_planted_flags(spec: EngineSpec, planted: Sequence[PlantedFlag]) -> Engi
 
 
 def _as_json(text: str) -> str:
-    """The value itself where it is JSON (a number, true, an object), else as text."""
+    """JSON of the value: `text` is parsed as JSON (a number, true, an object) if possible, else taken as a string."""
     try:
         return json.dumps(json.loads(text), sort_keys=True, allow_nan=False)
     except ValueError:

@@ -22,21 +22,21 @@ SPECULATION = "spec"  # how the names of flags begin that switch it on, in vLLM 
 
 
 def decode_floor_ms(model: str, kind: str, *, gpus: int = 1) -> float:
-    """The least time of a step that decodes one token of one sequence, in ms: weights that it reads ÷ bandwidth.
+    """Lower bound in ms of a decode step at batch size 1: bytes of the weights that the step reads ÷ memory bandwidth.
 
-    The memory side of the roofline model (Williams, Waterman and Patterson, CACM 52(4), 2009). A step at batch size 1
-    does about one multiplication per weight, some hundred times fewer than the GPU could do meanwhile, so reading
-    decides. Read are all weights that the token passes (of routed experts the active ones) except the embedding table,
-    of which it needs one row; where the output projection is that table, it is read once. The KV cache of the one
-    sequence comes on top, so the floor is a little lower than what can be reached.
+    The bound is the memory term of the roofline model (Williams, Waterman and Patterson, CACM 52(4), 2009). A step at
+    batch size 1 does about one multiplication per weight, some hundred times fewer than the GPU could do meanwhile, so
+    memory bandwidth limits the step. The step reads all weights of the token's path; of routed experts it reads only
+    the active ones. The embedding table is not read, except where the model also uses the table as output projection.
+    Reading the KV cache takes additional time, so no server reaches the bound.
 
     Args:
-        model: a shape of the registry, with weights as published there (bfloat16).
-        kind: of the GPU.
-        gpus: over which the weights are cut evenly (tensor parallel).
+        model: name of a shape in the model registry; the weights are bfloat16.
+        kind: hardware kind of the GPU.
+        gpus: number of GPUs over which tensor parallelism splits the weights evenly.
 
     Raises:
-        SpecError: nothing is known of the model or the kind, or that is no number of GPUs.
+        SpecError: the model or the kind is unknown, or `gpus` is not a whole number ≥ 1.
     """
     count = integer("decode_floor_ms", "gpus", gpus)
     if model not in list(SHAPES) or kind not in list(MEMORY_BANDWIDTH):
@@ -50,10 +50,10 @@ def latency_bound(
 ) -> LatencyBound | None:
     """How fast this engine can be at all; None where model, GPU or a flag's meaning is not known.
 
-    A step reads the weights that a token passes (of routed experts the active ones), cut over the tensor-parallel GPUs,
-    but for what their second-level caches may still hold. The stages of a pipeline follow one another, so that they
-    make no step shorter. A prompt is computed at the peak of all GPUs. KV cache, attention, communication and overheads
-    come on top, so no engine reaches the bound.
+    A step reads the weights on a token's path; of routed experts it reads only the active ones. Tensor parallelism
+    splits these weights over GPUs, and second-level caches may still contain a part of the weights. Pipeline
+    parallelism does not shorten a step, because the stages run in sequence. A prompt is computed at the summed peak of
+    all GPUs. KV cache, attention, communication and overheads take additional time, so no engine reaches the bound.
 
     Args:
         spec, model: what was started; an endpoint, whose GPUs and flags nobody knows, has no bound.

@@ -128,38 +128,38 @@ class SglangAdapter:
         return True
 
     def counters(self, scrape: Scrape) -> Mapping[str, float]:
-        found = {name: scrape.total(sample) for name, sample in COUNTERS.items()}
-        found |= {name: _of_first_ranks(scrape, sample) for name, sample in OF_THE_SCHEDULER.items()}
-        if found["generation_tokens"] is None:
-            return {name: value for name, value in found.items() if value is not None}
-        found |= _cached(scrape, found["prompt_tokens"])
-        found["preemptions"] = found["preemptions"] or 0.0  # absent until the first
-        found |= _speculation(found, scrape.largest("sglang:spec_num_draft_tokens"))
-        return {name: value for name, value in found.items() if value is not None}
+        values = {name: scrape.total(sample) for name, sample in COUNTERS.items()}
+        values |= {name: _of_first_ranks(scrape, sample) for name, sample in OF_THE_SCHEDULER.items()}
+        if values["generation_tokens"] is None:
+            return {name: value for name, value in values.items() if value is not None}
+        values |= _cached(scrape, values["prompt_tokens"])
+        values["preemptions"] = values["preemptions"] or 0.0  # absent until the first
+        values |= _speculation(values, scrape.largest("sglang:spec_num_draft_tokens"))
+        return {name: value for name, value in values.items() if value is not None}
 
     def gauges(self, scrape: Scrape) -> Mapping[str, float]:
-        found = {name: _of_first_ranks(scrape, sample) for name, sample in GAUGES.items()}
-        found["kv_usage"] = scrape.largest(KV_USAGE)
-        return {name: value for name, value in found.items() if value is not None}
+        values = {name: _of_first_ranks(scrape, sample) for name, sample in GAUGES.items()}
+        values["kv_usage"] = scrape.largest(KV_USAGE)
+        return {name: value for name, value in values.items() if value is not None}
 
     def facts(self, scrape: Scrape) -> Mapping[str, str]:  # noqa: ARG002 - its configuration tells everything
         return {}
 
     def resolved(self, client: httpx.Client) -> Mapping[str, str]:
         answer = _server_info(client)
-        found = {name: str(answer[name]) for name in FACTS if answer.get(name) is not None}
+        values = {name: str(answer[name]) for name in FACTS if answer.get(name) is not None}
         sizes = ("page_size", "max_total_num_tokens", "chunked_prefill_size")
         page, tokens, chunk = (answer.get(name) for name in sizes)
         if isinstance(page, int) and page > 0:
-            found["block_size"] = str(page)
+            values["block_size"] = str(page)
             if isinstance(tokens, int):
-                found["num_gpu_blocks"] = str(tokens // page)
+                values["num_gpu_blocks"] = str(tokens // page)
         if isinstance(chunk, int) and chunk > 0:  # -1: prompts are not divided
-            found["max_num_batched_tokens"] = str(chunk)
+            values["max_num_batched_tokens"] = str(chunk)
         if answer.get("enable_dp_attention"):  # the chunk is that of one rank, and 0.5.23 moves dp_size to attn_dp_size
             for name in ("chunked_prefill_size", "dp_size"):
-                found.pop(name, None)
-        return found
+                values.pop(name, None)
+        return values
 
     def loaded(self, client: httpx.Client) -> str | None:
         path = _server_info(client).get("model_path")
@@ -250,7 +250,7 @@ def _speculation(found: Mapping[str, float | None], draft_tokens: float | None) 
 def _lmcache_flags(spec: EngineSpec, placement: Placement) -> dict[str, object]:
     if spec.lmcache is not None and spec.lmcache.in_process:
         raise SpecError("sglang(…).with_lmcache(in_process=True): SGLang knows LMCache as a server only. Leave it out.")
-    found: dict[str, object] = {"enable_lmcache": True}
+    values: dict[str, object] = {"enable_lmcache": True}
     if placement.lmcache is not None:
-        found["lmcache_config_file"] = str(placement.lmcache.config_file)
-    return found
+        values["lmcache_config_file"] = str(placement.lmcache.config_file)
+    return values

@@ -22,19 +22,19 @@ def vllm(
     model_alias: str | Sequence[str] = (),
     **flags: Flag,
 ) -> EngineSpec:
-    """A vLLM server to start.
+    """Describe a vLLM server that the session starts.
 
     Args:
         model: a shape name ("llama-3.1-8b", "tiny", …), a path, or a hub id.
-        env: further environment variables of the server: texts, numbers or paths. None leaves one out.
-        model_alias: another name, or a list of them, by which the chunks of an answer may call the model. Any name but
-            these and the one that was asked for is an ERROR.
+        env: further environment variables of the server: texts, numbers or paths. None leaves the variable out.
+        model_alias: further model name, or list of names, that the server may write into the chunks of an answer. Any
+            name other than `model` and `model_alias` makes the test an ERROR.
         flags: vLLM's own flags with underscores: `max_num_batched_tokens=1024`, `enable_prefix_caching=False`
-            (→ `--no-enable-prefix-caching`), `speculative_config={"method": "ngram", …}`. They are passed through;
-            vLLM refuses what it does not know. None leaves a flag out.
+            (→ `--no-enable-prefix-caching`), `speculative_config={"method": "ngram", …}`. The flags are passed on
+            unchanged, and vLLM rejects unknown flags. A flag with value None is left out.
 
     Raises:
-        SpecError: the model, a flag or a variable cannot be meant, or a flag is the launcher's own (`host`, `port`,
+        SpecError: the model, a flag or a variable is not valid, or the launcher sets the flag itself (`host`, `port`,
             `served_model_name`).
     """
     spec = build_spec("vllm", model, {} if env is None else env, flags)
@@ -48,20 +48,20 @@ def sglang(
     model_alias: str | Sequence[str] = (),
     **flags: Flag,
 ) -> EngineSpec:
-    """An SGLang server to start.
+    """Describe an SGLang server that the session starts.
 
     Args:
         model: a shape name ("llama-3.1-8b", "tiny", …), a path, or a hub id.
-        env: further environment variables of the server: texts, numbers or paths. None leaves one out.
-        model_alias: another name, or a list of them, by which the chunks of an answer may call the model. Any name but
-            these and the one that was asked for is an ERROR.
+        env: further environment variables of the server: texts, numbers or paths. None leaves the variable out.
+        model_alias: further model name, or list of names, that the server may write into the chunks of an answer. Any
+            name other than `model` and `model_alias` makes the test an ERROR.
         flags: SGLang's own flags with underscores: `chunked_prefill_size=1024`, `disable_radix_cache=True`,
-            `schedule_policy="lpm"`. They are passed through; SGLang refuses what it does not know. Its switches have
-            no opposite: leave one out (None) instead of setting it to False. With `skip_tokenizer_init=True` it is
-            driven through /generate instead of its OpenAI routes.
+            `schedule_policy="lpm"`. The flags are passed on unchanged, and SGLang rejects unknown flags. SGLang has
+            no negated switches: leave a switch out (None) instead of setting the switch to False. With
+            `skip_tokenizer_init=True` the load generator uses /generate instead of the OpenAI routes.
 
     Raises:
-        SpecError: the model, a flag or a variable cannot be meant, or a flag is the launcher's own (`host`, `port`,
+        SpecError: the model, a flag or a variable is not valid, or the launcher sets the flag itself (`host`, `port`,
             `served_model_name`).
     """
     spec = build_spec("sglang", model, {} if env is None else env, flags)
@@ -69,23 +69,25 @@ def sglang(
 
 
 def endpoint(url: str, *, model: str, model_alias: str | Sequence[str] = ()) -> EngineSpec:
-    """An OpenAI-compatible server that is already running; it is measured and never started, stopped or reset.
+    """Describe an OpenAI-compatible server that is already running.
+
+    The session measures this server and never starts, stops or resets the server.
 
     Args:
-        url: e.g. "http://10.0.0.5:8000" or "https://…"; a path is kept as a prefix. Without credentials or query.
-        model: the id under which it serves.
-        model_alias: another name, or a list of them, by which the chunks of an answer may call the model:
-            "gpt-x-2024-08-06" for "gpt-x". Any other name is an ERROR.
+        url: e.g. "http://10.0.0.5:8000" or "https://…", with or without a path; credentials and a query are rejected.
+        model: the model id that the server lists under /v1/models.
+        model_alias: further model name, or list of names, that the chunks of an answer may contain, such as
+            "gpt-x-2024-08-06" for "gpt-x". Any other name makes the test an ERROR.
 
     Raises:
-        SpecError: the URL, the model or an alias cannot be meant.
+        SpecError: the URL, the model or an alias is not valid.
     """
     if not isinstance(url, str):
         raise SpecError(f'endpoint({url!r}): a URL is text. Write it as endpoint("http://HOST:PORT", model="ID").')
     if "@" in url:  # not shown: what stands before it may be a password
         raise SpecError(
             "endpoint(…): the URL holds credentials (an @), which would end up in results. Leave them out; "
-            "a server that asks for them can be measured behind a local proxy that adds them."
+            "for a server with a login, run a local proxy that adds the credentials."
         )
     if (problem := _url_problem(url)) is not None:
         raise SpecError(f'endpoint({url!r}): {problem} Write it as endpoint("http://HOST:PORT", model="ID").')

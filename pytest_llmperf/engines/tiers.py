@@ -13,7 +13,7 @@ HICACHE = ("enable_hierarchical_cache", "enable_hicache")
 
 
 def check_keep(spec: EngineSpec, keep: Collection[str], *, fresh: bool, starts: int = 1) -> None:
-    """Raise SpecError where these tiers cannot be kept, or not without others."""
+    """Raise SpecError if the engine cannot keep these tiers, or can keep these tiers only together with others."""
     anew = "fresh=True" if fresh else f"starts={starts}" if starts > 1 else ""
     if spec.url is None and (problem := _problem(spec, set(keep), anew)) is not None:
         shown = f"{anew}, " if anew else ""
@@ -31,7 +31,7 @@ def _problem(spec: EngineSpec, keep: set[str], anew: str) -> str | None:
         if spec.engine == "sglang":
             return 'SGLang empties its own host memory (HiCache) and its cache together. Keep both "engine" and "l1".'
         if memory == {"engine"}:
-            return 'vLLM empties what it offloads only together with its own cache. Keep "l1", too, or neither.'
+            return 'vLLM empties offloaded KV cache only together with GPU memory. Keep "l1", too, or neither tier.'
     return None
 
 

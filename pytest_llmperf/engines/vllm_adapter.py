@@ -127,17 +127,17 @@ class VllmAdapter:
         return True
 
     def counters(self, scrape: Scrape) -> Mapping[str, float]:
-        found = {name: scrape.total(sample) for name, sample in COUNTERS.items()}
+        values = {name: scrape.total(sample) for name, sample in COUNTERS.items()}
         positions = scrape.by_label("vllm:spec_decode_num_accepted_tokens_per_pos_total", "position")
-        found |= {f"spec_accepted_pos_{position}": value for position, value in positions.items()}
-        if found["generation_tokens"] is not None and found["spec_draft_tokens"] is None:
-            found |= dict.fromkeys(SPEC_COUNTERS, 0.0)  # vLLM shows them only where it speculates
-        return {name: value for name, value in found.items() if value is not None}
+        values |= {f"spec_accepted_pos_{position}": value for position, value in positions.items()}
+        if values["generation_tokens"] is not None and values["spec_draft_tokens"] is None:
+            values |= dict.fromkeys(SPEC_COUNTERS, 0.0)  # vLLM shows them only where it speculates
+        return {name: value for name, value in values.items() if value is not None}
 
     def gauges(self, scrape: Scrape) -> Mapping[str, float]:
-        found = {name: scrape.total(sample) for name, sample in GAUGES.items()}
-        found["kv_usage"] = scrape.largest(KV_USAGE)
-        return {name: value for name, value in found.items() if value is not None}
+        values = {name: scrape.total(sample) for name, sample in GAUGES.items()}
+        values["kv_usage"] = scrape.largest(KV_USAGE)
+        return {name: value for name, value in values.items() if value is not None}
 
     def facts(self, scrape: Scrape) -> Mapping[str, str]:
         labels = scrape.labels("vllm:cache_config_info")
@@ -146,10 +146,10 @@ class VllmAdapter:
     def resolved(self, client: httpx.Client) -> Mapping[str, str]:
         answer = json_object(client.get("/server_info", params={"config_format": "json"}))
         config = section(answer, "vllm_config")
-        found = {name: section(config, part).get(name) for part, names in CONFIG_FACTS.items() for name in names}
+        values = {name: section(config, part).get(name) for part, names in CONFIG_FACTS.items() for name in names}
         if section(config, "compilation_config").get("cudagraph_mode") in NO_GRAPHS:
-            found["enforce_eager"] = True  # other flags switch graphs off, too, and leave this one as it was
-        return {name: str(value) for name, value in found.items() if value is not None}
+            values["enforce_eager"] = True  # other flags switch graphs off, too, and leave this one as it was
+        return {name: str(value) for name, value in values.items() if value is not None}
 
     def loaded(self, client: httpx.Client) -> str | None:
         listed = json_object(client.get("/v1/models")).get("data")

@@ -1,13 +1,12 @@
-"""When bytes came: the kernel's receive timestamps on CLOCK_MONOTONIC, and what is known where there are none."""
+"""Arrival times of bytes: kernel receive timestamps on CLOCK_MONOTONIC, error bounds without them, and histograms."""
 
 from __future__ import annotations
 
 import socket
 import struct
 import time
+from array import array
 from time import monotonic_ns
-
-from pytest_llmperf.load.histogram import Histogram
 
 ANCILLARY_BYTES = 64
 _SO_TIMESTAMPNS = 35  # Linux; the standard library does not name it
@@ -87,3 +86,38 @@ class Arrivals:
                 return stamp_ns
         self.errors.add(now_ns - max(self._silent_ns, not_before_ns))
         return now_ns
+
+
+BIN_BITS = 16  # of nanoseconds
+BINS = 16_384  # the last bin counts all durations above 1.07 s
+
+
+class Histogram:
+    """Counts of durations in bins of 65.5 µs: constant memory, and a shift and an addition per value."""
+
+    def __init__(self, counts: array[int] | None = None) -> None:
+        self.counts = counts or array("q", bytes(8 * BINS))
+
+    def add(self, duration_ns: int) -> None:
+        """Count a duration; a negative duration counts as 0."""
+        position = duration_ns >> BIN_BITS
+        if not 0 <= position < BINS:
+            position = 0 if position < 0 else BINS - 1
+        self.counts[position] += 1
+
+    def merge(self, other: Histogram) -> None:
+        """Add the counts of another histogram."""
+        self.counts = array("q", map(int.__add__, self.counts, other.counts))
+
+    @property
+    def total(self) -> int:
+        return sum(self.counts)
+
+    def quantile_ns(self, share: float) -> int | None:
+        """Upper edge, in ns, of the bin that contains the quantile `share` (0 to 1); None if the histogram is empty."""
+        wanted, seen = share * self.total, 0
+        for position, count in enumerate(self.counts):
+            seen += count
+            if count and seen >= wanted:
+                return (position + 1) << BIN_BITS
+        return None

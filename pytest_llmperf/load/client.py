@@ -62,7 +62,7 @@ class Client:
             self._write(connection, in_flight)
 
     def warm(self, connections: int) -> None:
-        """Open connections ahead, so that at least so many are idle soon."""
+        """Open connections in advance until `connections` connections are idle or opening."""
         old_ns = monotonic_ns() - _REUSE_NS
         while self._idle and self._idle[0].idle_since_ns <= old_ns:
             self._idle.pop(0).close()
@@ -92,7 +92,9 @@ class Client:
             connection.close()
 
     def opened(self, connection: Connection) -> None:
-        """A connection can take a request: the one that waits for it, or that waits longest, or the next."""
+        """A new connection sends its own request, else the request that has waited longest.
+
+        Without a waiting request the connection becomes idle."""
         self._warming.pop(connection, None)
         request = connection.flight or self._swap()
         if request is not None:
@@ -108,7 +110,7 @@ class Client:
             self.finish(request, Ending.TOO_LARGE, exceeded)
 
     def finish(self, request: RequestInFlight, ending: Ending, error: str | None = None) -> None:
-        """A flight is over: hand it on, keep or close its connection. Later calls do nothing."""
+        """End a request in flight and keep or close the connection. A second call has no effect."""
         connection = self._flights.pop(request, None)
         if connection is None:
             return
@@ -128,19 +130,21 @@ class Client:
         self._on_end(request)
 
     def forget(self, connection: Connection) -> None:
-        """The connection is closed; where it was only opened ahead, the request that needs it meets the same."""
+        """Remove a closed connection.
+
+        If the server refuses connections, the next request that opens a connection reports the error."""
         self._warming.pop(connection, None)
         if connection in self._idle:
             self._idle.remove(connection)
 
     def _retry(self, request: RequestInFlight) -> None:
-        """On a new connection, so that it cannot turn out stale again."""
+        """Send the request again on a new connection, which cannot be stale."""
         request.reused, request.sent_ns = False, None
         request.departed_ns = monotonic_ns()
         self._open_for(request)
 
     def _open_for(self, request: RequestInFlight) -> None:
-        """On one that is opening for nobody and seems not to be lost, else on one more."""
+        """Assign the request to a young connection that was opened in advance, else to a new connection."""
         since_ns = monotonic_ns() - _LOST_NS
         young = (connection for connection in self._warming if connection.begun_ns > since_ns)
         connection = next(young, None) or self._connect()

@@ -41,10 +41,10 @@ def route_of(plan: LoadPlan) -> Route:
     """
     host, port = plan.channel.proxy or (plan.host, plan.port)
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError as problem:
         raise OSError(f"cannot resolve {host!r}: {problem}") from problem
-    family, _, _, _, address = min(found, key=lambda entry: entry[0] != socket.AF_INET)
+    family, _, _, _, address = min(addresses, key=lambda entry: entry[0] != socket.AF_INET)
     context = tls_context(plan.channel) if plan.channel.tls else None
     tunnelled = plan.channel.proxy is not None and context is not None
     target = authority(plan)

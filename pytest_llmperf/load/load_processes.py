@@ -1,4 +1,4 @@
-"""The load processes of one replay, from their start to their end, as their parent sees them."""
+"""The parent's handles of a replay's load processes, from their start to their end."""
 
 from __future__ import annotations
 
@@ -57,11 +57,11 @@ class LoadProcess:
 
     @property
     def failed(self) -> bool:
-        """It ended, and badly."""
+        """Whether the load process has ended with a non-zero exit status."""
         return self.ended and bool(self._process.returncode)  # None: not known
 
     def send_plan(self) -> None:
-        """Give it its plan. Where it died already, its exit status says so."""
+        """Send the plan to the load process. The death of the process shows later, in the exit status."""
         self._send(pack_plan(self.plan))
 
     def start(self, started_ns: int) -> None:
@@ -71,7 +71,7 @@ class LoadProcess:
         self._send(CANCEL)
 
     def take_report(self) -> None:
-        """Read what it reported last."""
+        """Read the newest progress report of the load process."""
         data = os.read(self.reports.fileno(), PROGRESS.size * 64)
         if not data:
             self.ended = True
@@ -83,7 +83,7 @@ class LoadProcess:
             self.last = Progress(*PROGRESS.unpack_from(data, len(data) - PROGRESS.size))
 
     def end(self) -> None:
-        """Wait for it; closing its control pipe alone ends one that can still run."""
+        """Close the control pipe, which ends a responsive load process, and wait for the exit of the process."""
         self._control.close()
         try:
             self._process.wait(_CANCEL_GRACE_S)
@@ -192,7 +192,7 @@ class LoadProcesses:
 
 
 def _cpus_of(number: int, processes: int, cpus: Sequence[int]) -> Sequence[int]:
-    """A CPU for each process where there are enough, else all of them for all."""
+    """A CPU of its own for the load process if there are enough CPUs, else all CPUs."""
     return (cpus[number],) if len(cpus) >= processes else cpus
 
 

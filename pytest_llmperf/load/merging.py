@@ -1,12 +1,12 @@
-"""What several load processes recorded, as one replay."""
+"""Merging of the recordings of several load processes into a single replay."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import overload
 
+from pytest_llmperf.load.arrivals import Histogram
 from pytest_llmperf.load.cores import Cores
-from pytest_llmperf.load.histogram import Histogram
 from pytest_llmperf.load.recording import End, Exchanges, Recording
 from pytest_llmperf.model.exchange import Exchange, LoadReport, Replay
 from pytest_llmperf.model.plan import LoadPlan

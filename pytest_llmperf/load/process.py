@@ -82,22 +82,22 @@ class ProcessTransport:
     def _work(
         self, plan: LoadPlan, folder: Path, cancel: threading.Event, progress: Callable[[Progress], None] | None
     ) -> list[LoadProcess]:
-        """Start the processes, hand them the plan, follow them to their end."""
+        """Start the load processes, send each process its part of the plan, and wait for the end of all processes."""
         crew = LoadProcesses(shards(plan, self._processes), folder, self._cores.load if self._cores.own else ())
         try:
             crew.send_plans()
-            told = crew.reported
+            reports = crew.reported
             while crew.wait(_POLL_MS):
                 if cancel.is_set():
                     crew.cancel()
-                if progress is not None and crew.reported != told:
-                    told = crew.reported
+                if progress is not None and crew.reported != reports:
+                    reports = crew.reported
                     progress(crew.progress())
         except BaseException:
             crew.kill()
             raise
         crew.end()
-        if progress is not None and crew.reported != told:
+        if progress is not None and crew.reported != reports:
             progress(crew.progress())
         return crew.workers
 

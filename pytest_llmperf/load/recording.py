@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pytest_llmperf.load.histogram import BINS, Histogram
+from pytest_llmperf.load.arrivals import BINS, Histogram
 from pytest_llmperf.model.exchange import Ending, Exchange
 from pytest_llmperf.model.plan import LoadPlan
 
@@ -27,11 +27,11 @@ _NEVER = -1
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """What a load process knows of itself when it is done.
+    """Final statistics that a load process records about itself.
 
     Args:
-        ended_ns: when (CLOCK_MONOTONIC).
-        clock_gap_ns: the longest time in which its loop did not run.
+        ended_ns: end time in ns of CLOCK_MONOTONIC.
+        clock_gap_ns: longest time in ns in which the event loop did not run.
         cpu_ns, elapsed_ns: what it used, in how long.
         memory_bytes: largest resident size.
         read_delays, stamp_errors, turnarounds: see `LoadReport`.

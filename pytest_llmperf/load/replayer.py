@@ -10,10 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 from time import monotonic_ns
 
-from pytest_llmperf.load.arrivals import Arrivals
+from pytest_llmperf.load.arrivals import Arrivals, Histogram
 from pytest_llmperf.load.client import Client
 from pytest_llmperf.load.connection_setup import Route
-from pytest_llmperf.load.histogram import Histogram
 from pytest_llmperf.load.pipe_protocol import PROGRESS, READY
 from pytest_llmperf.load.reactor import NEVER, Reactor
 from pytest_llmperf.load.recording import End, RecordingWriter
@@ -138,7 +137,7 @@ class Replayer:
             self.reactor.alarm_ns = 0
 
     def _record_one(self) -> bool:
-        """Only where there is nothing to read or send; whether more is left."""
+        """Record a finished request in an idle moment; returns whether more finished requests remain."""
         if self._landed:
             request = self._landed.popleft()
             self._client.intake.recorded(request)
@@ -204,7 +203,7 @@ class Replayer:
 
 
 def _peak_memory_bytes() -> int:
-    """Of this program, where the kernel says so: getrusage counts what the one that started it had used, too."""
+    """Peak resident memory of this program in bytes, from /proc; else getrusage, which counts time before exec."""
     lines = Path("/proc/self/status").read_text(errors="replace").splitlines()
     own_kib = [int(line.split()[1]) for line in lines if line.startswith("VmHWM:")]
     return 1024 * (own_kib[0] if own_kib else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)

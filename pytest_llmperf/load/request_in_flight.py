@@ -1,4 +1,4 @@
-"""One request from its departure to its end, as the load process holds it."""
+"""A request from its send to its end, with the state that the load process keeps."""
 
 from __future__ import annotations
 

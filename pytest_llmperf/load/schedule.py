@@ -16,8 +16,9 @@ class Departure:
     """A request to send now. Times are CLOCK_MONOTONIC nanoseconds.
 
     Args:
-        intended_ns: when the schedule wanted that; None in a closed loop, where nobody wanted it at any moment.
-        possible_ns: when it could have gone: in a closed loop when its slot became free, else `intended_ns`.
+        intended_ns: intended send time; None in a closed loop, which has no intended send times.
+        possible_ns: earliest possible send time: in a closed loop the time at which a slot became free, else
+            `intended_ns`.
     """
 
     request: PlannedRequest
@@ -67,7 +68,7 @@ class Schedule:
 
     @property
     def next_due_ns(self) -> int | None:
-        """When the next request can go; None where that depends on a request in flight."""
+        """Earliest send time of the next request; None if the next request waits for a request in flight."""
         if self._ready and (self._slots is None or self._slots):
             return self._started_ns
         return self._due[0][0] if self._due else None
@@ -106,7 +107,7 @@ class Schedule:
         return Departure(request, None if unscheduled else possible_ns, possible_ns)
 
     def finished(self, index: int, ended_ns: int) -> None:
-        """A request ended at `ended_ns`: its slot is free, and those that wait for it become due."""
+        """Free the slot of the request that ended at `ended_ns`, and make the requests due that waited for its end."""
         self._unfinished -= 1
         if self._slots is not None:
             self._slots.append(ended_ns)

@@ -8,7 +8,7 @@ from pytest_llmperf.model.plan import LoadPlan, PlannedRequest
 
 
 def shards(plan: LoadPlan, processes: int) -> tuple[LoadPlan, ...]:
-    """At most so many parts, dealt out in turn; fewer where there are fewer conversations or slots.
+    """Split a plan into at most `processes` parts, at most as many as the plan has conversations or slots.
 
     A conversation stays together. In a closed loop every part has its share of the slots, and as many conversations for
     each of them: a slot whose part has run out of requests stays empty at the end.

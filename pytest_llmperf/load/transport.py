@@ -13,12 +13,12 @@ from pytest_llmperf.model.plan import LoadPlan
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a replay is; reported about four times a second.
+    """Progress of a replay, reported about four times a second.
 
     Args:
         sent: requests handed to a socket.
-        done: requests that ended, in whatever way.
-        failed: of these, the ones whose HTTP message did not end as announced.
+        done: ended requests, whether successful or failed.
+        failed: ended requests with an incomplete HTTP message.
         elapsed_ns: since time zero of the schedule.
         ttft_ns, itl_ns: running medians as `RunningMedians` has them; None before the first answer.
     """

@@ -50,10 +50,10 @@ class VirtualEngine:
         self.call({"plan": {"name": name, **_as_json(plan)}})
 
     def replay(self, plan: LoadPlan | str) -> Replay:
-        """Replay a plan, or one that is kept under that name.
+        """Replay `plan`, or the plan that the engine stores under this name.
 
         Raises:
-            EngineError: the engine ended, or keeps no such plan.
+            EngineError: the engine ended, or stores no plan with this name.
         """
         answer = self.call({"simulate": {"plan": plan} if isinstance(plan, str) else _as_json(plan)})
         return Replay(

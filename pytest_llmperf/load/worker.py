@@ -1,7 +1,7 @@
 """A load process: `main` with the path of its recording.
 
-stdin brings the plan, then the time zero of the schedule, and stays open: any other byte cancels the replay, its end
-(the parent died) too. stdout reports progress, stderr says why it failed.
+stdin brings the plan, then the time zero of the schedule, and stays open: any other byte cancels the replay. The end
+of stdin, which shows the parent's death, cancels too. stdout reports progress, stderr says why it failed.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ def _plain(name: str, unit: Unit, direction: Direction, counter: str, formula: s
 
 
 def _peak(name: str, unit: Unit, direction: Direction, formula: str) -> ServerFormula:
-    needs = "a server that shows it, and perf.measure(…, gauges=True)"
+    needs = "a server that exports the gauge, and perf.measure(…, gauges=True)"
     return replace(_plain(name, unit, direction, name, formula), needs=needs)
 
 
@@ -95,9 +95,9 @@ SERVER: dict[str, ServerFormula] = {formula.name: formula for formula in (
     _share("lmcache_l1_hit_rate", "lmcache_l1_hit_tokens", "lmcache_lookup_tokens"),
     _share("lmcache_l2_hit_rate", "lmcache_l2_hit_tokens", "lmcache_lookup_tokens"),
     _plain("lmcache_l2_chunks", Unit.COUNT, Direction.NEITHER, "lmcache_l2_chunks",
-           "chunks that LMCache read from its disk, each GPU's part of one by itself"),
+           "chunks that LMCache read from disk; each GPU's part of a chunk counts separately"),
     _plain("lmcache_evictions", Unit.COUNT, Direction.LOWER, "lmcache_evictions",
-           "times that LMCache's host memory was so full that it dropped chunks"),
+           "number of times that LMCache dropped chunks because the host memory was full"),
     _plain("preemptions", Unit.COUNT, Direction.LOWER, "preemptions", "Δpreemptions"),
     ServerFormula("queue_time_mean", Unit.MS, Direction.LOWER, _queue_time_mean_ms,
                   "Δqueue_time_s_sum ÷ Δqueue_time_count", f"{_COUNTERS} queue_time_s_sum and queue_time_count"),
@@ -106,9 +106,9 @@ SERVER: dict[str, ServerFormula] = {formula.name: formula for formula in (
     _peak("waiting_peak", Unit.COUNT, Direction.LOWER, "largest sampled number of waiting requests"),
     _plain("kv_blocks", Unit.COUNT, Direction.HIGHER, "kv_blocks", "blocks of the KV cache, as the server made them"),
     _plain("chunk_budget", Unit.COUNT, Direction.NEITHER, "chunk_budget",
-           "tokens that one engine step may process, as the server resolved it"),
+           "largest number of tokens of an engine step, as resolved by the server"),
     _plain("eager", Unit.COUNT, Direction.NEITHER, "eager",
-           "1 where the server launches its kernels one by one instead of replaying CUDA graphs, else 0"),
+           "1 if the server launches every kernel separately, 0 if the server replays CUDA graphs"),
     _plain("expert_parallel", Unit.COUNT, Direction.NEITHER, "expert_parallel",
            "1 where each GPU holds whole experts, 0 where each holds a part of every one: as the flags were read"),
     ServerFormula("startup_s", Unit.S, Direction.LOWER, lambda counters: counter_difference(counters, "startup_s"),

@@ -41,12 +41,12 @@ def lmcache_of(options: Mapping[str, object]) -> LMCache:
     Raises:
         SpecError: an unknown option, or a value that cannot be meant.
     """
-    known = [field.name for field in fields(LMCache)]
+    field_names = [field.name for field in fields(LMCache)]
     for name in options:
-        if name not in known:
-            close = get_close_matches(name, known, n=1)
+        if name not in field_names:
+            close = get_close_matches(name, field_names, n=1)
             meant = f" Did you mean {close[0]!r}?" if close else ""
-            raise SpecError(f"with_lmcache({name}=…): there is no such option.{meant} Known: {', '.join(known)}.")
+            raise SpecError(f"with_lmcache({name}=…): there is no such option.{meant} Known: {', '.join(field_names)}.")
     made = LMCache(**options)  # type: ignore[arg-type]  # checked next
     problem = _problem(dict(options))
     if problem is not None:

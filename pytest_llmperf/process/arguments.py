@@ -9,7 +9,7 @@ from pytest_llmperf.masking import MASK, mask, masked, secret_values
 
 
 def secret_arguments(argv: Iterable[str]) -> list[str]:
-    """What stands behind `--api-key` and its like, or nests in JSON: servers log the arguments that they were given."""
+    """Secret values in a command line, after options such as `--api-key` or inside JSON, as servers log arguments."""
     return [secret for _, name, value in _values(argv) for secret in secret_values({name: value})]
 
 

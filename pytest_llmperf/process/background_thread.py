@@ -9,11 +9,11 @@ from contextlib import contextmanager
 
 @contextmanager
 def in_background(work: Callable[[threading.Event], None], name: str) -> Iterator[None]:
-    """Run `work(done)` in a thread while the block runs; `done` is set at its end, and `work` then returns soon.
+    """Run `work(done)` in a thread while the `with` block runs; the end of the block sets `done` and joins the thread.
 
     Args:
-        work: looks at `done` often; what it raises is lost, so it handles what it expects.
-        name: of the thread, for stack dumps.
+        work: function that checks `done` often and handles its exceptions, because the thread discards exceptions.
+        name: name of the thread in stack dumps.
     """
     done = threading.Event()
     thread = threading.Thread(target=work, args=(done,), daemon=True, name=name)

@@ -30,11 +30,11 @@ def watch_new_files(folder: str) -> int | None:
 
 
 class InChild:
-    """What the child does between fork and exec: undo what was ignored, and die with the watchdog.
+    """Child code between fork and exec: restore ignored signals and let the kernel kill the child with the watchdog.
 
     Args:
-        watchdog_pid: its parent.
-        cpus: on which it and all below it run; none: on any.
+        watchdog_pid: process id of the watchdog, the parent.
+        cpus: CPUs for the child and all descendants; an empty collection allows all CPUs.
     """
 
     def __init__(self, watchdog_pid: int, cpus: Collection[int] = ()) -> None:

@@ -37,7 +37,7 @@ class Tag:
 
     @staticmethod
     def parse(text: str) -> Tag | None:
-        """None where `text` is no tag of ours."""
+        """The tag in `text`; None if `text` is not a tag of this package."""
         parts = text.split("-", 3)
         if len(parts) != 4 or not all(part.isascii() and part.isdigit() for part in parts[:3]):
             return None
@@ -46,7 +46,7 @@ class Tag:
 
 @dataclass(frozen=True, slots=True)
 class Leftover:
-    """A process that outlived the run that started it."""
+    """A process that still runs after the end of the pytest session that started the process."""
 
     identity: tree.Identity
     name: str

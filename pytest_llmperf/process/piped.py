@@ -1,4 +1,4 @@
-"""A child that is told what to do through its pipes, one JSON object a line, and ends with them."""
+"""A child process that reads commands from its stdin pipe as lines of JSON and ends when the pipe closes."""
 
 from __future__ import annotations
 

@@ -130,7 +130,7 @@ class Listener:
 
     Args:
         uid: user of the socket.
-        pid: process that holds it; None where /proc does not let us see.
+        pid: process id of the socket's owner; None if /proc denies access.
         name: of that process.
     """
 

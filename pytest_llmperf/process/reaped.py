@@ -92,7 +92,7 @@ def _list(value: object) -> list:  # type: ignore[type-arg]
 
 
 def write_report(run_dir: Path, report: StopReport) -> None:
-    """Write `reaped.json` so that it is there wholly or not at all; a full disk costs the file, not the clean-up."""
+    """Write `reaped.json` atomically. If the write fails, the clean-up continues without the file."""
     try:
         write_whole(run_dir / "reaped.json", f"{report.to_json(indent=2)}\n".encode(), durable=True)
     except OSError as error:

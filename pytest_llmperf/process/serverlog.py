@@ -1,4 +1,4 @@
-"""A server's log with a size limit: its head and its tail are kept, what lies between is counted."""
+"""A server log with a size limit: head and tail are stored, and the bytes in the middle are only counted."""
 
 from __future__ import annotations
 

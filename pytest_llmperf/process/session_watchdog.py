@@ -19,17 +19,19 @@ END_WAIT_S = 10.0
 
 
 class SessionWatchdog:
-    """Lives from the first measurement of a process until `end`.
+    """A watchdog process that reports a pytest process which dies before its verdicts.
+
+    The watchdog runs from the first measurement of the pytest process until `end`.
 
     Args:
-        run_dir: where it leaves `ended_without_verdict.txt`.
-        who: what it calls this process, there and on standard error, where this process ends without `end`.
+        run_dir: folder in which the watchdog writes `ended_without_verdict.txt`.
+        who: name of the pytest process in that file and on standard error.
     """
 
     def __init__(self, run_dir: Path, who: str) -> None:
         show = f"llmperf show {shlex.quote(str(run_dir))}"
-        words = (f"llmperf: {who} ended without verdict, so its exit code says nothing about its tests. What it had "
-                 f"measured: {show}")
+        words = (f"llmperf: {who} ended without verdict, so the exit code says nothing about the tests. To see the "
+                 f"stored runs: {show}")
         tag = leftovers.new_tag(os.urandom(6).hex())
         parent = [tag.parent.pid, tag.parent.starttime]
         unit = Unit(str(tag), str(run_dir), parent, members=[], abandoned_grace_s=0.0, last_words=words)

@@ -30,8 +30,8 @@ STOP_MARGIN_S = 15.0  # the watchdog waits 10 s after SIGKILL before it names su
 class Supervised:
     """A server process, everything below it, and the watchdog above it.
 
-    One thread may wait for its exit while another stops it. The end of this process, in whatever way, ends the server
-    too.
+    A thread may wait for the server's exit while a second thread stops the server. Any end of this process also ends
+    the server.
 
     Attributes:
         launch: what was started, with its tag.
@@ -45,12 +45,12 @@ class Supervised:
         Whatever interrupts this call, nothing is left running: the watchdog ends with its control pipe.
 
         Args:
-            launch: what to start; its `run_dir` is made where it is missing.
+            launch: description of the command; a missing `run_dir` is created.
             clock: stamps the start, for `Evidence.elapsed_s`.
 
         Raises:
-            EnvironmentMissing: the program is not there or may not be executed.
-            EngineError: it could not be started for another reason.
+            EnvironmentMissing: the program does not exist or is not executable.
+            EngineError: the start failed for a different reason.
         """
         if not sys.platform.startswith("linux"):
             raise EngineError("supervising a server needs Linux (/proc, prctl, pidfd); use endpoint(...) elsewhere")
@@ -159,8 +159,9 @@ class Supervised:
         if living:
             named = ", ".join(f"{process.name} (pid {process.pid})" for process in living)
             pids = ",".join(str(process.pid) for process in living)
-            raise StopFailed(f"still alive after SIGKILL: {named}. `ps -o pid,stat,wchan:30,cmd -p {pids}` shows what "
-                             "holds it; nothing else can be started here until it has gone.", self.evidence())
+            raise StopFailed(f"still alive after SIGKILL: {named}. `ps -o pid,stat,wchan:30,cmd -p {pids}` shows the "
+                             "kernel function that blocks the process. No server can start here until the process has "
+                             "ended.", self.evidence())
         with self._lock:
             gone, self._on_gone = self._on_gone, []
         for callback in gone:
@@ -198,9 +199,9 @@ class Supervised:
         self._watchdog.kill()
         self._watchdog.wait()
         self._status.finished.wait(STOP_MARGIN_S)
-        found = [leftover for leftover, tag in leftovers.tagged() if str(tag) == self.launch.tag]
+        survivors = [leftover for leftover, tag in leftovers.tagged() if str(tag) == self.launch.tag]
         self._segments.created |= self._status.segments
-        swept = leftovers.kill(found, self._clock, segments=self._segments)
+        swept = leftovers.kill(survivors, self._clock, segments=self._segments)
         report = StopReport(
             tag=self.launch.tag,
             why="watchdog lost",

@@ -1,4 +1,4 @@
-"""Processes as Linux shows them under /proc: who they are, whose children, and how to signal exactly them."""
+"""Linux processes under /proc: identity (pid and start time), children, and signals to exactly one process."""
 
 from __future__ import annotations
 
@@ -76,24 +76,24 @@ def descendants(root_pid: int) -> list[Stat]:
     children: dict[int, list[Stat]] = {}
     for stat in all_stats():
         children.setdefault(stat.ppid, []).append(stat)
-    found = list(children.pop(root_pid, ()))
-    for stat in found:
-        found += children.pop(stat.identity.pid, ())
-    return found
+    descendants = list(children.pop(root_pid, ()))
+    for stat in descendants:
+        descendants += children.pop(stat.identity.pid, ())
+    return descendants
 
 
 def ancestors(pid: int) -> list[int]:
     """The pids above `pid`, nearest first."""
-    found: list[int] = []
+    descendants: list[int] = []
     stat = read_stat(pid)
-    while stat is not None and stat.ppid > 0 and stat.ppid not in found:
-        found.append(stat.ppid)
+    while stat is not None and stat.ppid > 0 and stat.ppid not in descendants:
+        descendants.append(stat.ppid)
         stat = read_stat(stat.ppid)
-    return found
+    return descendants
 
 
 def environment_value(pid: int, name: str) -> str | None:
-    """The value `name` had when the process was executed; None where unset, or where /proc does not let us read."""
+    """Value of the environment variable `name` at the process's exec; None if unset or if /proc denies access."""
     try:
         block = (PROC / str(pid) / "environ").read_bytes()
     except OSError:

@@ -258,7 +258,7 @@ def _report_event(**event: object) -> None:
 
 
 def _read_line() -> tuple[bytes, bytes] | None:
-    """The first line, and what came behind it; None where there is no whole line."""
+    """The first line from the control pipe and the bytes after this line; None if the pipe ends before a newline."""
     data = b""
     while b"\n" not in data:
         chunk = os.read(CONTROL, 65536)

@@ -47,7 +47,7 @@ class LatencyLimit:
 
 @dataclass(frozen=True, slots=True)
 class Slo:
-    """A limit on one metric of one measurement.
+    """A limit on a metric of a measurement, such as `ttft_p99 <= 500ms`.
 
     Args:
         metric: canonical name.
@@ -123,7 +123,7 @@ class Mechanism:
 
 
 def quantity(value: float, unit: Unit) -> str:
-    """Number and unit so that reading them gives back exactly `value`; 0 needs no unit."""
+    """Text with number and unit that parses back to exactly `value`. 0 is written without a unit."""
     if value == 0:
         return "0"
     exact = Decimal(repr(value)) * (100 if unit is Unit.SHARE else 1)

@@ -23,10 +23,10 @@ _RATIO_UNITS = (Unit.MS, Unit.S, Unit.REQUESTS_PER_S, Unit.TOKENS_PER_S, Unit.TO
 
 
 def parse_slo(text: str) -> Slo:
-    """Read a limit on one measurement.
+    """Parse an SLO's text, such as `ttft_p99 <= 500ms`.
 
     Raises:
-        SloError: what is wrong, where, and what was probably meant.
+        SloError: the text is not valid. The message gives the problem, the position and the most similar valid text.
     """
     cursor = Cursor(text, "SLO")
     metric, token = _read_metric(cursor)
@@ -45,10 +45,10 @@ def parse_slo(text: str) -> Slo:
 
 
 def parse_claim(text: str) -> Claim | Mechanism:
-    """Read a ratio of two sides, or what one side must show.
+    """Parse a claim's text: a ratio between sides A and B, or a mechanism check of one side.
 
     Raises:
-        SloError: what is wrong, where, and what was probably meant.
+        SloError: the text is not valid. The message gives the problem, the position and the most similar valid text.
     """
     cursor = Cursor(text, "claim")
     metric, token = _read_metric(cursor)
@@ -65,13 +65,13 @@ def parse_claim(text: str) -> Claim | Mechanism:
 
 
 def parse_ratio(text: str, sides: Collection[str]) -> tuple[Claim | Ratio, tuple[str, str]]:
-    """Read a ratio of two named sides, with a limit or without.
+    """Parse a ratio between two named sides, with or without a limit.
 
     Returns:
-        The demand, in which "a" stands for the first name, and both names in their order.
+        The requirement, in which "a" replaces the first name and "b" the second, and the two names in text order.
 
     Raises:
-        SloError: what is wrong, where, and what was probably meant.
+        SloError: the text is not valid. The message gives the problem, the position and the most similar valid text.
     """
     cursor = Cursor(text, "ratio")
     metric, token = _read_metric(cursor)

@@ -1,4 +1,4 @@
-"""Words of a demand and where they stand, so that an error can point at one."""
+"""Tokens of an SLO or claim text with their positions, so that an error message can point at a token."""
 
 from __future__ import annotations
 

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pytest_llmperf.model.verdict import Verdict
-from pytest_llmperf.stats.holm import holm
 from pytest_llmperf.stats.mean import t_quantile
 from pytest_llmperf.stats.prior import Margins
 from pytest_llmperf.stats.shift import Shift
@@ -96,3 +95,17 @@ def smallest_detectable_effect(shift: Shift, negligible: float, alpha: float, po
         return float("inf")
     beyond = nctdtrinc(shift.df, 1 - power, t_quantile(1 - alpha, shift.df))
     return negligible + float(beyond) * shift.se
+
+
+def holm(p_values: Sequence[float], alpha: float) -> list[bool]:
+    """Which null hypotheses Holm's step-down test (Holm, 1979) rejects at family-wise error rate `alpha`; none at 0.
+
+    The smallest of the m p-values is compared with α/m, the next with α/(m − 1), and so on. The first hypothesis that
+    is not rejected ends the test, and all remaining hypotheses are kept.
+    """
+    rejected = [False] * len(p_values)
+    for rank, index in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
+        if alpha <= 0 or p_values[index] > alpha / (len(p_values) - rank):
+            break
+        rejected[index] = True
+    return rejected

@@ -151,16 +151,16 @@ def effective_fraction(
             as independent where none is over.
     """
     seeds = range(len(starts)) if seeds is None else seeds
-    found = [_within_runs(view, seeds, allowed, confidence, per_step, given_level=given_level) for view in views]
+    fractions = [_within_runs(view, seeds, allowed, confidence, per_step, given_level=given_level) for view in views]
     runs = [(total(run), start) for run, start in zip(views[0].over, starts, strict=True)]
     by_start = [total([run for run, start in runs if start == one]) for one in dict.fromkeys(starts)]
-    known = [cluster for cluster in by_start if cluster.of]
+    nonempty = [cluster for cluster in by_start if cluster.of]
     between = 1.0
-    if len(known) > 1:
-        all_over = all(cluster.over == cluster.of for cluster in known)
-        few = 1.0 if all_over else _few(confidence, len(known) - 1)
-        between = 1 / (few * design_effect(known, allowed, growth_starts, per_step))
-    return Worth(min(between, *(one.value for one in found)), all(one.bounded for one in found))
+    if len(nonempty) > 1:
+        all_over = all(cluster.over == cluster.of for cluster in nonempty)
+        few = 1.0 if all_over else _few(confidence, len(nonempty) - 1)
+        between = 1 / (few * design_effect(nonempty, allowed, growth_starts, per_step))
+    return Worth(min(between, *(one.value for one in fractions)), all(one.bounded for one in fractions))
 
 
 def _within_runs(view: View, seeds: Sequence[int], allowed: float, confidence: float, at_once: float, *,
@@ -205,10 +205,10 @@ def _by_seed(runs: Sequence[Sequence[Count]], seeds: Sequence[int]) -> tuple[Arr
     import numpy as np
 
     counted = [([count for count in run if count.of], seed) for run, seed in zip(runs, seeds, strict=True)]
-    known = [(run, seed) for run, seed in counted if run]
-    parts = min(PARTS, *(len(run) for run, _ in known), PARTS)
+    nonempty = [(run, seed) for run, seed in counted if run]
+    parts = min(PARTS, *(len(run) for run, _ in nonempty), PARTS)
     rows: dict[int, Array] = {}
-    for run, seed in known:
+    for run, seed in nonempty:
         joined = [total(part) for part in batches(run, parts)]
         rows[seed] = rows.get(seed, np.zeros((2, parts))) + np.array([[one.over, one.of] for one in joined]).T
     stacked = np.stack(list(rows.values()))

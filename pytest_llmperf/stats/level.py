@@ -15,7 +15,7 @@ from math import fsum, log, sqrt
 from pytest_llmperf.stats.drift import Drift, drift
 from pytest_llmperf.stats.mean import mean
 from pytest_llmperf.stats.prior import Prior
-from pytest_llmperf.stats.satterthwaite import satterthwaite
+from pytest_llmperf.stats.spread import satterthwaite
 
 STRETCHES = 10
 FEWEST_RUNS = 3

@@ -90,8 +90,8 @@ def _drift(logs: Sequence[float], apart: Sequence[int]) -> float:
     if not apart:
         return 0.0
     distance = mean(apart)
-    squares = fsum((each - distance) ** 2 for each in apart)
+    squares = fsum((distance_i - distance) ** 2 for distance_i in apart)
     if not squares:
         return 0.0
-    slope = fsum((each - distance) * value for each, value in zip(apart, logs, strict=True)) / squares
+    slope = fsum((distance_i - distance) * value for distance_i, value in zip(apart, logs, strict=True)) / squares
     return slope * distance

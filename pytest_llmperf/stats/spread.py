@@ -12,13 +12,12 @@ ratio of sd between hosts to the sd that this module expects was 5 (the roofline
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING
 
 from pytest_llmperf.stats.prior import Prior
-from pytest_llmperf.stats.satterthwaite import satterthwaite
 
 if TYPE_CHECKING:
     from pytest_llmperf.stats.layout import Layout
@@ -76,3 +75,13 @@ def spread(plan: Layout, run_squares: float, session_squares: float, prior: Prio
     return Spread(run, (1 - weight) * expected + weight * (observed - from_runs),
                   sum(variance for variance, _ in used), satterthwaite(used),
                   sum(variance for variance, _ in gross), satterthwaite(gross))
+
+
+def satterthwaite(parts: Sequence[tuple[float, float]]) -> float:
+    """Effective degrees of freedom of a sum of variances (Satterthwaite, 1946): (Σ v)² / Σ (v² / df).
+
+    Args:
+        parts: (coefficient × mean square, its degrees of freedom), not all 0. A coefficient may be negative.
+    """
+    total = sum(variance for variance, _ in parts)
+    return total**2 / sum(variance**2 / df for variance, df in parts)

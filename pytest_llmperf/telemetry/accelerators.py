@@ -11,11 +11,10 @@ from pytest_llmperf.errors import HardwareBusy
 from pytest_llmperf.model.ranks import gpus_of, size_of
 from pytest_llmperf.model.status import Note, Tell, Waiting
 from pytest_llmperf.model.telemetry import GpuDevice, GpuTrace
-from pytest_llmperf.telemetry.call_timeout import call_with_timeout
 from pytest_llmperf.telemetry.foreign_processes import name_of, user_of
 from pytest_llmperf.telemetry.gpu_reading import memory_in_use, occupants
 from pytest_llmperf.telemetry.gpu_watch import JOIN_S, GpuWatch
-from pytest_llmperf.telemetry.hardware import NVML_TIMEOUT_S, Gpu, Hardware
+from pytest_llmperf.telemetry.hardware import NVML_TIMEOUT_S, Gpu, Hardware, call_with_timeout
 from pytest_llmperf.telemetry.nvml import GpuNvml, pynvml
 from pytest_llmperf.telemetry.visible_gpus import VARIABLE, visible_gpus
 
@@ -105,9 +104,9 @@ class Accelerators:
             now_ns = self.clock.now_ns()
             if now_ns - began_ns >= seconds(self.free_timeout_s):
                 raise HardwareBusy(
-                    f"{'; '.join(busy)}, after waiting {self.free_timeout_s:g} s. What is measured beside it is no "
-                    "evidence. Find it with nvidia-smi and end it, choose other GPUs with CUDA_VISIBLE_DEVICES, "
-                    "or raise gpu_free_limit_mib if it stays and does nothing."
+                    f"{'; '.join(busy)}, after waiting {self.free_timeout_s:g} s. Runs beside a foreign process "
+                    "would be invalid. Find that process with nvidia-smi and end it, choose other GPUs with "
+                    "CUDA_VISIBLE_DEVICES, or raise gpu_free_limit_mib if the process is idle and must stay."
                     f"{_own_context_note(allowed_bytes) if stay else ''}"
                 )
             self.tell(Waiting("; ".join(busy)))
@@ -118,10 +117,10 @@ class Accelerators:
         nvml = self.nvml or pynvml()
         if nvml is None:
             return []
-        found = call_with_timeout(lambda: _busy(nvml, gpus, free_bytes), NVML_TIMEOUT_S)
-        if found is None:
+        sentences = call_with_timeout(lambda: _busy(nvml, gpus, free_bytes), NVML_TIMEOUT_S)
+        if sentences is None:
             self._hung(f"NVML did not answer within {NVML_TIMEOUT_S:g} s")
-        return found or []
+        return sentences or []
 
     def _hung(self, why: str) -> None:
         self._hangs = why
@@ -170,7 +169,7 @@ def _busy(nvml: GpuNvml, gpus: tuple[Gpu, ...], free_bytes: int) -> list[str]:
     """A driver that cannot be asked knows of nobody: the run's own trace says that it could not."""
     try:
         nvml.nvmlInit()
-        return [found for gpu in gpus if (found := _busy_gpu(nvml, gpu, free_bytes)) is not None]
+        return [sentences for gpu in gpus if (sentences := _busy_gpu(nvml, gpu, free_bytes)) is not None]
     except Exception:
         return []
     finally:

@@ -58,13 +58,13 @@ def use_from_now(stat: Path = STAT) -> Callable[[], CpuUse | None]:
     The columns are proc_stat(5)'s: user, nice, system, idle, iowait, irq, softirq, steal. Later ones are guests', whose
     time is in the first two already.
     """
-    before = _ticks(stat)
+    first_ticks = _ticks(stat)
 
     def use() -> CpuUse | None:
         after = _ticks(stat)
-        if before is None or after is None:
+        if first_ticks is None or after is None:
             return None
-        spent = [late - early for early, late in zip(before, after, strict=True)]
+        spent = [late - early for early, late in zip(first_ticks, after, strict=True)]
         user, nice, system, _idle, _iowait, irq, softirq, steal = spent
         total = sum(spent)
         # The kernel may take idle time back, and a file that stands still says nothing.

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from pytest_llmperf.model.datasheet import MEMORY_GIB
-from pytest_llmperf.telemetry.call_timeout import call_with_timeout
 from pytest_llmperf.telemetry.cpu import Cpu, read_cpu
 from pytest_llmperf.telemetry.gpu_reading import read_settings
 from pytest_llmperf.telemetry.nvml import Nvml, loss_reason, pynvml, query
@@ -107,15 +108,15 @@ def detect(
     nvml: Nvml | None = None, timeout_s: float = NVML_TIMEOUT_S, environ: Mapping[str, str] = os.environ
 ) -> Hardware:
     """Ask NVML, for at most `timeout_s`: a hanging driver must not hang every pytest run."""
-    found = call_with_timeout(lambda: _query_driver(nvml), timeout_s)
-    found = replace(found or Hardware(problem=f"NVML did not answer within {timeout_s:g} s"), cpu=read_cpu())
-    seen = visible_gpus(found.gpus, environ)
-    if found.gpus and not seen:
-        problem = f"{VARIABLE}={environ[VARIABLE]!r} names none of its {len(found.gpus)} GPUs"
-        return Hardware(problem=problem, cpu=found.cpu)
+    hardware = call_with_timeout(lambda: _query_driver(nvml), timeout_s)
+    hardware = replace(hardware or Hardware(problem=f"NVML did not answer within {timeout_s:g} s"), cpu=read_cpu())
+    seen = visible_gpus(hardware.gpus, environ)
+    if hardware.gpus and not seen:
+        problem = f"{VARIABLE}={environ[VARIABLE]!r} names none of its {len(hardware.gpus)} GPUs"
+        return Hardware(problem=problem, cpu=hardware.cpu)
     if (dead := next((gpu for gpu in seen if gpu.problem is not None), None)) is not None:
-        return Hardware(problem=dead.problem, cpu=found.cpu)
-    return replace(found, gpus=seen, hidden=tuple(gpu for gpu in found.gpus if gpu not in seen))
+        return Hardware(problem=dead.problem, cpu=hardware.cpu)
+    return replace(hardware, gpus=seen, hidden=tuple(gpu for gpu in hardware.gpus if gpu not in seen))
 
 
 def _query_driver(nvml: Nvml | None) -> Hardware:
@@ -151,3 +152,19 @@ def _gpu(nvml: Nvml, index: int) -> Gpu:
         return Gpu(index, name, gpu_kind(name, total), total, str(uuid), read_settings(nvml, handle))
     except Exception as error:
         return Gpu(index, f"GPU {index}", None, problem=f"NVML: GPU {index}: {loss_reason(error) or error}")
+
+
+T = TypeVar("T")
+
+
+def call_with_timeout(work: Callable[[], T], timeout_s: float) -> T | None:
+    """What `work` returns; None where that takes longer. The thread is left behind: nothing ends a driver call.
+
+    Args:
+        work: raises nothing.
+    """
+    answer: list[T] = []
+    thread = threading.Thread(target=lambda: answer.append(work()), daemon=True, name="llmperf-nvml")
+    thread.start()
+    thread.join(timeout_s)
+    return answer[0] if answer else None

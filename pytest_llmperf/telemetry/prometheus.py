@@ -85,15 +85,15 @@ def parse(text: str) -> Scrape:
         if len(samples) == MOST_SAMPLES or len(line) > MOST_LINE_CHARACTERS:
             raise EngineError(f"/metrics has more than {MOST_SAMPLES:,} samples, or a line of more than "
                               f"{MOST_LINE_CHARACTERS:,} characters; it begins {text[:80]!r}. Mend the page.")
-        found = _SAMPLE.fullmatch(line)
+        match = _SAMPLE.fullmatch(line)
         try:
-            value = float(found["value"]) if found else None
+            value = float(match["value"]) if match else None
         except ValueError:
             value = None
-        if found is None or value is None:
+        if match is None or value is None:
             raise MetricUnavailable(f"/metrics is not Prometheus text: {line[:80]!r}; it begins {text[:80]!r}.")
         if isfinite(value):
-            samples.append(Sample(found["name"], _labels(found["labels"] or ""), value))
+            samples.append(Sample(match["name"], _labels(match["labels"] or ""), value))
     return Scrape(tuple(samples))
 
 

@@ -26,11 +26,11 @@ def visible_gpus(gpus: Sequence[G], environ: Mapping[str, str]) -> tuple[G, ...]
     Like CUDA it takes indices and beginnings of UUIDs, and ends at the first entry that names no GPU. Indices count as
     NVML does, which is CUDA's own order where all GPUs are of one model.
     """
-    asked = environ.get(VARIABLE)
-    if asked is None:
+    listed = environ.get(VARIABLE)
+    if listed is None:
         return tuple(gpus)
     found: list[G] = []
-    for entry in (part.strip() for part in asked.split(",")):
+    for entry in (part.strip() for part in listed.split(",")):
         named = [gpu for gpu in gpus if _names(entry, gpu)]
         if len(named) != 1:
             break

@@ -24,17 +24,17 @@ def make_exchange(
     error: str | None = None,
 ) -> Exchange:
     """An exchange of (stamp_ns, bytes) reads; it ends with the last of them where `ended_ns` is None."""
-    kept = list(reads)
-    last_ns = kept[-1][0] if kept else intended_ns
+    remaining_reads = list(reads)
+    last_ns = remaining_reads[-1][0] if remaining_reads else intended_ns
     return Exchange(
         index=index,
         intended_ns=intended_ns,
         sent_ns=sent_ns,
         ended_ns=last_ns if ended_ns is None else ended_ns,
         ending=ending,
-        read_ns=array("q", [stamp_ns for stamp_ns, _ in kept]),
-        read_bytes=array("q", [len(data) for _, data in kept]),
-        data=b"".join(data for _, data in kept),
+        read_ns=array("q", [stamp_ns for stamp_ns, _ in remaining_reads]),
+        read_bytes=array("q", [len(data) for _, data in remaining_reads]),
+        data=b"".join(data for _, data in remaining_reads),
         reused=reused,
         error=error,
     )

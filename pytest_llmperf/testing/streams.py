@@ -87,13 +87,13 @@ class StreamShape:
 
     def events(self) -> list[bytes]:
         """Content events, the usage event, `[DONE]`."""
-        found = [self._role()] if self.chat else []
+        chunks = [self._role()] if self.chat else []
         total = 0
         for position, tokens in enumerate(self.chunk_tokens):
             total += tokens
             last = position == len(self.chunk_tokens) - 1
-            found.append(self._content(tokens, total, last))
-        return [*found, self.usage_event(), DONE]
+            chunks.append(self._content(tokens, total, last))
+        return [*chunks, self.usage_event(), DONE]
 
     def usage_event(self) -> bytes:
         """The chunk without choices that ends a stream with `include_usage`."""

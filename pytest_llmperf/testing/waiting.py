@@ -25,9 +25,9 @@ def until(condition: Callable[[], T], limit_s: float = 60.0) -> T:
 
 def least(measure: Callable[[], float], under: float, attempts: int = 5) -> float:
     """The least of some measurements, of which the first one below `under` is the last: a busy machine only adds."""
-    found = measure()
+    smallest = measure()
     for _ in range(attempts - 1):
-        if found < under:
+        if smallest < under:
             break
-        found = min(found, measure())
-    return found
+        smallest = min(smallest, measure())
+    return smallest

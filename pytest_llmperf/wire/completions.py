@@ -67,8 +67,8 @@ def to_record(request: Request, exchange: Exchange) -> RequestRecord:
 
 
 def _counts(stream: Stream) -> tuple[int, ...] | None:
-    known = tuple(n for n in stream.chunk_tokens if n is not None)
-    return known if known and len(known) == len(stream.chunk_tokens) else None
+    token_counts = tuple(n for n in stream.chunk_tokens if n is not None)
+    return token_counts if token_counts and len(token_counts) == len(stream.chunk_tokens) else None
 
 
 def _judge(request: Request, exchange: Exchange, answer: Answer, stream: Stream) -> _Judgement:

@@ -30,32 +30,32 @@ class Arrivals(ABC):
 
     @abstractmethod
     def offsets_ns(self, count: int, seed: int) -> tuple[int, ...] | None:
-        """When each of `count` requests is sent, ascending; None in a closed loop."""
+        """Intended send times of `count` requests in ns from the start of the run, ascending; None in a closed loop."""
 
     @property
     def concurrency(self) -> int | None:
-        """The limit of requests in flight; None in an open loop."""
+        """Largest number of requests in flight in a closed loop; None in an open loop."""
         return None
 
     @property
     def capacity(self) -> int | None:
-        """How many requests it can place; None where there is no limit."""
+        """Largest number of requests that the arrival process has times for; None if unlimited."""
         return None
 
     @property
     def mean_rate(self) -> float:
-        """Requests per second that it offers.
+        """Offered requests per second.
 
         Raises:
-            SpecError: it has no one rate.
+            SpecError: the arrival process has no single rate.
         """
         raise SpecError(f"{self} has no one rate that could be raised. Use constant(8), poisson(8) or gamma(8, …).")
 
     def at_rate(self, rate: float) -> Arrivals:
-        """The same pattern, compressed or stretched to another rate.
+        """The same arrival process with another mean rate, in requests per second.
 
         Raises:
-            SpecError: it has no one rate, or this is none.
+            SpecError: the arrival process has no single rate, or `rate` is not a number from 1e-9 to 1e9.
         """
         raise SpecError(f"{self} cannot be sent at {rate:g}/s. Use constant(8), poisson(8) or gamma(8, …).")
 
@@ -151,66 +151,70 @@ class _Closed(Arrivals):
 
 
 def constant(rate: float) -> Arrivals:
-    """One request every 1/rate seconds, the first at 0.
+    """Send a request every 1/rate seconds, the first at 0 s.
 
     Raises:
-        SpecError: the rate is no number from 1e-9 to 1e9.
+        SpecError: the rate is not a number from 1e-9 to 1e9.
     """
     return _Constant(_rate("constant", rate))
 
 
 def poisson(rate: float) -> Arrivals:
-    """Independent exponential gaps with mean 1/rate seconds.
+    """Send requests with independent, exponentially distributed gaps of mean 1/rate seconds.
 
     Raises:
-        SpecError: the rate is no number from 1e-9 to 1e9.
+        SpecError: the rate is not a number from 1e-9 to 1e9.
     """
     return _Gamma(_rate("poisson", rate))
 
 
 def gamma(rate: float, burstiness: float) -> Arrivals:
-    """Gamma gaps with mean 1/rate seconds and shape `burstiness`: 1 is Poisson, less is burstier, more is steadier.
+    """Send requests with gamma-distributed gaps of mean 1/rate seconds and shape `burstiness`.
+
+    Shape 1 is a Poisson process; a smaller shape is burstier, a larger shape more regular.
 
     Raises:
-        SpecError: the rate is no number from 1e-9 to 1e9, or the burstiness none from 0.05 to 1e9: below it gaps could
-            be too short for a float.
+        SpecError: the rate is not a number from 1e-9 to 1e9, or the burstiness is not a number from 0.05 to 1e9. With a
+            burstiness below 0.05, gaps could be too short for a float.
     """
     shape = number("gamma", "burstiness", burstiness, least=_LEAST_BURSTINESS, most=_MOST)
     return _Gamma(_rate("gamma", rate), shape)
 
 
 def ramp(start_rate: float, end_rate: float) -> Arrivals:
-    """Poisson whose rate moves linearly in time from `start_rate` to `end_rate`, reached at the last request.
+    """Send requests as a Poisson process whose rate changes linearly with time.
+
+    The rate is `start_rate` at 0 s and `end_rate` at the last request, both in requests per second.
 
     Raises:
-        SpecError: a rate is no number from 1e-9 to 1e9.
+        SpecError: a rate is not a number from 1e-9 to 1e9.
     """
     return _Ramp(_rate("ramp", start_rate, "start_rate"), _rate("ramp", end_rate, "end_rate"))
 
 
 def at_times(times_s: Iterable[float]) -> Arrivals:
-    """Exactly these seconds after the start, ascending; for recorded traces.
+    """Send requests at recorded times, in ascending seconds from the start of the run.
 
     Raises:
-        SpecError: that is no list, there is none in it, one is no number from 0 on, or they are out of order.
+        SpecError: `times_s` is not a list, is empty, is not ascending, or contains a value that is not a number ≥ 0.
     """
     if not isinstance(times_s, Iterable):
         raise SpecError(f"at_times: give the times as a list, at_times([0, 0.5, 2]), got {times_s!r}.")
     times = tuple(number("at_times", f"times_s[{place}]", time, least=0) for place, time in enumerate(times_s))
     if not times:
         raise SpecError("at_times: give at least one time, as in at_times([0, 0.5, 2]).")
-    for place, (before, after) in enumerate(pairwise(times), start=1):
-        if after < before:
-            raise SpecError(f"at_times: times are in ascending order, and times_s[{place}] is {plain(after)} after "
-                            f"{plain(before)}. Sort them.")
+    for place, (earlier, later) in enumerate(pairwise(times), start=1):
+        if later < earlier:
+            raise SpecError(f"at_times: times are in ascending order, and times_s[{place}] is {plain(later)} after "
+                            f"{plain(earlier)}. Sort them.")
     return _AtTimes(times)
 
 
 def closed(concurrency: int) -> Arrivals:
-    """A closed loop: so many requests in flight, the next one as soon as one ends.
+    """Keep `concurrency` requests in flight in a closed loop: each finished request triggers the next request.
 
     Raises:
-        SpecError: that is no whole number from 1 on.
+        SpecError: `concurrency` is not a whole number ≥ 1.
     """
     return _Closed(integer("closed", "concurrency", concurrency))
 

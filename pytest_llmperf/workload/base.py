@@ -1,9 +1,10 @@
-"""What every workload can say about itself."""
+"""The interface of all workloads: requests, arrival rate, digest and expected prefix-cache hit rate."""
 
 from __future__ import annotations
 
 import hashlib
 from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Self, cast
@@ -12,7 +13,6 @@ from pytest_llmperf.errors import SpecError
 from pytest_llmperf.model.request import Request
 from pytest_llmperf.workload.arguments import integer
 from pytest_llmperf.workload.arrivals import Arrivals
-from pytest_llmperf.workload.hit_rate import ideal_hit_rate
 
 # Raise it when the same definition begins to give other requests: old baselines must not match.
 FORMAT = 1
@@ -25,15 +25,15 @@ class Workload(ABC):
 
     @abstractmethod
     def requests(self, seed_offset: int = 0) -> tuple[Request, ...]:
-        """The requests of the workload's seed + `seed_offset`, always the same ones.
+        """The requests for the seed `workload.seed + seed_offset`; equal seeds give equal requests.
 
-        Other seeds share no prompt, but where all draw from one file.
+        Workloads with different seeds share no prompt, except `sharegpt`, which draws prompts from a file.
         """
 
     @property
     @abstractmethod
     def concurrency(self) -> int | None:
-        """The limit of requests in flight in a closed loop; None in an open loop."""
+        """Largest number of requests in flight in a closed loop; None in an open loop."""
 
     @abstractmethod
     def __str__(self) -> str:
@@ -44,24 +44,24 @@ class Workload(ABC):
 
     @property
     def rate(self) -> float:
-        """Arrivals per second that it offers: of requests, or of `multi_turn`'s conversations.
+        """Offered arrivals per second. `multi_turn` counts conversations, all other workloads count requests.
 
         Raises:
-            SpecError: it has no one rate.
+            SpecError: the workload has no single rate.
         """
         return _arrivals_of(self).mean_rate
 
     @property
     def requests_per_arrival(self) -> float:
-        """1, or the turns of a conversation: requests/s are `rate` times this."""
+        """Turns per conversation of `multi_turn`, else 1. `rate` times this number is requests per second."""
         requests = self.requests()
         return len(requests) / sum(request.after is None for request in requests)
 
     def at_rate(self, rate: float, seed_offset: int = 0) -> Self:
-        """The same requests in the same pattern at another rate; `seed_offset` gives others.
+        """The same workload with another arrival rate; a `seed_offset` other than 0 also changes the requests.
 
         Raises:
-            SpecError: it has no one rate.
+            SpecError: the workload has no single rate.
         """
         arrivals = _arrivals_of(self).at_rate(rate)
         seed = getattr(self, "seed", 0) + seed_offset
@@ -70,7 +70,7 @@ class Workload(ABC):
     def longest(self) -> Request:
         """The request of the first run with the most tokens in prompt and answer together.
 
-        Of a prompt that is text only the server's tokenizer knows the tokens: it counts as none.
+        A text prompt counts as 0 tokens, because only the server's tokenizer knows the number of tokens.
         """
         return _longest(self)
 
@@ -82,10 +82,10 @@ class Workload(ABC):
         """Upper bound, 0 to 1, of the share of prompt tokens that a prefix cache with such blocks can supply.
 
         Args:
-            seed: of the run: where lengths are ranges, other requests repeat another share.
+            seed: seed offset of the run. If lengths are ranges, the hit rate depends on the seed.
 
         Raises:
-            SpecError: that is no size, or no seed.
+            SpecError: `block_size` is not a whole number ≥ 1, or `seed` is not a whole number.
         """
         size = integer("expected_hit_rate", "block_size", block_size)
         return _expected_hit_rate(self, size, integer("expected_hit_rate", "seed", seed, least=None))
@@ -109,9 +109,38 @@ def _arrivals_of(workload: Workload) -> Arrivals:
 
 
 def check_arrivals(call: str, arrivals: object, count: int) -> None:
-    """Refuse what is no arrival process, or one that is too short."""
+    """Raise SpecError if `arrivals` is not an arrival process or has fewer times than `count`."""
     if not isinstance(arrivals, Arrivals):
         raise SpecError(f"{call}: arrivals must be one of constant, poisson, gamma, ramp, at_times and closed, as in "
                         f"arrivals=poisson(8), got {arrivals!r}.")
     if arrivals.capacity is not None and arrivals.capacity < count:
         raise SpecError(f"{call}: {count} requests need {count} arrival times, at_times has {arrivals.capacity}.")
+
+
+def ideal_hit_rate(requests: Iterable[Request], block_size: int) -> float:
+    """Upper bound, 0 to 1, of the prefix-cache hit rate: the hit rate of an unlimited cache.
+
+    A block is a hit if an earlier prompt starts with the same tokens up to the end of the block. The last token of a
+    prompt is always computed, so a repeated prompt of P tokens hits floor((P - 1) / block_size) blocks. Generated
+    tokens do not count, because the workload does not know them. In a text prompt words replace tokens, so the bound
+    is an estimate.
+    """
+    seen: set[int] = set()
+    hits = total = 0
+    for request in requests:
+        prompt = request.prompt.split() if isinstance(request.prompt, str) else request.prompt
+        chain = _chain(prompt, block_size)
+        usable = (len(prompt) - 1) // block_size
+        hits += block_size * next((i for i, key in enumerate(chain[:usable]) if key not in seen), usable)
+        total += len(prompt)
+        seen.update(chain)
+    return hits / total if total else 0.0
+
+
+def _chain(prompt: Sequence[object], block_size: int) -> list[int]:
+    """A key for each whole block, computed from the block and all earlier blocks."""
+    keys, key = [], 0
+    for start in range(0, len(prompt) - block_size + 1, block_size):
+        key = hash((key, tuple(prompt[start : start + block_size])))
+        keys.append(key)
+    return keys

@@ -54,10 +54,10 @@ def mixed(*, stream: Mapping[str, Any] | Workload, prefill: Mapping[str, Any] | 
     Args:
         stream, prefill: the arguments of `random_tokens` as a mapping, such as
             {"input": 64, "output": 200, "arrivals": closed(4), "requests": 20}, or such a workload.
-        seed: another seed is another set of prompts, lengths and times. Each run adds 1: neighbours share runs.
+        seed: seed of the prompts, lengths and times. Run k uses seed + k, so workloads with adjacent seeds share runs.
 
     Raises:
-        SpecError: a class or the seed cannot be meant.
+        SpecError: the arguments of a class or the seed are not valid.
     """
     return Mixed(_part("stream", stream), _part("prefill", prefill), integer("mixed", "seed", seed, least=None))
 

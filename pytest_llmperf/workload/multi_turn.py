@@ -79,7 +79,7 @@ def multi_turn(*, input: Length, output: Length, turns: int, think_s: float = 0.
         think_s: seconds between the end of a reply and the next message.
         arrivals: when conversations begin, or `closed(n)` for at most n requests in flight.
         conversations: how many.
-        seed: another seed is another set of conversations and times. Each run adds 1: neighbours share runs.
+        seed: seed of the conversations and times. Run k uses seed + k, so workloads with adjacent seeds share runs.
         text: send words instead of token ids.
 
     Raises:

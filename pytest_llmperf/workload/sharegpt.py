@@ -113,7 +113,7 @@ def _usable_pairs(content: bytes, path: str) -> Iterator[tuple[str, int]]:
 
 
 def _first_pair(turns: object) -> tuple[str, str] | None:
-    """The first message and its reply, where the conversation begins with these."""
+    """The first message and the reply to this message, if the conversation starts with a user message; else None."""
     match turns:
         case [{"from": asks, "value": str(prompt)}, {"from": replies, "value": str(reply)}, *_]:
             return (prompt, reply) if asks in _PEOPLE and replies in _MODELS else None

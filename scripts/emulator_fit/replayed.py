@@ -6,10 +6,10 @@ import random
 from dataclasses import dataclass, replace
 
 from emulator_fit.rows import Row
+from emulator_fit.virtual_client import Answer, Plan, Request, replay
 from pytest_llmperf.emulator.cluster.deployment import Deployment
 from pytest_llmperf.emulator.cost.coefficients import Coefficients
 from pytest_llmperf.emulator.cost.step_time import StepTime
-from pytest_llmperf.emulator.virtual.replay import Answer, Plan, Request, replay
 
 
 @dataclass(frozen=True, slots=True)

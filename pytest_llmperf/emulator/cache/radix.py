@@ -106,9 +106,9 @@ class RadixCache:
     def make_room(self, tokens: int) -> bool:
         """Evicts until so many tokens are empty; False where they cannot be had."""
         if self.empty < tokens:
-            gone = self.tree.evict(tokens - self.empty)
-            self.evicted += gone
-            self.empty += gone
+            evicted_blocks = self.tree.evict(tokens - self.empty)
+            self.evicted += evicted_blocks
+            self.empty += evicted_blocks
         return self.empty >= tokens
 
     def allocate(self, sequence: Sequence, upto: int) -> bool:

@@ -116,8 +116,8 @@ class RadixTree:
 
     def evict(self, tokens: int) -> int:
         """Removes whole leaves until at least so many tokens are gone or only locked ones are left; gives how many."""
-        gone = 0
-        while gone < tokens and self._leaves:
+        evicted_tokens = 0
+        while evicted_tokens < tokens and self._leaves:
             used, _, leaf = heapq.heappop(self._leaves)
             leaf.queued = False
             if leaf.locks or leaf.children or leaf.parent is None:
@@ -125,12 +125,12 @@ class RadixTree:
             if leaf.last_used != used:
                 self._offer(leaf)
                 continue
-            gone += len(leaf.key)
+            evicted_tokens += len(leaf.key)
             self.evictable -= len(leaf.key)
             parent, leaf.parent = leaf.parent, None
             del parent.children[leaf.key[: self.page_size]]
             self._offer(parent)
-        return gone
+        return evicted_tokens
 
     def nodes(self) -> Iterator[Node]:
         """Every node but the roots."""

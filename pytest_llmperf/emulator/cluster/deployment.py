@@ -135,8 +135,8 @@ class Deployment:
         if self._split is not None:
             done = self._split.advance(until_ns, fast_forwarding)
         else:
-            found = self._timeline.advance(until_ns, fast_forwarding)
-            done = found[1] if found is not None else None
+            event = self._timeline.advance(until_ns, fast_forwarding)
+            done = event[1] if event is not None else None
         if done is not None:
             self.now_ns = max(self.now_ns, done.ended_ns)
         return done

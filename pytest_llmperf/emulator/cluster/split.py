@@ -56,9 +56,9 @@ class Split:
         while True:
             handover_ns = self._handovers[0][0] if self._handovers else None
             limits = [limit for limit in (until_ns, handover_ns) if limit is not None]
-            found = self._timeline.advance(min(limits, default=None), fast_forwarding)
-            if found is not None:
-                index, done = found
+            event = self._timeline.advance(min(limits, default=None), fast_forwarding)
+            if event is not None:
+                index, done = event
                 return self._prefilled(done) if index == PREFILL else self._decoded(done)
             if handover_ns is None or (until_ns is not None and handover_ns >= until_ns):
                 return None

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from pytest_llmperf.emulator.config import Speculation
 from pytest_llmperf.emulator.core.admission import Admission
 from pytest_llmperf.emulator.core.blocks import BlockPool
 from pytest_llmperf.emulator.core.counters import Counters
 from pytest_llmperf.emulator.core.sequence import EndReason, Sequence
-from pytest_llmperf.emulator.core.speculation import Acceptance
 
 if TYPE_CHECKING:
     from pytest_llmperf.emulator.cache.external import ExternalKv
@@ -153,3 +155,27 @@ class SchedulerState:
         self.pool.release(sequence)
         if self._external is not None:
             self._external.forget(sequence)
+
+
+_DRAWS = 1 << 16
+
+
+class Acceptance:
+    """Draws the number of accepted draft tokens of a verification.
+
+    Position i has its own acceptance rate, conditional on the acceptance of all earlier positions.
+
+    As with a greedy model, the accepted number depends only on the text: equal keys give equal draws on every start.
+    """
+
+    def __init__(self, speculation: Speculation) -> None:
+        rates = list(speculation.acceptance[: speculation.draft_tokens])
+        rates += [rates[-1] if rates else 0.0] * (speculation.draft_tokens - len(rates))
+        tail = np.cumprod(rates)[::-1]  # probability of at least k, k−1, …, 1 accepted drafts; ascending
+        uniform = np.random.default_rng(0x5BEC).random(_DRAWS)
+        self._drawn: list[int] = (len(tail) - np.searchsorted(tail, uniform, side="right")).tolist()
+
+    def draw(self, key: int, drafts: int) -> int:
+        """Number of accepted tokens among `drafts` proposed tokens."""
+        accepted = self._drawn[key % _DRAWS]
+        return accepted if accepted < drafts else drafts

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from pytest_llmperf.emulator.cache.radix import RadixCache
 from pytest_llmperf.emulator.core.batch import Batch
 from pytest_llmperf.emulator.core.counters import Counters
+from pytest_llmperf.emulator.core.scheduler_state import Acceptance
 from pytest_llmperf.emulator.core.sequence import EndReason, Sequence
 from pytest_llmperf.emulator.core.sglang_policy import NewTokenRatio
 from pytest_llmperf.emulator.core.sglang_prefill import PrefillQueue
-from pytest_llmperf.emulator.core.speculation import Acceptance
 
 if TYPE_CHECKING:
     from pytest_llmperf.emulator.cache.external import ExternalKv

@@ -55,7 +55,7 @@ def advance(pool: BlockPool, running: list[Sequence], steps: int, lagging: bool)
     finished: list[Sequence] = []
     filled: list[tuple[int, bool, int, Sequence, int]] = []
     for order, sequence in enumerate(running):
-        before = sequence.prompt_length + sequence.generated
+        old_length = sequence.prompt_length + sequence.generated
         generated = sequence.generated = sequence.generated + steps
         ends = generated == sequence.max_tokens
         if ends:
@@ -66,8 +66,8 @@ def advance(pool: BlockPool, running: list[Sequence], steps: int, lagging: bool)
         if computed > sequence.room:
             pool.take(sequence, -(-(computed - sequence.room) // size))
         if caching:
-            for full in range(sequence.kept + 1, (before + steps - 1) // size + 1):
-                at = full * size - before + 1
+            for full in range(sequence.kept + 1, (old_length + steps - 1) // size + 1):
+                at = full * size - old_length + 1
                 filled.append((at, lagging and ends and at == steps, order, sequence, full))
     if filled:
         filled.sort()  # the first three fields are never equal

@@ -73,9 +73,9 @@ def read_shape(name_or_folder: str | Path) -> ModelShape:
         UnknownModel: says what is known, or which key of config.json is missing.
     """
     name = str(name_or_folder).lower()
-    known = SHAPES.get(_ALIASES.get(name, name))
-    if known is not None:
-        return known
+    shape = SHAPES.get(_ALIASES.get(name, name))
+    if shape is not None:
+        return shape
     path = Path(name_or_folder) / "config.json"
     if not path.is_file():
         raise UnknownModel(f"{name_or_folder}: not a folder with a config.json, and not one of {', '.join(SHAPES)}")

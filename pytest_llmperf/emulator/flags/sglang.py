@@ -31,44 +31,45 @@ def sglang_launch(
     acceptance: tuple[float, ...] | None = None,
 ) -> Launch:
     """Resolve SGLang's arguments as it would on that machine; arguments and errors as those of vllm_launch."""
-    found = sglang_parser().read(without_serve(argv))
-    only(found, "sglang", pp_size=(1,), stream_interval=(1,), speculative_eagle_topk=(1,), cuda_graph_config=(None,),
+    namespace = sglang_parser().read(without_serve(argv))
+    only(namespace, "sglang", pp_size=(1,), stream_interval=(1,), speculative_eagle_topk=(1,),
+         cuda_graph_config=(None,),
          dtype=("auto", "bfloat16", "float16", "half"), quantization=(None, "fp8"),
-         kv_cache_dtype=("auto", "bf16", "bfloat16", *_FP8_KV), ep_size=(1, found.tp_size),
+         kv_cache_dtype=("auto", "bf16", "bfloat16", *_FP8_KV), ep_size=(1, namespace.tp_size),
          hicache_storage_backend=(None, "file"), radix_eviction_policy=("lru",),
          load_balance_method=("auto", "round_robin"), hicache_write_policy=("write_through",))  # fmt: skip
-    machine.check(found.tp_size, found.dp_size, 2 if split else 1)
-    if found.model_path is None:
+    machine.check(namespace.tp_size, namespace.dp_size, 2 if split else 1)
+    if namespace.model_path is None:
         raise UsageError("sglang: which model? Say --model-path MODEL.")
     try:
-        shape = read_shape(found.model_path)
+        shape = read_shape(namespace.model_path)
     except UnknownModel as error:
         raise StartError(str(error)) from None
-    chunk = _chunk(found, machine.gpu)
-    fraction = found.mem_fraction_static or default_utilization("sglang", machine.gpu, chunk, found.tp_size)
-    drafts = _speculation(found, shape, acceptance)
-    config = _config(found, shape, machine.gpu, env, chunk=chunk, fraction=fraction, drafts=drafts, split=split)
+    chunk = _chunk(namespace, machine.gpu)
+    fraction = namespace.mem_fraction_static or default_utilization("sglang", machine.gpu, chunk, namespace.tp_size)
+    drafts = _speculation(namespace, shape, acceptance)
+    config = _config(namespace, shape, machine.gpu, env, chunk=chunk, fraction=fraction, drafts=drafts, split=split)
     return Launch(
         config=config,
-        host=found.host,
-        port=found.port,
-        model=found.model_path,
-        served_names=(found.served_model_name or found.model_path,),
-        cached_details=found.enable_cache_report,
-        tokenizer=not found.skip_tokenizer_init,
-        incremental=found.incremental_streaming_output,
-        metrics=found.enable_metrics,
+        host=namespace.host,
+        port=namespace.port,
+        model=namespace.model_path,
+        served_names=(namespace.served_model_name or namespace.model_path,),
+        cached_details=namespace.enable_cache_report,
+        tokenizer=not namespace.skip_tokenizer_init,
+        incremental=namespace.incremental_streaming_output,
+        metrics=namespace.enable_metrics,
         utilization=fraction,
         facts={
-            "dtype": found.dtype,
-            "quantization": found.quantization,
-            "kv_cache_dtype": found.kv_cache_dtype,
+            "dtype": namespace.dtype,
+            "quantization": namespace.quantization,
+            "kv_cache_dtype": namespace.kv_cache_dtype,
             "chunked_prefill_size": -1 if not config.chunked_prefill else chunk,
-            "max_prefill_tokens": found.max_prefill_tokens,
+            "max_prefill_tokens": namespace.max_prefill_tokens,
             "disable_cuda_graph": not config.cuda_graphs,
-            "disable_radix_cache": found.disable_radix_cache,
-            "enable_mixed_chunk": found.enable_mixed_chunk,
-            "speculative_algorithm": found.speculative_algorithm,
+            "disable_radix_cache": namespace.disable_radix_cache,
+            "enable_mixed_chunk": namespace.enable_mixed_chunk,
+            "speculative_algorithm": namespace.speculative_algorithm,
         },
     )
 

@@ -35,39 +35,39 @@ def vllm_launch(
         UsageError: what cannot be emulated.
         StartError: what vLLM itself would refuse, the model that does not fit among it.
     """
-    found = vllm_parser().read(without_serve(argv))
-    only(found, "vllm", pipeline_parallel_size=(1,), scheduling_policy=("fcfs",), stream_interval=(1,),
+    namespace = vllm_parser().read(without_serve(argv))
+    only(namespace, "vllm", pipeline_parallel_size=(1,), scheduling_policy=("fcfs",), stream_interval=(1,),
          long_prefill_token_threshold=(0,), dtype=("auto", "bfloat16", "float16", "half"),
          quantization=(None, "fp8"), kv_cache_dtype=("auto", "bfloat16", *FP8_KV),
          scheduler_reserve_full_isl=(True,))  # fmt: skip
-    machine.check(found.tensor_parallel_size, found.data_parallel_size, 2 if split else 1)
-    model = found.model_tag or found.model
+    machine.check(namespace.tensor_parallel_size, namespace.data_parallel_size, 2 if split else 1)
+    model = namespace.model_tag or namespace.model
     if model is None:
         raise UsageError("vllm: which model? Write `serve MODEL …`, or --model MODEL.")
     try:
         shape = read_shape(model)
     except UnknownModel as error:
         raise StartError(str(error)) from None
-    drafts = vllm_speculation(found, shape, model, acceptance)
+    drafts = vllm_speculation(namespace, shape, model, acceptance)
     config = vllm_config(
-        found, shape, machine.gpu, drafts=drafts, tiers=vllm_tiers(found, machine.gpu, env), split=split
+        namespace, shape, machine.gpu, drafts=drafts, tiers=vllm_tiers(namespace, machine.gpu, env), split=split
     )
     return Launch(
         config=config,
-        host=found.host,
-        port=found.port,
+        host=namespace.host,
+        port=namespace.port,
         model=model,
-        served_names=tuple(found.served_model_name or [model]),
-        cached_details=found.enable_prompt_tokens_details,
-        usage_always=found.enable_force_include_usage,
-        tokenizer=not found.skip_tokenizer_init,
-        metrics=not found.disable_log_stats,
-        utilization=found.gpu_memory_utilization,
+        served_names=tuple(namespace.served_model_name or [model]),
+        cached_details=namespace.enable_prompt_tokens_details,
+        usage_always=namespace.enable_force_include_usage,
+        tokenizer=not namespace.skip_tokenizer_init,
+        metrics=not namespace.disable_log_stats,
+        utilization=namespace.gpu_memory_utilization,
         facts={
-            "dtype": "torch.float16" if found.dtype in ("float16", "half") else "torch.bfloat16",
-            "enforce_eager": found.enforce_eager,
-            "quantization": found.quantization,
-            "cache_dtype": found.kv_cache_dtype,
-            "speculative_config": found.speculative_config,
+            "dtype": "torch.float16" if namespace.dtype in ("float16", "half") else "torch.bfloat16",
+            "enforce_eager": namespace.enforce_eager,
+            "quantization": namespace.quantization,
+            "cache_dtype": namespace.kv_cache_dtype,
+            "speculative_config": namespace.speculative_config,
         },
     )

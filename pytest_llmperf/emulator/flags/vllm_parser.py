@@ -1,13 +1,12 @@
-"""vLLM's flags: those with an effect here, and those known to have none."""
+"""The parser of vLLM's flags, which knows each flag as effective or harmless in the emulator."""
 
 from __future__ import annotations
 
-from pytest_llmperf.emulator.flags.parser import EngineParser, human_int, json_object, positive
-from pytest_llmperf.emulator.flags.vllm_harmless import HARMLESS
+from pytest_llmperf.emulator.flags.parser import EngineParser, Harmless, human_int, json_object, positive
 
 
 def vllm_parser() -> EngineParser:
-    """The flags that have an effect here, and those known to have none."""
+    """A parser that stores effective flags and accepts harmless flags without effect."""
     parser = EngineParser("vllm", HARMLESS, ("--compilation-config", "--speculative-config", "--kv-transfer-config"))
     add = parser.add_argument
     add("model_tag", nargs="?")
@@ -54,3 +53,36 @@ def vllm_parser() -> EngineParser:
     parser.switch("--enable-force-include-usage", default=False)
     parser.switch("--skip-tokenizer-init", default=False)
     return parser
+
+
+#: Flags without effect on the emulated times: logging, loading, TLS, tool calls, kernels of equal speed.
+HARMLESS = Harmless(
+    switches=(
+        "disable-uvicorn-access-log", "disable-fastapi-docs", "enable-log-requests", "enable-log-outputs",
+        "enable-log-deltas", "log-error-stack", "enable-server-load-tracking", "enable-request-id-headers",
+        "enable-offline-docs", "trust-remote-code", "use-tqdm-on-load", "enable-auto-tool-choice",
+        "enable-tokenizer-info-endpoint", "kv-cache-metrics", "cudagraph-metrics", "enable-mfu-metrics",
+        "enable-logging-iteration-details", "aggregate-engine-logging", "fail-on-environ-validation",
+        "jit-monitor-verbose", "disable-hybrid-kv-cache-manager", "calculate-kv-scales", "disable-cascade-attn",
+        "enable-flashinfer-autotune", "return-tokens-as-token-ids", "disable-custom-all-reduce",
+        "numa-bind", "enable-per-request-metrics", "allow-credentials",
+        "ray-workers-use-nsight", "enable-layerwise-nvtx-tracing", "language-model-only",
+    ),
+    single=(
+        "seed", "load-format", "generation-config", "override-generation-config", "uvicorn-log-level", "log-level",
+        "log-config-file", "disable-access-log-for-endpoints", "tokenizer", "tokenizer-mode", "tokenizer-revision",
+        "revision", "code-revision", "download-dir", "config-format", "hf-config-path", "hf-token", "model-impl",
+        "max-logprobs", "logprobs-mode", "distributed-executor-backend", "master-addr", "master-port",
+        "distributed-timeout-seconds", "data-parallel-backend", "data-parallel-address", "data-parallel-rpc-port",
+        "prefix-caching-hash-algo", "kv-cache-metrics-sample", "max-log-len", "shutdown-timeout", "chat-template",
+        "chat-template-content-format", "response-role", "tool-call-parser", "reasoning-parser", "attention-backend",
+        "attention-config", "safetensors-load-strategy", "model-loader-extra-config", "pt-load-map-location",
+        "max-parallel-loading-workers", "otlp-traces-endpoint", "show-hidden-metrics-for-version",
+        "jit-monitor-mode", "root-path", "allowed-origins", "allowed-methods", "allowed-headers", "runner", "convert",
+        "fingerprint-mode", "fingerprint-value", "h11-max-incomplete-event-size", "h11-max-header-count",
+        "timeout-keep-alive", "profiler-config", "structured-outputs-config", "kernel-config", "moe-backend",
+        "linear-backend", "additional-config", "renderer-num-workers", "all2all-backend", "expert-placement-strategy",
+        "sse-keep-alive-interval", "per-request-spec-decode-metrics",
+    ),
+    several=("collect-detailed-traces", "ignore-patterns", "numa-bind-nodes", "numa-bind-cpus", "middleware"),
+)  # fmt: skip

@@ -54,8 +54,8 @@ class Histogram:
             return
         values = np.concatenate(self._later)
         self._later.clear()
-        found = np.bincount(np.searchsorted(self._bounds, values), minlength=len(self._counts))
-        self._counts = [count + more for count, more in zip(self._counts, found.tolist(), strict=True)]
+        bin_counts = np.bincount(np.searchsorted(self._bounds, values), minlength=len(self._counts))
+        self._counts = [count + more for count, more in zip(self._counts, bin_counts.tolist(), strict=True)]
         self._sum += float(values.sum())
 
 

@@ -93,10 +93,10 @@ class RealTime:
             raise TypeError("real time does not leap")
         latencies = self._service.latencies
         for sequence, count in step.tokens:
-            found = self._open.get(sequence)
-            if found is None:
+            open_request = self._open.get(sequence)
+            if open_request is None:
                 continue  # its client has gone
-            stream, index = found
+            stream, index = open_request
             first_ns, previous_ns = stream.emission(index, sequence, count, step.ended_ns)
             if stream.ended.done():
                 self._apply_fault(stream)
@@ -105,11 +105,11 @@ class RealTime:
             else:
                 latencies.first_token(sequence, first_ns)
         for sequence in step.finished:
-            found = self._open.pop(sequence, None)
-            if found is not None:
+            open_request = self._open.pop(sequence, None)
+            if open_request is not None:
                 first_ns = sequence.first_token_ns or step.ended_ns
                 self._service.finished(sequence, first_ns, step.ended_ns)
-                found[0].finish_one()
+                open_request[0].finish_one()
 
     def _apply_fault(self, stream: Stream) -> None:
         """A planted fault has ended the answer; a request that hangs goes on in the engine, unheard."""

@@ -32,8 +32,8 @@ def unstreamed_answer(
 ) -> Reply:
     """The answer to a request without stream, `created` in seconds since 1970."""
     if ask.kind == "generate":
-        found = [_native(ask, launch, number, index, answer) for index, answer in enumerate(answers)]
-        return json_reply(found[0] if len(found) == 1 else found)
+        outputs = [_native(ask, launch, number, index, answer) for index, answer in enumerate(answers)]
+        return json_reply(outputs[0] if len(outputs) == 1 else outputs)
     cached = sum(answer.cached for answer in answers) if launch.cached_details else None
     return json_reply(
         {
@@ -59,7 +59,7 @@ def _choice(ask: GenerationRequest, launch: Launch, index: int, ids: list[int]) 
 
 
 def _native(ask: GenerationRequest, launch: Launch, number: int, index: int, answer: Generated) -> dict[str, object]:
-    found: dict[str, object] = {"text": _text(launch, answer.ids)} if launch.tokenizer else {}
+    outputs: dict[str, object] = {"text": _text(launch, answer.ids)} if launch.tokenizer else {}
     meta = {
         "id": f"{number:032x}",
         "finish_reason": {"type": "length", "length": ask.max_tokens},
@@ -67,7 +67,7 @@ def _native(ask: GenerationRequest, launch: Launch, number: int, index: int, ans
         "completion_tokens": len(answer.ids),
         "cached_tokens": answer.cached,
     }
-    return found | {"output_ids": answer.ids, "meta_info": meta}
+    return outputs | {"output_ids": answer.ids, "meta_info": meta}
 
 
 def _text(launch: Launch, ids: list[int]) -> str:

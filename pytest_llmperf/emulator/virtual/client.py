@@ -166,17 +166,17 @@ class _Client:
     def _receive_fast_forward(self, skipped_steps: FastForward) -> None:
         ones = [1] * len(skipped_steps.ends_ns)
         for sequence in skipped_steps.sequences:
-            found = self._open.get(sequence)
-            if found is not None:
-                found[1].token_ns += skipped_steps.ends_ns
-                found[1].counts += ones
+            open_request = self._open.get(sequence)
+            if open_request is not None:
+                open_request[1].token_ns += skipped_steps.ends_ns
+                open_request[1].counts += ones
 
     def _receive_step(self, step: Step) -> None:
         for sequence, count in step.tokens:
-            found = self._open.get(sequence)
-            if found is None:
+            open_request = self._open.get(sequence)
+            if open_request is None:
                 continue  # its client has gone, or hears no more
-            request, line = found
+            request, line = open_request
             fault = request.fault
             if (
                 fault is not None
@@ -188,10 +188,10 @@ class _Client:
             line.counts.append(count)
 
     def _finish(self, sequence: Sequence, now_ns: int) -> None:
-        found = self._open.pop(sequence, None)
-        if found is None:
+        open_request = self._open.pop(sequence, None)
+        if open_request is None:
             return
-        request, line = found
+        request, line = open_request
         self._service.latencies.emissions(sequence, line.token_ns, line.counts)
         self._service.finished(sequence, line.token_ns[0], now_ns)
         request.unfinished -= 1

@@ -96,7 +96,7 @@ def test_a_folder_that_one_may_not_enter(tmp_path):
 
 def test_an_empty_folder_is_no_environment(tmp_path):
     (tmp_path / ".engines" / "vllm").mkdir(parents=True)
-    with pytest.raises(EnvironmentMissing, match=r"neither bin/python nor a folder vllm/.*bin/pip install vllm`"):
+    with pytest.raises(EnvironmentMissing, match=r"neither bin/python nor vllm/.*bin/pip install vllm`"):
         find_environment("vllm", "cpu", None, tmp_path)
 
 
@@ -148,7 +148,7 @@ def test_an_installation_is_never_the_engine_s_own_one():
 def test_only_a_folder_of_ours_is_to_be_removed(tmp_path, configured):
     place = tmp_path / ("engines" if configured else ".engines/vllm")
     place.mkdir(parents=True)
-    with pytest.raises(EnvironmentMissing, match="is no environment of vllm") as caught:
+    with pytest.raises(EnvironmentMissing, match="is not an environment of vllm") as caught:
         find_environment("vllm", "h200", str(place) if configured else None, tmp_path)
     assert ("Remove it" in str(caught.value)) != configured
-    assert ("name the folder that has one of them" in str(caught.value)) == configured
+    assert ("give a folder with bin/python or the package" in str(caught.value)) == configured

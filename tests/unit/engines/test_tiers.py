@@ -14,7 +14,7 @@ HICACHE = sglang("m", enable_hierarchical_cache=True)
 @pytest.mark.parametrize(
     ("spec", "keep", "complaint"),
     [
-        (OFFLOADING, ["engine"], "vLLM empties what it offloads only together"),
+        (OFFLOADING, ["engine"], "vLLM empties offloaded KV cache only together"),
         (BY_HAND, ["engine", "l2"], r"keep=\('engine', 'l2'\)\): vLLM empties"),
         (HICACHE, ["engine"], "SGLang empties its own host memory"),
         (HICACHE, ["l1"], "SGLang empties its own host memory"),

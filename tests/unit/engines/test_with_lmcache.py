@@ -88,7 +88,7 @@ def test_its_disk_may_be_in_one_s_home(monkeypatch):
 
 def test_an_engine_that_is_a_command_needs_lmcache_beside_it(tmp_path):
     command = Environment((str(tmp_path / "vllm"),), False, None, "vllm")
-    with pytest.raises(EnvironmentMissing, match=r"needs LMCache where the engine is.*lmcache"):
+    with pytest.raises(EnvironmentMissing, match=r"needs LMCache in the engine.s environment.*lmcache"):
         launch(LMCache(), environment=command).argv()
     (tmp_path / "lmcache").touch()
     assert launch(LMCache(), environment=command).argv()[0] == str(tmp_path / "lmcache")

@@ -6,8 +6,7 @@ import time
 import pytest
 
 from pytest_llmperf.load import arrivals as module
-from pytest_llmperf.load.arrivals import Arrivals
-from pytest_llmperf.load.histogram import BIN_BITS, BINS, Histogram
+from pytest_llmperf.load.arrivals import BIN_BITS, BINS, Arrivals, Histogram
 
 MS = 1_000_000
 

@@ -3,17 +3,22 @@
 import asyncio
 import errno
 import ssl
+import sys
 import time
+from pathlib import Path
 
 import httpx
 import pytest
 import trustme
 
-from pytest_llmperf.load import httpx_transport
-from pytest_llmperf.load.httpx_transport import StampedTransport
 from pytest_llmperf.model.plan import Channel
 from pytest_llmperf.testing.scripted_server import ScriptedServer
 from pytest_llmperf.testing.streams import LAST_CHUNK, STREAM_HEAD, Close, Hang, Send, http_chunk, plain
+
+sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
+
+import stamped_httpx
+from stamped_httpx import StampedTransport
 
 PIECES = [b"one", b"two", b"three"]
 STREAM = [Send(STREAM_HEAD), *(Send(http_chunk(piece), 0.05) for piece in PIECES), Send(LAST_CHUNK, 0.05)]
@@ -103,13 +108,13 @@ def test_no_descriptor_left_is_a_connect_error(monkeypatch):
     def no_more(*_):
         raise OSError(errno.EMFILE, "Too many open files")
 
-    monkeypatch.setattr(httpx_transport, "Link", no_more)
+    monkeypatch.setattr(stamped_httpx, "Link", no_more)
     with ScriptedServer(STREAM) as server, pytest.raises(httpx.ConnectError, match="Too many open files"):
         run(asked(server))
 
 
 def test_a_look_up_that_takes_long_is_a_connect_timeout(monkeypatch):
-    monkeypatch.setattr(httpx_transport, "route_of", lambda plan: time.sleep(1))
+    monkeypatch.setattr(stamped_httpx, "route_of", lambda plan: time.sleep(1))
     with ScriptedServer(STREAM) as server, pytest.raises(httpx.ConnectTimeout):
         run(asked(server, timeout=0.1))
 

@@ -4,7 +4,7 @@ from array import array
 
 import pytest
 
-from pytest_llmperf.load.histogram import BINS, Histogram
+from pytest_llmperf.load.arrivals import BINS, Histogram
 from pytest_llmperf.load.pipe_protocol import SIZE, pack_plan, unpack_plan
 from pytest_llmperf.load.recording import End, RecordingWriter, read_recording
 from pytest_llmperf.model.exchange import Ending

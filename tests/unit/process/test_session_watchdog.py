@@ -16,7 +16,7 @@ from pytest_llmperf.process.session_watchdog import SessionWatchdog
 watchdog = SessionWatchdog(Path(sys.argv[1]), "pytest (pid 7)")
 {ending}
 """
-SAID = "llmperf: pytest (pid 7) ended without verdict, so its exit code says nothing about its tests."
+SAID = "llmperf: pytest (pid 7) ended without verdict, so the exit code says nothing about the tests."
 
 
 def run(folder, ending):

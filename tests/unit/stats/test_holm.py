@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from statsmodels.stats.multitest import multipletests
 
-from pytest_llmperf.stats.holm import holm
+from pytest_llmperf.stats.decision import holm
 
 p_values = st.lists(st.floats(0, 1), min_size=1, max_size=12)
 

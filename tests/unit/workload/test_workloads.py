@@ -198,7 +198,7 @@ def test_the_limit_in_flight_comes_from_the_arrivals():
 
 @given(st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=12), max_size=8), st.integers(1, 5))
 def test_ideal_hit_rate_equals_a_search_through_earlier_prompts(prompts, block):
-    from pytest_llmperf.workload.hit_rate import ideal_hit_rate
+    from pytest_llmperf.workload.base import ideal_hit_rate
 
     requests = [Request(i, tuple(p), 1, len(p)) for i, p in enumerate(prompts)]
     hits = 0

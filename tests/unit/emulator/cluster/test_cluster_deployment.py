@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +22,10 @@ from pytest_llmperf.emulator.cost.gpu import GPUS
 from pytest_llmperf.emulator.cost.load import StepLoad
 from pytest_llmperf.emulator.cost.shape import SHAPES
 from pytest_llmperf.emulator.virtual.departures import Plan, Request
-from pytest_llmperf.emulator.virtual.replay import Answer, replay
+
+sys.path.insert(0, str(Path(__file__).parents[4] / "scripts"))
+
+from emulator_fit.virtual_client import Answer, replay
 
 MS = 1_000_000
 CONFIG = EngineConfig(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +15,10 @@ from pytest_llmperf.emulator.config import EngineConfig
 from pytest_llmperf.emulator.cost.gpu import GPUS
 from pytest_llmperf.emulator.cost.load import StepLoad
 from pytest_llmperf.emulator.cost.shape import SHAPES
-from pytest_llmperf.emulator.virtual.replay import Answer, Plan, Request, replay
+
+sys.path.insert(0, str(Path(__file__).parents[4] / "scripts"))
+
+from emulator_fit.virtual_client import Answer, Plan, Request, replay
 
 INGRESS_NS = 500_000
 

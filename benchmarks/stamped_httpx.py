@@ -1,9 +1,9 @@
 """httpx over the stamped path: `httpx.AsyncClient(transport=StampedTransport())`.
 
-For scripts that want httpx's interface and exact times all the same. Every response carries `extensions["read_ns"]`:
-one stamp per read of the answer (CLOCK_MONOTONIC nanoseconds, by the kernel where it stamps), however late asyncio and
-httpx come to look at the bytes. The stamps of a streamed answer grow while it is read. What it costs beside a load
-process is in docs/load_generator.md.
+The transport combines httpx's interface with exact times. Every response carries `extensions["read_ns"]`: a stamp in
+CLOCK_MONOTONIC nanoseconds for each read of the answer, made by the kernel if the kernel stamps. A late asyncio loop
+does not change these stamps. The list grows while a streamed answer is read. docs/load_generator.md compares the
+transport with a load process.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import httpx
+from asyncio_link import Link
 
 from pytest_llmperf.load.arrivals import Arrivals
 from pytest_llmperf.load.connection_setup import Route, route_of
-from pytest_llmperf.load.link import Link
 from pytest_llmperf.model.plan import Channel, LoadPlan
 
 _Origin = tuple[str, int, bool]
