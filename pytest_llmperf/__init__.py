@@ -8,6 +8,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from pytest_llmperf.version import VERSION
+
 if TYPE_CHECKING:
     from pytest_llmperf.engines.roofline import decode_floor_ms
     from pytest_llmperf.engines.server import Server
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
         sharegpt,
     )
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 _HOME = {
     "CheckResult": "results.check",

@@ -28,6 +28,7 @@ from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.judging.steadiness import ALPHA, METRIC, drift_p
 from pytest_llmperf.metrics.registry import find
 from pytest_llmperf.results.measurement import Measurement
+from pytest_llmperf.session.executions import begin_execution
 from pytest_llmperf.session.perf_session import PerfSession
 from pytest_llmperf.stats.drift import Drift
 from pytest_llmperf.stats.level import level_drift
@@ -70,7 +71,7 @@ def measured(options: argparse.Namespace, name: str, start: int) -> Iterator[Mea
         try:
             for number in range(options.each):
                 spec, workload = cases(options.kind, SEEDS_APART * (start * options.each + number))[name]
-                perf = Perf(session.execution("steadiness", options.kind))
+                perf = Perf(begin_execution(session, "steadiness", options.kind))
                 yield perf.measure(spec, workload, runs=RUNS, may_preempt=True, fresh=bool(options.fault))
         finally:
             session.close()

@@ -18,13 +18,13 @@ from math import exp, log
 from statistics import fmean
 
 from pytest_llmperf.baseline import plan as planning
-from pytest_llmperf.baseline.levels import offsets
 from pytest_llmperf.baseline.merging import UpdateTerms
 from pytest_llmperf.metrics.registry import find
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.baseline import Baseline, Provenance, StoredSession
 from pytest_llmperf.results.check import BASELINE_COMPARISON
 from pytest_llmperf.results.fresh import Check, FreshMeasurement, FreshRun, FreshTest
+from pytest_llmperf.results.levels import offsets
 from pytest_llmperf.stats.decision import MetricComparison, decide
 from pytest_llmperf.stats.looks import LOOKS, alpha_at
 from pytest_llmperf.stats.priors import margins_for, prior_for, scale_of, worse_when_larger

@@ -3,30 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 
 from pytest_llmperf.baseline.store import Store
 from pytest_llmperf.errors import UsageError
-from pytest_llmperf.results.baseline import Baseline
+from pytest_llmperf.results.baseline import Entry
 
 CREATE = "Create baselines with: pytest suites --update-baselines-new"
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One stored baseline.
-
-    Args:
-        kind: its folder: "h200", "emulated-h200".
-        path: of its file, relative to the folder of all baselines.
-        baseline: what it holds.
-    """
-
-    kind: str
-    path: str
-    baseline: Baseline
 
 
 def catalog(root: Path, kind: str | None = None) -> list[Entry]:

@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
-from pytest_llmperf.baseline.fingerprint import fingerprint_of
 from pytest_llmperf.model.verdict import Verdict
+from pytest_llmperf.results.conditions import fingerprint_of
 from pytest_llmperf.results.fresh import FreshMeasurement, FreshRun, FreshTest
 
 

@@ -5,15 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pytest_llmperf.baseline.fingerprint import (
-    differences,
-    fingerprint_of,
-    formulas_of,
-    is_comparable,
-    unrecorded_conditions,
-)
 from pytest_llmperf.baseline.obstacles import Obstacle
-from pytest_llmperf.baseline.paths import EMULATED, kind_of, server_kind
 from pytest_llmperf.baseline.rules import (
     LevelShift,
     far_from_anchor,
@@ -29,6 +21,16 @@ from pytest_llmperf.baseline.text import rounded
 from pytest_llmperf.metrics.registry import find, is_metric
 from pytest_llmperf.metrics.units import Direction
 from pytest_llmperf.results.baseline import Provenance, StoredMeasurement, StoredSession
+from pytest_llmperf.results.conditions import (
+    EMULATED,
+    differences,
+    fingerprint_of,
+    formulas_of,
+    is_comparable,
+    kind_of,
+    server_kind,
+    unrecorded_conditions,
+)
 from pytest_llmperf.results.fresh import FreshMeasurement
 
 

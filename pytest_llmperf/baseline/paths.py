@@ -4,39 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
 from pathlib import PurePosixPath
 
-from pytest_llmperf.model.engine import serving_hardware
+from pytest_llmperf.results.conditions import EMULATED
 
-EMULATED = "emulated-"
-OTHER_GPU = "other-gpu"  # as in telemetry.hardware
 LONGEST = 150  # file systems take 255 bytes
 _FOLDER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 # A function has neither brackets nor "-", so the first "-" tells where its parameters begin.
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*(-[A-Za-z0-9_.-]+)?")
-
-
-def kind_of(conditions: Mapping[str, str]) -> str:
-    """The kind that names the folder: "h200", "cpu", "emulated-h200"; of a GPU without a marker its model, too.
-
-    >>> kind_of({"hardware": "emulated h200"})
-    'emulated-h200'
-    >>> kind_of({"hardware": "other-gpu", "gpu": "NVIDIA L40S"})
-    'other-gpu-nvidia-l40s'
-    """
-    hardware = conditions.get("hardware", "unknown").replace(" ", "-")
-    model = conditions.get("gpu", "") if hardware == OTHER_GPU else ""
-    return "-".join([hardware, *re.findall(r"[a-z0-9.]+", model.lower())])
-
-
-def server_kind(conditions: Mapping[str, str]) -> str:
-    """The hardware kind whose noise and margins hold: the kind of the serving machine, if known.
-
-    >>> server_kind({"hardware": "cpu", "url": "http://10.0.0.5:8000"})
-    'unknown'
-    """
-    return serving_hardware(kind_of(conditions), conditions.get("url"))
 
 
 def bare_test(test: str, kind: str) -> str:

@@ -7,17 +7,17 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Literal
 
 from pytest_llmperf.baseline.copies import Case, copies_by_name, differing_conditions, improved_metrics, merge_copies
-from pytest_llmperf.baseline.fingerprint import comparable_sessions
-from pytest_llmperf.baseline.levels import mean_level
 from pytest_llmperf.baseline.merging import Merger, UpdateTerms
 from pytest_llmperf.baseline.obstacles import acceptable_obstacles, blocking_obstacles, is_undecided_comparison
-from pytest_llmperf.baseline.paths import bare_test, baseline_path, kind_of
+from pytest_llmperf.baseline.paths import bare_test, baseline_path
 from pytest_llmperf.baseline.rules import comparable_sessions_on
 from pytest_llmperf.baseline.update_plan import Action, Entry, Move, Plan
 from pytest_llmperf.errors import UsageError
 from pytest_llmperf.metrics.registry import is_metric
 from pytest_llmperf.results.baseline import YOUNG_BELOW, Baseline, StoredMeasurement
+from pytest_llmperf.results.conditions import comparable_sessions, kind_of
 from pytest_llmperf.results.fresh import FreshTest
+from pytest_llmperf.results.levels import mean_level
 
 Mode = Literal["all", "new"]
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from math import copysign
 from statistics import fmean, median
 
-from pytest_llmperf.baseline.levels import change, offset, offsets
 from pytest_llmperf.metrics.registry import find, is_metric
 from pytest_llmperf.results.baseline import StoredSession
+from pytest_llmperf.results.levels import change, offset, offsets
 from pytest_llmperf.stats.priors import margins_for, scale_of
 
 MOST_SESSIONS = 10

@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_llmperf.baseline.paths import EMULATED, kind_of, server_kind
 from pytest_llmperf.baseline.store import Store
 from pytest_llmperf.errors import UsageError
 from pytest_llmperf.judging.baseline_comparison import margins_from
 from pytest_llmperf.metrics.registry import Metric, find
+from pytest_llmperf.results.conditions import EMULATED, kind_of, server_kind
 from pytest_llmperf.results.fresh import FreshMeasurement, fresh_test
 from pytest_llmperf.stats.looks import LOOKS, SUITE_ALPHA, spent_share
 from pytest_llmperf.stats.noise_estimate import NoiseEstimate, estimate_noise, runs_needed, smallest_detectable

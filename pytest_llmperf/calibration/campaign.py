@@ -10,7 +10,7 @@ from functools import partial
 from math import expm1, log, log1p
 from pathlib import Path
 
-from pytest_llmperf.baseline.paths import EMULATED, bare_test, kind_of
+from pytest_llmperf.baseline.paths import bare_test
 from pytest_llmperf.calibration.emulated_session import EmulatedSession
 from pytest_llmperf.calibration.experiments import Experiment, Slowdown
 from pytest_llmperf.calibration.journal import RowJournal
@@ -22,6 +22,7 @@ from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.errors import UsageError
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.baseline import Baseline, StoredMeasurement, StoredSession
+from pytest_llmperf.results.conditions import EMULATED, kind_of
 from pytest_llmperf.results.measurement import Measurement
 from pytest_llmperf.stats.looks import LOOKS
 

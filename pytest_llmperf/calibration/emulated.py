@@ -9,9 +9,6 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
-import pytest_llmperf
-from pytest_llmperf import __version__
-from pytest_llmperf.baseline.paths import EMULATED
 from pytest_llmperf.baseline.text import encode
 from pytest_llmperf.calibration.campaign import FIRST, Campaign
 from pytest_llmperf.calibration.emulated_session import Recalled
@@ -25,7 +22,9 @@ from pytest_llmperf.calibration.suite_test import SuiteTest
 from pytest_llmperf.config.settings import read_settings
 from pytest_llmperf.errors import UsageError
 from pytest_llmperf.results.baseline import Baseline
+from pytest_llmperf.results.conditions import EMULATED
 from pytest_llmperf.session.provenance import VIRTUAL_HOST, provenance
+from pytest_llmperf.version import PACKAGE_DIR, VERSION
 
 #: Trials of each simulated server: more take hours.
 MOST_SLOW_TRIALS = 400
@@ -83,7 +82,7 @@ def calibrate_emulated(
         for experiment in experiments(suite_runs, faults)
         if experiment.suite_runs and _is_watched(experiment, tests, tell)
     ]
-    about = {"calibration": kind, "version": __version__, "commit": commit, "tests": [test.name for test in tests],
+    about = {"calibration": kind, "version": VERSION, "commit": commit, "tests": [test.name for test in tests],
              "baselines": _digest(stored), "sources": _sources(root, tests)}
     with RowJournal(out.with_name(out.name + ".jsonl"), about) as journal:
         primaries = sum(len(m.primaries) for baseline in stored.values() for m in baseline.measurements.values())
@@ -128,7 +127,7 @@ def _digest(stored: Mapping[str, Baseline]) -> str:
 
 def _sources(root: Path, tests: Sequence[SuiteTest]) -> str:
     """Of the tests' files, the settings and this package: a commit does not tell what is changed or not in git."""
-    package = Path(pytest_llmperf.__file__).parent
+    package = PACKAGE_DIR
     suites = sorted({root / test.name.partition("::")[0] for test in tests})
     found = hashlib.sha256()
     settings = (root / "llmperf.toml", root / "pyproject.toml")

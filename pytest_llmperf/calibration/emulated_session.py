@@ -6,7 +6,7 @@ import os
 import random
 from pathlib import Path
 
-from pytest_llmperf.baseline.paths import EMULATED, baseline_path
+from pytest_llmperf.baseline.paths import baseline_path
 from pytest_llmperf.baseline.store import Store
 from pytest_llmperf.calibration.restarted_engines import Restarter
 from pytest_llmperf.calibration.simulator import Asked, Simulator
@@ -15,10 +15,11 @@ from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.engines.emulated import VirtualLauncher
 from pytest_llmperf.engines.pool import EnginePool
 from pytest_llmperf.results.baseline import Baseline
+from pytest_llmperf.results.conditions import EMULATED
 from pytest_llmperf.session.executions import Execution
 from pytest_llmperf.session.perf_session import PerfSession
 from pytest_llmperf.session.replay import Replayer, Watch, stream_limits
-from pytest_llmperf.session.sequential_comparison import Baselines
+from pytest_llmperf.session.stored_baselines import Baselines
 from pytest_llmperf.telemetry.hardware import emulated_hardware
 
 

@@ -9,7 +9,7 @@ from pytest_llmperf.errors import InfrastructureError
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.check import CheckResult
 from pytest_llmperf.results.measurement import Measurement
-from pytest_llmperf.session.executions import Execution
+from pytest_llmperf.session.executions import Execution, begin_execution
 from pytest_llmperf.session.perf_session import PerfSession
 
 
@@ -43,7 +43,7 @@ class Outcome:
 
 def outcome_of(test: SuiteTest, session: PerfSession, kind: str) -> Outcome:
     """Run a test once, as pytest would."""
-    execution = session.execution(test.name, kind)
+    execution = begin_execution(session, test.name, kind)
     try:
         test.run(execution)
     except InfrastructureError as error:

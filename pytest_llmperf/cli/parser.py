@@ -11,8 +11,8 @@ from importlib import import_module
 from pkgutil import iter_modules
 from types import ModuleType
 
-from pytest_llmperf import __version__
 from pytest_llmperf.cli import commands
+from pytest_llmperf.version import VERSION
 
 
 def parser() -> argparse.ArgumentParser:
@@ -22,7 +22,7 @@ def parser() -> argparse.ArgumentParser:
     what is heavy it imports inside `run`.
     """
     root = argparse.ArgumentParser(prog="llmperf", description="Runs, baselines and calibration of pytest-llmperf.")
-    root.add_argument("--version", action="version", version=f"pytest-llmperf {__version__}")
+    root.add_argument("--version", action="version", version=f"pytest-llmperf {VERSION}")
     add_commands(root.add_subparsers(dest="command", metavar="COMMAND", required=True), commands)
     return root
 

@@ -16,7 +16,7 @@ from pytest_llmperf.errors import SpecError, UsageError
 if TYPE_CHECKING:
     from pytest_llmperf.model.engine import EngineSpec, Flag
     from pytest_llmperf.report.watch import Watch
-    from pytest_llmperf.session.executions import Execution
+    from pytest_llmperf.session.executions import Execution, begin_execution
     from pytest_llmperf.workload import Workload
     from pytest_llmperf.workload.arguments import Length
 
@@ -153,7 +153,7 @@ def measuring(arguments: argparse.Namespace, name: str) -> Iterator[Execution]:
     root, watch = project_root(), _watch()
     settings = with_engine_options(read_settings(root), arguments.llmperf_engine)
     session = PerfSession(settings, root, hardware, watch.tell, emulation=emulation)
-    execution = session.execution(name, hardware.kind)
+    execution = begin_execution(session, name, hardware.kind)
     try:
         yield execution
         execution.complete = True

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-from pytest_llmperf.baseline.paths import kind_of
 from pytest_llmperf.baseline.store import Store
 from pytest_llmperf.doctor.finding import Finding
 from pytest_llmperf.doctor.place import Place
 from pytest_llmperf.errors import BaselineError
 from pytest_llmperf.results.baseline import StoredMeasurement
+from pytest_llmperf.results.conditions import kind_of
 from pytest_llmperf.telemetry.hardware import Hardware
 
 PART = "baselines"

@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 
-import pytest_llmperf
 from pytest_llmperf.config.emulation import GPUS, Emulation
 from pytest_llmperf.config.settings import expanded
 from pytest_llmperf.errors import ConfigError, EnvironmentMissing
 from pytest_llmperf.masking import mask
+from pytest_llmperf.version import PACKAGE_DIR
 
 EMULATOR = "pytest_llmperf.emulator"
 EMULATOR_REFUSES = 2  # its exit code for options of its own
@@ -95,7 +95,7 @@ def emulator_environment(emulation: Emulation, engine: str, start_id: int) -> En
     for fault in emulation.faults:
         prefix += ["--fault", fault]
     prefix += ["--noise", emulation.noise, "--noise-seed", str(noise_seed(emulation.seed, start_id)), "--"]
-    package = Path(pytest_llmperf.__file__).parents[1]
+    package = PACKAGE_DIR.parent
     return Environment(tuple(prefix), False, package, str(emulation))
 
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import StrEnum, auto
 
-from pytest_llmperf.baseline.fingerprint import differences
 from pytest_llmperf.errors import SloError
 from pytest_llmperf.judging.ratios import infinite_values
 from pytest_llmperf.judging.sample import unverified
@@ -19,6 +18,7 @@ from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.baseline import StoredMeasurement, StoredSession
 from pytest_llmperf.results.cause import Cause, Facts
 from pytest_llmperf.results.check import BASELINE_COMPARISON, CheckResult
+from pytest_llmperf.results.conditions import differences
 from pytest_llmperf.results.measurement import Measurement
 from pytest_llmperf.slo.model import Comparison
 from pytest_llmperf.stats.decision import (

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from pytest_llmperf.baseline.paths import server_kind
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.errors import SpecError
 from pytest_llmperf.judging.claim_judge import invalid_results, judge_pooled_executions
@@ -13,6 +12,7 @@ from pytest_llmperf.judging.ratios import ONE_START
 from pytest_llmperf.judging.requirements import judge_claim
 from pytest_llmperf.judging.validity import judged_by_comparison
 from pytest_llmperf.results.check import CheckResult
+from pytest_llmperf.results.conditions import server_kind
 from pytest_llmperf.results.measurement import Measurement, Run
 from pytest_llmperf.slo.model import Claim, Ratio
 from pytest_llmperf.slo.parse import parse_ratio

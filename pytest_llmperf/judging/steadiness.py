@@ -13,11 +13,11 @@ from dataclasses import replace
 from itertools import groupby
 from math import expm1, hypot, log
 
-from pytest_llmperf.baseline.paths import server_kind
 from pytest_llmperf.metrics import RunMetrics
 from pytest_llmperf.metrics.registry import find
 from pytest_llmperf.results.baseline import StoredMeasurement
 from pytest_llmperf.results.cause import Cause, Problem
+from pytest_llmperf.results.conditions import server_kind
 from pytest_llmperf.results.measurement import Measurement
 from pytest_llmperf.stats.drift import drift
 from pytest_llmperf.stats.level import CAUTION, FEWEST_RUNS, level_drift

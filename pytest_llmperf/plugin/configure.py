@@ -142,7 +142,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(EndSummary(config), "llmperf-summary")
         config.pluginmanager.register(NothingMeasured(config), "llmperf-nothing")
     config.pluginmanager.register(SurvivingServers(config), "llmperf-stopping")
-    config.pluginmanager.register(DisplayPauses(config), "llmperf-showing")
+    config.pluginmanager.register(DisplayPauses(config.stash[STATE]), "llmperf-showing")
     _end_cleanly_on_sigterm()
 
 

@@ -78,11 +78,12 @@ def engine(request: pytest.FixtureRequest) -> Server:
 @pytest.fixture
 def perf(request: pytest.FixtureRequest) -> Iterator[Perf]:
     """Measure, check and claim. What is checked is collected; the worst verdict becomes the test's outcome."""
+    from pytest_llmperf.session.executions import begin_execution
     from pytest_llmperf.session.perf import Perf
 
     item: pytest.Item = request.node
     with leave_without_traceback(item):
-        execution = item.config.stash[STATE].session.execution(test_id(item), kind_of(item) or "cpu")
+        execution = begin_execution(item.config.stash[STATE].session, test_id(item), kind_of(item) or "cpu")
     item.stash[EXECUTION] = execution
     yield Perf(execution)
     with leave_without_traceback(item):

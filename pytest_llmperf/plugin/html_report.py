@@ -46,7 +46,7 @@ class Reporter:
         store = Store(root / self.config.stash[STATE].settings.baselines_dir)
         out = self.config.invocation_params.dir / report_path if report_path else folders[0]
         try:
-            self.text = f"report: {write_report(folders, store, out)}"
+            self.text = f"report: {write_report(folders, store.read, out)}"
         except LlmperfError as error:  # the verdicts stand without it
             self.text = f"no report: {error}"
         except ImportError as error:  # a GPU host without a registry has not everything

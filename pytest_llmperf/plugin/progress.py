@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Protocol, TextIO
 
 import pytest
 
-from pytest_llmperf.plugin.state import STATE
-
 if TYPE_CHECKING:
     from pytest_llmperf.process.scratch import Scratch
     from pytest_llmperf.report.watch import Pace, Watch
@@ -193,11 +191,21 @@ class WorkerProgress:
         return whole.decode("utf-8", "replace").splitlines() if end else []
 
 
+class Display(Protocol):
+    """The part of the plugin's state that shows progress."""
+
+    subject: str
+
+    def rest(self) -> None: ...
+
+    def stop_showing(self) -> None: ...
+
+
 class DisplayPauses:
     """Keeps the display out of pytest's own way: it rests whenever pytest writes."""
 
-    def __init__(self, config: pytest.Config) -> None:
-        self._state = config.stash[STATE]
+    def __init__(self, display: Display) -> None:
+        self._state = display
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> None:

@@ -131,7 +131,7 @@ class EndSummary:
         files = [path for report in self._reports.values() if (path := run_file_of(report)) is not None]
         for folder in dict.fromkeys(path.parents[1] for path in files):
             try:
-                lines = [line for test in read_run(folder) for line in every_metric(test, store)]
+                lines = [line for test in read_run(folder) for line in every_metric(test, store.read)]
             except LlmperfError as error:  # written on another machine, or somebody has changed it
                 lines = [str(error)]
             for line in lines:

@@ -7,12 +7,11 @@ from contextlib import suppress
 from math import isinf
 from statistics import fmean
 
-from pytest_llmperf.baseline.paths import kind_of
-from pytest_llmperf.baseline.store import Store
 from pytest_llmperf.errors import BaselineError
 from pytest_llmperf.metrics.registry import Metric, all_metrics
 from pytest_llmperf.report.table import aligned
-from pytest_llmperf.results.baseline import StoredMeasurement
+from pytest_llmperf.results.baseline import ReadBaseline, StoredMeasurement
+from pytest_llmperf.results.conditions import kind_of
 from pytest_llmperf.results.reader import StoredRun, StoredRunTest
 from pytest_llmperf.stats.mean import t_interval
 
@@ -20,12 +19,12 @@ HEAD = ("metric", "mean", "90 % CI", "baseline", "change")
 CONFIDENCE = 0.95  # of each limit
 
 
-def every_metric(test: StoredRunTest, store: Store) -> Iterator[str]:
+def every_metric(test: StoredRunTest, read: ReadBaseline) -> Iterator[str]:
     """A table for each measurement of a test; a baseline that cannot be read is told by its own check."""
     for measurement in test.measurements:
         baseline = None
         with suppress(BaselineError):
-            baseline = store.read(test.test, kind_of(measurement.conditions))
+            baseline = read(test.test, kind_of(measurement.conditions))
         compared = measurement.baseline
         stored = None if baseline is None or compared is None else baseline.measurements.get(compared)
         yield from ("", test.test, f"{measurement.engine}, {measurement.workload}")

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from pytest_llmperf.metrics.failed_as_infinite import statistics_with_failures
 from pytest_llmperf.results.check import CheckResult
 from pytest_llmperf.results.check_json import check_json
+from pytest_llmperf.results.conditions import digest
 from pytest_llmperf.results.sentences import estimate_text, interval_text
-from pytest_llmperf.session.conditions import digest
 
 if TYPE_CHECKING:
     from pytest_llmperf.metrics import RunMetrics

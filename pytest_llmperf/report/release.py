@@ -13,14 +13,12 @@ from dataclasses import dataclass
 from enum import Enum
 from math import isinf
 
-from pytest_llmperf.baseline.fingerprint import unrecorded_conditions
-from pytest_llmperf.baseline.paths import server_kind
 from pytest_llmperf.errors import SloError
 from pytest_llmperf.judging.baseline_comparison import OPEN_LOOP, SEARCHED
 from pytest_llmperf.metrics.registry import Metric, find
 from pytest_llmperf.model.verdict import Verdict
+from pytest_llmperf.results.conditions import formula_versions, server_kind, unrecorded_conditions
 from pytest_llmperf.results.reader import StoredRunMeasurement, StoredRunTest
-from pytest_llmperf.session.conditions import formula_versions
 from pytest_llmperf.stats.decision import PASS_CONFIDENCE, MetricComparison, decide
 from pytest_llmperf.stats.looks import SUITE_ALPHA
 from pytest_llmperf.stats.prior import Scale

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 
-from pytest_llmperf.baseline.catalog import Entry
-from pytest_llmperf.baseline.levels import session_mean
 from pytest_llmperf.errors import SloError
 from pytest_llmperf.metrics.registry import find
 from pytest_llmperf.report import value_text
 from pytest_llmperf.report.metric_rows import baseline_mean
 from pytest_llmperf.report.table import aligned
-from pytest_llmperf.results.baseline import Baseline, StoredMeasurement, StoredSession
+from pytest_llmperf.results.baseline import Baseline, Entry, StoredMeasurement, StoredSession
+from pytest_llmperf.results.levels import session_mean
 
 UNCHANGED_PERCENT = 0.05
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 SCHEMA = 1
@@ -98,3 +98,22 @@ class Baseline:
 
     test: str
     measurements: Mapping[str, StoredMeasurement]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One stored baseline.
+
+    Args:
+        kind: its folder: "h200", "emulated-h200".
+        path: of its file, relative to the folder of all baselines.
+        baseline: what it holds.
+    """
+
+    kind: str
+    path: str
+    baseline: Baseline
+
+
+#: Gives the baseline of a test on a hardware kind; None where nothing is stored. Raises BaselineError for a bad file.
+ReadBaseline = Callable[[str, str], Baseline | None]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pytest_llmperf.clock import milliseconds
@@ -11,21 +12,26 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from pytest_llmperf.model.record import RequestRecord
-    from pytest_llmperf.results.measurement import Measurement
 
 LATENCIES = ("ttft", "tpot", "e2el", "largest_stall", "send_delay")
 
 
-def request_frame(measurement: Measurement) -> pd.DataFrame:
-    """One row per request; times in ms after the run's first intended send; latencies in ms, empty where unknown."""
+def request_frame(
+    seeds: Sequence[int], start_ids: Sequence[int], metrics_of_runs: Sequence[RunMetrics]
+) -> pd.DataFrame:
+    """One row per request; times in ms after the run's first intended send; latencies in ms, empty where unknown.
+
+    Args:
+        seeds, start_ids, metrics_of_runs: of each run.
+    """
     import pandas as pd
 
     rows = []
-    for number, (run, metrics) in enumerate(zip(measurement.runs, measurement.metrics, strict=True)):
-        origin_ns = min((record.intended_ns for record in run.records), default=0)
+    for number, (seed, start_id, metrics) in enumerate(zip(seeds, start_ids, metrics_of_runs, strict=True)):
+        origin_ns = min((record.intended_ns for record in metrics.records), default=0)
         for position, record in enumerate(metrics.records):
             rows.append(
-                {"run": number, "seed": run.seed, "start_id": run.start_id}
+                {"run": number, "seed": seed, "start_id": start_id}
                 | _facts(record, origin_ns)
                 | {f"{name}_ms": _latency(metrics, name, position) for name in LATENCIES}
             )

@@ -2,37 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from statistics import pstdev
 from typing import TYPE_CHECKING
 
-from pytest_llmperf.metrics import measure
+from pytest_llmperf.metrics import RunMetrics, measure
 from pytest_llmperf.metrics.families import output_tokens
 
 if TYPE_CHECKING:
     from pytest_llmperf.model.record import RequestRecord
-    from pytest_llmperf.results.measurement import Measurement
 
 FAMILIES = ("ttft", "tpot", "itl", "e2el")
 PERCENTILES = ("p90", "p95", "p99")
 
 
-def vllm_json(measurement: Measurement) -> dict[str, object]:
+def vllm_json(metrics_of_runs: Sequence[RunMetrics], conditions: Mapping[str, str]) -> dict[str, object]:
     """The runs one after the other as one result: durations and counts add up, latencies pool.
 
     Latencies count from the intended send, where that tool counts from the actual one. Keys whose value is unknown
     hold null. So does the duration where a run served nothing: without that run throughput would be better for it.
     generated_texts is left out: answers are not kept.
     """
-    records = [record for metrics in measurement.metrics for record in metrics.records]
-    duration_s = _total([metrics.value("duration_s") for metrics in measurement.metrics])
+    records = [record for metrics in metrics_of_runs for record in metrics.records]
+    duration_s = _total([metrics.value("duration_s") for metrics in metrics_of_runs])
     served = [record for record in records if record.ok]
     prompt = _total([record.prompt_tokens for record in served])
     output = _total([output_tokens(record) for record in served])
     counts: dict[str, object] = {
-        "backend": measurement.conditions.get("engine"),
-        "model_id": measurement.conditions.get("model"),
+        "backend": conditions.get("engine"),
+        "model_id": conditions.get("model"),
         "num_prompts": len(records),
         "duration": duration_s,
         "completed": len(served),

@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pytest_llmperf.baseline.merging import UpdateTerms
-from pytest_llmperf.baseline.paths import kind_of
 from pytest_llmperf.baseline.plan import Mode, plan
 from pytest_llmperf.baseline.store import Store
 from pytest_llmperf.baseline.update_plan import Plan
 from pytest_llmperf.errors import BaselineError
 from pytest_llmperf.results.baseline import Baseline, Provenance
+from pytest_llmperf.results.conditions import kind_of
 from pytest_llmperf.results.fresh import FreshTest, fresh_test
 from pytest_llmperf.results.strict_json import parse
 from pytest_llmperf.session.provenance import read_provenance

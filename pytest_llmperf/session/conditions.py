@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -74,12 +73,6 @@ def _formulas() -> str:
     return " ".join(sorted({metric.formula_id.partition("/")[0] for metric in all_metrics().values()}))
 
 
-def formula_versions(conditions: Mapping[str, str]) -> dict[str, str]:
-    """Name of a formula → its version under these conditions, e.g. "ttft" → "1"."""
-    pairs = (one.rpartition(".") for one in conditions.get("formulas", "").split())
-    return {name: version for name, _, version in pairs if name}
-
-
 def _machine(hardware: Hardware, kind: str) -> dict[str, str]:
     """What the server ran on; of an endpoint's machine nothing is known."""
     used = hardware.gpus if kind != "cpu" else ()
@@ -101,8 +94,3 @@ def _machine(hardware: Hardware, kind: str) -> dict[str, str]:
 def _common_value(values: list[str | None]) -> str:
     """One value where all GPUs agree."""
     return " / ".join(dict.fromkeys(value or "unknown" for value in values))
-
-
-def digest(conditions: Mapping[str, str]) -> str:
-    """Short digest of conditions: equal digests may be compared."""
-    return hashlib.sha256(json.dumps(dict(conditions), sort_keys=True).encode()).hexdigest()[:16]

@@ -25,6 +25,21 @@ AnySeries = TypeVar("AnySeries", bound=Series)
 NO_EVIDENCE = (None, "ERROR", "USAGE")  # None: it did not reach its end
 
 
+def begin_execution(session: PerfSession, test: str, kind: str) -> Execution:
+    """Begin an execution of a test, after the executions of that test that this session has seen.
+
+    Args:
+        session: of the process.
+        test: its id.
+        kind: hardware kind that the test runs as.
+    """
+    executions = session.executions(test)
+    earlier = tuple(execution for execution in executions if isinstance(execution, Execution))
+    execution = Execution(session, test, kind, earlier)
+    executions.append(execution)
+    return execution
+
+
 class Execution:
     """One execution of a test: what it measured, what its checks found, and how it ended.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from pytest_llmperf.baseline.paths import kind_of
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.engines.tiers import TIERS, check_keep
 from pytest_llmperf.errors import SloError, SpecError, UsageError
@@ -16,6 +15,7 @@ from pytest_llmperf.model.engine import EngineSpec, serving_hardware
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.cause import Cause
 from pytest_llmperf.results.check import BASELINE_COMPARISON, CheckResult
+from pytest_llmperf.results.conditions import kind_of
 from pytest_llmperf.results.measurement import Measurement
 from pytest_llmperf.session.arguments import (
     check_engine,

@@ -6,11 +6,12 @@ import os
 import random
 import re
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Protocol
 
 from pytest_llmperf.baseline.store import Store
 from pytest_llmperf.clock import Clock, SystemClock, VirtualClock
@@ -32,16 +33,25 @@ from pytest_llmperf.model.engine import EngineSpec
 from pytest_llmperf.model.status import Note, Tell
 from pytest_llmperf.process.ports import lock_folder, private_folder, scratch_folder
 from pytest_llmperf.process.scratch import sweep, temporaries
+from pytest_llmperf.results.measurement import Measurement
 from pytest_llmperf.results.writer import writable
-from pytest_llmperf.session.executions import Execution
 from pytest_llmperf.session.provenance import FILE as PROVENANCE
 from pytest_llmperf.session.provenance import host_digest, provenance, write_provenance
 from pytest_llmperf.session.provenance import session_id as new_session_id
 from pytest_llmperf.session.replay import Replayer, Watch, stream_limits
-from pytest_llmperf.session.sequential_comparison import Baselines
+from pytest_llmperf.session.stored_baselines import Baselines
 from pytest_llmperf.telemetry.accelerators import Accelerators, TraceOf
 from pytest_llmperf.telemetry.cpu import use_from_now
 from pytest_llmperf.telemetry.hardware import Gpu, Hardware
+
+
+class MeasuringTest(Protocol):
+    """An execution of a test, as far as a session needs it."""
+
+    @property
+    def measurements(self) -> list[Measurement]:
+        """Measurements so far."""
+        ...
 
 
 class PerfSession:
@@ -79,7 +89,7 @@ class PerfSession:
             self.tell(Note(str(cores)))
         self.now = now
         self.rng = rng or random.Random()
-        self._executions: dict[str, list[Execution]] = {}
+        self._executions: dict[str, list[MeasuringTest]] = {}
         self._on_begin = on_begin  # is told the run folder before the first measurement
         self._begun = False
         self.id = session_id or new_session_id(now(), self.rng)
@@ -153,16 +163,9 @@ class PerfSession:
     def _gpus(self, spec: EngineSpec, kind: str | None) -> tuple[Gpu, ...]:
         return self.accelerators.of_server(flags_of(spec), dict(spec.env), kind)
 
-    def execution(self, test: str, kind: str) -> Execution:
-        """Begin an execution of a test."""
-        earlier = self._executions.setdefault(test, [])
-        execution = Execution(self, test, kind, tuple(earlier))
-        earlier.append(execution)
-        return execution
-
-    def executions(self, test: str) -> Sequence[Execution]:
-        """Executions of that test that have begun."""
-        return self._executions.get(test, [])
+    def executions(self, test: str) -> list[MeasuringTest]:
+        """The executions of that test that have begun; a new one is added here (`executions.begin_execution`)."""
+        return self._executions.setdefault(test, [])
 
     def release_records(self) -> None:
         """Keep no request record in memory that is in the run folder, whichever test measured it or read it back."""

@@ -12,12 +12,12 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 
-from pytest_llmperf import __version__
 from pytest_llmperf.errors import BaselineError
 from pytest_llmperf.process.scratch import write_whole
 from pytest_llmperf.results.baseline import Provenance
 from pytest_llmperf.results.strict_json import parse
 from pytest_llmperf.telemetry.hardware import Hardware
+from pytest_llmperf.version import VERSION
 
 GIT_TIMEOUT_S = 10.0
 SCHEMA = 1
@@ -66,7 +66,7 @@ def write_provenance(run_dir: Path, origin: Provenance) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    content = {"schema": SCHEMA, "pytest_llmperf": __version__, **asdict(origin)}
+    content = {"schema": SCHEMA, "pytest_llmperf": VERSION, **asdict(origin)}
     write_whole(run_dir / FILE, f"{json.dumps(content, indent=1)}\n".encode())
 
 

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from pytest_llmperf.baseline.paths import kind_of, server_kind
 from pytest_llmperf.judging.claim_judge import ClaimJudge, judge_pooled_executions, paired_sides
 from pytest_llmperf.judging.sample import unverified
 from pytest_llmperf.model.engine import EngineSpec
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.check import CheckResult, worst
+from pytest_llmperf.results.conditions import kind_of, server_kind
 from pytest_llmperf.results.measurement import Measurement
 from pytest_llmperf.session.executions import Execution, failed_subjects
 from pytest_llmperf.session.series import Series

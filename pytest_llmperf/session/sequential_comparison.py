@@ -3,14 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from contextlib import suppress
-from statistics import median
 from typing import TYPE_CHECKING
 
-from pytest_llmperf.baseline.fingerprint import comparable_sessions
-from pytest_llmperf.baseline.paths import kind_of, server_kind
-from pytest_llmperf.baseline.store import Store
-from pytest_llmperf.errors import BaselineError
 from pytest_llmperf.judging.baseline_comparison import (
     ComparisonTerms,
     NoFurtherRuns,
@@ -20,104 +14,18 @@ from pytest_llmperf.judging.baseline_comparison import (
 )
 from pytest_llmperf.judging.claim_judge import invalid_results
 from pytest_llmperf.judging.sample import unverified
-from pytest_llmperf.judging.start_spread import noisiest
-from pytest_llmperf.judging.steadiness import stored_run_sd
 from pytest_llmperf.judging.validity import judged_by_comparison
 from pytest_llmperf.metrics.failed_as_infinite import infinite_runs
 from pytest_llmperf.model.verdict import Verdict
-from pytest_llmperf.results.baseline import Baseline, StoredMeasurement
 from pytest_llmperf.results.cause import Cause
 from pytest_llmperf.results.check import BASELINE_COMPARISON, CheckResult, worst
+from pytest_llmperf.results.conditions import comparable_sessions, kind_of, server_kind
 from pytest_llmperf.session.series import Series
 from pytest_llmperf.stats.looks import LOOKS
 from pytest_llmperf.stats.prior import Margins
-from pytest_llmperf.stats.ratio import StartSd
 
 if TYPE_CHECKING:
     from pytest_llmperf.session.perf_session import PerfSession
-
-
-class Baselines:
-    """The stored baselines as a session sees them: what is known of a whole kind is read once."""
-
-    def __init__(self, store: Store, host: str, across: tuple[str, ...]) -> None:
-        self.store = store
-        self.host = host
-        self.across = across
-        self._primaries: dict[str, int] = {}
-        self._run_sds: dict[str, list[float]] = {}
-        self._start_sds: dict[tuple[str, str], StartSd | None] = {}
-
-    def find(self, test: str, kind: str, name: str) -> StoredMeasurement | None:
-        """The stored measurement of that name.
-
-        Raises:
-            BaselineError: its file cannot be read or believed.
-        """
-        baseline = self.store.read(test, kind)
-        return None if baseline is None else baseline.measurements.get(name)
-
-    def run_sd(self, test: str, kind: str) -> float | None:
-        """How much runs of a test differ within a session: see `stored_run_sd`.
-
-        A test that stores nothing is as noisy as the median of those that do; None where none does. A file that cannot
-        be read or believed says nothing here: who compares with it hears of it.
-        """
-        with suppress(BaselineError):
-            baseline = self.store.read(test, kind)
-            if baseline is not None and (test_sds := _run_sds(baseline)):
-                return max(test_sds)
-        if kind not in self._run_sds:
-            self._run_sds[kind] = [run_sd for baseline in self.store.readable(kind) for run_sd in _run_sds(baseline)]
-        others = self._run_sds[kind]
-        return median(others) if others else None
-
-    def start_sd(self, test: str, kind: str, metric: str, server: str) -> StartSd | None:
-        """How much server starts differ at most, by what stored sessions show: see `stored_start_sd`.
-
-        Stored sessions of the test itself speak first. A test that stores too few is taken to be as noisy as the
-        noisiest test of its kind whose comparison judges this metric. A file that cannot be read says nothing here.
-
-        Args:
-            test, kind, metric: whose, on which hardware, of what.
-            server: hardware kind of the machine that serves.
-        """
-        with suppress(BaselineError):
-            baseline = self.store.read(test, kind)
-            own = None if baseline is None else noisiest(baseline.measurements.values(), metric, server, "of this test")
-            if own is not None:
-                return own
-        if (kind, metric) not in self._start_sds:
-            others = [
-                measurement
-                for baseline in self.store.readable(kind)
-                for measurement in baseline.measurements.values()
-                if metric in measurement.primaries
-            ]
-            self._start_sds[kind, metric] = noisiest(others, metric, server, f"of the noisiest test on {kind}")
-        return self._start_sds[kind, metric]
-
-    def terms(
-        self, kind: str, primaries: tuple[str, ...], margins: Mapping[str, Margins], server: str = ""
-    ) -> ComparisonTerms:
-        """How a measurement of this kind is compared.
-
-        Args:
-            kind: that names the folder.
-            primaries, margins: as of `ComparisonTerms`.
-            server: hardware kind of the machine that serves, for noise and margins; "": the same kind.
-        """
-        if kind not in self._primaries:
-            stored = self.store.read_all(kind).values()
-            self._primaries[kind] = sum(
-                len(measurement.primaries) for each in stored for measurement in each.measurements.values()
-            )
-        return ComparisonTerms(primaries, margins, self._primaries[kind], server or kind, self.host, self.across)
-
-
-def _run_sds(baseline: Baseline) -> list[float]:
-    run_sds = (stored_run_sd(measurement) for measurement in baseline.measurements.values())
-    return [value for value in run_sds if value is not None]
 
 
 def compare_with_baseline(

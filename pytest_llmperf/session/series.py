@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pytest_llmperf.baseline.paths import kind_of
 from pytest_llmperf.engines.json_answers import whole_number
 from pytest_llmperf.engines.roofline import latency_bound
 from pytest_llmperf.engines.server import Server
@@ -16,6 +15,7 @@ from pytest_llmperf.metrics import measure as metrics_of
 from pytest_llmperf.model.engine import EngineSpec
 from pytest_llmperf.model.plan import LoadPlan
 from pytest_llmperf.model.status import WarmingUp
+from pytest_llmperf.results.conditions import kind_of
 from pytest_llmperf.results.measurement import Measurement, Run
 from pytest_llmperf.session.conditions import conditions
 from pytest_llmperf.session.progress import measuring_status

@@ -8,26 +8,27 @@ import pytest
 import pytest_llmperf
 
 ROOT = Path(pytest_llmperf.__file__).parent
-# Lower layers first; a module may import from its own layer's folder and from lower layers.
-LAYERS = [
-    {"errors", "clock", "masking", "model"},
-    {"slo", "stats", "metrics", "workload", "wire"},
-    {"config"},
-    {"process"},
-    {"load", "telemetry"},
-    {"results"},
-    {"engines", "baseline"},
-    {"judging", "doctor"},
-    {"session", "report"},
-    {"calibration"},
-    {"plugin", "cli"},
-]
-RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
+#: Folders and single files, lowest first. A module imports from its own folder and from entries before it.
+LAYERS = (
+    "errors", "version", "clock", "masking", "model",
+    "wire", "metrics", "workload", "stats", "slo",
+    "config",
+    "process", "telemetry", "load",
+    "results",
+    "engines", "baseline",
+    "judging", "doctor",
+    "report", "session",
+    "calibration",
+    "plugin", "cli",
+)  # fmt: skip
+RANK = {name: rank for rank, name in enumerate(LAYERS)}
+PURE = frozenset(LAYERS[: LAYERS.index("config")])
+#: A report is made from results alone; callers hand over what is stored.
+NOT_IMPORTED_BY_REPORT = {"session", "baseline"}
 APART = {"emulator"}  # imports none of ours, and nothing imports it
 ANYWHERE = {"testing", "__init__", "__main__"}  # the public front and the public fakes
 NEVER = {"unittest.mock", "random.seed"}
 PYTEST_MAY_BE_IMPORTED_BY = {"plugin", "testing"}
-PURE = LAYERS[0] | LAYERS[1]
 # What does input, output or waiting; `workload.sharegpt` reads the file that it is named after.
 IMPURE = {"socket", "subprocess", "httpx", "asyncio", "uvloop", "threading", "os", "time", "requests"}
 
@@ -71,6 +72,70 @@ def test_imports_point_down(path):
     assert layer in RANK, f"{layer}: give the new folder a layer"
     upward = {target for target in targets if target in APART or RANK[target] > RANK[layer]}
     assert not upward, f"{path.name} in {layer} imports {upward}"
+
+
+def test_report_imports_neither_session_nor_baseline():
+    guilty = {(str(path.relative_to(ROOT)), target) for path in modules() if layer_of(path) == "report"
+              for target in set(ours(path)) & NOT_IMPORTED_BY_REPORT}
+    assert not guilty
+
+
+def test_no_circle_between_files():
+    """Imports inside functions and for annotations count, too."""
+    files = {module_name(path): path for path in modules()}
+    targets = {name: module_targets(path, files) - {name} for name, path in files.items()}
+    circles = [sorted(group) for group in strongly_connected(targets) if len(group) > 1]
+    assert not circles
+
+
+def module_name(path):
+    parts = ("pytest_llmperf", *path.relative_to(ROOT).with_suffix("").parts)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def module_targets(path, files):
+    """Modules of the package that a file imports: `from package import name` may name a module."""
+    package = ["pytest_llmperf", *path.relative_to(ROOT).parts[:-1]]
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            origin = ".".join([*base, *([node.module] if node.module else [])])
+            found |= {f"{origin}.{alias.name}" if f"{origin}.{alias.name}" in files else origin for alias in node.names}
+    return found & files.keys()
+
+
+def strongly_connected(targets):
+    """Groups of modules that reach each other (Kosaraju's algorithm)."""
+    order, seen = [], set()
+
+    def visit(start, edges, done):
+        stack = [(start, iter(edges[start]))]
+        seen.add(start)
+        while stack:
+            node, rest = stack[-1]
+            following = next((each for each in rest if each not in seen), None)
+            if following is None:
+                done.append(stack.pop()[0])
+            else:
+                seen.add(following)
+                stack.append((following, iter(edges[following])))
+
+    for name in targets:
+        if name not in seen:
+            visit(name, targets, order)
+    importers = {name: set() for name in targets}
+    for name, imports in targets.items():
+        for target in imports:
+            importers[target].add(name)
+    seen.clear()
+    for name in reversed(order):
+        if name not in seen:
+            group = []
+            visit(name, importers, group)
+            yield group
 
 
 def test_only_the_plugin_knows_pytest():

@@ -104,7 +104,7 @@ def report(tmp_path_factory):
                 write_test(folder, test, measurements, checks, **fields)
             (folder / "servers/01-vllm-1").mkdir(parents=True)
             (folder / "servers/01-vllm-1/server.log").write_text("INFO " + "a" * 500 + "\n")
-            made[names] = write_report([folder], Store(folder / "baselines"), folder)
+            made[names] = write_report([folder], Store(folder / "baselines").read, folder)
         return made[names]
 
     return report

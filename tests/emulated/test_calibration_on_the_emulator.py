@@ -17,6 +17,7 @@ from pytest_llmperf.calibration.emulated_session import EmulatedSession
 from pytest_llmperf.config.emulation import GPUS, Emulation
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.process.tree import descendants, is_alive
+from pytest_llmperf.session.executions import begin_execution
 from pytest_llmperf.session.perf_session import PerfSession
 from pytest_llmperf.telemetry.hardware import emulated_hardware
 
@@ -58,7 +59,7 @@ def test_a_suite_runs_engine_measures_as_one_that_pytest_starts(tmp_path, case):
     with closing(whole), closing(EmulatedSession(Settings(), tmp_path, emulation)) as short:
         short.begin_suite_run(3)
         started, restarted = (
-            Perf(session.execution("t", "h200")).measure(spec, workload) for session in (whole, short)
+            Perf(begin_execution(session, "t", "h200")).measure(spec, workload) for session in (whole, short)
         )
     for one, other in zip(started.metrics, restarted.metrics, strict=True):
         assert known(other) == pytest.approx(known(one), rel=1e-4)
@@ -73,7 +74,7 @@ def test_a_suite_runs_number_is_its_noise(tmp_path):
 
     def tpots(session, number):
         session.begin_suite_run(number)
-        return Perf(session.execution("t", "h200")).measure(*CASES["open loop"]).values("tpot_mean")
+        return Perf(begin_execution(session, "t", "h200")).measure(*CASES["open loop"]).values("tpot_mean")
 
     with closing(EmulatedSession(Settings(), tmp_path, emulation)) as session:
         first, other, again = (tpots(session, number) for number in (1, 2, 1))

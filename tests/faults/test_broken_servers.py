@@ -13,6 +13,7 @@ import pytest
 from pytest_llmperf import Perf, Verdict, closed, endpoint, random_tokens
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.errors import EngineError, WrongServer
+from pytest_llmperf.session.executions import begin_execution
 from pytest_llmperf.session.perf_session import PerfSession
 from pytest_llmperf.telemetry.hardware import Hardware
 from pytest_llmperf.testing.scripted_server import ScriptedServer
@@ -49,7 +50,7 @@ def measured(tmp_path, monkeypatch):
     def measured(url, *slos, **spec):
         session = PerfSession(settings, tmp_path, Hardware(), lambda _status: None, rng=random.Random())
         try:
-            perf = Perf(session.execution("test", "cpu"))
+            perf = Perf(begin_execution(session, "test", "cpu"))
             return perf.check(perf.measure(endpoint(url, model="m", **spec), WORKLOAD, runs=2), *slos)
         finally:
             session.close()

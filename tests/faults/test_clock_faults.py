@@ -12,6 +12,7 @@ import pytest
 
 from pytest_llmperf import Perf, Verdict, closed, random_tokens, vllm
 from pytest_llmperf.config.settings import Settings
+from pytest_llmperf.session.executions import begin_execution
 from pytest_llmperf.session.perf_session import PerfSession
 from pytest_llmperf.telemetry.hardware import Hardware
 
@@ -36,7 +37,7 @@ def test_the_wall_clock_jumps(tmp_path, monkeypatch, hours):
     )
     session = PerfSession(settings, tmp_path, Hardware(), lambda _line: None, now=now, rng=random.Random())
     try:
-        perf = Perf(session.execution("test", "cpu"))
+        perf = Perf(begin_execution(session, "test", "cpu"))
         began_ns = time.monotonic_ns()
         workload = random_tokens(input=8, output=20, arrivals=closed(2), requests=12)
         measurement = perf.measure(vllm("tiny", env={"STUB_ITL_S": "0.002"}), workload, runs=1)

@@ -12,6 +12,7 @@ import pytest
 from pytest_llmperf import Perf, Verdict, closed, random_tokens, vllm
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.errors import ServerDied
+from pytest_llmperf.session.executions import begin_execution
 from pytest_llmperf.session.perf_session import PerfSession
 from pytest_llmperf.telemetry.hardware import Hardware
 
@@ -35,7 +36,7 @@ def session(tmp_path, monkeypatch):
 
 
 def measured(session, mode, **kwargs):
-    perf = Perf(session.execution("test", "cpu"))
+    perf = Perf(begin_execution(session, "test", "cpu"))
     run = perf.measure(vllm("tiny", env={"STUB_MODE": mode}), WORKLOAD, runs=1, **kwargs)
     return perf, run
 

@@ -25,5 +25,5 @@ def run(arguments: argparse.Namespace) -> int:
     folders = list({folder.resolve(): folder for folder in arguments.folders}.values())  # each once
     root = project_root(folders[0])
     store = Store(root / read_settings(root).baselines_dir)
-    say(write_report(folders, store, arguments.out or folders[0]))
+    say(write_report(folders, store.read, arguments.out or folders[0]))
     return 0

@@ -7,9 +7,9 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from statistics import fmean, median, stdev
 
-from pytest_llmperf import __version__
 from pytest_llmperf.errors import UsageError
 from pytest_llmperf.results.reader import StoredRunMeasurement, StoredRunTest, names, read_session
+from pytest_llmperf.version import VERSION
 
 METRICS = ("ttft_p50", "ttft_p99", "tpot_mean", "itl_p50", "itl_p99", "e2el_p50")
 NO_OPTIONS = {
@@ -33,7 +33,7 @@ def benchmark_file(tests: Sequence[StoredRunTest]) -> bytes:
         "commit_info": _commit(tests[0]),
         "benchmarks": benchmarks,
         "datetime": min(run.started_at for run in runs),
-        "version": f"pytest-llmperf {__version__}",
+        "version": f"pytest-llmperf {VERSION}",
     }
     return json.dumps(content, indent=1, allow_nan=False).encode() + b"\n"
 

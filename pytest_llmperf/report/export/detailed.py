@@ -8,7 +8,6 @@ from pathlib import PurePath
 
 from pytest_llmperf.errors import UsageError
 from pytest_llmperf.results.reader import StoredRunTest, as_measurement, names
-from pytest_llmperf.results.vllm_json import vllm_json
 from pytest_llmperf.results.writer import file_name
 
 
@@ -25,7 +24,7 @@ def vllm_files(tests: Sequence[StoredRunTest]) -> dict[str, bytes]:
             if measurement.searched or not measurement.runs:
                 continue
             name = f"{PurePath(file_name(test.test, test.worker)).stem}.{label}.json"
-            content = vllm_json(as_measurement(measurement))
+            content = as_measurement(measurement).to_vllm_json()
             files[name] = json.dumps(content, indent=1, allow_nan=False).encode() + b"\n"
     if not files:
         raise UsageError("nothing was measured by these tests, so there is nothing to export.")

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pytest_llmperf.errors import UsageError
-from pytest_llmperf.results.frame import request_frame
 from pytest_llmperf.results.reader import StoredRunTest, as_measurement, names
 
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ def requests_table(tests: Sequence[StoredRunTest]) -> pd.DataFrame:
         for name, measurement in zip(names(test.measurements), test.measurements, strict=True):
             if measurement.searched or not measurement.runs:
                 continue
-            frame = request_frame(as_measurement(measurement))
+            frame = as_measurement(measurement).to_pandas()
             frame.insert(0, "test", test.test)
             frame.insert(1, "measurement", name)
             frames.append(frame)

@@ -21,17 +21,17 @@ from pytest_llmperf.results.sentences import basis_text, estimate_text, interval
 if TYPE_CHECKING:
     import jinja2
 
-    from pytest_llmperf.baseline.store import Store
+    from pytest_llmperf.results.baseline import ReadBaseline
 
 FILE = "report.html"
 
 
-def write_report(folders: Sequence[Path], store: Store, out: Path) -> Path:
+def write_report(folders: Sequence[Path], read: ReadBaseline, out: Path) -> Path:
     """Write `out/report.html`, whole or not at all.
 
     Args:
         folders: run folders; the first names the page.
-        store: baselines, for their history.
+        read: gives a test's baseline, for its history.
         out: a folder; made where it is missing.
 
     Raises:
@@ -40,7 +40,7 @@ def write_report(folders: Sequence[Path], store: Store, out: Path) -> Path:
     """
     tests = [test for folder in folders for test in read_run(folder)]
     tests.sort(key=lambda test: -test.verdict.severity)
-    pages = [test_page(test, number, store) for number, test in enumerate(tests, start=1)]
+    pages = [test_page(test, number, read) for number, test in enumerate(tests, start=1)]
     text = render(pages, title=folders[0].resolve().name, facts=session_facts(folders))
     path = out / FILE
     try:

@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import isinf
 
-from pytest_llmperf.baseline.fingerprint import Difference, differences
-from pytest_llmperf.baseline.paths import kind_of
-from pytest_llmperf.baseline.store import Store
 from pytest_llmperf.errors import BaselineError, SloError
 from pytest_llmperf.metrics import Unit, find
-from pytest_llmperf.results.baseline import StoredMeasurement
+from pytest_llmperf.results.baseline import ReadBaseline, StoredMeasurement
+from pytest_llmperf.results.conditions import Difference, differences, kind_of
 from pytest_llmperf.results.reader import StoredRunMeasurement, StoredRunTest
 
 
@@ -33,10 +31,10 @@ class History:
     charts: tuple[dict[str, object], ...] = ()
 
 
-def history(test: StoredRunTest, measurement: StoredRunMeasurement, side: str, store: Store) -> History:
+def history(test: StoredRunTest, measurement: StoredRunMeasurement, side: str, read: ReadBaseline) -> History:
     """The baseline of a measurement as it is stored now."""
     try:
-        baseline = store.read(test.test, kind_of(measurement.conditions))
+        baseline = read(test.test, kind_of(measurement.conditions))
         stored = baseline.measurements.get(measurement.baseline or "") if baseline is not None else None
         if stored is None:
             return History(side)

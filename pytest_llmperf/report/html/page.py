@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_llmperf.baseline.store import Store
 from pytest_llmperf.errors import BaselineError
 from pytest_llmperf.metrics import find, is_metric
 from pytest_llmperf.model.verdict import Verdict
@@ -20,6 +19,7 @@ from pytest_llmperf.report.html.history import History, history
 from pytest_llmperf.report.html.servers import ServerLog, servers_of
 from pytest_llmperf.report.html.words import in_words, title
 from pytest_llmperf.report.value_text import value_text
+from pytest_llmperf.results.baseline import ReadBaseline
 from pytest_llmperf.results.check import CheckResult
 from pytest_llmperf.results.reader import StoredRunMeasurement, StoredRunTest, read_session
 
@@ -65,11 +65,11 @@ class TestPage:
     problem: str
 
 
-def test_page(test: StoredRunTest, number: int, store: Store) -> TestPage:
+def test_page(test: StoredRunTest, number: int, read: ReadBaseline) -> TestPage:
     """Everything about one test; what cannot be read is said, and the rest is there."""
     names = labels(test.measurements)
     histories = [
-        history(test, measurement, name, store) if measurement.baseline is not None else None
+        history(test, measurement, name, read) if measurement.baseline is not None else None
         for name, measurement in zip(names, test.measurements, strict=True)
     ]
     problem, drawn = "", dict[str, object]()

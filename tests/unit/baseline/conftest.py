@@ -2,10 +2,10 @@
 
 import pytest
 
-from pytest_llmperf.baseline.fingerprint import fingerprint_of, formulas_of
 from pytest_llmperf.baseline.merging import UpdateTerms
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.baseline import Baseline, Provenance, StoredMeasurement, StoredSession
+from pytest_llmperf.results.conditions import fingerprint_of, formulas_of
 from pytest_llmperf.results.fresh import Check, FreshMeasurement, FreshRun, FreshTest
 
 TEST = "suites/test_serving.py::test_it"

@@ -7,8 +7,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from pytest_llmperf.baseline.fingerprint import comparable_sessions
-from pytest_llmperf.baseline.paths import server_kind
 from pytest_llmperf.baseline.rules import gradual_drift, outlier_shifts
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.errors import SloError
@@ -27,9 +25,11 @@ from pytest_llmperf.model.record import Outcome
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.baseline import StoredMeasurement, StoredSession
 from pytest_llmperf.results.cause import Cause
+from pytest_llmperf.results.conditions import comparable_sessions, server_kind
 from pytest_llmperf.results.measurement import Measurement, Run
 from pytest_llmperf.results.sentences import basis_text, reason_text
-from pytest_llmperf.session.sequential_comparison import Baselines, compare_with_baseline
+from pytest_llmperf.session.sequential_comparison import compare_with_baseline
+from pytest_llmperf.session.stored_baselines import Baselines
 from pytest_llmperf.testing.records import make_record
 
 

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pytest_llmperf.baseline.paths import bare_test, baseline_path, kind_of
+from pytest_llmperf.baseline.paths import bare_test, baseline_path
+from pytest_llmperf.results.conditions import kind_of
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ from math import exp, inf, log
 
 import pytest
 
-from pytest_llmperf.baseline.levels import change, mean_level, offset
 from pytest_llmperf.baseline.rules import (
     comparable_sessions_on,
     far_from_anchor,
@@ -19,6 +18,7 @@ from pytest_llmperf.baseline.rules import (
     tolerated_distance,
 )
 from pytest_llmperf.metrics.registry import all_metrics
+from pytest_llmperf.results.levels import change, mean_level, offset
 from pytest_llmperf.stats.priors import margins_for
 
 MARGINS = tolerances(all_metrics(), {}, "h200")

@@ -11,7 +11,7 @@ from pytest_llmperf.judging.steadiness import drift_p, steadiness_problems, stor
 from pytest_llmperf.judging.validity import validity_problems
 from pytest_llmperf.results.baseline import Baseline, StoredMeasurement, StoredSession
 from pytest_llmperf.results.sentences import problem_text
-from pytest_llmperf.session.sequential_comparison import Baselines
+from pytest_llmperf.session.stored_baselines import Baselines
 from pytest_llmperf.stats.prior import Prior
 from pytest_llmperf.stats.shift import shift
 from pytest_llmperf.testing.records import make_record

@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from pytest_llmperf.baseline.fingerprint import formulas_of
 from pytest_llmperf.report.metric_rows import every_metric, metric_table
 from pytest_llmperf.results.baseline import Baseline, StoredMeasurement, StoredSession
+from pytest_llmperf.results.conditions import formulas_of
 from pytest_llmperf.results.reader import StoredRun, StoredRunMeasurement, StoredRunTest
 
 
@@ -56,9 +56,8 @@ def test_a_side_that_is_compared_with_nothing_has_no_baseline_beside_it():
     runs = (StoredRun(0, 1, "", {"ttft_p50": 400.0}),)
     a, b = (StoredRunMeasurement("vllm('m')", "w", {"hardware": "h200"}, runs, side=side, baseline=compared)
             for side, compared in (("a", ""), ("b", None)))
-    rows = [
-        cells(line) for line in every_metric(StoredRunTest("t", True, None, (a, b), ()), Stored()) if "ttft_p50" in line
-    ]
+    test = StoredRunTest("t", True, None, (a, b), ())
+    rows = [cells(line) for line in every_metric(test, Stored().read) if "ttft_p50" in line]
     assert [row[-2:] for row in rows] == [["40 ms", "+900.0 %"], ["-", "-"]]
 
 

@@ -14,6 +14,7 @@ from pytest_llmperf.errors import LoadError, SloError, SpecError
 from pytest_llmperf.metrics.registry import find
 from pytest_llmperf.model.status import Note
 from pytest_llmperf.results.sentences import estimate_text
+from pytest_llmperf.session.executions import begin_execution
 from pytest_llmperf.session.perf_session import PerfSession
 from pytest_llmperf.telemetry.hardware import Hardware
 from pytest_llmperf.testing.scripted_transport import make_exchange
@@ -44,7 +45,7 @@ def perf(tmp_path, fake_engine, told, clock):
     now = datetime(2026, 1, 2, tzinfo=UTC)
     session = PerfSession(Settings(clock_gap_limit_ms=60_000.0), tmp_path, Hardware(), told.append, clock=clock,
                           transport=fake_engine.transport, now=lambda: now, rng=random.Random(5))
-    execution = session.execution("tests/test_a.py::test_x", "cpu")
+    execution = begin_execution(session, "tests/test_a.py::test_x", "cpu")
     yield Perf(execution)
     execution.close()
     session.close()

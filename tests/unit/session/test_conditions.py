@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from pytest_llmperf import closed, endpoint, random_tokens, vllm
-from pytest_llmperf.baseline.paths import kind_of
 from pytest_llmperf.engines.models import ResolvedModel
-from pytest_llmperf.session.conditions import conditions, digest
+from pytest_llmperf.results.conditions import digest, kind_of
+from pytest_llmperf.session.conditions import conditions
 from pytest_llmperf.telemetry.cpu import Cpu
 from pytest_llmperf.telemetry.hardware import OTHER_GPU, Gpu, Hardware, emulated_hardware
 

@@ -15,6 +15,7 @@ from pytest_llmperf.judging.claim_judge import runs_apart
 from pytest_llmperf.model.status import Measuring, WarmingUp
 from pytest_llmperf.results.cause import Cause
 from pytest_llmperf.results.sentences import basis_text, reason_text
+from pytest_llmperf.session.executions import begin_execution
 from pytest_llmperf.session.perf_session import PerfSession
 from pytest_llmperf.telemetry.hardware import Hardware
 from pytest_llmperf.testing.scripted_transport import make_exchange
@@ -40,7 +41,7 @@ def session(tmp_path, fake_engine, told):
 
 @pytest.fixture
 def perf(session):
-    return Perf(session.execution("tests/test_a.py::test_x[a/b]", "cpu"))
+    return Perf(begin_execution(session, "tests/test_a.py::test_x[a/b]", "cpu"))
 
 
 def written(session):
@@ -61,7 +62,7 @@ def test_measure_makes_one_run_per_seed(perf, make_server, fake_engine):
 @pytest.mark.parametrize("emulated", [False, True])
 def test_a_test_knows_whether_it_is_emulated(tmp_path, told, emulated):
     session = PerfSession(SETTINGS, tmp_path, Hardware(emulated=emulated), told.append)
-    assert Perf(session.execution("tests/test_a.py::test_x", "cpu")).emulated is emulated
+    assert Perf(begin_execution(session, "tests/test_a.py::test_x", "cpu")).emulated is emulated
     session.close()
 
 
@@ -382,7 +383,7 @@ def test_sides_of_a_claim_send_seeds_in_opposite_order(perf, make_server):
 def test_drifting_machine_decides_no_claim_at_the_first_look(session, make_server, fake_engine, drift, limit):
     """Both sides are alike, and the machine changes by 5 % a run: A A A B B B differ by 16 % all the same."""
     session.settings = replace(session.settings, extension_limit_s=0.0)
-    perf = Perf(session.execution("tests/test_a.py::test_x", "h200"))
+    perf = Perf(begin_execution(session, "tests/test_a.py::test_x", "h200"))
     fast, slow = make_server(), make_server(endpoint("http://127.0.0.1:1", model="slow"))
 
     def slower_each_run():

@@ -22,7 +22,7 @@ HOSTILE = '</script><img src=x onerror=alert(1)> " \' & \ud800'
 @pytest.fixture
 def page(tmp_path):
     def make():
-        path = write_report([tmp_path / "run"], Store(tmp_path / "baselines"), tmp_path / "out")
+        path = write_report([tmp_path / "run"], Store(tmp_path / "baselines").read, tmp_path / "out")
         return path.read_text(encoding="utf-8")
 
     return make

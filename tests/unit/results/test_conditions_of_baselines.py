@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_llmperf.baseline.fingerprint import differences, fingerprint_of
+from pytest_llmperf.results.conditions import differences, fingerprint_of
 
 
 def shown(make, conditions, primaries=("tpot_mean",), across=(), **stored):

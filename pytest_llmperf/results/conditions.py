@@ -1,13 +1,19 @@
-"""What must be equal for a comparison with a baseline to mean something."""
+"""The conditions of a measurement: the hardware kind they name, and whether they equal those of a baseline."""
 
 from __future__ import annotations
 
+import hashlib
+import json
+import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from pytest_llmperf.metrics.registry import find
+from pytest_llmperf.model.engine import serving_hardware
 from pytest_llmperf.results.baseline import StoredMeasurement, StoredSession
 
+EMULATED = "emulated-"
+OTHER_GPU = "other-gpu"  # as in telemetry.hardware
 # Formulas are compared metric by metric: a digest of all would void every baseline when one metric is added.
 PER_METRIC = frozenset({"formulas"})
 # Names, up to a dot, of what the first baselines did not record: one without them says nothing of them.
@@ -24,6 +30,39 @@ class Difference:
 
     def __str__(self) -> str:
         return f"{self.field}: {_value_text(self.stored)} stored, {_value_text(self.now)} now"
+
+
+def kind_of(conditions: Mapping[str, str]) -> str:
+    """The kind that names the folder: "h200", "cpu", "emulated-h200"; of a GPU without a marker its model, too.
+
+    >>> kind_of({"hardware": "emulated h200"})
+    'emulated-h200'
+    >>> kind_of({"hardware": "other-gpu", "gpu": "NVIDIA L40S"})
+    'other-gpu-nvidia-l40s'
+    """
+    hardware = conditions.get("hardware", "unknown").replace(" ", "-")
+    model = conditions.get("gpu", "") if hardware == OTHER_GPU else ""
+    return "-".join([hardware, *re.findall(r"[a-z0-9.]+", model.lower())])
+
+
+def server_kind(conditions: Mapping[str, str]) -> str:
+    """The hardware kind whose noise and margins hold: the kind of the serving machine, if known.
+
+    >>> server_kind({"hardware": "cpu", "url": "http://10.0.0.5:8000"})
+    'unknown'
+    """
+    return serving_hardware(kind_of(conditions), conditions.get("url"))
+
+
+def digest(conditions: Mapping[str, str]) -> str:
+    """Short digest of conditions: equal digests may be compared."""
+    return hashlib.sha256(json.dumps(dict(conditions), sort_keys=True).encode()).hexdigest()[:16]
+
+
+def formula_versions(conditions: Mapping[str, str]) -> dict[str, str]:
+    """Name of a formula → its version under these conditions, e.g. "ttft" → "1"."""
+    pairs = (one.rpartition(".") for one in conditions.get("formulas", "").split())
+    return {name: version for name, _, version in pairs if name}
 
 
 def fingerprint_of(conditions: Mapping[str, str]) -> dict[str, str]:
