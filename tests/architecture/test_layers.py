@@ -115,7 +115,7 @@ def strongly_connected(targets):
         stack = [(start, iter(edges[start]))]
         seen.add(start)
         while stack:
-            node, rest = stack[-1]
+            _, rest = stack[-1]
             following = next((each for each in rest if each not in seen), None)
             if following is None:
                 done.append(stack.pop()[0])
