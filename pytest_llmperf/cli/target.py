@@ -16,7 +16,7 @@ from pytest_llmperf.errors import SpecError, UsageError
 if TYPE_CHECKING:
     from pytest_llmperf.model.engine import EngineSpec, Flag
     from pytest_llmperf.report.watch import Watch
-    from pytest_llmperf.session.executions import Execution, begin_execution
+    from pytest_llmperf.session.executions import Execution
     from pytest_llmperf.workload import Workload
     from pytest_llmperf.workload.arguments import Length
 
@@ -142,6 +142,7 @@ def measuring(arguments: argparse.Namespace, name: str) -> Iterator[Execution]:
     from pytest_llmperf.config.emulation import GPUS, Emulation
     from pytest_llmperf.config.root import project_root
     from pytest_llmperf.config.settings import read_settings, with_engine_options
+    from pytest_llmperf.session.executions import begin_execution
     from pytest_llmperf.session.perf_session import PerfSession
     from pytest_llmperf.telemetry.hardware import GPU_KINDS, detect, emulated_hardware
 
