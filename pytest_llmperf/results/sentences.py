@@ -126,7 +126,7 @@ def _qualifications(result: CheckResult) -> Iterator[str]:
     if facts.get("exact"):
         yield "each exactly"
     if "failed_requests" in facts and result.cause is not Cause.STATISTIC_INFINITE:
-        yield f"{facts['failed_requests']} failed requests counted as infinitely slow"
+        yield f"{_number(facts['failed_requests'], 'failed request')} counted as infinitely slow"
     if "level_exceedances" in facts:
         yield (f"by the level model (slow changes move all requests by one factor): {facts['level_exceedances']} "
                f"beyond a limit {100 * facts['level_margin']:.2g} % lower")
@@ -189,8 +189,8 @@ def _change(result: CheckResult, value: float) -> str:
     return (result.unit or Unit.CHANGE).show(value)
 
 
-def _number(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"
+def _number(count: float, noun: str) -> str:
+    return f"{count:.0f} {noun}{'' if count == 1 else 's'}"
 
 
 # Reasons of results
@@ -199,7 +199,8 @@ def _number(count: int, noun: str) -> str:
 def _invalid(result: CheckResult) -> str:
     shown = " ".join(map(problem_text, result.problems[:SHOWN_PROBLEMS]))
     left = len(result.problems) - SHOWN_PROBLEMS
-    return f"the runs are invalid: {shown}" + (f" And {left} more problems like these." if left > 0 else "")
+    more = f" And {_number(left, 'more problem')} like these." if left > 0 else ""
+    return f"the runs are invalid: {shown}{more}"
 
 
 def _unavailable(result: CheckResult) -> str:
@@ -219,10 +220,11 @@ def unverified_text(facts: Facts) -> str:
 
 def _infinite(result: CheckResult) -> str:
     facts = result.facts
+    failed = f"{_number(facts['failed_requests'], 'request')} failed"
     if facts["statistic"] == "max":
-        return f"{facts['failed_requests']} requests failed, so the largest value is infinite"
-    return (f"{facts['failed_requests']} requests failed and count as infinitely slow, so the {facts['statistic']} is "
-            "infinite. Limit a percentile, goodput or slo_attainment to state how many requests may fail")
+        return f"{failed}, so the largest value is infinite"
+    return (f"{failed}, and a failed request counts as infinitely slow, so the {facts['statistic']} is infinite. Limit "
+            "a percentile, goodput or slo_attainment to state how many requests may fail")
 
 
 def _no_interval(result: CheckResult) -> str:
@@ -312,8 +314,9 @@ def _zero(result: CheckResult) -> str:
 def _infinite_values(result: CheckResult) -> str:
     facts = result.facts
     return (f"{facts['metric']} is infinite in {facts['missing_runs']} of {facts['of_runs']} runs{_of_side(facts)}: "
-            f"{facts['failed_requests']} requests failed, and each counts as infinitely slow. Compare a percentile "
-            "below the share of failures (a median, where less than half fail), or find out why requests fail")
+            f"{_number(facts['failed_requests'], 'request')} failed, and a failed request counts as infinitely slow. "
+            "Compare a percentile below the share of failures (a median, where less than half fail), or find out why "
+            "requests fail")
 
 
 def _ratio_missed(result: CheckResult) -> str:
@@ -325,7 +328,9 @@ def _ratio_near(_result: CheckResult) -> str:
 
 
 def _pairs(result: CheckResult) -> str:
-    return f"{result.facts['pairs']} pairs are too few to decide at this ratio; measure more runs, or claim less"
+    pairs = result.facts["pairs"]
+    return (f"{_number(pairs, 'pair')} {'is' if pairs == 1 else 'are'} too few to decide at this ratio; measure more "
+            "runs, or claim less")
 
 
 def _drift(result: CheckResult) -> str:
@@ -428,15 +433,16 @@ REASONS: Mapping[Cause, Callable[[CheckResult], str]] = {
     Cause.LIMIT_IN_INTERVAL: _undecided,
     Cause.RUNS_MISS_LIMIT: _runs_miss,
     Cause.REQUESTS_MISS_LIMIT: lambda result: (
-        f"{result.facts['exceedances']} of {result.facts['observations']} requests {result.facts['counted_as']}"),
+        f"{result.facts['exceedances']} of {result.facts['observations']} requests "
+        f"{'failed' if result.facts['counted_as'] == 'failed' else 'missed a limit'}"),
     Cause.SHARE_TOO_LARGE: _too_large,
     Cause.SHARE_NEAR_LIMIT: _near_limit,
     Cause.OBSERVATIONS_TOO_FEW: _observations,
     Cause.STARTS_DIFFER: _starts_differ,
     Cause.RATE_REFUTED: lambda _result: "a rate on the wrong side of the limit was tried, and its verdict is proven",
     Cause.RATE_UNDECIDED: lambda _result: (
-        "the limit lies between the rates that were proven; try the limit itself (perf.max_rate(…, try_rates=[…])), or "
-        "search with more requests"),
+        "no tried rate proves on which side of the limit the highest rate lies; try the limit itself (perf.max_rate(…, "
+        "try_rates=[…])), or search with more requests"),
     Cause.VALUE_ZERO: _zero,
     Cause.VALUES_INFINITE: _infinite_values,
     Cause.RATIO_MISSES_LIMIT: _ratio_missed,
@@ -471,7 +477,7 @@ def _counts_disagree(facts: Facts) -> str:
 
 def _other_model(facts: Facts) -> str:
     name, *declared = facts["names"]
-    others = f" (and {facts['other_names']} other names)" if facts["other_names"] else ""
+    others = f" (and {_number(facts['other_names'], 'other name')})" if facts["other_names"] else ""
     aliases = f"; declared: {', '.join(map(repr, declared))}" if declared else ""
     return (f"{facts['answers']} of {facts['of_answers']} answers came from model {shortened(name)}{others}, and "
             f"{facts['asked_model']!r} was requested{aliases}. If both names mean one model, declare the name: "
@@ -576,13 +582,13 @@ PROBLEMS: Mapping[Cause, Callable[[Facts], str]] = {
         f"LMCache is attached and had no hit: {facts['reuse']:.0%} of the prompt tokens repeat, and the engine's own "
         f"cache had only {facts['hit_rate']:.0%}."),
     Cause.PREEMPTIONS: lambda facts: (
-        f"{facts['count']:g} preemptions: the KV cache was too small for this load. Name preemptions in the check, or "
-        "allow them with perf.measure(…, may_preempt=True)."),
+        f"{_number(facts['count'], 'preemption')}: the KV cache was too small for this load. Name preemptions in the "
+        "check, or allow them with perf.measure(…, may_preempt=True)."),
     Cause.FOREIGN_REQUESTS: lambda facts: (
-        f"the server finished {facts['counted']:g} requests and this run sent {facts['count']:g}: another client uses "
-        "the server."),
+        f"the server finished {_number(facts['counted'], 'request')} and this run sent {facts['count']:.0f}: another "
+        "client uses the server."),
     Cause.TOKENS_MISCOUNTED: lambda facts: (
-        f"answers report {facts['count']:g} generated tokens, and the server counted {facts['counted']:g}."),
+        f"answers report {_number(facts['count'], 'generated token')}, and the server counted {facts['counted']:.0f}."),
     Cause.GPU_CONTENDED: lambda facts: (
         f"the GPU was contended: {facts['text']}. End that program, give this run a GPU of its own with "
         "CUDA_VISIBLE_DEVICES, and run the test again."),

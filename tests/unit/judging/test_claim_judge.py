@@ -7,7 +7,8 @@ from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.errors import SloError
 from pytest_llmperf.judging.claim_judge import claim_judge, judge_slos
 from pytest_llmperf.model.record import Outcome
-from pytest_llmperf.results.sentences import basis_text, reason_text
+from pytest_llmperf.results.cause import Cause
+from pytest_llmperf.results.sentences import reason_text
 from pytest_llmperf.stats.prior import Margins
 from pytest_llmperf.testing.records import make_record
 
@@ -32,6 +33,11 @@ def side(make_run, make_measurement):
     return side
 
 
+def problem_causes(result):
+    assert (result.verdict, result.cause) == (Verdict.ERROR, Cause.RUNS_INVALID)
+    return {problem.cause for problem in result.problems}
+
+
 def verdicts(results):
     return {result.metric: result.verdict for result in results}
 
@@ -50,7 +56,7 @@ def test_seeds_that_a_comparison_repeats_prove_no_slo(make_run, make_measurement
     assert result.verdict is Verdict.PASS
     (result,) = judge_slos(again, ["ttft_p50 <= 58ms"], SETTINGS)
     assert result.verdict is Verdict.INCONCLUSIVE
-    assert "9 runs of 3 seeds" in basis_text(result)
+    assert (result.facts["runs"], result.facts["seeds"]) == (9, 3)
 
 
 def test_a_lower_limit_on_hits_does_not_excuse_an_old_cache(side):
@@ -58,7 +64,7 @@ def test_a_lower_limit_on_hits_does_not_excuse_an_old_cache(side):
     stale = side(counters={"prompt_tokens": 160.0, "prompt_tokens_cached": 150.0}, expected_hit_rate=0.3)
     for texts in (["ttft_p50 <= 60ms"], ["ttft_p50 <= 60ms", "prefix_cache_hit_rate >= 20%"]):
         (result,) = judge_slos(stale, texts, SETTINGS)
-        assert "prompts of an earlier run were still cached" in reason_text(result)
+        assert problem_causes(result) == {Cause.CACHE_NOT_EMPTY}
     results = judge_slos(stale, ["ttft_p50 <= 60ms", "prefix_cache_hit_rate <= 31%"], SETTINGS)
     assert [result.verdict for result in results] == [Verdict.PASS, Verdict.FAIL]
 
@@ -66,7 +72,9 @@ def test_a_lower_limit_on_hits_does_not_excuse_an_old_cache(side):
 def test_an_invalid_run_is_one_error_that_counts_the_reasons(side):
     broken = side(restarted="its counter fell", clock_gap_ms=9e9)
     (result,) = judge_slos(broken, ["ttft_p50 <= 60ms", "error_rate == 0"], SETTINGS)
-    assert result.verdict is Verdict.ERROR
+    assert problem_causes(result) == {Cause.SERVER_RESTARTED, Cause.LOAD_PROCESS_SUSPENDED}
+    assert [(problem.facts["run"], problem.facts["seed"]) for problem in result.problems] == [
+        (1, 0), (1, 0), (2, 1), (2, 1), (3, 2), (3, 2)]
     assert result.metric == "validity"
     assert "run 1 (seed 0)" in reason_text(result)
     assert "And 4 more problems like these." in reason_text(result)  # 3 runs with two reasons each, two are shown
@@ -75,8 +83,7 @@ def test_an_invalid_run_is_one_error_that_counts_the_reasons(side):
 @pytest.mark.parametrize("slo", ["slo_attainment(largest_stall <= 10s) >= 90%", "goodput(largest_stall <= 10s) >= 1/s"])
 def test_gaps_within_goodput_are_gaps(side, slo):
     (result,) = judge_slos(side(coalesced_chunks=3), [slo], SETTINGS)
-    assert result.verdict is Verdict.ERROR
-    assert "of the chunks arrived together" in reason_text(result)
+    assert problem_causes(result) == {Cause.CHUNKS_COALESCED}
     (result,) = judge_slos(side(coalesced_chunks=3), [slo.replace("largest_stall", "ttft")], SETTINGS)
     assert result.verdict is Verdict.PASS
 
@@ -96,8 +103,7 @@ def test_a_claim_with_its_guard(side):
         "ttft_p50(b) / ttft_p50(a)": Verdict.PASS,
         "tpot_mean(a) / tpot_mean(b)": Verdict.PASS,
     }
-    assert "no loss proven, none excluded" in basis_text(results[1])
-    assert results[1].cause is None
+    assert (results[1].facts["no_loss_proven"], results[1].cause) == (True, None)
 
 
 def test_a_claim_that_is_not_so(side):
@@ -126,14 +132,15 @@ def test_a_price_that_nobody_accepted(side):
 def test_a_guard_lets_pass_what_looks_like_no_loss(side, itl_ms, how, verdict):
     guard = claim(side(ttft_ms=10, itl_ms=itl_ms), side(ttft_ms=100, itl_ms=10), **how)[1]
     assert guard.verdict is verdict
+    assert guard.facts.get("guard") == ("tpot_mean" if verdict is Verdict.INCONCLUSIVE else None)
     assert ('allow={"tpot_mean": …}' in reason_text(guard)) == (verdict is Verdict.INCONCLUSIVE)
-    assert ("no loss proven" in basis_text(guard)) == (verdict is Verdict.PASS)
+    assert guard.facts.get("no_loss_proven", False) == (verdict is Verdict.PASS)
 
 
 def test_the_tests_own_spread_of_starts_is_told(side):
     results = claim(side(ttft_ms=10), side(ttft_ms=100), start_sd={"ttft_p50": 0.4})
-    assert "a start-to-start sd of 40 % (the test's own)" in basis_text(results[0])
-    assert "default" in basis_text(results[1])
+    assert (results[0].facts["start_sd"], results[0].facts["start_sd_source"]) == (0.4, "the test's own")
+    assert "default" in results[1].facts["start_sd_source"]
 
 
 def test_the_price_of_what_is_better_when_higher_is_turned_round(side):
@@ -157,7 +164,7 @@ def test_a_guard_without_anything_to_guard_is_left_out(side):
 @pytest.mark.parametrize("allow", [{}, {"tpot_mean": 1.2}])
 def test_a_guard_needs_times_that_somebody_saw(side, allow):
     (result,) = claim(side(ttft_ms=10, itl_ms=0.0), side(ttft_ms=100), allow=allow)
-    assert result.verdict is Verdict.ERROR
+    assert problem_causes(result) == {Cause.ANSWERS_NOT_STREAMED}
     assert "A, run 1 (seed 0): 20 of 20 answers of several tokens came in one piece" in reason_text(result)
 
 
@@ -168,7 +175,8 @@ def test_a_guard_that_one_side_cannot_show_is_an_error(side):
 
 def test_an_invalid_side_is_named(side):
     (result,) = claim(side(), side(restarted="its counter fell"))
-    assert result.verdict is Verdict.ERROR
+    assert problem_causes(result) == {Cause.SERVER_RESTARTED}
+    assert {problem.facts["side"] for problem in result.problems} == {"B"}
     assert "B, run 1" in reason_text(result)
 
 
@@ -202,8 +210,9 @@ def test_what_one_side_must_show_excuses_nothing_of_the_other(make_run, make_mea
     ))
     slow = side(ttft_ms=500.0)
     (result,) = claim(shed, slow, causes=["error_rate(b) == 0"])
-    assert result.verdict is Verdict.ERROR
-    assert "A, run 1 (seed 0): 10 of 20 requests failed" in reason_text(result)
+    assert problem_causes(result) == {Cause.REQUESTS_FAILED}
+    facts = result.problems[0].facts
+    assert (facts["side"], facts["run"], facts["answers"], facts["of_answers"]) == ("A", 1, 10, 20)
     results = claim(shed, slow, causes=["error_rate(a) == 0"])
     assert verdicts(results)["error_rate(a)"] is Verdict.FAIL
 

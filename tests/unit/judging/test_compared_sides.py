@@ -1,13 +1,16 @@
 """`perf.compare`: measurements of one workload beside each other, judged where a limit is named and told where not."""
 
+from dataclasses import replace
+
 import pytest
 
 from pytest_llmperf import Verdict
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.errors import SloError, SpecError
 from pytest_llmperf.judging.compared_sides import judge_ratios
+from pytest_llmperf.results.cause import Cause
 from pytest_llmperf.results.check import worst
-from pytest_llmperf.results.sentences import basis_text, estimate_text, interval_text, reason_text
+from pytest_llmperf.results.sentences import reason_text
 from pytest_llmperf.testing.records import make_record
 
 SETTINGS = Settings()
@@ -37,23 +40,28 @@ def test_a_limit_is_judged_and_a_figure_without_one_is_told(side, limit, verdict
     (result,) = compare(f"ttft_p50(disk) / ttft_p50(memory) {limit}".strip(), disk=side(60), memory=side(50))
     assert result.verdict.value == verdict
     assert result.metric == "ttft_p50(disk) / ttft_p50(memory)"
-    assert estimate_text(result) == "1.2×"
-    assert interval_text(result) == "98 % CI 1.2–1.2×"  # on one start, seed by seed: what seeds differ by cancels
-    assert basis_text(result) == "3 pairs on the same server start"
+    assert result.estimate == pytest.approx(1.2)
+    # On one server start and seed by seed, what seeds differ by cancels.
+    assert (result.interval.low, result.interval.high) == (pytest.approx(1.2, abs=0.005),) * 2
+    assert result.interval.level_percent == pytest.approx(98)
+    assert result.facts["pairs"] == 3
+    assert "start_sd" not in result.facts
 
 
 def test_sides_on_starts_of_their_own_have_the_spread_of_starts(side):
     text = "ttft_p50(b) / ttft_p50(a) >= 1.15"
     (result,) = compare(text, a=side(50), b=side(60, start_id=2))
     assert result.verdict is Verdict.INCONCLUSIVE
-    assert "3 pairs on 1 + 1 server starts, provisional, with a start-to-start sd of 10 %" in basis_text(result)
+    facts = result.facts
+    assert (facts["pairs"], facts["starts_a"], facts["starts_b"], facts["start_sd"]) == (3, 1, 1, pytest.approx(0.1))
 
 
-@pytest.mark.parametrize(("hardware", "sd"), [("h200", 3), ("cpu", 15)])
+@pytest.mark.parametrize(("hardware", "sd"), [("h200", 0.03), ("cpu", 0.15)])
 def test_starts_differ_by_more_on_a_cpu(side, hardware, sd):
     text = "request_throughput(b) / request_throughput(a)"
     (result,) = compare(text, a=side(50, hardware=hardware), b=side(50, start_id=2, hardware=hardware))
-    assert f"start-to-start sd of {sd} % (default" in basis_text(result)
+    assert result.facts["start_sd"] == pytest.approx(sd)
+    assert result.facts["start_sd_source"].startswith("default")
 
 
 def test_what_cannot_be_told_asks_for_runs_and_not_for_starts(side):
@@ -62,7 +70,11 @@ def test_what_cannot_be_told_asks_for_runs_and_not_for_starts(side):
     noisy = side(50, seeds=(0, 1))
     other = side(50.2, seeds=(5, 1, 0))
     (result,) = compare("ttft_p50(b) / ttft_p50(a) >= 1.004", a=noisy, b=other)
-    assert basis_text(result).startswith("2 pairs")
+    assert result.facts["pairs"] == 2
+    first, second = side(50.2, seeds=(0,)), side(51, seeds=(1,))
+    uneven = replace(first, runs=first.runs + second.runs, metrics=first.metrics + second.metrics)
+    (result,) = compare("ttft_p50(b) / ttft_p50(a) >= 1.004", a=noisy, b=uneven)
+    assert (result.verdict, result.cause) == (Verdict.INCONCLUSIVE, Cause.PAIRS_TOO_FEW)
 
 
 def test_a_figure_speaks_for_no_test(side):
@@ -80,6 +92,7 @@ def test_several_sides_by_name(side):
 def test_runs_that_are_no_evidence_are_an_error_of_their_side(side):
     (result,) = compare("ttft_p50(b) / ttft_p50(a)", a=side(50), b=side(60, restarted="its counter fell"))
     assert result.verdict is Verdict.ERROR
+    assert [problem.cause for problem in result.problems] == [Cause.SERVER_RESTARTED] * len(result.problems)
     assert "b, run 1 (seed 0): the server restarted itself" in reason_text(result)
 
 
@@ -107,4 +120,4 @@ def test_seeds_that_a_comparison_with_a_baseline_repeated_pair_once(side):
     extended, plain = side(50, seeds=(0, 1, 2, 0, 1)), side(60)
     (result,) = compare("ttft_p50(b) / ttft_p50(a) >= 1.15", a=extended, b=plain)
     assert result.verdict is Verdict.PASS
-    assert basis_text(result).startswith("3 pairs")
+    assert result.facts["pairs"] == 3

@@ -36,14 +36,14 @@ def test_unbounded_dependence_of_requests_is_the_cause():
     assert facts["few_enough"]
 
 
-def test_pass_states_longest_spell_that_its_runs_exclude(run_of_30_s):
+def test_pass_states_longest_spell_that_runs_exclude(run_of_30_s):
     """A run of 30 s excludes spells that come about every 3 s, and no rarer ones."""
     facts = exceedance_facts(Exceedance(Count(0, 300), 0.01, 1.0, 0.95), run_of_30_s, "over")
     assert facts["longest_unseen_s"] == pytest.approx(3, rel=0.02)
     assert "longest_unseen_s" not in exceedance_facts(Exceedance(Count(1, 300), 0.01, 1.0, 0.95), run_of_30_s, "over")
 
 
-def test_pass_by_level_model_states_lowered_limit_and_its_exceedances(run_of_30_s):
+def test_pass_by_level_model_states_lowered_limit_and_exceedances(run_of_30_s):
     test = Exceedance(Count(0, 300), 0.01, 1.0, 0.95, log(1.25), Count(0, 300), by_level=True)
     facts = exceedance_facts(test, run_of_30_s, "over")
     assert (facts["level_exceedances"], facts["level_margin"]) == (0, pytest.approx(0.2))

@@ -14,7 +14,7 @@ from pytest_llmperf.errors import ConfigError, EngineError, SloError, SpecError,
 from pytest_llmperf.judging.claim_judge import runs_apart
 from pytest_llmperf.model.status import Measuring, WarmingUp
 from pytest_llmperf.results.cause import Cause
-from pytest_llmperf.results.sentences import basis_text, reason_text
+from pytest_llmperf.results.sentences import limit_text
 from pytest_llmperf.session.executions import begin_execution
 from pytest_llmperf.session.perf_session import PerfSession
 from pytest_llmperf.telemetry.hardware import Hardware
@@ -90,7 +90,7 @@ def test_two_measurements_that_are_extended_in_turns(perf, make_server):
     assert [run.seed for run in other.runs] == [0, 1]
     assert perf.measurements == (one, other)
     (result,) = perf.compare("tpot_mean(one) / tpot_mean(other)", one=one, other=other)
-    assert basis_text(result) == "2 pairs on the same server start"
+    assert (result.facts["pairs"], "start_sd" in result.facts) == (2, False)
 
 
 def test_what_cannot_be_extended(perf, make_server):
@@ -167,8 +167,9 @@ def test_invalid_runs_are_errors(perf, make_server, fake_engine):
     perf.measure(server, WORKLOAD, runs=1)
     fake_engine.on_replay = somebody_else
     (result,) = perf.check(perf.measure(server, WORKLOAD, runs=1), "error_rate == 0")
-    assert result.verdict is Verdict.ERROR
-    assert "the server finished 13 requests and this run sent 12" in reason_text(result)
+    assert (result.verdict, result.cause) == (Verdict.ERROR, Cause.RUNS_INVALID)
+    (problem,) = result.problems
+    assert (problem.cause, problem.facts["counted"], problem.facts["count"]) == (Cause.FOREIGN_REQUESTS, 13, 12)
 
 
 @pytest.mark.parametrize(
@@ -363,7 +364,7 @@ def test_an_open_claim_buys_more_pairs_in_turned_order(perf, make_server, fake_e
     fake_engine.on_replay = one_slow_pair
     result = perf.claim(fast, slow, WORKLOAD, "ttft_p50(b) / ttft_p50(a) >= 2").results[0]
     assert result.verdict is Verdict.PASS
-    assert basis_text(result).startswith("6 pairs")
+    assert result.facts["pairs"] == 6
     assert [run.seed for run in perf.measurements[0].runs] == [0, 1, 2, 3, 4, 5]
 
 
@@ -376,7 +377,7 @@ def test_sides_of_a_claim_send_seeds_in_opposite_order(perf, make_server):
     a, b = perf.measurements
     assert runs_apart(a, b) == [5, 3, 1, -1, -3, -5, 5, 3, 1]
     (paired,) = perf.compare("tpot_mean(a) / tpot_mean(b)", a=a, b=b)
-    assert basis_text(paired).startswith("9 pairs")
+    assert paired.facts["pairs"] == 9
 
 
 @pytest.mark.parametrize(("drift", "limit"), [(1.05, ">= 1.05"), (1 / 1.05, "<= 0.95")])
@@ -417,14 +418,14 @@ def test_claim_of_a_server_against_an_equal_specification_is_refused(perf, make_
 def test_guards_of_an_endpoint_on_another_machine_have_no_cpu_s_margin(perf, make_server, url, tolerated):
     sides = (make_server(endpoint(url, model=model)) for model in ("one", "other"))
     results = perf.claim(*sides, WORKLOAD, "tpot_mean(b) / tpot_mean(a) >= 0.5").results
-    assert any(result.limit == pytest.approx(float(tolerated)) for result in results)
+    assert f"≤ {tolerated}×" in map(limit_text, results)
 
 
 def test_a_claim_that_stays_open_ends_and_says_so(perf, make_server):
     same, other = make_server(), make_server(endpoint("http://127.0.0.1:1", model="slow"))
     result = perf.claim(same, other, WORKLOAD, "ttft_p50(b) / ttft_p50(a) >= 1.02").results[0]
     assert result.verdict is Verdict.INCONCLUSIVE
-    assert basis_text(result).startswith("9 pairs")
+    assert result.facts["pairs"] == 9
 
 
 def test_properties_for_junit(perf, make_server):
@@ -490,7 +491,7 @@ def test_where_no_metric_has_a_value_that_is_said_beside_the_slo(perf, make_serv
     verdicts = {result.metric: result for result in perf.results}
     assert verdicts["error_rate"].verdict is Verdict.FAIL
     assert verdicts["baseline"].verdict is Verdict.ERROR
-    assert "none of the usual metrics has a value in each of 3 runs" in reason_text(verdicts["baseline"])
+    assert (verdicts["baseline"].cause, verdicts["baseline"].facts["runs"]) == (Cause.NO_PRIMARY_METRIC, 3)
 
 
 def test_both_sides_of_a_claim_are_looked_at_before_anything_is_sent(perf, make_server):
@@ -524,7 +525,7 @@ def test_claim_with_unverified_token_counts_buys_no_runs(perf, make_server, fake
 def test_guards_take_the_margin_that_the_claim_names(perf, make_server):
     fast, slow = make_server(), make_server(endpoint("http://127.0.0.1:1", model="slow"))
     guard = perf.claim(fast, slow, WORKLOAD, "ttft_p50(b) / ttft_p50(a) >= 0.5", guards={"tpot_mean": 0.3}).results[1]
-    assert (guard.limit, guard.verdict) == (pytest.approx(1.3), Verdict.PASS)
+    assert (limit_text(guard), guard.verdict) == ("≤ 1.3×", Verdict.PASS)
 
 
 def test_comparison_of_side_a_follows_the_results_of_the_claim(perf, make_server):
