@@ -13,6 +13,8 @@ import pytest
 from pytest_llmperf import Perf, Verdict, closed, endpoint, random_tokens
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.errors import EngineError, WrongServer
+from pytest_llmperf.results.cause import Cause
+from pytest_llmperf.results.sentences import reason_text
 from pytest_llmperf.session.executions import begin_execution
 from pytest_llmperf.session.perf_session import PerfSession
 from pytest_llmperf.telemetry.hardware import Hardware
@@ -85,13 +87,13 @@ def test_answers_of_another_model_are_an_error(measured):
     with serving(only_when_measured(of_another_model)) as url:
         (result,) = measured(url, "error_rate == 0")
     assert result.verdict is Verdict.ERROR
-    assert "12 of 12 answers came from model 'm-2024-08-06', and 'm' was asked for" in result.reason
+    assert "12 of 12 answers came from model 'm-2024-08-06', and 'm' was requested" in reason_text(result)
 
 
 def test_other_model_is_found_before_the_first_run(measured):
     with serving(lambda body: streamed(of_another_model(body))) as url, pytest.raises(WrongServer) as raised:
         measured(url, "error_rate == 0")
-    assert "6 of 6 answers came from model 'm-2024-08-06', and 'm' was asked for" in str(raised.value)
+    assert "6 of 6 answers came from model 'm-2024-08-06', and 'm' was requested" in str(raised.value)
 
 
 def test_declared_alias_is_the_model_that_was_asked_for(measured):
@@ -107,8 +109,8 @@ def test_unconfirmed_usage_leaves_token_metrics_inconclusive(measured):
     with serving(lambda body: streamed(half_of_the_tokens(body), ttft_s=0.02, itl_s=0.002)) as url:
         results = measured(url, *per_token, *others)
     assert [result.verdict for result in results] == [Verdict.INCONCLUSIVE] * 4 + [Verdict.PASS] * 3
-    assert all(result.reason.startswith("unverified token count: ") for result in results[:4])
-    assert results[4].n.endswith(", no bound")
+    assert all(result.cause is Cause.TOKENS_UNVERIFIED for result in results[:4])
+    assert results[4].facts["hardware_bound_unknown"]
 
 
 def test_prompts_of_an_earlier_session_are_not_sent_again(measured):
@@ -135,7 +137,8 @@ def test_text_beyond_the_usage_is_an_error_whatever_errors_are_limited(measured)
     with serving(only_when_measured(with_text_after_the_last_token)) as url:
         (result,) = measured(url, "error_rate <= 99%")
     assert result.verdict is Verdict.ERROR
-    assert "token counts disagree in 12 of 12 answers (first: 8 chunks bring 40 characters of text" in result.reason
+    reason = reason_text(result)
+    assert "token counts disagree in 12 of 12 answers (first: 8 chunks bring 40 characters of text" in reason
 
 
 def test_text_beyond_the_usage_ends_the_warm_up(measured):
@@ -166,5 +169,5 @@ def test_whole_answer_at_once_shows_no_first_token(measured):
     with serving(at_once) as url:
         first, whole = measured(url, "ttft_p50 <= 5s"), measured(url, "e2el_p50 <= 5s")
     assert first[0].verdict is Verdict.ERROR
-    assert "12 of 12 answers of several tokens came in one piece" in first[0].reason
+    assert "12 of 12 answers of several tokens came in one piece" in reason_text(first[0])
     assert whole[0].verdict is Verdict.PASS

@@ -115,7 +115,7 @@ def test_chunks_that_came_together_are_no_evidence_for_gaps(suite):
     result, junit = suite.run(gaps + no_gaps.replace("test_x", "test_y"))
     result.assert_outcomes(passed=1, errors=1)
     assert result.ret == 10
-    assert "% of the chunks came together with the one before" in next(junit.iter("error")).text
+    assert "% of the chunks arrived together with the chunk before" in next(junit.iter("error")).text
 
 
 LATE = """

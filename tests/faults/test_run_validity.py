@@ -12,6 +12,7 @@ import pytest
 from pytest_llmperf import Perf, Verdict, closed, random_tokens, vllm
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.errors import ServerDied
+from pytest_llmperf.results.sentences import reason_text
 from pytest_llmperf.session.executions import begin_execution
 from pytest_llmperf.session.perf_session import PerfSession
 from pytest_llmperf.telemetry.hardware import Hardware
@@ -60,7 +61,7 @@ def test_usage_that_lies_is_an_error(session):
     perf, run = measured(session, "lies")
     (result,) = perf.check(run, "error_rate == 0")
     assert result.verdict is Verdict.ERROR
-    assert "answers claim 240 generated tokens, the server counted 480" in result.reason
+    assert "answers report 240 generated tokens, and the server counted 480" in reason_text(result)
 
 
 def test_missing_counters_are_an_error_only_where_asked_for(session):
@@ -68,4 +69,4 @@ def test_missing_counters_are_an_error_only_where_asked_for(session):
     fine, unavailable = perf.check(run, "error_rate == 0", "preemptions == 0")
     assert fine.verdict is Verdict.PASS
     assert unavailable.verdict is Verdict.ERROR
-    assert "preemptions" in unavailable.reason
+    assert "preemptions" in reason_text(unavailable)
