@@ -395,7 +395,7 @@ def test_drifting_machine_decides_no_claim_at_the_first_look(session, make_serve
     sd = {"ttft_p50": 0.01}
     result = perf.claim(fast, slow, WORKLOAD, f"ttft_p50(b) / ttft_p50(a) {limit}", start_sd=sd).results[0]
     assert (result.verdict, result.cause) == (Verdict.INCONCLUSIVE, Cause.MACHINE_DRIFTS)
-    assert result.facts["pairs"] == 3
+    assert (result.facts["pairs"], result.facts["no_further_runs"]) == (3, "out_of_time")
 
 
 @pytest.mark.parametrize("specs", [
@@ -426,6 +426,7 @@ def test_a_claim_that_stays_open_ends_and_says_so(perf, make_server):
     result = perf.claim(same, other, WORKLOAD, "ttft_p50(b) / ttft_p50(a) >= 1.02").results[0]
     assert result.verdict is Verdict.INCONCLUSIVE
     assert result.facts["pairs"] == 9
+    assert "no_further_runs" not in result.facts  # more time would buy no more pairs
 
 
 def test_junit_properties_contain_engine_runs_and_checks(perf, make_server):
