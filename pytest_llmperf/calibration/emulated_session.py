@@ -16,7 +16,6 @@ from pytest_llmperf.engines.emulated import VirtualLauncher
 from pytest_llmperf.engines.pool import EnginePool
 from pytest_llmperf.results.baseline import Baseline
 from pytest_llmperf.results.conditions import EMULATED
-from pytest_llmperf.session.executions import Execution
 from pytest_llmperf.session.perf_session import PerfSession
 from pytest_llmperf.session.replay import Replayer, Watch, stream_limits
 from pytest_llmperf.session.stored_baselines import Baselines
@@ -35,13 +34,6 @@ class Recalled(Store):
 
     def read_all(self, kind: str) -> dict[str, Baseline]:  # noqa: ARG002 - one kind is all that it has
         return self.found
-
-
-class UnwrittenExecution(Execution):
-    """An execution that keeps nothing on disk."""
-
-    def write(self) -> None:
-        return
 
 
 class EmulatedSession(PerfSession):
@@ -78,9 +70,6 @@ class EmulatedSession(PerfSession):
         """One that needs no gauges and no GPUs, which an emulator does not have."""
         return Simulator(self.transport, self.now, clock=self.clock, limits=stream_limits(self.settings),
                          timeout_s=self.settings.measure_timeout_s, keep=keep, asked=self._asked)
-
-    def execution(self, test: str, kind: str) -> Execution:
-        return UnwrittenExecution(self, test, kind)
 
     def close(self) -> None:
         super().close()

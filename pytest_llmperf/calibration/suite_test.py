@@ -9,7 +9,7 @@ from pytest_llmperf.errors import InfrastructureError
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.check import CheckResult
 from pytest_llmperf.results.measurement import Measurement
-from pytest_llmperf.session.executions import Execution, begin_execution
+from pytest_llmperf.session.executions import Execution
 from pytest_llmperf.session.perf_session import PerfSession
 
 
@@ -41,9 +41,16 @@ class Outcome:
     measurements: tuple[Measurement, ...]
 
 
+class UnwrittenExecution(Execution):
+    """An execution that writes no run file."""
+
+    def write(self) -> None:
+        return
+
+
 def outcome_of(test: SuiteTest, session: PerfSession, kind: str) -> Outcome:
-    """Run a test once, as pytest would."""
-    execution = begin_execution(session, test.name, kind)
+    """Run a test once, as pytest would, except that the test has no earlier executions and no run file."""
+    execution = UnwrittenExecution(session, test.name, kind)
     try:
         test.run(execution)
     except InfrastructureError as error:

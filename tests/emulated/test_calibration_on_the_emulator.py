@@ -14,6 +14,7 @@ import pytest
 from pytest_llmperf import Perf, closed, poisson, random_tokens, sglang, shared_prefix, vllm
 from pytest_llmperf.calibration import slow_servers
 from pytest_llmperf.calibration.emulated_session import EmulatedSession
+from pytest_llmperf.calibration.suite_test import SuiteTest, outcome_of
 from pytest_llmperf.config.emulation import GPUS, Emulation
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.process.tree import descendants, is_alive
@@ -79,6 +80,18 @@ def test_suite_run_number_determines_noise(tmp_path):
     with closing(EmulatedSession(Settings(), tmp_path, emulation)) as session:
         first, other, again = (tpots(session, number) for number in (1, 2, 1))
     assert again == first != other
+
+
+def test_suite_runs_of_one_session_are_first_executions_without_run_files(tmp_path):
+    """Else each suite run would write and keep all suite runs before it."""
+    test = SuiteTest("t", lambda execution: Perf(execution).measure(*CASES["drafts"], runs=1))
+    with closing(EmulatedSession(Settings(), tmp_path, Emulation("h200", noise=""))) as session:
+        for number in (1, 2):
+            session.begin_suite_run(number)
+            (measurement,) = outcome_of(test, session, "h200").measurements
+            assert [run.execution for run in measurement.runs] == [1]
+        assert session.executions("t") == []
+        assert not list((session.run_dir / "tests").rglob("*"))
 
 
 @pytest.fixture
