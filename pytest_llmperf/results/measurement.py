@@ -34,7 +34,7 @@ class StoredTelemetry:
 
     Args:
         columns: the samples.
-        contended: who else used the GPUs, as a sentence; None where nobody is known to have.
+        contended: a sentence that names other users of the GPUs; None without other users.
     """
 
     columns: Telemetry = field(default_factory=dict)
@@ -106,7 +106,7 @@ class Run:
         Args:
             values: every metric by name.
             judged: the statistics that failed requests change (`RunMetrics.judged`).
-            requests: the file of its requests; None where it was not kept, so that whoever asks gets a UsageError.
+            requests: the file of the run's requests; None: not kept, and reading a record raises UsageError.
             engine: names the run in that message.
         """
         records = RunRecords.unread(partial(all_records, requests, f"{engine}, seed {seed}"))
@@ -130,7 +130,7 @@ class Run:
 
     @property
     def contended(self) -> str | None:
-        """Who else used the GPUs, as a sentence; None where nobody is known to have."""
+        """A sentence that names other users of the GPUs; None without other users."""
         if self.stored_telemetry is not None:
             return self.stored_telemetry.contended
         return None if self.gpu is None else self.gpu.contended
@@ -145,7 +145,7 @@ class Measurement:
         workload: the workload, as text.
         conditions: what must be equal for a comparison to mean something.
         runs: in the order in which they were made.
-        metrics: of each run, in the same order; where they are left out, as each run has them.
+        metrics: of each run, in the same order; by default `Run.metrics`.
         lmcache_reuse: share of the prompt tokens that repeat in whole chunks; None where no LMCache is attached.
         may_preempt: whether the test allows preemptions.
         complete: whether all runs that were asked for are there.
@@ -277,7 +277,7 @@ class TestResult:
         error: what ended it earlier, with the evidence.
         measurements: in the order in which the test made them.
         checks: in the order in which the test made them.
-        folder: the run folder; None where the result was read from JUnit.
+        folder: the run folder; None for a result from JUnit.
         worker: of xdist, that ran the test; "" without xdist.
         earlier_ends: how each earlier execution of the test ended: a verdict, "failed", …; None where that is unknown.
     """

@@ -2,25 +2,7 @@
 
 A file per run beside it has what each request did (`results.requests_file`). Charts and exports need the folder alone.
 
-The schema of a run file, version 1. `results.reader` is its one reader; keys with * are absent in older files.
-
-| object | key | content |
-|---|---|---|
-| file | `schema`, `test`, `worker`* | version, the test's id, the xdist worker ("" without xdist) |
-| | `complete`, `error` | whether the test reached its end, and what ended it earlier (null: nothing) |
-| | `measurements`, `checks` | lists; a check is written and read by `results.check_json` |
-| | `claims`*, `earlier`* | each claim: text, sides, order; each earlier execution: `ended`, `error`, runs |
-| measurement | `engine`, `workload`, `conditions` | texts, and name → text |
-| | `complete`, `side`*, `runs` | as in `results.measurement.Measurement` |
-| | `baseline`*, `primaries`* | name of the stored baseline (null: no comparison), and the metrics that it judges |
-| | `margins`*, `negligible`* | metric → tolerated and negligible change, as shares |
-| run | `seed`, `start_id`, `execution`*, `block`*, `started_at`* | as in `results.measurement.Run` |
-| | `metrics` | metric → value of served requests, in the metric's unit; null: unavailable |
-| | `judged`* | statistic → value with failed requests as infinitely slow, where they change it; null: infinite |
-| | `counters`*, `requests`* | the server's counters; path of the file of requests in the run folder |
-| | `gpu`*, `server`* | column → samples (`at_ns` counts from the run's start); null: not sampled |
-| | `gpu_state`*, `contended`*, `cpu`*, `load`* | GPU settings and other users, CPU shares, load generator |
-| | `cache_reset`*, `loop_lag_p99_ms`*, `clock_gap_ms`*, `wall_clock_jump_ms`* | as in `results.measurement.Run` |
+docs/run_folder.md lists the keys of a run file; `results.reader` is the one reader.
 """
 
 from __future__ import annotations
