@@ -58,18 +58,18 @@ AUXILIARIES = _words(
 VERBS = _words(
     "accept add admit agree allow append apply arrive ascend attach avoid become begin belong bind borrow break "
     "bring build buy cancel carry choose clear close compare compute confirm contain continue contradict convert "
-    "cover create cry decide decode decrease defer define delete depart detect differ divide double draw drop "
-    "empty encode equal evict exceed exclude exist expire explain fail fall fill find finish fit follow forget "
-    "generate get give go grow halve happen hide hold ignore include increase inherit install join judge keep "
-    "kill know lack last leak leave let lie list listen lock lose lower make match mean measure meet merge mirror "
-    "miss move name need open outlive outrank overtake pass pay point pool precede preempt prefer print produce "
-    "propagate prove raise reach read recover reduce refuse reject release remain remove repeat replace report "
-    "require reserve resolve restart resume retry return reuse save say scale see select send serve share shrink "
-    "sleep sort spend split spread stand stay stop store suffice sum survive take tell time trigger trust use "
-    "vary wait warm win withstand work write")
+    "cover create cry decide decode decrease defer define delete depart depend detect determine differ divide "
+    "double draw drop empty encode equal evict exceed exclude exist expire explain fail fall fill find finish fit "
+    "follow forget generate get give go grow halve happen hide hold ignore include increase inherit install "
+    "invalidate join judge keep kill know lack last leak leave let lie list listen lock lose lower make match mean "
+    "measure meet merge mirror miss move name need occur omit open outlive outrank override overtake pass pay point "
+    "pool precede preempt prefer prevent print produce propagate prove raise reach read recover reduce refuse "
+    "reject release remain remove repeat replace report require reserve resolve restart resume retry return reuse "
+    "save say scale see select send serve share shrink sleep sort spend split spread stand stay stop store suffice "
+    "sum survive take tell time trigger trust use vary wait warm win withstand work write")
 AMBIGUOUS = _words(
-    "answer ask change cause check claim cost count end hit limit load look name plan record request result run show "
-    "start state step test turn value")
+    "answer ask cause change check claim cost count end hit limit load look mark name plan record request result "
+    "run show start state step test turn value")
 #: Lines of a docstring that are no prose: command lines, doctests, diagrams.
 NO_PROSE = re.compile(r"\s+(python|make|llmperf|\$|>>>) |.*[├└│]")
 FENCE = re.compile(r"^(```|~~~)")

@@ -15,7 +15,7 @@ def test_the_list_is_sorted_and_complete():
     assert set(pytest_llmperf.__all__) == set(pytest_llmperf._HOME)
 
 
-def test_whoever_takes_arguments_says_what_is_refused():
+def test_documentation_of_public_functions_names_raised_errors():
     """Functions, and the methods of `Perf`: all of them check what they are given."""
     public = [getattr(pytest_llmperf, name) for name in pytest_llmperf.__all__]
     methods = [method for name, method in vars(pytest_llmperf.Perf).items() if not name.startswith("_")]

@@ -74,13 +74,13 @@ def test_imports_point_down(path):
     assert not upward, f"{path.name} in {layer} imports {upward}"
 
 
-def test_report_imports_neither_session_nor_baseline():
+def test_report_does_not_import_session_or_baseline():
     guilty = {(str(path.relative_to(ROOT)), target) for path in modules() if layer_of(path) == "report"
               for target in set(ours(path)) & NOT_IMPORTED_BY_REPORT}
     assert not guilty
 
 
-def test_no_circle_between_files():
+def test_files_have_no_circular_imports():
     """Imports inside functions and for annotations count, too."""
     files = {module_name(path): path for path in modules()}
     targets = {name: module_targets(path, files) - {name} for name, path in files.items()}

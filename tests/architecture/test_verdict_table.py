@@ -47,7 +47,7 @@ def test_every_class_is_told():
     assert told == {*Verdict.__members__, "USAGE"} - {"REPORTED"}
 
 
-def test_no_fault_stands_there_twice():
+def test_planted_faults_page_names_each_fault_once():
     assert len({row[0] for row in ROWS}) == len(ROWS)
 
 
@@ -61,7 +61,7 @@ def test_every_fault_of_the_emulator_has_a_row():
     assert {fault.partition("=")[0] for fault in emulated()} == {fault.partition("=")[0] for fault in FAULTS}
 
 
-def test_classes_are_those_that_the_suites_are_tested_for():
+def test_verdicts_of_planted_faults_page_match_shipped_suite_test():
     source = ast.parse((ROOT / "tests/emulated/test_shipped_suites.py").read_text(encoding="utf-8"))
     (assigned,) = [node for node in source.body if isinstance(node, ast.Assign) and node.targets[0].id == "FAULTS"]
     assert {fault: verdict for fault, _, _, verdict in ast.literal_eval(assigned.value)} == emulated()

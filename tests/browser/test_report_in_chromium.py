@@ -52,7 +52,7 @@ def drawn(page):
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 420])
 @pytest.mark.parametrize("state", STATES)
-def test_nothing_overflows_and_everything_is_readable(open_page, report, tmp_path, state, scheme, width):
+def test_report_page_has_no_overflow_and_readable_contrast(open_page, report, tmp_path, state, scheme, width):
     page = drawn(open_page(report(state), scheme=scheme, width=width))
     page.screenshot(path=tmp_path / f"{state}-{scheme}-{width}.png", full_page=True)
     assert page.evaluate(OVERFLOW) == []
@@ -105,7 +105,7 @@ def test_hovering_says_the_value(open_page, report):
     assert re.search(r"[AB]: [\d.]+ % up to [\d.]+ ms", page.locator(".hoverlayer").first.text_content())
 
 
-def test_filters_and_search(open_page, report):
+def test_filters_and_search_show_matching_tests(open_page, report):
     page = open_page(report(*STATES))
     shown = page.locator("details.test:not([hidden])")
     page.click(".filter[data-verdict=FAIL]")

@@ -32,7 +32,7 @@ def members(of):
 ATTRIBUTES = set(Adapter.__annotations__)
 
 
-def test_it_has_every_member_of_an_adapter(names):
+def test_documented_adapter_has_every_member(names):
     adapter = names["TensorrtLlmAdapter"]
     assert members(Adapter) <= members(adapter)
     assert vars(adapter).keys() >= ATTRIBUTES
@@ -41,7 +41,7 @@ def test_it_has_every_member_of_an_adapter(names):
             list(inspect.signature(getattr(adapter, name)).parameters), name
 
 
-def test_a_spec_of_it_becomes_a_command_line(names, tmp_path):
+def test_documented_adapter_turns_spec_into_command_line(names, tmp_path):
     wanted = names["tensorrt_llm"]("llama-3.1-8b", max_batch_size=64, schedule_offset="-1_--x")
     environment = Environment(("python",), True, None, "here")
     model = SimpleNamespace(path_or_hub_id="/models/llama")
@@ -54,13 +54,13 @@ def test_a_spec_of_it_becomes_a_command_line(names, tmp_path):
     assert "--schedule_offset=-1_--x" in arguments
 
 
-def test_its_table_names_every_member():
+def test_table_of_adapter_page_names_every_member():
     rows = [line for line in PAGE.read_text().splitlines() if line.startswith("| `")]
     told = {name.strip("` ") for row in rows for name in row.split("|")[1].split(",")}
     assert told == members(Adapter) | ATTRIBUTES
 
 
-def test_its_counters_are_canonical(names):
+def test_documented_counter_names_are_used_by_vllm_adapter(names):
     from pytest_llmperf.engines import vllm_adapter
 
     known = ast.dump(ast.parse(inspect.getsource(vllm_adapter)))

@@ -59,7 +59,7 @@ def run(project, line):
 
 
 @pytest.mark.emulated
-def test_its_blocks_do_what_they_say(page, project):
+def test_page_blocks_have_documented_output_and_exit_code(page, project):
     for number, block in enumerate(page.blocks):
         if block.language == "python" and not block.word("part"):
             write_python(project, block, number)
@@ -113,7 +113,7 @@ def check(project, where, line, output, code):
         rest = rest[at + 1:]
 
 
-def test_what_cannot_be_run_here_can_be_meant(page, pytester):
+def test_unexecuted_commands_of_pages_are_parsed_successfully(page, pytester):
     targets = makefile_targets()
     lines = [line for block in page.blocks if block.language in RUN for line, _, _ in commands(block)
              if needs_more(block) or line.startswith("make ")]
@@ -154,7 +154,7 @@ def makefile_targets():
     return set(re.findall(r"^([\w-]+):(?!=)", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
 
-def test_every_block_says_what_it_is(page):
+def test_page_block_has_known_language_and_is_parsed(page):
     known = {"python", *RUN, *READ}
     for block in page.blocks:
         assert block.language in known, f"{page.path.name}:{block.line}: {block.language!r} is none of {sorted(known)}"

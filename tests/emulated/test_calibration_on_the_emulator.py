@@ -68,7 +68,7 @@ def test_a_suite_runs_engine_measures_as_one_that_pytest_starts(tmp_path, case):
     assert [run.seed for run in restarted.runs] == [0, 1, 2]
 
 
-def test_a_suite_runs_number_is_its_noise(tmp_path):
+def test_suite_run_number_determines_noise(tmp_path):
     """Whatever ran before on the same processes; another number is other noise."""
     emulation = Emulation("h200", noise="session=1%,run=1%,step=1%,ar=0.6")
 
@@ -108,7 +108,7 @@ def in_git(project):
         subprocess.run(["git", *arguments], cwd=project, check=True)
 
 
-def test_suite_runs_of_ones_own_suite(project):
+def test_calibration_of_user_suite_reports_requested_suite_runs(project):
     with_baseline(project)
     in_git(project)
     given = ("test_own.py", "--emulate", "h200", "--faults", "0", "--limits", "2", "--out", "page.md")
@@ -155,7 +155,7 @@ def test_comparisons_that_cannot_alarm_are_not_counted_as_quiet(project):
     assert "--update-baselines" in said
 
 
-def test_what_no_test_watches_is_left_out(project):
+def test_fault_without_matching_test_is_omitted_from_calibration(project):
     with_baseline(project)
     done = llmperf(project, *SHORT[:3], "--faults", "1", "--limits", "0", "--suite-runs", "10")
     assert "leak: left out, no test whose id has 'serving.py::test_answers_come_in_time'" in done.stderr
@@ -169,7 +169,7 @@ def test_with_a_folder(perf, tmp_path):
 """
 
 
-def test_what_only_pytest_can_set_up_is_left_out_and_named(project):
+def test_with_pytest_fixtures_is_omitted_from_calibration_and_named(project):
     with_baseline(project)
     (project / "test_own.py").write_text(SUITE + ANOTHER)
     given = ("test_own.py", "--emulate", "h200", "--faults", "0", "--limits", "0", "--suite-runs", "10")
@@ -200,7 +200,7 @@ def hear_sigint():
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_an_interrupted_calibration_leaves_nothing_behind_and_goes_on(project, number):
+def test_interrupted_calibration_leaves_no_process_and_resumes_from_journal(project, number):
     with_baseline(project)
     given = (*SHORT, "--suite-runs", "5000", "--jobs", "2", "--out", "page.md")
     command = [sys.executable, "-m", "pytest_llmperf", "calibrate", *given]
@@ -231,13 +231,13 @@ def test_an_interrupted_calibration_leaves_nothing_behind_and_goes_on(project, n
     (("import pytest\n", "import pytest, no_such_module\n"), "no_such_module"),
     (("", ""), "--update-baselines-new"),
 ])
-def test_what_cannot_be_calibrated_says_why(project, change, said):
+def test_suite_that_cannot_be_calibrated_is_refused_with_reason(project, change, said):
     (project / "test_own.py").write_text(SUITE.replace(*change) if change[0] else SUITE)
     assert said in llmperf(project, "test_own.py", "--emulate", "h200", code=2).stderr
     assert not (project / ".llmperf" / "calibration.md").exists()
 
 
-def test_the_noise_of_ones_own_machine(project):
+def test_noise_of_host_is_reported_with_warning_about_narrow_margins(project):
     told = llmperf(project, "test_own.py", "--sessions", "3", "--pytest", "--emulate h200 -p no:cacheprovider").stdout
     lines = {line.split(" | ")[1]: line for line in told.splitlines() if line.startswith("| test_own")}
     assert set(lines) == {"ttft_p50", "tpot_mean", "output_throughput"}
@@ -246,5 +246,5 @@ def test_the_noise_of_ones_own_machine(project):
     assert "WARNING: test_own.py::test_answers: tpot_mean" not in told
 
 
-def test_one_session_says_nothing_of_sessions(project):
+def test_calibration_from_one_session_is_refused(project):
     assert "at least 2" in llmperf(project, "test_own.py", "--sessions", "1", code=2).stderr

@@ -81,7 +81,7 @@ def told(server, path, body, tokens=20):
      ("vllm", ["serve", "tiny", "--enable-prompt-tokens-details", *DRAFTS])],
     ids=["vllm", "sglang", "drafts"],
 )  # fmt: skip
-def test_what_is_told_is_what_the_bytes_say(engine, flags, fault):
+def test_emulated_record_equals_record_parsed_from_bytes(engine, flags, fault):
     """In virtual time nobody reads bytes: the record has to be that of a client that did, but for the model's name."""
     options = ["--fault", fault] if fault else []
     path, body = adapter_of(engine).post(build_spec(engine, "tiny", {}, {}), Request(0, PROMPT, 20, 40), "tiny")
@@ -98,7 +98,7 @@ def test_what_is_told_is_what_the_bytes_say(engine, flags, fault):
         ("truncated=100%", {Outcome.TRUNCATED}),
     ],
 )
-def test_planted_faults_are_what_they_claim_to_be(fault, outcomes):
+def test_planted_faults_have_expected_outcomes(fault, outcomes):
     server = service("vllm", ["serve", "tiny"], "--fault", fault)
     path, body = adapter_of("vllm").post(build_spec("vllm", "tiny", {}, {}), Request(0, PROMPT, 20, 40), "tiny")
     assert {record(server, path, body).outcome for _ in range(12)} == outcomes

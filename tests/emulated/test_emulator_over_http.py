@@ -30,7 +30,7 @@ def run(command):
     return subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
 
 
-def test_it_says_where_it_listens_and_stops_cleanly(emulate, client):
+def test_emulator_prints_address_and_exits_with_0_on_stop(emulate, client):
     server = emulate()
     assert server.said.startswith("emulated h200: vllm tiny")
     assert server.url in server.said
@@ -40,7 +40,7 @@ def test_it_says_where_it_listens_and_stops_cleanly(emulate, client):
     assert took_s < 5
 
 
-def test_a_completion(emulate, client):
+def test_completion_stream_contains_tokens_usage_and_done_event(emulate, client):
     server = emulate()
     with client.stream("POST", f"{server.url}/v1/completions", json=body()) as response:
         assert response.status_code == 200
@@ -66,7 +66,7 @@ def test_streamed_and_whole_answers_agree(emulate, client):
     assert whole["usage"]["prompt_tokens_details"]["cached_tokens"] == 32
 
 
-def test_chat_and_pages(emulate, client):
+def test_chat_and_information_pages_are_served(emulate, client):
     server = emulate()
     chat = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 3}
     said = client.post(f"{server.url}/v1/chat/completions", json=chat).json()
@@ -95,7 +95,7 @@ def test_errors_have_openais_form(emulate, client):
         assert response.json()["error"]["code"] == status
 
 
-def test_a_client_that_goes_away_aborts_its_sequence(emulate, client):
+def test_client_disconnect_cancels_sequence(emulate, client):
     server = emulate(engine=["serve", "llama-3.1-8b", "--max-model-len", "8192"])
     with client.stream("POST", f"{server.url}/v1/completions", json=body(tokens=4000)) as response:
         lines = response.iter_lines()  # closes the response when nobody keeps it
@@ -108,7 +108,7 @@ def test_a_client_that_goes_away_aborts_its_sequence(emulate, client):
     assert 'vllm:kv_cache_usage_perc{engine="0",model_name="llama-3.1-8b"} 0.0' in page
 
 
-def test_a_client_that_does_not_read_stops_only_itself(emulate, client):
+def test_slow_client_does_not_block_other_requests(emulate, client):
     server = emulate()
     with client.stream("POST", f"{server.url}/v1/completions", json=body(tokens=4000)) as response:
         with client.stream("POST", f"{server.url}/v1/completions", json=body(tokens=500)) as other:
@@ -157,7 +157,7 @@ def test_a_taken_port_is_said_at_once(emulate):
         (["--model", "tiny"], 2, "--hardware"),
     ],
 )
-def test_bad_command_lines(argv, code, words):
+def test_invalid_command_line_is_refused_without_traceback(argv, code, words):
     done = run([sys.executable, "-m", "pytest_llmperf.emulator", *argv])
     assert done.returncode == code
     assert words in done.stderr
@@ -165,7 +165,7 @@ def test_bad_command_lines(argv, code, words):
 
 
 @pytest.mark.parametrize(("fault", "seen"), [("errors=100%", "error"), ("truncated=100%", "closed")])
-def test_planted_http_faults(emulate, client, fault, seen):
+def test_planted_http_faults_fail_requests_in_expected_ways(emulate, client, fault, seen):
     server = emulate("--fault", fault)
     found = set()
     for _ in range(12):
@@ -178,7 +178,7 @@ def test_planted_http_faults(emulate, client, fault, seen):
     assert found == ({"status", "error"} if seen == "error" else {"closed"})
 
 
-def test_a_planted_hang(emulate):
+def test_planted_hang_stops_request_but_not_health_page(emulate):
     server = emulate("--fault", "hangs=100%")
     with (
         httpx.Client(timeout=1, trust_env=False) as hasty,
@@ -189,7 +189,7 @@ def test_a_planted_hang(emulate):
     assert httpx.get(f"{server.url}/health", trust_env=False).status_code == 200
 
 
-def test_sglang(emulate, client):
+def test_sglang_routes_return_tokens_and_counters(emulate, client):
     server = emulate("--engine", "sglang", engine=["--model-path", "tiny", "--enable-metrics", "--enable-cache-report"])
     asked = {"input_ids": list(range(30)), "sampling_params": {"max_new_tokens": 4, "ignore_eos": True}, "stream": True}
     for _ in range(2):

@@ -49,7 +49,7 @@ def test_seed_sent_twice_to_an_endpoint_has_no_cache_hit(replayed):
     (True, "*no regression below +* % fails before 8 runs *, and after 3 runs no seed is sent again, because*"),
     (False, "*tpot_mean *FAIL*8 runs against 3 of one session*"),
 ])  # fmt: skip
-def test_a_comparison_repeats_seeds_only_where_nothing_is_cached(replayed, caches, says):
+def test_comparison_repeats_seeds_only_without_cache(replayed, caches, says):
     assert replayed("compared", "--update-baselines-new", caches=caches).ret == 0
     result = replayed("compared", "-rs", caches=caches, slower=2900)
     result.stdout.fnmatch_lines([says])

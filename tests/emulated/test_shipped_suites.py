@@ -59,7 +59,7 @@ def suites(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["l4", "a100", "h100", "h200"])
-def test_green_on_every_kind(suites, kind):
+def test_shipped_suites_pass_on_every_kind(suites, kind):
     done, junit = suites("suites", "--emulate", kind, "-k", kind, "--emulate-seed", "7")
     ran = [case for case in junit.iter("testcase") if case.find("skipped") is None]
     assert done.returncode == 0, done.stdout[-3000:]
@@ -67,7 +67,7 @@ def test_green_on_every_kind(suites, kind):
 
 
 @pytest.mark.parametrize(("fault", "suite", "cause", "verdict"), FAULTS, ids=[fault for fault, *_ in FAULTS])
-def test_red_for_every_planted_fault(suites, fault, suite, cause, verdict):
+def test_shipped_suite_fails_for_every_planted_fault_with_cause(suites, fault, suite, cause, verdict):
     done, junit = suites(f"suites/test_{suite}.py", "--emulate", "h200", "-k", "h200", "--emulate-seed", "8",
                          "--emulate-fault", fault)
     told = [node.text or "" for tag in ("failure", "error") for node in junit.iter(tag)]
@@ -76,7 +76,7 @@ def test_red_for_every_planted_fault(suites, fault, suite, cause, verdict):
 
 
 @pytest.mark.parametrize(("flag", "suite", "selected", "cause"), PLANTED, ids=[flag for flag, *_ in PLANTED])
-def test_red_by_its_cause_for_every_planted_flag(suites, flag, suite, selected, cause):
+def test_shipped_suite_fails_for_every_planted_flag_with_mechanism(suites, flag, suite, selected, cause):
     done, junit = suites(f"suites/test_{suite}.py", "--emulate", "h200", "-k", f"h200 and {selected}",
                          "--emulate-seed", "8", "--plant-flag", flag)
     told = [node.text or "" for node in junit.iter("failure")]
@@ -84,7 +84,7 @@ def test_red_by_its_cause_for_every_planted_flag(suites, flag, suite, selected, 
     assert any(cause in text for text in told), told
 
 
-def test_the_page_for_gpu_runners_plants_the_same_flags():
+def test_gpu_runners_page_lists_same_planted_flags():
     page = (ROOT / "docs" / "gpu_runners.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(vllm:[^`]+)` \| `([^`]+)` \|", page, re.MULTILINE)
     assert rows

@@ -40,7 +40,7 @@ def record(tmp_path):
     return record
 
 
-def test_the_record_is_what_vllm_does(emulated, record):
+def test_vllm_record_matches_installed_vllm(emulated, record):
     """Preemption, eviction, drafts by a model: with the real model, and by the scheduler alone."""
     names = ["preempt_8x_30", "spec_accept_4_few_blocks", "aborted"]
     cases = record("--check", *(f"--case={name}" for name in names))
@@ -50,7 +50,7 @@ def test_the_record_is_what_vllm_does(emulated, record):
         assert case == emulated.CASES[case["name"]]
 
 
-def test_the_emulator_does_it_too_where_nobody_has_looked(emulated, record):
+def test_emulated_schedule_matches_vllm_for_drawn_workloads(emulated, record):
     cases = record("--loop=scheduler", "--drawn", "9000", "9040")
     assert len(cases) == 40
     for case in cases:

@@ -64,7 +64,7 @@ SOON = {matrix.Ending.SIGKILL, matrix.Ending.WORKER_KILLED}
     pytest.param(ending, id=ending.value, marks=() if ending in SOON else pytest.mark.thorough)
     for ending in matrix.Ending
 ])
-def test_nothing_is_left_of_vllm(ending, tmp_path):
+def test_no_vllm_process_survives_end_of_run(ending, tmp_path):
     outcome = matrix.play(vllm_run, matrix.Case(ending, tmp_path, port=0), ready_limit_s=600.0)
     assert outcome.orphans == [], outcome.output
     assert outcome.took_s <= matrix.LIMIT_S

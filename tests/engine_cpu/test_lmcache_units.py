@@ -80,7 +80,7 @@ def test_restarted(perf):
 """
 
 
-def test_vllm_tells_its_lmcache_when_it_is_stopped(run_real, pytester):
+def test_vllm_stop_releases_kv_cache_of_lmcache(run_real, pytester):
     """Or LMCache holds on to its KV cache, on a GPU nearly all of its memory. (SGLang never tells.)"""
     Path(pytester.path, "llmperf.toml").write_text("stop_grace_s = 60\n")  # it takes 5 s, on a busy machine more
     _, tags = run_real(RESTARTED.replace("WHICH", "vllm"))
@@ -121,7 +121,7 @@ VICTIMS = {
 # Each dies with a unit of its own: two minutes an engine.
 @pytest.mark.thorough
 @BOTH
-def test_the_death_of_any_of_them_is_told_within_seconds(run_real, which, pytester):
+def test_death_of_engine_or_lmcache_is_reported_within_10_seconds(run_real, which, pytester):
     victims, shared_before = VICTIMS[which], shm.segments()
     result, tags = run_real(KILLED.replace("VICTIMS", repr(victims)).replace("WHICH", which))
     assert tags == {f"test_killed[{victim}]": {"error"} for victim in victims}
@@ -157,7 +157,7 @@ def test_an_unknown_option(perf):
 
 
 @pytest.mark.parametrize("which", ["vllm"])
-def test_an_lmcache_that_never_hits_is_an_error_that_names_it(run_real, which):
+def test_lmcache_without_hits_is_an_error_with_spec(run_real, which):
     result, tags = run_real(SILENT.replace("WHICH", which))
     assert tags["test_a_connector_that_serves_and_never_hits"] == {"error"}
     result.stdout.fnmatch_lines(["*LMCache is attached and had no hit: vllm('tiny'*"])

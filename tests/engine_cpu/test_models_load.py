@@ -102,7 +102,7 @@ def test_vllm_accepts_the_config(name, accepted_by_vllm):
     assert accepted_by_vllm[name] == [shape.architecture, shape.head_dim, shape.vocab]
 
 
-def test_tiny_answers_and_soon_repeats_itself(cache):
+def test_tiny_model_answers_and_repeats_tokens(cache):
     """Speculation from the context needs answers that repeat; a model that never does would show no acceptance."""
     prompt = [1000 + 37 * i % 9000 for i in range(100)]
     said = json.loads(last_line(GREEDY, resolve_model("tiny", cache).path_or_hub_id, json.dumps(prompt)))

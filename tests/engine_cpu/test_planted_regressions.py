@@ -29,7 +29,7 @@ def row(result, name):
     return next(line for line in result.outlines if re.match(re.escape(name) + r"\s", line))
 
 
-def test_prefix_caching_switched_off(run_real):
+def test_disabled_prefix_cache_fails_mechanism_check(run_real):
     text = planted(
         "test_prefix_caching.py",
         ("cached.with_flags(enable_prefix_caching=False)", "cached.with_flags(max_num_seqs=200)"),
@@ -56,7 +56,7 @@ def test_chunk_budget_eight_times_too_large(run_real):
     result.stdout.fnmatch_lines([NO_OTHER_SIDE])
 
 
-def test_speculation_off(run_real):
+def test_disabled_speculation_fails_mechanism_check(run_real):
     text = planted(
         "test_speculative_decoding.py",
         ("plain.with_flags(speculative_config=NGRAM)", "plain.with_flags(max_num_seqs=200)"),
@@ -69,7 +69,7 @@ def test_speculation_off(run_real):
 
 
 @pytest.mark.thorough
-def test_radix_cache_switched_off(run_real):
+def test_disabled_radix_cache_fails_mechanism_check(run_real):
     text = planted(
         "test_radix_cache.py",
         ("cached.with_flags(disable_radix_cache=True)", "cached.with_flags(max_running_requests=200)"),
@@ -83,7 +83,7 @@ def test_radix_cache_switched_off(run_real):
 
 
 @pytest.mark.thorough
-def test_lmcache_detached(run_real):
+def test_detached_lmcache_fails_mechanism_check(run_real):
     text = planted("test_lmcache.py", (
         "return bare(case).with_lmcache(chunk_size=case.chunk, l1_size_gb=case.host_gb)",
         "return vllm(case.model, max_model_len=case.context, enable_prefix_caching=False, max_num_seqs=200)",
@@ -124,7 +124,7 @@ def test_the_server_is_killed_mid_run(engine, perf):
 """
 
 
-def test_slo_missed_slow_connector_and_dead_server(run_real):
+def test_missed_slo_and_slow_connector_fail_and_dead_server_is_an_error(run_real):
     result, tags = run_real(BROKEN)
     assert tags == {
         "test_an_slo_that_cannot_be_met": {"failure"},

@@ -37,7 +37,7 @@ def told(tmp_path_factory):
     return json.loads(ended.stdout)
 
 
-def test_a_full_disk_changes_nothing(told):
+def test_full_disk_leaves_baselines_unchanged(told):
     """Fault 62."""
     old = {"x": 0, "y": 0, "z0": 0}
     assert told["first"] == {"said": "", "values": old}

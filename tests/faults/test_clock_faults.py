@@ -20,7 +20,7 @@ STUB = Path(__file__).parents[1] / "stubs" / "engine.py"
 
 
 @pytest.mark.parametrize("hours", [1, -1])
-def test_the_wall_clock_jumps(tmp_path, monkeypatch, hours):
+def test_wall_clock_jump_does_not_change_durations(tmp_path, monkeypatch, hours):
     """Fault 47: durations come from the monotonic clock; the stamp's doubtfulness is in the record."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # a lock of the machine of its own
     asked = 0

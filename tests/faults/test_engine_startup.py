@@ -52,7 +52,7 @@ def left_running(launcher):
     return found
 
 
-def test_two_installations_of_one_engine_beside_each_other(launcher, tmp_path):
+def test_installations_of_one_engine_are_started_by_name(launcher, tmp_path):
     old = tmp_path / "old.py"
     old.write_text(STUB.read_text().replace('"stub-1"', '"stub-0"'))
     option = f"vllm:old={sys.executable} {old}"
@@ -78,7 +78,7 @@ def test_a_server_that_generates_is_ready(launcher):
     assert not left_running(launcher)
 
 
-def test_what_proves_that_lmcache_hits_is_no_part_of_the_start(launcher):
+def test_startup_time_excludes_lmcache_verification(launcher):
     began_s = time.monotonic()
     server = launcher.start(spec("hits").with_lmcache(in_process=True), 1)
     try:
@@ -107,7 +107,7 @@ def test_a_death_of_the_prompt_that_proves_lmcache_has_evidence(launcher):
     assert not left_running(launcher)
 
 
-def test_an_interrupt_right_after_the_start_leaves_nothing(launcher, monkeypatch):
+def test_interrupt_after_start_leaves_no_process(launcher, monkeypatch):
     def interrupted(*_args, **_kwargs):
         raise KeyboardInterrupt
 
@@ -159,13 +159,13 @@ def test_a_proxy_in_the_environment_is_bypassed(launcher, monkeypatch):
     launcher.start(spec(""), 1).stop(2.0)
 
 
-def test_a_missing_environment_names_the_command_that_installs_it(tmp_path):
+def test_missing_environment_error_names_install_command(tmp_path):
     launcher = Launcher(Settings(), tmp_path, tmp_path / "run", "cpu", SystemClock(), random.Random(7))
     with pytest.raises(EnvironmentMissing, match=r"&& .*/bin/pip install vllm`"):
         launcher.start(vllm("tiny"), 1)
 
 
-def test_an_unknown_model_starts_nothing(launcher):
+def test_unknown_model_is_refused_before_start(launcher):
     with pytest.raises(SpecError, match=r"llama-3\.1-8b"):
         launcher.start(vllm("lama-3.1-8b"), 1)
 

@@ -39,7 +39,7 @@ def test_x(engine, perf, attempt):
 """
 
 
-def test_a_server_killed_mid_run(suite):
+def test_server_killed_during_run_makes_test_an_error(suite):
     """Fault 24: its requests are given up within a second. The better of two, on a machine shared with other tests."""
     result, junit = suite.run(DEATHS)
     result.assert_outcomes(errors=2)
@@ -54,7 +54,7 @@ def test_a_server_killed_mid_run(suite):
 
 
 @pytest.mark.parametrize("slo", ["ttft_p50 <= 10s", "error_rate == 0"])
-def test_a_server_that_hangs_mid_run(suite, slo):
+def test_hanging_server_makes_test_an_error(suite, slo):
     """Fault 25: an ERROR even where the test names the error rate, and long before a human would give up."""
     suite.settings(idle_timeout_s=4, first_byte_timeout_s=4)
     began_s = time.monotonic()
@@ -92,7 +92,7 @@ def test_a_run_that_takes_too_long(suite):
         ("preempts", "12 preemptions: the KV cache was too small"),
     ],
 )
-def test_what_is_no_evidence_is_an_error(suite, mode, words):
+def test_invalid_run_makes_test_an_error(suite, mode, words):
     result, junit = suite.run(one(mode, "ttft_p50 <= 10s"))
     assert result.ret == 10
     assert words in only(junit, "error").text
@@ -102,7 +102,7 @@ def test_what_is_no_evidence_is_an_error(suite, mode, words):
     ("mode", "slo"),
     [("errors", "error_rate == 0"), ("cached", "prefix_cache_hit_rate == 0"), ("preempts", "preemptions == 0")],
 )
-def test_what_the_test_names_is_judged_as_it_asks(suite, mode, slo):
+def test_deviation_of_judged_metric_is_a_fail_instead_of_error(suite, mode, slo):
     """A deviation of a metric that the test names is a FAIL, not an ERROR."""
     result, junit = suite.run(one(mode, slo))
     assert result.ret == 1
@@ -157,7 +157,7 @@ def test_a_load_generator_that_is_late(suite):
     assert "load generator saturated: requests were sent " in only(junit, "error").text
 
 
-def test_answers_too_short_from_the_start(suite, monkeypatch):
+def test_short_answers_in_warm_up_are_an_error(suite, monkeypatch):
     """Fault 43 in the warm-up already."""
     monkeypatch.setenv("STUB_AFTER", "0")
     result, junit = suite.run(one("short", "error_rate == 0"))
@@ -187,7 +187,7 @@ def test_too_few_requests_for_the_percentile(suite, slo, code, tag):
     assert only(junit, tag) is not None
 
 
-def test_missing_counters_cost_only_who_asks_for_them(suite):
+def test_missing_counters_affect_only_tests_that_judge_counters(suite):
     """Fault 45."""
     result, junit = suite.run(
         one("no-metrics", "error_rate == 0", "preemptions == 0")

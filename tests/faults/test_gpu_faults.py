@@ -71,7 +71,7 @@ def test_a_healthy_gpu_is_in_the_run_file(measured):
     ["gpu.processes[os.getppid()] = 3 << 30", "gpu.processes[os.getppid()] = 1 << 20; gpu.sm_pct[os.getppid()] = 55"],
     ids=["memory", "SMs"],
 )
-def test_another_process_on_our_gpu(measured, body):
+def test_foreign_process_on_gpu_makes_test_an_error(measured, body):
     """Fault 68, during the run: the pid and the user are named, and no baseline takes it."""
     result, told, kept = measured(body)
     assert result.ret == 10
@@ -97,7 +97,7 @@ def test_process_ids_that_a_container_hides(measured):
     ("gpu.processes = {}", "*the driver lists no process on the GPUs, ours neither*"),
     ("gpu.reasons = None", "*the driver does not say whether the GPUs were throttled*"),
 ])
-def test_what_the_driver_keeps_to_itself_is_said(measured, body, line):
+def test_missing_driver_facts_are_reported(measured, body, line):
     result, _, _ = measured(body)
     assert result.ret == 0
     result.stdout.fnmatch_lines([line])
@@ -115,7 +115,7 @@ def test_memory_in_use_before_the_server_starts(measured, monkeypatch):
 @pytest.mark.parametrize(
     ("reasons", "name"), [(0x40, "hw_thermal_slowdown"), (0x84, "hw_power_brake_slowdown"), (0x20, "sw_thermal")]
 )
-def test_a_throttled_gpu(measured, reasons, name):
+def test_throttled_gpu_makes_test_an_error(measured, reasons, name):
     """Fault 70."""
     result, told, _ = measured(f"gpu.reasons = {reasons}; gpu.temperature_c = 91")
     assert result.ret == 10
@@ -187,7 +187,7 @@ def test_fields_that_a_driver_does_not_support_are_unknown(measured):
     ],
     ids=["Xid", "lost before", "ECC", "lost"],
 )
-def test_hardware_errors(measured, body, sentence):
+def test_gpu_hardware_error_makes_test_an_error(measured, body, sentence):
     """Fault 73."""
     result, told, _ = measured(body)
     assert result.ret == 10
@@ -211,7 +211,7 @@ def test_a_gpu_that_no_marker_stands_for(suite, measured):
     result.stdout.fnmatch_lines(["*needs l4; this machine has 1 × NVIDIA L40S*"])
 
 
-def test_a_gpu_that_no_marker_stands_for_has_baselines_of_its_own(suite, measured, monkeypatch):
+def test_unknown_gpu_model_has_separate_baselines(suite, measured, monkeypatch):
     """Fault 75: where nothing is stored it says how to record, whatever another unknown model has stored."""
     monkeypatch.setenv("CI", "true")
     text = SUITE.replace("@pytest.mark.h200\n", "") + "    perf.compare_with_baseline(run)\n"

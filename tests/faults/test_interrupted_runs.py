@@ -64,7 +64,7 @@ def assert_first_whole_second_partial(suite, moment):
 
 @MEASURING
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM], ids=lambda signum: signum.name)
-def test_interrupted_by_a_signal(suite, signum, moment):
+def test_signal_ends_session_and_marks_results_as_partial(suite, signum, moment):
     """Faults 2 and 3: both end like Ctrl-C does."""
     process = at(moment, suite)
     os.killpg(process.pid, signum)
@@ -77,7 +77,7 @@ def test_interrupted_by_a_signal(suite, signum, moment):
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM], ids=lambda signum: signum.name)
-def test_interrupted_under_xdist(suite, signum):
+def test_signal_under_xdist_ends_session_and_marks_results_as_partial(suite, signum):
     """The controller is told; its workers, and what they started, end with it."""
     process = at("mid-run", suite, "-n1")
     process.send_signal(signum)
@@ -86,7 +86,7 @@ def test_interrupted_under_xdist(suite, signum):
     assert_first_whole_second_partial(suite, "mid-run")
 
 
-def test_exit_of_the_process_in_a_test_is_told_by_its_watchdog(suite):
+def test_watchdog_reports_process_exit_inside_test(suite):
     """pytest prints nothing more, and its exit code is 0."""
     process = suite.start(EXITS)
     assert process.wait(60) == 0
@@ -98,7 +98,7 @@ def test_exit_of_the_process_in_a_test_is_told_by_its_watchdog(suite):
     assert not suite.kept()["test_first"]["complete"]
 
 
-def test_interrupted_before_anything_began(suite):
+def test_interrupt_at_startup_leaves_no_process_and_no_results(suite):
     """Fault 2, a tenth of a second after the start: before there are handlers."""
     process = suite.start(SUITE.format(mode="", itl_s=FAST))
     time.sleep(0.1)
@@ -112,7 +112,7 @@ def test_interrupted_before_anything_began(suite):
 
 
 @MEASURING
-def test_killed(suite, moment):
+def test_killed_session_leaves_no_process_and_partial_results(suite, moment):
     """Fault 4: what was kept says itself that it is partial, since nobody was left to say so."""
     process = at(moment, suite)
     process.kill()
@@ -122,7 +122,7 @@ def test_killed(suite, moment):
 
 
 @MEASURING
-def test_timeout_by_signal(suite, moment):
+def test_timeout_by_signal_makes_test_an_error(suite, moment):
     """Fault 5: an ERROR, wherever it strikes; a timeout says nothing about performance."""
     mode, itl_s, _ = MOMENTS[moment]
     result, junit = suite.run(SUITE.format(mode=mode, itl_s=itl_s), "--timeout=15", "--timeout-method=signal")
@@ -141,7 +141,7 @@ def test_timeout_of_a_test_that_is_not_ours_stays_a_failure(suite):
     assert result.ret == 1
 
 
-def test_timeout_by_thread(suite):
+def test_timeout_by_thread_leaves_no_process_and_partial_results(suite):
     """Fault 6: `os._exit` in the midst of it."""
     process = suite.start(SUITE.format(mode="", itl_s=FAST), "--timeout=15", "--timeout-method=thread")
     assert process.wait(60) == 1

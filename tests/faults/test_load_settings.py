@@ -26,7 +26,7 @@ def only_run(suite):
     return measurement, run
 
 
-def test_several_processes_and_fresh_connections(suite):
+def test_load_uses_several_processes_and_fresh_connections(suite):
     suite.settings(load_processes=2, connections='"fresh"')
     result, _ = suite.run(MEASURE)
     result.assert_outcomes(passed=1)
@@ -37,7 +37,7 @@ def test_several_processes_and_fresh_connections(suite):
     assert measurement["conditions"]["connections"] == "fresh"
 
 
-def test_a_saturated_load_generator_is_an_error_with_its_numbers(suite):
+def test_saturated_load_generator_makes_test_an_error_with_numbers(suite):
     """Fault 40: nobody sends within a nanosecond, so the limit stands for any that is too small for a machine."""
     suite.settings(send_delay_p99_limit_ms=0.000001)
     result, junit = suite.run(MEASURE)
@@ -102,7 +102,7 @@ def test_the_certificates_lie_in_the_project_wherever_pytest_runs(suite, https_e
     result.assert_outcomes(passed=1)
 
 
-def test_an_https_endpoint_that_nobody_vouches_for_is_refused(suite, https_endpoint):
+def test_untrusted_https_endpoint_is_refused(suite, https_endpoint):
     url, _ = https_endpoint
     result, junit = suite.run(ENDPOINT.format(url=url))
     result.assert_outcomes(errors=1)
@@ -110,7 +110,7 @@ def test_an_https_endpoint_that_nobody_vouches_for_is_refused(suite, https_endpo
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="a CPU for the load and one for the server are needed")
-def test_cpus_of_its_own_are_said_and_kept(suite):
+def test_reserved_load_cpu_is_reported_and_stored(suite):
     cpu = max(os.sched_getaffinity(0))
     suite.settings(load_cpus=f'"{cpu}"')
     result, _ = suite.run(MEASURE)

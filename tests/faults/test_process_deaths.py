@@ -87,7 +87,7 @@ def test_a_killed_server_is_noticed_within_50_ms(tmp_path):
     assert least(took_s, 0.05, attempts=10) < 0.05
 
 
-def test_what_a_dead_server_leaves_behind_is_still_reaped(started, tmp_path):
+def test_children_of_dead_server_are_reaped(started, tmp_path):
     server = started("child", "detached", grace_s=2.0)  # time for the child, the other is deaf
     os.kill(server.pid, signal.SIGKILL)
     server.wait_exit(5.0)
@@ -100,7 +100,7 @@ def test_what_a_dead_server_leaves_behind_is_still_reaped(started, tmp_path):
     assert [process.pid for process in report.sigkilled] == [who["detached"].pid]
 
 
-def test_a_server_that_ignores_sigterm_is_killed_after_its_grace(tmp_path):
+def test_server_that_ignores_sigterm_is_killed_after_grace_period(tmp_path):
     """Fault 10."""
     server = Supervised.start(launch(tmp_path, "--ignore-term"))
     until((tmp_path / "ready").exists)
@@ -137,7 +137,7 @@ def test_orphans_that_end_while_the_server_runs_are_collected(tmp_path):
         until(lambda: tree.read_stat(orphan) is None)
 
 
-def test_without_its_watchdog_the_server_dies_and_stop_finds_the_rest_by_tag(started, tmp_path):
+def test_server_dies_with_watchdog_and_stop_finds_children_by_tag(started, tmp_path):
     """Fault 8, with the run alive."""
     server = started("child", "detached")
     who = roles(tmp_path)
@@ -285,7 +285,7 @@ def test_a_reused_pid_is_not_killed(sleeper):
     assert stranger.poll() is None
 
 
-def test_a_leftover_with_a_living_watchdog_is_left_to_it(sleeper):
+def test_leftover_with_living_watchdog_is_not_killed(sleeper):
     tag = f"{os.getuid()}-999999999-1-{os.getpid()}"
     watchdog = sleeper(**{leftovers.WATCHDOG_TAG: tag})
     until(lambda: tree.environment_value(watchdog.pid, leftovers.WATCHDOG_TAG) == tag)
@@ -296,7 +296,7 @@ def test_a_leftover_with_a_living_watchdog_is_left_to_it(sleeper):
     assert server.poll() is None
 
 
-def test_a_fork_that_holds_the_control_pipe_open_does_not_keep_the_server(tmp_path):
+def test_fork_that_inherits_control_pipe_does_not_keep_server_alive(tmp_path):
     """A user's fork inherits the write end; the pidfd of the parent tells the watchdog all the same."""
     script = (
         "import os, sys, time, pathlib\n"

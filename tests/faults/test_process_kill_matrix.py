@@ -31,7 +31,7 @@ PARENTS = (matrix.driver, matrix.plugin_run, *(ONCE if REPEATS == 1 else ()))
 @pytest.mark.parametrize("repeat", range(REPEATS))
 @pytest.mark.parametrize("ending", matrix.Ending, ids=lambda ending: ending.value)
 @pytest.mark.parametrize("parent", PARENTS, ids=lambda parent: parent.__name__)
-def test_nothing_is_left(parent, ending, repeat, tmp_path):
+def test_no_server_process_survives_end_of_run(parent, ending, repeat, tmp_path):
     with reserve_port(random.Random(f"{os.getpid()}{parent.__name__}{ending}{repeat}")) as lease:
         outcome = matrix.play(parent, matrix.Case(ending, tmp_path, lease.port))
     assert outcome.orphans == [], outcome.output

@@ -23,7 +23,7 @@ def run(folder, *options, env=None, **fields):
     return server
 
 
-def test_a_huge_log_is_limited_to_its_head_and_tail(tmp_path):
+def test_huge_log_is_limited_to_head_and_tail(tmp_path):
     """Fault 64."""
     burst = 64 << 20
     server = run(tmp_path, "--say", r"first line\n", "--burst-bytes", str(burst), log_cap_bytes=1 << 20)
@@ -56,7 +56,7 @@ def test_a_log_of_any_bytes_is_valid_xml_text(tmp_path):
     assert "café" in line
 
 
-def test_the_last_words_are_there_when_the_end_is_known(tmp_path):
+def test_log_is_complete_when_server_exit_is_known(tmp_path):
     for attempt in range(5):
         folder = tmp_path / str(attempt)
         folder.mkdir()

@@ -62,7 +62,7 @@ def test_a_port_that_a_stranger_binds_is_not_leased_again(tmp_path):
                 reserve_port(random.Random(1), ports=pair, folder=tmp_path)
 
 
-def test_a_lease_ends_with_its_process(tmp_path):
+def test_port_lease_ends_with_process(tmp_path):
     script = (
         "import os, random, sys, pathlib\n"
         "from pytest_llmperf.process.ports import reserve_port\n"
@@ -75,7 +75,7 @@ def test_a_lease_ends_with_its_process(tmp_path):
         assert lease.port == 19010
 
 
-def test_who_listens_names_the_process():
+def test_listening_process_is_named_by_port():
     """Faults 13 and 15: whoever is on our port can be named."""
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))

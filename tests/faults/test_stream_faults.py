@@ -71,7 +71,7 @@ def test_body_that_only_the_close_ends():
     assert [r.outcome for r in replayed.records] == [Outcome.OK, Outcome.TRUNCATED]
 
 
-def test_reset_in_the_middle_of_a_chunk():
+def test_reset_in_chunk_is_a_failed_request():
     """Fault 28."""
     replayed = outcomes([*streamed(EVENTS[:2], end="open"), Send(b"ff\r\ndata: {", 0.05), Reset(0.05)], GOOD)
     assert replayed.record.outcome is Outcome.RESET
@@ -80,7 +80,7 @@ def test_reset_in_the_middle_of_a_chunk():
     assert replayed.records[1].ok
 
 
-def test_malformed_json_shows_its_first_bytes_and_the_run_goes_on():
+def test_malformed_json_is_a_failed_request_with_first_bytes():
     """Fault 29."""
     bad = b'data: {"choices": [' + b"x" * 300 + b"\n\n"
     replayed = outcomes(streamed([*EVENTS[:1], bad, *EVENTS[1:]]), GOOD)
@@ -98,7 +98,7 @@ def test_chunks_split_inside_utf8_and_invalid_bytes():
     assert [(r.ok, r.replaced_text) for r in replayed.records] == [(True, False), (True, True)]
 
 
-def test_event_streams_in_every_spelling_of_the_standard():
+def test_event_stream_spellings_of_standard_are_accepted():
     """Fault 31: byte order mark, comments, CRLF, several data lines, empty data."""
     fancy = [b"\xef\xbb\xbf: hello\r\n\r\n", b"data:\n\n", b"event: message\nid: 1\nretry: 5\n\n"]
     fancy += [e.replace(b"data: ", b"data:").replace(b',"object"', b',\ndata: "object"') for e in EVENTS]
@@ -115,7 +115,7 @@ def test_missing_usage_is_truncated():
     assert replayed.record.detail == "the stream ended without usage, after 4 content chunks"
 
 
-def test_several_tokens_per_chunk_count_as_tokens():
+def test_tokens_of_multi_token_chunks_are_counted():
     """Fault 32."""
     replayed = outcomes(streamed(StreamShape((1, 3, 5)).events()), output_tokens=9)
     assert replayed.record.ok
@@ -142,7 +142,7 @@ def test_usage_that_lies_is_caught():
     assert "the chunks bring 2 tokens, usage says 4" in replayed.record.detail
 
 
-def test_error_inside_a_200_stream():
+def test_error_in_200_stream_is_a_failed_request():
     replayed = outcomes(streamed([*EVENTS[:1], error_event("EngineCore encountered an issue"), DONE]))
     assert replayed.record.outcome is Outcome.ERROR_IN_STREAM
     assert "EngineCore encountered an issue" in replayed.record.detail
@@ -170,7 +170,7 @@ def test_limits_on_first_byte_gap_and_total_are_apart(script, ending):
     assert [r.outcome for r in replayed.records] == [Outcome.TIMEOUT, Outcome.OK]
 
 
-def test_body_above_the_limit():
+def test_body_above_limit_is_a_failed_request():
     """Fault 37."""
     endless = [Send(STREAM_HEAD)] + [Send(http_chunk(b": " + b"x" * 65_536 + b"\n"))] * 64 + [Hang()]
     replayed = outcomes(endless, GOOD, limits=StreamLimits(response_bytes=1_000_000))
@@ -215,7 +215,7 @@ def test_answers_that_are_too_large_only_together_end(limits, problem):
     assert any(problem in record.detail for record in replayed.records)
 
 
-def test_line_above_the_limit():
+def test_line_above_limit_is_a_failed_request():
     """Fault 37."""
     giant = [Send(http_chunk(b"x" * 1_000_000))] * 5
     replayed = outcomes([Send(STREAM_HEAD), Send(http_chunk(b"data: ")), *giant, Send(LAST_CHUNK)])

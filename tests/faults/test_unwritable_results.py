@@ -22,7 +22,7 @@ def test_x(perf):
 """
 
 
-def test_a_full_disk_is_an_error_and_nothing_stays_behind(suite):
+def test_full_disk_makes_test_an_error_and_leaves_no_partial_file(suite):
     """Fault 62: no file may grow beyond a kilobyte, as if the disk held no more; what was written before is whole."""
     result, junit = suite.run(FULL)
     assert result.ret == 10
@@ -33,7 +33,7 @@ def test_a_full_disk_is_an_error_and_nothing_stays_behind(suite):
     suite.nothing_left()
 
 
-def test_where_nothing_may_be_written_results_go_elsewhere_and_it_says_so(suite):
+def test_unwritable_run_folder_is_replaced_and_reported(suite):
     """Fault 63: a file stands where the folder should, which stops the superuser, too."""
     (suite.folder / "occupied").touch()
     (suite.folder / "elsewhere").mkdir()

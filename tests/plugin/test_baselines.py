@@ -96,7 +96,7 @@ def test_made_then_passed_then_a_slower_engine_fails(emulate):
     assert emulate.path.read_bytes() == before
 
 
-def test_no_seed_is_sent_again_to_a_cache_that_keeps_it(emulate):
+def test_seeds_are_not_sent_again_if_cache_is_kept(emulate):
     text = SUITE.replace("traffic)", 'traffic, keep=("engine",))')
     emulate("--update-baselines", "--emulate-seed", "1", text=text)
     result, _ = emulate("--emulate-seed", "2", "--emulate-fault", "step_time=+10%", "-rs", text=text)
@@ -147,7 +147,7 @@ def test_other_flags_are_incomparable_and_named(emulate):
     assert result.ret == 1
 
 
-def test_new_changes_nothing_that_exists(emulate):
+def test_update_of_missing_baselines_keeps_existing_file(emulate):
     emulate("--update-baselines-new")
     before = emulate.path.read_bytes()
     result, _ = emulate("--update-baselines-new", "--emulate-seed", "7")
@@ -155,13 +155,13 @@ def test_new_changes_nothing_that_exists(emulate):
     assert emulate.path.read_bytes() == before
 
 
-def test_what_was_just_created_is_to_be_committed_and_not_created_again(emulate):
+def test_created_baseline_is_followed_by_advice_to_commit(emulate):
     result, _ = emulate("--update-baselines")
     result.stdout.fnmatch_lines(["next:", "  git add baselines"])
     result.stdout.no_fnmatch_line("*--update-baselines-new*")
 
 
-def test_the_controller_writes_for_its_workers(emulate):
+def test_xdist_controller_writes_baselines_of_all_workers(emulate):
     text = SUITE + SUITE[SUITE.index("@CASES"):].replace("test_decode", "test_again").replace("input=200", "input=300")
     result, _ = emulate("--update-baselines", "-n", "2", text=text)
     assert result.ret == 0
@@ -169,7 +169,7 @@ def test_the_controller_writes_for_its_workers(emulate):
     assert {path.name for path in emulate.path.parent.iterdir()} == {"test_decode.json", "test_again.json"}
 
 
-def test_a_corrupt_baseline_is_an_error_and_not_none(emulate):
+def test_corrupt_baseline_makes_compared_test_an_error(emulate):
     emulate("--update-baselines-new")
     emulate.path.write_text(emulate.path.read_text()[:300])
     result, junit = emulate()
@@ -191,7 +191,7 @@ def test_extreme_stored_value_is_an_error_and_no_regression(emulate, value):
 
 
 @pytest.mark.parametrize("broken", ["<<<<<<< HEAD\n", None], ids=["conflict", "of-another-test"])
-def test_a_broken_baseline_stops_no_test_that_compares_nothing(emulate, broken):
+def test_broken_baseline_does_not_affect_test_without_comparison(emulate, broken):
     """Nor does one of a test with the same file and function in another folder."""
     emulate("--update-baselines")
     stored = json.loads(emulate.path.read_text())
@@ -200,7 +200,7 @@ def test_a_broken_baseline_stops_no_test_that_compares_nothing(emulate, broken):
     result.assert_outcomes(passed=1)
 
 
-def test_a_test_that_is_gone_loses_its_baseline_only_when_all_is_collected(emulate, pytester):
+def test_orphaned_baseline_is_removed_only_after_complete_collection(emulate, pytester):
     emulate("--update-baselines-new")
     gone = "def test_nothing(): pass"
     result, _ = emulate("--update-baselines", "-k", "nothing", text=gone)
@@ -241,7 +241,7 @@ def take(pytester, *args):
     return pytester.run(sys.executable, "-m", "pytest_llmperf", "baselines", "take", *map(str, args))
 
 
-def test_run_folders_are_taken_in_as_the_session_itself_would(emulate, pytester):
+def test_taking_run_folders_stores_same_baseline_as_direct_update(emulate, pytester):
     """Two sessions measured without updating; what is stored is what --update-baselines stores, but for the session."""
     emulate("--emulate-seed", "1")
     emulate("--emulate-seed", "2", "-n", "2")
@@ -265,7 +265,7 @@ def test_run_folders_are_taken_in_as_the_session_itself_would(emulate, pytester)
     assert updated["fingerprint"] == taken["fingerprint"]
 
 
-def test_taking_twice_changes_nothing(emulate, pytester):
+def test_taking_same_run_folder_twice_keeps_baseline(emulate, pytester):
     emulate("--update-baselines-new")
     before = emulate.path.read_bytes()
     (folder,) = Path(pytester.path, ".llmperf/runs").iterdir()
@@ -274,7 +274,7 @@ def test_taking_twice_changes_nothing(emulate, pytester):
     assert emulate.path.read_bytes() == before
 
 
-def test_what_is_refused_is_taken_with_a_reason(emulate, pytester):
+def test_refused_session_is_taken_with_accept_reason(emulate, pytester):
     for seed in "123":
         emulate("--update-baselines", "--emulate-seed", seed)
     before = emulate.path.read_bytes()
@@ -307,7 +307,7 @@ def test_a_young_baseline_grows_although_comparisons_stay_open(emulate):
     assert len(emulate.stored()["sessions"]) == 2
 
 
-def test_every_pass_says_what_it_would_have_seen(emulate, pytester):
+def test_pass_shows_smallest_detectable_change(emulate, pytester):
     for seed in "123":
         emulate("--update-baselines", "--emulate-seed", seed)
     result, junit = emulate("--emulate-seed", "4")
@@ -322,7 +322,7 @@ def test_every_pass_says_what_it_would_have_seen(emulate, pytester):
     assert 0 < tpot["facts"]["smallest_detectable"] < 0.1
 
 
-def test_new_ones_are_not_what_an_incomparable_baseline_waits_for(emulate):
+def test_update_of_missing_baselines_keeps_incomparable_baseline(emulate):
     emulate("--update-baselines-new")
     before = emulate.path.read_bytes()
     result, _ = emulate("--update-baselines-new", "-rs", length=4096)
@@ -334,7 +334,7 @@ def test_new_ones_are_not_what_an_incomparable_baseline_waits_for(emulate):
 
 
 @pytest.mark.parametrize("hidden_by", ["folder", "ignore", "lf", "importorskip"])
-def test_a_run_that_does_not_see_a_test_keeps_its_baseline(emulate, pytester, monkeypatch, hidden_by):
+def test_update_with_hidden_test_keeps_baseline(emulate, pytester, monkeypatch, hidden_by):
     pytester.makeini("[pytest]")
     emulate("--update-baselines-new")
     other = SUITE.replace("LENGTH", "8192").replace("test_decode", "test_other")
@@ -353,7 +353,7 @@ def test_a_run_that_does_not_see_a_test_keeps_its_baseline(emulate, pytester, mo
     assert emulate.path.exists()
 
 
-def test_a_margin_of_what_is_not_compared_is_refused(emulate):
+def test_margin_of_uncompared_metric_is_refused(emulate):
     given = 'compare_with_baseline(run, margins={"itl_p99": 0.2})'
     result, _ = emulate(text=SUITE.replace("compare_with_baseline(run)", given))
     assert result.ret == 1

@@ -44,7 +44,7 @@ def test_a_mechanism_that_does_not_work_needs_no_other_side(claim, mechanism):
     assert against["verdict"] == "NO_BASELINE"  # what it cost is told all the same
 
 
-def test_what_the_other_side_must_show_is_judged_with_it(claim):
+def test_mechanism_check_on_side_b_is_judged_after_both_sides(claim):
     result, kept = claim('mechanism="eager(b) == 1"', compared=False)
     assert result.ret == 1
     assert [side["side"] for side in kept["measurements"]] == ["a", "b"]

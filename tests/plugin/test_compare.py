@@ -51,7 +51,7 @@ def test_a_ratio_is_judged_and_one_without_a_limit_is_reported(run):
     result.stdout.fnmatch_lines(["ttft_p50(cold) / ttft_p50(memory) * REPORTED *"])
 
 
-def test_a_tier_that_is_not_sooner_is_a_failure_and_a_wrong_name_a_usage_error(run):
+def test_slower_tier_fails_and_wrong_side_name_is_usage_error(run):
     result, junit = run(TIERS.replace("*MORE", '"ttft_p50(memory) / ttft_p50(disk) >= 1"'), "--emulate", "h200",
                         "-k", "vllm")
     assert result.ret == 1

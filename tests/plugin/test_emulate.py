@@ -45,7 +45,7 @@ def test_results_may_go_to_one_s_home(emulate, pytester, monkeypatch):
     assert not (pytester.path / "~").exists()
 
 
-def test_suites_pass_and_say_that_they_are_emulated(emulate, pytester):
+def test_emulated_suite_passes_and_labels_all_results_as_emulated(emulate, pytester):
     result, junit = emulate("h200", "-rs")
     result.assert_outcomes(passed=2, skipped=4)
     result.stdout.fnmatch_lines(["*emulated h200, virtual time: nothing here was measured on hardware*"])
@@ -69,7 +69,7 @@ def test_the_same_seed_gives_the_same_numbers_and_another_one_others(emulate):
     assert numbers("--emulate-seed", "1") != first
 
 
-def test_a_planted_fault_fails_the_claim_by_its_cause(emulate):
+def test_planted_fault_fails_mechanism_of_claim(emulate):
     result, junit = emulate("h200", "--emulate-fault", "prefix_cache=off")
     assert result.ret == 1
     result.assert_outcomes(passed=1, failed=1, skipped=4)
@@ -116,13 +116,13 @@ def test_it(perf):
         (("--emulate", "h200", "-m", "l4"), "*-m asks for l4, and --emulate gives 8 × emulated h200*"),
     ],
 )
-def test_what_cannot_be_meant(run, args, complaint):
+def test_contradictory_emulation_options_are_refused(run, args, complaint):
     result, _ = run(SUITE, *args)
     assert result.ret == 4
     result.stderr.fnmatch_lines([complaint])
 
 
-def test_workers_emulate_side_by_side(emulate):
+def test_emulated_suite_passes_under_xdist(emulate):
     result, _ = emulate("h200", "-n", "2")
     result.assert_outcomes(passed=2, skipped=4)
 

@@ -24,13 +24,13 @@ SEEN = [
 
 
 @pytest.mark.parametrize("options", [(), ("-n", "2")], ids=["plain", "xdist"])
-def test_verdicts_numbers_and_commands(run, options):
+def test_summary_shows_verdicts_values_and_next_commands(run, options):
     result, _ = run(TEXT, *options)
     result.stdout.fnmatch_lines(SEEN)
     assert "test_plain  " not in result.stdout.str()
 
 
-def test_what_stands_in_for_hardware_is_repeated_in_commands(run):
+def test_next_command_repeats_emulate_option(run):
     result, _ = run(TEXT, "--emulate", "h200")
     result.stdout.fnmatch_lines(["  pytest test_it.py::test_missing --emulate h200 --update-baselines-new"])
 
@@ -47,7 +47,7 @@ def test_commands_run_where_the_user_is_and_find_the_same_engines(run, pytester,
 
 @pytest.mark.emulated
 @pytest.mark.parametrize("options", [(), ("--update-baselines-new",)], ids=["first", "update"])
-def test_what_no_update_takes_in_is_shown_and_no_update_is_advised(run, options):
+def test_open_slo_prevents_update_advice_for_missing_baseline(run, options):
     text = """
 from pytest_llmperf import poisson, random_tokens, vllm
 
@@ -70,7 +70,7 @@ def test_no_performance_tests_no_summary(run):
     assert "llmperf" not in result.stdout.str().partition("collected")[2]
 
 
-def test_very_quiet_has_none(run):
+def test_very_quiet_output_has_no_summary(run):
     result, _ = run(TEXT, "-qq")
     assert "next:" not in result.stdout.str()
 
@@ -87,7 +87,7 @@ def test_it(perf):
 
 
 @pytest.mark.emulated
-def test_verbose_shows_every_metric_with_its_interval_and_its_baseline(run):
+def test_verbose_output_shows_metrics_with_interval_and_baseline(run):
     result, _ = run(MEASURED, "--emulate", "h200", "--update-baselines-new")
     assert result.ret == 0
     result.stdout.fnmatch_lines([

@@ -27,7 +27,7 @@ def test_a_row_for_an_unknown_kind_is_refused(pytester):
 
 
 @pytest.mark.parametrize("row", [None, "tiny", ["tiny"], {1: 2}, {"kind": "tiny"}], ids=repr)
-def test_what_is_no_row_is_refused(row):
+def test_malformed_row_of_by_kind_is_refused(row):
     with pytest.raises(SpecError, match=r"by_kind\(cpu=.*: a row is a dict of what `case` has there"):
         by_kind(cpu=row)
 
@@ -43,7 +43,7 @@ def test_what_is_no_row_is_refused(row):
         ("gpus('2')\n@pytest.mark.h200", "write the number of GPUs as @pytest.mark.gpus(2)"),
     ],
 )
-def test_a_wrong_marker_says_what_to_write(pytester, marker, complaint):
+def test_malformed_engine_marker_is_refused_with_correct_form(pytester, marker, complaint):
     pytester.makepyfile(
         f"import pytest\nfrom pytest_llmperf import vllm\n@pytest.mark.{marker}\ndef test_x(engine): pass\n"
     )
@@ -53,14 +53,14 @@ def test_a_wrong_marker_says_what_to_write(pytester, marker, complaint):
     result.stdout.no_fnmatch_line("*pytest_llmperf/plugin/*")
 
 
-def test_the_fixture_without_the_marker_says_what_to_write(pytester):
+def test_engine_fixture_without_marker_is_an_error_with_correct_form(pytester):
     pytester.makepyfile("def test_x(engine): pass\n")
     result = pytester.runpytest_subprocess()
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(["*@pytest.mark.engine(vllm(*"])
 
 
-def test_equal_specs_run_one_after_the_other_and_fresh_ones_last(pytester):
+def test_tests_of_equal_specs_run_consecutively_and_fresh_tests_last(pytester):
     pytester.makepyfile(
         """
         import pytest
@@ -130,7 +130,7 @@ def test_shared(engine, perf):
 
 
 @pytest.mark.emulated
-def test_a_fresh_start_is_a_condition_and_what_this_machine_decides_is_none_of_an_emulated_one(run):
+def test_fresh_start_is_a_condition_and_host_facts_are_not_when_emulated(run):
     result, _ = run(FRESH, "--emulate", "h200")
     result.assert_outcomes(passed=3)
 

@@ -110,7 +110,7 @@ def test_other_conditions_are_not_pooled(execute):
     assert len(kept["measurements"][0]["runs"]) == len(kept["earlier"][0]["measurements"][0]["runs"]) == 3
 
 
-def test_a_plugin_that_hides_the_first_execution_hides_nothing(execute, pytester):
+def test_hidden_first_execution_still_counts_as_fail(execute, pytester):
     pytester.makeconftest(SILENT_RETRY)
     result, junit, _ = execute(FAILS_AT_FIRST)
     assert result.ret == 12
@@ -141,7 +141,7 @@ def test_copies_of_one_test_are_one_test(execute, pytester):
     assert path.exists()
 
 
-def test_a_rerun_of_somebody_elses_test_is_none_of_our_business(run):
+def test_rerun_of_test_without_measurement_keeps_exit_code(run):
     text = "SEEN = []\n\ndef test_it():\n    SEEN.append(1)\n    assert len(SEEN) == 2\n"
     result, _ = run(text, "--reruns=1")
     assert result.ret == 0
@@ -155,7 +155,7 @@ def test_runs_of_another_pytest_session_are_not_pooled(execute):
     assert [len(file["measurements"][0]["runs"]) for file in files] == [3, 3]
 
 
-def test_a_rerun_against_the_baseline_repeats_its_seeds(execute):
+def test_rerun_with_baseline_repeats_seeds_and_pools_runs(execute):
     stored = 'perf.compare_with_baseline(run)'
     for seed in "123":
         execute(stored, "--update-baselines-new" if seed == "1" else "--update-baselines", f"--emulate-seed={seed}")
@@ -207,7 +207,7 @@ EnginePool.acquire = acquire_once
 """
 
 
-def test_a_server_that_does_not_start_again_changes_nothing_that_was_found(execute, pytester):
+def test_failed_server_restart_keeps_results_of_first_execution(execute, pytester):
     pytester.makeconftest(SECOND_START_FAILS)
     suite = SUITE.replace("def test_it(perf):", "@pytest.mark.engine(ENGINE)\ndef test_it(engine, perf):")
     suite = suite.replace("measure(ENGINE", "measure(engine")
@@ -240,7 +240,7 @@ def test_the_copy_that_repeat_appends_is_no_part_of_a_test(parameters, step, fou
     assert identity.test_id(item) == f"t.py::test_x{found}"
 
 
-def test_copies_have_the_ids_of_the_tests_that_they_repeat(run):
+def test_repeated_copies_have_test_id_of_original(run):
     text = """
 import pytest
 

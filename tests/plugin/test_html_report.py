@@ -28,7 +28,7 @@ def test_broken(engine, perf):
 """
 
 
-def test_it_is_written_beside_the_run_and_said(run, pytester):
+def test_report_is_written_to_run_folder_and_named_in_output(run, pytester):
     result, _ = run(SUITE, "--emulate", "h200")
     (path,) = Path(pytester.path, ".llmperf/runs").glob("*/report.html")
     result.stdout.fnmatch_lines([f"llmperf report: {path}"])
@@ -38,7 +38,7 @@ def test_it_is_written_beside_the_run_and_said(run, pytester):
     assert "--frobnicate" in text  # what the server that did not start said
 
 
-def test_in_a_folder_of_ones_own_from_all_workers_of_xdist(run, pytester):
+def test_report_option_writes_tests_of_all_workers_to_given_folder(run, pytester):
     run(SUITE, "--emulate", "h200", "-n", "2", "--llmperf-report", "site/perf")
     text = Path(pytester.path, "site/perf/report.html").read_text()
     assert "test_it.py::test_broken" in text
@@ -46,7 +46,7 @@ def test_in_a_folder_of_ones_own_from_all_workers_of_xdist(run, pytester):
     assert not list(Path(pytester.path, ".llmperf/runs").glob("*/report.html"))
 
 
-def test_a_test_that_took_its_worker_with_it_is_in_the_report_and_said_where_runs_are_compared(run, pytester):
+def test_crashed_test_appears_in_report_and_in_release_comparison(run, pytester):
     crash = """
 import os, signal
 
@@ -82,7 +82,7 @@ def test_junit_and_the_run_folder_say_the_same(run, pytester):
 
 
 @pytest.mark.parametrize("place", ["sub", ".."])
-def test_it_is_the_same_when_it_is_made_again_in_another_folder(run, pytester, place):
+def test_regenerated_report_is_identical_in_any_working_folder(run, pytester, place):
     compared = 'tpot_mean <= 100ms")\n    perf.compare_with_baseline(perf.measurements[0])'
     suite = SUITE.replace('tpot_mean <= 100ms")', compared)
     run(suite, "--emulate", "h200", "-k", "test_slo", "--update-baselines-new")
@@ -106,7 +106,7 @@ def test_requests_are_kept_and_answers_are_not(run, pytester):
 
 
 @pytest.mark.parametrize("arguments", [(), ("--llmperf-report", "site")])
-def test_where_nothing_was_measured_there_is_none(run, pytester, arguments):
+def test_session_without_measurements_writes_no_report(run, pytester, arguments):
     result, _ = run("def test_plain(): pass", *arguments)
     assert result.ret == 0
     assert not list(Path(pytester.path).rglob("report.html"))
@@ -134,7 +134,7 @@ def test_it(perf):
     assert "signal 9" in next(junit.iter("system-err")).text
 
 
-def test_every_check_has_its_interval_and_delta_in_junit(run):
+def test_junit_properties_contain_interval_and_baseline_change(run):
     _, junit = run(
         """
 from pytest_llmperf import CheckResult, Verdict

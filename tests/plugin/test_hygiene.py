@@ -21,7 +21,7 @@ def test_x(engine, perf):
 
 
 @pytest.mark.parametrize("args", [("--help",), ("--collect-only",), ("--version",)])
-def test_looking_starts_and_writes_nothing(pytester, args):
+def test_help_and_collection_start_no_server_and_write_no_file(pytester, args):
     pytester.makepyfile(SUITE)
     before = {path.name for path in pytester.path.iterdir()}
     pytester.runpytest_subprocess("-p", "no:cacheprovider", "-p", "no:benchmark", *args)

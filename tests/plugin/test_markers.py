@@ -55,7 +55,7 @@ def test_collecting_is_always_allowed(pytester):
     result.stdout.fnmatch_lines(["*::test_gpu*"])
 
 
-def test_without_m_what_cannot_run_is_skipped_with_its_reason(pytester):
+def test_for_missing_hardware_is_skipped_with_reason(pytester):
     pytester.makepyfile(MARKED)
     result = pytester.runpytest_subprocess("-rs")
     result.assert_outcomes(passed=2, skipped=1)
@@ -90,12 +90,12 @@ H200 = Hardware((Gpu(0, "NVIDIA H200", "h200", 1),), driver="580")
         (["h200"], Hardware(), set(), None),
     ],
 )
-def test_what_an_item_runs_as(kinds, hardware, asked, runs_as):
+def test_runs_as_hardware_kind_that_matches_machine_and_option(kinds, hardware, asked, runs_as):
     assert running_kind(kinds, hardware, asked) == runs_as
 
 
 @pytest.mark.parametrize("marker", ["@pytest.mark.h200", ""])
-def test_too_few_gpus_are_a_skip_of_their_own(pytester, marker):
+def test_with_too_few_gpus_is_skipped_with_reason(pytester, marker):
     pytester.makepyfile(f"import pytest\n{marker}\n@pytest.mark.gpus(2)\ndef test_x(): pass\n")
     pytester.makeconftest(
         "from pytest_llmperf.plugin.state import STATE\n"

@@ -37,7 +37,7 @@ def test_it(perf):
 
 
 @pytest.mark.emulated
-def test_the_knee_is_within_five_percent_of_the_true_one_and_the_same_each_time(run):
+def test_max_rate_is_within_5_percent_of_true_knee_and_repeatable(run):
     result, _ = run(SEARCH, "--emulate", "h200", "-rA", "--update-baselines-new")
     (line,) = [line for line in result.outlines if line.startswith("found")]
     found, true = (float(number) for number in re.findall(r"[\d.]+", line))

@@ -49,7 +49,7 @@ def test_records_of_finished_tests_leave_memory_and_are_judged_again_alike(run):
     assert _checks(own) == _checks(shared) != []
 
 
-def test_execution_that_pools_earlier_runs_reads_them_back(run):
+def test_pooled_execution_reads_released_records_from_run_folder(run):
     suite = SUITE.partition("@pytest.mark.parametrize")[0] + """
 @pytest.mark.flaky(reruns=1)
 def test_it(perf):

@@ -26,7 +26,7 @@ def test_session_of_skips_alone_says_so_last(run, monkeypatch, ci, code, dist):
     assert result.outlines[-1].startswith("NOTHING MEASURED")
 
 
-def test_other_tests_that_ran_keep_their_exit_code_and_the_line_stands(run, monkeypatch):
+def test_session_without_measurements_keeps_exit_code_of_other_tests(run, monkeypatch):
     monkeypatch.setenv("CI", "1")
     result, _ = run(f"{ELSEWHERE}\ndef test_plain(): pass\n")
     assert result.ret == 0
@@ -35,7 +35,7 @@ def test_other_tests_that_ran_keep_their_exit_code_and_the_line_stands(run, monk
 
 @pytest.mark.parametrize("text", ["def test_it(perf): give(perf, 'PASS')\n" + ELSEWHERE, "def test_plain(): pass\n"],
                          ids=["one measured", "none there"])
-def test_line_stays_away_where_something_was_measured_or_nothing_was_asked(run, monkeypatch, text):
+def test_line_is_absent_if_session_measured_or_has_no_performance_tests(run, monkeypatch, text):
     monkeypatch.setenv("CI", "1")
     result, _ = run(text)
     assert result.ret == 0

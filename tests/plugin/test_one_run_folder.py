@@ -84,7 +84,7 @@ def test_way_of_distributing_changes_no_folder(run, pytester, options):
     assert len(read_run(folder_of(pytester))) == 4
 
 
-def test_worker_that_takes_over_overwrites_nothing(run, pytester):
+def test_replacement_worker_keeps_files_of_crashed_worker(run, pytester):
     result, _ = run(SUITE + CRASH, "--emulate", "h200", "-n", "1", "--reruns=1")
     assert result.ret == 12
     folder = folder_of(pytester)

@@ -38,7 +38,7 @@ def test_the_order_of_tests_does_not_matter(run, pytester, seed):
 
 
 @pytest.mark.emulated
-def test_a_part_of_the_tests_measures_what_all_would(run, pytester):
+def test_selected_test_measures_same_values_as_whole_suite(run, pytester):
     """Fault 82: nothing of one test reaches another, so a selection changes no number."""
     def values(*args):
         result, _ = run(SUITE, "--emulate", "h200", "--emulate-noise=none", *args)
@@ -53,7 +53,7 @@ def test_a_part_of_the_tests_measures_what_all_would(run, pytester):
     assert one.items() <= everything.items()
 
 
-def test_switched_off_it_is_not_there(pytester):
+def test_disabled_plugin_has_no_fixture_and_no_run_folder(pytester):
     pytester.makepyfile(test_plain="def test_plain(): pass\n", test_it="def test_it(perf): pass\n")
     result = pytester.runpytest_subprocess("-p", "no:pytest_llmperf.plugin", "-p", "no:cacheprovider")
     result.assert_outcomes(passed=1, errors=1)

@@ -24,7 +24,7 @@ def emulate(run):
     return lambda *args: run(SUITE, "--emulate", "h200", *args)
 
 
-def test_the_cause_is_named_and_the_run_says_what_was_planted(emulate, pytester):
+def test_planted_flag_fails_mechanism_and_is_stored_in_conditions(emulate, pytester):
     result, _ = emulate("--plant-flag", "vllm:enforce-eager")
     assert result.ret == 1
     result.stdout.fnmatch_lines(["*emulated h200*planted: vllm:enforce_eager=true*", "*eager *FAIL*"])
@@ -35,7 +35,7 @@ def test_the_cause_is_named_and_the_run_says_what_was_planted(emulate, pytester)
 
 
 @pytest.mark.parametrize("update", ["--update-baselines", "--update-baselines-new"])
-def test_it_never_becomes_a_baseline(emulate, pytester, update):
+def test_planted_flag_refuses_baseline_update(emulate, pytester, update):
     result, _ = emulate("--plant-flag", "vllm:enforce-eager", update)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["*--plant-flag plants a regression*never becomes a baseline*"])
@@ -49,7 +49,7 @@ def test_one_that_reaches_no_server_is_named(emulate):
     result.stdout.no_fnmatch_line("*planted vllm:max_num_seqs=99 reached*")
 
 
-def test_it_is_not_compared_with_a_baseline_either(emulate):
+def test_planted_flag_makes_baseline_incomparable(emulate):
     assert emulate("--update-baselines-new")[0].ret == 0
     result, _ = emulate("--plant-flag", "vllm:max-num-seqs=999", "--missing-baseline", "fail")
     assert result.ret == 1

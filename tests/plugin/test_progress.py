@@ -58,7 +58,7 @@ def test_workers_of_xdist_are_shown_by_the_controller(run):
 
 
 @pytest.mark.parametrize("options", [("-q",), ("-qq",), ("-p", "no:terminal")])
-def test_quiet(run, monkeypatch, options):
+def test_quiet_options_hide_progress(run, monkeypatch, options):
     monkeypatch.setenv("SEEN_LIMIT_S", "1.7")
     result, _ = run(WORK, *options)
     assert result.ret == 1
@@ -66,7 +66,7 @@ def test_quiet(run, monkeypatch, options):
     assert "4 of 9 answered" not in result.stdout.str()
 
 
-def test_a_run_without_performance_tests_shows_nothing_and_loads_nothing(run):
+def test_session_without_performance_tests_shows_and_imports_no_progress(run):
     text = "def test_it():\n    import sys\n    assert 'rich' not in sys.modules\n"
     result, _ = run(text, "-n", "1")
     result.assert_outcomes(passed=1)
@@ -129,7 +129,7 @@ def screen(pytester, run, monkeypatch):
     return screen
 
 
-def test_on_a_terminal_it_is_live_and_leaves_nothing_behind(screen):
+def test_terminal_progress_is_live_and_erased_at_end(screen):
     shown = screen()
     lines = shown.until("starting vllm")
     assert any("Loading weights" in line for line in lines)
@@ -143,7 +143,7 @@ def test_on_a_terminal_it_is_live_and_leaves_nothing_behind(screen):
     assert not any("run 1 of 1" in line for line in ended)
 
 
-def test_where_the_test_writes_itself_there_are_lines(screen):
+def test_uncaptured_output_shows_progress_as_lines(screen):
     shown = screen("-s")
     shown.until("starting vllm")
     shown.go_on("first-seen")
@@ -154,7 +154,7 @@ def test_where_the_test_writes_itself_there_are_lines(screen):
     assert "llmperf: test_it.py::test_it: run 1 of 1: 4 of 9 answered" in text
 
 
-def test_nothing_is_left_open_under_xdist(pytester):
+def test_xdist_session_leaves_no_open_file(pytester):
     """Python would warn, and projects that make errors of warnings would be red."""
     pytester.makepyfile("def test_nothing(): pass")
     result = pytester.runpytest_subprocess("-n", "1", "-W", "error")

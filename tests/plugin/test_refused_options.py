@@ -17,7 +17,7 @@ def test_a_folder_elsewhere_never_moves_pytest_s_root(run, pytester, tmp_path, m
     assert run(PLAIN)[0].ret == pytest.ExitCode.USAGE_ERROR
 
 
-def test_a_folder_of_the_project_may_stand_by_itself(run):
+def test_relative_run_folder_is_accepted(run):
     assert run(PLAIN, "--llmperf-runs", "runs/today")[0].ret == 0
 
 
@@ -30,7 +30,7 @@ def test_a_folder_of_the_project_may_stand_by_itself(run):
         (("--emulate=h200", "--emulate-noise=foo"), "*--emulate-noise foo: 'foo' is none of session=…*"),
     ],
 )
-def test_what_cannot_be_read_is_told_once(run, options, told):
+def test_unreadable_option_is_refused_once_without_traceback(run, options, told):
     result, _ = run("def test_it(perf): give(perf, 'PASS')\n", *options)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines([told])
@@ -46,7 +46,7 @@ def test_wrong_settings_are_told_before_any_test(run, pytester, table, dist):
     result.stderr.fnmatch_lines(["ERROR: *Did you mean *"])
 
 
-def test_settings_that_only_this_machine_refuses_cost_other_tests_nothing(run, pytester):
+def test_settings_refused_by_machine_do_not_affect_other_tests(run, pytester):
     pytester.makepyprojecttoml("[tool.llmperf]\nload_cpus = '4711'\n")
     result, _ = run(f"{PLAIN}def test_it(perf): give(perf, 'PASS')\n")
     result.assert_outcomes(passed=1, errors=1)

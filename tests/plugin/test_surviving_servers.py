@@ -21,7 +21,7 @@ def test_it(perf):
 
 @pytest.mark.parametrize("workers", [[], ["-n1"]], ids=["alone", "xdist"])
 @pytest.mark.parametrize(("limit", "code"), [("error_rate == 0", 10), ("ttft_p50 <= 1us", 1)])
-def test_it_is_told_and_no_green_run(run, workers, limit, code):
+def test_surviving_server_is_reported_and_makes_exit_code_nonzero(run, workers, limit, code):
     result, _ = run(SUITE.replace("LIMIT", repr(limit)), "--emulate", "h200", *workers)
     result.stdout.fnmatch_lines(["llmperf ERROR: a server outlives its session: still alive *(pid 4242)"])
     assert "Traceback" not in result.stdout.str() + result.stderr.str()

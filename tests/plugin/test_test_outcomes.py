@@ -68,11 +68,11 @@ def test_a_server_that_dies_in_a_teardown_is_an_error_in_both(ends):
     assert junit[0] == "ERROR"
 
 
-def test_a_rerun_counts_as_it_ended_in_both(ends):
+def test_rerun_counts_last_verdict_in_run_folder_and_junit(ends):
     body = "perf.check(run, PASS); again = perf._execution.earlier; after(bool if again else breaks); assert again"
     assert ends(body, "--reruns=1") == [("PASS", "")] * 2
 
 
-def test_a_secret_in_what_a_test_says_is_not_kept(ends):
+def test_secret_in_failure_message_is_masked(ends):
     folder, _ = ends("assert not run, 'with hf_aBcDeFgHiJkLmNoPqRsTuVwXyZ'")
     assert folder == ("ERROR", "failed: AssertionError: with ***")

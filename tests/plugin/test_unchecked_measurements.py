@@ -96,7 +96,7 @@ def test_measurement_without_check_is_red_where_that_is_asked_for(verdicts, dist
     result.stdout.fnmatch_lines(["llmperf REPORTED: test_figures measured and checked nothing. Add perf.check(run, *"])
 
 
-def test_measurement_whose_checks_were_not_reached_is_an_error(verdicts):
+def test_measurement_without_reached_check_is_an_error(verdicts):
     result, told = verdicts(UNREACHED)
     assert result.ret == 1  # the failed assertion; without it 10
     result.assert_outcomes(passed=1, failed=1, errors=6)
@@ -167,7 +167,7 @@ def test_exit_after_a_fail_stops_the_session_red(verdicts, option):
         result.assert_outcomes(failed=1)
 
 
-def test_exit_after_a_pass_keeps_its_code(run):
+def test_exit_after_pass_keeps_exit_code(run):
     result, _ = run(HEAD + EXIT.replace("LIMIT", "PASS"), "--emulate", "h200")
     assert result.ret == 0
 

@@ -21,7 +21,7 @@ def one(*verdicts):
     ],
     ids=lambda value: "+".join(value) if isinstance(value, tuple) else "",
 )
-def test_the_worst_verdict_speaks(run, verdicts, outcome, tag, code):
+def test_worst_verdict_determines_outcome_and_exit_code(run, verdicts, outcome, tag, code):
     result, junit = run(one(*verdicts))
     result.assert_outcomes(**outcome)
     assert result.ret == code
@@ -32,7 +32,7 @@ def test_the_worst_verdict_speaks(run, verdicts, outcome, tag, code):
     assert suite.get("errors") == str(int(tag == "error"))
 
 
-def test_a_teardown_that_fails_after_an_error_is_its_own_failure(run):
+def test_failing_teardown_after_error_is_a_separate_error(run):
     text = """
 import pytest
 
@@ -69,7 +69,7 @@ def test_exit_codes_are_the_same_under_xdist(run, verdict, code):
     assert result.ret == code
 
 
-def test_each_skip_has_its_own_reason(run):
+def test_each_skip_shows_a_separate_reason(run):
     """pytest folds equal skips of one place and gives every line of the summary the word of the first."""
     text = """
 import pytest
@@ -91,7 +91,7 @@ def test_elsewhere(perf, n): pass
     assert "needs l4" in summary[2]
 
 
-def test_an_error_says_that_it_came_from_the_call(run):
+def test_error_report_names_test_call(run):
     result, junit = run(one("ERROR"))
     result.stdout.fnmatch_lines(["*ERROR at call of test_it*", "*because of ERROR*"])
     (error,) = junit.iter("error")
@@ -117,14 +117,14 @@ def test_inconclusive_is_a_failure_where_asked(run):
 
 
 @pytest.mark.parametrize("option", ["--missing-baseline=skip", "--update-baselines-new"])
-def test_a_missing_baseline_hides_nothing_that_is_inconclusive(run, option):
+def test_missing_baseline_does_not_hide_inconclusive_verdict(run, option):
     text = one("INCONCLUSIVE", "NO_BASELINE")
     assert run(text, option, "--inconclusive=fail")[0].parseoutcomes()["failed"] == 1
     assert run(text, option)[0].parseoutcomes()["skipped"] == 1
     assert run(text, "--missing-baseline=fail")[0].parseoutcomes()["failed"] == 1
 
 
-def test_infrastructure_errors_of_the_body_are_errors_and_keep_their_evidence(run):
+def test_infrastructure_error_in_test_keeps_server_log(run):
     text = """
 from pytest_llmperf.errors import Evidence, ServerDied
 
@@ -141,13 +141,13 @@ def test_it(perf):
     assert "words" in captured.text
 
 
-def test_an_ordinary_failure_stays_one(run):
+def test_assertion_failure_remains_a_failure(run):
     result, _ = run("def test_it(perf): assert 1 == 2\n")
     result.assert_outcomes(failed=1)
     assert result.ret == 1
 
 
-def test_a_failure_beside_an_error_exits_with_1(run):
+def test_session_with_fail_and_error_exits_with_1(run):
     result, _ = run("def test_a(perf): give(perf, 'FAIL')\ndef test_b(perf): give(perf, 'ERROR')\n")
     assert result.ret == 1
 

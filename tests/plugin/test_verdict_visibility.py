@@ -9,7 +9,7 @@ import pytest
     ("verdict", "outcome", "code"),
     [("FAIL", {"failed": 1}, 1), ("ERROR", {"errors": 1}, 10), ("PASS", {"skipped": 1}, 0)],
 )
-def test_a_skip_does_not_hide_what_was_found_before_it(run, verdict, outcome, code):
+def test_skip_after_check_does_not_hide_verdict(run, verdict, outcome, code):
     result, _ = run(f"import pytest\ndef test_it(perf):\n    give(perf, {verdict!r})\n    pytest.skip('the rest')\n")
     result.assert_outcomes(**outcome)
     assert result.ret == code
@@ -29,7 +29,7 @@ def test_it(perf):
     assert result.ret == 10
 
 
-def test_an_engine_function_that_fails_fails_its_own_test(pytester):
+def test_failing_engine_function_fails_only_that_test(pytester):
     pytester.makepyfile(
         """
         import pytest
@@ -62,7 +62,7 @@ def test_an_expression_that_cannot_be_read_is_pytests_usage_error(pytester):
     ("FAIL", {"passed": 1, "errors": 1}, 1, "FAIL"), ("INCONCLUSIVE", {"passed": 1, "skipped": 1}, 0, "INCONCLUSIVE"),
     ("PASS", {"passed": 1}, 0, "PASS"),
 ])
-def test_what_a_teardown_checks_speaks_too(run, late, outcome, code, verdict):
+def test_check_in_teardown_is_included_in_verdict(run, late, outcome, code, verdict):
     text = f"""
 import pytest
 
@@ -108,7 +108,7 @@ def test_a_file_that_cannot_be_collected_is_no_error_of_a_measurement(run, pytes
     assert result.ret == 1
 
 
-def test_an_engine_function_that_skips_skips_its_own_test(pytester):
+def test_skip_in_engine_function_is_limited_to_that_test(pytester):
     pytester.makepyfile(
         """
         import pytest
@@ -142,7 +142,7 @@ def test_a_wrong_marker_of_a_parameter_is_refused(pytester, marker, complaint):
 
 
 @pytest.mark.parametrize("fixtures", ["engine, perf", "perf, engine"])
-def test_a_server_that_does_not_start_has_its_place_in_the_run_folder(pytester, fixtures):
+def test_server_start_failure_is_stored_in_run_folder(pytester, fixtures):
     pytester.makepyfile(
         f"""
         import pytest

@@ -12,7 +12,7 @@ FOLDER = Path(os.environ["KILL_MATRIX_FOLDER"])
 
 
 @pytest.mark.engine(vllm("tiny", env={"STUB_FAMILY": str(FOLDER)}))
-def test_hold(engine):
+def test_server_is_held_until_finish_file_exists(engine):
     (FOLDER / "holder").write_text(str(os.getpid()))
     while not (FOLDER / "pids" / "detached").exists():
         time.sleep(0.005)

@@ -16,5 +16,5 @@ def server():
 
 
 @pytest.mark.usefixtures("server")
-def test_hold():
+def test_server_in_pytest_is_held_until_finish_file_exists():
     wait_for(FOLDER / "finish")

@@ -42,7 +42,7 @@ def today(make, fake_measurement):
     return replace(fake_measurement, conditions=make.CONDITIONS, primaries=("tpot_mean",))
 
 
-def test_a_metric_that_older_sessions_have_not_is_compared_with_those_that_have_it(make, today):
+def test_metric_missing_in_older_sessions_is_compared_with_newer_sessions(make, today):
     values = today.values("ttft_p50")
     before = make.session(0, anchor=True, tpot_mean=(20.0, 15.5), ttft_p50=(None, None))
     stored = make.stored(before, make.session(1, tpot_mean=(20.0, 15.5), ttft_p50=values))
@@ -68,7 +68,7 @@ def test_a_metric_that_no_session_has_is_not_stored(make, today):
         (["gpu"], "conditions, or start"),
     ],
 )
-def test_what_is_often_the_thing_to_test_may_be_crossed(make, today, changed, way_out):
+def test_incomparable_reason_names_conditions_that_may_differ(make, today, changed, way_out):
     now = replace(today, conditions={**make.CONDITIONS, **dict.fromkeys(changed, "another")})
     stored = make.stored(make.session(0, anchor=True, tpot_mean=(20.0, 15.5)))
     assert way_out in reason_text(incomparable_result(now, stored, terms("tpot_mean")))
@@ -85,7 +85,7 @@ def test_a_typo_in_compare_across_is_named(make, today, named, said):
     assert ("did you mean" in reason) is said
 
 
-def test_a_condition_named_without_what_stands_before_its_dot(make, today):
+def test_compare_across_without_prefix_suggests_full_condition_name(make, today):
     before = make.session(0, anchor=True, tpot_mean=(20.0, 15.5))
     stored = make.stored(before, conditions=make.CONDITIONS | {"engine.dtype": "float16"})
     wanted = replace(terms("tpot_mean"), across=("dtype", "type"))
@@ -135,7 +135,7 @@ def test_few_runs_against_few_sessions_decide_gross_changes_alone(make, three_ru
     assert result.verdict.value == verdict
 
 
-def test_comparison_with_few_sessions_names_what_it_cannot_fail(make, three_runs):
+def test_inconclusive_comparison_names_smallest_detectable_change_and_needed_runs(make, three_runs):
     (result,) = judge_against_baseline(
         three_runs, of_sessions(make, three_runs, 2, 1.06), terms("tpot_mean"), 0, NoFurtherRuns.OUT_OF_TIME
     )
@@ -165,7 +165,7 @@ def test_enough_sessions_wait_for_three_runs_only(make, three_runs):
     assert "no regression fails before 3 runs" in basis_text(result)
 
 
-def test_runs_whose_seed_is_not_stored_are_no_look(make, three_runs):
+def test_runs_without_stored_seed_add_no_look(make, three_runs):
     """Else eight runs, three of them in pairs, would spend what one stored session keeps for eight pairs."""
     eight = replace(three_runs, runs=tuple(replace(three_runs.runs[0], seed=seed) for seed in range(8)),
                     metrics=(three_runs.metrics[0],) * 8)
@@ -205,7 +205,7 @@ def compared(three_runs):
     return compared
 
 
-def test_a_comparison_buys_the_pairs_that_it_lacks(make, three_runs, compared):
+def test_baseline_comparison_measures_missing_pairs(make, three_runs, compared):
     """Six of nine runs have seeds that nobody stored: they are no third look."""
     stored = make.stored(make.session(0, anchor=True, tpot_mean=tuple(
         value / 1.04 for value in three_runs.values("tpot_mean"))))
@@ -224,7 +224,7 @@ def test_no_run_is_bought_for_answers_that_never_came(make, three_runs, compared
     assert (result.verdict, bought) == (Verdict.INCONCLUSIVE, [])
 
 
-def test_a_comparison_is_with_what_was_measured_alike(make, three_runs, compared):
+def test_comparison_uses_only_sessions_with_equal_conditions(make, three_runs, compared):
     here, other = (tuple(value / by for value in three_runs.values("tpot_mean")) for by in (1.0, 2.0))
     stored = make.stored(make.session(0, anchor=True, tpot_mean=here), make.session(1, tpot_mean=here),
                          make.session(2, tpot_mean=here), *(
@@ -234,7 +234,7 @@ def test_a_comparison_is_with_what_was_measured_alike(make, three_runs, compared
     assert basis_text(among).endswith("of 6 sessions")
 
 
-def test_sessions_of_other_conditions_count_while_these_may_differ(make):
+def test_sessions_with_different_conditions_count_if_condition_may_differ(make):
     here, before = make.session(0, anchor=True, tpot_mean=20.0), make.session(1, tpot_mean=20.0)
     other = make.session(2, tpot_mean=20.0, differs={"driver": "5"})
     unrecorded = make.session(3, tpot_mean=20.0, differs={"cuda": None, "host_env.NCCL_NVLS_ENABLE": None})
@@ -244,13 +244,13 @@ def test_sessions_of_other_conditions_count_while_these_may_differ(make):
     assert comparable_sessions(stored, ["driver", "treatment"]) == stored
 
 
-def test_nothing_that_was_measured_alike(make, today):
+def test_baseline_without_comparable_session_is_incomparable(make, today):
     stored = comparable_sessions(make.stored(make.session(0, anchor=True, tpot_mean=20.0, differs={"driver": "5"})), ())
     assert "tpot_mean is not stored under these conditions" in \
         reason_text(incomparable_result(today, stored, terms("tpot_mean")))
 
 
-def test_what_a_pass_would_have_seen_is_what_is_left_to_see(make, three_runs):
+def test_smallest_detectable_change_shrinks_if_further_runs_are_possible(make, three_runs):
     def seen(**how):
         (result,) = judge_against_baseline(
             three_runs, of_sessions(make, three_runs, 3, 1.0), terms("tpot_mean"), 0, **how
@@ -286,7 +286,7 @@ def start_sd(own, *others):
 @pytest.mark.parametrize(("sd", "count", "shown"), [
     (0.05, 10, 0.0657), (0.03, 5, 0.0598), (0.001, 10, 0.027), (0.05, 5, 0.0995), (0.06, 5, 0.10), (0.2, 10, 0.10),
 ])
-def test_stored_sessions_limit_the_between_start_sd(make, sd, count, shown):
+def test_between_start_sd_is_limited_by_prior_and_default(make, sd, count, shown):
     """Times 1.31 for ten sessions and 1.99 for five; at least the prior's 2.7 % and at most the default's 10 %."""
     found = start_sd(make.baseline(sessions_of(make, sd, count)))
     assert found.value == pytest.approx(shown, rel=0.01)
@@ -349,12 +349,12 @@ def without_tpot(metrics):
 
 
 @pytest.mark.parametrize("given", [[0.02, 0.05], (0.01, 0.02, 0.05), "5%", (0.1, 0.05)])
-def test_margins_that_are_none_say_how_they_are_written(given):
+def test_malformed_margins_are_refused_with_example(given):
     with pytest.raises(SloError, match=r"Write 0.05 for 5 %"):
         margins_from({"ttft_p50": given})
 
 
-def test_a_server_that_drops_its_slowest_has_not_improved():
+def test_dropped_slowest_requests_make_no_improvement():
     """3 % take a second, or run into a timeout: of the survivors ttft_p99 is 93 % better."""
     def measured(outcome):
         records = tuple(make_record(i, intended_ms=100.0 * i, ttft_ms=1000.0 if i % 33 == 0 else 50.0,

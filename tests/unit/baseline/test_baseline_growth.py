@@ -27,12 +27,12 @@ def histories(growth, metric, step):
 
 
 @pytest.mark.parametrize("metric", ["tpot_mean", "ttft_p50", "output_throughput"])
-def test_what_did_not_change_is_taken_in(growth, metric):
+def test_unchanged_sessions_are_stored_by_simulated_updates(growth, metric):
     assert fmean(sum(history.taken) for history in histories(growth, metric, 0.0)) > 9.3
 
 
 @pytest.mark.parametrize("step", [0.01, 0.02, 0.05])
-def test_what_creeps_stays_out_before_half_of_what_is_tolerated(growth, step):
+def test_gradual_drift_stays_below_half_of_tolerated_margin(growth, step):
     """Steps that a comparison with few sessions cannot see."""
     found = histories(growth, "tpot_mean", step)
     assert max(session.level for session in found) < log(1.05) * 0.6

@@ -23,7 +23,7 @@ from pytest_llmperf.results.conditions import kind_of
         ("checks.py::test_x", "cpu", "cpu/checks/test_x.json"),
     ],
 )
-def test_where_it_lies(test, kind, path):
+def test_baseline_path_follows_kind_suite_and_test(test, kind, path):
     assert baseline_path(test, kind) == path
 
 
@@ -41,7 +41,7 @@ def test_only_the_kind_goes_from_the_name(test, bare):
     assert bare_test(test, "h200") == bare
 
 
-def test_the_kind_comes_from_the_conditions():
+def test_hardware_kind_is_read_from_conditions():
     assert kind_of({"hardware": "emulated h200"}) == "emulated-h200"
     assert kind_of({"hardware": "cpu"}) == "cpu"
     assert kind_of({}) == "unknown"

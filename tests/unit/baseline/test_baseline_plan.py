@@ -58,12 +58,12 @@ def test_metrics_that_no_run_has_are_not_stored(make, decide):
     assert written.sessions[0].values("spec_acceptance_rate") == (None, 0.5, None)
 
 
-def test_the_baseline_of_a_test_without_one_is_no_matter(make):
+def test_missing_baseline_measurement_needs_no_update(make):
     found = plan([make.result()], {}, make.terms(), "all")
     assert (found.entries, dict(found.files)) == ((), {})
 
 
-def test_sessions_accumulate(make, decide):
+def test_update_adds_session_to_baseline(make, decide):
     entry, written = decide(make.result(make.fresh(tpot_mean=101.0)), make.history(100.0, 100.0))
     assert (entry.action, entry.sessions) == (Action.CHANGED, 3)
     assert [session.anchor for session in written.sessions] == [True, False, False]
@@ -72,14 +72,14 @@ def test_sessions_accumulate(make, decide):
     assert move.percent == pytest.approx(1 / 3)
 
 
-def test_at_most_ten(make, decide):
+def test_eleventh_session_replaces_oldest_session_but_keeps_anchor(make, decide):
     entry, written = decide(make.result(make.fresh(tpot_mean=100.0)), make.history(*[100.0] * 10))
     assert len(written.sessions) == 10
     assert written.sessions[0].anchor
     assert entry.reasons == ("drops out: 20260101T000000Z-000001",)
 
 
-def test_new_leaves_what_is_there_and_takes_what_is_missing(make, decide):
+def test_update_of_missing_baselines_keeps_existing_sessions(make, decide):
     entry, _ = decide(make.result(make.fresh(tpot_mean=101.0)), make.history(100.0), mode="new")
     assert entry.action is Action.KEPT
     entry, _ = decide(make.result(make.fresh(tpot_mean=101.0)), mode="new")
@@ -106,18 +106,18 @@ def test_a_bad_verdict_is_refused_and_can_be_accepted(make, decide, verdict, the
 
 
 @pytest.mark.parametrize("verdict", ["PASS", "IMPROVED", "NO_BASELINE", "INCOMPARABLE"])
-def test_other_verdicts_are_no_obstacle_of_their_own(make, decide, verdict):
+def test_passing_verdicts_are_no_obstacle_to_update(make, decide, verdict):
     result = make.result(make.fresh(tpot_mean=101.0), verdicts=[(verdict, "tpot_mean")])
     assert decide(result, make.history(100.0))[0].action is Action.CHANGED
 
 
-def test_a_reason_is_kept_only_where_it_was_needed(make, decide):
+def test_unneeded_accept_reason_is_not_stored(make, decide):
     _, written = decide(make.result(make.fresh(tpot_mean=101.0)), make.history(100.0), accept="why")
     assert [(session.accepted, session.anchor) for session in written.sessions] == [(None, True), (None, False)]
 
 
 @pytest.mark.parametrize("reason", ["", "  "])
-def test_an_empty_reason_is_none(make, decide, reason):
+def test_empty_accept_reason_is_refused(make, decide, reason):
     with pytest.raises(UsageError, match="say why"):
         decide(make.result(make.fresh(tpot_mean=1.0)), accept=reason)
 
@@ -143,14 +143,14 @@ def test_contended_and_dirty_runs_are_refused(make, decide):
         ({}, {"error": "The server died.\nlog…"}, "the test ended with an error: The server died."),
     ],
 )
-def test_what_is_no_result_is_refused_for_good(make, decide, fresh, result, reason):
+def test_incomplete_measurement_is_refused_despite_accept(make, decide, fresh, result, reason):
     result = make.result(make.fresh(**{"tpot_mean": 1.0} | fresh), **result)
     for options in ({}, {"accept": "why"}):
         entry, _ = decide(result, **options)
         assert (entry.action, entry.acceptable, entry.reasons) == (Action.REFUSED, False, (reason,))
 
 
-def test_what_was_planted_is_refused_for_good(make, decide):
+def test_planted_fault_is_refused_despite_accept(make, decide):
     conditions = make.CONDITIONS | {"planted": "vllm:enforce_eager=true"}
     for stored in ([], [make.history(100.0)]):
         entry, _ = decide(make.result(make.fresh(tpot_mean=100.0, conditions=conditions)), *stored, accept="why")
@@ -176,7 +176,7 @@ def test_other_conditions_begin_anew_where_accepted(make, decide):
     assert "drops out: 20260100T000000Z-000000, 20260101T000000Z-000001" in entry.reasons
 
 
-def test_conditions_that_may_differ_are_kept_with_their_session(make, decide):
+def test_session_stores_conditions_that_differ_from_newest(make, decide):
     newer = make.CONDITIONS | {"engine.version": "2.0", "driver": "570"}
     across = ("engine.version", "driver")
     result = make.result(make.fresh(tpot_mean=101.0, conditions=newer))
@@ -190,7 +190,7 @@ def test_conditions_that_may_differ_are_kept_with_their_session(make, decide):
     assert [session.differs for session in written.sessions] == [{}, {"engine.version": "2.0", "driver": "570"}, {}]
 
 
-def test_what_older_sessions_did_not_record_is_not_ascribed_to_them(make, decide):
+def test_condition_unrecorded_in_older_sessions_is_stored_as_unknown(make, decide):
     result = make.result(make.fresh(tpot_mean=101.0, conditions=make.CONDITIONS | {"cuda": "13.0"}))
     entry, written = decide(result, make.history(100.0))
     assert entry.action is Action.CHANGED
@@ -203,7 +203,7 @@ def test_another_formula_of_a_primary_is_another_condition(make, decide):
     assert entry.reasons == ("other conditions: formula of tpot_mean: tpot.0/mean stored, tpot.1/mean now",)
 
 
-def test_another_formula_of_another_metric_drops_its_old_values(make, decide):
+def test_changed_formula_of_secondary_metric_drops_old_values(make, decide):
     old = make.session(0, anchor=True, tpot_mean=1.0, itl_mean=9.0, e2el_mean=7.0)
     stored = make.stored(old, itl_mean="itl.0/mean")
     fresh = make.fresh(tpot_mean=1.0, itl_mean=2.0, primaries=("tpot_mean",))
@@ -230,7 +230,7 @@ def test_creeping_is_refused_until_a_person_accepts_the_level(make, decide):
 
 
 @pytest.mark.parametrize(("sessions", "action"), [(1, Action.CHANGED), (4, Action.CHANGED), (5, Action.REFUSED)])
-def test_what_a_young_baseline_leaves_open_does_not_keep_it_young(make, decide, sessions, action):
+def test_inconclusive_comparison_is_no_obstacle_below_five_sessions(make, decide, sessions, action):
     stored = make.history(*[100.0] * sessions)
     open_ = {"verdicts": [("INCONCLUSIVE", "tpot_mean")], "subject": "baseline"}
     entry, _ = decide(make.result(make.fresh(tpot_mean=100.5), **open_), stored)
@@ -248,7 +248,7 @@ def test_what_a_young_baseline_leaves_open_does_not_keep_it_young(make, decide, 
         (107.0, "INCONCLUSIVE", "baseline"),  # an outlier
     ],
 )
-def test_everything_else_hinders_a_young_baseline_too(make, decide, value, verdict, subject):
+def test_other_obstacles_refuse_session_of_young_baseline(make, decide, value, verdict, subject):
     checked = make.result(make.fresh(tpot_mean=value), verdicts=[(verdict, "tpot_mean")], subject=subject)
     entry, _ = decide(checked, make.history(100.0, 100.1))
     assert (entry.action, entry.acceptable) == (Action.REFUSED, True)
@@ -304,7 +304,7 @@ def test_an_accepted_outlier_from_a_new_host_joins_the_others(make, decide):
         ("kv_usage_peak", 90.0, "IMPROVED", Action.REFUSED),
     ],
 )
-def test_a_proven_improvement_needs_nobody(make, decide, metric, value, verdict, action):
+def test_proven_improvement_is_stored_without_accept(make, decide, metric, value, verdict, action):
     stored = make.history(100.0, 100.0, metric=metric)
     entry, written = decide(make.result(make.fresh(**{metric: value}), verdicts=[(verdict, metric)]), stored)
     assert entry.action is action
@@ -323,7 +323,7 @@ def test_a_rerun_of_a_session_pools(make, decide):
     assert (entry.action, entry.reasons) == (Action.KEPT, ("this session is stored already",))
 
 
-def test_a_rerun_stays_where_its_session_is(make, decide):
+def test_rerun_is_merged_into_session_of_same_id(make, decide):
     stored = make.history(1.0, 1.0, 1.0)
     second = stored.sessions[1].id
     _, written = decide(make.result(make.fresh(tpot_mean=1.01)), stored, session_id=second)
@@ -353,7 +353,7 @@ class TestOlderSessions:
 
         return take
 
-    def test_they_stand_where_their_time_puts_them(self, make, decide):
+    def test_older_session_is_stored_in_order_of_time(self, make, decide):
         entry, written = decide(make.result(make.fresh(tpot_mean=101.0)), make.history(100.0, 100.0, 100.0),
                                 session_id=self.BETWEEN)
         assert entry.action is Action.CHANGED
@@ -361,13 +361,13 @@ class TestOlderSessions:
         assert written.sessions[2].id == self.BETWEEN
         assert [session.anchor for session in written.sessions] == [True, False, False, False]
 
-    def test_those_older_than_all_of_ten_are_kept_out(self, take):
+    def test_session_older_than_ten_stored_sessions_is_not_stored(self, take):
         _, full = take(range(3, 13))
         actions, after = take((1, 2), full)
         assert actions == [(Action.KEPT, ("older than what is stored",))] * 2
         assert after == full
 
-    def test_taking_all_of_them_again_changes_nothing(self, take):
+    def test_repeated_update_with_same_sessions_changes_no_baseline(self, take):
         _, stored = take([*range(3, 13), 1, 2])
         actions, again = take(range(1, 13), stored)
         assert {action for action, _ in actions} == {Action.KEPT}
@@ -377,20 +377,20 @@ class TestOlderSessions:
         assert {action for action, _ in actions} == {Action.KEPT}
         assert again == stored
 
-    def test_another_formula_of_what_is_not_judged_doubles_no_run(self, make, decide):
+    def test_changed_formula_of_secondary_metric_does_not_double_runs(self, make, decide):
         first, second = (make.session(i, anchor=i == 1, tpot_mean=(100.0, 101.0, 102.0), itl_mean=9.0) for i in (1, 2))
         stored = make.stored(first, second, itl_mean="itl.0/mean")
         again = make.fresh(primaries=("tpot_mean",), tpot_mean=(100.0, 101.0, 102.0), itl_mean=9.0)
         _, written = decide(make.result(again), stored, session_id=first.id)
         assert [len(session.runs) for session in written.sessions] == [3, 3]
 
-    def test_what_was_accepted_is_stored_already(self, make, decide):
+    def test_accepted_session_is_not_stored_twice(self, make, decide):
         failed = make.result(make.fresh(tpot_mean=107.0), verdicts=[("FAIL", "tpot_mean")])
         _, written = decide(failed, make.history(100.0, 100.0), accept="a new driver")
         entry, _ = decide(failed, written)
         assert (entry.action, entry.reasons) == (Action.KEPT, ("this session is stored already",))
 
-    def test_the_newest_session_speaks_for_conditions_and_primaries(self, make, decide):
+    def test_newest_session_determines_conditions_and_primary_metrics(self, make, decide):
         newer = make.CONDITIONS | {"engine.version": "2.0"}
         stored = make.stored(make.session(5, anchor=True, tpot_mean=100.0, itl_mean=9.0), conditions=newer)
         fresh = make.fresh(tpot_mean=100.0, itl_mean=9.0)
@@ -401,14 +401,14 @@ class TestOlderSessions:
         entry, _ = decide(make.result(fresh), written, session_id=self.OLD)  # also where it may no longer differ
         assert entry.reasons == ("this session is stored already",)
 
-    def test_the_newest_session_speaks_for_formulas(self, make, decide):
+    def test_newest_session_determines_formulas(self, make, decide):
         stored = make.stored(make.session(5, anchor=True, tpot_mean=1.0, itl_mean=9.0), itl_mean="itl.9/mean")
         fresh = make.fresh(tpot_mean=1.0, itl_mean=2.0, primaries=("tpot_mean",))
         _, written = decide(make.result(fresh), stored, session_id=self.OLD)
         assert written.formulas == {"itl_mean": "itl.9/mean", "tpot_mean": "tpot.1/mean"}
         assert [session.values("itl_mean") for session in written.sessions] == [(None,) * 3, (9.0,) * 3]
 
-    def test_what_only_one_of_them_recorded_is_no_difference(self, make, decide):
+    def test_condition_recorded_in_one_session_makes_no_difference(self, make, decide):
         with_cuda = make.CONDITIONS | {"cuda": "13.0"}
         newest = make.session(5, anchor=True, tpot_mean=100.0)
         for older, newer, differing in ((make.CONDITIONS, with_cuda, [{"cuda": None}, {}]),
@@ -433,13 +433,13 @@ class TestOlderSessions:
         assert (entry.action, entry.acceptable) == (Action.REFUSED, False)
         assert entry.reasons[0].startswith("older than what is stored, at another level: tpot_mean is an outlier")
 
-    def test_an_accepted_one_does_not_become_the_anchor(self, make, decide):
+    def test_accepted_older_session_does_not_become_anchor(self, make, decide):
         failed = make.result(make.fresh(tpot_mean=101.0), verdicts=[("FAIL", "tpot_mean")])
         _, written = decide(failed, make.history(*[100.0] * 3), session_id=self.BETWEEN, accept="why")
         assert [session.anchor for session in written.sessions] == [True, False, False, False]
         assert [session.accepted for session in written.sessions] == [None, None, "why", None]
 
-    def test_what_an_accepted_level_replaced_does_not_come_back(self, make, decide):
+    def test_session_at_replaced_level_is_refused(self, make, decide):
         """Four sd of what is stored would let it in."""
         stored = make.stored(*(make.session(i, anchor=i == 3, tpot_mean=value)
                                for i, value in enumerate((103.0, 108.0, 104.0, 106.0), start=2)))
@@ -460,7 +460,7 @@ class TestMetricsOfAnotherVersion:
 
     UNKNOWN = "left out, as this version has no such metric: ttft_p42"
 
-    def test_they_are_left_out_and_named(self, make, decide):
+    def test_metric_of_other_version_is_omitted_and_named(self, make, decide):
         result = make.result(make.fresh(tpot_mean=1.0, ttft_p42=9.0, primaries=("tpot_mean",)))
         entry, written = decide(result)
         assert (entry.action, entry.reasons) == (Action.CREATED, (self.UNKNOWN,))
@@ -474,7 +474,7 @@ class TestMetricsOfAnotherVersion:
         assert entry.reasons == ("this version has no metric 'ttft_p42'",)
 
     @pytest.mark.parametrize("session_id", ["20251231T120000Z-0000ff", "20260201T000000Z-today1"])
-    def test_what_is_stored_of_them_stays(self, make, decide, session_id):
+    def test_stored_values_of_other_version_are_kept(self, make, decide, session_id):
         primaries = ("tpot_mean", "ttft_p42")
         stored = make.stored(make.session(5, anchor=True, tpot_mean=1.0), primaries=primaries, ttft_p42="ttft.1/p42")
         newest = replace(stored.sessions[0], metrics={"tpot_mean": (1.0,) * 3, "ttft_p42": (9.0,) * 3})
@@ -504,7 +504,7 @@ class TestCopies:
 
     @pytest.mark.parametrize("verdicts", [("PASS", "FAIL"), ("FAIL", "PASS")])
     @pytest.mark.parametrize("mode", ["all", "new"])
-    def test_what_one_of_them_failed_counts_for_all(self, make, verdicts, mode):
+    def test_failure_of_one_copy_refuses_all_copies(self, make, verdicts, mode):
         copies = self.copies(make, *verdicts)
         found = plan(copies, {}, make.terms(), mode)
         assert not found.files
@@ -514,7 +514,7 @@ class TestCopies:
         (session,) = accepted.files[PATH].measurements[""].sessions
         assert (session.accepted, len(session.runs)) == ("why", 6)
 
-    def test_missing_ones_are_made_of_all_of_them(self, make):
+    def test_missing_baseline_is_created_from_runs_of_all_copies(self, make):
         found = plan(self.copies(make, "PASS", "PASS"), {}, make.terms(), "new")
         assert [(entry.action, entry.sessions) for entry in found.entries] == [(Action.CREATED, 1)]
         assert len(found.files[PATH].measurements[""].sessions[0].runs) == 6
@@ -531,14 +531,14 @@ class TestCopies:
             (Action.REFUSED, ("the test ended with an error: The server died.",)), (Action.CREATED, ())]  # fmt: skip
         assert len(found.files[PATH].measurements[""].sessions[0].runs) == 3
 
-    def test_an_improvement_is_one_where_all_have_proven_it(self, make):
+    def test_improvement_must_be_proven_by_all_copies(self, make):
         stored = {PATH: make.baseline(make.history(111.0))}
         for verdict, action in (("IMPROVED", Action.CHANGED), ("PASS", Action.REFUSED)):
             found = plan(self.copies(make, "IMPROVED", verdict), stored, make.terms(), "all")
             assert [entry.action for entry in found.entries] == [action]
 
     @pytest.mark.parametrize(("across", "action"), [((), Action.REFUSED), (("model",), Action.CREATED)])
-    def test_under_different_conditions_they_are_no_session(self, make, across, action):
+    def test_copies_with_different_conditions_are_refused(self, make, across, action):
         copies = self.copies(make, "PASS", "PASS", conditions=make.CONDITIONS | {"model": "n"})
         (entry,) = plan(copies, {}, make.terms(accept="why", across=across), "all").entries
         assert (entry.action, entry.acceptable) == (action, False)
@@ -555,7 +555,7 @@ def test_one_session_under_two_conditions_is_refused(make, decide):
     assert "under other conditions before: model: m stored, n now" in entry.reasons[0]
 
 
-def test_named_measurements_of_a_test_share_its_file(make):
+def test_named_measurements_of_test_share_one_baseline_file(make):
     fresh = [make.fresh(name=name, tpot_mean=1.0) for name in ("cold", "cached")]
     found = plan([make.result(*fresh)], {}, make.terms(), "all")
     assert [(entry.measurement, entry.action) for entry in found.entries] == [
@@ -564,7 +564,7 @@ def test_named_measurements_of_a_test_share_its_file(make):
     assert set(found.files[PATH].measurements) == {"cold", "cached"}
 
 
-def test_what_was_not_measured_stays(make):
+def test_unmeasured_name_keeps_stored_measurement(make):
     stored = Baseline(make.TEST, {"cold": make.history(1.0), "gone": make.history(2.0)})
     found = plan([make.result(make.fresh(name="cold", tpot_mean=1.0))], {PATH: stored}, make.terms(), "all")
     assert [entry.action for entry in found.entries] == [Action.CHANGED, Action.KEPT]
@@ -669,7 +669,7 @@ class TestOrphans:
     def plan(self, make, existing, mode, collected):
         return plan([make.result(make.fresh(tpot_mean=1.0))], existing, make.terms(), mode, collected)
 
-    def test_they_go_when_the_whole_suite_was_collected(self, make, existing):
+    def test_orphaned_baseline_is_removed_after_complete_collection(self, make, existing):
         found = self.plan(make, existing, "all", [f"{make.TEST}[h200]", f"{self.OTHER}[h200]"])
         assert [entry.path for entry in found.entries if entry.action is Action.ORPHANED] == [self.OLD]
         assert found.files[self.OLD] is None
@@ -682,7 +682,7 @@ class TestOrphans:
         assert set(found.files) == {PATH}
         assert found.untouched == 2
 
-    def test_new_only_names_them(self, make, existing):
+    def test_orphaned_baseline_is_kept_in_new_mode(self, make, existing):
         found = self.plan(make, existing, "new", [make.TEST, self.OTHER])
         assert found.count(Action.ORPHANED) == 1
         assert not found.files
@@ -730,12 +730,12 @@ def test_a_run_file_is_read(read_run_file):
 
 @pytest.mark.parametrize("changes", [{"test": 1}, {"measurements": [{}]}, {"checks": [{"subject": "", "metric": "",
                                                                                       "verdict": "GOOD"}]}])
-def test_what_is_no_run_file_is_said(changes, read_run_file):
+def test_malformed_run_file_is_refused(changes, read_run_file):
     with pytest.raises(BaselineError, match="run the test again"):
         read_run_file(run_file(**changes))
 
 
-def test_what_the_run_folder_writes_can_be_planned(tmp_path, make, fake_measurement):
+def test_written_run_file_is_accepted_by_plan(tmp_path, make, fake_measurement):
     from pytest_llmperf.results.writer import write_test
 
     path = write_test(tmp_path, make.TEST, [fake_measurement], [CheckResult("x", Verdict.NO_BASELINE, "tpot_mean")])
@@ -745,7 +745,7 @@ def test_what_the_run_folder_writes_can_be_planned(tmp_path, make, fake_measurem
 
 
 @pytest.mark.parametrize("across", [(), ("driver",)])
-def test_sessions_across_conditions_speak_while_these_may_differ(make, decide, across):
+def test_sessions_across_conditions_count_if_condition_may_differ(make, decide, across):
     """An update sees the sessions that a comparison sees: one here, as soon as drivers may no longer differ."""
     conditions = make.CONDITIONS | {"driver": "6"}
     older = [make.session(i, anchor=i == 0, tpot_mean=24.0, differs={"driver": "5"}) for i in range(5)]

@@ -49,7 +49,7 @@ def test_offsets_without_a_common_seed_compare_means(make):
     ("one", "other", "expected"),
     [(0.0, 0.0, 0.0), (0.0, 1.0, inf), (1.0, 0.0, inf), ((None, 2.0), (4.0, 4.0), log(0.5)), (None, 1.0, None)],
 )
-def test_offsets_of_zeros_and_of_what_is_missing(make, one, other, expected):
+def test_offset_of_zero_values_is_infinite_and_of_missing_values_unknown(make, one, other, expected):
     found = offset(make.session(0, tpot_mean=one), make.session(1, tpot_mean=other), "tpot_mean")
     assert found == expected or found == pytest.approx(expected)
 
@@ -71,7 +71,7 @@ def test_changes_read_well():
     assert change("prefix_cache_hit_rate", 0.02) == "+2.0 pp"
 
 
-def test_margins_are_those_of_the_comparison():
+def test_update_tolerances_equal_margins_of_comparison():
     """One table: what a comparison tolerates is no outlier, whatever the hardware and the test's own margins."""
     for kind in ("h200", "cpu"):
         found = tolerances(all_metrics(), {}, kind)
@@ -82,7 +82,7 @@ def test_margins_are_those_of_the_comparison():
     assert tolerated_distance("prefix_cache_hit_rate", MARGINS) == 0.03
 
 
-def test_sessions_of_other_hosts_count_once_each(make):
+def test_other_host_counts_as_one_session(make):
     sessions = [replace(make.session(i, tpot_mean=1.0), host=host) for i, host in enumerate("aaab")]
     assert [comparable_sessions_on(sessions, host) for host in "abc"] == [4, 4, 2]
 
@@ -93,7 +93,7 @@ def test_the_oldest_drops_out_and_never_the_anchor(make):
     assert ids(newest_sessions(sessions[:10])) == list(range(10))
 
 
-def test_a_rerun_adds_its_runs(make):
+def test_rerun_adds_runs_to_session(make):
     first = make.session(1, anchor=True, accepted="why", tpot_mean=(1.0, 2.0), ttft_p50=(5.0, 6.0))
     again = make.session(1, tpot_mean=(1.0, 2.5), itl_mean=(None, 3.0))
     both = merge_runs(first, again)
@@ -148,14 +148,14 @@ def test_a_new_primary_without_values_in_the_anchor_cannot_creep(make):
         ([], 106.0, False),
     ],
 )
-def test_outliers(make, others, value, outlier):
+def test_outlier_exceeds_margin_and_four_sd_of_sessions(make, others, value, outlier):
     found = outlier_shifts(make.session(99, tpot_mean=value), sessions_of(make, others), ["tpot_mean"], MARGINS)
     assert bool(found) is outlier
     if found:
         assert found[0].distance == pytest.approx(log(value / 100), abs=0.01)
 
 
-def test_a_session_nobody_vouches_for_stays_near_the_anchor(make):
+def test_session_far_from_anchor_is_reported(make):
     anchor = make.session(0, anchor=True, tpot_mean=100.0)
     assert not far_from_anchor(make.session(3, tpot_mean=104.0), anchor, ["tpot_mean"], MARGINS)
     (shift,) = far_from_anchor(make.session(3, tpot_mean=106.0), anchor, ["tpot_mean"], MARGINS)
@@ -175,7 +175,7 @@ def test_tails_have_a_wider_margin(make):
     assert outlier_shifts(make.session(99, itl_p99=117.0), others, ["itl_p99"], MARGINS)
 
 
-def test_an_accepted_level_keeps_what_is_near_it(make):
+def test_accepted_level_keeps_nearby_sessions(make):
     sessions = sessions_of(make, [100.0, 102.0, 104.0])
     kept = sessions_at_level(make.session(99, tpot_mean=106.0), sessions, ["tpot_mean"], MARGINS)
     assert ids(kept) == [1, 2]

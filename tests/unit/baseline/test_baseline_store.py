@@ -130,14 +130,14 @@ def changes(make):
     return {baseline_path(TESTS[0], KIND): None, **new}
 
 
-def test_there_is_nothing_where_nothing_was_written(tmp_path):
+def test_missing_folder_reads_as_empty_store(tmp_path):
     store = Store(tmp_path / "baselines")
     assert store.read(TESTS[0], KIND) is None
     assert store.read_all(KIND) == {}
     assert not (tmp_path / "baselines").exists()
 
 
-def test_what_was_written_is_read(tmp_path, make):
+def test_store_reads_back_written_baselines(tmp_path, make):
     store = Store(tmp_path / "baselines")
     files = files_of(make, 1.0)
     write(store, files)
@@ -156,7 +156,7 @@ def test_reading_leaves_no_trace(tmp_path, make):
     assert not (tmp_path / ".update").exists()
 
 
-def test_its_own_files_are_hidden_from_git(tmp_path, make):
+def test_files_of_running_update_are_hidden_from_git(tmp_path, make):
     write(Store(tmp_path), files_of(make, 1.0))
     assert (tmp_path / ".update" / ".gitignore").read_text() == "*\n"
     assert {path.name for path in tmp_path.iterdir()} == {KIND, ".update"}
@@ -168,7 +168,7 @@ def test_a_file_of_another_test_is_not_believed(tmp_path, make):
         Store(tmp_path).read("old/test_a.py::test_x", KIND)
 
 
-def test_a_corrupt_file_is_never_a_missing_one(tmp_path, make):
+def test_corrupt_baseline_raises_error(tmp_path, make):
     write(Store(tmp_path), files_of(make, 1.0))
     path = tmp_path / baseline_path(TESTS[0], KIND)
     for broken in (b"", path.read_bytes()[:50]):
@@ -178,14 +178,14 @@ def test_a_corrupt_file_is_never_a_missing_one(tmp_path, make):
                 read()
 
 
-def test_what_cannot_be_opened_is_never_a_missing_one(tmp_path):
+def test_unreadable_baseline_raises_error(tmp_path):
     path = tmp_path / baseline_path(TESTS[0], KIND)
     path.mkdir(parents=True)
     with pytest.raises(BaselineError, match="cannot be read"):
         Store(tmp_path).read(TESTS[0], KIND)
 
 
-def test_an_update_sees_what_it_changes(tmp_path, make):
+def test_update_reads_old_values_and_writes_new_values(tmp_path, make):
     store = Store(tmp_path)
     write(store, files_of(make, 1.0))
     with store.update() as update:
@@ -195,21 +195,21 @@ def test_an_update_sees_what_it_changes(tmp_path, make):
     assert set(values(store.read_all(KIND)).values()) == {2.0}
 
 
-def test_none_removes_a_file(tmp_path, make):
+def test_update_without_content_removes_file(tmp_path, make):
     store = Store(tmp_path)
     write(store, files_of(make, 1.0))
     write(store, changes(make))
     assert values(store.read_all(KIND)) == {path: 2.0 for path, one in changes(make).items() if one is not None}
 
 
-def test_what_could_not_be_read_again_is_not_written(tmp_path, make):
+def test_invalid_baseline_is_not_written(tmp_path, make):
     broken = make.baseline(make.stored(make.session(0, anchor=False, tpot_mean=1.0)), test=TESTS[0])
     with pytest.raises(BaselineError, match="anchor"):
         write(Store(tmp_path), {baseline_path(TESTS[0], KIND): broken})
     assert not texts(tmp_path)
 
 
-def test_an_update_is_all_or_nothing_whenever_its_process_dies(tmp_path, make):
+def test_killed_update_is_completed_or_discarded_by_next_reader(tmp_path, make):
     steps = steps_of_an_update(make, tmp_path / "whole")
     assert len(steps) > 20
     before, after = set(), set()
@@ -248,7 +248,7 @@ def test_recovery_can_die_as_well(tmp_path, make):
 
 
 @pytest.mark.parametrize("disk", [FullDisk, BrokenOnce, FailingDisk])
-def test_an_error_changes_nothing_or_says_otherwise(tmp_path, make, disk):
+def test_disk_error_changes_no_file_or_reports_unfinished_update(tmp_path, make, disk):
     steps = steps_of_an_update(make, tmp_path / "whole")
     happened = steps.index(("rename", "journal.json"))
     seen = 0
@@ -303,7 +303,7 @@ def test_new_folders_of_a_failed_update_go_again(tmp_path, make):
     assert {path.name for path in (tmp_path / KIND).iterdir()} == {"a", "b"}
 
 
-def test_a_writer_waits_for_another_and_says_so_when_it_gives_up(tmp_path, make):
+def test_writer_waits_for_lock_and_reports_timeout(tmp_path, make):
     store = Store(tmp_path)
     with store.update(), pytest.raises(BaselineError, match=r"Another process.*for 0.05 s.*Nothing was changed"):
         write(Store(tmp_path, timeout_s=0.05), files_of(make, 1.0))
@@ -368,7 +368,7 @@ class Unsupported(FileLock):
 
 
 @pytest.mark.parametrize(("lock", "says"), [(Unsupported, "No locks available"), (SoftFileLock, "has no locks")])
-def test_without_a_lock_nothing_is_written(tmp_path, make, lock, says):
+def test_update_without_lock_support_writes_no_file(tmp_path, make, lock, says):
     """Fault 53."""
     with pytest.raises(BaselineError, match=rf"(?s){says}.*Nothing was changed|{says}.*Nothing was changed"):
         write(Store(tmp_path, make_lock=lock, timeout_s=0.1), files_of(make, 1.0))
@@ -401,7 +401,7 @@ def test_a_symbolic_link_out_of_the_folder_is_not_followed(tmp_path, make):
     assert texts(outside) == before
 
 
-def test_the_folder_itself_may_be_a_link(tmp_path, make):
+def test_baseline_folder_may_be_a_symlink(tmp_path, make):
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")
     write(Store(tmp_path / "link"), files_of(make, 1.0))

@@ -7,7 +7,7 @@ from pytest_llmperf.results.baseline import Baseline
 SUITE = "suites/test_serving.py::"
 
 
-def test_every_word_a_line_per_measurement(make):
+def test_summary_shows_one_line_per_measurement(make):
     tests = [
         make.result(make.fresh(tpot_mean=6.5, output_throughput=1234.0), test=f"{SUITE}test_new[h200]"),
         make.result(make.fresh(tpot_mean=103.0, ttft_p50=9.0, primaries=("tpot_mean",)), test=f"{SUITE}test_changed"),
@@ -38,11 +38,11 @@ What is refused can be taken in with --accept "REASON", which is stored beside i
 measure it again."""
 
 
-def test_nothing_to_do_says_so(make):
+def test_empty_plan_shows_no_work_to_do(make):
     assert summary(plan([], {}, make.terms(), "all")) == "baselines: nothing to do"
 
 
-def test_what_a_person_accepted_is_shown(make):
+def test_summary_shows_accepted_change_with_reason(make):
     test = make.result(make.fresh(tpot_mean=150.0))
     text = summary(plan([test], {"h200/serving/test_it.json": make.baseline(make.history(100.0))},
                         make.terms(accept="new sampler"), "all"))  # fmt: skip

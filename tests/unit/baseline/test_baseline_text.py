@@ -43,7 +43,7 @@ baselines = st.builds(Baseline, texts, st.dictionaries(texts, measurements(), ma
 
 @settings(max_examples=50, deadline=None)
 @given(baselines)
-def test_what_goes_in_comes_out_and_has_one_spelling(baseline):
+def test_baseline_text_is_canonical_and_can_be_read_back(baseline):
     data = encode(baseline)
     assert decode(data, "f") == baseline
     assert encode(decode(data, "f")) == data
@@ -71,7 +71,7 @@ def test_six_digits_are_kept(value):
     assert rounded(rounded(value)) == rounded(value)
 
 
-def test_what_a_file_looks_like(make):
+def test_baseline_text_matches_documented_example(make):
     stored = make.stored(
         make.session(0, anchor=True, tpot_mean=(6.4567891, 6.0, None), ttft_p50=43.0),
         make.session(1, accepted="new driver", tpot_mean=6.5),
@@ -116,7 +116,7 @@ def test_a_changed_metric_is_a_changed_line(make):
     assert b"tpot_mean" in changed[0][0]
 
 
-def test_what_is_no_number_is_never_written(make):
+def test_infinite_value_is_not_stored(make):
     with pytest.raises(ValueError, match="cannot be stored"):
         encode(make.baseline(make.history(float("inf"))))
 
@@ -194,7 +194,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("data", "says"), WRONG.values(), ids=WRONG)
-def test_what_is_wrong_is_said_with_its_place(data, says):
+def test_corrupt_text_is_refused_with_position(data, says):
     with pytest.raises(BaselineError, match=f"(?s)^x/y.json: .*{says}") as caught:
         decode(data, "x/y.json")
     assert len(str(caught.value)) < 400
@@ -202,7 +202,7 @@ def test_what_is_wrong_is_said_with_its_place(data, says):
 
 
 @given(st.binary(max_size=60) | st.integers(0, 500).map(lambda n: json.dumps(VALID).encode()[:n]))
-def test_nothing_but_our_error_comes_out_of_garbage(data):
+def test_random_bytes_raise_only_baseline_error(data):
     if data.strip() != json.dumps(VALID).encode():
         with pytest.raises(BaselineError):
             decode(data, "f")

@@ -40,7 +40,7 @@ def test_every_field_counts(make, changed, text):
         ("host_env.VLLM_USE_FLASHINFER_SAMPLER", "0", "unset"),
     ],
 )
-def test_what_older_baselines_did_not_record_counts_once_it_is_stored(make, field, was, now):
+def test_condition_missing_in_older_baseline_differs_once_stored(make, field, was, now):
     assert shown(make, make.CONDITIONS | {field: now}) == []
     stored = replace(make.history(1.0), fingerprint=make.CONDITIONS | {field: was})
     for conditions, text in ((make.CONDITIONS | {field: now}, now), (make.CONDITIONS, "absent")):
@@ -53,13 +53,13 @@ def test_a_field_that_went_counts(make):
     assert shown(make, less) == ["model: m stored, absent now"]
 
 
-def test_a_formula_counts_where_its_metric_is_compared(make):
+def test_changed_formula_differs_only_for_compared_metric(make):
     assert shown(make, make.CONDITIONS, tpot_mean="tpot.0/mean") == [
         "formula of tpot_mean: tpot.0/mean stored, tpot.1/mean now"
     ]
     assert shown(make, make.CONDITIONS, primaries=("ttft_p50",), tpot_mean="tpot.0/mean") == []
 
 
-def test_a_new_metric_elsewhere_voids_nothing(make):
+def test_new_secondary_metric_keeps_baseline_comparable(make):
     assert "formulas" not in fingerprint_of(make.CONDITIONS)
     assert shown(make, make.CONDITIONS | {"formulas": "another digest"}) == []

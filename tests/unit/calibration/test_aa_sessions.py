@@ -47,7 +47,7 @@ def test_the_error_is_shared_with_all_that_is_stored():
     assert seen(sessions(), Stored(13)) > 1.05 * seen(sessions(), Stored(1)) == 1.05 * seen(sessions(), Stored())
 
 
-def test_each_kind_of_hardware_has_an_error_of_its_own():
+def test_each_hardware_kind_has_a_separate_detectable_change():
     (h200,), (a100,) = (sessions(hardware=kind).values() for kind in ("h200", "a100"))
     for both in ({("t", "h200"): h200, ("t", "a100"): a100}, {("t", "a100"): a100, ("t", "h200"): h200}):
         found, _ = calibrate_metrics(both, Stored(h200=13))
@@ -59,13 +59,13 @@ def test_a_wide_margin_of_the_test_sees_less():
     assert seen(sessions(margins={"tpot_mean": Margins(0.2, 0.5)}), Stored()) > 0.2 > 2 * seen(sessions(), Stored())
 
 
-def test_both_margins_of_the_test_count():
+def test_detectable_change_depends_on_negligible_margin():
     """The smallest detectable change depends on the negligible margin."""
     narrow, wide = (seen(sessions(margins={"tpot_mean": Margins(share, 0.5)}), Stored()) for share in (0.01, 0.2))
     assert narrow < 0.1 < 0.2 < wide
 
 
-def test_what_cannot_be_calibrated_is_named_beside_the_rest():
+def test_uncalibrated_metrics_are_named_with_reason():
     found, unknown = calibrate_metrics(sessions(("tpot_mean", "preemptions", "itl_p99"), preemptions=0.0), Stored())
     assert [line.metric for line in found] == ["tpot_mean"]
     assert [one.partition(": a run")[0] for one in unknown] == ["t: preemptions", "t: itl_p99"]
@@ -75,7 +75,7 @@ def test_what_cannot_be_calibrated_is_named_beside_the_rest():
 
 
 @pytest.mark.parametrize("emulate", [["--emulate", "h200"], ["--emulate=h200"]])
-def test_emulated_sessions_have_noise_of_their_own(tmp_path, monkeypatch, emulate):
+def test_emulated_sessions_use_different_seeds(tmp_path, monkeypatch, emulate):
     asked = []
 
     def run(command, **_options):

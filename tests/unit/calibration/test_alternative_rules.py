@@ -28,7 +28,7 @@ def test_the_benchmark_rule_is_pytest_benchmarks_own():
     assert 100 < sum(percent_over(*pair) > 5 for pair in pairs) < 1900
 
 
-def test_nothing_cries_where_nothing_changed():
+def test_alternative_rules_raise_no_alarm_without_change():
     assert not any(alarms(QUIET, 10).values())
 
 
@@ -37,11 +37,11 @@ def test_nothing_cries_where_nothing_changed():
     (replace(QUIET, last=[9.4] * 3), PYTEST_BENCHMARK),
     (replace(QUIET, last_requests=[value - 8 for value in range(100)]), MANN_WHITNEY),
 ])
-def test_each_rule_sees_its_own_side(changed, rule):
+def test_each_alternative_rule_detects_expected_change(changed, rule):
     assert [name for name, alarm in alarms(changed, 10).items() if alarm] == [rule]
 
 
-def test_a_shared_level_wants_more():
+def test_shared_error_level_needs_larger_difference():
     clear = replace(QUIET, last_requests=[value - 30 for value in range(100)])
     assert alarms(clear, 10)[MANN_WHITNEY_SHARED]
     assert not alarms(clear, 10**12)[MANN_WHITNEY_SHARED]

@@ -79,7 +79,7 @@ def test_the_page_counts():
     assert cells(FIXED, "The same data judged by other rules")[0] == "1 of 4"
 
 
-def test_a_page_of_some_tests_names_them_and_leaves_out_what_was_not_run():
+def test_calibration_page_names_selected_tests_and_omits_missing_experiments():
     plan = experiments(suite_runs=20, faults=0)
     origin = Origin("h200", "llmperf …", "abc", "2026-11-21", "here", 13, ("s.py::test_a", "s.py::test_b"), ())
     text = page(origin, [experiment for experiment in plan if experiment.suite_runs], [row(1)])

@@ -16,7 +16,7 @@ def test_the_limit_is_the_true_percentile(shift):
     assert np.mean(over) == pytest.approx(0.05, abs=0.012)
 
 
-def test_a_pass_there_is_rare():
+def test_slo_at_exact_limit_rarely_passes():
     verdicts = list(verdicts_at_limit(Setting(95, 100, 0.3), 200, 2))
     assert verdicts.count(Verdict.PASS) <= 20
     assert verdicts.count(Verdict.INCONCLUSIVE) > 150

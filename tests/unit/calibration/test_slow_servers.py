@@ -32,7 +32,7 @@ def test_speed_autocorrelation_decays_within_the_correlation_time():
     assert autocorrelation(np.log(traffic.gaps_s[:, 0]), round(10 * RATE_PER_S)) == pytest.approx(np.exp(-1), abs=0.05)
 
 
-def test_spells_and_outages_occur_at_the_set_rate():
+def test_slow_spells_and_outages_occur_at_given_rate():
     rng = np.random.default_rng(2)
     spells = slow_spells(10, 1, 3)(rng, 100_000, 1)
     assert np.mean(spells.ttft_s > 0.2) == pytest.approx(0.1, abs=0.02)

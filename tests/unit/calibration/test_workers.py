@@ -20,7 +20,7 @@ def work(numbers):
 
 
 @pytest.mark.parametrize("jobs", [1, 2, 5])
-def test_every_number_once(jobs):
+def test_each_suite_run_is_executed_once(jobs):
     rows = list(rows_of(work, range(7), jobs))
     assert sorted(row.number for row in rows) == list(range(7))
     pids = {row.seen for row in rows}
@@ -53,7 +53,7 @@ def test_a_process_that_dies_is_told():
         list(rows_of(die, range(4), 2))
 
 
-def test_whoever_stops_listening_ends_them():
+def test_closed_row_iterator_ends_all_worker_processes():
     def endless(numbers):
         while True:
             yield row(numbers[0])
@@ -65,5 +65,5 @@ def test_whoever_stops_listening_ends_them():
     assert multiprocessing.active_children() == []
 
 
-def test_there_is_a_core():
+def test_usable_cores_are_at_least_one_core():
     assert 1 <= usable_cores() <= 64

@@ -57,7 +57,7 @@ def told(capsys):
     return told
 
 
-def test_list(project, told):
+def test_baselines_list_shows_sessions_and_latest_value(project, told):
     head, alpha, beta = told("list").splitlines()
     assert head.split() == ["kind", "test", "sessions", "latest", "primary", "metrics"]
     assert alpha.split() == ["h200", A, "2", "2026-01-03", "ttft_p50", "41", "ms"]
@@ -83,7 +83,7 @@ def test_history_counts_from_the_anchor(project, told):
     assert "9 ms" in told("history", "alpha", "--metric", "itl_p99")
 
 
-def test_metrics_that_this_version_does_not_have_are_shown_without_a_unit(project, told):
+def test_unknown_metric_of_newer_version_is_shown_without_unit(project, told):
     newer = session("s1", 40.0, anchor=True)
     newer = replace(newer, metrics=newer.metrics | {"ttft_p42": (39.0, 39.5)})
     measured = replace(stored(newer), primaries=("ttft_p42",), formulas=FORMULAS | {"ttft_p42": "ttft.1/p42"})
@@ -98,7 +98,7 @@ def test_metrics_that_this_version_does_not_have_are_shown_without_a_unit(projec
     assert told("diff", "baselines", "other").endswith("ttft_p42 39.25 → 42 (+7.0 %)\n")
 
 
-def test_diff_of_folders(project, told):
+def test_baselines_diff_of_folders_shows_changes(project, told):
     write(A, stored(ANCHOR, session("s2", 42.0), session("s3", 56.0, accepted="slower on purpose"), model="n"),
           root="other")
     write(B + "_new", stored(ANCHOR), root="other")
@@ -111,7 +111,7 @@ def test_diff_of_folders(project, told):
     assert told("diff", "other", "other") == "no difference\n"
 
 
-def test_diff_says_what_is_judged_which_sessions_went_and_whose_file_it_is(project, told):
+def test_baselines_diff_names_primaries_sessions_and_test_of_file(project, told):
     after = replace(stored(ANCHOR, session("s3", 42.0)), primaries=("itl_p99",))
     write(A, after, root="other")
     found = "changed  h200/s/test_alpha.json  no longer judged: ttft_p50; judged from now on: itl_p99; came in: s3; "
@@ -130,7 +130,7 @@ def test_numbers_of_another_formula_are_not_compared(project, told):
     assert told("diff", "baselines", "other") == found
 
 
-def test_diff_against_a_revision(project, told):
+def test_baselines_diff_compares_with_git_revision(project, told):
     git = ["git", "-c", "user.name=n", "-c", "user.email=e@x"]
     for arguments in (["init", "-q"], ["add", "baselines"], ["commit", "-qm", "m"]):
         subprocess.run([*git, *arguments], check=True, cwd=project)
@@ -141,13 +141,13 @@ def test_diff_against_a_revision(project, told):
 
 
 @pytest.mark.parametrize("command", [("list",), ("show", "alpha"), ("history", "alpha")])
-def test_from_a_folder_of_the_project(project, told, monkeypatch, command):
+def test_baselines_commands_give_same_output_in_subfolder(project, told, monkeypatch, command):
     there = told(*command)
     monkeypatch.chdir(folder_of(project))
     assert told(*command) == there
 
 
-def test_diff_from_a_folder_of_the_project_takes_folders_as_they_are_typed(project, told, monkeypatch):
+def test_baselines_diff_in_subfolder_accepts_relative_folders(project, told, monkeypatch):
     write(A, stored(ANCHOR), root="suites/other")
     monkeypatch.chdir(folder_of(project))
     assert told("diff", "baselines", "other") == told("diff", "../baselines", "../suites/other") != "no difference\n"
@@ -177,7 +177,7 @@ def test_two_measurements_of_a_test_have_names(project, told):
     ],
     ids=lambda value: "-".join(value[:3]) if isinstance(value, tuple) else "",
 )
-def test_input_that_means_nothing(project, told, arguments, words):
+def test_invalid_baselines_arguments_are_refused_without_changes(project, told, arguments, words):
     before = files(project)
     said = told(*arguments, code=2)
     assert said.startswith("llmperf baselines: ")
@@ -196,7 +196,7 @@ def test_a_file_that_cannot_be_believed(project, told, command, content):
     assert files(project) == before
 
 
-def test_no_folder_at_all(tmp_path, monkeypatch, told):
+def test_missing_baselines_folder_is_refused(tmp_path, monkeypatch, told):
     monkeypatch.chdir(tmp_path)
     assert "no such folder" in told("list", code=2)
     assert list(tmp_path.iterdir()) == []

@@ -29,7 +29,7 @@ def _project(tmp_path, monkeypatch):
     [("max-num-seqs=64", 64), ("--enable_prefix_caching=false", False), ("dtype=bfloat16", "bfloat16"),
      ('speculative_config={"method": "ngram"}', {"method": "ngram"})],
 )
-def test_flags_as_they_are_typed(text, value):
+def test_flag_is_parsed_as_typed(text, value):
     name, found = flag(text)
     assert "-" not in name
     assert found == value
@@ -44,13 +44,13 @@ def test_a_grid_of_one_value_is_that_value(text, values):
     assert grid_of([text]) == {"a": values}
 
 
-def test_a_flag_without_a_value():
+def test_flag_without_value_is_refused():
     with pytest.raises(UsageError, match="NAME=VALUE"):
         flag("max_num_seqs")
 
 
 @pytest.mark.emulated
-def test_capacity(capsys):
+def test_capacity_prints_equal_max_rate_for_equal_seed(capsys):
     search = ("capacity", *SMALL, "--slo", "ttft_p50 <= 100ms", "--rate", "60", "--precision", "0.2", "--cooldown", "0")
     assert main(search) == 0
     first = capsys.readouterr().out
@@ -62,7 +62,7 @@ def test_capacity(capsys):
 
 
 @pytest.mark.emulated
-def test_a_search_that_is_interrupted_says_what_it_knows():
+def test_interrupted_capacity_search_prints_known_bounds():
     command = [sys.executable, "-m", "pytest_llmperf", "capacity", *SMALL, "--requests", "400", "--rate", "60",
                "--slo", "ttft_p50 <= 100ms", "--precision", "0.001"]
     with Popen(command, stdout=PIPE, stderr=PIPE, text=True) as search:
@@ -76,7 +76,7 @@ def test_a_search_that_is_interrupted_says_what_it_knows():
 
 
 @pytest.mark.emulated
-def test_a_search_without_an_answer_shows_what_it_tried(capsys):
+def test_unsuccessful_capacity_search_prints_tried_rates(capsys):
     assert main(("capacity", *SMALL, "--slo", "ttft_p50 <= 0.01ms", "--rate", "60", "--cooldown", "0")) == 2
     shown = capsys.readouterr()
     assert "not even" in shown.err
@@ -99,7 +99,7 @@ def test_a_search_without_an_answer_shows_what_it_tried(capsys):
         ([TriedRate(25, Verdict.FAIL, False)], "lies below 25/s."),
     ],
 )
-def test_what_an_unfinished_search_knows(points, words):
+def test_unfinished_search_text_names_proven_and_refuted_rates(points, words):
     assert tried_rates_text(points)[-1].endswith(words)
 
 
@@ -120,7 +120,7 @@ def test_capacity_headlines_the_proven_rate_and_prints_latencies_of_each_rate():
 
 
 @pytest.mark.emulated
-def test_a_folder_of_the_project_stays_one(tmp_path, monkeypatch):
+def test_sweep_in_subfolder_writes_runs_to_project_root(tmp_path, monkeypatch):
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     (tmp_path / "suites").mkdir()
     monkeypatch.chdir(tmp_path / "suites")
@@ -130,7 +130,7 @@ def test_a_folder_of_the_project_stays_one(tmp_path, monkeypatch):
 
 
 @pytest.mark.emulated
-def test_a_sweep_goes_on_where_it_was(tmp_path, capsys):
+def test_sweep_continues_after_interruption(tmp_path, capsys):
     sweep = ("sweep", *SMALL, "--grid", "max_num_seqs=4,64", "--runs", "1", "--rate", "30")
     assert main((*sweep, "--grid", "max_num_batched_tokens=-1,2048")) == 0
     table = capsys.readouterr().out
@@ -169,7 +169,7 @@ def test_a_sweep_goes_on_where_it_was(tmp_path, capsys):
     ],
     ids=lambda value: "-".join(value) if isinstance(value, tuple) else "",
 )
-def test_input_that_means_nothing(tmp_path, capsys, arguments, words):
+def test_invalid_capacity_or_sweep_arguments_are_refused_without_output(tmp_path, capsys, arguments, words):
     assert main(arguments) == 2
     said = capsys.readouterr()
     assert said.out == ""

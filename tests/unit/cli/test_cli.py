@@ -16,19 +16,19 @@ from pytest_llmperf.results.writer import write_test
 from pytest_llmperf.slo.model import Comparison
 
 
-def test_without_a_command_it_says_which_there_are(capsys):
+def test_llmperf_without_command_lists_commands(capsys):
     with pytest.raises(SystemExit) as ended:
         main([])
     assert ended.value.code == 2
     assert "COMMAND" in capsys.readouterr().err
 
 
-def test_every_command_says_what_it_does():
+def test_every_command_has_help_text():
     commands = next(action for action in parser()._actions if isinstance(action, argparse._SubParsersAction))
     assert all(choice.help for choice in commands._choices_actions)
 
 
-def test_as_a_module():
+def test_module_prints_version():
     command = [sys.executable, "-m", "pytest_llmperf", "--version"]
     told = subprocess.run(command, capture_output=True, text=True, check=False)
     assert told.returncode == 0

@@ -3,7 +3,7 @@
 from pytest_llmperf.cli import main
 
 
-def test_problems_remedies_and_the_exit_code(tmp_path, capsys):
+def test_doctor_reports_problems_with_remedies_and_exits_with_1(tmp_path, capsys):
     assert main(["doctor", "--root", str(tmp_path)]) == 1
     told = capsys.readouterr().out
     for part in ("hardware", "engines", "models", "baselines", "suites"):
@@ -22,12 +22,12 @@ def test_settings_that_cannot_be_read(tmp_path, capsys):
     assert "Traceback" not in told.err
 
 
-def test_a_root_that_is_not_there(tmp_path, capsys):
+def test_doctor_refuses_missing_root(tmp_path, capsys):
     assert main(["doctor", "--root", str(tmp_path / "nowhere")]) == 2
     assert "there is no such folder" in capsys.readouterr().err
 
 
-def test_from_a_folder_of_the_project(tmp_path, capsys, monkeypatch):
+def test_doctor_gives_same_output_in_subfolder(tmp_path, capsys, monkeypatch):
     (tmp_path / "suites").mkdir()
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     (tmp_path / "llmperf.toml").write_text('baselines_dir = "kept"\n')

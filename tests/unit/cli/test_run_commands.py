@@ -60,7 +60,7 @@ BROKEN = {
 
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("how", BROKEN)
-def test_a_broken_run_is_a_sentence_exit_code_2_and_nothing_written(here, capsys, command, how):
+def test_broken_run_is_refused_with_exit_code_2_and_no_output_file(here, capsys, command, how):
     BROKEN[how](here / "bad")
     before = sorted(here.rglob("*"))
     assert main([word.replace("RUN", "bad") for word in COMMANDS[command]]) == 2
@@ -147,7 +147,7 @@ def test_requests_outside_run_folder_are_refused_and_path_named(here, capsys, na
     assert not (here / "out.csv").exists()
 
 
-def test_show(here, capsys):
+def test_show_prints_verdicts_or_metrics_of_chosen_test(here, capsys):
     assert main(["show", "good"]) == 0
     assert capsys.readouterr().out == f"PASS  {TEST}\n1 PASS\n"
     assert main(["show", "good", "test_x"]) == 0
@@ -173,7 +173,7 @@ def slow_tail(outcome):
             for i in range(200)]
 
 
-def test_a_server_that_drops_its_slowest_has_become_no_faster(here, capsys):
+def test_dropped_slowest_requests_are_shown_as_infinite_and_not_as_faster(here, capsys):
     for name, outcome in (("slow", Outcome.OK), ("drops", Outcome.TIMEOUT)):
         write_run(here / name, records=slow_tail(outcome), primaries=("ttft_p50", "ttft_p99"))
     endless = "no end: 3 % of requests failed"
@@ -206,7 +206,7 @@ def test_metrics_that_no_request_has_any_more_are_still_compared(here, capsys):
         assert re.search(f"{metric} .*no end: 100 % of requests failed +cannot tell", told)
 
 
-def test_what_a_workload_never_has_is_not_endless_where_requests_fail(here, capsys):
+def test_undefined_metric_is_omitted_instead_of_infinite(here, capsys):
     """Of one token there is no time per token, whoever failed."""
     outcomes = (Outcome.OK, Outcome.OK, Outcome.TIMEOUT)
     write_run(here / "one", records=[make_record(i, chunks=1, outcome=one) for i, one in enumerate(outcomes)])
@@ -217,7 +217,7 @@ def test_what_a_workload_never_has_is_not_endless_where_requests_fail(here, caps
     assert "tpot" not in told
 
 
-def test_a_run_of_an_older_version_is_compared_by_what_it_has(here, capsys):
+def test_run_of_older_version_is_compared_by_stored_metrics(here, capsys):
     for name, outcome in (("slow", Outcome.OK), ("drops", Outcome.TIMEOUT)):
         path = write_run(here / name, records=slow_tail(outcome), primaries=("ttft_p99",))
         content = json.loads(path.read_text())
@@ -228,7 +228,7 @@ def test_a_run_of_an_older_version_is_compared_by_what_it_has(here, capsys):
     assert re.search(r"ttft_p99 +500 ms +241.1 ms +-51.8 % ", capsys.readouterr().out)
 
 
-def test_a_run_named_after_a_release_keeps_its_whole_name(here, capsys):
+def test_release_report_shows_whole_name_of_run_folder(here, capsys):
     for name in ("v0.9.1", "v0.9.2"):
         write_run(here / name, Verdict.PASS, ttft_ms=50)
     assert main(["release-report", "v0.9.1", "v0.9.2"]) == 0
@@ -253,7 +253,7 @@ def test_the_run_of_github_actions_is_linked():
     assert this_run({}) == ""
 
 
-def test_report(here, capsys):
+def test_report_writes_html_file_to_run_or_given_folder(here, capsys):
     assert main(["report", "good"]) == 0
     assert capsys.readouterr().out == "good/report.html\n"
     assert TEST in (here / "good/report.html").read_text()
@@ -261,7 +261,7 @@ def test_report(here, capsys):
     assert (here / "deep/er/report.html").is_file()
 
 
-def test_a_report_made_in_the_run_folder_has_its_name_and_each_test_once(here, capsys, monkeypatch):
+def test_report_in_run_folder_has_folder_name_and_lists_each_test_once(here, capsys, monkeypatch):
     monkeypatch.chdir(here / "good")
     assert main(["report", "../good", "."]) == 0
     text = (here / "good/report.html").read_text()
@@ -276,7 +276,7 @@ def test_a_report_that_cannot_be_written(here, capsys):
 
 
 @pytest.mark.parametrize(("form", "written"), [("pytest-benchmark", "out"), ("csv", "out"), ("vllm", "out/*.json")])
-def test_export(here, capsys, form, written):
+def test_export_writes_file_in_each_format(here, capsys, form, written):
     assert main(["export", "good", "--format", form, "--out", "out", "--test", "test_x"]) == 0
     (path,) = here.glob(written)
     assert capsys.readouterr().out == f"{path.relative_to(here)}\n"

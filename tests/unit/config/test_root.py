@@ -19,7 +19,7 @@ def deep(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", MARKED)
-def test_where_pytest_or_this_plugin_is_configured(tmp_path, deep, name):
+def test_project_root_is_folder_with_pytest_or_plugin_settings(tmp_path, deep, name):
     (tmp_path / name).write_text(MARKED[name])
     (deep.parent / "pyproject.toml").write_text("[project]\n")  # a package of the project
     (deep.parent / "tox.ini").write_text("[tox]\n")
@@ -32,13 +32,13 @@ def test_where_something_was_stored(tmp_path, deep, name):
     assert project_root() == tmp_path
 
 
-def test_the_nearest_one(tmp_path, deep):
+def test_nearest_configured_folder_is_project_root(tmp_path, deep):
     for folder in (tmp_path, deep.parent):
         (folder / "pytest.ini").write_text("")
     assert project_root() == deep.parent
 
 
-def test_a_place_speaks_before_the_current_folder_which_stands_in_for_what_has_none(tmp_path, deep):
+def test_root_of_place_has_priority_over_root_of_current_folder(tmp_path, deep):
     other = tmp_path / "other/runs"
     other.mkdir(parents=True)
     assert project_root(other) == deep

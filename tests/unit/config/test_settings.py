@@ -6,13 +6,13 @@ from pytest_llmperf.config.settings import Settings, read_settings, settings_fro
 from pytest_llmperf.errors import ConfigError
 
 
-def test_defaults_where_nothing_is_written(tmp_path):
+def test_missing_settings_give_defaults(tmp_path):
     assert read_settings(tmp_path) == Settings()
     (tmp_path / "pyproject.toml").write_text("[tool.other]\nx = 1\n")
     assert read_settings(tmp_path) == Settings()
 
 
-def test_pyproject_table(tmp_path):
+def test_settings_are_read_from_pyproject_table(tmp_path):
     (tmp_path / "pyproject.toml").write_text(
         '[tool.llmperf]\nready_timeout_s = 5\n[tool.llmperf.engines]\n"vllm@h200" = "/opt/vllm"\n'
     )
@@ -21,7 +21,7 @@ def test_pyproject_table(tmp_path):
     assert dict(settings.engines) == {"vllm@h200": "/opt/vllm"}
 
 
-def test_a_file_of_its_own_comes_before_pyproject(tmp_path):
+def test_llmperf_toml_overrides_pyproject(tmp_path):
     (tmp_path / "pyproject.toml").write_text("[tool.llmperf]\nready_timeout_s = 5\n")
     (tmp_path / "llmperf.toml").write_text("ready_timeout_s = 6\n")
     assert read_settings(tmp_path).ready_timeout_s == 6
@@ -59,7 +59,7 @@ def test_a_share_is_no_percentage():
 
 
 @pytest.mark.parametrize("value", [True, "5", float("nan"), float("inf"), None])
-def test_what_is_no_number_is_refused(value):
+def test_non_numeric_setting_is_refused(value):
     with pytest.raises(ConfigError, match="must be a number"):
         settings_from({"stop_grace_s": value}, "here")
 
@@ -87,7 +87,7 @@ def test_the_command_line_comes_last():
 
 
 @pytest.mark.parametrize("option", ["vllm", "=x", "vllm="])
-def test_a_malformed_option_says_how_to_write_it(option):
+def test_malformed_engine_option_is_refused_with_correct_form(option):
     with pytest.raises(ConfigError, match="NAME=PLACE"):
         with_engine_options(Settings(), [option])
 
@@ -114,7 +114,7 @@ def test_how_requests_are_sent_is_checked(key, value, complaint):
 
 
 @pytest.mark.parametrize("key", ["proxy", "tls_ca_file"])
-def test_an_empty_text_is_meant_where_it_is_the_default(key):
+def test_empty_text_is_accepted_if_default_is_empty(key):
     assert settings_from({key: ""}, "here") == Settings()
 
 
@@ -138,7 +138,7 @@ def test_a_place_may_be_in_one_s_home(monkeypatch, key):
 
 
 @pytest.mark.parametrize("place", ["", "  "])
-def test_a_place_that_is_none_is_refused(place):
+def test_empty_engine_path_is_refused(place):
     """As a path it would be the project itself."""
     with pytest.raises(ConfigError, match="must be a table of NAME"):
         settings_from({"engines": {"vllm": place}}, "here")

@@ -80,7 +80,7 @@ def test_a_gpu_that_no_marker_stands_for(place):
     assert "none for other-gpu-nvidia-l40s in" in the(problems(other), "baselines", "none").text
 
 
-def test_gpus_of_two_kinds(place):
+def test_mixed_gpu_kinds_are_a_problem_with_remedy(place):
     mixed = replace(place, hardware=Hardware((*H200.gpus, Gpu(1, "NVIDIA L4", "l4")), driver="560.1"))
     assert "CUDA_VISIBLE_DEVICES" in the(problems(mixed), "hardware", "h200, l4").remedy
 
@@ -95,13 +95,13 @@ def test_gpus_of_two_kinds(place):
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-def test_what_is_too_little(place, little, remedy):
+def test_insufficient_resource_is_a_problem_with_remedy(place, little, remedy):
     store_baseline(place)
     (problem,) = problems(replace(place, **little))
     assert remedy in problem.remedy
 
 
-def test_no_engine_at_all_is_a_problem_and_one_of_two_is_none(place):
+def test_missing_engine_is_a_problem_only_if_all_engines_are_missing(place):
     assert "pip install sglang" not in " ".join(problem.remedy for problem in problems(place))
     (place.root / ".engines" / "vllm").rename(place.root / "elsewhere")
     missing = [problem for problem in problems(place) if problem.part == "engines"]
@@ -128,17 +128,17 @@ def test_a_place_that_is_configured_and_wrong(place):
     assert any("'vlm'" in finding.text for finding in wrong)
 
 
-def test_an_environment_without_its_engine(place):
+def test_environment_without_engine_is_a_problem_with_remedy(place):
     broken = replace(place, version_in=lambda _environment, _engine: None)
     assert the(problems(broken), "engines", "version unknown").remedy
 
 
-def test_models_of_the_hub(place):
+def test_downloaded_hub_models_are_listed(place):
     (place.hub / "models--org--name").mkdir(parents=True)
     assert "org/name" in the(found(place), "models", "downloaded").text
 
 
-def test_baselines_made_elsewhere(place):
+def test_baselines_with_other_driver_or_version_are_reported_as_incomparable(place):
     store_baseline(place, driver="550.0", **{"engine.version": "0.31.0"})
     assert the(found(place), "baselines", "0 of 1").text
     texts = [problem.text for problem in problems(place)]
@@ -150,21 +150,21 @@ def test_baselines_made_elsewhere(place):
     assert problems(across) == []
 
 
-def test_baselines_of_another_cuda(place):
+def test_baselines_with_other_cuda_are_reported_as_incomparable(place):
     store_baseline(place, cuda="12.9")
     here = replace(place, hardware=replace(H200, cuda="13.0"))
     assert [problem.text for problem in problems(here)] == ["1 with cuda 12.9 (here 13.0): INCOMPARABLE"]
     assert the(found(here), "hardware", "CUDA").text == "driver 560.1, CUDA 13.0"
 
 
-def test_baselines_of_another_cpu(place):
+def test_baselines_with_other_cpu_are_reported_as_incomparable(place):
     store_baseline(place, kind="cpu", cpu="AMD EPYC", cpu_cores="64")
     here = replace(place, has_device=False, hardware=Hardware(cpu=Cpu("AMD EPYC", 2)))
     assert [problem.text for problem in problems(here)] == ["1 with cpu_cores 64 (here 2): INCOMPARABLE"]
     assert the(found(here), "hardware", "CPU cores").text == "8 CPU cores of AMD EPYC"
 
 
-def test_compare_across_names_what_no_baseline_has(place):
+def test_unknown_condition_in_compare_across_is_reported(place):
     store_baseline(place)
     place = replace(place, settings=Settings(compare_across=("driver", "engine.verson", "cpu")))
     told = the(found(place), "baselines", "compare_across")
@@ -173,7 +173,7 @@ def test_compare_across_names_what_no_baseline_has(place):
     assert not told.problem
 
 
-def test_no_baselines_and_a_corrupt_one(place):
+def test_missing_or_corrupt_baselines_are_a_problem(place):
     assert "--update-baselines-new" in the(problems(place), "baselines", "NO_BASELINE").remedy
     store_baseline(place)
     next((place.root / "baselines").rglob("test_a.json")).write_text("{")
@@ -181,7 +181,7 @@ def test_no_baselines_and_a_corrupt_one(place):
     assert "test_a.json" in problem.text
 
 
-def test_versions_come_from_metadata(tmp_path):
+def test_engine_version_is_read_from_package_metadata(tmp_path):
     here = Environment((sys.executable,), True, None, "here")
     assert version_in(here, "pytest")
     assert version_in(here, "no-such-engine") is None
@@ -202,7 +202,7 @@ def test_any(perf): raise AssertionError("nothing is run")
 
 
 @pytest.mark.skipif(DEVICE.exists(), reason="what a GPU machine runs depends on its GPU")
-def test_suites_that_would_run_and_why_others_would_not(tmp_path):
+def test_doctor_shows_tests_that_would_run_and_reasons_for_others(tmp_path):
     (tmp_path / "suites").mkdir()
     (tmp_path / "suites" / "test_s.py").write_text(SUITE)
     would, skipped = suites(tmp_path, ["suites"])

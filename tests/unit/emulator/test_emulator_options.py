@@ -11,7 +11,7 @@ def read(text):
     return read_options(text.split())
 
 
-def test_engines_own_command_line_after_two_dashes():
+def test_engine_command_line_is_read_after_two_dashes():
     found = read("--hardware h200 --gpus 4 --fault leak --noise step=1% --noise-seed 5 -- serve M --port 5 --gpus 9")
     assert (found.machine.gpu.name, found.machine.gpus, found.engine, found.mode) == ("h200", 4, "vllm", "http")
     assert found.engine_argv == ("serve", "M", "--port", "5", "--gpus", "9")
@@ -19,7 +19,7 @@ def test_engines_own_command_line_after_two_dashes():
     assert (found.noise.step, found.noise.seed, found.seed) == (0.01, 5, 5)
 
 
-def test_the_short_form_mixes_both():
+def test_short_form_accepts_emulator_and_engine_options_together():
     found = read("--model tiny --hardware l4 --max-num-seqs 8 --virtual --port 5")
     assert found.engine_argv == ("--model", "tiny", "--max-num-seqs", "8", "--port", "5")
     assert found.mode == "virtual"
@@ -28,11 +28,11 @@ def test_the_short_form_mixes_both():
 @pytest.mark.parametrize(
     ("text", "mode"), [("--pipe", "pipe"), ("--virtual", "virtual"), ("--clock virtual", "virtual"), ("", "http")]
 )
-def test_modes(text, mode):
+def test_emulator_mode_follows_options(text, mode):
     assert read(f"--hardware h100 {text} --model tiny").mode == mode
 
 
-def test_a_module_names_its_engine():
+def test_module_name_selects_engine():
     assert read("--hardware h200 -- -m sglang.launch_server --model-path M").engine == "sglang"
     found = read("--hardware h200 -- -m vllm.entrypoints.cli.main serve M")
     assert (found.engine, found.engine_argv) == ("vllm", ("serve", "M"))
@@ -40,7 +40,7 @@ def test_a_module_names_its_engine():
         read("--hardware h200 --engine vllm -- -m sglang.launch_server")
 
 
-def test_split_and_acceptance():
+def test_split_and_acceptance_options_are_read():
     found = read("--hardware h200 --split 50e9:20us --acceptance 0.9,50% --model tiny")
     assert found.split == Link(50e9, pytest.approx(20e-6))
     assert found.acceptance == (0.9, 0.5)
@@ -52,12 +52,12 @@ def test_split_and_acceptance():
     ["--hardware x", "--hardware h200 --gpus 0", "--hardware h200 --split fast", "--hardware h200 --acceptance 2",
      "--hardware h200 --noise x", "--hardware h200 --fault x", "--hardware h200 --clock fast", ""],
 )  # fmt: skip
-def test_what_cannot_be_meant(text):
+def test_invalid_emulator_option_is_refused(text):
     with pytest.raises(UsageError):
         read(text)
 
 
-def test_quantities():
+def test_quantities_are_parsed_or_refused():
     assert (fraction("5%", "x"), fraction("-0.2", "x"), fraction("+5%", "x")) == (0.05, -0.2, 0.05)
     assert (divisor("/4", "x"), duration_s("50ms", "x"), duration_s("2s", "x")) == (4.0, 0.05, 2.0)
     for read_one, text in ((fraction, "nan"), (fraction, "a%"), (divisor, "/0"), (divisor, "4"), (duration_s, "5")):

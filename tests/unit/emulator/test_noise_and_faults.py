@@ -21,14 +21,14 @@ CONFIG = EngineConfig(
 )  # fmt: skip
 
 
-def test_no_noise_and_no_fault_is_exactly_one():
+def test_disturbance_without_noise_and_faults_has_factor_1():
     calm = Disturbance()
     assert calm.factors(0, 5).tolist() == [1.0] * 5
     assert calm.delays_s(0, 5).tolist() == [0.0] * 5
     assert calm.leaked_blocks == 0
 
 
-def test_many_steps_at_once_are_the_same_as_one_by_one():
+def test_batched_noise_equals_noise_of_single_steps():
     noise = Disturbance(parse_noise("step=1%,ar=0.6", 7), parse_faults(["stalls=3%", "throttle=+20%:500"]))
     for first, count in ((0, 300), (4090, 20), (10_000, 5000)):
         at_once, delays = noise.factors(first, count), noise.delays_s(first, count)
@@ -37,14 +37,14 @@ def test_many_steps_at_once_are_the_same_as_one_by_one():
             assert noise.delays_s(first + step, 1)[0] == delays[step]
 
 
-def test_step_noise_has_its_spread_and_its_memory():
+def test_step_noise_has_given_sd_and_autocorrelation():
     values = np.log(Disturbance(Noise(step=0.02, ar=0.6, seed=1)).factors(0, 200_000))
     assert values.std() == pytest.approx(0.02, rel=0.03)
     assert np.corrcoef(values[:-1], values[1:])[0, 1] == pytest.approx(0.6, abs=0.02)
     assert np.exp(values).mean() == pytest.approx(1.0, abs=0.001)
 
 
-def test_a_session_keeps_its_factor_and_each_run_draws_its_own():
+def test_session_factor_is_constant_and_run_factor_differs_between_runs():
     session = [math.log(Disturbance(Noise(session=0.01, seed=seed)).factors(0, 1)[0]) for seed in range(400)]
     assert np.std(session) == pytest.approx(0.01, rel=0.12)
     one = Disturbance(Noise(run=0.01, seed=3))
@@ -78,7 +78,7 @@ def test_step_time_is_longer_by_the_fraction():
     assert slow.factors(0, 3) == pytest.approx([1.05] * 3)
 
 
-def test_stalls_hit_their_share_of_the_steps():
+def test_stalls_occur_in_given_share_of_steps():
     delays = Disturbance(faults=parse_faults(["stalls=1%:20ms"])).delays_s(0, 100_000)
     assert set(delays.tolist()) == {0.0, 0.02}
     assert (delays > 0).mean() == pytest.approx(0.01, rel=0.1)
@@ -96,7 +96,7 @@ def test_a_leak_is_for_the_engine_to_carry_out():
     assert Disturbance(faults=parse_faults(["leak=4"])).leaked_blocks == 4
 
 
-def test_what_a_server_would_own_up_to_shows():
+def test_resolved_configuration_shows_only_faults_visible_to_server():
     shown = parse_faults(["chunk_budget=/4", "kv=-50%"]).resolved(CONFIG)
     assert shown == replace(CONFIG, max_num_batched_tokens=2048, num_blocks=500)
     assert parse_faults(["prefix_cache=off", "tp_link=/2", "acceptance=-0.2", "offload_bandwidth=/4"]).resolved(
@@ -104,7 +104,7 @@ def test_what_a_server_would_own_up_to_shows():
     ) == CONFIG
 
 
-def test_what_it_would_not_know_is_hidden():
+def test_hidden_configuration_contains_only_faults_unknown_to_server():
     ran = parse_faults(["prefix_cache=off", "tp_link=/2", "acceptance=-0.2", "offload_bandwidth=/4"]).hidden(CONFIG)
     assert not ran.prefix_caching
     assert ran.gpu.link_bytes_per_s == CONFIG.gpu.link_bytes_per_s / 2
@@ -113,7 +113,7 @@ def test_what_it_would_not_know_is_hidden():
     assert parse_faults(["chunk_budget=/4", "kv=-50%"]).hidden(CONFIG) == CONFIG
 
 
-def test_a_gpu_without_nvlink_has_its_other_link_divided():
+def test_link_fault_on_gpu_without_nvlink_halves_pcie_bandwidth():
     on_l4 = replace(CONFIG, gpu=GPUS["l4"])
     assert parse_faults(["tp_link=/2"]).hidden(on_l4).gpu.peer_bytes_per_s == on_l4.gpu.peer_bytes_per_s / 2
 
@@ -132,7 +132,7 @@ def test_every_listed_fault_can_be_read():
         assert parse_faults([text.partition("[")[0].rstrip("=")]) != Faults()
 
 
-def test_fates_have_their_shares_and_repeat():
+def test_http_faults_have_given_shares_and_are_repeatable():
     faults = parse_faults(["errors=10%", "hangs=5%", "truncated=5%"])
     fates = [http_fault_of(faults, 1, number, 64) for number in range(20_000)]
     kinds = [None if fate is None else fate.kind for fate in fates]
@@ -143,5 +143,5 @@ def test_fates_have_their_shares_and_repeat():
     assert http_fault_of(Faults(), 1, 0, 64) is None
 
 
-def test_none_is_a_word_for_no_noise():
+def test_noise_is_disabled_by_reserved_word():
     assert parse_noise("none", 3) == parse_noise("", 3)

@@ -51,14 +51,14 @@ def ask():
     ],
     ids=["body", "body without a length", "head", "interim answers", "silence in the body", "silence"],
 )
-def test_answer_that_drips_ends_at_its_deadline(ask, script):
+def test_slow_answer_ends_at_deadline(ask, script):
     began_s = time.monotonic()
     with pytest.raises(httpx.ReadTimeout, match=r"no whole answer within 0\.3 s"):
         ask(script)
     assert time.monotonic() - began_s < SOON_S
 
 
-def test_time_that_a_request_names_is_for_its_whole_answer(ask):
+def test_timeout_of_request_limits_whole_answer(ask):
     began_s = time.monotonic()
     with pytest.raises(httpx.ReadTimeout, match=r"within 0\.5 s, [1-9]\d+ bytes came"):
         ask([Send(HEAD + b"\r\n"), *DRIPS], timeout=0.5)
@@ -78,7 +78,7 @@ def test_time_that_a_request_names_is_for_its_whole_answer(ask):
     ],
     ids=["length", "endless", "chunked", "gzip", "deflate"],
 )
-def test_answer_beyond_its_size_is_refused(ask, script):
+def test_oversized_answer_is_refused(ask, script):
     with pytest.raises(AnswerTooLarge, match=r"longer than 0\.000953674 MiB \(setting control_answer_limit_mib\)"):
         ask(script, limits=ControlLimits(timeout_s=5, answer_bytes=1000))
 
@@ -108,13 +108,13 @@ def test_answer_that_cannot_be_unpacked_is_an_error_of_httpx(ask, encoding, prob
         ask([Send(HEAD + b"content-encoding: " + encoding + b"\r\ncontent-length: 4\r\n\r\nabcd")])
 
 
-def test_answer_within_the_limits_is_whole_and_its_connection_serves_the_next(ask):
+def test_answer_within_limits_is_complete_and_connection_is_reused(ask):
     answer, server = ask(plain(200, b"x" * 1000), requests=3, limits=ControlLimits(5, 1000))
     assert len(answer.content) == 1000
     assert server.connections == 1
 
 
-def test_nobody_listening_is_a_connection_error():
+def test_connection_without_listener_is_a_connection_error():
     with control_client("http://127.0.0.1:1", Channel()) as client, pytest.raises(httpx.ConnectError):
         client.get("/health")
 
@@ -126,7 +126,7 @@ def test_settings_limit_control_answers():
 
 
 @pytest.mark.parametrize("problem", [AnswerTooLarge("the answer is too long"), httpx.ReadTimeout("no whole answer")])
-def test_metrics_page_beyond_its_limits_is_an_error_and_not_a_server_without_counters(
+def test_oversized_or_late_metrics_page_raises_engine_error(
     make_server, fake_engine, problem
 ):
     fake_engine.answers["/metrics"] = problem
@@ -134,7 +134,7 @@ def test_metrics_page_beyond_its_limits_is_an_error_and_not_a_server_without_cou
         make_server().counters()
 
 
-def test_waiting_for_a_start_never_outlasts_it(make_server):
+def test_timeout_within_start_never_exceeds_control_timeout(make_server):
     server = make_server()
     with server.answers_within(2.0):
         assert server.client.timeout.read == 2.0

@@ -52,7 +52,7 @@ def test_a_home_is_the_users(project, resolved):
 
 
 @pytest.mark.parametrize("name", ["org/eagle", "gpt2", "ngram", "[ngram]", "x" * 5000])
-def test_what_is_no_path_is_the_engines_to_read(resolved, name):
+def test_draft_model_that_is_no_path_is_passed_unchanged(resolved, name):
     assert resolved(name) == name
 
 
@@ -76,14 +76,14 @@ def test_a_path_without_a_model_is_refused(resolved, name, complaint):
     lambda name: sglang("tiny", speculative_draft_model_path=name),
 ])
 class TestOfAnEngine:
-    def test_it_is_found_from_the_root(self, project, build):
+    def test_relative_draft_model_is_resolved_from_root(self, project, build):
         model = ResolvedModel("m", "checkpoint", None, None, "m")
         environment = Environment(("python",), True, None, "here")
         placement = Placement("h200", 8123, "nonce", model, environment, project / "models", root=project)
         spec = build("./drafts/eagle")
         assert str(project / "drafts" / "eagle") in " ".join(adapter_of(spec.engine).arguments(spec, placement))
 
-    def test_it_is_looked_for_before_anything_starts(self, project, build):
+    def test_missing_draft_model_is_refused_before_start(self, project, build):
         launcher = Launcher(Settings(), project, project / "run", "cpu", SystemClock(), random.Random(1))
         with pytest.raises(SpecError, match=r"no model '\./drafts/eagel'"):
             launcher.check(build("./drafts/eagel"))

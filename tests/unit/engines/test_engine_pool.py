@@ -72,7 +72,7 @@ def test_an_equal_spec_shares_and_another_one_replaces(pool):
     assert (second.start_id, pool.starts) == (2, 2)
 
 
-def test_what_is_planted_is_started_and_shared_under_the_name_that_was_asked_for(launcher, tmp_path):
+def test_planted_server_is_shared_under_requested_spec(launcher, tmp_path):
     with EnginePool(launcher, tmp_path / "lock", lambda _clock: Sweep(), plant=lambda _spec: TWO) as pool:
         server = pool.acquire(ONE)
         assert server.spec == TWO
@@ -146,7 +146,7 @@ def test_an_lmcache_that_was_kept_ends_where_the_start_fails(pool, launcher, lmc
     assert lmcache.stopped == 1
 
 
-def test_what_cannot_be_started_stops_nothing(pool):
+def test_unknown_model_keeps_live_server_running(pool):
     first = pool.acquire(ONE)
     with pytest.raises(SpecError, match="nosuch"):
         pool.acquire(vllm("nosuch"))
@@ -161,7 +161,7 @@ def test_another_kind_is_another_server(pool, launcher):
     assert launcher.kinds == ["h200", "cpu"]
 
 
-def test_a_failed_start_leaves_nothing_and_the_next_one_tries_again(pool, launcher):
+def test_failed_start_leaves_no_server_and_next_start_succeeds(pool, launcher):
     old = pool.acquire(TWO)
     launcher.failure = ExitedEarly("exit code 2")
     with pytest.raises(ExitedEarly):
@@ -180,7 +180,7 @@ def test_a_death_between_tests_is_told_and_not_inherited(pool, launcher):
     assert "again" in told.text
 
 
-def test_endpoints_live_beside_the_server(pool):
+def test_endpoint_and_live_server_are_kept_together(pool):
     server = pool.acquire(ONE)
     there = pool.acquire(endpoint("http://h:1", model="m"))
     assert pool.acquire(endpoint("http://h:1", model="m")) is there
@@ -213,7 +213,7 @@ def waits(launcher, what):
     until(lambda: f"another worker uses {what}" in [getattr(line, "reason", "") for line in launcher.lines])
 
 
-def test_workers_take_turns_at_an_endpoint_and_at_each_by_itself(launcher, tmp_path):
+def test_workers_lock_each_endpoint_separately(launcher, tmp_path):
     with pool_of_a_worker(launcher, tmp_path) as pool:
         pool.acquire(THERE)
         other = Worker(pool_of_a_worker(launcher, tmp_path), ELSEWHERE, THERE)
@@ -223,7 +223,7 @@ def test_workers_take_turns_at_an_endpoint_and_at_each_by_itself(launcher, tmp_p
     assert [server.spec for server in other.got] == [ELSEWHERE, THERE]
 
 
-def test_two_that_want_what_the_other_one_has_do_not_wait_for_ever(launcher, tmp_path):
+def test_workers_that_want_swapped_servers_do_not_deadlock(launcher, tmp_path):
     with pool_of_a_worker(launcher, tmp_path) as pool:
         pool.acquire(ONE)
         other = Worker(pool_of_a_worker(launcher, tmp_path), THERE, TWO)
@@ -234,7 +234,7 @@ def test_two_that_want_what_the_other_one_has_do_not_wait_for_ever(launcher, tmp
     assert [server.spec for server in other.got] == [THERE, TWO]
 
 
-def test_a_machine_whose_lock_cannot_be_kept_says_where(launcher, tmp_path):
+def test_lock_that_cannot_be_created_is_an_error_with_path(launcher, tmp_path):
     (tmp_path / "lock").mkdir()
     with EnginePool(launcher, tmp_path / "lock", lambda _clock: Sweep()) as pool:
         with pytest.raises(InfrastructureError, match=r"lock cannot be kept: .*TMPDIR"):
@@ -294,7 +294,7 @@ LEFT = Leftover(tree.Identity(4242, 1), "VLLM::EngineCore", "0-4000-1-abc")
 
 
 @pytest.mark.parametrize("left", [Sweep(pending=(LEFT,)), Sweep(survivors=(LEFT,))], ids=["pending", "survivors"])
-def test_nothing_starts_beside_what_an_earlier_run_left(launcher, tmp_path, left):
+def test_leftover_of_earlier_run_prevents_server_start(launcher, tmp_path, left):
     sweeps = [left, left, Sweep()]
     launcher.clock = SimpleNamespace(now_ns=itertools.count(0, 61 * 10**9).__next__)
     with EnginePool(launcher, tmp_path / "lock", lambda _clock: sweeps.pop(0)) as pool:
@@ -308,7 +308,7 @@ def survives(_grace_s):
     raise StopFailed("still alive after SIGKILL: python (pid 7)")
 
 
-def test_nothing_starts_beside_a_server_that_survived_its_stop(pool):
+def test_server_that_survived_stop_prevents_server_start(pool):
     first = pool.acquire(ONE)
     ends, first.process.stop = first.process.stop, survives
     with pytest.raises(StopFailed):
@@ -321,7 +321,7 @@ def test_nothing_starts_beside_a_server_that_survived_its_stop(pool):
     assert pool.acquire(TWO).spec == TWO
 
 
-def test_nothing_starts_beside_an_lmcache_that_survived_its_stop(pool, lmcache):
+def test_lmcache_that_survived_stop_prevents_server_start(pool, lmcache):
     first = pool.acquire(ONE)
     first.lmcache, ends, lmcache.stop = lmcache, lmcache.stop, survives
     with pytest.raises(StopFailed):
@@ -343,7 +343,7 @@ def test_a_server_that_hangs_is_not_handed_on(pool, launcher, fake_engine):
 
 
 @pytest.mark.parametrize(("holder", "waits"), [("this", True), ("another", False)])
-def test_workers_of_one_session_wait_for_each_other_as_long_as_it_takes(launcher, tmp_path, holder, waits):
+def test_worker_waits_without_limit_for_same_session_only(launcher, tmp_path, holder, waits):
     held = FileLock(tmp_path / "lock", thread_local=False)
     held.acquire()
     (tmp_path / "lock").write_text(f"{holder} of process 7")

@@ -23,7 +23,7 @@ def bundle(path, engine="vllm"):
     return path
 
 
-def test_the_kinds_own_environment_comes_first(tmp_path):
+def test_environment_of_hardware_kind_has_priority(tmp_path):
     venv(tmp_path / ".engines" / "vllm")
     assert find_environment("vllm", "h200", None, tmp_path).origin.endswith(".engines/vllm")
     venv(tmp_path / ".engines" / "vllm-h200")
@@ -34,21 +34,21 @@ def test_the_kinds_own_environment_comes_first(tmp_path):
     assert find_environment("vllm", "cpu", None, tmp_path).origin.endswith(".engines/vllm")
 
 
-def test_a_bundle_is_run_by_this_interpreter(tmp_path):
+def test_bundle_is_run_by_current_interpreter(tmp_path):
     folder = bundle(tmp_path / ".engines" / "vllm")
     found = find_environment("vllm", "cpu", None, tmp_path)
     assert found.prefix == (sys.executable,)
     assert found.pythonpath == folder
 
 
-def test_what_is_configured_comes_before_what_is_there(tmp_path):
+def test_configured_environment_has_priority_over_discovered_environment(tmp_path):
     venv(tmp_path / ".engines" / "vllm")
     venv(tmp_path / "mine")
     found = find_environment("vllm", "cpu", "mine", tmp_path)
     assert found.prefix == (str(tmp_path / "mine" / "bin" / "python"),)
 
 
-def test_an_interpreter_and_commands(tmp_path):
+def test_interpreter_and_command_are_accepted_as_environment(tmp_path):
     interpreter = venv(tmp_path / "v") / "bin" / "python"
     assert find_environment("vllm", "cpu", str(interpreter), tmp_path).is_python
     assert find_environment("vllm", "cpu", "sh", tmp_path).prefix[0].endswith("/sh")
@@ -57,7 +57,7 @@ def test_an_interpreter_and_commands(tmp_path):
     assert not with_arguments.is_python  # "-m vllm" must not follow
 
 
-def test_this_interpreter_is_the_last_place(tmp_path):
+def test_current_interpreter_is_the_last_candidate(tmp_path):
     assert find_environment("pytest", "cpu", None, tmp_path).origin == "this interpreter"
 
 
@@ -77,7 +77,7 @@ def test_a_wrong_setting_is_quoted(tmp_path, value):
 
 
 @pytest.mark.parametrize("value", ["~nosuch/venv", "no-such-command " + "--option " * 100])
-def test_what_is_no_path_is_no_place(tmp_path, value):
+def test_environment_that_is_no_path_or_command_is_refused(tmp_path, value):
     with pytest.raises(EnvironmentMissing, match="neither a folder, an interpreter nor a command"):
         find_environment("vllm", "cpu", value, tmp_path)
 
@@ -88,7 +88,7 @@ def test_a_command_line_may_be_longer_than_a_name(tmp_path):
 
 
 @pytest.mark.skipif(os.getuid() == 0, reason="root may enter every folder")
-def test_a_folder_that_one_may_not_enter(tmp_path):
+def test_unreadable_environment_folder_is_refused(tmp_path):
     (tmp_path / "closed").mkdir(mode=0)
     with pytest.raises(EnvironmentMissing, match=r"cannot be looked at: .*Permission denied"):
         find_environment("vllm", "cpu", "closed/venv", tmp_path)
@@ -100,7 +100,7 @@ def test_an_empty_folder_is_no_environment(tmp_path):
         find_environment("vllm", "cpu", None, tmp_path)
 
 
-def test_make_is_named_where_there_is_our_makefile_only(tmp_path):
+def test_missing_environment_names_make_only_if_install_script_exists(tmp_path):
     with pytest.raises(EnvironmentMissing, match=r"`python3 -m venv .*/\.engines/vllm && .*/bin/pip install vllm`"):
         find_environment("vllm", "cpu", None, tmp_path)
     (tmp_path / "scripts").mkdir()
@@ -109,7 +109,7 @@ def test_make_is_named_where_there_is_our_makefile_only(tmp_path):
         find_environment("vllm", "cpu", None, tmp_path)
 
 
-def test_nothing_anywhere_names_the_places_and_the_ways(tmp_path):
+def test_missing_environment_error_names_searched_places_and_options(tmp_path):
     with pytest.raises(EnvironmentMissing) as caught:
         find_environment("nosuchengine", "h200", None, tmp_path)
     text = str(caught.value)
@@ -118,7 +118,7 @@ def test_nothing_anywhere_names_the_places_and_the_ways(tmp_path):
     assert "--llmperf-engine nosuchengine=PATH" in text
 
 
-def test_an_unknown_engine_suggests_a_known_one():
+def test_misspelled_engine_is_refused_with_suggestion():
     with pytest.raises(SpecError, match="Did you mean 'vllm'"):
         adapter_of("vlm")
 
@@ -134,7 +134,7 @@ def test_settings_for_an_unknown_engine_or_kind_are_refused_together():
     assert "vllm@h20: 'h20' is no hardware kind" in str(caught.value)
 
 
-def test_an_installation_is_never_the_engine_s_own_one():
+def test_named_installation_does_not_fall_back_to_default_installation():
     engines = {"vllm": "new", "vllm:old": "old", "vllm:old@l4": "old-l4"}
     assert configured_place(engines, "vllm", "l4") == "new"
     assert configured_place(engines, "vllm:old", "l4") == "old-l4"

@@ -24,7 +24,7 @@ from pytest_llmperf.engines.vllm_adapter import VllmAdapter
         (("vllm",), "/usr/local/bin:/usr/bin"),
     ],
 )
-def test_what_lies_beside_its_interpreter_can_be_called_by_name(monkeypatch, tmp_path, prefix, found):
+def test_folder_of_engine_interpreter_is_added_to_path(monkeypatch, tmp_path, prefix, found):
     """ninja, above all, which FlashInfer and PyTorch's extensions call."""
     monkeypatch.setenv("PATH", "/usr/local/bin:/usr/bin")
     assert inherited_environment(Environment(prefix, True, None, "here"), tmp_path)["PATH"] == found
@@ -38,13 +38,13 @@ def test_what_lies_beside_its_interpreter_can_be_called_by_name(monkeypatch, tmp
         ("VLLM_CACHE_ROOT", True), ("SGLANG_CACHE_DIR", True), ("NCCL_NVLS_ENABLE", True), ("HF_HOME", True),
     ],
 )  # fmt: skip
-def test_the_shell_configures_no_engine(monkeypatch, tmp_path, name, inherits):
+def test_engine_variables_of_shell_are_not_inherited(monkeypatch, tmp_path, name, inherits):
     """What is measured would change, and no condition of the run would say so."""
     monkeypatch.setenv(name, "1")
     assert (name in inherited_environment(Environment(("python",), True, None, "here"), tmp_path)) is inherits
 
 
-def test_the_spec_gives_what_the_shell_does_not(monkeypatch, tmp_path):
+def test_engine_variable_of_spec_is_passed_to_engine(monkeypatch, tmp_path):
     monkeypatch.setenv("VLLM_ATTENTION_BACKEND", "of-the-shell")
     environment, model = Environment(("python",), True, None, "here"), ResolvedModel("m", "checkpoint", None, None, "m")
     placement = Placement("h200", 8123, "nonce", model, environment, tmp_path)
@@ -84,11 +84,11 @@ def offline(monkeypatch, tmp_path):
         (sglang("m", lora_paths=[{"lora_name": "a", "lora_path": "org/lora"}]), None),
     ],
 )
-def test_the_hub_is_shut_off_where_nothing_must_come_from_there(offline, spec, told):
+def test_hub_is_offline_if_all_models_are_local(offline, spec, told):
     assert offline(spec) == told
 
 
-def test_whoever_wants_the_hub_has_it(offline, monkeypatch):
+def test_hub_is_online_if_spec_or_shell_requests_access(offline, monkeypatch):
     assert offline(vllm("m", env={"HF_HUB_OFFLINE": "0"})) == "0"
     monkeypatch.setenv("HF_HUB_OFFLINE", "0")
     assert offline(vllm("m")) == "0"
@@ -107,7 +107,7 @@ def test_whoever_wants_the_hub_has_it(offline, monkeypatch):
         (sglang("m"), "cpu", {}),
     ],
 )  # fmt: skip
-def test_what_a_machine_decides_and_performance_feels_is_told(monkeypatch, tmp_path, spec, kind, told):
+def test_host_environment_records_variables_that_affect_performance(monkeypatch, tmp_path, spec, kind, told):
     """An unpacked bundle without FlashInfer, on a host that forbids multicast; of the shell's secrets nothing."""
     monkeypatch.setenv("NCCL_NVLS_ENABLE", "0")
     monkeypatch.setenv("HF_TOKEN", "canary")
@@ -116,7 +116,7 @@ def test_what_a_machine_decides_and_performance_feels_is_told(monkeypatch, tmp_p
     assert host_environment(spec, adapter_of(spec.engine), placement) == told
 
 
-def test_what_a_machine_leaves_alone_is_told_too(monkeypatch, tmp_path):
+def test_host_environment_records_unset_variables(monkeypatch, tmp_path):
     monkeypatch.delenv("NCCL_NVLS_ENABLE", raising=False)
     environment, model = Environment(("python",), True, None, "here"), ResolvedModel("m", "dummy", None, None, "m")
     placement = Placement("h200", 8123, "nonce", model, environment, tmp_path)
@@ -126,7 +126,7 @@ def test_what_a_machine_leaves_alone_is_told_too(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("suite", ["vllm/__init__.py", "vllm.py", "lmcache/__init__.py", "sglang/test_it.py"])
-def test_a_suite_s_folder_is_not_imported_in_the_place_of_an_engine(monkeypatch, tmp_path, suite):
+def test_suite_folder_does_not_shadow_engine_module(monkeypatch, tmp_path, suite):
     """`python -m` looks in the folder where it runs before it looks anywhere else."""
     monkeypatch.delenv("PYTHONSAFEPATH", raising=False)
     name = suite.partition("/")[0].removesuffix(".py")
@@ -139,13 +139,13 @@ def test_a_suite_s_folder_is_not_imported_in_the_place_of_an_engine(monkeypatch,
     assert ran.stdout == "the engine\n", ran.stderr
 
 
-def test_scripts_find_their_neighbours_where_nothing_shadows_an_engine(monkeypatch, tmp_path):
+def test_safe_path_is_unset_without_shadowing_module(monkeypatch, tmp_path):
     monkeypatch.delenv("PYTHONSAFEPATH", raising=False)
     (tmp_path / "tests").mkdir()
     assert "PYTHONSAFEPATH" not in inherited_environment(Environment((sys.executable,), True, None, "here"), tmp_path)
 
 
-def test_a_bundle_s_packages_are_found_by_an_interpreter_that_lacks_them(monkeypatch, tmp_path):
+def test_bundle_is_added_to_pythonpath_of_foreign_interpreter(monkeypatch, tmp_path):
     monkeypatch.setenv("PYTHONPATH", "/ours")
     monkeypatch.delenv("PATH")
     env = inherited_environment(Environment(("/opt/torch/bin/python3",), True, Path("/bundle"), "a bundle"), tmp_path)

@@ -76,7 +76,7 @@ def lmcache(store, launch, tmp_path, fake_process):
 
 
 @pytest.mark.parametrize("place", ["run/lmcache.yaml", "kv"])
-def test_what_it_needs_cannot_be_written(launch, started, tmp_path, place):
+def test_unwritable_lmcache_files_are_an_error_before_start(launch, started, tmp_path, place):
     """A folder where the file belongs, or a file where its disk tier belongs: the same OSError as a full disk's."""
     if place == "kv":
         (tmp_path / "kv").touch()
@@ -87,20 +87,20 @@ def test_what_it_needs_cannot_be_written(launch, started, tmp_path, place):
     assert started == []
 
 
-def test_whatever_goes_wrong_after_its_start_ends_it(launch, started, fake_process, monkeypatch):
+def test_interrupt_after_lmcache_start_stops_lmcache(launch, started, fake_process, monkeypatch):
     monkeypatch.setattr(httpx, "Client", lambda **_: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         start_lmcache(launch, VirtualClock(), 1.0)
     assert (len(started), fake_process.stopped) == (1, 1)
 
 
-def test_its_counters_stand_beside_the_engines(make_server, lmcache):
+def test_lmcache_counters_are_added_to_engine_counters(make_server, lmcache):
     found = make_server(SPEC, lmcache=lmcache).counters()
     assert found["prompt_tokens"] == 0
     assert (found["lmcache_lookup_tokens"], found["lmcache_hit_tokens"], found["lmcache_l2_chunks"]) == (12, 8, 0)
 
 
-def test_what_this_version_does_not_count_by_tier_is_missing_and_not_0(lmcache, store):
+def test_lmcache_tier_counters_are_missing_if_version_does_not_count_by_tier(lmcache, store):
     """0.5.4 looks up, and says how many tokens it found, not where."""
     tiers = {"lmcache_l1_hit_tokens", "lmcache_l2_hit_tokens"}
     assert not tiers & lmcache.counters().keys()
@@ -116,18 +116,18 @@ def test_what_this_version_does_not_count_by_tier_is_missing_and_not_0(lmcache, 
     ("lmcache_mp_l1_eviction_loop_ticks_total 7\n", 0),
     ("lmcache_mp_l1_eviction_loop_ticks_total 7\nlmcache_mp_l1_eviction_loop_triggered_total 2\n", 2),
 ], ids=["unknown", "none", "two"])
-def test_evictions_are_known_where_lmcache_looks_for_them(lmcache, store, shown, evictions):
+def test_lmcache_evictions_are_known_only_if_eviction_loop_runs(lmcache, store, shown, evictions):
     store.evicts = shown
     assert lmcache.counters().get("lmcache_evictions") == evictions
 
 
-def test_an_l1_that_does_not_tell_what_it_holds_is_not_taken_for_empty(lmcache, store):
+def test_lmcache_clear_fails_if_l1_size_is_unknown(lmcache, store):
     store.held, store.clears_needed = None, 10_000
     with pytest.raises(EngineError, match="L1 does not say what it holds after"):
         lmcache.clear({"l1"}, VirtualClock())
 
 
-def test_facts_and_another_chunk_size(make_server, lmcache, store):
+def test_lmcache_facts_include_version_and_refuse_other_chunk_size(make_server, lmcache, store):
     assert make_server(SPEC, lmcache=lmcache).facts["lmcache.version"] == "0.5.6"
     store.chunk_size = 256
     with pytest.raises(WrongServer, match="chunks of 4 tokens and uses 256"):
@@ -145,7 +145,7 @@ def test_each_tier_is_emptied_or_kept(make_server, fake_engine, lmcache, store, 
     assert ("/reset_prefix_cache" in fake_engine.asked) is own
 
 
-def test_clearing_waits_for_what_is_being_stored_but_not_for_ever(lmcache, store):
+def test_lmcache_clear_repeats_until_l1_is_empty_or_time_ends(lmcache, store):
     store.clears_needed = 3
     lmcache.clear({"l1"}, VirtualClock())
     assert store.asked.count("/cache/clear") == 3
@@ -154,7 +154,7 @@ def test_clearing_waits_for_what_is_being_stored_but_not_for_ever(lmcache, store
         lmcache.clear({"l1"}, VirtualClock())
 
 
-def test_its_death_is_the_units_death(make_server, lmcache, fake_process):
+def test_lmcache_death_makes_server_unit_dead(make_server, lmcache, fake_process):
     server = make_server(SPEC, process=type(fake_process)(), lmcache=lmcache)
     server.check_alive()
     assert not server.wait_death(0)
@@ -205,7 +205,7 @@ def pages(fake_engine, hits):
     return SimpleNamespace(answer=answer)
 
 
-def test_a_prompt_that_comes_back_proves_it(make_server, fake_engine):
+def test_repeated_prompt_proves_lmcache_hits(make_server, fake_engine):
     engine = pages(fake_engine, [0, 0, 0, 0, 8])  # with its facts, then before and after each of two tries
     prove_hits(make_server(SPEC, engine=engine, clock=VirtualClock()), random.Random(1), 60.0)
     assert fake_engine.asked.count("/v1/completions") == 3  # stored, missed while storing went on, hit
@@ -236,7 +236,7 @@ def tokens_sent(make_server, fake_engine, spec, max_model_len=None):
 
 
 @pytest.mark.parametrize(("max_model_len", "tokens"), [(None, 9), (10, 9), (9, 5), (6, 5)])
-def test_the_prompt_that_proves_it_fits_the_model(make_server, fake_engine, max_model_len, tokens):
+def test_verification_prompt_fits_max_model_len(make_server, fake_engine, max_model_len, tokens):
     assert tokens_sent(make_server, fake_engine, SPEC, max_model_len) == {tokens}
 
 
@@ -255,12 +255,12 @@ def test_a_model_that_takes_no_whole_chunk_is_told(make_server, fake_engine):
     ],
     ids=["default", "by hand", "in the engine's process", "a server beside it"],
 )
-def test_the_prompt_that_proves_it_has_whole_chunks(make_server, fake_engine, spec, tokens):
+def test_verification_prompt_has_whole_lmcache_chunks(make_server, fake_engine, spec, tokens):
     assert tokens_sent(make_server, fake_engine, spec) == {tokens}
 
 
 @pytest.mark.parametrize(("left_s", "given_s"), [(300.0, 300.0), (-1.0, 10.0)])
-def test_one_whose_first_long_prompt_takes_its_time_may_store_it_all_the_same(
+def test_slow_first_verification_prompt_leaves_full_time_for_storing(
     make_server, fake_engine, left_s, given_s
 ):
     """It compiled; what it was given for storing begins after that."""

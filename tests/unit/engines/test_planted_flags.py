@@ -19,19 +19,19 @@ PLAIN = vllm("tiny", max_num_batched_tokens=1024)
     ("vllm:compilation-config={\"mode\": 0}", {"compilation_config": {"mode": 0}}),
     ("vllm:speculative-config.synthetic_acceptance_length=2.0", {}),
 ])  # fmt: skip
-def test_it_stands_over_the_flags_of_a_spec(text, flags):
+def test_planted_flag_overrides_flag_of_spec(text, flags):
     planted = with_planted_flags(PLAIN, [planted_flag(text)])
     assert flags_of(planted) == {"max_num_batched_tokens": 1024} | flags
 
 
-def test_a_key_changes_a_json_flag_where_there_is_one():
+def test_planted_key_changes_existing_json_flag():
     spec = vllm("tiny", speculative_config=DRAFTS)
     planted = with_planted_flags(spec, [planted_flag("vllm:speculative-config.synthetic_acceptance_length=2.0")])
     assert flags_of(planted) == {"speculative_config": DRAFTS | {"synthetic_acceptance_length": 2.0}}
 
 
 @pytest.mark.parametrize("spec", [sglang("tiny"), endpoint("http://h:1", model="m")])
-def test_other_engines_stay_as_they_are(spec):
+def test_planted_flag_keeps_spec_of_other_engine(spec):
     assert with_planted_flags(spec, [planted_flag("vllm:enforce-eager")]) == spec
 
 
@@ -40,7 +40,7 @@ def test_the_later_one_wins():
     assert flags_of(with_planted_flags(PLAIN, planted))["max_num_seqs"] == 8
 
 
-def test_its_text_reads_back():
+def test_planted_flag_equals_flag_parsed_from_text():
     for text in ("vllm:enforce_eager=true", "vllm:a.b=2.0", 'vllm:x="words"'):
         assert str(planted_flag(text)) == text
         assert planted_flag(str(planted_flag(text))) == planted_flag(text)
@@ -48,7 +48,7 @@ def test_its_text_reads_back():
 
 @pytest.mark.parametrize("text", ["enforce-eager", "vllm:", ":x", "vllm:x=", "vllm:x.=1", "vllm:a b", "vllm:port=1",
                                   "endpoint:x"])
-def test_what_cannot_be_meant_is_refused(text):
+def test_malformed_planted_flag_is_refused(text):
     with pytest.raises(ConfigError, match=r"--plant-flag .*(write it as|cannot be planted)"):
         planted_flag(text)
 

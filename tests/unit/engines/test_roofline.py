@@ -10,7 +10,7 @@ from pytest_llmperf.errors import SpecError
 from pytest_llmperf.model.datasheet import CACHE_BYTES, MEMORY_BANDWIDTH, PEAK_FLOPS
 
 
-def test_a_dense_model_is_read_once_but_for_its_embedding():
+def test_decode_floor_reads_dense_weights_once_without_embedding():
     # Llama 3.1 8B: 8,030,261,248 parameters, of which 128,256 × 4,096 are the table; two bytes each; 4.8 TB/s.
     assert decode_floor_ms("llama-3.1-8b", "h200") == pytest.approx((8030261248 - 128256 * 4096) * 2 / 4.8e12 * 1e3)
     assert decode_floor_ms("llama-3.1-8b", "h200", gpus=2) == pytest.approx(
@@ -22,7 +22,7 @@ def test_a_tied_table_is_the_output_projection():
     assert SHAPES["phi-4-mini"].decode_bytes == SHAPES["phi-4-mini"].weight_bytes
 
 
-def test_of_a_mixture_the_active_experts_count():
+def test_decode_floor_of_mixture_includes_only_active_experts():
     mixture = SHAPES["mixtral-8x7b"]
     assert mixture.weight_bytes / mixture.decode_bytes == pytest.approx(3.66, abs=0.01)
 
@@ -40,7 +40,7 @@ def bound_of(spec, kind="h200", **facts):
 
 
 @pytest.mark.parametrize("kind", list(MEMORY_BANDWIDTH))
-def test_latency_bound_subtracts_the_l2_cache_from_the_weights(kind):
+def test_latency_bound_excludes_weights_in_l2_cache(kind):
     bound = bound_of(vllm("llama-3.1-8b"), kind)
     cached_ms = CACHE_BYTES[kind] / MEMORY_BANDWIDTH[kind] * 1e3
     assert bound.step_ns / 1e6 == pytest.approx(decode_floor_ms("llama-3.1-8b", kind) - cached_ms)
@@ -69,7 +69,7 @@ def test_gpus_and_quantization_that_share_the_work(spec, step, prompt):
     (sglang("llama-3.1-8b", speculative_algorithm="EAGLE", speculative_num_draft_tokens=8), {}, 9),
     (sglang("llama-3.1-8b", speculative_algorithm="NGRAM"), {"speculative_num_draft_tokens": "12"}, 13),
 ])
-def test_speculation_sets_the_most_tokens_of_a_step(spec, facts, most):
+def test_maximum_tokens_per_step_follow_speculation_flags(spec, facts, most):
     assert bound_of(spec, **facts).tokens_per_step == most
 
 
@@ -94,7 +94,7 @@ def test_endpoint_has_no_latency_bound():
     ("llama-3.1-8b", "cpu", 1), ("nobody", "h200", 1), ("tiny", "h200", 0), ("tiny", "h200", "2"),
     ("tiny", "h200", None), (["tiny"], "h200", 1), ("tiny", {"h200": 1}, 1), (None, None, 1),
 ])
-def test_what_is_not_known_is_refused(arguments):
+def test_decode_floor_of_unknown_model_or_kind_is_refused(arguments):
     model, kind, gpus = arguments
     with pytest.raises(SpecError, match="decode_floor_ms"):
         decode_floor_ms(model, kind, gpus=gpus)

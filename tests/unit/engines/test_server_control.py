@@ -16,7 +16,7 @@ NOTHING = httpx.Response(200, json={})
 
 
 @pytest.mark.parametrize("answer", [HTML, NOTHING, httpx.Response(503), httpx.Response(200, json=[])])
-def test_models_of_another_shape(make_server, fake_engine, answer):
+def test_malformed_model_list_is_an_engine_error(make_server, fake_engine, answer):
     fake_engine.answers["/v1/models"] = answer
     with pytest.raises(EngineError, match=r"/v1/models answered"):
         make_server().check_identity()
@@ -29,7 +29,7 @@ def test_another_model_is_the_wrong_server(make_server, fake_engine):
 
 
 @pytest.mark.parametrize("status", [401, 403])
-def test_a_server_that_wants_a_key(make_server, fake_engine, status):
+def test_server_that_requires_api_key_is_refused(make_server, fake_engine, status):
     """No matter which route: SGLang's may need one while its list of models needs none."""
     fake_engine.answers["/v1/completions"] = httpx.Response(status)
     with pytest.raises(WrongServer, match=f"refuses us: /v1/completions answered {status}"):
@@ -42,17 +42,17 @@ def test_a_server_that_wants_a_key(make_server, fake_engine, status):
 @pytest.mark.parametrize(
     "answer", [HTML, httpx.Response(500, text="dead"), httpx.Response(200, json={"usage": None}), httpx.Response(200)]
 )
-def test_an_answer_without_a_token(make_server, fake_engine, answer):
+def test_answer_without_token_is_an_engine_error(make_server, fake_engine, answer):
     fake_engine.answers["/v1/completions"] = answer
     with pytest.raises(EngineError, match="is up but generates nothing"):
         make_server().generate_one_token(1.0)
 
 
-def test_facts_of_a_sound_server(make_server):
+def test_facts_contain_version_and_cache_blocks(make_server):
     assert dict(make_server().facts) == {"block_size": "16", "num_gpu_blocks": "100", "version": "1.2"}
 
 
-def test_facts_of_a_server_that_tells_nothing(make_server, fake_engine):
+def test_facts_of_silent_server_are_empty(make_server, fake_engine):
     fake_engine.answers |= {"/version": HTML, "/server_info": HTML, "/metrics": HTML}
     assert dict(make_server().facts) == {}
 
@@ -83,7 +83,7 @@ def test_a_server_that_was_stopped_for_another_did_not_die(make_server, fake_pro
 
 
 @pytest.mark.parametrize(("keep", "external"), [((), "true"), (("l2",), "true"), (("l1",), "false")])
-def test_what_the_engine_offloaded_is_emptied_unless_it_is_kept(make_server, fake_engine, keep, external):
+def test_offloaded_cache_is_emptied_unless_tier_is_kept(make_server, fake_engine, keep, external):
     assert make_server(vllm("m")).reset_cache(keep)
     assert ("/reset_prefix_cache", {"reset_external": external}) in fake_engine.queries
 
@@ -92,7 +92,7 @@ def test_what_the_engine_offloaded_is_emptied_unless_it_is_kept(make_server, fak
 @pytest.mark.parametrize(
     "spec", [vllm("m").with_lmcache(in_process=True), vllm("m", kv_offloading_size=8, kv_offloading_backend="lmcache")]
 )
-def test_what_lmcache_holds_in_the_engines_process_was_not_emptied(make_server, fake_engine, spec, keep, emptied):
+def test_in_process_lmcache_is_never_reported_as_emptied(make_server, fake_engine, spec, keep, emptied):
     """vLLM asks a connector that cannot, and answers success."""
     assert make_server(spec).reset_cache(keep) is emptied
     assert "/reset_prefix_cache" in fake_engine.asked
@@ -159,5 +159,5 @@ def test_a_number_that_is_left_to_the_engine_is_no_other_number(make_server, fak
     make_server(vllm("m", max_model_len=-1)).check_configuration()
 
 
-def test_its_text_holds_no_secret(make_server):
+def test_repr_of_server_hides_secrets(make_server):
     assert "topsecret1" not in repr(make_server(vllm("m", env={"HF_TOKEN": "topsecret1"})))

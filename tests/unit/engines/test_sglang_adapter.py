@@ -47,14 +47,14 @@ def client(answers):
     )
 
 
-def test_an_interpreter_gets_the_module_and_a_command_its_word():
+def test_sglang_module_or_serve_command_follows_environment_type():
     spec = sglang("llama-3.1-8b")
     assert ADAPTER.arguments(spec, placement())[:2] == ["-m", "sglang.launch_server"]
     assert ADAPTER.arguments(spec, placement(environment=COMMAND))[0] == "serve"
     assert options(ADAPTER.arguments(spec, placement()))["--model-path"] == "/models/llama"
 
 
-def test_on_a_gpu_only_what_identity_and_evidence_need():
+def test_sglang_gpu_arguments_contain_only_required_flags():
     found = options(ADAPTER.arguments(sglang("llama-3.1-8b"), placement()))
     assert found["--port"] == "8123"
     assert found["--served-model-name"] == "llama-abc"
@@ -74,7 +74,7 @@ def test_on_a_cpu_and_the_specs_flags_come_last():
 
 
 @pytest.mark.parametrize("flag", ["tp_size", "tensor_parallel_size", "tp"])
-def test_on_a_cpu_each_rank_has_its_core(flag):
+def test_sglang_ranks_are_bound_to_separate_cpu_cores(flag):
     env = ADAPTER.environment(sglang("tiny", **{flag: 2}), placement("cpu"))
     assert env["SGLANG_CPU_OMP_THREADS_BIND"] == "0|1"
 
@@ -90,7 +90,7 @@ def test_a_crash_waits_for_no_dumps():
     assert env["SGLANG_PYSPY_DUMP_BEFORE_CRASH"] == env["SGLANG_CUDA_COREDUMP_BEFORE_CRASH"] == "0"
 
 
-def test_requests_go_to_the_openai_route_or_to_generate_where_there_is_no_tokenizer():
+def test_sglang_requests_use_generate_route_without_tokenizer():
     path, body = ADAPTER.post(sglang("m"), PROMPT, "nonce")
     assert path == "/v1/completions"
     assert json.loads(body)["model"] == "nonce"
@@ -167,7 +167,7 @@ def test_pipeline_stages_have_the_same_requests():
     assert ADAPTER.gauges(parse(page)) == {"running": 3}
 
 
-def test_with_priorities_the_sum_is_not_counted_with_its_parts():
+def test_sglang_gauge_with_priorities_excludes_separate_sums():
     counts = [("", 4), ("0", 1), ("5", 3)]
     page = "".join(f'sglang:num_running_reqs{{priority="{of}",tp_rank="0"}} {count}\n' for of, count in counts)
     assert ADAPTER.gauges(parse(page)) == {"running": 4}
@@ -183,7 +183,7 @@ def test_with_priorities_the_sum_is_not_counted_with_its_parts():
         ({"device": 200, "total": 1200}, 1200, None),
     ],
 )
-def test_cached_tokens_by_where_they_came_from(sources, cached, external):
+def test_sglang_cached_tokens_are_split_by_source(sources, cached, external):
     lines = [f'sglang:cached_tokens_total{{cache_source="{name}"}} {value}' for name, value in sources.items()]
     found = ADAPTER.counters(parse(PAGE + "\n".join(lines) + "\n"))
     assert found["prompt_tokens_cached"] == cached
@@ -226,7 +226,7 @@ INFO = {
 
 
 @pytest.mark.parametrize("path", ["/server_info", "/get_server_info"])
-def test_the_resolved_configuration(path):
+def test_sglang_resolved_configuration_is_read_from_server_info(path):
     server = client({path: httpx.Response(200, json=INFO)})
     assert ADAPTER.resolved(server) == {
         "version": "0.5.23", "page_size": "16", "chunked_prefill_size": "4096", "schedule_policy": "lpm",
@@ -241,7 +241,7 @@ def test_prompts_that_are_not_divided_have_no_budget():
 
 
 @pytest.mark.parametrize("sizes", [{"dp_size": 2}, {"dp_size": 1, "attn_dp_size": 2}], ids=["0.5.15", "0.5.23"])
-def test_under_dp_attention_what_is_told_is_not_the_flag(sizes):
+def test_sglang_dp_attention_excludes_divided_values_from_configuration(sizes):
     """dp_size=2, chunked_prefill_size=8192: told as 4096, and by 0.5.23 as dp_size=1, and no other server's."""
     server = client({"/server_info": httpx.Response(200, json=INFO | {"enable_dp_attention": True, **sizes})})
     found = ADAPTER.resolved(server)
@@ -250,7 +250,7 @@ def test_under_dp_attention_what_is_told_is_not_the_flag(sizes):
 
 
 @pytest.mark.parametrize("answer", [httpx.Response(404), httpx.Response(200, text="<html>")])
-def test_an_answer_of_another_shape_tells_nothing(answer):
+def test_malformed_sglang_server_info_gives_no_configuration(answer):
     server = client({"/server_info": answer})
     assert ADAPTER.resolved(server) == {}
     assert ADAPTER.loaded(server) is None
@@ -265,7 +265,7 @@ def test_lmcache_is_named_by_a_file_and_never_in_process():
         ADAPTER.arguments(sglang("m").with_lmcache(in_process=True), placement())
 
 
-def test_a_draft_model_of_the_registry_becomes_its_folder(tmp_path):
+def test_sglang_draft_model_of_registry_is_passed_as_folder(tmp_path):
     spec = sglang("tiny", speculative_draft_model_path="phi-4-mini")
     found = options(ADAPTER.arguments(spec, placement(models_dir=tmp_path)))
     assert Path(found["--speculative-draft-model-path"]).parent == tmp_path

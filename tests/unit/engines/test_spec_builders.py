@@ -18,15 +18,15 @@ def test_order_does_not_matter():
 
 
 @pytest.mark.parametrize("other", [vllm("m", a=2), vllm("n", a=1), vllm("m", a=True), vllm("m", a=1, env={"P": "1"})])
-def test_what_differs_is_not_equal(other):
+def test_specs_with_different_content_are_unequal(other):
     assert vllm("m", a=1) != other
 
 
-def test_none_leaves_a_flag_out():
+def test_flag_without_value_is_omitted():
     assert vllm("m", a=None) == vllm("m")
 
 
-def test_variables_are_texts_numbers_and_paths_and_none_leaves_one_out():
+def test_environment_values_become_text_and_missing_values_are_omitted():
     """What os.environ.get does not find would else be the text None."""
     assert vllm("m", env={"HF_TOKEN": None}) == vllm("m")
     assert vllm("m", env={"P": 1, "Q": 0.5, "R": Path("/x")}) == vllm("m", env={"P": "1", "Q": "0.5", "R": "/x"})
@@ -39,19 +39,19 @@ def test_other_variables_are_refused_and_not_repeated(value):
     assert "hunter22" not in str(caught.value)
 
 
-def test_flags_come_back_as_they_went_in():
+def test_flags_of_spec_equal_given_flags():
     flags = {"a": 0.9, "b": False, "c": [1, "x"], "d": {"k": None}}
     assert flags_of(vllm("m", **flags)) == flags
     assert flags_of(vllm("m", c=(1, "x")))["c"] == [1, "x"]
 
 
-def test_changed_flags():
+def test_with_flags_replaces_and_removes_flags():
     one = vllm("m", a=1, b=2, env={"P": "1"})
     assert one.with_flags(a=3, c=4) == vllm("m", a=3, b=2, c=4, env={"P": "1"})
     assert one.with_flags(b=None) == vllm("m", a=1, env={"P": "1"})
 
 
-def test_rendering():
+def test_flags_are_rendered_as_command_line():
     flags = {"on": True, "with_off": False, "n_x": 3, "share": 0.9, "name": "a b", "conf": {"b": 1, "a": "x"}}
     conf = json.dumps({"a": "x", "b": 1})
     assert command_line(flags) == [
@@ -87,7 +87,7 @@ def test_rendering():
         (lambda: endpoint("http://h:1", model="m").with_flags(a=1), "an endpoint was started by somebody else"),
     ],
 )
-def test_what_cannot_be_meant(build, complaint):
+def test_invalid_spec_argument_is_refused(build, complaint):
     with pytest.raises(SpecError, match=complaint):
         build()
 
@@ -142,7 +142,7 @@ def test_each_of_several_dicts_is_json():
     assert command_line(flags_of(spec)) == ["--lora-modules", '{"name": "a", "path": "/a"}', "b=/b"]
 
 
-def test_the_same_engine_from_another_place():
+def test_installation_name_makes_spec_unequal():
     new = vllm("m", a=1)
     old = new.with_installation("old")
     assert (new.installed_as, old.installed_as) == ("vllm", "vllm:old")

@@ -21,7 +21,7 @@ HICACHE = sglang("m", enable_hierarchical_cache=True)
         (sglang("m", enable_hicache=True), ["l1", "l2"], "SGLang empties its own host memory"),
     ],
 )
-def test_what_an_engine_empties_together_is_kept_together(spec, keep, complaint):
+def test_tiers_emptied_together_must_be_kept_together(spec, keep, complaint):
     with pytest.raises(SpecError, match=complaint):
         check_keep(spec, keep, fresh=False)
     check_keep(spec, [], fresh=False)
@@ -29,7 +29,7 @@ def test_what_an_engine_empties_together_is_kept_together(spec, keep, complaint)
 
 
 @pytest.mark.parametrize("spec", [vllm("m"), OFFLOADING, HICACHE, vllm("m").with_lmcache(in_process=True)])
-def test_only_an_lmcache_server_outlives_its_engine(spec):
+def test_only_tiers_of_lmcache_server_survive_fresh_start(spec):
     with pytest.raises(SpecError, match=r"fresh=True, keep=\('l1', 'l2'\)\): .* ends with it; only an LMCache server"):
         check_keep(spec, ["l1", "l2"], fresh=True)
     check_keep(spec, [], fresh=True)
@@ -51,5 +51,5 @@ def test_every_other_tier_can_be_kept_alone(spec, fresh, keep):
     check_keep(spec, keep, fresh=fresh)
 
 
-def test_vllm_can_keep_what_it_offloaded_and_empty_its_own():
+def test_vllm_can_keep_offloaded_tier_and_empty_engine_cache():
     check_keep(OFFLOADING, ["l1"], fresh=False)

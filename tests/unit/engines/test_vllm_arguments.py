@@ -43,7 +43,7 @@ def test_an_interpreter_gets_the_module_and_a_command_does_not():
     assert VllmAdapter().arguments(spec, placement(environment=COMMAND))[:2] == ["serve", "/models/llama"]
 
 
-def test_on_a_gpu_only_what_identity_and_evidence_need():
+def test_vllm_gpu_arguments_contain_only_required_flags():
     found = options(VllmAdapter().arguments(vllm("llama-3.1-8b"), placement()))
     assert found["--host"] == "127.0.0.1"
     assert found["--port"] == "8123"
@@ -55,11 +55,11 @@ def test_on_a_gpu_only_what_identity_and_evidence_need():
     assert not any(name.startswith(("VLLM_CPU", "OMP")) for name in env)
 
 
-def test_a_checkpoint_is_loaded_as_the_engine_does_by_itself():
+def test_vllm_checkpoint_is_loaded_without_load_format():
     assert "--load-format" not in options(VllmAdapter().arguments(vllm("org/name"), placement(model=CHECKPOINT)))
 
 
-def test_on_a_cpu():
+def test_vllm_cpu_arguments_exclude_graphs_and_multiprocessing():
     found = options(VllmAdapter().arguments(vllm("tiny"), placement("cpu")))
     assert found["--enforce-eager"] is True
     assert found["--dtype"] == "bfloat16"
@@ -81,7 +81,7 @@ def test_the_specs_flags_come_last():
     assert found["--seed"] == "7"
 
 
-def test_a_bundle_without_flashinfer_does_not_ask_for_it(tmp_path):
+def test_bundle_without_flashinfer_does_not_use_flashinfer_sampler(tmp_path):
     bundle = Environment(("python",), True, tmp_path, "bundle")
     spec = vllm("tiny")
     assert VllmAdapter().environment(spec, placement(environment=bundle))["VLLM_USE_FLASHINFER_SAMPLER"] == "0"
@@ -94,7 +94,7 @@ def test_a_forbidden_multicast_is_passed_on(monkeypatch):
     assert VllmAdapter().environment(vllm("tiny"), placement())["VLLM_ALLREDUCE_USE_SYMM_MEM"] == "0"
 
 
-def test_a_draft_model_of_the_registry_becomes_its_folder(tmp_path):
+def test_vllm_draft_model_of_registry_is_passed_as_folder(tmp_path):
     spec = vllm("tiny", speculative_config={"method": "draft_model", "model": "phi-4-mini"})
     found = options(VllmAdapter().arguments(spec, placement(models_dir=tmp_path)))
     config = json.loads(found["--speculative-config"])
@@ -109,7 +109,7 @@ def test_any_other_draft_stays():
     assert json.loads(found["--speculative-config"])["model"] == "org/draft"
 
 
-def test_counters_under_their_own_names():
+def test_vllm_counters_are_summed_under_common_names():
     page = (
         'vllm:generation_tokens_total{engine="0"} 5\nvllm:generation_tokens_total{engine="1"} 7\n'
         'vllm:spec_decode_num_accepted_tokens_per_pos_total{position="0"} 4\n'
@@ -122,7 +122,7 @@ def test_counters_under_their_own_names():
     }
 
 
-def test_a_server_that_never_speculated_says_zero_and_a_stranger_nothing():
+def test_vllm_speculation_counters_are_zero_and_foreign_counters_are_ignored():
     assert VllmAdapter().counters(parse("vllm:generation_tokens_total 5\n"))["spec_draft_tokens"] == 0
     assert VllmAdapter().counters(parse("other_total 5\n")) == {}
 
@@ -131,7 +131,7 @@ def client(answer):
     return httpx.Client(base_url="http://h", transport=httpx.MockTransport(lambda _request: answer))
 
 
-def test_the_resolved_configuration():
+def test_vllm_resolved_configuration_is_read_from_server_info():
     config = {"scheduler_config": {"max_num_batched_tokens": 2048}, "model_config": {"dtype": "bf16", "x": 1}}
     found = VllmAdapter().resolved(client(httpx.Response(200, json={"vllm_config": config})))
     assert found == {"max_num_batched_tokens": "2048", "dtype": "bf16"}
@@ -147,7 +147,7 @@ def test_the_resolved_configuration():
         httpx.Response(200, json={"vllm_config": {"scheduler_config": None}}),
     ],
 )
-def test_an_answer_of_another_shape_tells_nothing(answer):
+def test_malformed_vllm_server_info_gives_no_configuration(answer):
     assert VllmAdapter().resolved(client(answer)) == {}
 
 

@@ -53,17 +53,17 @@ def test_attached_is_another_spec_that_says_so():
         ({"in_process": "yes"}, "in_process is True or False"),
     ],
 )
-def test_what_cannot_be_meant(wrong, complaint):
+def test_invalid_lmcache_option_is_refused(wrong, complaint):
     with pytest.raises(SpecError, match=complaint):
         vllm("m").with_lmcache(**wrong)
 
 
-def test_an_endpoint_has_caches_of_its_own():
+def test_endpoint_refuses_with_lmcache():
     with pytest.raises(SpecError, match="was started by somebody else"):
         endpoint("http://h:1", model="m").with_lmcache()
 
 
-def test_the_servers_command_line():
+def test_lmcache_server_command_line_contains_all_options():
     wanted = LMCache(chunk_size=128, l1_size_gb=2, l2_path="kv", eviction_policy="ARC")
     argv = launch(wanted).argv()
     assert argv[:4] == ("/v/bin/python", "-m", "lmcache.cli.main", "server")
@@ -79,14 +79,14 @@ def test_the_servers_command_line():
     assert "--l2-adapter" not in options(launch(LMCache()).argv())
 
 
-def test_its_disk_may_be_in_one_s_home(monkeypatch):
+def test_home_folder_in_lmcache_disk_path_is_expanded(monkeypatch):
     monkeypatch.setenv("HOME", "/home/me")
     found = options(launch(LMCache(l2_path="~/kv")).argv())
     assert json.loads(found["--l2-adapter"])["base_path"] == "/home/me/kv"
     assert in_process_settings(LMCache(l2_path="~/kv"))["LMCACHE_LOCAL_DISK"] == "/home/me/kv"
 
 
-def test_an_engine_that_is_a_command_needs_lmcache_beside_it(tmp_path):
+def test_engine_command_needs_lmcache_in_same_folder(tmp_path):
     command = Environment((str(tmp_path / "vllm"),), False, None, "vllm")
     with pytest.raises(EnvironmentMissing, match=r"needs LMCache in the engine.s environment.*lmcache"):
         launch(LMCache(), environment=command).argv()
@@ -102,7 +102,7 @@ def kv_transfer_config(spec, lmcache):
     return json.loads(arguments[arguments.index("--kv-transfer-config") + 1]), environment
 
 
-def test_vllm_finds_the_server_by_its_port():
+def test_vllm_connector_contains_port_of_lmcache_server():
     config, _ = kv_transfer_config(vllm("m").with_lmcache(), SimpleNamespace(port=5001))
     assert config["kv_connector"] == "LMCacheMPConnector"
     assert config["kv_connector_extra_config"] == {"lmcache.mp.host": "tcp://127.0.0.1", "lmcache.mp.port": 5001}
@@ -126,11 +126,11 @@ def test_inside_vllms_process_the_environment_tells():
         (sglang("m"), False),
     ],
 )
-def test_attached_by_us_or_by_hand(spec, attached):
+def test_lmcache_is_recognised_in_spec_or_flags(spec, attached):
     assert is_attached(spec) is attached
 
 
-def test_of_the_disk_only_what_lmcache_wrote(tmp_path):
+def test_disk_pattern_matches_only_lmcache_files(tmp_path):
     """The pattern is that of its file adapter: model@rank@group@hash.data."""
     for name in ("-SEP-models-SEP-m@0x01000100@0@12fa.data", "thesis.data", "notes@home.txt"):
         (tmp_path / name).touch()

@@ -42,7 +42,7 @@ def verdicts(results):
     return {result.metric: result.verdict for result in results}
 
 
-def test_slos_one_result_each(side):
+def test_several_slos_give_one_result_each(side):
     results = judge_slos(side(), ["ttft_p50 <= 60ms", "error_rate == 0", "ttft_p50 <= 40ms"], SETTINGS)
     assert [result.verdict for result in results] == [Verdict.PASS, Verdict.PASS, Verdict.FAIL]
 
@@ -88,7 +88,7 @@ def test_gaps_within_goodput_are_gaps(side, slo):
     assert result.verdict is Verdict.PASS
 
 
-def test_an_unreadable_slo(side):
+def test_misspelled_metric_in_slo_is_refused_with_suggestion(side):
     with pytest.raises(SloError, match="did you mean"):
         judge_slos(side(), ["ttft_p9 <= 60ms"], SETTINGS)
 
@@ -97,7 +97,7 @@ def claim(a, b, text="ttft_p50(b) / ttft_p50(a) >= 2", causes=(), allow=None, **
     return claim_judge(text, causes, allow or {}, SETTINGS, **how).both(a, b, 0.99)
 
 
-def test_a_claim_with_its_guard(side):
+def test_claim_reports_ratio_and_guard_metric_without_loss(side):
     results = claim(side(ttft_ms=10), side(ttft_ms=100))
     assert verdicts(results) == {
         "ttft_p50(b) / ttft_p50(a)": Verdict.PASS,
@@ -110,7 +110,7 @@ def test_a_claim_that_is_not_so(side):
     assert verdicts(claim(side(ttft_ms=100), side(ttft_ms=100)))["ttft_p50(b) / ttft_p50(a)"] is Verdict.FAIL
 
 
-def test_a_price_that_nobody_accepted(side):
+def test_guard_metric_loss_fails_without_sufficient_price(side):
     a, b = side(ttft_ms=10, itl_ms=20), side(ttft_ms=100, itl_ms=10)
     assert verdicts(claim(a, b))["tpot_mean(a) / tpot_mean(b)"] is Verdict.FAIL
     assert verdicts(claim(a, b, allow={"tpot_mean": 3.0}))["tpot_mean(a) / tpot_mean(b)"] is Verdict.PASS
@@ -129,7 +129,7 @@ def test_a_price_that_nobody_accepted(side):
         (12.0, {"kind": "cpu"}, Verdict.INCONCLUSIVE),  # starts differ by more there
     ],
 )
-def test_a_guard_lets_pass_what_looks_like_no_loss(side, itl_ms, how, verdict):
+def test_guard_verdict_depends_on_margins_and_between_start_sd(side, itl_ms, how, verdict):
     guard = claim(side(ttft_ms=10, itl_ms=itl_ms), side(ttft_ms=100, itl_ms=10), **how)[1]
     assert guard.verdict is verdict
     assert guard.facts.get("guard") == ("tpot_mean" if verdict is Verdict.INCONCLUSIVE else None)
@@ -143,12 +143,12 @@ def test_the_tests_own_spread_of_starts_is_told(side):
     assert "default" in results[1].facts["start_sd_source"]
 
 
-def test_the_price_of_what_is_better_when_higher_is_turned_round(side):
+def test_price_of_throughput_is_applied_to_inverse_ratio(side):
     results = claim(side(ttft_ms=10), side(ttft_ms=100), allow={"output_throughput": 2.0})
     assert "output_throughput(b) / output_throughput(a)" in verdicts(results)
 
 
-def test_the_right_number_without_its_cause(side):
+def test_claim_with_correct_ratio_fails_if_mechanism_is_missing(side):
     counters = {"prompt_tokens_cached": 0.0}
     a, b = side(ttft_ms=10, counters=counters), side(ttft_ms=100, counters=counters)
     results = claim(a, b, causes=["prefix_cache_hit_rate(a) >= 60%"])
@@ -195,13 +195,13 @@ def test_an_invalid_side_is_named(side):
         (("ttft_p50(b) / ttft_p50(a) >= 2", (), {}, {"ttft_p50": -0.1}), "a share above 0"),
     ],
 )
-def test_what_is_written_wrongly_is_refused_before_any_start(arguments, complaint):
+def test_malformed_claim_is_refused_before_server_start(arguments, complaint):
     text, causes, allow, start_sd = (*arguments, {}, {})[:4]
     with pytest.raises(SloError, match=complaint):
         claim_judge(text, causes, allow, SETTINGS, start_sd=start_sd)
 
 
-def test_what_one_side_must_show_excuses_nothing_of_the_other(make_run, make_measurement, side):
+def test_mechanism_check_on_one_side_does_not_relax_validity_of_other_side(make_run, make_measurement, side):
     """A server that sheds load has short latencies: here every second request of A failed."""
     shed = make_measurement(*(
         make_run([make_record(i, intended_ms=100 * i, ttft_ms=50, outcome=Outcome.RESET if i % 2 else Outcome.OK)
@@ -217,7 +217,7 @@ def test_what_one_side_must_show_excuses_nothing_of_the_other(make_run, make_mea
     assert verdicts(results)["error_rate(a)"] is Verdict.FAIL
 
 
-def test_a_guard_of_a_mean_without_an_end_is_one_of_the_median(make_run, make_measurement):
+def test_guard_uses_median_if_failed_requests_make_mean_infinite(make_run, make_measurement):
     def made(ttft_ms, itl_ms, failed):
         return make_measurement(*(
             make_run([make_record(i, intended_ms=100 * i, ttft_ms=ttft_ms, itl_ms=itl_ms,

@@ -36,7 +36,7 @@ def compare(*texts, **sides):
 
 
 @pytest.mark.parametrize(("limit", "verdict"), [(">= 1.15", "PASS"), (">= 1.25", "FAIL"), ("", "REPORTED")])
-def test_a_limit_is_judged_and_a_figure_without_one_is_told(side, limit, verdict):
+def test_comparison_with_limit_is_judged_and_without_limit_is_reported(side, limit, verdict):
     (result,) = compare(f"ttft_p50(disk) / ttft_p50(memory) {limit}".strip(), disk=side(60), memory=side(50))
     assert result.verdict.value == verdict
     assert result.metric == "ttft_p50(disk) / ttft_p50(memory)"
@@ -48,7 +48,7 @@ def test_a_limit_is_judged_and_a_figure_without_one_is_told(side, limit, verdict
     assert "start_sd" not in result.facts
 
 
-def test_sides_on_starts_of_their_own_have_the_spread_of_starts(side):
+def test_sides_on_separate_starts_include_between_start_sd(side):
     text = "ttft_p50(b) / ttft_p50(a) >= 1.15"
     (result,) = compare(text, a=side(50), b=side(60, start_id=2))
     assert result.verdict is Verdict.INCONCLUSIVE
@@ -64,7 +64,7 @@ def test_starts_differ_by_more_on_a_cpu(side, hardware, sd):
     assert result.facts["start_sd_source"].startswith("default")
 
 
-def test_what_cannot_be_told_asks_for_runs_and_not_for_starts(side):
+def test_comparison_without_seed_pairs_is_inconclusive_for_too_few_pairs(side):
     (result,) = compare("ttft_p50(b) / ttft_p50(a) >= 1", a=side(50), b=side(50))
     assert result.verdict is Verdict.PASS  # exactly 1
     noisy = side(50, seeds=(0, 1))
@@ -77,7 +77,7 @@ def test_what_cannot_be_told_asks_for_runs_and_not_for_starts(side):
     assert (result.verdict, result.cause) == (Verdict.INCONCLUSIVE, Cause.PAIRS_TOO_FEW)
 
 
-def test_a_figure_speaks_for_no_test(side):
+def test_reported_ratio_does_not_change_test_verdict(side):
     results = compare("ttft_p50(b) / ttft_p50(a)", "ttft_p50(b) / ttft_p50(a) >= 9", a=side(50), b=side(60))
     assert worst(results[:1]) is Verdict.PASS
     assert worst(results) is Verdict.FAIL
@@ -89,7 +89,7 @@ def test_several_sides_by_name(side):
     assert [result.verdict for result in results] == [Verdict.PASS, Verdict.FAIL]
 
 
-def test_runs_that_are_no_evidence_are_an_error_of_their_side(side):
+def test_invalid_runs_of_one_side_make_comparison_an_error(side):
     (result,) = compare("ttft_p50(b) / ttft_p50(a)", a=side(50), b=side(60, restarted="its counter fell"))
     assert result.verdict is Verdict.ERROR
     assert [problem.cause for problem in result.problems] == [Cause.SERVER_RESTARTED] * len(result.problems)
@@ -104,7 +104,7 @@ def test_runs_that_are_no_evidence_are_an_error_of_their_side(side):
     ("ttft_p50(disk) / ttft_p50(memory) == 1", "never exactly equal"),
     ("error_rate(disk) / error_rate(memory)", "can be 0"),
 ])  # fmt: skip
-def test_what_cannot_be_read_is_refused(side, text, complaint):
+def test_unreadable_comparison_is_refused_with_reason(side, text, complaint):
     with pytest.raises(SloError, match=complaint):
         compare(text, disk=side(60), memory=side(50))
 
@@ -116,7 +116,7 @@ def test_other_workloads_and_single_runs_are_refused(side):
         compare("ttft_p50(b) / ttft_p50(a)", a=side(50, seeds=(0, 1)), b=side(60, seeds=(1, 2)))
 
 
-def test_seeds_that_a_comparison_with_a_baseline_repeated_pair_once(side):
+def test_repeated_seeds_of_extended_run_make_one_pair_each(side):
     extended, plain = side(50, seeds=(0, 1, 2, 0, 1)), side(60)
     (result,) = compare("ttft_p50(b) / ttft_p50(a) >= 1.15", a=extended, b=plain)
     assert result.verdict is Verdict.PASS

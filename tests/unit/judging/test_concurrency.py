@@ -89,7 +89,7 @@ def test_tokens_of_a_chunk_come_at_once_and_means_do_not():
     assert observations_per_step([run], "tpot", 2.0) == observations_per_step([run], "ttft", 2.0) == 1
 
 
-def test_what_was_never_sent_was_beside_nothing():
+def test_unsent_requests_do_not_change_mean_concurrency():
     """Requests that were given up before their time end before they begin."""
     served = [make_record(i, intended_ms=10.0 * i) for i in range(50)]
     unsent = [replace(make_record(50 + i, intended_ms=2000.0 + 10 * i, outcome=Outcome.CANCELLED, chunks=0),
@@ -99,14 +99,14 @@ def test_what_was_never_sent_was_beside_nothing():
     )
 
 
-def test_nobody_answered():
+def test_concurrency_is_1_if_all_requests_fail():
     run = measure([make_record(0, chunks=1), make_record(1, outcome=Outcome.TIMEOUT, chunks=0)])
     assert mean_concurrency([run], "tpot") == observations_per_step([run], "itl", 1.0) == 1
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("share", [0.1, 0.25])
-def test_a_largest_stall_at_its_exact_limit(shape, share):
+def test_largest_stall_at_exact_limit_keeps_error_rates(shape, share):
     """By batches of requests alone: 128 streams 37 % false PASS and 23 % false FAIL, 40/s 13 and 6 %."""
     steps = partial(stalling, share)
     found = rates(f"largest_stall_p{100 * (1 - share):.0f} <= 50ms", lambda rng: SHAPES[shape](rng, steps))
@@ -115,7 +115,7 @@ def test_a_largest_stall_at_its_exact_limit(shape, share):
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("steps", [varying, slow_at_times])
-def test_a_tpot_at_its_exact_limit(shape, steps):
+def test_tpot_at_exact_limit_keeps_error_rates(shape, steps):
     """By batches of requests alone: 49 and 16 % of 128 streams where steps vary, 40 and 8 % at 40/s of a server with
     slow seconds."""
     many = [SHAPES[shape](np.random.default_rng(seed), steps).samples("tpot") for seed in range(150)]
@@ -125,7 +125,7 @@ def test_a_tpot_at_its_exact_limit(shape, steps):
 
 @pytest.mark.parametrize("shape", ["10/s", "30/s"])
 @pytest.mark.parametrize("text", ["ttft_p90 <= {}ms", "slo_attainment(ttft <= {}ms) >= 90%"])
-def test_a_ttft_of_a_server_with_slow_seconds_at_its_exact_limit(shape, text):
+def test_ttft_at_exact_limit_keeps_error_rates_despite_slow_seconds(shape, text):
     """Who waits for a first token waits for what the others compute, so requests in flight are those that share."""
     many = [SHAPES[shape](np.random.default_rng(seed), slow_at_times).samples("ttft") for seed in range(150)]
     limit_ms = np.quantile(np.concatenate(many), 0.9)
@@ -145,7 +145,7 @@ def test_an_attainment_counts_as_the_percentile_does(family):
         assert (lowest >= 90) == (attained.verdict is Verdict.PASS)
 
 
-def test_a_limit_that_nobody_misses_hides_no_fail():
+def test_slo_attainment_fails_although_stall_limit_has_no_exceedances():
     """All streams in step: a stall would be one event for all, and here there is none; half of the requests wait."""
     runs = [measure([make_record(i, ttft_ms=500.0 if i % 2 else 50.0, chunks=100) for i in range(100)])
             for _ in range(3)]
@@ -185,7 +185,7 @@ def test_a_clear_margin_is_seen(shape):
     assert min(pass_rate, fail_rate) >= 0.9
 
 
-def test_what_slow_seconds_hide_is_said():
+def test_slow_seconds_make_tpot_slo_inconclusive_for_too_few_observations():
     """One request at a time would pass: 4 of 300 are over, 10 % may be."""
     rng = np.random.default_rng(5)
     runs = [poisson(10, 100, rng, slow_at_times) for _ in range(3)]

@@ -23,7 +23,7 @@ def judge(text, *runs):
     return judge_slo(parse_slo(text), runs, ["s"] * len(runs))
 
 
-def test_gaps_come_in_the_order_in_which_they_ended():
+def test_gap_segments_sort_gaps_by_end_time():
     run = measure([
         make_record(0, ttft_ms=10.0, itl_ms=[10.0, 30.0]),                    # at 20 and 50 ms
         make_record(1, intended_ms=5.0, ttft_ms=20.0, itl_ms=[5.0, 15.0]),    # at 30 and 45 ms
@@ -35,7 +35,7 @@ def test_gaps_come_in_the_order_in_which_they_ended():
     assert exceedances_by_segment(run, "itl", 10.0)[:6] == [Count(over, 1) for over in (0, 1, 1, 0, 1, 1)]
 
 
-def test_steps_without_a_stall_are_few_however_many_streams_they_serve():
+def test_synchronous_streams_need_many_steps_to_pass_itl_p99():
     """38,100 gaps, and none over; but of 127 steps at 1 % each, 28 % of the runs have none that stalls."""
     run = in_step(300, [[20.0] * 127])
     assert judge("itl_p99 <= 50ms", run).verdict is Verdict.INCONCLUSIVE
@@ -48,7 +48,7 @@ def test_two_stalls_are_two_events():
     assert judge("itl_p99 <= 50ms", in_step(300, [gaps])).verdict is Verdict.INCONCLUSIVE
 
 
-def test_at_the_exact_limit_streams_in_step_decide_no_more_often_than_announced():
+def test_itl_p99_of_synchronous_streams_at_exact_limit_keeps_error_rates():
     """By batches of requests alone 16 % passed and 15 % failed."""
     rng, trials = np.random.default_rng(7), 150
     found = [judge("itl_p99 <= 50ms", *[in_step(20, [stalling(rng, 63, 0.01) for _ in range(3)])
@@ -64,7 +64,7 @@ def test_a_clear_margin_is_seen_through_streams_in_step():
     assert judge("itl_p99 <= 50ms", *loud).verdict is Verdict.FAIL
 
 
-def test_a_run_of_streams_in_step_does_not_know_its_mean_exactly():
+def test_itl_mean_of_synchronous_streams_is_inconclusive_near_limit():
     """All requests have one mean, and the next run's steps another."""
     rng = np.random.default_rng(12)
     run = in_step(60, [stalling(rng, 60, 0.1)])

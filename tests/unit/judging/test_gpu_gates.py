@@ -25,12 +25,12 @@ def test_a_power_cap_is_no_problem():
     assert found() == []
 
 
-def test_a_stranger():
+def test_foreign_gpu_process_makes_run_contended():
     (text,) = found(strangers=(ForeignProcess(0, 42, 3 << 30, 55, "python3", "ada"),))
     assert "contended: pid 42 (python3 of ada) held 3,072 MiB of GPU 0 and used up to 55 % of the SMs" in text
 
 
-def test_a_stranger_of_whom_little_is_known():
+def test_foreign_gpu_process_with_unknown_memory_is_named():
     (text,) = found(strangers=(ForeignProcess(1, 42, sm_pct=5),))
     assert "pid 42 held an unknown amount of memory of GPU 1 and used up to 5 % of the SMs" in text
 
@@ -40,13 +40,13 @@ def test_a_stranger_of_whom_little_is_known():
     [(0x8, "hw_slowdown"), (0x20, "sw_thermal_slowdown"), (0x48, "hw_slowdown, hw_thermal_slowdown"),
      (0x84, "hw_power_brake_slowdown")],
 )
-def test_throttled_in_one_sample(reasons, named):
+def test_throttling_in_one_sample_makes_run_invalid(reasons, named):
     hot = (*HEALTHY.samples[:9], GpuSample(9, 0, throttle_reasons=reasons, temperature_c=93))
     (text,) = found(samples=hot)
     assert f"throttled ({named}) in 1 of 10 samples, up to 93 °C" in text
 
 
-def test_nothing_known_is_no_problem():
+def test_unavailable_gpu_data_make_no_problem():
     assert found(samples=(GpuSample(0, 0),), problem="NVML: gone", pids_visible=None) == []
 
 
@@ -60,13 +60,13 @@ def test_models_that_differ():
     assert "several GPU models, NVIDIA H200 and NVIDIA H100" in text
 
 
-def test_a_partitioned_gpu():
+def test_partitioned_gpu_makes_run_invalid():
     mig = (GpuDevice(0, "NVIDIA H200", (("mig", "on"),)),)
     (text,) = found(first=None, devices=mig)
     assert "partitioned (MIG)" in text
 
 
-def test_settings_that_changed():
+def test_gpu_setting_changed_during_session_makes_run_invalid():
     lower = (GpuDevice(0, "NVIDIA H200", (("mig", "off"), ("power_limit_mw", "400000"))),)
     (text,) = found(devices=lower)
     assert "power_limit_mw 700000 → 400000" in text

@@ -51,7 +51,7 @@ def exceedances(result):
 @pytest.mark.parametrize(("n", "over", "verdict"), [
     (1000, 2, PASS), (1000, 10, INCONCLUSIVE), (1000, 30, FAIL), (100, 0, INCONCLUSIVE), (100, 12, FAIL),
 ])
-def test_p99_by_count(n, over, verdict):
+def test_ttft_p99_is_decided_by_number_of_exceedances(n, over, verdict):
     """Fault 42 among them: 100 requests never pass a p99, but can fail it."""
     assert judge("ttft_p99 <= 500ms", [run_of(spread(n, over))]).verdict is verdict
 
@@ -112,7 +112,7 @@ def test_failed_requests_are_over():
     assert broken.estimate is None
 
 
-def test_a_failed_request_loses_as_many_gaps_as_it_had_asked_for():
+def test_failed_request_counts_all_requested_gaps_as_exceedances():
     result = judge("itl_p99 <= 500ms", [run_of(spread(100), failed=[3], chunks=11)])
     assert exceedances(result) == (10, 1000)
     result = judge("itl_p99 <= 500ms", [run_of(spread(100), failed=[3], chunk_tokens=(1,) + (4,) * 5)])
@@ -140,12 +140,12 @@ def test_shares_of_requests(text, failed, verdict):
     assert judge(text, [run_of(spread(400), failed=marks)]).verdict is verdict
 
 
-def test_attainment_is_the_share_that_it_shows():
+def test_attainment_slo_shows_measured_share():
     result = judge("slo_attainment(ttft <= 500ms) == 93%", [run_of(spread(100, over=7))])
     assert (result.verdict, estimate_text(result)) == (PASS, "93 %")
 
 
-def test_attainment_shows_its_interval_the_right_way_round():
+def test_attainment_interval_has_lower_limit_first():
     result = judge("slo_attainment(ttft <= 500ms) >= 95%", [run_of(spread(400, 4))])
     low, high = 100 * result.interval.low, 100 * result.interval.high
     assert low < 99 < high <= 100
@@ -183,7 +183,7 @@ def test_starts_that_differ_widen_an_average():
 
 
 @pytest.mark.parametrize("text", ["ttft_mean <= 430ms", "ttft_p95 <= 500ms", "slo_attainment(ttft <= 500ms) >= 95%"])
-def test_requests_that_are_sent_again_prove_nothing_new(text):
+def test_repeated_seeds_do_not_narrow_interval(text):
     runs = [run_of(spread(200, 7, seed, centre)) for seed, centre in enumerate((385, 400, 415))]
     once, fresh = judge(text, runs), judge(text, runs * 3)
     again = judge(text, runs * 3, seeds=[0, 1, 2] * 3)
@@ -207,7 +207,7 @@ def test_runs_of_one_seed_that_differ_are_all_heard(starts):
     assert (result.verdict, result.estimate) == (INCONCLUSIVE, pytest.approx(449.9, abs=0.05))
 
 
-def test_a_run_that_has_no_interval_gives_its_seed_none():
+def test_seed_with_one_run_without_interval_makes_result_inconclusive():
     runs = [run_of(spread(200)), run_of(spread(49))]
     result = judge("ttft_mean <= 450ms", runs, seeds=[0, 0])
     assert (result.verdict, result.cause, result.interval) == (INCONCLUSIVE, Cause.NO_INTERVAL, None)
@@ -256,7 +256,7 @@ def test_failed_requests_move_the_median():
     "request_throughput >= 5/s", "output_throughput >= 5/s", "goodput(ttft <= 500ms) >= 5/s",
     "slo_attainment(ttft <= 500ms) >= 90%",
 ])
-def test_a_server_that_answers_nothing_fails_what_limits_it(text):
+def test_slo_of_server_without_answers_fails_instead_of_error(text):
     """An ERROR, "make that available", would stand above the error rate's FAIL."""
     whole, dead = run_of(spread(100)), run_of(spread(100), failed=range(100))
     assert judge(text, [dead, dead]).verdict is FAIL
@@ -284,7 +284,7 @@ def test_more_starts_know_more():
     assert judge("startup_s <= 66s", runs, list("abcd")).verdict is PASS
 
 
-def test_a_start_up_that_nobody_timed():
+def test_unknown_startup_time_makes_startup_slo_an_error():
     assert judge("startup_s <= 66s", [run_of([100])]).verdict is ERROR
 
 
@@ -297,7 +297,7 @@ def search(rate, beyond=None, proven=None, refuted=None):
     ("max_rate >= 12/s", INCONCLUSIVE), ("max_rate >= 11/s", PASS), ("max_rate >= 14/s", FAIL),
     ("max_rate <= 11/s", FAIL), ("max_rate <= 14/s", PASS),
 ])
-def test_searches_that_end_alike_are_as_exact_as_their_steps(text, verdict):
+def test_equal_max_rate_searches_are_no_more_exact_than_search_step(text, verdict):
     """Their spread of 0 would say that two searches know the rate to the last digit."""
     assert judge(text, [search(12.0, proven=8.0, refuted=16.0)] * 2).verdict is verdict
 
@@ -307,7 +307,7 @@ def test_searches_that_end_alike_are_as_exact_as_their_steps(text, verdict):
     ("max_rate <= 16/s", PASS), ("max_rate <= 8/s", FAIL),
 ])
 @pytest.mark.parametrize("seeds", [[0], [0, 0]])
-def test_one_search_says_what_it_proved(text, verdict, seeds):
+def test_single_max_rate_search_is_judged_by_proven_and_refuted_rates(text, verdict, seeds):
     assert judge(text, [search(12.0, proven=8.0, refuted=16.0)] * len(seeds), seeds=seeds).verdict is verdict
 
 
@@ -341,7 +341,7 @@ def counted(hits, **more):
 
 @pytest.mark.parametrize(("hits", "verdict"), [([960], PASS), ([0], FAIL), ([620], INCONCLUSIVE),
                                                ([961, 960, 962], PASS), ([0, 0, 0], FAIL), ([1000, 1000], PASS)])
-def test_hit_rates(hits, verdict):
+def test_hit_rate_slo_is_judged_from_counters(hits, verdict):
     assert judge("prefix_cache_hit_rate >= 60%", [counted(h) for h in hits]).verdict is verdict
 
 
@@ -373,7 +373,7 @@ def test_one_run_of_a_server_average_has_no_interval(name):
     ("tpot_p99 <= 60ms", "output tokens"), ("tpot_mean <= 60ms", "output tokens"),
     ("goodput(tpot <= 60ms) >= 1/s", "a served request"), ("slo_attainment(tpot <= 60ms) >= 99%", "a served request"),
 ])
-def test_what_is_unavailable_is_an_error_that_says_why(text, needs):
+def test_unavailable_metric_is_an_error_with_cause(text, needs):
     """Fault 45."""
     whole = run_of(spread(400))
     silent = measure([replace(record, output_tokens=None, chunk_tokens=None) for record in whole.records])
@@ -407,7 +407,7 @@ def default_sd(result):
     ("ttft_p50(b) / ttft_p50(a) >= 6", FAIL), ("ttft_p50(a) / ttft_p50(b) <= 0.5", PASS),
     ("ttft_p50(a) / ttft_p50(b) <= 0.15", FAIL),
 ])
-def test_claims(text, verdict):
+def test_claim_verdict_follows_ratio_interval(text, verdict):
     result = judge_claim(parse_claim(text), side(100), side(400))
     assert result.verdict is verdict
     assert (result.facts["pairs"], result.facts["starts_a"], result.facts["starts_b"]) == (3, 1, 1)
@@ -416,7 +416,7 @@ def test_claims(text, verdict):
     assert result.cause is {PASS: None, INCONCLUSIVE: Cause.RATIO_NEAR_LIMIT, FAIL: Cause.RATIO_MISSES_LIMIT}[verdict]
 
 
-def test_the_line_of_a_claim():
+def test_claim_result_has_limit_verdict_and_pairs():
     result = judge_claim(parse_claim("ttft_p50(b) / ttft_p50(a) >= 2"), side(100), side(400))
     assert (limit_text(result), result.verdict, result.facts["pairs"]) == ("≥ 2×", Verdict.PASS, 3)
 
@@ -432,7 +432,7 @@ def test_an_open_claim_says_how_many_starts_would_decide():
     ([150.0], "ss", Cause.STARTS_TOO_FEW, 2),
     ([150.0], "su", Cause.PAIRS_TOO_FEW, None),
 ])
-def test_what_would_decide_a_claim_takes_pairs_that_differ_into_account(others, starts, cause, needed_starts):
+def test_undecided_claim_names_missing_starts_or_pairs(others, starts, cause, needed_starts):
     """Two starts a side, of which the deviation is known, are not asked for where there were two."""
     tops = [125.0 if len(others) == 1 else 100.0, *others]
     a, b = ([run_of([value] * 60) for value in side] for side in (tops, [100.0] * len(tops)))
@@ -488,7 +488,7 @@ def test_a_calibrated_spread_replaces_the_default():
     ("prefix_cache_hit_rate(a) >= 0.6", 700, PASS), ("prefix_cache_hit_rate(a) >= 0.6", 0, FAIL),
     ("prefix_cache_hit_rate(b) == 0", 700, PASS), ("prefix_cache_hit_rate(a) == 0", 1, FAIL),
 ])
-def test_mechanisms_hold_in_every_run_of_their_side(text, hits, verdict):
+def test_mechanism_must_hold_in_every_run_of_named_side(text, hits, verdict):
     a = side(100, prompt_tokens=1000, prompt_tokens_cached=hits)
     b = side(400, prompt_tokens=1000, prompt_tokens_cached=0)
     result = judge_claim(parse_claim(text), a, b)
@@ -521,7 +521,7 @@ def test_a_ratio_of_zero_is_an_error():
     ("ttft_mean(b) / ttft_mean(a) >= 3", 1, ERROR),
     ("request_throughput(a) / request_throughput(b) <= 2", 60, PASS),
 ])
-def test_a_side_that_drops_requests_is_no_faster_for_it(text, refused, verdict):
+def test_dropped_requests_do_not_make_side_faster(text, refused, verdict):
     a = [run_of(spread(100, 0, seed, 100), failed=range(refused)) for seed in range(3)]
     b = [run_of(spread(100, 0, seed, 1000)) for seed in range(3)]
     result = judge_claim(parse_claim(text), a, b)
@@ -532,7 +532,7 @@ def test_a_side_that_drops_requests_is_no_faster_for_it(text, refused, verdict):
         assert result.facts["failed_requests"] == 3 * refused
 
 
-def test_a_ratio_of_medians_counts_what_failed():
+def test_ratio_of_medians_counts_failed_requests_as_infinite():
     """Of 100 requests 40 fail: the median of all is what 83 % of the served stay below."""
     a = [run_of([100.0] * 45 + [400.0] * 55, failed=range(40)) for _ in range(3)]
     result = judge_claim(parse_claim("ttft_p50(b) / ttft_p50(a) >= 2"), a, side(400))
@@ -564,7 +564,7 @@ def test_survivors_give_no_interval_of_a_median_that_counts_failures(seeds):
 
 
 @pytest.mark.parametrize(("prompts", "verdict"), [([1000] * 100, PASS), ([64] * 90 + [8000] * 10, INCONCLUSIVE)])
-def test_a_hit_rate_is_known_as_well_as_its_long_prompts_tell(prompts, verdict):
+def test_hit_rate_interval_includes_variation_of_prompt_lengths(prompts, verdict):
     records = [make(i, 50, Outcome.OK, prompt_tokens=tokens) for i, tokens in enumerate(prompts)]
     counters = {"prefix_cache_queries": float(sum(prompts)), "prefix_cache_hits": 0.8 * sum(prompts)}
     assert judge("prefix_cache_hit_rate >= 70%", [measure(records, counters)]).verdict is verdict

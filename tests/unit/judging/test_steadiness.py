@@ -43,7 +43,7 @@ def test_a_server_that_is_not_warm(measured):
     assert "a drift of -16.6 %" in text
 
 
-def test_it_is_a_gate_after_all_others(measured):
+def test_unsteady_runs_are_a_validity_problem(measured):
     (text,) = map(problem_text, validity_problems(measured(WARMING_UP), {"tpot_mean"}, Settings()))
     assert "not steady" in text
 
@@ -52,13 +52,13 @@ def test_a_warm_server(measured):
     assert list(steadiness_problems(measured(WARM))) == []
 
 
-def test_a_host_whose_stored_runs_differ_as_much_is_noisy_and_does_not_drift(measured):
+def test_stored_run_sd_of_noisy_host_prevents_drift_finding(measured):
     measurement = measured((5.6, 5.4, 5.05), conditions={"hardware": "h200"})
     assert list(steadiness_problems(measurement))
     assert not list(steadiness_problems(replace(measurement, stored_run_sd=0.035)))
 
 
-def test_what_stored_sessions_say_of_runs():
+def test_stored_run_sd_needs_two_sessions():
     def stored(*sessions):
         kept = tuple(
             StoredSession("s", "2026-01-01", None, "host", None, n == 0, RUNS, {"tpot_mean": values})
@@ -76,17 +76,17 @@ def test_a_cpu_is_not_asked(measured):
     assert not list(steadiness_problems(measured(WARMING_UP, conditions={"hardware": "cpu"})))
 
 
-def test_each_start_has_a_level_of_its_own(measured):
+def test_steadiness_is_checked_separately_for_each_server_start(measured):
     assert list(steadiness_problems(measured((*WARM, 9.0, 9.0, 9.0), starts=(1, 1, 1, 2, 2, 2)))) == []
     (text,) = map(problem_text, steadiness_problems(measured((*WARM, *WARMING_UP), starts=(1, 1, 1, 2, 2, 2))))
     assert text.startswith("runs 4 to 6 (server start 2)")
 
 
-def test_two_runs_show_nothing(measured):
+def test_two_runs_cannot_show_drift(measured):
     assert list(steadiness_problems(measured((5.67, 4.7), starts=(1, 1)))) == []
 
 
-def test_answers_of_one_token_show_nothing(make_run, make_measurement):
+def test_tpot_drift_is_ignored_for_answers_of_one_token(make_run, make_measurement):
     run = make_run([make_record(i, chunks=1) for i in range(40)], counters=False)
     assert list(steadiness_problems(make_measurement(run, run, run))) == []
 
@@ -105,7 +105,7 @@ def test_against_the_same_seeds_a_smaller_drift_shows():
     assert against((0.0, 0.36, 0.22), STORED) < 0.001
 
 
-def test_what_starts_differ_by_is_no_drift():
+def test_between_start_differences_are_no_drift():
     stored = [[0.001 * (seed * n % 5) for seed in range(9)] for n in (1, 2, 3)]
     today = [*[-0.05] * 3, *[0.0] * 3, *[0.05] * 3]
     assert against(today, stored) is not None
@@ -124,7 +124,7 @@ def test_stored_sessions_that_are_noisy_raise_the_bar():
     assert against((0.0, 0.345, 0.19), noisy) is None
 
 
-def test_today_s_drift_does_not_hide_itself_as_noise():
+def test_drift_in_current_session_does_not_count_as_noise():
     assert against((0.19, 0.39, 0.1), STORED[:2]) is not None
     assert against((0.19, 0.39, 0.1), STORED[:1]) is not None
 
@@ -133,7 +133,7 @@ def test_two_runs_are_no_drift():
     assert against((0.0, 0.5), STORED) is None
 
 
-def test_a_test_that_stores_nothing_is_as_noisy_as_the_others():
+def test_without_baseline_uses_run_sd_of_other_tests():
     def baseline(test, spread):
         values = ((6.0 + spread, 6.0, 6.0 - spread), (6.0 - spread, 6.0, 6.0 + spread))
         kept = tuple(

@@ -31,16 +31,16 @@ def found(make_run, make_measurement):
     return found
 
 
-def test_a_sound_run_has_none(found):
+def test_valid_run_has_no_problems(found):
     assert found(["ttft_p99", "itl_p99"]) == []
 
 
-def test_a_run_without_counters_has_none(found):
+def test_valid_run_without_counters_has_no_problems(found):
     assert found(counters=False, expected_hit_rate=0.0) == []
 
 
 @pytest.mark.parametrize("judging", ["error_rate", "goodput", "slo_attainment"])
-def test_failed_requests(found, judging):
+def test_failed_requests_invalidate_run_unless_test_judges_failures(found, judging):
     bad = [*records(18), make_record(18, outcome=Outcome.RESET), make_record(19, outcome=Outcome.TIMEOUT)]
     (text,) = found(["ttft_p99"], records=bad)
     assert text.startswith("run 1 (seed 0): 2 of 20 requests failed (1 × reset, 1 × timeout; first: reset).")
@@ -73,7 +73,7 @@ def test_answers_of_another_model_make_the_run_invalid(found):
 
 
 @pytest.mark.parametrize("judging", ["send_delay_p99", "send_delay_max"])
-def test_a_late_load_generator(found, judging):
+def test_late_load_generator_invalidates_run_unless_test_judges_send_delay(found, judging):
     late = records(send_delay_ms=11.0)
     (text,) = found(records=late)
     assert "load generator saturated: requests were sent 11.0 ms late (p99, limit 10 ms)" in text
@@ -81,7 +81,7 @@ def test_a_late_load_generator(found, judging):
     assert found(settings=Settings(send_delay_p99_limit_ms=12.0), records=late) == []
 
 
-def test_another_statistic_of_the_delay_does_not_judge_its_tail(found):
+def test_judging_mean_send_delay_keeps_check_of_p99_send_delay(found):
     (text,) = found(["send_delay_mean"], records=records(send_delay_ms=11.0))
     assert "11.0 ms late" in text
 
@@ -120,7 +120,7 @@ def test_saturation_names_numbers_and_remedy(found):
     assert "Raise load_processes (now 1), give it a free core (load_cpus), send from another host" in text
 
 
-def test_what_nobody_stamped_was_not_read_at_once(found):
+def test_problem_of_unstamped_reads_does_not_name_read_delay(found):
     late = load_report(kernel_stamped=0.0, stamp_error_p99_ns=6_000_000, read_delay_p99_ns=None)
     (text,) = found(load=late)
     assert "stamped only 0% of the reads" in text
@@ -154,7 +154,7 @@ def test_stamps_that_may_be_late(found):
 
 
 @pytest.mark.parametrize("asking", ["itl_p99", "itl_per_token_p50", "largest_stall_max"])
-def test_coalesced_chunks_matter_to_gaps_only(found, asking):
+def test_coalesced_chunks_invalidate_gap_metrics_only(found, asking):
     together = records(coalesced_chunks=3)
     (text,) = found([asking], records=together)
     assert "33% of the chunks arrived together" in text
@@ -162,13 +162,13 @@ def test_coalesced_chunks_matter_to_gaps_only(found, asking):
     assert found([asking, "coalesced_share"], records=together) == []
 
 
-def test_a_stopped_clock(found):
+def test_clock_gap_above_limit_invalidates_run(found):
     (text,) = found(clock_gap_ms=1200.0)
     assert "did not run for 1200 ms" in text
     assert found(clock_gap_ms=900.0) == []
 
 
-def test_a_restarted_server(found):
+def test_server_restart_invalidates_run(found):
     (text,) = found(restarted="its counter prompt_tokens fell from 9 to 0")
     assert text.endswith("restarted itself: its counter prompt_tokens fell from 9 to 0 between two readings.")
 
@@ -194,7 +194,7 @@ def test_without_counters_the_usage_tells_of_hits(found, counters):
     assert found(records=told, expected_hit_rate=0.1) == []  # the counters know better
 
 
-def test_what_failed_requests_might_have_hit_is_not_held_against_the_others(found):
+def test_failed_requests_do_not_change_hit_rate_bound_of_served_requests(found):
     """Requests that can hit are served and the others are not: their share of hits is no larger than it may be."""
     half = [*records(10, cached_tokens=8), *records(10, outcome=Outcome.RESET)]
     assert found(["error_rate"], counters=False, records=half, expected_hit_rate=0.5) == []
@@ -225,7 +225,7 @@ def test_an_lmcache_that_has_an_excuse(found, counters, reuse):
     assert found(counters=counters, m_lmcache_reuse=reuse) == []
 
 
-def test_preemptions(found):
+def test_preemptions_invalidate_run_unless_allowed_or_judged(found):
     (text,) = found(counters={"preemptions": 2.0})
     assert "2 preemptions" in text
     assert "may_preempt=True" in text

@@ -40,7 +40,7 @@ def test_stamps_that_cannot_be_are_not_believed(arrivals):
     assert (arrivals.delays.total, arrivals.errors.total) == (0, 3)
 
 
-def test_without_the_kernel_the_error_reaches_back_to_the_poll_before_the_last(arrivals):
+def test_stamp_error_without_kernel_stamps_includes_two_poll_intervals(arrivals):
     arrivals.polling()
     time.sleep(0.02)
     arrivals.polling()

@@ -95,7 +95,7 @@ def proxy():
     made.close()
 
 
-def test_streams_over_tls_keep_their_stamps_and_connections(identity, trusted):
+def test_tls_streams_have_kernel_stamps_and_reuse_connections(identity, trusted):
     with ScriptedServer(GOOD, tls=identity) as server:
         replayed = replay_scripts(server, requests=3, channel=Channel(tls=True, tls_ca_file=trusted))
     assert all(record.ok for record in replayed.records), replayed.records
@@ -115,7 +115,7 @@ def test_large_requests_and_answers_over_tls(identity, trusted):
     assert all(record.ok for record in replayed.records)
 
 
-def test_a_certificate_that_nobody_vouches_for_is_refused(identity):
+def test_untrusted_certificate_is_refused(identity):
     with ScriptedServer(GOOD, tls=identity) as server:
         (exchange,) = replay_scripts(server, channel=Channel(tls=True)).replay.exchanges
     assert exchange.ending is Ending.CONNECT_FAILED

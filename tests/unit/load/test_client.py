@@ -48,7 +48,7 @@ def client(loop):
     arrivals.close()
 
 
-def test_what_is_due_takes_a_connection_that_is_still_opening(client, loop):
+def test_due_request_uses_connection_that_is_still_opening(client, loop):
     client.warm(2)
     for request in client.requests:
         client.send(request, 0)
@@ -69,7 +69,7 @@ def test_connections_too_old_to_be_used_are_replaced(client, loop, monkeypatch):
     assert len(loop.handlers) == 1
 
 
-def test_a_connection_that_does_not_open_is_waited_for_by_nobody(client, loop):
+def test_connection_that_does_not_open_is_replaced_after_100_ms(client, loop):
     """A lost SYN is repeated after a second, which is not the server's."""
     client.warm(1)
     (lost,) = loop.watched
@@ -81,7 +81,7 @@ def test_a_connection_that_does_not_open_is_waited_for_by_nobody(client, loop):
     assert client.warming
 
 
-def test_what_waits_longest_takes_the_connection_that_opens_first(client, loop):
+def test_first_open_connection_sends_longest_waiting_request(client, loop):
     client.warm(3)
     lost, *others = loop.watched
     client.send(client.requests[0], 0)

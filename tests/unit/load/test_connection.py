@@ -107,14 +107,14 @@ def test_ends_with_the_read_that_completes_the_message(pair, owner, reads):
 
 
 @pytest.mark.parametrize("line_end", [b"\n", b"\r\n"])
-def test_streams_are_not_parsed_while_they_run(pair, line_end):
+def test_stream_is_parsed_only_at_end(pair, line_end):
     pair.say(STREAM_HEAD)
     for _ in range(5):
         pair.say(http_chunk(StreamShape().events()[0].replace(b"\n", line_end)))
     assert pair.flight.framed == 1
 
 
-def test_stamps_tell_when_bytes_came_however_late_they_are_read(pair):
+def test_kernel_stamp_gives_arrival_time_despite_late_read(pair):
     time.sleep(0.1)  # the kernel begins to stamp a moment after the first socket of the machine asks
     before_ns = time.monotonic_ns()
     pair.server.sendall(STREAM_HEAD)
@@ -137,7 +137,7 @@ def test_stamps_tell_when_bytes_came_however_late_they_are_read(pair):
         ([b"HTTP/1.1 200 OK\r\n\r\nabc"], False, True, Ending.RESET),
     ],
 )
-def test_a_lost_connection(pair, owner, reads, reused, reset, ending):
+def test_lost_connection_has_ending_by_reuse_and_bytes(pair, owner, reads, reused, reset, ending):
     pair.flight.reused = reused
     for data in reads:
         pair.say(data)
@@ -146,7 +146,7 @@ def test_a_lost_connection(pair, owner, reads, reused, reset, ending):
     assert owner.forgotten == 1
 
 
-def test_what_is_not_http_ends_at_once(pair, owner):
+def test_answer_that_is_not_http_ends_connection(pair, owner):
     pair.say(b"SSH-2.0-OpenSSH\r\n")
     assert owner.endings == [Ending.CLOSED_EARLY]
 
@@ -167,7 +167,7 @@ LIMITS = StreamLimits(connect_ns=10, first_byte_ns=20, idle_ns=30, total_ns=100)
         (5, [(20, b"x"), (100, b"x")], 106, Ending.TOTAL_TIMEOUT),
     ],
 )
-def test_limits(sent_ns, reads, now_ns, ending):
+def test_request_exceeds_connect_first_byte_and_idle_limits(sent_ns, reads, now_ns, ending):
     request = RequestInFlight(PlannedRequest(0, "/", b""), 0, 0, sent_ns=sent_ns)
     for stamp_ns, data in reads:
         request.stamps.append(stamp_ns)

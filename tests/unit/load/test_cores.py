@@ -14,7 +14,7 @@ SIXTEEN = range(16)
     ("auto", 2, 1, (12, 13)),
     ("6,7", 1, 0, (6, 7)),
 ])
-def test_cpus_of_its_own(setting, processes, position, load):
+def test_load_generator_has_reserved_cpus(setting, processes, position, load):
     found = cores_for(setting, processes, position, SIXTEEN)
     assert found.own
     assert found.load == load
@@ -25,7 +25,7 @@ def test_cpus_of_its_own(setting, processes, position, load):
 @pytest.mark.parametrize(("setting", "processes", "position", "count"), [
     ("shared", 1, 0, 16), ("auto", 1, 0, 2), ("auto", 1, 0, 7), ("auto", 9, 0, 16), ("auto", 2, 4, 16),
 ])
-def test_shared_where_too_few_would_be_left(setting, processes, position, count):
+def test_cpus_are_shared_if_too_few_remain_for_server(setting, processes, position, count):
     found = cores_for(setting, processes, position, range(count))
     assert not found.own
     assert found.load == found.servers == tuple(range(count))
@@ -36,6 +36,6 @@ def test_shared_where_too_few_would_be_left(setting, processes, position, count)
     ("last", 'write "auto", "shared", or numbers'), ("3,16", "CPU 16 is not usable here"),
     (",".join(map(str, SIXTEEN)), "no CPU is left for the server"),
 ])
-def test_what_cannot_be_shared_out(setting, complaint):
+def test_impossible_cpu_setting_is_refused(setting, complaint):
     with pytest.raises(ConfigError, match=complaint):
         cores_for(setting, 1, 0, SIXTEEN)

@@ -37,7 +37,7 @@ async def asked(server, *, requests=1, transport=None, **options):
         return [await client.post(url_of(server), json={"n": number}) for number in range(requests)]
 
 
-def test_answers_are_what_httpx_users_know():
+def test_httpx_answer_contains_status_json_and_body():
     with ScriptedServer(plain(201, b'{"a": 1}', content_type="application/json")) as server:
         (answer,) = run(asked(server))
         (received,) = server.requests
@@ -64,7 +64,7 @@ def test_stamps_are_of_the_arrival_though_the_reader_sleeps():
     assert stamps[-1] - begun_ns < 1_900_000_000  # the last bytes came while the reader slept
 
 
-def test_pieces_come_as_they_arrive_each_with_a_stamp():
+def test_stream_pieces_have_one_stamp_each():
     async def read(server):
         async with (
             httpx.AsyncClient(transport=StampedTransport()) as client,
@@ -79,7 +79,7 @@ def test_pieces_come_as_they_arrive_each_with_a_stamp():
     assert stamps == sorted(stamps)
 
 
-def test_connections_are_kept_unless_fresh_ones_are_asked_for():
+def test_connections_are_reused_unless_fresh_is_requested():
     with ScriptedServer(STREAM) as server:
         run(asked(server, requests=3))
         assert server.connections == 1
@@ -87,7 +87,7 @@ def test_connections_are_kept_unless_fresh_ones_are_asked_for():
         assert server.connections == 3
 
 
-def test_nobody_there_is_a_connect_error():
+def test_closed_port_is_a_connect_error():
     with ScriptedServer(STREAM) as server:
         pass
     with pytest.raises(httpx.ConnectError):
@@ -132,7 +132,7 @@ def test_silence_is_a_timeout():
         run(asked(server, timeout=silence))
 
 
-def test_tls(tmp_path):
+def test_tls_request_is_answered_with_trusted_ca(tmp_path):
     authority = trustme.CA()
     authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -33,7 +33,7 @@ GOOD = streamed(StreamShape().events())
 MS = 1_000_000
 
 
-def test_sends_what_was_planned():
+def test_load_process_sends_planned_requests():
     body = b'{"prompt":"' + b"x" * 3_000_000 + b'"}'  # more than a socket takes at once
     with ScriptedServer(GOOD) as server:
         requests = (PlannedRequest(0, "/v1/completions", body), PlannedRequest(1, "/v1/chat/completions", b"{}"))
@@ -47,7 +47,7 @@ def test_sends_what_was_planned():
     assert second.head.startswith(b"POST /v1/chat/completions ")
 
 
-def test_keeps_connections_alive():
+def test_load_process_reuses_connection():
     with ScriptedServer(GOOD) as server:
         replayed = replay_scripts(server, requests=5)
     assert all(r.ok for r in replayed.records)
@@ -83,7 +83,7 @@ def test_open_loop_sends_on_time_over_connections_opened_ahead():
     assert least(late_ns, 5 * MS) < 5 * MS  # benchmarks measure the real figure
 
 
-def test_next_turn_waits_for_its_predecessor_and_thinks():
+def test_next_turn_starts_after_previous_turn_and_think_time():
     with ScriptedServer(streamed(StreamShape().events(), ttft_s=0.02)) as server:
         requests = (PlannedRequest(0, "/", b"{}", at_ns=0), PlannedRequest(1, "/", b"{}", after=0, think_ns=30 * MS))
         replay = ProcessTransport().replay(
@@ -103,7 +103,7 @@ def test_heartbeat_and_cpu_time_are_reported():
     assert replay.started_ns < replay.ended_ns
 
 
-def test_progress_is_reported_while_it_runs(progress_of):
+def test_progress_is_reported_during_replay(progress_of):
     requests = tuple(PlannedRequest(i, "/", b"{}") for i in range(3))
     seen = progress_of(ProcessTransport(), requests, answer_once_sent=2, concurrency=2)
     assert any((progress.sent, progress.done) == (2, 0) for progress in seen)
@@ -156,7 +156,7 @@ def test_ends_of_unusual_shape_are_found(last):
     assert server.connections == 1
 
 
-def test_text_that_looks_like_the_last_chunk_ends_nothing():
+def test_text_like_last_chunk_does_not_end_stream():
     first, *rest = StreamShape().events()
     script = [Send(STREAM_HEAD), Send(http_chunk(first)), Send(http_chunk(b": 0\r\n\r\n")[:-2]), Send(b"\r\n", 0.05)]
     script += [Send(http_chunk(e)) for e in rest] + [Send(LAST_CHUNK)]
@@ -183,7 +183,7 @@ def test_cancelling_ends_everything_at_once():
     assert time.monotonic() - begun_s < 60
 
 
-def test_cancelling_before_the_start():
+def test_cancel_before_start_leaves_all_requests_unsent_or_cancelled():
     cancel = threading.Event()
     cancel.set()
     replay = hanging(cancel, lambda: None)
@@ -261,7 +261,7 @@ def test_memory_is_the_load_processes_own():
     assert 1 << 20 < load.peak_memory_bytes < len(ours) // 2
 
 
-def test_a_worker_that_is_killed_is_an_error_that_names_what_it_left(tmp_path):
+def test_killed_load_process_is_an_error_with_recording_folder(tmp_path):
     def kill(progress):
         if progress.done == 2:
             for pid in children_of(os.getpid(), str(tmp_path).encode()):

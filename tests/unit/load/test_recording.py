@@ -41,7 +41,7 @@ def recorded(tmp_path):
     return path
 
 
-def test_round_trip(recorded):
+def test_recording_read_equals_recording_written(recorded):
     recording = read_recording(recorded)
     assert recording.started_ns == 11
     assert recording.exchanges == {0: EXCHANGES[0], 7: EXCHANGES[1]}
@@ -61,7 +61,7 @@ def test_every_ending_survives(tmp_path):
     assert list(read_recording(tmp_path / "r").exchanges.values()) == made
 
 
-def test_torn_anywhere_it_reads_what_is_whole(recorded):
+def test_truncated_recording_contains_only_whole_exchanges(recorded):
     whole = recorded.read_bytes()
     counts = []
     for size in [*range(1000), *range(1000, len(whole), 997), len(whole) - 1]:
@@ -85,7 +85,7 @@ def test_no_file_is_an_empty_recording(tmp_path):
     assert read_recording(tmp_path / "none").exchanges == {}
 
 
-def test_plan_round_trip():
+def test_plan_unpacked_equals_plan_packed():
     plan = LoadPlan(
         host="127.0.0.1",
         port=8000,

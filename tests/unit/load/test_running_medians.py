@@ -8,7 +8,7 @@ from pytest_llmperf.testing.streams import StreamShape
 MS = 1_000_000
 
 
-def test_medians_count_from_the_intended_send_to_content_and_not_to_the_head():
+def test_ttft_median_counts_from_intended_send_to_content():
     so_far = RunningMedians()
     assert (so_far.ttft_ns, so_far.itl_ns) == (None, None)
     for ttft_ms in (40, 90, 50):
@@ -17,7 +17,7 @@ def test_medians_count_from_the_intended_send_to_content_and_not_to_the_head():
     assert so_far.itl_ns == 8 * MS  # four gaps of 10 ms, and the end that came with the last chunk
 
 
-def test_answers_without_content_change_nothing():
+def test_answers_without_content_keep_medians_unchanged():
     so_far = RunningMedians()
     so_far.add(make_exchange([(5, b"HTTP/1.1 500 Oops\r\n\r\n")]))
     so_far.add(make_exchange([]))
@@ -30,7 +30,7 @@ def test_one_read_has_a_time_to_first_token_and_no_gap():
     assert (so_far.ttft_ns, so_far.itl_ns) == (5, None)
 
 
-def test_a_recording_is_read_while_it_is_written(tmp_path):
+def test_recording_is_read_during_writing(tmp_path):
     path = tmp_path / "recording"
     tail = RecordingTail(path)
     assert list(tail.exchanges()) == []

@@ -31,18 +31,18 @@ def test_open_loop_departs_by_time_whatever_the_order_of_the_plan():
     assert schedule.next_due_ns == START + 30
 
 
-def test_late_requests_are_sent_late_and_keep_their_intended_time():
+def test_late_request_keeps_intended_send_time():
     schedule = schedule_of(*(request(i, at_ns=i) for i in range(5)))
     assert departed(schedule, 1_000_000) == [(i, i) for i in range(5)]
 
 
-def test_nothing_departs_before_the_start():
+def test_no_request_is_sent_before_start():
     schedule = Schedule(LoadPlan("127.0.0.1", 1, (request(0),)))
     assert schedule.depart(10**18, 9) == []
     assert schedule.upcoming(10**18) == 0
 
 
-def test_closed_loop_intends_no_moment_and_knows_since_when_it_could_go():
+def test_closed_loop_request_has_possible_time_but_no_intended_time():
     schedule = schedule_of(*(request(i) for i in range(4)), concurrency=2)
     assert departed(schedule, 5) == [(0, None), (1, None)]
     assert departed(schedule, 50) == []
@@ -64,7 +64,7 @@ def test_limit_on_an_open_loop_makes_requests_late():
     assert departed(schedule, 510) == [(1, 10)]
 
 
-def test_next_turn_is_intended_at_the_end_of_the_last_one_plus_thinking():
+def test_next_turn_is_intended_at_previous_end_plus_think_time():
     schedule = schedule_of(request(0, at_ns=0), request(1, after=0, think_ns=100), request(2, after=1))
     assert departed(schedule, 0) == [(0, 0)]
     assert schedule.next_due_ns is None
@@ -98,7 +98,7 @@ def test_slot_that_was_free_longer_does_not_move_the_intended_time_back():
     assert departed(schedule, 150) == [(1, 140)]
 
 
-def test_upcoming_counts_what_will_need_a_connection():
+def test_upcoming_counts_requests_due_within_horizon():
     schedule = schedule_of(request(0, at_ns=10), request(1, at_ns=20), request(2, at_ns=90))
     assert schedule.upcoming(START + 50) == 2
     departed(schedule, 10)

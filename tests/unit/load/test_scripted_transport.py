@@ -17,7 +17,7 @@ def streams(plan):
     return [stream_exchange(StreamShape(), index=r.index, intended_ns=r.at_ns or 0) for r in plan.requests]
 
 
-def test_returns_what_was_scripted_and_remembers_the_plan():
+def test_scripted_transport_returns_script_and_stores_plan():
     transport = ScriptedTransport(streams)
     typed: Transport = transport
     seen = []
@@ -28,7 +28,7 @@ def test_returns_what_was_scripted_and_remembers_the_plan():
     assert (seen[0].sent, seen[0].done, seen[0].failed) == (3, 3, 0)
 
 
-def test_cancelled_before_it_begins():
+def test_cancelled_scripted_replay_sends_no_request():
     cancel = threading.Event()
     cancel.set()
     replay = ScriptedTransport(streams).replay(PLAN, cancel=cancel)

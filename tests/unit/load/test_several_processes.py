@@ -22,7 +22,7 @@ MS = 1_000_000
 GOOD = streamed(StreamShape().events(), ttft_s=0.05)
 
 
-def test_an_open_loop_keeps_its_times():
+def test_open_loop_over_several_processes_keeps_intended_send_times():
     at_ns = tuple(index * 10 * MS for index in range(20))
     with ScriptedServer(GOOD) as server:
         replayed = replay_scripts(server, requests=20, at_ns=at_ns, processes=3)
@@ -33,7 +33,7 @@ def test_an_open_loop_keeps_its_times():
     assert replay.load.processes == 3
 
 
-def test_a_closed_loop_keeps_its_concurrency():
+def test_closed_loop_over_several_processes_keeps_concurrency():
     with ScriptedServer(GOOD) as server:
         replayed = replay_scripts(server, requests=12, concurrency=4, processes=2)
         assert server.connections == 4
@@ -64,7 +64,7 @@ def test_cancelling_ends_all():
     assert {e.ending for e in replay.exchanges} == {Ending.CANCELLED}
 
 
-def test_the_death_of_one_is_an_error_at_once_that_keeps_what_all_recorded(tmp_path):
+def test_death_of_one_load_process_ends_replay_and_keeps_recordings(tmp_path):
     killed_s = []
 
     def kill_one(progress):
@@ -97,7 +97,7 @@ def _command(entry):
         return b""
 
 
-def test_load_processes_run_on_the_cpus_that_they_are_given():
+def test_load_processes_use_given_cpus():
     cpu = max(os.sched_getaffinity(0))
     seen = []
 

@@ -66,7 +66,7 @@ def test_progress_is_told_once(engine):
     assert (told[0].ttft_ns, told[0].itl_ns) == (500, 500)
 
 
-def test_what_is_slept_passes_for_the_engine(engine, clock):
+def test_slept_time_passes_in_virtual_engine(engine, clock):
     clock.sleep_ns(3 * SECOND_NS)
     assert engine.call({"http": {}})["now_ns"] == 3 * SECOND_NS
     assert clock.now_ns() == 4 * SECOND_NS

@@ -35,7 +35,7 @@ def test_without_limits_served_is_good():
     assert attained(mixed_run(), {}) == (True, True, True, False, True)
 
 
-def test_a_single_token_meets_a_limit_on_what_it_has_not():
+def test_single_token_request_meets_tpot_and_stall_limits():
     assert attained(measure([make_record(chunks=1)]), {"tpot": 1, "largest_stall": 1}) == (True,)
 
 
@@ -58,7 +58,7 @@ def test_unknown_latencies_are_refused():
 
 @given(st.lists(st.tuples(st.floats(0, 1e4), st.floats(1, 1e4)), min_size=1, max_size=40),
        st.sampled_from(["request_throughput", "output_throughput", "total_token_throughput", "goodput"]))
-def test_windows_average_to_the_metric_of_the_run(times, name):
+def test_window_rates_have_metric_of_run_as_mean(times, name):
     run = measure([make_record(i, intended_ms=at, ttft_ms=ttft) for i, (at, ttft) in enumerate(times)])
     limits = {"ttft": 5000.0}
     whole = goodput(run, limits) if name == "goodput" else run.value(name)

@@ -51,14 +51,14 @@ def test_with_one_token_per_chunk_tpot_is_the_mean_gap(gaps):
     assert take("tpot", record)[0] == pytest.approx(sum(gaps) / len(gaps))
 
 
-def test_latency_counts_from_the_intended_send_not_the_actual_one():
+def test_latency_counts_from_intended_send_time():
     late = make_record(send_delay_ms=200, ttft_ms=250)
     assert take("ttft", late) == (250_000_000,)
     assert take("send_delay", late) == (200_000_000,)
     assert take("e2el", late) == (340_000_000,)
 
 
-def test_a_chunk_without_tokens_hands_its_gap_to_the_next():
+def test_chunk_without_tokens_adds_gap_to_next_chunk():
     assert take("itl_per_token", record_of(0, 5, [10, 20], chunk_tokens=(1, 0, 2))) == (15, 15)
 
 
@@ -71,7 +71,7 @@ def test_tpot_divides_by_tokens_not_by_chunks():
     assert take("tpot", record) == (10_000_000,)
 
 
-def test_tpot_counts_chunk_tokens_where_there_is_no_usage():
+def test_tpot_counts_chunk_tokens_if_usage_is_missing():
     assert take("tpot", replace(make_record(chunks=3, itl_ms=4.0), output_tokens=None)) == (4_000_000,)
 
 

@@ -6,7 +6,7 @@ from pytest_llmperf.errors import SloError
 from pytest_llmperf.metrics import Direction, Source, Unit, all_metrics, find
 
 
-def test_every_metric_says_what_it_is_and_is_found_by_its_name():
+def test_metric_is_found_by_name_and_has_formula():
     for name, metric in all_metrics().items():
         assert find(name) == metric
         assert metric.name == name
@@ -30,7 +30,7 @@ def test_a_latency_without_statistic_lists_the_statistics():
 
 
 @pytest.mark.parametrize("name", [None, 50, ["ttft_p50"], {"ttft_p50": 1}])
-def test_what_is_no_text_names_no_metric(name):
+def test_metric_name_of_other_type_is_refused(name):
     with pytest.raises(SloError, match="a metric is named by a text, such as 'ttft_p50', and this is "):
         find(name)
 
@@ -48,7 +48,7 @@ def test_far_from_every_name_all_are_listed():
     ("kv_usage_peak", Unit.SHARE, Direction.NEITHER, Source.SERVER),
     ("spec_acceptance_rate_pos7", Unit.SHARE, Direction.HIGHER, Source.SERVER),
 ])
-def test_units_directions_and_sources(name, unit, direction, source):
+def test_metric_has_expected_unit_direction_and_source(name, unit, direction, source):
     metric = find(name)
     assert (metric.unit, metric.direction, metric.source) == (unit, direction, source)
 
@@ -57,7 +57,7 @@ def test_units_directions_and_sources(name, unit, direction, source):
     (Unit.MS, 471.04, "471 ms"), (Unit.SHARE, 0.963, "96.3 %"), (Unit.COUNT, 3.0, "3"),
     (Unit.TOKENS_PER_S, 12345.6, "12346 tokens/s"), (Unit.MS, 0.0123456, "0.01235 ms"),
 ])
-def test_values_read_with_their_unit(unit, value, text):
+def test_value_is_shown_with_unit(unit, value, text):
     assert unit.show(value) == text
 
 

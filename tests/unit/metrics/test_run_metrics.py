@@ -25,11 +25,11 @@ def test_percentile_is_numpys(values, share):
 @pytest.mark.parametrize(("values", "share", "found"), [
     ([1.0, 2.0, inf], 0.5, 2.0), ([1.0, inf, inf], 0.5, inf), ([1.0, 2.0, inf, inf], 0.5, inf), ([1.0, inf], 0.0, 1.0),
 ])
-def test_a_latency_without_end_has_its_place(values, share, found):
+def test_percentile_uses_infinite_latency_as_largest_value(values, share, found):
     assert percentile(values, share) == found
 
 
-def test_percentile_of_nothing_is_an_error():
+def test_percentile_of_no_values_is_an_error():
     with pytest.raises(ValueError, match="0 values"):
         percentile([], 0.5)
 
@@ -53,7 +53,7 @@ def test_latencies_of_failed_requests_never_enter():
     assert run.by_request("ttft") == ((50_000_000,), None)
 
 
-def test_send_delay_of_failed_requests_counts_since_it_judges_the_client():
+def test_send_delay_includes_failed_requests():
     run = measure([make_record(0), make_record(1, intended_ms=1, send_delay_ms=70, outcome=Outcome.RESET)])
     assert run.value("send_delay_max") == 70
 
@@ -95,20 +95,20 @@ def test_order_of_records_does_not_matter():
     assert measure(records[::-1]) == measure(records)
 
 
-def test_every_registered_metric_has_a_value_or_none():
+def test_run_values_cover_every_registered_metric():
     values = measure([make_record()]).all()
     undefined = {"goodput", "slo_attainment", "spec_acceptance_rate_pos0"}
     assert set(all_metrics()) - undefined == set(values)
     assert all(f"itl_{stat}" in values for stat in STATS)
 
 
-def test_require_says_what_is_needed():
+def test_unavailable_metric_error_names_missing_counter():
     with pytest.raises(MetricUnavailable, match="prompt_tokens_cached"):
         measure([make_record()]).require("prefix_cache_hit_rate")
 
 
 @pytest.mark.parametrize("ask", [lambda run: run.value("tftt_p99"), lambda run: run.samples("ttf"),
                                  lambda run: run.by_request("ttf")])
-def test_unknown_names_are_answered_with_near_ones(ask):
+def test_misspelled_metric_is_refused_with_suggestion(ask):
     with pytest.raises(SloError, match="did you mean ttft"):
         ask(measure([make_record()]))

@@ -15,12 +15,12 @@ def test_hit_rate_prefers_token_counts_which_retries_do_not_inflate():
     assert server_values(counters | {"prompt_tokens_cached": None})["prefix_cache_hit_rate"] == 0.25
 
 
-def test_a_hit_rate_of_nothing_asked_is_unknown_but_no_hits_are_zero():
+def test_hit_rate_without_queries_is_unknown_and_without_hits_is_zero():
     assert server_values({"prefix_cache_queries": 0, "prefix_cache_hits": 0})["prefix_cache_hit_rate"] is None
     assert server_values({"prompt_tokens": 9, "prompt_tokens_cached": 0})["prefix_cache_hit_rate"] == 0
 
 
-def test_speculation():
+def test_speculation_metrics_are_computed_from_counters():
     values = server_values({"spec_drafts": 100, "spec_draft_tokens": 300, "spec_accepted_tokens": 160,
                             "spec_accepted_pos_0": 73, "spec_accepted_pos_1": 52, "spec_accepted_pos_10": 1})
     assert values["spec_acceptance_rate"] == pytest.approx(160 / 300)
@@ -28,7 +28,7 @@ def test_speculation():
     assert [values[f"spec_acceptance_rate_pos{i}"] for i in (0, 1, 10)] == [0.73, 0.52, 0.01]
 
 
-def test_the_rest():
+def test_queue_cache_and_preemption_metrics_are_computed_from_counters():
     values = server_values({"queue_time_s_sum": 3.0, "queue_time_count": 100, "preemptions": 2.0, "kv_usage_peak": 0.9,
                             "external_cache_queries": 10, "external_cache_hits": 4, "prompt_tokens_cached": 7,
                             "running_peak": 16, "waiting_peak": 3})
@@ -47,7 +47,7 @@ def test_absent_unknown_and_backward_counters_are_missing_not_zero(counters):
     assert server_values(counters) == dict.fromkeys(SERVER)
 
 
-def test_a_run_carries_them_under_their_names():
+def test_run_returns_server_metrics_by_name():
     run = measure([], {"preemptions": 4.0, "spec_drafts": 10, "spec_accepted_pos_1": 5})
     assert run.value("preemptions") == 4
     assert run.value("spec_acceptance_rate_pos1") == 0.5

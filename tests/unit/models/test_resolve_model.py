@@ -52,7 +52,7 @@ def test_a_shape_is_built_with_dummy_weights(cache):
         "config.json", "tokenizer.json", "tokenizer_config.json"]
 
 
-def test_tiny_has_all_its_weights(cache):
+def test_tiny_model_contains_all_seeded_weights(cache):
     model = resolve_model("tiny", cache)
     assert (model.weights, model.load_format) == ("seeded", None)
     with safe_open(Path(model.path_or_hub_id) / "model.safetensors", framework="np") as file:
@@ -83,7 +83,7 @@ def test_tiny_weights_are_small_signed_and_different(cache):
     assert queries[:50] != keys[:50]
 
 
-def test_a_second_resolve_builds_nothing(cache):
+def test_second_resolve_uses_built_model(cache):
     folder = Path(resolve_model("mixtral-8x7b", cache).path_or_hub_id)
     stamp = folder.stat().st_mtime_ns
     assert resolve_model("mixtral-8x7b", cache) == resolve_model("mixtral-8x7b", cache)
@@ -152,13 +152,13 @@ def test_a_folder_without_config_is_refused(tmp_path):
 
 
 @pytest.mark.skipif(os.getuid() == 0, reason="root may enter every folder")
-def test_a_folder_that_one_may_not_enter(tmp_path):
+def test_unreadable_model_folder_is_refused(tmp_path):
     (tmp_path / "closed").mkdir(mode=0)
     with pytest.raises(SpecError, match=r"cannot be looked at: .*Permission denied"):
         resolve_model("closed/mine", tmp_path / "cache", tmp_path)
 
 
-def test_a_place_where_nothing_can_be_built(tmp_path):
+def test_unwritable_model_cache_is_an_error(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(InfrastructureError, match=r"The model qwen3-8b cannot be built: .*cache_dir"):
         resolve_model("qwen3-8b", tmp_path / "file" / "models")

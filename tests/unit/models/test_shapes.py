@@ -18,7 +18,7 @@ PUBLISHED_PARAMETERS = {
 
 
 @pytest.mark.parametrize(("name", "parameters"), PUBLISHED_PARAMETERS.items())
-def test_parameters_are_the_published_ones(name, parameters):
+def test_parameter_counts_equal_published_counts(name, parameters):
     assert SHAPES[name].parameters == parameters
     assert SHAPES[name].weight_bytes == 2 * parameters
 
@@ -34,12 +34,12 @@ def test_a_mixture_passes_two_of_eight_experts():
     ("llama-3.1-8b", 128 * 1024), ("llama-3.1-70b", 320 * 1024), ("qwen3-8b", 144 * 1024),
     ("phi-4-mini", 128 * 1024), ("mixtral-8x7b", 128 * 1024), ("tiny", 2 * 1024),
 ])
-def test_kv_bytes_per_token(name, kv_bytes):
+def test_kv_bytes_per_token_match_architecture(name, kv_bytes):
     assert SHAPES[name].kv_bytes_per_token == kv_bytes
 
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=lambda s: s.name)
-def test_config_says_what_the_shape_says(shape: Shape):
+def test_config_file_matches_shape(shape: Shape):
     config = json.loads(config_json(shape))
     assert config["num_hidden_layers"] == shape.layers
     assert config["num_key_value_heads"] == shape.kv_heads
@@ -50,7 +50,7 @@ def test_config_says_what_the_shape_says(shape: Shape):
 
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=lambda s: s.name)
-def test_special_tokens_are_outside_of_what_workloads_draw(shape: Shape):
+def test_special_tokens_are_outside_token_range_of_workloads(shape: Shape):
     for special in (shape.bos_id, shape.eos_id):
         assert special < shape.vocab
         assert not 1_000 <= special <= 9_999

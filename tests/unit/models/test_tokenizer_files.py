@@ -44,7 +44,7 @@ def decode(ids: list[int]) -> str:
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_every_id_is_there_once(name):
+def test_each_token_id_occurs_once_in_vocabulary(name):
     model = load(name)["model"]
     assert sorted(model["vocab"].values()) == list(range(SHAPES[name].vocab))
 

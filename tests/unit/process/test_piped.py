@@ -28,7 +28,7 @@ def begin(tmp_path):
         process.stop(0)
 
 
-def test_it_answers_one_command_after_the_other(begin):
+def test_piped_process_answers_commands_in_order(begin):
     process = begin()
     assert process.read() == {"ready": True, "now_ns": 0}
     assert process.call({"sleep": {"ns": 5}}) == {"now_ns": 5}
@@ -36,7 +36,7 @@ def test_it_answers_one_command_after_the_other(begin):
     assert process.ending() is None
 
 
-def test_closing_the_pipe_ends_it(begin):
+def test_closed_pipe_ends_process(begin):
     process = begin()
     process.read()
     process.stop(5)
@@ -52,7 +52,7 @@ def test_a_refused_command_is_an_error_and_the_child_goes_on(begin):
     assert process.call({"sleep": {"ns": 1}})["now_ns"] == 1
 
 
-def test_its_death_says_how_and_shows_the_log(begin):
+def test_error_of_dead_process_contains_exit_code_and_log(begin):
     process = begin()
     process.read()
     with pytest.raises(EngineError, match=r"ended: exit code 3(.|\n)*the reason is here"):
@@ -79,7 +79,7 @@ def test_killed_while_somebody_waits(begin):
         process.call({"hang": 1})
 
 
-def test_a_program_that_is_not_there(begin):
+def test_missing_program_is_an_engine_error(begin):
     with pytest.raises(EngineError, match="no-such-program cannot be started"):
         begin("/nowhere/no-such-program")
 

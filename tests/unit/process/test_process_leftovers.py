@@ -20,19 +20,19 @@ def test_a_tag_can_be_read_back(uid, pid, starttime, nonce):
 
 
 @pytest.mark.parametrize("text", ["", "1-2-3", "a-1-2-n", "1-b-2-n", "1-2-²-n", "-1-2-n"])
-def test_what_is_no_tag_is_refused(text):
+def test_malformed_tag_is_refused(text):
     assert Tag.parse(text) is None
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux only")
-def test_a_new_tag_names_this_process():
+def test_new_tag_names_current_process_as_parent():
     tag = new_tag("nonce")
     assert tag.parent.pid == os.getpid()
     assert is_alive(tag.parent)
     assert str(tag) != str(new_tag("other"))
 
 
-def test_a_sweep_says_what_it_did():
+def test_sweep_text_names_killed_and_surviving_leftovers():
     left = Leftover(Identity(12, 1), "VLLM::EngineCore", "0-7-1-n")
     assert not Sweep()
     assert str(Sweep()) == "no leftovers"

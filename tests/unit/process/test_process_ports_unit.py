@@ -25,7 +25,7 @@ def test_the_same_seed_begins_at_the_same_port(tmp_path):
 
 
 @pytest.mark.parametrize("n", [1, 2, 7, 10])
-def test_every_port_of_a_range_can_be_leased_and_then_none_is_left(tmp_path, n):
+def test_each_port_of_range_is_leased_once(tmp_path, n):
     candidates = range(19100, 19100 + n)  # below those that servers of other tests have
     leases = [reserve_port(random.Random(i), ports=candidates, folder=tmp_path) for i in range(n)]
     assert {lease.port for lease in leases} == set(candidates)
@@ -40,7 +40,7 @@ def test_every_port_of_a_range_can_be_leased_and_then_none_is_left(tmp_path, n):
         lease.close()
 
 
-def test_locks_are_kept_in_a_folder_of_this_user(tmp_path, monkeypatch):
+def test_lock_folder_belongs_to_current_user(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     folder = lock_folder()
     assert folder == lock_folder()
@@ -64,6 +64,6 @@ def test_a_folder_of_somebody_else_is_refused(tmp_path, monkeypatch):
         lock_folder()
 
 
-def test_a_folder_that_cannot_be_written_is_an_error_not_an_unlocked_port(tmp_path):
+def test_unwritable_lock_folder_is_an_error(tmp_path):
     with pytest.raises(InfrastructureError, match="cannot keep port locks"):
         reserve_port(random.Random(0), folder=tmp_path / "missing")

@@ -27,7 +27,7 @@ CANARY = "cAn4ry+/=s3cret&'vä\"lue\\x"
     "SMTP_PASS", "DB_PASS", "hf_token", "api-key", "ssl_keyfile_password", "aws_secret_access_key", "redis.password",
     "OPENAI_API_KEY2", "HF_TOKENS", "api_key2", "BASIC_AUTH", "SESSION_COOKIE", "SLACK_WEBHOOK_URL", "webhook_url",
 ])
-def test_names_that_look_secret(name):
+def test_secret_variable_names_are_recognised(name):
     assert is_secret_name(name)
 
 
@@ -76,7 +76,7 @@ def test_short_and_harmless_values_stay():
     ({"url": "redis://u:p@h/0", "header": "Bearer abcdefg"}, {"url": "redis://***@h/0", "header": "Bearer ***"}),
     ({"DB_PASSWORD": "abc", "PIN_PASSWORD": "1234"}, {"DB_PASSWORD": "***", "PIN_PASSWORD": "***"}),
 ])
-def test_secrets_by_their_name_however_deep(known, shown):
+def test_nested_secrets_are_masked_by_name(known, shown):
     assert masked(known) == shown
 
 
@@ -91,7 +91,7 @@ def test_secrets_by_their_name_however_deep(known, shown):
     ("extra", '{"token": "s3cretvalue", "speculative_token_tree": "[(0,)]"}',
      '{"token": "***", "speculative_token_tree": "[(0,)]"}'),
 ])
-def test_any_word_of_a_variable_s_name_tells_however_it_is_written(name, value, shown):
+def test_variable_is_masked_if_any_word_of_name_is_secret(name, value, shown):
     assert masked_env({name: value}) == {name: shown}
     assert f"env.{name}={shown}" in str(vllm("m", env={name: value}))
     assert bool(secret_values({}, {name: value})) is (shown != value)
@@ -103,7 +103,7 @@ def test_any_word_of_a_variable_s_name_tells_however_it_is_written(name, value, 
     {"speculative_config": {"method": "ngram", "num_speculative_tokens": 4, "speculative_token_tree": "[(0,)]"}},
     {"config": '{"max_tokens":1}', "tokens": "a b c", "tokenizer": "gpt2", "odd": "[1, 2", "ssl_keyfile": "/k.pem"},
 ])
-def test_what_is_no_secret_stays_as_it_is(known):
+def test_values_without_secret_are_not_masked(known):
     assert masked(known) == known
 
 
@@ -203,19 +203,19 @@ def test_secret_in_a_line_above_16_kib_is_masked_across_parts():
         assert log == line.replace(b"abc.def-123", b"***")
 
 
-def test_a_masked_command_line_still_reads_like_one():
+def test_masked_command_line_keeps_other_arguments():
     argv = ("vllm", "serve", "my model", "--api-key", "k", "--hf-token=abc", "--port", "1", CANARY)
     shown = mask_argv(argv, [CANARY])
     assert shown == "vllm serve 'my model' --api-key *** --hf-token=*** --port 1 ***"
 
 
-def test_a_command_line_hides_every_key_and_what_nests():
+def test_command_line_masks_all_values_of_key_and_nested_secrets():
     argv = ("serve", "--api-key", "k1", "k2", "--x", '{"a": {"password": "p"}}', '--y={"token": "t"}', "-m", "2")
     shown = """serve --api-key *** *** --x '{"a": {"password": "***"}}' '--y={"token": "***"}' -m 2"""
     assert mask_argv(argv) == shown
 
 
-def test_the_log_leaves_out_what_the_environment_and_the_arguments_hold(tmp_path):
+def test_log_mask_includes_secrets_of_environment_and_arguments(tmp_path):
     env = {"SMTP_PASS": CANARY, "EXTRA": '{"token": "nested-1"}', "HOME": "/home", "STORE": "redis://:in-a-url@h:1/0"}
     argv = ("serve", "--api-key", "first-key", "second-key", "--x", '{"a": {"password": "nested-2"}}')
     member = Launch(argv, env, tmp_path, tmp_path).member()
@@ -234,7 +234,7 @@ def test_a_secret_that_begins_like_an_option_is_hidden(tmp_path, value):
 
 
 @given(data=st.data())
-def test_a_stream_is_masked_wherever_it_is_cut(data):
+def test_stream_is_masked_regardless_of_chunk_boundaries(data):
     secrets = data.draw(st.lists(st.text("ab", min_size=6, max_size=9), min_size=1, max_size=3))
     pieces = data.draw(st.lists(st.sampled_from([*secrets, "a", "b", "-", "aab"]), max_size=12))
     whole = "".join(pieces).encode()
@@ -246,7 +246,7 @@ def test_a_stream_is_masked_wherever_it_is_cut(data):
     assert not any(secret.encode() in masked for secret in secrets)
 
 
-def test_only_what_may_become_a_secret_is_held_back():
+def test_stream_mask_holds_only_possible_start_of_secret():
     stream = StreamMask(["secret-value"])
     assert stream.feed(b"a line\n") == b"a line\n"
     assert stream.feed(b"it is secr") == b"it is "
@@ -254,7 +254,7 @@ def test_only_what_may_become_a_secret_is_held_back():
     assert stream.feed(b"the se") + stream.flush() == b"the se"
 
 
-def test_a_secret_that_begins_with_another_one_is_masked_whole():
+def test_longest_matching_secret_is_masked():
     stream = StreamMask(["secret", "secret-longer"])
     assert stream.feed(b"a secret") == b"a "
     assert stream.feed(b"-longer b") == b"*** b"

@@ -48,7 +48,7 @@ def start(tmp_path):
         server.stop(0)
 
 
-def test_a_running_server(start):
+def test_running_server_has_pid_and_no_ending(start):
     server = start("sleep", "60", clock=TickingClock())
     assert server.alive()
     assert server.ending() is None
@@ -60,7 +60,7 @@ def test_a_running_server(start):
     assert server.evidence().elapsed_s == 2.0
 
 
-def test_a_stopped_server(start):
+def test_stopped_server_has_ending_and_reaped_processes(start):
     server = start("sleep", "60")
     report = server.stop()
     assert not server.alive()
@@ -114,7 +114,7 @@ def test_a_second_stop_can_shorten_the_grace(start):
 
 
 @pytest.mark.parametrize(("leader_first", "order"), [(True, ["leader", "child"]), (False, ["child", "leader"])])
-def test_who_is_told_first(start, tmp_path, leader_first, order):
+def test_leader_first_option_determines_sigterm_order(start, tmp_path, leader_first, order):
     """vLLM's API server sends its engine process a SIGTERM; ours in addition would end that process in its teardown."""
     child = '(trap "echo child >> told; exit 0" TERM; echo up > child; while :; do sleep 0.02; done) &'
     trap = """trap '(trap "" TERM; sleep 0.4); echo leader >> told; exit 0' TERM"""
@@ -147,13 +147,13 @@ def test_half_of_a_short_grace_is_a_leaders_own(start, tmp_path):
     assert child not in sigkilled
 
 
-def test_leaving_the_block_stops_it_and_an_error_passes(start):
+def test_exception_in_block_stops_server_and_is_raised(start):
     with pytest.raises(ZeroDivisionError), start("sleep", "60") as server:
         raise ZeroDivisionError
     assert not server.alive()
 
 
-def test_what_waits_for_the_end_is_called_once_and_only_then(start):
+def test_exit_callback_is_called_once_after_server_exit(start):
     server = start("sleep", "60")
     calls = []
     server.on_gone(lambda: calls.append(server.alive()))
@@ -163,7 +163,7 @@ def test_what_waits_for_the_end_is_called_once_and_only_then(start):
     assert calls == [False]
 
 
-def test_the_server_gets_its_environment_and_its_tag_and_no_ignored_signals(start):
+def test_server_has_given_environment_tag_and_default_signals(start):
     script = "echo $COLOUR $LLMPERF_TAG; grep -E 'SigIgn|SigBlk' /proc/self/status; readlink /proc/self/fd/0"
     server = start("sh", "-c", script, env={"COLOUR": "red", "PATH": os.environ["PATH"]})
     assert server.wait_exit(5) == "exit code 0"
@@ -182,12 +182,12 @@ def test_the_server_inherits_no_pipe_of_ours(start):
     assert other.alive()
 
 
-def test_server_and_watchdog_have_sessions_of_their_own(start):
+def test_server_and_watchdog_have_separate_sessions(start):
     server = start("sleep", "60")
     assert len({os.getsid(0), os.getsid(server.pid), os.getsid(server._watchdog.pid)}) == 3
 
 
-def test_an_interrupted_start_leaves_nothing(tmp_path):
+def test_abandoned_start_leaves_no_watchdog(tmp_path):
     server = Supervised(Launch(("sleep", "60"), dict(os.environ), tmp_path, tmp_path, tag="0-1-1-x"), TickingClock())
     watchdog = tree.identity_of(server._watchdog.pid)
     server._abandon()
@@ -214,7 +214,7 @@ def test_a_launch_shows_no_secrets(tmp_path):
     assert repr(launch) == "Launch(vllm --api-key ***)"
 
 
-def test_a_crashing_watchdog_still_cleans_up(start, tmp_path):
+def test_crashing_watchdog_kills_server(start, tmp_path):
     """An order that it cannot read is a fault of ours; the server must not outlive it."""
     server = start("sleep", "60")
     server._watchdog.stdin.write(b"no json\n")

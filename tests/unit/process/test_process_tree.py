@@ -24,14 +24,14 @@ def sleeper():
     process.wait()
 
 
-def test_this_process_is_alive_and_has_an_identity():
+def test_current_process_is_alive_with_identity():
     identity = tree.identity_of(os.getpid())
     assert identity.pid == os.getpid()
     assert tree.is_alive(identity)
     assert not tree.is_alive(tree.Identity(identity.pid, identity.starttime - 1))
 
 
-def test_a_pid_that_does_not_exist_is_nobody():
+def test_missing_pid_has_no_identity_and_gets_no_signal():
     assert tree.read_stat(2**30) is None
     assert tree.identity_of(2**30) is None
     assert not tree.send(tree.Identity(2**30, 1), signal.SIGKILL)
@@ -51,7 +51,7 @@ def test_a_name_may_hold_anything(name, tmp_path):
         process.wait()
 
 
-def test_descendants_come_parents_first():
+def test_descendants_list_parents_before_children():
     script = "sleep 60 & echo; wait"
     with subprocess.Popen(["sh", "-c", script], stdout=subprocess.PIPE) as shell:
         shell.stdout.readline()
@@ -63,13 +63,13 @@ def test_descendants_come_parents_first():
             os.kill(stat.identity.pid, signal.SIGKILL)
 
 
-def test_ancestors_lead_to_the_first_process():
+def test_ancestors_begin_with_parent_and_are_unique():
     found = tree.ancestors(os.getpid())
     assert found[0] == os.getppid()
     assert len(set(found)) == len(found)
 
 
-def test_a_process_that_nobody_waited_for_is_not_alive():
+def test_zombie_process_is_not_alive():
     process = subprocess.Popen(["true"])
     identity = tree.identity_of(process.pid)
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
@@ -79,7 +79,7 @@ def test_a_process_that_nobody_waited_for_is_not_alive():
     assert tree.identity_of(process.pid) != identity
 
 
-def test_the_environment_is_the_one_it_was_executed_with(sleeper):
+def test_environment_value_is_read_from_process_start(sleeper):
     assert tree.environment_value(sleeper.pid, "WHOSE") == "ours"
     assert tree.environment_value(sleeper.pid, "WHO") is None
     assert tree.environment_value(2**30, "WHOSE") is None

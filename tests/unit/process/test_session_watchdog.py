@@ -26,19 +26,19 @@ def run(folder, ending):
 
 
 @pytest.mark.parametrize("ending", ["os._exit(0)", "os.kill(os.getpid(), signal.SIGKILL)"])
-def test_process_that_ends_before_its_verdicts_is_named(tmp_path, ending):
+def test_process_exit_before_verdicts_is_reported(tmp_path, ending):
     said = run(tmp_path, ending)
     assert said.startswith(SAID)
     assert said.rstrip().endswith(f"llmperf show {tmp_path}")
     assert (tmp_path / "ended_without_verdict.txt").read_text() == said
 
 
-def test_process_that_told_its_verdicts_is_left_alone(tmp_path):
+def test_process_exit_after_verdicts_is_not_reported(tmp_path):
     assert run(tmp_path, "watchdog.end(); watchdog.end(); os._exit(0)") == ""
     assert not list(tmp_path.iterdir())
 
 
-def test_watchdog_that_was_killed_costs_nothing(tmp_path):
+def test_killed_watchdog_does_not_disturb_session(tmp_path):
     ending = "os.kill(watchdog._process.pid, signal.SIGKILL); watchdog.end()"
     assert run(tmp_path, ending) == ""
 

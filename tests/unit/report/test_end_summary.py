@@ -42,11 +42,11 @@ def lines(*tests, width=80, every=False, **asked):
     return summary(tests, Invocation(**asked), width, every=every)
 
 
-def test_nothing_where_no_performance_test_ran():
+def test_summary_is_empty_without_performance_tests():
     assert lines() == []
 
 
-def test_the_number_that_decided_and_the_next_command():
+def test_summary_shows_deciding_value_and_next_command():
     assert lines(ended("FAIL")) == [
         "FAIL  test_a  61.2 ms  ttft_p99 <= 60ms",
         "next:",
@@ -70,7 +70,7 @@ def test_deciding_check_of_failed_test_is_the_one_that_explains_the_others():
     assert lines(ended("PASS", "test_a", passed, slow))[0] == "PASS  test_a  0 %  error_rate == 0"
 
 
-def test_failed_test_without_a_served_request_names_this_before_its_ratio():
+def test_summary_names_unserved_requests_before_failed_ratio():
     ratio = check("FAIL: ttft_p50(b) / ttft_p50(a) >= 3: 0.99×")
     unserved = CheckResult("goodput >= 5", Verdict.FAIL, "goodput", cause=Cause.NO_REQUEST_SERVED,
                            facts={"missing_runs": 1, "of_runs": 3})
@@ -96,7 +96,7 @@ def test_failed_comparison_shows_change_and_tolerated_change():
         "FAIL  test_a  +12.9 %  baseline tpot_mean (tolerated ≤ +5.0 %)")
 
 
-def test_invalid_runs_show_their_first_problem():
+def test_summary_shows_first_problem_of_invalid_runs():
     problem = Problem(Cause.SERVER_RESTARTED, {"text": "its counters fell", "run": 2, "seed": 1})
     invalid = CheckResult("valid runs", Verdict.ERROR, "validity", cause=Cause.RUNS_INVALID, problems=(problem,))
     assert lines(ended("ERROR", "test_a", invalid), width=120)[0] == (
@@ -134,7 +134,7 @@ def test_more_time_is_not_advised_for_a_check_that_is_decided():
     assert shown[-1] == "  llmperf show R1 test_a"
 
 
-def test_the_worst_comes_first():
+def test_summary_lists_worst_verdict_first():
     shown = lines(ended("PASS", "test_p"), ended("ERROR", "test_e"), ended("FAIL", "test_f"))
     assert [line.split()[0] for line in shown[:3]] == ["ERROR", "FAIL", "PASS"]
 
@@ -149,7 +149,7 @@ def test_an_error_names_the_log():
     ]
 
 
-def test_what_is_missing_or_open_is_one_command_for_all():
+def test_next_commands_cover_all_undecided_tests():
     tests = [ended("NO_BASELINE", name, "NO_BASELINE: baseline: -") for name in ("test_a", "test_b[h200]")]
     open_ones = [ended("IMPROVED", "test_i"), ended("INCONCLUSIVE", "test_o"), ended("INCOMPARABLE", "test_c")]
     shown = lines(*tests, replace(tests[0], run="R2"), *open_ones, options=("--emulate", "h200"))
@@ -167,12 +167,12 @@ def test_many_tests_of_a_file_are_named_by_the_file():
     assert shown[-1] == "  pytest suites/test_s.py --update-baselines"
 
 
-def test_what_no_run_folder_holds_is_measured_again():
+def test_without_run_folder_is_measured_again_as_next_step():
     shown = lines(replace(ended("NO_BASELINE", "test_a"), run=""))
     assert shown[-1] == "  pytest suites/test_s.py::test_a --update-baselines-new"
 
 
-def test_ten_tests_fit_a_screen_whatever_they_are():
+def test_summary_of_ten_tests_fits_one_screen():
     kinds = ("FAIL", "FAIL", "FAIL", "FAIL", "ERROR", "NO_BASELINE", "INCONCLUSIVE", "INCOMPARABLE", "IMPROVED", "PASS")
     error = "It did not start.\nlog: /x"
     tests = [ended(kind, f"test_{i}_with_a_name_that_is_as_long_as_names_are[h200-case{i}]",
@@ -199,7 +199,7 @@ def test_many_failures_are_folded_too():
     assert shown[-1] == "  … and 37 more like this"
 
 
-def test_counts():
+def test_counts_name_each_verdict():
     assert counts([ended("FAIL"), ended("PASS"), ended("PASS")]) == "1 FAIL, 2 PASS"
 
 
@@ -212,12 +212,12 @@ def test_counts():
         ("FAIL", "ttft_p99 <= 60ms: 61 ms", "2 % are over the limit; more", "61 ms  ttft_p99 <= 60ms"),
     ],
 )
-def test_what_was_not_decided_says_why(verdict, text, reason, told):
+def test_summary_line_shows_cause_of_verdict(verdict, text, reason, told):
     shown = lines(ended(verdict, "test_a", "PASS: x: 1", check(f"{verdict}: {text}", reason)))
     assert shown[0] == f"{verdict}  test_a  {told}"
 
 
-def test_what_was_stored_is_to_be_committed():
+def test_stored_baselines_add_git_command_to_summary():
     tests = [ended("NO_BASELINE", name, stored="../baselines") for name in ("test_a", "test_b")]
     shown = lines(*tests, ended("PASS", "test_p", stored="../baselines"), ended("NO_BASELINE", "test_refused"))
     assert shown[shown.index("next:"):] == [
@@ -238,7 +238,7 @@ BESIDE = ("NO_BASELINE: baseline: -", "INCONCLUSIVE: ttft_p99 <= 1s: 1.01 s")
 ACCEPT = 'pytest suites/test_s.py::test_a --update-baselines --accept "REASON"'
 
 
-def test_what_stays_open_beside_a_missing_baseline_is_shown_as_no_update_takes_it_in():
+def test_open_slo_is_shown_beside_missing_baseline():
     shown = lines(ended("NO_BASELINE", "test_a", BESIDE[0], check(BESIDE[1], "too few requests; more")),
                   ended("NO_BASELINE", "test_b", BESIDE[0], "INCONCLUSIVE: baseline ttft_p50: +4.0 %"))
     assert shown == [
@@ -260,7 +260,7 @@ def test_what_stays_open_beside_a_missing_baseline_is_shown_as_no_update_takes_i
         ({"NO_BASELINE", "IMPROVED", "INCOMPARABLE"}, "INCOMPARABLE", "llmperf show R1 test_a"),
     ],
 )
-def test_an_update_that_stored_nothing_is_not_advised_again(updated, verdict, step):
+def test_summary_does_not_repeat_update_that_stored_no_session(updated, verdict, step):
     assert lines(ended(verdict), updated=frozenset(updated))[-1] == f"  {step}"
 
 
@@ -269,7 +269,7 @@ def test_in_virtual_time_another_run_says_the_same():
     assert shown[-1] == "  llmperf show R1 test_a"
 
 
-def test_nothing_planted_becomes_a_baseline():
+def test_planted_fault_prevents_baseline_advice():
     kinds = ("FAIL", "NO_BASELINE", "INCOMPARABLE", "INCONCLUSIVE", "IMPROVED")
     shown = lines(*map(ended, kinds), planted=True)
     assert shown[shown.index("next:"):] == ["next:", "  llmperf show R1 test_a"]

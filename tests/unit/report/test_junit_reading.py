@@ -54,7 +54,7 @@ def test_the_same_as_the_run_folder_but_for_requests(tmp_path, junit, measuremen
     assert one.value_with_failures("ttft_p50") == pytest.approx(other.value_with_failures("ttft_p50"))
 
 
-def test_failed_requests_are_endless_there_too(tmp_path, junit, measurement):
+def test_junit_values_count_failed_requests_as_infinite(tmp_path, junit, measurement):
     """One of the two requests of the second run failed."""
     write_test(tmp_path / "run", TEST, [measurement], [CHECK])
     (kept,), (read,) = read_run(tmp_path / "run"), read_release(junit(properties(TEST, [measurement], [CHECK])))
@@ -70,7 +70,7 @@ def test_failed_requests_are_endless_there_too(tmp_path, junit, measurement):
 
 
 @pytest.mark.parametrize("verdicts", [("FAIL", "PASS"), ("PASS", "FAIL"), ("FAIL", "FAIL")])
-def test_the_worst_of_copies_speaks(junit, measurement, verdicts):
+def test_worst_verdict_of_test_copies_is_read_from_junit(junit, measurement, verdicts):
     roots = []
     for verdict in verdicts:
         named = properties(TEST, [measurement], [replace(CHECK, verdict=Verdict[verdict])])
@@ -102,13 +102,13 @@ def test_records_of_a_run_in_junit_are_a_usage_error(junit, measurement):
         read.measurements[0].to_pandas()
 
 
-def test_the_change_against_the_baseline_has_a_property_of_its_own(measurement):
+def test_baseline_change_is_a_separate_junit_property(measurement):
     stored = dict(properties(TEST, [measurement], [CHECK]))
     assert stored["llmperf.baseline.ttft_p50"] == "+20.0 % (90 % CI +17.0 % … +23.0 %)"
 
 
 @pytest.mark.parametrize("margins", ["[0.1]", "[0.2, 0.1]", '["a", "b"]', "0.1"])
-def test_what_cannot_be_margins_is_refused(junit, margins):
+def test_malformed_margins_in_junit_are_refused(junit, margins):
     path = junit([("llmperf.test", TEST), ("llmperf.1.margins", f'{{"tpot_mean": {margins}}}')])
     with pytest.raises(BaselineError, match="tpot_mean"):
         read_release(path)
@@ -150,19 +150,19 @@ def test_an_error_in_a_teardown_is_one_whatever_was_checked(junit, measurement):
     ([("llmperf_verdict", "USAGE")], ("failure", "Failed: llmperf USAGE: no such metric"), "USAGE: no such metric"),
     ([("llmperf_verdict", "ERROR")], ("error", "Failed: llmperf ERROR: it died"), "it died"),
 ])
-def test_what_ended_a_test_is_its_reason(junit, measurement, more, outcome, reason):
+def test_aborted_test_has_outcome_as_reason(junit, measurement, more, outcome, reason):
     (read,) = read_release(junit([*properties(TEST, [measurement], []), *more], outcome))
     assert (read.verdict, read.complete, read.reason) == (Verdict.ERROR, False, reason)
 
 
-def test_a_test_that_was_skipped_before_it_measured_is_not_there(junit):
+def test_skipped_before_measurement_is_absent_from_release(junit):
     with pytest.raises(UsageError, match="no test of this JUnit file was measured"):
         read_release(junit([("llmperf.test", TEST)], ("skipped", "no time")))
 
 
 @pytest.mark.parametrize("verdicts", [("FAIL", "PASS"), ("PASS", "FAIL")])
 @pytest.mark.parametrize("names", [("test_x", "test_x"), ("test_x[1-2]", "test_x[2-2]")], ids=["again", "copies"])
-def test_a_rerun_counts_as_it_ended_and_copies_as_the_worst(junit, measurement, verdicts, names):
+def test_rerun_counts_last_verdict_and_copies_count_worst_verdict(junit, measurement, verdicts, names):
     """pytest writes an entry for each execution."""
     cases = []
     for verdict, name in zip(verdicts, names, strict=True):
@@ -185,7 +185,7 @@ def test_a_rerun_counts_as_it_ended_and_copies_as_the_worst(junit, measurement, 
         ("<testsuites><testcase name='a'/></testsuites>", "no test of this JUnit file was measured by llmperf"),
     ],
 )
-def test_another_file(tmp_path, text, complaint):
+def test_file_without_measured_tests_is_refused(tmp_path, text, complaint):
     (tmp_path / "x.xml").write_text(text)
     with pytest.raises(UsageError, match=complaint):
         read_release(tmp_path / "x.xml")

@@ -21,7 +21,7 @@ def cells(line):
     return [cell.strip() for cell in line.split("  ") if cell.strip()]
 
 
-def test_mean_interval_baseline_and_change():
+def test_metric_table_shows_mean_interval_baseline_and_change():
     runs = runs_of({"ttft_p50": 40.0, "error_rate": 0.0}, {"ttft_p50": 44.0, "error_rate": 0.0})
     head, ttft, errors = metric_table(runs, stored(ttft_p50=(40.0, 40.0)))
     assert cells(head) == ["metric", "mean", "90 % CI", "baseline", "change"]
@@ -36,7 +36,7 @@ def test_numbers_of_another_formula_are_never_compared():
     assert cells(throughput)[-2:] == ["2 requests/s", "another formula"]
 
 
-def test_changes_are_those_of_what_is_judged():
+def test_metric_table_computes_change_with_failed_as_infinite():
     """Of a server that dropped its slowest: served requests are shown, and are no improvement."""
     run = Run.of_values(0, 1, {"ttft_p50": 40.0, "ttft_mean": 30.0}, {"ttft_p50": 44.0, "ttft_mean": None})
     rows = [cells(line) for line in metric_table([run], stored(ttft_p50=(40.0,), ttft_mean=(40.0,)))[1:]]
@@ -47,7 +47,7 @@ def test_a_metric_that_a_run_misses_is_left_out():
     assert len(metric_table(runs_of({"ttft_p50": 40.0}, {"ttft_p50": None}), None)) == 1
 
 
-def test_a_side_that_is_compared_with_nothing_has_no_baseline_beside_it():
+def test_side_without_baseline_comparison_has_no_baseline_column_values():
     class Stored:
         def read(self, test, kind):
             assert kind == "h200"

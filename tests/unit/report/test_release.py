@@ -48,7 +48,7 @@ def compare(before, after, **options):
         (measured(tpot_ms=9, ttft_ms=100), Trend.WORSE),
     ],
 )
-def test_what_became_of_a_metric_is_what_became_of_the_test(after, trend):
+def test_trend_of_test_follows_trends_of_metrics(after, trend):
     assert compare(ran(), ran(after)).trend is trend
 
 
@@ -56,7 +56,7 @@ def test_what_became_of_a_metric_is_what_became_of_the_test(after, trend):
     ((None, None), Trend.UNKNOWN), ((0.0, 0.0), Trend.STAYED), ((0.0, 3.0), Trend.UNKNOWN),
     ((None, 0.0), Trend.UNKNOWN),
 ])
-def test_what_neither_run_has_is_not_the_same(values, trend):
+def test_metric_missing_or_zero_in_one_run_has_unknown_trend(values, trend):
     before, after = (measured(primaries=("preemptions",)) for _ in values)
     before, after = (
         side.with_runs([Run.of_values(run.seed, 1, run.metrics.all() | {"preemptions": value}) for run in side.runs])
@@ -65,7 +65,7 @@ def test_what_neither_run_has_is_not_the_same(values, trend):
     assert compare(ran(before), ran(after)).trend is trend
 
 
-def test_the_later_run_has_margins_of_its_own():
+def test_release_comparison_uses_margins_of_later_run():
     wide, narrow = ({"tpot_mean": Margins(share / 2, share)} for share in (0.3, 0.02))
     assert compare(ran(), ran(measured(tpot_ms=11, margins=wide))).trend is Trend.STAYED
     assert compare(ran(measured(margins=wide)), ran(measured(tpot_ms=11))).trend is Trend.WORSE
@@ -94,7 +94,7 @@ def test_verdicts_of_the_runs_themselves(before, after, trend):
 
 
 @pytest.mark.parametrize("before", [Verdict.PASS, Verdict.FAIL])
-def test_a_test_that_checks_nothing_any_more_is_unknown(before):
+def test_that_stops_checking_has_unknown_trend(before):
     silent = replace(ran(), checks=())
     one = compare(ran(verdict=before), silent)
     assert (one.trend, one.reason) == (Trend.UNKNOWN, "it checks nothing now")
@@ -115,7 +115,7 @@ def test_other_things_measured_are_not_compared(name):
     assert one.reason == f"{name} differs: {CONDITIONS[name]} before, other now"
 
 
-def test_another_treatment_and_another_cpu_are_not_compared_but_what_was_not_recorded_is():
+def test_different_treatment_or_cpu_is_not_compared_but_missing_condition_is():
     for was, now, text in (({}, {"treatment": "keeps l1"}, "absent before, keeps l1 now"),
                            ({"cpu_cores": "64"}, {"cpu_cores": "2"}, "64 before, 2 now")):
         one = compare(ran(measured(conditions=CONDITIONS | was)), ran(measured(conditions=CONDITIONS | now)))
@@ -123,7 +123,7 @@ def test_another_treatment_and_another_cpu_are_not_compared_but_what_was_not_rec
     assert compare(ran(), ran(measured(conditions=CONDITIONS | {"cpu_cores": "2"}))).trend is Trend.STAYED
 
 
-def test_another_formula_voids_its_own_metric_and_no_other():
+def test_changed_formula_excludes_only_affected_metric():
     one = compare(ran(), ran(measured(ttft_ms=99, conditions=CONDITIONS | {"formulas": "new.1 tpot.1 ttft.2"})))
     assert one.trend is Trend.UNKNOWN
     assert {change.metric: change.change for change in one.changes} == {
@@ -133,7 +133,7 @@ def test_another_formula_voids_its_own_metric_and_no_other():
     assert added.trend is Trend.STAYED
 
 
-def test_another_engine_is_what_a_release_is_about():
+def test_engine_version_change_is_compared_and_listed():
     one = compare(ran(), ran(measured(tpot_ms=11, conditions=CONDITIONS | {"engine.version": "2"})))
     assert one.trend is Trend.WORSE
     assert one.differing_conditions == (("engine.version", "1", "2"),)
@@ -151,7 +151,7 @@ def test_a_claim_that_ended_after_one_side_is_compared():
     assert compare(ran(measured(), measured()), ran(measured())).reason == "2 measurements before, 1 now"
 
 
-def test_the_verdicts_stand_where_a_claim_ended_after_its_reference():
+def test_verdicts_decide_trend_if_claim_ended_after_reference_side():
     """Its mechanism did not work there, and A was never started."""
     both = [measured(side="a"), measured(side="b")]
     passed, failed = ran(*both), ran(measured(side="b"), verdict=Verdict.FAIL)
@@ -178,13 +178,13 @@ def searched(rate, *tried, primaries=("max_rate",)):
     return ran(search, *at_rates)
 
 
-def test_a_search_is_judged_by_what_it_found_and_not_by_what_it_tried():
+def test_max_rate_search_is_compared_by_found_rate():
     assert compare(searched(22.6, 16, 32, 24), searched(8, 16, 8)).trend is Trend.WORSE
     (change,) = compare(searched(22.6, 16, 32, 24), searched(22.6, 16, 20)).changes
     assert (change.metric, change.change) == ("max_rate", "+0.0 %")
 
 
-def test_a_search_without_a_baseline_is_judged_by_its_rate():
+def test_max_rate_search_without_baseline_is_compared_by_found_rate():
     one = compare(searched(22.6, 16, primaries=()), searched(8, 16, primaries=()))
     assert (one.trend, [change.metric for change in one.changes]) == (Trend.WORSE, ["max_rate"])
 
@@ -198,7 +198,7 @@ def test_other_seeds_and_missing_metrics_cannot_tell():
     assert compare(ran(lone), ran(lone)).changes[0].after == "–"
 
 
-def test_new_and_gone():
+def test_added_and_removed_tests_are_listed_as_new_and_gone():
     found = compare_runs([ran(name="t::old")], [ran(name="t::new")])
     assert [(compared_test.test, compared_test.trend) for compared_test in found] == [
         ("t::new", Trend.NEW),
@@ -207,7 +207,7 @@ def test_new_and_gone():
     assert found[1].reason == "gone, not run, or it failed before it could report"
 
 
-def test_every_metric_where_asked_and_only_primaries_count():
+def test_release_comparison_lists_all_metrics_but_judges_only_primary_metrics():
     worse_tail = measured().with_runs(
         [Run.of_values(run.seed, 1, run.metrics.all() | {"itl_p99": 90.0}) for run in measured().runs])  # fmt: skip
     one = compare(ran(), ran(worse_tail), others=True)
@@ -216,7 +216,7 @@ def test_every_metric_where_asked_and_only_primaries_count():
     assert one.trend is Trend.STAYED
 
 
-def test_markdown_has_every_trend_links_and_what_changed():
+def test_markdown_lists_trends_links_and_changed_conditions():
     old = [ran(name="t::a"), ran(name="t::b"), ran(name="t::same"), ran(name="t::gone")]
     new = [ran(measured(tpot_ms=11, conditions=CONDITIONS | {"engine.version": "2"}), name="t::a"),
            ran(measured(tpot_ms=9), name="t::b"), ran(name="t::same"),
@@ -230,7 +230,7 @@ def test_markdown_has_every_trend_links_and_what_changed():
     assert "<details><summary>Stayed: 1</summary>" in text
 
 
-def test_markdown_shows_what_stayed_and_is_not_green():
+def test_markdown_shows_unchanged_tests_with_bad_verdicts():
     verdicts = {"t::a": Verdict.PASS, "t::b": Verdict.FAIL, "t::c": Verdict.NO_BASELINE, "t::d": Verdict.IMPROVED}
     tests = [ran(name=name, verdict=verdict) for name, verdict in verdicts.items()]
     text = markdown(compare_runs(tests, tests), LinkedRun("v1"), LinkedRun("v2"))
@@ -253,14 +253,14 @@ def test_markdown_stays_a_table_whatever_a_test_is_called():
     assert {line.replace("\\|", "").count("|") for line in rows} == {9}
 
 
-def test_markdown_fits_into_a_comment_and_says_what_is_left_out():
+def test_markdown_fits_comment_limit_and_names_omission():
     tests = [ran(name=f"t::test_{number}_{'x' * 80}") for number in range(800)]
     text = markdown(compare_runs(tests, [replace(test, error="no") for test in tests]), LinkedRun("a"), LinkedRun("b"))
     assert len(text) <= 60_000
     assert "more: see the runs" in text
 
 
-def test_as_text():
+def test_comparison_text_shows_trend_verdicts_and_changes():
     one = compare(ran(), ran(measured(tpot_ms=11), verdict=Verdict.FAIL))
     text = comparison_text(one)
     assert text.startswith("WORSE: t.py::test_x: PASS → FAIL\n    tpot_mean: because\n")

@@ -23,9 +23,9 @@ RUN = Measuring(2, 3, asked=100, done=61, failed=1, elapsed_s=6.4, rate_asked=10
         (Measuring(1, 3, 8, 0, 0, 0.2, label="A"), "A, run 1 of 3: 0 of 8 answered, 0 s"),
     ],
 )
-def test_sentences(status, text):
+def test_status_is_shown_as_sentence(status, text):
     assert sentence(status, 7) == text
 
 
-def test_durations():
+def test_durations_are_shown_in_minutes_and_seconds():
     assert [duration(value) for value in (0.4, 59.4, 59.6, 185)] == ["0 s", "59 s", "1 min 0 s", "3 min 5 s"]

@@ -11,7 +11,7 @@ from pytest_llmperf.slo.model import Comparison
 from pytest_llmperf.stats.interval import Interval
 
 
-def test_one_row_per_request(measurement):
+def test_data_frame_has_one_row_per_request(measurement):
     frame = measurement.to_pandas()
     assert len(frame) == 4
     assert list(frame["run"]) == [0, 0, 1, 1]

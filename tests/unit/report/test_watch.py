@@ -42,7 +42,7 @@ def test_a_phase_that_passes_at_once_is_no_news(watch, clock):
     assert watch.lines == []
 
 
-def test_a_phase_is_told_once_it_lasts_and_then_every_ten_seconds(watch, clock):
+def test_phase_is_shown_after_one_second_and_then_every_ten_seconds(watch, clock):
     watch.tell(Starting("e"))
     for _ in range(60):
         after(watch, clock, 0.5)
@@ -50,7 +50,7 @@ def test_a_phase_is_told_once_it_lasts_and_then_every_ten_seconds(watch, clock):
     assert watch.lines == [f"test_it: starting e, {s} s: Loading" for s in (1, 11, 21)]
 
 
-def test_a_call_that_blocks_still_shows_its_time(watch, clock):
+def test_blocking_call_does_not_stop_elapsed_time(watch, clock):
     watch.tell(Starting("e", "Compiling"))
     for _ in range(61):
         after(watch, clock, 1)
@@ -58,7 +58,7 @@ def test_a_call_that_blocks_still_shows_its_time(watch, clock):
     assert watch.lines[-1].endswith("1 min 1 s: Compiling")
 
 
-def test_a_run_that_was_shown_says_how_it_ended(watch, clock):
+def test_shown_run_ends_with_final_count(watch, clock):
     watch.tell(run(1))
     after(watch, clock, 2)
     watch.tell(run(10))
@@ -74,12 +74,12 @@ def test_the_same_line_does_not_come_twice(watch, clock):
     assert len(watch.lines) == 1
 
 
-def test_what_happened_is_told_at_once(watch):
+def test_note_is_shown_immediately(watch):
     watch.tell(Note("The server died."))
     assert watch.lines == ["test_it: The server died."]
 
 
-def test_at_rest_and_after_the_end_it_is_silent(watch, clock):
+def test_watch_is_silent_at_rest_and_after_close(watch, clock):
     watch.tell(Starting("e"))
     watch.rest()
     after(watch, clock, 100)
@@ -89,7 +89,7 @@ def test_at_rest_and_after_the_end_it_is_silent(watch, clock):
     assert watch.lines == []
 
 
-def test_a_quiet_pace(clock):
+def test_quiet_pace_shows_phase_once_per_minute(clock):
     lines = []
     watch = LineWatch(lines.append, clock, Pace(60, 60))
     watch.tell(Starting("e"))
@@ -99,7 +99,7 @@ def test_a_quiet_pace(clock):
     assert [line.rpartition(", ")[2] for line in lines] == ["1 min 0 s", "2 min 0 s"]
 
 
-def test_it_ticks_by_itself():
+def test_watch_thread_shows_status_without_further_calls():
     from threading import Event
 
     told = Event()
@@ -131,7 +131,7 @@ def live(clock):
     watch.close()
 
 
-def test_two_lines_below_what_pytest_wrote(live, clock):
+def test_live_status_is_shown_in_two_lines_below_pytest_output(live, clock):
     watch, file = live
     watch.tell(run(4))
     watch.tick()
@@ -142,7 +142,7 @@ def test_two_lines_below_what_pytest_wrote(live, clock):
     assert facts == "  4 of 10 answered · 4 s"
 
 
-def test_nothing_of_it_stays_and_pytest_goes_on_where_it_was(live, clock):
+def test_live_status_is_erased_before_pytest_continues(live, clock):
     watch, file = live
     for status in (Starting("e", "Loading"), run(4), run(5)):
         watch.tell(status)
@@ -154,7 +154,7 @@ def test_nothing_of_it_stays_and_pytest_goes_on_where_it_was(live, clock):
     assert not screen_of(file).cursor.hidden
 
 
-def test_it_goes_at_the_lowest_line_of_the_screen_too(live, clock):
+def test_live_status_is_erased_at_bottom_of_screen(live, clock):
     watch, file = live
     text = "\n" * 30 + file.getvalue()
     file.seek(0)

@@ -50,7 +50,7 @@ def test_times_count_from_the_first_intended_send(kept):
     )  # fmt: skip
 
 
-def test_what_a_server_said_is_not_kept(kept):
+def test_requests_file_omits_error_text_of_server(kept):
     path = kept(RECORDS)
     assert b"secret" not in gzip.decompress(path.read_bytes())
     assert decode(path).kept[2].detail == "reset"
@@ -78,14 +78,14 @@ def test_damaged_compressed_data_is_our_error(kept):
         decode(path)
 
 
-def test_records_read_back_equal_those_written_but_for_texts_of_failures(kept):
+def test_stored_records_equal_written_records_except_failure_texts(kept):
     records = [*RECORDS, replace(RECORDS[1], index=4, replaced_text=True)]
     path = kept(records)
     read = list(read_back(path, 1_000_000_000))
     assert read == [replace(record, detail=None if record.ok else record.outcome.value) for record in records]
 
 
-def test_released_records_are_read_from_their_file_with_the_first_texts_of_failures(kept):
+def test_released_records_are_read_from_file_and_keep_first_failure_texts(kept):
     records = RunRecords(RECORDS)
     derived = records.derived(measure)
     path = kept(RECORDS)
@@ -116,7 +116,7 @@ def test_records_that_were_kept_in_part_are_not_read_back(kept):
         (b"[" * 100_000, "RecursionError"),
     ],
 )
-def test_file_that_would_take_too_much_memory_is_refused_before_it_is_read(tmp_path, text, problem):
+def test_oversized_requests_file_is_refused_before_parsing(tmp_path, text, problem):
     path = tmp_path / "bomb.json.gz"
     path.write_bytes(gzip.compress(text, 1))
     del text
@@ -124,13 +124,13 @@ def test_file_that_would_take_too_much_memory_is_refused_before_it_is_read(tmp_p
         decode(path)
 
 
-def test_pandas_reads_it(kept):
+def test_pandas_reads_requests_file(kept):
     frame = pd.read_json(kept(RECORDS))
     assert list(frame["outcome"]) == ["ok", "ok", "reset", "no connection"]
     assert frame["arrivals_ns"][0] == [40_000_000, 50_000_000, 70_000_000, 100_000_000]
 
 
-def test_of_too_many_arrivals_every_nth_request_keeps_its_own(kept):
+def test_arrivals_limit_keeps_arrivals_of_every_nth_request(kept):
     records = [make_record(i, intended_ms=i, chunks=10) for i in range(100)]
     path = kept(records, most_arrivals=400)
     found = decode(path)
@@ -141,7 +141,7 @@ def test_of_too_many_arrivals_every_nth_request_keeps_its_own(kept):
     assert sum(len(arrivals or ()) for arrivals in columns["arrivals_ns"]) <= 400
 
 
-def test_no_request_at_all(kept):
+def test_requests_file_without_requests_is_empty(kept):
     assert decode(kept([])).kept == ()
 
 

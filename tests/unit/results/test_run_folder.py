@@ -20,7 +20,7 @@ from pytest_llmperf.stats.prior import Margins
 from pytest_llmperf.testing.records import make_record
 
 
-def test_what_it_holds(tmp_path, measurement):
+def test_run_file_contains_checks_conditions_and_runs(tmp_path, measurement):
     result = CheckResult.stated("ttft_p99 <= 1s", Verdict.FAIL, "slow", metric="ttft_p99")
     path = write_test(tmp_path, "tests/test_a.py::test_x", [measurement], [result], complete=False)
     kept = json.loads(path.read_text())
@@ -47,7 +47,7 @@ def test_both_margins_are_kept(tmp_path, measurement):
     assert read_test(path).measurements[0].margins == {"ttft_p50": Margins(0.4 * 0.15, 0.15)}
 
 
-def test_what_is_stored_counts_failed_requests_as_endless(tmp_path, measurement_of):
+def test_stored_values_count_failed_requests_as_infinite(tmp_path, measurement_of):
     """Of four requests one failed: the median lies between the second and the third, and the mean has no end."""
     ttfts = {10.0: Outcome.TIMEOUT, 20.0: Outcome.OK, 30.0: Outcome.OK, 40.0: Outcome.OK}
     records = [make_record(i, ttft_ms=ttft, outcome=outcome) for i, (ttft, outcome) in enumerate(ttfts.items())]
@@ -84,14 +84,14 @@ def test_a_run_without_gpus_says_so(tmp_path, measurement):
     assert (run["gpu"], run["gpu_state"], run["server"], run["contended"]) == (None, None, None, None)
 
 
-def test_the_last_writing_stays_and_nothing_else(tmp_path, measurement):
+def test_second_write_replaces_run_file_without_leftovers(tmp_path, measurement):
     write_test(tmp_path, "test", [], [])
     path = write_test(tmp_path, "test", [measurement], [])
     assert list((tmp_path / "tests").iterdir()) == [path]
     assert json.loads(path.read_text())["measurements"]
 
 
-def test_what_is_no_json_is_never_written(tmp_path, measurement_of):
+def test_nan_counter_raises_and_writes_no_run_file(tmp_path, measurement_of):
     with pytest.raises(ValueError, match="JSON"):
         write_test(tmp_path, "test", [measurement_of([], counters={"kv_usage_peak": float("nan")})], [])
     assert not list(tmp_path.rglob("*.json"))
@@ -134,7 +134,7 @@ def no_file_beyond(size_bytes):
         signal.signal(signal.SIGXFSZ, handler)
 
 
-def test_a_full_disk_is_an_error_and_leaves_what_was_there(tmp_path, measurement):
+def test_full_disk_raises_error_and_keeps_previous_run_file(tmp_path, measurement):
     """Fault 62: a file may not grow beyond a kilobyte here, as if no more were free."""
     path = write_test(tmp_path, "t", [], [])
     before = path.read_bytes()

@@ -176,7 +176,7 @@ def lines():
         yield f"{cause}: {problem_text(Problem(cause, {**facts, **HERE}))}"
 
 
-def test_sentences_are_those_of_golden_file():
+def test_sentences_equal_golden_file():
     assert list(lines()) == GOLDEN.read_text(encoding="utf-8").splitlines()
 
 
@@ -187,13 +187,13 @@ def test_every_cause_has_sentence_and_example():
 
 @pytest.mark.parametrize("problem", [FAILED, Problem(Cause.SERVER_RESTARTED, {"text": "its counters fell", **HERE})],
                          ids=lambda problem: str(problem.cause))
-def test_cause_of_invalid_runs_is_their_first_problem(problem):
+def test_cause_of_invalid_runs_is_first_problem(problem):
     text = cause_text(invalid(problem, FAILED))
     assert problem_text(problem).startswith(text)
     assert "run 2 (seed 1): " in text
 
 
-def test_file_without_numbers_keeps_its_sentences():
+def test_run_file_without_numbers_keeps_stored_texts():
     texts = {"limit": "≤ 5 ms", "measured": "4 ms", "interval": "90 % CI 3–5 ms", "n": "3 runs"}
     result = CheckResult("tpot_mean <= 5ms", Verdict.PASS, facts={"texts": texts})
     assert [limit_text(result), estimate_text(result), interval_text(result), basis_text(result)] == [*texts.values()]

@@ -7,6 +7,7 @@ import pytest
 
 from pytest_llmperf import CheckResult, Verdict
 from pytest_llmperf.errors import BaselineError, UsageError
+from pytest_llmperf.metrics import measure
 from pytest_llmperf.metrics.units import Unit
 from pytest_llmperf.results.reader import choose, read_run
 from pytest_llmperf.results.requests_file import encode
@@ -24,7 +25,7 @@ def written(tmp_path, measurement):
     return write_test(tmp_path, TEST, [measurement], [PASSED])
 
 
-def test_what_was_written_is_read(tmp_path, written, measurement):
+def test_stored_run_equals_written_measurement(tmp_path, written, measurement):
     (test,) = read_run(tmp_path)
     assert (test.test, test.complete, test.error, test.folder) == (TEST, True, None, tmp_path)
     assert test.checks == (PASSED,)
@@ -39,9 +40,10 @@ def test_what_was_written_is_read(tmp_path, written, measurement):
     assert kept.value_with_failures("prefix_cache_hit_rate") is None
 
 
-def test_the_measurement_comes_back_from_its_requests(tmp_path, written, measurement):
+def test_measurement_is_restored_from_stored_requests(tmp_path, written, measurement):
     back = read_run(tmp_path)[0].measurements[0]
-    assert [metrics.all() for metrics in back.metrics] == [metrics.all() for metrics in measurement.metrics]
+    recomputed = [measure(run.records, run.counters).all() for run in back.runs]
+    assert recomputed == [metrics.all() for metrics in measurement.metrics]
     before, after = measurement.to_vllm_json(), back.to_vllm_json()
     different = {name for name in before if json.dumps(before[name]) != json.dumps(after[name])}
     assert different <= {"start_times", "itls", "ttfts", "latencies"}  # the clock begins elsewhere, rounding with it
@@ -56,10 +58,11 @@ def test_requests_are_written_once_and_stay_when_the_test_is_written_again(tmp_p
     assert len(files) == 2
 
 
-def test_equal_runs_of_two_measurements_have_files_of_their_own(tmp_path, measurement_of):
+def test_equal_runs_of_two_measurements_have_separate_request_files(tmp_path, measurement_of):
     slow, fast = (measurement_of([make_record(0, ttft_ms=ttft_ms)]) for ttft_ms in (90, 10))
     write_test(tmp_path, TEST, [slow, fast], [])
-    values = [measurement.value("ttft_p50") for measurement in read_run(tmp_path)[0].measurements]
+    stored_runs = [measurement.runs[0] for measurement in read_run(tmp_path)[0].measurements]
+    values = [measure(run.records).value("ttft_p50") for run in stored_runs]
     assert values == [90, 10]
 
 
@@ -73,14 +76,14 @@ def test_equal_runs_of_two_measurements_have_files_of_their_own(tmp_path, measur
         ({"complete": False, "error": "It died.\ncommand: x"}, [PASSED], Verdict.ERROR, "It died."),
     ],
 )
-def test_the_verdict_of_a_test(tmp_path, fields, checks, verdict, reason):
+def test_stored_test_verdict_includes_checks_and_errors(tmp_path, fields, checks, verdict, reason):
     write_test(tmp_path, TEST, [], checks, **fields)
     (test,) = read_run(tmp_path)
     assert test.verdict is verdict
     assert reason in test.reason
 
 
-def test_telemetry_is_read_where_it_is_there_and_flags_are_not_columns(tmp_path, written):
+def test_stored_telemetry_contains_only_numeric_columns(tmp_path, written):
     content = json.loads(written.read_text())
     content["measurements"][0]["runs"][0]["gpu"] = {
         "at_ns": [0, 1], "power_w": [300, None], "name": "H200", "reasons": ["a", "b"]}  # fmt: skip
@@ -115,21 +118,21 @@ def _set(path, **values):
         (lambda path: _set(path, measurements=[{"engine": 3}]), r"at measurements\[0\]: complete, conditions"),
     ],
 )
-def test_what_cannot_be_believed_is_refused(tmp_path, written, spoil, complaint):
+def test_corrupt_run_file_is_refused_with_path_and_cause(tmp_path, written, spoil, complaint):
     spoil(written)
     with pytest.raises(BaselineError, match=complaint) as refused:
         read_run(tmp_path)
     assert str(refused.value).startswith(str(written))
 
 
-def test_no_folder_and_a_folder_of_something_else(tmp_path):
+def test_missing_or_foreign_run_folder_is_refused(tmp_path):
     with pytest.raises(UsageError, match="there is no such run folder"):
         read_run(tmp_path / "gone")
     with pytest.raises(UsageError, match="this is no run folder"):
         read_run(tmp_path)
 
 
-def test_choosing_a_test_by_a_part_of_its_id(tmp_path, written):
+def test_part_of_test_id_selects_test(tmp_path, written):
     tests = read_run(tmp_path)
     assert choose(tests, "test_x", tmp_path) == tests
     with pytest.raises(UsageError, match=r"no test's id has 'zzz' .* There are: tests/test_a.py::test_x"):

@@ -16,7 +16,7 @@ KEYS = {
 }  # fmt: skip
 
 
-def test_its_keys(measurement):
+def test_vllm_json_contains_keys_of_vllm_bench(measurement):
     found = measurement.to_vllm_json()
     assert set(found) >= KEYS
     for family in ("ttft", "tpot", "itl", "e2el"):
@@ -53,7 +53,7 @@ def test_statistics_are_of_the_pooled_served_requests_in_ms(measurement):
     assert found["ttfts"][:2] == pytest.approx([0.040, 0.060])  # seconds
 
 
-def test_what_is_unknown_is_null_and_not_zero(measurement_of):
+def test_unknown_token_counts_are_null_in_vllm_json(measurement_of):
     untold = [replace(make_record(i), prompt_tokens=None, output_tokens=None, chunk_tokens=None) for i in range(2)]
     found = measurement_of(untold).to_vllm_json()
     for key in ("total_input_tokens", "total_output_tokens", "output_throughput", "total_token_throughput"):
@@ -62,7 +62,7 @@ def test_what_is_unknown_is_null_and_not_zero(measurement_of):
     assert found["request_throughput"] is not None
 
 
-def test_a_run_that_served_nothing_makes_no_throughput_better(measurement_of):
+def test_run_without_served_requests_makes_throughput_null_in_vllm_json(measurement_of):
     failed = [make_record(i, outcome=Outcome.HTTP_STATUS) for i in range(2)]
     found = measurement_of([make_record(0)], failed).to_vllm_json()
     assert (found["completed"], found["failed"]) == (1, 2)

@@ -25,7 +25,7 @@ QUIET = {
         ({"beside-slower": []}, 1, "beside-slower: not found"),
     ],
 )
-def test_a_false_alarm_or_a_slowdown_that_is_missed_is_an_exit_code(load_script, tmp_path, capsys, told, code, said):
+def test_false_alarm_or_missed_slowdown_makes_exit_code_nonzero(load_script, tmp_path, capsys, told, code, said):
     def measure(project, name, *options, **env):
         assert (project / "test_aa.py").exists()
         return (QUIET | told)[name]
@@ -35,6 +35,6 @@ def test_a_false_alarm_or_a_slowdown_that_is_missed_is_an_exit_code(load_script,
     assert said in capsys.readouterr().out
 
 
-def test_what_was_not_asked_for_is_not_missed(load_script, tmp_path):
+def test_unrequested_sessions_are_not_reported_as_missed(load_script, tmp_path):
     arguments = ["vllm-cpu", "--sessions", "0", "--attempts", "0", "--project", str(tmp_path / "aa")]
     assert load_script("aa_real_engine").main(arguments, None) == 0

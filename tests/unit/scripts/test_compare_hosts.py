@@ -34,7 +34,7 @@ def test_every_session_meets_the_other_hosts(comparing):
     ]  # fmt: skip
 
 
-def test_a_session_that_has_no_run_folder_goes_by_its_machine(comparing):
+def test_session_without_run_folder_is_shown_by_machine_name(comparing):
     """As a pull request of a runner brings it."""
     store = Store(ROOT / "baselines")
     hosts = comparing.letters(ROOT / "docs" / "measured" / "h200")

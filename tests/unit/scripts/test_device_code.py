@@ -58,13 +58,13 @@ def test_machine_code_of_other_gpus_becomes_zeros(thinned):
 
 
 @pytest.mark.parametrize(("capability", "kept"), [(75, "T"), (80, "A"), (86, "AB"), (89, "ABL")])
-def test_code_of_an_earlier_minor_runs_and_of_a_later_one_does_not(thinned, capability, kept):
+def test_device_code_of_earlier_minor_version_is_kept_and_later_is_removed(thinned, capability, kept):
     codes = [(CODE, number, letter * 40) for number, letter in ((75, b"T"), (80, b"A"), (86, b"B"), (89, b"L"))]
     after, _ = thinned(library(*(fat_binary(code) for code in codes)), capability)
     assert "".join(letter for letter in "TABL" if letter.encode() * 40 in after) == kept
 
 
-def test_ptx_stays_where_it_is_all_that_can_run(thinned):
+def test_ptx_is_kept_if_no_device_code_can_run(thinned):
     before = library(fat_binary((CODE, 80, b"A" * 40), (PTX, 80, b"P" * 24), (PTX, 100, b"B" * 24)))
     after, saved = thinned(before)
     assert b"P" * 24 in after
@@ -72,7 +72,7 @@ def test_ptx_stays_where_it_is_all_that_can_run(thinned):
     assert saved == 64
 
 
-def test_each_group_is_looked_at_for_itself(thinned):
+def test_each_fat_binary_is_thinned_separately(thinned):
     before = library(fat_binary((CODE, 90, b"H" * 16)), fat_binary((CODE, 75, b"T" * 16), (PTX, 75, b"P" * 16)))
     after, _ = thinned(before)
     assert (b"H" * 16 in after, b"T" * 16 in after, b"P" * 16 in after) == (True, False, True)

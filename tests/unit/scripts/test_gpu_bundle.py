@@ -52,7 +52,7 @@ def unpacked(out, into):
     return {str(path.relative_to(into)) for path in into.rglob("*") if path.is_file() and "dist-info" not in str(path)}
 
 
-def test_engine_and_plugin_lie_apart_without_what_is_never_loaded(bundler, index, tmp_path, capsys):
+def test_bundle_separates_engine_and_plugin_and_excludes_dropped_files(bundler, index, tmp_path, capsys):
     wheel = make_wheel(tmp_path, "pytest_llmperf", {"pytest_llmperf/__init__.py": ""})
     out = tmp_path / "out"
     assert bundler.main(["--kind", "vllm", "--pins", str(index), "--out", str(out), "--wheel", str(wheel),
@@ -67,7 +67,7 @@ def test_engine_and_plugin_lie_apart_without_what_is_never_loaded(bundler, index
     assert "--llmperf-engine vllm=/tmp/llmperf/engine" in printed
 
 
-def test_parts_are_no_larger_than_asked_for_and_old_ones_go(bundler, index, tmp_path):
+def test_bundle_parts_stay_below_requested_size_and_replace_old_parts(bundler, index, tmp_path):
     out = tmp_path / "out"
     out.mkdir()
     (out / "part.99").write_text("of an earlier bundle")
@@ -86,13 +86,13 @@ def test_hollow_modules_are_laid_over(bundler, index, tmp_path):
     assert "engine/soundfile/__init__.py" in unpacked(tmp_path / "out", tmp_path / "host")
 
 
-def test_a_drop_that_matches_nothing_is_told(bundler, index, tmp_path, capsys):
+def test_unmatched_drop_pattern_is_reported(bundler, index, tmp_path, capsys):
     arguments = ["--kind", "vllm", "--pins", str(index), "--out", str(tmp_path / "out"), "--drop", "vlm/*"]
     assert bundler.main(arguments) == 0
     assert "nothing matches --drop vlm/*" in capsys.readouterr().err
 
 
-def test_what_cannot_be_fetched_packs_nothing(bundler, index, tmp_path, capsys):
+def test_unavailable_package_writes_no_bundle(bundler, index, tmp_path, capsys):
     (index / "vllm.txt").write_text("nobody-has-this==1.0\n")
     assert bundler.main(["--kind", "vllm", "--pins", str(index), "--out", str(tmp_path / "out")]) == 1
     assert "pip cannot fetch" in capsys.readouterr().err

@@ -28,7 +28,7 @@ def busy(neighbour, *arguments, ended=lambda: False):
     return clock, steps
 
 
-def test_it_ends_when_its_time_is_up(neighbour):
+def test_gpu_load_ends_after_given_seconds(neighbour):
     clock, steps = busy(neighbour, "--seconds", "3")
     assert clock.now == pytest.approx(3, abs=0.02)
     assert clock.worked == pytest.approx(clock.now)
@@ -41,13 +41,13 @@ def test_a_share_of_the_time(neighbour, duty):
     assert clock.worked / clock.now == pytest.approx(duty, rel=0.02)
 
 
-def test_it_may_only_hold_memory(neighbour):
+def test_gpu_load_with_zero_duty_only_holds_memory(neighbour):
     clock, steps = busy(neighbour, "--seconds", "2", "--duty", "0")
     assert (steps, clock.worked) == (0, 0.0)
     assert clock.now == pytest.approx(2, abs=0.2)
 
 
-def test_it_ends_when_it_is_told_to(neighbour):
+def test_gpu_load_ends_on_request(neighbour):
     assert busy(neighbour, ended=lambda: True)[1] == 0
 
 
@@ -60,7 +60,7 @@ def test_a_bounded_time_is_the_default(neighbour):
     [["--seconds", "0"], ["--seconds", "1e9"], ["--seconds", "nan"], ["--duty", "1.5"], ["--memory-gib", "-1"],
      ["--device", "-1"], ["--size", "1"]],
 )
-def test_what_cannot_be_meant(neighbour, arguments, capsys):
+def test_invalid_gpu_load_argument_is_refused(neighbour, arguments, capsys):
     with pytest.raises(SystemExit) as ended:
         neighbour.parse(arguments)
     assert ended.value.code == 2

@@ -96,7 +96,7 @@ def test_pieces_share_the_host(go, capsys):
     assert Path("out/03-four.xml").exists()
 
 
-def test_the_end_of_the_time_interrupts_and_begins_nothing(go, capsys):
+def test_end_of_time_interrupts_running_piece_and_skips_next_piece(go, capsys):
     assert go("1:1:endless", "1:100:single", seconds=12) == 1
     assert noted("endless")["interrupted"] is True
     told = capsys.readouterr().out
@@ -106,7 +106,7 @@ def test_the_end_of_the_time_interrupts_and_begins_nothing(go, capsys):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_job_that_is_cancelled_leaves_nothing_running(go, number):
+def test_cancelled_job_leaves_no_running_process(go, number):
     command = [sys.executable, str(SCRIPT), "--seconds=60", "--out=out", "--piece=1:1:endless", "--", "test_it.py"]
     script = subprocess.Popen(command, env=os.environ | {"CUDA_VISIBLE_DEVICES": "0"})
     try:
@@ -125,13 +125,13 @@ def test_a_red_piece_is_red_and_stops_no_other(go):
     assert Path("single.json").exists()
 
 
-def test_more_gpus_than_there_are(go, capsys):
+def test_too_many_requested_gpus_are_refused(go, capsys):
     with pytest.raises(SystemExit):
         go("8:1:four")
     assert "there are 4 GPUs here, too few for four" in capsys.readouterr().err
 
 
-def test_a_session_has_the_gpus_that_its_caller_has_and_its_part_of_the_cores(go):
+def test_piece_has_gpus_of_caller_and_separate_cores(go):
     cores = sorted(os.sched_getaffinity(0))
     names = [str(7 + number) for number in range(len(cores))]
     assert go("1:1:four", "1:1:pair", gpus=",".join(names)) == 0

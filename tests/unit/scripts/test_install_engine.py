@@ -23,7 +23,7 @@ def ghost(installer, monkeypatch):
     return installer.Recipe(version, ("llmperf-ghost",), check), ["llmperf-ghost==1.0+none"]
 
 
-def test_installs_once_and_again_after_a_change(installer, ghost, tmp_path):
+def test_engine_is_reinstalled_only_after_recipe_change(installer, ghost, tmp_path):
     recipe, pins = ghost
     target = tmp_path / "engine"
     assert installer.install(recipe, pins, target).startswith("was installed in")
@@ -35,7 +35,7 @@ def test_installs_once_and_again_after_a_change(installer, ghost, tmp_path):
     assert not (target / "mine").exists()
 
 
-def test_what_an_interrupted_install_left_is_replaced(installer, ghost, tmp_path):
+def test_interrupted_installation_is_replaced(installer, ghost, tmp_path):
     target = tmp_path / "engine"
     (target / "lib").mkdir(parents=True)
     (target / "lib" / "half").touch()
@@ -45,7 +45,7 @@ def test_what_an_interrupted_install_left_is_replaced(installer, ghost, tmp_path
     assert not Path(f"{target}.discarded").exists()
 
 
-def test_a_failed_install_is_not_taken_for_a_finished_one(installer, ghost, tmp_path):
+def test_failed_installation_is_not_marked_as_finished(installer, ghost, tmp_path):
     recipe, pins = ghost
     target = tmp_path / "engine"
     broken = installer.Recipe(recipe.python, recipe.hollow, "raise SystemExit('no such engine')")
@@ -83,7 +83,7 @@ def test_a_foreign_folder_is_left_alone(installer, ghost, tmp_path):
     assert (tmp_path / "thesis.tex").exists()
 
 
-def test_a_missing_python_is_named_with_ways_to_get_it(installer):
+def test_missing_python_error_names_ways_to_install(installer):
     with pytest.raises(installer.InstallError, match=r"needs Python 3\.99 .*uv python install 3\.99.*PYTHON="):
         installer.find_python("3.99")
 
@@ -117,14 +117,14 @@ assert platform.load()() == "sglang_plain_cpu.platform.PlainCpu"
 """
 
 
-def test_a_local_distribution_brings_its_code_and_entry_points(installer, ghost, tmp_path):
+def test_local_distribution_is_installed_with_entry_points(installer, ghost, tmp_path):
     recipe, pins = ghost
     name, entry_points = installer.RECIPES["sglang-cpu"].local[0]
     whole = installer.Recipe(recipe.python, recipe.hollow, HOLLOW_AND_PLUGGED_IN, local=((name, entry_points),))
     assert installer.install(whole, pins, tmp_path / "engine").startswith("was installed in")
 
 
-def test_requirements_may_be_unmet_only_where_it_is_said(installer):
+def test_unmet_requirements_are_ignored_only_for_named_packages(installer):
     report = "sglang 1 requires timm, which is not installed.\nsglang-router 1 has requirement x==1, but you have x 2."
     assert installer.unmet_requirements(report, ("sglang",)) == [report.splitlines()[1]]
     assert len(installer.unmet_requirements(report, ())) == 2

@@ -12,7 +12,7 @@ SCRIPT = Path(__file__).parents[3] / "scripts" / "measured.sh"
     ("codes", "ended", "runs"),
     [([0], 0, 1), ([11], 0, 1), ([1], 1, 1), ([10, 0], 0, 2), ([10, 11], 0, 2), ([10, 10], 10, 2), ([10, 1], 1, 2)],
 )
-def test_only_what_is_no_evidence_runs_again(tmp_path, codes, ended, runs):
+def test_only_invalid_suite_run_is_repeated(tmp_path, codes, ended, runs):
     (tmp_path / "codes").write_text("".join(f"{code}\n" for code in codes))
     script = 'echo run >> runs; code=$(head -n 1 codes); sed -i 1d codes; exit "$code"'
     done = subprocess.run(["sh", str(SCRIPT), "sh", "-c", script], cwd=tmp_path, check=False, capture_output=True)

@@ -32,7 +32,7 @@ def place(tmp_path):
     return tmp_path
 
 
-def test_every_demand_has_its_measurements_and_their_ratio(predicting, place):
+def test_prediction_table_shows_each_requirement_with_measurements_and_ratio(predicting, place):
     table = predicting.written(predicting.rows(place, MEASURED)).splitlines()
     (serving,) = [line for line in table if "`tpot_p95 <= 20ms`" in line]
     test, demand, predicted, measured, ratios = serving.strip("| ").split(" | ")
@@ -42,7 +42,7 @@ def test_every_demand_has_its_measurements_and_their_ratio(predicting, place):
     assert not any("error_rate" in line or "baseline" in line for line in table)
 
 
-def test_hosts_that_coefficients_have_seen_are_no_held_out_ones(predicting, place):
+def test_prediction_table_marks_hosts_used_for_fitting(predicting, place):
     table = predicting.written(predicting.rows(place, MEASURED))
     measured = [line.split(" | ")[3] for line in table.splitlines() if "`test_two_gpus_decode" in line]
     assert {tuple(re.findall(r"\((\w(?:, fitted)?)\)", cell))[:2] for cell in measured} == {("c, fitted", "f")}
@@ -70,7 +70,7 @@ def test_values_of_different_units_have_no_median(predicting):
     assert predicting._range(["1.5×", "1.5×"]) == ""
 
 
-def test_what_is_not_emulated_says_why(predicting, place):
+def test_prediction_table_names_test_that_is_not_emulated(predicting, place):
     found = [row for row in predicting.rows(place, MEASURED) if row.predicted is None]
     assert [row.test for row in found] == ["suites/test_startup.py::test_ready[h200]"]
     assert "not emulated" in predicting.written(iter(found))
@@ -80,13 +80,13 @@ def _check(subject):
     return CheckResult(subject, Verdict.PASS, metric=subject.split(" >= ")[0].split(" <= ")[0])
 
 
-def test_each_limit_of_a_metric_has_its_own_measurement(predicting):
+def test_each_limit_of_metric_is_matched_to_separate_measurement(predicting):
     (test,) = read_run(next(MEASURED.glob("i-*ee591c")))
     assert predicting._measured(test, _check("spec_acceptance_length(a) >= 2.25")) == "2.495 tokens/step"
     assert predicting._measured(test, _check("spec_acceptance_length(a) <= 2.75")) == "2.507 tokens/step"
 
 
-def test_a_limit_that_has_moved_since_and_a_claim_made_since_are_found(predicting):
+def test_measurement_is_found_for_changed_limit_and_later_claim(predicting):
     (test,) = read_run(next(MEASURED.glob("c-*")))
     assert predicting._measured(test, _check("tpot_mean(b) / tpot_mean(a) >= 1.3")) == "1.47×"
     assert predicting._measured(test, _check("itl_p50(b) / itl_p50(a) >= 1.2")) == "1.42×"

@@ -18,7 +18,7 @@ def a_trace(path, *events):
     return path
 
 
-def test_kernels_come_in_order_and_nothing_else_is_one(script, tmp_path):
+def test_trace_lists_kernels_in_order_of_start(script, tmp_path):
     path = a_trace(
         tmp_path / "rank0.pt.trace.json.gz",
         ("kernel", "gemm", 30.0, 10.0),
@@ -28,7 +28,7 @@ def test_kernels_come_in_order_and_nothing_else_is_one(script, tmp_path):
     assert [(kernel.start_us, kernel.end_us) for kernel in script.kernels(path)] == [(5.0, 15.0), (30.0, 40.0)]
 
 
-def test_the_share_is_of_the_time_from_the_first_kernel_to_the_last(script):
+def test_all_reduce_share_is_computed_from_first_to_last_kernel(script):
     reduce = "void vllm::cross_device_reduce_1stage<__nv_bfloat16, 2>"
     ran = [script.Kernel("gemm", 100, 40), script.Kernel(reduce, 140, 10), script.Kernel("gemm", 170, 10),
            script.Kernel(reduce, 180, 20)]
@@ -46,7 +46,7 @@ def test_every_backend_s_all_reduce_is_known(script, name):
     assert script.share([script.Kernel(name, 0, 1)]) is not None
 
 
-def test_without_all_reduces_there_is_no_share(script):
+def test_trace_without_all_reduces_has_no_share(script):
     assert script.share([script.Kernel("nvjet_tst_128x64", 0, 1)]) is None
     assert script.share([]) is None
 

@@ -29,7 +29,7 @@ def test_the_knee_lies_between_neighbours(knee, precision):
     assert len(set(rates)) == len(rates)  # nothing is measured twice
 
 
-def test_what_is_open_is_taken_for_what_was_measured_and_is_not_proven():
+def test_undecided_rates_follow_measured_value_but_are_not_proven():
     found = search_rate(limit_at(20, open_from=16.5, open_to=24), 8, 0.02)
     assert found.highest_within <= 20 < found.lowest_over
     assert found.highest_within > 19.6

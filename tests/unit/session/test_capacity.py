@@ -64,18 +64,18 @@ def test_the_knee_is_found_and_is_a_measurement(perf, make_server, told, clock):
     assert len(perf.measurements) == 1 + len(points)  # every rate is kept, too
 
 
-def test_the_same_seed_the_same_answer(perf, make_server):
+def test_repeated_max_rate_search_gives_equal_rate(perf, make_server):
     first, second = (perf.max_rate(make_server(), WORKLOAD, slo="ttft_p95 <= 500ms").values("max_rate") for _ in "ab")
     assert first == second
 
 
-def test_several_searches_have_seeds_of_their_own(perf, make_server, fake_engine):
+def test_each_max_rate_search_uses_separate_seeds(perf, make_server, fake_engine):
     perf.max_rate(make_server(vllm("m")), WORKLOAD, slo="ttft_p95 <= 500ms", runs=2)
     bodies = {plan.requests[0].body for plan in fake_engine.transport.plans if plan.concurrency is None}
     assert len(bodies) == 4  # two searches, two runs a rate, whatever the rates
 
 
-def test_a_cache_that_nobody_empties_meets_each_prompt_once(perf, make_server, fake_engine):
+def test_max_rate_search_without_cache_reset_sends_each_prompt_once(perf, make_server, fake_engine):
     perf.max_rate(make_server(endpoint("http://127.0.0.1:1", model="m")), WORKLOAD, slo="ttft_p95 <= 500ms", runs=2)
     bodies = [plan.requests[0].body for plan in fake_engine.transport.plans if plan.concurrency is None]
     assert len(set(bodies)) == len(bodies) > 8
@@ -111,7 +111,7 @@ def test_a_load_that_is_over_before_a_queue_could_grow_is_told(too_brief, reques
 
 
 @pytest.mark.parametrize(("conversations", "notes"), [(20, 1), (200, 0)])
-def test_conversations_come_at_the_rate_and_not_their_turns(too_brief, conversations, notes):
+def test_conversations_but_not_turns_arrive_at_tested_rate(too_brief, conversations, notes):
     """In 2 s at 10/s, and 50 ms an answer: 40 turns would last longer than twenty answers, 20 conversations do not."""
     rate, said = too_brief(multi_turn(conversations=conversations, turns=2, input=8, output=5, arrivals=poisson(8)))
     assert len(said) == notes
@@ -175,7 +175,7 @@ def test_try_rates_are_tried_after_the_search(perf, make_server):
     assert len(perf.extend(found, 1).runs) == 2
 
 
-def test_warmed_once(perf, make_server, fake_engine):
+def test_max_rate_search_warms_server_once(perf, make_server, fake_engine):
     perf.max_rate(make_server(), WORKLOAD, slo="ttft_p95 <= 500ms")
     assert sum(plan.concurrency is not None for plan in fake_engine.transport.plans) == 2
 
@@ -203,7 +203,7 @@ def test_a_limit_that_no_rate_meets(perf, make_server):
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
-def test_what_cannot_be_meant_costs_no_request(perf, make_server, fake_engine, changed, error):
+def test_invalid_max_rate_arguments_are_refused_before_first_request(perf, make_server, fake_engine, changed, error):
     arguments = {"workload": WORKLOAD, "slo": "ttft_p95 <= 500ms"} | changed
     with pytest.raises(error):
         perf.max_rate(make_server(), **arguments)
@@ -218,7 +218,7 @@ def test_claim_and_claim_max_rate_refuse_each_others_metrics(perf):
         perf.claim_max_rate(*sides, "ttft_p50(b) / ttft_p50(a) >= 3", slo="ttft_p95 <= 500ms")
 
 
-def test_a_claim_of_users_within_the_slo(perf, fake_engine, make_server, monkeypatch):
+def test_max_rate_claim_between_equal_servers_fails(perf, fake_engine, make_server, monkeypatch):
     monkeypatch.setattr(perf._execution.session.pool, "acquire", lambda spec, *_args, **_kwargs: make_server(spec))
     a, b = endpoint("http://h:1", model="m"), endpoint("http://h:2", model="m")
     results = perf.claim_max_rate(a, b, WORKLOAD, "max_rate(a) / max_rate(b) >= 2", slo="ttft_p95 <= 500ms").results
@@ -227,7 +227,7 @@ def test_a_claim_of_users_within_the_slo(perf, fake_engine, make_server, monkeyp
 
 
 @pytest.mark.parametrize("slo", ["slo_attainment(ttft <= 500ms) >= 80%", "goodput(ttft <= 500ms) >= 1/s"])
-def test_a_rate_that_stays_open_is_taken_for_what_was_measured(perf, make_server, fake_engine, slo):
+def test_undecided_rate_is_classified_by_measured_value(perf, make_server, fake_engine, slo):
     """Of few requests most rates prove nothing."""
     def slow_beyond_the_knee(plan):
         due_ns = [request.at_ns for request in plan.requests if request.at_ns is not None]

@@ -27,7 +27,7 @@ def known(make_server):
     return known
 
 
-def test_what_is_kept(known):
+def test_conditions_include_hardware_driver_flags_and_weights(known):
     found = known()
     assert found["hardware"] == "h200"
     assert found["gpu"] == "NVIDIA H200"
@@ -59,7 +59,7 @@ def test_what_is_kept(known):
         {"model": ResolvedModel("/x", "dummy", "dummy", None, "n")},
     ],
 )
-def test_what_makes_two_measurements_incomparable(known, change):
+def test_changed_condition_changes_digest(known, change):
     assert digest(known(**change)) != digest(known())
 
 
@@ -73,11 +73,11 @@ def test_what_makes_two_measurements_incomparable(known, change):
         {"treatment": ""},
     ],
 )
-def test_what_does_not(known, same):
+def test_irrelevant_change_keeps_digest(known, same):
     assert digest(known(**same)) == digest(known())
 
 
-def test_what_was_planted_makes_a_condition_of_its_own(make_server):
+def test_planted_fault_is_included_in_conditions(make_server):
     def known(planted):
         return conditions(make_server(SPEC, model=MODEL), FACTS, WORKLOAD, H200, "h200", planted=planted)
 
@@ -90,13 +90,13 @@ def test_a_switch_that_the_flags_say_is_no_condition(known):
     assert digest(known(facts=FACTS | {"enable_expert_parallel": "True"})) == digest(known())
 
 
-def test_a_cpu_run_on_a_gpu_machine_used_no_gpu(known):
+def test_cpu_conditions_exclude_gpu_facts(known):
     found = known(kind="cpu")
     assert (found["gpu"], found["gpu_count"]) == ("none", "0")
     assert "cuda" not in found
 
 
-def test_on_a_cpu_its_model_and_cores_count(known):
+def test_cpu_conditions_include_cpu_model_and_cores(known):
     found = known(kind="cpu")
     assert (found["cpu"], found["cpu_cores"]) == ("AMD EPYC", "64")
     assert digest(known(kind="cpu", hardware=replace(H200, cpu=Cpu("AMD EPYC", 2)))) != digest(found)
@@ -115,7 +115,7 @@ def test_a_gpu_without_a_marker_is_a_gpu(known):
     assert kind_of(found) == "other-gpu-nvidia-l40s"
 
 
-def test_of_an_endpoint_nothing_is_known_but_its_place(known):
+def test_endpoint_conditions_contain_url_but_no_hardware(known):
     found = known(spec=endpoint("http://h:1", model="m"), model=None)
     assert found["url"] == "http://h:1"
     assert found["weights"] == "unknown"

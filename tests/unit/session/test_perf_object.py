@@ -60,7 +60,7 @@ def test_measure_makes_one_run_per_seed(perf, make_server, fake_engine):
 
 
 @pytest.mark.parametrize("emulated", [False, True])
-def test_a_test_knows_whether_it_is_emulated(tmp_path, told, emulated):
+def test_perf_object_shows_whether_session_is_emulated(tmp_path, told, emulated):
     session = PerfSession(SETTINGS, tmp_path, Hardware(emulated=emulated), told.append)
     assert Perf(begin_execution(session, "tests/test_a.py::test_x", "cpu")).emulated is emulated
     session.close()
@@ -93,7 +93,7 @@ def test_two_measurements_that_are_extended_in_turns(perf, make_server):
     assert (result.facts["pairs"], "start_sd" in result.facts) == (2, False)
 
 
-def test_what_cannot_be_extended(perf, make_server):
+def test_outdated_run_or_invalid_count_cannot_be_extended(perf, make_server):
     before = perf.measure(make_server(), WORKLOAD, runs=1)
     perf.extend(before)
     with pytest.raises(UsageError, match=r"perf\.extend\(run\): this run .* was extended or compared since"):
@@ -143,7 +143,7 @@ def test_a_folder_that_the_user_named_is_left_alone(tmp_path, fake_engine, named
     assert list(tmp_path.rglob(".gitignore")) == []
 
 
-def test_a_server_that_fails_midway_leaves_what_was_measured_and_no_result(perf, session, make_server, fake_engine):
+def test_server_failure_in_second_run_keeps_first_run_without_result(perf, session, make_server, fake_engine):
     server = make_server()
 
     def vanish_in_the_second_run():
@@ -222,7 +222,7 @@ def test_invalid_runs_are_errors(perf, make_server, fake_engine):
          "'10%'}: a margin is a number. Write 0.05 for 5 %"),
     ],
 )
-def test_what_cannot_be_meant_starts_nothing(perf, make_server, fake_engine, call, error, complaint):
+def test_invalid_measure_arguments_are_refused_before_requests(perf, make_server, fake_engine, call, error, complaint):
     with pytest.raises(error, match=complaint):
         call(perf, make_server())
     assert not fake_engine.transport.plans
@@ -242,7 +242,7 @@ def test_what_cannot_be_meant_starts_nothing(perf, make_server, fake_engine, cal
     ({"margins": {}}, UsageError, r"takes no margins=: .*guards={"),
     ({"slo": "ttft_p50 <= 1s"}, UsageError, r"takes no slo=: .*perf\.claim_max_rate\(a, b, workload, text, slo=…\)"),
 ])
-def test_what_a_claim_cannot_mean_starts_nothing(perf, make_server, fake_engine, given, error, complaint):
+def test_invalid_claim_arguments_are_refused_before_requests(perf, make_server, fake_engine, given, error, complaint):
     with pytest.raises(error, match=complaint):
         perf.claim(make_server(), make_server(), WORKLOAD, CLAIM, **given)
     assert not fake_engine.transport.plans
@@ -330,7 +330,7 @@ def test_measurement_is_no_name_of_a_baseline(perf, make_server):
 
 
 @pytest.mark.parametrize("wrong", [1, None, "run", {"ttft_p50": 1}])
-def test_what_was_not_measured_is_not_compared(perf, make_server, wrong):
+def test_comparison_with_unmeasured_object_is_refused(perf, make_server, wrong):
     run = perf.measure(make_server(), WORKLOAD, runs=2)
     with pytest.raises(UsageError, match=r"perf\.compare\(…, other=…\): other is what perf\.measure\(…\) returned"):
         perf.compare("ttft_p50(run) / ttft_p50(other)", run=run, other=wrong)
@@ -428,7 +428,7 @@ def test_a_claim_that_stays_open_ends_and_says_so(perf, make_server):
     assert result.facts["pairs"] == 9
 
 
-def test_properties_for_junit(perf, make_server):
+def test_junit_properties_contain_engine_runs_and_checks(perf, make_server):
     measurement = perf.measure(make_server(), WORKLOAD, runs=2)
     perf.check(measurement, "error_rate == 0")
     found = dict(perf._execution.properties())
@@ -446,13 +446,13 @@ def test_a_setting_for_no_engine_is_refused(tmp_path):
         PerfSession(settings, tmp_path, Hardware(), print)
 
 
-def test_looking_at_it_starts_nothing(perf, session):
+def test_repr_of_perf_object_creates_no_run_folder(perf, session):
     assert "0 measurements" in repr(perf)
     assert not session.run_dir.exists()
 
 
 @pytest.mark.parametrize(("text", "bound"), [(False, 0), (True, None)])
-def test_the_hit_rate_is_bounded_where_the_size_of_a_block_is_unknown(perf, make_server, text, bound):
+def test_expected_hit_rate_is_bounded_if_block_size_is_unknown(perf, make_server, text, bound):
     """By blocks of one token; of text the server's own tokens hit, too, and nobody knows how many they are."""
     server = make_server()
     server.facts = {"version": "1"}
@@ -467,7 +467,7 @@ def test_a_word_of_text_is_several_tokens(perf, make_server):
     assert run.expected_hit_rate == workload.expected_hit_rate(1) > workload.expected_hit_rate(16) + 0.1
 
 
-def test_each_run_has_the_bound_of_its_own_requests(perf, make_server):
+def test_expected_hit_rate_is_computed_from_requests_of_each_run(perf, make_server):
     """With suffixes of 10 to 4,000 tokens a perfect cache has 25 % of one seed's prompts, and 35 % of another's."""
     workload = shared_prefix(prefix=1000, suffix=(10, 4000), output=4, groups=1, arrivals=closed(1), requests=10)
     found = [run.expected_hit_rate for run in perf.measure(make_server(), workload, runs=3).runs]

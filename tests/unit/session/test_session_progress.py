@@ -28,12 +28,12 @@ def test_an_open_loop():
     assert status.left_s == pytest.approx(6 + 10)  # the rest of this run and one more
 
 
-def test_before_the_first_answer():
+def test_status_before_first_answer_has_no_rates():
     status = measuring_status(Progress(4, 0, 0, S), CLOSED, run=1, runs=3)
     assert (status.rate, status.rate_asked, status.left_s, status.ttft_ms) == (None, None, None, None)
 
 
-def test_a_closed_loop_goes_on_at_its_pace():
+def test_closed_loop_status_predicts_remaining_time_from_pace():
     status = measuring_status(Progress(8, 5, 0, 10 * S), CLOSED, run=1, runs=2)
     assert status.left_s == pytest.approx(30 + 40)
 

@@ -36,7 +36,7 @@ def changed(**fields):
                          "host": KNOWN.host} | fields)
 
 
-def test_what_is_written_is_read(folder):
+def test_provenance_read_equals_provenance_written(folder):
     assert read_provenance(folder("a").parents[1]) == KNOWN
 
 
@@ -47,7 +47,7 @@ def test_ids_sort_by_time():
     assert ids[0].startswith("20260101T000000Z-")
 
 
-def test_workers_of_one_session_are_one(folder):
+def test_run_folders_of_workers_become_one_session(folder):
     dirty = changed(dirty=True)
     late = changed(session="20260103T000000Z-000000")
     one, other = read_sessions([folder("c", late), folder("a-gw0"), folder("a-gw1", dirty, "t.py::y")])
@@ -123,6 +123,6 @@ def test_a_status_that_git_does_not_tell_is_not_clean(repository):
     assert known.dirty
 
 
-def test_outside_a_repository_nothing_is_dirty(tmp_path):
+def test_provenance_outside_repository_has_no_commit(tmp_path):
     known = provenance(tmp_path, "s", datetime(2026, 1, 2, tzinfo=UTC), [], "host")
     assert (known.commit, known.dirty) == (None, False)

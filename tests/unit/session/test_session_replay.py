@@ -40,7 +40,7 @@ def replayer(fake_engine):
     return replayer
 
 
-def test_a_run(make_server, replayer):
+def test_run_contains_seed_start_records_and_counters(make_server, replayer):
     run = replayer().run(make_server(), WORKLOAD, 3)
     assert (run.seed, run.start_id, run.started_at) == (3, 1, "2026-01-02T03:04:05+00:00")
     assert [record.index for record in run.records] == list(range(12))
@@ -121,7 +121,7 @@ def test_run_knows_the_names_of_the_model(make_server, replayer):
     assert run.model_names == ("m", "m-2024-08-06", "m-latest")
 
 
-def test_a_closed_loop_has_its_limit(make_server, replayer, fake_engine):
+def test_closed_loop_limit_is_passed_to_load_generator(make_server, replayer, fake_engine):
     replayer().run(make_server(), random_tokens(input=8, output=5, arrivals=closed(3), requests=6), 0)
     assert fake_engine.transport.plans[0].concurrency == 3
 
@@ -146,7 +146,7 @@ def test_counters_that_vanish_during_the_run_are_no_evidence(make_server, replay
         replayer().run(make_server(), WORKLOAD, 0)
 
 
-def test_counters_that_were_not_there_before_the_run_are_no_evidence(make_server, replayer, fake_engine):
+def test_counters_missing_before_run_raise_error(make_server, replayer, fake_engine):
     fake_engine.answers["/metrics"] = httpx.ConnectError("refused")
     fake_engine.on_replay = lambda: fake_engine.answers.pop("/metrics")
     with pytest.raises(EngineError, match=r"after the run, and not before it: nobody could see .* Run it again"):
@@ -207,7 +207,7 @@ def test_resolved_text_without_number_is_left_out(make_server, replayer, fake_en
     assert "kv_blocks" not in replayer().run(make_server(), WORKLOAD, 0).counters
 
 
-def test_a_death_during_the_run(make_server, replayer, fake_engine, fake_process):
+def test_server_death_during_run_raises_with_signal(make_server, replayer, fake_engine, fake_process):
     def die():
         fake_process.ended = "signal 9 (SIGKILL)"
 
@@ -247,7 +247,7 @@ def test_a_budget_that_the_server_tells_can_be_named(make_server, replayer, fake
     assert replayer().run(make_server(), WORKLOAD, 0).counters["chunk_budget"] == 2048.0
 
 
-def test_what_a_server_resolved_and_how_long_it_took_to_start_can_be_named(make_server, replayer, fake_engine):
+def test_run_counters_include_resolved_flags_and_startup_time(make_server, replayer, fake_engine):
     config = {"model_config": {"enforce_eager": True}, "parallel_config": {"enable_expert_parallel": False}}
     fake_engine.answers["/server_info"] = httpx.Response(200, json={"vllm_config": config})
     counters = replayer().run(make_server(vllm("m"), starting_s=61.5), WORKLOAD, 0).counters
@@ -274,7 +274,7 @@ def test_warm_up_ends_when_two_batches_agree(make_server, replayer, fake_engine)
     assert not measured & {request.body for request in plans[-1].requests}  # nothing warmed is measured
 
 
-def test_warm_up_waits_until_its_requests_are_counted(make_server, replayer, fake_engine):
+def test_warm_up_waits_until_server_counts_requests(make_server, replayer, fake_engine):
     """Else they are a stranger's in the first run."""
     warm_up(make_server(), WORKLOAD, replayer())
     assert fake_engine.asked == ["/metrics", "/metrics"]  # before the first batch, and after the last

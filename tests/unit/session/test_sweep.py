@@ -12,7 +12,7 @@ from pytest_llmperf.session.sweep import Row, SweepFile, SweepPlan, combinations
 from pytest_llmperf.testing.records import make_record
 
 
-def test_combinations():
+def test_combinations_vary_last_flag_fastest():
     found = list(combinations({"a": [1, 2], "b": ["x", True]}))
     assert found == [{"a": 1, "b": "x"}, {"a": 1, "b": True}, {"a": 2, "b": "x"}, {"a": 2, "b": True}]
 
@@ -25,7 +25,7 @@ def file(tmp_path):
     return SweepFile(tmp_path / "sweep.jsonl", "vllm('m'), …")
 
 
-def test_rows_come_back(file):
+def test_appended_rows_are_read_back(file):
     assert file.read() == []
     file.check_writable()
     assert not file.path.exists()
@@ -34,7 +34,7 @@ def test_rows_come_back(file):
     assert file.read() == ROWS
 
 
-def test_what_a_kill_cut_off_is_measured_again(file):
+def test_row_truncated_by_kill_is_dropped_and_file_accepts_rows(file):
     for row in ROWS:
         file.append(row)
     whole = file.path.read_bytes()
@@ -78,7 +78,7 @@ def test_the_front_knows_which_way_is_better():
     assert front == [slow_much, fast_little, equal]
 
 
-def test_where_nothing_can_be_written_is_said_before_anything_is_measured(tmp_path):
+def test_unwritable_sweep_file_is_refused_before_measuring(tmp_path):
     with pytest.raises(UsageError, match="cannot be written"):
         SweepFile(tmp_path / "missing" / "sweep.jsonl", "vllm('m'), …").check_writable()
     with pytest.raises(UsageError, match="cannot be written"):
@@ -115,7 +115,7 @@ class Refusing:
 ASKED = SweepPlan(vllm("m"), random_tokens(input=8, output=5, arrivals=closed(1), requests=20), ("ttft_p95",))
 
 
-def test_only_what_a_combination_causes_is_its_result():
+def test_only_server_failures_become_problem_of_combination():
     assert measure_row(Refusing(ServerDied("it died")), Settings(), ASKED, {}).problem == "it died"
     for error in (EnvironmentMissing("vllm is not installed"), HardwareBusy("somebody is there")):
         with pytest.raises(type(error)):
@@ -123,7 +123,7 @@ def test_only_what_a_combination_causes_is_its_result():
 
 
 @pytest.mark.parametrize(("metrics", "problem"), [(("ttft_p95",), True), (("ttft_p95", "error_rate"), False)])
-def test_requests_that_fail_are_a_problem_unless_their_share_is_asked_for(make_run, make_measurement, metrics, problem):
+def test_failed_requests_are_a_problem_unless_error_rate_is_requested(make_run, make_measurement, metrics, problem):
     outcomes = [Outcome.OK, Outcome.HTTP_STATUS]
     records = [make_record(i, intended_ms=100 * i, outcome=outcomes[i % 2]) for i in range(20)]
     asked = SweepPlan(vllm("m"), random_tokens(input=8, output=5, arrivals=closed(1), requests=20), metrics)

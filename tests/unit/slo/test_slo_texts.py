@@ -64,26 +64,26 @@ def limit_of(metric, number):
 
 
 @given(metrics, numbers)
-def test_every_slo_survives_its_canonical_text(metric, number):
+def test_slo_equals_slo_parsed_from_canonical_text(metric, number):
     comparison = GE if metric.direction is Direction.HIGHER else LE
     slo = Slo(metric.name, comparison, limit_of(metric, number))
     assert parse_slo(str(slo)) == slo
 
 
 @given(st.dictionaries(st.sampled_from(GOODPUT_FAMILIES), numbers, min_size=1), numbers)
-def test_every_goodput_survives_its_canonical_text(limits, number):
+def test_goodput_slo_equals_slo_parsed_from_canonical_text(limits, number):
     slo = Slo("goodput", GE, number, tuple(LatencyLimit(*limit) for limit in limits.items()))
     assert parse_slo(str(slo)) == slo
 
 
 @given(metrics, numbers, st.sampled_from("ab"), st.sampled_from([LE, GE]))
-def test_every_mechanism_survives_its_canonical_text(metric, number, side, comparison):
+def test_mechanism_equals_mechanism_parsed_from_canonical_text(metric, number, side, comparison):
     mechanism = Mechanism(metric.name, side, comparison, limit_of(metric, number))
     assert parse_claim(str(mechanism)) == mechanism
 
 
 @given(numbers.filter(bool), st.sampled_from("ab"), st.sampled_from([LE, GE]))
-def test_every_claim_survives_its_canonical_text(ratio, side, comparison):
+def test_claim_equals_claim_parsed_from_canonical_text(ratio, side, comparison):
     claim = Claim("ttft_p50", side, comparison, ratio)
     assert parse_claim(str(claim)) == claim
 
@@ -124,7 +124,7 @@ def test_every_claim_survives_its_canonical_text(ratio, side, comparison):
     ("", "", "expected a metric, found the end"),
     ("99 <= ttft", "99", "expected a metric"),
 ])
-def test_what_cannot_be_read_is_pointed_at(text, at, said):
+def test_unreadable_slo_is_refused_with_pointer_to_position(text, at, said):
     with pytest.raises(SloError) as caught:
         parse_slo(text)
     message, written, pointer = str(caught.value).split("\n")
@@ -148,14 +148,14 @@ def test_what_cannot_be_read_is_pointed_at(text, at, said):
     ("ttft_p50(b) == 3ms", "for counts and shares"),
     ("goodput(a) >= 3/s", "not compared between sides"),
 ])
-def test_what_is_no_claim(text, said):
+def test_unreadable_claim_is_refused_with_reason(text, said):
     with pytest.raises(SloError, match="this claim cannot be read") as caught:
         parse_claim(text)
     assert said in str(caught.value)
 
 
 @pytest.mark.parametrize("parse", [parse_slo, parse_claim])
-def test_what_is_no_text(parse):
+def test_list_instead_of_text_is_refused(parse):
     with pytest.raises(SloError, match="no text but of type list"):
         parse(["ttft_p50 <= 30ms", "error_rate == 0"])
 

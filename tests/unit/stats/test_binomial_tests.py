@@ -40,7 +40,7 @@ def test_tails_of_whole_counts_are_scipys(x_of_n, share):
 
 
 @given(st.floats(0, 50), st.floats(0.1, 5), shares)
-def test_fractional_counts_lie_between_whole_ones(x, step, share):
+def test_binomial_probabilities_are_monotonic_in_fractional_count(x, step, share):
     assert at_most(x, 60, share) <= at_most(x + step, 60, share)
     assert at_least(x, 60, share) >= at_least(x + step, 60, share)
 
@@ -57,7 +57,7 @@ def test_share_limits_are_clopper_and_pearsons(x_of_n):
     assert (found.low, found.high) == pytest.approx((expected.low, expected.high), abs=1e-9)
 
 
-def test_a_share_of_nothing_has_no_limits():
+def test_interval_of_zero_observations_is_refused():
     with pytest.raises(ValueError, match="no observations"):
         share_interval(0, 0, 0.95)
 

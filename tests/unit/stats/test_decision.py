@@ -33,16 +33,16 @@ def verdict(effect, alpha=0.001, **how):
     (-0.06, 0.003, Verdict.IMPROVED), (-0.03, 0.003, Verdict.PASS), (-0.06, 0.02, Verdict.PASS),
     (-0.06, 0.07, Verdict.INCONCLUSIVE),
 ])
-def test_verdicts(effect, se, expected):
+def test_verdict_follows_effect_and_standard_error(effect, se, expected):
     assert verdict(effect, se=se) is expected
 
 
-def test_what_fails_and_would_pass_fails():
+def test_effect_above_negligible_margin_fails_although_tolerated():
     """3.5 % to a hair: more than negligible for certain, and tolerated for certain."""
     assert verdict(0.035, se=0.0001) is Verdict.FAIL
 
 
-def test_limits_decide_at_their_levels():
+def test_fail_and_pass_limits_use_announced_error_levels():
     """FAIL where effect − t(1 − α) se > δ0, PASS where effect + t(96.5 %) se < δ1: of 5 % seven tenths at each look."""
     t = scipy_stats.t(20)
     threshold = 0.02 + t.ppf(0.999) * 0.008
@@ -54,7 +54,7 @@ def test_limits_decide_at_their_levels():
     assert verdict(threshold - 1e-9, se=0.008) is Verdict.PASS
 
 
-def test_without_alpha_nothing_fails_or_improves():
+def test_zero_alpha_prevents_fail_and_improved():
     assert verdict(0.5, alpha=0.0) is Verdict.INCONCLUSIVE
     assert verdict(-0.5, alpha=0.0) is Verdict.PASS
 
@@ -82,7 +82,7 @@ def test_metrics_of_one_test_share_alpha_by_holm():
     assert decide([fair, clear, seen(0)], 0.001)[:2] == [Verdict.FAIL, Verdict.FAIL]
 
 
-def test_each_metric_has_its_own_margins():
+def test_each_metric_is_decided_with_separate_margins():
     tail = replace(seen(0.06), margins=Margins(0.05, 0.15))
     assert decide([seen(0.06), tail], 0.001) == [Verdict.FAIL, Verdict.PASS]
 
@@ -97,5 +97,5 @@ def test_the_smallest_effect_is_seen_as_often_as_promised():
     assert 0.89 <= found.mean() <= 0.91
 
 
-def test_without_alpha_nothing_would_have_been_seen():
+def test_zero_alpha_makes_smallest_detectable_change_infinite():
     assert smallest_detectable_effect(seen(0.0).shift, 0.02, 0.0) == inf

@@ -38,6 +38,6 @@ def test_an_uncertain_sd_proves_less():
 
 
 @pytest.mark.parametrize(("values", "sd"), [([1.0, 2.0], 0.1), ([1.0, 2.0, 3.0], 0.0)])
-def test_what_shows_no_drift(values, sd):
+def test_drift_without_enough_runs_or_noise_is_refused(values, sd):
     with pytest.raises(ValueError, match="show no drift"):
         drift(values, sd)

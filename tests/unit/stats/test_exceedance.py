@@ -32,7 +32,7 @@ def test_independent_requests_are_judged_by_the_table(over, of, verdict):
     assert independent(over, of).verdict is verdict
 
 
-def test_what_is_still_needed_decides_and_one_less_does_not():
+def test_needed_observations_are_the_smallest_deciding_number():
     assert independent(0, 100).still_needed() == 199
     found = independent(2, 400)
     more = found.still_needed()
@@ -40,7 +40,7 @@ def test_what_is_still_needed_decides_and_one_less_does_not():
     assert independent(2 * (399 + more) / 400, 399 + more).verdict is Verdict.INCONCLUSIVE
 
 
-def test_a_rate_at_the_allowed_one_is_never_decided():
+def test_rate_at_allowed_share_is_never_decided():
     assert independent(10, 1000).still_needed() is None
 
 
@@ -67,11 +67,11 @@ def test_an_interval_that_the_sample_does_not_bound_is_infinite():
     assert independent(0, 100).quantile_interval([1.0] * 100).high == INF
 
 
-def test_design_effect_of_nothing_over_is_the_prior():
+def test_design_effect_without_exceedances_is_prior():
     assert design_effect([Count(0, 100)] * 5, 0.01, 1.5) == PRIOR_EFFECT
 
 
-def test_design_effect_by_hand():
+def test_design_effect_equals_hand_calculation():
     """Rates 0 and 0.2 around 0.1: 2/1 · (10² + 10²) / (0.1 · 0.9 · 200) = 22.2, of which 20 over outweigh the prior."""
     assert design_effect([Count(0, 100), Count(20, 100)], 0.1, 1.0) == pytest.approx((4 * 1.75 + 20 * 200 / 9) / 24)
 
@@ -111,13 +111,13 @@ def test_the_worse_of_requests_and_time_counts():
     assert worth_of(stretches, alike, allowed=0.1) == together
 
 
-def test_requests_that_were_sent_again_are_worth_their_number_once():
+def test_repeated_seeds_halve_effective_fraction():
     """Two runs of one seed, alike in everything, are known as badly as the one."""
     runs = [run_with(30, 600), run_with(20, 600)]
     assert worth_of(runs * 2, seeds=[1, 2, 1, 2]) == pytest.approx(worth_of(runs, seeds=[1, 2]) / 2)
 
 
-def test_a_course_that_each_run_takes_costs_nothing():
+def test_common_trend_within_runs_keeps_effective_fraction():
     """All that is over comes at the end of each run: at one place of it the runs are alike."""
     course = [Count(int(at >= 270), 1) for at in range(300)]
     alike = worth_of([course] * 3, seeds=[1, 2, 3], allowed=0.1)
@@ -125,7 +125,7 @@ def test_a_course_that_each_run_takes_costs_nothing():
     assert worth_of([course] * 3, seeds=[1, 1, 1], allowed=0.1) < alike / 10
 
 
-def test_what_brought_no_observation_fills_no_stretch():
+def test_requests_without_observations_do_not_change_segments():
     """Answers of one token have no TPOT: ten that have one are ten stretches, however many of the others came first."""
     spoken = [Count(int(at == 3), 1) for at in range(10)]
     silent = [Count(0, 0)] * 90
@@ -172,7 +172,7 @@ def test_measured_independence_keeps_the_effective_sample_size():
     assert unknown.effective_n < 200
 
 
-def test_dependence_at_the_quartile_widens_a_limit_without_exceedances():
+def test_dependence_at_quartile_reduces_effective_sample_size():
     slow = [alternating(100, begin, begin + 30) for begin in (0, 40, 70)]
     found = exceedance([View([[Count(0, 1)] * 100] * 3, [slow])], ["s"] * 3, 0.01)
     assert found.effective_n < 100
@@ -188,7 +188,7 @@ def test_single_dependent_run_never_passes():
     assert exceedance([View([[Count(1, 1)] * 5000], [slow])], ["s"], 0.1).verdict is Verdict.FAIL
 
 
-def test_a_pass_keeps_clear_of_the_limit_by_the_reach_and_a_fail_needs_none():
+def test_pass_requires_margin_below_limit_and_fail_does_not():
     clear = Exceedance(Count(0, 1000), 0.01, 1.0, 0.95, log(1.1), Count(4, 1000))
     touched = Exceedance(Count(0, 1000), 0.01, 1.0, 0.95, log(1.1), Count(5, 1000))
     over = Exceedance(Count(16, 1000), 0.01, 1.0, 0.95, log(1.1), Count(900, 1000))
@@ -198,21 +198,21 @@ def test_a_pass_keeps_clear_of_the_limit_by_the_reach_and_a_fail_needs_none():
     assert clear.quantile_interval(list(range(1, 1001))).high == pytest.approx(996 * 1.1)
 
 
-def test_a_single_observation_decides_nothing():
+def test_single_observation_is_inconclusive():
     assert exceedance([View([[Count(0, 1)]])], ["s"], 0.01).verdict is Verdict.INCONCLUSIVE
 
 
 @pytest.mark.parametrize(("runs", "allowed"), [([[]], 0.01), ([[Count(0, 5)]], 0.0), ([[Count(0, 5)]], 1.0)])
-def test_nothing_to_decide_is_an_error(runs, allowed):
+def test_exceedance_without_observations_or_valid_share_is_refused(runs, allowed):
     with pytest.raises(ValueError, match="decide nothing"):
         exceedance([View(runs)], ["s"], allowed)
 
 
-def test_total():
+def test_total_adds_exceedances_and_observations():
     assert total([Count(1, 5), Count(2, 7)]) == Count(3, 12)
 
 
-def test_what_is_still_needed_are_requests_that_were_not_sent_before():
+def test_needed_observations_count_new_requests_only():
     """900 observations of requests that were sent three times are worth 300; further ones count whole."""
     count, once = Count(12, 900), Exceedance(Count(4, 300), 0.03, 1.0, 0.95)
     again = Exceedance(count, 0.03, 1 / 3, 0.95, repeats=3.0)

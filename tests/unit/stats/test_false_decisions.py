@@ -80,7 +80,7 @@ def in_step(stalls, streams, waves):
 
 
 @pytest.mark.parametrize(("streams", "waves", "runs"), [(1, 100, 1), (8, 12, 1), (128, 3, 3), (300, 1, 1), (300, 1, 3)])
-def test_streams_that_stall_together(streams, waves, runs):
+def test_synchronous_streams_at_limit_keep_error_rates(streams, waves, runs):
     """Requests alone, 300 at once in one run: 64 % false PASS and 36 % false FAIL; 128 in three waves 20 and 18 %."""
     rng, trials, found = np.random.default_rng(6), 500, []
     for _ in range(trials):
@@ -103,7 +103,7 @@ def test_five_starts_that_differ(share, requests, shift):
 @pytest.mark.parametrize(("share", "requests", "variation"), [
     (0.99, 330, 1.0), (0.99, 1000, 0.5), (0.99, 1000, 1.0), (0.95, 330, 1.0),
 ])
-def test_five_starts_that_differ_in_their_stalls_alone(share, requests, variation):
+def test_starts_with_different_stall_rates_keep_error_rates(share, requests, variation):
     """Nine in ten of the requests over are stalls; of their rate the coefficient of variation between starts."""
     rng, allowed, shape = np.random.default_rng(4), 1 - share, variation**-2
     rates = rng.gamma(shape, 0.9 * allowed / shape, (TRIALS, 5, 1))

@@ -23,10 +23,10 @@ def test_rejections_are_statsmodels(ps, alpha):
     ([0.017, 0.001, 0.001], [True, True, True]),
     ([0.017, 0.018, 0.019], [False, False, False]),
 ])
-def test_by_hand(ps, rejected):
+def test_holm_rejections_match_hand_calculation(ps, rejected):
     assert holm(ps, 0.05) == rejected
 
 
-def test_none_of_none_and_nothing_at_alpha_0():
+def test_holm_without_tests_or_alpha_rejects_no_hypothesis():
     assert holm([], 0.05) == []
     assert holm([0.0, 0.5], 0.0) == [False, False]

@@ -40,7 +40,7 @@ def test_balanced_layouts_are_the_formula():
     assert plan.leftover_df == 18 - 3 - 6 + 1
 
 
-def test_mean_squares_have_their_expectations():
+def test_mean_squares_have_expected_values():
     """Sessions of sd 2 around runs of sd 1, uneven: both sums of squares are unbiased."""
     rng, plan, trials = np.random.default_rng(2), layout(FRESH, STORED), 40_000
     sessions = [number for number, seeds in enumerate([FRESH, *STORED]) for _ in seeds]

@@ -28,7 +28,7 @@ def test_a_server_that_warms_up_over_three_runs():
 
 
 @pytest.mark.parametrize("profile", [0.0, 1.0])
-def test_steady_runs_are_called_steady_whatever_the_workload_does_within_them(profile):
+def test_steady_runs_are_called_steady_despite_trend_within_runs(profile):
     rng = np.random.default_rng(2)
     assert all(level_drift(runs(rng, spread=0.5, profile=profile), PRIOR).steady(TOLERATED) for _ in range(500))
 
@@ -56,5 +56,5 @@ def test_too_little_to_tell(series):
     assert level_drift(series, PRIOR) is None
 
 
-def test_runs_of_different_lengths():
+def test_level_drift_of_equal_runs_with_different_lengths_is_zero():
     assert level_drift([[2.0] * 50, [2.0] * 77, [2.0] * 11], PRIOR).total == pytest.approx(0)

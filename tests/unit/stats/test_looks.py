@@ -13,23 +13,23 @@ def spending(counts, sessions=10, primaries=3, suite=30):
             for looked, runs in zip(before, counts, strict=False)]
 
 
-def test_a_half_then_quarters():
+def test_first_look_spends_half_of_alpha_and_later_looks_a_quarter():
     assert spending(LOOKS) == pytest.approx([0.0005, 0.00025, 0.00025])
 
 
 @pytest.mark.parametrize("sessions", [1, 2])
-def test_few_sessions_spend_a_tenth_at_the_first_look_and_the_rest_at_the_last(sessions):
+def test_few_sessions_spend_most_alpha_at_last_look(sessions):
     assert spending(LOOKS, sessions) == pytest.approx([0.0001, 0, 0.0009])
     assert [only_gross(runs, sessions) for runs in LOOKS] == [True, True, False]
     assert not any(only_gross(runs, 3) for runs in LOOKS)
 
 
-def test_who_looks_late_has_lost_nothing():
+def test_skipped_early_look_leaves_all_alpha_for_late_look():
     assert spending([8]) == pytest.approx([0.001])
     assert spending([3, 8]) == pytest.approx([0.0005, 0.0005])
 
 
-def test_too_few_runs_spend_nothing():
+def test_too_few_runs_spend_no_alpha():
     assert spent_share(2, 10) == 0
 
 
@@ -40,6 +40,6 @@ def test_all_looks_of_all_tests_together_spend_at_most_the_suites(counts, sessio
 
 
 @pytest.mark.parametrize(("primaries", "suite"), [(0, 3), (4, 3)])
-def test_impossible_suites(primaries, suite):
+def test_impossible_number_of_primary_metrics_is_refused(primaries, suite):
     with pytest.raises(ValueError, match="primary metrics"):
         alpha_at(3, 0, sessions=3, primaries=primaries, suite_primaries=suite)

@@ -58,12 +58,12 @@ def test_on_logs_limits_lie_around_the_arithmetic_mean():
     assert sqrt(found.low * found.high) == pytest.approx(2.5)
 
 
-def test_an_estimate_from_elsewhere_centres_the_interval():
+def test_external_estimate_is_centre_of_interval():
     found = t_interval([1.0, 3.0], 0.95, centre=10.0)
     assert (found.low + found.high) / 2 == pytest.approx(10)
 
 
-def test_the_wider_of_two():
+def test_wider_interval_is_chosen_in_either_order():
     narrow, wide = Interval(1, 2, 0.95), Interval(0, 3, 0.95)
     assert wider(narrow, wide) is wider(wide, narrow) is wide
 
@@ -84,14 +84,14 @@ def test_ratio_with_identical_pairs_is_the_prior_alone():
     assert found.interval.high == pytest.approx(3 * exp(reach))
 
 
-def test_satterthwaite_by_hand():
+def test_satterthwaite_interval_matches_hand_calculation():
     """s_start 10 %, pairs ±5 %: SE² = 0.02 + 0.005/2, df = 0.0225²/0.0025² = 81."""
     found = provisional_ratio([exp(0.05), exp(-0.05)], [1.0, 1.0], StartSd(0.10, "default"))
     assert log(found.interval.high) == pytest.approx(t_quantile(0.99, 81) * 0.15)
     assert found.pair_sd == pytest.approx(sqrt(0.005))
 
 
-def test_one_pair_borrows_its_spread_and_more_starts_narrow():
+def test_single_pair_uses_between_start_sd_and_more_starts_narrow_interval():
     one = provisional_ratio([2.0], [1.0], StartSd(0.10, "default"))
     assert one.pair_sd is None
     assert log(one.interval.high / 2) == pytest.approx(2.326348 * sqrt(0.04))
@@ -118,6 +118,6 @@ def test_pairs_without_drift_leave_the_interval_unchanged(apart):
 
 
 @pytest.mark.parametrize(("tops", "bottoms"), [([], []), ([1.0], [1.0, 2.0]), ([0.0], [1.0])])
-def test_what_makes_no_ratio(tops, bottoms):
+def test_ratio_of_unequal_or_zero_values_is_refused(tops, bottoms):
     with pytest.raises(ValueError, match=r"pairs|above 0"):
         provisional_ratio(tops, bottoms, StartSd(0.1, "default"))

@@ -25,7 +25,7 @@ def test_cuts_are_pymsers():
     assert [mser(series).discard for series in published()] == [35, 15, 25, 25, 70, 70]
 
 
-def test_by_hand():
+def test_mser_cut_matches_hand_calculation():
     """Batches 9, 1, 1, 1, …: without the first nothing varies."""
     assert mser([9.0] * 5 + [1.0, 1.0, 1.0, 1.0, 1.0] * 11).discard == 5
     assert mser([3.0] * 60).discard == 0
@@ -44,7 +44,7 @@ def test_steady_series_are_called_steady(count, most):
     assert wrong <= most * 500
 
 
-def test_a_warm_up_within_the_first_part_is_cut_and_the_rest_is_steady():
+def test_mser_cuts_warm_up_and_finds_steady_rest():
     rng = np.random.default_rng(9)
     for _ in range(50):
         found = mser((steady_series(rng, 300, sd=0.05) * np.where(np.arange(300) < 45, 2.0, 1.0)).tolist())

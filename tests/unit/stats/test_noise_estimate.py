@@ -24,7 +24,7 @@ def test_seeds_and_sessions_are_told_from_noise():
     assert (found[0].run_df, found[0].session_df) == (8, 4)
 
 
-def test_uneven_sessions_count_too():
+def test_uneven_session_sizes_keep_noise_estimate_unbiased():
     """One comparison bought more runs than the others."""
     rng = np.random.default_rng(2)
     seeds = [(0, 1, 2), (0, 1, 2, 0, 1), (0, 1, 2), (0, 1, 2, 0, 1, 2, 0, 1)]
@@ -40,7 +40,7 @@ def test_too_little_says_so(sessions):
 
 
 @pytest.mark.parametrize("runs", [3, 8])
-def test_nine_in_ten_such_effects_are_seen(runs):
+def test_smallest_detectable_change_is_detected_in_90_percent(runs):
     rng, alpha, known = np.random.default_rng(3), 0.001, NoiseEstimate(0.006, 0.004, 20, 9)
     effect = smallest_detectable(known, PRIOR, 0.02, alpha, runs=runs, sessions=10, seeds=3)
     today = tuple(number % 3 for number in range(runs))
@@ -49,7 +49,7 @@ def test_nine_in_ten_such_effects_are_seen(runs):
     assert np.mean(seen) == pytest.approx(0.9, abs=0.04)
 
 
-def test_more_noise_needs_more_runs_until_none_suffice():
+def test_needed_runs_grow_with_noise_until_no_number_suffices():
     def needed(run_sd, session_sd=0.003):
         return runs_needed(NoiseEstimate(run_sd, session_sd, 20, 9), PRIOR, 0.02, 0.0005, 0.05, sessions=10, seeds=3)
 
@@ -58,7 +58,7 @@ def test_more_noise_needs_more_runs_until_none_suffice():
 
 
 @pytest.mark.parametrize(("sessions", "fewest"), [(2, 8), (5, 3)])
-def test_runs_that_cannot_fail_show_nothing(sessions, fewest):
+def test_needed_runs_are_never_below_first_look_that_can_fail(sessions, fewest):
     """However quiet: against two sessions nothing fails before 8 runs, against more before 3."""
     quiet = NoiseEstimate(0.0002, 0.0001, 20, 9)
     assert runs_needed(quiet, PRIOR, 0.02, 0.0005, 0.2, sessions=sessions, seeds=3) == fewest

@@ -17,7 +17,7 @@ from pytest_llmperf.stats.priors import Kind, kind_of, margins_for, prior_for, s
     ("tpot_max", Kind.TAIL), ("largest_stall_mean", Kind.TAIL), ("queue_time_mean", Kind.TAIL),
     ("prefix_cache_hit_rate", Kind.SHARE), ("error_rate", Kind.SHARE), ("spec_acceptance_length", Kind.TPOT),
 ])
-def test_kinds(name, kind):
+def test_metric_has_expected_prior_kind(name, kind):
     assert kind_of(find(name)) is kind
 
 
@@ -32,7 +32,7 @@ def test_a_larger_value_is_worse_after_reading_whatever_the_direction():
 
 @pytest.mark.parametrize("value", [None, float("nan"), float("inf")])
 @pytest.mark.parametrize("scale", Scale)
-def test_what_is_no_number_cannot_be_compared(scale, value):
+def test_missing_or_infinite_value_is_refused_by_scale(scale, value):
     with pytest.raises(ValueError, match="run's value is"):
         scale.read(value)
 
@@ -45,7 +45,7 @@ def test_a_ratio_needs_values_above_0_and_a_difference_does_not(value):
 
 
 @given(st.floats(-0.5, 0.5), st.sampled_from(Scale), st.booleans())
-def test_a_change_comes_back_as_it_was(change, scale, larger):
+def test_change_is_recovered_from_distance_on_scale(change, scale, larger):
     before, after = 0.4, 0.4 * (1 + change) if scale is Scale.LOG else 0.4 + change
     distance = scale.read(after, worse_when_larger=larger) - scale.read(before, worse_when_larger=larger)
     assert scale.change(distance, worse_when_larger=larger) == pytest.approx(change, abs=1e-12)
@@ -57,13 +57,13 @@ def test_margins_become_distances():
 
 
 @pytest.mark.parametrize("margins", [(0.05, 0.05), (0.05, 0.02), (-0.01, 0.05)])
-def test_margins_that_mean_nothing(margins):
+def test_contradictory_margins_are_refused(margins):
     with pytest.raises(ValueError, match="margins of"):
         Margins(*margins)
 
 
 @pytest.mark.parametrize("figures", [(0, 0.1, 4), (0.1, 0, 4), (0.1, 0.1, 0)])
-def test_priors_that_mean_nothing(figures):
+def test_prior_with_zero_figure_is_refused(figures):
     with pytest.raises(ValueError, match="a prior of"):
         Prior(*figures, "test")
 

@@ -17,7 +17,7 @@ def test_welch_is_statsmodels(seed, n, m, ratio):
     assert satterthwaite(parts) == pytest.approx(CompareMeans.from_data(one, other).dof_satt())
 
 
-def test_one_part_keeps_its_own_and_equal_parts_add_up():
+def test_equal_variance_parts_add_degrees_of_freedom():
     assert satterthwaite([(3.0, 7)]) == pytest.approx(7)
     assert satterthwaite([(2.0, 4), (2.0, 4)]) == pytest.approx(8)
 

@@ -73,7 +73,7 @@ def test_course_common_to_all_runs_adds_no_variance():
     assert slow_variance(course - course.mean(0), COSINES)[0] == 0
 
 
-def test_independent_segments_are_called_dependent_in_one_of_twenty():
+def test_independent_segments_are_called_dependent_in_5_percent():
     rng = np.random.default_rng(3)
     found = [slow_variance(residuals(rng, 3), COSINES) for _ in range(4000)]
     assert np.mean([variance / PARTS > dependent_above(df) for variance, df in found]) == pytest.approx(0.05, abs=0.012)

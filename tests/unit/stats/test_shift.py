@@ -28,7 +28,7 @@ def rng():
     return np.random.default_rng(4)
 
 
-def test_without_a_prior_it_is_the_t_test_of_a_new_session_among_the_others(rng):
+def test_shift_without_prior_equals_t_test_of_new_session(rng):
     """As many runs as the stored sessions have: only the sessions' own spread counts, with D − 1 degrees of freedom."""
     stored = [session(rng, 0.05 * rng.standard_normal()) for _ in range(6)]
     fresh = session(rng, 0.2)
@@ -42,14 +42,14 @@ def test_without_a_prior_it_is_the_t_test_of_a_new_session_among_the_others(rng)
 
 
 @pytest.mark.parametrize(("seeds", "sessions"), [(SEEDS, 1), (SEEDS, 10), ((0, 1, 2, 0, 1, 2), 4)])
-def test_with_a_certain_prior_it_is_the_formula(rng, seeds, sessions):
+def test_shift_with_certain_prior_matches_formula(rng, seeds, sessions):
     found = shift(session(rng, seeds=seeds), [session(rng) for _ in range(sessions)], CERTAIN)
     expected = 0.01**2 * (1 + 1 / sessions) + 0.02**2 * (1 / len(seeds) + 1 / (3 * sessions))
     assert found.se == pytest.approx(sqrt(expected), rel=1e-6)
     assert (found.sessions, found.stored_runs, len(found.differences)) == (sessions, 3 * sessions, len(seeds))
 
 
-def test_shrinking_by_hand():
+def test_shrinkage_of_shift_matches_hand_calculation():
     """One seed, run noise unknown to the data: run² = 1. Levels −2 and 2: mean square 8, of which 1 is runs'.
 
     Prior session² = 4 with 3 degrees of freedom against 1: (3·4 + 1·7)/4 = 4.75. SE² = 1.5·4.75 + 1 + 1/2.
@@ -61,7 +61,7 @@ def test_shrinking_by_hand():
     assert found.df == pytest.approx(sum(parts) ** 2 / (parts[0] ** 2 / 3 + parts[1] ** 2 / 1 + parts[2] ** 2 / 3))
 
 
-def test_sessions_closer_than_their_runs_allow_leave_the_prior():
+def test_closely_agreeing_sessions_shrink_session_sd_to_prior():
     found = shift([(0, 0.0)], [[(0, 1.0)], [(0, 1.0)]], Prior(1, 2, 3, "test"))
     assert found.session_sd == pytest.approx(sqrt(3 / 4) * 2)
 
@@ -108,7 +108,7 @@ def test_limits_cover_as_announced(sessions, seeds):
 
 @given(st.integers(0, 1000), st.floats(-5, 5))
 @settings(max_examples=30)
-def test_a_larger_value_today_is_worse_and_nothing_else_moves(seed, more):
+def test_larger_fresh_values_change_effect_but_not_standard_error(seed, more):
     rng = np.random.default_rng(seed)
     fresh, stored = session(rng, seeds=(0, 1, 2, 2)), [session(rng, seeds=(0, 2)), session(rng, seeds=(1, 2, 0))]
     one, other = (shift([(s, value + by) for s, value in fresh], stored, PRIOR) for by in (0, more))
@@ -124,7 +124,7 @@ def test_p_values_are_scipys_t(rng):
     assert found.p_worse(found.lower(0.999)) == pytest.approx(0.001)
 
 
-def test_limits_mirror(rng):
+def test_limits_of_negated_shift_are_mirrored(rng):
     found = shift(session(rng, 0.03), [session(rng) for _ in range(4)], PRIOR)
     assert found.negated().upper(0.99) == pytest.approx(-found.lower(0.99))
     assert found.negated().negated() == found
@@ -160,7 +160,7 @@ def test_no_pair_at_all_is_an_error(fresh, stored):
         shift(fresh, stored, PRIOR)
 
 
-def test_against_a_new_host_the_sessions_of_one_host_count_as_one(rng):
+def test_new_host_merges_sessions_of_one_host(rng):
     stored = [session(rng) for _ in range(5)]
     assert sessions_by_host(stored, ["a", "a", "b", "a", "b"], "a") == stored
     merged = sessions_by_host(stored, ["a", "a", "b", "a", "b"], "c")

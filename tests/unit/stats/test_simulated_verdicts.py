@@ -83,7 +83,7 @@ def reruns_by_the_package(suite, today, stored, reruns):
 
 @pytest.mark.parametrize("effect", [0.0, 0.04, 0.08])
 @pytest.mark.parametrize("sessions", [1, 3])
-def test_reruns_pool_as_the_package_pools_them(made, sessions, effect):
+def test_simulated_reruns_pool_runs_like_package(made, sessions, effect):
     suite = made.Suite(made.Noise(0.02, 0.01), sessions, metrics=6, effect=effect)
     today, stored = made.draw(suite, 6, np.random.default_rng(4), made.MOST_RUNS)
     found = made.executed(suite, today, stored, made.RERUNS)
@@ -129,7 +129,7 @@ def test_arrays_are_carried_as_the_package_says(made, runs):
 
 
 @pytest.mark.parametrize("sessions", [1, 3, 10])
-def test_nothing_changed_raises_no_alarm(made, sessions):
+def test_unchanged_suites_raise_no_alarm(made, sessions):
     """400 suite runs of 30 metrics in each cell: at most 1 % with an alarm (8 with chance), calm TPOT decided."""
     for name, suite in made.cells(made.Suite(made.Noise(0, 0), sessions=sessions)):
         found = made.simulate(suite, 400, np.random.default_rng(2))

@@ -51,7 +51,7 @@ def accelerators(nvml, told):
         ({"tensor_parallel_size": 2}, {}, "cpu", []),
     ],
 )
-def test_a_server_s_gpus(accelerators, flags, env, kind, indices):
+def test_server_gpus_follow_parallelism_flags_and_environment(accelerators, flags, env, kind, indices):
     assert [gpu.index for gpu in accelerators.of_server(flags, env, kind)] == indices
 
 
@@ -60,7 +60,7 @@ def test_a_server_s_gpus(accelerators, flags, env, kind, indices):
     [({}, [2, 3]), ({"CUDA_VISIBLE_DEVICES": "0"}, [0]), ({"CUDA_VISIBLE_DEVICES": "3,1"}, [3, 1]),
      ({"CUDA_VISIBLE_DEVICES": "GPU-1"}, [1]), ({"CUDA_VISIBLE_DEVICES": ""}, [])],
 )
-def test_a_spec_s_gpus_are_the_machine_s_and_not_the_session_s(accelerators, nvml, env, indices):
+def test_gpus_of_spec_are_numbered_by_machine_and_not_by_session(accelerators, nvml, env, indices):
     """CUDA counts all GPUs again in the server, whatever pytest was left of them."""
     for index, gpu in enumerate(nvml.gpus):
         gpu.uuid = f"GPU-{index}"
@@ -69,7 +69,7 @@ def test_a_spec_s_gpus_are_the_machine_s_and_not_the_session_s(accelerators, nvm
 
 
 @pytest.mark.parametrize("hardware", [Hardware(), emulated_hardware("h200", 8)])
-def test_nothing_is_watched_where_nothing_is(accelerators, nvml, hardware):
+def test_absent_or_emulated_gpus_are_not_watched(accelerators, nvml, hardware):
     accelerators.hardware = hardware
     gpus = accelerators.of_server({}, {}, "h200")
     accelerators.wait_free(gpus)
@@ -111,7 +111,7 @@ def test_memory_that_comes_back_is_waited_for(accelerators, nvml, told):
     assert set(told) == {Waiting("GPU 1 has 61,440 MiB in use, by a process that cannot be seen from here")}
 
 
-def test_memory_that_does_not_come_back_is_an_error_that_names_its_owner(accelerators, nvml):
+def test_unreleased_gpu_memory_is_an_error_that_names_process(accelerators, nvml):
     """Fault 69."""
     nvml.gpus[0].used_bytes = 60 << 30
     nvml.gpus[0].processes = {4_000_000: 60 << 30}
@@ -120,7 +120,7 @@ def test_memory_that_does_not_come_back_is_an_error_that_names_its_owner(acceler
     assert accelerators.clock.now_ns() == 60_000_000_000
 
 
-def test_a_process_of_ours_that_stays_has_its_context_and_no_dead_servers_memory(accelerators, nvml):
+def test_kept_lmcache_memory_is_tolerated_only_up_to_limit(accelerators, nvml):
     nvml.gpus[0].used_bytes = 900 << 20
     accelerators.wait_free(FOUR.gpus[:1], stay=1)
     assert accelerators.clock.now_ns() == 0
@@ -158,7 +158,7 @@ def test_a_driver_that_does_not_say_does_not_stop_the_start(accelerators, nvml, 
     accelerators.wait_free(FOUR.gpus[:1])
 
 
-def test_a_driver_that_hangs_before_the_start_is_said_once_and_in_every_run(accelerators, nvml, told, monkeypatch):
+def test_hanging_driver_before_start_is_reported_once(accelerators, nvml, told, monkeypatch):
     monkeypatch.setattr(accelerators_module, "NVML_TIMEOUT_S", 0.05)
     nvml.answering.clear()
     try:
@@ -173,7 +173,7 @@ def test_a_driver_that_hangs_before_the_start_is_said_once_and_in_every_run(acce
     assert told == [Note("the GPUs were not watched: NVML did not answer within 0.05 s")]
 
 
-def test_a_driver_that_hangs_in_a_run_that_fails_is_said_all_the_same(accelerators, nvml, told, monkeypatch):
+def test_hanging_driver_in_failed_run_is_reported(accelerators, nvml, told, monkeypatch):
     monkeypatch.setattr(accelerators_module, "JOIN_S", 0.05)
     nvml.answering.clear()
     try:

@@ -23,11 +23,11 @@ def read(tmp_path):
     return read
 
 
-def test_its_model(read):
+def test_cpu_model_is_read_from_cpuinfo(read):
     assert read("processor\t: 0\nmodel\t\t: 1\nmodel name\t: AMD  EPYC 7763 \n").model == "AMD EPYC 7763"
 
 
-def test_a_kernel_that_names_none_tells_the_architecture(read):
+def test_missing_cpu_model_is_replaced_by_architecture(read):
     assert read("processor\t: 0\nCPU implementer\t: 0x41\n").model == platform.machine()
 
 
@@ -36,7 +36,7 @@ def test_a_kernel_that_names_none_tells_the_architecture(read):
     [(None, USABLE), ("max 100000\n", USABLE), ("100000 100000\n", 1), ("50000 100000\n", 1), ("99999999 1\n", USABLE),
      ("of another shape", USABLE)],
 )  # fmt: skip
-def test_its_cores_are_those_that_we_may_use(read, quota, cores):
+def test_cpu_cores_are_limited_by_quota_and_affinity(read, quota, cores):
     assert read(quota=quota).cores == cores
 
 
@@ -53,7 +53,7 @@ def use_between(tmp_path):
     return use_between
 
 
-def test_its_time_is_worked_stolen_or_idle(use_between):
+def test_cpu_use_separates_busy_and_stolen_time(use_between):
     # user nice system idle iowait irq softirq steal guest guest_nice: 1000 more, of which 400 are worked and 50 stolen.
     use = use_between("cpu  100 0 50 1000 10 0 5 7 60 0\ncpu0 1 2 3\n", "cpu  300 100 100 1500 60 10 45 57 160 50\n")
     assert use == CpuUse(busy=0.4, stolen=0.05)
@@ -65,15 +65,15 @@ def test_its_time_is_worked_stolen_or_idle(use_between):
      ("cpu  1 1 1 1 1 1 1 1\n", "cpu  2 2 2 2\n"), ("cpu  1 1 1 1 1 1 1 1\n", "intr 2 2 2 2 2 2 2 2\n"),
      ("cpu  1 1 1 1 1 1 1 1\n", "cpu  a few more\n")],
 )  # fmt: skip
-def test_a_system_that_does_not_say_is_none(use_between, before, after):
+def test_unreadable_cpu_statistics_give_no_cpu_use(use_between, before, after):
     assert use_between(before, after) is None
 
 
-def test_a_system_without_the_file_is_none(tmp_path):
+def test_missing_cpu_statistics_file_gives_no_cpu_use(tmp_path):
     assert use_from_now(tmp_path / "missing")() is None
 
 
-def test_this_machine_says():
+def test_cpu_use_of_current_machine_is_between_0_and_1():
     if platform.system() != "Linux":
         pytest.skip("only Linux says")
     begun, use = os.times().user, use_from_now()

@@ -49,7 +49,7 @@ def test_every_gpu_is_sampled_in_the_order_of_time(seen):
     assert trace.faults == ()
 
 
-def test_times_count_from_the_run_s_zero(nvml):
+def test_sample_times_count_from_start_of_run(nvml):
     clock = SystemClock()
     watch = GpuWatch(nvml, GPUS[:1], lambda: [OURS], clock, interval_s=10)
     begun_ns = clock.now_ns()
@@ -60,7 +60,7 @@ def test_times_count_from_the_run_s_zero(nvml):
     assert watch.trace(begun_ns + 10**12).samples[0].at_ns == first - 10**12
 
 
-def test_who_comes_and_goes_is_still_named_with_the_most_that_it_held(seen, nvml):
+def test_temporary_gpu_process_is_reported_with_peak_memory(seen, nvml):
     processes = nvml.gpus[0].processes
 
     def visit():
@@ -86,7 +86,7 @@ def test_a_process_that_only_computes_is_named_too(seen, nvml):
     (0, 256, 0, False), (0, 257, 0, True), (128, 200, 0, False),
     (1024, 1024, 0, False), (1024, 1025, 0, True), (1024, 1, 5, True),
 ])  # fmt: skip
-def test_what_was_free_enough_for_the_start_is_no_competitor(nvml, free_mib, held_mib, sm_pct, competes):
+def test_process_that_fit_beside_server_at_start_is_not_contention(nvml, free_mib, held_mib, sm_pct, competes):
     nvml.gpus[0].processes[THEIRS] = held_mib << 20
     nvml.gpus[0].sm_pct = {THEIRS: sm_pct}
     watch = GpuWatch(nvml, GPUS[:1], lambda: [OURS], SystemClock(), 10, free_bytes=free_mib << 20)
@@ -116,7 +116,7 @@ def test_strangers_are_told_only_where_our_own_process_is_seen(seen, nvml, proce
     assert trace.strangers == ()
 
 
-def test_an_old_driver_s_memory_includes_its_reserve(seen, nvml):
+def test_memory_use_of_old_driver_includes_reserved_memory(seen, nvml):
     nvml.unsupported = {"nvmlDeviceGetMemoryInfo_v2"}
     assert set(seen().columns()["memory_used_bytes"]) == {9 << 30}
 
@@ -134,21 +134,21 @@ def test_a_fault_is_told_once(seen, nvml):
     assert [fault[:22] for fault in trace.faults] == ["a GPU reported Xid 31 ", "a GPU reported Xid 31 "]
 
 
-def test_errors_before_the_run_are_not_its_own(seen, nvml):
+def test_memory_errors_before_run_are_not_counted(seen, nvml):
     nvml.gpus[0].ecc_errors = 7
     assert seen().faults == ()
     (fault,) = seen(lambda: setattr(nvml.gpus[0], "ecc_errors", 9)).faults
     assert fault.startswith("GPU 0 had 2 uncorrected memory errors")
 
 
-def test_a_gpu_that_goes_keeps_what_was_seen(seen, nvml):
+def test_lost_gpu_is_reported_and_earlier_samples_are_kept(seen, nvml):
     trace = seen(lambda: setattr(nvml.gpus[0], "lost", True))
     assert trace.faults == ("a GPU fell off the bus",)
     assert trace.samples
     assert trace.problem is None
 
 
-def test_a_driver_that_falls_silent_is_said_and_keeps_what_was_seen(seen, nvml):
+def test_silent_driver_is_reported_and_earlier_samples_are_kept(seen, nvml):
     trace = seen(lambda: nvml.broken.update({*vars(FakeNvml), "nvmlDeviceGetMemoryInfo_v2"}))
     assert trace.problem == "NVML: the driver tells nothing of GPU 0 any more"
     assert trace.samples

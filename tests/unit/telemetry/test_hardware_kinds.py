@@ -49,7 +49,7 @@ def test_a_model_with_other_memory_is_another_gpu(name, mib, kind):
     assert gpu_kind(name, mib * 2**20) == kind
 
 
-def test_kind_of_a_machine():
+def test_machine_kind_is_cpu_marker_or_other_gpu():
     assert Hardware().kind == "cpu"
     assert Hardware((Gpu(0, "NVIDIA H200", "h200"),)).kind == "h200"
     assert Hardware((Gpu(0, "NVIDIA L40S", None),)).kind == OTHER_GPU  # a GPU, so never "cpu"
@@ -96,13 +96,13 @@ class Nvml:
         return 12080
 
 
-def test_two_gpus():
+def test_two_gpus_are_detected_with_memory_and_driver():
     hardware = detect(Nvml())
     assert [gpu.memory_bytes for gpu in hardware.gpus] == [141 << 30] * 2
     assert str(hardware) == "2 × NVIDIA H200, driver 580.1"
 
 
-def test_the_cuda_of_the_driver():
+def test_cuda_version_is_read_from_driver():
     assert detect(Nvml()).cuda == "12.8"
     unknown = detect(Nvml(fails="nvmlSystemGetCudaDriverVersion"))
     assert (unknown.kind, unknown.cuda) == ("h200", None)
@@ -123,7 +123,7 @@ def test_a_driver_that_fails_is_named(call, told):
     assert str(hardware) == f"no GPU (NVML: {told})"
 
 
-def test_a_shutdown_that_fails_loses_nothing():
+def test_failed_nvml_shutdown_keeps_detected_hardware():
     assert detect(Nvml(fails="nvmlShutdown")).kind == "h200"
 
 

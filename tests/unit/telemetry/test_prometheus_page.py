@@ -24,7 +24,7 @@ vllm:cache_config_info{block_size="16",num_gpu_blocks="100"} 1.0
 """
 
 
-def test_sums_run_over_all_labels():
+def test_totals_are_summed_over_all_labels():
     scrape = parse(PAGE)
     assert scrape.total("vllm:request_success_total") == 10
     assert scrape.by_label("vllm:request_success_total", "engine") == {"0": 5, "1": 5}
@@ -32,7 +32,7 @@ def test_sums_run_over_all_labels():
     assert scrape.labels("vllm:cache_config_info")["block_size"] == "16"
 
 
-def test_what_is_not_there_or_no_number_is_unknown():
+def test_missing_or_nan_value_is_unknown():
     scrape = parse(PAGE)
     assert scrape.total("vllm:nothing") is None
     assert scrape.total("vllm:kv_cache_usage_perc") is None  # NaN
@@ -55,7 +55,7 @@ ODD = [
 
 
 @pytest.mark.parametrize("text", [PAGE, *ODD], ids=lambda text: text.strip()[:20])
-def test_a_page_reads_as_prometheus_own_parser_reads_it(text):
+def test_parsed_page_equals_result_of_prometheus_parser(text):
     theirs = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
     ours = parse(text).samples
     assert [(one.name, dict(one.labels), one.value) for one in ours] == [
@@ -71,7 +71,7 @@ def test_any_label_is_read_back(labels):
     assert sample.labels == labels
 
 
-def test_differences():
+def test_counter_delta_is_unknown_if_counter_disappears():
     before, after = {"a": 1.0, "gone": 2.0}, {"a": 4.0, "new": 5.0}
     assert deltas(before, after) == {"a": 3.0, "gone": None, "new": 5.0}
 
@@ -128,7 +128,7 @@ def test_page_of_more_samples_than_any_server_needs_is_refused():
      "a{" + 'b="c" , ' * 7000 + "=", "a b c " * 10_000],
     ids=["spaces", "labels", "escapes", "timestamp", "pairs", "words"],
 )
-def test_line_that_fits_nowhere_costs_no_more_time_than_its_length(line):
+def test_malformed_line_is_refused_in_linear_time(line):
     began_s = time.process_time()
     with pytest.raises(MetricUnavailable, match="is not Prometheus text"):
         parse(line)

@@ -31,7 +31,7 @@ def test_which_are_visible(value, indices):
     assert [gpu.index for gpu in visible_gpus(GPUS, environ)] == indices
 
 
-def test_a_machine_is_what_may_be_used_of_it():
+def test_hidden_gpus_do_not_determine_machine_kind():
     nvml = FakeNvml([FakeGpu(), FakeGpu(name="NVIDIA L4", total_bytes=23034 << 20)])
     assert detect(nvml, environ={"CUDA_VISIBLE_DEVICES": "1"}).kind == "l4"
     hidden = detect(nvml, environ={"CUDA_VISIBLE_DEVICES": "-1"})
@@ -40,7 +40,7 @@ def test_a_machine_is_what_may_be_used_of_it():
 
 
 @pytest.mark.parametrize(("shown", "count"), [("0,1", 2), ("1", 1)])
-def test_a_dead_gpu_that_is_hidden_is_nobody_s_problem(shown, count):
+def test_hidden_dead_gpu_is_ignored(shown, count):
     found = detect(FakeNvml([FakeGpu(), FakeGpu(), FakeGpu(lost=True)]), environ={"CUDA_VISIBLE_DEVICES": shown})
     assert str(found) == f"{count} × NVIDIA H200, driver 580.1"
 

@@ -37,7 +37,7 @@ def record_of(events, *, request=None, ending=Ending.COMPLETE, end=LAST_CHUNK, *
 
 @pytest.mark.parametrize("chat", [False, True])
 @pytest.mark.parametrize(("usage", "ids"), [(True, False), (False, True), (True, True)])
-def test_good_stream(chat, usage, ids):
+def test_complete_stream_gives_record_with_tokens_and_usage(chat, usage, ids):
     shape = StreamShape((1, 3, 2), chat=chat, continuous_usage=usage, token_ids=ids, cached_tokens=5)
     record = to_record(asked(6), stream_exchange(shape, intended_ns=MS))
     assert (record.outcome, record.detail) == (Outcome.OK, None)
@@ -53,14 +53,14 @@ def native(done, reason=None, **meta):
     return event({"text": "x" * done, "meta_info": {"finish_reason": reason, **counts, **meta}})
 
 
-def test_sglangs_own_stream():
+def test_sglang_stream_gives_record_with_tokens_and_usage():
     record = record_of([native(1), native(3), native(4, {"type": "length", "length": 4}), DONE])
     assert (record.outcome, record.detail) == (Outcome.OK, None)
     assert record.chunk_tokens == (1, 2, 1)
     assert (record.prompt_tokens, record.output_tokens, record.cached_tokens) == (8, 4, 5)
 
 
-def test_sglangs_own_stream_aborted_or_short():
+def test_aborted_or_short_sglang_stream_is_a_failed_request():
     aborted = record_of([native(1), native(2, {"type": "abort", "message": "too long"}), DONE])
     assert (aborted.outcome, aborted.detail) == (Outcome.ERROR_IN_STREAM, "abort: too long")
     short = record_of([native(1), native(2, {"type": "length"}), DONE])
@@ -132,7 +132,7 @@ def test_any_kind_of_chat_content_counts(field):
     assert record.arrivals_ns == (MS,)
 
 
-def test_stamp_is_that_of_the_read_that_completed_the_event():
+def test_event_has_stamp_of_completing_read():
     message = b"".join(map(http_chunk, StreamShape((1,)).events())) + LAST_CHUNK
     reads = [(1, STREAM_HEAD + message[:20]), (2, message[20:40]), (3, message[40:])]
     assert to_record(asked(1), make_exchange(reads)).arrivals_ns == (3,)
@@ -176,7 +176,7 @@ def test_error_event_outranks_the_end_of_the_socket():
 @pytest.mark.parametrize(
     "data", [b'data: {"object":"error","message":"no"}\n\n', b'event: error\ndata: {"message":"no"}\n\n']
 )
-def test_other_shapes_of_an_error(data):
+def test_other_error_events_make_request_failed(data):
     record = record_of([data, DONE])
     assert record.outcome is Outcome.ERROR_IN_STREAM
     assert "no" in record.detail
@@ -197,7 +197,7 @@ def test_complete_stream_without_content_is_empty():
         (StreamShape((1,), prompt_tokens=9), asked(1), "9 prompt tokens instead of 8"),
     ],
 )
-def test_wrong_length(shape, request_, words):
+def test_wrong_token_count_makes_request_failed(shape, request_, words):
     record = to_record(request_, stream_exchange(shape))
     assert record.outcome is Outcome.WRONG_LENGTH
     assert words in record.detail
@@ -285,7 +285,7 @@ def test_name_of_a_model_that_is_no_text_is_malformed():
 
 
 @pytest.mark.parametrize("bad", [b"{oops", b"[1]", b'"text"', b'{"choices":[1]}', b'{"choices":7}', b"[" * 100_000])
-def test_malformed_event_shows_its_first_bytes(bad):
+def test_malformed_event_makes_request_failed_with_first_bytes(bad):
     record = record_of([*StreamShape().events()[:1], b"data: " + bad + b"\n\n", DONE])
     assert record.outcome is Outcome.MALFORMED
     assert repr(bad[:200]) in record.detail
@@ -336,7 +336,7 @@ def test_usage_that_counts_down_is_malformed():
     (307, {"location": "http://elsewhere/"}, "redirect to http://elsewhere/ not followed"),
     (204, {}, "HTTP 204"),
 ])  # fmt: skip
-def test_other_status(status, headers, words):
+def test_other_http_status_makes_request_failed_with_reason(status, headers, words):
     body = b"" if status == 204 else b"{}"
     reads = [(1, step.data) for step in plain(status, body, **headers)]
     record = to_record(asked(), make_exchange(reads))
@@ -370,7 +370,7 @@ def test_other_protocols_are_malformed():
     (Ending.TOTAL_TIMEOUT, Outcome.TIMEOUT),
     (Ending.TOO_LARGE, Outcome.MALFORMED),
 ])  # fmt: skip
-def test_each_ending_of_an_exchange_has_its_outcome(ending, outcome):
+def test_each_ending_of_exchange_has_expected_outcome(ending, outcome):
     record = to_record(asked(), make_exchange([], ending=ending, error="why"))
     assert record.outcome is outcome
     assert record.detail.startswith(f"{ending.value}: why")
@@ -381,7 +381,7 @@ def test_every_ending_is_mapped():
         assert not to_record(asked(), make_exchange([], ending=ending)).ok
 
 
-def test_partial_answer_keeps_its_arrivals():
+def test_partial_answer_keeps_arrivals():
     record = record_of(StreamShape().events()[:2], ending=Ending.RESET, end=b"")
     assert record.outcome is Outcome.RESET
     assert record.arrivals_ns == (MS, 2 * MS)
@@ -395,21 +395,21 @@ def test_invalid_utf8_is_flagged_and_no_failure():
     assert record.replaced_text
 
 
-def test_comments_and_empty_data_say_nothing():
+def test_comments_and_empty_data_are_ignored():
     events = StreamShape().events()
     record = record_of([b": ping\n\n", b"data:\n\n", *events])
     assert record.ok
     assert record.arrivals_ns[0] == 3 * MS
 
 
-def test_copies_what_the_workload_and_the_schedule_said():
+def test_record_contains_facts_of_request_and_schedule():
     request = Request(3, (1,) * 8, 4, 8, tag="stream")
     record = to_record(request, stream_exchange(StreamShape(), index=3, intended_ns=5, sent_ns=7))
     assert (record.index, record.intended_ns, record.sent_ns, record.tag) == (3, 5, 7, "stream")
     assert (record.asked_output_tokens, record.asked_prompt_tokens) == (4, 8)
 
 
-def test_shape_is_what_vllm_sends():
+def test_scripted_event_has_fields_of_vllm_event():
     first = json.loads(StreamShape(model="m").events()[0].removeprefix(b"data: "))
     assert {"id", "object", "created", "model", "choices", "usage"} <= set(first)
 

@@ -9,7 +9,7 @@ from pytest_llmperf.wire.http import Framing, NotHttpError, read_answer
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
-def test_pieces_keep_the_stamp_of_their_read():
+def test_body_pieces_keep_stamp_of_read():
     answer = read_answer(make_exchange([(10, CHUNKED + b"3\r\nabc"), (20, b"\r\n4\r\nde"), (30, b"fg\r\n0\r\n\r\n")]))
     assert answer.pieces == ((10, b"abc"), (20, b"de"), (30, b"fg"))
     assert answer.status == 200
@@ -36,7 +36,7 @@ FLOODS = {
 
 
 @pytest.mark.parametrize("flood", FLOODS)
-def test_heads_and_trailers_without_an_end_are_refused_before_they_fill_memory(flood):
+def test_endless_headers_and_trailers_are_refused(flood):
     begin, more = FLOODS[flood]
     framing = Framing()
     framing.feed(begin)
@@ -70,7 +70,7 @@ def test_long_stream_in_small_chunks_is_no_flood():
         (b"HTTP/1.0 200 OK\r\nContent-Length: 1\r\n\r\nx", 200, b"x", False),
     ],
 )
-def test_ends_of_messages(message, status, body, keep_alive):
+def test_message_ends_by_length_status_or_close(message, status, body, keep_alive):
     framing = Framing()
     assert not framing.feed(message[:-1])
     assert framing.feed(message[-1:])
@@ -96,19 +96,19 @@ def test_bytes_after_the_end_are_ignored_but_end_the_connection():
 @pytest.mark.parametrize(
     "garbage", [b"220 smtp ready\r\n", b"HTTP/1.1 101 S\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n"]
 )
-def test_what_is_not_an_answer_is_said(garbage):
+def test_bytes_that_are_not_http_are_refused(garbage):
     with pytest.raises(NotHttpError):
         Framing().feed(garbage)
     assert read_answer(make_exchange([(1, garbage)])).problem
 
 
-def test_bad_chunk_size_keeps_what_came_before():
+def test_malformed_chunk_size_keeps_earlier_body():
     answer = read_answer(make_exchange([(1, CHUNKED + b"1\r\nx\r\n"), (2, b"zz\r\n")]))
     assert answer.body == b"x"
     assert answer.problem
     assert not answer.complete
 
 
-def test_nothing_came():
+def test_answer_without_bytes_has_no_status():
     answer = read_answer(make_exchange([], ending=Ending.CONNECT_FAILED))
     assert (answer.status, answer.pieces, answer.complete) == (None, (), False)

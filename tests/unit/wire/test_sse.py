@@ -21,7 +21,7 @@ def test_each_line_ending_ends_a_line(newline):
     assert texts(newline.join([b"data: a", b"data: b", b"", b"data: c", b"", b""])) == ["a\nb", "c"]
 
 
-def test_mixed_line_endings():
+def test_mixed_line_endings_are_accepted_in_one_event():
     assert texts(b"data: a\r\ndata: b\rdata: c\n\r\n") == ["a\nb\nc"]
 
 
@@ -29,11 +29,11 @@ def test_crlf_split_between_cr_and_lf_is_one_ending():
     assert texts(b"data: a\r", b"\n", b"\r", b"\ndata: b\r\n\r\n") == ["a", "b"]
 
 
-def test_crlf_split_within_an_event_does_not_end_it():
+def test_crlf_split_within_event_does_not_end_event():
     assert texts(b"data: a\r", b"\ndata: b\r", b"\n\r", b"\n") == ["a\nb"]
 
 
-def test_event_is_complete_at_the_cr_of_its_blank_line():
+def test_event_ends_at_cr_of_blank_line():
     assert texts(b"data: a\r\n\r") == ["a"]
 
 
@@ -59,7 +59,7 @@ def test_event_is_complete_at_the_cr_of_its_blank_line():
         (b"data: a\x0bb\x0cc\x1cd\n\n", ["a\x0bb\x0cc\x1cd"]),  # line ends to str.splitlines only
     ],
 )
-def test_standard(stream, expected):
+def test_event_streams_match_whatwg_standard(stream, expected):
     assert texts(stream) == expected
 
 

@@ -36,7 +36,7 @@ def gaps_s(arrivals: Arrivals, count: int = 2000, seed: int = 0) -> list[float]:
 
 
 @pytest.mark.parametrize("arrivals", OPEN, ids=str)
-def test_offsets_never_change(arrivals):
+def test_arrival_offsets_match_golden_digests(arrivals):
     text = ",".join(map(str, arrivals.offsets_ns(500, 7)))
     assert hashlib.sha256(text.encode()).hexdigest()[:16] == GOLDEN[str(arrivals)]
 
@@ -80,7 +80,7 @@ def test_gamma_gaps_are_gamma_distributed():
         assert kstest(gaps_s(gamma(1, shape), count=5000), law(shape, scale=1 / shape).cdf).pvalue > 0.001
 
 
-def test_burstiness_one_is_poisson():
+def test_gamma_arrivals_with_burstiness_1_equal_poisson_arrivals():
     assert gamma(8, 1) == poisson(8)
     assert gamma(8, 1).offsets_ns(50, 1) == poisson(8).offsets_ns(50, 1)
 
@@ -94,12 +94,12 @@ def test_ramp_goes_from_one_rate_to_the_other():
     assert last == pytest.approx(17.2, rel=0.15)
 
 
-def test_ramp_down_and_level():
+def test_decreasing_or_level_ramp_has_expected_duration():
     assert ramp(14, 2).offsets_ns(100, 0)[-1] == pytest.approx(100 / 8 * 1e9, abs=10)
     assert ramp(8, 8).offsets_ns(100, 0) == pytest.approx(poisson(8).offsets_ns(100, 0), abs=10)
 
 
-def test_ramp_down_to_next_to_nothing():
+def test_ramp_to_nearly_zero_rate_has_increasing_offsets():
     """Rounding takes the square of the end rate below zero."""
     for seed in range(50):
         offsets = ramp(1000, 1e-6).offsets_ns(5, seed)

@@ -27,7 +27,7 @@ def good(i: int) -> dict:
     return entry(f"question number {i} " * 3, "answer " * (i + 4))
 
 
-def test_prompt_is_the_first_message_and_length_that_of_the_reply(share_file):
+def test_first_message_becomes_prompt_and_reply_gives_output_length(share_file):
     path = share_file([entry("Ümläut question here", "r" * 41)])
     (request,) = sharegpt(path=path, requests=1, arrivals=closed(1)).requests()
     assert request.prompt == "Ümläut question here"
@@ -35,7 +35,7 @@ def test_prompt_is_the_first_message_and_length_that_of_the_reply(share_file):
     assert request.prompt_tokens is None
 
 
-def test_what_does_not_fit_is_left_out(share_file):
+def test_unsuitable_conversations_are_excluded(share_file):
     path = share_file([
         entry("short", "r" * 100),                         # 2 tokens asked
         entry("q" * 100, "r" * 8),                         # 2 tokens answered
@@ -53,7 +53,7 @@ def test_what_does_not_fit_is_left_out(share_file):
 
 
 @pytest.mark.parametrize("cut", [("q" * 100 + "\ud83d", "r" * 100), ("q" * 100, "r" * 100 + "\ude00")])
-def test_a_cut_emoji_costs_its_conversation_only(share_file, cut):
+def test_truncated_emoji_excludes_only_affected_conversation(share_file, cut):
     path = share_file([entry(*cut), entry("q" * 100 + "\N{GRINNING FACE}", "r" * 40)])
     assert "\\ud83d" in Path(path).read_text()
     (request,) = sharegpt(path=path, requests=1, arrivals=closed(1)).requests()

@@ -51,10 +51,10 @@ def content(requests: tuple[Request, ...]) -> str:
 
 @pytest.mark.parametrize("workload", ALL.values(), ids=ALL)
 class TestEveryWorkload:
-    def test_never_changes(self, workload):
+    def test_digest_and_requests_match_golden_values(self, workload):
         assert (workload.digest()[:16], content(workload.requests(3))[:16]) == GOLDEN[str(workload)]
 
-    def test_repeats_itself_and_differs_between_seeds(self, workload):
+    def test_requests_repeat_for_equal_seed_and_differ_between_seeds(self, workload):
         assert workload.requests(1) == workload.requests(1)
         first, second = ({str(r.prompt) for r in workload.requests(seed)} for seed in (1, 2))
         assert not first & second
@@ -73,7 +73,7 @@ class TestEveryWorkload:
                 assert request.prompt_tokens == len(request.prompt)
                 assert all(1000 <= token <= 9999 for token in request.prompt)
 
-    def test_is_a_value(self, workload):
+    def test_workload_text_evaluates_to_equal_workload(self, workload):
         again = eval(str(workload))
         assert again == workload
         assert hash(again) == hash(workload)
@@ -113,7 +113,7 @@ class TestRandomTokens:
         assert max(counts) < 22_500
         assert {min(request.prompt), max(request.prompt)} == {1000, 9999}
 
-    def test_nothing_is_shared(self):
+    def test_random_prompts_share_no_prefix(self):
         assert RANDOM.expected_hit_rate(1) < 0.001
         assert RANDOM.expected_hit_rate(16) == 0.0
 
@@ -123,20 +123,20 @@ class TestRandomTokens:
             assert len(words) == 12
             assert all(len(w) == 5 and w[1] in "aeiou" and w[3] in "aeiou" and w.isascii() for w in words)
 
-    def test_every_id_has_its_own_word(self):
+    def test_each_token_id_has_a_different_word(self):
         from pytest_llmperf.workload.prompts import FIRST_ID, LAST_ID, as_text
 
         assert len(set(as_text(tuple(range(FIRST_ID, LAST_ID + 1))).split())) == 9000
 
 
 class TestSharedPrefix:
-    def test_groups_share_their_prefix_and_nothing_else(self):
+    def test_groups_share_only_prefix(self):
         prefixes = [r.prompt[:96] for r in SHARED.requests()]
         assert len(set(prefixes)) == 3
         assert prefixes[0] == prefixes[3] != prefixes[1]
         assert len({r.prompt[96:] for r in SHARED.requests()}) == 12
 
-    def test_hit_rate_is_what_a_cache_of_whole_blocks_can_give(self):
+    def test_expected_hit_rate_counts_whole_cached_blocks(self):
         one = shared_prefix(prefix=100, suffix=28, output=1, arrivals=closed(1), requests=10)
         assert one.expected_hit_rate(16) == pytest.approx(9 * 96 / 1280)
         assert one.expected_hit_rate(128) == 0.0
@@ -165,7 +165,7 @@ class TestMultiTurn:
         turns = multi_turn(conversations=2, turns=3, input=32, output=16, arrivals=closed(1))
         assert turns.expected_hit_rate(16) == pytest.approx(2 * (32 + 80) / (2 * (32 + 80 + 128)))
 
-    def test_conversations_share_nothing(self):
+    def test_conversations_share_no_prefix(self):
         assert len({r.prompt[:4] for r in TURNS.requests()}) == 3
 
 
@@ -187,11 +187,11 @@ class TestMixed:
         same = {"input": 50, "output": 1, "arrivals": poisson(1), "requests": 3}
         assert len({r.prompt for r in mixed(stream=same, prefill=same).requests()}) == 6
 
-    def test_takes_a_workload_in_place_of_a_mapping(self):
+    def test_mixed_accepts_workload_instead_of_mapping(self):
         assert mixed(stream=RANDOM, prefill=RANDOM).stream == RANDOM
 
 
-def test_the_limit_in_flight_comes_from_the_arrivals():
+def test_concurrency_is_set_by_arrival_process():
     assert SHARED.concurrency == 4
     assert RANDOM.concurrency is None
 

@@ -56,7 +56,7 @@ def test_tokens_are_conserved(
     assert cache.empty == cache.capacity
 
 
-def test_a_finished_prompt_is_found_to_its_last_token_but_one() -> None:
+def test_finished_prompt_is_cached_up_to_second_last_token() -> None:
     cache = RadixCache(100)
     first = sequence((1, 2, 3, 4, 5))
     assert cache.hold(first) == 0
@@ -67,7 +67,7 @@ def test_a_finished_prompt_is_found_to_its_last_token_but_one() -> None:
     assert cache.hold(sequence((1, 2, 3, 4, 5), salt="other")) == 0
 
 
-def test_a_computed_prompt_is_shared_while_its_sequence_runs() -> None:
+def test_computed_prompt_is_shared_during_sequence() -> None:
     cache = RadixCache(10)
     first, second = sequence((1, 2, 3, 4)), sequence((1, 2, 3, 4, 5))
     cache.hold(first)
@@ -90,7 +90,7 @@ def test_two_that_computed_the_same_keep_one_copy() -> None:
     assert cache.empty == 6
 
 
-def test_a_retracted_sequence_leaves_nothing() -> None:
+def test_retracted_sequence_leaves_no_blocks() -> None:
     cache = RadixCache(10)
     one = sequence((1, 2, 3, 4))
     cache.hold(one)
@@ -99,7 +99,7 @@ def test_a_retracted_sequence_leaves_nothing() -> None:
     assert cache.empty == 10
 
 
-def test_what_is_in_use_is_never_evicted() -> None:
+def test_tokens_in_use_are_never_evicted() -> None:
     cache = RadixCache(8)
     first, second = sequence((1, 2, 3, 4)), sequence((5, 6, 7, 8, 9))
     cache.hold(first)
@@ -112,7 +112,7 @@ def test_what_is_in_use_is_never_evicted() -> None:
     assert cache.evicted == 4
 
 
-def test_usage_counts_what_is_held_and_not_what_is_only_cached() -> None:
+def test_usage_includes_held_but_not_cached_tokens() -> None:
     cache = RadixCache(10)
     one = sequence((1, 2, 3, 4))
     cache.hold(one)
@@ -122,7 +122,7 @@ def test_usage_counts_what_is_held_and_not_what_is_only_cached() -> None:
     assert (cache.usage, cache.tree.size) == (0.0, 4)
 
 
-def test_reset_waits_for_the_running_ones() -> None:
+def test_cache_reset_is_refused_while_sequence_runs() -> None:
     cache = RadixCache(10)
     one = sequence((1, 2, 3, 4))
     cache.hold(one)

@@ -70,7 +70,7 @@ OPERATION = st.one_of(
 
 @settings(max_examples=400, deadline=None)
 @given(page=st.integers(1, 3), operations=st.lists(OPERATION, max_size=40))
-def test_the_tree_does_what_a_dictionary_of_prefixes_does(page: int, operations: list[tuple[str, object]]) -> None:
+def test_radix_tree_matches_dictionary_of_prefixes(page: int, operations: list[tuple[str, object]]) -> None:
     tree, model = RadixTree(page), PrefixDictionary(page)
     locks: list[Node] = []
     for name, argument in operations:
@@ -105,7 +105,7 @@ def test_shared_prefix_counts_as_a_loop_does(key: Tokens, tokens: Tokens, start:
     assert shared_prefix(key, tokens, start) == same
 
 
-def test_salts_share_nothing() -> None:
+def test_salts_do_not_share_prefixes() -> None:
     tree = RadixTree()
     tree.insert((1, 2, 3), "a")
     assert tree.match((1, 2, 3), "a")[0] == 3
@@ -146,7 +146,7 @@ def test_both_parts_of_a_split_stay_locked() -> None:
 
 
 @pytest.mark.parametrize("position", range(200))
-def test_one_other_token_is_found_wherever_it_is(position: int) -> None:
+def test_shared_prefix_ends_at_first_different_token(position: int) -> None:
     tokens = tuple(range(200))
     other = (*tokens[:position], -1, *tokens[position + 1 :])
     assert shared_prefix(other, (7, *tokens), 1) == position

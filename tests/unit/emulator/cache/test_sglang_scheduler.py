@@ -77,7 +77,7 @@ def test_mixed_chunks_decode_along() -> None:
     assert step(engine) == [(second, 99), (first, 1)]
 
 
-def test_a_long_prompt_is_cut_and_its_rest_comes_before_all_others() -> None:
+def test_long_prompt_is_split_and_remainder_has_priority() -> None:
     engine = scheduler()
     long, short = sequence(250), sequence(30)
     engine.add(long)
@@ -123,7 +123,7 @@ def test_admission_reserves_max_tokens() -> None:
     assert engine.waiting == [second]
 
 
-def test_what_is_reserved_is_clipped() -> None:
+def test_reserved_output_tokens_are_limited() -> None:
     engine = scheduler(num_blocks=9_000, max_num_batched_tokens=8192)
     pair = [sequence(100, max_tokens=5_000), sequence(100, max_tokens=5_000)]
     for one in pair:
@@ -131,7 +131,7 @@ def test_what_is_reserved_is_clipped() -> None:
     assert len(step(engine)) == 2
 
 
-def test_admission_counts_a_share_of_what_the_running_ones_may_still_generate() -> None:
+def test_admission_includes_share_of_remaining_output_of_running_sequences() -> None:
     def admitted(conservativeness: float) -> bool:
         engine = scheduler(num_blocks=200, conservativeness=conservativeness)
         first, second = sequence(10, max_tokens=101), sequence(20, max_tokens=99)
@@ -144,7 +144,7 @@ def test_admission_counts_a_share_of_what_the_running_ones_may_still_generate() 
     assert admitted(0.99)
 
 
-def test_nobody_is_admitted_after_the_pool_was_full_until_one_leaves() -> None:
+def test_full_pool_stops_admission_until_sequence_finishes() -> None:
     engine = scheduler(num_blocks=200)
     first, second, small = sequence(10, max_tokens=101), sequence(60, max_tokens=99), sequence(1, max_tokens=1)
     engine.add(first)
@@ -211,7 +211,7 @@ def test_without_a_tree_all_must_be_able_to_end() -> None:
     assert admitted(100)
 
 
-def test_what_ends_makes_room_for_those_that_go_on() -> None:
+def test_finishing_sequences_make_room_for_admission() -> None:
     """Two that generate 20 tokens give back 30 each before the third needs them."""
     def admitted(blocks: int, together: bool) -> bool:
         engine = scheduler(num_blocks=blocks, prefix_caching=False)
@@ -228,7 +228,7 @@ def test_what_ends_makes_room_for_those_that_go_on() -> None:
     assert [admitted(blocks, together=True) for blocks in (180, 181)] == [False, True]
 
 
-def test_without_a_tree_nobody_is_retracted() -> None:
+def test_pool_without_radix_tree_causes_no_retraction() -> None:
     engine = scheduler(num_blocks=3_000, conservativeness=0.0, prefix_caching=False)
     for number in range(60):
         engine.add(sequence(30, max_tokens=40 + 7 * (number % 30)))
@@ -236,7 +236,7 @@ def test_without_a_tree_nobody_is_retracted() -> None:
     assert engine.counters.preemptions == 0
 
 
-def test_a_retraction_sets_the_ratio_to_what_was_used_and_20_tokens() -> None:
+def test_retraction_sets_new_token_ratio_to_used_share_plus_20_tokens() -> None:
     ratio = NewTokenRatio()
     one = sequence(5, max_tokens=100)
     one.generated = 10
@@ -244,7 +244,7 @@ def test_a_retraction_sets_the_ratio_to_what_was_used_and_20_tokens() -> None:
     assert ratio.current == pytest.approx(30 / 101)
 
 
-def test_a_retracted_sequence_computes_its_own_output_again() -> None:
+def test_retracted_sequence_computes_generated_output_again() -> None:
     engine, _, young = over_admitted()
     rows = [row for batch in drain(engine) for row in batch if row[0] is young and row[1] > 1]
     assert len(rows) == 1
@@ -274,7 +274,7 @@ def test_the_token_in_flight_of_a_retracted_sequence_is_dropped() -> None:
     pytest.fail("nothing was retracted")
 
 
-def test_a_prompt_is_shared_as_soon_as_it_is_computed() -> None:
+def test_prompt_is_shared_immediately_after_computation() -> None:
     engine = scheduler()
     first, second = sequence(tuple(range(50)), max_tokens=20), sequence((*range(50), 1))
     engine.add(first)
@@ -304,7 +304,7 @@ def test_lpm_takes_the_longest_cached_prefix_first() -> None:
     assert step(engine) == [(warm, 1)]
 
 
-def test_lpm_sorts_the_queue_itself() -> None:
+def test_lpm_policy_sorts_queue_by_cached_prefix() -> None:
     engine = scheduler(policy="lpm")
     cached = tuple(range(50))
     engine.add(sequence(cached, max_tokens=1))
@@ -322,13 +322,13 @@ def test_lpm_falls_back_to_fcfs_above_128() -> None:
     assert by_longest_prefix(queue[1:], lambda s: s.prompt[0], lambda s: s.prompt) != queue[1:]
 
 
-def test_lpm_defers_those_that_will_share_a_prefix_with_one_before() -> None:
+def test_lpm_policy_defers_prompt_that_will_share_prefix_with_earlier_prompt() -> None:
     shared = tuple(range(40))
     first, second, other = sequence((*shared, 1)), sequence((*shared, 2)), sequence(7)
     assert by_longest_prefix([first, second, other], lambda s: 0, lambda s: s.prompt) == [first, other, second]
 
 
-def test_without_a_tree_lpm_is_fcfs_and_nothing_is_found() -> None:
+def test_lpm_policy_without_radix_tree_is_first_come_first_served() -> None:
     engine = scheduler(policy="lpm", prefix_caching=False)
     for _ in range(2):
         one = sequence(tuple(range(50)), max_tokens=1)
@@ -337,7 +337,7 @@ def test_without_a_tree_lpm_is_fcfs_and_nothing_is_found() -> None:
     assert engine.counters.prefix_cache_queries == 0
 
 
-def test_the_ratio_falls_to_its_floor_in_600_steps() -> None:
+def test_new_token_ratio_falls_to_minimum_in_600_steps() -> None:
     ratio = NewTokenRatio()
     assert ratio.current == 0.7
     ratio.decay(300)
@@ -347,7 +347,7 @@ def test_the_ratio_falls_to_its_floor_in_600_steps() -> None:
     assert NewTokenRatio(2.0).current == 1.0
 
 
-def test_what_could_never_run_is_refused() -> None:
+def test_request_larger_than_pool_is_refused() -> None:
     engine = scheduler(num_blocks=100)
     with pytest.raises(ValueError, match="98 tokens that one request can have"):
         engine.add(sequence(50, max_tokens=60))
@@ -362,7 +362,7 @@ def test_hits_are_counted_once_and_to_the_token() -> None:
     assert (engine.counters.prompt_tokens, engine.counters.prompt_tokens_cached) == (68, 33)
 
 
-def test_accepted_drafts_come_with_their_step() -> None:
+def test_accepted_drafts_are_added_in_same_step() -> None:
     engine = scheduler(speculation=Speculation(3, (1.0, 1.0, 0.0)))
     one = sequence(10, max_tokens=8)
     engine.add(one)

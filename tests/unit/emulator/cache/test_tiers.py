@@ -57,7 +57,7 @@ def test_only_vllm_beside_a_server_computes_a_preempted_prompt_again(vllm_server
     assert store.matched(one, 0, 0) == (0 if vllm_server else 12)
 
 
-def test_a_chunk_is_there_from_the_end_of_the_step_that_computes_it() -> None:
+def test_stored_chunk_is_found_from_end_of_computing_step() -> None:
     store, end = tiers(), End()
     store.store_s(sequence(span(0, 8)), 0, 8, end)
     assert store.matched(sequence(span(0, 9)), 0, 50) == 0
@@ -78,7 +78,7 @@ def test_generated_tokens_are_not_kept() -> None:
     assert store.stored_tokens == 4
 
 
-def test_loads_copy_whole_chunks_one_after_another_and_each_waits_its_latency() -> None:
+def test_loads_of_whole_chunks_happen_in_sequence_with_tier_latency() -> None:
     store = tiers()
     prefill(store, span(0, 16))
     one = sequence(span(0, 17))
@@ -87,7 +87,7 @@ def test_loads_copy_whole_chunks_one_after_another_and_each_waits_its_latency() 
     assert store.load(one, 0, 4, 10_000_000) == 11_500_000
 
 
-def test_each_chunk_comes_from_the_fastest_tier_that_has_it_and_is_put_above() -> None:
+def test_chunk_is_loaded_from_fastest_tier_and_copied_to_faster_tiers() -> None:
     store = tiers(disk_chunks=100)
     prefill(store, span(0, 8))
     store.clear("cpu")
@@ -96,7 +96,7 @@ def test_each_chunk_comes_from_the_fastest_tier_that_has_it_and_is_put_above() -
     assert store.load(one, 0, 8, 50_000_000) == 52_500_000
 
 
-def test_what_a_lookup_finds_counts_once_and_whatever_the_engine_has_of_it() -> None:
+def test_lookup_hit_is_counted_once_per_sequence() -> None:
     store = tiers()
     prefill(store, span(0, 12))
     assert (store.looked_up_tokens, store.hits) == (0, {"cpu": 0})
@@ -109,7 +109,7 @@ def test_what_a_lookup_finds_counts_once_and_whatever_the_engine_has_of_it() -> 
     assert store.hits == {"cpu": 8}
 
 
-def test_a_lower_tier_counts_what_it_adds_to_the_prefix_of_those_above() -> None:
+def test_lower_tier_counts_only_tokens_missing_in_upper_tiers() -> None:
     store = tiers(cpu_chunks=3, disk_chunks=100)
     prefill(store, span(0, 16))
     store.stores[0].clear()
@@ -118,7 +118,7 @@ def test_a_lower_tier_counts_what_it_adds_to_the_prefix_of_those_above() -> None
     assert store.hits == {"cpu": 4, "disk": 12}
 
 
-def test_stores_cost_their_bytes_once() -> None:
+def test_each_stored_chunk_takes_time_once() -> None:
     store = tiers(disk_chunks=100)
     one = sequence(span(0, 20))
     assert store.store_s(one, 0, 3, DONE) == 0
@@ -128,14 +128,14 @@ def test_stores_cost_their_bytes_once() -> None:
     assert store.stored_tokens == 20
 
 
-def test_what_was_dropped_meanwhile_is_not_stored_again_by_the_same_sequence() -> None:
+def test_dropped_chunk_is_not_stored_again_by_same_sequence() -> None:
     store = tiers(cpu_chunks=1)
     one = sequence(span(0, 12))
     assert store.store_s(one, 0, 8, DONE) == pytest.approx(2 * CHUNK_BYTES / 40e3)
     assert store.store_s(one, 8, 12, DONE) == pytest.approx(CHUNK_BYTES / 40e3)
 
 
-def test_the_least_recently_used_chunk_makes_room_the_end_of_a_prompt_first() -> None:
+def test_least_recently_used_chunk_is_evicted_from_end_of_prompt() -> None:
     store = tiers(cpu_chunks=4)
     prefill(store, span(0, 8), span(100, 8))
     assert store.matched(sequence(span(0, 9)), 0, 0) == 8
@@ -146,7 +146,7 @@ def test_the_least_recently_used_chunk_makes_room_the_end_of_a_prompt_first() ->
     assert store.matched(sequence(span(0, 9)), 0, 0) == 4
 
 
-def test_a_server_drops_a_share_of_what_it_holds_before_it_is_full() -> None:
+def test_full_lmcache_server_evicts_configured_share_at_watermark() -> None:
     tier = Tier("cpu", 10 * CHUNK_BYTES, 40e3, 0.5e-3, CHUNK, watermark=0.8, evicted_share=0.25)
     store = ChunkStore(tier, CHUNK_BYTES)
     store.put(range(8), DONE)
@@ -157,13 +157,13 @@ def test_a_server_drops_a_share_of_what_it_holds_before_it_is_full() -> None:
     assert 2 in store
 
 
-def test_the_disk_keeps_what_the_cpu_had_to_drop() -> None:
+def test_disk_tier_keeps_chunks_evicted_from_cpu() -> None:
     store = tiers(cpu_chunks=1, disk_chunks=100)
     prefill(store, span(0, 16))
     assert store.matched(sequence(span(0, 17)), 0, 0) == 16
 
 
-def test_clearing() -> None:
+def test_cleared_tiers_are_empty_and_unknown_tier_is_refused() -> None:
     store = tiers(disk_chunks=100)
     prefill(store, span(0, 8))
     store.clear()
@@ -172,7 +172,7 @@ def test_clearing() -> None:
         store.clear("tape")
 
 
-def test_a_tier_too_small_for_a_chunk_keeps_nothing() -> None:
+def test_tier_smaller_than_chunk_keeps_no_chunk() -> None:
     store = ChunkStore(Tier("cpu", 39, 1.0, 0.0, CHUNK), CHUNK_BYTES)
     store.put([1], DONE)
     assert len(store) == 0
@@ -195,7 +195,7 @@ PROMPT = st.lists(st.integers(0, 1), min_size=1, max_size=24).map(tuple)
     disk=st.none() | st.integers(0, 12),
     local=st.integers(0, 20),
 )
-def test_bytes_stay_within_capacity_and_what_matches_can_be_loaded(
+def test_stored_bytes_stay_within_capacity_and_matched_chunks_load(
     prompts: list[tuple[int, ...]], cpu: int, disk: int | None, local: int
 ) -> None:
     store = tiers(cpu, disk)
@@ -217,7 +217,7 @@ def test_bytes_stay_within_capacity_and_what_matches_can_be_loaded(
     assert not store._kept
 
 
-def test_a_tier_may_take_in_faster_than_it_gives() -> None:
+def test_tier_may_have_different_store_and_load_bandwidth() -> None:
     tier = Tier("cpu", 10**9, 10.0, 0.0, 4, store_bytes_per_s=20.0)
     store = Tiers((tier,), TOKEN_BYTES)
     assert store.store_s(sequence(span(0, 8)), 0, 8, DONE) == pytest.approx(8 * TOKEN_BYTES / 20.0)

@@ -157,7 +157,7 @@ class Stepwise:
     concurrency=st.sampled_from([None, None, 3]),
     ahead=st.booleans(),
 )
-def test_leaps_change_nothing(
+def test_fast_forward_gives_same_answers_as_single_steps(
     engine: EngineConfig, kind: str, requests: list[Any], concurrency: int | None, ahead: bool
 ) -> None:
     changes = dict(KINDS[kind], async_scheduling=ahead)
@@ -171,7 +171,7 @@ def test_leaps_change_nothing(
     assert ratios(whole) == ratios(single)
 
 
-def test_no_leap_passes_what_a_later_request_of_the_other_engine_brings_about() -> None:
+def test_fast_forward_stops_before_request_triggered_by_other_engine() -> None:
     long = [Request(i, prompt(i, 40), 200, 0) for i in range(2)]
     short = [Request(i, prompt(i, 40), 5, 20 * MS if i == 2 else None, i - 1 if i > 2 else None) for i in range(2, 12)]
     made = Plan((*long, *short))
@@ -179,7 +179,7 @@ def test_no_leap_passes_what_a_later_request_of_the_other_engine_brings_about() 
     assert replay(servers[0], made) == replay(Stepwise(servers[1]), made)
 
 
-def test_engines_leap_side_by_side() -> None:
+def test_independent_engines_need_few_fast_forward_steps() -> None:
     server = deployment(data_parallel=2)
     for number in range(4):
         server.submit(Sequence(number, prompt(number, 40), 500, 0), 0)
@@ -195,7 +195,7 @@ def test_two_engines_compute_side_by_side() -> None:
     assert max(a.ended_ns or 0 for a in two) < 0.7 * max(a.ended_ns or 0 for a in one)
 
 
-def test_sglangs_own_controller_deals_in_turn() -> None:
+def test_sglang_controller_uses_round_robin() -> None:
     """Its cache-aware router is another program."""
     plans = plan(*[(prompt(0, 64), 4, 40.0 * number) for number in range(8)])
     own, named = (replay(deployment(SGLANG, data_parallel=2, **how), plans) for how in ({}, {"router": "round-robin"}))
@@ -246,14 +246,14 @@ def test_decoding_is_not_disturbed_by_prompts_on_the_other_engine() -> None:
 @settings(max_examples=25, deadline=None)
 @pytest.mark.parametrize("engine", [CONFIG, SGLANG], ids=["vllm", "sglang"])
 @given(requests=st.lists(REQUEST.filter(lambda r: r[1] > 1), min_size=2, max_size=16))
-def test_no_gap_of_a_split_with_an_infinite_link_is_longer_than_a_step_that_decodes_all(
+def test_decode_gap_with_infinite_link_never_exceeds_full_decode_step(
     engine: EngineConfig, requests: list[Any]
 ) -> None:
     apart = gaps_ms(replay(deployment(engine, transfer=Link(1e18, 0.0)), plan(*requests)))
     assert max(apart) <= 1 + (0.020 + 1e-6 * 360) * len(requests)
 
 
-def test_the_client_is_told_what_the_prefill_engine_found() -> None:
+def test_client_sees_cached_tokens_of_prefill_engine() -> None:
     tokens = prompt(0, 321)
     server = deployment(transfer=Link(1e9, 1e-4))
     answers = replay(server, plan((tokens, 4, 0.0), (tokens, 4, 100.0)))
@@ -262,12 +262,12 @@ def test_the_client_is_told_what_the_prefill_engine_found() -> None:
     assert server.counters.finished_length == 2
 
 
-def test_a_split_refuses_at_once_what_the_decode_engine_could_not_take() -> None:
+def test_request_too_large_for_decode_engine_is_refused_immediately() -> None:
     (answer,) = replay(deployment(transfer=Link(1e9, 1e-4)), plan((prompt(0, 4000), 200, 0.0)))
     assert answer.refusal is not None
 
 
-def test_a_split_is_one_of_each() -> None:
+def test_split_deployment_refuses_data_parallel() -> None:
     with pytest.raises(ValueError, match="no data parallel"):
         deployment(transfer=Link(1e9, 1e-4), data_parallel=2)
 
@@ -304,7 +304,7 @@ def second_ttft_ms(tiers: tuple[Tier, ...], clear: str | None = None, engine: En
 
 
 @pytest.mark.parametrize("engine", [CONFIG, SGLANG], ids=["vllm", "sglang"])
-def test_gpu_before_cpu_before_disk_before_computing(engine: EngineConfig) -> None:
+def test_ttft_increases_from_gpu_to_cpu_to_disk_to_recomputation(engine: EngineConfig) -> None:
     cpu, disk = Tier("cpu", 10**10, 50e9, 50e-6), Tier("disk", 10**11, 10e9, 300e-6)
     times = [
         second_ttft_ms((cpu, disk), None, engine),
@@ -317,7 +317,7 @@ def test_gpu_before_cpu_before_disk_before_computing(engine: EngineConfig) -> No
     assert times[1] == pytest.approx(0.5 + loading_ms + 1 + 0.020, abs=0.01)
 
 
-def test_stores_lengthen_the_prefill_by_their_bytes() -> None:
+def test_stores_increase_ttft_by_transfer_time() -> None:
     tokens, shape = prompt(0, 512), SHAPES["llama-3.1-8b"]
     (without,) = replay(deployment(shape=shape), plan((tokens, 2, 0.0)))
     (stored,) = replay(deployment(shape=shape, tiers=TIERS), plan((tokens, 2, 0.0)))
@@ -340,7 +340,7 @@ def test_others_decode_while_one_loads() -> None:
 
 
 @pytest.mark.parametrize("engine", [CONFIG, SGLANG], ids=["vllm", "sglang"])
-def test_a_sequence_waits_while_its_kv_cache_is_loaded(engine: EngineConfig) -> None:
+def test_sequence_counts_as_waiting_during_kv_cache_load(engine: EngineConfig) -> None:
     tokens = prompt(0, 2048)
     server = deployment(engine, tiers=(Tier("cpu", 10**10, 1e8, 0.0),))
     replay(server, plan((tokens, 1, 0.0)))
@@ -358,7 +358,7 @@ def test_a_sequence_waits_while_its_kv_cache_is_loaded(engine: EngineConfig) -> 
     assert (gauges.running, gauges.waiting) == (0, 0)
 
 
-def test_each_gpu_loads_its_share() -> None:
+def test_tensor_parallel_gpus_share_kv_cache_load() -> None:
     cpu = (Tier("cpu", 10**10, 1e9, 0.0),)
     tokens = prompt(0, 2048)
     times = []
@@ -370,7 +370,7 @@ def test_each_gpu_loads_its_share() -> None:
     assert times[0] == pytest.approx(2 * times[1], rel=0.05)
 
 
-def test_replicas_have_a_server_together_and_ways_of_their_own_to_it() -> None:
+def test_replicas_share_lmcache_server_but_load_in_parallel() -> None:
     tokens, shape = prompt(0, 2048), SHAPES["llama-3.1-8b"]
     loading_ms = 2048 * shape.kv_bytes_per_token("bfloat16") / 1e10 * 1e3
     for beside in (True, False):
@@ -386,7 +386,7 @@ def test_replicas_have_a_server_together_and_ways_of_their_own_to_it() -> None:
 
 
 @pytest.mark.parametrize(("engine", "own"), [(CONFIG, False), (CONFIG, True), (SGLANG, False), (SGLANG, True)])
-def test_vllm_takes_a_prompt_of_whole_chunks_from_a_server_to_its_last_token(engine: EngineConfig, own: bool) -> None:
+def test_vllm_takes_last_token_of_whole_chunks_from_lmcache_server(engine: EngineConfig, own: bool) -> None:
     tokens = prompt(0, 2048)
     for beside in (True, False):
         server = deployment(engine, tiers=(Tier("cpu", 10**9, 1e10, 0.0, server=beside),), prefix_caching=own)
@@ -399,7 +399,7 @@ def test_vllm_takes_a_prompt_of_whole_chunks_from_a_server_to_its_last_token(eng
         assert held(server) == [0]
 
 
-def test_the_engine_empties_its_own_tier_and_no_other() -> None:
+def test_cache_reset_empties_only_tiers_owned_by_engine() -> None:
     tokens = prompt(0, 2048)
     for own in (True, False):
         server = deployment(tiers=(Tier("cpu", 10**10, 1e9, 0.0, own=own),))
@@ -410,14 +410,14 @@ def test_the_engine_empties_its_own_tier_and_no_other() -> None:
         assert server.tier_hits == {"cpu": 0 if own else 2048}
 
 
-def test_a_tier_has_to_be_there_to_be_cleared() -> None:
+def test_clearing_unknown_tier_is_refused() -> None:
     with pytest.raises(ValueError, match="no tier 'tape', only cpu, disk"):
         deployment(tiers=TIERS).clear_tiers("tape")
 
 
 @pytest.mark.parametrize("engine", [CONFIG, SGLANG], ids=["vllm", "sglang"])
 @pytest.mark.parametrize("ahead", [False, True])
-def test_a_replica_finds_what_another_one_has_computed_and_not_what_it_computes(
+def test_replica_finds_only_finished_chunks_of_other_replica(
     engine: EngineConfig, ahead: bool
 ) -> None:
     cpu = Tier("cpu", 10**12, 1e12, 0.0, server=True)

@@ -26,13 +26,13 @@ def test_least_loaded_takes_the_shortest_queue_and_of_equals_the_next() -> None:
     assert [router.choose(A, "", loads(0, 0, 0)) for _ in range(3)] == [1, 2, 0]
 
 
-def test_waiting_ones_weigh_more_where_the_kv_cache_is_full() -> None:
+def test_waiting_requests_weigh_more_on_engine_with_full_kv_cache() -> None:
     router = LeastLoaded()
     assert router.choose(A, "", [EngineLoad(4, waiting=2, kv_usage=0.5), EngineLoad(5)]) == 0
     assert router.choose(A, "", [EngineLoad(4, waiting=2, kv_usage=0.9), EngineLoad(5)]) == 1
 
 
-def test_a_known_prefix_goes_where_it_went() -> None:
+def test_cache_aware_router_sends_known_prefix_to_same_engine() -> None:
     router = CacheAware(3)
     assert router.choose(A, "", loads(1, 0, 2)) == 1
     assert router.choose((*A, 1), "", loads(1, 5, 2)) == 1
@@ -57,7 +57,7 @@ def test_imbalance_needs_both_thresholds() -> None:
     assert router.choose(A, "", loads(65, 0)) == 1
 
 
-def test_of_engines_that_had_it_the_shortest_queue() -> None:
+def test_cache_aware_router_prefers_shortest_queue_among_engines_with_prefix() -> None:
     router = CacheAware(2)
     router.choose(A, "", loads(0, 1))
     assert router.choose(A, "", loads(65, 0)) == 1
@@ -65,14 +65,14 @@ def test_of_engines_that_had_it_the_shortest_queue() -> None:
     assert router.choose(A, "", loads(1, 3)) == 0
 
 
-def test_reset_forgets() -> None:
+def test_router_reset_forgets_prefixes() -> None:
     router = CacheAware(2)
     router.choose(A, "", loads(0, 1))
     router.reset()
     assert router.choose(A, "", loads(1, 0)) == 1
 
 
-def test_what_it_remembers_is_bounded() -> None:
+def test_cache_aware_router_keeps_tree_below_limit() -> None:
     router = CacheAware(1, tree_tokens=250)
     for start in range(10):
         router.choose(tuple(range(1000 * start, 1000 * start + 100)), "", loads(0))
@@ -84,6 +84,6 @@ def test_what_it_remembers_is_bounded() -> None:
     prompts=st.lists(st.lists(st.integers(0, 2), max_size=10).map(tuple), max_size=20),
     queues=st.lists(st.integers(0, 200), min_size=2, max_size=4),
 )
-def test_there_is_always_an_engine(name: str, prompts: list[tuple[int, ...]], queues: list[int]) -> None:
+def test_every_router_chooses_existing_engine(name: str, prompts: list[tuple[int, ...]], queues: list[int]) -> None:
     router = make_router(name, len(queues))  # type: ignore[arg-type]
     assert all(0 <= router.choose(prompt, "", loads(*queues)) < len(queues) for prompt in prompts)

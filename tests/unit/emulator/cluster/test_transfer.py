@@ -19,7 +19,7 @@ def test_one_transfer_at_a_time() -> None:
 
 
 @given(sends=st.lists(st.tuples(st.integers(0, 10**7), st.integers(0, 10**6)), max_size=20), rate=st.floats(1e3, 1e12))
-def test_the_link_never_carries_more_than_its_rate(sends: list[tuple[int, int]], rate: float) -> None:
+def test_transfer_link_never_exceeds_bandwidth(sends: list[tuple[int, int]], rate: float) -> None:
     link = TransferLink(Link(rate, 1e-4))
     arrivals = [(now, size, link.send(size, now)) for now, size in sorted(sends)]
     for first in range(len(arrivals)):
@@ -28,7 +28,7 @@ def test_the_link_never_carries_more_than_its_rate(sends: list[tuple[int, int]],
             assert sum(size for _, size, _ in arrivals[first : last + 1]) <= span_s * rate * (1 + 1e-6)
 
 
-def test_only_what_was_offered_is_there_and_only_once() -> None:
+def test_transferred_kv_cache_is_available_once_after_offer() -> None:
     handed = TransferredKv(TransferLink(Link(1e6, 0.0)), 10.0)
     one = Sequence(0, tuple(range(101)), 4, 0)
     assert handed.matched(one, 0, 0) == 0

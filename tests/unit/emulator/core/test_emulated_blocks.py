@@ -36,14 +36,14 @@ def test_the_last_token_of_a_known_prompt_is_computed_again():
     assert {n: pool.lookup(sequence(*range(n))) for n in lengths} == lengths
 
 
-def test_a_block_is_found_only_behind_all_that_were_before_it():
+def test_block_is_found_only_behind_equal_prefix():
     pool = BlockPool(20, 4, True)
     hold(pool, sequence(1, 2, 3, 4, 5, 6, 7, 8))
     assert pool.lookup(sequence(9, 9, 9, 9, 5, 6, 7, 8, 1)) == 0
     assert pool.lookup(sequence(1, 2, 3, 4, 9, 9, 9, 9, 1)) == 4
 
 
-def test_a_draft_model_on_the_targets_states_needs_the_last_block_computed_again():
+def test_draft_model_on_target_states_recomputes_last_block():
     pool = BlockPool(20, 4, True, last_again=True)
     hold(pool, sequence(*range(12)))
     assert {n: pool.lookup(sequence(*range(n))) for n in (3, 5, 12, 13)} == {3: 0, 5: 0, 12: 4, 13: 8}
@@ -66,7 +66,7 @@ def test_generated_blocks_are_found_by_the_next_turn():
     assert first.tokens(0, 13)[6:] == tuple(first.token(position) for position in range(6, 13))
 
 
-def test_nothing_is_found_without_caching_and_nothing_hashed():
+def test_disabled_prefix_caching_finds_and_hashes_no_block():
     pool = BlockPool(20, 4, False)
     one = hold(pool, sequence(*range(8)))
     pool.release(one)
@@ -74,7 +74,7 @@ def test_nothing_is_found_without_caching_and_nothing_hashed():
     assert one.hashes == []
 
 
-def test_a_prompt_that_begins_as_no_other_is_not_hashed_but_for_its_first_block():
+def test_only_first_block_of_unique_prompt_is_hashed():
     pool = BlockPool(20, 4, True)
     one = hold(pool, sequence(*range(16)))
     assert len(one.hashes) == 1
@@ -82,7 +82,7 @@ def test_a_prompt_that_begins_as_no_other_is_not_hashed_but_for_its_first_block(
     assert len(one.hashes) == 4
 
 
-def test_empty_blocks_go_before_cached_ones_and_tails_before_heads():
+def test_empty_blocks_are_reused_before_cached_blocks_and_tails_before_heads():
     pool = BlockPool(8, 4, True)  # seven blocks
     one, two = hold(pool, sequence(*range(8))), hold(pool, sequence(*range(100, 111)))
     pool.release(one)
@@ -123,7 +123,7 @@ def test_a_shared_block_is_held_until_the_last_holder_leaves():
     assert pool.free == 9
 
 
-def test_equal_blocks_side_by_side_the_older_one_is_found_first():
+def test_older_of_two_equal_blocks_is_found_first():
     pool = BlockPool(10, 4, True)
     one, two = sequence(*range(5)), sequence(*range(5))
     for each in (one, two):
@@ -217,7 +217,7 @@ class Reference:
     ),
     st.integers(3, 20),
 )
-def test_as_a_single_queue_would_do_it(actions, usable):
+def test_block_pool_matches_single_queue_reference(actions, usable):
     pool, reference = BlockPool(usable + 1, 4, True), Reference(usable, 4)
     held: dict[int, Sequence] = {}
     for time, action in enumerate(actions):

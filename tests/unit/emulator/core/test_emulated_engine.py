@@ -90,7 +90,7 @@ CHUNKS_OF_ONE = {"num_blocks": 41, "max_num_seqs": 5, "max_num_batched_tokens": 
     CHUNKS_OF_ONE | {"async_scheduling": True, "prefix_caching": True},
     0,
 )
-def test_a_leap_is_exactly_its_steps(lab, requests, flags, shake):
+def test_fast_forward_equals_single_steps_in_every_event(lab, requests, flags, shake):
     outcomes = []
     for leaping in (False, True):
         engine = lab.engine(lab.Shaky(shake) if shake else None, **flags)
@@ -108,7 +108,7 @@ def test_a_leap_is_exactly_its_steps(lab, requests, flags, shake):
 
 @settings(max_examples=300, deadline=None)
 @given(REQUESTS, ENGINES, SPECULATIONS, st.booleans())
-def test_every_request_gets_its_tokens_and_time_goes_on(lab, requests, flags, speculation, leaping):
+def test_every_request_gets_all_tokens_in_increasing_time(lab, requests, flags, speculation, leaping):
     engine = lab.engine(speculation=speculation, **flags)
     arrivals = workload(requests)
     events = lab.drive(engine, arrivals, leaping, books_balance)
@@ -135,7 +135,7 @@ def test_every_request_gets_its_tokens_and_time_goes_on(lab, requests, flags, sp
 
 @settings(max_examples=200, deadline=None)
 @given(REQUESTS, ENGINES)
-def test_no_token_before_the_step_that_computed_its_context(lab, requests, flags):
+def test_first_token_follows_computation_of_whole_context(lab, requests, flags):
     engine = lab.engine(**flags)
     arrivals = workload(requests)
     config = engine.config
@@ -217,7 +217,7 @@ def test_noise_is_drawn_anew_with_a_run(lab):
     assert other.step(first.ended_ns).ended_ns != second.ended_ns
 
 
-def test_a_step_with_nothing_to_do_is_none(lab):
+def test_idle_engine_makes_no_step(lab):
     engine = lab.engine()
     assert engine.idle
     assert engine.step(5) is None
@@ -226,7 +226,7 @@ def test_a_step_with_nothing_to_do_is_none(lab):
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_leaps_see_that_a_running_sequence_fills_the_block_that_a_waiting_one_lacks(lab, asynchronous):
+def test_fast_forward_stops_if_running_sequence_fills_block_of_waiting_sequence(lab, asynchronous):
     """Which makes room for one step, until the running one takes its next block."""
     for held in range(4, 17):
         events = []
@@ -239,7 +239,7 @@ def test_leaps_see_that_a_running_sequence_fills_the_block_that_a_waiting_one_la
 
 
 @pytest.mark.parametrize("leaping", [False, True])
-def test_the_last_block_of_one_that_ends_is_kept_after_those_of_the_others(lab, leaping):
+def test_last_block_of_finished_sequence_is_kept_after_blocks_of_others(lab, leaping):
     """With asynchronous scheduling: theirs are kept when the next batch is scheduled, its own by the end of this."""
     engine = lab.engine(async_scheduling=True)
     first, second = lab.sequence(1, range(8), 5), lab.sequence(2, range(8), 20)
@@ -252,7 +252,7 @@ def test_the_last_block_of_one_that_ends_is_kept_after_those_of_the_others(lab, 
     assert engine.scheduler.pool.found(lab.sequence(3, second.tokens(0, 13), 1))[2] == second.blocks[2]
 
 
-def test_a_long_leap_has_the_disturbance_of_its_steps(lab):
+def test_long_fast_forward_has_same_disturbance_as_single_steps(lab):
     endings = []
     for leaping in (False, True):
         engine = lab.engine(lab.Shaky(2), max_model_len=4096, num_blocks=2000)
@@ -281,7 +281,7 @@ class Shelf:
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_what_is_loaded_comes_in_when_it_is_there(lab, asynchronous):
+def test_external_tokens_join_when_load_finishes(lab, asynchronous):
     outcomes = []
     for leaping in (False, True):
         shelf = Shelf()

@@ -20,28 +20,28 @@ def run(scheduler, steps):
     return seen
 
 
-def test_running_ones_first_then_chunks_of_prompts_within_the_budget(lab):
+def test_running_sequences_are_scheduled_before_prompt_chunks_within_budget(lab):
     scheduler = lab.scheduler(max_num_batched_tokens=16)
     for number, prompt in ((1, 10), (2, 20), (3, 5)):
         scheduler.add(lab.sequence(number, prompt, 5))
     assert run(scheduler, 4) == [{1: 10, 2: 6}, {1: 1, 2: 14, 3: 1}, {1: 1, 2: 1, 3: 4}, {1: 1, 2: 1, 3: 1}]
 
 
-def test_no_more_sequences_than_allowed(lab):
+def test_scheduler_keeps_sequences_below_max_num_seqs(lab):
     scheduler = lab.scheduler(max_num_seqs=2)
     for number in (1, 2, 3):
         scheduler.add(lab.sequence(number, 4, 2))
     assert run(scheduler, 4) == [{1: 4, 2: 4}, {1: 1, 2: 1}, {3: 4}, {3: 1}]
 
 
-def test_whole_prompts_only_where_they_are_not_cut_and_nobody_overtakes(lab):
+def test_unchunked_prompts_wait_for_full_budget_in_order_of_arrival(lab):
     scheduler = lab.scheduler(max_num_batched_tokens=16, chunked_prefill=False)
     for number, prompt in ((1, 10), (2, 10), (3, 2)):
         scheduler.add(lab.sequence(number, prompt, 3))
     assert run(scheduler, 3) == [{1: 10}, {1: 1, 2: 10, 3: 2}, {1: 1, 2: 1, 3: 1}]
 
 
-def test_a_sequence_is_admitted_when_its_whole_prompt_fits(lab):
+def test_sequence_is_admitted_if_blocks_for_whole_prompt_are_free(lab):
     scheduler = lab.scheduler(num_blocks=11, max_num_batched_tokens=8)
     scheduler.add(lab.sequence(1, 20, 2))
     scheduler.add(lab.sequence(2, 24, 2))
@@ -49,7 +49,7 @@ def test_a_sequence_is_admitted_when_its_whole_prompt_fits(lab):
     assert run(scheduler, 1) == [{2: 8}]
 
 
-def test_the_last_admitted_loses_its_blocks_and_nobody_is_admitted_in_that_step(lab):
+def test_last_admitted_sequence_is_preempted_and_admission_stops_in_that_step(lab):
     scheduler = lab.scheduler(num_blocks=7, prefix_caching=False)
     for number in (1, 2, 3):
         scheduler.add(lab.sequence(number, 8, 10))
@@ -69,7 +69,7 @@ def test_a_preempted_sequence_goes_first_and_computes_all_again(lab):
     assert scheduler.counters.prompt_tokens == 24
 
 
-def test_a_preempted_sequence_finds_its_own_blocks_again(lab):
+def test_preempted_sequence_finds_cached_blocks_again(lab):
     scheduler = lab.scheduler(num_blocks=7)
     for number, most in ((1, 3), (2, 12)):
         scheduler.add(lab.sequence(number, 12, most))
@@ -78,7 +78,7 @@ def test_a_preempted_sequence_finds_its_own_blocks_again(lab):
     assert scheduler.counters.prefix_cache_hits == 0
 
 
-def test_a_prompt_hits_what_is_being_computed_in_the_same_step(lab):
+def test_prompt_hits_blocks_computed_in_same_step(lab):
     scheduler = lab.scheduler()
     for number in (1, 2):
         scheduler.add(lab.sequence(number, range(10), 2))
@@ -106,7 +106,7 @@ def test_hits_count_in_tokens_and_only_the_first_time(lab):
         (20, 14, {"chunked_prefill": False}, "chunked prefill is off"),
     ],
 )
-def test_what_can_never_run_is_refused(lab, prompt, most, flags, why):
+def test_impossible_request_is_refused_with_reason(lab, prompt, most, flags, why):
     with pytest.raises(ValueError, match=why):
         lab.scheduler(**flags).add(lab.sequence(1, prompt, most))
 
@@ -115,7 +115,7 @@ def test_what_can_never_run_is_refused(lab, prompt, most, flags, why):
     ("prompt", "most", "flags"),
     [(500, 12, {"num_blocks": 129}), (300, 101, {}), (20, 13, {"chunked_prefill": False})],
 )
-def test_what_just_fits_runs_alone(lab, prompt, most, flags):
+def test_largest_possible_request_is_completed_without_preemption(lab, prompt, most, flags):
     engine = lab.engine(**flags)
     one = lab.sequence(1, prompt, most)
     lab.drive(engine, [(0, one)], True)
@@ -131,7 +131,7 @@ def test_each_finished_request_may_leak_blocks(lab):
     assert not scheduler.reset_prefix_cache()
 
 
-def test_an_aborted_sequence_gets_nothing_more(lab):
+def test_aborted_sequence_gets_no_further_tokens(lab):
     engine = lab.engine()
     one, two = lab.sequence(1, 8, 10), lab.sequence(2, 8, 10)
     engine.add(one, 0)

@@ -9,7 +9,7 @@ from pytest_llmperf.emulator.core.scheduler_state import Acceptance
 from pytest_llmperf.emulator.cost.shape import SHAPES
 
 
-def test_each_position_has_its_own_probability_given_those_before():
+def test_draft_position_is_accepted_with_given_conditional_probability():
     rates = (0.8, 0.5, 0.9)
     acceptance = Acceptance(Speculation(3, rates))
     drawn = [acceptance.draw(hash((5, key)), 3) for key in range(60_000)]
@@ -18,13 +18,13 @@ def test_each_position_has_its_own_probability_given_those_before():
         assert reached[position + 1] / reached[position] == pytest.approx(rate, abs=0.01)
 
 
-def test_what_is_not_proposed_is_not_accepted():
+def test_accepted_drafts_never_exceed_proposed_drafts():
     acceptance = Acceptance(Speculation(3, (1.0, 1.0, 1.0)))
     assert [acceptance.draw(0, drafts) for drafts in (3, 2, 1)] == [3, 2, 1]
 
 
 @pytest.mark.parametrize(("rates", "expected"), [((0.0, 1.0), 0), ((1.0, 0.0), 1), ((1.0, 1.0), 2), ((1.0,), 2)])
-def test_certain_ones(rates, expected):
+def test_certain_acceptance_rates_give_constant_number_of_accepted_drafts(rates, expected):
     acceptance = Acceptance(Speculation(2, rates))
     assert {acceptance.draw(key, 2) for key in range(100)} == {expected}
 
@@ -41,7 +41,7 @@ def test_equal_texts_draw_alike(lab):
 
 @pytest.mark.parametrize("asynchronous", [False, True])
 @pytest.mark.parametrize("draft", [None, SHAPES["tiny"]])
-def test_counters_and_tokens_per_step(lab, asynchronous, draft):
+def test_speculation_counters_match_tokens_per_step(lab, asynchronous, draft):
     engine = lab.engine(speculation=Speculation(3, (1.0, 1.0, 0.0), draft), async_scheduling=asynchronous)
     one = lab.sequence(1, 8, 12)
     events = lab.drive(engine, [(0, one)], False)

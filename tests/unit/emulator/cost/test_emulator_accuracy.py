@@ -41,7 +41,7 @@ def test_every_run_is_held_out_once(splits):
     assert sum(map(len, configurations)) == len(set.union(*configurations))
 
 
-def test_decoding_and_first_tokens_of_dense_models(folds):
+def test_emulator_errors_of_dense_models_are_below_limits(folds):
     errors = errors_of(folds)
     assert errors.runs >= 150
     assert errors.tpot_mean <= 8
@@ -49,7 +49,7 @@ def test_decoding_and_first_tokens_of_dense_models(folds):
     assert errors.ttft_median <= 15
 
 
-def test_from_h100_to_h200(splits):
+def test_emulator_errors_from_h100_to_h200_are_below_limits(splits):
     split = splits["H100 → H200"]
     errors = errors_of(outcomes(split, [row for row in split.rows if row.dense and row.concurrency <= MOST]))
     assert errors.runs >= 30
@@ -58,7 +58,7 @@ def test_from_h100_to_h200(splits):
     assert errors.ttft_median <= 15
 
 
-def test_the_knee_is_where_it_was(folds):
+def test_saturated_runs_have_expected_tpot_and_ttft(folds):
     """A regression test, no evidence: most of these runs' memory settings were inferred from the runs themselves.
 
     Half of the running sequences more or less would change TTFT by far more than this.

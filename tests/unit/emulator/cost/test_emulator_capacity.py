@@ -13,7 +13,7 @@ def blocks(shape=LLAMA, gpu=H200, tp=1, weights="bfloat16", kv="bfloat16", block
     return kv_blocks(shape, gpu, tp, weights, kv, block, share, budget, **more)
 
 
-def test_the_blocks_that_vllm_found_on_an_h200():
+def test_emulated_block_count_equals_vllm_on_h200():
     assert blocks() == pytest.approx(57489, rel=0.003)
     assert blocks(tp=2) == pytest.approx(123188, rel=0.003)
 
@@ -28,18 +28,18 @@ def test_more_gpus_smaller_weights_and_a_smaller_budget_leave_more():
     assert blocks(budget=2048) > blocks()
 
 
-def test_heads_are_copied_beyond_their_number():
+def test_kv_heads_are_copied_if_gpus_outnumber_heads():
     shape = SHAPES["qwen3-235b-a22b"]
     four, eight = (blocks(shape, tp=tp, weights="fp8") for tp in (4, 8))
     assert eight < 2 * four
 
 
-def test_what_does_not_fit_is_an_error_with_both_sides():
+def test_model_that_does_not_fit_is_refused_with_memory_sizes():
     with pytest.raises(DoesNotFit, match=r"llama-3\.1-70b in bfloat16 on 1 × h100: weights take 131\.\d GiB"):
         blocks(SHAPES["llama-3.1-70b"], GPUS["h100"])
 
 
-def test_sglang_takes_weights_and_cache_from_its_share_alone():
+def test_sglang_memory_share_contains_weights_and_cache():
     share = default_utilization("sglang", H200)
     assert 0.85 < share < 0.92
     tokens = blocks(block=1, share=share, engine="sglang")

@@ -13,19 +13,19 @@ DATA = Path(__file__).parents[4] / "scripts" / "data" / "served_h100_h200.csv"
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
 @pytest.mark.parametrize("gpu", ["l4", "a100", "h100", "h200"])
-def test_provenance_says_what_is_extrapolated(engine, gpu):
+def test_coefficient_provenance_names_extrapolated_gpus(engine, gpu):
     coefficients = coefficients_for(engine, GPUS[gpu])
     assert coefficients.extrapolated is (gpu in ("l4", "a100"))
     assert coefficients.provenance.startswith("extrapolated" if gpu in ("l4", "a100") else "fitted on")
     assert gpu in coefficients.provenance or not coefficients.extrapolated
 
 
-def test_they_were_fitted_on_the_data_that_is_here():
+def test_coefficients_were_fitted_on_stored_data():
     assert stored()["provenance"]["sha256"] == hashlib.sha256(DATA.read_bytes()).hexdigest()
 
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
-def test_shares_of_a_peak_are_below_it(engine):
+def test_fitted_shares_of_peak_are_at_most_1(engine):
     numbers = stored()["engines"][engine]
     for name, value in numbers.items():
         assert value > 0

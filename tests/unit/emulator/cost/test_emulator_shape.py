@@ -27,7 +27,7 @@ def test_parameters_are_the_published_count(name, billions, active):
     assert shape.active_parameters / 1e9 == pytest.approx(active, rel=0.001)
 
 
-def test_kv_bytes_per_token():
+def test_kv_bytes_per_token_match_architecture():
     assert SHAPES["llama-3.1-8b"].kv_bytes_per_token("bfloat16") == 131072
     assert SHAPES["llama-3.1-8b"].kv_bytes_per_token("fp8") == 65536
     assert SHAPES["deepseek-v3"].kv_bytes_per_token("bfloat16") == 61 * (512 + 64) * 2
@@ -45,7 +45,7 @@ def test_hub_ids_are_aliases():
     assert read_shape("deepseek-ai/DeepSeek-R1") is SHAPES["deepseek-v3"]
 
 
-def test_a_folder_is_read_from_its_config(tmp_path):
+def test_shape_is_read_from_config_file(tmp_path):
     config = {
         "model_type": "llama", "num_hidden_layers": 32, "hidden_size": 4096, "num_attention_heads": 32,
         "num_key_value_heads": 8, "intermediate_size": 14336, "vocab_size": 128256, "max_position_embeddings": 8192,
@@ -56,7 +56,7 @@ def test_a_folder_is_read_from_its_config(tmp_path):
     assert shape.parameters == SHAPES["llama-3.1-8b"].parameters
 
 
-def test_a_mixture_is_read_from_its_config(tmp_path):
+def test_mixture_shape_is_read_from_config_file(tmp_path):
     config = {
         "model_type": "deepseek_v3", "num_hidden_layers": 61, "hidden_size": 7168, "num_attention_heads": 128,
         "num_key_value_heads": 128, "intermediate_size": 18432, "moe_intermediate_size": 2048, "vocab_size": 129280,
@@ -71,7 +71,7 @@ def test_a_mixture_is_read_from_its_config(tmp_path):
     assert shape.active_parameters == SHAPES["deepseek-v3"].active_parameters
 
 
-def test_errors_say_what_is_wrong(tmp_path):
+def test_shape_errors_name_missing_model_or_field(tmp_path):
     with pytest.raises(UnknownModel, match=r"not one of llama-3\.1-8b"):
         read_shape("no-such-model")
     (tmp_path / "config.json").write_text('{"hidden_size": 1, "num_attention_heads": 1}')
@@ -82,7 +82,7 @@ def test_errors_say_what_is_wrong(tmp_path):
         read_shape(tmp_path)
 
 
-def test_datasheets():
+def test_datasheets_are_complete_and_consistent():
     assert set(GPUS) == {"l4", "a100", "h100", "h200"}
     assert GPUS["a100"].fp8_flops is None
     assert GPUS["l4"].link_bytes_per_s is None

@@ -68,7 +68,7 @@ def test_more_gpus_never_compute_longer(engine, load):
 @pytest.mark.parametrize("weights", ["bfloat16", "fp8"])
 @pytest.mark.parametrize("load", LOADS)
 @pytest.mark.parametrize("gpu", ["l4", "a100", "h100", "h200"])
-def test_never_faster_than_the_datasheet(engine, weights, load, gpu):
+def test_step_time_is_never_below_datasheet_limit(engine, weights, load, gpu):
     hardware, shape = GPUS[gpu], SHAPES["llama-3.1-8b"]
     width = 1 if weights == "fp8" else 2
     read = shape.dense_parameters * width + shape.head_parameters * 2 + load.kv_tokens * 131072
@@ -92,7 +92,7 @@ def test_a_gpu_without_fp8_reads_less_and_computes_no_faster():
 
 
 @pytest.mark.parametrize("model", ["llama-3.1-8b", "gpt-oss-120b"])
-def test_a_stretch_at_once_has_exactly_the_times_of_its_steps(model):
+def test_batched_step_times_equal_single_step_times(model):
     """Otherwise virtual time would depend on how far it leaps."""
     step = timer(model=model)
     kv = np.arange(16000, 16000 + 16 * 300, 16)
@@ -101,7 +101,7 @@ def test_a_stretch_at_once_has_exactly_the_times_of_its_steps(model):
     assert at_once.tolist() == one_by_one
 
 
-def test_a_mixture_reads_the_experts_that_its_batch_visits():
+def test_mixture_step_reads_weights_of_visited_experts():
     step = timer(model="mixtral-8x7b")
     one, many = step.seconds(decode(1, 10)), step.seconds(decode(64, 10))
     dense = SHAPES["mixtral-8x7b"].dense_parameters * 2 / GPUS["h200"].bandwidth_bytes_per_s
@@ -109,7 +109,7 @@ def test_a_mixture_reads_the_experts_that_its_batch_visits():
     assert one > dense
 
 
-def test_eager_steps_take_as_long_as_their_launches():
+def test_eager_decode_step_is_slower_by_launch_overhead():
     eager, graphs = timer(cuda_graphs=False), timer()
     assert eager.seconds(decode(1, 100)) > 1.5 * graphs.seconds(decode(1, 100))
     assert eager.seconds(prefill(8192)) == graphs.seconds(prefill(8192))
@@ -119,7 +119,7 @@ def test_synchronous_scheduling_costs_time():
     assert timer(async_scheduling=False).seconds(decode(4, 100)) > timer().seconds(decode(4, 100))
 
 
-def test_a_draft_model_costs_its_passes_and_n_grams_none():
+def test_draft_model_adds_pass_time_and_ngram_adds_no_time():
     verify = StepLoad(1, 5, 0, 5, 1005, 5010.0, drafted=4)
     none = timer().seconds(verify)
     n_grams = timer(speculation=Speculation(4, (0.5,) * 4)).seconds(verify)
@@ -147,7 +147,7 @@ def test_rejected_drafts_do_not_leave(draft):
     assert StepTime(resolved, known).seconds(load) == pytest.approx(max(at_once, 192 * known.stream_s))
 
 
-def test_tokens_travel_longer_with_longer_prompts():
+def test_ingress_time_increases_with_prompt_length():
     step = timer()
     assert 0 < step.ingress_s(10) < step.ingress_s(10000) < 0.2
 

@@ -18,7 +18,7 @@ def config(*flags, **options):
     return launch(*flags, **options).config
 
 
-def test_defaults():
+def test_sglang_defaults_are_resolved():
     found = launch()
     assert (found.port, found.metrics, found.cached_details) == (30000, False, False)
     assert found.served_names == ("llama-3.1-8b",)
@@ -30,7 +30,7 @@ def test_defaults():
     assert config(hardware="l4", model="phi-4-mini").max_num_batched_tokens == 2048
 
 
-def test_flags_that_change_what_runs():
+def test_sglang_configuration_follows_flags():
     found = config(
         "--tp", "2", "--chunked-prefill-size", "4096", "--schedule-policy", "lpm", "--page-size", "16",
         "--disable-radix-cache", "--disable-cuda-graph", "--disable-overlap-schedule", "--max-total-tokens", "32000",
@@ -48,7 +48,7 @@ def test_flags_that_change_what_runs():
     (("--dp", "2", "--max-running-requests", "64"), 32),
     (("--max-total-tokens", "60"), 30),
 ])
-def test_how_many_run_at_once(flags, most):
+def test_running_sequences_are_limited_by_sglang_flags(flags, most):
     assert config(*flags, gpus=2).max_num_seqs == most
 
 
@@ -61,19 +61,19 @@ def test_policies_that_are_not_played_are_refused(flags):
         config(*flags)
 
 
-def test_scheduling():
+def test_sglang_scheduling_flags_are_resolved():
     found = config("--enable-mixed-chunk", "--max-prefill-tokens", "9000", "--schedule-conservativeness", "0.7")
     assert (found.mixed_chunk, found.max_prefill_tokens, found.conservativeness) == (True, 9000, 0.7)
     assert not config().mixed_chunk
 
 
-def test_no_chunked_prefill():
+def test_sglang_negative_chunk_size_excludes_chunked_prefill():
     found = config("--chunked-prefill-size", "-1")
     assert not found.chunked_prefill
     assert found.max_num_batched_tokens == 16384
 
 
-def test_drafts():
+def test_sglang_draft_flags_are_resolved_or_refused():
     found = config("--speculative-algorithm", "EAGLE3", "--speculative-num-steps", "3", "--speculative-eagle-topk", "1",
                    "--speculative-num-draft-tokens", "4")  # fmt: skip
     assert found.speculation.draft_tokens == 3
@@ -84,7 +84,7 @@ def test_drafts():
         launch("--speculative-algorithm", "EAGLE", "--speculative-num-steps", "3", "--speculative-eagle-topk", "4")
 
 
-def test_hierarchical_cache():
+def test_sglang_cache_flags_give_tiers():
     assert config().tiers == ()
     tiers = config("--enable-hierarchical-cache", "--hicache-size", "50").tiers
     assert [(tier.name, tier.capacity_bytes) for tier in tiers] == [("cpu", 50 * 10**9)]
@@ -94,7 +94,7 @@ def test_hierarchical_cache():
     assert [(tier.capacity_bytes, tier.server) for tier in lmcache] == [(5 * 2**30, True)]
 
 
-def test_refusals():
+def test_sglang_launch_is_refused_with_reason():
     with pytest.raises(UsageError, match=r"cannot be emulated.*--mem-fraction-static"):
         launch("--enable-lora")
     with pytest.raises(UsageError, match="needs 2 GPUs"):

@@ -23,7 +23,7 @@ def config(*flags, **options):
     ("hardware", "budget", "sequences"),
     [("h200", 8192, 1024), ("h100", 8192, 1024), ("a100", 2048, 256), ("l4", 2048, 256)],
 )
-def test_defaults_depend_on_the_gpu(hardware, budget, sequences):
+def test_vllm_defaults_depend_on_gpu(hardware, budget, sequences):
     found = config("--max-model-len", "4096", hardware=hardware, model="phi-4-mini")
     assert (found.max_num_batched_tokens, found.max_num_seqs, found.block_size) == (budget, sequences, 16)
     assert found.prefix_caching
@@ -33,7 +33,7 @@ def test_defaults_depend_on_the_gpu(hardware, budget, sequences):
     assert found.max_graph_size == 512
 
 
-def test_the_plugins_own_command_line():
+def test_vllm_command_line_of_plugin_is_resolved():
     found = launch(
         "--host", "127.0.0.1", "--port", "23456", "--served-model-name", "nonce", "--generation-config", "vllm",
         "--enable-prompt-tokens-details", "--disable-uvicorn-access-log", "--seed", "0", "--load-format", "dummy",
@@ -53,7 +53,7 @@ def test_underscores_equals_signs_and_human_numbers():
     assert (found.max_num_seqs, found.max_num_batched_tokens, found.max_model_len) == (64, 2048, 8000)
 
 
-def test_the_budget_never_exceeds_what_all_sequences_can_hold():
+def test_token_budget_never_exceeds_tokens_of_all_sequences():
     assert config("--max-num-seqs", "2", "--max-model-len", "1000").max_num_batched_tokens == 2000
     assert config("--no-enable-chunked-prefill", "--max-model-len", "16384").max_num_batched_tokens == 16384
     assert config("--performance-mode", "throughput").max_num_batched_tokens == 16384
@@ -64,17 +64,17 @@ def test_the_budget_never_exceeds_what_all_sequences_can_hold():
     [["--enforce-eager"], ["-O0"], ["--compilation-config", '{"cudagraph_mode": "NONE"}'],
      ["--compilation-config.cudagraph_mode", "NONE"], ["-cc", '{"mode": 0}']],
 )  # fmt: skip
-def test_eager_in_all_its_spellings(flags):
+def test_every_eager_flag_excludes_cuda_graphs(flags):
     assert not config(*flags).cuda_graphs
 
 
-def test_graph_sizes():
+def test_largest_graph_follows_graph_size_flags():
     assert config("--cudagraph-capture-sizes", "1", "2", "64").max_graph_size == 64
     assert config("--max-num-seqs", "16").max_graph_size == 32
     assert config("--max-cudagraph-capture-size", "128").max_graph_size == 128
 
 
-def test_memory():
+def test_number_of_blocks_follows_memory_flags():
     default = config("--max-model-len", "8192")
     assert config("--max-model-len", "8192", "--gpu-memory-utilization", "0.5").num_blocks < default.num_blocks
     assert config("--max-model-len", "8192", "--kv-cache-dtype", "fp8").num_blocks == pytest.approx(
@@ -110,7 +110,7 @@ def test_parallelism_beyond_the_gpus_names_both_numbers():
 
 
 @pytest.mark.parametrize("flag", ["--enable-lora", "--no-such-flag", "--lora-modules=a"])
-def test_what_cannot_be_emulated_is_refused_with_a_list_of_what_can(flag):
+def test_unsupported_flag_is_refused_with_list_of_supported_flags(flag):
     with pytest.raises(UsageError, match=r"cannot be emulated.*--max-num-batched-tokens.*--enable-prefix-caching"):
         launch(flag)
 
@@ -129,7 +129,7 @@ def spec(**given):
     return config("--speculative-config", json.dumps({"num_speculative_tokens": 3, **given}))
 
 
-def test_drafts_by_method():
+def test_draft_method_determines_acceptance_and_draft_model():
     assert spec(method="eagle3").speculation.acceptance == (0.730, 0.714, 0.681)
     assert spec(method="eagle3", num_speculative_tokens=5).speculation.acceptance[3:] == (0.681, 0.681)
     assert spec(method="eagle3").speculation.draft.layers == 1
@@ -137,7 +137,7 @@ def test_drafts_by_method():
     assert spec(method="draft_model", model="tiny").speculation.draft.name == "tiny"
 
 
-def test_a_draft_equal_to_its_target_is_always_right():
+def test_draft_model_equal_to_target_is_always_accepted():
     assert spec(method="draft_model", model="llama-3.1-8b").speculation.acceptance == (1.0, 1.0, 1.0)
 
 
@@ -149,7 +149,7 @@ def test_async_scheduling_goes_off_for_drafts_of_the_host():
         launch("--async-scheduling", "-sc", '{"method": "ngram", "num_speculative_tokens": 2}')
 
 
-def test_synthetic_acceptance():
+def test_synthetic_acceptance_is_converted_to_conditional_rates():
     synthetic = {"method": "ngram", "num_speculative_tokens": 4, "rejection_sample_method": "synthetic"}
     length = config("-sc", json.dumps({**synthetic, "synthetic_acceptance_length": 2.5}))
     assert length.speculation.acceptance == (1.0, 0.5, 0.0, 0.0)
@@ -165,13 +165,13 @@ def test_given_acceptance_takes_the_place_of_the_methods_own():
 
 
 @pytest.mark.parametrize("method", ["ngram", "eagle3", "mtp"])
-def test_given_acceptance_changes_nothing_else(method):
+def test_given_acceptance_replaces_only_acceptance_rates(method):
     flags = ["-sc", json.dumps({"method": method, "num_speculative_tokens": 3})]
     own, given = config(*flags).speculation, config(*flags, acceptance=(0.9, 0.5)).speculation
     assert given == replace(own, acceptance=(0.9, 0.5, 0.5))
 
 
-def test_tiers(tmp_path):
+def test_offloading_and_lmcache_flags_give_tiers(tmp_path):
     offload = config("--kv-offloading-size", "10")
     assert [(tier.name, tier.capacity_bytes) for tier in offload.tiers] == [("cpu", 10 * 2**30)]
     file = tmp_path / "lmcache.yaml"
@@ -191,7 +191,7 @@ def test_tiers(tmp_path):
 
 
 @pytest.mark.parametrize(("connector", "stores"), [("LMCacheConnectorV1", 4), ("LMCacheMPConnector", 1)])
-def test_lmcaches_server_is_one_for_all_gpus(connector, stores):
+def test_lmcache_server_is_shared_by_all_gpus(connector, stores):
     flags = ["-tp", "2", "-dp", "2", "--kv-transfer-config", json.dumps({"kv_connector": connector})]
     env = {"LMCACHE_MAX_LOCAL_CPU_SIZE": "32", "LMCACHE_LOCAL_DISK": "/x", "LMCACHE_MAX_LOCAL_DISK_SIZE": "64"}
     found = config(*flags, gpus=4, env=env).tiers
@@ -199,7 +199,7 @@ def test_lmcaches_server_is_one_for_all_gpus(connector, stores):
     assert {tier.server for tier in found} == {stores == 1}
 
 
-def test_unknown_models_name_those_that_are_known():
+def test_unknown_model_or_hardware_is_refused_with_known_names():
     with pytest.raises(StartError, match=r"llama-3\.1-8b"):
         launch(model="/no/such/folder")
     with pytest.raises(UsageError, match="which model"):

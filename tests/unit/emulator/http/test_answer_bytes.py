@@ -41,7 +41,7 @@ def streamed(asked, launch=VLLM, steps=((7, 8), (9,))):
     return [parsed(event) for event in events], writer.end()
 
 
-def test_completion_chunks_have_vllms_fields_in_its_order():
+def test_completion_chunk_has_vllm_fields_in_vllm_order():
     (first, last), end = streamed(ask(stream=True, stream_options=ALL, return_token_ids=True))
     assert list(first) == ["id", "object", "created", "model", "choices", "usage"]
     assert first["id"].startswith("cmpl-")
@@ -61,7 +61,7 @@ def test_completion_chunks_have_vllms_fields_in_its_order():
     assert end[1:] == [DONE] == [b"data: [DONE]\n\n"]
 
 
-def test_usage_only_where_it_was_asked_for():
+def test_usage_is_sent_only_if_requested():
     (first, _), end = streamed(ask(stream=True))
     assert "usage" not in first
     assert end == [DONE]
@@ -128,7 +128,7 @@ def test_sglangs_incremental_stream_is_not():
 
 
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
-def test_whole_answers(path):
+def test_unstreamed_answer_contains_text_and_usage(path):
     body = {"messages": [{"role": "user", "content": "hi"}]} if "chat" in path else {}
     asked = ask(path, **body)
     reply = json.loads(unstreamed_answer(asked, VLLM, 1, 99, [Generated(1, [7, 8, 9])]).body)
@@ -140,11 +140,11 @@ def test_whole_answers(path):
     assert reply["usage"]["prompt_tokens_details"] == {"cached_tokens": 1}
 
 
-def test_errors_inside_a_stream():
+def test_stream_error_has_status_code_500():
     assert parsed(error_event())["error"]["code"] == 500
 
 
-def test_framing():
+def test_http_head_and_chunk_have_correct_framing():
     assert chunk(b"x" * 26) == b"1a\r\n" + b"x" * 26 + b"\r\n"
     lines = head(200, "text/event-stream", None, 0).decode().split("\r\n")
     assert lines[0] == "HTTP/1.1 200 OK"

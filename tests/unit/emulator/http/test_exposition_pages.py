@@ -49,7 +49,7 @@ def latencies():
     return found
 
 
-def test_histograms_count_at_most_each_bound():
+def test_histogram_counts_values_up_to_each_bound():
     histogram = Histogram((1, 2, 5))
     for value in (1, 1.5, 2, 7):
         histogram.observe(value)
@@ -76,7 +76,7 @@ def test_labels_are_escaped():
 
 
 @pytest.mark.parametrize(("per_token", "gaps"), [(False, 2), (True, 5)])
-def test_a_gap_before_several_tokens(per_token, gaps):
+def test_gap_before_several_tokens_is_counted_per_chunk_or_per_token(per_token, gaps):
     """vLLM counts it once, SGLang once per token; one by one and all at once are the same."""
     once, each = Latencies(8192, per_token), Latencies(8192, per_token)
     sequence = Sequence(0, (1,), 6, 0)
@@ -90,7 +90,7 @@ def test_a_gap_before_several_tokens(per_token, gaps):
     assert once.inter_token_latency_seconds.cumulative() == each.inter_token_latency_seconds.cumulative()
 
 
-def test_vllms_page():
+def test_vllm_page_shows_all_counters():
     found = samples(vllm_page(vllm(*DRAFTS), [(counted(), Gauges(2, 1, 0.25), latencies())], started_s=7.5, served=5))
     engine = (("engine", "0"),)
     assert found["process_start_time_seconds", ()] == 7.5
@@ -137,19 +137,19 @@ def test_the_configuration_is_in_labels():
     assert info["cache_dtype"] == "auto"
 
 
-def test_without_speculation_there_are_no_such_counters():
+def test_metrics_page_without_speculation_has_no_speculation_counters():
     found = samples(vllm_page(vllm(), [(Counters(), Gauges(0, 0, 0.0), Latencies(8192))], started_s=0, served=0))
     assert not [name for name, _ in found if "spec_decode" in name]
 
 
-def test_data_parallel_engines_have_labels_of_their_own():
+def test_data_parallel_engines_have_separate_labels():
     rows = [(Counters(prompt_tokens=n), Gauges(0, 0, 0.0), Latencies(8192)) for n in (3, 4)]
     found = samples(vllm_page(vllm(), rows, started_s=0, served=0))
     values = [found["vllm:prompt_tokens_total", (("engine", str(index)),)] for index in (0, 1)]
     assert values == [3, 4]
 
 
-def test_sglangs_page():
+def test_sglang_page_shows_all_counters():
     launch = sglang_launch(["--model-path", "tiny", "--enable-metrics"], machine("h200", 1), {})
     page = sglang_page(launch, [(counted(), Gauges(2, 1, 0.25), latencies())], started_s=7.5, served=5)
     totals = {}

@@ -61,7 +61,7 @@ async def answer(server: Service, body: bytes, path: str = "/v1/completions", qu
     return sent[0]["status"], b"".join(message.get("body", b"") for message in sent)
 
 
-def test_those_that_are_on_their_way_keep_their_order_when_one_leaves(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_on_the_way_keep_order_if_client_disconnects(monkeypatch: pytest.MonkeyPatch) -> None:
     server = service(vllm_launch(["serve", "tiny"], machine("h200", 1), {}))
     submitted: list[int] = []
 

@@ -33,7 +33,7 @@ def test_ids_are_exact():
     assert (found.kind, found.max_tokens, found.stream, found.salt) == ("completion", 4, False, "")
 
 
-def test_prompts_of_all_kinds():
+def test_every_form_of_prompt_is_accepted():
     assert ask(prompt=[[1, 2], [3]]).prompts == ((1, 2), (3,))
     one, two = ask(prompt=["one", "two"]).prompts
     assert one != two
@@ -41,7 +41,7 @@ def test_prompts_of_all_kinds():
     assert ask(prompt=[1]).max_tokens == 16
 
 
-def test_stream_options():
+def test_stream_options_are_read_from_request():
     streamed = ask(prompt=[1], stream=True, stream_options={"include_usage": True, "continuous_usage_stats": True})
     assert (streamed.stream, streamed.include_usage, streamed.continuous_usage) == (True, True, True)
     alone = ask(prompt=[1], stream=True, stream_options={"continuous_usage_stats": True}, return_token_ids=True)
@@ -49,7 +49,7 @@ def test_stream_options():
     assert ask(prompt=[1], cache_salt="a").salt == "a"
 
 
-def test_chats():
+def test_chat_request_becomes_prompt_with_default_token_limit():
     found = ask("/v1/chat/completions", messages=[{"role": "user", "content": "Say something"}])
     assert found.kind == "chat"
     assert found.max_tokens == 1000 - found.prompt_tokens
@@ -58,7 +58,7 @@ def test_chats():
     assert ask("/v1/chat/completions", messages=parts, max_completion_tokens=3).max_tokens == 3
 
 
-def test_sglangs_own_route():
+def test_sglang_generate_request_is_read():
     found = ask("/generate", SGLANG, input_ids=[1, 2], sampling_params={"max_new_tokens": 5}, stream=True)
     assert (found.kind, found.prompts, found.max_tokens, found.stream) == ("generate", ((1, 2),), 5, True)
     assert ask("/generate", SGLANG, text="hello").max_tokens == 128

@@ -21,7 +21,7 @@ class Connection:
         self.sent.append((message["body"], message["more_body"]))
 
 
-def test_without_waiting():
+def test_stream_writer_sends_immediately_in_order():
     async def run():
         connection = Connection()
         outlet = StreamWriter(connection.send)
@@ -51,7 +51,7 @@ def test_a_slow_client_gets_everything_in_order_and_write_never_waits():
     asyncio.run(run())
 
 
-def test_what_is_not_sent_can_be_given_up():
+def test_closed_stream_writer_drops_unsent_bytes():
     async def run():
         connection = Connection()
         connection.reads.clear()

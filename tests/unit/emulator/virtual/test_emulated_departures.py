@@ -36,13 +36,13 @@ def test_closed_loop_goes_when_a_slot_is_free():
     assert gone(departures, 70) == [(2, 70)]
 
 
-def test_in_a_closed_loop_too_nothing_goes_before_its_time():
+def test_closed_loop_request_waits_for_intended_send_time():
     departures = Departures(plan({"at_ns": 30}, concurrency=1), 0)
     assert gone(departures, 0) == []
     assert departures.next_ns == 30
 
 
-def test_a_late_request_keeps_its_intended_time():
+def test_late_request_keeps_intended_send_time():
     departures = Departures(plan({"at_ns": 0}, {"at_ns": 10}, concurrency=1), 0)
     assert gone(departures, 0) == [(0, 0)]
     departures.ended(0, 50)
@@ -50,7 +50,7 @@ def test_a_late_request_keeps_its_intended_time():
     assert gone(departures, 50) == [(1, 10)]
 
 
-def test_a_next_turn_waits_for_the_end_and_the_pause_and_goes_before_new_ones():
+def test_next_turn_waits_for_previous_end_and_think_time_before_new_requests():
     departures = Departures(plan({}, {"after": 0, "think_ns": 20}, {}, {}, concurrency=1), 0)
     assert gone(departures, 0) == [(0, 0)]
     departures.ended(0, 100)
@@ -59,7 +59,7 @@ def test_a_next_turn_waits_for_the_end_and_the_pause_and_goes_before_new_ones():
     assert gone(departures, 150) == [(1, 150)]
 
 
-def test_a_turn_may_have_a_time_of_its_own_too():
+def test_next_turn_may_have_later_intended_send_time():
     departures = Departures(plan({}, {"after": 0, "think_ns": 20, "at_ns": 500}), 1000)
     departures.go(1000)
     departures.ended(0, 1100)

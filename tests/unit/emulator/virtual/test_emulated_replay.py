@@ -43,7 +43,7 @@ def prompt(number: int, length: int = 10) -> tuple[int, ...]:
     return tuple(range(1000 * number, 1000 * number + length))
 
 
-def test_one_request_alone():
+def test_single_request_has_exact_token_times():
     (answer,) = replay(deployment(), Plan((Request(0, prompt(0), 3, at_ns=1_000_000),)))
     first_ns = 1_000_000 + INGRESS_NS + 1_000_000
     assert answer == Answer(
@@ -52,7 +52,7 @@ def test_one_request_alone():
     )  # fmt: skip
 
 
-def test_closed_loop_keeps_its_concurrency():
+def test_closed_loop_keeps_concurrency():
     plan = Plan(tuple(Request(i, prompt(i), 4) for i in range(6)), concurrency=2)
     answers = replay(deployment(), plan)
     assert [a.sent_ns for a in answers] == [0, 0] + [answers[0].ended_ns] * 2 + [answers[2].ended_ns] * 2
@@ -65,7 +65,7 @@ def test_a_late_request_says_so():
     assert (second.intended_ns, second.sent_ns) == (0, first.ended_ns)
 
 
-def test_a_next_turn_hits_what_the_model_said():
+def test_next_turn_hits_cached_answer_of_previous_turn():
     server = deployment()
     first = Request(0, prompt(0, 16), 9)
     said = [answer_token(first, position) for position in range(16, 24)]
@@ -91,7 +91,7 @@ def test_time_goes_on_between_replays():
     assert third.sent_ns == second.ended_ns + 7
 
 
-def test_what_the_server_refuses_ends_and_the_rest_goes_on():
+def test_refused_request_ends_and_next_request_is_sent():
     plan = Plan((Request(0, prompt(0), 600), Request(1, prompt(1), 2, after=0)))
     refused, served = replay(deployment(), plan)
     assert "maximum context length" in refused.refusal
@@ -127,7 +127,7 @@ def test_equal_plans_have_equal_answers(asynchronous):
     st.none() | st.integers(1, 4),
     st.booleans(),
 )  # fmt: skip
-def test_every_request_gets_all_its_tokens_in_order(requests, concurrency, asynchronous):
+def test_every_replayed_request_gets_all_tokens_in_order(requests, concurrency, asynchronous):
     planned = tuple(
         Request(i, prompt(i % 3, length), most, at_ns, after if after < i else None, think_ns)
         for i, (length, most, at_ns, after, think_ns) in enumerate(requests)

@@ -56,7 +56,7 @@ def texts(exchange):
     return events
 
 
-def test_a_session():
+def test_pipe_answers_every_command_once():
     commands = io.StringIO('{"sleep": {"ns": 5}}\n\n{"http": {"method": "GET", "path": "/health", "body": null}}\n')
     answers = io.StringIO()
     serve_pipe(Pipe(service()), commands, answers)
@@ -167,14 +167,14 @@ def test_the_prefix_cache_works_and_is_reset():
 
 
 @pytest.mark.parametrize(("query", "kept"), [("", 96), ("?reset_external=false", 96), ("?reset_external=true", 0)])
-def test_what_was_offloaded_is_emptied_only_where_that_is_asked_for(query, kept):
+def test_offloaded_cache_is_emptied_only_if_requested(query, kept):
     server = service(flags=("--kv-offloading-size", "4", "--enable-prompt-tokens-details"))
     replay(server, post(0, body=body(range(100))))
     say(server, http={"method": "POST", "path": f"/reset_prefix_cache{query}", "body": ""})
     assert replay(server, post(0, body=body(range(100))), name="simulate")["records"][0]["cached_tokens"] == kept
 
 
-def test_a_cache_that_is_off_by_fault_keeps_its_flag_and_never_hits():
+def test_cache_disabled_by_fault_keeps_flag_and_never_hits():
     server = service("--fault", "prefix_cache=off")
     for _ in range(2):
         found = replay(server, post(0, body=body(range(100))), name="simulate")
@@ -196,7 +196,7 @@ def test_slower_steps_by_fault_take_longer():
     assert took("--fault", "step_time=+5%") == pytest.approx(1.05 * took(), rel=1e-6)
 
 
-def test_closed_loops_and_conversations():
+def test_closed_loop_and_conversation_are_replayed():
     requests = [post(0), post(1), post(2), post(3, after=0, think_ns=7 * MS)]
     found = replay(service(), *requests, concurrency=2)["exchanges"]
     assert found[2]["sent_ns"] == min(found[0]["ended_ns"], found[1]["ended_ns"])
@@ -295,7 +295,7 @@ def test_each_replay_is_a_run(noise, differ):
     assert (runs[0][-1] - runs[0][1] != runs[1][-1] - runs[1][1]) is differ
 
 
-def test_a_workload_from_stdin():
+def test_workload_is_read_from_stdin():
     lines = io.StringIO(
         '{"concurrency": 1}\n{"prompt_tokens": 20, "max_tokens": 3}\n\n'
         '{"prompt": "some text", "think_ns": 5, "after": 0}\n'
@@ -309,7 +309,7 @@ def test_a_workload_from_stdin():
 
 
 @pytest.mark.parametrize("line", ["x", '{"promt": [1]}', '{"index": 4, "prompt": [1]}', '{"prompt": [1], "after": 7}'])
-def test_a_bad_workload_names_its_line(line):
+def test_malformed_workload_is_refused_with_line(line):
     from pytest_llmperf.emulator.quantities import UsageError
 
     with pytest.raises(UsageError, match="workload"):

@@ -71,7 +71,7 @@ def test_latencies_are_seconds_and_a_run_is_a_round(tests, tmp_path, measurement
     assert content["commit_info"]["id"] == "unknown"
 
 
-def test_the_commit_comes_from_the_session(tests, tmp_path):
+def test_exported_commit_is_read_from_session_file(tests, tmp_path):
     (tmp_path / "run/session.json").write_text('{"commit": "abc", "dirty": true}')
     (path,) = export(tests, "pytest-benchmark", tmp_path / "b.json")
     commit = json.loads(path.read_text())["commit_info"]
@@ -97,7 +97,7 @@ def test_a_table_has_a_row_for_each_request(tests, tmp_path, measurement, form, 
 
 
 @pytest.mark.parametrize("form", ["vllm", "parquet", "csv"])
-def test_a_search_sends_nothing_and_the_rates_that_it_tried_are_exported(tmp_path, measurement, form):
+def test_max_rate_search_without_requests_is_exported(tmp_path, measurement, form):
     search = replace(measurement, conditions={**measurement.conditions, "search": "max_rate(…)"},
                      runs=(Run(0, 1, (), {"max_rate": 8.0}),), metrics=(measure((), {"max_rate": 8.0}),))
     write_test(tmp_path / "run", TEST, [search, measurement], [])
@@ -131,7 +131,7 @@ def test_two_claims_of_a_test_have_four_sides(tmp_path, measurement):
 
 
 @pytest.mark.parametrize("form", ["pytest-benchmark", "vllm", "parquet", "csv"])
-def test_nothing_measured_is_nothing_written(tmp_path, form):
+def test_export_without_measurements_is_refused_and_writes_no_file(tmp_path, form):
     write_test(tmp_path / "run", TEST, [], [], complete=False, error="died")
     with pytest.raises(UsageError, match="nothing to export"):
         export(read_run(tmp_path / "run"), form, tmp_path / "out")
@@ -139,7 +139,7 @@ def test_nothing_measured_is_nothing_written(tmp_path, form):
 
 
 @pytest.mark.parametrize("form", ["vllm", "parquet", "csv"])
-def test_spoilt_requests_are_refused_and_nothing_is_written(tests, tmp_path, form):
+def test_corrupt_requests_file_is_refused_and_writes_no_export(tests, tmp_path, form):
     tests[0].measurements[0].runs[1].requests.write_bytes(b"no")
     with pytest.raises(BaselineError, match="no file of requests"):
         export(tests, form, tmp_path / "out")

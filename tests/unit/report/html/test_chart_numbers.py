@@ -33,7 +33,7 @@ def test_quantiles_are_of_the_sample_that_the_metric_is_of(drawn):
     assert (quantiles[0], quantiles[0.5], quantiles[0.9], quantiles[1.0]) == (10, 60, 100, 110)
 
 
-def test_a_stall_is_seen_where_it_was(drawn):
+def test_stall_appears_in_largest_gaps_at_correct_time(drawn):
     steady = [make_record(i, intended_ms=10 * i, chunks=100, itl_ms=10) for i in range(20)]
     stalled = make_record(20, intended_ms=0, itl_ms=[10] * 30 + [400] + [10] * 50)  # ends 750 ms after the start
     ((run,),) = [timeline["runs"] for timeline in drawn([*steady, stalled])["timelines"]]
@@ -45,7 +45,7 @@ def test_a_stall_is_seen_where_it_was(drawn):
     assert max(gaps["median"]) == 10
 
 
-def test_requests_in_flight(drawn):
+def test_in_flight_series_counts_concurrent_requests(drawn):
     records = [make_record(i, intended_ms=100 * i, ttft_ms=50, chunks=11, itl_ms=10) for i in range(5)]  # 150 ms each
     ((run,),) = [timeline["runs"] for timeline in drawn(records)["timelines"]]
     assert max(run["in_flight"]["requests"]) == 2
@@ -53,7 +53,7 @@ def test_requests_in_flight(drawn):
     assert run["in_flight"]["requests"][-1] == 0
 
 
-def test_requests_whose_arrivals_were_not_kept_are_in_flight_all_the_same(tmp_path):
+def test_in_flight_series_includes_requests_without_stored_arrivals(tmp_path):
     """Of a large run every second request keeps its arrivals; drawn alone they would be half as many at once."""
     records = [make_record(i, intended_ms=0, ttft_ms=50, chunks=11, itl_ms=10) for i in range(64)]
     (tmp_path / "requests.gz").write_bytes(encode(records, most_arrivals=400))
@@ -68,7 +68,7 @@ def test_a_whole_file_is_not_called_a_part(drawn):
     assert drawn([make_record(0)])["distributions"]["ttft"][0]["of"] == ""
 
 
-def test_runs_without_a_served_request_draw_nothing(drawn):
+def test_runs_without_served_requests_give_empty_charts(drawn):
     found = drawn([], [make_record(0, chunks=1)])
     (side,) = found["distributions"]["itl"]
     assert (side["n"], side["pooled"]) == (0, [])
@@ -88,7 +88,7 @@ def _sides(*sides):
         (("a", "b", "a", "b"), ["A1", "B2", "A3", "B4"]),
     ],
 )
-def test_what_sides_are_called(sides, expected):
+def test_measurements_are_labelled_by_side_and_number(sides, expected):
     assert labels(_sides(*sides)) == expected
 
 
@@ -107,14 +107,14 @@ def test_sampled_columns_become_rows_by_unit():
     assert rows[2]["lines"][0]["values"] == [1, 2]
 
 
-def test_several_gpus_are_lines_of_their_own():
+def test_each_gpu_has_a_separate_line():
     (row,) = series_of({"gpu": {"at_ns": [0, 0, 10**9, 10**9], "device": [0, 3, 0, 3], "power_w": [1, 2, 3, 4]}})
     assert row["title"] == "GPU: power, W"
     assert [(line["name"], line["time_s"], line["values"], line["style"]) for line in row["lines"]] == [
         ("power, GPU 0", [0, 1], [1, 3], 0), ("power, GPU 3", [0, 1], [2, 4], 0)]  # fmt: skip
 
 
-def test_what_a_run_file_holds_is_what_is_drawn():
+def test_chart_series_read_gauges_and_gpu_trace_of_run_file():
     trace = GpuTrace((), tuple(GpuSample(at_ns, 0, power_w=300.0) for at_ns in (0, 10**9)))
     gauges = gauge_columns((GaugeSample(0, {"running": 2.0}), GaugeSample(10**9, {"kv_usage": 0.5})))
     rows = series_of({"server": gauges, "gpu": trace.columns()})

@@ -32,7 +32,7 @@ def packed(text):
     return [json.loads(gzip.decompress(base64.b64decode(one))) for one in re.findall(r'data-packed="([^"]*)"', text)]
 
 
-def test_claim_in_words_verdict_and_reason(tmp_path, page, measurement_of, measurement):
+def test_report_page_shows_claim_in_words_verdict_and_reason(tmp_path, page, measurement_of, measurement):
     check = CheckResult("ttft_p50(b) / ttft_p50(a) >= 3", Verdict.FAIL, "ttft_p50", Unit.RATIO, Comparison.AT_LEAST, 3,
                         1.2, cause=Cause.STATED, facts={"text": "too near"})
     write_test(tmp_path / "run", TEST, [measurement], [check])
@@ -42,7 +42,7 @@ def test_claim_in_words_verdict_and_reason(tmp_path, page, measurement_of, measu
         assert said in text
 
 
-def test_nothing_outside_is_loaded(tmp_path, page, measurement):
+def test_report_page_loads_no_external_resources(tmp_path, page, measurement):
     write_test(tmp_path / "run", TEST, [measurement], [])
     head = page().partition('id="plotly"')[0]
     assert not re.findall(r'(?:src|href)\s*=\s*"(?!data:)[^"#]', head)
@@ -62,7 +62,7 @@ def test_whatever_a_test_or_server_says_is_text(tmp_path, page, measurement_of):
     assert text.count("</script>") == 2  # the page's own
 
 
-def test_servers_command_and_the_end_of_their_log(tmp_path, page, measurement):
+def test_report_page_shows_server_command_and_end_of_log(tmp_path, page, measurement):
     write_test(tmp_path / "run", TEST, [measurement], [])
     server = tmp_path / "run/servers/01-vllm-1"
     server.mkdir(parents=True)
@@ -74,7 +74,7 @@ def test_servers_command_and_the_end_of_their_log(tmp_path, page, measurement):
     assert "line 39 " not in content["more"]
 
 
-def test_spoilt_requests_cost_the_charts_and_nothing_else(tmp_path, page, measurement):
+def test_corrupt_requests_file_removes_only_charts(tmp_path, page, measurement):
     write_test(tmp_path / "run", TEST, [measurement], [CheckResult("x", Verdict.PASS)])
     for path in (tmp_path / "run/requests").iterdir():
         path.write_bytes(b"no")
@@ -93,7 +93,7 @@ def test_a_baseline_that_cannot_be_read_is_said(tmp_path, page, measurement_of, 
     assert "The baseline of measured cannot be read: " in page()
 
 
-def test_the_session_is_shown_where_it_is_known(tmp_path, page, measurement):
+def test_report_page_shows_session_facts_if_available(tmp_path, page, measurement):
     write_test(tmp_path / "run", TEST, [measurement], [])
     (tmp_path / "run/session.json").write_text('{"schema": 1, "commit": "abc123", "tests": ["not shown"]}')
     text = page()
@@ -101,7 +101,7 @@ def test_the_session_is_shown_where_it_is_known(tmp_path, page, measurement):
     assert "not shown" not in text
 
 
-def test_a_page_that_cannot_be_made_leaves_the_old_one(tmp_path, page, measurement):
+def test_failed_report_keeps_previous_page(tmp_path, page, measurement):
     written = write_test(tmp_path / "run", TEST, [measurement], [])
     before = page()
     written.write_text("{")

@@ -12,7 +12,7 @@ from pytest_llmperf.slo.model import Comparison
 
 
 @pytest.mark.parametrize("module", [words, series])
-def test_examples_in_docstrings(module):
+def test_docstring_examples_match_output(module):
     found = doctest.testmod(module)
     assert found.attempted
     assert not found.failed
@@ -29,11 +29,11 @@ def test_examples_in_docstrings(module):
         ("valid runs", ""),
     ],
 )
-def test_demands(subject, sentence):
+def test_requirement_is_shown_as_sentence(subject, sentence):
     assert words.in_words(CheckResult(subject, Verdict.PASS)) == sentence
 
 
-def test_a_comparison_with_a_baseline():
+def test_baseline_comparison_is_shown_as_sentence():
     check = CheckResult("baseline ttft_p50", Verdict.PASS, "ttft_p50", Unit.CHANGE, Comparison.AT_MOST, 0.15)
     assert words.in_words(check) == "Median time to first token: at most 15.0 % worse than the baseline"
     check = CheckResult("baseline output_throughput", Verdict.PASS, "output_throughput", Unit.CHANGE,
