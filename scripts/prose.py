@@ -68,7 +68,7 @@ VERBS = _words(
     "save say scale see select send serve share shrink sleep sort spend split spread stand stay stop store suffice "
     "sum survive take tell time trigger trust use vary wait warm win withstand work write")
 AMBIGUOUS = _words(
-    "answer ask cause change check claim cost count end hit limit load look mark name plan record request result "
+    "answer ask cause change check claim cost count end exit hit limit load look mark name plan record request result "
     "run show start state step test turn value")
 #: Lines of a docstring that are no prose: command lines, doctests, diagrams.
 NO_PROSE = re.compile(r"\s+(python|make|llmperf|\$|>>>) |.*[├└│]")

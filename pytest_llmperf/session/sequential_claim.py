@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
+from pytest_llmperf.judging.baseline_comparison import NoFurtherRuns
 from pytest_llmperf.judging.claim_judge import ClaimJudge, judge_pooled_executions, paired_sides
 from pytest_llmperf.judging.sample import unverified
 from pytest_llmperf.model.engine import EngineSpec
@@ -82,12 +83,20 @@ def _looks(
             for place, side in enumerate(order, start=1 + 2 * look):
                 side.extend(runs, block=place)
         results = _judge_pooled(judge, execution, side_a, side_b, alpha)
-        elapsed_s = (session.clock.now_ns() - started_ns) / 1e9
-        if worst(results) is not Verdict.INCONCLUSIVE or elapsed_s >= session.settings.extension_limit_s:
+        if worst(results) is not Verdict.INCONCLUSIVE or look == len(ALPHA_OF_LOOKS) - 1:
             break
+        if (session.clock.now_ns() - started_ns) / 1e9 >= session.settings.extension_limit_s:
+            return [_out_of_time(result) for result in results]
         if any(unverified(judge.judged, side.finished.metrics) for side in order):
             break  # no further run confirms a token count
     return results
+
+
+def _out_of_time(result: CheckResult) -> CheckResult:
+    """An open result with the fact that the time limit kept it from further pairs."""
+    if result.verdict is not Verdict.INCONCLUSIVE:
+        return result
+    return replace(result, facts=result.facts | {"no_further_runs": NoFurtherRuns.OUT_OF_TIME.value})
 
 
 def _stored_start_sd(execution: Execution, conditions: Mapping[str, str], metric: str) -> StartSd | None:

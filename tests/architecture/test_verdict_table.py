@@ -40,7 +40,7 @@ def test_each_row_is_held_by_a_test_that_exists(row):
     assert function in functions(path), planted
 
 
-def test_every_class_is_told():
+def test_verdicts_page_defines_every_verdict():
     text = (ROOT / "docs" / "verdicts.md").read_text(encoding="utf-8")
     table = text.split("| class | means |", 1)[1].split("\n\n", 1)[0]
     told = set(re.findall(r"[A-Z_]{4,}", " ".join(line.split("|")[1] for line in table.splitlines()[2:])))

@@ -128,7 +128,7 @@ def test_the_scheme_can_be_turned_and_charts_follow(open_page, report):
     assert page.evaluate("document.querySelectorAll('figure').length") == 3
 
 
-def test_worst_first_and_open(open_page, report):
+def test_report_lists_worst_test_first_and_opens_tests_that_did_not_pass(open_page, report):
     page = open_page(report(*STATES))
     badges = page.locator("details.test > summary > .badge").all_inner_texts()
     assert badges == ["ERROR", "FAIL", "INCONCLUSIVE", "PASS"]

@@ -25,7 +25,7 @@ def reference():
 
 
 @pytest.mark.parametrize("name", ["metrics.md", "verdicts.md", "settings.md"])
-def test_the_tables_are_the_products_own(reference, name):
+def test_generated_tables_of_reference_pages_are_current(reference, name):
     page = (DOCS / name).read_text()
     assert reference.with_tables(page, reference.PAGES[name]) == page, "run `python scripts/document_reference.py`"
 
@@ -40,7 +40,7 @@ def test_metrics_page_contains_every_metric_with_unit_and_formula_id(metric):
 
 
 @pytest.mark.parametrize("tool", ["vllm bench serve", "GuideLLM", "AIPerf", "GenAI-Perf"])
-def test_other_tools_words_are_told(tool):
+def test_metrics_page_lists_terms_of_other_tools(tool):
     page = (DOCS / "metrics.md").read_text()
     (table,) = re.findall(r"\n\| word \|.*?\n\n", page, re.DOTALL)
     rows = [[cell.strip() for cell in row.strip().strip("|").split("|")] for row in table.strip().splitlines()]
@@ -70,7 +70,7 @@ def test_settings_page_contains_every_exit_code():
     assert codes | {int(code) for code in (0, 1, 4)} <= told
 
 
-def test_the_messages_that_are_explained_are_said():
+def test_messages_quoted_in_faq_exist_in_package():
     """Each heading of the page quotes a piece of a message; f-strings and lines are joined before it is looked for."""
     package = Path(pytest_llmperf.__file__).parent
     said = "\n".join(path.read_text() for path in sorted(package.rglob("*.py")))

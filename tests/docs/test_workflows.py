@@ -160,7 +160,7 @@ def test_time_limit_of_gpu_job_is_below_step_timeout(tmp_path):
 
 
 @pytest.mark.parametrize(("code", "red"), [(0, 0), (1, 1), (4, 4), (10, 10), (11, 0), (12, 12)])
-def test_only_inconclusive_is_forgiven_and_said(tmp_path, code, red):
+def test_gpu_job_passes_inconclusive_suite_with_warning(tmp_path, code, red):
     stub(tmp_path / ".venv" / "bin" / "pytest", tmp_path / "log", code)
     done = measure(tmp_path)
     assert done.returncode == red
@@ -173,7 +173,7 @@ def test_only_inconclusive_is_forgiven_and_said(tmp_path, code, red):
     ({"UPDATE": "--update-baselines", "ACCEPT": "new; driver $(x)"},
      "-rs --update-baselines --accept new; driver $(x)"),
 ])
-def test_an_update_is_asked_for_by_hand_alone(tmp_path, given, options):
+def test_gpu_job_changes_baselines_only_if_requested(tmp_path, given, options):
     stub(tmp_path / ".venv" / "bin" / "pytest", tmp_path / "log")
     measure(tmp_path, KIND="l4", LLMPERF_VLLM="/opt/v", **given)
     told = (tmp_path / "log").read_text().strip()
@@ -336,7 +336,7 @@ def test_results_are_attached_to_the_release(results):
     assert "./l4.xml" not in packed
 
 
-def test_one_kind_alone_is_attached_and_compared(tmp_path):
+def test_release_with_one_measured_kind_is_compared_and_attached(tmp_path):
     folder = attaching(tmp_path, h200={"h200.xml": EMPTY})
     stub(folder / "bin" / "gh", folder / "log")
     compared, done = in_release("Compare", folder), in_release("Attach", folder)
@@ -396,7 +396,7 @@ def test_release_is_compared_with_newest_measured_release(results):
     assert not (results / "before-l4.xml").exists()
 
 
-def test_issue_forms_are_forms():
+def test_issue_forms_have_required_fields():
     for path in (ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"):
         form = yaml.safe_load(path.read_text())
         if path.name == "config.yml":

@@ -136,7 +136,7 @@ def test_calibration_of_user_suite_reports_requested_suite_runs(project):
     assert "another calibration" in llmperf(project, *given, code=2).stderr
 
 
-def test_rows_of_other_code_are_not_gone_on_with(project):
+def test_calibration_of_changed_suite_is_refused(project):
     """Where there is no git, and where everything that changed is "with changes", no commit tells them apart."""
     with_baseline(project)
     given = (*SHORT, "--suite-runs", "10", "--out", "page.md")

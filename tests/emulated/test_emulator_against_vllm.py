@@ -152,7 +152,7 @@ def first_difference(mine, truth):
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_every_step_is_vllms(name):
+def test_every_emulated_step_equals_vllm_step(name):
     truth, mine = CASES[name]["truth"], replay(CASES[name])
     assert mine["steps"] == truth["steps"], first_difference(mine["steps"], truth["steps"])
     assert mine == {field: truth[field] for field in mine}

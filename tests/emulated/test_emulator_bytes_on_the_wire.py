@@ -52,7 +52,7 @@ def record(server, path, body, tokens=20):
         ("sglang", [*SGLANG, "--skip-tokenizer-init"]),
     ],
 )
-def test_streams_are_good_to_the_client(engine, flags):
+def test_emulated_stream_is_accepted_by_client(engine, flags):
     server = service(engine, flags)
     silent = {"skip_tokenizer_init": True} if "--skip-tokenizer-init" in flags else {}
     spec = build_spec(engine, "tiny", {}, silent)

@@ -139,7 +139,7 @@ def test_sigterm_does_not_wait_for_streams(emulate):
     assert seen[-1] == "RemoteProtocolError"
 
 
-def test_a_taken_port_is_said_at_once(emulate):
+def test_emulator_exits_immediately_if_port_is_taken(emulate):
     server = emulate()
     command = [sys.executable, "-m", "pytest_llmperf.emulator", "--hardware", "h200", "--model", "tiny"]
     second = run([*command, "--port", str(server.port)])

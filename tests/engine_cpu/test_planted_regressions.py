@@ -44,7 +44,7 @@ def test_disabled_prefix_cache_fails_mechanism_check(run_real):
 
 
 @pytest.mark.thorough
-def test_chunk_budget_eight_times_too_large(run_real):
+def test_oversized_chunk_budget_fails_mechanism_check(run_real):
     text = planted(
         "test_chunked_prefill.py",
         ("small.with_flags(max_num_batched_tokens=case.most)", "small.with_flags(max_num_seqs=200)"),

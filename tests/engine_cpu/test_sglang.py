@@ -27,7 +27,7 @@ def test_every_token_is_counted(engine, perf):
 """
 
 
-def test_serves_and_counts(run_real):
+def test_sglang_serves_and_counts_every_token(run_real):
     _, tags = run_real(SERVES)
     assert tags == {"test_every_token_is_counted": set()}
 

@@ -28,7 +28,7 @@ def folder(request):
 
 @pytest.mark.timeout(60 + KILLS * 2)
 @pytest.mark.parametrize("folder", PLACES, indirect=True)
-def test_a_killed_writer_leaves_old_or_new(folder):
+def test_killed_writer_leaves_each_baseline_old_or_new(folder):
     root, kills = folder
     command = [sys.executable, str(WRITER), str(root), str(kills), "seed"]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -86,7 +86,7 @@ def test_x(engine, perf):
 """
 
 
-def test_the_load_process_stands_still(suite):
+def test_stopped_load_process_makes_test_an_error(suite):
     """Fault 48: a suspended machine or a starved process; its run is discarded."""
     suite.settings(clock_gap_limit_ms=1000)
     result, junit = suite.run(STOPPED.format(what="load", for_s=2))
@@ -96,7 +96,7 @@ def test_the_load_process_stands_still(suite):
     suite.nothing_left()
 
 
-def test_pytest_stands_still(suite):
+def test_stopped_pytest_process_does_not_disturb_load(suite):
     """Fault 48: the load has a process of its own; what pytest does meanwhile does not reach it."""
     suite.settings(clock_gap_limit_ms=4500)
     result, _ = suite.run(STOPPED.format(what="pytest", for_s=5))

@@ -117,7 +117,7 @@ def test_interrupt_after_start_leaves_no_process(launcher, monkeypatch):
     assert not left_running(launcher)
 
 
-def test_never_ready_is_an_error_at_the_deadline(launcher):
+def test_server_that_never_becomes_ready_is_an_error_at_deadline(launcher):
     impatient = replace(launcher, settings=replace(launcher.settings, ready_timeout_s=1.5))
     with pytest.raises(StartupTimeout, match=r"not ready within 1\.5 s"):
         impatient.start(spec("never"), 1)

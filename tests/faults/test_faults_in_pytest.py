@@ -67,7 +67,7 @@ def test_hanging_server_makes_test_an_error(suite, slo):
     suite.nothing_left()
 
 
-def test_a_run_that_takes_too_long(suite):
+def test_run_beyond_measure_timeout_makes_test_an_error(suite):
     suite.settings(measure_timeout_s=3)
     result, junit = suite.run(
         "@pytest.mark.engine(stub('', STUB_ITL_S='0.1'))\n"
@@ -149,7 +149,7 @@ def test_x(engine, perf):
 """
 
 
-def test_a_load_generator_that_is_late(suite):
+def test_late_load_generator_makes_test_an_error(suite):
     """Fault 40."""
     suite.settings(send_delay_p99_limit_ms=700)
     result, junit = suite.run(LATE)
@@ -165,7 +165,7 @@ def test_short_answers_in_warm_up_are_an_error(suite, monkeypatch):
     assert "A warm-up request failed: wrong length" in only(junit, "error").text
 
 
-def test_a_flag_that_the_server_did_not_take(suite):
+def test_flag_that_server_ignores_makes_test_an_error(suite):
     """Fault 44."""
     result, junit = suite.run(
         ""
@@ -180,7 +180,7 @@ def test_a_flag_that_the_server_did_not_take(suite):
 @pytest.mark.parametrize(
     ("slo", "code", "tag"), [("ttft_p99 <= 10s", 11, "skipped"), ("ttft_p99 <= 0.001ms", 1, "failure")]
 )
-def test_too_few_requests_for_the_percentile(suite, slo, code, tag):
+def test_few_requests_cannot_pass_p99_slo_but_can_fail(suite, slo, code, tag):
     """Fault 42: 12 requests prove no p99, however good they are; they may well disprove it."""
     result, junit = suite.run(one("", slo))
     assert result.ret == code

@@ -85,7 +85,7 @@ def test_an_idle_context_of_a_monitor_is_no_competitor(measured):
     assert result.ret == 0
 
 
-def test_process_ids_that_a_container_hides(measured):
+def test_hidden_process_ids_are_reported(measured):
     """Ours is not among them, so nobody can tell who the others are: said, not guessed."""
     result, _, kept = measured("gpu.processes = {4_000_000: 70 << 30}")
     assert result.ret == 0
@@ -103,7 +103,7 @@ def test_missing_driver_facts_are_reported(measured, body, line):
     result.stdout.fnmatch_lines([line])
 
 
-def test_memory_in_use_before_the_server_starts(measured, monkeypatch):
+def test_gpu_memory_in_use_before_start_makes_test_an_error(measured, monkeypatch):
     """Faults 68 and 69: a stranger, or a server whose memory never comes back."""
     monkeypatch.setenv("FAKE_USED", "30000")
     result, _, kept = measured()
@@ -135,14 +135,14 @@ def test_settings_are_part_of_the_fingerprint(measured):
     assert conditions["host_env.VLLM_USE_FLASHINFER_SAMPLER"] == "unset"
 
 
-def test_a_partitioned_gpu_is_not_the_marker_s(measured):
+def test_partitioned_gpu_makes_test_an_error(measured):
     """Fault 71."""
     result, told, _ = measured("gpu.mig = True")
     assert result.ret == 10
     assert "GPU 0 (NVIDIA H200) is partitioned (MIG)" in told
 
 
-def test_clocks_that_change_between_runs(measured):
+def test_power_limit_changed_between_runs_makes_test_an_error(measured):
     """Fault 71: somebody lowers the limit."""
     result, told, _ = measured("after_next('nvmlShutdown', lambda: setattr(gpu, 'power_limit_mw', 400_000))", runs=3)
     assert result.ret == 10
@@ -150,7 +150,7 @@ def test_clocks_that_change_between_runs(measured):
 
 
 @pytest.mark.parametrize("body", ["fake.broken = {'nvmlInit'}", "fake.gpus.clear()"])
-def test_a_driver_that_dies_costs_the_telemetry_and_not_the_run(measured, body):
+def test_failing_driver_removes_telemetry_but_keeps_run(measured, body):
     """Fault 72."""
     result, _, kept = measured(body)
     assert result.ret == 0
@@ -158,7 +158,7 @@ def test_a_driver_that_dies_costs_the_telemetry_and_not_the_run(measured, body):
     assert kept["measurements"][0]["runs"][0]["gpu_state"]["problem"]
 
 
-def test_a_driver_that_hangs_costs_the_telemetry_and_not_the_run(measured):
+def test_hanging_driver_removes_telemetry_but_keeps_run(measured):
     """Fault 72: said once, and not asked again."""
     result, _, kept = measured("fake.answering.clear()", runs=2)
     assert result.ret == 0
@@ -194,7 +194,7 @@ def test_gpu_hardware_error_makes_test_an_error(measured, body, sentence):
     assert sentence in told
 
 
-def test_gpus_that_the_environment_hides(suite, measured, monkeypatch):
+def test_gpu_hidden_by_environment_does_not_count_for_gpus_marker(suite, measured, monkeypatch):
     """Fault 74: of two, one may be used."""
     monkeypatch.setenv("FAKE_GPUS", "2")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
@@ -203,7 +203,7 @@ def test_gpus_that_the_environment_hides(suite, measured, monkeypatch):
     result.stdout.fnmatch_lines(["*needs 2 GPUs; this machine has 1 × NVIDIA H200*"])
 
 
-def test_a_gpu_that_no_marker_stands_for(suite, measured):
+def test_unknown_gpu_model_skips_tests_of_other_kinds(suite, measured):
     """Fault 75: it must not pass for one that is known, nor for a CPU."""
     (suite.folder / "pynvml.py").write_text(FAKE + "gpu.name = 'NVIDIA L40S'\n")
     result, _ = suite.run("@pytest.mark.l4\ndef test_x(): pass\n@pytest.mark.cpu\ndef test_y(): pass\n", "-rs")

@@ -135,7 +135,7 @@ def test_timeout_by_signal_makes_test_an_error(suite, moment):
     assert next(junit.iter("testsuite")).get("failures") == "0"
 
 
-def test_timeout_of_a_test_that_is_not_ours_stays_a_failure(suite):
+def test_timeout_of_test_without_measurement_remains_a_failure(suite):
     result, _ = suite.run("def test_x(): time.sleep(30)\n", "--timeout=0.5", "--timeout-method=signal")
     result.assert_outcomes(failed=1)
     assert result.ret == 1

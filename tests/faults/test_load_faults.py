@@ -43,7 +43,7 @@ def state_of(pid):
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
-def test_localhost_means_ipv4():
+def test_localhost_is_resolved_to_ipv4():
     """Fault 17: the server listens on 127.0.0.1 only, whatever else the name means here."""
     with ScriptedServer(GOOD) as server:
         assert replay_scripts(server, host="localhost").record.ok

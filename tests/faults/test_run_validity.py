@@ -57,7 +57,7 @@ def test_a_server_killed_mid_run_is_named_within_seconds(session):
     assert time.monotonic() - began < 30
 
 
-def test_usage_that_lies_is_an_error(session):
+def test_wrong_usage_of_server_makes_measurement_an_error(session):
     perf, run = measured(session, "lies")
     (result,) = perf.check(run, "error_rate == 0")
     assert result.verdict is Verdict.ERROR

@@ -32,7 +32,7 @@ def test_without_xdist_each_spec_starts_once(suite):
 
 
 @pytest.mark.parametrize("dist", ["load", "worksteal", "loadscope"])
-def test_workers_take_turns(suite, dist):
+def test_xdist_workers_share_machine_in_sequence(suite, dist):
     """Fault 80. Nobody waits for ever: a worker keeps the machine until it is told that nothing is left to do."""
     result, junit = suite.run(suite_text(suite), "-n2", f"--dist={dist}", "--timeout=60")
     result.assert_outcomes(passed=6)

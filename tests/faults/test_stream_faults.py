@@ -63,7 +63,7 @@ def test_chunked_end_without_done_is_truncated():
     assert replayed.record.outcome is Outcome.TRUNCATED
 
 
-def test_body_that_only_the_close_ends():
+def test_body_without_length_ends_at_connection_close():
     """Fault 27: without chunks or length an orderly close ends the message, and `[DONE]` decides."""
     head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
     whole, cut = ([Send(head), *map(Send, events), Close()] for events in (EVENTS, EVENTS[:3]))
@@ -89,7 +89,7 @@ def test_malformed_json_is_a_failed_request_with_first_bytes():
     assert replayed.records[1].ok
 
 
-def test_chunks_split_inside_utf8_and_invalid_bytes():
+def test_split_utf8_is_joined_and_invalid_utf8_is_flagged():
     """Fault 30."""
     split = b"".join(e.replace(b" x", "€😀".encode()) for e in EVENTS)
     invalid = b"".join(e.replace(b" x", b"\xe2\x82") for e in EVENTS)
@@ -133,7 +133,7 @@ def test_coalesced_chunks_are_counted():
     assert len(set(replayed.record.arrivals_ns)) == 4 - replayed.record.coalesced_chunks
 
 
-def test_usage_that_lies_is_caught():
+def test_usage_that_contradicts_token_ids_makes_request_failed():
     """Fault 33."""
     shape = StreamShape(continuous_usage=False, token_ids=True)
     lies = streamed([*StreamShape((1, 1), continuous_usage=False, token_ids=True).events()[:2], *shape.events()[4:]])
@@ -162,7 +162,7 @@ SLOW = {
 
 
 @pytest.mark.parametrize(("script", "ending"), SLOW.values(), ids=SLOW)
-def test_limits_on_first_byte_gap_and_total_are_apart(script, ending):
+def test_first_byte_idle_and_total_limits_apply_separately(script, ending):
     """Fault 36: each server is slow in one way only, and each limit catches its own."""
     limits = StreamLimits(first_byte_ns=2000 * MS, idle_ns=1500 * MS, total_ns=4500 * MS)
     replayed = outcomes(script, GOOD, limits=limits)
@@ -241,7 +241,7 @@ def test_output_of_another_length_is_an_error(tokens):
     assert f"{tokens} output tokens instead of 4" in replayed.record.detail
 
 
-def test_no_content_is_a_failure():
+def test_answer_without_content_is_a_failed_request():
     choiceless = [StreamShape(()).usage_event(), DONE]
     replayed = outcomes(streamed([EVENTS[3].replace(b'" x"', b'""').replace(b'tokens":4', b'tokens":0'), *choiceless]))
     assert replayed.record.outcome is Outcome.EMPTY

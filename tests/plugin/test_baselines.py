@@ -78,7 +78,7 @@ def test_a_missing_baseline_fails_in_ci(emulate, monkeypatch, how):
     assert not emulate.path.exists()
 
 
-def test_made_then_passed_then_a_slower_engine_fails(emulate):
+def test_slower_engine_fails_against_stored_baseline(emulate):
     for seed in "123":
         result, _ = emulate("--update-baselines", "--emulate-seed", seed)
         assert result.ret == 0
@@ -104,14 +104,14 @@ def test_seeds_are_not_sent_again_if_cache_is_kept(emulate):
     result.stdout.fnmatch_lines(["*after 3 runs no seed is sent again, because the cache is not emptied between runs*"])
 
 
-def test_the_same_noise_again_is_no_session(emulate):
+def test_update_with_equal_noise_seed_adds_no_session(emulate):
     for seed, sessions in (("1", 1), ("1", 1), ("2", 2), ("2", 2)):
         result, _ = emulate("--update-baselines", "--emulate-seed", seed)
         assert len(emulate.stored()["sessions"]) == sessions
     result.stdout.fnmatch_lines(["baselines: 1 kept", "*kept*has the same values: of another --emulate-seed *"])
 
 
-def test_why_runs_are_no_evidence_is_said_once(emulate):
+def test_cause_of_invalid_runs_is_shown_once(emulate):
     text = SUITE.replace("error_rate == 0", "ttft_p50 <= 9s")
     emulate("--update-baselines", text=text)
     result, junit = emulate("--emulate-fault", "errors=5%", text=text)
@@ -211,7 +211,7 @@ def test_orphaned_baseline_is_removed_only_after_complete_collection(emulate, py
     assert not emulate.path.exists()
 
 
-def test_changed_code_is_dirty(emulate, pytester):
+def test_changed_code_is_refused_as_dirty(emulate, pytester):
     who = ["-c", "user.email=a@b", "-c", "user.name=a"]
     for command in (["init", "-q"], ["add", "results.py"], [*who, "commit", "-qm", "x"]):
         subprocess.run(["git", *command], cwd=pytester.path, check=True)
@@ -231,7 +231,7 @@ def test_changed_code_is_dirty(emulate, pytester):
         (("--update-baselines", "--accept", " "), "*say why*"),
     ],
 )
-def test_options_that_contradict_each_other(emulate, args, complaint):
+def test_contradictory_baseline_options_are_refused(emulate, args, complaint):
     result, _ = emulate(*args)
     assert result.ret == 4
     result.stderr.fnmatch_lines([complaint])

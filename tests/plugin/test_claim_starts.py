@@ -65,7 +65,7 @@ def test_undecided_comparison_after_a_claim_starts_the_candidate_again(claim):
     assert kept["checks"][0]["n"].startswith("3 pairs")
 
 
-def test_an_open_claim_goes_on_with_the_seeds_of_both_sides(claim):
+def test_undecided_claim_continues_seed_order_of_both_sides(claim):
     equal = {"slow": 512, "claimed": 1}
     claim("", "--update-baselines-new", "--accept=open on purpose", **equal)
     _, kept = claim("", SLOWER, **equal)
@@ -75,7 +75,7 @@ def test_an_open_claim_goes_on_with_the_seeds_of_both_sides(claim):
     assert kept["checks"][0]["n"].startswith("9 pairs")
 
 
-def test_hardware_that_is_lent_for_minutes_can_do_without_further_runs(claim):
+def test_extension_limit_of_zero_prevents_further_runs(claim):
     """Three runs a side on one start, whatever stays open, and no start of the candidate for the baseline."""
     equal = {"slow": 512, "claimed": 1}
     result, kept = claim("", "--extension-limit=0", compared=False, **equal)
@@ -87,7 +87,7 @@ def test_hardware_that_is_lent_for_minutes_can_do_without_further_runs(claim):
 
 
 @pytest.mark.parametrize("text", ["-1", "nan", "soon"])
-def test_a_limit_that_is_no_time_is_refused(run, text):
+def test_invalid_extension_limit_is_refused(run, text):
     result, _ = run("def test_it(): ...", "--emulate", "h200", f"--extension-limit={text}")
     assert result.ret == 4
     result.stderr.fnmatch_lines([f"*--extension-limit:*{text}*"])

@@ -62,7 +62,7 @@ def properties(junit, case=-1):
 
 
 @pytest.mark.parametrize("args", [["--reruns=1"], ["--reruns=1", "-n", "2"]], ids=["plain", "xdist"])
-def test_a_rerun_pools_and_says_so(execute, args):
+def test_rerun_pools_runs_of_both_executions_and_is_reported(execute, args):
     result, junit, (kept,) = execute(FAILS_AT_FIRST, *args)
     assert result.ret == 12
     result.stdout.fnmatch_lines(["*llmperf: not failed only after a failure*", "*::test_it: FAIL, then PASS"])
@@ -80,7 +80,7 @@ def test_a_rerun_pools_and_says_so(execute, args):
     assert earlier["checks"][0]["verdict"] == "FAIL"
 
 
-def test_all_runs_are_judged(execute):
+def test_slo_is_judged_on_runs_of_all_executions(execute):
     """Six runs of 24 requests, of which the first three were measured before."""
     result, _, _ = execute('perf.check(run, "error_rate == 0"); assert number == 2', "--reruns=1", "-rA")
     assert result.ret == 12

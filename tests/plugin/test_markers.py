@@ -36,7 +36,7 @@ pytestmark = pytest.mark.skipif(bool(detect().gpus), reason="tests what a machin
         ("cpu or h200", {"cpu", "h200"}),
     ],
 )
-def test_which_kinds_an_expression_asks_for(expression, kinds):
+def test_marker_expression_gives_requested_kinds(expression, kinds):
     assert requested_kinds(expression) == kinds
 
 

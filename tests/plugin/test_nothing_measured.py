@@ -17,7 +17,7 @@ LINE = "NOTHING MEASURED: all 4 performance tests need other hardware; this *--e
 
 @pytest.mark.parametrize(("ci", "code"), [("1", 4), ("", 0)])
 @pytest.mark.parametrize("dist", [(), ("-n", "1")], ids=["plain", "xdist"])
-def test_session_of_skips_alone_says_so_last(run, monkeypatch, ci, code, dist):
+def test_session_with_only_skipped_tests_reports_that_no_test_measured(run, monkeypatch, ci, code, dist):
     monkeypatch.setenv("CI", ci)
     result, _ = run(ELSEWHERE, *dist)
     result.assert_outcomes(skipped=4)

@@ -42,7 +42,7 @@ def test_planted_flag_refuses_baseline_update(emulate, pytester, update):
     assert not Path(pytester.path, "baselines").exists()
 
 
-def test_one_that_reaches_no_server_is_named(emulate):
+def test_planted_flag_without_matching_server_is_reported(emulate):
     given = [word for flag in ("sglang:disable-radix-cache", "vllm:max-num-seqs=99") for word in ("--plant-flag", flag)]
     result, _ = emulate(*given)
     result.stdout.fnmatch_lines(["planted sglang:disable_radix_cache=true reached no server that was measured"])
@@ -57,7 +57,7 @@ def test_planted_flag_makes_baseline_incomparable(emulate):
     result.stdout.no_fnmatch_line("  pytest *")  # which would be refused
 
 
-def test_a_typo_is_told_before_anything_runs(emulate):
+def test_malformed_planted_flag_is_refused_before_tests_run(emulate):
     result, _ = emulate("--plant-flag", "enforce-eager")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["*--plant-flag 'enforce-eager': write it as ENGINE:FLAG*"])

@@ -56,7 +56,7 @@ def ends(run, pytester):
     ("after(breaks); perf.check(run, PASS)", "PASS", ""),
     ("after(breaks); perf.check(run, FAIL)", "FAIL", "ttft_p50: the 90 % interval"),
 ])
-def test_folder_and_junit_agree(ends, body, verdict, reason):
+def test_run_folder_and_junit_contain_same_outcome(ends, body, verdict, reason):
     for told in ends(body):
         assert told[0] == verdict
         assert told[1].startswith(reason)

@@ -15,7 +15,7 @@ def test_skip_after_check_does_not_hide_verdict(run, verdict, outcome, code):
     assert result.ret == code
 
 
-def test_a_note_on_an_error_is_shown(run):
+def test_note_of_error_is_shown(run):
     text = """
 from pytest_llmperf.errors import ExitedEarly
 
@@ -44,7 +44,7 @@ def test_failing_engine_function_fails_only_that_test(pytester):
     pytester.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=1, errors=1)
 
 
-def test_a_number_of_gpus_is_a_number(pytester):
+def test_gpus_marker_without_number_is_refused(pytester):
     pytester.makepyfile("import pytest\n@pytest.mark.cpu\n@pytest.mark.gpus\ndef test_x(): pass\n")
     result = pytester.runpytest_subprocess("-p", "no:cacheprovider", "-m", "cpu")
     result.assert_outcomes(errors=1)
@@ -159,7 +159,7 @@ def test_server_start_failure_is_stored_in_run_folder(pytester, fixtures):
 
 
 @pytest.mark.parametrize("option", ["-p no:logging", "-p no:capture"])
-def test_a_plugin_of_pytests_own_that_is_switched_off(run, option):
+def test_disabled_pytest_plugin_does_not_prevent_measurement(run, option):
     """Nothing but its options is asked of it, and then they are not there."""
     text = """
 from pytest_llmperf.model.status import Note

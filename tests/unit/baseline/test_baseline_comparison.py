@@ -104,7 +104,7 @@ def test_a_metric_that_vanished_is_judged_and_is_an_error(make, today):
     assert "a run's value is missing" in reason_text(result)
 
 
-def test_metric_of_unverified_token_counts_is_open(make, today):
+def test_baseline_comparison_with_unverified_token_counts_is_inconclusive(make, today):
     stored = make.stored(make.session(0, anchor=True, tpot_mean=(20.0, 15.5)), primaries=("tpot_mean",))
     unconfirmed = replace(today, metrics=tuple(replace(metric, counted_by=None) for metric in today.metrics))
     (result,) = judge_against_baseline(unconfirmed, stored, terms("tpot_mean"), 0)
@@ -129,7 +129,7 @@ def three_runs(today):
 @pytest.mark.parametrize(("change", "verdict"), [
     (5.0, "FAIL"), (1.06, "INCONCLUSIVE"), (1.0, "PASS"), (0.2, "IMPROVED"),
 ])
-def test_few_runs_against_few_sessions_decide_gross_changes_alone(make, three_runs, sessions, change, verdict):
+def test_few_runs_against_few_sessions_decide_only_large_changes(make, three_runs, sessions, change, verdict):
     stored = of_sessions(make, three_runs, sessions, change)
     (result,) = judge_against_baseline(three_runs, stored, terms("tpot_mean"), 0, NoFurtherRuns.OUT_OF_TIME)
     assert result.verdict.value == verdict
@@ -216,7 +216,7 @@ def test_baseline_comparison_measures_missing_pairs(make, three_runs, compared):
     assert compared(replace(stored, sessions=(elsewhere,)), [7])[1] == [2]  # neither has a seed that is stored: it ends
 
 
-def test_no_run_is_bought_for_answers_that_never_came(make, three_runs, compared):
+def test_failed_requests_prevent_further_runs(make, three_runs, compared):
     records = tuple(make_record(i, outcome=Outcome.TIMEOUT if i == 3 else Outcome.OK) for i in range(10))
     failing = replace(three_runs, metrics=(Run(seed=0, start_id=1, records=records).metrics,) * 3)
     stored = make.stored(make.session(0, anchor=True, tpot_mean=failing.values("tpot_mean")))
@@ -320,7 +320,7 @@ def test_endpoint_on_another_machine_is_not_judged_as_a_cpu(make, three_runs, ur
 @pytest.mark.parametrize(("kind", "per_run", "verdict"), [
     ("h200", 1.06, "ERROR"), (UNKNOWN_HARDWARE, 1.06, "INCONCLUSIVE"), (UNKNOWN_HARDWARE, 1.2, "ERROR"),
 ])
-def test_drift_gate_knows_less_of_unknown_hardware(make, three_runs, kind, per_run, verdict):
+def test_drift_limit_is_wider_on_unknown_hardware(make, three_runs, kind, per_run, verdict):
     """Runs that differ by 6 % are noise on a server of which nobody knows how noisy it is."""
     before = tuple(value / per_run**seed for seed, value in enumerate(three_runs.values("tpot_mean")))
     stored = make.stored(make.session(0, anchor=True, tpot_mean=before), primaries=("tpot_mean",))

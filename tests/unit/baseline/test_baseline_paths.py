@@ -37,7 +37,7 @@ def test_baseline_path_follows_kind_suite_and_test(test, kind, path):
         ("t.py::x", "t.py::x"),
     ],
 )
-def test_only_the_kind_goes_from_the_name(test, bare):
+def test_only_hardware_kind_is_removed_from_test_id(test, bare):
     assert bare_test(test, "h200") == bare
 
 
@@ -62,7 +62,7 @@ plain = st.from_regex(r"x(\[[ab./-]{0,3}\])?", fullmatch=True)
 
 
 @given(names, names, names)
-def test_no_name_leaves_the_folder(kind, suite, name):
+def test_baseline_path_stays_inside_kind_and_suite_folder(kind, suite, name):
     path = PurePosixPath(baseline_path(f"{suite}::{name}", kind))
     assert len(path.parts) == 3
     assert not {"", ".", ".."} & set(path.parts)
@@ -77,13 +77,13 @@ def test_no_name_leaves_the_folder(kind, suite, name):
 @example("x[a/b]", "x[a-b]")
 @example("x[]", "x-")
 @example("a::b", "a.b")
-def test_two_names_have_two_files(one, other):
+def test_different_test_ids_have_different_baseline_paths(one, other):
     if one != other:
         assert baseline_path(f"t.py::{one}", "h200") != baseline_path(f"t.py::{other}", "h200")
 
 
 @pytest.mark.parametrize("wrong", ["../../etc", "h200/../../x", "..", ".update", "a b", "é"])
-def test_a_wrong_kind_or_suite_stays_apart(wrong):
+def test_unsafe_kind_or_suite_name_is_replaced(wrong):
     kind, suite, _ = baseline_path(f"{wrong}.py::test_x", wrong).split("/")
     assert "~" in kind
     assert suite != wrong

@@ -418,7 +418,7 @@ class TestOlderSessions:
             assert written.fingerprint["cuda"] == "13.0"
             assert [session.differs for session in written.sessions] == differing
 
-    def test_no_newer_session_goes_for_an_older_one_s_conditions(self, make, decide):
+    def test_older_session_under_different_conditions_is_refused(self, make, decide):
         result = make.result(make.fresh(tpot_mean=100.0, conditions=make.CONDITIONS | {"engine.version": "0.9"}))
         entry, _ = decide(result, make.history(100.0), session_id=self.OLD, accept="why")
         assert (entry.action, entry.acceptable) == (Action.REFUSED, False)
@@ -426,7 +426,7 @@ class TestOlderSessions:
         assert entry.reasons == (f"older than what is stored, under other conditions: {conditions}",)
 
     @pytest.mark.parametrize("host", ["host", "elsewhere"])
-    def test_no_newer_session_goes_for_an_older_one_s_level(self, make, decide, host):
+    def test_older_session_at_different_level_is_refused(self, make, decide, host):
         stored = make.history(100.0, 100.3)
         stored = replace(stored, sessions=tuple(replace(session, host=host) for session in stored.sessions))
         entry, _ = decide(make.result(make.fresh(tpot_mean=107.0)), stored, session_id=self.OLD, accept="why")
@@ -468,7 +468,7 @@ class TestMetricsOfAnotherVersion:
         entry, _ = decide(result, written)
         assert (entry.action, entry.reasons) == (Action.KEPT, ("this session is stored already",))
 
-    def test_one_that_is_judged_is_refused(self, make, decide):
+    def test_unknown_primary_metric_is_refused(self, make, decide):
         entry, _ = decide(make.result(make.fresh(tpot_mean=1.0, ttft_p42=9.0)), accept="why")
         assert (entry.action, entry.acceptable) == (Action.REFUSED, False)
         assert entry.reasons == ("this version has no metric 'ttft_p42'",)
@@ -524,7 +524,7 @@ class TestCopies:
         found = plan([copy, copy], {}, make.terms(), "all")
         assert len(found.files[PATH].measurements[""].sessions[0].runs) == 3
 
-    def test_one_that_ended_in_an_error_counts_nowhere(self, make):
+    def test_copy_with_error_is_refused_and_other_copy_is_stored(self, make):
         good, bad = self.copies(make, "PASS", "PASS")
         found = plan([good, replace(bad, error="The server died.")], {}, make.terms(), "all")
         assert [(entry.action, entry.reasons) for entry in found.entries] == [
@@ -642,7 +642,7 @@ def test_two_tests_with_one_file_are_both_refused(make, tests):
     assert not found.files
 
 
-def test_kinds_are_apart(make):
+def test_each_hardware_kind_has_a_separate_baseline_file(make):
     conditions = [make.CONDITIONS | {"hardware": hardware} for hardware in ("h200", "emulated h200", "cpu")]
     results = [make.result(make.fresh(tpot_mean=1.0, conditions=condition)) for condition in conditions]
     results[2] = replace(results[2], test=f"{make.TEST}[cpu]")

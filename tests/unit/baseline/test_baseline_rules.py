@@ -60,12 +60,12 @@ def test_levels_are_means_over_sessions(make):
     assert mean_level(sessions, "ttft_p50") is None
 
 
-def test_a_share_moves_by_points(make):
+def test_change_of_share_is_measured_in_percentage_points(make):
     one, other = (make.session(i, prefix_cache_hit_rate=share) for i, share in enumerate((0.0, 0.04)))
     assert offset(other, one, "prefix_cache_hit_rate") == pytest.approx(0.04)
 
 
-def test_changes_read_well():
+def test_change_is_shown_in_percent_or_percentage_points():
     assert change("tpot_mean", log(0.9)) == "-10.0 %"
     assert change("tpot_mean", inf) == "from or to 0"
     assert change("prefix_cache_hit_rate", 0.02) == "+2.0 pp"
@@ -106,7 +106,7 @@ def test_rerun_adds_runs_to_session(make):
     assert merge_runs(first, first) == first
 
 
-def test_small_steps_do_not_add_up(make):
+def test_gradual_drift_above_margin_is_detected(make):
     """Fault 61: +2 % five times, each within the margin."""
     values, refused = [100.0], []
     for step in range(1, 6):
@@ -162,7 +162,7 @@ def test_session_far_from_anchor_is_reported(make):
     assert "tpot_mean lies +6.0 % from the anchor" in shift.text
 
 
-def test_three_broken_nights_do_not_hide_a_fourth(make):
+def test_three_contaminated_sessions_do_not_hide_an_outlier(make):
     """Fault 60: the mean and the sd of a contaminated window let it pass; its median does not."""
     window = sessions_of(make, [100, 100.4, 99.7, 100.2, 99.9, 100.1, 131, 128, 133])
     assert outlier_shifts(make.session(99, tpot_mean=130.0), window, ["tpot_mean"], MARGINS)

@@ -147,7 +147,7 @@ def test_store_reads_back_written_baselines(tmp_path, make):
     assert not leftovers(tmp_path)
 
 
-def test_reading_leaves_no_trace(tmp_path, make):
+def test_reading_baselines_creates_no_update_folder(tmp_path, make):
     write(Store(tmp_path), files_of(make, 1.0))
     for path in (tmp_path / ".update").iterdir():
         path.unlink()
@@ -162,7 +162,7 @@ def test_files_of_running_update_are_hidden_from_git(tmp_path, make):
     assert {path.name for path in tmp_path.iterdir()} == {KIND, ".update"}
 
 
-def test_a_file_of_another_test_is_not_believed(tmp_path, make):
+def test_baseline_of_other_test_is_refused(tmp_path, make):
     write(Store(tmp_path), files_of(make, 1.0))
     with pytest.raises(BaselineError, match=r"h200/a/test_x.json belongs to test_a.py::test_x, not to old/test_a.py"):
         Store(tmp_path).read("old/test_a.py::test_x", KIND)
@@ -233,7 +233,7 @@ def test_killed_update_is_completed_or_discarded_by_next_reader(tmp_path, make):
     assert steps[max(before)] == ("rename", "journal.json")
 
 
-def test_recovery_can_die_as_well(tmp_path, make):
+def test_killed_recovery_is_repeated_by_next_reader(tmp_path, make):
     steps = steps_of_an_update(make, tmp_path / "whole")
     happened = steps.index(("rename", "journal.json")) + 1
     for at in range(12):
@@ -377,7 +377,7 @@ def test_update_without_lock_support_writes_no_file(tmp_path, make, lock, says):
 
 
 @pytest.mark.parametrize("path", ["../x.json", "/etc/x.json", "h200/../../x.json", ""])
-def test_no_path_leaves_the_folder(tmp_path, make, path):
+def test_path_outside_baseline_folder_is_refused(tmp_path, make, path):
     root = tmp_path / "baselines"
     with pytest.raises(BaselineError, match="leads out of the folder"):
         write(Store(root), {path: make.baseline(make.history(1.0))})

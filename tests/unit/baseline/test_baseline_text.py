@@ -66,7 +66,7 @@ def test_lone_surrogates_survive(make):
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False))
-def test_six_digits_are_kept(value):
+def test_stored_values_keep_six_digits(value):
     assert rounded(value) == pytest.approx(value, rel=5e-6, abs=0)
     assert rounded(rounded(value)) == rounded(value)
 

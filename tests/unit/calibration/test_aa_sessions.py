@@ -55,7 +55,7 @@ def test_each_hardware_kind_has_a_separate_detectable_change():
         assert limits == {"t h200": seen(sessions(), Stored(13)), "t a100": seen(sessions(), Stored())}
 
 
-def test_a_wide_margin_of_the_test_sees_less():
+def test_wide_margin_makes_detectable_change_larger():
     assert seen(sessions(margins={"tpot_mean": Margins(0.2, 0.5)}), Stored()) > 0.2 > 2 * seen(sessions(), Stored())
 
 

@@ -19,7 +19,7 @@ from pytest_llmperf.calibration.alternative_rules import (
 QUIET = RuleInputs([10.0, 10.1, 9.9], [10.0, 10.1, 9.9] * 3, [10.0, 10.1, 9.9], list(range(100)), list(range(100)))
 
 
-def test_the_benchmark_rule_is_pytest_benchmarks_own():
+def test_benchmark_rule_equals_pytest_benchmark_compare_fail():
     check, rng = parse_compare_fail("mean:5%"), random.Random(1)
     pairs = [(rng.uniform(0.9, 1.2), rng.uniform(0.9, 1.1)) for _ in range(2000)] + [(1.05, 1.0), (1.0, 0.0)]
     for current, stored in pairs:

@@ -34,7 +34,7 @@ def test_an_interrupted_journal_goes_on(tmp_path):
 
 
 @pytest.mark.parametrize("content", ['{"calibration": "l4"}\n', "# A page\n"])
-def test_another_file_is_not_gone_on_with(tmp_path, content):
+def test_journal_of_other_calibration_is_refused(tmp_path, content):
     path = tmp_path / "rows.jsonl"
     path.write_text(content)
     with pytest.raises(UsageError):
@@ -48,11 +48,11 @@ def test_another_file_is_not_gone_on_with(tmp_path, content):
     (0, 200, "0 of 200: 0 % (0 %–1.83 %)"),
     (0, 0, "–"),
 ])
-def test_intervals_are_clopper_and_pearsons(count, of, text):
+def test_shown_intervals_are_clopper_pearson_intervals(count, of, text):
     assert share(count, of) == text
 
 
-def test_the_page_counts():
+def test_calibration_page_counts_alarms_detections_and_limits():
     plan = experiments(suite_runs=20, faults=2)
     slow = next(experiment.name for experiment in plan if experiment.slowdown)
     rows = [

@@ -11,7 +11,7 @@ from pytest_llmperf.emulator.noise import parse_noise
 
 
 @pytest.mark.parametrize("gain", [1.0, 1.4])
-def test_the_step_time_makes_the_tpot(gain):
+def test_planted_step_time_produces_requested_tpot_slowdown(gain):
     """In a queue a step that is 1 % longer makes TPOT more than 1 % longer, and noise, too."""
     tpot = lambda step_time: 6.5 * (1 + step_time) ** gain * (1 + step_time**2)  # noqa: E731
     planted = with_slowdown(Experiment("x", 1), Slowdown(0.05, run_sd=0.005, session_sd=0.003), tpot)

@@ -29,7 +29,7 @@ def test_each_suite_run_is_executed_once(jobs):
     assert multiprocessing.active_children() == []
 
 
-def test_more_jobs_than_suite_runs():
+def test_more_worker_processes_than_suite_runs_are_accepted():
     assert [one.number for one in rows_of(work, [3], 4)] == [3]
     assert list(rows_of(work, [], 4)) == []
 
@@ -44,7 +44,7 @@ def test_an_error_of_the_work_is_raised_here():
     assert multiprocessing.active_children() == []
 
 
-def test_a_process_that_dies_is_told():
+def test_killed_worker_process_raises_infrastructure_error():
     def die(_numbers):
         os.kill(os.getpid(), signal.SIGKILL)
         yield

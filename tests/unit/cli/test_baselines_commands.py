@@ -65,7 +65,7 @@ def test_baselines_list_shows_sessions_and_latest_value(project, told):
 
 
 @pytest.mark.parametrize("name", [A, "test_alpha", "alpha", "h200/s/test_alpha.json"])
-def test_show_by_whatever_name(project, told, name):
+def test_baselines_show_accepts_id_name_part_or_path(project, told, name):
     lines = told("show", name).splitlines()
     assert lines[0] == f"{A} on h200 (h200/s/test_alpha.json)"
     assert "  model  m" in lines
@@ -188,7 +188,7 @@ def test_invalid_baselines_arguments_are_refused_without_changes(project, told, 
 
 @pytest.mark.parametrize("command", [("list",), ("show", "alpha"), ("history", "alpha"), ("diff", "baselines")])
 @pytest.mark.parametrize("content", ["{", '{"schema": 99}', "[]", ""], ids=["cut", "newer", "list", "empty"])
-def test_a_file_that_cannot_be_believed(project, told, command, content):
+def test_corrupt_baseline_is_refused_without_changes(project, told, command, content):
     path = project / "baselines" / "h200" / "s" / "test_alpha.json"
     path.write_text(content)
     before = files(project)

@@ -50,20 +50,20 @@ def show(tmp_path):
     return show
 
 
-def test_a_terminal_that_has_not_every_sign_shows_the_others(show):
+def test_unencodable_characters_are_replaced_in_terminal_output(show):
     told = show(PYTHONIOENCODING="ascii")
     assert (told.returncode, told.stderr) == (0, b"")
     assert b"? 1000 ms" in told.stdout
 
 
-def test_output_that_cannot_be_written_is_said_in_a_sentence(show):
+def test_unwritable_output_exits_with_2_and_message(show):
     with Path("/dev/full").open("wb") as full:
         told = show(full)
     assert told.returncode == 2
     assert told.stderr == b"llmperf show: the output cannot be written: No space left on device\n"
 
 
-def test_a_reader_that_has_seen_enough_is_no_error(show):
+def test_closed_output_pipe_exits_with_141_without_message(show):
     read, write = os.pipe()
     os.close(read)
     told = show(write)
@@ -83,6 +83,6 @@ def test_calibrate_refuses_options_of_the_other_calibration_before_running(capsy
     assert "session 1" not in shown.err + shown.out
 
 
-def test_options_for_pytest_that_no_shell_would_read(capsys):
+def test_unparsable_pytest_options_are_refused(capsys):
     assert main(["calibrate", "--pytest", "-k 'x"]) == 2
     assert "No closing quotation" in capsys.readouterr().err

@@ -13,7 +13,7 @@ def test_doctor_reports_problems_with_remedies_and_exits_with_1(tmp_path, capsys
     assert list(tmp_path.iterdir()) == []  # it only looks
 
 
-def test_settings_that_cannot_be_read(tmp_path, capsys):
+def test_doctor_refuses_invalid_settings(tmp_path, capsys):
     (tmp_path / "llmperf.toml").write_text("stop_grace = 3\n")
     assert main(["doctor", "--root", str(tmp_path)]) == 2
     told = capsys.readouterr()

@@ -156,7 +156,7 @@ def test_show_prints_verdicts_or_metrics_of_chosen_test(here, capsys):
     assert main(["show", "good", "nothing"]) == 2
 
 
-def test_diff_and_release_report(here, capsys):
+def test_diff_and_release_report_show_worse_test_with_changes(here, capsys):
     write_run(here / "bad", Verdict.FAIL, ttft_ms=90)
     assert main(["diff", "good", "bad", "--all"]) == 0
     told = capsys.readouterr().out
@@ -190,7 +190,7 @@ def test_dropped_slowest_requests_are_shown_as_infinite_and_not_as_faster(here, 
     assert f"`ttft_p99` | 500 ms | {endless} |  |  | cannot tell |" in told
 
 
-def test_both_sides_that_have_no_end_are_not_the_same(here, capsys):
+def test_trend_of_infinite_values_in_both_runs_is_unknown(here, capsys):
     write_run(here / "drops", records=slow_tail(Outcome.TIMEOUT), primaries=("ttft_p99",))
     assert main(["diff", "drops", "drops"]) == 0
     assert re.match(r"UNKNOWN: (.*\n)+.*ttft_p99 +no end: .* failed +no end: .* failed +cannot tell",
@@ -269,7 +269,7 @@ def test_report_in_run_folder_has_folder_name_and_lists_each_test_once(here, cap
     assert text.count(f'<code class="id">{TEST}</code>') == 1
 
 
-def test_a_report_that_cannot_be_written(here, capsys):
+def test_unwritable_report_path_is_refused(here, capsys):
     (here / "file").write_text("")
     assert main(["report", "good", "--out", "file/x"]) == 2
     assert "cannot be written" in capsys.readouterr().err

@@ -27,7 +27,7 @@ def test_project_root_is_folder_with_pytest_or_plugin_settings(tmp_path, deep, n
 
 
 @pytest.mark.parametrize("name", ["baselines", ".llmperf"])
-def test_where_something_was_stored(tmp_path, deep, name):
+def test_folder_with_baselines_or_runs_is_project_root(tmp_path, deep, name):
     (tmp_path / name).mkdir()
     assert project_root() == tmp_path
 

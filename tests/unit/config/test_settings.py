@@ -70,12 +70,12 @@ def test_no_time_at_all_is_refused(key):
         settings_from({key: 0}, "here")
 
 
-def test_zero_grace_and_zero_limits_are_meant():
+def test_zero_grace_period_and_zero_limit_are_accepted():
     settings = settings_from({"stop_grace_s": 0, "coalesced_limit": 0.0}, "here")
     assert (settings.stop_grace_s, settings.coalesced_limit) == (0, 0.0)
 
 
-def test_the_command_line_comes_last():
+def test_engine_options_override_settings():
     settings = settings_from({"engines": {"vllm": "a", "vllm@cpu": "b"}}, "here")
     changed = with_engine_options(settings, ["vllm=c", "sglang=d=e"])
     assert dict(changed.engines) == {"vllm": "c", "sglang": "d=e"}  # on every kind

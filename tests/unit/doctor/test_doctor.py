@@ -54,7 +54,7 @@ def the(findings, part, word):
     return one
 
 
-def test_a_machine_that_is_ready(place):
+def test_ready_machine_has_no_problems(place):
     store_baseline(place)
     texts = [finding.text for finding in found(place)]
     assert problems(place) == []
@@ -74,7 +74,7 @@ def test_a_driver_that_does_not_answer_is_no_machine_without_a_gpu(place):
     assert [problem.part for problem in problems(replace(broken, has_device=False))] == ["baselines"]
 
 
-def test_a_gpu_that_no_marker_stands_for(place):
+def test_unknown_gpu_model_is_a_problem_with_baseline_folder(place):
     other = replace(place, hardware=Hardware((Gpu(0, "NVIDIA L40S", None),), driver="560.1"))
     assert "lie under other-gpu-nvidia-l40s" in the(problems(other), "hardware", "L40S").remedy
     assert "none for other-gpu-nvidia-l40s in" in the(problems(other), "baselines", "none").text
@@ -121,7 +121,7 @@ def test_installations_with_names_are_engines_too(place):
     assert "[tool.llmperf.engines] vllm:gone" in wrong.remedy
 
 
-def test_a_place_that_is_configured_and_wrong(place):
+def test_invalid_engine_settings_are_problems(place):
     settings = Settings(engines=MappingProxyType({"sglang": "nowhere", "vlm": "x"}))
     wrong = [problem for problem in problems(replace(place, settings=settings)) if problem.part == "engines"]
     assert len(wrong) == 2
@@ -210,7 +210,7 @@ def test_doctor_shows_tests_that_would_run_and_reasons_for_others(tmp_path):
     assert skipped.text.startswith("2 would not: needs l4; this machine has no GPU")
 
 
-def test_suites_that_are_broken_or_absent(tmp_path):
+def test_broken_or_missing_suites_are_problems(tmp_path):
     (absent,) = suites(tmp_path, ["suites"])
     assert absent.problem
     (tmp_path / "suites").mkdir()

@@ -91,7 +91,7 @@ def test_throttling_ramps_and_stays():
     assert ramp[100:] == pytest.approx([1.3] * 200)
 
 
-def test_a_leak_is_for_the_engine_to_carry_out():
+def test_number_of_leaked_blocks_is_set_by_fault():
     assert Disturbance(faults=parse_faults(["leak"])).leaked_blocks == 1
     assert Disturbance(faults=parse_faults(["leak=4"])).leaked_blocks == 4
 

@@ -46,7 +46,7 @@ def test_a_relative_path_begins_at_the_projects_root(project, resolved, name):
     assert resolved(name) == str(project / "drafts" / "eagle")
 
 
-def test_a_home_is_the_users(project, resolved):
+def test_draft_model_in_home_folder_is_resolved(project, resolved):
     assert resolved("~/eagle") == str(project.parent / "home" / "eagle")
     assert resolved(str(project / "drafts" / "eagle")) == str(project / "drafts" / "eagle")
 

@@ -80,7 +80,7 @@ def test_planted_server_is_shared_under_requested_spec(launcher, tmp_path):
         assert pool.acquire(ONE) is server
 
 
-def test_fresh_starts_anew(pool):
+def test_fresh_acquire_starts_a_new_server(pool):
     first = pool.acquire(ONE)
     assert pool.acquire(ONE, fresh=True) is not first
     assert first.process.stopped == 1
@@ -154,7 +154,7 @@ def test_unknown_model_keeps_live_server_running(pool):
     assert first.process.stopped == 0
 
 
-def test_another_kind_is_another_server(pool, launcher):
+def test_other_hardware_kind_has_a_separate_server(pool, launcher):
     first = pool.acquire(ONE, "h200")
     assert pool.acquire(ONE, "h200") is first
     assert pool.acquire(ONE, "cpu") is not first
@@ -243,7 +243,7 @@ def test_lock_that_cannot_be_created_is_an_error_with_path(launcher, tmp_path):
         assert pool.acquire(ONE).spec == ONE
 
 
-def test_an_endpoint_that_began_anew_is_asked_anew(pool, launcher, fake_engine):
+def test_restarted_endpoint_is_queried_and_warmed_again(pool, launcher, fake_engine):
     def began(at_s):
         page = f'process_start_time_seconds {at_s}\nvllm:cache_config_info{{block_size="{at_s}"}} 1\n'
         fake_engine.answers["/metrics"] = httpx.Response(200, text=page)

@@ -91,7 +91,7 @@ def test_unknown_flag_is_refused_with_the_one_that_may_be_meant(flags, words):
     assert words in str(refused.value)
 
 
-def test_known_flags_pass():
+def test_known_flags_are_accepted():
     check_flags(vllm("m", max_num_batched_tokens=1, enable_prefix_caching=False), KNOWN)
     check_flags(vllm("m").with_flags(**{"compilation_config.mode": 0}), KNOWN)
     check_flags(vllm("m", something_else_entirely=1), KNOWN, near_only=True)

@@ -172,7 +172,7 @@ def test_both_are_stopped_even_where_the_engine_resists(make_server, lmcache, fa
     assert fake_process.stopped == 1
 
 
-def test_an_answer_that_is_no_answer(make_server, lmcache, fake_process):
+def test_lmcache_failures_raise_error_with_cause(make_server, lmcache, fake_process):
     server = make_server(SPEC, lmcache=lmcache)
     lmcache.client = httpx.Client(base_url="http://l", transport=httpx.MockTransport(lambda _: httpx.Response(503)))
     with pytest.raises(EngineError, match="answered GET /metrics with 503"):
@@ -211,7 +211,7 @@ def test_repeated_prompt_proves_lmcache_hits(make_server, fake_engine):
     assert fake_engine.asked.count("/v1/completions") == 3  # stored, missed while storing went on, hit
 
 
-def test_one_that_never_hits_is_named(make_server, fake_engine, fake_process):
+def test_lmcache_without_hits_is_an_error_with_evidence(make_server, fake_engine, fake_process):
     server = make_server(SPEC, engine=pages(fake_engine, []), process=fake_process, clock=VirtualClock())
     with pytest.raises(EngineError, match=r"LMCache is attached and had no hit: vllm\('m'\).* 9 tokens") as caught:
         prove_hits(server, random.Random(1), 60.0)

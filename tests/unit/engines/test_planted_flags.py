@@ -35,7 +35,7 @@ def test_planted_flag_keeps_spec_of_other_engine(spec):
     assert with_planted_flags(spec, [planted_flag("vllm:enforce-eager")]) == spec
 
 
-def test_the_later_one_wins():
+def test_later_planted_flag_overrides_earlier_planted_flag():
     planted = [planted_flag("vllm:max-num-seqs=4"), planted_flag("vllm:max-num-seqs=8")]
     assert flags_of(with_planted_flags(PLAIN, planted))["max_num_seqs"] == 8
 

@@ -27,7 +27,7 @@ def test_decode_floor_of_mixture_includes_only_active_experts():
     assert mixture.weight_bytes / mixture.decode_bytes == pytest.approx(3.66, abs=0.01)
 
 
-def test_both_tables_of_datasheets_agree():
+def test_roofline_and_emulator_have_equal_datasheets():
     """The emulator keeps its own, because a slip in a common one would hide from every emulated check."""
     assert {name: gpu.bandwidth_bytes_per_s for name, gpu in GPUS.items()} == MEMORY_BANDWIDTH
     peaks = {name: {2: gpu.bf16_flops, 1: gpu.fp8_flops or gpu.bf16_flops} for name, gpu in GPUS.items()}
@@ -57,7 +57,7 @@ def test_latency_bound_excludes_weights_in_l2_cache(kind):
     (vllm("mixtral-8x7b", tensor_parallel_size=2, data_parallel_size=2, enable_expert_parallel=True), 4, 4),
     (vllm("llama-3.1-70b", quantization="fp8"), 2, 1979 / 989),
 ])
-def test_gpus_and_quantization_that_share_the_work(spec, step, prompt):
+def test_parallel_gpus_and_quantization_reduce_latency_bound(spec, step, prompt):
     alone, bound = bound_of(vllm(spec.model)), bound_of(spec)
     cached_ns = CACHE_BYTES["h200"] / MEMORY_BANDWIDTH["h200"] * 1e9
     assert bound.step_ns + cached_ns == pytest.approx((alone.step_ns + cached_ns) / step)
@@ -82,7 +82,7 @@ def test_maximum_tokens_per_step_follow_speculation_flags(spec, facts, most):
     (vllm("llama-3.1-8b", speculative_config={"method": "suffix"}), "h200"),
     (vllm("llama-3.1-8b", prefill_context_parallel_size=2), "h200"),
 ])
-def test_no_bound_where_model_gpu_or_flag_is_not_known(spec, kind):
+def test_latency_bound_is_unknown_for_unknown_model_gpu_or_flag(spec, kind):
     assert bound_of(spec, kind) is None
 
 

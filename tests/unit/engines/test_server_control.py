@@ -64,7 +64,7 @@ def test_a_server_that_hangs_is_not_a_traceback(make_server, fake_engine, path):
         _ = make_server().facts
 
 
-def test_a_server_that_died_says_how(make_server, fake_engine, fake_process):
+def test_error_of_dead_server_contains_signal(make_server, fake_engine, fake_process):
     fake_engine.answers |= {"/metrics": httpx.ConnectError("refused"), "/version": httpx.ConnectError("refused")}
     server = make_server(vllm("m"), process=fake_process)
     assert server.counters() == {}  # unreachable, and as far as anybody knows alive
@@ -98,12 +98,12 @@ def test_in_process_lmcache_is_never_reported_as_emptied(make_server, fake_engin
     assert "/reset_prefix_cache" in fake_engine.asked
 
 
-def test_other_peoples_caches_are_left_alone(make_server, fake_engine):
+def test_cache_of_endpoint_is_not_reset(make_server, fake_engine):
     assert make_server().reset_cache() is False
     assert "/reset_prefix_cache" not in fake_engine.asked
 
 
-def test_idle_is_when_all_are_counted(make_server, fake_engine):
+def test_idle_wait_ends_when_all_requests_are_counted(make_server, fake_engine):
     server = make_server()
     pages = iter([4, 4, 6])
 
@@ -115,7 +115,7 @@ def test_idle_is_when_all_are_counted(make_server, fake_engine):
     assert server.wait_idle(1.0, 5)["requests_finished"] == 6
 
 
-def test_waiting_for_idle_ends(make_server):
+def test_idle_wait_ends_at_timeout(make_server):
     assert make_server().wait_idle(0.0, 5, timeout_s=0.0)["requests_finished"] == 0
 
 
@@ -127,7 +127,7 @@ def test_waiting_for_idle_ends(make_server):
         ("http://h:81/team/proxy", ("h", 81), "/team/proxy/v1/completions"),
     ],
 )
-def test_where_requests_go(make_server, url, address, path):
+def test_endpoint_url_gives_address_and_path(make_server, url, address, path):
     server = make_server(endpoint(url, model="m"), url=url)
     assert server.address == address
     assert server.post(Request(0, (1, 2), 3, 2))[0] == path

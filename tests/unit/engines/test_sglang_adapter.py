@@ -137,7 +137,7 @@ def test_counters_under_the_names_of_every_engine():
     assert ADAPTER.counters(parse("other_total 5\n")) == {}
 
 
-def test_of_several_engines_the_fullest_is_told():
+def test_sglang_gauges_show_maximum_usage_and_sum_of_requests():
     page = """
 sglang:token_usage{dp_rank="0",tp_rank="0"} 0.6
 sglang:token_usage{dp_rank="1",tp_rank="0"} 0.7
@@ -198,7 +198,7 @@ def test_cached_tokens_of_no_stated_source_are_cached_all_the_same(labels):
     assert "external_cache_hits" not in found
 
 
-def test_the_gauge_that_lies_is_not_asked():
+def test_sglang_hit_rate_is_computed_from_token_counters():
     more = PAGE.replace("2900", "3900") + 'sglang:cached_tokens_total{cache_source="device"} 250\n'
     assert metrics_of(more)["prefix_cache_hit_rate"] == 0.25
 

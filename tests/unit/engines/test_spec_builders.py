@@ -10,7 +10,7 @@ from pytest_llmperf.engines.spec import command_line, endpoint, flags_of, sglang
 from pytest_llmperf.errors import SpecError
 
 
-def test_order_does_not_matter():
+def test_order_of_arguments_does_not_change_spec():
     one = vllm("m", a=1, b={"x": 1, "y": 2}, env={"P": "1", "Q": "2"})
     two = vllm("m", b={"y": 2, "x": 1}, a=1, env={"Q": "2", "P": "1"})
     assert one == two
@@ -33,7 +33,7 @@ def test_environment_values_become_text_and_missing_values_are_omitted():
 
 
 @pytest.mark.parametrize("value", [True, {"a": "hunter22"}, ["hunter22"], b"hunter22"])
-def test_other_variables_are_refused_and_not_repeated(value):
+def test_invalid_environment_value_is_refused_without_showing_value(value):
     with pytest.raises(SpecError, match=r"env=\{'P': …\}\): a variable is text, a number or a path") as caught:
         vllm("m", env={"P": value})
     assert "hunter22" not in str(caught.value)
@@ -106,7 +106,7 @@ def test_invalid_spec_argument_is_refused(build, complaint):
         ("http://h:8000?key=1", "query or fragment"),
     ],
 )
-def test_an_endpoint_that_cannot_be_measured(url, complaint):
+def test_invalid_endpoint_url_is_refused(url, complaint):
     with pytest.raises(SpecError, match=complaint):
         endpoint(url, model="m")
 
@@ -128,7 +128,7 @@ def test_a_path_stays_and_a_last_slash_goes():
     assert endpoint("http://[::1]:8000", model="m").url == "http://[::1]:8000"
 
 
-def test_secrets_are_not_described():
+def test_secrets_are_masked_in_text_of_spec():
     env = {"DB_PASS": "p", "HF_TOKEN": "topsecret1", "VLLM_X": "shown", "VLLM_Y": "a topsecret1 b"}
     spec = vllm("m", api_key=["k1", "k2"], x={"y": {"password": "p"}}, max_tokens=4, hf_token="t", env=env)
     assert str(spec) == repr(spec) == (

@@ -165,7 +165,7 @@ def test_a_cache_that_was_not_emptied_is_an_error(answer):
         VllmAdapter().reset_cache(client(answer), external=True)
 
 
-def test_of_several_engines_the_fullest_is_told():
+def test_vllm_gauges_show_maximum_usage_and_sum_of_requests():
     page = """
 vllm:kv_cache_usage_perc{engine="0"} 0.6
 vllm:kv_cache_usage_perc{engine="1"} 0.7

@@ -30,7 +30,7 @@ def options(argv):
     return dict(zip(words[::2], words[1::2], strict=True))
 
 
-def test_attached_is_another_spec_that_says_so():
+def test_spec_with_lmcache_is_unequal_and_shows_options():
     plain = vllm("m", a=1)
     attached = plain.with_lmcache(chunk_size=128, l2_path="kv")
     assert attached != plain

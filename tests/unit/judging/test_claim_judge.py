@@ -81,7 +81,7 @@ def test_an_invalid_run_is_one_error_that_counts_the_reasons(side):
 
 
 @pytest.mark.parametrize("slo", ["slo_attainment(largest_stall <= 10s) >= 90%", "goodput(largest_stall <= 10s) >= 1/s"])
-def test_gaps_within_goodput_are_gaps(side, slo):
+def test_coalesced_chunks_invalidate_goodput_with_stall_limit(side, slo):
     (result,) = judge_slos(side(coalesced_chunks=3), [slo], SETTINGS)
     assert problem_causes(result) == {Cause.CHUNKS_COALESCED}
     (result,) = judge_slos(side(coalesced_chunks=3), [slo.replace("largest_stall", "ttft")], SETTINGS)
@@ -106,7 +106,7 @@ def test_claim_reports_ratio_and_guard_metric_without_loss(side):
     assert (results[1].facts["no_loss_proven"], results[1].cause) == (True, None)
 
 
-def test_a_claim_that_is_not_so(side):
+def test_claim_between_equal_sides_fails(side):
     assert verdicts(claim(side(ttft_ms=100), side(ttft_ms=100)))["ttft_p50(b) / ttft_p50(a)"] is Verdict.FAIL
 
 
@@ -156,13 +156,13 @@ def test_claim_with_correct_ratio_fails_if_mechanism_is_missing(side):
     assert results[1].verdict is Verdict.PASS
 
 
-def test_a_guard_without_anything_to_guard_is_left_out(side):
+def test_guard_metric_without_values_is_omitted(side):
     results = claim(side(ttft_ms=10, chunks=1), side(ttft_ms=100, chunks=1))  # one token has no tpot
     assert list(verdicts(results)) == ["ttft_p50(b) / ttft_p50(a)"]
 
 
 @pytest.mark.parametrize("allow", [{}, {"tpot_mean": 1.2}])
-def test_a_guard_needs_times_that_somebody_saw(side, allow):
+def test_unstreamed_answers_make_guarded_claim_an_error(side, allow):
     (result,) = claim(side(ttft_ms=10, itl_ms=0.0), side(ttft_ms=100), allow=allow)
     assert problem_causes(result) == {Cause.ANSWERS_NOT_STREAMED}
     assert "A, run 1 (seed 0): 20 of 20 answers of several tokens came in one piece" in reason_text(result)
@@ -173,7 +173,7 @@ def test_a_guard_that_one_side_cannot_show_is_an_error(side):
     assert verdicts(results)["tpot_mean(a) / tpot_mean(b)"] is Verdict.ERROR
 
 
-def test_an_invalid_side_is_named(side):
+def test_invalid_side_of_claim_is_named(side):
     (result,) = claim(side(), side(restarted="its counter fell"))
     assert problem_causes(result) == {Cause.SERVER_RESTARTED}
     assert {problem.facts["side"] for problem in result.problems} == {"B"}

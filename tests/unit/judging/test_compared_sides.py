@@ -83,7 +83,7 @@ def test_reported_ratio_does_not_change_test_verdict(side):
     assert worst(results) is Verdict.FAIL
 
 
-def test_several_sides_by_name(side):
+def test_comparison_judges_ratios_of_three_named_sides(side):
     results = compare("ttft_p50(b) / ttft_p50(a) >= 1", "ttft_p50(c) / ttft_p50(b) >= 1", a=side(50), b=side(60),
                       c=side(55))  # fmt: skip
     assert [result.verdict for result in results] == [Verdict.PASS, Verdict.FAIL]

@@ -77,7 +77,7 @@ def rates(text, run_of, trials=TRIALS):
     ("ttft", [0.0, 50.0], 1 + 2 * 10 / 120),  # what the one computes, the other waits for
     ("e2el", [0.0, 50.0], 1 + 2 * 10 / 120),  # 60 ms each, of which the last 10
 ])
-def test_requests_that_are_served_at_once(family, intended_ms, requests):
+def test_mean_concurrency_counts_overlapping_requests(family, intended_ms, requests):
     records = [make_record(i, intended_ms=at, itl_ms=[5.0, 5.0]) for i, at in enumerate(intended_ms)]
     assert mean_concurrency([measure(records)], family) == pytest.approx(requests)
 
@@ -154,7 +154,7 @@ def test_slo_attainment_fails_although_stall_limit_has_no_exceedances():
     assert judge("slo_attainment(ttft <= 900ms, largest_stall <= 1s) >= 90%", *runs).verdict is Verdict.INCONCLUSIVE
 
 
-def test_the_words_are_of_the_latency_that_matters():
+def test_attainment_cause_is_the_latency_near_limit():
     """Starts differ five times in TPOT, far below its limit, and by a tenth in TTFT, which is near its own."""
     rng = np.random.default_rng(2)
     runs = [measure([make_record(i, intended_ms=2000.0 * i, ttft_ms=float(rng.normal(level, 10)), itl_ms=itl)
@@ -167,7 +167,7 @@ def test_the_words_are_of_the_latency_that_matters():
     assert reason_text(both) == reason_text(alone)
 
 
-def test_runs_that_were_sent_again_reach_no_further():
+def test_repeated_seeds_do_not_change_verdict():
     """Three draws of the traffic, each sent three times, with hardly another answer: as three runs are judged."""
     rng = np.random.default_rng(9)
     runs = [poisson(10, 100, rng, slow_at_times) for _ in range(3)]
@@ -177,7 +177,7 @@ def test_runs_that_were_sent_again_reach_no_further():
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_clear_margin_is_seen(shape):
+def test_tpot_slo_is_decided_with_clear_margin(shape):
     """The limit is 22 ms. Of three waves a margin of 20 % passes in 84 %, and one of 30 % in 98 % (100 trials each)."""
     clear_ms = 28.6 if shape == "40 streams in 3 waves" else 26.4
     pass_rate, _ = rates(f"tpot_p90 <= {clear_ms}ms", lambda rng: SHAPES[shape](rng, varying), 20)
@@ -196,7 +196,7 @@ def test_slow_seconds_make_tpot_slo_inconclusive_for_too_few_observations():
     assert judge(f"tpot_p90 <= {worst_ms * exp(1.0):.6f}ms", *runs).verdict is Verdict.PASS
 
 
-def test_a_queue_that_grows_in_each_run_is_no_slow_second():
+def test_queue_growth_common_to_all_runs_does_not_prevent_decision():
     """Each run takes the same course from an empty server on: that its late requests wait long is what is asked."""
     grows = [measure([make_record(i, intended_ms=10.0 * i, ttft_ms=50 + 10 * i + shift, chunks=30) for i in range(200)])
              for shift in (0.0, 3.0, 6.0)]
@@ -204,7 +204,7 @@ def test_a_queue_that_grows_in_each_run_is_no_slow_second():
     assert judge("ttft_p90 <= 1500ms", *grows).verdict is Verdict.FAIL
 
 
-def test_all_at_once_in_one_run_is_one_observation():
+def test_simultaneous_requests_of_one_run_count_as_a_single_observation():
     rng = np.random.default_rng(4)
     once = in_step(40, [varying(rng, TOKENS).tolist(), (1.5 * varying(rng, TOKENS)).tolist()])
     found = judge("tpot_p90 <= 100ms", once)

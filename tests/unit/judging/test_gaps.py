@@ -56,7 +56,7 @@ def test_itl_p99_of_synchronous_streams_at_exact_limit_keeps_error_rates():
     assert max(found.count(Verdict.PASS), found.count(Verdict.FAIL)) <= (0.05 + 2 * 0.0178) * trials
 
 
-def test_a_clear_margin_is_seen_through_streams_in_step():
+def test_itl_p99_slo_of_synchronous_streams_is_decided_with_clear_margin():
     rng = np.random.default_rng(8)
     quiet = [in_step(40, [stalling(rng, 127, 0.001) for _ in range(4)]) for _ in range(3)]
     assert judge("itl_p99 <= 50ms", *quiet).verdict is Verdict.PASS

@@ -50,12 +50,12 @@ def test_unavailable_gpu_data_make_no_problem():
     assert found(samples=(GpuSample(0, 0),), problem="NVML: gone", pids_visible=None) == []
 
 
-def test_faults_are_passed_on():
+def test_gpu_fault_makes_run_invalid():
     (text,) = found(faults=("a GPU reported Xid 79",))
     assert text.startswith("a GPU reported Xid 79. Look at")
 
 
-def test_models_that_differ():
+def test_different_gpu_models_make_run_invalid():
     (text,) = found(devices=(*HEALTHY.devices, GpuDevice(1, "NVIDIA H100")))
     assert "several GPU models, NVIDIA H200 and NVIDIA H100" in text
 

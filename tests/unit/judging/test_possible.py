@@ -26,7 +26,7 @@ def test_latencies_at_the_bound_are_possible(found):
     assert found(ttft_ms=3.0, itl_ms=3.0, chunks=100) == []
 
 
-def test_first_token_before_the_weights_are_read(found):
+def test_ttft_below_weight_read_time_is_impossible(found):
     first, whole = found(ttft_ms=1.0, itl_ms=3.0, chunks=100)
     assert first.startswith("TTFT is below the lower bound of 2 × H200 in 20 of 20 requests (above 79.4% of all at 99%")
     assert "1 ms measured, at least 3 ms possible (14 GB ÷ 4.8 TB/s)" in first
@@ -36,7 +36,7 @@ def test_first_token_before_the_weights_are_read(found):
 @pytest.mark.parametrize(("cached", "hits", "possible"), [
     (None, 0.0, False), (0, 5.0, False), (99, 99.0, True), (None, 5.0, True), (None, None, True),
 ])
-def test_first_token_before_the_prompt_is_computed(found, cached, hits, possible):
+def test_ttft_below_prompt_compute_time_is_impossible(found, cached, hits, possible):
     """Prompt tokens count as computed where usage or counters say so."""
     counters = {"prompt_tokens_cached": hits}
     texts = found(ttft_ms=5.0, itl_ms=3.1, chunks=100, prompt_tokens=100, cached_tokens=cached, counters=counters)
@@ -44,7 +44,7 @@ def test_first_token_before_the_prompt_is_computed(found, cached, hits, possible
     assert possible or "5 ms measured, at least 10 ms possible (9 GFLOP ÷ 989 TFLOP/s)" in texts[0]
 
 
-def test_tokens_that_come_faster_than_weights_are_read(found):
+def test_decoding_faster_than_weight_reads_is_impossible(found):
     """The whole answer took long enough: a proxy held its beginning back."""
     (text,) = found(ttft_ms=400.0, itl_ms=1.0, chunks=100)
     assert text.startswith("decoding after the first chunk is below the lower bound of 2 × H200 in 20 of 20 requests")

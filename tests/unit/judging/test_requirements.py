@@ -60,7 +60,7 @@ def test_a_request_exactly_at_the_limit_is_within():
     assert exceedances(judge("ttft_p99 <= 500ms", [run_of([500] * 400)])) == (0, 400)
 
 
-def test_the_line_that_users_read():
+def test_slo_result_contains_exceedances_interval_and_basis():
     runs = [run_of(spread(1000, 1, seed)) for seed in range(3)]
     result = judge("ttft_p99 <= 500ms", runs)
     assert (result.verdict, result.cause, reason_text(result)) == (PASS, None, "")
@@ -72,14 +72,14 @@ def test_the_line_that_users_read():
     assert (result.subject, result.metric, limit_text(result)) == ("ttft_p99 <= 500ms", "ttft_p99", "≤ 500 ms")
 
 
-def test_too_few_requests_says_how_many_more():
+def test_too_few_requests_result_names_missing_observations():
     result = judge("ttft_p99 <= 500ms", [run_of(spread(100))])
     assert (result.verdict, result.cause) == (INCONCLUSIVE, Cause.OBSERVATIONS_TOO_FEW)
     assert result.facts["needed"] > 0
     assert result.interval.high == inf
 
 
-def test_too_near_the_limit_says_so():
+def test_share_near_limit_is_named_as_cause():
     result = judge("ttft_p95 <= 500ms", [run_of(spread(400, 20))])
     assert result.cause is Cause.SHARE_NEAR_LIMIT
     assert result.facts["allowed_share"] == pytest.approx(0.05)
@@ -102,7 +102,7 @@ def test_starts_that_differ_must_stay_clear_of_the_limit():
     assert judge("ttft_p99 <= 400ms", runs, list("abcde")).verdict is FAIL
 
 
-def test_failed_requests_are_over():
+def test_failed_requests_count_as_exceedances():
     """Fault 26."""
     quick = spread(1000)
     assert judge("ttft_p99 <= 500ms", [run_of(quick)]).verdict is PASS
@@ -135,7 +135,7 @@ def test_gaps_of_one_request_are_not_independent():
     ("slo_attainment(ttft <= 300ms) >= 95%", 0, FAIL), ("slo_attainment(ttft <= 500ms) >= 100%", 0, PASS),
     ("slo_attainment(ttft <= 500ms) >= 100%", 1, FAIL),
 ])
-def test_shares_of_requests(text, failed, verdict):
+def test_share_slos_are_judged_by_number_of_requests(text, failed, verdict):
     marks = {400 * i // failed for i in range(failed)} if failed else set()
     assert judge(text, [run_of(spread(400), failed=marks)]).verdict is verdict
 
@@ -161,7 +161,7 @@ def test_attainment_interval_has_lower_limit_first():
     ("output_throughput >= 50/s", PASS),
 ])
 @pytest.mark.parametrize("count", [1, 3])
-def test_averages_over_runs_or_batches(text, verdict, count):
+def test_mean_and_throughput_slos_are_judged_over_runs_or_batches(text, verdict, count):
     result = judge(text, [run_of(spread(200, 0, seed)) for seed in range(count)])
     assert result.verdict is verdict
     assert (result.facts["runs"], result.facts["starts"]) == (count, 1)
@@ -191,7 +191,7 @@ def test_repeated_seeds_do_not_narrow_interval(text):
     assert (again.facts["runs"], again.facts["seeds"], again.facts["starts"]) == (9, 3, 1)
 
 
-def test_one_seed_however_often_knows_no_more_of_the_traffic():
+def test_repeated_runs_of_one_seed_do_not_narrow_interval():
     run = run_of(spread(200))
     once, often = judge("ttft_mean <= 450ms", [run]), judge("ttft_mean <= 450ms", [run] * 4, seeds=[7] * 4)
     assert often.interval == once.interval
@@ -199,7 +199,7 @@ def test_one_seed_however_often_knows_no_more_of_the_traffic():
 
 
 @pytest.mark.parametrize("starts", ["ssss", "abcd"])
-def test_runs_of_one_seed_that_differ_are_all_heard(starts):
+def test_all_runs_of_one_seed_are_included_in_estimate(starts):
     """The first of them alone would pass, with an interval that does not hold what is shown as measured."""
     runs = [run_of(spread(200, centre=centre)) for centre in (400, 470, 470, 470)]
     assert judge("ttft_mean <= 430ms", runs[:1]).verdict is PASS
@@ -227,14 +227,14 @@ def test_one_short_run_has_no_interval():
     assert reason_text(result).startswith("one run gives no confidence interval of ttft_mean")
 
 
-def test_a_mean_over_failed_requests_has_no_end():
+def test_failed_request_makes_mean_infinite():
     result = judge("ttft_mean <= 450ms", [run_of(spread(80), failed=[1, 2])])
     assert (result.verdict, result.cause) == (FAIL, Cause.STATISTIC_INFINITE)
     assert (result.facts["failed_requests"], result.facts["statistic"]) == (2, "mean")
 
 
 @pytest.mark.parametrize(("failed", "verdict"), [(2, PASS), (30, PASS), (55, FAIL), (90, FAIL)])
-def test_a_median_counts_failed_requests_as_endless(failed, verdict):
+def test_median_slo_counts_failed_requests_as_infinite(failed, verdict):
     """With 30 of 100 failed it is what 71 % of the served requests stay below."""
     runs = [run_of(spread(100, seed=seed), failed=range(failed)) for seed in range(3)]
     result = judge("ttft_p50 <= 450ms", runs)
@@ -278,7 +278,7 @@ def test_runs_of_one_start_have_one_start_up(limit, verdict):
     assert judge(f"startup_s <= {limit}", runs[:1]) == result
 
 
-def test_more_starts_know_more():
+def test_more_server_starts_narrow_startup_interval():
     runs = [run_of([100], counters={"startup_s": seconds}) for seconds in (55.0, 53.0, 57.0, 55.0)]
     assert judge("startup_s <= 66s", runs, list("aabb")).verdict is INCONCLUSIVE
     assert judge("startup_s <= 66s", runs, list("abcd")).verdict is PASS
@@ -323,7 +323,7 @@ def test_searches_of_one_seed_must_agree(text, verdict):
     assert result.cause is {PASS: None, INCONCLUSIVE: Cause.RATE_UNDECIDED, FAIL: Cause.RATE_REFUTED}[verdict]
 
 
-def test_searches_that_differ_and_searches_without_a_limit():
+def test_differing_or_unbounded_max_rate_searches_are_inconclusive():
     wide = [search(10.0), search(12.0), search(14.0)]
     assert judge("max_rate >= 10/s", wide).verdict is INCONCLUSIVE
     assert judge("max_rate >= 11.5/s", [search(12.0)] * 6, list("aaabbb")).verdict is INCONCLUSIVE
@@ -353,7 +353,7 @@ def test_counts_are_exact_in_every_run(preemptions, verdict):
     assert result.cause is (None if verdict is PASS else Cause.RUNS_MISS_LIMIT)
 
 
-def test_the_largest_is_a_fact():
+def test_maximum_slo_is_judged_by_largest_value():
     both = judge("ttft_max <= 500ms", [run_of([300, 400]), run_of([200, 450])])
     assert both.verdict is PASS
     assert estimate_text(both) == "450 ms"
@@ -386,7 +386,7 @@ def test_unavailable_metric_is_an_error_with_cause(text, needs):
 
 
 @pytest.mark.parametrize(("runs", "starts"), [([], []), ([run_of([1])], ["a", "b"])])
-def test_no_runs_or_unmatched_starts_are_a_mistake(runs, starts):
+def test_missing_runs_or_unmatched_starts_are_refused(runs, starts):
     with pytest.raises(ValueError, match="cannot be judged"):
         judge_slo(parse_slo("ttft_p99 <= 1ms"), runs, starts)
 
@@ -454,7 +454,7 @@ def test_open_claim_on_endpoints_asks_for_no_server_start():
     assert judge_claim(claim, a, b, restartable=False, start_sd=known).verdict is PASS
 
 
-def test_claim_that_a_drift_leaves_open_says_so():
+def test_drift_is_named_as_cause_of_undecided_claim():
     a, b = [run_of([100.0] * 60)] * 3, [run_of([120 * 1.05**runs] * 60) for runs in (5, 3, 1)]
     sd = StartSd(0.01, "test")
     result = judge_claim(parse_claim("ttft_p50(b) / ttft_p50(a) >= 1.3"), a, b, start_sd=sd, apart=(5, 3, 1))
@@ -544,7 +544,7 @@ def test_sides_that_make_no_pairs_are_a_mistake():
         judge_claim(parse_claim("ttft_p50(b) / ttft_p50(a) >= 2"), side(100), side(400)[:2])
 
 
-def test_a_failed_request_is_over_every_largest():
+def test_failed_request_makes_maximum_infinite():
     answered = run_of([300, 400, 450])
     assert judge("ttft_max <= 500ms", [answered]).verdict is PASS
     broken = judge("ttft_max <= 500ms", [answered, run_of([300, 400, 450], failed=[2])])
@@ -626,7 +626,7 @@ def test_answers_of_one_token_need_no_count():
     assert judge("output_throughput >= 1/s", [unconfirmed((1,))] * 2).verdict is PASS
 
 
-def test_ratio_of_unverified_token_counts_is_open():
+def test_ratio_with_unverified_token_counts_is_inconclusive():
     sound = run_of([50] * 300, chunk_tokens=(2,) * 8)
     for sides in ((unconfirmed(), sound), (sound, unconfirmed())):
         result = judge_claim(parse_claim("tpot_p50(b) / tpot_p50(a) >= 0.1"), [sides[0]] * 3, [sides[1]] * 3)

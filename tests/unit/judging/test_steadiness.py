@@ -37,7 +37,7 @@ def measured(make_run, make_measurement):
     return measured
 
 
-def test_a_server_that_is_not_warm(measured):
+def test_warming_server_is_not_steady(measured):
     (text,) = map(problem_text, steadiness_problems(measured(WARMING_UP)))
     assert text.startswith("runs 1 to 3 (server start 1): not steady: tpot_mean 5.6")
     assert "a drift of -16.6 %" in text
@@ -48,7 +48,7 @@ def test_unsteady_runs_are_a_validity_problem(measured):
     assert "not steady" in text
 
 
-def test_a_warm_server(measured):
+def test_warm_server_is_steady(measured):
     assert list(steadiness_problems(measured(WARM))) == []
 
 
@@ -71,7 +71,7 @@ def test_stored_run_sd_needs_two_sessions():
     assert stored_run_sd(stored((6.4, 6.5, 6.6), (6.8, 6.2, 6.9), (6.1, 6.9, 6.3))) > 0.02
 
 
-def test_a_cpu_is_not_asked(measured):
+def test_steadiness_is_not_checked_on_cpu(measured):
     """Nobody has measured how much a shared one swings."""
     assert not list(steadiness_problems(measured(WARMING_UP, conditions={"hardware": "cpu"})))
 
@@ -114,12 +114,12 @@ def test_between_start_differences_are_no_drift():
     assert against(warming, stored, starts=(1, 1, 1, 2, 2, 2, 3, 3, 3)) is not None
 
 
-def test_an_effect_that_costs_one_seed_more_is_no_drift():
+def test_effect_that_differs_between_seeds_is_no_drift():
     """The prefix cache off: each seed's prompts are another multiple of what they were."""
     assert against((1.506, 0.3 + 0.935, 0.1 + 0.91), STORED) is None
 
 
-def test_stored_sessions_that_are_noisy_raise_the_bar():
+def test_noisy_stored_sessions_make_drift_limit_wider():
     noisy = [(0.05, 0.25, 0.12), (-0.04, 0.34, 0.06), (0.0, 0.3, 0.17)]
     assert against((0.0, 0.345, 0.19), noisy) is None
 

@@ -110,7 +110,7 @@ def load_report(**fields):
     return replace(sound, **fields)
 
 
-def test_a_sound_load_generator_is_silent(found):
+def test_valid_load_report_has_no_problems(found):
     assert found(load=load_report(turnaround_p99_ns=9_900_000, read_delay_p99_ns=50_000_000)) == []
 
 
@@ -127,7 +127,7 @@ def test_problem_of_unstamped_reads_does_not_name_read_delay(found):
     assert "read bytes" not in text
 
 
-def test_processes_that_were_hardly_busy_need_a_core_not_company(found):
+def test_idle_load_process_gets_advice_about_cpus_instead_of_processes(found):
     (text,) = found(records=records(send_delay_ms=11.0), load=load_report(busy=0.1))
     assert "load_processes" not in text
     (text,) = found(records=records(send_delay_ms=11.0), load=load_report(busy=0.1, own_cpus=True))
@@ -136,7 +136,7 @@ def test_processes_that_were_hardly_busy_need_a_core_not_company(found):
 
 
 @pytest.mark.parametrize("judging", ["send_delay_p99", "send_delay_max"])
-def test_slots_that_stand_empty(found, judging):
+def test_slow_refill_of_closed_loop_invalidates_run(found, judging):
     """Closed loop: latency counts from the send, so a slow client would show nowhere else."""
     empty = load_report(turnaround_p99_ns=12_000_000)
     (text,) = found(load=empty)
@@ -145,7 +145,7 @@ def test_slots_that_stand_empty(found, judging):
     assert found(load=empty, settings=Settings(send_delay_p99_limit_ms=13.0)) == []
 
 
-def test_stamps_that_may_be_late(found):
+def test_late_stamps_invalidate_run(found):
     late = load_report(kernel_stamped=0.25, stamp_error_p99_ns=6_000_000)
     (text,) = found(load=late)
     assert "saturated: arrivals may be stamped 6.0 ms late (p99, limit 5 ms), because the kernel" in text
@@ -173,7 +173,7 @@ def test_server_restart_invalidates_run(found):
     assert text.endswith("restarted itself: its counter prompt_tokens fell from 9 to 0 between two readings.")
 
 
-def test_unexpected_cache_hits(found):
+def test_unexpected_cache_hits_invalidate_run(found):
     hits = {"prompt_tokens_cached": 80.0}
     (text,) = found(counters=hits, expected_hit_rate=0.1)
     assert "hit rate 50.0%, and these requests can have 10.0% at most" in text
@@ -205,7 +205,7 @@ def test_failed_requests_do_not_change_hit_rate_bound_of_served_requests(found):
 IDLE = {"external_cache_hits": 0.0, "prompt_tokens_cached": 0.0}
 
 
-def test_an_lmcache_that_never_hits(found):
+def test_lmcache_without_hits_invalidates_run(found):
     (text,) = found(counters=IDLE, m_lmcache_reuse=0.8)
     assert "LMCache is attached and had no hit: 80% of the prompt tokens repeat" in text
     assert found(["external_cache_hit_rate"], counters=IDLE, m_lmcache_reuse=0.8) == []
@@ -221,7 +221,7 @@ def test_an_lmcache_that_never_hits(found):
         ({"prompt_tokens_cached": 0.0}, 0.8),               # nobody counts
     ],
 )
-def test_an_lmcache_that_has_an_excuse(found, counters, reuse):
+def test_lmcache_without_possible_hits_does_not_invalidate_run(found, counters, reuse):
     assert found(counters=counters, m_lmcache_reuse=reuse) == []
 
 
@@ -233,13 +233,13 @@ def test_preemptions_invalidate_run_unless_allowed_or_judged(found):
     assert found(["preemptions"], counters={"preemptions": 2.0}) == []
 
 
-def test_somebody_else_uses_the_server(found):
+def test_foreign_requests_on_server_invalidate_run(found):
     (text,) = found(counters={"requests_finished": 21.0, "generation_tokens": 210.0})
     assert "the server finished 21 requests and this run sent 20" in text
 
 
 @pytest.mark.parametrize("counted", [100, 400])
-def test_answers_that_claim_other_tokens_than_were_generated(found, counted):
+def test_token_counts_that_contradict_server_invalidate_run(found, counted):
     (text,) = found(counters={"generation_tokens": float(counted)})
     assert f"answers report 200 generated tokens, and the server counted {counted}" in text
 
@@ -249,7 +249,7 @@ def test_failed_requests_make_the_counts_incomparable(found):
     assert found(["error_rate"], records=bad, counters={"generation_tokens": 100.0, "requests_finished": 3.0}) == []
 
 
-def test_runs_are_numbered(make_run, make_measurement):
+def test_problem_names_number_and_seed_of_run(make_run, make_measurement):
     measurement = make_measurement(make_run(), make_run(seed=1, restarted="its counter prompt_tokens fell from 9 to 0"))
     (text,) = map(problem_text, validity_problems(measurement, set(), SETTINGS))
     assert text.startswith("run 2 (seed 1): ")

@@ -32,7 +32,7 @@ def test_the_kernels_stamp_is_moved_to_the_monotonic_clock(arrivals):
     assert arrivals.delays.quantile_ns(0.99) > 15 * MS
 
 
-def test_stamps_that_cannot_be_are_not_believed(arrivals):
+def test_impossible_kernel_stamp_is_replaced_by_read_time(arrivals):
     """A wall clock that is set by an hour (fault 47) moves no stamp."""
     begun_ns = time.monotonic_ns()
     for wall_ns in (time.time_ns() - 3600 * 1000 * MS, time.time_ns() + 3600 * 1000 * MS, time.time_ns() - 50 * MS):
@@ -49,7 +49,7 @@ def test_stamp_error_without_kernel_stamps_includes_two_poll_intervals(arrivals)
     assert arrivals.errors.quantile_ns(1.0) >= 30 * MS
 
 
-def test_a_poll_that_was_full_may_have_kept_others_back(arrivals):
+def test_full_poll_increases_stamp_error(arrivals):
     for more in (False, False, True, True):
         time.sleep(0.01)
         arrivals.polling(more=more)

@@ -105,7 +105,7 @@ def test_tls_streams_have_kernel_stamps_and_reuse_connections(identity, trusted)
     assert replayed.replay.load.kernel_stamped == 1.0
 
 
-def test_large_requests_and_answers_over_tls(identity, trusted):
+def test_large_tls_requests_and_answers_succeed(identity, trusted):
     """Records that are split over reads, and more than one record a read."""
     shape = StreamShape((200,) * 40, text="x" * 20_000)
     with ScriptedServer(streamed(shape.events()), tls=identity) as server:

@@ -222,7 +222,7 @@ def test_a_head_alone_is_no_first_byte(pair, head):
 @pytest.mark.parametrize("reads", [
     [STREAM_HEAD, BODY], [STREAM_HEAD + BODY], [b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nx"],
 ])
-def test_once_the_body_has_begun_silence_is_idle(pair, reads, looks):
+def test_silence_after_start_of_body_is_an_idle_timeout(pair, reads, looks):
     pair.flight.sent_ns = 0
     for data in reads:
         pair.say(data)

@@ -124,7 +124,7 @@ def test_a_cut_answer_is_a_read_error():
         run(asked(server))
 
 
-def test_silence_is_a_timeout():
+def test_silent_server_causes_read_timeout():
     silence = httpx.Timeout(15, read=0.3)
     with ScriptedServer([Send(STREAM_HEAD), Hang()]) as server, pytest.raises(httpx.ReadTimeout):
         run(asked(server, timeout=silence))

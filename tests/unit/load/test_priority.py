@@ -39,7 +39,7 @@ def test_a_machine_that_limits_real_time_kills_no_load_process():
     assert (done.returncode, done.stdout) == (0, "still here\n"), done.stderr
 
 
-def test_a_load_process_that_never_sleeps_stands_back():
+def test_load_process_without_sleep_gives_up_real_time_priority():
     done = subprocess.run([sys.executable, "-c", NEVER_SLEEPS], capture_output=True, text=True, timeout=60, check=True)
     real_time, stood_back = done.stdout.split()
     if real_time != "True":

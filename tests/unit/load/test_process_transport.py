@@ -148,7 +148,7 @@ def test_answer_before_the_request_was_read_ends_the_connection():
         [LAST_CHUNK + b"\r\n"],  # found by looking again: what follows the end hides it
     ],
 )
-def test_ends_of_unusual_shape_are_found(last):
+def test_unusual_last_chunk_ends_answer(last):
     events = [Send(STREAM_HEAD), *(Send(http_chunk(e)) for e in StreamShape().events())]
     with ScriptedServer([*events, *(Send(part, 0.02) for part in last)]) as server:
         replayed = replay_scripts(server, requests=2)
@@ -176,7 +176,7 @@ def hanging(cancel, on_request, *, every_ns=0):
         return ProcessTransport().replay(LoadPlan("127.0.0.1", server.port, planned), cancel=cancel)
 
 
-def test_cancelling_ends_everything_at_once():
+def test_cancel_ends_running_and_unsent_requests_immediately():
     cancel, begun_s = threading.Event(), time.monotonic()
     replay = hanging(cancel, cancel.set, every_ns=100_000 * MS)
     assert [e.ending for e in replay.exchanges] == [Ending.CANCELLED] + [Ending.NOT_SENT] * 3
@@ -237,7 +237,7 @@ def children_of(pid, needle):
     return found
 
 
-def test_a_worker_that_hangs_is_not_somebody_elses_victim(tmp_path):
+def test_hanging_load_process_is_ended_and_reported(tmp_path):
     cancel = threading.Event()
 
     def stop(progress):
@@ -252,7 +252,7 @@ def test_a_worker_that_hangs_is_not_somebody_elses_victim(tmp_path):
             ProcessTransport(folder=tmp_path).replay(plan, cancel=cancel, progress=stop)
 
 
-def test_memory_is_the_load_processes_own():
+def test_peak_memory_excludes_memory_of_parent():
     """The kernel hands the peak of whoever starts a program on to it."""
     ours = b"x" * (256 << 20)
     with ScriptedServer(answer=lambda *_: GOOD) as server:

@@ -52,7 +52,7 @@ def test_recording_read_equals_recording_written(recorded):
     assert counted == [histogram_of(1 << 20).counts.tolist(), [0] * BINS, histogram_of(5).counts.tolist()]
 
 
-def test_every_ending_survives(tmp_path):
+def test_every_ending_is_read_back_from_recording(tmp_path):
     writer = RecordingWriter(tmp_path / "r")
     made = [make_exchange([], index=index, ending=ending) for index, ending in enumerate(Ending)]
     for exchange in made:

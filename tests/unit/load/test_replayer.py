@@ -12,7 +12,7 @@ from pytest_llmperf.testing.scripted_server import ScriptedServer
 from pytest_llmperf.testing.streams import StreamShape, streamed
 
 
-def test_a_pause_within_a_beat_shows_in_the_next(tmp_path):
+def test_pause_during_report_appears_in_loop_lag(tmp_path):
     """Fault 48: a process may be stopped at any moment, also while it reports."""
     reports = []
 

@@ -43,14 +43,14 @@ def test_closed_loop_over_several_processes_keeps_concurrency():
     assert replayed.replay.load.turnaround_p99_ns > 0
 
 
-def test_progress_is_of_all(progress_of):
+def test_progress_is_summed_over_load_processes(progress_of):
     requests = tuple(PlannedRequest(i, "/", b"{}", at_ns=0) for i in range(4))
     seen = progress_of(ProcessTransport(processes=2), requests, answer_once_sent=4)
     assert (seen[-1].sent, seen[-1].done, seen[-1].failed) == (4, 4, 0)
     assert any(report.sent == 4 and report.done == 0 for report in seen)
 
 
-def test_cancelling_ends_all():
+def test_cancel_ends_all_load_processes():
     cancel = threading.Event()
 
     def hang(number, _):

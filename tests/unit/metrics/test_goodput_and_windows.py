@@ -31,7 +31,7 @@ def test_every_limit_must_hold_and_failed_requests_miss():
     assert slo_attainment(run, limits) == 0.4
 
 
-def test_without_limits_served_is_good():
+def test_attainment_without_limits_counts_all_served_requests():
     assert attained(mixed_run(), {}) == (True, True, True, False, True)
 
 

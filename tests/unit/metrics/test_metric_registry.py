@@ -35,7 +35,7 @@ def test_metric_name_of_other_type_is_refused(name):
         find(name)
 
 
-def test_far_from_every_name_all_are_listed():
+def test_unrelated_metric_name_is_refused_with_list_of_all_metrics():
     with pytest.raises(SloError, match="there are: ttft_mean"):
         find("zzzzzz")
 

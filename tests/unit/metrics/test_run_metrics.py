@@ -18,7 +18,7 @@ finite = st.floats(0, 1e9)
 
 
 @given(st.lists(finite, min_size=1), st.floats(0, 1))
-def test_percentile_is_numpys(values, share):
+def test_percentile_equals_numpy_percentile(values, share):
     assert percentile(sorted(values), share) == pytest.approx(float(np.percentile(values, share * 100)))
 
 
@@ -44,7 +44,7 @@ def test_statistics_are_in_milliseconds_and_ordered(ttfts):
     assert len(run.samples("ttft")) == len(ttfts)
 
 
-def test_latencies_of_failed_requests_never_enter():
+def test_latency_metrics_exclude_failed_requests():
     """Fault 35."""
     run = measure([make_record(0), make_record(1, intended_ms=1, ttft_ms=9000, itl_ms=900.0, outcome=Outcome.TIMEOUT)])
     assert run.value("ttft_max") == 50

@@ -140,7 +140,7 @@ def test_an_unknown_hub_id_goes_through(tmp_path):
     ("a" * 300, "cannot be looked at: .*File name too long"),
     ("a\0b", "no model"),
 ])
-def test_anything_else_is_refused_with_the_nearest_name(tmp_path, name, part):
+def test_unknown_model_is_refused_with_suggestion(tmp_path, name, part):
     with pytest.raises(SpecError, match=part) as caught:
         resolve_model(name, tmp_path)
     assert "\n" not in str(caught.value)

@@ -75,7 +75,7 @@ def test_ids_of_workloads_are_lower_case_letters():
 
 
 @given(st.text(max_size=30))
-def test_any_text_survives(text):
+def test_decoded_text_equals_original_text(text):
     assert decode(encode(text)) == text
 
 

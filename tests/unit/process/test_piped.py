@@ -68,7 +68,7 @@ def test_an_answer_that_is_no_object(begin):
         process.call({"garbage": 1})
 
 
-def test_killed_while_somebody_waits(begin):
+def test_process_killed_during_call_raises_error_with_signal(begin):
     import threading
 
     process = begin()
@@ -85,7 +85,7 @@ def test_missing_program_is_an_engine_error(begin):
 
 
 @pytest.mark.parametrize(("taken", "named"), [("run", "The run folder"), ("run/server.log/x", "server.log")])
-def test_a_folder_that_cannot_be_written_is_one_sentence(begin, tmp_path, taken, named):
+def test_unwritable_run_folder_is_refused_by_piped_process(begin, tmp_path, taken, named):
     (tmp_path / taken).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / taken).touch()
     with pytest.raises(EngineError, match=rf"^{named} cannot be written: .*--llmperf-runs=DIR"):

@@ -37,7 +37,7 @@ def test_secret_variable_names_are_recognised(name):
     "num_speculative_tokens", "speculative_token_tree", "long_prefill_token_threshold", "return_tokens_as_token_ids",
     "ssl_keyfile", "eos_token_id", "max_num_batched_token",
 ])
-def test_names_that_do_not(name):
+def test_harmless_variable_names_are_not_secret(name):
     assert not is_secret_name(name)
 
 
@@ -62,7 +62,7 @@ def test_values_are_masked_in_every_spelling(spelling):
     assert masked.endswith(" after")
 
 
-def test_short_and_harmless_values_stay():
+def test_short_or_harmless_values_are_not_masked():
     known = {"A_TOKEN": "true", "B_KEY": "1", "HOME": "/home"}
     assert mask("true 1 /home", secret_values(known)) == "true 1 /home"
     assert masked(known) == known
@@ -170,7 +170,7 @@ def test_secret_shape_is_masked_in_text_and_in_any_two_chunks(text, hidden):
     "TOKENIZERS_PARALLELISM=false", "hf_overrides={} hf_text_config_of_the_model", "task-force-on-kv-cache-offloading",
     "Avg generation throughput: 12.0 tokens/s", "Authentication is off", "use_auth=True",
 ])
-def test_harmless_text_stays(text):
+def test_harmless_text_is_not_masked(text):
     assert mask(text) == text
     stream = StreamMask([], SHAPES)
     assert stream.feed(text.encode()) + stream.flush() == text.encode()
@@ -283,5 +283,5 @@ def test_masked_stream_releases_whole_lines():
         (["--max-tokens", "1000000", "--key", "short"], []),
     ],
 )
-def test_arguments_that_are_secrets(argv, found):
+def test_secret_arguments_are_found_in_command_line(argv, found):
     assert secret_arguments(argv) == found

@@ -80,7 +80,7 @@ def test_the_report_is_on_disk_when_stop_returns(start):
     assert sorted(path.name for path in server.launch.run_dir.iterdir()) == ["command.txt", "reaped.json", "server.log"]
 
 
-def test_stop_again_gives_the_same_report(start):
+def test_second_stop_returns_same_report(start):
     server = start("sleep", "60")
     assert server.stop() is server.stop()
 
@@ -131,7 +131,7 @@ def test_a_leader_has_all_but_the_end_of_the_grace():
     assert alone_ns(seconds(1)) == seconds(0.5)
 
 
-def test_half_of_a_short_grace_is_a_leaders_own(start, tmp_path):
+def test_leader_has_half_of_short_grace_period_before_children_are_killed(start, tmp_path):
     script = "trap : TERM; sleep 60 & echo $! > pid; mv pid child; while :; do sleep 0.02; done"
     server = start("sh", "-c", script, grace_s=4.0, leader_first=True)
     until((tmp_path / "child").exists)
@@ -226,7 +226,7 @@ def test_crashing_watchdog_kills_server(start, tmp_path):
 
 
 @pytest.mark.parametrize(("taken", "named"), [("run", "The run folder"), ("run/watchdog.log/x", "watchdog.log")])
-def test_a_folder_that_cannot_be_written_is_one_sentence(tmp_path, taken, named):
+def test_unwritable_run_folder_is_refused_by_supervisor(tmp_path, taken, named):
     (tmp_path / taken).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / taken).touch()
     with pytest.raises(EngineError, match=rf"^{named} cannot be written: .*--llmperf-runs=DIR"):

@@ -38,7 +38,7 @@ def test_missing_pid_has_no_identity_and_gets_no_signal():
 
 
 @pytest.mark.parametrize("name", ["a) R 1 (b", "two words", "((", ")"])
-def test_a_name_may_hold_anything(name, tmp_path):
+def test_process_name_with_special_characters_is_read(name, tmp_path):
     program = tmp_path / name
     program.symlink_to("/bin/sleep")
     process = subprocess.Popen([str(program), "60"])
@@ -98,5 +98,5 @@ def test_a_signal_reaches_only_the_very_process(sleeper):
     (0, "exit code 0"), (2 << 8, "exit code 2"), (9, "signal 9 (SIGKILL)"), (11 | 128, "signal 11 (SIGSEGV)"),
     (50, "signal 50"),
 ])
-def test_a_wait_status_in_words(status, words):
+def test_wait_status_is_described_in_words(status, words):
     assert tree.describe_status(status) == words

@@ -43,7 +43,7 @@ def test_killed_watchdog_does_not_disturb_session(tmp_path):
     assert run(tmp_path, ending) == ""
 
 
-def test_lines_of_several_processes_stand_together(tmp_path):
+def test_reports_of_several_processes_are_appended(tmp_path):
     for _ in range(2):
         run(tmp_path, "os._exit(0)")
     assert len((tmp_path / "ended_without_verdict.txt").read_text().splitlines()) == 2

@@ -264,7 +264,7 @@ def test_summary_does_not_repeat_update_that_stored_no_session(updated, verdict,
     assert lines(ended(verdict), updated=frozenset(updated))[-1] == f"  {step}"
 
 
-def test_in_virtual_time_another_run_says_the_same():
+def test_undecided_test_in_virtual_time_advises_show_instead_of_repetition():
     shown = lines(ended("INCONCLUSIVE", "test_a", HURRIED), virtual=True, extension_limit_s=300)
     assert shown[-1] == "  llmperf show R1 test_a"
 

@@ -39,7 +39,7 @@ def junit(tmp_path):
     return write
 
 
-def test_the_same_as_the_run_folder_but_for_requests(tmp_path, junit, measurement_of, measurement):
+def test_junit_contains_everything_of_run_folder_except_requests(tmp_path, junit, measurement_of, measurement):
     measurement = replace(measurement, margins={"tpot_mean": Margins(0.06, 0.15)})
     named = properties(TEST, [measurement], [CHECK])
     (read,) = read_release(junit([*named, ("llmperf_verdict", "FAIL")], ("failure", "x")))
@@ -124,7 +124,7 @@ def test_malformed_margins_in_junit_are_refused(junit, margins):
         ([], [("error", "teardown failed")], Verdict.ERROR),
     ],
 )
-def test_how_a_test_without_checks_ended(junit, more, outcome, verdict):
+def test_junit_verdict_of_test_without_checks_follows_outcome(junit, more, outcome, verdict):
     (read,) = read_release(junit([("llmperf.test", TEST), *more], *outcome))
     assert read.verdict is verdict
 
@@ -191,6 +191,6 @@ def test_file_without_measured_tests_is_refused(tmp_path, text, complaint):
         read_release(tmp_path / "x.xml")
 
 
-def test_a_property_that_was_edited(junit):
+def test_edited_junit_property_is_refused(junit):
     with pytest.raises(BaselineError, match=r"test_x\[h200\]: .*Write the file anew"):
         read_release(junit([("llmperf.test", TEST), ("llmperf.1.run0", '{"ttft_p50": ')]))

@@ -86,7 +86,7 @@ def test_release_comparison_uses_margins_of_later_run():
         (Verdict.ERROR, Verdict.PASS, Trend.UNKNOWN),
     ],
 )
-def test_verdicts_of_the_runs_themselves(before, after, trend):
+def test_changed_verdict_determines_trend(before, after, trend):
     one = compare(ran(verdict=before), ran(verdict=after))
     assert one.trend is trend
     if after is not Verdict.PASS or before is Verdict.ERROR:
@@ -109,7 +109,7 @@ def test_an_error_is_no_regression_however_bad_the_numbers():
 
 
 @pytest.mark.parametrize("name", ["hardware", "model", "workload"])
-def test_other_things_measured_are_not_compared(name):
+def test_different_hardware_model_or_workload_is_not_compared(name):
     one = compare(ran(), ran(measured(tpot_ms=99, conditions=CONDITIONS | {name: "other"})))
     assert one.trend is Trend.UNKNOWN
     assert one.reason == f"{name} differs: {CONDITIONS[name]} before, other now"

@@ -31,7 +31,7 @@ def test_a_failed_request_has_a_row_and_no_latency(measurement):
     assert last["send_delay_ms"] == 0
 
 
-def test_columns_line_up_and_reasons_follow():
+def test_verdict_table_has_aligned_columns_and_reasons_at_end():
     text = table(
         [
             CheckResult("ttft_p99 <= 1s", Verdict.PASS, "ttft_p99", Unit.MS, Comparison.AT_MOST, 1000, 200,

@@ -34,7 +34,7 @@ def run(done, number=1):
     return Measuring(number, 3, asked=10, done=done, failed=0, elapsed_s=float(done))
 
 
-def test_a_phase_that_passes_at_once_is_no_news(watch, clock):
+def test_short_phases_are_not_shown(watch, clock):
     for status in (Starting("e"), WarmingUp("e"), run(10), run(10, 2), run(10, 3)):
         watch.tell(status)
         after(watch, clock, 0.2)
@@ -67,7 +67,7 @@ def test_shown_run_ends_with_final_count(watch, clock):
     assert len(watch.lines) == 2
 
 
-def test_the_same_line_does_not_come_twice(watch, clock):
+def test_unchanged_line_is_not_repeated(watch, clock):
     watch.tell(run(10))
     after(watch, clock, 2)
     watch.rest()

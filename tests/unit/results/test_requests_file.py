@@ -69,7 +69,7 @@ def test_request_file_with_impossible_number_is_refused_and_column_named(kept, c
         decode(path)
 
 
-def test_damaged_compressed_data_is_our_error(kept):
+def test_damaged_requests_file_raises_baseline_error(kept):
     path = kept(RECORDS)
     data = bytearray(path.read_bytes())
     data[20:40] = bytes(20)
@@ -160,7 +160,7 @@ def _less(columns, name):
         lambda data: gzip.compress(gzip.decompress(data).replace(b'"index":[0,', b'"index":[')),
     ],
 )
-def test_a_spoilt_file_is_one_sentence(kept, spoil):
+def test_malformed_requests_file_raises_baseline_error_with_path(kept, spoil):
     path = kept(RECORDS)
     path.write_bytes(spoil(path.read_bytes()))
     with pytest.raises(BaselineError, match=r"r\.json\.gz: this is no file of requests: .*Run the test again"):

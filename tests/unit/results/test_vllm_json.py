@@ -24,7 +24,7 @@ def test_vllm_json_contains_keys_of_vllm_bench(measurement):
     json.dumps(found, allow_nan=False)
 
 
-def test_counts_and_throughput_add_up(measurement):
+def test_vllm_json_counts_tokens_and_throughput_of_all_runs(measurement):
     found = measurement.to_vllm_json()
     assert (found["num_prompts"], found["completed"], found["failed"]) == (4, 3, 1)
     assert found["total_output_tokens"] == 4 + 10 + 10
@@ -35,7 +35,7 @@ def test_counts_and_throughput_add_up(measurement):
     assert found["total_token_throughput"] == pytest.approx(48 / duration_s)
 
 
-def test_latencies_fit_together(measurement):
+def test_vllm_json_latency_equals_ttft_plus_gaps(measurement):
     found = measurement.to_vllm_json()
     for ttft, gaps, latency, tokens in zip(
         found["ttfts"], found["itls"], found["latencies"], found["output_lens"], strict=True

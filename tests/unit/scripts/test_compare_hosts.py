@@ -22,7 +22,7 @@ def stored():
     return Store(ROOT / "baselines").read(TEST, "h200").measurements[""]
 
 
-def test_every_session_meets_the_other_hosts(comparing):
+def test_each_session_is_compared_with_sessions_of_other_hosts(comparing):
     hosts = comparing.letters(ROOT / "docs" / "measured" / "h200")
     lines = [line for line in comparing.rows(Store(ROOT / "baselines"), "h200", hosts) if "answers_come" in line]
     told = [line.split(" | ")[1:4] for line in lines]
@@ -43,7 +43,7 @@ def test_session_without_run_folder_is_shown_by_machine_name(comparing):
     assert [line for line in lines if f"| {unknown.host} |" in line]
 
 
-def test_sessions_of_one_host_do_not_meet(comparing):
+def test_sessions_of_one_host_are_not_compared(comparing):
     store = Store(ROOT / "baselines")
     same = dict.fromkeys(comparing.letters(ROOT / "docs" / "measured" / "h200"), "a")
     assert list(comparing.rows(store, "h200", same)) == []

@@ -78,7 +78,7 @@ def test_bundle_parts_stay_below_requested_size_and_replace_old_parts(bundler, i
     assert "engine/vllm/moe.so" in unpacked(out, tmp_path / "host")
 
 
-def test_hollow_modules_are_laid_over(bundler, index, tmp_path):
+def test_hollow_modules_are_added_to_bundle(bundler, index, tmp_path):
     (index / "sglang_hollow" / "soundfile").mkdir(parents=True)
     (index / "sglang_hollow" / "soundfile" / "__init__.py").write_text("")
     (index / "sglang.txt").write_text("vllm==1.0\n")

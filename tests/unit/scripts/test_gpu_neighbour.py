@@ -36,7 +36,7 @@ def test_gpu_load_ends_after_given_seconds(neighbour):
 
 
 @pytest.mark.parametrize("duty", [0.25, 0.5])
-def test_a_share_of_the_time(neighbour, duty):
+def test_gpu_load_is_busy_for_given_share_of_time(neighbour, duty):
     clock, _ = busy(neighbour, "--seconds", "10", "--duty", str(duty))
     assert clock.worked / clock.now == pytest.approx(duty, rel=0.02)
 

@@ -73,19 +73,19 @@ def test_an_expression_may_hold_colons_and_blanks(pieces):
     assert pieces.piece("2:390: scales and 2- ") == pieces.Piece(2, 390.0, "scales and 2-")
 
 
-def test_gpus_are_neighbours(pieces):
+def test_adjacent_free_gpus_are_chosen(pieces):
     assert pieces.neighbours({0, 2, 3, 5}, 2) == (2, 3)
     assert pieces.neighbours({0, 2, 3, 5}, 1) == (0,)
     assert pieces.neighbours({0, 2, 3, 5}, 3) is None
 
 
-def test_cores_are_shared_out(pieces):
+def test_cores_are_divided_among_gpus(pieces):
     assert pieces.cores_of((1,), 4, range(8)) == {2, 3}
     assert pieces.cores_of((2, 3), 4, range(8)) == {4, 5, 6, 7}
     assert pieces.cores_of((2,), 4, (0, 1)) == {0, 1}
 
 
-def test_pieces_share_the_host(go, capsys):
+def test_pieces_use_separate_gpus_concurrently(go, capsys):
     assert go("2:1:pair", "1:1:single", "4:1:four") == 0
     assert noted("pair")["gpus"] == "0,1"
     assert noted("single")["gpus"] == "2"
@@ -120,7 +120,7 @@ def test_cancelled_job_leaves_no_running_process(go, number):
     assert noted("endless")["interrupted"] is True
 
 
-def test_a_red_piece_is_red_and_stops_no_other(go):
+def test_failing_piece_does_not_stop_other_pieces(go):
     assert go("1:1:wrong", "1:1:single") == 1
     assert Path("single.json").exists()
 

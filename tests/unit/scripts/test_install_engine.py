@@ -55,7 +55,7 @@ def test_failed_installation_is_not_marked_as_finished(installer, ghost, tmp_pat
 
 
 @pytest.mark.parametrize(("failures", "reached"), [(2, True), (3, False)])
-def test_a_download_that_breaks_is_tried_thrice(installer, tmp_path, failures, reached):
+def test_failing_download_is_tried_three_times(installer, tmp_path, failures, reached):
     (tmp_path / "left").write_text("x" * failures)
     broken = 'printf %s "${left#x}" > left; echo the connection broke; exit 1'
     command = ["sh", "-c", f'cd {tmp_path}; left=$(cat left); [ -z "$left" ] || {{ {broken}; }}']

@@ -107,7 +107,7 @@ def test_the_table_replaces_the_one_before(predicting):
         predicting.with_table("no place", "new")
 
 
-def test_guards_are_no_demands(predicting):
+def test_guard_metrics_are_excluded_from_requirements(predicting):
     claimed = "ttft_p50(b) / ttft_p50(a) >= 3"
     subjects = [claimed, "ttft_p50(a) / ttft_p50(b) <= 1.15", "tpot_mean(a) / tpot_mean(b) <= 1.05"]
     judged = SimpleNamespace(checks=[CheckResult(subject, Verdict.PASS) for subject in subjects])

@@ -51,11 +51,11 @@ def test_trace_without_all_reduces_has_no_share(script):
     assert script.share([]) is None
 
 
-def test_kernels_side_by_side_are_busy_once(script):
+def test_overlapping_kernels_count_once_in_busy_time(script):
     assert script.busy_us([script.Kernel("a", 0, 10), script.Kernel("b", 2, 3), script.Kernel("c", 8, 4)]) == 12
 
 
-def test_the_rank_that_waits_least_stands_first(script):
+def test_all_reduce_row_shows_smallest_and_largest_wait_of_ranks(script):
     def rank(all_reduce_us, median_us):
         return script.Share(100.0, 90.0, all_reduce_us, 64, median_us, "cross_device_reduce_1stage")
 

@@ -20,7 +20,7 @@ def limit_at(knee, open_from=None, open_to=None):
 
 @pytest.mark.parametrize("knee", [0.3, 7.9, 8.0, 8.1, 100, 3000])
 @pytest.mark.parametrize("precision", [0.02, 0.1])
-def test_the_knee_lies_between_neighbours(knee, precision):
+def test_knee_lies_within_precision_between_tested_rates(knee, precision):
     found = search_rate(limit_at(knee), 8, precision)
     assert found.highest_within <= knee < found.lowest_over
     assert found.lowest_over / found.highest_within <= 1 + precision
@@ -36,7 +36,7 @@ def test_undecided_rates_follow_measured_value_but_are_not_proven():
     assert found.proven <= 16.5
 
 
-def test_no_limit_in_reach():
+def test_search_without_reachable_limit_has_no_bracket():
     assert search_rate(limit_at(1e9), 1, 0.1).lowest_over is None
     none = search_rate(limit_at(0), 1, 0.1)
     assert none.highest_within is None

@@ -51,7 +51,7 @@ def perf(tmp_path, fake_engine, told, clock):
     session.close()
 
 
-def test_the_knee_is_found_and_is_a_measurement(perf, make_server, told, clock):
+def test_max_rate_search_finds_knee_and_returns_measurement(perf, make_server, told, clock):
     found = perf.max_rate(make_server(), WORKLOAD, slo="ttft_p95 <= 500ms", cooldown_s=7)
     (rate,) = found.values("max_rate")
     assert KNEE / 1.05 <= rate <= KNEE * 1.01  # arrivals of a seed end at n / rate, so the rate shown is 1 % off
@@ -101,7 +101,7 @@ def too_brief(perf, make_server, told):
 
 
 @pytest.mark.parametrize(("requests", "notes"), [(20, 1), (200, 0)])
-def test_a_load_that_is_over_before_a_queue_could_grow_is_told(too_brief, requests, notes):
+def test_load_too_short_for_queue_growth_is_reported(too_brief, requests, notes):
     """An answer takes 90 ms here, so twenty of them last for 1.8 s."""
     rate, said = too_brief(random_tokens(input=8, output=5, arrivals=poisson(8), requests=requests))
     assert len(said) == notes
@@ -180,7 +180,7 @@ def test_max_rate_search_warms_server_once(perf, make_server, fake_engine):
     assert sum(plan.concurrency is not None for plan in fake_engine.transport.plans) == 2
 
 
-def test_a_limit_that_no_rate_meets(perf, make_server):
+def test_slo_that_no_rate_meets_raises_load_error(perf, make_server):
     with pytest.raises(LoadError, match="not even"):
         perf.max_rate(make_server(), WORKLOAD, slo="ttft_p95 <= 1ms")
 
@@ -250,7 +250,7 @@ def test_undecided_rate_is_classified_by_measured_value(perf, make_server, fake_
     assert KNEE / 1.2 <= rate <= KNEE * 1.1
 
 
-def test_a_rate_that_is_over_is_over_whatever_else_is_not_told(perf, make_server):
+def test_missed_slo_decides_rate_although_other_metric_is_unavailable(perf, make_server):
     """An overloaded server may have no value of the other: that is no reason to give the search up."""
     with pytest.raises(LoadError, match="not even"):
         perf.max_rate(make_server(), WORKLOAD, slo=["ttft_p95 <= 1ms", "lmcache_hit_rate >= 50%"])

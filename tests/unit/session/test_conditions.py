@@ -85,7 +85,7 @@ def test_planted_fault_is_included_in_conditions(make_server):
     assert "planted" not in known(())
 
 
-def test_a_switch_that_the_flags_say_is_no_condition(known):
+def test_resolved_value_of_flag_is_no_condition(known):
     """Baselines from before it was read stay comparable."""
     assert digest(known(facts=FACTS | {"enable_expert_parallel": "True"})) == digest(known())
 

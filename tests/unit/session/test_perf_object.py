@@ -81,7 +81,7 @@ def test_another_treatment_of_server_and_caches_is_a_condition(perf, make_server
     assert measurement.conditions.get("treatment") == treatment
 
 
-def test_two_measurements_that_are_extended_in_turns(perf, make_server):
+def test_alternately_extended_measurements_keep_separate_seeds(perf, make_server):
     server = make_server()
     one, other = (perf.measure(server, WORKLOAD, runs=1) for _ in range(2))
     other = perf.extend(other)
@@ -337,7 +337,7 @@ def test_comparison_with_unmeasured_object_is_refused(perf, make_server, wrong):
     assert perf.results == ()
 
 
-def test_a_claim_judges_both_sides(perf, session, make_server, fake_engine):
+def test_claim_judges_ratio_and_guard_of_both_sides(perf, session, make_server, fake_engine):
     fast, slow = make_server(), make_server(endpoint("http://127.0.0.1:1", model="slow"))
 
     def b_is_slower():
@@ -351,7 +351,7 @@ def test_a_claim_judges_both_sides(perf, session, make_server, fake_engine):
     assert perf.measurements == (claim.a, claim.b)
 
 
-def test_an_open_claim_buys_more_pairs_in_turned_order(perf, make_server, fake_engine):
+def test_undecided_claim_measures_more_pairs_in_reversed_order(perf, make_server, fake_engine):
     """Three pairs leave 2× open because one of them is far off; six do not, nine are not bought."""
     fast, slow = make_server(), make_server(endpoint("http://127.0.0.1:1", model="slow"))
     first_of_b, last_of_b, odd_one = 6, 13, 10  # A: 2 batches of warm-up, 3 runs; B: 2, 3 and at once 3 more; A: 3 more
@@ -395,7 +395,7 @@ def test_drifting_machine_decides_no_claim_at_the_first_look(session, make_serve
     sd = {"ttft_p50": 0.01}
     result = perf.claim(fast, slow, WORKLOAD, f"ttft_p50(b) / ttft_p50(a) {limit}", start_sd=sd).results[0]
     assert (result.verdict, result.cause) == (Verdict.INCONCLUSIVE, Cause.MACHINE_DRIFTS)
-    assert result.facts["pairs"] == 3
+    assert (result.facts["pairs"], result.facts["no_further_runs"]) == (3, "out_of_time")
 
 
 @pytest.mark.parametrize("specs", [
@@ -426,6 +426,7 @@ def test_a_claim_that_stays_open_ends_and_says_so(perf, make_server):
     result = perf.claim(same, other, WORKLOAD, "ttft_p50(b) / ttft_p50(a) >= 1.02").results[0]
     assert result.verdict is Verdict.INCONCLUSIVE
     assert result.facts["pairs"] == 9
+    assert "no_further_runs" not in result.facts  # more time would buy no more pairs
 
 
 def test_junit_properties_contain_engine_runs_and_checks(perf, make_server):
@@ -494,7 +495,7 @@ def test_where_no_metric_has_a_value_that_is_said_beside_the_slo(perf, make_serv
     assert (verdicts["baseline"].cause, verdicts["baseline"].facts["runs"]) == (Cause.NO_PRIMARY_METRIC, 3)
 
 
-def test_both_sides_of_a_claim_are_looked_at_before_anything_is_sent(perf, make_server):
+def test_invalid_side_of_claim_is_refused_before_requests(perf, make_server):
     for sides in ((make_server(), vllm("lama-3.1-8b")), (vllm("lama-3.1-8b"), make_server())):
         with pytest.raises(SpecError, match=r"Did you mean 'llama-3\.1-8b'"):
             perf.claim(*sides, WORKLOAD, "ttft_p50(b) / ttft_p50(a) >= 1.2")

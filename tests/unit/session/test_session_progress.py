@@ -16,7 +16,7 @@ def timed(requests, rate):
 CLOSED = LoadPlan("h", 1, tuple(PlannedRequest(i, "/", b"") for i in range(20)), concurrency=4)
 
 
-def test_an_open_loop():
+def test_open_loop_status_shows_rates_and_remaining_time():
     status = measuring_status(
         Progress(30, 20, 1, 4 * S, 45_000_000, 6_000_000), timed(101, 10), run=2, runs=3, label="A"
     )
@@ -44,5 +44,5 @@ def test_after_the_last_answer_only_other_runs_are_left():
     assert measuring_status(Progress(11, 11, 0, 2 * S), plan, run=1, runs=3).left_s == pytest.approx(4)
 
 
-def test_answers_that_are_still_due_after_the_last_send():
+def test_remaining_time_includes_answers_after_last_send():
     assert measuring_status(Progress(11, 10, 0, 2 * S), timed(11, 10), run=1, runs=1).left_s == pytest.approx(0.2)

@@ -72,7 +72,7 @@ def test_one_session_of_two_places_is_refused(folder, field):
         (json.dumps({"schema": 1, "session": "s", "date": "d", "commit": 7, "dirty": False, "host": "h"}), "at commit"),
     ],
 )
-def test_a_folder_that_does_not_say_is_refused(folder, text, complaint):
+def test_unreadable_session_file_is_refused(folder, text, complaint):
     path = folder("a")
     place = path.parents[1] / FILE
     place.unlink() if text is None else place.write_text(text)

@@ -72,7 +72,7 @@ def test_a_tier_that_is_kept_is_not_emptied(make_server, replayer, fake_engine):
     assert replayer().run(server, WORKLOAD, 0).cache_reset is True
 
 
-def test_the_plan_is_the_seeds_own(make_server, replayer, fake_engine):
+def test_load_plan_contains_requests_and_times_of_seed(make_server, replayer, fake_engine):
     server = make_server(endpoint("http://h:81/proxy", model="m"), url="http://h:81/proxy")
     limits = StreamLimits(idle_ns=7)
     replayer(limits=limits).run(server, WORKLOAD, 3)
@@ -126,7 +126,7 @@ def test_closed_loop_limit_is_passed_to_load_generator(make_server, replayer, fa
     assert fake_engine.transport.plans[0].concurrency == 3
 
 
-def test_our_own_servers_cache_is_emptied_first(make_server, replayer, fake_engine, fake_process):
+def test_cache_of_started_server_is_reset_before_run(make_server, replayer, fake_engine, fake_process):
     run = replayer().run(make_server(vllm("m"), process=fake_process), WORKLOAD, 0)
     assert run.cache_reset
     assert fake_engine.asked.index("/reset_prefix_cache") < fake_engine.asked.index("/metrics")
@@ -231,7 +231,7 @@ def test_a_load_process_that_fails_with_the_server_is_not_the_cause(make_server,
 
 
 @pytest.mark.parametrize(("timeout_s", "error"), [(0.01, LoadError), (900.0, EngineError)])
-def test_virtual_time_that_is_given_up_is_not_the_emulators_end(make_server, replayer, fake_engine, timeout_s, error):
+def test_timeout_in_virtual_time_is_not_reported_as_emulator_end(make_server, replayer, fake_engine, timeout_s, error):
     def end():
         time.sleep(0.3)
         raise EngineError("The emulator ended: signal 9 (SIGKILL).")
@@ -241,7 +241,7 @@ def test_virtual_time_that_is_given_up_is_not_the_emulators_end(make_server, rep
         replayer(timeout_s=timeout_s).run(make_server(), WORKLOAD, 0)
 
 
-def test_a_budget_that_the_server_tells_can_be_named(make_server, replayer, fake_engine):
+def test_resolved_chunk_budget_is_a_counter_of_run(make_server, replayer, fake_engine):
     config = {"vllm_config": {"scheduler_config": {"max_num_batched_tokens": 2048}}}
     fake_engine.answers["/server_info"] = httpx.Response(200, json=config)
     assert replayer().run(make_server(), WORKLOAD, 0).counters["chunk_budget"] == 2048.0
@@ -280,7 +280,7 @@ def test_warm_up_waits_until_server_counts_requests(make_server, replayer, fake_
     assert fake_engine.asked == ["/metrics", "/metrics"]  # before the first batch, and after the last
 
 
-def test_a_server_that_never_becomes_steady(make_server, replayer, fake_engine):
+def test_server_that_never_becomes_steady_ends_warm_up_with_error(make_server, replayer, fake_engine):
     def slow_down():
         fake_engine.ttft_ms *= 2
 
@@ -290,7 +290,7 @@ def test_a_server_that_never_becomes_steady(make_server, replayer, fake_engine):
     assert len(fake_engine.transport.plans) == MOST_BATCHES
 
 
-def test_a_warm_up_request_that_fails(make_server, replayer, fake_engine):
+def test_failed_warm_up_request_raises_engine_error(make_server, replayer, fake_engine):
     fake_engine.tokens = 3
     with pytest.raises(EngineError, match=r"A warm-up request failed: wrong length"):
         warm_up(make_server(), WORKLOAD, replayer())

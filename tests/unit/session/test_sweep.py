@@ -71,7 +71,7 @@ def row(ttft_ms, throughput):
     return Row({}, {"ttft_p95": ttft_ms, "output_throughput": throughput})
 
 
-def test_the_front_knows_which_way_is_better():
+def test_pareto_front_uses_direction_of_each_metric():
     slow_much, fast_little, beaten, equal = row(90, 900), row(30, 300), row(95, 800), row(30, 300)
     unknown = row(None, 9000)
     front = pareto_front([slow_much, fast_little, beaten, equal, unknown], ("ttft_p95", "output_throughput"))

@@ -87,7 +87,7 @@ def test_each_metric_is_decided_with_separate_margins():
     assert decide([seen(0.06), tail], 0.001) == [Verdict.FAIL, Verdict.PASS]
 
 
-def test_the_smallest_effect_is_seen_as_often_as_promised():
+def test_smallest_detectable_change_is_detected_with_stated_power():
     """Run it: noise of that standard error, known with 12 degrees of freedom."""
     rng, trials, one = np.random.default_rng(6), 40_000, seen(0.0, se=0.004, df=12.0).shift
     smallest = smallest_detectable_effect(one, 0.02, 0.001)

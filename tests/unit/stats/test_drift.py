@@ -21,7 +21,7 @@ def test_warm_servers_are_steady(runs):
     assert drift([log(value) for value in runs], sd=0.02).steady(tolerated=0.05)
 
 
-def test_the_line_is_scipys():
+def test_drift_slope_equals_scipy_linregress():
     values = [1.0, 1.3, 1.1, 1.8, 1.6]
     assert drift(values, sd=0.1).total == pytest.approx(4 * scipy_stats.linregress(range(5), values).slope)
 
@@ -32,7 +32,7 @@ def test_p_is_uniform_without_drift():
     assert scipy_stats.kstest(ps, "uniform").pvalue > 0.001
 
 
-def test_an_uncertain_sd_proves_less():
+def test_uncertain_sd_increases_drift_p_value():
     values = [0.0, 0.1, 0.2]
     assert drift(values, sd=0.03, df=3).p > drift(values, sd=0.03).p
 

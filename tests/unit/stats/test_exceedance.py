@@ -76,7 +76,7 @@ def test_design_effect_equals_hand_calculation():
     assert design_effect([Count(0, 100), Count(20, 100)], 0.1, 1.0) == pytest.approx((4 * 1.75 + 20 * 200 / 9) / 24)
 
 
-def test_few_runs_need_no_allowance_where_all_is_over():
+def test_runs_with_all_exceedances_keep_effective_sample_size_of_runs():
     """Three runs of a hundred streams in step are three observations, all over: nothing varied that could be known
     badly."""
     all_over = exceedance([View([[Count(1, 1)] * 100] * 3, overlap=100.0)], ["s"] * 3, 0.1, per_step=100.0)
@@ -86,7 +86,7 @@ def test_few_runs_need_no_allowance_where_all_is_over():
     assert none_over.effective_n < 1
 
 
-def test_the_prior_is_of_events():
+def test_prior_design_effect_counts_simultaneous_requests_as_one_event():
     """What ten streams see at once is one event: 20 observations are two, and nothing over is known as badly."""
     assert design_effect([Count(0, 100)] * 5, 0.01, 1.5, 10.0) == 10
     assert design_effect([Count(0, 100)] * 5, 0.01, 1.5, 1.5) == PRIOR_EFFECT
@@ -132,7 +132,7 @@ def test_requests_without_observations_do_not_change_segments():
     assert worth_of([silent + spoken]) == worth_of([spoken])
 
 
-def test_a_rate_below_the_allowed_one_looks_too_precise_and_is_corrected():
+def test_design_effect_is_corrected_for_rate_below_allowed_share():
     clusters = [Count(0, 100), Count(10, 100)]
     effects = [design_effect(clusters, 0.1, growth) for growth in (0, 0.5, 1.5)]
     assert effects == sorted(effects)

@@ -52,13 +52,13 @@ def batched(over):
 
 
 @pytest.mark.parametrize(("share", "requests"), [(0.99, 330), (0.99, 1000), (0.95, 100), (0.95, 330)])
-def test_three_autocorrelated_runs_on_one_start(share, requests):
+def test_three_autocorrelated_runs_at_limit_keep_error_rates(share, requests):
     latencies = autocorrelated(np.random.default_rng(1), 3, requests)
     assert max(verdicts(latencies, norm.ppf(share), ["s"] * 3, 1 - share)) <= MOST
 
 
 @pytest.mark.parametrize("share", [0.95, 0.99])
-def test_three_runs_of_which_each_is_sent_again(share):
+def test_repeated_seeds_at_limit_keep_error_rates(share):
     """A comparison with a baseline repeats seeds until it can tell; as eight runs of their own they gave 16 %."""
     rng = np.random.default_rng(5)
     seeds = autocorrelated(rng, 3, 330) * 0.98**0.5
@@ -92,7 +92,7 @@ def test_synchronous_streams_at_limit_keep_error_rates(streams, waves, runs):
 
 @pytest.mark.parametrize("shift", [0.3, 0.5, 1.0])
 @pytest.mark.parametrize(("share", "requests"), [(0.99, 330), (0.99, 1000), (0.95, 100), (0.95, 330)])
-def test_five_starts_that_differ(share, requests, shift):
+def test_five_different_starts_at_limit_keep_error_rates(share, requests, shift):
     """By up to as much as requests do: counts alone gave up to 26 % false PASS."""
     rng = np.random.default_rng(2)
     latencies = autocorrelated(rng, 5, requests) + shift * rng.standard_normal((TRIALS, 5, 1))
@@ -113,7 +113,7 @@ def test_starts_with_different_stall_rates_keep_error_rates(share, requests, var
 
 
 @pytest.mark.parametrize("requests", [500, 1000])
-def test_a_clear_margin_is_seen(requests):
+def test_clear_margin_is_decided_with_high_power(requests):
     """A tenth of the allowed rate mostly passes, by counts alone; five times the rate nearly always fails."""
     latencies = autocorrelated(np.random.default_rng(3), 3, requests)
     assert verdicts(latencies, norm.ppf(0.999), ["s"] * 3, 0.01)[0] > 0.6

@@ -12,7 +12,7 @@ p_values = st.lists(st.floats(0, 1), min_size=1, max_size=12)
 
 @given(p_values, st.sampled_from([0.0003, 0.01, 0.05, 0.3]))
 @settings(max_examples=25, deadline=None)
-def test_rejections_are_statsmodels(ps, alpha):
+def test_holm_rejections_equal_statsmodels(ps, alpha):
     assert holm(ps, alpha) == list(multipletests(ps, alpha, method="holm")[0])
 
 

@@ -19,7 +19,7 @@ def frame(fresh, stored, values):
     return pd.DataFrame({"session": sessions, "seed": seeds, "value": values})
 
 
-def test_uneven_layouts_are_statsmodels_ols():
+def test_uneven_layout_equals_statsmodels_ols():
     values = np.random.default_rng(1).standard_normal(15)
     plan = layout(FRESH, STORED)
     model = ols("value ~ C(session) + C(seed)", frame(FRESH, STORED, values)).fit()
@@ -32,7 +32,7 @@ def test_uneven_layouts_are_statsmodels_ols():
     assert plan.effect_runs == pytest.approx(found.sd.item() ** 2 / model.mse_resid)
 
 
-def test_balanced_layouts_are_the_formula():
+def test_balanced_layout_matches_formula():
     """1/k + 1/m, and a session's level is a mean of three runs."""
     plan = layout((0, 1, 2), ((0, 1, 2),) * 5)
     assert plan.effect_runs == pytest.approx(1 / 3 + 1 / 15)

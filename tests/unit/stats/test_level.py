@@ -19,7 +19,7 @@ def runs(rng, factors=(1, 1, 1), spread=0.1, profile=0.0, seed_sd=0.0):
     return [list(5 * level * np.exp(profile * POSITIONS + rng.normal(0, spread, 100))) for level in levels]
 
 
-def test_a_server_that_warms_up_over_three_runs():
+def test_warming_server_has_drift_of_known_size():
     rng = np.random.default_rng(1)
     for _ in range(50):
         found = level_drift(runs(rng, (5.67 / 4.7, 5.14 / 4.7, 1)), PRIOR)
@@ -33,7 +33,7 @@ def test_steady_runs_are_called_steady_despite_trend_within_runs(profile):
     assert all(level_drift(runs(rng, spread=0.5, profile=profile), PRIOR).steady(TOLERATED) for _ in range(500))
 
 
-def test_a_profile_that_all_runs_share_costs_no_power():
+def test_profile_common_to_all_runs_does_not_change_p_value():
     found = [level_drift(runs(np.random.default_rng(3), (1.2, 1.1, 1), 0.05, profile), PRIOR) for profile in (0.0, 2.0)]
     assert found[0].p == pytest.approx(found[1].p, rel=1e-6)
 
@@ -52,7 +52,7 @@ def test_p_is_uniform_where_the_runs_differ_as_the_model_says():
 
 
 @pytest.mark.parametrize("series", [[[1.0] * 50] * 2, [[1.0] * 50, [1.0] * 50, [1.0] * 9], [[], [], []]])
-def test_too_little_to_tell(series):
+def test_too_few_runs_or_gaps_give_no_drift(series):
     assert level_drift(series, PRIOR) is None
 
 

@@ -17,7 +17,7 @@ samples = st.lists(st.floats(1, 1e6), min_size=2, max_size=30)
 
 
 @given(samples)
-def test_mean_and_sd_are_numpys(values):
+def test_mean_and_sd_equal_numpy(values):
     assert mean(values) == pytest.approx(np.mean(values))
     assert sd(values) == pytest.approx(np.std(values, ddof=1), abs=1e-6)
 
@@ -29,18 +29,18 @@ def test_ratio_of_few_runs_that_differ_much_has_infinite_limit():
     assert t_interval([1e-9, 1e9], 0.9995, on_log=True).high == inf
 
 
-def test_one_value_has_no_spread():
+def test_sd_of_single_value_is_refused():
     with pytest.raises(ValueError, match="two values"):
         sd([1.0])
 
 
 @pytest.mark.parametrize(("df", "table"), [(1, 6.314), (2, 2.920), (4, 2.132), (9, 1.833), (30, 1.697), (None, 1.645)])
-def test_t_quantiles_are_the_tables(df, table):
+def test_t_quantiles_match_published_table(df, table):
     assert t_quantile(0.95, df) == pytest.approx(table, abs=5e-4)
 
 
 @given(samples)
-def test_interval_is_statsmodels(values):
+def test_t_interval_equals_statsmodels(values):
     low, high = DescrStatsW(values).tconfint_mean(alpha=0.1)
     found = t_interval(values, 0.95)
     assert (found.low, found.high) == pytest.approx((low, high), rel=1e-6, abs=1e-6)

@@ -21,7 +21,7 @@ def published():
         yield np.round(10 + transient + rng.standard_normal(count), 3).tolist()
 
 
-def test_cuts_are_pymsers():
+def test_mser_cuts_equal_pymser():
     assert [mser(series).discard for series in published()] == [35, 15, 25, 25, 70, 70]
 
 
@@ -68,6 +68,6 @@ def test_a_small_step_does_not_matter():
     assert not found.steady(tolerated=0.02)
 
 
-def test_too_few_to_see():
+def test_mser_of_fewer_than_50_values_is_refused():
     with pytest.raises(ValueError, match="50 are needed"):
         mser([1.0] * 49)

@@ -34,7 +34,7 @@ def test_uneven_session_sizes_keep_noise_estimate_unbiased():
 
 
 @pytest.mark.parametrize("sessions", [[], [[(0, 1.0), (1, 2.0)]], [[(0, 1.0)], [(0, 1.1)]]])
-def test_too_little_says_so(sessions):
+def test_noise_estimate_from_too_few_runs_is_refused(sessions):
     with pytest.raises(ValueError, match="nothing to learn"):
         estimate_noise(sessions)
 

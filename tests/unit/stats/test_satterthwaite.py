@@ -10,7 +10,7 @@ from pytest_llmperf.stats.spread import satterthwaite
 
 
 @given(st.integers(0, 10_000), st.integers(2, 20), st.integers(2, 20), st.floats(0.1, 10))
-def test_welch_is_statsmodels(seed, n, m, ratio):
+def test_welch_degrees_of_freedom_equal_statsmodels(seed, n, m, ratio):
     rng = np.random.default_rng(seed)
     one, other = rng.standard_normal(n), ratio * rng.standard_normal(m)
     parts = [(np.var(sample, ddof=1) / len(sample), len(sample) - 1) for sample in (one, other)]

@@ -18,7 +18,7 @@ from pytest_llmperf.stats.segments import (
 
 
 @given(st.lists(st.integers(), max_size=50), st.integers(1, 12))
-def test_batches_are_consecutive_even_and_complete(items, count):
+def test_batches_contain_all_items_in_order_with_even_sizes(items, count):
     parts = batches(items, count)
     assert [item for part in parts for item in part] == items
     sizes = [len(part) for part in parts]

@@ -66,7 +66,7 @@ def test_closely_agreeing_sessions_shrink_session_sd_to_prior():
     assert found.session_sd == pytest.approx(sqrt(3 / 4) * 2)
 
 
-def test_one_session_is_a_screen_and_rests_on_the_prior(rng):
+def test_shift_against_single_session_is_provisional_and_uses_prior(rng):
     alone, pair = (shift(session(rng), [session(rng)] * count, PRIOR) for count in (1, 2))
     assert alone.provisional
     assert not pair.provisional
@@ -81,7 +81,7 @@ def test_noisier_runs_than_the_prior_says_make_noisier_sessions():
     assert found.session_sd == pytest.approx(0.001 * sqrt(squares / 0.001**2))
 
 
-def test_more_sessions_and_more_runs_narrow(rng):
+def test_standard_error_falls_with_more_sessions_and_runs(rng):
     def se(runs, sessions):
         return np.mean([shift(session(rng, seeds=SEEDS * runs), [session(rng) for _ in range(sessions)], PRIOR).se
                         for _ in range(100)])
@@ -91,7 +91,7 @@ def test_more_sessions_and_more_runs_narrow(rng):
 
 
 @pytest.mark.parametrize(("sessions", "seeds"), [(3, SEEDS), (10, (0, 1, 2, 0, 1)), (5, (0, 1, 2) * 3)])
-def test_limits_cover_as_announced(sessions, seeds):
+def test_shift_limits_have_stated_coverage(sessions, seeds):
     """Noise drawn as the prior believes it (scaled inverse χ²): the limit is exceeded in its share of trials."""
     rng, trials, prior = np.random.default_rng(5), 40_000, Prior(0.005, 0.004, 6, "test")
     run, between = (sd * np.sqrt(prior.df / rng.chisquare(prior.df, (trials, 1))) for sd in (0.005, 0.004))
@@ -117,7 +117,7 @@ def test_larger_fresh_values_change_effect_but_not_standard_error(seed, more):
     assert np.subtract(other.differences, one.differences) == pytest.approx([more] * 4)
 
 
-def test_p_values_are_scipys_t(rng):
+def test_p_values_equal_scipy_t_distribution(rng):
     found = shift(session(rng, 0.03), [session(rng) for _ in range(4)], PRIOR)
     assert found.p_worse(0.01) == pytest.approx(scipy_stats.t.sf((found.effect - 0.01) / found.se, found.df))
     assert found.p_better(0.01) == pytest.approx(scipy_stats.t.sf((-found.effect - 0.01) / found.se, found.df))
@@ -135,7 +135,7 @@ def test_limits_of_negated_shift_are_mirrored(rng):
     ([10, 10, 10, 10, 0], True), ([15, 15, 15, 0, 0], False),  # of five, four
     ([9] * 6 + [0] * 2, True), ([9] * 5 + [0] * 3, False),   # of eight, six
 ])
-def test_a_minority_carries_no_alarm(values, carried):
+def test_minority_of_runs_is_no_evidence_of_change(values, carried):
     seeds = range(len(values))
     found = shift(list(zip(seeds, values, strict=True)), [[(seed, 0.0) for seed in seeds]], PRIOR)
     assert found.shown_by_most_runs(0.02) is carried
@@ -155,7 +155,7 @@ def test_sessions_and_runs_without_a_pair_are_left_out(rng):
 
 
 @pytest.mark.parametrize(("fresh", "stored"), [([], [[(0, 1.0)]]), ([(0, 1.0)], []), ([(0, 1.0)], [[(1, 1.0)]])])
-def test_no_pair_at_all_is_an_error(fresh, stored):
+def test_shift_without_common_seed_is_refused(fresh, stored):
     with pytest.raises(ValueError, match="are in none of the"):
         shift(fresh, stored, PRIOR)
 

@@ -105,7 +105,7 @@ def test_simulated_reruns_pool_runs_like_package(made, sessions, effect):
 ])
 @pytest.mark.parametrize("sessions", [1, 3])
 @pytest.mark.parametrize("effect", [-0.06, 0.0, 0.06, 0.4])
-def test_arrays_decide_as_the_package(made, noise, sessions, effect):
+def test_simulated_arrays_have_same_verdicts_as_package(made, noise, sessions, effect):
     suite = made.Suite(made.Noise(**noise), sessions, metrics=6, effect=effect)
     today, stored = made.draw(suite, 4, np.random.default_rng(1))
     outcome = made.judged(suite, today, stored)
@@ -118,7 +118,7 @@ def test_arrays_decide_as_the_package(made, noise, sessions, effect):
 
 
 @pytest.mark.parametrize("runs", LOOKS)
-def test_arrays_are_carried_as_the_package_says(made, runs):
+def test_simulated_majority_rule_equals_package(made, runs):
     today = np.random.default_rng(10).uniform(0, 0.2, (300, runs))
     found = [shift(list(enumerate(row)), [list(enumerate([0.0] * runs))], made.TPOT_PRIOR) for row in today.tolist()]
     effects = np.array([outcome.effect for outcome in found])
@@ -157,12 +157,12 @@ def test_another_host_raises_no_alarm_unless_hosts_are_ignored(made):
 @pytest.mark.parametrize(("run", "session", "effect", "metrics", "power"), [
     (0.005, 0.003, 0.05, 10, 0.97), (0.005, 0.003, 0.05, 30, 0.94), (0.01, 0.005, 0.10, 30, 0.99),
 ])
-def test_regressions_are_found(made, run, session, effect, metrics, power):
+def test_simulated_regressions_fail_with_stated_power(made, run, session, effect, metrics, power):
     suite = made.Suite(made.Noise(run, session), 10, metrics, 1, np.log1p(effect), most_runs=5)
     assert made.simulate(suite, 6000 // metrics, np.random.default_rng(5)).share(made.FAIL) >= power
 
 
-def test_others_cry_wolf(made):
+def test_alternative_rules_raise_false_alarms_on_noisy_hardware(made):
     """On calm hardware only Mann–Whitney on pooled requests; on a noisier one thresholds too."""
     suite = made.Suite(made.Noise(0.035, 0.02))
     today, stored = made.draw(suite, 20, np.random.default_rng(6))
@@ -170,7 +170,7 @@ def test_others_cry_wolf(made):
     assert [alarm.any((1, 2)).mean() > 0.3 for alarm in alarms] == [True] * 4
 
 
-def test_mann_whitney_is_scipys(made):
+def test_simulated_mann_whitney_equals_scipy(made):
     from scipy.stats import mannwhitneyu
 
     rng = np.random.default_rng(8)

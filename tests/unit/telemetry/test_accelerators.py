@@ -79,12 +79,12 @@ def test_absent_or_emulated_gpus_are_not_watched(accelerators, nvml, hardware):
     assert nvml.calls == {}
 
 
-def test_free_gpus_cost_no_wait(accelerators):
+def test_free_gpus_need_no_wait(accelerators):
     accelerators.wait_free(FOUR.gpus)
     assert accelerators.clock.now_ns() == 0
 
 
-def test_a_context_s_remains_are_free_enough(accelerators, nvml):
+def test_small_remaining_gpu_memory_needs_no_wait(accelerators, nvml):
     nvml.gpus[0].used_bytes = 256 << 20
     accelerators.wait_free(FOUR.gpus)
     assert accelerators.clock.now_ns() == 0
@@ -146,7 +146,7 @@ def test_a_monitor_that_the_limit_allows_for_contends_no_run(accelerators, nvml)
     assert "pid 1000002" in trace(0).contended
 
 
-def test_others_gpus_are_not_ours_to_judge(accelerators, nvml):
+def test_memory_of_unused_gpus_is_ignored(accelerators, nvml):
     nvml.gpus[3].used_bytes = 60 << 30
     accelerators.wait_free(FOUR.gpus[:2])
 

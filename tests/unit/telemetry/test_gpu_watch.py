@@ -109,7 +109,7 @@ def test_a_process_of_ours_that_started_late_is_no_stranger(seen, nvml):
 
 
 @pytest.mark.parametrize(("processes", "visible"), [({}, None), ({4_000_000: 9 << 30}, False), ({OURS: None}, True)])
-def test_strangers_are_told_only_where_our_own_process_is_seen(seen, nvml, processes, visible):
+def test_foreign_processes_are_reported_only_if_own_process_is_visible(seen, nvml, processes, visible):
     nvml.gpus[0].processes = processes
     trace = seen()
     assert trace.pids_visible is visible
@@ -155,7 +155,7 @@ def test_silent_driver_is_reported_and_earlier_samples_are_kept(seen, nvml):
     assert trace.faults == ()
 
 
-def test_a_driver_that_hangs_is_left_behind(seen, nvml):
+def test_hanging_driver_ends_watch_after_timeout(seen, nvml):
     nvml.answering.clear()
     try:
         assert "did not answer within 0.05 s" in seen(timeout_s=0.05).problem

@@ -42,7 +42,7 @@ def test_missing_or_nan_value_is_unknown():
 @pytest.mark.parametrize("text", [
     "<!DOCTYPE html><html></html>", '{"detail": "no"}', "a b c", "\x00", "a 1 2 3", 'a{b="1} 2', "a{b=1} 2", "1a 2",
 ])
-def test_another_format_is_named(text):
+def test_page_of_other_format_is_refused(text):
     with pytest.raises(MetricUnavailable, match=r"/metrics is not Prometheus text"):
         parse(text)
 

@@ -26,7 +26,7 @@ GPUS = [Gpu(0, "H", None, uuid="GPU-aa1"), Gpu(1, "H", None, uuid="GPU-ab2"), Gp
         ("NoDevFiles", []),
     ],
 )
-def test_which_are_visible(value, indices):
+def test_visible_gpus_follow_cuda_visible_devices(value, indices):
     environ = {} if value is None else {"CUDA_VISIBLE_DEVICES": value}
     assert [gpu.index for gpu in visible_gpus(GPUS, environ)] == indices
 

@@ -117,7 +117,7 @@ def test_usage_that_comes_with_the_finish_alone_counts_no_chunk(chunks):
     assert (len(record.arrivals_ns), record.chunk_tokens, record.output_tokens) == (chunks, None, 4)
 
 
-def test_usage_that_falls_is_named():
+def test_decreasing_usage_is_named_as_cause():
     shape = StreamShape()
     first = [event({"choices": [{"index": 0, "text": "x"}], "usage": shape.usage(count)}) for count in (3, 2)]
     assert "its count of tokens fell from 3 to 2" in record_of([*first, DONE]).detail

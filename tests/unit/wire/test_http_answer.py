@@ -17,7 +17,7 @@ def test_body_pieces_keep_stamp_of_read():
     assert answer.header("transfer-encoding") == "chunked"
 
 
-def test_one_byte_per_read():
+def test_answer_is_read_byte_by_byte():
     message = CHUNKED + b"3\r\nabc\r\n0\r\n\r\n"
     answer = read_answer(make_exchange([(at, message[at : at + 1]) for at in range(len(message))]))
     assert answer.body == b"abc"

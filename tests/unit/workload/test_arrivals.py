@@ -117,14 +117,14 @@ def test_at_times_are_kept():
     assert at_times([1]).capacity == 1
 
 
-def test_closed_has_no_times_but_a_limit():
+def test_closed_loop_has_concurrency_but_no_arrival_times():
     assert closed(4).offsets_ns(10, 0) is None
     assert closed(4).concurrency == 4
     assert poisson(1).concurrency is None
 
 
 @given(st.floats(0.01, 1e4), st.floats(0.05, 50), st.integers(1, 60), st.integers(0, 2**64))
-def test_any_gamma_is_finite_ascending_and_scaled(rate, burstiness, count, seed):
+def test_gamma_offsets_are_sorted_and_end_at_given_rate(rate, burstiness, count, seed):
     offsets = gamma(rate, burstiness).offsets_ns(count, seed)
     assert list(offsets) == sorted(offsets)
     assert offsets[-1] == round(count / rate * 1e9)
@@ -138,7 +138,7 @@ def test_values_hash_and_compare():
     (constant(0.5), "constant(0.5)"), (poisson(8.0), "poisson(8)"), (gamma(8, 0.5), "gamma(8, burstiness=0.5)"),
     (ramp(1, 2), "ramp(1, 2)"), (at_times([0, 1.5]), "at_times((0, 1.5,))"), (closed(3), "closed(3)"),
 ])
-def test_text_is_the_call(arrivals, text):
+def test_text_of_arrival_process_evaluates_to_equal_process(arrivals, text):
     assert str(arrivals) == repr(arrivals) == text
     assert eval(text) == arrivals
 
@@ -167,7 +167,7 @@ def test_text_is_the_call(arrivals, text):
     (lambda: closed(0), "concurrency must be at least 1"),
     (lambda: closed(1.5), "integer"),
 ])
-def test_nonsense_is_refused_in_one_paragraph(make, part):
+def test_invalid_arrival_process_is_refused_in_one_paragraph(make, part):
     with pytest.raises(SpecError, match=part) as caught:
         make()
     assert "\n" not in str(caught.value)

@@ -77,7 +77,7 @@ def test_digest_follows_the_content_and_not_the_path(tmp_path):
 
 
 @pytest.mark.parametrize("content", ["not json", "{}", "3", "[1, 2]", '{"a": [1]}'])
-def test_a_wrong_file_is_named_with_the_expected_form(share_file, content):
+def test_malformed_sharegpt_file_is_refused_with_path(share_file, content):
     path = share_file(content)
     with pytest.raises(SpecError, match=r"sharegpt: .*share\.json") as caught:
         sharegpt(path=path, requests=1, arrivals=closed(1)).requests()

@@ -59,7 +59,7 @@ class TestEveryWorkload:
         first, second = ({str(r.prompt) for r in workload.requests(seed)} for seed in (1, 2))
         assert not first & second
 
-    def test_numbers_requests_and_looks_only_back(self, workload):
+    def test_requests_are_numbered_and_follow_only_earlier_requests(self, workload):
         for position, request in enumerate(workload.requests()):
             assert request.index == position
             assert request.after is None or request.after < position
@@ -161,7 +161,7 @@ class TestMultiTurn:
         assert [r.at_ns for r in requests[::4]] == [0, 1_000_000_000, 2_000_000_000]
         assert all(r.at_ns is None for r in requests if r.after is not None)
 
-    def test_hits_are_previous_prompts(self):
+    def test_expected_hits_of_conversation_are_previous_prompts(self):
         turns = multi_turn(conversations=2, turns=3, input=32, output=16, arrivals=closed(1))
         assert turns.expected_hit_rate(16) == pytest.approx(2 * (32 + 80) / (2 * (32 + 80 + 128)))
 
@@ -177,7 +177,7 @@ class TestMixed:
         assert {r.tag for r in requests} == {"stream", "prefill"}
         assert {r.prompt_tokens for r in requests if r.tag == "prefill"} == {900}
 
-    def test_a_closed_class_becomes_chains(self):
+    def test_closed_class_of_mixed_workload_becomes_chains_of_requests(self):
         streams = [r for r in MIXED.requests() if r.tag == "stream"]
         assert MIXED.concurrency is None
         assert [r.at_ns for r in streams] == [0, 0, None, None, None, None]
@@ -242,7 +242,7 @@ TALK = {"input": 1, "output": 1, "turns": 1, "arrivals": closed(1), "conversatio
     (lambda: sharegpt("a.json", requests=1, arrivals=closed(1)), r"sharegpt\(path=…, arrivals=…, requests=…, seed=…\)"),
     (lambda: mixed(RANDOM, RANDOM), r"mixed\(stream=…, prefill=…, seed=…\)"),
 ])
-def test_nonsense_is_refused_in_one_paragraph(make, part):
+def test_invalid_workload_is_refused_in_one_paragraph(make, part):
     with pytest.raises(SpecError, match=part) as caught:
         make()
     assert "\n" not in str(caught.value)

@@ -25,7 +25,7 @@ PROMPT = st.lists(st.integers(0, 1), min_size=1, max_size=12).map(tuple)
         st.tuples(st.sampled_from(["admit", "keep", "finish", "retract"]), PROMPT, st.integers(0, 20)), max_size=40
     ),
 )
-def test_tokens_are_conserved(
+def test_radix_pool_never_loses_tokens(
     page: int, capacity: int, enabled: bool, actions: list[tuple[str, tuple[int, ...], int]]
 ) -> None:
     cache = RadixCache(capacity, page, enabled)

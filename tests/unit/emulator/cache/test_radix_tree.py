@@ -96,7 +96,7 @@ def test_radix_tree_matches_dictionary_of_prefixes(page: int, operations: list[t
 
 
 @given(key=PROMPT, tokens=PROMPT, start=st.integers(0, 9), repeat=st.integers(1, 40))
-def test_shared_prefix_counts_as_a_loop_does(key: Tokens, tokens: Tokens, start: int, repeat: int) -> None:
+def test_shared_prefix_equals_result_of_token_loop(key: Tokens, tokens: Tokens, start: int, repeat: int) -> None:
     key, tokens = key * repeat, tokens * repeat
     start = min(start, len(tokens))
     same = 0

@@ -104,7 +104,7 @@ def test_without_chunks_a_second_prompt_must_fit_whole() -> None:
     assert step(engine) == [(second, 60), (third, 39)]
 
 
-def test_max_running_requests() -> None:
+def test_max_running_requests_limits_batch_size() -> None:
     engine = scheduler(max_num_seqs=2)
     three = [sequence(5) for _ in range(3)]
     for one in three:
@@ -283,7 +283,7 @@ def test_prompt_is_shared_immediately_after_computation() -> None:
     assert step(engine) == [(second, 1)]
 
 
-def test_a_leaving_sequence_opens_the_door_though_others_run() -> None:
+def test_finished_sequence_lets_waiting_sequence_start() -> None:
     engine = scheduler(max_num_seqs=2)
     first, second, third = sequence(5, max_tokens=3), sequence(5, max_tokens=30), sequence(5)
     for one in (first, second, third):

@@ -15,7 +15,7 @@ def loads(*in_flight: int) -> list[EngineLoad]:
 A, B = tuple(range(100)), tuple(range(500, 600))
 
 
-def test_round_robin_takes_turns() -> None:
+def test_round_robin_router_chooses_engines_in_order() -> None:
     router = RoundRobin()
     assert [router.choose(A, "", loads(0, 0, 0)) for _ in range(4)] == [0, 1, 2, 0]
 

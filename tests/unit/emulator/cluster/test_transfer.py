@@ -10,7 +10,7 @@ from pytest_llmperf.emulator.config import Link
 from pytest_llmperf.emulator.core.sequence import Sequence
 
 
-def test_one_transfer_at_a_time() -> None:
+def test_transfers_on_link_are_serialised() -> None:
     link = TransferLink(Link(bytes_per_s=1e6, latency_s=1e-3))
     assert link.send(1000, 0) == 2_000_000
     assert link.send(1000, 500_000) == 4_000_000

@@ -49,7 +49,7 @@ def test_draft_model_on_target_states_recomputes_last_block():
     assert {n: pool.lookup(sequence(*range(n))) for n in (3, 5, 12, 13)} == {3: 0, 5: 0, 12: 4, 13: 8}
 
 
-def test_salts_do_not_mix():
+def test_block_pool_does_not_share_blocks_between_salts():
     pool = BlockPool(20, 4, True)
     hold(pool, sequence(*range(8), salt="a"))
     assert pool.lookup(sequence(*range(9))) == 0
@@ -147,7 +147,7 @@ def test_reset_needs_all_blocks_back():
     assert pool.free == 9
 
 
-def test_leaked_blocks_are_gone():
+def test_leaked_blocks_are_never_free_again():
     pool = BlockPool(10, 4, True)
     pool.release(hold(pool, sequence(*range(36))))
     pool.leak(2)

@@ -164,7 +164,7 @@ def test_on_an_idle_engine_a_cache_never_makes_the_first_token_later(lab, reques
 
 @settings(max_examples=100, deadline=None)
 @given(REQUESTS, ENGINES, SPECULATIONS, st.lists(st.tuples(st.integers(1, 40), st.integers(0, 13)), max_size=6))
-def test_aborts_leave_no_trace(lab, requests, flags, speculation, aborts):
+def test_aborted_sequences_leave_no_blocks(lab, requests, flags, speculation, aborts):
     engine = lab.engine(speculation=speculation, **flags)
     arrivals = workload(requests)
     sequences = [s for _, s in arrivals]
@@ -185,7 +185,7 @@ def test_aborts_leave_no_trace(lab, requests, flags, speculation, aborts):
     assert engine.gauges.kv_usage == 0.0
 
 
-def test_a_leap_stops_before_an_arrival(lab):
+def test_fast_forward_stops_at_arrival(lab):
     engine = lab.engine()
     engine.add(lab.sequence(1, 8, 50), 0)
     first = engine.step(0)

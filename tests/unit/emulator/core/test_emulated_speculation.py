@@ -29,7 +29,7 @@ def test_certain_acceptance_rates_give_constant_number_of_accepted_drafts(rates,
     assert {acceptance.draw(key, 2) for key in range(100)} == {expected}
 
 
-def test_equal_texts_draw_alike(lab):
+def test_equal_texts_have_equal_accepted_drafts(lab):
     def accepted(token):
         engine = lab.engine(speculation=Speculation(3, (0.5, 0.5, 0.5)))
         lab.drive(engine, [(0, lab.sequence(token, 8, 200))], False)
@@ -52,7 +52,7 @@ def test_speculation_counters_match_tokens_per_step(lab, asynchronous, draft):
     assert counters.generation_tokens == one.generated == 12
 
 
-def test_no_step_that_speculates_is_leapt(lab):
+def test_speculative_steps_are_not_fast_forwarded(lab):
     engine = lab.engine(speculation=Speculation(1, (0.5,)))
     engine.add(lab.sequence(1, 8, 30), 0)
     assert engine.fast_forward(engine.step(0).ended_ns, None) is None

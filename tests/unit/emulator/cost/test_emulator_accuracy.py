@@ -30,7 +30,7 @@ def folds(splits):
     return [o for name, split in splits.items() if name.startswith("fold") for o in outcomes(split, rows[name])]
 
 
-def test_splits_are_of_the_data_that_is_here():
+def test_accuracy_page_names_digest_of_stored_data():
     assert f'"sha256": "{sha256_of()}"' in (ROOT / HELD_OUT).read_text(encoding="utf-8")
 
 

@@ -153,7 +153,7 @@ def test_ingress_time_increases_with_prompt_length():
 
 
 @pytest.mark.parametrize("tp", [2, 4, 8])
-def test_two_all_reduces_a_layer(tp):
+def test_tensor_parallel_step_includes_two_all_reduces_per_layer(tp):
     """Each latency + 2 (tp − 1)/tp × bytes / link."""
     known = coefficients_for("vllm", GPUS["h200"])
     free = replace(known, allreduce_s=0.0, allreduce_bandwidth=1e12)

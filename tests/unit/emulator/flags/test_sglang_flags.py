@@ -56,7 +56,7 @@ def test_running_sequences_are_limited_by_sglang_flags(flags, most):
     ("--radix-eviction-policy", "lfu"), ("--load-balance-method", "total_requests"),
     ("--hicache-write-policy", "write_back"),
 ])
-def test_policies_that_are_not_played_are_refused(flags):
+def test_unsupported_sglang_policy_is_refused(flags):
     with pytest.raises(UsageError, match=f"{flags[0]} {flags[1]} cannot be emulated; only "):
         config(*flags)
 

@@ -48,7 +48,7 @@ def test_vllm_command_line_of_plugin_is_resolved():
     assert found.config.max_num_seqs == 1024
 
 
-def test_underscores_equals_signs_and_human_numbers():
+def test_flag_spellings_and_number_suffixes_are_accepted():
     found = config("--max_num_seqs=64", "--max-num-batched-tokens", "2K", "--max_model_len", "8k")
     assert (found.max_num_seqs, found.max_num_batched_tokens, found.max_model_len) == (64, 2048, 8000)
 

@@ -70,7 +70,7 @@ def test_usage_is_sent_only_if_requested():
     assert len(end) == 2
 
 
-def test_cached_tokens_only_where_the_server_tells():
+def test_cached_tokens_are_omitted_without_server_flag():
     quiet = vllm_launch(["serve", "tiny"], machine("h200", 1), {})
     _, end = streamed(ask(launch=quiet, stream=True, stream_options=ALL), quiet)
     assert "prompt_tokens_details" not in parsed(end[0])["usage"]

@@ -27,7 +27,7 @@ def refused(path="/v1/completions", launch=VLLM, raw=None, **body):
     return error["code"], error["message"]
 
 
-def test_ids_are_exact():
+def test_token_id_prompt_is_used_unchanged():
     found = ask(prompt=[5, 6, 7], max_tokens=4, min_tokens=4, ignore_eos=True, temperature=0, model="it")
     assert found.prompts == ((5, 6, 7),)
     assert (found.kind, found.max_tokens, found.stream, found.salt) == ("completion", 4, False, "")

@@ -67,7 +67,7 @@ def test_pipe_answers_every_command_once():
     ]
 
 
-def test_a_kept_plan_is_the_plan():
+def test_stored_plan_gives_same_records_as_given_plan():
     server = Pipe(service())
     given = {"concurrency": 1, "requests": [post(0), post(1, body="no JSON")]}
     kept = answer(server, json.dumps({"plan": {"name": "p", **given}}))
@@ -77,7 +77,7 @@ def test_a_kept_plan_is_the_plan():
     assert [record["outcome"] for record in found["records"]] == ["ok", "http status"]
 
 
-def test_a_restart_is_another_start():
+def test_restart_resets_clock_cache_and_noise_but_keeps_plans():
     """With the seed's own noise, a clock at 0, an empty cache, and the plans that were kept."""
     noise = ("--noise", "session=30%,run=10%", "--noise-seed")
     started = json.dumps({"simulate": {"plan": "p"}})
@@ -259,7 +259,7 @@ def test_a_queue_longer_than_the_idle_limit_is_no_silence():
     assert found[-1]["read_ns"][1] - found[-1]["read_ns"][0] > 2 * limits["idle_ns"]
 
 
-def test_the_clients_own_limits():
+def test_client_limit_ends_request_in_virtual_time():
     given = {"concurrency": None, "limits": {"total_ns": 20_000_000}, "requests": [post(0, body=body(tokens=200))]}
     (exchange,) = say(service(), replay=given)["exchanges"]
     assert exchange["ending"] == "total timeout"
@@ -289,7 +289,7 @@ def test_runs_are_deterministic():
 
 
 @pytest.mark.parametrize(("noise", "differ"), [("session=1%", False), ("run=1%", True)])
-def test_each_replay_is_a_run(noise, differ):
+def test_each_replay_has_a_new_run_factor(noise, differ):
     server = service("--noise", noise, "--noise-seed", "9")
     runs = [replay(server, post(0, body=body([9], 20)), name="simulate")["records"][0]["token_ns"] for _ in range(2)]
     assert (runs[0][-1] - runs[0][1] != runs[1][-1] - runs[1][1]) is differ

@@ -148,7 +148,7 @@ def test_corrupt_requests_file_is_refused_and_writes_no_export(tests, tmp_path, 
 
 @pytest.mark.parametrize(("out", "suggested"), [(".", "requests.csv"), ("", "requests.csv"), ("/", "/requests.csv"),
                                                  ("there", "there/requests.csv")])
-def test_a_folder_is_no_file(tests, tmp_path, monkeypatch, out, suggested):
+def test_export_to_folder_is_refused_with_suggested_file(tests, tmp_path, monkeypatch, out, suggested):
     monkeypatch.chdir(tmp_path)
     Path("there").mkdir()
     before = sorted(tmp_path.rglob("*"))
@@ -157,7 +157,7 @@ def test_a_folder_is_no_file(tests, tmp_path, monkeypatch, out, suggested):
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_place_that_cannot_be_written(tests, tmp_path):
+def test_unwritable_export_path_is_refused(tests, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError, match="cannot be written"):
         export(tests, "csv", tmp_path / "file/x.csv")

@@ -64,7 +64,7 @@ def test_in_flight_series_includes_requests_without_stored_arrivals(tmp_path):
     assert (side["n"], side["of"]) == (32, "32 of 64 requests")
 
 
-def test_a_whole_file_is_not_called_a_part(drawn):
+def test_distribution_of_all_requests_has_no_partial_label(drawn):
     assert drawn([make_record(0)])["distributions"]["ttft"][0]["of"] == ""
 
 

@@ -48,7 +48,7 @@ def test_report_page_loads_no_external_resources(tmp_path, page, measurement):
     assert not re.findall(r'(?:src|href)\s*=\s*"(?!data:)[^"#]', head)
 
 
-def test_whatever_a_test_or_server_says_is_text(tmp_path, page, measurement_of):
+def test_html_in_names_and_messages_is_escaped(tmp_path, page, measurement_of):
     measured = measurement_of([], side="")
     object.__setattr__(measured, "engine", HOSTILE)
     object.__setattr__(measured, "conditions", {"hardware": HOSTILE, HOSTILE: HOSTILE})

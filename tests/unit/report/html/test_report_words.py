@@ -41,5 +41,5 @@ def test_baseline_comparison_is_shown_as_sentence():
     assert words.in_words(check) == "Output throughput: at most 4.8 % worse than the baseline"
 
 
-def test_every_metric_has_words():
+def test_every_metric_has_a_readable_name():
     assert all("_" not in words.metric_in_words(name) for name in all_metrics())
