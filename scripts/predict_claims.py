@@ -25,7 +25,8 @@ from pathlib import Path
 
 from pytest_llmperf.judging.claim_judge import PRIMARIES, guard
 from pytest_llmperf.results.check import BASELINE_COMPARISON, CheckResult
-from pytest_llmperf.results.reader import StoredRunTest, read_run
+from pytest_llmperf.results.measurement import TestResult
+from pytest_llmperf.results.reader import read_run
 from pytest_llmperf.results.sentences import estimate_text
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -188,13 +189,13 @@ def with_table(page: str, table: str, begin: str = BEGIN, end: str = END) -> str
     return f"{before}{begin}\n\n{table}\n\n{end}{after}"
 
 
-def _host(folder: Path, test: StoredRunTest) -> str:
+def _host(folder: Path, test: TestResult) -> str:
     """Its letter, and whether it is no held-out one."""
     letter, name = folder.name[0], test.test.partition("::")[2].partition("[")[0]
     return f"{letter}, fitted" if letter in FITTED.get(folder.parent.name, {}).get(name, "") else letter
 
 
-def _demands(test: StoredRunTest) -> Iterator[CheckResult]:
+def _demands(test: TestResult) -> Iterator[CheckResult]:
     """Claims, SLOs and mechanisms with a number; no exact ones, guards or comparisons with a baseline."""
     guards = {guard(name).text for name in PRIMARIES}
     for check in test.checks:
@@ -204,8 +205,8 @@ def _demands(test: StoredRunTest) -> Iterator[CheckResult]:
 
 
 def _same_workload(
-    test: StoredRunTest, hosts: Sequence[tuple[str, StoredRunTest]]
-) -> Iterator[tuple[str, StoredRunTest]]:
+    test: TestResult, hosts: Sequence[tuple[str, TestResult]]
+) -> Iterator[tuple[str, TestResult]]:
     """What hosts measured of the same test under the same workloads."""
     workloads = {measurement.workload for measurement in test.measurements}
     for host, other in hosts:
@@ -213,13 +214,13 @@ def _same_workload(
             yield host, other
 
 
-def _verdict(test: StoredRunTest, check: CheckResult) -> str:
+def _verdict(test: TestResult, check: CheckResult) -> str:
     """The verdict of that day on the same demand; a demand with another limit has none."""
     same = [one.verdict.value for one in test.checks if one.subject == check.subject]
     return same[0] if same else "with another limit"
 
 
-def _measured(test: StoredRunTest, check: CheckResult) -> str | None:
+def _measured(test: TestResult, check: CheckResult) -> str | None:
     """As the same demand says it, else one of the same metric, else what the runs give for a claim made since."""
     same = [one for one in test.checks if one.metric == check.metric]
     if same:

@@ -22,9 +22,9 @@ from pytest_llmperf.baseline.merging import UpdateTerms
 from pytest_llmperf.metrics.registry import find
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.baseline import Baseline, Provenance, StoredSession
-from pytest_llmperf.results.check import BASELINE_COMPARISON
-from pytest_llmperf.results.fresh import Check, FreshMeasurement, FreshRun, FreshTest
+from pytest_llmperf.results.check import BASELINE_COMPARISON, CheckResult
 from pytest_llmperf.results.levels import offsets
+from pytest_llmperf.results.measurement import Measurement, Run, TestResult
 from pytest_llmperf.stats.decision import MetricComparison, decide
 from pytest_llmperf.stats.looks import LOOKS, alpha_at
 from pytest_llmperf.stats.priors import margins_for, prior_for, scale_of, worse_when_larger
@@ -63,11 +63,10 @@ def history(metric: str, step: float, sessions: int, rng: random.Random) -> Hist
         values = [100 * exp(level + rng.gauss(0, run_sd)) for _ in range(LOOKS[-1])]
         known = () if stored is None else stored.measurements[""].sessions
         verdict, runs = judged(metric, values, known)
-        fresh = FreshMeasurement(
-            "", (metric,), CONDITIONS, True, tuple(FreshRun(i % SEEDS, 1, {metric: values[i]}) for i in range(runs))
-        )
-        check = Check(f"{BASELINE_COMPARISON} {metric}", metric, verdict)
-        test = FreshTest("suites/test_x.py::test_y", True, None, (fresh,), (check,))
+        fresh_runs = tuple(Run.of_values(i % SEEDS, 1, {metric: values[i]}) for i in range(runs))
+        fresh = Measurement("", "", CONDITIONS, fresh_runs, baseline="", primaries=(metric,))
+        check = CheckResult(f"{BASELINE_COMPARISON} {metric}", verdict, metric)
+        test = TestResult("suites/test_x.py::test_y", True, None, (fresh,), (check,))
         origin = Provenance(f"20260101T{number:06d}Z-000000", "2026-01-01", None, False, "host")
         planned = planning.plan([test], {} if stored is None else {path: stored}, UpdateTerms(origin), "all")
         taken.append(bool(planned.files))

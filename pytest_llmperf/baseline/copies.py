@@ -6,25 +6,31 @@ from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
+from pytest_llmperf.metrics.failed_as_infinite import values_with_failures
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.conditions import fingerprint_of
-from pytest_llmperf.results.fresh import FreshMeasurement, FreshRun, FreshTest
+from pytest_llmperf.results.measurement import Measurement, Run, TestResult
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
     """A measurement with its test, and that test's id as files know it."""
 
-    test: FreshTest
-    fresh: FreshMeasurement
+    test: TestResult
+    fresh: Measurement
     owner: str
+
+    @property
+    def name(self) -> str:
+        """The name under which the measurement is compared."""
+        return self.fresh.baseline or ""
 
 
 def copies_by_name(cases: Sequence[Case]) -> dict[str, list[Case]]:
     """The copies of each measurement of a test."""
     copies: dict[str, list[Case]] = defaultdict(list)
     for case in cases:
-        copies[case.fresh.name].append(case)
+        copies[case.name].append(case)
     return copies
 
 
@@ -34,15 +40,22 @@ def merge_copies(cases: Sequence[Case], counting: Sequence[Case]) -> Case:
     Args:
         counting: those whose runs count; a run that two of them hold counts once.
     """
-    runs: list[FreshRun] = []
+    runs: list[Run] = []
     for case in counting:
-        runs += [run for run in case.fresh.runs if run not in runs]
+        runs += [run for run in case.fresh.runs if not any(_same_values(run, other) for other in runs)]
     test = replace(
         counting[0].test,
         checks=tuple(check for case in cases for check in case.test.checks),
-        failed_first=tuple(execution_end for case in cases for execution_end in case.test.failed_first),
+        earlier_ends=tuple(end for case in cases for end in case.test.earlier_ends),
     )
-    return replace(counting[0], test=test, fresh=replace(counting[0].fresh, runs=tuple(runs)))
+    return replace(counting[0], test=test, fresh=counting[0].fresh.with_runs(runs))
+
+
+def _same_values(run: Run, other: Run) -> bool:
+    """Whether two copies of a test hold one and the same run."""
+    return (run.seed, run.start_id, run.contended) == (other.seed, other.start_id, other.contended) and (
+        values_with_failures(run.metrics) == values_with_failures(other.metrics)
+    )
 
 
 def improved_metrics(cases: Sequence[Case]) -> set[str]:

@@ -18,6 +18,7 @@ from pytest_llmperf.baseline.rules import (
     tolerances,
 )
 from pytest_llmperf.baseline.text import rounded
+from pytest_llmperf.metrics.failed_as_infinite import values_with_failures
 from pytest_llmperf.metrics.registry import find, is_metric
 from pytest_llmperf.metrics.units import Direction
 from pytest_llmperf.results.baseline import Provenance, StoredMeasurement, StoredSession
@@ -31,7 +32,7 @@ from pytest_llmperf.results.conditions import (
     server_kind,
     unrecorded_conditions,
 )
-from pytest_llmperf.results.fresh import FreshMeasurement
+from pytest_llmperf.results.measurement import Measurement
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ class Merger:
         terms: what the update goes by.
     """
 
-    fresh: FreshMeasurement
+    fresh: Measurement
     stored: StoredMeasurement | None
     acceptable_obstacles: Sequence[Obstacle]
     improved: Collection[str]
@@ -173,7 +174,8 @@ class Merger:
     @property
     def _margins(self) -> dict[str, float]:
         kind = server_kind(self.fresh.conditions).removeprefix(EMULATED)
-        return tolerances(self._known_primaries, self.fresh.margins, kind)
+        tolerated = {metric: margins.tolerated for metric, margins in self.fresh.margins.items()}
+        return tolerances(self._known_primaries, tolerated, kind)
 
     @property
     def _changed_conditions(self) -> str:
@@ -301,8 +303,8 @@ class Merger:
         return {name: formulas[name] for name in names}
 
 
-def _names(fresh: FreshMeasurement) -> set[str]:
-    return {name for run in fresh.runs for name in run.metrics}
+def _names(fresh: Measurement) -> set[str]:
+    return {name for metrics in fresh.metrics for name in values_with_failures(metrics)}
 
 
 def _without(
@@ -319,10 +321,11 @@ def _filled(sessions: Sequence[StoredSession]) -> tuple[StoredSession, ...]:
     return tuple(replace(session, metrics={name: session.values(name) for name in names}) for session in sessions)
 
 
-def fresh_session(fresh: FreshMeasurement, provenance: Provenance) -> StoredSession:
+def fresh_session(fresh: Measurement, provenance: Provenance) -> StoredSession:
     """A measurement as it would be stored, values rounded; without metrics that this version does not have."""
     names = sorted(filter(is_metric, _names(fresh)))
-    columns = {name: [run.metrics.get(name) for run in fresh.runs] for name in names}
+    values = [values_with_failures(metrics) for metrics in fresh.metrics]
+    columns = {name: [of_run.get(name) for of_run in values] for name in names}
     return StoredSession(
         id=provenance.session,
         date=provenance.date,
@@ -330,7 +333,7 @@ def fresh_session(fresh: FreshMeasurement, provenance: Provenance) -> StoredSess
         host=provenance.host,
         accepted=None,
         anchor=False,
-        runs=tuple((run.seed, run.start) for run in fresh.runs),
+        runs=tuple((run.seed, run.start_id) for run in fresh.runs),
         metrics={
             name: tuple(None if value is None else rounded(value) for value in column)
             for name, column in columns.items()

@@ -6,11 +6,12 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from pytest_llmperf.metrics.failed_as_infinite import values_with_failures
 from pytest_llmperf.metrics.registry import is_metric
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.baseline import Provenance
-from pytest_llmperf.results.check import BASELINE_COMPARISON
-from pytest_llmperf.results.fresh import Check, FreshMeasurement, FreshTest
+from pytest_llmperf.results.check import CheckResult
+from pytest_llmperf.results.measurement import Measurement, TestResult
 
 REFUSED = (Verdict.FAIL, Verdict.ERROR, Verdict.INCONCLUSIVE)
 SHOWN = 3
@@ -30,21 +31,21 @@ class Obstacle:
     level: bool = False
 
 
-def blocking_obstacles(test: FreshTest, fresh: FreshMeasurement) -> list[str]:
+def blocking_obstacles(test: TestResult, fresh: Measurement) -> list[str]:
     """What no reason outweighs: there is nothing that a later run could be compared with."""
     return list(_blocking_obstacles(test, fresh))
 
 
-def _blocking_obstacles(test: FreshTest, fresh: FreshMeasurement) -> Iterator[str]:
+def _blocking_obstacles(test: TestResult, fresh: Measurement) -> Iterator[str]:
     if test.error is not None:
         yield f"the test ended with an error: {test.error.splitlines()[0] if test.error else 'unknown'}"
     elif not test.complete:
         yield "the test did not reach its end"
     if not fresh.complete or not fresh.runs:
         yield f"the measurement is incomplete, with {len(fresh.runs)} runs"
-    names = Counter(measurement.name for measurement in test.measurements)
-    if names[fresh.name] > 1:
-        yield f"{names[fresh.name]} measurements of this test share the baseline name {fresh.name!r}; name them"
+    names = Counter(measurement.baseline for measurement in test.compared)
+    if names[fresh.baseline] > 1:
+        yield f"{names[fresh.baseline]} measurements of this test share the baseline name {fresh.baseline!r}; name them"
     if PLANTED in fresh.conditions:
         yield f"a regression was planted: {fresh.conditions[PLANTED]}"
     if not fresh.primaries:
@@ -53,13 +54,13 @@ def _blocking_obstacles(test: FreshTest, fresh: FreshMeasurement) -> Iterator[st
         if not is_metric(metric):
             yield f"this version has no metric {metric!r}"
             continue
-        missing = sum(run.metrics.get(metric) is None for run in fresh.runs)
+        missing = sum(values.get(metric) is None for values in map(values_with_failures, fresh.metrics))
         if missing:
             yield f"{metric} is missing in {missing} of {len(fresh.runs)} runs"
 
 
 def acceptable_obstacles(
-    test: FreshTest, fresh: FreshMeasurement, provenance: Provenance, *, young: bool = False
+    test: TestResult, fresh: Measurement, provenance: Provenance, *, young: bool = False
 ) -> list[Obstacle]:
     """What a person may accept, whatever is stored.
 
@@ -72,8 +73,8 @@ def acceptable_obstacles(
         for verdict in REFUSED
         if any(check.verdict is verdict for check in checks)
     ]
-    if test.failed_first:
-        obstacles.append(Obstacle(f"it did not fail only after {len(test.failed_first)} execution(s) that did"))
+    if test.failed_executions:
+        obstacles.append(Obstacle(f"it did not fail only after {test.failed_executions} execution(s) that did"))
     contended = [run.contended for run in fresh.runs if run.contended is not None]
     if contended:
         obstacles.append(Obstacle(f"contended in {len(contended)} of {len(fresh.runs)} runs: {contended[0]}"))
@@ -82,12 +83,12 @@ def acceptable_obstacles(
     return obstacles
 
 
-def is_undecided_comparison(check: Check) -> bool:
+def is_undecided_comparison(check: CheckResult) -> bool:
     """Whether it is a comparison with a baseline that stayed INCONCLUSIVE; no SLO and no claim."""
-    return check.verdict is Verdict.INCONCLUSIVE and check.subject.partition(" ")[0] == BASELINE_COMPARISON
+    return check.verdict is Verdict.INCONCLUSIVE and check.compares_with_baseline
 
 
-def _subjects(checks: Sequence[Check], verdict: Verdict) -> str:
+def _subjects(checks: Sequence[CheckResult], verdict: Verdict) -> str:
     subjects = list(dict.fromkeys(check.subject for check in checks if check.verdict is verdict))
     more = f" and {len(subjects) - SHOWN} more" if len(subjects) > SHOWN else ""
     return ", ".join(subjects[:SHOWN]) + more

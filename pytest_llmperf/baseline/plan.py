@@ -16,8 +16,8 @@ from pytest_llmperf.errors import UsageError
 from pytest_llmperf.metrics.registry import is_metric
 from pytest_llmperf.results.baseline import YOUNG_BELOW, Baseline, StoredMeasurement
 from pytest_llmperf.results.conditions import comparable_sessions, kind_of
-from pytest_llmperf.results.fresh import FreshTest
 from pytest_llmperf.results.levels import mean_level
+from pytest_llmperf.results.measurement import TestResult
 
 Mode = Literal["all", "new"]
 
@@ -40,7 +40,7 @@ CASE = (
 
 
 def plan(
-    tests: Sequence[FreshTest],
+    tests: Sequence[TestResult],
     existing: Mapping[str, Baseline],
     terms: UpdateTerms,
     mode: Mode,
@@ -91,10 +91,10 @@ def _spellings(paths: Collection[str]) -> dict[str, set[str]]:
     return found
 
 
-def _by_path(tests: Sequence[FreshTest]) -> dict[str, list[Case]]:
+def _by_path(tests: Sequence[TestResult]) -> dict[str, list[Case]]:
     cases_by_path: dict[str, list[Case]] = defaultdict(list)
     for test in tests:
-        for fresh in test.measurements:
+        for fresh in test.compared:
             kind = kind_of(fresh.conditions)
             cases_by_path[baseline_path(test.test, kind)].append(Case(test, fresh, bare_test(test.test, kind)))
     return cases_by_path
@@ -131,7 +131,7 @@ def _decide(
         copies: of its test, in this session; a line of its own for what can never be taken in, one for all others.
         young: whether what a comparison left open is no obstacle.
     """
-    name = copies[0].fresh.name
+    name = copies[0].name
     if stored is not None and mode == "new":
         return [Entry(Action.KEPT, path, name, reasons=(THERE,))], None
     never = [tuple(blocking_obstacles(case.test, case.fresh)) for case in copies]
@@ -160,20 +160,20 @@ def _merge(
     )
     result = merger.result()
     if merger.outdated or result == stored:
-        return Entry(Action.KEPT, path, fresh.name, reasons=(OLDER if merger.outdated else STORED,)), None
+        return Entry(Action.KEPT, path, case.name, reasons=(OLDER if merger.outdated else STORED,)), None
     if merger.barred is not None:
-        return Entry(Action.REFUSED, path, fresh.name, reasons=(merger.barred,)), None
+        return Entry(Action.REFUSED, path, case.name, reasons=(merger.barred,)), None
     obstacles = tuple(obstacle.text for obstacle in merger.obstacles)
     if obstacles and terms.accept is None:
-        return Entry(Action.REFUSED, path, fresh.name, reasons=obstacles, acceptable=True), None
+        return Entry(Action.REFUSED, path, case.name, reasons=obstacles, acceptable=True), None
     if merger.repeats is not None:
-        return Entry(Action.KEPT, path, fresh.name, reasons=(REPEATED.format(merger.repeats),)), None
+        return Entry(Action.KEPT, path, case.name, reasons=(REPEATED.format(merger.repeats),)), None
     accepted = (f"accepted ({terms.accept}): {'; '.join(obstacles)}",) if obstacles else ()
     unknown = (UNKNOWN.format(", ".join(merger.unknown)),) if merger.unknown else ()
     return Entry(
         Action.CREATED if stored is None else Action.CHANGED,
         path,
-        fresh.name,
+        case.name,
         reasons=(*accepted, *(_grows(test, stored) if young else ()), *_dropped(stored, result), *unknown),
         moves=_moves(stored, result),
         primaries=tuple(filter(is_metric, result.primaries)),
@@ -188,7 +188,7 @@ def _has_few_sessions(stored: StoredMeasurement | None, terms: UpdateTerms) -> b
     return comparable_sessions_on(comparable, terms.provenance.host) < YOUNG_BELOW
 
 
-def _grows(test: FreshTest, stored: StoredMeasurement | None) -> list[str]:
+def _grows(test: TestResult, stored: StoredMeasurement | None) -> list[str]:
     """Why a session was taken in whose comparison stayed open."""
     if stored is None or not any(map(is_undecided_comparison, test.checks)):
         return []

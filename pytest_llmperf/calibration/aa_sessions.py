@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -11,17 +10,16 @@ from pathlib import Path
 
 from pytest_llmperf.baseline.store import Store
 from pytest_llmperf.errors import UsageError
-from pytest_llmperf.judging.baseline_comparison import margins_from
-from pytest_llmperf.metrics.registry import Metric, find
+from pytest_llmperf.metrics.registry import find
 from pytest_llmperf.results.conditions import EMULATED, kind_of, server_kind
-from pytest_llmperf.results.fresh import FreshMeasurement, fresh_test
+from pytest_llmperf.results.measurement import Measurement
+from pytest_llmperf.results.reader import read_test
 from pytest_llmperf.stats.looks import LOOKS, SUITE_ALPHA, spent_share
 from pytest_llmperf.stats.noise_estimate import NoiseEstimate, estimate_noise, runs_needed, smallest_detectable
-from pytest_llmperf.stats.prior import Margins
 from pytest_llmperf.stats.priors import margins_for, prior_for, scale_of, worse_when_larger
 
 EFFECTS = (0.05, 0.10)
-Sessions = dict[tuple[str, str], list[FreshMeasurement]]
+Sessions = dict[tuple[str, str], list[Measurement]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +82,10 @@ def read_sessions(folders: Sequence[Path]) -> Sessions:
     found: Sessions = {}
     for folder in folders:
         for path in sorted(folder.glob("*/tests/*.json")):
-            test = fresh_test(json.loads(path.read_text(encoding="utf-8")), str(path))
+            test = read_test(path)
             bad = test.error is not None or any(check.verdict.value == "ERROR" for check in test.checks)
-            for measurement in () if bad or not test.complete else test.measurements:
-                found.setdefault((test.test, measurement.name), []).append(measurement)
+            for measurement in () if bad or not test.complete else test.compared:
+                found.setdefault((test.test, measurement.baseline or ""), []).append(measurement)
     return found
 
 
@@ -116,7 +114,7 @@ def calibrate_metrics(sessions: Sessions, store: Store) -> tuple[list[Calibrated
     return learnt, unknown
 
 
-def _kind(measurements: Sequence[FreshMeasurement]) -> str:
+def _kind(measurements: Sequence[Measurement]) -> str:
     return kind_of(measurements[0].conditions)
 
 
@@ -129,13 +127,16 @@ def _comparison_count(kind: str, sessions: Sessions, store: Store) -> int:
     return max(here, sum(map(len, stored)), 1)
 
 
-def _calibrate_metric(test: str, name: str, measurements: Sequence[FreshMeasurement], alpha: float) -> CalibratedMetric:
+def _calibrate_metric(test: str, name: str, measurements: Sequence[Measurement], alpha: float) -> CalibratedMetric:
     metric, kind = find(name), server_kind(measurements[0].conditions).removeprefix(EMULATED)
     scale, larger_is_worse = scale_of(metric), worse_when_larger(metric)
-    shares = _margins(measurements[0], metric, kind)
+    shares = measurements[0].margins.get(name) or margins_for(metric, kind)
     prior, margins = prior_for(metric, kind), shares.on(scale)
     runs = [
-        [(run.seed, scale.read(run.metrics.get(name), worse_when_larger=larger_is_worse)) for run in measurement.runs]
+        [
+            (run.seed, scale.read(value, worse_when_larger=larger_is_worse))
+            for run, value in zip(measurement.runs, measurement.values_with_failures(name), strict=True)
+        ]
         for measurement in measurements
     ]
     known = estimate_noise(runs)
@@ -163,14 +164,6 @@ def _calibrate_metric(test: str, name: str, measurements: Sequence[FreshMeasurem
         },
         tolerated=shares.tolerated,
     )
-
-
-def _margins(measurement: FreshMeasurement, metric: Metric, kind: str) -> Margins:
-    """The test's own, else the default; older run files know the tolerated one alone."""
-    negligible, tolerated = (each.get(metric.name) for each in (measurement.negligible, measurement.margins))
-    if tolerated is None:
-        return margins_for(metric, kind)
-    return margins_from({metric.name: tolerated if negligible is None else (negligible, tolerated)})[metric.name]
 
 
 def table(calibrated: Sequence[CalibratedMetric], problems: Sequence[str], sessions: int) -> str:

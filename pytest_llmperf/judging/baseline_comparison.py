@@ -38,7 +38,7 @@ from pytest_llmperf.stats.looks import (
     only_gross,
     spent_share,
 )
-from pytest_llmperf.stats.prior import Margins, Scale
+from pytest_llmperf.stats.prior import NEGLIGIBLE_PART, Margins, Scale
 from pytest_llmperf.stats.priors import margins_for, prior_for, scale_of, worse_when_larger
 from pytest_llmperf.stats.shift import Shift, sessions_by_host, shift
 
@@ -114,7 +114,7 @@ def margins_from(given: Mapping[str, float | tuple[float, float]] | None) -> dic
 
 
 def _margins(given: float | tuple[float, float]) -> Margins:
-    negligible, tolerated = given if isinstance(given, tuple) else (0.4 * given, given)
+    negligible, tolerated = given if isinstance(given, tuple) else (NEGLIGIBLE_PART * given, given)
     if tolerated >= 1:  # whoever writes 10 for 10 % would tolerate everything
         raise ValueError(f"{tolerated:g} is {100 * tolerated:g} %, and {tolerated:g} % is {tolerated / 100:g}")
     return Margins(negligible, tolerated)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import isinf
+from math import inf, isinf
 
 from pytest_llmperf.metrics.families import FAMILIES
 from pytest_llmperf.metrics.registry import find
@@ -20,6 +20,9 @@ def value_with_failures(run: RunMetrics, name: str) -> float | None:
         SloError: no such metric.
     """
     metric = find(name)
+    if run.judged is not None:
+        value = run.judged.get(metric.name, run.value(name))
+        return inf if value is None and metric.name in run.judged else value
     if metric.family is None or metric.stat is None or _all_served(run):
         return run.value(name)
     return statistic(sample_with_failures_ms(run, metric.family), metric.stat)
@@ -27,7 +30,14 @@ def value_with_failures(run: RunMetrics, name: str) -> float | None:
 
 def statistics_with_failures(run: RunMetrics) -> dict[str, float | None]:
     """Of each latency that requests failed to have, every statistic as it is judged; None where it has no end."""
+    if run.judged is not None:
+        return dict(run.judged)
     return run.source.derived(_statistics_with_failures)  # each run is written again after every other
+
+
+def values_with_failures(run: RunMetrics) -> dict[str, float | None]:
+    """Every metric as a baseline stores it, in its unit; an infinite statistic is None."""
+    return run.all() | statistics_with_failures(run)
 
 
 def _statistics_with_failures(records: Sequence[RequestRecord]) -> dict[str, float | None]:

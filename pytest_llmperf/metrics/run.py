@@ -32,11 +32,14 @@ class RunMetrics:
         source: the records of the run, by index. What is computed from them is kept as long as they are in memory.
         values: metric → value, None where it is unavailable.
         counted_by: what confirms the token counts of the usage; None: nothing does.
+        judged: the statistics that failed requests change, as a run file stores them (None is an infinite statistic);
+            None: they are computed from the records.
     """
 
     source: RunRecords = field(repr=False)
     values: Mapping[str, float | None] = field(repr=False)
     counted_by: CountedBy | None = None
+    judged: Mapping[str, float | None] | None = field(default=None, repr=False)
 
     @property
     def records(self) -> tuple[RequestRecord, ...]:

@@ -86,7 +86,7 @@ class RunRecords(Sequence[RequestRecord]):
     def __init__(self, records: Iterable[RequestRecord] = ()) -> None:
         loaded = tuple(records)
         self.start_ns = min((record.intended_ns for record in loaded), default=0)
-        self._count = len(loaded)
+        self._count: int | None = len(loaded)
         self._loaded: tuple[RequestRecord, ...] | None = loaded
         self._derived: dict[Callable[[Sequence[RequestRecord]], object], object] = {}
         self._read: Callable[[], Iterable[RequestRecord]] | None = None
@@ -97,6 +97,13 @@ class RunRecords(Sequence[RequestRecord]):
     def of(cls, records: Sequence[RequestRecord]) -> RunRecords:
         """The records of one run, in any order; `records` itself where it is one already."""
         return records if isinstance(records, RunRecords) else cls(sorted(records, key=lambda record: record.index))
+
+    @classmethod
+    def unread(cls, read: Callable[[], Iterable[RequestRecord]]) -> RunRecords:
+        """The records of a stored run: `read` is called when somebody asks for one of them or for their number."""
+        records = cls()
+        records._loaded, records._count, records._read = None, None, read
+        return records
 
     @property
     def loaded(self) -> bool:
@@ -131,7 +138,7 @@ class RunRecords(Sequence[RequestRecord]):
         return self._loaded
 
     def __len__(self) -> int:
-        return self._count
+        return len(self._all) if self._count is None else self._count
 
     def __iter__(self) -> Iterator[RequestRecord]:
         return iter(self._all)
@@ -149,4 +156,5 @@ class RunRecords(Sequence[RequestRecord]):
     __hash__ = object.__hash__
 
     def __repr__(self) -> str:
-        return f"<RunRecords: {self._count}, {'in memory' if self.loaded else 'in the run folder'}>"
+        count = "not read yet" if self._count is None else self._count
+        return f"<RunRecords: {count}, {'in memory' if self.loaded else 'in the run folder'}>"

@@ -12,14 +12,8 @@ from pytest_llmperf.errors import UsageError
 from pytest_llmperf.report.properties import JUDGED, SEED
 from pytest_llmperf.results.check import worst
 from pytest_llmperf.results.check_json import check_from
-from pytest_llmperf.results.fresh import numbers
-from pytest_llmperf.results.reader import (
-    StoredRun,
-    StoredRunMeasurement,
-    StoredRunTest,
-    margins_from,
-    read_run,
-)
+from pytest_llmperf.results.measurement import Measurement, Run, TestResult
+from pytest_llmperf.results.reader import margins_from, numbers, read_run
 from pytest_llmperf.results.strict_json import Node, parse
 from pytest_llmperf.stats.prior import Margins
 
@@ -32,7 +26,7 @@ IN_FIXTURE = re.compile(r'failed on (?:setup|teardown) with "(.*)"', re.DOTALL) 
 Property = tuple[str, str]
 
 
-def read_release(path: Path) -> tuple[StoredRunTest, ...]:
+def read_release(path: Path) -> tuple[TestResult, ...]:
     """The tests of a run folder or of a JUnit file.
 
     A test that was run again counts as it ended; of copies of one test (`--count`) the one that ended worst.
@@ -53,7 +47,7 @@ def read_release(path: Path) -> tuple[StoredRunTest, ...]:
     return test_by_id
 
 
-def _one_each(tests: Iterable[StoredRunTest]) -> tuple[StoredRunTest, ...]:
+def _one_each(tests: Iterable[TestResult]) -> tuple[TestResult, ...]:
     """Of copies of one test the one that ended worst."""
     found = {test.test: test for test in sorted(tests, key=lambda test: test.verdict.severity)}
     return tuple(found[name] for name in sorted(found))
@@ -65,7 +59,7 @@ def _last(root: ElementTree.Element) -> Iterator[ElementTree.Element]:
         yield from {(case.get("classname"), case.get("name")): case for case in suite.findall("testcase")}.values()
 
 
-def _test(case: ElementTree.Element, path: Path) -> StoredRunTest | None:
+def _test(case: ElementTree.Element, path: Path) -> TestResult | None:
     """None for a test that did not use llmperf, or was skipped before it measured."""
     each = [(element.get("name", ""), element.get("value", "")) for element in case.iter("property")]
     property_by_name = dict(each)
@@ -74,7 +68,7 @@ def _test(case: ElementTree.Element, path: Path) -> StoredRunTest | None:
         return None
     checks = [value for name, value in each if re.fullmatch(r"llmperf\.result\d+", name)]
     origin = f"{path}: {test}"
-    stored_test = StoredRunTest(
+    stored_test = TestResult(
         test=test,
         complete=True,
         error=None,
@@ -102,7 +96,7 @@ def _ended(case: ElementTree.Element) -> str | None:
     return None
 
 
-def _measurements(each: Sequence[Property], origin: str) -> Iterator[StoredRunMeasurement]:
+def _measurements(each: Sequence[Property], origin: str) -> Iterator[Measurement]:
     numbers = sorted({int(match[1]) for name, _ in each if (match := re.match(r"llmperf\.(\d{1,18})\.", name))})
     for number in numbers:
         prefix = f"llmperf.{number}."
@@ -110,13 +104,14 @@ def _measurements(each: Sequence[Property], origin: str) -> Iterator[StoredRunMe
         yield _measurement(dict(properties), properties, origin)
 
 
-def _measurement(named: Mapping[str, str], own: Sequence[Property], origin: str) -> StoredRunMeasurement:
+def _measurement(named: Mapping[str, str], own: Sequence[Property], origin: str) -> Measurement:
     runs = [(int(match[1]), value) for name, value in own if (match := _RUN.fullmatch(name))]
-    return StoredRunMeasurement(
-        engine=named.get("engine", "unknown"),
+    engine = named.get("engine", "unknown")
+    return Measurement(
+        engine=engine,
         workload=named.get("workload", "unknown"),
         conditions=_json(named.get("conditions", "{}"), origin).texts(),
-        runs=tuple(_run(number, _json(text, origin)) for number, text in runs),
+        runs=tuple(_run(number, _json(text, origin), engine) for number, text in runs),
         primaries=tuple(node.text() for node in _json(named.get("primaries", "[]"), origin).items()),
         side=named.get("side", ""),
         margins=dict(_margins(_json(named.get("margins", "{}"), origin))),
@@ -131,11 +126,12 @@ def _margins(node: Node) -> Iterator[tuple[str, Margins]]:
         yield metric, margins_from(both, *limits)
 
 
-def _run(number: int, node: Node) -> StoredRun:
+def _run(number: int, node: Node, engine: str) -> Run:
     """Older files have the seed in the property's name instead."""
     fields = node.table()
     metrics = {name: value.number_or_none() for name, value in fields.items() if name not in (SEED, JUDGED)}
-    return StoredRun(fields[SEED].integer() if SEED in fields else number, 0, "", metrics, numbers(fields, JUDGED))
+    seed = fields[SEED].integer() if SEED in fields else number
+    return Run.of_values(seed, 0, metrics, numbers(fields, JUDGED), engine=engine)
 
 
 def _json(text: str, origin: str) -> Node:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.process.serverlog import plain
 from pytest_llmperf.report.release import GREEN, ComparedTest, Trend
-from pytest_llmperf.results.reader import StoredRunTest
+from pytest_llmperf.results.measurement import TestResult
 
 #: A GitHub comment takes 65,536 characters, a step's summary more.
 MOST_CHARACTERS = 60_000
@@ -130,10 +130,10 @@ def _rows(compared: ComparedTest) -> Iterator[str]:
         yield f"{head} | | | | | |"
 
 
-def _verdicts(before: StoredRunTest | None, after: StoredRunTest | None) -> str:
+def _verdicts(before: TestResult | None, after: TestResult | None) -> str:
     was, now = map(_verdict, (before, after))
     return was if was == now else f"{was} → {now}"
 
 
-def _verdict(test: StoredRunTest | None) -> str:
+def _verdict(test: TestResult | None) -> str:
     return "–" if test is None else test.verdict.value.replace("_", " ")

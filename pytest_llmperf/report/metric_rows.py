@@ -8,18 +8,19 @@ from math import isinf
 from statistics import fmean
 
 from pytest_llmperf.errors import BaselineError
+from pytest_llmperf.metrics.failed_as_infinite import value_with_failures
 from pytest_llmperf.metrics.registry import Metric, all_metrics
 from pytest_llmperf.report.table import aligned
 from pytest_llmperf.results.baseline import ReadBaseline, StoredMeasurement
 from pytest_llmperf.results.conditions import kind_of
-from pytest_llmperf.results.reader import StoredRun, StoredRunTest
+from pytest_llmperf.results.measurement import Run, TestResult
 from pytest_llmperf.stats.mean import t_interval
 
 HEAD = ("metric", "mean", "90 % CI", "baseline", "change")
 CONFIDENCE = 0.95  # of each limit
 
 
-def every_metric(test: StoredRunTest, read: ReadBaseline) -> Iterator[str]:
+def every_metric(test: TestResult, read: ReadBaseline) -> Iterator[str]:
     """A table for each measurement of a test; a baseline that cannot be read is told by its own check."""
     for measurement in test.measurements:
         baseline = None
@@ -31,7 +32,7 @@ def every_metric(test: StoredRunTest, read: ReadBaseline) -> Iterator[str]:
         yield from (f"  {line}" for line in metric_table(measurement.runs, stored))
 
 
-def metric_table(runs: Sequence[StoredRun], stored: StoredMeasurement | None) -> list[str]:
+def metric_table(runs: Sequence[Run], stored: StoredMeasurement | None) -> list[str]:
     """Aligned lines, one per metric that every run has: of served requests, and how these changed as they are judged.
 
     Args:
@@ -41,9 +42,9 @@ def metric_table(runs: Sequence[StoredRun], stored: StoredMeasurement | None) ->
     return aligned([HEAD, *_rows(runs, stored)])
 
 
-def _rows(runs: Sequence[StoredRun], stored: StoredMeasurement | None) -> Iterator[tuple[str, ...]]:
+def _rows(runs: Sequence[Run], stored: StoredMeasurement | None) -> Iterator[tuple[str, ...]]:
     for metric in all_metrics().values():
-        run_values = [run.metrics.get(metric.name) for run in runs]
+        run_values = [run.metrics.value(metric.name) for run in runs]
         values = [value for value in run_values if value is not None]
         if not values or len(values) < len(run_values):
             continue
@@ -53,8 +54,12 @@ def _rows(runs: Sequence[StoredRun], stored: StoredMeasurement | None) -> Iterat
             metric.unit.show(fmean(values)),
             _interval(metric, values),
             "-" if stored_mean is None else metric.unit.show(stored_mean),
-            _change(metric, fmean(run.value_with_failures(metric.name) or 0.0 for run in runs), stored_mean, stored),
+            _change(metric, _mean_with_failures(runs, metric.name), stored_mean, stored),
         )
+
+
+def _mean_with_failures(runs: Sequence[Run], metric: str) -> float:
+    return fmean(value_with_failures(run.metrics, metric) or 0.0 for run in runs)
 
 
 def _change(metric: Metric, mean: float, before: float | None, stored: StoredMeasurement | None) -> str:

@@ -18,7 +18,7 @@ from pytest_llmperf.judging.baseline_comparison import OPEN_LOOP, SEARCHED
 from pytest_llmperf.metrics.registry import Metric, find
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.conditions import formula_versions, server_kind, unrecorded_conditions
-from pytest_llmperf.results.reader import StoredRunMeasurement, StoredRunTest
+from pytest_llmperf.results.measurement import Measurement, TestResult
 from pytest_llmperf.stats.decision import PASS_CONFIDENCE, MetricComparison, decide
 from pytest_llmperf.stats.looks import SUITE_ALPHA
 from pytest_llmperf.stats.prior import Scale
@@ -32,7 +32,7 @@ MUST_AGREE = (
 )  # fmt: skip
 GREEN = (Verdict.PASS, Verdict.IMPROVED)
 NOT_THERE = "gone, not run, or it failed before it could report"  # a crash leaves no verdict in JUnit
-Pair = tuple[StoredRunMeasurement, StoredRunMeasurement]
+Pair = tuple[Measurement, Measurement]
 
 
 class Trend(Enum):
@@ -82,15 +82,15 @@ class ComparedTest:
 
     test: str
     trend: Trend
-    before: StoredRunTest | None
-    after: StoredRunTest | None
+    before: TestResult | None
+    after: TestResult | None
     reason: str = ""
     changes: tuple[Change, ...] = ()
     differing_conditions: tuple[tuple[str, str, str], ...] = ()
 
 
 def compare_runs(
-    before: Sequence[StoredRunTest], after: Sequence[StoredRunTest], *, others: bool = False
+    before: Sequence[TestResult], after: Sequence[TestResult], *, others: bool = False
 ) -> list[ComparedTest]:
     """Every test of either run, by id.
 
@@ -106,14 +106,14 @@ def compare_runs(
     return sorted(compared, key=lambda one: one.test)
 
 
-def _candidates(test: StoredRunTest) -> list[StoredRunMeasurement]:
+def _candidates(test: TestResult) -> list[Measurement]:
     """What a test is about: B of a claim and the rates of a search are there to be compared with."""
     return [measurement for measurement in test.measurements if measurement.side != "b" and not measurement.tried]
 
 
-def _parts(test: StoredRunTest) -> list[dict[bool, StoredRunMeasurement]]:
+def _parts(test: TestResult) -> list[dict[bool, Measurement]]:
     """One per claim or other measurement, the candidate under False, B under True; a claim may end after either."""
-    parts: list[dict[bool, StoredRunMeasurement]] = []
+    parts: list[dict[bool, Measurement]] = []
     for measurement in (measurement for measurement in test.measurements if not measurement.tried):
         if measurement.side == "b" and parts and [part.side for part in parts[-1].values()] == ["a"]:
             parts[-1][True] = measurement
@@ -122,19 +122,19 @@ def _parts(test: StoredRunTest) -> list[dict[bool, StoredRunMeasurement]]:
     return parts
 
 
-def _pairs(before: StoredRunTest, after: StoredRunTest) -> list[Pair]:
+def _pairs(before: TestResult, after: TestResult) -> list[Pair]:
     """What was measured both times: candidates, or B where a claim ended without its A in one of the runs."""
     both = zip(_parts(before), _parts(after), strict=False)
     return [(old[side], new[side]) for old, new in both for side in sorted(old.keys() & new.keys())[:1]]
 
 
-def _primaries(measurement: StoredRunMeasurement) -> tuple[str, ...]:
+def _primaries(measurement: Measurement) -> tuple[str, ...]:
     """Names of the metrics that count."""
     usual = SEARCHED if measurement.searched else OPEN_LOOP
     return measurement.primaries or tuple(name for name in usual if measurement.value_with_failures(name) is not None)
 
 
-def _compare(before: StoredRunTest, after: StoredRunTest, alpha: float, *, others: bool) -> ComparedTest:
+def _compare(before: TestResult, after: TestResult, alpha: float, *, others: bool) -> ComparedTest:
     pairs = _pairs(before, after)
     obstacle = _obstacle(before, after, pairs)
     judged = [pair for pair in pairs if pair[1].side != "b" and not obstacle]
@@ -144,7 +144,7 @@ def _compare(before: StoredRunTest, after: StoredRunTest, alpha: float, *, other
     return ComparedTest(before.test, trend, before, after, reason, changes, tuple(dict.fromkeys(differing)))
 
 
-def _obstacle(before: StoredRunTest, after: StoredRunTest, pairs: Sequence[Pair]) -> str:
+def _obstacle(before: TestResult, after: TestResult, pairs: Sequence[Pair]) -> str:
     for when, test in (("before", before), ("now", after)):
         if test.verdict is Verdict.ERROR:
             return f"ERROR {when}: {test.reason}"
@@ -162,7 +162,7 @@ def _obstacle(before: StoredRunTest, after: StoredRunTest, pairs: Sequence[Pair]
     return ""
 
 
-def _trend(before: StoredRunTest, after: StoredRunTest, obstacle: str, changes: Sequence[Change]) -> tuple[Trend, str]:
+def _trend(before: TestResult, after: TestResult, obstacle: str, changes: Sequence[Change]) -> tuple[Trend, str]:
     verdicts = {change.verdict for change in changes if change.primary}
     still = after.reason if after.verdict not in GREEN else ""
     failed, fails = (test.verdict is Verdict.FAIL for test in (before, after))
@@ -179,7 +179,7 @@ def _trend(before: StoredRunTest, after: StoredRunTest, obstacle: str, changes: 
 
 
 def changes_of(
-    before: StoredRunMeasurement, after: StoredRunMeasurement, alpha: float, *, others: bool = False
+    before: Measurement, after: Measurement, alpha: float, *, others: bool = False
 ) -> list[Change]:
     """The primary metrics of a measurement, judged.
 
@@ -189,7 +189,7 @@ def changes_of(
     """
     judged = []
     primaries = _primaries(after)
-    names = dict.fromkeys([*primaries, *(after.runs[0].metrics if others and after.runs else ())])
+    names = dict.fromkeys([*primaries, *(after.runs[0].metrics.values if others and after.runs else ())])
     for name in names:
         try:
             metric = find(name)
@@ -200,7 +200,7 @@ def changes_of(
 
 
 def _change(
-    metric: Metric, before: StoredRunMeasurement, after: StoredRunMeasurement, alpha: float, *, primary: bool
+    metric: Metric, before: Measurement, after: Measurement, alpha: float, *, primary: bool
 ) -> Change:
     was, now = (_value_text(metric, side) for side in (before, after))
     if _formula(metric, before) != _formula(metric, after):
@@ -208,7 +208,7 @@ def _change(
     try:
         comparison = _comparison(metric, before, after)
     except ValueError:  # missing, without an end, 0, or no seed in common: nothing to compare
-        same = {run.value_with_failures(metric.name) for side in (before, after) for run in side.runs} == {0}
+        same = {value for side in (before, after) for value in side.values_with_failures(metric.name)} == {0}
         return Change(metric.name, was, now, "", "", Verdict.PASS if same else Verdict.INCONCLUSIVE, primary)
     (verdict,) = decide([comparison], alpha)
     limits = [_percent(metric, limit(PASS_CONFIDENCE)) for limit in (comparison.shift.lower, comparison.shift.upper)]
@@ -216,18 +216,19 @@ def _change(
     return Change(metric.name, was, now, _percent(metric, comparison.shift.effect), f"{low} … {high}", verdict, primary)
 
 
-def _formula(metric: Metric, side: StoredRunMeasurement) -> str | None:
+def _formula(metric: Metric, side: Measurement) -> str | None:
     """Its version; one by one, because a release that adds a metric must not void all others."""
     return formula_versions(side.conditions).get(metric.formula_id.partition("/")[0].rpartition(".")[0])
 
 
-def _comparison(metric: Metric, before: StoredRunMeasurement, after: StoredRunMeasurement) -> MetricComparison:
+def _comparison(metric: Metric, before: Measurement, after: Measurement) -> MetricComparison:
     scale, larger = scale_of(metric), worse_when_larger(metric)
     hardware = server_kind(after.conditions)
 
-    def runs(side: StoredRunMeasurement) -> list[tuple[int, float]]:
+    def runs(side: Measurement) -> list[tuple[int, float]]:
         return [
-            (run.seed, scale.read(run.value_with_failures(metric.name), worse_when_larger=larger)) for run in side.runs
+            (run.seed, scale.read(value, worse_when_larger=larger))
+            for run, value in zip(side.runs, side.values_with_failures(metric.name), strict=True)
         ]
 
     estimate = shift(runs(after), [runs(before)], prior_for(metric, hardware))
@@ -241,7 +242,7 @@ def _percent(metric: Metric, distance: float) -> str:
     return f"{change:+.1f} {'%' if scale is Scale.LOG else 'pp'}"
 
 
-def _value_text(metric: Metric, side: StoredRunMeasurement) -> str:
+def _value_text(metric: Metric, side: Measurement) -> str:
     value = side.value_with_failures(metric.name)
     if value is None:
         return "–"
@@ -250,7 +251,7 @@ def _value_text(metric: Metric, side: StoredRunMeasurement) -> str:
     return metric.unit.show(value)
 
 
-def _differing_conditions(before: StoredRunMeasurement, after: StoredRunMeasurement) -> list[tuple[str, str, str]]:
+def _differing_conditions(before: Measurement, after: Measurement) -> list[tuple[str, str, str]]:
     names = sorted((before.conditions.keys() | after.conditions.keys()) - {"formulas", *MUST_AGREE})
     each = ((name, before.conditions.get(name, "absent"), after.conditions.get(name, "absent")) for name in names)
     return [row for row in each if row[1] != row[2]]

@@ -9,10 +9,10 @@ from pytest_llmperf.report.markdown import WORDS
 from pytest_llmperf.report.release import ComparedTest
 from pytest_llmperf.report.table import aligned, table
 from pytest_llmperf.report.value_text import value_text
-from pytest_llmperf.results.reader import StoredRunMeasurement, StoredRunTest
+from pytest_llmperf.results.measurement import Measurement, TestResult
 
 
-def overview(tests: Sequence[StoredRunTest]) -> str:
+def overview(tests: Sequence[TestResult]) -> str:
     """A line a test, worst first, and how many came to which verdict."""
     ordered = sorted(tests, key=lambda test: -test.verdict.severity)
     counts = Counter(test.verdict for test in ordered)
@@ -22,12 +22,12 @@ def overview(tests: Sequence[StoredRunTest]) -> str:
     return "\n".join([*(line + reason for line, reason in zip(lines, reasons, strict=True)), total])
 
 
-def text_of_test(test: StoredRunTest) -> str:
+def text_of_test(test: TestResult) -> str:
     """Everything about one test but its requests."""
     return "\n".join(_test_lines(test))
 
 
-def _test_lines(test: StoredRunTest) -> Iterator[str]:
+def _test_lines(test: TestResult) -> Iterator[str]:
     yield f"{test.verdict.value}: {test.test}"
     if test.error:
         yield test.error
@@ -43,13 +43,13 @@ def _test_lines(test: StoredRunTest) -> Iterator[str]:
         yield from ("   " + line for line in aligned(_metrics(measurement)))
 
 
-def _metrics(measurement: StoredRunMeasurement) -> list[tuple[str, ...]]:
+def _metrics(measurement: Measurement) -> list[tuple[str, ...]]:
     """A row a metric that any run has, a column a run."""
     runs = measurement.runs
-    names = dict.fromkeys(name for run in runs for name, value in run.metrics.items() if value is not None)
+    names = dict.fromkeys(name for run in runs for name, value in run.metrics.values.items() if value is not None)
     each = enumerate(runs, start=1)
     head = ("metric", *(f"run {number}: seed {run.seed}, start {run.start_id}" for number, run in each))
-    return [head, *((name, *(value_text(name, run.metrics.get(name)) for run in runs)) for name in names)]
+    return [head, *((name, *(value_text(name, run.metrics.values.get(name)) for run in runs)) for name in names)]
 
 
 def comparison_text(compared: ComparedTest) -> str:
@@ -74,5 +74,5 @@ def _comparison_lines(compared: ComparedTest) -> Iterator[str]:
         yield from ("    " + line for line in aligned([head, *rows]))
 
 
-def _verdict(test: StoredRunTest | None) -> str:
+def _verdict(test: TestResult | None) -> str:
     return "–" if test is None else test.verdict.value

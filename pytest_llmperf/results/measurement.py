@@ -1,21 +1,44 @@
-"""Runs of one workload on one engine: what `perf.measure` returns."""
+"""A run, a measurement and a test's result: the same types for this session and for a run folder that is read back."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from pytest_llmperf.metrics import RunMetrics, measure
+from pytest_llmperf.metrics.failed_as_infinite import value_with_failures
 from pytest_llmperf.model.datasheet import LatencyBound
 from pytest_llmperf.model.exchange import LoadReport
 from pytest_llmperf.model.record import RequestRecord, RunRecords
-from pytest_llmperf.model.telemetry import CpuUse, GaugeSample, GpuTrace
+from pytest_llmperf.model.telemetry import CpuUse, GaugeSample, GpuTrace, gauge_columns
+from pytest_llmperf.model.verdict import Verdict
+from pytest_llmperf.results.check import CheckResult, verdict_of_test
+from pytest_llmperf.results.requests_file import all_records
+from pytest_llmperf.results.sentences import reason_text
 from pytest_llmperf.stats.prior import Margins
 
 if TYPE_CHECKING:
     import pandas as pd
+
+#: Source ("server", "gpu") → column with a unit suffix → samples; "at_ns" counts from the run's start.
+Telemetry = Mapping[str, Mapping[str, list[float | None]]]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTelemetry:
+    """What a run file holds in place of `Run.gpu` and `Run.gauges`.
+
+    Args:
+        columns: the samples.
+        contended: a sentence that names other users of the GPUs; None without other users.
+    """
+
+    columns: Telemetry = field(default_factory=dict)
+    contended: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +66,9 @@ class Run:
             pairs share execution and seed. None outside a claim.
         expected_hit_rate: upper bound of the prefix-cache hit rate of these requests on this engine; None: unknown.
         model_names: how the chunks of an answer may call the model, the requested name first; (): nobody knows.
+        precomputed: the metrics as a run file or a simulation has them; None: they are computed from the records.
+        stored_telemetry: of a stored run, which has neither `gpu` nor `gauges`, `cpu` nor `load`; None for a live run.
+        requests: the file of a stored run's requests; None for a live run, and where the file was not kept.
     """
 
     seed: int
@@ -63,14 +89,51 @@ class Run:
     block: int | None = None
     expected_hit_rate: float | None = None
     model_names: tuple[str, ...] = ()
+    precomputed: RunMetrics | None = field(default=None, repr=False)
+    stored_telemetry: StoredTelemetry | None = field(default=None, repr=False)
+    requests: Path | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "records", RunRecords.of(self.records))
 
+    @classmethod
+    def of_values(
+        cls, seed: int, start_id: int, values: Mapping[str, float | None],
+        judged: Mapping[str, float | None] | None = None, *, requests: Path | None = None, engine: str = "",
+    ) -> Run:
+        """A stored run: its metrics are known, and its records are read when somebody asks for them.
+
+        Args:
+            values: every metric by name.
+            judged: the statistics that failed requests change (`RunMetrics.judged`).
+            requests: the file of the run's requests; None: not kept, and reading a record raises UsageError.
+            engine: names the run in that message.
+        """
+        records = RunRecords.unread(partial(all_records, requests, f"{engine}, seed {seed}"))
+        metrics = RunMetrics(records, values, judged=judged or {})
+        return cls(
+            seed, start_id, records, precomputed=metrics, stored_telemetry=StoredTelemetry(), requests=requests
+        )
+
     @property
     def metrics(self) -> RunMetrics:
         """All metrics of this run."""
-        return measure(self.records, self.counters)
+        return self.precomputed or measure(self.records, self.counters)
+
+    @property
+    def telemetry(self) -> Telemetry:
+        """What server and GPUs said while the run went on; a source that was not sampled is absent."""
+        if self.stored_telemetry is not None:
+            return self.stored_telemetry.columns
+        server = {"server": gauge_columns(self.gauges)} if self.gauges else {}
+        return server if self.gpu is None else server | {"gpu": self.gpu.columns()}
+
+    @property
+    def contended(self) -> str | None:
+        """A sentence that names other users of the GPUs; None without other users."""
+        if self.stored_telemetry is not None:
+            return self.stored_telemetry.contended
+        return None if self.gpu is None else self.gpu.contended
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +145,7 @@ class Measurement:
         workload: the workload, as text.
         conditions: what must be equal for a comparison to mean something.
         runs: in the order in which they were made.
-        metrics: of each run, in the same order.
+        metrics: of each run, in the same order; by default `Run.metrics`.
         lmcache_reuse: share of the prompt tokens that repeat in whole chunks; None where no LMCache is attached.
         may_preempt: whether the test allows preemptions.
         complete: whether all runs that were asked for are there.
@@ -99,7 +162,7 @@ class Measurement:
     workload: str
     conditions: Mapping[str, str] = field(repr=False)
     runs: tuple[Run, ...] = field(repr=False)
-    metrics: tuple[RunMetrics, ...] = field(repr=False)
+    metrics: tuple[RunMetrics, ...] = field(default=(), repr=False)
     lmcache_reuse: float | None = None
     may_preempt: bool = False
     complete: bool = True
@@ -111,10 +174,19 @@ class Measurement:
     stored_run_sd: float | None = None
     bound: LatencyBound | None = None
 
+    def __post_init__(self) -> None:
+        if not self.metrics:
+            object.__setattr__(self, "metrics", tuple(run.metrics for run in self.runs))
+
     @property
     def searched(self) -> bool:
         """Whether each run was a search for the highest rate within an SLO."""
         return "search" in self.conditions
+
+    @property
+    def tried(self) -> bool:
+        """Whether it is one rate of such a search; the number of tried rates depends on the results."""
+        return "tried_rate" in self.conditions
 
     @property
     def executions(self) -> int:
@@ -125,6 +197,15 @@ class Measurement:
         """With some of its runs."""
         selected = [pair for pair in zip(self.runs, self.metrics, strict=True) if keep(pair[0])]
         return replace(self, runs=tuple(run for run, _ in selected), metrics=tuple(metrics for _, metrics in selected))
+
+    def with_runs(self, runs: Sequence[Run]) -> Measurement:
+        """With other runs."""
+        return replace(self, runs=tuple(runs), metrics=())
+
+    def release_records(self) -> None:
+        """Keep no request record in memory that a run folder holds; whoever asks for the records has them read."""
+        for run in self.runs:
+            run.records.release()
 
     def by_seed(self) -> Measurement:
         """With its runs in the order of execution and seed: the order in which pairs are compared."""
@@ -144,14 +225,29 @@ class Measurement:
         """
         return tuple(metrics.value(name) for metrics in self.metrics)
 
+    def values_with_failures(self, name: str) -> tuple[float | None, ...]:
+        """A metric's value in each run, in its unit, with each failed request as an infinite latency.
+
+        Raises:
+            SloError: no such metric.
+        """
+        return tuple(value_with_failures(metrics, name) for metrics in self.metrics)
+
     def value(self, name: str) -> float | None:
         """Mean of a metric over the runs; None where a run does not have it.
 
         Raises:
             SloError: no such metric.
         """
-        available_values = [value for value in self.values(name) if value is not None]
-        return fmean(available_values) if available_values and len(available_values) == len(self.runs) else None
+        return _mean(self.values(name))
+
+    def value_with_failures(self, name: str) -> float | None:
+        """Mean of `values_with_failures` over the runs; None where a run does not have the metric.
+
+        Raises:
+            SloError: no such metric.
+        """
+        return _mean(self.values_with_failures(name))
 
     def to_pandas(self) -> pd.DataFrame:
         """One row per request: run, seed, start_id, then what the request did; times and latencies in ms."""
@@ -164,3 +260,66 @@ class Measurement:
         from pytest_llmperf.results.vllm_json import vllm_json
 
         return vllm_json(self.metrics, self.conditions)
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    available_values = [value for value in values if value is not None]
+    return fmean(available_values) if available_values and len(available_values) == len(values) else None
+
+
+@dataclass(frozen=True, slots=True)
+class TestResult:
+    """What a run folder or a JUnit file holds of one test.
+
+    Args:
+        test: its id.
+        complete: whether the test reached its end.
+        error: what ended it earlier, with the evidence.
+        measurements: in the order in which the test made them.
+        checks: in the order in which the test made them.
+        folder: the run folder; None for a result from JUnit.
+        worker: of xdist, that ran the test; "" without xdist.
+        earlier_ends: how each earlier execution of the test ended: a verdict, "failed", …; None where that is unknown.
+    """
+
+    __test__: ClassVar[bool] = False  # else pytest would take the class for tests
+
+    test: str
+    complete: bool
+    error: str | None
+    measurements: tuple[Measurement, ...]
+    checks: tuple[CheckResult, ...]
+    folder: Path | None = None
+    worker: str = ""
+    earlier_ends: tuple[str | None, ...] = ()
+
+    @property
+    def verdict(self) -> Verdict:
+        """The worst of its checks; ERROR for a test that did not reach its end."""
+        if self.error or not self.complete:
+            return Verdict.ERROR
+        return verdict_of_test(self.checks)
+
+    @property
+    def reason(self) -> str:
+        """One line that says why; "" for a plain PASS."""
+        if self.error:
+            return self.error.partition("\n")[0]
+        if not self.complete:
+            return "It did not reach its end: it was interrupted, or failed outside its checks."
+        deciding = next((check for check in self.checks if check.verdict is self.verdict and check.cause), None)
+        if deciding is None:
+            return ""
+        reason = reason_text(deciding)
+        names_metric = not deciding.metric or reason.startswith(deciding.metric)
+        return reason if names_metric else f"{deciding.metric}: {reason}"
+
+    @property
+    def compared(self) -> tuple[Measurement, ...]:
+        """The measurements that are compared with a baseline."""
+        return tuple(measurement for measurement in self.measurements if measurement.baseline is not None)
+
+    @property
+    def failed_executions(self) -> int:
+        """How many earlier executions failed. Their runs count; those of an execution that ended in ERROR do not."""
+        return sum(end in (Verdict.FAIL.value, "failed") for end in self.earlier_ends)

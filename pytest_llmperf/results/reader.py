@@ -1,149 +1,25 @@
-"""A run folder, read back: what show, diff, report and export work on."""
+"""A run folder, read back: the one reader of run files (`results.writer` has their schema)."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
-from math import inf
+from dataclasses import replace
 from pathlib import Path
-from statistics import fmean
-from typing import TYPE_CHECKING
 
 from pytest_llmperf.errors import UsageError
-from pytest_llmperf.model.verdict import Verdict
-from pytest_llmperf.results.check import CheckResult, verdict_of_test
 from pytest_llmperf.results.check_json import check_from
-from pytest_llmperf.results.fresh import SCHEMA, numbers, shares
-from pytest_llmperf.results.requests_file import Requests, decode
-from pytest_llmperf.results.sentences import reason_text
+from pytest_llmperf.results.measurement import Measurement, Run, StoredTelemetry, TestResult
 from pytest_llmperf.results.strict_json import Node, parse
-from pytest_llmperf.stats.prior import Margins
-
-if TYPE_CHECKING:
-    from pytest_llmperf.results.measurement import Measurement
+from pytest_llmperf.results.writer import SCHEMA
+from pytest_llmperf.stats.prior import NEGLIGIBLE_PART, Margins
 
 REPAIR = "It is no run file of this version; run the test again."
 SESSION_FILE = "session.json"
-#: Sampled beside a run: what a run file calls it.
-TELEMETRY = ("server", "gpu")
+TELEMETRY = ("server", "gpu")  # keys of a run's sampled tables
 
 
-@dataclass(frozen=True, slots=True)
-class StoredRun:
-    """One run.
-
-    Args:
-        seed, start_id, started_at, counters: as of `results.measurement.Run`.
-        metrics: every metric by name; latencies are those of served requests.
-        apart: the latencies that failed requests move, as they are judged; None where one has no end.
-        requests: the file of its requests; None where it was not kept.
-        telemetry: source ("server", "gpu") → column with a unit suffix → samples; "at_ns" counts from the run's start.
-    """
-
-    seed: int
-    start_id: int
-    started_at: str
-    metrics: Mapping[str, float | None]
-    apart: Mapping[str, float | None] = field(default_factory=dict)
-    counters: Mapping[str, float | None] = field(default_factory=dict)
-    requests: Path | None = None
-    telemetry: Mapping[str, Mapping[str, list[float | None]]] = field(default_factory=dict)
-
-    def value_with_failures(self, name: str) -> float | None:
-        """A metric in its unit with each failed request as an infinite latency (`metrics.failed_as_infinite`).
-
-        None where the run does not have the metric.
-        """
-        if name not in self.apart:
-            return self.metrics.get(name)
-        value = self.apart[name]
-        return inf if value is None else value
-
-    def records(self) -> Requests:
-        """What its requests did; none where that was not kept.
-
-        Raises:
-            BaselineError: the file cannot be read or believed.
-        """
-        return decode(self.requests) if self.requests is not None else Requests()
-
-
-@dataclass(frozen=True, slots=True)
-class StoredRunMeasurement:
-    """One measurement: as `results.measurement.Measurement`, less what only judging needs."""
-
-    engine: str
-    workload: str
-    conditions: Mapping[str, str]
-    runs: tuple[StoredRun, ...]
-    complete: bool = True
-    baseline: str | None = None
-    primaries: tuple[str, ...] = ()
-    side: str = ""
-    margins: Mapping[str, Margins] = field(default_factory=dict)
-
-    @property
-    def searched(self) -> bool:
-        """Whether each run was a search for the highest rate within an SLO, which sends nothing itself."""
-        return "search" in self.conditions
-
-    @property
-    def tried(self) -> bool:
-        """Whether it is one rate of such a search; how many there are depends on what is found."""
-        return "tried_rate" in self.conditions
-
-    def value_with_failures(self, name: str) -> float | None:
-        """Mean of a metric over the runs, as it is judged, in its unit; None where one does not have it."""
-        run_values = [run.value_with_failures(name) for run in self.runs]
-        values = [value for value in run_values if value is not None]
-        return fmean(values) if values and len(values) == len(run_values) else None
-
-
-@dataclass(frozen=True)
-class StoredRunTest:
-    """One test.
-
-    Args:
-        test: its id.
-        complete: whether it reached its end.
-        error: what ended it before, with the evidence.
-        folder: the run folder; None where it was read from JUnit.
-        worker: of xdist, that ran it; "" where there was none.
-    """
-
-    test: str
-    complete: bool
-    error: str | None
-    measurements: tuple[StoredRunMeasurement, ...]
-    checks: tuple[CheckResult, ...]
-    folder: Path | None = None
-    worker: str = ""
-
-    @cached_property
-    def verdict(self) -> Verdict:
-        """The worst of its checks; ERROR for a test that did not reach its end."""
-        if self.error or not self.complete:
-            return Verdict.ERROR
-        return verdict_of_test(self.checks)
-
-    @property
-    def reason(self) -> str:
-        """One line that says why; "" for a plain PASS."""
-        if self.error:
-            return self.error.partition("\n")[0]
-        if not self.complete:
-            return "It did not reach its end: it was interrupted, or failed outside its checks."
-        deciding = next((check for check in self.checks if check.verdict is self.verdict and check.cause), None)
-        if deciding is None:
-            return ""
-        reason = reason_text(deciding)
-        names_metric = not deciding.metric or reason.startswith(deciding.metric)
-        return reason if names_metric else f"{deciding.metric}: {reason}"
-
-
-def read_run(folder: Path) -> tuple[StoredRunTest, ...]:
+def read_run(folder: Path) -> tuple[TestResult, ...]:
     """Every test of a run folder, by id.
 
     Raises:
@@ -155,10 +31,10 @@ def read_run(folder: Path) -> tuple[StoredRunTest, ...]:
     files = sorted((folder / "tests").glob("*.json"))
     if not files:
         raise UsageError(f"{folder}: this is no run folder: it has no tests/*.json. Run folders lie in .llmperf/runs/.")
-    return tuple(sorted((_read(path, folder) for path in files), key=lambda test: test.test))
+    return tuple(sorted(map(read_test, files), key=lambda test: test.test))
 
 
-def choose(tests: Sequence[StoredRunTest], part: str, folder: Path) -> tuple[StoredRunTest, ...]:
+def choose(tests: Sequence[TestResult], part: str, folder: Path) -> tuple[TestResult, ...]:
     """The tests whose id has this part.
 
     Raises:
@@ -180,56 +56,53 @@ def read_session(folder: Path) -> Mapping[str, object]:
     return content if isinstance(content, dict) else {}
 
 
-def names(measurements: Sequence[StoredRunMeasurement]) -> list[str]:
+def names(measurements: Sequence[Measurement]) -> list[str]:
     """Of each measurement of a test: a claim's side, its number where there is none, both where a side stands twice."""
     sides = [measurement.side for measurement in measurements]
     numbered = enumerate(sides, start=1)
     return [side if side and sides.count(side) == 1 else f"{side}{number}" for number, side in numbered]
 
 
-def as_measurement(stored: StoredRunMeasurement) -> Measurement:
-    """The measurement as it was, made from its requests.
+def read_test(path: Path) -> TestResult:
+    """The result of one test.
+
+    Args:
+        path: `FOLDER/tests/NAME.json`.
 
     Raises:
-        UsageError: a run has no requests, or not all of them with their arrivals.
-        BaselineError: its requests cannot be read.
+        UsageError: the file cannot be read.
+        BaselineError: its content cannot be believed.
     """
-    from pytest_llmperf.metrics import measure
-    from pytest_llmperf.model.record import RunRecords
-    from pytest_llmperf.results.measurement import Measurement, Run
-
-    runs = []
-    for run in stored.runs:
-        requests = run.records()
-        if not requests.kept or requests.left_out:
-            how = "only in part" if requests.kept else "not"
-            raise UsageError(f"{stored.engine}, seed {run.seed}: what each request did was {how} kept; show, diff and "
-                             "the report still work.")
-        runs.append(Run(run.seed, run.start_id, RunRecords(requests.kept), run.counters, started_at=run.started_at))
-    metrics = tuple(measure(run.records, run.counters) for run in runs)
-    return Measurement(stored.engine, stored.workload, stored.conditions, tuple(runs), metrics, side=stored.side)
-
-
-def _read(path: Path, folder: Path) -> StoredRunTest:
     try:
         content = path.read_bytes()
     except OSError as error:
         raise UsageError(f"{path}: the run file cannot be read: {error}.") from error
-    top = parse(content, str(path), REPAIR)
-    node = top.table()
-    if "schema" not in node or node["schema"].value != SCHEMA:
-        schema = node["schema"].value if "schema" in node else None
-        top.refuse(f"its schema is {schema!r}, and this version reads {SCHEMA}")
-    fields = top.fields(("test", "complete", "error", "measurements", "checks"), optional=node)
-    return StoredRunTest(
+    top, folder = parse(content, str(path), REPAIR), path.parents[1]
+    _require_schema(top)
+    fields = top.fields(("test", "complete", "error", "measurements", "checks"), optional=top.table())
+    return TestResult(
         test=fields["test"].text(),
         complete=fields["complete"].flag(),
         error=fields["error"].text_or_none(),
-        measurements=tuple(_measurement(one, folder) for one in fields["measurements"].items()),
-        checks=tuple(check_from(one) for one in fields["checks"].items()),
+        measurements=tuple(_measurement(node, folder) for node in fields["measurements"].items()),
+        checks=tuple(check_from(node) for node in fields["checks"].items()),
         folder=folder,
         worker=_worker(fields["worker"]) if "worker" in fields else "",
+        earlier_ends=tuple(_end(node) for node in fields["earlier"].items()) if "earlier" in fields else (),
     )
+
+
+def _require_schema(top: Node) -> None:
+    node = top.table().get("schema")
+    schema = None if node is None else node.value
+    if isinstance(schema, int) and schema > SCHEMA:
+        top = replace(top, repair="Install a newer pytest-llmperf.")
+    if schema != SCHEMA:
+        top.refuse(f"its schema is {schema!r}, and this version reads {SCHEMA}")
+
+
+def _end(execution: Node) -> str | None:
+    return execution.fields(("ended",), optional=execution.table())["ended"].text_or_none()
 
 
 def _worker(node: Node) -> str:
@@ -240,25 +113,31 @@ def _worker(node: Node) -> str:
     return name
 
 
-def _measurement(node: Node, folder: Path) -> StoredRunMeasurement:
+def _measurement(node: Node, folder: Path) -> Measurement:
     fields = node.fields(("engine", "workload", "conditions", "runs", "complete"), optional=node.table())
-    return StoredRunMeasurement(
-        engine=fields["engine"].text(),
+    engine = fields["engine"].text()
+    return Measurement(
+        engine=engine,
         workload=fields["workload"].text(),
         conditions=fields["conditions"].texts(),
-        runs=tuple(_run(one, folder) for one in fields["runs"].items()),
+        runs=tuple(_run(run, folder, engine) for run in fields["runs"].items()),
         complete=fields["complete"].flag(),
         baseline=fields["baseline"].text_or_none() if "baseline" in fields else None,
-        primaries=tuple(one.text() for one in fields["primaries"].items()) if "primaries" in fields else (),
-        side=fields["side"].text() if "side" in fields else "",
+        primaries=tuple(name.text() for name in fields["primaries"].items()) if "primaries" in fields else (),
         margins=dict(_margins(fields)),
+        side=fields["side"].text() if "side" in fields else "",
     )
 
 
 def _margins(fields: Mapping[str, Node]) -> Iterator[tuple[str, Margins]]:
-    negligible, tolerated = shares(fields, "negligible"), shares(fields, "margins")
-    for metric in negligible.keys() & tolerated.keys():
-        yield metric, margins_from(fields["margins"], negligible[metric], tolerated[metric])
+    """Older files hold the tolerated change alone."""
+    negligible = numbers(fields, "negligible")
+    for metric, tolerated in numbers(fields, "margins").items():
+        if tolerated is not None:
+            smaller = negligible.get(metric)
+            yield metric, margins_from(
+                fields["margins"], NEGLIGIBLE_PART * tolerated if smaller is None else smaller, tolerated
+            )
 
 
 def margins_from(node: Node, negligible: float, tolerated: float) -> Margins:
@@ -273,19 +152,34 @@ def margins_from(node: Node, negligible: float, tolerated: float) -> Margins:
         node.refuse(str(error))
 
 
-def _run(node: Node, folder: Path) -> StoredRun:
+def numbers(fields: Mapping[str, Node], name: str) -> dict[str, float | None]:
+    """A table of numbers; empty where there is none."""
+    table = fields[name].table() if name in fields else {}
+    return {key: value.number_or_none() for key, value in table.items()}
+
+
+def _run(node: Node, folder: Path, engine: str) -> Run:
     fields = node.fields(("seed", "start_id", "metrics"), optional=node.table())
-    requests = _inside(folder, fields["requests"]) if "requests" in fields else None
-    return StoredRun(
-        seed=fields["seed"].integer(),
-        start_id=fields["start_id"].integer(),
-        started_at=fields["started_at"].text() if "started_at" in fields else "",
-        metrics=numbers(fields, "metrics"),
-        apart=numbers(fields, "judged"),
+    values, judged = numbers(fields, "metrics"), numbers(fields, "judged")
+    seed, start_id = fields["seed"].integer(), fields["start_id"].integer()
+    return replace(
+        Run.of_values(seed, start_id, values, judged, requests=_requests(fields, folder), engine=engine),
         counters=numbers(fields, "counters"),
-        requests=requests if requests is not None and requests.is_file() else None,
-        telemetry={source: dict(_columns(fields[source])) for source in TELEMETRY if _optional_values(fields, source)},
+        started_at=fields["started_at"].text() if "started_at" in fields else "",
+        execution=fields["execution"].integer() if "execution" in fields else 1,
+        stored_telemetry=StoredTelemetry(
+            {source: dict(_columns(fields[source])) for source in TELEMETRY if _has_value(fields, source)},
+            fields["contended"].text_or_none() if "contended" in fields else None,
+        ),
     )
+
+
+def _requests(fields: Mapping[str, Node], folder: Path) -> Path | None:
+    """The file of a run's requests; None where the file was not kept."""
+    if "requests" not in fields:
+        return None
+    path = _inside(folder, fields["requests"])
+    return path if path.is_file() else None
 
 
 def _inside(folder: Path, node: Node) -> Path:
@@ -296,7 +190,7 @@ def _inside(folder: Path, node: Node) -> Path:
     return path
 
 
-def _optional_values(fields: Mapping[str, Node], name: str) -> bool:
+def _has_value(fields: Mapping[str, Node], name: str) -> bool:
     return name in fields and fields[name].value is not None
 
 

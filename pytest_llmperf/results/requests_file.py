@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from pytest_llmperf.errors import UsageError
 from pytest_llmperf.model.record import Outcome, RequestRecord
 from pytest_llmperf.results.strict_json import LARGEST_INTEGER, Node
 
@@ -100,6 +101,24 @@ def decode(path: Path) -> Requests:
     except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, RecursionError,
             zlib.error) as error:
         top.refuse(f"this is no file of requests: {type(error).__name__}: {error}")
+
+
+def all_records(path: Path | None, run: str) -> tuple[RequestRecord, ...]:
+    """All request records of a run.
+
+    Args:
+        path: the file of the requests; None where it was not kept.
+        run: names the run in messages.
+
+    Raises:
+        UsageError: the records were not kept, or not all of them with their arrivals.
+        BaselineError: the file cannot be read or believed.
+    """
+    requests = Requests() if path is None else decode(path)
+    if not requests.kept or requests.left_out:
+        how = "only in part" if requests.kept else "not"
+        raise UsageError(f"{run}: what each request did was {how} kept; show, diff and the report still work.")
+    return requests.kept
 
 
 def _check_numbers(columns: Mapping[str, list[Any]]) -> None:

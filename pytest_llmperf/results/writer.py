@@ -1,6 +1,8 @@
 """The run folder: one JSON file per test, written after each run, so that an interrupted session keeps what it has.
 
 A file per run beside it has what each request did (`results.requests_file`). Charts and exports need the folder alone.
+
+docs/run_folder.md lists the keys of a run file; `results.reader` is the one reader.
 """
 
 from __future__ import annotations
@@ -17,17 +19,17 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_llmperf.errors import InfrastructureError
 from pytest_llmperf.metrics.failed_as_infinite import statistics_with_failures
-from pytest_llmperf.model.telemetry import GpuTrace, gauge_columns
+from pytest_llmperf.model.telemetry import GpuTrace
 from pytest_llmperf.process.scratch import write_whole
 from pytest_llmperf.results.check import CheckResult
 from pytest_llmperf.results.check_json import check_json
-from pytest_llmperf.results.fresh import SCHEMA
 from pytest_llmperf.results.requests_file import encode, read_back
 
 if TYPE_CHECKING:
     from pytest_llmperf.metrics import RunMetrics
     from pytest_llmperf.results.measurement import Measurement, Run
 
+SCHEMA = 1
 READABLE_LENGTH = 150  # file systems take 255 bytes
 
 
@@ -163,7 +165,7 @@ def _run(run: Run, metrics: RunMetrics, requests: str) -> dict[str, object]:
 
     `judged` has the latencies that failed requests move, as a limit, a ratio or a baseline takes them.
     """
-    trace = run.gpu
+    trace, telemetry = run.gpu, run.telemetry
     return {
         "execution": run.execution,
         "block": run.block,
@@ -176,14 +178,14 @@ def _run(run: Run, metrics: RunMetrics, requests: str) -> dict[str, object]:
         "clock_gap_ms": run.clock_gap_ms,
         "load": None if run.load is None else asdict(run.load),
         "cpu": None if run.cpu is None else asdict(run.cpu),
-        "contended": None if trace is None else trace.contended,
+        "contended": run.contended,
         "counters": dict(run.counters),
         "metrics": metrics.all(),
         "judged": statistics_with_failures(metrics),
         "requests": requests,
-        "gpu": None if trace is None else trace.columns(),
+        "gpu": telemetry.get("gpu"),
         "gpu_state": None if trace is None else _state(trace),
-        "server": gauge_columns(run.gauges) if run.gauges else None,
+        "server": telemetry.get("server"),
     }
 
 

@@ -14,8 +14,8 @@ from pytest_llmperf.baseline.update_plan import Plan
 from pytest_llmperf.errors import BaselineError
 from pytest_llmperf.results.baseline import Baseline, Provenance
 from pytest_llmperf.results.conditions import kind_of
-from pytest_llmperf.results.fresh import FreshTest, fresh_test
-from pytest_llmperf.results.strict_json import parse
+from pytest_llmperf.results.measurement import TestResult
+from pytest_llmperf.results.reader import read_test
 from pytest_llmperf.session.provenance import read_provenance
 
 
@@ -29,7 +29,7 @@ class MeasuredSession:
     """
 
     provenance: Provenance
-    tests: tuple[FreshTest, ...]
+    tests: tuple[TestResult, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +60,12 @@ def read_sessions(run_files: Iterable[Path]) -> list[MeasuredSession]:
     Raises:
         BaselineError: a file cannot be read, or one session claims two origins.
     """
-    parts_by_session: dict[str, list[tuple[Provenance, FreshTest]]] = defaultdict(list)
+    parts_by_session: dict[str, list[tuple[Provenance, TestResult]]] = defaultdict(list)
     origin_by_folder: dict[Path, Provenance] = {}
     for path in run_files:
         folder = path.parents[1]
         origin_by_folder[folder] = origin_by_folder.get(folder) or read_provenance(folder)
-        parts_by_session[origin_by_folder[folder].session].append((origin_by_folder[folder], _read(path)))
+        parts_by_session[origin_by_folder[folder].session].append((origin_by_folder[folder], read_test(path)))
     return [_session(parts) for _, parts in sorted(parts_by_session.items())]
 
 
@@ -91,7 +91,7 @@ def update_baselines(
             kind_of(measurement.conditions)
             for session in sessions
             for test in session.tests
-            for measurement in test.measurements
+            for measurement in test.compared
         }
     )
     if dry_run:
@@ -128,7 +128,7 @@ def _tests_out_of_scope(existing: Mapping[str, Baseline], in_scope: Collection[s
     return {baseline.test for baseline in existing.values() if baseline.test.partition("::")[0] not in in_scope}
 
 
-def _session(parts: Sequence[tuple[Provenance, FreshTest]]) -> MeasuredSession:
+def _session(parts: Sequence[tuple[Provenance, TestResult]]) -> MeasuredSession:
     origins = [origin for origin, _ in parts]
     first = min(origins, key=lambda origin: origin.date)
     for other in origins:
@@ -139,11 +139,3 @@ def _session(parts: Sequence[tuple[Provenance, FreshTest]]) -> MeasuredSession:
             )
     dirty = any(origin.dirty for origin in origins)
     return MeasuredSession(replace(first, dirty=dirty), tuple(test for _, test in parts))
-
-
-def _read(path: Path) -> FreshTest:
-    try:
-        content = parse(path.read_bytes(), str(path))
-    except OSError as error:
-        raise BaselineError(f"{path}: the run file cannot be read: {error}.") from error
-    return fresh_test({key: node.value for key, node in content.table().items()}, str(path))

@@ -170,8 +170,8 @@ class PerfSession:
     def release_records(self) -> None:
         """Keep no request record in memory that is in the run folder, whichever test measured it or read it back."""
         for execution in (execution for executions in self._executions.values() for execution in executions):
-            for run in (run for measurement in execution.measurements for run in measurement.runs):
-                run.records.release()
+            for measurement in execution.measurements:
+                measurement.release_records()
 
     def _place(self) -> Path:
         """Where run folders go: nothing is written yet, but for a private folder where the project's cannot be written.

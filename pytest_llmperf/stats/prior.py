@@ -66,6 +66,10 @@ class Prior:
             raise ValueError(f"a prior of {self.run_sd}, {self.session_sd} and {self.df} degrees of freedom")
 
 
+#: Negligible change as a part of the tolerated change, where a test names the tolerated change alone.
+NEGLIGIBLE_PART = 0.4
+
+
 @dataclass(frozen=True, slots=True)
 class Margins:
     """How much worse a metric may be, as shares: 0.02 is 2 %, or 2 percentage points of a share.

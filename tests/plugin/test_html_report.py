@@ -99,7 +99,7 @@ def test_requests_are_kept_and_answers_are_not(run, pytester):
     run(SUITE, "--emulate", "h200", "-k", "test_slo")
     (folder,) = Path(pytester.path, ".llmperf/runs").iterdir()
     (test,) = read_run(folder)
-    assert [len(run.records().kept) for run in test.measurements[0].runs] == [12, 12, 12]
+    assert [len(run.records) for run in test.measurements[0].runs] == [12, 12, 12]
     assert test.measurements[0].runs[0].requests.stat().st_size < 10_000
     (command,) = folder.glob("servers/*/command.txt")
     assert "--max-model-len 8192" in command.read_text()

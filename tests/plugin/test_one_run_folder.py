@@ -10,8 +10,7 @@ import pytest
 from pytest_llmperf.errors import BaselineError
 from pytest_llmperf.report.html.servers import servers_of
 from pytest_llmperf.report.junit import read_release
-from pytest_llmperf.results.fresh import SCHEMA
-from pytest_llmperf.results.reader import read_run
+from pytest_llmperf.results.reader import SCHEMA, read_run
 
 pytestmark = pytest.mark.emulated
 SUITE = """

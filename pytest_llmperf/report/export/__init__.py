@@ -10,10 +10,10 @@ from pytest_llmperf.process.scratch import write_whole
 from pytest_llmperf.report.export.benchmark import benchmark_file
 from pytest_llmperf.report.export.detailed import vllm_files
 from pytest_llmperf.report.export.requests_table import csv_file, parquet_file
-from pytest_llmperf.results.reader import StoredRunTest
+from pytest_llmperf.results.measurement import TestResult
 
 #: Format → file name under `out` ("" for `out` itself) and its content.
-Export = Callable[[Sequence[StoredRunTest]], Mapping[str, bytes]]
+Export = Callable[[Sequence[TestResult]], Mapping[str, bytes]]
 EXPORTS: Mapping[str, Export] = {
     "pytest-benchmark": lambda tests: {"": benchmark_file(tests)},
     "vllm": vllm_files,
@@ -24,7 +24,7 @@ EXPORTS: Mapping[str, Export] = {
 SUGGESTED = {"parquet": "requests.parquet", "csv": "requests.csv"}
 
 
-def export(tests: Sequence[StoredRunTest], form: str, out: Path) -> list[Path]:
+def export(tests: Sequence[TestResult], form: str, out: Path) -> list[Path]:
     """Write the tests in that format; nothing is written before all of it is made.
 
     Raises:

@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 from statistics import fmean, median, stdev
 
 from pytest_llmperf.errors import UsageError
-from pytest_llmperf.results.reader import StoredRunMeasurement, StoredRunTest, names, read_session
+from pytest_llmperf.results.measurement import Measurement, TestResult
+from pytest_llmperf.results.reader import names, read_session
 from pytest_llmperf.version import VERSION
 
 METRICS = ("ttft_p50", "ttft_p99", "tpot_mean", "itl_p50", "itl_p99", "e2el_p50")
@@ -17,7 +18,7 @@ NO_OPTIONS = {
 }  # fmt: skip
 
 
-def benchmark_file(tests: Sequence[StoredRunTest]) -> bytes:
+def benchmark_file(tests: Sequence[TestResult]) -> bytes:
     """The file as `pytest-benchmark compare` reads it.
 
     Raises:
@@ -38,14 +39,14 @@ def benchmark_file(tests: Sequence[StoredRunTest]) -> bytes:
     return json.dumps(content, indent=1, allow_nan=False).encode() + b"\n"
 
 
-def _machine(tests: Sequence[StoredRunTest]) -> dict[str, str]:
+def _machine(tests: Sequence[TestResult]) -> dict[str, str]:
     """What was measured on; the file's reader may be on another machine."""
     names = ("hardware", "gpu", "gpu_count", "driver", "cuda", "cpu", "cpu_cores")
     each = (measurement.conditions for test in tests for measurement in test.measurements)
     return {name: value for conditions in each for name in names if (value := conditions.get(name))}
 
 
-def _commit(test: StoredRunTest) -> dict[str, object]:
+def _commit(test: TestResult) -> dict[str, object]:
     session = read_session(test.folder) if test.folder is not None else {}
     return {
         "id": session.get("commit") or "unknown",
@@ -57,21 +58,20 @@ def _commit(test: StoredRunTest) -> dict[str, object]:
     }
 
 
-def _benchmarks(test: StoredRunTest) -> Iterator[dict[str, object]]:
+def _benchmarks(test: TestResult) -> Iterator[dict[str, object]]:
     """Without the rates that a search tried: the next search tries others, and files are compared by name."""
     measured = [measurement for measurement in test.measurements if not measurement.tried]
     several = len(measured) > 1
     for name, measurement in zip(names(measured), measured, strict=True):
         side = f" {name}" if several else ""
         for metric in METRICS:
-            values = [run.metrics.get(metric) for run in measurement.runs]
-            known_s = [value / 1000 for value in values if value is not None]
+            known_s = [value / 1000 for value in measurement.values(metric) if value is not None]
             if known_s:
                 yield _benchmark(test, measurement, f"{metric}{side}", known_s)
 
 
 def _benchmark(
-    test: StoredRunTest, measurement: StoredRunMeasurement, what: str, values_s: Sequence[float]
+    test: TestResult, measurement: Measurement, what: str, values_s: Sequence[float]
 ) -> dict[str, object]:
     return {
         "group": f"{test.test} {what}",

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from pathlib import PurePath
 
 from pytest_llmperf.errors import UsageError
-from pytest_llmperf.results.reader import StoredRunTest, as_measurement, names
+from pytest_llmperf.results.measurement import TestResult
+from pytest_llmperf.results.reader import names
 from pytest_llmperf.results.writer import file_name
 
 
-def vllm_files(tests: Sequence[StoredRunTest]) -> dict[str, bytes]:
+def vllm_files(tests: Sequence[TestResult]) -> dict[str, bytes]:
     """File name → content, a file a measurement; a search for a rate sends nothing itself and has none.
 
     Raises:
@@ -24,7 +25,8 @@ def vllm_files(tests: Sequence[StoredRunTest]) -> dict[str, bytes]:
             if measurement.searched or not measurement.runs:
                 continue
             name = f"{PurePath(file_name(test.test, test.worker)).stem}.{label}.json"
-            content = as_measurement(measurement).to_vllm_json()
+            content = measurement.to_vllm_json()
+            measurement.release_records()
             files[name] = json.dumps(content, indent=1, allow_nan=False).encode() + b"\n"
     if not files:
         raise UsageError("nothing was measured by these tests, so there is nothing to export.")

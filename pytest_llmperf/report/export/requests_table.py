@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pytest_llmperf.errors import UsageError
-from pytest_llmperf.results.reader import StoredRunTest, as_measurement, names
+from pytest_llmperf.results.measurement import TestResult
+from pytest_llmperf.results.reader import names
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-def requests_table(tests: Sequence[StoredRunTest]) -> pd.DataFrame:
+def requests_table(tests: Sequence[TestResult]) -> pd.DataFrame:
     """One row per request: test, measurement (number or side), then as `Measurement.to_pandas`.
 
     A search for a rate sends nothing itself; the rates that it tried are measurements of their own.
@@ -28,7 +29,8 @@ def requests_table(tests: Sequence[StoredRunTest]) -> pd.DataFrame:
         for name, measurement in zip(names(test.measurements), test.measurements, strict=True):
             if measurement.searched or not measurement.runs:
                 continue
-            frame = as_measurement(measurement).to_pandas()
+            frame = measurement.to_pandas()
+            measurement.release_records()
             frame.insert(0, "test", test.test)
             frame.insert(1, "measurement", name)
             frames.append(frame)
@@ -37,12 +39,12 @@ def requests_table(tests: Sequence[StoredRunTest]) -> pd.DataFrame:
     return pd.concat(frames, ignore_index=True)
 
 
-def csv_file(tests: Sequence[StoredRunTest]) -> bytes:
+def csv_file(tests: Sequence[TestResult]) -> bytes:
     """The table as CSV, UTF-8."""
     return requests_table(tests).to_csv(index=False).encode()
 
 
-def parquet_file(tests: Sequence[StoredRunTest]) -> bytes:
+def parquet_file(tests: Sequence[TestResult]) -> bytes:
     """The table as Parquet.
 
     Raises:

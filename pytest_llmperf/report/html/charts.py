@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 from pytest_llmperf.metrics import FAMILIES
 from pytest_llmperf.report.html.series import series_of
-from pytest_llmperf.results.reader import StoredRun, StoredRunMeasurement, StoredRunTest, names
-from pytest_llmperf.results.requests_file import start_ns
+from pytest_llmperf.results.measurement import Measurement, Run, TestResult
+from pytest_llmperf.results.reader import names
+from pytest_llmperf.results.requests_file import Requests, decode, start_ns
 
 if TYPE_CHECKING:
     from pytest_llmperf.model.record import RequestRecord
-    from pytest_llmperf.results.requests_file import Requests
 
 # Every second percentile, and the tail where regressions show.
 PROBABILITIES = (*(position / 50 for position in range(50)), 0.99, 0.995, 0.999, 1.0)
@@ -24,7 +24,7 @@ BINS = 240
 DIGITS = 4
 
 
-def charts(test: StoredRunTest) -> dict[str, object]:
+def charts(test: TestResult) -> dict[str, object]:
     """Distributions and timelines, a side a measurement.
 
     Raises:
@@ -50,13 +50,13 @@ class _Drawn:
     left_out: int
 
 
-def _drawn(run: StoredRun) -> _Drawn:
-    requests = run.records()
+def _drawn(run: Run) -> _Drawn:
+    requests = Requests() if run.requests is None else decode(run.requests)
     samples = {family: array("d", _samples(family, requests.kept)) for family in DISTRIBUTIONS}
     return _Drawn(samples, _timeline(run, requests), len(requests.kept), requests.left_out)
 
 
-def labels(measurements: Sequence[StoredRunMeasurement]) -> list[str]:
+def labels(measurements: Sequence[Measurement]) -> list[str]:
     """ "A" and "B" for a claim's sides, numbers for several measurements; a side that stands twice has one, too."""
     if [measurement.side for measurement in measurements] == [""]:
         return ["measured"]
@@ -89,7 +89,7 @@ def _quantiles(sample: Sequence[float]) -> list[float]:
     return rounded(np.quantile(sample, PROBABILITIES)) if len(sample) else []
 
 
-def _timeline(run: StoredRun, requests: Requests) -> dict[str, object]:
+def _timeline(run: Run, requests: Requests) -> dict[str, object]:
     return {
         "seed": run.seed,
         "start": run.start_id,

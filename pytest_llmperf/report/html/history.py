@@ -9,7 +9,7 @@ from pytest_llmperf.errors import BaselineError, SloError
 from pytest_llmperf.metrics import Unit, find
 from pytest_llmperf.results.baseline import ReadBaseline, StoredMeasurement
 from pytest_llmperf.results.conditions import Difference, differences, kind_of
-from pytest_llmperf.results.reader import StoredRunMeasurement, StoredRunTest
+from pytest_llmperf.results.measurement import Measurement, TestResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class History:
     charts: tuple[dict[str, object], ...] = ()
 
 
-def history(test: StoredRunTest, measurement: StoredRunMeasurement, side: str, read: ReadBaseline) -> History:
+def history(test: TestResult, measurement: Measurement, side: str, read: ReadBaseline) -> History:
     """The baseline of a measurement as it is stored now."""
     try:
         baseline = read(test.test, kind_of(measurement.conditions))
@@ -45,7 +45,7 @@ def history(test: StoredRunTest, measurement: StoredRunMeasurement, side: str, r
     return History(side, stored, "", different, drawn)
 
 
-def _chart(metric: str, measurement: StoredRunMeasurement, stored: StoredMeasurement) -> dict[str, object]:
+def _chart(metric: str, measurement: Measurement, stored: StoredMeasurement) -> dict[str, object]:
     unit = find(metric).unit
     scale = 100 if unit is Unit.SHARE else 1
 
@@ -60,7 +60,7 @@ def _chart(metric: str, measurement: StoredRunMeasurement, stored: StoredMeasure
             {"label": f"{session.date} {_short(session.commit)}", "values": list(map(shown, session.values(metric)))}
             for session in stored.sessions
         ],
-        "today": [shown(run.value_with_failures(metric)) for run in measurement.runs],
+        "today": list(map(shown, measurement.values_with_failures(metric))),
     }
 
 

@@ -21,7 +21,8 @@ from pytest_llmperf.report.html.words import in_words, title
 from pytest_llmperf.report.value_text import value_text
 from pytest_llmperf.results.baseline import ReadBaseline
 from pytest_llmperf.results.check import CheckResult
-from pytest_llmperf.results.reader import StoredRunMeasurement, StoredRunTest, read_session
+from pytest_llmperf.results.measurement import Measurement, TestResult
+from pytest_llmperf.results.reader import read_session
 
 _DIGEST = re.compile(r"[0-9a-f]{40,}")
 
@@ -31,7 +32,7 @@ class Side:
     """One measurement in words."""
 
     label: str
-    measurement: StoredRunMeasurement
+    measurement: Measurement
     history: History | None
 
     @property
@@ -54,7 +55,7 @@ class TestPage:
 
     anchor: str
     title: str
-    test: StoredRunTest
+    test: TestResult
     claims: tuple[tuple[CheckResult, str], ...]
     sides: tuple[Side, ...]
     differing: tuple[tuple[str, tuple[str, ...]], ...]
@@ -65,7 +66,7 @@ class TestPage:
     problem: str
 
 
-def test_page(test: StoredRunTest, number: int, read: ReadBaseline) -> TestPage:
+def test_page(test: TestResult, number: int, read: ReadBaseline) -> TestPage:
     """Everything about one test; what cannot be read is said, and the rest is there."""
     names = labels(test.measurements)
     histories = [
@@ -111,15 +112,15 @@ def _short(value: str) -> str:
     return f"{value[:12]}…" if _DIGEST.fullmatch(value) else value
 
 
-def _metrics(measurements: Sequence[StoredRunMeasurement]) -> tuple[MetricRow, ...]:
+def _metrics(measurements: Sequence[Measurement]) -> tuple[MetricRow, ...]:
     runs = [run for measurement in measurements for run in measurement.runs]
-    names = dict.fromkeys(name for run in runs for name, value in run.metrics.items() if value is not None)
+    names = dict.fromkeys(name for run in runs for name, value in run.metrics.values.items() if value is not None)
     return tuple(
         MetricRow(
             name,
             _formula(name),
             tuple(
-                tuple(value_text(name, run.metrics.get(name)) for run in measurement.runs)
+                tuple(value_text(name, run.metrics.values.get(name)) for run in measurement.runs)
                 for measurement in measurements
             ),
         )
@@ -131,7 +132,7 @@ def _formula(name: str) -> str:
     return find(name).formula if is_metric(name) else ""
 
 
-def counts(tests: Sequence[StoredRunTest]) -> list[tuple[Verdict, int]]:
+def counts(tests: Sequence[TestResult]) -> list[tuple[Verdict, int]]:
     """How many tests came to which verdict, worst first."""
     count_by_verdict = Counter(test.verdict for test in tests)
     return sorted(count_by_verdict.items(), key=lambda pair: -pair[0].severity)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pytest_llmperf.process.launch import COMMAND_FILE
 from pytest_llmperf.process.serverlog import tail_lines
-from pytest_llmperf.results.reader import StoredRunTest
+from pytest_llmperf.results.measurement import TestResult
 
 LOG_LINES = 60
 
@@ -23,7 +23,7 @@ class ServerLog:
     path: str
 
 
-def servers_of(test: StoredRunTest) -> tuple[ServerLog, ...]:
+def servers_of(test: TestResult) -> tuple[ServerLog, ...]:
     """The servers that a test's runs went to, and what ran beside them; nothing where the folder is gone."""
     if test.folder is None:
         return ()

@@ -1,12 +1,16 @@
 """Baselines and results of a session, made of the few numbers that a test is about."""
 
+from dataclasses import replace
+
 import pytest
 
 from pytest_llmperf.baseline.merging import UpdateTerms
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.baseline import Baseline, Provenance, StoredMeasurement, StoredSession
+from pytest_llmperf.results.check import CheckResult
 from pytest_llmperf.results.conditions import fingerprint_of, formulas_of
-from pytest_llmperf.results.fresh import Check, FreshMeasurement, FreshRun, FreshTest
+from pytest_llmperf.results.measurement import Measurement, Run, StoredTelemetry, TestResult
+from pytest_llmperf.stats.prior import Margins
 
 TEST = "suites/test_serving.py::test_it"
 CONDITIONS = {"hardware": "h200", "engine.version": "1.0", "model": "m", "formulas": "digest"}
@@ -43,15 +47,22 @@ def fresh(
 ):
     columns = {metric: given if isinstance(given, tuple) else (given,) * 3 for metric, given in metrics.items()}
     runs = tuple(
-        FreshRun(seed, start, {metric: column[seed] for metric, column in columns.items()}, contended)
+        replace(
+            Run.of_values(seed, start, {metric: column[seed] for metric, column in columns.items()}),
+            stored_telemetry=StoredTelemetry(contended=contended),
+        )
         for seed in range(len(next(iter(columns.values()))))
     )
-    return FreshMeasurement(name, primaries or tuple(metrics), conditions, complete, runs, margins or {})
+    known_margins = {metric: Margins(0.4 * tolerated, tolerated) for metric, tolerated in (margins or {}).items()}
+    return Measurement(
+        "vllm('m')", "w", conditions, runs, complete=complete, baseline=name, primaries=primaries or tuple(metrics),
+        margins=known_margins,
+    )  # fmt: skip
 
 
 def result(*measurements, test=f"{TEST}[h200]", verdicts=(), complete=True, error=None, subject="check", failed=()):
-    checks = tuple(Check(f"{subject} {metric}", metric, Verdict[verdict]) for verdict, metric in verdicts)
-    return FreshTest(test, complete, error, measurements, checks, failed)
+    checks = tuple(CheckResult(f"{subject} {metric}", Verdict[verdict], metric) for verdict, metric in verdicts)
+    return TestResult(test, complete, error, measurements, checks, earlier_ends=failed)
 
 
 def terms(session_id="20260201T000000Z-today1", *, dirty=False, **options):

@@ -19,9 +19,9 @@ from pytest_llmperf.judging.baseline_comparison import (
     margins_from,
     paired_runs,
 )
-from pytest_llmperf.metrics.run import CountedBy
+from pytest_llmperf.metrics.run import CountedBy, RunMetrics
 from pytest_llmperf.model.engine import UNKNOWN_HARDWARE
-from pytest_llmperf.model.record import Outcome
+from pytest_llmperf.model.record import Outcome, RunRecords
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.baseline import StoredMeasurement, StoredSession
 from pytest_llmperf.results.cause import Cause
@@ -96,7 +96,7 @@ def test_compare_across_without_prefix_suggests_full_condition_name(make, today)
 
 def test_a_metric_that_vanished_is_judged_and_is_an_error(make, today):
     stored = make.stored(make.session(0, anchor=True, tpot_mean=(20.0, 15.5)), primaries=("tpot_mean",))
-    dumb = replace(today, metrics=tuple(NoTpot(metric) for metric in today.metrics))
+    dumb = replace(today, metrics=tuple(map(without_tpot, today.metrics)))
     assert default_primaries(dumb, None, closed_loop=False) == ("ttft_p50",)
     assert default_primaries(dumb, stored, closed_loop=False) == ("ttft_p50", "tpot_mean")
     (result,) = judge_against_baseline(dumb, stored, terms("tpot_mean"), 0)
@@ -336,21 +336,16 @@ def test_a_step_below_the_margin_is_a_failed_comparison(make, today):
         session = make.session(6, tpot_mean=shifted)
         assert not outlier_shifts(session, before.sessions, ["tpot_mean"], margins)
         assert not gradual_drift([*before.sessions, session], ["tpot_mean"], margins)
-        runs = [SimpleNamespace(records=(), counted_by=CountedBy.CHUNKS, value={"tpot_mean": shifted * noise}.get)
-                for noise in (0.998, 1.0, 1.002)]
-        moved = replace(today, runs=tuple(Run(seed, 1, ()) for seed in range(3)), metrics=tuple(runs))
+        values = [{"tpot_mean": shifted * noise} for noise in (0.998, 1.0, 1.002)]
+        metrics = tuple(RunMetrics(RunRecords(), of_run, CountedBy.CHUNKS) for of_run in values)
+        moved = replace(today, runs=tuple(Run(seed, 1, ()) for seed in range(3)), metrics=metrics)
         (result,) = judge_against_baseline(moved, before, terms("tpot_mean"), 0)
         assert result.verdict.value == "FAIL"
 
 
-class NoTpot:
-    """Metrics of answers that came as one chunk each."""
-
-    def __init__(self, metrics):
-        self.metrics, self.records = metrics, metrics.records
-
-    def value(self, name):
-        return None if name.startswith("tpot") else self.metrics.value(name)
+def without_tpot(metrics):
+    """As if each answer had come as one chunk."""
+    return replace(metrics, values={name: value for name, value in metrics.all().items() if "tpot" not in name})
 
 
 @pytest.mark.parametrize("given", [[0.02, 0.05], (0.01, 0.02, 0.05), "5%", (0.1, 0.05)])

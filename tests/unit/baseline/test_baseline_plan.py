@@ -12,7 +12,7 @@ from pytest_llmperf.baseline.text import decode, encode, rounded
 from pytest_llmperf.baseline.update_plan import Action
 from pytest_llmperf.errors import BaselineError, UsageError
 from pytest_llmperf.results.baseline import Baseline
-from pytest_llmperf.results.fresh import FreshTest, fresh_test
+from pytest_llmperf.results.reader import read_test
 
 PATH = "h200/serving/test_it.json"
 
@@ -705,28 +705,41 @@ def run_file(**changes):
     return content | {"measurements": [measurement, unused], "checks": [check]} | changes
 
 
-def test_a_run_file_is_read():
-    found = fresh_test(json.loads(json.dumps(run_file())), "file")
-    assert isinstance(found, FreshTest)
-    (measurement,) = found.measurements
-    assert (measurement.name, measurement.primaries, measurement.complete) == ("", ("tpot_mean",), True)
+@pytest.fixture
+def read_run_file(tmp_path):
+    """The result in a run file of this content."""
+
+    def read(content):
+        path = tmp_path / "tests" / "file.json"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps(content))
+        return read_test(path)
+
+    return read
+
+
+def test_a_run_file_is_read(read_run_file):
+    found = read_run_file(run_file(earlier=[{"ended": "FAIL"}, {"ended": "ERROR"}, {"ended": None}]))
+    assert found.failed_executions == 1
+    (measurement,) = found.compared
+    assert (measurement.baseline, measurement.primaries, measurement.complete) == ("", ("tpot_mean",), True)
     assert [run.contended for run in measurement.runs] == [None, "pid 7"]
-    assert measurement.runs[0].metrics == {"tpot_mean": 6.5, "kv_usage_peak": None}
+    assert measurement.metrics[0].all() == {"tpot_mean": 6.5, "kv_usage_peak": None}
     assert [check.verdict.value for check in found.checks] == ["FAIL"]
 
 
 @pytest.mark.parametrize("changes", [{"test": 1}, {"measurements": [{}]}, {"checks": [{"subject": "", "metric": "",
                                                                                       "verdict": "GOOD"}]}])
-def test_malformed_run_file_is_refused(changes):
+def test_malformed_run_file_is_refused(changes, read_run_file):
     with pytest.raises(BaselineError, match="run the test again"):
-        fresh_test(run_file(**changes), "file")
+        read_run_file(run_file(**changes))
 
 
 def test_written_run_file_is_accepted_by_plan(tmp_path, make, fake_measurement):
     from pytest_llmperf.results.writer import write_test
 
     path = write_test(tmp_path, make.TEST, [fake_measurement], [CheckResult("x", Verdict.NO_BASELINE, "tpot_mean")])
-    found = plan([fresh_test(json.loads(path.read_text()), str(path))], {}, make.terms(), "all")
+    found = plan([read_test(path)], {}, make.terms(), "all")
     assert [entry.action for entry in found.entries] == [Action.CREATED]
     assert len(found.files[PATH].measurements[""].metrics) > 30
 

@@ -8,7 +8,8 @@ import pytest
 from pytest_llmperf.calibration.aa_sessions import calibrate_metrics, run_sessions, table
 from pytest_llmperf.errors import UsageError
 from pytest_llmperf.results.baseline import Baseline, StoredMeasurement
-from pytest_llmperf.results.fresh import FreshMeasurement, FreshRun
+from pytest_llmperf.results.measurement import Measurement, Run
+from pytest_llmperf.stats.prior import Margins
 
 
 class Stored:
@@ -22,14 +23,16 @@ class Stored:
         return {"t": Baseline("t", {"": StoredMeasurement({}, (), primaries, {})})}
 
 
-def sessions(primaries=("tpot_mean",), margins=None, negligible=None, hardware="h200", **metrics):
+def sessions(primaries=("tpot_mean",), margins=None, hardware="h200", **metrics):
     """Five of three runs each, with a spread of half a per cent."""
     noise = Random(7)
 
     def measured():
         values = [{"tpot_mean": 10 * noise.gauss(1, 0.005)} | metrics for _ in range(3)]
-        runs = tuple(FreshRun(seed, 1, found) for seed, found in enumerate(values))
-        return FreshMeasurement("", primaries, {"hardware": hardware}, True, runs, margins or {}, negligible or {})
+        runs = tuple(Run.of_values(seed, 1, found) for seed, found in enumerate(values))
+        return Measurement(
+            "e", "w", {"hardware": hardware}, runs, baseline="", primaries=primaries, margins=margins or {}
+        )
 
     return {("t", ""): [measured() for _ in range(5)]}
 
@@ -53,14 +56,13 @@ def test_each_hardware_kind_has_a_separate_detectable_change():
 
 
 def test_wide_margin_makes_detectable_change_larger():
-    assert seen(sessions(margins={"tpot_mean": 0.5}), Stored()) > 0.2 > 2 * seen(sessions(), Stored())
+    assert seen(sessions(margins={"tpot_mean": Margins(0.2, 0.5)}), Stored()) > 0.2 > 2 * seen(sessions(), Stored())
 
 
-def test_detectable_change_depends_on_both_margins():
-    """What is seen depends on the negligible one; an older run file has the tolerated one alone."""
-    wide = {"tpot_mean": 0.5}
-    own = seen(sessions(margins=wide, negligible={"tpot_mean": 0.01}), Stored())
-    assert own < 0.1 < 0.2 < seen(sessions(margins=wide), Stored())
+def test_detectable_change_depends_on_negligible_margin():
+    """The smallest detectable change depends on the negligible margin."""
+    narrow, wide = (seen(sessions(margins={"tpot_mean": Margins(share, 0.5)}), Stored()) for share in (0.01, 0.2))
+    assert narrow < 0.1 < 0.2 < wide
 
 
 def test_uncalibrated_metrics_are_named_with_reason():

@@ -60,8 +60,8 @@ def test_junit_values_count_failed_requests_as_infinite(tmp_path, junit, measure
     (kept,), (read,) = read_run(tmp_path / "run"), read_release(junit(properties(TEST, [measurement], [CHECK])))
     for test in (kept, read):
         (one,) = test.measurements
-        assert [run.value_with_failures("ttft_p50") for run in one.runs] == [50.0, inf]
-        assert [run.metrics["ttft_p50"] for run in one.runs] == [50.0, 50.0]
+        assert one.values_with_failures("ttft_p50") == (50.0, inf)
+        assert one.values("ttft_p50") == (50.0, 50.0)
         assert (
             one.value_with_failures("ttft_p50"),
             one.value_with_failures("error_rate"),
@@ -92,8 +92,14 @@ def test_runs_of_one_seed_are_all_kept(junit, measurement):
 def test_files_that_had_the_seed_in_the_name_are_read(junit):
     values = [("llmperf.1.run7", '{"ttft_p50": 1.0}'), ("llmperf.1.run-3", '{"ttft_p50": 2.0}')]
     (read,) = read_release(junit([("llmperf.test", TEST), *values]))
-    assert [(run.seed, run.metrics) for run in read.measurements[0].runs] == [
+    assert [(run.seed, run.metrics.all()) for run in read.measurements[0].runs] == [
         (7, {"ttft_p50": 1.0}), (-3, {"ttft_p50": 2.0})]  # fmt: skip
+
+
+def test_records_of_a_run_in_junit_are_a_usage_error(junit, measurement):
+    (read,) = read_release(junit(properties(TEST, [measurement], [])))
+    with pytest.raises(UsageError, match=r"vllm\('m'\), seed 0: what each request did was not kept"):
+        read.measurements[0].to_pandas()
 
 
 def test_baseline_change_is_a_separate_junit_property(measurement):

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pytest_llmperf.report.metric_rows import every_metric, metric_table
 from pytest_llmperf.results.baseline import Baseline, StoredMeasurement, StoredSession
 from pytest_llmperf.results.conditions import formulas_of
-from pytest_llmperf.results.reader import StoredRun, StoredRunMeasurement, StoredRunTest
+from pytest_llmperf.results.measurement import Measurement, Run, TestResult
 
 
 def stored(**metrics):
@@ -14,7 +14,7 @@ def stored(**metrics):
 
 
 def runs_of(*metrics):
-    return [StoredRun(seed, 1, "", values) for seed, values in enumerate(metrics)]
+    return [Run.of_values(seed, 1, values) for seed, values in enumerate(metrics)]
 
 
 def cells(line):
@@ -38,7 +38,7 @@ def test_numbers_of_another_formula_are_never_compared():
 
 def test_metric_table_computes_change_with_failed_as_infinite():
     """Of a server that dropped its slowest: served requests are shown, and are no improvement."""
-    run = StoredRun(0, 1, "", {"ttft_p50": 40.0, "ttft_mean": 30.0}, {"ttft_p50": 44.0, "ttft_mean": None})
+    run = Run.of_values(0, 1, {"ttft_p50": 40.0, "ttft_mean": 30.0}, {"ttft_p50": 44.0, "ttft_mean": None})
     rows = [cells(line) for line in metric_table([run], stored(ttft_p50=(40.0,), ttft_mean=(40.0,)))[1:]]
     assert sorted(row[0::len(row) - 1] for row in rows) == [["ttft_mean", "no end"], ["ttft_p50", "+10.0 %"]]
 
@@ -53,10 +53,10 @@ def test_side_without_baseline_comparison_has_no_baseline_column_values():
             assert kind == "h200"
             return Baseline(test, {"": stored(ttft_p50=(40.0, 40.0))})
 
-    runs = (StoredRun(0, 1, "", {"ttft_p50": 400.0}),)
-    a, b = (StoredRunMeasurement("vllm('m')", "w", {"hardware": "h200"}, runs, side=side, baseline=compared)
+    runs = (Run.of_values(0, 1, {"ttft_p50": 400.0}),)
+    a, b = (Measurement("vllm('m')", "w", {"hardware": "h200"}, runs, side=side, baseline=compared)
             for side, compared in (("a", ""), ("b", None)))
-    test = StoredRunTest("t", True, None, (a, b), ())
+    test = TestResult("t", True, None, (a, b), ())
     rows = [cells(line) for line in every_metric(test, Stored().read) if "ttft_p50" in line]
     assert [row[-2:] for row in rows] == [["40 ms", "+900.0 %"], ["-", "-"]]
 

@@ -9,7 +9,7 @@ from pytest_llmperf.report.markdown import LinkedRun, markdown
 from pytest_llmperf.report.release import Trend, compare_runs
 from pytest_llmperf.report.terminal_text import comparison_text, overview, text_of_test
 from pytest_llmperf.results.cause import Cause
-from pytest_llmperf.results.reader import StoredRun, StoredRunMeasurement, StoredRunTest
+from pytest_llmperf.results.measurement import Measurement, Run, TestResult
 from pytest_llmperf.stats.prior import Margins
 
 CONDITIONS = {"hardware": "h200", "model": "m", "workload": "w", "engine.version": "1", "formulas": "tpot.1 ttft.1"}
@@ -18,18 +18,18 @@ NOISE = (1.0, 1.002, 0.998)
 
 def measured(tpot_ms=10.0, ttft_ms=50.0, **fields):
     runs = tuple(
-        StoredRun(seed, 1, "", {"tpot_mean": tpot_ms * noise, "ttft_p50": ttft_ms * noise, "itl_p99": 30.0})
+        Run.of_values(seed, 1, {"tpot_mean": tpot_ms * noise, "ttft_p50": ttft_ms * noise, "itl_p99": 30.0})
         for seed, noise in enumerate(NOISE)
     )
     kept = {"engine": "vllm('m')", "workload": "w", "conditions": CONDITIONS, "runs": runs}
-    return StoredRunMeasurement(**(kept | fields))
+    return Measurement(**(kept | fields))
 
 
 def ran(*measurements, verdict=Verdict.PASS, name="t.py::test_x", **fields):
     cause = None if verdict is Verdict.PASS else Cause.STATED
     check = CheckResult("tpot_mean <= 1s", verdict, "tpot_mean", cause=cause, facts={"text": "because"})
     complete, error = fields.get("complete", True), fields.get("error")
-    return StoredRunTest(name, complete, error, measurements or (measured(),), (check,))
+    return TestResult(name, complete, error, measurements or (measured(),), (check,))
 
 
 def compare(before, after, **options):
@@ -59,7 +59,7 @@ def test_trend_of_test_follows_trends_of_metrics(after, trend):
 def test_metric_missing_or_zero_in_one_run_has_unknown_trend(values, trend):
     before, after = (measured(primaries=("preemptions",)) for _ in values)
     before, after = (
-        replace(side, runs=tuple(replace(run, metrics={**run.metrics, "preemptions": value}) for run in side.runs))
+        side.with_runs([Run.of_values(run.seed, 1, run.metrics.all() | {"preemptions": value}) for run in side.runs])
         for side, value in zip((before, after), values, strict=True)
     )
     assert compare(ran(before), ran(after)).trend is trend
@@ -170,7 +170,7 @@ def test_sides_without_a_counterpart_of_one_machine_are_not_compared():
 
 def searched(rate, *tried, primaries=("max_rate",)):
     """A search that found this rate, and the rates that it tried."""
-    runs = tuple(StoredRun(seed, 1, "", {"max_rate": rate * noise}) for seed, noise in enumerate(NOISE))
+    runs = tuple(Run.of_values(seed, 1, {"max_rate": rate * noise}) for seed, noise in enumerate(NOISE))
     known = CONDITIONS | {"search": "max_rate(ttft_p99 <= 1s)"}
     search = measured(runs=runs, conditions=known, primaries=primaries)
     at_rates = (measured(tpot_ms=one, conditions=CONDITIONS | {"workload": f"{one}", "tried_rate": f"{one}/s"})
@@ -191,10 +191,10 @@ def test_max_rate_search_without_baseline_is_compared_by_found_rate():
 
 def test_other_seeds_and_missing_metrics_cannot_tell():
     shifted = measured()
-    shifted = replace(shifted, runs=tuple(replace(run, seed=run.seed + 100) for run in shifted.runs))
+    shifted = shifted.with_runs([replace(run, seed=run.seed + 100) for run in shifted.runs])
     lone = replace(measured(), primaries=("spec_acceptance_rate",))
     assert compare(ran(), ran(replace(shifted, primaries=("tpot_mean",)))).trend is Trend.UNKNOWN  # equal to the digit
-    assert compare(ran(), ran(replace(measured(tpot_ms=11), runs=shifted.runs[:2]))).trend is Trend.UNKNOWN
+    assert compare(ran(), ran(measured(tpot_ms=11).with_runs(shifted.runs[:2]))).trend is Trend.UNKNOWN
     assert compare(ran(lone), ran(lone)).changes[0].after == "–"
 
 
@@ -208,8 +208,8 @@ def test_added_and_removed_tests_are_listed_as_new_and_gone():
 
 
 def test_release_comparison_lists_all_metrics_but_judges_only_primary_metrics():
-    worse_tail = replace(measured(), runs=tuple(
-        replace(run, metrics=run.metrics | {"itl_p99": 90.0}) for run in measured().runs))  # fmt: skip
+    worse_tail = measured().with_runs(
+        [Run.of_values(run.seed, 1, run.metrics.all() | {"itl_p99": 90.0}) for run in measured().runs])  # fmt: skip
     one = compare(ran(), ran(worse_tail), others=True)
     assert {change.metric: change.primary for change in one.changes} == {
         "ttft_p50": True, "tpot_mean": True, "itl_p99": False}  # fmt: skip

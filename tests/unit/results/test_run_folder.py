@@ -11,9 +11,10 @@ import pytest
 
 from pytest_llmperf import CheckResult, Verdict
 from pytest_llmperf.errors import InfrastructureError
+from pytest_llmperf.metrics.failed_as_infinite import values_with_failures
 from pytest_llmperf.model.record import Outcome
 from pytest_llmperf.model.telemetry import ForeignProcess, GaugeSample, GpuDevice, GpuSample, GpuTrace
-from pytest_llmperf.results.fresh import fresh_test
+from pytest_llmperf.results.reader import read_test
 from pytest_llmperf.results.writer import file_name, writable, write_test
 from pytest_llmperf.stats.prior import Margins
 from pytest_llmperf.testing.records import make_record
@@ -38,12 +39,12 @@ def test_run_file_contains_checks_conditions_and_runs(tmp_path, measurement):
 
 def test_both_margins_are_kept(tmp_path, measurement):
     compared = replace(measurement, baseline="", margins={"ttft_p50": Margins(0.02, 0.15)})
-    kept = json.loads(write_test(tmp_path, "test", [compared], []).read_text())
-    (fresh,) = fresh_test(kept, "test").measurements
-    assert (fresh.negligible, fresh.margins) == ({"ttft_p50": 0.02}, {"ttft_p50": 0.15})
+    path = write_test(tmp_path, "test", [compared], [])
+    assert read_test(path).measurements[0].margins == {"ttft_p50": Margins(0.02, 0.15)}
+    kept = json.loads(path.read_text())
     del kept["measurements"][0]["negligible"]  # a run file of an older version
-    (old,) = fresh_test(kept, "test").measurements
-    assert (old.negligible, old.margins) == ({}, fresh.margins)
+    path.write_text(json.dumps(kept))
+    assert read_test(path).measurements[0].margins == {"ttft_p50": Margins(0.4 * 0.15, 0.15)}
 
 
 def test_stored_values_count_failed_requests_as_infinite(tmp_path, measurement_of):
@@ -51,12 +52,11 @@ def test_stored_values_count_failed_requests_as_infinite(tmp_path, measurement_o
     ttfts = {10.0: Outcome.TIMEOUT, 20.0: Outcome.OK, 30.0: Outcome.OK, 40.0: Outcome.OK}
     records = [make_record(i, ttft_ms=ttft, outcome=outcome) for i, (ttft, outcome) in enumerate(ttfts.items())]
     compared = replace(measurement_of(records), baseline="")
-    kept = json.loads(write_test(tmp_path, "test", [compared], []).read_text())
-    (told,) = kept["measurements"][0]["runs"]
+    path = write_test(tmp_path, "test", [compared], [])
+    (told,) = json.loads(path.read_text())["measurements"][0]["runs"]
     assert (told["metrics"]["ttft_p50"], told["metrics"]["ttft_mean"]) == (30.0, 30.0)
-    (stored,) = fresh_test(kept, "test").measurements[0].runs
-    assert (stored.metrics["ttft_p50"], stored.metrics["ttft_mean"]) == (35.0, None)
-    assert stored.metrics["error_rate"] == 0.25
+    values = values_with_failures(read_test(path).measurements[0].metrics[0])
+    assert (values["ttft_p50"], values["ttft_mean"], values["error_rate"]) == (35.0, None, 0.25)
     whole = json.loads(write_test(tmp_path, "whole", [measurement_of(records[1:])], []).read_text())
     assert whole["measurements"][0]["runs"][0]["judged"] == {}
 

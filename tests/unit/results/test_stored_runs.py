@@ -1,14 +1,15 @@
 """A run folder read back: what was written is what is read, and what cannot be believed is refused in a sentence."""
 
 import json
+from math import isinf
 
 import pytest
 
 from pytest_llmperf import CheckResult, Verdict
 from pytest_llmperf.errors import BaselineError, UsageError
-from pytest_llmperf.metrics.failed_as_infinite import value_with_failures
+from pytest_llmperf.metrics import measure
 from pytest_llmperf.metrics.units import Unit
-from pytest_llmperf.results.reader import as_measurement, choose, read_run
+from pytest_llmperf.results.reader import choose, read_run
 from pytest_llmperf.results.requests_file import encode
 from pytest_llmperf.results.writer import write_test
 from pytest_llmperf.slo.model import Comparison
@@ -31,17 +32,18 @@ def test_stored_run_equals_written_measurement(tmp_path, written, measurement):
     (kept,) = test.measurements
     assert (kept.engine, kept.workload, kept.conditions) == (
         measurement.engine, measurement.workload, measurement.conditions)  # fmt: skip
-    assert [run.metrics for run in kept.runs] == [metrics.all() for metrics in measurement.metrics]
+    assert [metrics.all() for metrics in kept.metrics] == [metrics.all() for metrics in measurement.metrics]
     for name in ("ttft_p50", "ttft_mean", "output_throughput"):  # one of the requests failed
-        assert [run.value_with_failures(name) for run in kept.runs] == [
-            value_with_failures(metrics, name) for metrics in measurement.metrics
-        ]
+        assert kept.values_with_failures(name) == measurement.values_with_failures(name)
+    assert isinf(kept.value_with_failures("ttft_mean"))
+    assert not any(run.records.loaded for run in kept.runs)  # no value needs the requests
     assert kept.value_with_failures("prefix_cache_hit_rate") is None
 
 
 def test_measurement_is_restored_from_stored_requests(tmp_path, written, measurement):
-    back = as_measurement(read_run(tmp_path)[0].measurements[0])
-    assert [metrics.all() for metrics in back.metrics] == [metrics.all() for metrics in measurement.metrics]
+    back = read_run(tmp_path)[0].measurements[0]
+    recomputed = [measure(run.records, run.counters).all() for run in back.runs]
+    assert recomputed == [metrics.all() for metrics in measurement.metrics]
     before, after = measurement.to_vllm_json(), back.to_vllm_json()
     different = {name for name in before if json.dumps(before[name]) != json.dumps(after[name])}
     assert different <= {"start_times", "itls", "ttfts", "latencies"}  # the clock begins elsewhere, rounding with it
@@ -59,7 +61,8 @@ def test_requests_are_written_once_and_stay_when_the_test_is_written_again(tmp_p
 def test_equal_runs_of_two_measurements_have_separate_request_files(tmp_path, measurement_of):
     slow, fast = (measurement_of([make_record(0, ttft_ms=ttft_ms)]) for ttft_ms in (90, 10))
     write_test(tmp_path, TEST, [slow, fast], [])
-    values = [as_measurement(measurement).value("ttft_p50") for measurement in read_run(tmp_path)[0].measurements]
+    stored_runs = [measurement.runs[0] for measurement in read_run(tmp_path)[0].measurements]
+    values = [measure(run.records).value("ttft_p50") for run in stored_runs]
     assert values == [90, 10]
 
 
@@ -94,10 +97,10 @@ def test_requests_that_are_gone_or_kept_in_part_are_no_measurement(tmp_path, wri
     run = read_run(tmp_path)[0].measurements[0].runs[0]
     run.requests.write_bytes(encode([make_record(i) for i in range(9)], most_arrivals=20))
     with pytest.raises(UsageError, match="only in part kept"):
-        as_measurement(read_run(tmp_path)[0].measurements[0])
+        read_run(tmp_path)[0].measurements[0].to_pandas()
     run.requests.unlink()
     with pytest.raises(UsageError, match="seed 0: what each request did was not kept"):
-        as_measurement(read_run(tmp_path)[0].measurements[0])
+        read_run(tmp_path)[0].measurements[0].to_vllm_json()
 
 
 def _set(path, **values):

@@ -7,7 +7,8 @@ import pytest
 from pytest_llmperf.model.telemetry import GaugeSample, GpuSample, GpuTrace, gauge_columns
 from pytest_llmperf.report.html.charts import BINS, PROBABILITIES, charts, labels
 from pytest_llmperf.report.html.series import series_of
-from pytest_llmperf.results.reader import StoredRun, StoredRunMeasurement, StoredRunTest, read_run
+from pytest_llmperf.results.measurement import Measurement, Run, TestResult
+from pytest_llmperf.results.reader import read_run
 from pytest_llmperf.results.requests_file import encode
 from pytest_llmperf.results.writer import write_test
 from pytest_llmperf.testing.records import make_record
@@ -56,8 +57,8 @@ def test_in_flight_series_includes_requests_without_stored_arrivals(tmp_path):
     """Of a large run every second request keeps its arrivals; drawn alone they would be half as many at once."""
     records = [make_record(i, intended_ms=0, ttft_ms=50, chunks=11, itl_ms=10) for i in range(64)]
     (tmp_path / "requests.gz").write_bytes(encode(records, most_arrivals=400))
-    run = StoredRun(0, 1, "", {}, requests=tmp_path / "requests.gz")
-    found = charts(StoredRunTest("test_x", True, None, (StoredRunMeasurement("e", "w", {}, (run,)),), ()))
+    run = Run.of_values(0, 1, {}, requests=tmp_path / "requests.gz")
+    found = charts(TestResult("test_x", True, None, (Measurement("e", "w", {}, (run,)),), ()))
     assert max(found["timelines"][0]["runs"][0]["in_flight"]["requests"]) == 64
     (side,) = found["distributions"]["ttft"]
     assert (side["n"], side["of"]) == (32, "32 of 64 requests")
@@ -75,7 +76,7 @@ def test_runs_without_served_requests_give_empty_charts(drawn):
 
 
 def _sides(*sides):
-    return [StoredRunMeasurement("e", "w", {}, (), side=side) for side in sides]
+    return [Measurement("e", "w", {}, (), side=side) for side in sides]
 
 
 @pytest.mark.parametrize(
