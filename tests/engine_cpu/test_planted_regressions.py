@@ -8,7 +8,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 STUBS = ROOT / "tests" / "stubs"
 ENGINES = ["vllm", "sglang"]
-NO_OTHER_SIDE = "*; B was not measured after that"
+NO_OTHER_SIDE = "*; side B was therefore not measured"
 pytestmark = [pytest.mark.real_engine, pytest.mark.timeout(600)]
 
 

@@ -414,4 +414,5 @@ def test_a_server_that_drops_its_slowest_has_not_improved():
     for result in (tail, mean):
         assert result.verdict is Verdict.INCONCLUSIVE  # not worse than the FAIL of error_rate, where it has a limit
         assert result.cause is Cause.VALUES_INFINITE
-        assert (result.facts["missing_runs"], result.facts["failed_requests"]) == (3, 30)
+        facts = result.facts
+        assert (facts["missing_runs"], facts["of_runs"], facts["failed_requests"]) == (3, 3, 30)

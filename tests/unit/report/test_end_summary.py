@@ -13,14 +13,23 @@ from pytest_llmperf.report.next_steps import Invocation
 from pytest_llmperf.results.cause import Cause, Problem
 from pytest_llmperf.results.check import CheckResult
 from pytest_llmperf.slo.model import Comparison
+from pytest_llmperf.stats.interval import Interval
+
+#: Sign of a number → unit, and how many of the number are 1.
+UNITS = {"ms": (Unit.MS, 1), "s": (Unit.S, 1), "×": (Unit.RATIO, 1), "%": (Unit.SHARE, 100), "": (Unit.COUNT, 1)}
 
 
 def check(text, reason="", **facts):
     """A check of "VERDICT: subject: number"."""
     verdict, subject, number = text.split(": ", 2)
     metric, cause = re.split(" [<>=]", subject)[0], Cause.STATED if reason else None
-    return CheckResult(subject, Verdict[verdict], metric, cause=cause,
-                       facts={"text": reason, "texts": {"measured": number}, **facts})
+    value, sign = re.fullmatch(r"([-+.\d]*?) ?([^-+.\d]*)", number).groups()
+    if value == "-":
+        return CheckResult(subject, Verdict[verdict], metric, cause=cause, facts={"text": reason, **facts})
+    unit, scale = (Unit.CHANGE, 100) if value[0] in "+-" else UNITS[sign]
+    estimate = float(value) / scale
+    return CheckResult(subject, Verdict[verdict], metric, unit, estimate=estimate, cause=cause,
+                       interval=Interval(0.9 * estimate, 1.1 * estimate, 0.95), facts={"text": reason, **facts})
 
 
 def ended(verdict, name="test_a", *checks, **fields):
@@ -61,6 +70,25 @@ def test_deciding_check_of_failed_test_is_the_one_that_explains_the_others():
     assert lines(ended("PASS", "test_a", passed, slow))[0] == "PASS  test_a  0 %  error_rate == 0"
 
 
+def test_failed_test_without_a_served_request_names_this_before_its_ratio():
+    ratio = check("FAIL: ttft_p50(b) / ttft_p50(a) >= 3: 0.99×")
+    unserved = CheckResult("goodput >= 5", Verdict.FAIL, "goodput", cause=Cause.NO_REQUEST_SERVED,
+                           facts={"missing_runs": 1, "of_runs": 3})
+    assert lines(ended("FAIL", "test_a", ratio, unserved))[0] == "FAIL  test_a  goodput >= 5"
+
+
+def test_failed_slo_of_one_side_is_named_after_the_ratio():
+    """A latency of one side is no mechanism: the ratio is what the claim is about."""
+    slow_side = replace(check("FAIL: ttft_p99(a) <= 60ms: 61.2 ms"), cause=Cause.BEYOND_LIMIT)
+    ratio = check("FAIL: ttft_p50(b) / ttft_p50(a) >= 3: 0.99×")
+    assert lines(ended("FAIL", "test_a", slow_side, ratio))[0] == "FAIL  test_a  0.99×  ttft_p50(b) / ttft_p50(a) >= 3"
+
+
+def test_failed_comparison_is_named_before_a_failed_slo():
+    slo, compared = check("FAIL: ttft_p99 <= 60ms: 61.2 ms"), check("FAIL: baseline tpot_mean: +9.0 %")
+    assert lines(ended("FAIL", "test_a", slo, compared))[0] == "FAIL  test_a  +9.0 %  baseline tpot_mean"
+
+
 def test_failed_comparison_shows_change_and_tolerated_change():
     failed = CheckResult("baseline tpot_mean", Verdict.FAIL, "tpot_mean", Unit.CHANGE, Comparison.AT_MOST, 0.05, 0.129,
                          cause=Cause.WORSE)
@@ -75,12 +103,35 @@ def test_invalid_runs_show_their_first_problem():
         "ERROR  test_a  run 2 (seed 1): the server restarted itself: its counters fell between two readings")
 
 
-def test_undecided_test_gets_more_time_only_where_time_ran_out():
+HURRIED = check("INCONCLUSIVE: baseline ttft_p50: +4.0 %", "too few runs", no_further_runs="out_of_time")
+DRIFTING = CheckResult("ttft_p50(b) / ttft_p50(a) >= 3", Verdict.INCONCLUSIVE, "ttft_p50(b) / ttft_p50(a)",
+                       cause=Cause.MACHINE_DRIFTS, facts={"drift_share": 0.2})
+NO_RESET = check("INCONCLUSIVE: baseline ttft_p50: +4.0 %", "too few runs", no_further_runs="cache_not_reset")
+
+
+@pytest.mark.parametrize(("open_check", "limit_s", "step"), [
+    (HURRIED, 300, "pytest suites/test_s.py::test_a --extension-limit=600"),
+    (HURRIED, 0, "pytest suites/test_s.py::test_a --extension-limit=60"),
+    (DRIFTING, 300, "pytest suites/test_s.py::test_a --extension-limit=600"),
+    (NO_RESET, 300, "llmperf show R1 test_a"),
+])
+def test_undecided_test_gets_more_time_only_where_time_ran_out(open_check, limit_s, step):
     """The same command again would measure as much as before."""
-    hurried = check("INCONCLUSIVE: baseline ttft_p50: +4.0 %", "too few runs", no_further_runs="out_of_time")
-    shown = lines(ended("INCONCLUSIVE", "test_a", hurried), ended("INCONCLUSIVE", "test_b"), extension_limit_s=300)
+    shown = lines(ended("INCONCLUSIVE", "test_a", open_check), extension_limit_s=limit_s)
+    assert shown[shown.index("next:") + 1:] == [f"  {step}"]
+
+
+def test_one_step_for_each_reason_why_tests_are_undecided():
+    shown = lines(ended("INCONCLUSIVE", "test_a", HURRIED), ended("INCONCLUSIVE", "test_b"), extension_limit_s=300)
     assert shown[shown.index("next:") + 1:] == [
         "  pytest suites/test_s.py::test_a --extension-limit=600", "  llmperf show R1 test_b"]
+
+
+def test_more_time_is_not_advised_for_a_check_that_is_decided():
+    decided = replace(HURRIED, verdict=Verdict.PASS)
+    undecided = check("INCONCLUSIVE: ttft_p99 <= 60ms: 61.2 ms", "too few requests")
+    shown = lines(ended("INCONCLUSIVE", "test_a", decided, undecided), extension_limit_s=300)
+    assert shown[-1] == "  llmperf show R1 test_a"
 
 
 def test_the_worst_comes_first():
@@ -214,7 +265,8 @@ def test_an_update_that_stored_nothing_is_not_advised_again(updated, verdict, st
 
 
 def test_in_virtual_time_another_run_says_the_same():
-    assert lines(ended("INCONCLUSIVE"), virtual=True)[-1] == "  llmperf show R1 test_a"
+    shown = lines(ended("INCONCLUSIVE", "test_a", HURRIED), virtual=True, extension_limit_s=300)
+    assert shown[-1] == "  llmperf show R1 test_a"
 
 
 def test_nothing_planted_becomes_a_baseline():
