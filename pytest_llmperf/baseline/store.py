@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from filelock import BaseFileLock, FileLock, SoftFileLock, Timeout
@@ -53,8 +53,15 @@ class Store:
             BaselineError: there is one that cannot be read or believed.
         """
         self._settle()
+        return self.owned(self._read(baseline_path(test, kind)), test, kind)
+
+    def owned(self, baseline: Baseline | None, test: str, kind: str) -> Baseline | None:
+        """A test's baseline, once its file is known to belong to that test.
+
+        Raises:
+            BaselineError: it belongs to another test.
+        """
         path = baseline_path(test, kind)
-        baseline = self._read(path)
         owner = bare_test(test, kind)
         if baseline is not None and baseline.test != owner:
             raise BaselineError(
@@ -69,6 +76,14 @@ class Store:
         Raises:
             BaselineError: one of them cannot be read or believed.
         """
+        return believed(self.read_each(kind))
+
+    def read_each(self, kind: str) -> dict[str, Baseline | BaselineError]:
+        """Path → baseline of every test of a kind, as one update left them; an error for a file that cannot be read.
+
+        Raises:
+            BaselineError: an interrupted update cannot be finished, or the lock cannot be had.
+        """
         self._settle()
         stamp = self._journal.stamp()
         baselines = self._read_kind(kind)
@@ -76,14 +91,6 @@ class Store:
             with self._locked():
                 return self._read_kind(kind)
         return baselines
-
-    def readable(self, kind: str) -> list[Baseline]:
-        """Those of a kind that can be read and believed, for who needs none in particular."""
-        baselines: list[Baseline | None] = []
-        for path in self._paths(kind):
-            with suppress(BaselineError):
-                baselines.append(self._read(path))
-        return [baseline for baseline in baselines if baseline is not None]
 
     @contextmanager
     def update(self) -> Iterator[Update]:
@@ -139,9 +146,15 @@ class Store:
             )
         return lock
 
-    def _read_kind(self, kind: str) -> dict[str, Baseline]:
-        baselines = {path: self._read(path) for path in self._paths(kind)}
+    def _read_kind(self, kind: str) -> dict[str, Baseline | BaselineError]:
+        baselines = {path: self._read_or_error(path) for path in self._paths(kind)}
         return {path: baseline for path, baseline in baselines.items() if baseline is not None}
+
+    def _read_or_error(self, path: str) -> Baseline | BaselineError | None:
+        try:
+            return self._read(path)
+        except BaselineError as error:
+            return error
 
     def _paths(self, kind: str) -> list[str]:
         folder = inside(self.root, baseline_path("x.py::x", kind).partition("/")[0])
@@ -175,6 +188,23 @@ class Store:
             raise BaselineError(f"{self.root} cannot be written: {error}. {state}.") from error
 
 
+def believed(baselines: Mapping[str, Baseline | BaselineError]) -> dict[str, Baseline]:
+    """Path → baseline.
+
+    Raises:
+        BaselineError: one of them cannot be read or believed.
+    """
+    for baseline in baselines.values():
+        if isinstance(baseline, BaselineError):
+            raise baseline
+    return readable(baselines)
+
+
+def readable(baselines: Mapping[str, Baseline | BaselineError]) -> dict[str, Baseline]:
+    """Path → baseline, without files that cannot be read or believed."""
+    return {path: baseline for path, baseline in baselines.items() if not isinstance(baseline, BaselineError)}
+
+
 class Update:
     """What may be done while the lock is held."""
 
@@ -183,7 +213,7 @@ class Update:
 
     def read_all(self, kind: str) -> dict[str, Baseline]:
         """As `Store.read_all`; nobody changes them before `write`."""
-        return self._store._read_kind(kind)
+        return believed(self._store._read_kind(kind))
 
     def write(self, files: Mapping[str, Baseline | None]) -> None:
         """Write all of them, path → baseline, or nothing; None removes a file.

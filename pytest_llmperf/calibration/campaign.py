@@ -95,12 +95,12 @@ class Campaign:
         numbers: Sequence[int],
         lasts: Sequence[Last],
     ) -> Iterator[Row]:
-        kept = dict(session.store.found)
+        kept = dict(session.drawn_baselines.drawn)
         kind = f"{EMULATED}{self.kind}"
         suite_primaries = session.baselines.terms(kind, (), {}).suite_primaries
         for number in numbers:
             if experiment.drawn:
-                session.store.found = draw_baseline(kept, lasts, random.Random(number))
+                session.drawn_baselines.drawn = draw_baseline(kept, lasts, random.Random(number))
             session.begin_suite_run(number)
             outcomes = [outcome_of(test, session, self.kind) for test in tests]
             stored = {test.name: session.baselines.find(test.name, kind, "") for test in tests}

@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
+from pytest_llmperf.baseline.store import Store
 from pytest_llmperf.baseline.text import encode
 from pytest_llmperf.calibration.campaign import FIRST, Campaign
-from pytest_llmperf.calibration.emulated_session import Recalled
 from pytest_llmperf.calibration.experiments import Experiment, experiments
 from pytest_llmperf.calibration.journal import RowJournal
 from pytest_llmperf.calibration.limits import SETTINGS, verdicts_at_limit
@@ -71,7 +71,7 @@ def calibrate_emulated(
     if jobs < 1:
         raise UsageError(f"--jobs {jobs}: at least one process must do the suite runs.")
     settings = read_settings(root)
-    stored = Recalled(root / settings.baselines_dir, f"{EMULATED}{kind}").found
+    stored = Store(root / settings.baselines_dir).read_all(f"{EMULATED}{kind}")
     if not stored:
         raise UsageError(f"No baselines of an emulated {kind} lie in {root / settings.baselines_dir}. Make some: "
                          f"pytest {tests[0].name.partition('::')[0]} --emulate {kind} --update-baselines-new")

@@ -22,18 +22,15 @@ from pytest_llmperf.session.stored_baselines import Baselines
 from pytest_llmperf.telemetry.hardware import emulated_hardware
 
 
-class Recalled(Store):
-    """Baselines of one kind, read once; `found` may be changed, and the folder is not."""
+class DrawnBaselines(Baselines):
+    """Baselines of one kind, whose tests compare with `drawn`: a calibration may replace it, and the folder stays."""
 
-    def __init__(self, root: Path, kind: str) -> None:
-        super().__init__(root)
-        self.found = dict(super().read_all(kind))
+    def __init__(self, store: Store, kind: str, host: str, across: tuple[str, ...]) -> None:
+        super().__init__(store, host, across)
+        self.drawn = store.read_all(kind)
 
-    def read(self, test: str, kind: str) -> Baseline | None:
-        return self.found.get(baseline_path(test, kind))
-
-    def read_all(self, kind: str) -> dict[str, Baseline]:  # noqa: ARG002 - one kind is all that it has
-        return self.found
+    def of_test(self, test: str, kind: str) -> Baseline | None:
+        return self.drawn.get(baseline_path(test, kind))
 
 
 class EmulatedSession(PerfSession):
@@ -50,8 +47,9 @@ class EmulatedSession(PerfSession):
         super().__init__(settings, root, emulated_hardware(emulation.kind, GPUS), tell=lambda _status: None,
                          worker=f"p{os.getpid()}", rng=random.Random(0), emulation=emulation)
         self._asked: Asked = {}
-        self.store = Recalled(root / settings.baselines_dir, f"{EMULATED}{emulation.kind}")
-        self.baselines = Baselines(self.store, self.host, settings.compare_across)
+        self.drawn_baselines = DrawnBaselines(Store(root / settings.baselines_dir), f"{EMULATED}{emulation.kind}",
+                                              self.host, settings.compare_across)
+        self.baselines = self.drawn_baselines
 
     def _in_virtual_time(self, root: Path, emulation: Emulation) -> EnginePool:
         pool = super()._in_virtual_time(root, emulation)

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from statistics import median
 
-from pytest_llmperf.baseline.store import Store
+from pytest_llmperf.baseline.paths import baseline_path
+from pytest_llmperf.baseline.store import Store, believed, readable
 from pytest_llmperf.errors import BaselineError
 from pytest_llmperf.judging.baseline_comparison import ComparisonTerms
 from pytest_llmperf.judging.start_spread import noisiest
@@ -17,12 +18,13 @@ from pytest_llmperf.stats.ratio import StartSd
 
 
 class Baselines:
-    """The stored baselines as a session sees them: what is known of a whole kind is read once."""
+    """The stored baselines as a session sees them: the files of a hardware kind are read once, when first needed."""
 
     def __init__(self, store: Store, host: str, across: tuple[str, ...]) -> None:
         self.store = store
         self.host = host
         self.across = across
+        self._by_kind: dict[str, dict[str, Baseline | BaselineError]] = {}
         self._primaries: dict[str, int] = {}
         self._run_sds: dict[str, list[float]] = {}
         self._start_sds: dict[tuple[str, str], StartSd | None] = {}
@@ -33,8 +35,30 @@ class Baselines:
         Raises:
             BaselineError: its file cannot be read or believed.
         """
-        baseline = self.store.read(test, kind)
+        baseline = self.of_test(test, kind)
         return None if baseline is None else baseline.measurements.get(name)
+
+    def of_test(self, test: str, kind: str) -> Baseline | None:
+        """The baseline of a test; None where nothing is stored.
+
+        Raises:
+            BaselineError: its file cannot be read or believed.
+        """
+        baseline = self._of_kind(kind).get(baseline_path(test, kind))
+        if isinstance(baseline, BaselineError):
+            raise baseline
+        return self.store.owned(baseline, test, kind)
+
+    def _of_kind(self, kind: str) -> dict[str, Baseline | BaselineError]:
+        if kind not in self._by_kind:
+            self._by_kind[kind] = self.store.read_each(kind)
+        return self._by_kind[kind]
+
+    def _readable(self, kind: str) -> list[Baseline]:
+        """Baselines of a kind for estimates of noise, where a file that cannot be read is left out."""
+        with suppress(BaselineError):
+            return list(readable(self._of_kind(kind)).values())
+        return []
 
     def run_sd(self, test: str, kind: str) -> float | None:
         """How much runs of a test differ within a session: see `stored_run_sd`.
@@ -43,11 +67,11 @@ class Baselines:
         be read or believed says nothing here: who compares with it hears of it.
         """
         with suppress(BaselineError):
-            baseline = self.store.read(test, kind)
+            baseline = self.of_test(test, kind)
             if baseline is not None and (test_sds := _run_sds(baseline)):
                 return max(test_sds)
         if kind not in self._run_sds:
-            self._run_sds[kind] = [run_sd for baseline in self.store.readable(kind) for run_sd in _run_sds(baseline)]
+            self._run_sds[kind] = [run_sd for baseline in self._readable(kind) for run_sd in _run_sds(baseline)]
         others = self._run_sds[kind]
         return median(others) if others else None
 
@@ -62,14 +86,14 @@ class Baselines:
             server: hardware kind of the machine that serves.
         """
         with suppress(BaselineError):
-            baseline = self.store.read(test, kind)
+            baseline = self.of_test(test, kind)
             own = None if baseline is None else noisiest(baseline.measurements.values(), metric, server, "of this test")
             if own is not None:
                 return own
         if (kind, metric) not in self._start_sds:
             others = [
                 measurement
-                for baseline in self.store.readable(kind)
+                for baseline in self._readable(kind)
                 for measurement in baseline.measurements.values()
                 if metric in measurement.primaries
             ]
@@ -87,7 +111,7 @@ class Baselines:
             server: hardware kind of the machine that serves, for noise and margins; "": the same kind.
         """
         if kind not in self._primaries:
-            stored = self.store.read_all(kind).values()
+            stored = believed(self._of_kind(kind)).values()
             self._primaries[kind] = sum(
                 len(measurement.primaries) for each in stored for measurement in each.measurements.values()
             )

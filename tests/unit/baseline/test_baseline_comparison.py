@@ -1,5 +1,6 @@
 """What a comparison with stored sessions judges, and what it says where there is nothing to judge."""
 
+import shutil
 from dataclasses import replace
 from math import exp
 from statistics import stdev
@@ -7,9 +8,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from pytest_llmperf.baseline.paths import baseline_path
 from pytest_llmperf.baseline.rules import gradual_drift, outlier_shifts
+from pytest_llmperf.baseline.store import Store
 from pytest_llmperf.config.settings import Settings
-from pytest_llmperf.errors import SloError
+from pytest_llmperf.errors import BaselineError, SloError
 from pytest_llmperf.judging.baseline_comparison import (
     ComparisonTerms,
     NoFurtherRuns,
@@ -265,10 +268,39 @@ def test_the_error_is_shared_by_all_that_the_suite_stores(make):
     both = make.session(0, anchor=True, tpot_mean=20.0, ttft_p50=40.0)
     of_two = make.stored(both, primaries=("tpot_mean", "ttft_p50"))
     kept = {"a": make.baseline(of_one, test="t.py::a"), "b": make.baseline(of_two, test="t.py::b")}
-    store = SimpleNamespace(read_all={"h200": kept, "l4": {}}.get)
+    store = SimpleNamespace(read_each={"h200": kept, "l4": {}}.get)
     baselines = Baselines(store, "host", ())
     assert baselines.terms("h200", ("tpot_mean",), {}).suite_primaries == 3
     assert baselines.terms("l4", ("tpot_mean",), {}).suite_primaries == 0
+
+
+def test_baselines_of_a_kind_are_read_once_a_session(make, tmp_path):
+    stored = sessions_of(make, 0.05, 10)
+    store = Store(tmp_path / "baselines")
+    with store.update() as update:
+        update.write({baseline_path("t.py::x", "h200"): make.baseline(stored, test="t.py::x")})
+    baselines = Baselines(store, "host", ())
+
+    assert baselines.find("t.py::x", "h200", "") is not None
+    shutil.rmtree(store.root)
+    assert baselines.find("t.py::x", "h200", "") is not None
+    assert baselines.run_sd("t.py::x", "h200") is not None
+    assert baselines.run_sd("t.py::y", "h200") is not None
+    assert baselines.start_sd("t.py::x", "h200", "ttft_p50", "h200") is not None
+    assert baselines.terms("h200", ("ttft_p50",), {}).suite_primaries == 1
+
+
+def test_unreadable_baseline_fails_only_comparisons_with_that_file(make, tmp_path):
+    store = Store(tmp_path / "baselines")
+    with store.update() as update:
+        update.write({baseline_path(test, "h200"): make.baseline(sessions_of(make, 0.05, 10), test=test)
+                      for test in ("t.py::x", "t.py::y")})
+    (store.root / baseline_path("t.py::y", "h200")).write_text("{")
+    baselines = Baselines(store, "host", ())
+    assert baselines.find("t.py::x", "h200", "") is not None
+    assert baselines.run_sd("t.py::y", "h200") is not None
+    with pytest.raises(BaselineError, match=r"y\.json"):
+        baselines.find("t.py::y", "h200", "")
 
 
 def sessions_of(make, sd, count, primaries=("ttft_p50",)):
@@ -279,7 +311,9 @@ def sessions_of(make, sd, count, primaries=("ttft_p50",)):
 
 
 def start_sd(own, *others):
-    store = SimpleNamespace(read=lambda *_: own, readable=lambda _: others)
+    stored = {} if own is None else {baseline_path("t.py::x", "h200"): own}
+    stored |= {f"h200/t/other{number}.json": other for number, other in enumerate(others)}
+    store = SimpleNamespace(read_each=lambda _: stored, owned=lambda baseline, *_: baseline)
     return Baselines(store, "host", ()).start_sd("t.py::x", "h200", "ttft_p50", "h200")
 
 

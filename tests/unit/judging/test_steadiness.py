@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from pytest_llmperf.baseline.paths import baseline_path
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.judging.steadiness import drift_p, steadiness_problems, stored_run_sd
 from pytest_llmperf.judging.validity import validity_problems
@@ -144,7 +145,8 @@ def test_without_baseline_uses_run_sd_of_other_tests():
         return Baseline(test, {"": stored})
 
     found = {name: baseline(name, spread) for name, spread in (("quiet", 0.01), ("loud", 0.4), ("louder", 0.5))}
-    store = SimpleNamespace(read=lambda test, kind: found.get(test), readable=lambda kind: list(found.values()))
+    stored = {baseline_path(name, "h200"): stored_baseline for name, stored_baseline in found.items()}
+    store = SimpleNamespace(read_each=lambda _: stored, owned=lambda stored_baseline, *_: stored_baseline)
     baselines = Baselines(store, "host", ())
     assert baselines.run_sd("quiet", "h200") < 0.01 < baselines.run_sd("loud", "h200")
     assert baselines.run_sd("another", "h200") == baselines.run_sd("loud", "h200")
