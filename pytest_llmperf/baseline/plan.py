@@ -139,7 +139,7 @@ def _decide(
     counting = [case for case, reasons in zip(copies, never, strict=True) if not reasons]
     if not counting:
         return lines, None
-    if apart := differing_conditions(counting, terms.across):
+    if apart := differing_conditions(counting, terms.rules.compare_across):
         return [*lines, Entry(Action.REFUSED, path, name, reasons=(MIXED.format("; ".join(apart)),))], None
     entry, result = _merge(path, merge_copies(copies, counting), improved_metrics(counting), stored, terms, young=young)
     return [*lines, entry], result
@@ -184,7 +184,7 @@ def _merge(
 def _has_few_sessions(stored: StoredMeasurement | None, terms: UpdateTerms) -> bool:
     if stored is None:
         return True
-    comparable = comparable_sessions(stored, terms.across).sessions
+    comparable = comparable_sessions(stored, terms.rules).sessions
     return comparable_sessions_on(comparable, terms.provenance.host) < YOUNG_BELOW
 
 
