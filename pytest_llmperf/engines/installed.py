@@ -92,7 +92,7 @@ def check_reference(engine: str, kind: str, engines: Mapping[str, str], root: Pa
         root: project root.
 
     Raises:
-        EnvironmentMissing: nothing is there, or the engine is not installed there.
+        EnvironmentMissing: the place has no environment, or the environment has no such engine.
         ConfigError: it is the candidate itself.
     """
     name = f"{engine}:{REFERENCE}"

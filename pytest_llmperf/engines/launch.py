@@ -122,7 +122,7 @@ class Launcher:
         return start.ready()
 
     def start_together(self, specs: Sequence[EngineSpec], first_id: int, kind: str | None = None) -> list[Server]:
-        """Servers that live beside each other, in the order of `specs`; start ids count from `first_id`.
+        """Servers that run at the same time, in the order of `specs`; start ids count from `first_id`.
 
         They start at the same time. An engine that derives its memory from what is free at its start (SGLang) starts
         once all servers before it are ready.
@@ -294,7 +294,7 @@ class Launcher:
 
 
 class Start:
-    """The start of one server; it is launched again where somebody else took its port.
+    """The start of one server. Where another program took the server's port, the server is launched again.
 
     Args:
         launcher: what launches it.
@@ -319,7 +319,7 @@ class Start:
         self.server = self._launch(attempt=self._attempt)
 
     def ready(self) -> Server:
-        """The server, once it has generated one token.
+        """Wait until the server has generated one token.
 
         Raises:
             EngineError: with the evidence; nothing is left running.

@@ -54,7 +54,7 @@ class Starter(Protocol):
         ...
 
     def start_together(self, specs: Sequence[EngineSpec], first_id: int, kind: str | None = None) -> list[Server]:
-        """Servers that live beside each other, in the order of `specs`; start ids count from `first_id`."""
+        """Servers that run at the same time, in the order of `specs`; start ids count from `first_id`."""
         ...
 
 
@@ -136,7 +136,7 @@ class EnginePool:
         self, spec: EngineSpec, kind: str | None = None, *, fresh: bool = False, keep_lmcache: bool = False,
         beside: Sequence[EngineSpec] = (),
     ) -> Server:
-        """The server of that spec; starts it, after stopping others, where it does not run yet.
+        """The server of that spec. A server that does not run yet is started, after other servers are stopped.
 
         Args:
             kind: hardware kind that the test runs as; None: the session's.

@@ -77,7 +77,7 @@ def _refuse_unreadable_values(config: pytest.Config) -> None:
 
 
 def _refuse_references(state: State) -> None:
-    """A reference build that is not there, is no such engine, or is the candidate itself."""
+    """Refuse a reference build that is missing, belongs to another engine, or equals the candidate."""
     from pytest_llmperf.engines.installed import check_emulated_reference, check_reference
 
     for engine in references_of(state.config):

@@ -97,7 +97,8 @@ def compare_with_reference(
 ) -> list[CheckResult]:
     """Measure the candidate and the reference build in turn and judge; where that is INCONCLUSIVE, buy pairs.
 
-    There are 3, 5 and 8 pairs of one start of each build, and then 8 pairs of another start of each. The pairs are runs of their own, beside those of `series`, so that both sides are measured alike.
+    The first start of each build makes 3, 5 and 8 pairs; a second start of each build makes 8 more pairs. Candidate and
+    reference send new runs for these pairs, so that both builds are measured under equal conditions.
 
     Args:
         series: its measurement says by which metrics it is compared.

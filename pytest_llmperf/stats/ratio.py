@@ -82,7 +82,7 @@ class PairedDifference:
 def paired_difference(
     differences: Sequence[float], start_sd: float, *, starts: tuple[int, int] = (1, 1), apart: Sequence[int] = ()
 ) -> PairedDifference:
-    """Mean difference of pairs that share their seeds.
+    """Mean difference of paired runs; the two runs of a pair have the same seed.
 
     SE² = s_start² (1/starts + 1/starts) + s_pair²/k. The prior counts as known; the degrees of freedom of the pairs
     enter by Satterthwaite's formula (1946). One pair has no spread of its own: 2 s_start² stands in for s_pair².

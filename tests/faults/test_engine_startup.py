@@ -80,7 +80,7 @@ def test_servers_start_together_and_each_is_ready(launcher):
 
 
 @pytest.mark.parametrize("modes", [("", "exit-2"), ("exit-2", ""), ("exit-2", "never")])
-def test_one_failed_start_of_several_leaves_none_running(launcher, modes):
+def test_failed_start_among_several_leaves_no_server_running(launcher, modes):
     with pytest.raises(ExitedEarly, match="exit code 2"):
         launcher.start_together([spec(mode) for mode in modes], 1)
     assert not left_running(launcher)

@@ -119,7 +119,7 @@ def test_reference_that_cannot_be_meant_is_refused_before_tests(run, options, to
     assert "Traceback" not in result.stderr.str()
 
 
-def test_reference_that_is_the_candidate_itself_is_refused(run, pytester):
+def test_reference_equal_to_candidate_is_refused(run, pytester):
     environment = Path(pytester.path, "environment", "bin")
     environment.mkdir(parents=True)
     python = environment / "python"

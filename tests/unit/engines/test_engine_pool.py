@@ -128,7 +128,7 @@ def test_dead_sibling_makes_both_start_anew(sharing_pool):
     assert sharing_pool.starts == 4
 
 
-def test_specs_that_do_not_fit_run_one_after_the_other_and_the_reason_is_told_once(launcher, tmp_path):
+def test_specs_too_large_together_run_in_sequence_and_reason_is_told(launcher, tmp_path):
     with EnginePool(launcher, tmp_path / "lock", lambda _clock: Sweep(),
                     share_memory=lambda _specs, _kind: "they do not fit") as pool:
         assert not pool.lives_beside(ONE, [TWO])

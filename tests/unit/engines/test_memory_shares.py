@@ -44,7 +44,7 @@ def test_sglang_gets_a_number_of_tokens():
         ([LLAMA, LLAMA.with_flags(hf_overrides={"num_hidden_layers": 2})], H200, "changes its model by hf_overrides"),
     ],
 )
-def test_what_cannot_live_together_says_why(specs, memory_bytes, reason):
+def test_spec_that_cannot_share_memory_gets_reason(specs, memory_bytes, reason):
     shared = memory_shares(specs, memory_bytes)
     assert isinstance(shared, str)
     assert reason in shared

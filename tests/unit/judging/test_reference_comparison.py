@@ -87,12 +87,12 @@ def test_shares_differ_by_points_and_may_be_zero():
     assert result.estimate == pytest.approx(-0.4)
 
 
-def test_own_margins_replace_the_default_ones():
+def test_margins_of_the_test_replace_default_margins():
     terms = ReferenceTerms(("itl_p50",), "h200", 15, {"itl_p50": Margins(0.03, 0.06)})
     assert judged([5.10, 5.11, 5.095], [5.0, 5.005, 4.995], terms).verdict is Verdict.PASS
 
 
-def test_missing_value_is_an_error_of_its_side():
+def test_missing_value_is_an_error_that_names_the_side():
     result = judged([5.0, None, 5.0], [5.0, 5.0, 5.0])
     assert (result.verdict, result.cause) == (Verdict.ERROR, Cause.METRIC_UNAVAILABLE)
     assert result.facts["side"] == "candidate"
