@@ -468,7 +468,7 @@ def slow_table(trials: int, rng: np.random.Generator) -> Iterator[str]:
 
 
 def until_table(trials: int, rng: np.random.Generator) -> Iterator[str]:
-    """`perf.measure(until=…)` beside three runs that are always made: false verdicts, decisions and runs."""
+    """Compare `perf.measure(until=…)` with a fixed measurement of three runs: false verdicts, decisions and runs."""
     yield from heading(f"SLOs that may end a measurement after one run, {trials} trials", "server", "metric",
                        "requests a run", "truth ÷ limit", "PASS: until / three runs", "FAIL: until / three runs",
                        "runs: until, mean")

@@ -71,7 +71,7 @@ class Perf:
 
     @property
     def measurements(self) -> tuple[Measurement, ...]:
-        """What was measured so far, unfinished ones included."""
+        """The test's measurements so far, including a measurement that is still running."""
         return tuple(self._execution.measurements)
 
     @property
@@ -127,7 +127,7 @@ class Perf:
                 "l2" alone restarts both. Like `fresh` and `gauges` it is a condition, `treatment`.
 
         Raises:
-            SpecError: nothing can be measured so, such as tiers that this engine empties only together.
+            SpecError: an argument makes the measurement impossible, e.g. tiers that this engine empties only together.
             InfrastructureError: the server or the load generator failed; nothing that was recorded is judged.
         """
         check_engine(engine, "perf.measure(…, workload)")
@@ -333,7 +333,8 @@ class Perf:
 
         Raises:
             SloError: a text cannot be read, there is no such metric, or a number means nothing.
-            SpecError: nothing can be measured so, both sides are one specification, or the claim is about `max_rate`.
+            SpecError: an argument makes the measurement impossible, both sides have the same specification, or the
+                claim is about `max_rate`.
             InfrastructureError: a server or the load generator failed.
         """
         boolean("perf.claim", "may_preempt", may_preempt)
