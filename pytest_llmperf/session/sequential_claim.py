@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from pytest_llmperf.judging.baseline_comparison import NoFurtherRuns
 from pytest_llmperf.judging.claim_judge import ClaimJudge, judge_pooled_executions, paired_sides
 from pytest_llmperf.judging.sample import unverified
 from pytest_llmperf.model.engine import EngineSpec
 from pytest_llmperf.model.verdict import Verdict
+from pytest_llmperf.results.cause import NoFurtherRuns
 from pytest_llmperf.results.check import CheckResult, worst
 from pytest_llmperf.results.conditions import kind_of, server_kind
 from pytest_llmperf.results.measurement import Measurement
