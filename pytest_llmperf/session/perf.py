@@ -15,6 +15,7 @@ from pytest_llmperf.model.engine import EngineSpec, serving_hardware
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.cause import Cause
 from pytest_llmperf.results.check import BASELINE_COMPARISON, CheckResult
+from pytest_llmperf.results.check_json import wording_error
 from pytest_llmperf.results.conditions import kind_of
 from pytest_llmperf.results.measurement import Measurement
 from pytest_llmperf.session.arguments import (
@@ -88,10 +89,14 @@ class Perf:
         """Add results of a check of the test's own; they count as those of `check` do.
 
         Raises:
-            UsageError: one of them is no `CheckResult`.
+            UsageError: an argument is no `CheckResult`, or lacks facts that the sentence of its cause needs.
         """
-        if strange := [result for result in results if not isinstance(result, CheckResult)]:
-            raise UsageError(f"perf.record({strange[0]!r}): give it a pytest_llmperf.results.check.CheckResult.")
+        for result in results:
+            if not isinstance(result, CheckResult):
+                raise UsageError(f"perf.record({result!r}): give it a pytest_llmperf.CheckResult.")
+            if error := wording_error(result):
+                raise UsageError(f"perf.record(CheckResult({result.subject!r}, …)): {error}. Give the reason of "
+                                 "a check of your own as text: CheckResult.stated(subject, verdict, reason).")
         self._execution.add_results(results)
 
     def measure(
