@@ -58,13 +58,12 @@ def judge_sequentially(
     """
     started_ns = execution.session.clock.now_ns()
     # The side whose server already runs goes first: a start takes minutes.
-    order = [side_b, side_a] if _runs_already(execution, side_b) else [side_a, side_b]
-    for place, side in enumerate(order, start=1):
-        side.extend(runs, block=place)
-        alone = judge.alone(side.finished.only(lambda run: run.block is not None))
-        if alone and place == 1:
-            return alone
-    return _looks(judge, execution, order, runs, started_ns)
+    first, second = (side_b, side_a) if _runs_already(execution, side_b) else (side_a, side_b)
+    first.extend(runs, block=1)
+    if results := judge.alone(first.finished.only(lambda run: run.block is not None)):
+        return results
+    second.extend(runs, block=2)
+    return _looks(judge, execution, [first, second], runs, started_ns)
 
 
 def _runs_already(execution: Execution, side: Series) -> bool:
