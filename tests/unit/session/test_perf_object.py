@@ -63,6 +63,13 @@ def test_record_refuses_result_without_sentence(perf, result, complaint):
     assert perf.results == ()
 
 
+def test_check_refuses_misspelled_metric_with_suggestion(perf, make_server):
+    measurement = perf.measure(make_server(), WORKLOAD, runs=1)
+    with pytest.raises(SloError, match="did you mean"):
+        perf.check(measurement, "ttft_p50 <= 60ms", "ttft_p9 <= 60ms")
+    assert perf.results == ()
+
+
 def test_measure_makes_one_run_per_seed(perf, make_server, fake_engine):
     measurement = perf.measure(make_server(), WORKLOAD, runs=2)
     assert [run.seed for run in measurement.runs] == [0, 1]
