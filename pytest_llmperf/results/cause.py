@@ -83,6 +83,15 @@ class Cause(StrEnum):
     NOT_STEADY = auto()
 
 
+class NoFurtherRuns(StrEnum):
+    """Why an undecided comparison or claim measures no more runs; the fact `no_further_runs`."""
+
+    OUT_OF_TIME = auto()
+    CACHE_NOT_RESET = auto()
+    TOKENS_UNVERIFIED = auto()
+    VALUES_INFINITE = auto()
+
+
 class Facts(TypedDict, total=False):
     """Numbers and names behind a result or an invalid run; shares are 0…1, and a missing fact is absent."""
 
@@ -134,7 +143,7 @@ class Facts(TypedDict, total=False):
     few_enough: bool
     slowdown: float
     violations: list[float]
-    no_further_runs: str  # why an open comparison measured no more runs
+    no_further_runs: str  # a value of `NoFurtherRuns`
     needed_starts: int
     needed_start_sd: float
     drift_share: float

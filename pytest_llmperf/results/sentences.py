@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pytest_llmperf.metrics.units import Unit
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.baseline import YOUNG_BELOW
-from pytest_llmperf.results.cause import Cause, Facts, Problem
+from pytest_llmperf.results.cause import Cause, Facts, NoFurtherRuns, Problem
 from pytest_llmperf.results.check import CheckResult
 from pytest_llmperf.stats.looks import LOOKS
 
@@ -16,13 +16,15 @@ from pytest_llmperf.stats.looks import LOOKS
 LARGEST_KNOWN_SLOWDOWN = 3
 SHOWN_PROBLEMS = 2
 SHOWN_NAME = 80
-#: Why an open comparison measured no more runs, and what lets it.
-STOPS = {
-    "out_of_time": "--extension-limit (or extension_limit_s) ended the comparison: allow more time",
-    "cache_not_reset": f"no seed is sent again, because the cache is not emptied between runs: measure and store "
-                       f"perf.measure(…, runs={LOOKS[-1]})",
-    "tokens_unverified": "no further run confirms a token count: make the server count tokens per chunk",
-    "values_infinite": "no further run brings the answers of failed requests: find out why requests fail",
+#: Why an undecided comparison measured no more runs, and the remedy.
+STOPS: Mapping[NoFurtherRuns, str] = {
+    NoFurtherRuns.OUT_OF_TIME: "--extension-limit (or extension_limit_s) ended the comparison: allow more time",
+    NoFurtherRuns.CACHE_NOT_RESET: (
+        "no seed is sent again, because the cache is not emptied between runs: measure and store "
+        f"perf.measure(…, runs={LOOKS[-1]})"
+    ),
+    NoFurtherRuns.TOKENS_UNVERIFIED: "no further run confirms a token count: make the server count tokens per chunk",
+    NoFurtherRuns.VALUES_INFINITE: "no further run brings the answers of failed requests: find out why requests fail",
 }
 MORE_STARTS = "measure on more server starts: perf.measure(spec, …, starts=N)"
 NOT_THE_ENGINE = (
@@ -410,7 +412,7 @@ def _runs_too_few(result: CheckResult) -> str:
     below = f" below {_change(result, facts['smallest_detectable'])}" if "smallest_detectable" in facts else ""
     more = ", or store more sessions" if "deciding_sessions" in facts else ""
     return (f"no regression{below} fails {_until(facts)}, and after {_number(facts['runs'], 'run')} "
-            f"{STOPS[facts['no_further_runs']]}{more}")
+            f"{STOPS[NoFurtherRuns(facts['no_further_runs'])]}{more}")
 
 
 def _spread(result: CheckResult) -> str:

@@ -193,7 +193,7 @@ class PerfSession:
         return self.accelerators.of_server(flags_of(spec), dict(spec.env), kind)
 
     def executions(self, test: str) -> list[MeasuringTest]:
-        """The executions of that test that have begun; a new one is added here (`executions.begin_execution`)."""
+        """The executions of a test so far. `executions.begin_execution` appends each new execution to this list."""
         return self._executions.setdefault(test, [])
 
     def release_records(self) -> None:

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from pytest_llmperf.judging.baseline_comparison import NoFurtherRuns
 from pytest_llmperf.judging.claim_judge import ClaimJudge, judge_pooled_executions, paired_sides
 from pytest_llmperf.judging.sample import unverified
 from pytest_llmperf.model.engine import EngineSpec
 from pytest_llmperf.model.verdict import Verdict
+from pytest_llmperf.results.cause import NoFurtherRuns
 from pytest_llmperf.results.check import CheckResult, worst
 from pytest_llmperf.results.conditions import kind_of, server_kind
 from pytest_llmperf.results.measurement import Measurement
@@ -60,14 +60,12 @@ def judge_sequentially(
     if _live_together(execution, side_a):
         return _looks(judge, execution, [side_a, side_b], runs, started_ns, together=True)
     # The side whose server already runs goes first: a start takes minutes.
-    order = [side_b, side_a] if _runs_already(execution, side_b) else [side_a, side_b]
-    first = order[0]
+    first, second = (side_b, side_a) if _runs_already(execution, side_b) else (side_a, side_b)
     first.extend(runs, block=1)
-    alone = judge.alone(first.finished.only(lambda run: run.block is not None))
-    if alone:
-        return alone
-    order[1].extend(runs, block=2)
-    return _looks(judge, execution, order, runs, started_ns, together=False)
+    if results := judge.alone(first.finished.only(lambda run: run.block is not None)):
+        return results
+    second.extend(runs, block=2)
+    return _looks(judge, execution, [first, second], runs, started_ns, together=False)
 
 
 def _live_together(execution: Execution, side: Series) -> bool:

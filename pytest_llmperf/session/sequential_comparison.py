@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from pytest_llmperf.judging.baseline_comparison import (
     ComparisonTerms,
-    NoFurtherRuns,
     incomparable_result,
     judge_against_baseline,
     paired_runs,
@@ -24,7 +23,7 @@ from pytest_llmperf.judging.validity import judged_by_comparison
 from pytest_llmperf.metrics.failed_as_infinite import infinite_runs
 from pytest_llmperf.model.engine import EngineSpec
 from pytest_llmperf.model.verdict import Verdict
-from pytest_llmperf.results.cause import Cause
+from pytest_llmperf.results.cause import Cause, NoFurtherRuns
 from pytest_llmperf.results.check import BASELINE_COMPARISON, CheckResult, worst
 from pytest_llmperf.results.conditions import comparable_sessions, kind_of, server_kind
 from pytest_llmperf.session.arguments import spec_of

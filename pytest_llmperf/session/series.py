@@ -63,7 +63,8 @@ class Series:
         side: "a" or "b" of a claim.
         looks: how often its SLOs are judged, at most.
         label: tells whoever watches this series from the others of its test; the side where it is "".
-        beside: specs that are measured in turn with this one; all these servers run at the same time if the memory suffices.
+        beside: specs that are measured in turn with this one; if the memory suffices, all these servers run at the same
+            time.
     """
 
     def __init__(
