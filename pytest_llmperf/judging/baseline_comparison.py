@@ -24,6 +24,7 @@ from pytest_llmperf.results.conditions import (
     build_changes,
     build_differences,
     differences,
+    session_conditions,
 )
 from pytest_llmperf.results.measurement import Measurement
 from pytest_llmperf.slo.model import Comparison
@@ -217,7 +218,8 @@ def _with_build(
     """
     sessions = _sessions_with(stored, result.metric)
     conditions = measurement.conditions
-    changed = [session for session in sessions if build_differences(stored, session, conditions)]
+    changed = [session for session in sessions
+               if build_differences(session_conditions(stored, session), conditions)]
     facts: Facts = {"engine": conditions.get("engine", ""), "compared_sessions": len(sessions)}
     if changed:
         facts["build_changes"] = build_changes(stored, changed, conditions)

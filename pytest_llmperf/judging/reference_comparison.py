@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pytest_llmperf.judging.claim_judge import runs_apart
 from pytest_llmperf.judging.ratios import start_sd_prior, unusable_values
@@ -14,6 +14,7 @@ from pytest_llmperf.metrics.units import Unit
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.cause import Cause, Facts
 from pytest_llmperf.results.check import REFERENCE_COMPARISON, CheckResult
+from pytest_llmperf.results.conditions import build_differences
 from pytest_llmperf.results.measurement import Measurement
 from pytest_llmperf.slo.model import Comparison
 from pytest_llmperf.stats.decision import PASS_CONFIDENCE, at_each_look
@@ -71,7 +72,15 @@ def judge_against_reference(
     suite_primaries = max(terms.suite_primaries, len(terms.primaries))
     alpha = SUITE_ALPHA / suite_primaries
     context = _Look(candidate, reference, terms, alpha * (_spent(pairs) - _spent(looked_at)), alpha, no_further_runs)
-    return [context.judged(find(name)) for name in terms.primaries]
+    results = [context.judged(find(name)) for name in terms.primaries]
+    return [replace(result, facts={**result.facts, **_build_facts(candidate, reference)}) for result in results]
+
+
+def _build_facts(candidate: Measurement, reference: Measurement) -> Facts:
+    """What the builds resolved differently; that their installations have two names is no difference of the builds."""
+    differences = build_differences(reference.conditions, candidate.conditions)
+    changes = {each.field: [each.stored, each.now] for each in differences if each.field != "installation"}
+    return {"engine": candidate.conditions.get("engine", ""), "build_changes": changes} if changes else {}
 
 
 @dataclass(frozen=True, slots=True)

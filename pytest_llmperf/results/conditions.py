@@ -208,14 +208,15 @@ def differences(
     return tuple(changed)
 
 
-def build_differences(
-    stored: StoredMeasurement, session: StoredSession, conditions: Mapping[str, str]
-) -> tuple[Difference, ...]:
-    """Fields in which the build of a measurement is not the build of a stored session."""
-    values = {**stored.fingerprint, **session.differs}
-    recorded = {name: value for name, value in values.items() if value is not None}
-    flags = asked_flags(stored.fingerprint, conditions)
-    return tuple(each for each in _changed_fields(recorded, conditions) if is_of_build(each.field, flags))
+def build_differences(before: Mapping[str, str], now: Mapping[str, str]) -> tuple[Difference, ...]:
+    """Fields in which one build is not the other, from the conditions of two measurements."""
+    flags = asked_flags(before, now)
+    return tuple(each for each in _changed_fields(before, now) if is_of_build(each.field, flags))
+
+
+def session_conditions(stored: StoredMeasurement, session: StoredSession) -> dict[str, str]:
+    """Build and conditions of a stored session, as far as they were recorded."""
+    return {name: value for name, value in {**stored.fingerprint, **session.differs}.items() if value is not None}
 
 
 def build_changes(
@@ -224,7 +225,7 @@ def build_changes(
     """Field of the build → its other values in these sessions, oldest first, and then the measurement's value."""
     other_values: dict[str, list[str | None]] = {}
     for session in sessions:
-        for each in build_differences(stored, session, conditions):
+        for each in build_differences(session_conditions(stored, session), conditions):
             values = other_values.setdefault(each.field, [])
             values += [] if each.stored in values else [each.stored]
     return {field: [*values, conditions.get(field)] for field, values in other_values.items()}

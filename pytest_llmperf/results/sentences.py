@@ -30,7 +30,9 @@ STOPS: Mapping[NoFurtherRuns, str] = {
 #: Engines as their makers write them.
 ENGINES = {"vllm": "vLLM", "sglang": "SGLang"}
 #: Causes that another build may explain.
-EXPLAINED_BY_BUILD = (Cause.WORSE, Cause.SPREAD_TOO_LARGE, Cause.RUNS_TOO_FEW)
+EXPLAINED_BY_BUILD = (
+    Cause.WORSE, Cause.SPREAD_TOO_LARGE, Cause.RUNS_TOO_FEW, Cause.WORSE_THAN_REFERENCE, Cause.CHANGE_UNDECIDED,
+)  # fmt: skip
 MORE_STARTS = "measure on more server starts: perf.measure(spec, …, starts=N)"
 NOT_THE_ENGINE = (
     "Something other than the engine's flags changed it: an unfinished warm-up, heat, a leak or a neighbour. Look at "
@@ -167,7 +169,7 @@ def builds_text(result: CheckResult) -> str:
     facts = result.facts
     texts = []
     if "build_changes" in facts:
-        part = facts["changed_sessions"] < facts["compared_sessions"]
+        part = facts.get("changed_sessions", 0) < facts.get("compared_sessions", 0)
         share = f"against {facts['changed_sessions']} of {facts['compared_sessions']} stored sessions: " if part else ""
         texts.append(share + _build_text(facts))
     if "stored_hosts" in facts:

@@ -197,6 +197,7 @@ def test_session_of_another_build_joins_baseline(make, decide):
     history = make.history(100.0, 100.0)
     entry, written = decide(make.result(make.fresh(tpot_mean=101.0, conditions=upgraded)), history)
     assert (entry.action, len(written.sessions)) == (Action.CHANGED, 3)
+    assert entry.reasons == ("another build: engine.max_num_seqs absent → 512, engine.version 1.0 → 2.0",)
     assert written.sessions[0].differs == {"engine.version": "1.0", "engine.max_num_seqs": None}
     assert written.fingerprint == fingerprint_of(upgraded)
     slower = make.result(make.fresh(tpot_mean=150.0, conditions=upgraded))

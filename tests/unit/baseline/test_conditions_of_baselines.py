@@ -1,9 +1,12 @@
 """Which fields of a measurement must be equal, and which belong to the build under test."""
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from pytest_llmperf.baseline.text import decode
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.errors import ConfigError
 from pytest_llmperf.results.conditions import (
@@ -16,6 +19,8 @@ from pytest_llmperf.results.conditions import (
     fingerprint_of,
     is_of_build,
 )
+
+SHIPPED = Path(__file__).parents[3] / "baselines/h200"
 
 
 def shown(make, conditions, primaries=("tpot_mean",), rules=DEFAULT_RULES, **stored):
@@ -79,6 +84,18 @@ def test_changed_build_is_a_difference_only_with_same_build(make, changed, text)
 )
 def test_each_field_belongs_to_build_or_conditions(field, flags, of_build):
     assert is_of_build(field, flags) is of_build
+
+
+@pytest.mark.parametrize("path", sorted(SHIPPED.rglob("*.json")), ids=lambda path: path.stem)
+def test_shipped_baselines_are_comparable_with_another_build(path):
+    """The first run of somebody with another driver, version and installation is not INCOMPARABLE."""
+    for stored in decode(path.read_bytes(), str(path)).measurements.values():
+        flags = asked_flags(stored.fingerprint)
+        assert flags == set(json.loads(stored.fingerprint["flags"]))
+        fields = {"engine.version", "driver", "cuda", "host_env.VLLM_USE_FLASHINFER_SAMPLER", "engine.max_num_seqs"}
+        now = {**stored.fingerprint, **dict.fromkeys(fields, "another"), "engine.new": "1"}
+        assert differences(stored, now, stored.primaries) == ()
+        assert fields | {"engine.new"} >= build_changes(stored, stored.sessions, now).keys() >= {"engine.version"}
 
 
 def test_value_of_asked_flag_is_a_condition(make):

@@ -173,6 +173,20 @@ def test_without_run_folder_is_measured_again_as_next_step():
     assert shown[-1] == "  pytest suites/test_s.py::test_a --update-baselines-new"
 
 
+def test_summary_names_each_crossed_build_once():
+    def upgraded(now):
+        return check("PASS: baseline tpot_mean: +0.4 %", engine="vllm", compared_sessions=1, changed_sessions=1,
+                     build_changes={"engine.version": ["0.26.0", now]})
+
+    shown = lines(ended("PASS", "test_a", upgraded("0.32.0")), ended("PASS", "test_b", upgraded("0.32.0")),
+                  ended("PASS", "test_c"), *(ended("PASS", f"test_{n}", upgraded(n)) for n in ("1", "2", "3")))
+    assert [line for line in shown if "across" in line] == [
+        "2 compared across builds or hosts: vLLM 0.26.0 → 0.32.0",
+        "1 compared across builds or hosts: vLLM 0.26.0 → 1",
+    ]
+    assert not any("across" in line for line in lines(ended("PASS")))
+
+
 def test_summary_of_ten_tests_fits_one_screen():
     kinds = ("FAIL", "FAIL", "FAIL", "FAIL", "ERROR", "NO_BASELINE", "INCONCLUSIVE", "INCOMPARABLE", "IMPROVED", "PASS")
     error = "It did not start.\nlog: /x"

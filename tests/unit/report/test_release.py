@@ -139,6 +139,12 @@ def test_engine_version_change_is_compared_and_listed():
     assert one.differing_conditions == (("engine.version", "1", "2"),)
 
 
+def test_changed_build_is_listed_before_changed_conditions():
+    changed = {"env": "{}", "flags": '{"max_num_seqs": 4}', "engine.max_num_seqs": "4", "driver": "590"}
+    one = compare(ran(), ran(measured(conditions=CONDITIONS | changed)))
+    assert [name for name, _, _ in one.differing_conditions] == ["driver", "engine.max_num_seqs", "env", "flags"]
+
+
 def test_the_reference_of_a_claim_does_not_count():
     sides = [measured(side="a"), measured(side="b")]
     assert compare(ran(*sides), ran(sides[0], measured(tpot_ms=99, side="b"))).trend is Trend.STAYED

@@ -4,14 +4,18 @@ import base64
 import gzip
 import json
 import re
+from dataclasses import replace
 
 import pytest
 
 from pytest_llmperf import CheckResult, Verdict
 from pytest_llmperf.baseline.store import Store
+from pytest_llmperf.baseline.text import encode
 from pytest_llmperf.metrics.units import Unit
 from pytest_llmperf.report.html import write_report
+from pytest_llmperf.results.baseline import Baseline, StoredMeasurement, StoredSession
 from pytest_llmperf.results.cause import Cause
+from pytest_llmperf.results.conditions import formulas_of
 from pytest_llmperf.results.writer import write_test
 from pytest_llmperf.slo.model import Comparison
 
@@ -91,6 +95,25 @@ def test_a_baseline_that_cannot_be_read_is_said(tmp_path, page, measurement_of, 
     stored.parent.mkdir(parents=True)
     stored.write_text("{")
     assert "The baseline of measured cannot be read: " in page()
+
+
+def test_report_page_shows_build_beside_stored_builds(tmp_path, page, measurement_of, measurement):
+    measured = measurement_of(list(measurement.runs[0].records), baseline="", primaries=("ttft_p50",))
+    now = measured.conditions | {"engine.version": "0.32.0"}
+    write_test(tmp_path / "run", TEST, [replace(measured, conditions=now)], [])
+    older, newer = (StoredSession(f"2026010{day}T000000Z-00000{day}", "2026-01-01", None, "host", None, day == 1,
+                                  ((0, 1),), {"ttft_p50": (50.0,)}, differs)
+                    for day, differs in ((1, {"engine.version": "<0.25>"}), (2, {})))
+    fingerprint = measured.conditions | {"engine.version": "0.26.0", "engine.dtype": "bfloat16"}
+    stored = StoredMeasurement(fingerprint, (older, newer), ("ttft_p50",), formulas_of(["ttft_p50"]))
+    name = "a/test_prefixes_come_from_the_cache-h200"
+    path = tmp_path / f"baselines/unknown/{name}.json"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(encode(Baseline(TEST, {"": stored})))
+    text = page()
+    assert "measured was measured with another build than its baseline" in text
+    assert '<code>engine.version</code></td><td class="value">&lt;0.25&gt;, 0.26.0</td>' in text
+    assert '<code>engine.dtype</code></td><td class="value">bfloat16</td>\n<td class="value">absent</td>' in text
 
 
 def test_report_page_shows_session_facts_if_available(tmp_path, page, measurement):
