@@ -140,9 +140,11 @@ def test_engine_version_change_is_compared_and_listed():
 
 
 def test_changed_build_is_listed_before_changed_conditions():
-    changed = {"env": "{}", "flags": '{"max_num_seqs": 4}', "engine.max_num_seqs": "4", "driver": "590"}
+    changed = {"connections": "fresh", "flags": '{"max_num_seqs": 4}', "engine.max_num_seqs": "4",
+               "engine.dtype": "float16", "driver": "590"}
     one = compare(ran(), ran(measured(conditions=CONDITIONS | changed)))
-    assert [name for name, _, _ in one.differing_conditions] == ["driver", "engine.max_num_seqs", "env", "flags"]
+    assert [name for name, _, _ in one.differing_conditions] == [
+        "driver", "engine.dtype", "connections", "engine.max_num_seqs", "flags"]
 
 
 def test_the_reference_of_a_claim_does_not_count():
