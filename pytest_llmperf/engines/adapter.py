@@ -86,7 +86,7 @@ class Adapter(Protocol):
         ...
 
     def host_variables(self, spec: EngineSpec, placement: Placement) -> tuple[str, ...]:
-        """Variables that a machine decides and that change performance: conditions, as `host_env.NAME`."""
+        """Variables that a machine decides and that change performance; measurements record `host_env.NAME`."""
         ...
 
     def ready(self, client: httpx.Client) -> bool:

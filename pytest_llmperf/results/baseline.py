@@ -42,8 +42,8 @@ class StoredSession:
         anchor: creeping is measured from this session; one of a measurement is.
         runs: of each run its seed and which server start of its session it ran on.
         metrics: metric → its value in each run, None where it is missing.
-        differs: conditions that may differ (`compare_across`) and did, or that older sessions did not record: this
-            session's values, None where absent.
+        differs: fields whose value in this session is not the value of the fingerprint: of the build, of conditions in
+            `compare_across`, or not recorded yet. None where absent.
     """
 
     id: str
@@ -66,7 +66,7 @@ class StoredMeasurement:
     """One named measurement of a test.
 
     Args:
-        fingerprint: the conditions that must be equal for a comparison.
+        fingerprint: conditions and build of the newest session.
         sessions: oldest first, at least one.
         primaries: the metrics that a comparison judges.
         formulas: metric → id of the formula behind its values.

@@ -143,7 +143,7 @@ class Measurement:
     Args:
         engine: the spec, as text.
         workload: the workload, as text.
-        conditions: what must be equal for a comparison to mean something.
+        conditions: the conditions, which a comparison requires to be equal, and the build under test.
         runs: in the order in which they were made.
         metrics: of each run, in the same order; by default `Run.metrics`.
         lmcache_reuse: share of the prompt tokens that repeat in whole chunks; None where no LMCache is attached.

@@ -1,4 +1,4 @@
-"""What must be equal for a comparison to mean something."""
+"""The fields that a measurement records; `results.conditions` divides them into conditions and build."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def conditions(
     server: Server, facts: Mapping[str, str], workload: Workload, hardware: Hardware, kind: str,
     *, connections: str = "keep-alive", planted: Sequence[object] = (), treatment: str = "",
 ) -> dict[str, str]:
-    """The conditions of a measurement, name → value as text.
+    """The conditions and the build of a measurement, name → value as text.
 
     Args:
         treatment: of server and caches, see `Series`; "" is the default's, which stays unnamed.
