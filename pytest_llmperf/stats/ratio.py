@@ -89,9 +89,9 @@ def _drift(logs: Sequence[float], apart: Sequence[int]) -> float:
     """What a drift that is linear in runs adds to the mean log ratio; 0 where all pairs are equally far apart."""
     if not apart:
         return 0.0
-    distance = mean(apart)
-    squares = fsum((distance_i - distance) ** 2 for distance_i in apart)
+    mean_distance = mean(apart)
+    squares = fsum((distance - mean_distance) ** 2 for distance in apart)
     if not squares:
         return 0.0
-    slope = fsum((distance_i - distance) * value for distance_i, value in zip(apart, logs, strict=True)) / squares
-    return slope * distance
+    slope = fsum((distance - mean_distance) * value for distance, value in zip(apart, logs, strict=True)) / squares
+    return slope * mean_distance
