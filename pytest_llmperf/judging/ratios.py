@@ -20,7 +20,7 @@ from pytest_llmperf.stats.priors import Kind, kind_of
 from pytest_llmperf.stats.ratio import ProvisionalRatio, StartSd, provisional_ratio
 
 #: Pairs of runs whose two sides ran on the same start: what a start changes, it changes on both.
-ONE_START = StartSd(0.0, "one server start, and conditional on it")
+ONE_START = StartSd(0.0)
 
 
 def start_sd_prior(metric: Metric, hardware: str = "") -> StartSd:

@@ -22,11 +22,11 @@ class StartSd:
 
     Args:
         value: standard deviation of the natural logarithm; 0.03 is 3 %.
-        source: where it comes from, for the reader.
+        source: where the value comes from, as text; "" for a value that no sentence shows.
     """
 
     value: float
-    source: str
+    source: str = ""
 
 
 @dataclass(frozen=True, slots=True)
