@@ -53,6 +53,10 @@ class Cause(StrEnum):
     BETTER = auto()
     RUNS_TOO_FEW = auto()
     SPREAD_TOO_LARGE = auto()
+    # Comparisons with a reference build
+    WORSE_THAN_REFERENCE = auto()
+    BETTER_THAN_REFERENCE = auto()
+    CHANGE_UNDECIDED = auto()
     # Invalid runs
     TOKEN_COUNTS_DISAGREE = auto()
     OTHER_MODEL = auto()
@@ -118,6 +122,7 @@ class Facts(TypedDict, total=False):
     session_sd: float
     session_sd_source: str
     run_sd: float
+    reference: str  # the build that a candidate was compared with: "vllm 0.26.0"
     smallest_detectable: float  # change that fails with 90 % probability
     negligible: float  # change
     deciding_runs: int  # runs before which not every regression can fail

@@ -63,6 +63,8 @@ class CheckResult:
 
 #: How the subject of a comparison with a stored baseline begins.
 BASELINE_COMPARISON = "baseline"
+#: How the subject of a comparison with a reference build begins.
+REFERENCE_COMPARISON = "reference"
 
 
 def worst(results: Sequence[CheckResult]) -> Verdict:

@@ -115,7 +115,8 @@ def _basis(result: CheckResult) -> Iterator[str]:
     if "stored_runs" in facts:
         yield f"{facts['runs']} runs against {facts['stored_runs']} of {_sessions(facts)}"
     elif "pairs" in facts:
-        yield f"{_number(facts['pairs'], 'pair')} {_of_starts(facts)}"
+        against = f"against {facts['reference']} " if "reference" in facts else ""
+        yield f"{_number(facts['pairs'], 'pair')} {against}{_of_starts(facts)}"
     elif facts.get("counted_as") == "each run":
         yield f"each of {_number(facts['runs'], 'run')}"
     elif "runs" in facts or "starts" in facts:
@@ -145,6 +146,8 @@ def _qualifications(result: CheckResult) -> Iterator[str]:
         yield "no hardware bound known"
     if result.verdict is Verdict.PASS and "stored_runs" in facts:
         yield _detectable(result)
+    if "reference" in facts and result.verdict is not Verdict.FAIL:
+        yield f"smallest detectable change {_change(result, facts['smallest_detectable'])}"
 
 
 def _of_runs(facts: Facts) -> str:
@@ -420,6 +423,22 @@ def _spread(result: CheckResult) -> str:
             f"{more}, or give this metric a wider margin")
 
 
+def _off_reference(result: CheckResult) -> str:
+    return f"{result.metric} is {estimate_text(result)} off the reference build ({result.facts['reference']})"
+
+
+def _worse_than_reference(result: CheckResult) -> str:
+    return (f"{_off_reference(result)}; the regression is proven to exceed the negligible "
+            f"{_change(result, result.facts['negligible'])}")
+
+
+def _change_undecided(result: CheckResult) -> str:
+    facts = result.facts
+    stop = f"; {STOPS[facts['no_further_runs']]}" if "no_further_runs" in facts else ""
+    return (f"{_off_reference(result)}, and the {_bare_interval(result)} proves neither more than the negligible "
+            f"{_change(result, facts['negligible'])} nor less than the tolerated change{stop}")
+
+
 REASONS: Mapping[Cause, Callable[[CheckResult], str]] = {
     Cause.STATED: lambda result: result.facts["text"],
     Cause.METRIC_UNAVAILABLE: _unavailable,
@@ -462,6 +481,9 @@ REASONS: Mapping[Cause, Callable[[CheckResult], str]] = {
     Cause.BETTER: _better,
     Cause.RUNS_TOO_FEW: _runs_too_few,
     Cause.SPREAD_TOO_LARGE: _spread,
+    Cause.WORSE_THAN_REFERENCE: _worse_than_reference,
+    Cause.BETTER_THAN_REFERENCE: lambda result: f"{_off_reference(result)}: better",
+    Cause.CHANGE_UNDECIDED: _change_undecided,
 }
 
 

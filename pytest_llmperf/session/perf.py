@@ -36,7 +36,7 @@ from pytest_llmperf.session.arguments import (
 from pytest_llmperf.session.capacity import COOLDOWN_S, METRIC, PRECISION, Capacity, SearchTerms, search_terms
 from pytest_llmperf.session.executions import Execution, failed_subjects
 from pytest_llmperf.session.sequential_claim import ClaimResult, judge_sequentially
-from pytest_llmperf.session.sequential_comparison import compare_with_baseline
+from pytest_llmperf.session.sequential_comparison import compare_with_baseline, compare_with_reference
 from pytest_llmperf.session.series import Series
 from pytest_llmperf.slo.model import Slo
 from pytest_llmperf.slo.parse import parse_slo
@@ -293,8 +293,13 @@ class Perf:
                            f"Name it, too: primaries=[…, {unjudged[0]!r}].")
         series.compared_as(name, chosen, own_margins)
         failed = any(subject.startswith(BASELINE_COMPARISON) for subject in failed_subjects(execution))
-        compared = compare_with_baseline(series, execution.session, series.judged_metrics, own_margins,
-                                         failed_earlier=failed)
+        reference = execution.session.reference_of(spec_of(series.engine))
+        if reference is not None and not series.keeps_tiers:
+            compared = compare_with_reference(series, reference, execution.session, series.judged_metrics,
+                                              execution.begin)
+        else:
+            compared = compare_with_baseline(series, execution.session, series.judged_metrics, own_margins,
+                                             failed_earlier=failed)
         results = [result for result in compared if not _is_recorded(result, execution.results)]
         execution.add_results(results)
         return results
@@ -351,8 +356,10 @@ class Perf:
             raise SpecError(f"perf.claim(…, {text!r}): {METRIC} needs an SLO: perf.claim_max_rate(a, b, workload, "
                             f'{text!r}, slo="ttft_p95 <= 500ms").')
         self._check_sides(a, b)
+        beside = self._beside_sides(a, b)
         side_a, side_b = (
-            self._series(spec, workload, may_preempt=may_preempt, side=side) for side, spec in (("a", a), ("b", b))
+            self._series(spec, workload, may_preempt=may_preempt, side=side, beside=beside)
+            for side, spec in (("a", a), ("b", b))
         )
         return self._judged(judge, text, side_a, side_b, runs)
 
@@ -458,6 +465,12 @@ class Perf:
             if isinstance(spec, EngineSpec):
                 self._execution.session.pool.check(spec, self.kind)
 
+    def _beside_sides(self, a: Server | EngineSpec, b: Server | EngineSpec) -> tuple[EngineSpec, ...]:
+        """What lives beside each other in a claim of a session with a reference build: both sides and A's reference."""
+        session, spec = self._execution.session, spec_of(a)
+        reference = session.reference_of(spec)
+        return () if reference is None else (spec, spec_of(b), reference)
+
     def _judged(self, judge: ClaimJudge, text: str, side_a: Series, side_b: Series, runs: int) -> ClaimResult:
         side_a.judged_metrics |= judged_by_requirements(cause for cause in judge.causes if cause.side == "a")
         side_b.judged_metrics |= judged_by_requirements(cause for cause in judge.causes if cause.side == "b")
@@ -491,11 +504,13 @@ class Perf:
         keep: tuple[str, ...] = (),
         side: str = "",
         looks: int = 1,
+        beside: tuple[EngineSpec, ...] | None = None,
     ) -> Series:
         execution = self._execution
+        beside = execution.session.beside(spec_of(engine)) if beside is None else beside
         return execution.begin(
             Series(execution.session, execution.test, self.kind, engine, workload, on_run=execution.write, fresh=fresh,
-                   may_preempt=may_preempt, gauges=gauges, keep=keep, side=side, looks=looks)
+                   may_preempt=may_preempt, gauges=gauges, keep=keep, side=side, looks=looks, beside=beside)
         )
 
 
