@@ -142,8 +142,8 @@ class EnginePool:
             kind: hardware kind that the test runs as; None: the session's.
             fresh: start anew even if one runs, and alone.
             keep_lmcache: a fresh start takes over the LMCache server of this spec's running unit, memory and all.
-            beside: specs that will be measured in turn with this one. Their servers start together with this one and
-                stay, if all of them fit into the memory.
+            beside: specs that will be measured in turn with this one, the most important first. Their servers start
+                together with this one and stay, as far as they fit into the memory.
 
         Raises:
             SpecError: an endpoint was asked for a fresh start, or there is no such model.
@@ -219,15 +219,17 @@ class EnginePool:
         """What is started for `spec`: each spec that was asked for, and the same spec as it is started."""
         asked = list(dict.fromkeys((spec, *(other for other in beside if other.url is None))))
         planted = [self._plant(each) for each in asked]
-        if len(asked) == 1:
-            return {spec: planted[0]}
-        shared = self._share_memory(planted, kind)
-        if isinstance(shared, str):
-            if shared not in self._reasons:
-                self._reasons.add(shared)
-                self.launcher.progress(Note(f"Servers start one after the other: {shared}."))
-            return {spec: planted[0]}
-        return dict(zip(asked, shared, strict=True))
+        for count in range(len(asked), 1, -1):  # of three that do not fit the first two may
+            shared = self._share_memory(planted[:count], kind)
+            if not isinstance(shared, str):
+                return dict(zip(asked, shared, strict=False))
+            self._tell_reason(f"{count} servers do not run at the same time: {shared}.")
+        return {spec: planted[0]}
+
+    def _tell_reason(self, reason: str) -> None:
+        if reason not in self._reasons:
+            self._reasons.add(reason)
+            self.launcher.progress(Note(reason))
 
     def _start(
         self, group: Mapping[EngineSpec, EngineSpec], kind: str | None, lmcache: LMCacheServer | None

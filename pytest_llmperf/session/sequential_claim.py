@@ -57,7 +57,7 @@ def judge_sequentially(
         InfrastructureError: a server or the load generator failed.
     """
     started_ns = execution.session.clock.now_ns()
-    if _live_together(execution, side_a):
+    if _live_together(execution, side_a, side_b):
         return _looks(judge, execution, [side_a, side_b], runs, started_ns, together=True)
     # The side whose server already runs goes first: a start takes minutes.
     first, second = (side_b, side_a) if _runs_already(execution, side_b) else (side_a, side_b)
@@ -68,10 +68,12 @@ def judge_sequentially(
     return _looks(judge, execution, [first, second], runs, started_ns, together=False)
 
 
-def _live_together(execution: Execution, side: Series) -> bool:
+def _live_together(execution: Execution, side_a: Series, side_b: Series) -> bool:
     """Whether the servers of both sides run at the same time."""
-    return isinstance(side.engine, EngineSpec) and bool(side.beside) and execution.session.pool.lives_beside(
-        side.engine, side.beside, side.kind)
+    a, b = side_a.engine, side_b.engine
+    if not (isinstance(a, EngineSpec) and isinstance(b, EngineSpec) and side_a.beside):
+        return False
+    return execution.session.pool.lives_beside(a, [b], side_a.kind)
 
 
 def _runs_already(execution: Execution, side: Series) -> bool:

@@ -135,7 +135,19 @@ def test_specs_too_large_together_run_in_sequence_and_reason_is_told(launcher, t
         one = pool.acquire(ONE, beside=[TWO])
         pool.acquire(TWO, beside=[ONE])
         assert one.process.stopped == 1
-        assert [note.text for note in launcher.lines] == ["Servers start one after the other: they do not fit."]
+        assert [note.text for note in launcher.lines] == ["2 servers do not run at the same time: they do not fit."]
+
+
+def test_two_of_three_specs_run_together_where_three_do_not_fit(launcher, tmp_path):
+    def two_fit(specs, kind):
+        return "the GPU is too small" if len(specs) > 2 else shared(specs, kind)
+
+    three = vllm("three")
+    with EnginePool(launcher, tmp_path / "lock", lambda _clock: Sweep(), share_memory=two_fit) as pool:
+        pool.acquire(ONE, beside=[ONE, TWO, three])
+        assert (pool.runs(ONE), pool.runs(TWO), pool.runs(three)) == (True, True, False)
+        assert pool.lives_beside(ONE, [TWO])
+        assert not pool.lives_beside(ONE, [TWO, three])
 
 
 def test_fresh_acquire_starts_a_new_server(pool):

@@ -36,7 +36,7 @@ def test_sglang_gets_a_number_of_tokens():
     ("specs", "memory_bytes", "reason"),
     [
         ([LLAMA, LLAMA], None, "size of the GPU's memory is not known"),
-        ([LLAMA] * 2, 24 * GIB, "2 servers need 42 GiB beside their KV caches, and the GPU has 24 GiB"),
+        ([LLAMA] * 2, 24 * GIB, "2 servers need 38 GiB beside their KV caches, and the GPU has 24 GiB"),
         ([LLAMA, LLAMA.with_flags(gpu_memory_utilization=0.5)], H200, "sets gpu_memory_utilization itself"),
         ([LLAMA, LLAMA.with_flags(num_gpu_blocks_override=100)], H200, "sets num_gpu_blocks_override itself"),
         ([LLAMA, LLAMA.with_lmcache()], H200, "has an LMCache server"),
