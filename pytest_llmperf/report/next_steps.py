@@ -67,9 +67,10 @@ def _steps(verdict: str, tests: Sequence[EndedTest], invocation: Invocation) -> 
 
 
 def _deciding_commands(tests: Sequence[EndedTest], invocation: Invocation) -> list[str]:
-    """More time where time ran out; else what was measured, with the reason and its remedy.
+    """For tests that ran out of time, a pytest command with a longer time limit; for each other test, `llmperf show`.
 
-    The same command again would measure as much as before, and decide as little.
+    A repetition with the same time limit would measure as many runs as before and stay INCONCLUSIVE, too. `llmperf
+    show` prints the cause and the remedy.
     """
     hurried = [] if invocation.virtual else [test for test in tests if test.ran_out_of_time]
     limit = f"--extension-limit={max(60, 2 * invocation.extension_limit_s):g}"

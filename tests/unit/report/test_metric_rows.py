@@ -1,4 +1,4 @@
-"""Every metric with its interval and its baseline."""
+"""The table of every metric: its mean, the interval of the mean, the baseline mean and the change."""
 
 from dataclasses import replace
 
