@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from math import log
 from pathlib import Path
@@ -24,17 +24,16 @@ from simulate_claims import heading, row
 
 from pytest_llmperf.baseline.store import Store
 from pytest_llmperf.judging.baseline_comparison import ComparisonTerms
-from pytest_llmperf.metrics.registry import find
+from pytest_llmperf.judging.reference_comparison import ReferenceTerms, judge_against_reference
+from pytest_llmperf.metrics.run import CountedBy, RunMetrics
+from pytest_llmperf.model.record import RunRecords
 from pytest_llmperf.results.baseline import Baseline, StoredMeasurement, StoredSession
-from pytest_llmperf.stats.decision import MetricComparison, decide
-from pytest_llmperf.stats.looks import SUITE_ALPHA
-from pytest_llmperf.stats.prior import Margins, Prior, Scale
-from pytest_llmperf.stats.priors import margins_for, prior_for
-from pytest_llmperf.stats.shift import SeededRun, shift
+from pytest_llmperf.results.measurement import Measurement, Run
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "evidence" / "compared_metrics.md"
 KIND = "h200"
+RESIDENT_RUNS = ROOT / "docs" / "measured" / KIND / "resident"
 METRICS = ("itl_p50", "itl_per_token_p50", "itl_p99", "itl_mean", "tpot_p50", "tpot_mean", "ttft_p50", "ttft_mean",
            "ttft_p90", "e2el_p50", "output_throughput")
 #: Metrics that are compared by default, before and now.
@@ -43,18 +42,16 @@ SUITE_PRIMARIES = 13
 STEP_US = 5270.0
 KERNELS = {"8003": 53.5, "8004": 107.0}
 PLAIN = ("8001", "8002")
-#: Of servers on one GPU, measured in turn: sd of a pair and of two starts, and margins that these leave room for.
-ONE_GPU = Prior(0.003, 0.002, 6, "resident servers")
-ONE_GPU_MARGINS = Margins(0.005, 0.015)
+RESIDENT = ("itl_p50", "tpot_mean", "ttft_p50")
 
 
 def main() -> int:
-    resident = resident_values(ROOT / "docs" / "measured" / KIND / "resident")
+    resident = resident_values(RESIDENT_RUNS)
     tables = {
         "spread": spread_table(stored_spread(ROOT / "baselines" / KIND)),
         "planted": planted_table(resident),
         "hosts": hosts_table(Store(ROOT / "baselines")),
-        "resident": resident_table(resident),
+        "resident": resident_table(RESIDENT_RUNS),
     }
     text = PAGE.read_text(encoding="utf-8")
     for name, lines in tables.items():
@@ -173,28 +170,30 @@ def made_slower(session: StoredSession, metric: str, times: float) -> StoredSess
     return replace(session, metrics={**session.metrics, metric: values})
 
 
-def resident_table(hosts: Mapping[str, pd.DataFrame]) -> Iterator[str]:
-    """Median ITL of one start against the other plain start or both, by the package's rule."""
-    yield from heading("", "host", "today", "against", "pairs", "difference", "90 % CI", "stored baselines' prior",
-                       "prior of one GPU")
-    metric = find("itl_p50")
-    rules = ((prior_for(metric, KIND), margins_for(metric, KIND)), (ONE_GPU, ONE_GPU_MARGINS))
-    for host, values in hosts.items():
-        logs = values["itl_p50"] / 100
-        against = [("8002", ["8001"]), ("8001", ["8002"]), *((port, list(PLAIN)) for port in KERNELS)]
-        for today, reference in against:
-            found = [(shift(seeded(logs, today), [seeded(logs, port) for port in reference], prior), margins)
-                     for prior, margins in rules]
-            decided = [decide([MetricComparison(one, margins.on(Scale.LOG))], SUITE_ALPHA / SUITE_PRIMARIES)[0].value
-                       for one, margins in found]
-            last = found[-1][0]
-            yield row(host, server(today), " and ".join(map(server, reference)), len(logs),
-                      f"{100 * last.effect:+.2f} %", f"{100 * last.lower(0.95):+.2f} … {100 * last.upper(0.95):+.2f} %",
-                      *decided)
+def resident_table(folder: Path) -> Iterator[str]:
+    """One start as candidate, a plain start as reference, by the rule of a reference build."""
+    yield from heading("", "host", "candidate", "reference", "metric", "pairs", "difference", "93 % CI", "verdict",
+                       "smallest detectable")
+    terms = ReferenceTerms(RESIDENT, KIND, SUITE_PRIMARIES, {})
+    for path in sorted(folder.glob("*-four-servers.json")):
+        measured = resident_measurements(path)
+        for candidate, reference in ((port, plain) for plain in PLAIN for port in measured if port != plain):
+            for result in judge_against_reference(measured[candidate], measured[reference], terms):
+                low, high = (100 * limit for limit in (result.interval.low, result.interval.high))
+                yield row(path.name[0], server(candidate), server(reference), f"`{result.metric}`",
+                          result.facts["pairs"], f"{100 * result.estimate:+.2f} %", f"{low:+.2f} … {high:+.2f} %",
+                          result.verdict.value, f"+{100 * result.facts['smallest_detectable']:.1f} %")
 
 
-def seeded(logs: pd.DataFrame, port: str) -> Sequence[SeededRun]:
-    return [(int(seed), float(value)) for seed, value in logs[port].items()]
+def resident_measurements(path: Path) -> dict[str, Measurement]:
+    """Port → the stored metrics of its runs; their requests are not stored, and the server counted the tokens."""
+    measured = {}
+    for measurement in json.loads(path.read_text(encoding="utf-8"))["measurements"]:
+        runs = tuple(Run(run["seed"], run["start_id"], RunRecords()) for run in measurement["runs"])
+        metrics = tuple(RunMetrics(RunRecords(), run["metrics"], counted_by=CountedBy.SERVER)
+                        for run in measurement["runs"])
+        measured[measurement["conditions"]["url"][-4:]] = Measurement("", "", measurement["conditions"], runs, metrics)
+    return measured
 
 
 def server(port: str) -> str:

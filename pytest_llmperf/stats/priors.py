@@ -82,9 +82,7 @@ _CPU_MARGINS = {
     Kind.TAIL: Margins(0.10, 0.40),
     Kind.SHARE: Margins(0.01, 0.03),
 }
-#: Metrics that are the decode step itself.
-_STEP = ("itl_p50",)
-_STEP_MARGINS = Margins(0.003, 0.01)
+_REFERENCE_STEP_MARGINS = Margins(0.003, 0.01)
 _TAILS = ("p90", "p95", "p99", "max")
 _GAPS = ("itl", "itl_per_token")
 _FIRST_TOKEN = ("ttft", "e2el", "send_delay")
@@ -121,7 +119,7 @@ def reference_margins_for(metric: Metric, hardware: str) -> Margins:
     Between resident servers of one build on an H200 median ITL differs by up to 0.3 % (docs/measured/h200_resident.md),
     so one per cent of it is seen. The other metrics keep the margins of stored baselines.
     """
-    return _STEP_MARGINS if _is_step(metric, hardware) else margins_for(metric, hardware)
+    return _REFERENCE_STEP_MARGINS if _is_step(metric, hardware) else margins_for(metric, hardware)
 
 
 def start_sd_for(metric: Metric, hardware: str) -> tuple[float, str]:
@@ -137,7 +135,7 @@ def start_sd_for(metric: Metric, hardware: str) -> tuple[float, str]:
 
 
 def _is_step(metric: Metric, hardware: str) -> bool:
-    return metric.name in _STEP and hardware != "cpu"
+    return kind_of(metric) is Kind.STEP and hardware != "cpu"
 
 
 def scale_of(metric: Metric) -> Scale:
