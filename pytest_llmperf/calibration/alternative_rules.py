@@ -41,17 +41,17 @@ class RuleInputs:
 
 def rule_inputs(today: Measurement, last: Measurement, stored: StoredMeasurement) -> dict[str, RuleInputs]:
     """Metric → what the rules see of it: of today's primaries those latencies that every run has."""
-    verdicts_by_rule = {}
+    inputs_by_metric = {}
     for name in today.primaries:
         metric = find(name)
         if metric.family is None or metric.direction is not Direction.LOWER:
             continue
-        runs = [_complete_values(values) for values in (today.values(name)[:LOOKS[0]], last.values(name)[:LOOKS[0]])]
-        before = [value for session in stored.sessions for value in session.values(name) if value is not None]
+        today_values, last_values = (_complete_values(side.values(name)[:LOOKS[0]]) for side in (today, last))
+        stored_values = [value for session in stored.sessions for value in session.values(name) if value is not None]
         requests = [_requests(side, metric.family) for side in (today, last)]
-        if all(runs) and before:
-            verdicts_by_rule[name] = RuleInputs(runs[0], before, runs[1], *requests)
-    return verdicts_by_rule
+        if today_values and last_values and stored_values:
+            inputs_by_metric[name] = RuleInputs(today_values, stored_values, last_values, *requests)
+    return inputs_by_metric
 
 
 def alarms(inputs: RuleInputs, suite_primaries: int) -> Mapping[str, bool]:

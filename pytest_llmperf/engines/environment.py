@@ -117,8 +117,7 @@ def check_emulation(emulation: Emulation) -> None:
     emulator = emulator_environment(replace(emulation, clock="virtual"), "vllm", 0)
     ours = {**os.environ, "PYTHONPATH": str(emulator.pythonpath)}
     completed = subprocess.run([*emulator.prefix, "serve", "tiny"], env=ours, stdin=subprocess.DEVNULL,
-                               capture_output=True,
-                           text=True, check=False)
+                               capture_output=True, text=True, check=False)
     if completed.returncode == EMULATOR_REFUSES:
         error_text = completed.stderr.strip().removeprefix("error: ")
         raise ConfigError(re.sub(r"--(?=fault|noise)", "--emulate-", error_text))

@@ -173,8 +173,7 @@ def _answer(question: list[str], env: Mapping[str, str], timeout_s: float) -> st
     """The last line that it prints; None where it fails."""
     try:
         completed = subprocess.run(question, capture_output=True, text=True, check=False, timeout=timeout_s,
-                                   env=dict(env),
-                               stdin=subprocess.DEVNULL, errors="replace")
+                                   env=dict(env), stdin=subprocess.DEVNULL, errors="replace")
     except (OSError, subprocess.TimeoutExpired):
         return None
     lines = completed.stdout.strip().splitlines()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pytest_llmperf.judging.concurrency import mean_concurrency, observations_per_step
 from pytest_llmperf.judging.gaps import gap_segments_ns
-from pytest_llmperf.judging.outcome import requirement_result, unavailable_result
+from pytest_llmperf.judging.outcome import each_run_result, requirement_result, unavailable_result
 from pytest_llmperf.judging.percentiles import body_limit_ms, exceedances_by_request, views
 from pytest_llmperf.judging.sample import Sample, latency_limits
 from pytest_llmperf.metrics.failed_as_infinite import value_with_failures
@@ -78,15 +78,7 @@ def judge_exact(slo: Slo, sample: Sample) -> CheckResult:
     if failures and slo.comparison is Comparison.AT_MOST:
         return requirement_result(slo, Verdict.FAIL, Cause.STATISTIC_INFINITE, estimate=max(values),
                                   facts=facts | failures | {"statistic": "max"})
-    violations = [value for value in values if not slo.comparison.holds(value, slo.limit)]
-    worst = min(values) if slo.comparison is Comparison.AT_LEAST else max(values)
-    return requirement_result(
-        slo,
-        Verdict.FAIL if violations else Verdict.PASS,
-        Cause.RUNS_MISS_LIMIT,
-        estimate=violations[0] if violations else worst,
-        facts=facts | {"missing_runs": len(violations), "of_runs": len(values)},
-    )
+    return each_run_result(slo, values, facts)
 
 
 def interval_over_seeds(slo: Slo, values: Sequence[float], sample: Sample, confidence: float) -> Interval | None:

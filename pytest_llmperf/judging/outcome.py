@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from math import exp
 
@@ -10,7 +11,7 @@ from pytest_llmperf.metrics.registry import find
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.cause import Cause, Facts
 from pytest_llmperf.results.check import CheckResult
-from pytest_llmperf.slo.model import Mechanism, Slo
+from pytest_llmperf.slo.model import Comparison, Mechanism, Slo
 from pytest_llmperf.stats.exceedance import Exceedance
 from pytest_llmperf.stats.interval import Interval
 
@@ -31,6 +32,24 @@ def requirement_result(requirement: Slo | Mechanism, verdict: Verdict, cause: Ca
         cause=None if verdict is Verdict.PASS else cause,
         facts=facts or {},
     )
+
+
+def each_run_result(requirement: Slo | Mechanism, values: Sequence[float], facts: Facts, *,
+                    list_violations: bool = False) -> CheckResult:
+    """FAIL if the value of any run violates the limit; the estimate is the first violation, or the worst value.
+
+    Args:
+        requirement: the limit of each run.
+        values: one value per run.
+        facts: what the result rests on.
+        list_violations: store every violating value as a fact, so that the reason prints the values.
+    """
+    violations = [value for value in values if not requirement.comparison.holds(value, requirement.limit)]
+    worst = min(values) if requirement.comparison is Comparison.AT_LEAST else max(values)
+    counts: Facts = {"missing_runs": len(violations), "of_runs": len(values)}
+    listed: Facts = {"violations": violations} if list_violations else {}
+    return requirement_result(requirement, Verdict.FAIL if violations else Verdict.PASS, Cause.RUNS_MISS_LIMIT,
+                              estimate=violations[0] if violations else worst, facts=facts | counts | listed)
 
 
 def metric_label(requirement: Slo | Mechanism) -> str:

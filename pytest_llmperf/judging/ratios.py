@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import ceil, expm1, floor, log, sqrt
 
-from pytest_llmperf.judging.outcome import requirement_result, unavailable, unavailable_result
+from pytest_llmperf.judging.outcome import each_run_result, unavailable, unavailable_result
 from pytest_llmperf.judging.sample import Sample
 from pytest_llmperf.metrics.failed_as_infinite import infinite_runs, value_with_failures
 from pytest_llmperf.metrics.registry import Metric
@@ -20,7 +20,7 @@ from pytest_llmperf.stats.priors import Kind, kind_of
 from pytest_llmperf.stats.ratio import ProvisionalRatio, StartSd, provisional_ratio
 
 #: Pairs of runs whose two sides ran on the same start: what a start changes, it changes on both.
-ONE_START = StartSd(0.0, "one server start, and conditional on it")
+ONE_START = StartSd(0.0)
 
 
 def start_sd_prior(metric: Metric, hardware: str = "") -> StartSd:
@@ -104,16 +104,8 @@ def judge_mechanism(mechanism: Mechanism, a: Sample, b: Sample) -> CheckResult:
     if len(available_values) < len(values):
         missing = len(values) - len(available_values)
         return unavailable_result(mechanism, missing, len(values), mechanism.side)
-    violations = [value for value in available_values if not mechanism.comparison.holds(value, mechanism.limit)]
-    worst = min(available_values) if mechanism.comparison is Comparison.AT_LEAST else max(available_values)
-    return requirement_result(
-        mechanism,
-        Verdict.FAIL if violations else Verdict.PASS,
-        Cause.RUNS_MISS_LIMIT,
-        estimate=violations[0] if violations else worst,
-        facts={"runs": len(values), "counted_as": "each run", "missing_runs": len(violations), "of_runs": len(values),
-               "violations": violations},
-    )
+    return each_run_result(mechanism, available_values, {"runs": len(values), "counted_as": "each run"},
+                           list_violations=True)
 
 
 def _values(claim: Claim | Ratio, sample: Sample) -> Sequence[float]:

@@ -412,7 +412,11 @@ def _runs_too_few(result: CheckResult) -> str:
     below = f" below {_change(result, facts['smallest_detectable'])}" if "smallest_detectable" in facts else ""
     more = ", or store more sessions" if "deciding_sessions" in facts else ""
     return (f"no regression{below} fails {_until(facts)}, and after {_number(facts['runs'], 'run')} "
-            f"{STOPS[NoFurtherRuns(facts['no_further_runs'])]}{more}")
+            f"{_stop_text(facts)}{more}")
+
+
+def _stop_text(facts: Facts) -> str:
+    return STOPS[NoFurtherRuns(facts["no_further_runs"])]
 
 
 def _spread(result: CheckResult) -> str:
@@ -434,7 +438,7 @@ def _worse_than_reference(result: CheckResult) -> str:
 
 def _change_undecided(result: CheckResult) -> str:
     facts = result.facts
-    stop = f"; {STOPS[NoFurtherRuns(facts['no_further_runs'])]}" if "no_further_runs" in facts else ""
+    stop = f"; {_stop_text(facts)}" if "no_further_runs" in facts else ""
     return (f"{_off_reference(result)}, and the {_bare_interval(result)} proves neither more than the negligible "
             f"{_change(result, facts['negligible'])} nor less than the tolerated change{stop}")
 

@@ -151,41 +151,41 @@ def effective_fraction(
             as independent where none is over.
     """
     seeds = range(len(starts)) if seeds is None else seeds
-    fractions = [_within_runs(view, seeds, allowed, confidence, per_step, given_level=given_level) for view in views]
+    within_runs = [_within_runs(view, seeds, allowed, confidence, per_step, given_level=given_level) for view in views]
     runs = [(total(run), start) for run, start in zip(views[0].over, starts, strict=True)]
-    by_start = [total([run for run, start in runs if start == one]) for one in dict.fromkeys(starts)]
-    nonempty = [cluster for cluster in by_start if cluster.of]
-    between = 1.0
-    if len(nonempty) > 1:
-        all_over = all(cluster.over == cluster.of for cluster in nonempty)
-        few = 1.0 if all_over else _few(confidence, len(nonempty) - 1)
-        between = 1 / (few * design_effect(nonempty, allowed, growth_starts, per_step))
-    return Worth(min(between, *(one.value for one in fractions)), all(one.bounded for one in fractions))
+    by_start = [total([run for run, start in runs if start == each]) for each in dict.fromkeys(starts)]
+    clusters = [cluster for cluster in by_start if cluster.of]
+    between_starts = 1.0
+    if len(clusters) > 1:
+        all_over = all(cluster.over == cluster.of for cluster in clusters)
+        few = 1.0 if all_over else _few(confidence, len(clusters) - 1)
+        between_starts = 1 / (few * design_effect(clusters, allowed, growth_starts, per_step))
+    return Worth(min(between_starts, *(each.value for each in within_runs)), all(each.bounded for each in within_runs))
 
 
-def _within_runs(view: View, seeds: Sequence[int], allowed: float, confidence: float, at_once: float, *,
+def _within_runs(view: View, seeds: Sequence[int], allowed: float, confidence: float, per_step: float, *,
                  given_level: bool) -> Worth:
     """From the slowest changes along the runs."""
     draws, sent = len(set(seeds)), mean_repeats(seeds)
-    separate = independent_segments(
+    segments = independent_segments(
         [of for run in view.over if (of := sum(count.of > 0 for count in run))], view.overlap
     )
-    cosines = cosines_for(separate, draws)
-    both = total([total(run) for run in view.over])
+    cosines = cosines_for(segments, draws)
+    pooled = total([total(run) for run in view.over])
     at_limit, df = _effect(view.over, seeds, cosines)
-    bodies = [effect for body in view.bodies if both.over < BODY_SHARE * both.of
-              if (effect := _effect(body, seeds, cosines)[0]) is not None]
-    measured = max(bodies) if bodies else at_limit
-    bound = at_once * dependent_above(df)
+    body_effects = [effect for body in view.bodies if pooled.over < BODY_SHARE * pooled.of
+                    if (effect := _effect(body, seeds, cosines)[0]) is not None]
+    measured = max(body_effects) if body_effects else at_limit
+    bound = per_step * dependent_above(df)
     independent = (given_level if measured is None else measured <= bound) and df >= INDEPENDENCE_DF
-    effect = at_once if independent else max(at_once, PRIOR_EFFECT if measured is None else measured)
+    effect = per_step if independent else max(per_step, PRIOR_EFFECT if measured is None else measured)
     if at_limit is not None:
-        growth = pow(max(1.0, allowed * both.of / both.over), GROWTH_WITHIN) if at_limit > bound else 1.0
-        events = both.over / (at_once * sent)
-        grown = at_once + (at_limit - at_once) * growth
+        growth = pow(max(1.0, allowed * pooled.of / pooled.over), GROWTH_WITHIN) if at_limit > bound else 1.0
+        events = pooled.over / (per_step * sent)
+        grown = per_step + (at_limit - per_step) * growth
         effect = max(effect, (PRIOR_EVENTS * effect + events * grown) / (PRIOR_EVENTS + events))
-    few = 1.0 if independent or both.over == both.of else _few(confidence, df)
-    several_parts = draws > 1 or separate > 1
+    few = 1.0 if independent or pooled.over == pooled.of else _few(confidence, df)
+    several_parts = draws > 1 or segments > 1
     return Worth(1 / (few * effect * sent), several_parts and (draws > 1 or measured is None or measured <= bound))
 
 
@@ -204,13 +204,13 @@ def _by_seed(runs: Sequence[Sequence[Count]], seeds: Sequence[int]) -> tuple[Arr
     """Seeds × parts: how many are over, of how many. Parts of runs of one seed are joined; empty runs are left out."""
     import numpy as np
 
-    counted = [([count for count in run if count.of], seed) for run, seed in zip(runs, seeds, strict=True)]
-    nonempty = [(run, seed) for run, seed in counted if run]
-    parts = min(PARTS, *(len(run) for run, _ in nonempty), PARTS)
+    all_counts = [([count for count in run if count.of], seed) for run, seed in zip(runs, seeds, strict=True)]
+    run_counts = [(counts, seed) for counts, seed in all_counts if counts]
+    parts = min(PARTS, *(len(counts) for counts, _ in run_counts), PARTS)
     rows: dict[int, Array] = {}
-    for run, seed in nonempty:
-        joined = [total(part) for part in batches(run, parts)]
-        rows[seed] = rows.get(seed, np.zeros((2, parts))) + np.array([[one.over, one.of] for one in joined]).T
+    for counts, seed in run_counts:
+        totals = [total(part) for part in batches(counts, parts)]
+        rows[seed] = rows.get(seed, np.zeros((2, parts))) + np.array([[part.over, part.of] for part in totals]).T
     stacked = np.stack(list(rows.values()))
     return stacked[:, 0], stacked[:, 1]
 

@@ -22,11 +22,11 @@ class StartSd:
 
     Args:
         value: standard deviation of the natural logarithm; 0.03 is 3 %.
-        source: where it comes from, for the reader.
+        source: where the value comes from, as text; "" for a value that no sentence shows.
     """
 
     value: float
-    source: str
+    source: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,9 +139,9 @@ def _drift(logs: Sequence[float], apart: Sequence[int]) -> float:
     """What a drift that is linear in runs adds to the mean log ratio; 0 where all pairs are equally far apart."""
     if not apart:
         return 0.0
-    distance = mean(apart)
-    squares = fsum((distance_i - distance) ** 2 for distance_i in apart)
+    mean_distance = mean(apart)
+    squares = fsum((distance - mean_distance) ** 2 for distance in apart)
     if not squares:
         return 0.0
-    slope = fsum((distance_i - distance) * value for distance_i, value in zip(apart, logs, strict=True)) / squares
-    return slope * distance
+    slope = fsum((distance - mean_distance) * value for distance, value in zip(apart, logs, strict=True)) / squares
+    return slope * mean_distance
