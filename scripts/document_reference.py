@@ -143,11 +143,13 @@ def noise() -> str:
         found.setdefault(kind_of(metric).value, []).append(metric)
     rows = []
     for kind, metrics in found.items():
+        figures = {}
         for hardware in ("GPU", "cpu"):
             prior, margins = prior_for(metrics[0], hardware), margins_for(metrics[0], hardware)
-            rows.append((kind, f"`{metrics[0].name}`", hardware,
-                         *(f"{100 * value:.3g} %" for value in (prior.run_sd, prior.session_sd, margins.negligible,
-                                                                margins.tolerated))))
+            figures[hardware] = (prior.run_sd, prior.session_sd, margins.negligible, margins.tolerated)
+        by_figures = figures if figures["GPU"] != figures["cpu"] else {"GPU, cpu": figures["GPU"]}
+        rows += [(kind, f"`{metrics[0].name}`", hardware, *(f"{100 * value:.3g} %" for value in values))
+                 for hardware, values in by_figures.items()]
     return _table(("kind of metric", "e.g.", "on", "run sd", "session sd", "negligible", "tolerated"), rows)
 
 

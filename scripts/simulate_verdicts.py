@@ -1,6 +1,7 @@
 """How often baseline verdicts are wrong, on noise whose truth is known. Prints Markdown tables.
 
-    python scripts/simulate_verdicts.py alarms reruns gross slower power margins robust hosts others --suites 10000
+    python scripts/simulate_verdicts.py alarms reruns gross steps slower power margins --suites 10000
+    python scripts/simulate_verdicts.py robust hosts others --suites 10000
     python scripts/simulate_verdicts.py endpoints drift starts suites --suites 20000
 
 A suite run is M primary metrics, three to a test, each test against D stored sessions of three runs (seeds 0, 1, 2),
@@ -52,6 +53,8 @@ TPOT_MARGINS = _MARGINS[Kind.TPOT].on(Scale.LOG)
 UNTIL_TIMES = (1.0, 0.8, 0.5, 1.5)
 GRID = ((0.005, 0.003), (0.01, 0.005), (0.02, 0.01), (0.035, 0.02))
 TTFT_NOISE = (0.02, 0.027)
+#: Of the decode step: as stored, on an emulator, and of hosts that differ by more than the stored ones.
+STEP_NOISE = ((0.0025, 0.006), (0.005, 0.003), (0.005, 0.006), (0.0025, 0.01), (0.0025, 0.015), (0.0025, 0.02))
 
 
 @dataclass(frozen=True)
@@ -330,6 +333,25 @@ def gross_table(suites: int, rng: np.random.Generator) -> Iterator[str]:
                           f"{alarms} of {suites}", percent(upper(alarms, suites)), f"{in_all} of {suites}")
 
 
+def steps_table(suites: int, rng: np.random.Generator) -> Iterator[str]:
+    """The median decode step by the prior and margins of mean TPOT, as before, and by its own."""
+    yield from heading("A/A of the decode step, M = 30, noise of H200 hosts", "sd of runs / sessions",
+                       "stored sessions", "false alarms: rule of mean TPOT", "rule of the decode step",
+                       "upper 95 % limit", "INCONCLUSIVE: rule of mean TPOT", "rule of the decode step",
+                       "FAIL at +5.8 %: rule of mean TPOT", "rule of the decode step")
+    kinds = (Kind.TPOT, Kind.STEP)
+    for run, session in STEP_NOISE:
+        for sessions in (1, 3, 5, 10):
+            rules = [Suite(Noise(run, session), sessions, prior=_PRIORS[kind], margins=_MARGINS[kind].on(Scale.LOG))
+                     for kind in kinds]
+            quiet = [simulate(suite, suites, rng) for suite in rules]
+            slow = [simulate(replace(suite, effect=np.log1p(0.058)), max(20, suites // 10), rng) for suite in rules]
+            alarms = [found.suites_with(FAIL) for found in quiet]
+            yield row(f"{percent(run)} / {percent(session)}", sessions, *(f"{count} of {suites}" for count in alarms),
+                      percent(upper(alarms[1], suites)), *(percent(found.share(INCONCLUSIVE)) for found in quiet),
+                      *(percent(found.share(FAIL)) for found in slow))
+
+
 def slower_table(suites: int, rng: np.random.Generator) -> Iterator[str]:
     yield from heading("Power of the first look against few sessions, tests of one metric, noise of the prior",
                        "metric", "times slower", "M", "stored sessions", "FAIL", "INCONCLUSIVE")
@@ -502,7 +524,7 @@ def judged_until(case: Case, requests: int, slo: Slo, rng: np.random.Generator) 
 
 TABLES = {
     "until": until_table, "slow": slow_table,
-    "alarms": alarms_table, "reruns": reruns_table, "gross": gross_table, "slower": slower_table,
+    "alarms": alarms_table, "reruns": reruns_table, "gross": gross_table, "steps": steps_table, "slower": slower_table,
     "endpoints": endpoints_table, "power": power_table, "margins": margins_table, "robust": robust_table,
     "hosts": hosts_table, "others": others_table, **simulate_claims.TABLES,
 }  # fmt: skip

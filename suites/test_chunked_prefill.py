@@ -70,9 +70,9 @@ def test_small_chunks_smooth_itl(case: SimpleNamespace, perf: Perf) -> None:
         allow=case.prices,
     )
     if case.kind != "cpu":  # every CPU is another one
-        # Median TTFT of short prompts beside long ones is the host's CPU: 35 to 83 ms on three hosts with H200s, on
-        # which p99 ITL was 31 to 35 ms. Its price is judged above, side by side.
-        perf.compare_with_baseline(claim.a, primaries=["itl_p99", "tpot_mean"])
+        # p99 ITL is the step with a chunk of prefill, median ITL the step without. TTFT of short prompts beside long
+        # ones is the host's CPU (35 to 83 ms on three H200 hosts), so the claim judges its price side by side.
+        perf.compare_with_baseline(claim.a, primaries=["itl_p99", "itl_p50"])
 
 
 @OFF

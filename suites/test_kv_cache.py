@@ -44,4 +44,7 @@ def test_evicted_prefixes_come_back_from_the_host(case: SimpleNamespace, perf: P
         f"ttft_p50(b) / ttft_p50(a) >= {case.sooner}",
         mechanism="external_cache_hit_rate(a) >= 30%",
     )
-    perf.compare_with_baseline(claim.a, primaries=["ttft_p50", "external_cache_hit_rate"])
+    # Mean TTFT differs by 8 % (sd) between four H200 hosts, median TTFT by 12 %.
+    perf.compare_with_baseline(
+        claim.a, primaries=["ttft_mean", "external_cache_hit_rate"], margins={"ttft_mean": 0.3}
+    )

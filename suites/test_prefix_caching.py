@@ -39,5 +39,5 @@ def test_shared_prefixes_come_from_the_cache(case: SimpleNamespace, perf: Perf) 
         mechanism=["prefix_cache_hit_rate(a) >= 80%", "prefix_cache_hit_rate(b) == 0"],
     )
     if case.kind != "cpu":  # every CPU is another one
-        # Two starts on one H200 host took 27 and 23 ms: a margin below what starts differ by is never proven.
-        perf.compare_with_baseline(claim.a, margins={"ttft_p50": 0.3})
+        # Mean TTFT differs by 9 % (sd) between six H200 hosts, median TTFT by 11 %, so 15 % is seldom proven.
+        perf.compare_with_baseline(claim.a, primaries=["ttft_mean", "itl_p50"], margins={"ttft_mean": 0.3})

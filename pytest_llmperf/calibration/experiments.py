@@ -57,7 +57,7 @@ MECHANISMS = (
     ("kv=-50%", "the_memory_becomes_blocks", "kv_blocks"),
     ("acceptance=-0.2", "speculative_decoding", "spec_acceptance_rate(a)"),
     ("tp_link=/2", "four_gpus_prefill", "ttft_p50 is"),
-    ("offload_bandwidth=/4", "evicted_prefixes", "ttft_p50 is"),
+    ("offload_bandwidth=/4", "evicted_prefixes", "ttft_mean is"),
     ("stalls=1%", SERVING, "largest_stall_p75"),
     ("leak", SERVING, "blocks are still held"),
     ("throttle", SERVING, "not steady: tpot_mean"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 
@@ -49,9 +49,12 @@ from pytest_llmperf.stats.prior import NEGLIGIBLE_PART, Margins, Scale
 from pytest_llmperf.stats.priors import margins_for, prior_for, scale_of, worse_when_larger
 from pytest_llmperf.stats.shift import Shift, sessions_by_host, shift
 
+# Median ITL is the decode step, the metric that hosts move least. Mean TPOT adds the pauses between steps, such as
+# prefills, and with speculative decoding the tokens of a step. docs/evidence/compared_metrics.md has the spreads.
+OPEN_LOOP = ("itl_p50", "tpot_mean")
 # Throughput of an open loop is the rate at which requests arrive, whatever the server does.
-CLOSED_LOOP = ("ttft_p50", "tpot_mean", "output_throughput")
-OPEN_LOOP = ("ttft_p50", "tpot_mean")
+CLOSED_LOOP = (*OPEN_LOOP, "output_throughput")
+PREFILL = ("ttft_mean",)
 SEARCHED = ("max_rate",)
 
 
@@ -79,13 +82,20 @@ class ComparisonTerms:
 def default_primaries(
     measurement: Measurement, stored: StoredMeasurement | None, *, closed_loop: bool
 ) -> tuple[str, ...]:
-    """What is judged where a test names nothing: of the usual metrics those that this measurement or the baseline has.
+    """The metrics that a comparison judges if the test names none.
 
-    One that the baseline has and today's runs have not is judged, too: a metric does not vanish unnoticed.
+    Answers of one token have no decode step, so mean TTFT is judged in its place. A primary metric of the baseline is
+    judged even if today's runs lack the metric: a metric does not vanish unnoticed.
     """
-    usual = SEARCHED if measurement.searched else CLOSED_LOOP if closed_loop else OPEN_LOOP
     stored_primaries = () if stored is None else stored.primaries
-    return tuple(name for name in usual if name in stored_primaries or None not in measurement.values(name))
+
+    def judged(names: Iterable[str]) -> tuple[str, ...]:
+        return tuple(name for name in names if name in stored_primaries or None not in measurement.values(name))
+
+    if measurement.searched:
+        return judged(SEARCHED)
+    primaries = judged(CLOSED_LOOP if closed_loop else OPEN_LOOP)
+    return primaries if OPEN_LOOP[0] in primaries else judged(PREFILL) + primaries
 
 
 def margins_from(given: Mapping[str, float | tuple[float, float]] | None) -> dict[str, Margins]:

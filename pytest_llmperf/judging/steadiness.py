@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import groupby
 from math import expm1, hypot, log
 
 from pytest_llmperf.metrics import RunMetrics
@@ -35,6 +34,7 @@ FEWEST_SESSIONS = 2
 def steadiness_problems(measurement: Measurement) -> Iterator[Problem]:
     """Runs of one server start that drift too much to be one level.
 
+    Starts that take turns are judged separately: the runs of a start are those with its id, wherever they stand.
     Nothing on CPUs, whose noise is not known well enough.
     """
     metric, kind = find(METRIC), measurement.conditions.get("hardware", "cpu")
@@ -43,14 +43,15 @@ def steadiness_problems(measurement: Measurement) -> Iterator[Problem]:
     tolerated = margins_for(metric, kind).on(Scale.LOG).tolerated
     prior = prior_for(metric, kind)
     prior = replace(prior, run_sd=max(prior.run_sd, measurement.stored_run_sd or 0.0))
-    numbered = list(zip(measurement.runs, measurement.metrics, range(1, len(measurement.runs) + 1), strict=True))
-    for start, group in groupby(numbered, key=lambda entry: entry[0].start_id):
-        entries = list(group)
-        level_change = level_drift([_tpot_by_request(metrics) for _, metrics, _ in entries], prior)
+    of_starts: dict[int, list[tuple[int, RunMetrics]]] = {}
+    for number, (run, metrics) in enumerate(zip(measurement.runs, measurement.metrics, strict=True), 1):
+        of_starts.setdefault(run.start_id, []).append((number, metrics))
+    for start, entries in of_starts.items():
+        level_change = level_drift([_tpot_by_request(metrics) for _, metrics in entries], prior)
         if level_change is not None and not level_change.steady(tolerated, ALPHA):
             yield Problem(Cause.NOT_STEADY, {
-                "first_run": entries[0][2], "last_run": entries[-1][2], "start_id": start, "metric": METRIC,
-                "levels": [metrics.value(METRIC) or 0.0 for _, metrics, _ in entries],
+                "first_run": entries[0][0], "last_run": entries[-1][0], "start_id": start, "metric": METRIC,
+                "levels": [metrics.value(METRIC) or 0.0 for _, metrics in entries],
                 "drift": expm1(level_change.total), "p": level_change.p,
             })
 

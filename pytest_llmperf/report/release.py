@@ -14,7 +14,7 @@ from enum import Enum
 from math import isinf
 
 from pytest_llmperf.errors import SloError
-from pytest_llmperf.judging.baseline_comparison import OPEN_LOOP, SEARCHED
+from pytest_llmperf.judging.baseline_comparison import SEARCHED
 from pytest_llmperf.metrics.registry import Metric, find
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.conditions import (
@@ -38,6 +38,7 @@ MUST_AGREE = (
 )  # fmt: skip
 GREEN = (Verdict.PASS, Verdict.IMPROVED)
 NOT_THERE = "gone, not run, or it failed before it could report"  # a crash leaves no verdict in JUnit
+WITHOUT_BASELINE = ("ttft_p50", "tpot_mean")
 Pair = tuple[Measurement, Measurement]
 
 
@@ -136,7 +137,7 @@ def _pairs(before: TestResult, after: TestResult) -> list[Pair]:
 
 def _primaries(measurement: Measurement) -> tuple[str, ...]:
     """Names of the metrics that count."""
-    usual = SEARCHED if measurement.searched else OPEN_LOOP
+    usual = SEARCHED if measurement.searched else WITHOUT_BASELINE
     return measurement.primaries or tuple(name for name in usual if measurement.value_with_failures(name) is not None)
 
 

@@ -265,8 +265,8 @@ class Perf:
             measurement: what `measure`, `extend` or `max_rate` returned last, or a side of a claim. None, a side that
                 was not measured because the other side alone decided the claim, is not compared.
             name: of the stored measurement, where a test compares several.
-            primaries: metrics that the comparison judges; by default median TTFT, mean TPOT and, in a closed loop,
-                output throughput.
+            primaries: metrics that the comparison judges; by default median ITL, mean TPOT and, in a closed loop,
+                output throughput. Name TTFT where prefill is the subject of the test.
             margins: how much worse a metric may be, as a share: {"ttft_p50": 0.1}, or (negligible, tolerated).
 
         Raises:

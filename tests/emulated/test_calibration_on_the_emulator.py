@@ -42,7 +42,8 @@ from pytest_llmperf import Perf, closed, random_tokens, vllm
 def test_answers(engine, perf):
     run = perf.measure(engine, random_tokens(input=256, output=16, arrivals=closed(2), requests=12))
     perf.check(run, "error_rate == 0")
-    perf.compare_with_baseline(run, margins={"ttft_p50": 0.05, "tpot_mean": 0.3})
+    primaries = ["ttft_p50", "tpot_mean", "output_throughput"]
+    perf.compare_with_baseline(run, primaries=primaries, margins={"ttft_p50": 0.05, "tpot_mean": 0.3})
 """
 
 pytestmark = pytest.mark.emulated

@@ -359,7 +359,7 @@ def test_pass_shows_smallest_detectable_change(emulate, pytester):
         emulate("--update-baselines", "--emulate-seed", seed)
     result, junit = emulate("--emulate-seed", "4")
     assert result.ret == 0
-    told = r"PASS +test_decode\[h200\] +[+-][\d.]+ %  baseline ttft_p50 \(tolerated ≤ \+15.0 %\)"
+    told = r"PASS +test_decode\[h200\] +[+-][\d.]+ %  baseline itl_p50 \(tolerated ≤ \+5.0 %\)"
     result.stdout.re_match_lines([told])
     run_file = sorted(Path(pytester.path).glob(".llmperf/runs/*/tests/*.json"))[-1]
     basis = {check["metric"]: check["n"] for check in json.loads(run_file.read_text())["checks"]}
@@ -404,4 +404,4 @@ def test_margin_of_uncompared_metric_is_refused(emulate):
     given = 'compare_with_baseline(run, margins={"itl_p99": 0.2})'
     result, _ = emulate(text=SUITE.replace("compare_with_baseline(run)", given))
     assert result.ret == 1
-    result.stdout.fnmatch_lines(["*the comparison judges ttft_p50, tpot_mean, output_throughput*'itl_p99'*"])
+    result.stdout.fnmatch_lines(["*the comparison judges itl_p50, tpot_mean, output_throughput*'itl_p99'*"])

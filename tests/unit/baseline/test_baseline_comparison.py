@@ -174,11 +174,24 @@ def test_new_host_and_build_can_pass_and_fail(make, three_runs, change, verdict)
     assert "provisional: 3 stored sessions of 1 other host" in basis_text(result)
 
 
+@pytest.mark.parametrize(("closed_loop", "missing", "primaries"), [
+    (False, (), ("itl_p50", "tpot_mean")),
+    (True, (), ("itl_p50", "tpot_mean", "output_throughput")),
+    (False, ("itl_p50", "tpot_mean"), ("ttft_mean",)),
+    (True, ("itl_p50", "tpot_mean"), ("ttft_mean", "output_throughput")),
+    (False, ("itl_p50", "tpot_mean", "ttft_mean"), ()),
+])
+def test_default_primaries_are_decode_step_or_mean_ttft_without_decode(make, closed_loop, missing, primaries):
+    values = dict.fromkeys({"itl_p50", "tpot_mean", "ttft_mean", "ttft_p50", "output_throughput"} - set(missing), 9.0)
+    measurement = make.fresh(**values, primaries=("ttft_p50",))
+    assert default_primaries(measurement, None, closed_loop=closed_loop) == primaries
+
+
 def test_a_metric_that_vanished_is_judged_and_is_an_error(make, today):
     stored = make.stored(make.session(0, anchor=True, tpot_mean=(20.0, 15.5)), primaries=("tpot_mean",))
     dumb = replace(today, metrics=tuple(map(without_tpot, today.metrics)))
-    assert default_primaries(dumb, None, closed_loop=False) == ("ttft_p50",)
-    assert default_primaries(dumb, stored, closed_loop=False) == ("ttft_p50", "tpot_mean")
+    assert default_primaries(dumb, None, closed_loop=False) == ("itl_p50",)
+    assert default_primaries(dumb, stored, closed_loop=False) == ("itl_p50", "tpot_mean")
     (result,) = judge_against_baseline(dumb, stored, terms("tpot_mean"), 0)
     assert result.verdict.value == "ERROR"
     assert "a run's value is missing" in reason_text(result)

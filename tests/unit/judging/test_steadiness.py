@@ -84,6 +84,13 @@ def test_steadiness_is_checked_separately_for_each_server_start(measured):
     assert text.startswith("runs 4 to 6 (server start 2)")
 
 
+def test_steadiness_is_checked_for_each_of_two_starts_that_take_turns(measured):
+    turns = [level for pair in zip(WARM, WARMING_UP, strict=True) for level in pair]
+    (text,) = map(problem_text, steadiness_problems(measured(turns, starts=(1, 2) * 3)))
+    assert text.startswith("runs 2 to 6 (server start 2)")
+    assert "tpot_mean 5.6" in text
+
+
 def test_two_runs_cannot_show_drift(measured):
     assert list(steadiness_problems(measured((5.67, 4.7), starts=(1, 1)))) == []
 

@@ -30,7 +30,7 @@ def test_each_session_is_compared_with_sessions_of_other_hosts(comparing):
     assert everyone[:3] == ["e", "f", "g"]
     assert told == [
         [host, ", ".join(other for other in everyone if other != host), metric]
-        for host in everyone for metric in ("ttft_p50", "tpot_mean")
+        for host in everyone for metric in ("itl_p50", "tpot_mean")
     ]  # fmt: skip
 
 

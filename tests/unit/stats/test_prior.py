@@ -13,7 +13,8 @@ from pytest_llmperf.stats.priors import Kind, kind_of, margins_for, prior_for, s
 
 @pytest.mark.parametrize(("name", "kind"), [
     ("ttft_p50", Kind.TTFT), ("ttft_mean", Kind.TTFT), ("e2el_p50", Kind.TTFT), ("tpot_mean", Kind.TPOT),
-    ("itl_p50", Kind.TPOT), ("output_throughput", Kind.TPOT), ("ttft_p99", Kind.TAIL), ("itl_p99", Kind.TAIL),
+    ("itl_p50", Kind.STEP), ("itl_per_token_p50", Kind.STEP), ("itl_mean", Kind.TPOT), ("itl_p75", Kind.TPOT),
+    ("tpot_p50", Kind.TPOT), ("output_throughput", Kind.TPOT), ("ttft_p99", Kind.TAIL), ("itl_p99", Kind.TAIL),
     ("tpot_max", Kind.TAIL), ("largest_stall_mean", Kind.TAIL), ("queue_time_mean", Kind.TAIL),
     ("prefix_cache_hit_rate", Kind.SHARE), ("error_rate", Kind.SHARE), ("spec_acceptance_length", Kind.TPOT),
 ])
@@ -90,3 +91,9 @@ def test_priors_include_measured_variation():
     assert tpot.run_sd >= 0.003
     assert ttft.session_sd >= 0.027
     assert margins_for(find("ttft_p50"), "h200").negligible >= 0.027
+
+
+def test_decode_step_has_smaller_negligible_margin_than_mean_tpot():
+    step, tpot = (margins_for(find(name), "h200") for name in ("itl_p50", "tpot_mean"))
+    assert step.negligible < tpot.negligible
+    assert step.tolerated == tpot.tolerated
