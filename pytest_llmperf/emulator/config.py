@@ -1,4 +1,4 @@
-"""What an emulated engine resolved from its flags: everything that the core needs to know."""
+"""The resolved configuration of an emulated engine: all settings that the emulator's core needs."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Speculation:
 
     Args:
         draft_tokens: proposed per step and sequence.
-        acceptance: probability that position i is accepted, given that all before it were.
-        draft: shape of the draft model; None where drafting costs nothing on the GPU (n-grams).
+        acceptance: probability that the target accepts draft position i after it accepted all earlier positions.
+        draft: shape of the draft model; None if drafting takes no GPU time (n-grams).
         of_target: the draft model reads the target's hidden states (EAGLE, MTP). Then vLLM computes the last cached
             block of a prompt again.
     """
@@ -43,8 +43,9 @@ class Tier:
         store_bytes_per_s: out of the GPU; None: as into it.
         watermark: share of the capacity at which room is made; 1: when nothing more fits.
         evicted_share: of what is held, goes then; 0: as much as has to.
-        own: the engine's, which empties it with its prefix cache: SGLang always, vLLM where it is asked to.
-        server: LMCache's, which runs beside the engine: all replicas have it together.
+        own: whether the tier belongs to the engine. A reset of the prefix cache always empties SGLang's own tier, and
+            vLLM's if the reset asks for that.
+        server: whether the tier belongs to an LMCache server. All replicas share it.
     """
 
     name: str
@@ -95,7 +96,7 @@ class EngineConfig:
         async_scheduling: whether the next step is scheduled while the present one computes.
         speculation: None: one token per step.
         tiers: below the GPU, the fastest first.
-        transfer: not None: one prefill engine and one decode engine with this link between them.
+        transfer: link between one prefill engine and one decode engine; None if each engine does prefill and decode.
         max_prefill_tokens, mixed_chunk, conservativeness: SGLang's options of (nearly) these names.
     """
 

@@ -122,10 +122,10 @@ FAULTS = tuple(f"{name}={value}" for name, (value, _) in _READERS.items())
 
 
 def parse_faults(options: Iterable[str]) -> Faults:
-    """Read options like "step_time=+5%" or "leak"; the later one wins.
+    """Read options like "step_time=+5%" or "leak". The last option of a fault overrides earlier options.
 
     Raises:
-        UsageError: no such fault, or a value that it cannot have.
+        UsageError: the fault does not exist, or its value is invalid.
     """
     found: dict[str, object] = {}
     for option in options:

@@ -53,7 +53,7 @@ def read_options(argv: Sequence[str]) -> Options:
     """Read the command line.
 
     Raises:
-        UsageError: says what is wrong and what could be there.
+        UsageError: an argument is invalid. The message names the argument and the valid values.
     """
     own, theirs = _divided(list(argv))
     found, rest = _parser().parse_known_args(own)
@@ -113,7 +113,7 @@ def _divided(argv: list[str]) -> tuple[list[str], list[str]]:
 
 
 def _engine(named: str | None, argv: list[str]) -> tuple[str, list[str]]:
-    """The engine, and its arguments without `-m MODULE`, which names it too."""
+    """The name of the engine, and its arguments without `-m MODULE`. The module can also name the engine."""
     if argv[:1] != ["-m"]:
         return named or "vllm", argv
     module = argv[1] if len(argv) > 1 else ""

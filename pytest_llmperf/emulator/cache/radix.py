@@ -10,12 +10,12 @@ from pytest_llmperf.emulator.core.sequence import Sequence
 
 @dataclass(slots=True)
 class Holding:
-    """What a running sequence holds.
+    """KV cache that a running sequence holds.
 
     Args:
-        node: where its prefix in the tree ends, locked.
-        shared: tokens of that prefix.
-        owned: tokens of the pool that are its own, whole pages.
+        node: last tree node of the sequence's cached prefix. The node is locked against eviction.
+        shared: number of tokens of the cached prefix.
+        owned: number of pool tokens outside the tree that belong to the sequence, in whole pages.
     """
 
     node: Node
@@ -75,7 +75,7 @@ class RadixCache:
         return self.tree.match(sequence.tokens(0, sequence.length - 1), sequence.salt)
 
     def hold(self, sequence: Sequence) -> int:
-        """Admits a sequence: locks the prefix that it shares, whose length it gives."""
+        """Admits a sequence: locks its cached prefix and returns the length of the prefix in tokens."""
         if sequence in self._held:
             raise RuntimeError(f"sequence {sequence.id} holds KV cache already")
         shared, node = self.match(sequence)
@@ -112,7 +112,8 @@ class RadixCache:
         return self.empty >= tokens
 
     def allocate(self, sequence: Sequence, upto: int) -> bool:
-        """Room for the first `upto` tokens of a sequence; False, and nothing changed, where there is none."""
+        """Allocates pool memory for the first `upto` tokens of a sequence. Returns False and changes nothing if the
+        pool has too little free memory."""
         tokens = self.needed(sequence, upto)
         if not self.make_room(tokens):
             return False
@@ -136,7 +137,8 @@ class RadixCache:
         holding.node, holding.shared = node, whole
 
     def release(self, sequence: Sequence, computed: int | None = None) -> None:
-        """A sequence ends: its first `computed` tokens stay in the tree, or nothing (retracted) where None."""
+        """Frees the memory of a sequence that ends. The tree keeps its first `computed` tokens; None keeps no tokens
+        (a retraction)."""
         if computed is not None:
             self.keep(sequence, computed)
         holding = self._held.pop(sequence)

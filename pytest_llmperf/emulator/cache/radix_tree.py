@@ -1,4 +1,4 @@
-"""A tree of token prefixes whose edges hold runs of tokens: what is cached, what is in use, what goes first."""
+"""A radix tree of token prefixes: it stores cached prefixes, locks prefixes in use and chooses prefixes to evict."""
 
 from __future__ import annotations
 
@@ -81,7 +81,8 @@ class RadixTree:
         return self._walk(self._root(salt), tokens, len(tokens) - len(tokens) % self.page_size)
 
     def insert(self, tokens: tuple[int, ...], salt: str = "") -> tuple[int, Node]:
-        """Adds a prefix, rounded down to whole pages; gives how much of it was there before, and its last node."""
+        """Adds a prefix, rounded down to whole pages. Returns the number of tokens that the tree already had, and the
+        last node of the prefix."""
         length = len(tokens) - len(tokens) % self.page_size
         matched, node = self._walk(self._root(salt), tokens, length)
         if matched == length:
@@ -176,7 +177,8 @@ class RadixTree:
         return upper
 
     def _offer(self, node: Node) -> None:
-        """Puts a node among those that eviction looks at, once; what has changed by then is seen there."""
+        """Queues a node for eviction, if the node is an unlocked leaf and not queued yet. Eviction checks again whether
+        the node is still unused."""
         if node.queued or node.locks or node.children or node.parent is None:
             return
         node.queued = True

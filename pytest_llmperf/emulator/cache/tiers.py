@@ -44,17 +44,17 @@ class ChunkStore:
         return len(self._chunks) * self.chunk_bytes
 
     def touch(self, keys: Iterable[int]) -> None:
-        """Uses those that it holds, one after the other."""
+        """Marks the stored chunks among these as most recently used, in the given order."""
         chunks = self._chunks
         for key in keys:
             if key in chunks:
                 chunks.move_to_end(key)
 
     def put(self, keys: Iterable[int], end: End) -> None:
-        """Takes them in, or uses them, one after the other.
+        """Stores the chunks in the given order; a chunk that is already stored becomes the most recently used.
 
         Args:
-            end: of the step that computes them.
+            end: of the step that computes the chunks.
         """
         chunks = self._chunks
         for key in keys if self.capacity else ():
@@ -85,8 +85,8 @@ class Lane:
         self._free_ns = 0
 
     def read(self, chunks: int, now_ns: int) -> int:
-        """Copies so many chunks after those that were asked for before; when the last one is on the GPU, ns. Latency
-        is around the copies: those of several reads go on at once."""
+        """Queues the copy of this many chunks to the GPU and returns the time at which the last chunk arrives, in ns.
+        Copies run one after the other. The latency of a read does not delay the copies of other reads."""
         self._free_ns = max(now_ns, self._free_ns) + round(1e9 * chunks * self._chunk_bytes / self._tier.bytes_per_s)
         return self._free_ns + round(1e9 * self._tier.latency_s)
 
@@ -101,9 +101,9 @@ class Tiers:
     put into those above it. Generated tokens are not kept (save_decode_cache is off), nor is the rest below a chunk.
 
     Loads are asynchronous, as LMCache's server does them and enable_async_loading has them: the sequence waits and the
-    others' steps go on. (In-process LMCache without that option loads within the step and stalls them.) Stores are not:
-    the step that computed a chunk ends when the chunk has left the GPU, at the rate of the fastest tier; tiers below
-    that one are written from there in the background.
+    others' steps go on. (In-process LMCache without that option loads within the step and stalls the other sequences.)
+    Stores are synchronous: the step that computed a chunk ends when the chunk has left the GPU, at the rate of the
+    fastest tier. The fastest tier then writes the chunk to the lower tiers in the background.
 
     Args:
         tiers: the fastest first, all with the same chunk_tokens.

@@ -96,7 +96,7 @@ class Deployment:
 
     @property
     def stores(self) -> list[ChunkStore]:
-        """What the tiers hold; one that several engines have is there once."""
+        """The chunk stores of all tiers; a store that several engines share is listed once."""
         return list(dict.fromkeys(store for tiers in self.tiers for store in tiers.stores))
 
     def ingress_ns(self, prompt_tokens: int) -> int:
@@ -104,10 +104,10 @@ class Deployment:
         return round(self.step_time.ingress_s(prompt_tokens) * 1e9)
 
     def submit(self, sequence: Sequence, now_ns: int) -> None:
-        """Queues a sequence. All steps that begin before now must have been advanced through.
+        """Queues a sequence. The caller must have advanced through all steps that begin before `now_ns`.
 
         Raises:
-            ValueError: it could never run to its end here.
+            ValueError: the engine can never finish the sequence: it exceeds max_model_len or the KV cache.
         """
         if self._split is not None:
             self._split.submit(sequence, now_ns)
@@ -142,7 +142,7 @@ class Deployment:
         return done
 
     def sleep_until(self, now_ns: int) -> None:
-        """Lets time pass where nothing is to do."""
+        """Advances the clock of an idle deployment to `now_ns`."""
         self.now_ns = max(self.now_ns, now_ns)
 
     def reset_prefix_cache(self) -> bool:
@@ -163,7 +163,7 @@ class Deployment:
             tiers.clear(name)
 
     def clear_own_tiers(self) -> None:
-        """Empties what the engine itself keeps below its GPUs' memory."""
+        """Empties the engine's own KV cache tiers below GPU memory, and leaves the tiers of an LMCache server."""
         for name in {tier.name for tier in self.config.tiers if tier.own}:
             self.clear_tiers(name)
 

@@ -15,7 +15,7 @@ class Counters:
 
     Args:
         prompt_tokens, prompt_tokens_cached: of prompts whose first token was given out; cached: not computed here.
-        prompt_tokens_external: those of the cached ones that came from a lower tier or another engine.
+        prompt_tokens_external: cached tokens that came from a lower tier or from another engine.
         prefix_cache_queries, prefix_cache_hits: looked up and found at first admissions, not after a preemption.
         external_queries, external_hits: the same beyond the GPU's own cache.
         generation_tokens: given out.
@@ -95,7 +95,7 @@ class Counters:
             self.queue_time_count += 1
 
     def observe_iteration(self, tokens: int, steps: int = 1) -> None:
-        """So many steps that gave out so many tokens each."""
+        """Counts `steps` steps that generated `tokens` tokens each."""
         self.iteration_tokens[tokens] = self.iteration_tokens.get(tokens, 0) + steps
 
 
@@ -108,11 +108,11 @@ def _merged(mine: dict[int, int] | list[int], theirs: dict[int, int] | list[int]
 
 @dataclass(frozen=True, slots=True)
 class Gauges:
-    """At this moment.
+    """Current values.
 
     Args:
-        running, waiting: sequences; those whose KV cache is being loaded wait.
-        kv_usage: share of the KV cache that is held, 0 to 1; what is only cached does not count.
+        running, waiting: number of sequences. A sequence whose KV cache is being loaded counts as waiting.
+        kv_usage: share of the KV cache that sequences hold, 0 to 1. Cached blocks without a holder do not count.
     """
 
     running: int

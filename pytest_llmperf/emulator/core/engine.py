@@ -1,4 +1,4 @@
-"""One engine on a clock that its caller keeps: what runs when, and who gets which tokens."""
+"""One engine: runs the scheduler's steps and gives tokens to sequences, at times that the caller passes."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ class Engine:
         """Queues a sequence; it can be in any step that is scheduled from now on.
 
         Raises:
-            ValueError: it could never run to its end here.
+            ValueError: the engine can never finish the sequence: it exceeds max_model_len or the KV cache.
         """
         sequence.arrived_ns = now_ns
         self.scheduler.add(sequence)
@@ -150,9 +150,9 @@ class Engine:
         return Step(now_ns, ended_ns, tokens, finished)
 
     def fast_forward(self, now_ns: int, until_ns: int | None) -> FastForward | None:
-        """Runs all steps from now on that start before `until_ns` and in which nothing but decoding happens, at once.
+        """Computes at once all following steps that only decode and that start before `until_ns`.
 
-        The same as `step` after `step`. None where the next step is of another kind.
+        The result equals that of repeated calls of `step`. None if the next step does more than decode.
         """
         scheduler = self.scheduler
         steps, kv_tokens = scheduler.steady(self._pending)

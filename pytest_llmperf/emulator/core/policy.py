@@ -46,7 +46,7 @@ class Scheduler(Protocol):
         """Queues a sequence.
 
         Raises:
-            ValueError: it could never run to its end here.
+            ValueError: the engine can never finish the sequence: it exceeds max_model_len or the KV cache.
         """
         ...
 

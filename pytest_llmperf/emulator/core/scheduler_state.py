@@ -1,4 +1,4 @@
-"""Which sequences an engine has, what they hold, and what becomes of it."""
+"""Scheduler state: the sequences of an engine, their KV blocks and their counters."""
 
 from __future__ import annotations
 

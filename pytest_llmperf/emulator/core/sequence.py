@@ -1,4 +1,4 @@
-"""One request on its way through the engine."""
+"""The state of one request in the engine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _WHEEL = tuple(_LOWEST + position % _SPAN for position in range(_SPAN + 4096))
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """A prompt and the tokens that follow it. The scheduler changes it in place.
+    """A prompt and its generated tokens. The scheduler changes the sequence in place.
 
     Args:
         id: unique within an engine.
@@ -24,7 +24,7 @@ class Sequence:
         computed: tokens whose KV is in the cache or in a step in flight, prompt and generated ones together.
         generated: tokens sampled so far.
         cached_tokens: prompt tokens that its first admission found cached, anywhere; None before that.
-        external_tokens: those of them that came from outside the GPU's own cache.
+        external_tokens: cached tokens that came from outside the GPU's prefix cache.
         preemptions: how often it lost its blocks.
         first_scheduled_ns, first_token_ns, ended_ns: when it first left the queue, and when those steps ended.
         end: why it ended; None while it goes on.

@@ -135,7 +135,8 @@ class PrefillQueue:
             self._untangle(chosen, budget, now_ns)
 
     def _untangle(self, chosen: list[tuple[Sequence, int]], budget: PrefillBudget, now_ns: int) -> None:
-        """Nobody runs and nobody can go: of those that loaded KV cache and hold it, the last one loses it."""
+        """Resolves a deadlock, in which no sequence runs and the scheduler can admit no sequence: the last waiting
+        sequence that holds loaded KV cache loses it."""
         holding = [sequence for sequence in self.waiting if self._cache.holds(sequence)]
         if len(holding) > 1:
             self._cache.release(holding[-1])

@@ -1,4 +1,4 @@
-"""SGLang's scheduling rules, as of 0.5.15; where 0.5.23 differs in what matters here it is said."""
+"""SGLang's scheduling rules as of 0.5.15. The docstrings name the relevant differences of 0.5.23."""
 
 from __future__ import annotations
 
@@ -238,7 +238,7 @@ class SglangScheduler:
             self._external.forget(sequence)
 
     def _enter(self, batch: Batch, sequence: Sequence, new: int, drafts: int = 0) -> None:
-        """A row, the memory for it, and what it does to its sequence."""
+        """Adds a row to the batch, allocates its memory and updates the state of its sequence."""
         before = sequence.computed
         if not self.cache.allocate(sequence, before + new):
             raise RuntimeError(f"sequence {sequence.id} was scheduled without KV cache for {new} tokens")

@@ -46,10 +46,10 @@ def _completes_shared_block(pool: BlockPool, sequence: Sequence, head: Sequence,
 
 
 def advance(pool: BlockPool, running: list[Sequence], steps: int, lagging: bool) -> list[Sequence]:
-    """Gives each of these so many tokens, and blocks for them; those that have all their tokens now.
+    """Gives each running sequence `steps` tokens and the blocks for them. Returns the sequences that are finished.
 
     Args:
-        lagging: the step after these is scheduled too (asynchronous scheduling).
+        lagging: whether the next step is already scheduled (asynchronous scheduling).
     """
     size, caching = pool.block_size, pool.caching
     finished: list[Sequence] = []

@@ -134,7 +134,7 @@ class ModelShape:
         return self.expert_bits / 8 if self.expert_bits else float(BYTES[weights])
 
     def kv_bytes_per_token(self, kv: Dtype) -> int:
-        """Bytes that one token keeps in all layers; sliding windows are not subtracted."""
+        """KV cache bytes per token over all layers. Layers with a sliding window count in full."""
         values = self.latent.kv_rank + self.latent.rope if self.latent else 2 * self.kv_heads * self.head_dim
         return (self.layers - self.linear_layers) * values * BYTES[kv]
 

@@ -16,10 +16,10 @@ TILE = 64  # rows that a matrix product computes at once, needed or not
 
 @dataclass(frozen=True, slots=True)
 class Matrices:
-    """On one GPU, in seconds.
+    """Times of matrix products on one GPU, in seconds.
 
     Args:
-        dense_read_s, dense_token_s: reading what every token passes, and computing it for one token.
+        dense_read_s, dense_token_s: time to read the weights that every token uses, and to compute one token with them.
         head_read_s, head_row_s: the same for the output projection and one row of logits.
         expert_read_s, expert_row_s: the same for all routed experts of this GPU, and one row in one of each layer.
         experts, active: routed experts per layer, and per token.
@@ -58,7 +58,8 @@ class Matrices:
         return 1.0 - float((1.0 - self.active / self.experts) ** tokens)
 
     def _either(self, read_s: float, compute_s: float) -> float:
-        """The larger one, and a little more where they are close: not all of the smaller one is hidden."""
+        """Smooth maximum of the read time and the compute time. If the two times are close, the result is a little
+        larger than the maximum, because the shorter time is not completely hidden."""
         larger, smaller = (read_s, compute_s) if read_s >= compute_s else (compute_s, read_s)
         if larger == 0.0:
             return 0.0

@@ -59,7 +59,7 @@ class Launch:
         config: what the engine resolved.
         host, port: where it listens.
         model: as the command line names it.
-        served_names: under which names requests find it; the first is the one it answers with.
+        served_names: model names that a request may use. Answers carry the first name.
         cached_details: whether usage tells how many prompt tokens were cached.
         usage_always: whether streams end with usage unasked.
         tokenizer: False: prompts must be token ids, and texts are empty.

@@ -1,4 +1,4 @@
-"""SGLang's flags: those with an effect here, and those known to have none."""
+"""SGLang's flags: flags that the emulator emulates, and flags that it accepts and ignores."""
 
 from __future__ import annotations
 

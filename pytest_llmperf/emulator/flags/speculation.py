@@ -66,10 +66,11 @@ def speculation(settings: dict[str, Any], target: ModelShape, target_name: str) 
 def synthetic_rates(tokens: int, rates: list[float] | None, length: float | None) -> tuple[float, ...]:
     """Conditional acceptance per position from unconditional rates or from a mean acceptance length.
 
-    A length L accepts floor(L − 1) positions always, the next with what is left, none after it.
+    With a mean length L the target accepts the first floor(L − 1) positions always, the next position with the
+    remaining probability, and no later position.
 
     Raises:
-        StartError: not exactly one of both, or values outside their range.
+        StartError: both or neither of `rates` and `length` are given, or a value is out of range.
     """
     if (rates is None) == (length is None):
         raise StartError("synthetic rejection needs either synthetic_acceptance_rates or synthetic_acceptance_length.")

@@ -74,7 +74,7 @@ class Latencies:
         return {name: value for name, value in vars(self).items() if isinstance(value, Histogram)}
 
     def finished(self, sequence: Sequence, first_ns: int, last_ns: int) -> None:
-        """A sequence that ended with its last token."""
+        """Observes the latencies of a sequence that generated all its tokens."""
         scheduled = sequence.arrived_ns if sequence.first_scheduled_ns is None else sequence.first_scheduled_ns
         tokens = sequence.generated
         self.e2e_request_latency_seconds.observe((last_ns - sequence.arrived_ns) * _S)

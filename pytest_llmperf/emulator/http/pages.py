@@ -80,7 +80,7 @@ def _vllm_server_info(launch: Launch) -> Reply:
 
 
 def _sglang_server_info(launch: Launch) -> Reply:
-    """GET /server_info and /get_server_info of SGLang: its arguments, resolved, and what the scheduler adds."""
+    """GET /server_info and /get_server_info of SGLang: the resolved arguments and the scheduler's token limits."""
     config = launch.config
     arguments = {
         "model_path": launch.model,

@@ -61,7 +61,7 @@ class RealTime:
         return min(times if starts_ns is None else [starts_ns, *times], default=None)
 
     def _happen(self, now_ns: int) -> bool:
-        """The one event of this moment that comes first; whether others are to have their turn now."""
+        """Handles the earliest event that is due. Returns whether the loop should now yield to other tasks."""
         self._passed_ns = now_ns
         if self._steps and self._steps[0][0] <= now_ns:
             self._emit(heappop(self._steps)[2])

@@ -80,7 +80,7 @@ class Stream:
         return self._first_ns[index], previous_ns
 
     def finish_one(self) -> None:
-        """One of its sequences has all its tokens."""
+        """Counts a finished sequence of the request. After the last sequence the stream ends."""
         self._unfinished -= 1
         if self._unfinished or self.ended.done():
             return

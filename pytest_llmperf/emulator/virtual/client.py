@@ -29,7 +29,7 @@ class Patience:
     total_ns: int = 600_000_000_000
 
     def until_ns(self, request: EmulatedRequest) -> int:
-        """When it gives up unless it hears something."""
+        """The time at which the client cancels the request unless more tokens arrive."""
         return min(self._silent_until_ns(request), request.sent_ns + self.total_ns)
 
     def ending(self, request: EmulatedRequest) -> str:

@@ -21,10 +21,10 @@ SHOWN_BYTES = 200  # of a refusal's body
 
 @dataclass(slots=True)
 class TokenTimes:
-    """What one sequence of a request was given.
+    """The token times of one sequence of a request.
 
     Args:
-        token_ns, counts: when tokens came, and how many at once.
+        token_ns, counts: times at which tokens arrived, and the number of tokens at each time.
     """
 
     sequence: Sequence
