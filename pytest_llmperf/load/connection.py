@@ -48,13 +48,13 @@ class Watcher(Protocol):
 
 
 class Connection:
-    """One TCP connection, with TLS or not, serving one flight at a time.
+    """One TCP connection, with or without TLS. A connection serves one request at a time.
 
     Attributes:
-        flight: that it serves, or that waits for it to open; None while it is idle.
-        begun_ns: when it was asked for.
-        served: requests that it was given.
-        usable: open, and not closed since.
+        in_flight: request that the connection serves, or that waits for the connection to open; None while idle.
+        begun_ns: time at which the connection was requested.
+        served: number of requests that used the connection.
+        usable: whether the connection is open.
     """
 
     def __init__(self, watcher: Watcher, arrivals: Arrivals, owner: Owner, route: Route) -> None:

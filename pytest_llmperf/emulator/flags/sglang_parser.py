@@ -1,4 +1,4 @@
-"""SGLang's flags: flags that the emulator emulates, and flags that it accepts and ignores."""
+"""SGLang's flags: flags with an emulated effect, and flags that are accepted and ignored."""
 
 from __future__ import annotations
 

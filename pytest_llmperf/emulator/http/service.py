@@ -92,7 +92,7 @@ class Service:
         return made
 
     def finished(self, sequence: Sequence, first_ns: int, last_ns: int) -> None:
-        """Count a sequence that generated all its tokens."""
+        """Count a sequence that generated all of its requested tokens."""
         self._served += 1
         self.latencies.finished(sequence, first_ns, last_ns)
 
