@@ -134,7 +134,7 @@ def _around(centre: float, residuals: npt.NDArray[np.float64], cosines: int, con
 
 
 def _dependent(slo: Slo, sample: Sample) -> bool:
-    """Whether neighbouring requests are shown to be more alike than independent ones, as in `design.worth`."""
+    """Whether neighbouring requests are shown to be dependent, as in `design.effective_fraction`."""
     family = find(slo.metric).family
     if family is None or (quartile_ms := body_limit_ms(sample.runs, family)) is None:
         return False

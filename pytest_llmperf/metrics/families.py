@@ -76,7 +76,7 @@ def answering(record: RequestRecord) -> tuple[int, int]:
     return (record.arrivals_ns or (record.ended_ns,))[0], record.ended_ns
 
 
-def before_departure(record: RequestRecord) -> tuple[int, int]:
+def before_send(record: RequestRecord) -> tuple[int, int]:
     return record.intended_ns, record.ended_ns if record.sent_ns is None else record.sent_ns
 
 
@@ -137,5 +137,5 @@ FAMILIES: dict[str, Family] = {family.name: family for family in (
     Family("largest_stall", largest_stall, "largest gap between consecutive content chunks of a request",
            "largest_stall.1", _TWO_CHUNKS, between_tokens=True, one_gap=True),
     Family("send_delay", send_delay, "actual send − intended send, failed requests included", "send_delay.1",
-           "a request that was sent", before_departure, with_failed=True),
+           "a request that was sent", before_send, with_failed=True),
 )}

@@ -131,7 +131,7 @@ def exceedance(views: Sequence[View], starts: Sequence[str], allowed: float, con
         confidence: of each one-sided test.
         pass_margin, count_at_margin: what is known beside these counts (`reach.start_pass_margin`), see `Exceedance`.
         seeds: of each run that of its requests; None: all differ.
-        per_step: observations that one moment brings, see `design.worth`.
+        per_step: mean number of observations per server step, see `design.effective_fraction`.
 
     Raises:
         ValueError: no observation, or nothing to decide at `allowed` = 0.

@@ -41,10 +41,10 @@ def run_workload(service: Service, lines: TextIO, records: TextIO) -> None:
         except (ValueError, TypeError) as error:
             raise UsageError(f"line {number} of the workload: {error}") from None
     try:
-        flights = simulate_client(service, posts, concurrency)
+        answered = simulate_client(service, posts, concurrency)
     except ValueError as error:
         raise UsageError(f"the workload: {error}") from None
-    for request in flights:
+    for request in answered:
         records.write(json.dumps(request.record(), separators=(",", ":")) + "\n")
     records.flush()
 
