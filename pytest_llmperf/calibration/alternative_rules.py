@@ -25,11 +25,11 @@ THRESHOLD = 0.05
 
 @dataclass(frozen=True, slots=True)
 class RuleInputs:
-    """One metric as the other rules see it.
+    """The data of one metric for the alternative rules.
 
     Args:
-        today, stored, last: of each run its value: today's, all stored ones, and those of the last session.
-        requests, last_requests: what each request contributed, pooled.
+        today, stored, last: a value per run: runs of this session, of all stored sessions, and of the last session.
+        requests, last_requests: pooled contributions of the requests of this session and of the last session.
     """
 
     today: Sequence[float]
@@ -40,7 +40,8 @@ class RuleInputs:
 
 
 def rule_inputs(today: Measurement, last: Measurement, stored: StoredMeasurement) -> dict[str, RuleInputs]:
-    """Metric → what the rules see of it: of today's primaries those latencies that every run has."""
+    """Metric → data for the alternative rules, for each primary latency of this session that is available in all
+    runs."""
     verdicts_by_rule = {}
     for name in today.primaries:
         metric = find(name)

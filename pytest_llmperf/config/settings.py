@@ -25,43 +25,42 @@ NEVER_ZERO = ("_timeout_s", "_interval_s", "answer_limit_mib", "response_limit_m
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Everything that can be set, validated.
+    """All validated settings.
 
     Args:
-        engines: engine name → its environment (folder, interpreter or command); "engine@kind" for one kind only,
-            "engine:NAME" for another installation of it, which a test asks for by that name.
-        ready_timeout_s: from launch to the first generated token.
-        stop_grace_s: between SIGTERM and SIGKILL.
-        send_delay_p99_limit_ms: above it the load generator is late and a run is an ERROR.
-        stamp_error_p99_limit_ms: above it stamps are too late to be evidence; 0 where the kernel stamps arrivals.
-        coalesced_limit: share of chunks that may arrive together with the one before; above it ITL is no evidence.
-        load_processes: that share the requests of a run, for loads that one core cannot send and read.
-        load_cpus: where they run: "auto" (CPUs of their own where there are at least eight; servers that we start get
-            the others), "shared", or numbers: "6,7".
-        connections: "keep-alive" as clients do, or "fresh": each serves one request.
-        tls_verify: check the certificate of an https endpoint.
-        tls_ca_file: certificates to trust instead of the system's, PEM, relative to the project; "": the system's.
-        proxy: http://HOST:PORT through which endpoints are reached; "": none, whatever the environment says.
-        clock_gap_limit_ms: a longer pause of the load process discards the run.
-        gauge_interval_s: how often gauges are sampled in runs that ask for their peaks.
-        gpu_interval_s: how often the GPUs are sampled during a run.
-        gpu_free_limit_mib: a GPU on which more memory is in use before a server starts is not free.
-        gpu_free_timeout_s: how long to wait until it is.
-        measure_timeout_s: for one run; then it is given up and an ERROR.
-        extension_limit_s: a claim or comparison that is still open buys no further runs once it has taken this long;
-            0: it is judged by its first three.
-        first_byte_timeout_s: from sending a request to the first byte of its answer's body: until the first token.
-        idle_timeout_s: between two reads of one answer, once its body has begun.
-        request_timeout_s: for a whole request.
-        control_timeout_s: for a whole answer to anything but a timed request: /metrics, /v1/models, health, an emptied
-            cache.
-        control_answer_limit_mib: how large such an answer may be, unpacked.
-        response_limit_mib: how large the answer to one timed request may be.
-        responses_memory_limit_mib: memory that the load processes may hold of answers under way, all together.
+        engines: engine name → its environment (folder, interpreter or command). "engine@kind" sets the environment for
+            one hardware kind, "engine:NAME" names a further installation that a test can select.
+        ready_timeout_s: longest time from the launch of a server to its first generated token.
+        stop_grace_s: time between SIGTERM and SIGKILL.
+        send_delay_p99_limit_ms: a run with a larger p99 send delay is an ERROR, because the load generator was late.
+        stamp_error_p99_limit_ms: a run with a larger p99 stamp error is invalid; the error is 0 with kernel stamps.
+        coalesced_limit: a run with a larger share of coalesced chunks has no valid ITL.
+        load_processes: number of processes that share the requests of a run, for loads above the capacity of one core.
+        load_cpus: CPUs of the load processes. "auto" reserves CPUs on a machine with at least eight, and servers that
+            the session starts get the rest; "shared" reserves no CPU; "6,7" names the CPUs.
+        connections: "keep-alive" reuses connections as usual clients do; "fresh" opens a connection per request.
+        tls_verify: whether to check the certificate of an https endpoint.
+        tls_ca_file: PEM file of trusted certificates, relative to the project; "" trusts the system's certificates.
+        proxy: http://HOST:PORT of a proxy for endpoints; "" uses no proxy and ignores the environment's variables.
+        clock_gap_limit_ms: a longer pause of a load process invalidates the run.
+        gauge_interval_s: sampling interval of gauges, in runs that request the peak of a gauge.
+        gpu_interval_s: sampling interval of the GPUs during a run.
+        gpu_free_limit_mib: a GPU with more memory in use is not free, and no server starts on it.
+        gpu_free_timeout_s: longest wait for a free GPU.
+        measure_timeout_s: longest duration of a run. A longer run is cancelled and an ERROR.
+        extension_limit_s: a claim or comparison that is undecided after this time measures no further runs; 0 judges
+            the first three runs.
+        first_byte_timeout_s: longest time from the send of a request to the first byte of the answer's body.
+        idle_timeout_s: longest time between two reads of one answer, after its body has begun.
+        request_timeout_s: longest duration of a whole request.
+        control_timeout_s: longest duration of a control request: /metrics, /v1/models, health, an emptied cache.
+        control_answer_limit_mib: largest unpacked answer to a control request.
+        response_limit_mib: largest answer to a timed request.
+        responses_memory_limit_mib: largest memory for unfinished answers, over all load processes together.
         compare_across: conditions that may differ from a baseline's, e.g. "engine.version", "driver".
-        baselines_dir: where baselines lie.
-        runs_dir: where run folders are written.
-        cache_dir: where models are built.
+        baselines_dir: folder of the baselines.
+        runs_dir: folder of the run folders.
+        cache_dir: folder of the built models.
     """
 
     engines: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))

@@ -67,7 +67,9 @@ def _prompt_tokens(server: Server) -> int:
 
 
 def _chunk_size(spec: EngineSpec) -> int:
-    """Chunk size in tokens. For LMCache in the engine's process, an environment variable of the spec overrides the option."""
+    """Chunk size in tokens. The spec's environment variable overrides the option if LMCache runs in the engine's
+    process.
+    """
     given = CHUNK_BY_DEFAULT if spec.lmcache is None else spec.lmcache.chunk_size
     from_env = "" if spec.lmcache is not None and not spec.lmcache.in_process else dict(spec.env).get(CHUNK_SIZE, "")
     return whole_number(from_env) or given

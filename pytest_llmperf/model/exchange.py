@@ -59,7 +59,7 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True)
 class EmulatedExchange:
-    """Emulated record of one request and its answer. In virtual time there are no bytes to parse.
+    """The emulated record of a request and its answer. In virtual time there are no bytes to parse.
 
     Args:
         index, intended_ns, sent_ns, ended_ns, ending: as in `Exchange`.

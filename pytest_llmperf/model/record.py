@@ -44,7 +44,7 @@ class RequestRecord:
         chunk_tokens: tokens in each content chunk, as long as `arrivals_ns`; None if the server sends no counts.
         asked_prompt_tokens: prompt tokens according to the workload; None for text.
         asked_output_tokens: output tokens that the workload requests.
-        prompt_tokens, output_tokens, cached_tokens: from the server's usage; None for a count that the usage lacks.
+        prompt_tokens, output_tokens, cached_tokens: from the server's usage; None if the usage lacks the count.
         coalesced_chunks: number of content chunks that arrived in the same read as the previous chunk, so the gap
             between the two is unknown.
         replaced_text: whether invalid UTF-8 was replaced.

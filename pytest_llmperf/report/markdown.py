@@ -36,7 +36,9 @@ class LinkedRun:
 def markdown(
     compared: Sequence[ComparedTest], before: LinkedRun, after: LinkedRun, *, most_characters: int = MOST_CHARACTERS
 ) -> str:
-    """The report; rows are left out, and counted, where it would be too long."""
+    """The report in Markdown. If the text exceeds `most_characters`, tables lose rows and state the number of lost
+    rows.
+    """
     text = ""
     for rows in ROWS:
         text = "\n".join(_lines(compared, before, after, rows)) + "\n"

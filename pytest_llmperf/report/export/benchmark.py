@@ -91,7 +91,7 @@ def _benchmark(
 
 
 def stats(values: Sequence[float]) -> dict[str, object]:
-    """The statistics that pytest-benchmark keeps of so many rounds, under its names and by its definitions."""
+    """pytest-benchmark's statistics of the values, one round per value, with pytest-benchmark's names and formulas."""
     ordered, mean = sorted(values), fmean(values)
     spread = stdev(values) if len(values) > 1 else 0.0
     q1, q3 = _quartiles(ordered)

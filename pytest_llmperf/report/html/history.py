@@ -14,14 +14,14 @@ from pytest_llmperf.results.measurement import Measurement, TestResult
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What is stored for one measurement.
+    """The baseline of one measurement.
 
     Args:
-        side: as the charts call it.
-        stored: None where nothing is, or it cannot be read.
-        problem: why it cannot be read; "" where it can.
-        different: conditions that are not what they were.
-        charts: one per primary metric.
+        side: label of the measurement in the charts.
+        stored: the baseline; None without a baseline or with an unreadable file.
+        problem: why the baseline file is unreadable; "" for a readable file.
+        different: conditions that differ from the baseline's.
+        charts: one chart per primary metric.
     """
 
     side: str
