@@ -111,9 +111,10 @@ class Merger:
         if not self._has_newer_stored or self._stored_part_of_session is not None:
             return None
         if self._changed_conditions:
-            return f"older than what is stored, under other conditions: {self._changed_conditions}"
+            return f"older than the stored sessions, under different conditions: {self._changed_conditions}"
         if self._shifts and (self._before_anchor or not self._on_new_host):
-            return f"older than what is stored, at another level: {'; '.join(shift.text for shift in self._shifts)}"
+            shifts = "; ".join(shift.text for shift in self._shifts)
+            return f"older than the stored sessions, at a different level: {shifts}"
         return None
 
     def result(self) -> StoredMeasurement:

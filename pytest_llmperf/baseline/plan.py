@@ -23,8 +23,8 @@ Mode = Literal["all", "new"]
 
 THERE = "there is one already; --update-baselines takes this session in"
 STORED = "this session is stored already"
-REPEATED = "session {} has the same values: of another --emulate-seed there is more to learn"
-OLDER = "older than what is stored"
+REPEATED = "session {} has the same values; measure with a different --emulate-seed"
+OLDER = "older than the stored sessions"
 UNMEASURED = "this session did not measure it; remove it from the file where the name is gone"
 ORPHANED: dict[Mode, str] = {
     "all": "its test no longer exists: the file is removed",

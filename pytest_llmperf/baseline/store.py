@@ -65,8 +65,8 @@ class Store:
         owner = bare_test(test, kind)
         if baseline is not None and baseline.test != owner:
             raise BaselineError(
-                f"{self.root / path} belongs to {baseline.test}, not to {owner}. Where the test was moved, correct "
-                '"test" in the file; where both exist, rename one of them or its file.'
+                f"{self.root / path} belongs to {baseline.test}, not to {owner}. If the test was moved, correct "
+                '"test" in the file. If both tests exist, rename a test or its file.'
             )
         return baseline
 

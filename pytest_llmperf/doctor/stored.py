@@ -39,8 +39,8 @@ def baselines(place: Place, versions: Mapping[str, str]) -> Iterator[Finding]:
     recorded = {field for baseline in stored for field in baseline.fingerprint}
     if unknown := [name for name in place.settings.compare_across if name not in recorded]:
         # A fact and no problem: baselines of another kind may have it.
-        yield Finding(PART, f"compare_across names {', '.join(unknown)}, which none of them has; conditions that they "
-                            f"have are {', '.join(sorted(recorded))}")
+        yield Finding(PART, f"compare_across names {', '.join(unknown)}, but these baselines only have the "
+                            f"conditions {', '.join(sorted(recorded))}")
     for difference, count in Counter(one for each in differs for one in each).items():
         yield Finding(PART, f"{count} with {difference}: INCOMPARABLE",
                       'compare on the stored one, or start anew: --update-baselines --accept "REASON"')

@@ -228,7 +228,7 @@ def claim_judge(
     claim = parse_claim(text)
     if not isinstance(claim, Claim):
         raise SloError(f"{text!r} is about one side. A claim is a ratio, e.g. \"ttft_p50(b) / ttft_p50(a) >= 3\"; "
-                       "what one side must show goes into mechanism=.")
+                       "write a requirement on a single side as mechanism=.")
     if not isinstance(allow, Mapping):
         raise SloError(f'allow={allow!r}: name the price of each metric, as in allow={{"tpot_mean": 1.2}}.')
     causes = tuple(_mechanism(cause) for cause in mechanisms)

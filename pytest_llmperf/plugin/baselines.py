@@ -44,7 +44,7 @@ def add_options(group: pytest.OptionGroup) -> None:
         "--missing-baseline",
         choices=("fail", "skip"),
         default=None,
-        help="what a missing or incomparable baseline is to pytest (default: fail where CI is set, else skip)",
+        help="pytest outcome of a missing or incomparable baseline (default: fail if CI is set, else skip)",
     )
 
 

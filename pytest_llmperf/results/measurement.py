@@ -306,7 +306,7 @@ class TestResult:
         if self.error:
             return self.error.partition("\n")[0]
         if not self.complete:
-            return "It did not reach its end: it was interrupted, or failed outside its checks."
+            return "The test did not reach its end: the session was interrupted, or the test failed outside its checks."
         deciding = next((check for check in self.checks if check.verdict is self.verdict and check.cause), None)
         if deciding is None:
             return ""

@@ -154,8 +154,8 @@ def check_until(until: str | Sequence[str], starts: int) -> tuple[str, ...]:
     for text in texts:
         parse_slo(text)
     if texts and starts > 1:
-        raise SpecError(f"perf.measure(…, until={until!r}, starts={starts}): a measurement that may end after one run "
-                        "has one server start. Leave out until= or starts=.")
+        raise SpecError(f"perf.measure(…, until={until!r}, starts={starts}): until= can end a measurement after "
+                        "the first run, so it needs starts=1. Leave out until= or starts=.")
     return texts
 
 

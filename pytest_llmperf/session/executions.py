@@ -89,8 +89,8 @@ class Execution:
             if series.measurement is measurement:
                 return series
         raise UsageError(
-            f"{call}: this run was not measured by this test, or was extended or compared since. Give it what "
-            "perf.measure(…) or perf.extend(…) returned last."
+            f"{call}: this run was not measured by this test, or was extended or compared since. Pass the last "
+            "return value of perf.measure(…) or perf.extend(…)."
         )
 
     def begin(self, series: AnySeries) -> AnySeries:

@@ -202,8 +202,8 @@ class PerfSession:
                 origin = provenance(self.root, self.id, self.now(), [self.settings.baselines_dir], self.host)
                 write_provenance(self.run_dir, origin)
         except OSError as error:
-            raise InfrastructureError(f"The run folder cannot be written: {error}. Free space there, or name another "
-                                      "with --llmperf-runs=DIR.") from error
+            raise InfrastructureError(f"The run folder cannot be written: {error}. Free space there, or choose a "
+                                      "different folder with --llmperf-runs=DIR.") from error
         self._begun = True
         self._on_begin(self.run_dir)
 

@@ -163,9 +163,9 @@ def _own_context_note(allowed_bytes: int) -> str:
     """Note for a busy GPU: the session's own LMCache server may stay, and how to free memory if that server holds too
     much."""
     return (
-        ' The LMCache server kept by keep=("l1",) is ours and may stay: all may have '
-        f"{allowed_bytes / 2**20:,.0f} MiB there, and if it holds more, that is its last engine's. Raise "
-        'gpu_free_timeout_s until it lets go, or leave "l1" out of keep, which ends it.'
+        ' The session\'s own LMCache server stays because of keep=("l1",). Memory above '
+        f"{allowed_bytes / 2**20:,.0f} MiB may belong to the last engine, which the LMCache server still maps. Raise "
+        'gpu_free_timeout_s until the server releases it, or leave "l1" out of keep, which ends the server.'
     )
 
 

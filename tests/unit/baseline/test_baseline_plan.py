@@ -364,7 +364,7 @@ class TestOlderSessions:
     def test_session_older_than_ten_stored_sessions_is_not_stored(self, take):
         _, full = take(range(3, 13))
         actions, after = take((1, 2), full)
-        assert actions == [(Action.KEPT, ("older than what is stored",))] * 2
+        assert actions == [(Action.KEPT, ("older than the stored sessions",))] * 2
         assert after == full
 
     def test_repeated_update_with_same_sessions_changes_no_baseline(self, take):
@@ -423,7 +423,7 @@ class TestOlderSessions:
         entry, _ = decide(result, make.history(100.0), session_id=self.OLD, accept="why")
         assert (entry.action, entry.acceptable) == (Action.REFUSED, False)
         conditions = "engine.version: 1.0 stored, 0.9 now"
-        assert entry.reasons == (f"older than what is stored, under other conditions: {conditions}",)
+        assert entry.reasons == (f"older than the stored sessions, under different conditions: {conditions}",)
 
     @pytest.mark.parametrize("host", ["host", "elsewhere"])
     def test_older_session_at_different_level_is_refused(self, make, decide, host):
@@ -431,7 +431,8 @@ class TestOlderSessions:
         stored = replace(stored, sessions=tuple(replace(session, host=host) for session in stored.sessions))
         entry, _ = decide(make.result(make.fresh(tpot_mean=107.0)), stored, session_id=self.OLD, accept="why")
         assert (entry.action, entry.acceptable) == (Action.REFUSED, False)
-        assert entry.reasons[0].startswith("older than what is stored, at another level: tpot_mean is an outlier")
+        reason = "older than the stored sessions, at a different level: tpot_mean is an outlier"
+        assert entry.reasons[0].startswith(reason)
 
     def test_accepted_older_session_does_not_become_anchor(self, make, decide):
         failed = make.result(make.fresh(tpot_mean=101.0), verdicts=[("FAIL", "tpot_mean")])

@@ -168,8 +168,8 @@ def test_unknown_condition_in_compare_across_is_reported(place):
     store_baseline(place)
     place = replace(place, settings=Settings(compare_across=("driver", "engine.verson", "cpu")))
     told = the(found(place), "baselines", "compare_across")
-    assert told.text == ("compare_across names engine.verson, cpu, which none of them has; conditions that they have "
-                         "are driver, engine, engine.version, gpu")
+    assert told.text == ("compare_across names engine.verson, cpu, but these baselines only have the conditions "
+                         "driver, engine, engine.version, gpu")
     assert not told.problem
 
 
