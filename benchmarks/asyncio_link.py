@@ -43,13 +43,13 @@ class AsyncioWatcher:
 
 
 class Link:
-    """Owns a `Connection`; its coroutines wait for what the connection has not brought yet.
+    """Owns a `Connection`, with coroutines that wait for further bytes of the answer.
 
-    Every coroutine raises OSError where the connection ends before the answer does.
+    Each coroutine raises OSError if the connection ends before the answer.
 
     Attributes:
-        request: the request that it serves, with its stamps.
-        framing: of the answer.
+        request: the current request, with its stamps.
+        framing: framing of the answer.
     """
 
     def __init__(self, arrivals: Arrivals, route: Route) -> None:

@@ -40,11 +40,11 @@ class Recipe:
     """How one engine is installed.
 
     Args:
-        python: the version that the pinned wheels are for.
-        hollow: distributions that are satisfied by metadata alone: requirements that need CUDA, or break without it.
-        check: Python code that imports what serving needs and fails where something is missing.
-        local: folders beside the pins whose packages become a distribution of that name; their entry points.
-        partial: distributions that are installed without all of their own requirements, which `check` stands in for.
+        python: Python version of the pinned wheels.
+        hollow: distributions of which only metadata are installed, because they need CUDA.
+        check: Python code that imports all modules needed to serve, and fails if a module is missing.
+        local: (folder, entry points) of local packages; each folder becomes a distribution with the folder's name.
+        partial: distributions that are installed without some of their requirements; `check` tests them instead of pip.
     """
 
     python: str
@@ -161,7 +161,8 @@ def make_environment(python: str, directory: Path) -> None:
 
 
 def install_pins(recipe: Recipe, pins: list[str], directory: Path) -> None:
-    """Exactly the pins: nothing is resolved, so nothing else can come in. Hashed lines apart, as pip wants them."""
+    """Install exactly the pins. pip resolves no dependencies, so it installs no further package. Pins with a hash need
+    a separate call of pip."""
     wheels = directory / "hollow-wheels"
     wheels.mkdir()
     for pin in pins:
@@ -185,7 +186,7 @@ def install_pins(recipe: Recipe, pins: list[str], directory: Path) -> None:
 
 
 def code_of(name: str) -> dict[str, str]:
-    """The modules of a distribution that lies beside the pins, by their path in it."""
+    """Path → source code of each module in a local distribution."""
     root = HERE / "engines" / name
     return {str(path.relative_to(root)): path.read_text() for path in sorted(root.rglob("*.py"))}
 
@@ -224,7 +225,7 @@ def verify(recipe: Recipe, directory: Path) -> None:
 
 
 def unmet_requirements(report: str, partial: tuple[str, ...]) -> list[str]:
-    """Lines of `pip check` that are about other distributions than the partial ones."""
+    """Lines of `pip check`, without the lines about partial distributions."""
     return [line for line in report.splitlines() if line.split(" ")[0] not in partial]
 
 

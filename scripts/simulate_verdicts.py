@@ -54,13 +54,14 @@ TTFT_NOISE = (0.02, 0.027)
 
 @dataclass(frozen=True)
 class Noise:
-    """What moves a metric's logarithm though nothing changed.
+    """Random changes of a metric's logarithm in A/A sessions.
 
     Args:
-        run, session: standard deviations.
-        run_df, session_df: Student's t of so many degrees of freedom, scaled to that sd; None for normal.
+        run, session: standard deviations between runs and between sessions.
+        run_df, session_df: degrees of freedom of a Student's t distribution with this sd; None for a normal
+            distribution.
         spoilt: share of runs that are 20 % slower in every metric.
-        host: sd between hosts, where all stored sessions are of one host and today's is another.
+        host: sd between hosts; all stored sessions are from one host, and the new session is from a second host.
     """
 
     run: float
@@ -167,7 +168,8 @@ def executed(suite: Suite, today: Array, stored: Array, reruns: int) -> Executed
 def execution(
     suite: Suite, today: Array, stored: Array, *, pooled: int, failed: bool, number: int
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """One execution of tests that have so many runs of earlier ones: verdicts and runs, as `compare` comes to them."""
+    """One execution of tests that pool `pooled` runs of earlier executions. Returns verdicts and numbers of runs, by
+    the rules of `compare`."""
     verdicts, runs = np.full(len(today), INCONCLUSIVE), np.zeros(len(today), dtype=np.int64)
     looked_at, count = (0 if failed else pooled), pooled + LOOKS[0]
     while True:
@@ -468,7 +470,7 @@ def slow_table(trials: int, rng: np.random.Generator) -> Iterator[str]:
 
 
 def until_table(trials: int, rng: np.random.Generator) -> Iterator[str]:
-    """`perf.measure(until=…)` beside three runs that are always made: false verdicts, decisions and runs."""
+    """Compares `perf.measure(until=…)` with a fixed number of three runs: false verdicts, decisions and runs."""
     yield from heading(f"SLOs that may end a measurement after one run, {trials} trials", "server", "metric",
                        "requests a run", "truth ÷ limit", "PASS: until / three runs", "FAIL: until / three runs",
                        "runs: until, mean")

@@ -53,7 +53,7 @@ BODY_SHARE = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """`over` of `of` observations are over the limit, e.g. those of one request or of one cluster."""
+    """`over` of `of` observations are over the limit, for instance the observations of a request or of a cluster."""
 
     over: int
     of: int

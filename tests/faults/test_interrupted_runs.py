@@ -78,7 +78,7 @@ def test_signal_ends_session_and_marks_results_as_partial(suite, signum, moment)
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM], ids=lambda signum: signum.name)
 def test_signal_under_xdist_ends_session_and_marks_results_as_partial(suite, signum):
-    """The controller gets the signal. Its workers, and the processes that they started, end with the controller."""
+    """The controller gets the signal. The workers and the processes of the workers end with the controller."""
     process = at("mid-run", suite, "-n1")
     process.send_signal(signum)
     assert process.wait(20) == 2, suite.output()

@@ -29,5 +29,5 @@ def vllm_files(tests: Sequence[TestResult]) -> dict[str, bytes]:
             measurement.release_records()
             files[name] = json.dumps(content, indent=1, allow_nan=False).encode() + b"\n"
     if not files:
-        raise UsageError("these tests have no measurements, so there is nothing to export.")
+        raise UsageError("the tests of this run have no measurements to export.")
     return files

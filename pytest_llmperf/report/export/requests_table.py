@@ -35,7 +35,7 @@ def requests_table(tests: Sequence[TestResult]) -> pd.DataFrame:
             frame.insert(1, "measurement", name)
             frames.append(frame)
     if not frames:
-        raise UsageError("these tests have no measurements, so there is nothing to export.")
+        raise UsageError("the tests of this run have no measurements to export.")
     return pd.concat(frames, ignore_index=True)
 
 

@@ -1,4 +1,4 @@
-"""What an update does, and what it refuses."""
+"""The plan of a baseline update: created, changed and refused baselines."""
 
 import json
 from dataclasses import replace
@@ -255,7 +255,7 @@ def test_other_obstacles_refuse_session_of_young_baseline(make, decide, value, v
 
 
 def test_a_new_host_makes_a_baseline_young_again(make, decide):
-    """Ten sessions of another host say nothing of this one."""
+    """Sessions of a different host give no information about this host, so its baseline has few sessions again."""
     stored = make.history(*[100.0] * 9)
     elsewhere = replace(stored, sessions=tuple(replace(session, host="other") for session in stored.sessions))
     open_ = make.result(make.fresh(tpot_mean=100.5), verdicts=[("INCONCLUSIVE", "tpot_mean")], subject="baseline")
@@ -339,7 +339,7 @@ class TestOlderSessions:
 
     @pytest.fixture
     def take(self, make):
-        """Sessions of these days of November, one after the other; gives (actions, measurement then)."""
+        """Updates with a session per given day of November, in order. Returns the actions and the final baselines."""
 
         def take(days, existing=None):
             existing, actions = dict(existing or {}), []
@@ -495,7 +495,7 @@ class TestMetricsOfAnotherVersion:
 
 
 class TestCopies:
-    """What several workers ran of one test (`--count`): each has a run file of its own."""
+    """Copies of one test on several workers (`--count`). Each copy has a run file of its own."""
 
     def copies(self, make, *verdicts, **second):
         """Two, 100.0 and 100.2."""

@@ -1,4 +1,4 @@
-"""The handle on a server process: its state while the server runs, its exit status, and its stop."""
+"""The handle on a server process: state of the running server, exit status, and stop."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Every metric with its interval and its baseline."""
+"""Tables with all metrics of a measurement, each with an interval and a baseline value."""
 
 from dataclasses import replace
 

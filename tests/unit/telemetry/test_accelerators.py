@@ -1,4 +1,4 @@
-"""Which GPUs a server takes, and that it starts only where they are free."""
+"""The GPUs that a server uses, and the wait until these GPUs are free."""
 
 import pytest
 
