@@ -30,6 +30,8 @@ from pytest_llmperf.model.engine import UNKNOWN_HARDWARE
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.check import worst
 from pytest_llmperf.results.measurement import Measurement, Run
+from pytest_llmperf.slo.model import Slo
+from pytest_llmperf.slo.parse import parse_slo
 from pytest_llmperf.stats.decision import PASS_CONFIDENCE, at_each_look
 from pytest_llmperf.stats.layout import layout
 from pytest_llmperf.stats.looks import LOOKS, SUITE_ALPHA, alpha_at, alpha_of_execution, only_gross
@@ -470,14 +472,14 @@ def slow_table(trials: int, rng: np.random.Generator) -> Iterator[str]:
 
 
 def until_table(trials: int, rng: np.random.Generator) -> Iterator[str]:
-    """Compares `perf.measure(until=…)` with a fixed number of three runs: false verdicts, decisions and runs."""
+    """Compare `perf.measure(until=…)` with a fixed measurement of three runs: false verdicts, decisions and runs."""
     yield from heading(f"SLOs that may end a measurement after one run, {trials} trials", "server", "metric",
                        "requests a run", "truth ÷ limit", "PASS: until / three runs", "FAIL: until / three runs",
                        "runs: until, mean")
     for case in (case for case in CASES if case.server == "independent" and case.metric != "itl_p99"):
         exact = truth(case.process, case.metric, rng)
         for requests, times in ((requests, times) for requests in case.requests for times in UNTIL_TIMES):
-            slo = f"{case.metric} <= {exact / times:.9f}ms"
+            slo = parse_slo(f"{case.metric} <= {exact / times:.9f}ms")
             found = [judged_until(case, requests, slo, rng) for _ in range(trials)]
             shares = [" / ".join(share(sum(trial[place] == verdict for trial in found), trials) for place in (0, 1))
                       for verdict in (Verdict.PASS, Verdict.FAIL)]
@@ -485,7 +487,7 @@ def until_table(trials: int, rng: np.random.Generator) -> Iterator[str]:
             yield row(case.server, case.metric, requests, f"{times:g}", *shares, f"{mean_runs:.2f}")
 
 
-def judged_until(case: Case, requests: int, slo: str, rng: np.random.Generator) -> tuple[Verdict, Verdict, int]:
+def judged_until(case: Case, requests: int, slo: Slo, rng: np.random.Generator) -> tuple[Verdict, Verdict, int]:
     """The verdict of a measurement that may end after each run, of three runs at once, and the runs of the first."""
     metrics = [simulated_run(case, requests, rng) for _ in range(RUNS)]
     runs = [Run(seed, 1, run.records, cache_reset=True) for seed, run in enumerate(metrics)]

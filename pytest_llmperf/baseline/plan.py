@@ -128,7 +128,8 @@ def _decide(
     """What happens to one measurement, and what to store where something does.
 
     Args:
-        copies: of its test, in this session; a line of its own for what can never be taken in, one for all others.
+        copies: all measurements of this name in this session. Copies that can never be stored get one entry per set
+            of reasons; all other copies share one entry.
         young: whether what a comparison left open is no obstacle.
     """
     name = copies[0].name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from pytest_llmperf.clock import Clock
@@ -100,6 +101,14 @@ class Restarter:
         reused = self._processes[spec]
         reused.process.call({"restart": {"noise_seed": noise_seed(self.suite_run, start_id)}})
         return RestartedServer(reused, VirtualEngine(reused.process, self._launcher.clock), start_id)
+
+    def start_together(self, specs: Sequence[EngineSpec], first_id: int, kind: str | None = None) -> list[Server]:
+        """The servers as further starts of them.
+
+        Raises:
+            EngineError: one does not start.
+        """
+        return [self.start(spec, first_id + number, kind) for number, spec in enumerate(specs)]
 
     def close(self) -> None:
         """End the processes."""

@@ -14,6 +14,7 @@ from types import MappingProxyType
 from urllib.parse import urlsplit
 
 from pytest_llmperf.errors import ConfigError
+from pytest_llmperf.model.engine import REFERENCE
 
 CHOICES = {"connections": ("keep-alive", "fresh")}
 SHARES = ("coalesced_limit",)
@@ -152,6 +153,26 @@ def with_engine_options(settings: Settings, options: list[str]) -> Settings:
         given[name] = place
     other_engines = {name: place for name, place in settings.engines.items() if name.partition("@")[0] not in given}
     return replace(settings, engines=MappingProxyType(other_engines | given))
+
+
+def with_references(settings: Settings, options: list[str]) -> Settings:
+    """Apply `--reference ENGINE=PLACE` options: the place becomes the installation "ENGINE:reference".
+
+    Raises:
+        ConfigError: an option is not of that form, or an engine is named twice.
+    """
+    given: dict[str, str] = {}
+    for option in options:
+        engine, equals, place = option.partition("=")
+        if not (engine and equals and place) or ":" in engine or "@" in engine:
+            raise ConfigError(
+                f"--reference {option!r}: write it as ENGINE=PLACE, e.g. vllm=/opt/engines/vllm-0.26 "
+                "(a folder, an interpreter or a command)."
+            )
+        if f"{engine}:{REFERENCE}" in given:
+            raise ConfigError(f"--reference names two builds of {engine}. Name one.")
+        given[f"{engine}:{REFERENCE}"] = place
+    return replace(settings, engines=MappingProxyType({**settings.engines, **given}))
 
 
 def expanded(place: str) -> str:

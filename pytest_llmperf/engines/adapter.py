@@ -75,6 +75,9 @@ class Adapter(Protocol):
     """Whether the engine notifies its LMCache server before it ends. Then only the first process gets the signal and
     ends the other processes itself."""
 
+    sizes_by_free_memory: bool
+    """Whether the engine sizes its KV cache by the free GPU memory at its start, so that starts must not overlap."""
+
     def arguments(self, spec: EngineSpec, placement: Placement) -> list[str]:
         """The engine's command line after the interpreter or command of its environment."""
         ...

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from pytest_llmperf.engines.server import Server
 from pytest_llmperf.engines.spec import secrets_of
 from pytest_llmperf.errors import EngineError, ExitedEarly
 from pytest_llmperf.load.virtual import VirtualEngine
-from pytest_llmperf.model.engine import EngineSpec
+from pytest_llmperf.model.engine import REFERENCE, EngineSpec
 from pytest_llmperf.model.status import Starting, Tell, ignore_status
 from pytest_llmperf.process.launch import Launch
 from pytest_llmperf.process.piped import PipedProcess
@@ -70,7 +71,8 @@ class VirtualLauncher:
         adapter = adapter_of(spec.engine)
         models_dir = self.root / self.settings.cache_dir
         model = resolve_model(spec.model, models_dir, self.root)
-        environment = emulator_environment(self.emulation, spec.engine, start_id)
+        environment = emulator_environment(self.emulation, spec.engine, start_id,
+                                           faults=spec.installation != REFERENCE)
         name = f"{model.name.rsplit('/', 1)[-1]}-{self.rng.getrandbits(32):08x}"
         placement = Placement(kind or self.emulation.kind, NO_PORT, name, model, environment, models_dir,
                               root=self.root)
@@ -99,6 +101,22 @@ class VirtualLauncher:
             server.stop(0)
             raise
         return server
+
+    def start_together(self, specs: Sequence[EngineSpec], first_id: int, kind: str | None = None) -> list[Server]:
+        """Emulated servers beside each other; each has a machine of its own.
+
+        Raises:
+            EngineError: one of them did not start; none is left running.
+        """
+        servers: list[Server] = []
+        try:
+            for number, spec in enumerate(specs):
+                servers.append(self.start(spec, first_id + number, kind))
+        except BaseException:
+            for server in servers:
+                server.stop(0)
+            raise
+        return servers
 
     def _begin(self, launch: Launch, spec: EngineSpec) -> VirtualEngine:
         process = PipedProcess(launch, self.clock)

@@ -87,12 +87,21 @@ def find_environment(name: str, kind: str, configured: str | None, root: Path) -
     )
 
 
-def emulator_environment(emulation: Emulation, engine: str, start_id: int) -> Environment:
-    """The emulator as an engine's command. Every start draws noise of its own, in every session the same."""
+def emulator_environment(
+    emulation: Emulation, engine: str, start_id: int, *, faults: bool = True
+) -> Environment:
+    """The emulator as an engine's command. Every start draws noise of its own, in every session the same.
+
+    Args:
+        emulation: what is emulated.
+        engine: whose command line the emulator understands.
+        start_id: of the session.
+        faults: False leaves the planted faults out: the emulator as the reference build.
+    """
     prefix = [sys.executable, "-m", EMULATOR, "--hardware", emulation.kind, "--gpus", str(GPUS), "--engine", engine]
     if emulation.clock == "virtual":
         prefix.append("--pipe")
-    for fault in emulation.faults:
+    for fault in emulation.faults if faults else ():
         prefix += ["--fault", fault]
     prefix += ["--noise", emulation.noise, "--noise-seed", str(noise_seed(emulation.seed, start_id)), "--"]
     package = PACKAGE_DIR.parent

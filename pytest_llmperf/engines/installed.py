@@ -13,10 +13,10 @@ from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 
-from pytest_llmperf.engines.environment import EMULATOR, Environment
+from pytest_llmperf.engines.environment import EMULATOR, Environment, configured_place, find_environment
 from pytest_llmperf.engines.spec import command_line, flags_of
-from pytest_llmperf.errors import SpecError
-from pytest_llmperf.model.engine import EngineSpec
+from pytest_llmperf.errors import ConfigError, EnvironmentMissing, SpecError
+from pytest_llmperf.model.engine import REFERENCE, EngineSpec
 
 TIMEOUT_S = 30.0
 FLAGS_TIMEOUT_S = 120.0  # vLLM imports PyTorch before it knows its flags: 10 s on an idle machine
@@ -80,6 +80,50 @@ def known_flags(
             temporary.write_text(json.dumps(sorted(flags)), encoding="utf-8")
             temporary.replace(cache_file)
     return flags
+
+
+def check_reference(engine: str, kind: str, engines: Mapping[str, str], root: Path) -> None:
+    """Look whether the reference build of an engine is there and is another build than the candidate.
+
+    Args:
+        engine: "vllm".
+        kind: hardware kind of the session.
+        engines: the places of the settings, the reference's among them.
+        root: project root.
+
+    Raises:
+        EnvironmentMissing: the place has no environment, or the environment has no such engine.
+        ConfigError: it is the candidate itself.
+    """
+    name = f"{engine}:{REFERENCE}"
+    reference = find_environment(name, kind, configured_place(engines, name, kind), root)
+    if reference.is_python and version_in(reference, engine) is None:
+        raise EnvironmentMissing(f"--reference {engine}={engines[name]}: {engine} is not installed there. Name the "
+                                 f"environment of another build of {engine}.")
+    candidate = find_environment(engine, kind, configured_place(engines, engine, kind), root)
+    if _place(candidate) == _place(reference):
+        raise ConfigError(f"--reference {engine}={engines[name]} is the build under test itself ({candidate.origin}). "
+                          f"Name the environment of another build, or of the build under test: "
+                          f"--llmperf-engine {engine}=PLACE.")
+
+
+def _place(environment: Environment) -> tuple[object, ...]:
+    """Equal for the same files: a virtual environment's interpreter is a link, so its folder is what counts."""
+    first, *rest = environment.prefix
+    folder = Path(first).parent.resolve() / Path(first).name
+    return (environment.pythonpath.resolve() if environment.pythonpath else folder, *rest)
+
+
+def check_emulated_reference(engine: str, engines: Mapping[str, str]) -> None:
+    """The only build that the emulator can stand in for as a reference is itself without planted faults.
+
+    Raises:
+        ConfigError: another place is named.
+    """
+    place = engines[f"{engine}:{REFERENCE}"]
+    if place != "emulator":
+        raise ConfigError(f"--reference {engine}={place}: with --emulate no build is started. Write --reference "
+                          f"{engine}=emulator, which has none of the planted faults and flags, or drop --emulate.")
 
 
 @cache

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import random
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from pytest_llmperf.clock import Clock
@@ -25,7 +27,7 @@ from pytest_llmperf.engines.models import resolve_model
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.engines.spec import flags_of, secrets_of
 from pytest_llmperf.errors import EngineError, Evidence, ExitedEarly, SpecError, StartupTimeout, WrongServer
-from pytest_llmperf.model.engine import EngineSpec
+from pytest_llmperf.model.engine import REFERENCE, EngineSpec
 from pytest_llmperf.model.status import Note, Starting, Tell, ignore_status
 from pytest_llmperf.process.ports import reserve_port
 from pytest_llmperf.process.supervisor import Launch, Supervised
@@ -113,18 +115,34 @@ class Launcher:
         Raises:
             EngineError: with the evidence; nothing is left running.
         """
-        adapter = adapter_of(spec.engine)
         if spec.url is not None:
-            return self._attach(spec, adapter, start_id)
-        kind = kind or self.kind
-        for attempt in range(1, PORT_ATTEMPTS + 1):
-            try:
-                return self._start_once(spec, adapter, start_id, kind, attempt=attempt, lmcache=lmcache)
-            except ExitedEarly as error:
-                # An LMCache server that was handed in ended with the failed start, and what it held with it.
-                if attempt == PORT_ATTEMPTS or lmcache is not None or not _is_port_conflict(error):
-                    raise
-        raise AssertionError("unreachable: the last attempt returns or raises")
+            return self._attach(spec, adapter_of(spec.engine), start_id)
+        start = Start(self, spec, start_id, kind or self.kind, lmcache)
+        start.launch()
+        return start.ready()
+
+    def start_together(self, specs: Sequence[EngineSpec], first_id: int, kind: str | None = None) -> list[Server]:
+        """Servers that run at the same time, in the order of `specs`; start ids count from `first_id`.
+
+        They start at the same time. An engine that derives its memory from what is free at its start (SGLang) starts
+        once all servers before it are ready.
+
+        Raises:
+            EngineError: one of them did not start; none is left running.
+        """
+        starts: list[Start] = []
+        try:
+            for number, spec in enumerate(specs):
+                if adapter_of(spec.engine).sizes_by_free_memory:
+                    _all_ready(starts)
+                starts.append(Start(self, spec, first_id + number, kind or self.kind))
+                starts[-1].launch()
+            return _all_ready(starts)
+        except BaseException as error:
+            for start in starts:
+                if start.server is not None:
+                    _stop_after(error, start.server, self.settings.stop_grace_s)
+            raise
 
     def _attach(self, spec: EngineSpec, adapter: Adapter, start_id: int) -> Server:
         import httpx
@@ -146,17 +164,17 @@ class Launcher:
             raise
         return server
 
-    def _start_once(
-        self, spec: EngineSpec, adapter: Adapter, start_id: int, kind: str, *, attempt: int,
-        lmcache: LMCacheServer | None,
+    def launched(
+        self, spec: EngineSpec, start_id: int, kind: str, *, attempt: int, lmcache: LMCacheServer | None
     ) -> Server:
+        """A server whose process runs, and that need not answer yet."""
+        adapter = adapter_of(spec.engine)
         models_dir = self.root / self.settings.cache_dir
         model = resolve_model(spec.model, models_dir, self.root)
         environment = self._environment(spec, kind, start_id)
         folder = self.run_dir / "servers" / self.worker / f"{start_id:02d}-{spec.engine}-{attempt}"
         port = reserve_port(self.rng)
         nonce = f"{model.name.rsplit('/', 1)[-1]}-{self.rng.getrandbits(32):08x}"
-        started_ns = self.clock.now_ns()
         with ExitStack() as undo:
             undo.callback(port.close)
             lmcache = lmcache or self._lmcache(spec, kind, environment, folder / "lmcache")
@@ -173,20 +191,27 @@ class Launcher:
             undo.pop_all()
         process.on_gone(port.close)
         process.on_gone(lambda: self._tell_unproven(process))
+        return server
+
+    def make_ready(self, server: Server, process: Supervised, started_ns: int) -> None:
+        """Wait until a launched server has generated one token under our name, and prove what it is.
+
+        Raises:
+            EngineError: with the evidence; nothing is left running.
+        """
         try:
-            if self.emulation is not None and spec.lmcache is not None:
+            if self.emulation is not None and server.spec.lmcache is not None:
                 server.lmcache = EmulatedLMCache(server.client)
             self._wait_ready(server, process, started_ns)
             server.check_configuration()
             server.starting_s = (self.clock.now_ns() - started_ns) / 1e9
-            if self.emulation is None and is_attached(spec):
+            if self.emulation is None and is_attached(server.spec):
                 prove_hits(server, self.rng, self.settings.ready_timeout_s - server.starting_s)
         except BaseException as error:  # also KeyboardInterrupt: whatever happens, nothing stays behind
             if isinstance(error, EngineError):
                 error.evidence = error.evidence or process.evidence()
             _stop_after(error, server, self.settings.stop_grace_s)
             raise
-        return server
 
     def _lmcache(self, spec: EngineSpec, kind: str, environment: Environment, folder: Path) -> LMCacheServer | None:
         """The LMCache server that the spec wants beside its engine; an emulated engine emulates it, too."""
@@ -229,7 +254,7 @@ class Launcher:
 
     def _environment(self, spec: EngineSpec, kind: str, start_id: int) -> Environment:
         if self.emulation is not None:
-            return emulator_environment(self.emulation, spec.engine, start_id)
+            return emulator_environment(self.emulation, spec.engine, start_id, faults=spec.installation != REFERENCE)
         place = configured_place(self.settings.engines, spec.installed_as, kind)
         return find_environment(spec.installed_as, kind, place, self.root)
 
@@ -266,6 +291,58 @@ class Launcher:
             "Raise ready_timeout_s if it is only slow.",
             process.evidence(),
         )
+
+
+class Start:
+    """The start of one server. Where another program took the server's port, the server is launched again.
+
+    Args:
+        launcher: what launches it.
+        spec, start_id, kind, lmcache: as of `Launcher.start`.
+    """
+
+    def __init__(
+        self, launcher: Launcher, spec: EngineSpec, start_id: int, kind: str, lmcache: LMCacheServer | None = None
+    ) -> None:
+        self.server: Server | None = None
+        self._launcher = launcher
+        self._launch = partial(launcher.launched, spec, start_id, kind, lmcache=lmcache)
+        self._lmcache = lmcache
+        self._attempt = 0
+        self._launched_ns = 0
+        self._is_ready = False
+
+    def launch(self) -> None:
+        """Start the process."""
+        self._attempt += 1
+        self._launched_ns = self._launcher.clock.now_ns()
+        self.server = self._launch(attempt=self._attempt)
+
+    def ready(self) -> Server:
+        """Wait until the server has generated one token.
+
+        Raises:
+            EngineError: with the evidence; nothing is left running.
+        """
+        while not self._is_ready:
+            server = self.server
+            assert server is not None, "launch() comes first"
+            process = server.process
+            assert isinstance(process, Supervised), f"{server} is not supervised"
+            try:
+                self._launcher.make_ready(server, process, self._launched_ns)
+                self._is_ready = True
+            except ExitedEarly as error:
+                # An LMCache server that was handed in ended with the failed start, and what it held with it.
+                if self._attempt == PORT_ATTEMPTS or self._lmcache is not None or not _is_port_conflict(error):
+                    raise
+                self.launch()
+        assert self.server is not None
+        return self.server
+
+
+def _all_ready(starts: Sequence[Start]) -> list[Server]:
+    return [start.ready() for start in starts]
 
 
 def check_emulated(spec: EngineSpec) -> None:

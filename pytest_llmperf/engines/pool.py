@@ -1,8 +1,8 @@
-"""One server at a time, shared by everything that asks for the same spec."""
+"""The servers that run now, shared by everything that asks for the same specs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
@@ -53,11 +53,27 @@ class Starter(Protocol):
         """A server that has generated one token under our name; `lmcache`: one that runs already, to be part of it."""
         ...
 
+    def start_together(self, specs: Sequence[EngineSpec], first_id: int, kind: str | None = None) -> list[Server]:
+        """Servers that run at the same time, in the order of `specs`; start ids count from `first_id`."""
+        ...
+
+
+#: Specs that should live together and the hardware kind → the same specs with a share of the memory each, or the reason
+#: why they cannot live together.
+ShareMemory = Callable[[Sequence[EngineSpec], str | None], Sequence[EngineSpec] | str]
+
+
+def never_together(_specs: Sequence[EngineSpec], _kind: str | None) -> str:
+    """Servers that take the whole machine each."""
+    return "one server runs at a time"
+
 
 class EnginePool:
-    """Starts, shares and stops servers. An engine takes the whole machine, so one runs at a time; a lock beside
-    it makes other processes of this user (xdist workers, a second CI job) wait their turn, and so does one of each
-    endpoint.
+    """Starts, shares and stops servers.
+
+    One server runs at a time, except for specs that `acquire` names together and that fit into the memory at the same
+    time. A lock makes other processes of this user (xdist workers, a second CI job) wait for the machine; another lock
+    does so for each endpoint.
 
     Args:
         launcher: how to start one.
@@ -67,6 +83,7 @@ class EnginePool:
         wait_free: called before each start, with how many processes of ours stay on the accelerators; raises
             HardwareBusy where a stranger is on them.
         plant: what is started for a spec that was asked for: the spec itself unless a regression is planted.
+        share_memory: how specs that are named together share the memory.
         session: its id: workers of one session wait for each other as long as it takes.
         lock_timeout_s: how long others wait.
     """
@@ -79,6 +96,7 @@ class EnginePool:
         wait_free: Callable[[EngineSpec, str | None, int], None] = lambda _spec, _kind, _stay: None,
         plant: Callable[[EngineSpec], EngineSpec] = lambda spec: spec,
         *,
+        share_memory: ShareMemory = never_together,
         session: str = "",
         lock_timeout_s: int = LOCK_TIMEOUT_S,
     ) -> None:
@@ -86,11 +104,12 @@ class EnginePool:
         self._sweep = sweep
         self._wait_free = wait_free
         self._plant = plant
+        self._share_memory = share_memory
         self.starts = 0
-        self._server: Server | None = None
-        self._unended: Server | None = None  # its stop failed
-        self._asked: EngineSpec | None = None
+        self._servers: dict[EngineSpec, Server] = {}  # by the spec that was asked for
+        self._unended: list[Server] = []  # their stops failed
         self._kind: str | None = None
+        self._reasons: set[str] = set()  # why specs did not live together, as far as told
         self._endpoints: dict[EngineSpec, Server] = {}
         self._lock_path = lock_path
         self._session = session
@@ -99,55 +118,63 @@ class EnginePool:
         self._turns: dict[str, MachineLock] = {}  # at endpoints, by their URL
 
     def __repr__(self) -> str:
-        return f"<EnginePool {self.starts} starts, {'idle' if self._server is None else self._server}>"
+        return f"<EnginePool {self.starts} starts, {list(self._servers.values()) or 'idle'}>"
 
-    @property
-    def live_spec(self) -> EngineSpec | None:
-        """Spec of the server that runs now, as it was asked for."""
-        return None if self._server is None else self._asked
+    def runs(self, spec: EngineSpec) -> bool:
+        """Whether a server of this spec, as it was asked for, runs now."""
+        return spec in self._servers
+
+    def pids(self) -> tuple[int, ...]:
+        """The living processes of all servers."""
+        return tuple(pid for server in self._servers.values() for pid in server.pids())
 
     def check(self, spec: EngineSpec, kind: str | None = None) -> None:
         """Raise SpecError or EnvironmentMissing for what cannot be started; nothing is started or stopped for it."""
         self.launcher.check(self._plant(spec), kind)
 
     def acquire(
-        self, spec: EngineSpec, kind: str | None = None, *, fresh: bool = False, keep_lmcache: bool = False
+        self, spec: EngineSpec, kind: str | None = None, *, fresh: bool = False, keep_lmcache: bool = False,
+        beside: Sequence[EngineSpec] = (),
     ) -> Server:
-        """The server of that spec; starts it, after stopping another one, where it does not run yet.
+        """The server of that spec. A server that does not run yet is started, after other servers are stopped.
 
         Args:
             kind: hardware kind that the test runs as; None: the session's.
-            fresh: start anew even if one runs.
+            fresh: start anew even if one runs, and alone.
             keep_lmcache: a fresh start takes over the LMCache server of this spec's running unit, memory and all.
+            beside: specs that will be measured in turn with this one. Their servers start together with this one and
+                stay, if all of them fit into the memory.
 
         Raises:
             SpecError: an endpoint was asked for a fresh start, or there is no such model.
             HardwareBusy: somebody else uses the accelerators.
             EngineError: it did not start; nothing is left running.
         """
-        self.check(spec, kind)  # before another one stops, and hardware is waited for
+        for each in (spec, *beside):
+            self.check(each, kind)  # before another one stops, and hardware is waited for
         if spec.url is not None:
             return self._attached(spec, fresh=fresh)
-        server = self._server
-        same = (self._asked, self._kind) == (spec, kind)
-        if server is not None and same and self._lives(server) and not fresh:
+        group = {spec: self._plant(spec)} if fresh else self._group(spec, beside, kind)
+        server = self._servers.get(spec) if self._kind == kind else None
+        if server is not None and group.keys() <= self._servers.keys() and self._all_live() and not fresh:
             server.fresh = False
             return server
-        lmcache = server.detach_lmcache() if keep_lmcache and server is not None and same else None
+        lmcache = server.detach_lmcache() if keep_lmcache and server is not None else None
         try:
             self.release()
             self._end_what_survived()
             self._take_hardware()
-            started = self._plant(spec)
-            self._wait_free(started, kind, 0 if lmcache is None else 1)
-            self.starts += 1
-            self._server = self.launcher.start(started, self.starts, kind, lmcache)
+            self._start(group, kind, lmcache)
         except BaseException:
             if lmcache is not None:  # harmless where the start that failed has stopped it
                 lmcache.stop(self.launcher.settings.stop_grace_s)
             raise
-        self._asked, self._kind, self._server.fresh = spec, kind, fresh
-        return self._server
+        self._servers[spec].fresh = fresh
+        return self._servers[spec]
+
+    def lives_beside(self, spec: EngineSpec, others: Sequence[EngineSpec], kind: str | None = None) -> bool:
+        """Whether servers of all these specs run at the same time once `spec` is acquired with `beside=others`."""
+        return self._group(spec, others, kind).keys() >= {spec, *others}
 
     def release(self) -> None:
         """Stop what runs. The next `acquire` starts anew.
@@ -155,11 +182,19 @@ class EnginePool:
         Raises:
             StopFailed: something of it survived; nothing is started as long as it lives.
         """
-        server, self._server = self._server, None
-        if server is not None:
-            self._unended = server
-            server.stop(self.launcher.settings.stop_grace_s)
-            self._unended = None
+        failure: StopFailed | None = None
+        while self._servers:
+            _, server = self._servers.popitem()
+            try:
+                server.stop(self.launcher.settings.stop_grace_s)
+            except StopFailed as error:
+                self._unended.append(server)
+                failure = failure or error
+            except BaseException:
+                self._unended.append(server)
+                raise
+        if failure is not None:
+            raise failure
 
     def close(self) -> None:
         """Stop what runs, and let others have the hardware and the endpoints. The next `acquire` starts anew."""
@@ -177,6 +212,45 @@ class EnginePool:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _group(
+        self, spec: EngineSpec, beside: Sequence[EngineSpec], kind: str | None
+    ) -> dict[EngineSpec, EngineSpec]:
+        """What is started for `spec`: each spec that was asked for, and the same spec as it is started."""
+        asked = list(dict.fromkeys((spec, *(other for other in beside if other.url is None))))
+        planted = [self._plant(each) for each in asked]
+        if len(asked) == 1:
+            return {spec: planted[0]}
+        shared = self._share_memory(planted, kind)
+        if isinstance(shared, str):
+            if shared not in self._reasons:
+                self._reasons.add(shared)
+                self.launcher.progress(Note(f"Servers start one after the other: {shared}."))
+            return {spec: planted[0]}
+        return dict(zip(asked, shared, strict=True))
+
+    def _start(
+        self, group: Mapping[EngineSpec, EngineSpec], kind: str | None, lmcache: LMCacheServer | None
+    ) -> None:
+        started = list(group.values())
+        for each in started:
+            self.launcher.check(each, kind)  # with its share of the memory, which is a flag
+            self._wait_free(each, kind, 0 if lmcache is None else 1)
+        first_id = self.starts + 1
+        self.starts += len(started)
+        if len(started) == 1:
+            servers = [self.launcher.start(started[0], first_id, kind, lmcache)]
+        else:
+            servers = self.launcher.start_together(started, first_id, kind)
+        for server in servers:
+            server.siblings = len(servers) - 1
+        self._servers = dict(zip(group, servers, strict=True))
+        self._kind = kind
+
+    def _all_live(self) -> bool:
+        """Whoever measured when a server died or hung was told so; the next one gets another, not the same error."""
+        living = [self._lives(server) for server in self._servers.values()]  # each is asked, so that each is told
+        return all(living)
 
     def _attached(self, spec: EngineSpec, *, fresh: bool) -> Server:
         """An endpoint takes nothing of this machine: what runs here goes on running."""
@@ -211,7 +285,6 @@ class EnginePool:
         return MachineLock(lock_path, what, self._session, self._lock_timeout_s, self.launcher.progress)
 
     def _lives(self, server: Server) -> bool:
-        """Whoever measured when a server died or hung was told so; the next one gets another, not the same error."""
         try:
             server.check_alive()
         except ServerDied as death:
@@ -232,15 +305,15 @@ class EnginePool:
                 raise
 
     def _end_what_survived(self) -> None:
-        """Two servers would share the machine."""
-        if self._unended is None:
-            return
-        try:
-            self._unended.stop(self.launcher.settings.stop_grace_s)
-        except StopFailed as error:
-            still = f"{self._unended.spec} was stopped and is still on this machine"
-            raise HardwareBusy(f"{still}: {error.message}") from error
-        self._unended = None
+        """A server whose stop failed would share the machine with the next one."""
+        while self._unended:
+            server = self._unended[-1]
+            try:
+                server.stop(self.launcher.settings.stop_grace_s)
+            except StopFailed as error:
+                still = f"{server.spec} was stopped and is still on this machine"
+                raise HardwareBusy(f"{still}: {error.message}") from error
+            self._unended.pop()
 
     def _clear_leftovers(self) -> None:
         """End what a killed run left; where its watchdog is doing that, wait: two servers would share the machine."""

@@ -80,6 +80,7 @@ class SglangAdapter:
     context_flag = "context_length"
     metrics_route = "/metrics"
     tells_lmcache = False
+    sizes_by_free_memory = True
 
     def arguments(self, spec: EngineSpec, placement: Placement) -> list[str]:
         command = ["-m", *self.program] if placement.environment.is_python else ["serve"]

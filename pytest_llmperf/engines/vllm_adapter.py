@@ -78,6 +78,7 @@ class VllmAdapter:
     context_flag = "max_model_len"
     metrics_route = "/metrics"
     tells_lmcache = True  # unless a second SIGTERM, ours beside its API server's, ends its engine process meanwhile
+    sizes_by_free_memory = False
 
     def arguments(self, spec: EngineSpec, placement: Placement) -> list[str]:
         module, command = self.program

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from enum import StrEnum, auto
 
 from pytest_llmperf.errors import SloError
 from pytest_llmperf.judging.ratios import infinite_values
@@ -16,7 +15,7 @@ from pytest_llmperf.metrics.registry import Metric, find
 from pytest_llmperf.metrics.units import Unit
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.baseline import StoredMeasurement, StoredSession
-from pytest_llmperf.results.cause import Cause, Facts
+from pytest_llmperf.results.cause import Cause, Facts, NoFurtherRuns
 from pytest_llmperf.results.check import BASELINE_COMPARISON, CheckResult
 from pytest_llmperf.results.conditions import differences
 from pytest_llmperf.results.measurement import Measurement
@@ -47,15 +46,6 @@ CLOSED_LOOP = ("ttft_p50", "tpot_mean", "output_throughput")
 OPEN_LOOP = ("ttft_p50", "tpot_mean")
 SEARCHED = ("max_rate",)
 OFTEN_COMPARED_ACROSS = ("driver", "cuda", "engine.version")
-
-
-class NoFurtherRuns(StrEnum):
-    """Why an open comparison measures no more runs."""
-
-    OUT_OF_TIME = auto()
-    CACHE_NOT_RESET = auto()
-    TOKENS_UNVERIFIED = auto()
-    VALUES_INFINITE = auto()
 
 
 @dataclass(frozen=True, slots=True)

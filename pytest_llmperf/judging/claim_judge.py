@@ -20,8 +20,8 @@ from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.cause import Cause, Problem
 from pytest_llmperf.results.check import CheckResult
 from pytest_llmperf.results.measurement import Measurement, Run
-from pytest_llmperf.slo.model import Claim, Comparison, Mechanism
-from pytest_llmperf.slo.parse import parse_claim, parse_slo
+from pytest_llmperf.slo.model import Claim, Comparison, Mechanism, Slo
+from pytest_llmperf.slo.parse import parse_claim
 from pytest_llmperf.stats.looks import alpha_of_execution
 from pytest_llmperf.stats.prior import Margins
 from pytest_llmperf.stats.priors import margins_for
@@ -34,19 +34,15 @@ SLO_ALPHA = 0.05
 
 
 def judge_slos(
-    measurement: Measurement, texts: Sequence[str], settings: Settings, failed: Collection[str] = ()
+    measurement: Measurement, slos: Sequence[Slo], settings: Settings, failed: Collection[str] = ()
 ) -> list[CheckResult]:
-    """Judge SLO texts on a measurement; one ERROR instead where its runs are no evidence.
+    """Judge SLOs on a measurement; the result is one ERROR if runs are invalid.
 
     The error rate of 5 % holds over all looks that were possible at this measurement, so each look has an equal part.
 
     Args:
         failed: subjects that an earlier execution, whose runs are pooled here, has found to FAIL.
-
-    Raises:
-        SloError: a text cannot be read.
     """
-    slos = [parse_slo(text) for text in texts]
     errors = invalid_results([("", measurement, judged_by_requirements(slos))], settings)
     if errors:
         return errors

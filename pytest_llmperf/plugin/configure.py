@@ -45,6 +45,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "vllm:old=… is an installation that a test asks for by name",
     )
     group.addoption(
+        "--reference",
+        action="append",
+        default=[],
+        metavar="ENGINE=PLACE",
+        help="compare with this build of an engine, measured in turn on the same hardware and seeds, instead of with "
+        "stored baselines, e.g. vllm=/opt/engines/vllm-0.26 (a folder, an interpreter or a command); under --emulate "
+        "vllm=emulator, which has none of the planted faults and flags",
+    )
+    group.addoption(
         "--llmperf-runs",
         default=None,
         metavar="DIR",

@@ -72,7 +72,7 @@ def engine(request: pytest.FixtureRequest) -> Server:
     with leave_without_traceback(item):
         session = item.config.stash[STATE].session
         with _record_startup_failure(item, session):
-            return session.pool.acquire(spec, kind_of(item), fresh=fresh)
+            return session.pool.acquire(spec, kind_of(item), fresh=fresh, beside=session.beside(spec))
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 
 from pytest_llmperf.plugin.baselines import refuse_contradictory_options
 from pytest_llmperf.plugin.kinds import GPU_KINDS, refuse_missing_hardware
-from pytest_llmperf.plugin.state import STATE
+from pytest_llmperf.plugin.state import STATE, State, references_of
 
 FOLDERS = ("--llmperf-runs", "--llmperf-report")
 
@@ -60,9 +60,10 @@ def _refuse_unreadable_values(config: pytest.Config) -> None:
     without these options skips the imports."""
     state, option = config.stash[STATE], config.getoption
     emulated = bool(option("--emulate-fault") or option("--emulate-noise"))
-    if not (emulated or option("--plant-flag") or option("--llmperf-engine") or _has_settings(config.rootpath)):
+    if not (emulated or option("--plant-flag") or option("--llmperf-engine") or option("--reference")
+            or _has_settings(config.rootpath)):
         return
-    from pytest_llmperf.errors import UsageError
+    from pytest_llmperf.errors import EnvironmentMissing, UsageError
 
     try:
         state.settings  # noqa: B018
@@ -71,8 +72,21 @@ def _refuse_unreadable_values(config: pytest.Config) -> None:
             from pytest_llmperf.engines.environment import check_emulation
 
             check_emulation(state.emulation)
-    except UsageError as error:
+        if option("--reference"):
+            _refuse_references(state)
+    except (UsageError, EnvironmentMissing) as error:
         raise pytest.UsageError(str(error)) from error
+
+
+def _refuse_references(state: State) -> None:
+    """Refuse a reference build that is missing, belongs to another engine, or equals the candidate."""
+    from pytest_llmperf.engines.installed import check_emulated_reference, check_reference
+
+    for engine in references_of(state.config):
+        if state.emulation is not None:
+            check_emulated_reference(engine, state.settings.engines)
+        else:
+            check_reference(engine, state.hardware.kind, state.settings.engines, state.config.rootpath)
 
 
 def _has_settings(root: Path) -> bool:

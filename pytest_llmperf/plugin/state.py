@@ -87,10 +87,11 @@ class State:
 
     @cached_property
     def settings(self) -> Settings:
-        from pytest_llmperf.config.settings import expanded, read_settings, with_engine_options
+        from pytest_llmperf.config.settings import expanded, read_settings, with_engine_options, with_references
 
         settings = read_settings(self.config.rootpath)
         settings = with_engine_options(settings, self.config.getoption("--llmperf-engine"))
+        settings = with_references(settings, self.config.getoption("--reference"))
         if settings.engines:
             from pytest_llmperf.engines.adapters import check_configured
 
@@ -127,6 +128,7 @@ class State:
             session_id=self.session_id,
             planted=self.planted,
             on_begin=self._watch_process,
+            references=references_of(self.config),
         )
 
     def _watch_process(self, run_dir: Path) -> None:
@@ -183,6 +185,11 @@ class State:
         elif self.watch is not None:
             self.watch.subject = self.subject
             self.watch.tell(status)
+
+
+def references_of(config: pytest.Config) -> list[str]:
+    """Engines for which `--reference` names a build."""
+    return [option.partition("=")[0] for option in config.getoption("--reference")]
 
 
 STATE = pytest.StashKey[State]()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pytest_llmperf.model.verdict import Verdict
-from pytest_llmperf.results.cause import Cause
+from pytest_llmperf.results.cause import Cause, NoFurtherRuns
 from pytest_llmperf.results.check import CheckResult
 from pytest_llmperf.results.sentences import cause_text, estimate_text, limit_text
 
@@ -68,7 +68,8 @@ class EndedTest:
     @property
     def ran_out_of_time(self) -> bool:
         """Whether more time would let an INCONCLUSIVE check measure more runs."""
-        return any(check.facts.get("no_further_runs") == "out_of_time" or check.cause is Cause.MACHINE_DRIFTS
+        return any(check.facts.get("no_further_runs") == NoFurtherRuns.OUT_OF_TIME
+                   or check.cause is Cause.MACHINE_DRIFTS
                    for check in self.checks if check.verdict is Verdict.INCONCLUSIVE)
 
     @property

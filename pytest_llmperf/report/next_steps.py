@@ -68,10 +68,10 @@ def _steps(verdict: str, tests: Sequence[EndedTest], invocation: Invocation) -> 
 
 
 def _deciding_commands(tests: Sequence[EndedTest], invocation: Invocation) -> list[str]:
-    """Commands for inconclusive tests. A test that ran out of time gets a command with a longer extension limit. Other
-    tests get a command that shows their measurements with reason and remedy.
+    """For tests that ran out of time, a pytest command with a longer time limit; for each other test, `llmperf show`.
 
-    The same pytest command would measure the same number of runs and stay inconclusive.
+    A repetition with the same time limit would measure as many runs as before and stay INCONCLUSIVE, too. `llmperf
+    show` prints the cause and the remedy.
     """
     hurried = [] if invocation.virtual else [test for test in tests if test.ran_out_of_time]
     limit = f"--extension-limit={max(60, 2 * invocation.extension_limit_s):g}"

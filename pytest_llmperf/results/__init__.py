@@ -1,1 +1,1 @@
-"""What was measured and concluded, as values; the run folder that keeps them, its one writer and its one reader."""
+"""Measurements and check results as values, and the run folder with its only writer and its only reader."""

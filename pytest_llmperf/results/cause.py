@@ -53,6 +53,10 @@ class Cause(StrEnum):
     BETTER = auto()
     RUNS_TOO_FEW = auto()
     SPREAD_TOO_LARGE = auto()
+    # Comparisons with a reference build
+    WORSE_THAN_REFERENCE = auto()
+    BETTER_THAN_REFERENCE = auto()
+    CHANGE_UNDECIDED = auto()
     # Invalid runs
     TOKEN_COUNTS_DISAGREE = auto()
     OTHER_MODEL = auto()
@@ -77,6 +81,15 @@ class Cause(StrEnum):
     GPU_PARTITIONED = auto()
     GPU_SETTINGS_CHANGED = auto()
     NOT_STEADY = auto()
+
+
+class NoFurtherRuns(StrEnum):
+    """Why an undecided comparison or claim measures no more runs; the fact `no_further_runs`."""
+
+    OUT_OF_TIME = auto()
+    CACHE_NOT_RESET = auto()
+    TOKENS_UNVERIFIED = auto()
+    VALUES_INFINITE = auto()
 
 
 class Facts(TypedDict, total=False):
@@ -109,6 +122,7 @@ class Facts(TypedDict, total=False):
     session_sd: float
     session_sd_source: str
     run_sd: float
+    reference: str  # the build that a candidate was compared with: "vllm 0.26.0"
     smallest_detectable: float  # change that fails with 90 % probability
     negligible: float  # change
     deciding_runs: int  # runs before which not every regression can fail
@@ -129,7 +143,7 @@ class Facts(TypedDict, total=False):
     few_enough: bool
     slowdown: float
     violations: list[float]
-    no_further_runs: str  # why an open comparison measured no more runs
+    no_further_runs: str  # a value of `NoFurtherRuns`
     needed_starts: int
     needed_start_sd: float
     drift_share: float

@@ -25,7 +25,7 @@ class CheckResult:
             `Unit.CHANGE` and `Unit.POINTS` for a change against a baseline; None where there is no number.
         comparison: how the estimate must stand to the limit; None without a limit.
         limit: the limit or the tolerated change; None without one.
-        estimate: the measured value; None where it is infinite or cannot be computed.
+        estimate: the measured value; None if the value is infinite or cannot be computed.
         interval: confidence interval of the estimate; None where there is none.
         cause: why the verdict is not a plain PASS; None for PASS and REPORTED.
         facts: the numbers behind the cause, and how much data the verdict rests on.
@@ -63,10 +63,12 @@ class CheckResult:
 
 #: How the subject of a comparison with a stored baseline begins.
 BASELINE_COMPARISON = "baseline"
+#: How the subject of a comparison with a reference build begins.
+REFERENCE_COMPARISON = "reference"
 
 
 def worst(results: Sequence[CheckResult]) -> Verdict:
-    """The most severe verdict; PASS where there is no result, and where figures were reported only."""
+    """The most severe verdict; PASS for an empty list, and if every result is REPORTED."""
     return max((Verdict.PASS, *(result.verdict for result in results)), key=lambda verdict: verdict.severity)
 
 

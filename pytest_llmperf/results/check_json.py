@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from math import inf, isfinite
 from typing import Any, TypeVar, cast, get_type_hints
 
@@ -10,7 +11,14 @@ from pytest_llmperf.metrics.units import Unit
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.cause import Cause, Facts, Problem
 from pytest_llmperf.results.check import CheckResult
-from pytest_llmperf.results.sentences import basis_text, estimate_text, interval_text, limit_text, reason_text
+from pytest_llmperf.results.sentences import (
+    basis_text,
+    estimate_text,
+    interval_text,
+    limit_text,
+    problem_text,
+    reason_text,
+)
 from pytest_llmperf.results.strict_json import Node
 from pytest_llmperf.slo.model import Comparison
 from pytest_llmperf.stats.interval import Interval
@@ -47,12 +55,39 @@ def check_json(result: CheckResult) -> dict[str, object]:
     }
 
 
+def wording_error(result: CheckResult) -> str:
+    """Why a sentence of the result cannot be formed, such as a missing fact; "" if every sentence can be formed."""
+    sentences = [partial(problem_text, problem) for problem in result.problems]
+    sentences += [partial(text, result) for text in TEXTS.values()]
+    return next(filter(None, map(_error_of, sentences)), "")
+
+
 def check_from(node: Node) -> CheckResult:
     """A check as a run file or JUnit stores it.
 
     Raises:
-        BaselineError: it is none.
+        BaselineError: the value is not a check, or lacks facts that its sentences need.
     """
+    result = _check_from(node)
+    if error := wording_error(result):
+        node.refuse(error)
+    return result
+
+
+def _error_of(sentence: Callable[[], str]) -> str:
+    try:
+        sentence()
+    except KeyError as error:
+        name = error.args[0]
+        if isinstance(name, Cause):
+            return f"{name.value!r} is not a cause that belongs here"
+        return f"a sentence of this check needs the fact {name!r}, and the fact is missing"
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        return f"a sentence of this check cannot be formed from its facts: {error}"
+    return ""
+
+
+def _check_from(node: Node) -> CheckResult:
     fields = node.fields(("subject", "verdict"), optional=node.table())
     verdict = _member(Verdict.__members__, fields["verdict"], "verdict")
     metric = fields["metric"].text() if "metric" in fields else ""

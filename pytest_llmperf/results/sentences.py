@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pytest_llmperf.metrics.units import Unit
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.baseline import YOUNG_BELOW
-from pytest_llmperf.results.cause import Cause, Facts, Problem
+from pytest_llmperf.results.cause import Cause, Facts, NoFurtherRuns, Problem
 from pytest_llmperf.results.check import CheckResult
 from pytest_llmperf.stats.looks import LOOKS
 
@@ -16,13 +16,15 @@ from pytest_llmperf.stats.looks import LOOKS
 LARGEST_KNOWN_SLOWDOWN = 3
 SHOWN_PROBLEMS = 2
 SHOWN_NAME = 80
-#: Why an open comparison measured no more runs, and what lets it.
-STOPS = {
-    "out_of_time": "--extension-limit (or extension_limit_s) ended the comparison: allow more time",
-    "cache_not_reset": f"no seed is sent again, because the cache is not emptied between runs: measure and store "
-                       f"perf.measure(…, runs={LOOKS[-1]})",
-    "tokens_unverified": "no further run confirms a token count: make the server count tokens per chunk",
-    "values_infinite": "no further run brings the answers of failed requests: find out why requests fail",
+#: Why an undecided comparison measured no more runs, and the remedy.
+STOPS: Mapping[NoFurtherRuns, str] = {
+    NoFurtherRuns.OUT_OF_TIME: "--extension-limit (or extension_limit_s) ended the comparison: allow more time",
+    NoFurtherRuns.CACHE_NOT_RESET: (
+        "no seed is sent again, because the cache is not emptied between runs: measure and store "
+        f"perf.measure(…, runs={LOOKS[-1]})"
+    ),
+    NoFurtherRuns.TOKENS_UNVERIFIED: "no further run confirms a token count: make the server count tokens per chunk",
+    NoFurtherRuns.VALUES_INFINITE: "no further run brings the answers of failed requests: find out why requests fail",
 }
 MORE_STARTS = "measure on more server starts: perf.measure(spec, …, starts=N)"
 NOT_THE_ENGINE = (
@@ -113,7 +115,8 @@ def _basis(result: CheckResult) -> Iterator[str]:
     if "stored_runs" in facts:
         yield f"{facts['runs']} runs against {facts['stored_runs']} of {_sessions(facts)}"
     elif "pairs" in facts:
-        yield f"{_number(facts['pairs'], 'pair')} {_of_starts(facts)}"
+        against = f"against {facts['reference']} " if "reference" in facts else ""
+        yield f"{_number(facts['pairs'], 'pair')} {against}{_of_starts(facts)}"
     elif facts.get("counted_as") == "each run":
         yield f"each of {_number(facts['runs'], 'run')}"
     elif "runs" in facts or "starts" in facts:
@@ -143,6 +146,8 @@ def _qualifications(result: CheckResult) -> Iterator[str]:
         yield "no hardware bound known"
     if result.verdict is Verdict.PASS and "stored_runs" in facts:
         yield _detectable(result)
+    if "reference" in facts and result.verdict is not Verdict.FAIL:
+        yield f"smallest detectable change {_change(result, facts['smallest_detectable'])}"
 
 
 def _of_runs(facts: Facts) -> str:
@@ -407,7 +412,7 @@ def _runs_too_few(result: CheckResult) -> str:
     below = f" below {_change(result, facts['smallest_detectable'])}" if "smallest_detectable" in facts else ""
     more = ", or store more sessions" if "deciding_sessions" in facts else ""
     return (f"no regression{below} fails {_until(facts)}, and after {_number(facts['runs'], 'run')} "
-            f"{STOPS[facts['no_further_runs']]}{more}")
+            f"{STOPS[NoFurtherRuns(facts['no_further_runs'])]}{more}")
 
 
 def _spread(result: CheckResult) -> str:
@@ -416,6 +421,22 @@ def _spread(result: CheckResult) -> str:
     more = "store more sessions" if few else "compare with the baseline's build on this machine today"
     return (f"runs differ by {100 * facts['run_sd']:.1f} % and sessions by {100 * facts['session_sd']:.1f} % (sd): "
             f"{more}, or give this metric a wider margin")
+
+
+def _off_reference(result: CheckResult) -> str:
+    return f"{result.metric} is {estimate_text(result)} off the reference build ({result.facts['reference']})"
+
+
+def _worse_than_reference(result: CheckResult) -> str:
+    return (f"{_off_reference(result)}; the regression is proven to exceed the negligible "
+            f"{_change(result, result.facts['negligible'])}")
+
+
+def _change_undecided(result: CheckResult) -> str:
+    facts = result.facts
+    stop = f"; {STOPS[facts['no_further_runs']]}" if "no_further_runs" in facts else ""
+    return (f"{_off_reference(result)}, and the {_bare_interval(result)} proves neither more than the negligible "
+            f"{_change(result, facts['negligible'])} nor less than the tolerated change{stop}")
 
 
 REASONS: Mapping[Cause, Callable[[CheckResult], str]] = {
@@ -460,6 +481,9 @@ REASONS: Mapping[Cause, Callable[[CheckResult], str]] = {
     Cause.BETTER: _better,
     Cause.RUNS_TOO_FEW: _runs_too_few,
     Cause.SPREAD_TOO_LARGE: _spread,
+    Cause.WORSE_THAN_REFERENCE: _worse_than_reference,
+    Cause.BETTER_THAN_REFERENCE: lambda result: f"{_off_reference(result)}: better",
+    Cause.CHANGE_UNDECIDED: _change_undecided,
 }
 
 

@@ -14,6 +14,7 @@ from pytest_llmperf.engines.spec import flags_of
 from pytest_llmperf.errors import SloError, SpecError, UsageError
 from pytest_llmperf.model.engine import EngineSpec
 from pytest_llmperf.results.measurement import Measurement
+from pytest_llmperf.slo.model import Slo
 from pytest_llmperf.slo.parse import parse_slo
 from pytest_llmperf.workload import Workload
 from pytest_llmperf.workload.arguments import number
@@ -143,20 +144,18 @@ def check_try_rates(rates: object) -> None:
         number("perf.max_rate", "try_rates", rate, above=0)
 
 
-def check_until(until: str | Sequence[str], starts: int) -> tuple[str, ...]:
-    """Read the SLOs that may end a measurement.
+def check_until(until: str | Sequence[str], starts: int) -> tuple[Slo, ...]:
+    """Parse the SLOs that may end a measurement.
 
     Raises:
         SloError: a text cannot be read.
         SpecError: several server starts, each of which has to be measured.
     """
-    texts = texts_of(until, "until")
-    for text in texts:
-        parse_slo(text)
-    if texts and starts > 1:
+    slos = tuple(map(parse_slo, texts_of(until, "until")))
+    if slos and starts > 1:
         raise SpecError(f"perf.measure(…, until={until!r}, starts={starts}): until= can end a measurement after "
                         "the first run, so it needs starts=1. Leave out until= or starts=.")
-    return texts
+    return slos
 
 
 def refuses(call: str, **replaced: str) -> Callable[[Callable[Parameters, Returned]], Callable[Parameters, Returned]]:

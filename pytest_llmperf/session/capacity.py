@@ -96,8 +96,8 @@ class Capacity(Series):
     """Searches, one a run: each with seeds of its own, the same at every rate and on every engine.
 
     Args:
-        session, test, kind, engine, workload, on_run, side: as of a `Series`; the workload's rate is the first tried.
-            All rates are of requests: of conversations, their rate times the requests of one.
+        session, test, kind, engine, workload, on_run, side, label, beside: as of a `Series`; the workload's rate is the
+            first tried. All rates are of requests: of conversations, their rate times the requests of one.
         terms: what is searched for.
         keep: takes the series of every rate that is tried.
     """
@@ -114,8 +114,11 @@ class Capacity(Series):
         on_run: Callable[[], None],
         keep: Callable[[Series], None],
         side: str = "",
+        label: str = "",
+        beside: tuple[EngineSpec, ...] = (),
     ) -> None:
-        super().__init__(session, test, kind, engine, workload, on_run=on_run, may_preempt=True, side=side)
+        super().__init__(session, test, kind, engine, workload, on_run=on_run, may_preempt=True, side=side,
+                         label=label, beside=beside)
         self.terms = terms
         self.key = (*self.key, str(terms))
         self.found: list[SearchResult] = []
@@ -136,6 +139,11 @@ class Capacity(Series):
     def repeatable(self) -> bool:
         """Always: a search sends prompts of its own where the cache is not emptied."""
         return True
+
+    def twin(self, engine: EngineSpec, label: str, beside: tuple[EngineSpec, ...]) -> Capacity:
+        """Searches of the same rates on another specification; see `Series.twin`."""
+        return Capacity(self.session, self.test, self.kind, engine, self.workload, terms=self.terms,
+                        on_run=self._on_run, keep=self._keep_series, label=label, beside=beside)
 
     def extend(self, runs: int, *, seeds: int | None = None, block: int | None = None) -> Measurement:
         """So many searches more; see `Series.extend`.

@@ -41,7 +41,7 @@ def begin_execution(session: PerfSession, test: str, kind: str) -> Execution:
 
 
 class Execution:
-    """One execution of a test: what it measured, what its checks found, and how it ended.
+    """One execution of a test: its measurements, its check results, and its verdict or error.
 
     Args:
         session: of the process.
@@ -76,7 +76,7 @@ class Execution:
 
     @property
     def measurements(self) -> list[Measurement]:
-        """What was measured so far, unfinished ones included."""
+        """The test's measurements so far, including a measurement that is still running."""
         return [series.measurement for series in self.series if series.measurement is not None]
 
     def series_of(self, measurement: Measurement, call: str) -> Series:

@@ -15,6 +15,7 @@ from pytest_llmperf.model.engine import EngineSpec, serving_hardware
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.cause import Cause
 from pytest_llmperf.results.check import BASELINE_COMPARISON, CheckResult
+from pytest_llmperf.results.check_json import wording_error
 from pytest_llmperf.results.conditions import kind_of
 from pytest_llmperf.results.measurement import Measurement
 from pytest_llmperf.session.arguments import (
@@ -32,11 +33,12 @@ from pytest_llmperf.session.arguments import (
     spec_of,
     texts_of,
 )
-from pytest_llmperf.session.capacity import COOLDOWN_S, METRIC, PRECISION, Capacity, search_terms
+from pytest_llmperf.session.capacity import COOLDOWN_S, METRIC, PRECISION, Capacity, SearchTerms, search_terms
 from pytest_llmperf.session.executions import Execution, failed_subjects
 from pytest_llmperf.session.sequential_claim import ClaimResult, judge_sequentially
-from pytest_llmperf.session.sequential_comparison import compare_with_baseline
+from pytest_llmperf.session.sequential_comparison import compare_with_baseline, compare_with_reference
 from pytest_llmperf.session.series import Series
+from pytest_llmperf.slo.model import Slo
 from pytest_llmperf.slo.parse import parse_slo
 from pytest_llmperf.workload import Workload
 from pytest_llmperf.workload.arguments import boolean
@@ -71,7 +73,7 @@ class Perf:
 
     @property
     def measurements(self) -> tuple[Measurement, ...]:
-        """What was measured so far, unfinished ones included."""
+        """The test's measurements so far, including a measurement that is still running."""
         return tuple(self._execution.measurements)
 
     @property
@@ -88,10 +90,14 @@ class Perf:
         """Add results of a check of the test's own; they count as those of `check` do.
 
         Raises:
-            UsageError: one of them is no `CheckResult`.
+            UsageError: an argument is no `CheckResult`, or lacks facts that the sentence of its cause needs.
         """
-        if strange := [result for result in results if not isinstance(result, CheckResult)]:
-            raise UsageError(f"perf.record({strange[0]!r}): give it a pytest_llmperf.results.check.CheckResult.")
+        for result in results:
+            if not isinstance(result, CheckResult):
+                raise UsageError(f"perf.record({result!r}): give it a pytest_llmperf.CheckResult.")
+            if error := wording_error(result):
+                raise UsageError(f"perf.record(CheckResult({result.subject!r}, …)): {error}. Give the reason of "
+                                 "a check of your own as text: CheckResult.stated(subject, verdict, reason).")
         self._execution.add_results(results)
 
     def measure(
@@ -127,7 +133,7 @@ class Perf:
                 "l2" alone restarts both. Like `fresh` and `gauges` it is a condition, `treatment`.
 
         Raises:
-            SpecError: nothing can be measured so, such as tiers that this engine empties only together.
+            SpecError: an argument makes the measurement impossible, e.g. tiers that this engine empties only together.
             InfrastructureError: the server or the load generator failed; nothing that was recorded is judged.
         """
         check_engine(engine, "perf.measure(…, workload)")
@@ -208,7 +214,7 @@ class Perf:
         check_workload(workload, "perf.max_rate(engine, …)")
         check_runs(runs, "perf.max_rate")
         check_try_rates(try_rates)
-        capacity = self._capacity(engine, workload, slo, precision, cooldown_s)
+        capacity = self._capacity(engine, workload, search_terms(slo, precision, cooldown_s))
         capacity.extend(runs)
         for rate in try_rates:
             capacity.settle(rate)
@@ -232,12 +238,13 @@ class Perf:
             raise UsageError('perf.check(run): name at least one SLO, e.g. perf.check(run, "ttft_p99 <= 500ms"). To '
                              "compare with the stored baseline, write perf.compare_with_baseline(run).")
         check_measurement(measurement, "perf.check(run, …)")
-        judged = judged_by_requirements(map(parse_slo, slos))
+        parsed_slos = list(map(parse_slo, slos))
+        judged = judged_by_requirements(parsed_slos)
         for series in self._execution.series:
             if series.measurement is measurement:
                 series.judged_metrics |= judged
         settings, failed = self._execution.session.settings, failed_subjects(self._execution)
-        results = judge_slos(measurement, slos, settings, failed)
+        results = judge_slos(measurement, parsed_slos, settings, failed)
         self._execution.add_results(results)
         return results
 
@@ -286,8 +293,13 @@ class Perf:
                            f"Name it, too: primaries=[…, {unjudged[0]!r}].")
         series.compared_as(name, chosen, own_margins)
         failed = any(subject.startswith(BASELINE_COMPARISON) for subject in failed_subjects(execution))
-        compared = compare_with_baseline(series, execution.session, series.judged_metrics, own_margins,
-                                         failed_earlier=failed)
+        reference = execution.session.reference_of(spec_of(series.engine))
+        if reference is not None and not series.keeps_tiers:
+            compared = compare_with_reference(series, reference, execution.session, series.judged_metrics,
+                                              execution.begin)
+        else:
+            compared = compare_with_baseline(series, execution.session, series.judged_metrics, own_margins,
+                                             failed_earlier=failed)
         results = [result for result in compared if not _is_recorded(result, execution.results)]
         execution.add_results(results)
         return results
@@ -333,7 +345,8 @@ class Perf:
 
         Raises:
             SloError: a text cannot be read, there is no such metric, or a number means nothing.
-            SpecError: nothing can be measured so, both sides are one specification, or the claim is about `max_rate`.
+            SpecError: an argument makes the measurement impossible, both sides have the same specification, or the
+                claim is about `max_rate`.
             InfrastructureError: a server or the load generator failed.
         """
         boolean("perf.claim", "may_preempt", may_preempt)
@@ -343,8 +356,10 @@ class Perf:
             raise SpecError(f"perf.claim(…, {text!r}): {METRIC} needs an SLO: perf.claim_max_rate(a, b, workload, "
                             f'{text!r}, slo="ttft_p95 <= 500ms").')
         self._check_sides(a, b)
+        beside = self._beside_sides(a, b)
         side_a, side_b = (
-            self._series(spec, workload, may_preempt=may_preempt, side=side) for side, spec in (("a", a), ("b", b))
+            self._series(spec, workload, may_preempt=may_preempt, side=side, beside=beside)
+            for side, spec in (("a", a), ("b", b))
         )
         return self._judged(judge, text, side_a, side_b, runs)
 
@@ -377,9 +392,9 @@ class Perf:
         if judge.claim.metric != METRIC:
             raise SpecError(f"perf.claim_max_rate(…, {text!r}): this claim is about {judge.claim.metric}, and not "
                             f"about {METRIC}: perf.claim(a, b, workload, {text!r}).")
-        search_terms(slo)
+        terms = search_terms(slo)
         self._check_sides(a, b)
-        side_a, side_b = (self._capacity(spec, workload, slo, side=side) for side, spec in (("a", a), ("b", b)))
+        side_a, side_b = (self._capacity(spec, workload, terms, side=side) for side, spec in (("a", a), ("b", b)))
         return self._judged(judge, text, side_a, side_b, runs)
 
     def compare(self, *texts: str, **sides: Measurement) -> list[CheckResult]:
@@ -410,7 +425,7 @@ class Perf:
         self._execution.add_results(results)
         return results
 
-    def _until_decided(self, series: Series, slos: Sequence[str], runs: int) -> Measurement:
+    def _until_decided(self, series: Series, slos: Sequence[Slo], runs: int) -> Measurement:
         """Measure run by run until each SLO is decided, at most `runs`."""
         settings, failed = self._execution.session.settings, failed_subjects(self._execution)
         for _ in range(runs):
@@ -450,6 +465,12 @@ class Perf:
             if isinstance(spec, EngineSpec):
                 self._execution.session.pool.check(spec, self.kind)
 
+    def _beside_sides(self, a: Server | EngineSpec, b: Server | EngineSpec) -> tuple[EngineSpec, ...]:
+        """What lives beside each other in a claim of a session with a reference build: both sides and A's reference."""
+        session, spec = self._execution.session, spec_of(a)
+        reference = session.reference_of(spec)
+        return () if reference is None else (spec, spec_of(b), reference)
+
     def _judged(self, judge: ClaimJudge, text: str, side_a: Series, side_b: Series, runs: int) -> ClaimResult:
         side_a.judged_metrics |= judged_by_requirements(cause for cause in judge.causes if cause.side == "a")
         side_b.judged_metrics |= judged_by_requirements(cause for cause in judge.causes if cause.side == "b")
@@ -464,20 +485,12 @@ class Perf:
         return self.kind if self.kind in kinds else kinds[0]
 
     def _capacity(
-        self,
-        engine: Server | EngineSpec,
-        workload: Workload,
-        slo: str | Sequence[str],
-        precision: float = PRECISION,
-        cooldown_s: float = COOLDOWN_S,
-        *,
-        side: str = "",
+        self, engine: Server | EngineSpec, workload: Workload, terms: SearchTerms, *, side: str = ""
     ) -> Capacity:
         execution = self._execution
         return execution.begin(
-            Capacity(execution.session, execution.test, self.kind, engine, workload,
-                     terms=search_terms(slo, precision, cooldown_s), on_run=execution.write,
-                     keep=execution.series.append, side=side)
+            Capacity(execution.session, execution.test, self.kind, engine, workload, terms=terms,
+                     on_run=execution.write, keep=execution.series.append, side=side)
         )
 
     def _series(
@@ -491,11 +504,13 @@ class Perf:
         keep: tuple[str, ...] = (),
         side: str = "",
         looks: int = 1,
+        beside: tuple[EngineSpec, ...] | None = None,
     ) -> Series:
         execution = self._execution
+        beside = execution.session.beside(spec_of(engine)) if beside is None else beside
         return execution.begin(
             Series(execution.session, execution.test, self.kind, engine, workload, on_run=execution.write, fresh=fresh,
-                   may_preempt=may_preempt, gauges=gauges, keep=keep, side=side, looks=looks)
+                   may_preempt=may_preempt, gauges=gauges, keep=keep, side=side, looks=looks, beside=beside)
         )
 
 

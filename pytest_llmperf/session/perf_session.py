@@ -6,7 +6,7 @@ import os
 import random
 import re
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -20,6 +20,7 @@ from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.engines.adapters import check_configured
 from pytest_llmperf.engines.emulated import VirtualLauncher
 from pytest_llmperf.engines.launch import Launcher
+from pytest_llmperf.engines.memory_shares import memory_shares
 from pytest_llmperf.engines.planted_flags import PlantedFlag, with_planted_flags
 from pytest_llmperf.engines.pool import EnginePool, lock_of_this_machine
 from pytest_llmperf.engines.server import Server
@@ -29,7 +30,7 @@ from pytest_llmperf.load.cores import Cores, cores_for
 from pytest_llmperf.load.process import ProcessTransport
 from pytest_llmperf.load.transport import Transport
 from pytest_llmperf.load.virtual import VirtualEngine, VirtualTransport
-from pytest_llmperf.model.engine import EngineSpec
+from pytest_llmperf.model.engine import REFERENCE, EngineSpec
 from pytest_llmperf.model.status import Note, Tell
 from pytest_llmperf.process.ports import lock_folder, private_folder, scratch_folder
 from pytest_llmperf.process.scratch import sweep, temporaries
@@ -73,10 +74,12 @@ class PerfSession:
         session_id: str | None = None,
         planted: tuple[PlantedFlag, ...] = (),
         on_begin: Callable[[Path], None] = lambda _: None,
+        references: Collection[str] = (),
     ) -> None:
         check_configured(settings.engines)
         self.settings = settings
         self.hardware = hardware
+        self.references = frozenset(references)  # engines with a reference build, which comparisons are made against
         self.planted = planted  # over the flags of every server, to see whether the suite notices
         self.tell = tell
         self.root = root
@@ -110,7 +113,8 @@ class PerfSession:
                                 cpus=cores.servers if cores.own else (), worker=self.worker)
             # An emulator in real time takes nothing of this machine's accelerators.
             lock = None if emulation else lock_of_this_machine()
-            self.pool = EnginePool(launcher, lock, wait_free=self._wait_free, plant=self._plant, session=self.id)
+            self.pool = EnginePool(launcher, lock, wait_free=self._wait_free, plant=self._plant,
+                                   share_memory=self._share_memory, session=self.id)
 
     def _cores(self, worker: str) -> Cores:
         """CPUs for the load and for servers; workers that measure at the same time take different ones."""
@@ -125,7 +129,7 @@ class PerfSession:
         self.now = lambda: begun + timedelta(microseconds=clock.now_ns() // 1000)
         launcher = VirtualLauncher(emulation, self.settings, root, self.run_dir, clock, self.rng, self.tell, engines,
                                    self.worker)
-        return EnginePool(launcher, lock_path=None, plant=self._plant)
+        return EnginePool(launcher, lock_path=None, plant=self._plant, share_memory=self._share_memory)
 
     def replayer(self, progress: Watch | None, *, gauges: bool, keep: tuple[str, ...], kind: str) -> Replayer:
         """What sends a workload: see `Replayer`."""
@@ -147,10 +151,35 @@ class PerfSession:
     def watched(self, server: Server, kind: str) -> AbstractContextManager[TraceOf]:
         """Look at the GPUs of a server while a block runs; at none for an endpoint, whose machine is not known."""
         gpus = () if server.spec.url is not None else self._gpus(server.spec, kind)
-        return self.accelerators.watched(gpus, server.pids)
+        return self.accelerators.watched(gpus, self.pool.pids)
+
+    def reference_of(self, spec: EngineSpec) -> EngineSpec | None:
+        """The same specification on the reference build; None where no reference build was named for this engine."""
+        if spec.engine not in self.references or spec.installation or spec.url is not None:
+            return None
+        return spec.with_installation(REFERENCE)
+
+    def beside(self, spec: EngineSpec) -> tuple[EngineSpec, ...]:
+        """What is measured in turn with this specification: its reference."""
+        reference = self.reference_of(spec)
+        return () if reference is None else (reference,)
+
+    def planted_in(self, spec: EngineSpec) -> tuple[PlantedFlag, ...]:
+        """The flags that are planted into this specification: none into the reference build."""
+        return () if spec.installation == REFERENCE else self.planted
 
     def _plant(self, spec: EngineSpec) -> EngineSpec:
-        return with_planted_flags(spec, self.planted)
+        return with_planted_flags(spec, self.planted_in(spec))
+
+    def _share_memory(self, specs: Sequence[EngineSpec], kind: str | None) -> Sequence[EngineSpec] | str:
+        """A server in virtual time and one on a CPU take little memory; on a GPU each gets a share of it."""
+        taken = [self._gpus(spec, kind) for spec in specs]
+        if self.hardware.emulated or not any(taken):
+            return specs
+        if any(gpus != taken[0] for gpus in taken):
+            return "they take different GPUs"
+        sizes = [gpu.memory_bytes for gpu in taken[0] if gpu.memory_bytes is not None]
+        return memory_shares(specs, min(sizes) if len(sizes) == len(taken[0]) else None)
 
     def _wait_free(self, spec: EngineSpec, kind: str | None, stay: int) -> None:
         self.accelerators.wait_free(self._gpus(spec, kind), stay)
@@ -164,7 +193,7 @@ class PerfSession:
         return self.accelerators.of_server(flags_of(spec), dict(spec.env), kind)
 
     def executions(self, test: str) -> list[MeasuringTest]:
-        """The executions of that test that have begun; a new one is added here (`executions.begin_execution`)."""
+        """The executions of a test so far. `executions.begin_execution` appends each new execution to this list."""
         return self._executions.setdefault(test, [])
 
     def release_records(self) -> None:

@@ -6,16 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from pytest_llmperf.judging.baseline_comparison import NoFurtherRuns
 from pytest_llmperf.judging.claim_judge import ClaimJudge, judge_pooled_executions, paired_sides
 from pytest_llmperf.judging.sample import unverified
 from pytest_llmperf.model.engine import EngineSpec
 from pytest_llmperf.model.verdict import Verdict
+from pytest_llmperf.results.cause import NoFurtherRuns
 from pytest_llmperf.results.check import CheckResult, worst
 from pytest_llmperf.results.conditions import kind_of, server_kind
 from pytest_llmperf.results.measurement import Measurement
 from pytest_llmperf.session.executions import Execution, failed_subjects
-from pytest_llmperf.session.series import Series
+from pytest_llmperf.session.series import Series, run_in_turn
 from pytest_llmperf.stats.ratio import StartSd
 
 # One claim errs in at most 1 % of cases on either side, however often it is looked at (Bonferroni over the looks). Half
@@ -57,31 +57,43 @@ def judge_sequentially(
         InfrastructureError: a server or the load generator failed.
     """
     started_ns = execution.session.clock.now_ns()
+    if _live_together(execution, side_a):
+        return _looks(judge, execution, [side_a, side_b], runs, started_ns, together=True)
     # The side whose server already runs goes first: a start takes minutes.
-    order = [side_b, side_a] if _runs_already(execution, side_b) else [side_a, side_b]
-    for place, side in enumerate(order, start=1):
-        side.extend(runs, block=place)
-        alone = judge.alone(side.finished.only(lambda run: run.block is not None))
-        if alone and place == 1:
-            return alone
-    return _looks(judge, execution, order, runs, started_ns)
+    first, second = (side_b, side_a) if _runs_already(execution, side_b) else (side_a, side_b)
+    first.extend(runs, block=1)
+    if results := judge.alone(first.finished.only(lambda run: run.block is not None)):
+        return results
+    second.extend(runs, block=2)
+    return _looks(judge, execution, [first, second], runs, started_ns, together=False)
+
+
+def _live_together(execution: Execution, side: Series) -> bool:
+    """Whether the servers of both sides run at the same time."""
+    return isinstance(side.engine, EngineSpec) and bool(side.beside) and execution.session.pool.lives_beside(
+        side.engine, side.beside, side.kind)
 
 
 def _runs_already(execution: Execution, side: Series) -> bool:
-    return isinstance(side.engine, EngineSpec) and execution.session.pool.live_spec == side.engine
+    return isinstance(side.engine, EngineSpec) and execution.session.pool.runs(side.engine)
 
 
 def _looks(
-    judge: ClaimJudge, execution: Execution, order: Sequence[Series], runs: int, started_ns: int
+    judge: ClaimJudge, execution: Execution, order: Sequence[Series], runs: int, started_ns: int, *, together: bool
 ) -> list[CheckResult]:
+    """Look at the claim, and measure again where it stays open; servers that live together have no runs yet."""
     session = execution.session
     side_a, side_b = sorted(order, key=lambda side: side.side)
+    block = 1
+    if together:
+        block = run_in_turn(order, runs, block, together=True)
+    else:
+        block += len(order)
     judge = judge.learning(partial(_stored_start_sd, execution, side_a.finished.conditions))
     for look, alpha in enumerate(ALPHA_OF_LOOKS):
         if look:
             order = order[::-1]
-            for place, side in enumerate(order, start=1 + 2 * look):
-                side.extend(runs, block=place)
+            block = run_in_turn(order, runs, block, together=together)
         results = _judge_pooled(judge, execution, side_a, side_b, alpha)
         if worst(results) is not Verdict.INCONCLUSIVE or look == len(ALPHA_OF_LOOKS) - 1:
             break

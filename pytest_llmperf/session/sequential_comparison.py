@@ -1,26 +1,33 @@
-"""Compare a measurement with its baseline, with as many runs as that takes."""
+"""Compare a measurement with its baseline or with a reference build, with as many runs as that takes."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING
 
 from pytest_llmperf.judging.baseline_comparison import (
     ComparisonTerms,
-    NoFurtherRuns,
     incomparable_result,
     judge_against_baseline,
     paired_runs,
 )
 from pytest_llmperf.judging.claim_judge import invalid_results
+from pytest_llmperf.judging.reference_comparison import (
+    PAIRS_OF_START,
+    REFERENCE_LOOKS,
+    ReferenceTerms,
+    judge_against_reference,
+)
 from pytest_llmperf.judging.sample import unverified
 from pytest_llmperf.judging.validity import judged_by_comparison
 from pytest_llmperf.metrics.failed_as_infinite import infinite_runs
+from pytest_llmperf.model.engine import EngineSpec
 from pytest_llmperf.model.verdict import Verdict
-from pytest_llmperf.results.cause import Cause
+from pytest_llmperf.results.cause import Cause, NoFurtherRuns
 from pytest_llmperf.results.check import BASELINE_COMPARISON, CheckResult, worst
 from pytest_llmperf.results.conditions import comparable_sessions, kind_of, server_kind
-from pytest_llmperf.session.series import Series
+from pytest_llmperf.session.arguments import spec_of
+from pytest_llmperf.session.series import Series, run_in_turn
 from pytest_llmperf.stats.looks import LOOKS
 from pytest_llmperf.stats.prior import Margins
 
@@ -78,6 +85,58 @@ def compare_with_baseline(
         series.extend(further - looked_at, seeds=seeds)
         if paired_runs(series.finished, stored) == looked_at:
             return results  # none of these seeds is stored: more of them would not tell either
+
+
+def compare_with_reference(
+    series: Series,
+    reference: EngineSpec,
+    session: PerfSession,
+    named: Collection[str],
+    begin: Callable[[Series], Series],
+) -> list[CheckResult]:
+    """Measure the candidate and the reference build in turn and judge; where that is INCONCLUSIVE, buy pairs.
+
+    The first start of each build makes 3, 5 and 8 pairs; a second start of each build makes 8 more pairs. Candidate and
+    reference send new runs for these pairs, so that both builds are measured under equal conditions.
+
+    Args:
+        series: its measurement says by which metrics it is compared.
+        reference: the same specification on the reference build.
+        session: what starts servers and sends.
+        named: metrics whose deviations the test judges elsewhere (`judged_by_requirements`).
+        begin: begins a series of the test (`Execution.begin`).
+
+    Raises:
+        InfrastructureError: a server or the load generator failed.
+    """
+    measurement = series.finished
+    if not measurement.primaries:
+        return [_nothing_to_judge(len(measurement.runs))]
+    candidate = spec_of(series.engine)
+    sides = [begin(series.twin(engine, label, (other,))) for engine, label, other in (
+        (candidate, "candidate", reference), (reference, "reference", candidate))]
+    together = session.pool.lives_beside(candidate, [reference], series.kind)
+    kind, server = kind_of(measurement.conditions), server_kind(measurement.conditions)
+    suite_primaries = session.baselines.terms(kind, measurement.primaries, {}).suite_primaries
+    terms = ReferenceTerms(measurement.primaries, server, suite_primaries, {})
+    judged = {*named, *judged_by_comparison(terms.primaries)}
+    started_ns, pairs, block = session.clock.now_ns(), 0, 1
+    for look in REFERENCE_LOOKS:
+        if look > PAIRS_OF_START:
+            session.pool.release()
+        block = run_in_turn(sides, look - pairs, block, together=together)
+        sides.reverse()
+        by_label = {side.label: side.finished for side in sides}
+        elapsed_s = (session.clock.now_ns() - started_ns) / 1e9
+        out_of_time = look != max(REFERENCE_LOOKS) and elapsed_s >= session.settings.extension_limit_s
+        errors = invalid_results([(label, by_label[label], judged) for label in sorted(by_label)], session.settings)
+        results = errors or judge_against_reference(
+            by_label["candidate"], by_label["reference"], terms, pairs,
+            NoFurtherRuns.OUT_OF_TIME if out_of_time else None)
+        pairs = look
+        if worst(results) is not Verdict.INCONCLUSIVE or out_of_time:
+            break
+    return results
 
 
 def _why_no_further_runs(

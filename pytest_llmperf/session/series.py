@@ -28,6 +28,27 @@ if TYPE_CHECKING:
     from pytest_llmperf.session.perf_session import PerfSession
 
 
+def run_in_turn(order: Sequence[Series], runs: int, first_block: int, *, together: bool) -> int:
+    """So many runs of each series; gives the block that follows.
+
+    Servers that live together take turns run by run, and the order turns each time (A B, B A, A B), so that a drift of
+    the machine cancels. Servers that run one after the other make all their runs at a time, because a turn costs a
+    start.
+
+    Args:
+        order: the series, the first to run first.
+        runs: of each.
+        first_block: number of the first block, see `Run`.
+        together: whether the servers live together.
+    """
+    block = first_block
+    for turn in range(runs if together else 1):
+        for series in order if turn % 2 == 0 else order[::-1]:
+            series.extend(1 if together else runs, block=block)
+            block += 1
+    return block
+
+
 class Series:
     """Runs of one workload on one engine. It can be extended later, on the same server start or on another.
 
@@ -42,6 +63,8 @@ class Series:
         side: "a" or "b" of a claim.
         looks: how often its SLOs are judged, at most.
         label: tells whoever watches this series from the others of its test; the side where it is "".
+        beside: specs that are measured in turn with this one; if the memory suffices, all these servers run at the same
+            time.
     """
 
     def __init__(
@@ -60,6 +83,7 @@ class Series:
         side: str = "",
         looks: int = 1,
         label: str = "",
+        beside: tuple[EngineSpec, ...] = (),
     ) -> None:
         self.session = session
         self.test = test
@@ -75,6 +99,7 @@ class Series:
         self.side = side
         self._looks = looks
         self.label = label or side.upper()
+        self.beside = beside
         self.key: tuple[object, ...] = (
             str(getattr(engine, "spec", engine)), str(workload), fresh, may_preempt, gauges, keep, self.label, looks
         )
@@ -82,6 +107,17 @@ class Series:
         self.execution = 1
         self._first_seed = 0
         self._before: Sequence[Series] = ()
+
+    def twin(self, engine: EngineSpec, label: str, beside: tuple[EngineSpec, ...]) -> Series:
+        """A series of the same workload and treatment on another specification, without runs.
+
+        Args:
+            engine: what it measures.
+            label, beside: as of `Series`.
+        """
+        return Series(self.session, self.test, self.kind, engine, self.workload, on_run=self._on_run, fresh=self._fresh,
+                      may_preempt=self._may_preempt, gauges=self._gauges, keep=self._keep_tiers, label=label,
+                      beside=beside)
 
     def follow(self, before: Sequence[Series], *, execution: int, first_seed: int) -> None:
         """Go on, in a re-run, from the same series of earlier executions; their runs count where conditions are equal.
@@ -108,6 +144,11 @@ class Series:
     def own(self) -> Measurement | None:
         """Its runs without those of earlier executions."""
         return None if self.measurement is None else self.measurement.only(lambda run: run.execution == self.execution)
+
+    @property
+    def keeps_tiers(self) -> bool:
+        """Whether its runs find what an earlier measurement left in a tier of the cache."""
+        return bool(self._keep_tiers)
 
     @property
     def repeatable(self) -> bool:
@@ -188,7 +229,8 @@ class Series:
         if isinstance(self.engine, EngineSpec):
             fresh = anew or (self._fresh and self.measurement is None)
             keep_lmcache = "l1" in self._keep_tiers
-            return self.session.pool.acquire(self.engine, self.kind, fresh=fresh, keep_lmcache=keep_lmcache)
+            return self.session.pool.acquire(self.engine, self.kind, fresh=fresh, keep_lmcache=keep_lmcache,
+                                             beside=self.beside)
         if self.engine.spec.url is not None and self.engine.client.is_closed:  # others had a turn at it meanwhile
             return self.session.pool.acquire(self.engine.spec, self.kind)
         self.engine.check_alive()
@@ -208,7 +250,8 @@ class Series:
         attached = server.spec.lmcache
         values_by_name = conditions(
             server, facts, self.workload, self.session.hardware_of(server.spec, self.kind), self.kind,
-            connections=self.session.settings.connections, planted=self.session.planted, treatment=self._treatment,
+            connections=self.session.settings.connections, planted=self.session.planted_in(server.spec),
+            treatment=self._treatment(server),
         )
         return Measurement(
             engine=str(server.spec),
@@ -225,15 +268,16 @@ class Series:
             stored_run_sd=self.session.baselines.run_sd(self.test, kind_of(values_by_name)),
         )
 
-    @property
-    def _treatment(self) -> str:
-        """How server and caches are treated otherwise than by default: a running server, emptied before each run."""
+    def _treatment(self, server: Server) -> str:
+        """How server and caches are treated otherwise than by default: a server alone, emptied before each run."""
         fresh = self._fresh if isinstance(self.engine, EngineSpec) else self.engine.fresh
         treatments = ["fresh start"] if fresh else []
         if self._keep_tiers:
             treatments.append(f"keeps {', '.join(sorted(set(self._keep_tiers)))}")
         if self._gauges:
             treatments.append(f"gauges every {self.session.settings.gauge_interval_s:g} s")
+        if server.siblings:
+            treatments.append(f"{server.siblings} idle server{'s' if server.siblings > 1 else ''} beside it")
         return "; ".join(treatments)
 
     def _expected_hit_rate(self, block_size: str, seed: int) -> float | None:

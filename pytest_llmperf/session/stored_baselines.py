@@ -61,10 +61,11 @@ class Baselines:
         return []
 
     def run_sd(self, test: str, kind: str) -> float | None:
-        """How much runs of a test differ within a session: see `stored_run_sd`.
+        """Standard deviation between the runs of a test within one session: see `stored_run_sd`.
 
-        A test that stores nothing is as noisy as the median of those that do; None where none does. A file that cannot
-        be read or believed says nothing here: who compares with it hears of it.
+        A test without a stored baseline gets the median over all tests of this hardware kind that have one. None: no
+        test of this kind has one. An unreadable baseline file is skipped here; a comparison with that file reports the
+        error.
         """
         with suppress(BaselineError):
             baseline = self.of_test(test, kind)

@@ -50,13 +50,68 @@ class ProvisionalRatio:
     drift: float = 0.0
 
 
-def provisional_ratio(numerators: Sequence[float], denominators: Sequence[float], start_sd: StartSd, *,
-                      numerator_starts: int = 1, denominator_starts: int = 1, confidence: float = 0.99,
-                      apart: Sequence[int] = ()) -> ProvisionalRatio:
-    """Ratio of paired values, the same workload and seed in each pair.
+@dataclass(frozen=True, slots=True)
+class PairedDifference:
+    """The mean difference of paired values of two sides, and how well it is known.
+
+    Args:
+        centre: the mean difference.
+        se: standard error of the mean difference, with the between-start sd.
+        df: Satterthwaite's degrees of freedom; None if the sd counts as known.
+        pair_sd: standard deviation of the pairs' differences; None with one pair.
+        pairs: number of pairs.
+        drift: estimated effect of the machine's drift on `centre`.
+    """
+
+    centre: float
+    se: float
+    df: float | None
+    pair_sd: float | None
+    pairs: int
+    drift: float
+
+    def lower(self, confidence: float) -> float:
+        """One-sided lower limit of the difference as measured and of the difference without the drift."""
+        return min(self.centre, self.centre - self.drift) - t_quantile(confidence, self.df) * self.se
+
+    def upper(self, confidence: float) -> float:
+        """One-sided upper limit of the difference as measured and of the difference without the drift."""
+        return max(self.centre, self.centre - self.drift) + t_quantile(confidence, self.df) * self.se
+
+
+def paired_difference(
+    differences: Sequence[float], start_sd: float, *, starts: tuple[int, int] = (1, 1), apart: Sequence[int] = ()
+) -> PairedDifference:
+    """Mean difference of paired runs; the two runs of a pair have the same seed.
 
     SE² = s_start² (1/starts + 1/starts) + s_pair²/k. The prior counts as known; the degrees of freedom of the pairs
     enter by Satterthwaite's formula (1946). A single pair gives no estimate of s_pair², so 2 s_start² replaces s_pair².
+
+    Args:
+        differences: the difference of each pair.
+        start_sd: between-start sd, on the scale of the differences.
+        starts: number of server starts of each side.
+        apart: per pair, number of runs from the second side's run to the first side's run; empty if unknown.
+
+    Raises:
+        ValueError: there are no pairs.
+    """
+    if not differences:
+        raise ValueError("no pair has no difference")
+    pairs = len(differences)
+    pair_sd = sd(differences) if pairs > 1 else None
+    from_starts = start_sd**2 * (1 / starts[0] + 1 / starts[1])
+    from_pairs = (2 * start_sd**2 if pair_sd is None else pair_sd**2) / pairs
+    df = (from_starts + from_pairs) ** 2 * (pairs - 1) / from_pairs**2 if pair_sd else None
+    return PairedDifference(
+        mean(differences), sqrt(from_starts + from_pairs), df, pair_sd, pairs, _drift(differences, apart)
+    )
+
+
+def provisional_ratio(numerators: Sequence[float], denominators: Sequence[float], start_sd: StartSd, *,
+                      numerator_starts: int = 1, denominator_starts: int = 1, confidence: float = 0.99,
+                      apart: Sequence[int] = ()) -> ProvisionalRatio:
+    """Ratio of paired values, the same workload and seed in each pair: `paired_difference` of their logarithms.
 
     Args:
         numerators, denominators: the two values of each pair.
@@ -73,16 +128,11 @@ def provisional_ratio(numerators: Sequence[float], denominators: Sequence[float]
     if min(*numerators, *denominators) <= 0:
         raise ValueError("a ratio needs values above 0")
     logs = [log(top / bottom) for top, bottom in zip(numerators, denominators, strict=True)]
-    pairs = len(logs)
-    pair_sd = sd(logs) if pairs > 1 else None
-    from_starts = start_sd.value ** 2 * (1 / numerator_starts + 1 / denominator_starts)
-    from_pairs = (2 * start_sd.value ** 2 if pair_sd is None else pair_sd ** 2) / pairs
-    df = (from_starts + from_pairs) ** 2 * (pairs - 1) / from_pairs ** 2 if pair_sd else None
-    margin = t_quantile(confidence, df) * sqrt(from_starts + from_pairs)
-    centre, drift = mean(logs), _drift(logs, apart)
-    low, high = sorted((centre, centre - drift))
-    limits = Interval(factor(low - margin), factor(high + margin), confidence)
-    return ProvisionalRatio(factor(centre), limits, start_sd, pair_sd, pairs, drift)
+    difference = paired_difference(logs, start_sd.value, starts=(numerator_starts, denominator_starts), apart=apart)
+    limits = Interval(factor(difference.lower(confidence)), factor(difference.upper(confidence)), confidence)
+    return ProvisionalRatio(
+        factor(difference.centre), limits, start_sd, difference.pair_sd, difference.pairs, difference.drift
+    )
 
 
 def _drift(logs: Sequence[float], apart: Sequence[int]) -> float:

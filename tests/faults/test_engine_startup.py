@@ -67,6 +67,25 @@ def test_installations_of_one_engine_are_started_by_name(launcher, tmp_path):
         launcher.start(spec("").with_installation("older"), 1)
 
 
+def test_servers_start_together_and_each_is_ready(launcher):
+    servers = launcher.start_together([spec(""), spec("", STUB_NAME="second")], 7)
+    try:
+        assert [server.start_id for server in servers] == [7, 8]
+        assert len({server.url for server in servers}) == 2
+        assert all(server.served_name in server.served_models() for server in servers)
+    finally:
+        for server in servers:
+            server.stop(2.0)
+    assert not left_running(launcher)
+
+
+@pytest.mark.parametrize("modes", [("", "exit-2"), ("exit-2", ""), ("exit-2", "never")])
+def test_failed_start_among_several_leaves_no_server_running(launcher, modes):
+    with pytest.raises(ExitedEarly, match="exit code 2"):
+        launcher.start_together([spec(mode) for mode in modes], 1)
+    assert not left_running(launcher)
+
+
 def test_a_server_that_generates_is_ready(launcher):
     server = launcher.start(spec(""), 1)
     try:

@@ -31,6 +31,9 @@ class FakeProcess:
     def ending(self):
         return self.ended
 
+    def pids(self):
+        return (id(self),)
+
     def wait_exit(self, timeout_s=None):
         return self.ended
 

@@ -15,7 +15,6 @@ from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.errors import BaselineError, SloError
 from pytest_llmperf.judging.baseline_comparison import (
     ComparisonTerms,
-    NoFurtherRuns,
     default_primaries,
     incomparable_result,
     judge_against_baseline,
@@ -27,7 +26,7 @@ from pytest_llmperf.model.engine import UNKNOWN_HARDWARE
 from pytest_llmperf.model.record import Outcome, RunRecords
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.baseline import StoredMeasurement, StoredSession
-from pytest_llmperf.results.cause import Cause
+from pytest_llmperf.results.cause import Cause, NoFurtherRuns
 from pytest_llmperf.results.conditions import comparable_sessions, server_kind
 from pytest_llmperf.results.measurement import Measurement, Run
 from pytest_llmperf.results.sentences import basis_text, reason_text

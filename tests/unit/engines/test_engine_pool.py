@@ -51,6 +51,9 @@ class FakeLauncher:
         process = None if spec.url else self.make_process()
         return self.make_server(spec, process=process, start_id=start_id, lmcache=lmcache)
 
+    def start_together(self, specs, first_id, kind=None):
+        return [self.start(spec, first_id + number, kind) for number, spec in enumerate(specs)]
+
 
 @pytest.fixture
 def launcher(make_server, fake_process):
@@ -68,7 +71,8 @@ def test_an_equal_spec_shares_and_another_one_replaces(pool):
     assert pool.acquire(vllm("one")) is first
     second = pool.acquire(TWO)
     assert first.process.stopped == 1
-    assert pool.live_spec == TWO
+    assert pool.runs(TWO)
+    assert not pool.runs(ONE)
     assert (second.start_id, pool.starts) == (2, 2)
 
 
@@ -76,8 +80,62 @@ def test_planted_server_is_shared_under_requested_spec(launcher, tmp_path):
     with EnginePool(launcher, tmp_path / "lock", lambda _clock: Sweep(), plant=lambda _spec: TWO) as pool:
         server = pool.acquire(ONE)
         assert server.spec == TWO
-        assert pool.live_spec == ONE
+        assert pool.runs(ONE)
         assert pool.acquire(ONE) is server
+
+
+def shared(specs, _kind):
+    """Each spec with a third of the memory."""
+    return [spec.with_flags(gpu_memory_utilization=0.3) for spec in specs]
+
+
+@pytest.fixture
+def sharing_pool(launcher, tmp_path):
+    with EnginePool(launcher, tmp_path / "lock", lambda _clock: Sweep(), share_memory=shared) as pool:
+        yield pool
+
+
+def test_specs_that_fit_start_together_and_stay(sharing_pool):
+    one = sharing_pool.acquire(ONE, beside=[TWO])
+    two = sharing_pool.acquire(TWO, beside=[ONE])
+    assert (one.spec, two.spec) == tuple(shared([ONE, TWO], None))
+    assert [one.start_id, two.start_id, sharing_pool.starts] == [1, 2, 2]
+    assert [one.siblings, two.siblings] == [1, 1]
+    assert sharing_pool.acquire(ONE) is one
+    assert not one.process.stopped
+    assert set(sharing_pool.pids()) == {*one.pids(), *two.pids()}
+
+
+def test_spec_that_runs_alone_starts_anew_beside_a_sibling(sharing_pool):
+    alone = sharing_pool.acquire(ONE)
+    assert alone.spec == ONE
+    assert sharing_pool.acquire(ONE, beside=[TWO]) is not alone
+    assert alone.process.stopped == 1
+
+
+def test_fresh_start_ends_siblings_and_has_the_whole_memory(sharing_pool):
+    two = sharing_pool.acquire(TWO, beside=[ONE])
+    fresh = sharing_pool.acquire(ONE, beside=[TWO], fresh=True)
+    assert fresh.spec == ONE
+    assert two.process.stopped == 1
+    assert not sharing_pool.runs(TWO)
+
+
+def test_dead_sibling_makes_both_start_anew(sharing_pool):
+    one = sharing_pool.acquire(ONE, beside=[TWO])
+    sharing_pool.acquire(TWO).process.ended = "exit code 1"
+    assert sharing_pool.acquire(ONE, beside=[TWO]) is not one
+    assert sharing_pool.starts == 4
+
+
+def test_specs_too_large_together_run_in_sequence_and_reason_is_told(launcher, tmp_path):
+    with EnginePool(launcher, tmp_path / "lock", lambda _clock: Sweep(),
+                    share_memory=lambda _specs, _kind: "they do not fit") as pool:
+        assert not pool.lives_beside(ONE, [TWO])
+        one = pool.acquire(ONE, beside=[TWO])
+        pool.acquire(TWO, beside=[ONE])
+        assert one.process.stopped == 1
+        assert [note.text for note in launcher.lines] == ["Servers start one after the other: they do not fit."]
 
 
 def test_fresh_acquire_starts_a_new_server(pool):
@@ -167,7 +225,7 @@ def test_failed_start_leaves_no_server_and_next_start_succeeds(pool, launcher):
     with pytest.raises(ExitedEarly):
         pool.acquire(ONE)
     assert old.process.stopped == 1
-    assert pool.live_spec is None
+    assert not pool.runs(ONE)
     assert pool.acquire(ONE).spec == ONE
 
 
@@ -184,7 +242,7 @@ def test_endpoint_and_live_server_are_kept_together(pool):
     server = pool.acquire(ONE)
     there = pool.acquire(endpoint("http://h:1", model="m"))
     assert pool.acquire(endpoint("http://h:1", model="m")) is there
-    assert pool.live_spec == ONE
+    assert pool.runs(ONE)
     assert server.process.stopped == 0
 
 

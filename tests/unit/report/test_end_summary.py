@@ -10,7 +10,7 @@ from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.report.end_summary import counts, summary
 from pytest_llmperf.report.ended_test import EndedTest
 from pytest_llmperf.report.next_steps import Invocation
-from pytest_llmperf.results.cause import Cause, Problem
+from pytest_llmperf.results.cause import Cause, NoFurtherRuns, Problem
 from pytest_llmperf.results.check import CheckResult
 from pytest_llmperf.slo.model import Comparison
 from pytest_llmperf.stats.interval import Interval
@@ -103,10 +103,11 @@ def test_summary_shows_first_problem_of_invalid_runs():
         "ERROR  test_a  run 2 (seed 1): the server restarted itself: its counters fell between two readings")
 
 
-HURRIED = check("INCONCLUSIVE: baseline ttft_p50: +4.0 %", "too few runs", no_further_runs="out_of_time")
+HURRIED = check("INCONCLUSIVE: baseline ttft_p50: +4.0 %", "too few runs", no_further_runs=NoFurtherRuns.OUT_OF_TIME)
 DRIFTING = CheckResult("ttft_p50(b) / ttft_p50(a) >= 3", Verdict.INCONCLUSIVE, "ttft_p50(b) / ttft_p50(a)",
                        cause=Cause.MACHINE_DRIFTS, facts={"drift_share": 0.2})
-NO_RESET = check("INCONCLUSIVE: baseline ttft_p50: +4.0 %", "too few runs", no_further_runs="cache_not_reset")
+NO_RESET = check("INCONCLUSIVE: baseline ttft_p50: +4.0 %", "too few runs",
+                 no_further_runs=NoFurtherRuns.CACHE_NOT_RESET)
 
 
 @pytest.mark.parametrize(("open_check", "limit_s", "step"), [

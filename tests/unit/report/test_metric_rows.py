@@ -1,4 +1,4 @@
-"""Tables with all metrics of a measurement, each with an interval and a baseline value."""
+"""The table of every metric: its mean, the interval of the mean, the baseline mean and the change."""
 
 from dataclasses import replace
 

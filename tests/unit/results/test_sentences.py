@@ -63,6 +63,14 @@ def change(verdict, cause=None, facts=None, **fields):
                        facts={**STORED, **(facts or {})}, **values)
 
 
+def against_reference(verdict, cause=None, facts=None, **fields):
+    """A result of a comparison with a reference build."""
+    values = {"estimate": 0.0213, "interval": Interval(0.015, 0.028, 0.965)} | fields
+    more = {"reference": "vllm 0.26.0", "negligible": 0.003, "smallest_detectable": 0.017}
+    return CheckResult("reference itl_p50", verdict, "itl_p50", Unit.CHANGE, Comparison.AT_MOST, 0.01, cause=cause,
+                       facts={**PAIRS, **more, **(facts or {})}, **values)
+
+
 def of_cause(cause, facts=None, verdict=Verdict.ERROR, metric="baseline"):
     """A result without a number."""
     return CheckResult("baseline", verdict, metric, cause=cause, facts=facts or {})
@@ -113,6 +121,12 @@ RESULTS = [
     change(Verdict.PASS, estimate=0.004, interval=Interval(-0.01, 0.018, 0.95)),
     change(Verdict.PASS, facts={"deciding_runs": 8, "deciding_sessions": 3, "stored_sessions": 1, "stored_runs": 3}),
     change(FAIL, Cause.WORSE),
+    against_reference(Verdict.PASS, estimate=0.001, interval=Interval(-0.004, 0.006, 0.965)),
+    against_reference(FAIL, Cause.WORSE_THAN_REFERENCE),
+    against_reference(Verdict.IMPROVED, Cause.BETTER_THAN_REFERENCE, estimate=-0.02,
+                      interval=Interval(-0.027, -0.013, 0.965)),
+    against_reference(OPEN, Cause.CHANGE_UNDECIDED, {"no_further_runs": "out_of_time"}, estimate=0.009,
+                      interval=Interval(0.002, 0.016, 0.965)),
     change(Verdict.IMPROVED, Cause.BETTER, estimate=-0.08, interval=Interval(-0.1, -0.06, 0.95)),
     change(OPEN, Cause.SPREAD_TOO_LARGE),
     change(OPEN, Cause.SPREAD_TOO_LARGE, {"stored_sessions": 7}),

@@ -19,6 +19,8 @@ TEST = "tests/test_a.py::test_x[h200]"
 PASSED = CheckResult("ttft_p50 <= 1s", Verdict.PASS, "ttft_p50", Unit.MS, Comparison.AT_MOST, 1000, 50)
 FAILED = CheckResult.stated("itl_p99 <= 1s", Verdict.FAIL, "slow", metric="itl_p99")
 
+RUNS_TOO_FEW = {"runs": 3, "deciding_runs": 8, "deciding_sessions": 3, "no_further_runs": "tired"}
+
 
 @pytest.fixture
 def written(tmp_path, measurement):
@@ -107,6 +109,11 @@ def _set(path, **values):
     path.write_text(json.dumps(json.loads(path.read_text()) | values))
 
 
+def _change_check(path, **values):
+    (stored_check,) = json.loads(path.read_text())["checks"]
+    _set(path, checks=[stored_check | values])
+
+
 @pytest.mark.parametrize(
     ("spoil", "complaint"),
     [
@@ -115,6 +122,11 @@ def _set(path, **values):
         (lambda path: path.write_text(path.read_text()[:90]), r"no JSON at line"),
         (lambda path: path.write_text("[]"), r"stands where an object belongs"),
         (lambda path: _set(path, checks=[{"subject": "x", "verdict": "GREAT"}]), r"at checks\[0\].verdict: 'GREAT'"),
+        (lambda path: _change_check(path, cause="pairs_too_few"), r"at checks\[0\]: .* needs the fact 'pairs'"),
+        (lambda path: _change_check(path, cause="runs_too_few", facts=RUNS_TOO_FEW), r"at checks\[0\]: .*'tired'"),
+        (lambda path: _change_check(path, cause="not_steady"), r"at checks\[0\]: 'not_steady' is not a cause"),
+        (lambda path: _change_check(path, problems=[{"cause": "preemptions", "facts": {}}]),
+         r"at checks\[0\]: .* needs the fact 'count'"),
         (lambda path: _set(path, measurements=[{"engine": 3}]), r"at measurements\[0\]: complete, conditions"),
     ],
 )

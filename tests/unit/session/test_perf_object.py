@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import httpx
 import pytest
 
-from pytest_llmperf import Perf, Verdict, closed, endpoint, random_tokens, shared_prefix, vllm
+from pytest_llmperf import CheckResult, Perf, Verdict, closed, endpoint, random_tokens, shared_prefix, vllm
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.errors import ConfigError, EngineError, SloError, SpecError, UsageError
 from pytest_llmperf.judging.claim_judge import runs_apart
@@ -47,6 +47,27 @@ def perf(session):
 def written(session):
     (path,) = session.run_dir.glob("tests/*.json")
     return json.loads(path.read_text())
+
+
+@pytest.mark.parametrize(
+    ("result", "complaint"),
+    [
+        ("PASS", r"perf.record\('PASS'\): give it a pytest_llmperf.CheckResult"),
+        (CheckResult("mine", Verdict.FAIL, cause=Cause.STATED), r"needs the fact 'text'.*CheckResult\.stated"),
+        (CheckResult("mine", Verdict.FAIL, cause=Cause.NOT_STEADY), r"'not_steady' is not a cause that belongs here"),
+    ],
+)
+def test_record_refuses_result_without_sentence(perf, result, complaint):
+    with pytest.raises(UsageError, match=complaint):
+        perf.record(CheckResult("first", Verdict.PASS), result)
+    assert perf.results == ()
+
+
+def test_check_refuses_misspelled_metric_with_suggestion(perf, make_server):
+    measurement = perf.measure(make_server(), WORKLOAD, runs=1)
+    with pytest.raises(SloError, match="did you mean"):
+        perf.check(measurement, "ttft_p50 <= 60ms", "ttft_p9 <= 60ms")
+    assert perf.results == ()
 
 
 def test_measure_makes_one_run_per_seed(perf, make_server, fake_engine):

@@ -1,0 +1,194 @@
+"""Two builds in one session: the candidate's runs against the reference's runs of the same seeds, made in turn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pytest_llmperf.judging.claim_judge import runs_apart
+from pytest_llmperf.judging.ratios import start_sd_prior, unusable_values
+from pytest_llmperf.judging.sample import unverified
+from pytest_llmperf.metrics.failed_as_infinite import value_with_failures
+from pytest_llmperf.metrics.registry import Metric, find
+from pytest_llmperf.metrics.units import Unit
+from pytest_llmperf.model.verdict import Verdict
+from pytest_llmperf.results.cause import Cause, Facts
+from pytest_llmperf.results.check import REFERENCE_COMPARISON, CheckResult
+from pytest_llmperf.results.measurement import Measurement
+from pytest_llmperf.slo.model import Comparison
+from pytest_llmperf.stats.decision import PASS_CONFIDENCE, at_each_look
+from pytest_llmperf.stats.interval import Interval
+from pytest_llmperf.stats.looks import ENOUGH_SESSIONS, SUITE_ALPHA
+from pytest_llmperf.stats.mean import t_quantile
+from pytest_llmperf.stats.prior import Margins, Scale
+from pytest_llmperf.stats.priors import reference_margins_for, scale_of, start_sd_for, worse_when_larger
+from pytest_llmperf.stats.ratio import PairedDifference, StartSd, paired_difference
+
+#: Pairs at each look, and the share of α that is spent by then. The last look is of two starts a side.
+REFERENCE_LOOKS = {3: 0.4, 5: 0.6, 8: 0.8, 16: 1.0}
+#: Once there are so many pairs, both servers start anew: more pairs of the same starts tell little.
+PAIRS_OF_START = 8
+#: Probability with which the smallest detectable change fails.
+POWER = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceTerms:
+    """How a candidate is compared with its reference build.
+
+    Args:
+        primaries: the metrics that are judged.
+        kind: hardware kind of the machine that serves, for margins and the spread between server starts.
+        suite_primaries: how many metrics the whole suite judges.
+        margins: metric → margins, for metrics without the default margins.
+    """
+
+    primaries: tuple[str, ...]
+    kind: str
+    suite_primaries: int
+    margins: Mapping[str, Margins]
+
+
+def judge_against_reference(
+    candidate: Measurement, reference: Measurement, terms: ReferenceTerms, looked_at: int = 0,
+    no_further_runs: str | None = None,
+) -> list[CheckResult]:
+    """One result per primary metric.
+
+    FAIL where the candidate is proven to be worse by more than the negligible margin. PASS where a regression is proven
+    to be smaller than the tolerated margin. IMPROVED where the candidate is proven to be better by more than the
+    negligible margin. INCONCLUSIVE otherwise. Both builds ran on one machine in one session, so hosts and days add no
+    spread. The standard error has two parts: the spread between server starts, from a prior, and the spread of the
+    pairs.
+
+    Args:
+        candidate, reference: runs of the same seeds in the same order.
+        terms: how they are compared.
+        looked_at: how many pairs there were at the look before, 0 at the first: looks share the error.
+        no_further_runs: why an open comparison measures no more pairs; None where it does.
+    """
+    pairs = len(candidate.runs)
+    suite_primaries = max(terms.suite_primaries, len(terms.primaries))
+    alpha = SUITE_ALPHA / suite_primaries
+    context = _Look(candidate, reference, terms, alpha * (_spent(pairs) - _spent(looked_at)), alpha, no_further_runs)
+    return [context.judged(find(name)) for name in terms.primaries]
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """One look at all pairs; `alpha` is of one metric at this look, `final_alpha` of one metric over all looks."""
+
+    candidate: Measurement
+    reference: Measurement
+    terms: ReferenceTerms
+    alpha: float
+    final_alpha: float
+    no_further_runs: str | None
+
+    def judged(self, metric: Metric) -> CheckResult:
+        for side, measurement in (("candidate", self.candidate), ("reference", self.reference)):
+            if facts := unusable_values(metric.name, measurement.metrics, side):
+                missing = "needs" in facts
+                return _unusable(metric, Verdict.ERROR if missing else Verdict.INCONCLUSIVE,
+                                 Cause.METRIC_UNAVAILABLE if missing else Cause.VALUES_INFINITE, facts)
+            if uncounted := unverified([metric.name], measurement.metrics):
+                return _unusable(metric, Verdict.INCONCLUSIVE, Cause.TOKENS_UNVERIFIED, uncounted)
+        try:
+            differences = self._differences(metric)
+        except ValueError as error:
+            return _unusable(metric, Verdict.ERROR, Cause.VALUE_NOT_COMPARABLE, {"text": str(error)})
+        scale, start_sd = scale_of(metric), _start_sd(metric, self.terms.kind)
+        difference = paired_difference(
+            differences, start_sd.value, starts=self._starts,
+            apart=[-distance for distance in runs_apart(self.candidate, self.reference)],
+        )
+        margins = self.terms.margins.get(metric.name) or reference_margins_for(metric, self.terms.kind)
+        return self._result(metric, difference, margins.on(scale), start_sd)
+
+    @property
+    def _starts(self) -> tuple[int, int]:
+        candidate, reference = (
+            len({run.start_id for run in side.runs}) for side in (self.candidate, self.reference)
+        )
+        return candidate, reference
+
+    def _differences(self, metric: Metric) -> list[float]:
+        """Candidate less reference on the metric's scale, pair by pair; above 0 the candidate is worse."""
+        scale, larger_is_worse = scale_of(metric), worse_when_larger(metric)
+
+        def read(measurement: Measurement) -> dict[tuple[int, int], float]:
+            return {
+                (run.execution, run.seed): scale.read(
+                    value_with_failures(metrics, metric.name), worse_when_larger=larger_is_worse)
+                for run, metrics in zip(measurement.runs, measurement.metrics, strict=True)
+            }
+
+        of_candidate, of_reference = read(self.candidate), read(self.reference)
+        return [of_candidate[key] - of_reference[key] for key in sorted(of_candidate.keys() & of_reference.keys())]
+
+    def _verdict(self, difference: PairedDifference, margins: Margins, confidence: float) -> Verdict:
+        if self.alpha and difference.lower(1 - self.alpha) > margins.negligible:
+            return Verdict.FAIL
+        if self.alpha and difference.upper(1 - self.alpha) < -margins.negligible:
+            return Verdict.IMPROVED
+        return Verdict.PASS if difference.upper(confidence) < margins.tolerated else Verdict.INCONCLUSIVE
+
+    def _result(
+        self, metric: Metric, difference: PairedDifference, margins: Margins, start_sd: StartSd
+    ) -> CheckResult:
+        scale, larger_is_worse = scale_of(metric), worse_when_larger(metric)
+
+        def change(distance: float) -> float:
+            return scale.change(distance, worse_when_larger=larger_is_worse)
+
+        confidence = at_each_look(PASS_CONFIDENCE, ENOUGH_SESSIONS)
+        verdict = self._verdict(difference, margins, confidence)
+        low, high = sorted((change(difference.lower(confidence)), change(difference.upper(confidence))))
+        starts = self._starts
+        facts: Facts = {
+            "pairs": difference.pairs, "starts_a": starts[0], "starts_b": starts[1], "start_sd": start_sd.value,
+            "start_sd_source": start_sd.source, "negligible": change(margins.negligible),
+            "smallest_detectable": change(_smallest_detectable(difference, margins.negligible, self.final_alpha)),
+            "reference": build_text(self.reference),
+        }
+        if self.no_further_runs is not None and verdict is Verdict.INCONCLUSIVE:
+            facts["no_further_runs"] = self.no_further_runs
+        causes = {Verdict.FAIL: Cause.WORSE_THAN_REFERENCE, Verdict.IMPROVED: Cause.BETTER_THAN_REFERENCE,
+                  Verdict.INCONCLUSIVE: Cause.CHANGE_UNDECIDED}
+        return CheckResult(
+            subject=f"{REFERENCE_COMPARISON} {metric.name}",
+            verdict=verdict,
+            metric=metric.name,
+            unit=Unit.CHANGE if scale is Scale.LOG else Unit.POINTS,
+            comparison=Comparison.AT_MOST if larger_is_worse else Comparison.AT_LEAST,
+            limit=change(margins.tolerated),
+            estimate=change(difference.centre),
+            interval=Interval(low, high, confidence),
+            cause=causes.get(verdict),
+            facts=facts,
+        )
+
+
+def build_text(measurement: Measurement) -> str:
+    """The build of a measurement: "vllm 0.26.0"."""
+    conditions = measurement.conditions
+    return " ".join(filter(None, (conditions.get("engine"), conditions.get("engine.version"))))
+
+
+def _spent(pairs: int) -> float:
+    return max((share for look, share in REFERENCE_LOOKS.items() if pairs >= look), default=0.0)
+
+
+def _start_sd(metric: Metric, kind: str) -> StartSd:
+    """A CPU that others use moves as much within a session as between sessions."""
+    return start_sd_prior(metric, kind) if kind == "cpu" else StartSd(*start_sd_for(metric, kind))
+
+
+def _unusable(metric: Metric, verdict: Verdict, cause: Cause, facts: Facts) -> CheckResult:
+    return CheckResult(f"{REFERENCE_COMPARISON} {metric.name}", verdict, metric.name, cause=cause, facts=facts)
+
+
+def _smallest_detectable(difference: PairedDifference, negligible: float, alpha: float) -> float:
+    """Smallest difference that would have failed with probability `POWER`, on the metric's scale."""
+    quantiles: Sequence[float] = [t_quantile(confidence, difference.df) for confidence in (1 - alpha, POWER)]
+    return negligible + sum(quantiles) * difference.se

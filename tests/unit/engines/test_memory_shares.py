@@ -1,0 +1,56 @@
+"""Servers that share one GPU: a KV cache of a stated size each, or the reason why they cannot."""
+
+import json
+
+import pytest
+
+from pytest_llmperf import sglang, vllm
+from pytest_llmperf.engines.memory_shares import GIB, USED_SHARE, memory_shares
+
+H200 = 140 * GIB
+LLAMA = vllm("llama-3.1-8b", max_model_len=8192)
+
+
+def flags(spec):
+    return {name: json.loads(value) for name, value in spec.flags}
+
+
+@pytest.mark.parametrize("count", [2, 3, 4])
+def test_equal_specs_get_equal_shares_that_fit(count):
+    shared = memory_shares([LLAMA] * count, H200)
+    sizes = {flags(spec)["kv_cache_memory_bytes"] for spec in shared}
+    assert len(sizes) == 1
+    weights_bytes = 16 * GIB
+    assert count * (sizes.pop() + weights_bytes) < USED_SHARE * H200
+    assert all(flags(spec)["gpu_memory_utilization"] * count <= 0.9 for spec in shared)
+    assert all(flags(spec)["max_model_len"] == 8192 for spec in shared)
+
+
+def test_sglang_gets_a_number_of_tokens():
+    vllm_share, sglang_share = memory_shares([LLAMA, sglang("llama-3.1-8b")], H200)
+    kv_bytes = flags(vllm_share)["kv_cache_memory_bytes"]
+    assert flags(sglang_share) == {"max_total_tokens": kv_bytes // (128 * 1024)}  # 128 KiB a token of this shape
+
+
+@pytest.mark.parametrize(
+    ("specs", "memory_bytes", "reason"),
+    [
+        ([LLAMA, LLAMA], None, "size of the GPU's memory is not known"),
+        ([LLAMA] * 2, 24 * GIB, "2 servers need 42 GiB beside their KV caches, and the GPU has 24 GiB"),
+        ([LLAMA, LLAMA.with_flags(gpu_memory_utilization=0.5)], H200, "sets gpu_memory_utilization itself"),
+        ([LLAMA, LLAMA.with_flags(num_gpu_blocks_override=100)], H200, "sets num_gpu_blocks_override itself"),
+        ([LLAMA, LLAMA.with_lmcache()], H200, "has an LMCache server"),
+        ([LLAMA, vllm("somebody/something")], H200, "has a model of unknown size"),
+        ([LLAMA, LLAMA.with_flags(hf_overrides={"num_hidden_layers": 2})], H200, "changes its model by hf_overrides"),
+    ],
+)
+def test_spec_that_cannot_share_memory_gets_reason(specs, memory_bytes, reason):
+    shared = memory_shares(specs, memory_bytes)
+    assert isinstance(shared, str)
+    assert reason in shared
+
+
+def test_weights_are_split_by_tensor_parallelism():
+    llama_70b = vllm("llama-3.1-70b")
+    assert isinstance(memory_shares([llama_70b] * 2, H200), str)
+    assert not isinstance(memory_shares([llama_70b.with_flags(tensor_parallel_size=8)] * 2, H200), str)

@@ -1,0 +1,124 @@
+"""A candidate against its reference build: pairs of runs, the spread between starts, one per cent of the step."""
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from pytest_llmperf import Verdict
+from pytest_llmperf.judging.reference_comparison import (
+    PAIRS_OF_START,
+    REFERENCE_LOOKS,
+    ReferenceTerms,
+    judge_against_reference,
+)
+from pytest_llmperf.metrics.run import CountedBy
+from pytest_llmperf.results.cause import Cause
+from pytest_llmperf.results.measurement import Measurement, Run
+from pytest_llmperf.stats.prior import Margins
+
+TERMS = ReferenceTerms(("itl_p50",), "h200", 15, {})
+START_SD, PAIR_SD = 0.0018, 0.003  # of median ITL between resident servers of one H200
+
+
+def side(values, metric, first_start):
+    """Runs with these values of one metric, each a seed of its own, in turn with the other side: A B, B A, A B."""
+    runs = tuple(
+        replace(Run.of_values(seed, first_start + 2 * (seed // PAIRS_OF_START), {metric: value}),
+                block=2 * seed + (1 if (seed % 2 == 0) == (first_start == 1) else 2))
+        for seed, value in enumerate(values)
+    )
+    conditions = {"engine": "vllm", "engine.version": "0.26.0"}
+    metrics = tuple(replace(run.metrics, counted_by=CountedBy.CHUNKS) for run in runs)
+    return Measurement("vllm('m')", "random_tokens(…)", conditions, runs, metrics)
+
+
+def judged(candidate, reference, terms=TERMS, looked_at=0, **fields):
+    metric = terms.primaries[0]
+    (result,) = judge_against_reference(side(candidate, metric, 1), side(reference, metric, 2), terms, looked_at,
+                                        **fields)
+    return result
+
+
+def test_two_per_cent_slower_step_fails_and_names_the_build():
+    result = judged([5.10, 5.11, 5.095], [5.0, 5.005, 4.995])
+    assert (result.verdict, result.cause) == (Verdict.FAIL, Cause.WORSE_THAN_REFERENCE)
+    assert result.estimate == pytest.approx(0.02, abs=0.002)
+    assert result.facts["reference"] == "vllm 0.26.0"
+    assert (result.facts["starts_a"], result.facts["starts_b"]) == (1, 1)
+    assert result.limit == pytest.approx(0.01)
+
+
+def test_equal_builds_pass_and_state_the_smallest_detectable_change():
+    result = judged([5.0, 5.01, 4.995], [5.001, 5.005, 4.998])
+    assert (result.verdict, result.cause) == (Verdict.PASS, None)
+    assert 0.012 < result.facts["smallest_detectable"] < 0.025
+
+
+def test_two_per_cent_faster_step_is_improved():
+    assert judged([4.9, 4.905, 4.895], [5.0, 5.005, 4.995]).verdict is Verdict.IMPROVED
+
+
+def test_one_per_cent_slower_step_is_never_a_pass():
+    result = judged([5.05, 5.055, 5.045], [5.0, 5.005, 4.995], no_further_runs="out_of_time")
+    assert result.verdict is Verdict.INCONCLUSIVE
+    assert (result.cause, result.facts["no_further_runs"]) == (Cause.CHANGE_UNDECIDED, "out_of_time")
+
+
+def test_drift_of_the_machine_cancels_in_alternating_pairs():
+    """The machine slows by 0.5 % a run; the candidate runs in places 1, 4, 5 and the reference in 2, 3, 6."""
+    candidate, reference = ([5.0 * 1.005**place for place in places] for places in ((1, 4, 5), (2, 3, 6)))
+    result = judged(candidate, reference)
+    assert result.verdict is not Verdict.FAIL
+    assert abs(result.estimate) < 0.003
+
+
+def test_throughput_is_worse_when_smaller():
+    terms = ReferenceTerms(("output_throughput",), "h200", 15, {})
+    result = judged([90.0, 90.3, 89.9], [100.0, 100.2, 99.8], terms)
+    assert result.verdict is Verdict.FAIL
+    assert result.estimate == pytest.approx(-0.1, abs=0.002)
+
+
+def test_shares_differ_by_points_and_may_be_zero():
+    terms = ReferenceTerms(("prefix_cache_hit_rate",), "h200", 15, {})
+    result = judged([0.0, 0.0, 0.0], [0.4, 0.41, 0.39], terms)
+    assert result.verdict is Verdict.FAIL
+    assert result.estimate == pytest.approx(-0.4)
+
+
+def test_margins_of_the_test_replace_default_margins():
+    terms = ReferenceTerms(("itl_p50",), "h200", 15, {"itl_p50": Margins(0.03, 0.06)})
+    assert judged([5.10, 5.11, 5.095], [5.0, 5.005, 4.995], terms).verdict is Verdict.PASS
+
+
+def test_missing_value_is_an_error_that_names_the_side():
+    result = judged([5.0, None, 5.0], [5.0, 5.0, 5.0])
+    assert (result.verdict, result.cause) == (Verdict.ERROR, Cause.METRIC_UNAVAILABLE)
+    assert result.facts["side"] == "candidate"
+
+
+def test_verdicts_of_equal_and_slower_builds_have_the_stated_frequencies():
+    """With the noise of resident servers: 300 comparisons each, every look of the rule."""
+
+    def frequencies(effect, seed):
+        rng, verdicts = Random(seed), []
+        for _ in range(300):
+            offsets = [effect + rng.gauss(0, START_SD * 2**0.5) for _ in range(2)]
+            reference = [5.0 * (1 + rng.gauss(0, 0.004)) for _ in range(16)]
+            candidate = [value * (1 + offsets[pair // PAIRS_OF_START] + rng.gauss(0, PAIR_SD))
+                         for pair, value in enumerate(reference)]
+            looked_at = 0
+            for look in REFERENCE_LOOKS:
+                verdict = judged(candidate[:look], reference[:look], looked_at=looked_at).verdict
+                looked_at = look
+                if verdict is not Verdict.INCONCLUSIVE:
+                    break
+            verdicts.append(verdict)
+        return {verdict: verdicts.count(verdict) / len(verdicts) for verdict in set(verdicts)}
+
+    equal, one, two = frequencies(0.0, 1), frequencies(0.01, 2), frequencies(0.02, 3)
+    assert equal.get(Verdict.FAIL, 0) == 0
+    assert equal.get(Verdict.INCONCLUSIVE, 0) <= 0.1
+    assert one.get(Verdict.PASS, 0) <= 0.1
+    assert two.get(Verdict.FAIL, 0) >= 0.9
