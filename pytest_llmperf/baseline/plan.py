@@ -103,7 +103,7 @@ def _by_path(tests: Sequence[TestResult]) -> dict[str, list[Case]]:
 def _plan_file(
     path: str, cases: Sequence[Case], stored_tests: Baseline | None, terms: UpdateTerms, mode: Mode
 ) -> tuple[list[Entry], Baseline | None]:
-    """The lines of one file, and its new content where that changes."""
+    """The plan entries of one file, and the new content of the file; None for an unchanged file."""
     owners = {case.owner for case in cases} | ({stored_tests.test} if stored_tests is not None else set())
     if len(owners) > 1 or len({case.test.test for case in cases}) > 1:
         names = sorted(owners if len(owners) > 1 else {case.test.test for case in cases})

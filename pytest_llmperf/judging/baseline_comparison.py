@@ -72,9 +72,9 @@ class ComparisonTerms:
 def default_primaries(
     measurement: Measurement, stored: StoredMeasurement | None, *, closed_loop: bool
 ) -> tuple[str, ...]:
-    """What is judged where a test names nothing: of the usual metrics those that this measurement or the baseline has.
+    """Primary metrics if a test names none: the usual metrics that this measurement or the baseline has.
 
-    One that the baseline has and today's runs have not is judged, too: a metric does not vanish unnoticed.
+    A metric that only the baseline has is included, so that a missing metric is reported.
     """
     usual = SEARCHED if measurement.searched else CLOSED_LOOP if closed_loop else OPEN_LOOP
     stored_primaries = () if stored is None else stored.primaries
@@ -236,7 +236,7 @@ def comparison_of(
 
 
 def _sessions_with(stored: StoredMeasurement, name: str) -> list[StoredSession]:
-    """Those that know the metric; one that was measured before it was asked for has no value of it."""
+    """Stored sessions that have the metric in all runs. Older sessions may lack a metric that was added later."""
     return [session for session in stored.sessions if all(value is not None for value in session.values(name))]
 
 

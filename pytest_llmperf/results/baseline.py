@@ -33,15 +33,15 @@ class Provenance:
 
 @dataclass(frozen=True, slots=True)
 class StoredSession:
-    """What a baseline keeps of one pytest session.
+    """One pytest session as a baseline stores it.
 
     Args:
         id, date, host: as in `Provenance`.
-        commit: as there, with "-dirty" where the working tree differed.
-        accepted: the reason for which a person took it although something spoke against it.
-        anchor: creeping is measured from this session; one of a measurement is.
-        runs: of each run its seed and which server start of its session it ran on.
-        metrics: metric → its value in each run, None where it is missing.
+        commit: as in `Provenance`, with "-dirty" for a changed working tree.
+        accepted: reason with which a person accepted the session despite an obstacle; None without an obstacle.
+        anchor: whether this session is the anchor of its measurement, from which gradual drift is measured.
+        runs: seed and server start (number within the session) of each run.
+        metrics: metric → value per run; None for a missing value.
         differs: conditions that may differ (`compare_across`) and did, or that older sessions did not record: this
             session's values, None where absent.
     """

@@ -22,7 +22,7 @@ RECORDED_LATER = frozenset({"cuda", "cpu", "cpu_cores", "host_env"})
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A condition that is not what it was; None where it is absent."""
+    """A condition that differs from the baseline. `stored` or `now` is None if the condition is absent."""
 
     field: str
     stored: str | None
@@ -107,7 +107,7 @@ def differences(
 def is_comparable(session: StoredSession, across: Collection[str]) -> bool:
     """Whether a stored session was measured under its baseline's conditions, but for those that may differ.
 
-    A condition that it did not record yet speaks neither for nor against it.
+    A condition that the session did not record is ignored.
     """
     def excused(field: str, value: str | None) -> bool:
         return field in across or (value is None and _recorded_later(field))

@@ -556,7 +556,8 @@ def _load_state(facts: Facts) -> str:
 
 
 def _load_remedy(facts: Facts) -> str:
-    """More processes help only where one was busy; else another program took the CPU."""
+    """Remedy for a late load generator. More load processes help only if a load process was busy; otherwise a different
+    program took the CPU."""
     ways = ["send from another host", "lower the rate", "or raise the limit"]
     if not facts.get("own_cpus"):
         ways.insert(0, "give it a free core (load_cpus)")

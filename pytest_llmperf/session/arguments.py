@@ -24,10 +24,10 @@ Returned = TypeVar("Returned")
 
 
 def check_engine(engine: object, call: str) -> None:
-    """Refuse what is neither a server nor the spec of one.
+    """Refuse an engine argument that is neither a server nor an engine spec.
 
     Raises:
-        SpecError: it is something else.
+        SpecError: the argument has a different type.
     """
     if not isinstance(engine, Server | EngineSpec):
         raise SpecError(f"{call.replace('…', repr(engine))}: an engine is the `engine` fixture or a spec such as "
@@ -40,7 +40,7 @@ def spec_of(engine: Server | EngineSpec) -> EngineSpec:
 
 
 def check_sides_differ(a: Server | EngineSpec, b: Server | EngineSpec) -> None:
-    """Refuse a claim about one specification against itself: whatever it measures are two starts of one thing.
+    """Refuse a claim that compares an engine spec with itself, because such a claim compares only two server starts.
 
     Raises:
         SpecError: both sides are equal.

@@ -21,10 +21,10 @@ from pytest_llmperf.session.provenance import read_provenance
 
 @dataclass(frozen=True, slots=True)
 class MeasuredSession:
-    """What one pytest session has measured, by all of its workers.
+    """The results of one pytest session, from all of its workers.
 
     Args:
-        provenance: where and when.
+        provenance: place and time of the session.
         tests: one entry per run file.
     """
 
@@ -34,14 +34,14 @@ class MeasuredSession:
 
 @dataclass(frozen=True, slots=True)
 class UpdateScope:
-    """What an update may change.
+    """The baselines that an update may change.
 
     Args:
-        mode: all, or missing ones only.
-        accept: a person's reason to take what would be refused.
+        mode: all baselines, or only missing baselines.
+        accept: a person's reason to store sessions with obstacles.
         across: conditions that may differ.
-        collected: ids of all tests that exist; None where only a part is known, and nothing is orphaned.
-        in_scope: test files whose tests are all in `collected`; baselines of others count as existing.
+        collected: ids of all existing tests; None if only a part of the tests is known, so no baseline is orphaned.
+        in_scope: test files whose tests are all in `collected`. Tests of other files count as existing.
     """
 
     mode: Mode
@@ -73,14 +73,14 @@ def update_baselines(
     store: Store, sessions: Sequence[MeasuredSession], scope: UpdateScope, show: Callable[[list[Plan]], None],
     *, dry_run: bool = False,
 ) -> list[Plan]:
-    """Take sessions into the baselines, one after the other; what was planned is what was written, all or nothing.
+    """Store sessions in the baselines, in order. The update writes exactly the plan, or no file.
 
     Args:
         store: the baselines.
-        sessions: oldest first.
-        scope: what may change.
-        show: called with one plan per session before anything is written.
-        dry_run: only plan.
+        sessions: sessions, oldest first.
+        scope: the baselines that may change.
+        show: called with one plan per session before the first write.
+        dry_run: whether to plan without writing.
 
     Raises:
         BaselineError: a baseline cannot be read, or the baselines cannot be written: nothing was changed.
@@ -110,7 +110,7 @@ def update_baselines(
 def _plans(
     existing: Mapping[str, Baseline], sessions: Sequence[MeasuredSession], scope: UpdateScope
 ) -> tuple[list[Plan], dict[str, Baseline | None]]:
-    """One plan per session, each on what the ones before it leave, and what they change together."""
+    """A plan per session, each based on the result of the previous plan, and the files that all plans change."""
     plans, now, files = list[Plan](), dict(existing), dict[str, Baseline | None]()
     for session in sessions:
         collected = scope.collected

@@ -18,9 +18,9 @@ class TriedRate:
 
     Args:
         rate: requests/s.
-        verdict: PASS where it is proven to be within the SLO, FAIL where over it, INCONCLUSIVE where neither.
-        holds: whether the SLO holds for what was measured, proven or not.
-        measured: metric → its value over all runs at this rate, of a latency in ms; None: it has none.
+        verdict: PASS if the rate is proven to meet the SLO, FAIL if it is proven to miss the SLO, else INCONCLUSIVE.
+        holds: whether the measured values meet the SLO, proven or not.
+        measured: metric → value over all runs at this rate (a latency in ms); None for a missing metric.
     """
 
     rate: float
@@ -30,7 +30,7 @@ class TriedRate:
 
     @property
     def within(self) -> bool:
-        """What is proven, and where nothing is, what was measured."""
+        """Whether the rate meets the SLO: the proven answer, or for an INCONCLUSIVE verdict the measured answer."""
         return self.verdict is Verdict.PASS or (self.verdict is Verdict.INCONCLUSIVE and self.holds)
 
 

@@ -287,9 +287,9 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 
 def _short_load_warning(measurement: Measurement, workload: Workload) -> str | None:
-    """What to say where all that comes at the rate came before a queue could grow; None where it lasts.
+    """Warning if the load ended before a queue could grow; None for a long enough load.
 
-    Of conversations it is their beginnings that come at it: later turns follow the answers.
+    For conversations the rate counts the first turns only, because later turns follow the answers.
     """
     known_ms = [value for value in measurement.values("e2el_p50") if value is not None]
     took_s = fmean(known_ms) / 1e3 if known_ms else 0.0

@@ -174,7 +174,7 @@ def history(execution: Execution) -> str:
 
 
 def excluded_execution(earlier: Execution, execution: Execution) -> dict[str, object]:
-    """An earlier execution as the run file has it: how it ended, and those of its measurements that do not count."""
+    """An earlier execution for the run file: its ending, and its measurements whose runs are not pooled."""
     number = len(earlier.earlier) + 1
     apart = [
         member.own for member in earlier.series if member.own is not None and not _has_pooled_runs(member, execution)

@@ -400,17 +400,17 @@ class Perf:
     def compare(self, *texts: str, **sides: Measurement) -> list[CheckResult]:
         """Put measurements of one workload beside each other: the tiers of a cache, two engines.
 
-        Unlike `claim` it starts nothing and measures nothing more; runs of equal seeds make the pairs.
+        Unlike `claim`, `compare` starts no server and measures no further runs. Runs with equal seeds form the pairs.
 
         Args:
-            texts: a ratio such as "ttft_p50(disk) / ttft_p50(memory) >= 1.2", judged at 99 %. Without a limit it is
-                REPORTED with its interval, and decides nothing.
-            sides: by the names that stand there, what `measure` gave, each with two runs or more.
+            texts: ratios such as "ttft_p50(disk) / ttft_p50(memory) >= 1.2", judged at 99 %. A ratio without a limit is
+                REPORTED with its interval and not judged.
+            sides: measurements by their names in the texts, each a result of `measure` with two runs or more.
 
         Raises:
-            UsageError: no ratio, fewer than two sides, or one that was not measured.
-            SloError: a text cannot be read.
-            SpecError: the workloads differ, or there are no two pairs.
+            UsageError: there is no ratio, there are fewer than two sides, or a side is not a measurement.
+            SloError: a text cannot be parsed.
+            SpecError: the workloads differ, or there are fewer than two pairs.
         """
         from pytest_llmperf.judging.compared_sides import judge_ratios
 

@@ -71,10 +71,10 @@ def write_provenance(run_dir: Path, origin: Provenance) -> None:
 
 
 def read_provenance(run_dir: Path) -> Provenance:
-    """What a run folder says of itself.
+    """The provenance of a run folder.
 
     Raises:
-        BaselineError: it says nothing, or what cannot be read.
+        BaselineError: the provenance is missing or invalid.
     """
     path = run_dir / FILE
     try:

@@ -53,12 +53,12 @@ class Series:
     """Runs of one workload on one engine. It can be extended later, on the same server start or on another.
 
     Args:
-        session: what starts servers and sends.
-        test: its id, for messages.
-        kind: hardware kind that the test runs as.
+        session: the session, which starts servers and sends requests.
+        test: test id, for messages.
+        kind: hardware kind of the test.
         engine: a running server, or a spec to start.
-        workload: run i adds i to its seed, so that no prompt repeats.
-        on_run: called after every run: an interruption loses only the run that it cuts short.
+        workload: the workload. Run i adds i to the seed of the workload, so no prompt repeats.
+        on_run: called after each run, so an interruption loses only the unfinished run.
         fresh, may_preempt, gauges, keep: as `perf.measure` says.
         side: "a" or "b" of a claim.
         looks: how often its SLOs are judged, at most.
@@ -123,9 +123,9 @@ class Series:
         """Go on, in a re-run, from the same series of earlier executions; their runs count where conditions are equal.
 
         Args:
-            before: those series.
-            execution: of the test, from 1.
-            first_seed: of this execution's runs, so that it brings new prompts.
+            before: the same series in earlier executions.
+            execution: number of this execution, from 1.
+            first_seed: first seed of this execution's runs, which gives new prompts.
         """
         self._before, self.execution, self._first_seed = before, execution, first_seed
 

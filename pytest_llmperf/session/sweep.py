@@ -1,4 +1,4 @@
-"""Every combination of some flags, measured one after the other; an interrupted sweep goes on where it was."""
+"""Measures all combinations of flag values in sequence. An interrupted sweep continues at the next combination."""
 
 from __future__ import annotations
 
@@ -72,10 +72,10 @@ class SweepPlan:
 
 
 def measure_row(perf: Perf, settings: Settings, plan: SweepPlan, flags: Mapping[str, object]) -> Row:
-    """One row; an engine that refuses its flags or dies of them, and runs that are no evidence, are results, too.
+    """One row of the sweep. An engine that refuses its flags or dies, and invalid runs, also give a row.
 
     Raises:
-        EnvironmentMissing, HardwareBusy: the machine's fault, and no combination's.
+        EnvironmentMissing, HardwareBusy: the cause is the machine, not the combination of flags.
     """
     candidate = plan.spec.with_flags(**flags)  # type: ignore[arg-type]  # as JSON has it
     try:
@@ -100,11 +100,11 @@ def _error_text(error: InfrastructureError) -> str:
 
 
 class SweepFile:
-    """Rows of a sweep, appended one by one.
+    """A file of sweep rows, with one line appended per row.
 
     Args:
-        path: the file; its first line says what is swept.
-        what: engine, workload, metrics and place as text; a file of another sweep is refused.
+        path: path of the file. The first line describes the sweep.
+        what: engine, workload, metrics and place as text. A file of a different sweep is refused.
     """
 
     def __init__(self, path: Path, what: str) -> None:
