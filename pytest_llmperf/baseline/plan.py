@@ -125,12 +125,12 @@ def _plan_file(
 def _decide(
     path: str, copies: Sequence[Case], stored: StoredMeasurement | None, terms: UpdateTerms, mode: Mode, *, young: bool
 ) -> tuple[list[Entry], StoredMeasurement | None]:
-    """What happens to one measurement, and what to store where something does.
+    """The plan entries of one measurement, and the baseline to store; None to store no baseline.
 
     Args:
         copies: all measurements of this name in this session. Copies that can never be stored get one entry per set
             of reasons; all other copies share one entry.
-        young: whether what a comparison left open is no obstacle.
+        young: whether an INCONCLUSIVE comparison is no obstacle, because few sessions are stored.
     """
     name = copies[0].name
     if stored is not None and mode == "new":

@@ -123,7 +123,7 @@ class ClaimJudge:
         settings: settings of the validity checks.
         start_sds: metric → between-start sd, for metrics whose sd the test states or the stored sessions show.
         kind: hardware kind of the server, which selects the default between-start sd of the other metrics.
-        restartable: whether both sides can be started again, so neither is an endpoint.
+        restartable: whether both sides can be started again; False if a side is an endpoint.
     """
 
     claim: Claim
@@ -168,9 +168,9 @@ class ClaimJudge:
         return replace(self, start_sds={**found, **self.start_sds})
 
     def alone(self, side: Measurement) -> list[CheckResult]:
-        """What one side decides against the claim before the other is measured; empty where it decides nothing.
+        """Results of one side that end the claim before the second side is measured; empty if the claim continues.
 
-        A run that is no evidence, or a mechanism that did not work, is not mended by another server start.
+        An invalid run or a failed mechanism ends the claim, because a further server start cannot change that result.
         """
         errors = invalid_results([(side.side.upper(), side, self._named(side.side))], self.settings)
         mechanism_results = [

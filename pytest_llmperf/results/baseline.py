@@ -33,7 +33,7 @@ class Provenance:
 
 @dataclass(frozen=True, slots=True)
 class StoredSession:
-    """One pytest session as a baseline stores it.
+    """A pytest session in a baseline.
 
     Args:
         id, date, host: as in `Provenance`.

@@ -52,7 +52,7 @@ def write_test(
 
     Args:
         complete: whether the test reached its end. An incomplete file is no result.
-        error: error that aborted the test, with its evidence.
+        error: error that aborted the test, with the evidence; None without an error.
         claims: text, sides and order of each claim (`session.perf`).
         earlier: earlier executions of the test (`session.executions.excluded_execution`). Their pooled runs are in
             `measurements`.

@@ -41,13 +41,13 @@ def begin_execution(session: PerfSession, test: str, kind: str) -> Execution:
 
 
 class Execution:
-    """One execution of a test: its measurements, its check results, and its verdict or error.
+    """One execution of a test, with measurements, check results, and the verdict or error.
 
     Args:
-        session: of the process.
-        test: its id.
-        kind: hardware kind that the test runs as.
-        earlier: executions of the same test in this session.
+        session: session of the process.
+        test: test id.
+        kind: hardware kind of the test.
+        earlier: earlier executions of the same test in this session.
     """
 
     def __init__(self, session: PerfSession, test: str, kind: str, earlier: tuple[Execution, ...] = ()) -> None:
@@ -174,7 +174,7 @@ def history(execution: Execution) -> str:
 
 
 def excluded_execution(earlier: Execution, execution: Execution) -> dict[str, object]:
-    """An earlier execution for the run file: its ending, and its measurements whose runs are not pooled."""
+    """An earlier execution for the run file: the ending, and the measurements whose runs are not pooled."""
     number = len(earlier.earlier) + 1
     apart = [
         member.own for member in earlier.series if member.own is not None and not _has_pooled_runs(member, execution)

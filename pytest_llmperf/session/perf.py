@@ -117,24 +117,25 @@ class Perf:
 
         Args:
             engine: a running server (the `engine` fixture) or a spec to start.
-            workload: what to send; run i adds i to its seed, so that no prompt repeats.
-            runs: how many on each start; the run is the unit of replication.
-            until: SLOs such as "ttft_p99 <= 500ms". They are judged after each run, and the measurement ends, before
-                `runs`, once each of them is decided or a run is invalid. Each look has its part of the error of 5 %, so
-                the first run decides only what is far from its limit. Check the same SLOs afterwards.
-            starts: how many servers to start one after the other, for a spec; a verdict on one holds for it alone.
-            fresh: start the server anew, for a spec.
-            may_preempt: whether preemptions are part of what is measured; otherwise they make the run an ERROR.
-            gauges: sample gauges for kv_usage_peak, running_peak and waiting_peak, and keep them over time in the run
-                file. Off by default: rendering the page costs the server some ms, which p99 ITL shows.
-            keep: tiers of the cache that are not emptied before each run: "engine" (its own), "l1" (host memory,
-                LMCache's or what vLLM offloads there) and "l2" (LMCache's disk). Measured again, a workload finds what
-                its first measurement left there. With `fresh`, "l1" restarts the engine beside its LMCache server, and
-                "l2" alone restarts both. Like `fresh` and `gauges` it is a condition, `treatment`.
+            workload: the workload to send. Run i adds i to the seed of the workload, so no prompt repeats.
+            runs: number of runs on each server start; the run is the unit of replication.
+            until: SLOs such as "ttft_p99 <= 500ms". The SLOs are judged after each run. The measurement ends before
+                `runs` as soon as all SLOs are decided or a run is invalid. The looks share an error probability of 5 %,
+                so the first run decides only metrics far from their limits. Check the same SLOs afterwards.
+            starts: number of successive server starts of a spec. A verdict from one start holds only for this start.
+            fresh: whether to start a new server for a spec.
+            may_preempt: whether preemptions are allowed; otherwise a preemption makes the run an ERROR.
+            gauges: whether to sample gauges for kv_usage_peak, running_peak and waiting_peak, and to store them over
+                time in the run file. The default is off, because the server needs some ms to render its metrics page,
+                which raises p99 ITL.
+            keep: KV cache tiers that are not emptied before each run: "engine" (the engine's own), "l1" (host memory of
+                LMCache or of vLLM's offloading) and "l2" (LMCache's disk). A repeated measurement then hits the prompts
+                of the first measurement. With `fresh`, "l1" restarts the engine and keeps its LMCache server, and "l2"
+                alone restarts both. Like `fresh` and `gauges` it is part of the condition `treatment`.
 
         Raises:
             SpecError: an argument makes the measurement impossible, e.g. tiers that this engine empties only together.
-            InfrastructureError: the server or the load generator failed; nothing that was recorded is judged.
+            InfrastructureError: the server or the load generator failed; the recorded data are not judged.
         """
         check_engine(engine, "perf.measure(…, workload)")
         check_workload(workload, "perf.measure(engine, …)")
@@ -398,7 +399,7 @@ class Perf:
         return self._judged(judge, text, side_a, side_b, runs)
 
     def compare(self, *texts: str, **sides: Measurement) -> list[CheckResult]:
-        """Put measurements of one workload beside each other: the tiers of a cache, two engines.
+        """Compare measurements of one workload, for instance on several cache tiers or on two engines.
 
         Unlike `claim`, `compare` starts no server and measures no further runs. Runs with equal seeds form the pairs.
 

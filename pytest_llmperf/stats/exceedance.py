@@ -84,7 +84,7 @@ class Exceedance:
         return replace(self, pass_margin=0.0, count_at_margin=None)
 
     def still_needed(self) -> int | None:
-        """Further observations until the exceedance rate is decided; None if the allowed rate is too close."""
+        """Further observations until the exceedance rate is decided; None for a rate too close to the allowed rate."""
         low = high = self.count.of
         while self._verdict(high) is Verdict.INCONCLUSIVE:
             low, high = high, high * 2
