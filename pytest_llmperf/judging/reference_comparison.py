@@ -12,7 +12,7 @@ from pytest_llmperf.metrics.failed_as_infinite import value_with_failures
 from pytest_llmperf.metrics.registry import Metric, find
 from pytest_llmperf.metrics.units import Unit
 from pytest_llmperf.model.verdict import Verdict
-from pytest_llmperf.results.cause import Cause, Facts
+from pytest_llmperf.results.cause import Cause, Facts, NoFurtherRuns
 from pytest_llmperf.results.check import REFERENCE_COMPARISON, CheckResult
 from pytest_llmperf.results.measurement import Measurement
 from pytest_llmperf.slo.model import Comparison
@@ -51,7 +51,7 @@ class ReferenceTerms:
 
 def judge_against_reference(
     candidate: Measurement, reference: Measurement, terms: ReferenceTerms, looked_at: int = 0,
-    no_further_runs: str | None = None,
+    no_further_runs: NoFurtherRuns | None = None,
 ) -> list[CheckResult]:
     """One result per primary metric.
 
@@ -83,7 +83,7 @@ class _Look:
     terms: ReferenceTerms
     alpha: float
     final_alpha: float
-    no_further_runs: str | None
+    no_further_runs: NoFurtherRuns | None
 
     def judged(self, metric: Metric) -> CheckResult:
         for side, measurement in (("candidate", self.candidate), ("reference", self.reference)):
@@ -152,7 +152,7 @@ class _Look:
             "reference": build_text(self.reference),
         }
         if self.no_further_runs is not None and verdict is Verdict.INCONCLUSIVE:
-            facts["no_further_runs"] = self.no_further_runs
+            facts["no_further_runs"] = self.no_further_runs.value
         causes = {Verdict.FAIL: Cause.WORSE_THAN_REFERENCE, Verdict.IMPROVED: Cause.BETTER_THAN_REFERENCE,
                   Verdict.INCONCLUSIVE: Cause.CHANGE_UNDECIDED}
         return CheckResult(

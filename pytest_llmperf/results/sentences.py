@@ -434,7 +434,7 @@ def _worse_than_reference(result: CheckResult) -> str:
 
 def _change_undecided(result: CheckResult) -> str:
     facts = result.facts
-    stop = f"; {STOPS[facts['no_further_runs']]}" if "no_further_runs" in facts else ""
+    stop = f"; {STOPS[NoFurtherRuns(facts['no_further_runs'])]}" if "no_further_runs" in facts else ""
     return (f"{_off_reference(result)}, and the {_bare_interval(result)} proves neither more than the negligible "
             f"{_change(result, facts['negligible'])} nor less than the tolerated change{stop}")
 

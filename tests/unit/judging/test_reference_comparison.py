@@ -13,7 +13,7 @@ from pytest_llmperf.judging.reference_comparison import (
     judge_against_reference,
 )
 from pytest_llmperf.metrics.run import CountedBy
-from pytest_llmperf.results.cause import Cause
+from pytest_llmperf.results.cause import Cause, NoFurtherRuns
 from pytest_llmperf.results.measurement import Measurement, Run
 from pytest_llmperf.stats.prior import Margins
 
@@ -60,7 +60,7 @@ def test_two_per_cent_faster_step_is_improved():
 
 
 def test_one_per_cent_slower_step_is_never_a_pass():
-    result = judged([5.05, 5.055, 5.045], [5.0, 5.005, 4.995], no_further_runs="out_of_time")
+    result = judged([5.05, 5.055, 5.045], [5.0, 5.005, 4.995], no_further_runs=NoFurtherRuns.OUT_OF_TIME)
     assert result.verdict is Verdict.INCONCLUSIVE
     assert (result.cause, result.facts["no_further_runs"]) == (Cause.CHANGE_UNDECIDED, "out_of_time")
 
