@@ -52,13 +52,13 @@ class UpdateScope:
 
 
 def read_sessions(run_files: Iterable[Path]) -> list[MeasuredSession]:
-    """Sessions, oldest first. Folders of one session's workers say the same id and are one session.
+    """Sessions, oldest first. Folders with the same session id belong to one session.
 
     Args:
-        run_files: `FOLDER/tests/*.json`; their folders say where they come from.
+        run_files: `FOLDER/tests/*.json`. Each folder contains the provenance of its session.
 
     Raises:
-        BaselineError: a file cannot be read, or one session claims two origins.
+        BaselineError: a file cannot be read, or two folders of one session have different provenances.
     """
     parts_by_session: dict[str, list[tuple[Provenance, TestResult]]] = defaultdict(list)
     origin_by_folder: dict[Path, Provenance] = {}

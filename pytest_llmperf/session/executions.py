@@ -1,8 +1,8 @@
-"""A test that is executed again within a session: what earlier executions leave to it.
+"""Repeated executions of a test within a session, and the runs that they share.
 
-A re-run is no new test. Its runs join those of the executions before, measured on an equal engine, workload and
-conditions, and the verdict is of all of them. An execution that ended in an ERROR is no evidence: its runs stay in the
-run file, and count nowhere.
+A re-run continues the same test. Its runs are pooled with the runs of earlier executions on an equal engine, workload
+and conditions, and the verdict rests on all of these runs. The runs of an execution that ended in an ERROR stay in the
+run file and do not count.
 """
 
 from __future__ import annotations
@@ -116,13 +116,13 @@ class Execution:
         return [*properties(self.test, self.measurements, self.results), *execution_properties]
 
     def close(self) -> None:
-        """Write what was measured to the run folder, where the request records live from now on."""
+        """Write the measurements to the run folder, and release the request records from memory."""
         if self._begun:
             self.write()
         self.session.release_records()
 
     def write(self) -> None:
-        """Write the test's file in the run folder anew."""
+        """Write or replace the test's file in the run folder."""
         from pytest_llmperf.results.writer import write_test
 
         self.run_file = write_test(
