@@ -26,9 +26,9 @@ class Noise:
     """Standard deviations of the logarithm of step times.
 
     Args:
-        session: one factor for the life of the process.
-        run: one factor for each run.
-        step: of one step among its neighbours.
+        session: sd of the factor that holds for the life of the process.
+        run: sd of the factor of each run.
+        step: sd between the steps of a run.
         ar: autocorrelation of successive steps.
         seed: equal seeds give equal noise.
     """
@@ -74,7 +74,7 @@ class Disturbance:
         self.leaked_blocks = self._faults.leaked_blocks
 
     def begin_run(self) -> None:
-        """Draw the run's factor anew."""
+        """Draw a new factor for the run."""
         self._runs += 1
         self._run = self._drawn(_RUN, self._runs, self._noise.run)
 

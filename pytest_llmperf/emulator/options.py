@@ -18,17 +18,17 @@ _ENGINE_OF_MODULE = {"vllm": "vllm", "sglang": "sglang"}
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What to emulate and how.
+    """The options of the emulator.
 
     Args:
-        machine: the hardware.
-        engine: whose command line `engine_argv` is.
-        mode: http: real time; virtual: a workload from stdin; pipe: commands from stdin.
-        faults, noise, seed: what is wrong, what varies, and the seed of everything random.
-        split: prefill and decode apart, joined by this link.
-        acceptance: of drafts, by position, in place of the method's own.
+        machine: the emulated hardware.
+        engine: engine of the command line `engine_argv`.
+        mode: http serves in real time; virtual reads a workload from stdin; pipe reads commands from stdin.
+        faults, noise, seed: planted faults, noise, and the seed of all random draws.
+        split: link between a prefill engine and a decode engine; None if one engine does both.
+        acceptance: acceptance probability by draft position; None for the default of the method.
         record: file for each token's intended and actual send time.
-        known_flags: only print the flags of the engine that are understood.
+        known_flags: whether to print only the flags of the engine that the emulator accepts.
     """
 
     machine: Machine

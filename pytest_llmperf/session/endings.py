@@ -77,8 +77,7 @@ def _nodes(function: Callable[..., object]) -> Iterator[ast.AST]:
 
 
 def _named(function: Callable[..., object], names: set[str]) -> Iterator[Callable[..., object]]:
-    """Functions with these names in the scope of a function: its module, imported modules, its closure and its
-    class."""
+    """Functions with these names in the module, the imported modules, the closure or the class of a function."""
     if not isinstance(function, FunctionType):
         return
     known = [function.__globals__[name] for name in names & function.__globals__.keys()]

@@ -1,4 +1,4 @@
-"""What an engine asks of KV cache that lies outside its own GPU memory: a lower tier, or another engine's."""
+"""The interface to KV cache outside the engine's own GPU memory: a lower tier, or the KV cache of another engine."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class ExternalKv(Protocol):
     as queried tokens, and do not count a second lookup after a preemption.
 
     Attributes:
-        prefilled: whether a sequence that lacks just its last token goes on as a decoding one (SGLang's decode engine),
-            not as a short prompt.
+        prefilled: whether a sequence that lacks only its last token continues as a decoding sequence (SGLang's decode
+            engine) instead of a short prompt.
     """
 
     prefilled: bool
@@ -34,8 +34,8 @@ class ExternalKv(Protocol):
         ...
 
     def store_s(self, sequence: Sequence, before: int, after: int, end: End) -> float:
-        """Keeps what a step computes (`computed` goes from `before` to `after`), for others from its end on; seconds
-        that it adds to the step."""
+        """Stores the KV cache that a step computes (`computed` rises from `before` to `after`). Other sequences can
+        load it after the end of the step. Returns the seconds by which the store extends the step."""
         ...
 
     def forget(self, sequence: Sequence) -> None:

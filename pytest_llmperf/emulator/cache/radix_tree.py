@@ -116,7 +116,8 @@ class RadixTree:
             node = node.parent
 
     def evict(self, tokens: int) -> int:
-        """Removes whole leaves until at least so many tokens are gone or only locked ones are left; gives how many."""
+        """Removes whole leaves until at least this many tokens are evicted or only locked leaves remain. Returns the
+        number of evicted tokens."""
         evicted_tokens = 0
         while evicted_tokens < tokens and self._leaves:
             used, _, leaf = heapq.heappop(self._leaves)
@@ -165,7 +166,8 @@ class RadixTree:
         return done, node
 
     def _split(self, node: Node, at: int) -> Node:
-        """The upper part is new and the lower one keeps its identity, for whoever has it locked."""
+        """Splits a node. The upper part is a new node; the lower part stays the same object, because sequences that
+        have locked the node refer to it."""
         if node.parent is None:
             raise RuntimeError("a root has no tokens to split")
         upper = Node(node.key[:at], node.parent)

@@ -23,20 +23,20 @@ if TYPE_CHECKING:
 
 
 class Deployment:
-    """What a client talks to, and the clock of its steps.
+    """One or more engines behind a router, with a common clock.
 
-    data_parallel makes as many engines, each with a prefix cache of its own and its share of the tiers' capacity (an
-    LMCache server's is one for all), behind a router: vLLM's internal balancing, or SGLang's router. transfer makes a
-    prefill and a decode engine (see Split).
+    data_parallel creates several engines, each with its own prefix cache and its share of the tiers' capacity; the
+    engines share the tiers of an LMCache server. The router is vLLM's internal balancing or SGLang's router. transfer
+    creates a prefill engine and a decode engine (see Split).
 
     Args:
-        step_time: of every engine.
-        disturbance: of every engine alike, by the number of its step.
-        router: None: the one that the engine comes with.
+        step_time: step-time model of all engines.
+        disturbance: noise of all engines, by the number of the step.
+        router: router; None for the default router of the engine.
 
     Attributes:
-        now_ns: when the last step that was run ends, or later.
-        tiers: of each engine that has any.
+        now_ns: end of the last computed step, or a later time.
+        tiers: the KV cache tiers of each engine that has tiers.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class Deployment:
         self.now_ns = max(self.now_ns, now_ns)
 
     def abort(self, sequence: Sequence) -> None:
-        """Drops a sequence, whatever its state; no effect where it has ended."""
+        """Drops a sequence in any state; a finished sequence is ignored."""
         if self._split is not None:
             self._split.abort(sequence)
         else:
@@ -127,10 +127,10 @@ class Deployment:
         return (self._split or self._timeline).next_ns()
 
     def advance(self, until_ns: int | None, fast_forwarding: bool = True) -> Step | FastForward | None:
-        """Runs the next step, or leap of steps, that begins before `until_ns`; None where none does.
+        """Runs the next step or fast-forward that begins before `until_ns`; None if no step begins before this time.
 
-        What it gives lies in the future until `ended_ns`. With several engines the ends are not in order, and a step of
-        a prefill engine gives nothing.
+        The tokens of the step are in the future until `ended_ns`. With several engines the ends of successive steps are
+        not in order, and a step of a prefill engine returns no tokens.
         """
         if self._split is not None:
             done = self._split.advance(until_ns, fast_forwarding)

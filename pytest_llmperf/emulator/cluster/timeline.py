@@ -50,7 +50,8 @@ class Timeline:
         return min(starts, default=None)
 
     def advance(self, until_ns: int | None, fast_forwarding: bool = True) -> tuple[int, Step | FastForward] | None:
-        """Runs the next step, or leap, that begins before `until_ns`: of which engine, and what it gave."""
+        """Runs the next step or fast-forward that begins before `until_ns`. Returns the index of its engine and the
+        result."""
         while True:
             started = [(start, i) for i in range(len(self.engines)) if (start := self._start_ns(i)) is not None]
             if not started:

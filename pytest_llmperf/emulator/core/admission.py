@@ -72,7 +72,7 @@ class Admission:
         return 0, True
 
     def resume(self, sequence: Sequence, budget: int, padded: int = 0) -> int:
-        """Tokens of the first chunk after what was loaded; 0 where it cannot go on yet."""
+        """Tokens of the first chunk after the loaded tokens; 0 if the sequence cannot continue yet."""
         return self._place(sequence, [], min(sequence.computed, sequence.length - 1), budget, padded)
 
     def _place(self, sequence: Sequence, hits: list[int], computed: int, budget: int, padded: int) -> int:

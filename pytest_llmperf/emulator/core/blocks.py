@@ -111,7 +111,7 @@ class BlockPool:
             self._tidy()
 
     def take(self, sequence: Sequence, count: int) -> None:
-        """Gives a sequence so many blocks; there must be as many."""
+        """Gives `count` blocks to a sequence. The caller must have checked that the pool has enough free blocks."""
         empty = self._empty
         while len(empty) < count:
             empty.append(self._evict())
@@ -162,7 +162,7 @@ class BlockPool:
         self._queue.append(idle)
 
     def leak(self, count: int) -> None:
-        """Loses so many blocks for ever, or as many as there are."""
+        """Removes this many blocks from the pool permanently, or all free blocks if there are fewer."""
         for _ in range(min(count, self.free)):
             self.leaked.append(self._empty.pop() if self._empty else self._evict())
             self.free -= 1

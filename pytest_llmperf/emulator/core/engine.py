@@ -82,13 +82,13 @@ class FastForward:
 
 
 class Engine:
-    """Steps through what was added. The caller keeps the time and never starts a step before the last one ended.
+    """Runs steps for the added sequences. The caller passes the time and starts no step before the last step has ended.
 
     Args:
-        step_time: how long a step takes.
-        disturbance: what multiplies that, and stalls between steps; None: nothing.
-        external: KV cache outside of this engine's own.
-        scheduler: None: vLLM's.
+        step_time: step-time model.
+        disturbance: factors on the step time and stalls between steps; None for no disturbance.
+        external: external KV cache; None without external KV cache.
+        scheduler: scheduler; None for vLLM's scheduler.
     """
 
     def __init__(
@@ -133,11 +133,13 @@ class Engine:
         self.scheduler.add(sequence)
 
     def abort(self, sequence: Sequence) -> None:
-        """Drops a sequence, whatever its state; no effect where it has ended."""
+        """Drops a sequence in any state; a finished sequence is ignored."""
         self.scheduler.abort(sequence)
 
     def step(self, now_ns: int) -> Step | None:
-        """Runs the next step from now on; None where there is none. Its outcome is in the books at once."""
+        """Runs the next step, which starts at `now_ns`; None if no sequence can run. The scheduler state changes at
+        once.
+        """
         batch = self._pending or self.scheduler.schedule(now_ns)
         self._pending = None
         if batch is None:
@@ -209,7 +211,7 @@ class Engine:
         return self.scheduler.reset_prefix_cache()
 
     def begin_run(self) -> None:
-        """Draws the run's noise anew."""
+        """Draws new noise for the run."""
         if self._disturbance is not None:
             self._disturbance.begin_run()
         self.forget_noise()
@@ -239,7 +241,8 @@ class Engine:
         return np.maximum(np.rint(seconds * 1e9), 1.0).astype(np.int64)
 
     def _disturbed(self, first: int, count: int) -> int:
-        """Where the disturbance of these steps begins in what was asked for ahead."""
+        """Index of the first step's disturbance in the values that were drawn in advance; draws more values if
+        needed."""
         offset = first - self._first
         if self._disturbance is not None and not 0 <= offset <= len(self._factors) - count:
             ahead = max(count, _DRAWN_STEPS)

@@ -68,7 +68,7 @@ class VllmScheduler(FastForwardState):
         return given, finished
 
     def _continue_running(self, batch: Batch) -> int:
-        """Rows for running sequences; what is left of the budget."""
+        """Adds the rows of running sequences and returns the rest of the token budget."""
         budget, longest = self._config.max_num_batched_tokens, self._config.max_model_len
         running, rows, pool = self.running, batch.rows, self.pool
         size, lookahead, caching, expects = pool.block_size, self._lookahead, pool.caching, self._asynchronous

@@ -73,15 +73,15 @@ class NewTokenRatio:
 
 @dataclass(slots=True)
 class PrefillBudget:
-    """What a prefill batch may still take.
+    """The remaining budget of a prefill batch.
 
     Args:
-        reserved: tokens of the pool that are spoken for: by the batch, and by what the running ones will generate.
-        chunk: tokens of this batch; None: prompts are not cut.
-        prefill: tokens of this batch, which only a first prompt that is not cut may pass.
-        taken: tokens of the pool that the batch itself takes.
-        ends: once somebody asked, of each sequence that runs or goes along how many tokens it has still to generate,
-            and how many it then gives back.
+        reserved: tokens of the pool that are reserved for the batch and for tokens of the running sequences.
+        chunk: remaining tokens of the chunk; None if prompts are not cut.
+        prefill: remaining tokens of the batch. Only a first prompt that is not cut may exceed this budget.
+        taken: tokens of the pool that the batch itself uses.
+        ends: per running or admitted sequence, number of tokens still to generate and number of tokens that its end
+            frees; None before the first call of `lasts`.
     """
 
     cache: RadixCache

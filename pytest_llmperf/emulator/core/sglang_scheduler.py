@@ -204,7 +204,7 @@ class SglangScheduler:
         return sum([needed(s, min(s.computed + steps, s.limit - 1)) for s in self._running])
 
     def _accept(self, sequence: Sequence, drafts: int) -> int:
-        """Tokens that a row gives its sequence."""
+        """Number of tokens that a row generates for its sequence."""
         count = 1
         if drafts and self._acceptance is not None:
             accepted = self._acceptance.draw(sequence.moment, drafts)

@@ -1,4 +1,4 @@
-"""How much KV cache fits beside weights and activations."""
+"""The KV cache capacity: GPU memory without weights and activations."""
 
 from __future__ import annotations
 

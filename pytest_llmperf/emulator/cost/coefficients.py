@@ -1,4 +1,4 @@
-"""What a datasheet does not say: fitted numbers, and where they come from."""
+"""Fitted coefficients of the step-time model that datasheets lack, with their provenance."""
 
 from __future__ import annotations
 

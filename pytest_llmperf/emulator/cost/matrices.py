@@ -1,4 +1,4 @@
-"""Time of the matrix products of a step: weights are read once, whatever the number of tokens."""
+"""Time of the matrix products of a step. A step reads the weights once, for any number of tokens."""
 
 from __future__ import annotations
 
@@ -68,7 +68,8 @@ class Matrices:
 
 
 def matrices_of(config: EngineConfig, coefficients: Coefficients) -> Matrices:
-    """Cut over the GPUs of a replica; experts over all replicas' GPUs where they are spread whole."""
+    """Matrix times of a deployment. The weights are divided over the GPUs of a replica. With expert parallelism the
+    experts are divided over the GPUs of all replicas."""
     shape, gpu, tp = config.shape, config.gpu, config.tensor_parallel
     replicas = config.data_parallel if config.expert_parallel else 1
     bandwidth = gpu.bandwidth_bytes_per_s * coefficients.weight_bandwidth

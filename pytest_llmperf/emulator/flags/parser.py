@@ -1,4 +1,5 @@
-"""Engines' argument parsers, emulated: what is not known to be without effect is refused, never ignored."""
+"""Emulated argument parsers of the engines. A flag is ignored only if it is known to have no effect; all other unknown
+flags are refused."""
 
 from __future__ import annotations
 

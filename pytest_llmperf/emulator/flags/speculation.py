@@ -1,4 +1,4 @@
-"""Speculative decoding as the flags ask for it, and how often its drafts are right where nobody says."""
+"""Speculative decoding from the flags, with default acceptance rates."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def _accepted(
 
 
 def _draft_shape(method: str, settings: dict[str, Any], target: ModelShape) -> ModelShape | None:
-    """What drafts: a model of its own, or one layer of the target with its head."""
+    """Shape of the draft model: a separate model, or a single layer of the target with its head."""
     if method == "draft_model":
         if not settings.get("model"):
             raise StartError("speculative_config with method draft_model needs a model.")

@@ -22,7 +22,7 @@ def vllm_launch(
     split: Link | None = None,
     acceptance: tuple[float, ...] | None = None,
 ) -> Launch:
-    """Resolve vLLM's arguments as it would on that machine.
+    """Resolve vLLM's arguments as vLLM would on this machine.
 
     Args:
         argv: with or without a leading "serve".

@@ -55,14 +55,14 @@ class Latencies:
         self.time_to_first_token_seconds.observe((at_ns - sequence.arrived_ns) * _S)
 
     def gap(self, gap_ns: int, tokens: int) -> None:
-        """Between two emissions of a sequence, the second one of so many tokens."""
+        """Observes the gap between two emissions of a sequence; `tokens` is the number of tokens in the second."""
         if self._per_token:
             self.inter_token_latency_seconds.observe(gap_ns / tokens * _S, tokens)
         else:
             self.inter_token_latency_seconds.observe(gap_ns * _S)
 
     def emissions(self, sequence: Sequence, at_ns: list[int], counts: list[int]) -> None:
-        """All emissions of a sequence at once, from its first token on."""
+        """Observes all emissions of a sequence, from its first token on."""
         self.first_token(sequence, at_ns[0])
         gaps_s = np.diff(np.array(at_ns)) * _S
         if self._per_token and max(counts) > 1:

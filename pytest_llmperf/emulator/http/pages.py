@@ -1,4 +1,4 @@
-"""What a server tells of itself: models, version, configuration."""
+"""Information pages of a server: models, version, configuration."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def server_info(launch: Launch) -> Reply:
 
 
 def _vllm_server_info(launch: Launch) -> Reply:
-    """GET /server_info of vLLM in its development mode, as far as it is emulated."""
+    """GET /server_info of vLLM in its development mode, with the emulated fields."""
     config, facts = launch.config, launch.facts
     graphs = "FULL_AND_PIECEWISE" if config.cuda_graphs else "NONE"
     resolved = {

@@ -58,7 +58,8 @@ class Service:
 
     @property
     def leaks(self) -> bool:
-        """Whether what does not fit waits for ever instead of being refused: nobody knows of the lost blocks."""
+        """Whether a request that no longer fits waits for ever instead of being refused. A server with leaked blocks
+        does not know its real capacity."""
         return self._faults.leaked_blocks > 0
 
     def generates(self, method: str, path: str) -> bool:

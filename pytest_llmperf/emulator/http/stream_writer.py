@@ -45,7 +45,7 @@ class StreamWriter:
             await self._drain
 
     def close(self) -> None:
-        """Give up what is not sent yet."""
+        """Drop all unsent bytes."""
         if self._drain is not None:
             self._drain.cancel()
 

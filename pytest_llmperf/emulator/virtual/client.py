@@ -1,4 +1,4 @@
-"""A client that speaks HTTP in virtual time: requests as text, planted faults, and its own patience."""
+"""An HTTP client in virtual time: it sends requests as text, meets planted faults and has timeouts."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class CommandError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a client will do: see `fly`."""
+    """The requests and limits of a client, see `simulate_client`."""
 
     posts: list[Posted]
     concurrency: int | None
@@ -39,13 +39,13 @@ class Plan:
 
 @dataclass(slots=True)
 class Pipe:
-    """A server behind a pipe, with what it was told to keep.
+    """A server behind a pipe, with its stored plans.
 
     Args:
-        service: the server as it runs now.
-        start: starts it anew with that noise seed; None: it cannot be.
-        plans: by name.
-        token_ids: of all plans, each id once.
+        service: the running server.
+        start: starts a new server with the given noise seed; None if a restart is impossible.
+        plans: stored plans by name.
+        token_ids: token ids of all plans; equal ids share one object.
     """
 
     service: Service
@@ -63,7 +63,7 @@ def serve_pipe(pipe: Pipe, commands: TextIO, answers: TextIO) -> None:
 
 
 def answer(pipe: Pipe, line: str) -> dict[str, Any]:
-    """What one command comes to; an error is an answer too."""
+    """The answer to one command, which may be an error."""
     try:
         command = json.loads(line)
         if not isinstance(command, dict) or len(command) != 1:
@@ -190,7 +190,7 @@ def _exchange(service: Service, request: EmulatedRequest) -> dict[str, Any]:
 
 
 def _pass_time(service: Service, answered: list[EmulatedRequest]) -> int:
-    """Let the clock go to the last end, and return that."""
+    """Advance the clock to the end of the last request, and return this time."""
     ended_ns = max((request.ended_ns or 0 for request in answered), default=0)
     ended_ns = max(ended_ns, service.deployment.now_ns)
     service.deployment.sleep_until(ended_ns)
