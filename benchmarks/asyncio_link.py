@@ -43,13 +43,13 @@ class AsyncioWatcher:
 
 
 class Link:
-    """Owns a `Connection`; its coroutines wait for what the connection has not brought yet.
+    """Owns a `Connection`, with coroutines that wait for further bytes of the answer.
 
-    Every coroutine raises OSError where the connection ends before the answer does.
+    Each coroutine raises OSError if the connection ends before the answer.
 
     Attributes:
-        flight: the request that it serves, with its stamps.
-        framing: of the answer.
+        request: the current request, with its stamps.
+        framing: framing of the answer.
     """
 
     def __init__(self, arrivals: Arrivals, route: Route) -> None:
@@ -60,7 +60,7 @@ class Link:
         self._given = 0
         self._renew()
         self._connection = Connection(AsyncioWatcher(arrivals, self._changed.set), arrivals, self, route)
-        self._connection.flight = self.flight
+        self._connection.request = self.request
 
     @property
     def reusable(self) -> bool:
@@ -77,7 +77,7 @@ class Link:
         await self._until(lambda: self._connection.usable)
 
     def send(self, payload: bytes) -> None:
-        self._connection.send(self.flight, payload)
+        self._connection.send(self.request, payload)
 
     async def head(self) -> None:
         """Until `framing` knows status and headers."""
@@ -91,7 +91,7 @@ class Link:
         return fresh
 
     def close(self) -> None:
-        self._connection.flight = None
+        self._connection.request = None
         self._connection.close()
 
     def opened(self, connection: Connection) -> None:
@@ -102,10 +102,10 @@ class Link:
 
     def finish(self, request: RequestInFlight, ending: Ending, error: str | None = None) -> None:
         """See `Owner.finish`."""
-        if request is not self.flight or self._ended:
+        if request is not self.request or self._ended:
             return
         self._ended = True
-        self._connection.flight = None
+        self._connection.request = None
         if ending is Ending.CONNECT_FAILED:
             self._problem = ConnectionRefusedError(error)
         elif ending is not Ending.COMPLETE:
@@ -119,7 +119,7 @@ class Link:
         return self.framing.complete or (self._ended and self._problem is None)
 
     def _renew(self) -> None:
-        self.flight = RequestInFlight(PlannedRequest(0, "", b""), 0, monotonic_ns())
+        self.request = RequestInFlight(PlannedRequest(0, "", b""), 0, monotonic_ns())
         self.framing = BodyFraming()
         self._ended, self._fed, self._given = False, 0, 0
 
@@ -134,7 +134,7 @@ class Link:
             await self._changed.wait()
 
     def _take_reads(self) -> None:
-        reads = self.flight.reads
+        reads = self.request.reads
         try:
             while self._fed < len(reads) and not self.framing.complete:
                 self._fed += 1

@@ -66,7 +66,7 @@ def requests_for(streams: int) -> int:
 
 
 def one_level(session: Session, server: TimedServer, streams: int) -> None:
-    """Every client at one level, ours between them."""
+    """Measures each client at one number of streams, and this project's client before each peer."""
     requests = requests_for(streams)
 
     def ours() -> None:

@@ -88,7 +88,7 @@ class Bench:
 
 @dataclass(frozen=True)
 class Given(Workload):
-    """Prompts and send times that somebody else drew."""
+    """A workload with prompts and send times that `vllm bench serve` drew."""
 
     prompts: tuple[tuple[str, float], ...]
     tokens_out: int

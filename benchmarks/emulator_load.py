@@ -1,6 +1,6 @@
 """Opens streams against an emulated server and reads them to their ends: `emulator_load.py PORT STREAMS TOKENS`.
 
-It only counts bytes, so that it is never what limits the server.
+The script only counts bytes, so the server is the bottleneck.
 """
 
 import asyncio

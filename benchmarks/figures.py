@@ -1,4 +1,4 @@
-"""What one client measured of one load, against what the server really did."""
+"""Errors of a client under one load: the client's measurements against the server's actual timing."""
 
 from __future__ import annotations
 

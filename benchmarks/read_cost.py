@@ -34,8 +34,8 @@ class Nobody:
         self.intake = Intake(StreamLimits(replay_bytes=2**62))
 
     def opened(self, connection: Connection) -> None: ...
-    def took(self, flight: RequestInFlight, size: int) -> None:
-        if self.intake.take(flight, size) is not None:
+    def took(self, request: RequestInFlight, size: int) -> None:
+        if self.intake.take(request, size) is not None:
             self.intake.held_bytes = 0
 
     def forget(self, connection: Connection) -> None: ...
@@ -59,9 +59,9 @@ class Bench:
             server.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._until(lambda: all(connection.usable for connection in self.connections))
         for server, connection in zip(self.servers, self.connections, strict=True):
-            connection.flight = RequestInFlight(PlannedRequest(0, PATH, BODY), 0, 0)
+            connection.request = RequestInFlight(PlannedRequest(0, PATH, BODY), 0, 0)
             server.sendall(HEAD)
-        self._until(lambda: all(connection.flight.reads for connection in self.connections))
+        self._until(lambda: all(connection.request.reads for connection in self.connections))
 
     def _until(self, reached: Callable[[], bool]) -> None:
         def look() -> None:
@@ -115,11 +115,11 @@ def costs() -> dict[str, float]:
     gc.disable()
     bench = Bench()
     payload = b"POST " + PATH.encode() + b" HTTP/1.1\r\nHost: x\r\n\r\n" + BODY
-    flights = [connection.flight for connection in bench.connections]
+    requests = [connection.request for connection in bench.connections]
 
     def send() -> None:
-        for connection, flight in zip(bench.connections, flights, strict=True):
-            connection.send(flight, payload)
+        for connection, request in zip(bench.connections, requests, strict=True):
+            connection.send(request, payload)
 
     receive = bench.per_event_us(bench.receive_only)
     handle = bench.per_event_us(bench.handle)
@@ -128,7 +128,7 @@ def costs() -> dict[str, float]:
     with tempfile.TemporaryDirectory() as name:
         writer = RecordingWriter(Path(name) / "recording")
         recording = bench.per_event_us(
-            lambda: [writer.exchange(flight.exchange()) for flight in flights], before=lambda: None
+            lambda: [writer.exchange(request.exchange()) for request in requests], before=lambda: None
         )
     return {
         "receiving: recvmsg, kernel included": receive,

@@ -58,7 +58,7 @@ class StampedTransport(httpx.AsyncBaseTransport):
             link.framing.status or 0,
             headers=link.framing.headers,
             stream=_Body(self, link, origin, request),
-            extensions={"read_ns": link.flight.stamps, "http_version": b"HTTP/1.1"},
+            extensions={"read_ns": link.request.stamps, "http_version": b"HTTP/1.1"},
         )
 
     async def aclose(self) -> None:

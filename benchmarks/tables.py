@@ -88,7 +88,7 @@ def machine_table(runs: Runs, levels: Sequence[int], ours: str) -> str:
 def cost_table(
     ways: Mapping[str, Mapping[str, float]], capacity: Mapping[int, Mapping[str, float]], pieces: Mapping[str, float]
 ) -> str:
-    """What each way costs, what one process can do, and where its time goes."""
+    """Tables of the cost per read method, the capacity of one process, and the cost per piece of work."""
     by_way = [
         [way, number(notes["cpu_us_per_read"], 1), number(notes["turnaround_p99_ms"])] for way, notes in ways.items()
     ]

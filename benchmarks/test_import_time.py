@@ -1,4 +1,4 @@
-"""What the plugin costs a pytest run that does not use it: a difference of medians over alternating runs."""
+"""Overhead of the plugin for a pytest run without performance tests: difference of medians over alternating runs."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Every way this package refuses or fails, as one tree.
+"""The exception tree of this package.
 
 LlmperfError
 ├── UsageError                 what the user wrote cannot be meant
@@ -19,8 +19,8 @@ LlmperfError
     ├── BaselineError          a stored baseline cannot be read, believed or written
     └── HardwareBusy           somebody else uses the accelerator
 
-A message says what, where, why, and the next command. `Evidence` is what a reader needs
-beside it: the command, how the process ended, how long it took, the last lines of its log.
+A message says what, where, why, and the next command. `Evidence` adds facts about the process: command, exit status,
+duration and the last lines of the log.
 """
 
 from __future__ import annotations

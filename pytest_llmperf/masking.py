@@ -38,11 +38,11 @@ class Shape(NamedTuple):
     """A text that looks like a secret.
 
     Args:
-        pattern: holds for text and for bytes. It begins with a literal or a bounded repeat, so that the time for a long
-            line is linear.
-        replacement: what stands instead.
-        needs: a text without which nothing matches.
-        hints: texts in lower case of which a match holds at least one, in whatever case.
+        pattern: regular expression for text and bytes. The pattern begins with a literal or a bounded repeat, so the
+            time for a long line is linear.
+        replacement: text that replaces a match.
+        needs: text that each match contains.
+        hints: texts in lower case. A match contains at least one hint, in upper or lower case.
     """
 
     pattern: str
@@ -86,11 +86,12 @@ _SHAPES = tuple((re.compile(shape.pattern), shape) for shape in SHAPES)
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether what has this name is a secret: HF_TOKEN and api_key are; tokenizer, max_tokens and PWD are not.
+    """Whether the value with this name is a secret: HF_TOKEN and api_key are secrets; tokenizer, max_tokens and PWD
+    not.
 
-    The last word decides. "tokens" are counted, and so is what a counting word precedes: max_num_batched_token. In
-    upper case, as variables are asked for, any word does: AWS_ACCESS_KEY_ID and HF_TOKENS, but not
-    speculative_token_tree.
+    The last word of the name decides. A name that ends in "tokens" is a number, and so is a name with a counting word
+    before its last word, such as max_num_batched_token. In a name in upper case, as for environment variables, each
+    word decides: AWS_ACCESS_KEY_ID and HF_TOKENS are secrets, speculative_token_tree is not.
     """
     words = re.split(r"[-_.]", name)
     if name.isupper():
@@ -114,18 +115,18 @@ def masked_env(env: Mapping[str, str], secrets: Iterable[str] = ()) -> dict[str,
 
 
 def masked(value: object, secrets: Iterable[str] = (), *, name: str = "") -> object:
-    """A value as JSON takes it, with `***` for every secret in it, as deep as it nests; JSON in a text counts.
+    """A JSON value in which `***` replaces each secret, at any depth and in JSON texts.
 
     Args:
-        value: of a flag; or all of them, by name.
-        secrets: further texts to mask wherever they stand.
-        name: of the flag.
+        value: value of a flag, or all flags by name.
+        secrets: further texts to mask anywhere in the value.
+        name: name of the flag.
     """
     return _masked(value, needles(secrets), name)
 
 
 def spellings(value: str) -> list[str]:
-    """`value` as it may be written: plain, escaped, URL-encoded, and in base64 at each of the three alignments."""
+    """All spellings of a text: plain, escaped, URL-encoded, and in base64 at each of the three alignments."""
     raw = value.encode(errors="surrogateescape")
     found = {value, quote(raw, safe=""), quote(raw)}
     found |= {text[1:-1] for text in (json.dumps(value), json.dumps(value, ensure_ascii=False), repr(value))}
@@ -199,7 +200,7 @@ def _inner(outer: str, name: str) -> str:
 
 
 def _nested(value: object) -> object:
-    """The dict or list that a text is in JSON; None where it is none."""
+    """The dict or list that a JSON text encodes; None for any other value."""
     if not isinstance(value, str) or not value.startswith(("{", "[")):
         return None
     try:

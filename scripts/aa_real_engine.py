@@ -1,13 +1,14 @@
-"""A/A on real vLLM on this machine's CPU, and a server with a tenth fewer cycles: do verdicts cry wolf, or sleep?
+"""Measure false alarms and misses on real vLLM on this machine's CPU: A/A sessions, and a server with 10 % fewer
+cycles.
 
     make aa-cpu            # an hour on two quiet cores
 
-First against a stored baseline: every session starts the server anew, compares with what is stored, and is stored in
-its turn. Then side by side: runs on one server in turns, so that the machine's own drift is on both sides. Cycles are
-taken by stopping the server for 10 ms of every 100, which no flag and no fingerprint tells.
+First part, against a stored baseline: each session starts a new server, compares with the baseline, and is stored.
+Second part, side by side: runs of the two variants alternate on one server, so the machine's drift affects both sides.
+To take cycles, the script stops the server for 10 ms of each 100 ms, which no flag and no fingerprint shows.
 
-Exit code 1: a FAIL although nothing was changed, or the fewer cycles were not found side by side. What stays open is no
-mistake, and the slower server may pass against the baseline of a machine whose own speed differs by more.
+Exit code 1: a FAIL without a change, or a side-by-side comparison that missed the fewer cycles. INCONCLUSIVE is no
+error. The slower server may pass against the baseline if the speed of the machine itself varies by more than 10 %.
 """
 
 from __future__ import annotations

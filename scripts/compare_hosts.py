@@ -3,8 +3,8 @@
 
     python scripts/compare_hosts.py h200
 
-Nothing was changed between them, so every FAIL is a false alarm. Writes the table of
-docs/measured/KIND_between_hosts.md between its two comments.
+Nothing was changed between the sessions, so each FAIL is a false alarm. The script writes the table between the two
+comments of docs/measured/KIND_between_hosts.md.
 """
 
 from __future__ import annotations
@@ -75,7 +75,8 @@ def rows(store: Store, kind: str, hosts: Mapping[str, str]) -> Iterator[str]:
 
 
 def judged(session: StoredSession, stored: StoredMeasurement, terms: ComparisonTerms) -> Iterator[str]:
-    """The session as if it were today's, and could have no more runs: all of its error is spent on those it has."""
+    """Judges a stored session like a new session. The session cannot measure further runs, so its whole error
+    probability is spent at this look."""
     runs = tuple(Run(seed, start, RunRecords()) for seed, start in session.runs)
     metrics = [
         RunMetrics(RunRecords(), {name: values[run] for name, values in session.metrics.items()})

@@ -1,7 +1,7 @@
-"""CUDA libraries thinned to one compute capability: other GPUs' machine code becomes zeros, which compress to nothing.
+"""Thin CUDA libraries to one compute capability: zeros replace the machine code of other GPUs and compress well.
 
-A library keeps its size and layout, so that nothing in it has to be relocated. NVIDIA documents neither section nor
-headers; what is read here are the fields that `cuobjdump --list-elf` shows the effect of.
+The size and layout of a library do not change, so no relocation is needed. NVIDIA does not document the section and its
+headers. The script reads only fields whose effect `cuobjdump --list-elf` shows.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Image:
     """One kernel image of a library.
 
     Args:
-        group: offset of the fat binary that holds it; the driver picks one image of each.
+        group: offset of the image's fat binary. The driver loads one image per fat binary.
         kind: PTX or MACHINE_CODE.
         architecture: compute capability, 90 for 9.0.
         offset, size: of its bytes in the file.

@@ -90,8 +90,8 @@ def options() -> str:
 
 def settings() -> str:
     """A row per key, told in the words of `Settings`."""
-    told = re.findall(r"^ {4}(\w+): (.+(?:\n {8}.+)*)", cleandoc(Settings.__doc__ or ""), re.MULTILINE)
-    words = {name: " ".join(text.split()) for name, text in told}
+    documented = re.findall(r"^ {4}(\w+): (.+(?:\n {8}.+)*)", cleandoc(Settings.__doc__ or ""), re.MULTILINE)
+    words = {name: " ".join(text.split()) for name, text in documented}
     return _table(("key", "default", "what it is"),
                   [(f"`{key.name}`", _default(key.name), words[key.name]) for key in fields(Settings)])
 

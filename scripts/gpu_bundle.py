@@ -3,10 +3,11 @@
 
     python scripts/gpu_bundle.py --kind vllm --wheel dist/pytest_llmperf-*.whl
 
-Reads the pins of scripts/engines/gpu/KIND.txt (and of every --add) for Python 3.12 on x86-64, fetches them with pip,
-leaves out what a serving process does not load, thins CUDA code to one compute capability (scripts/device_code.py) and
-writes one tar.xz in parts. It holds two folders: engine/ for --llmperf-engine, plugin/ for PYTHONPATH: they pin
-different versions, so they stay apart. Needs pip and xz, some 3 GB of free space, and minutes, mostly of compression.
+The script reads the pins of scripts/engines/gpu/KIND.txt (and of every --add) for Python 3.12 on x86-64 and fetches the
+packages with pip. It removes files that a serving process does not load, and thins CUDA code to one compute capability
+(scripts/device_code.py). The result is one tar.xz in parts with two folders: engine/ for --llmperf-engine, plugin/ for
+PYTHONPATH. The two folders are separate because they pin different versions. The script needs pip and xz, about 3 GB of
+free space, and some minutes, mostly for the compression.
 """
 
 from __future__ import annotations
@@ -35,12 +36,12 @@ SOURCES = ("**/__pycache__", "**/*.hpp", "**/*.cuh", "**/*.h", "**/*.a")
 
 @dataclass(frozen=True)
 class Recipe:
-    """What to leave out of an engine, and what to lay over it.
+    """How to pack an engine: files to remove and files to add.
 
     Args:
-        drop: patterns below engine/ of what `serve` on one GPU generation never loads.
-        hollow: a folder of modules whose names are imported and never used.
-        environment: what its server needs in the host's shell.
+        drop: patterns below engine/ of files that `serve` never loads on one GPU generation.
+        hollow: folder of stub modules, whose names the engine imports and never uses.
+        environment: environment variables that the server needs in the host's shell.
     """
 
     drop: tuple[str, ...]

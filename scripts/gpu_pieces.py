@@ -4,12 +4,14 @@
     python scripts/gpu_pieces.py --seconds 560 --piece 4:240:four_gpus_prefill --piece 1:375:evicted_prefixes \\
         -- -m h200 suites/ --llmperf-engine vllm=/tmp/llmperf/engine --extension-limit 0
 
-A piece is GPUS:SECONDS:EXPRESSION: what pytest -k selects, on so many neighbouring GPUs, not begun with less time left
-than that. Pieces begin in the order given, each as soon as its GPUs are free; a small one may overtake one that waits
-for more. Each is a pytest session with its GPUs (CUDA_VISIBLE_DEVICES), its part of the cores and a TMPDIR, so a lock,
-of its own; its output and JUnit file go to --out. After --seconds what still runs is interrupted, which keeps what it
-measured and stops its servers; that takes seconds, a minute at most. Exit code: 0 where every piece was green, 11 where
-nothing was worse than INCONCLUSIVE, 130 where it was interrupted itself, else 1.
+A piece is GPUS:SECONDS:EXPRESSION. The piece runs the tests that pytest -k EXPRESSION selects, on GPUS neighbouring
+GPUs. It does not start if less than SECONDS remain. Pieces start in the given order, each as soon as its GPUs are free;
+a small piece may overtake a piece that waits for more GPUs. Each piece is a pytest session with its own GPUs
+(CUDA_VISIBLE_DEVICES), cores and TMPDIR, so it also has its own lock. Its output and JUnit file go to --out.
+
+After --seconds the script interrupts the running pieces. They keep their measurements and stop their servers, which
+takes seconds, at most a minute. Exit codes: 0 if all pieces passed, 11 if the worst verdict is INCONCLUSIVE, 130 if the
+script itself was interrupted, else 1.
 """
 
 from __future__ import annotations
@@ -91,10 +93,10 @@ class Host:
     """The GPUs, the sessions on them, and the clock.
 
     Args:
-        gpus: that may be used, as CUDA_VISIBLE_DEVICES names them.
-        seconds: until what still runs is interrupted.
-        out: for outputs and JUnit files.
-        arguments: pytest's.
+        gpus: usable GPUs, with the names of CUDA_VISIBLE_DEVICES.
+        seconds: time after which running sessions are interrupted.
+        out: folder for outputs and JUnit files.
+        arguments: arguments of pytest.
     """
 
     def __init__(self, gpus: Sequence[str], seconds: float, out: Path, arguments: Sequence[str]) -> None:

@@ -183,7 +183,8 @@ def lend_packages(base: Path, directory: Path) -> None:
 
 
 def install_pins(recipe: Recipe, pins: list[str], directory: Path) -> None:
-    """Exactly the pins: nothing is resolved, so nothing else can come in. Hashed lines apart, as pip wants them."""
+    """Install exactly the pins. pip resolves no dependencies, so it installs no further package. Pins with a hash need
+    a separate call of pip."""
     wheels = directory / "hollow-wheels"
     wheels.mkdir()
     for pin in pins:
@@ -207,7 +208,7 @@ def install_pins(recipe: Recipe, pins: list[str], directory: Path) -> None:
 
 
 def code_of(name: str) -> dict[str, str]:
-    """The modules of a distribution that lies beside the pins, by their path in it."""
+    """Path → source code of each module in a local distribution."""
     root = HERE / "engines" / name
     return {str(path.relative_to(root)): path.read_text() for path in sorted(root.rglob("*.py"))}
 
@@ -246,7 +247,7 @@ def verify(recipe: Recipe, directory: Path) -> None:
 
 
 def unmet_requirements(report: str, partial: tuple[str, ...]) -> list[str]:
-    """Lines of `pip check` that are about other distributions than the partial ones."""
+    """Lines of `pip check`, without the lines about partial distributions."""
     return [line for line in report.splitlines() if line.split(" ")[0] not in partial]
 
 

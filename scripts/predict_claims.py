@@ -56,7 +56,7 @@ FITTED = {
 
 @dataclass(frozen=True)
 class Row:
-    """One demand of a test: what was predicted, and what each host measured."""
+    """One requirement of a test, with the prediction and the measurement of each host."""
 
     test: str
     demand: str
@@ -190,7 +190,7 @@ def with_table(page: str, table: str, begin: str = BEGIN, end: str = END) -> str
 
 
 def _host(folder: Path, test: TestResult) -> str:
-    """Its letter, and whether it is no held-out one."""
+    """Letter of the host, with ", fitted" if the host's data were used to fit the emulator."""
     letter, name = folder.name[0], test.test.partition("::")[2].partition("[")[0]
     return f"{letter}, fitted" if letter in FITTED.get(folder.parent.name, {}).get(name, "") else letter
 

@@ -5,8 +5,8 @@
     python scripts/prose.py --record           # stores smaller counts
 
 A sentence is hard if it has more than 35 words, or if it has 8 words or more and a quarter of them point elsewhere
-(it, one, what, …). A test name is hard if it is very short or long, has a pronoun, or names no outcome. A relative
-"that" and "one" before a noun are no pronouns there. An offender is a place to look at, not a proof.
+(it, one, what, …). A test name is hard if it is very short or long, has a pronoun, or names no outcome. In test names
+a relative "that", and "one" before a noun, do not count as pronouns. An offender is a place to look at, not a proof.
 """
 
 from __future__ import annotations

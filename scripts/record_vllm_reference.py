@@ -5,9 +5,9 @@
 
 Two loops give the same record:
     engine     LLMEngine with the real model on this CPU, stepped by hand.
-    scheduler  vLLM's own scheduler and block manager; the model is a script: it says how many drafts are accepted. The
-               only way where the CPU platform refuses the setting (asynchronous scheduling) or no real draft model
-               gives that acceptance. `--check` runs both loops where both can run, and fails where they differ.
+    scheduler  vLLM's own scheduler and block manager; a script replaces the model and accepts a given number of drafts.
+               This loop is needed if the CPU platform refuses the setting (asynchronous scheduling), or if no real
+               draft model gives the acceptance. `--check` runs the two loops, if possible, and fails if they differ.
 
 MODEL_DIR is a small model that vLLM can load. Output: one JSON object, one case a line. Its `truth`:
 
@@ -247,7 +247,7 @@ class EngineLoop:
 
 
 class SchedulerLoop:
-    """vLLM's scheduler; every row that ends its prompt samples one token and what is accepted."""
+    """vLLM's scheduler without a model. Each row that ends its prompt samples a token and the accepted drafts."""
 
     def __init__(self, model: str, settings: Case) -> None:
         import torch

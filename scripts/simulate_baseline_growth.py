@@ -2,10 +2,10 @@
 
     python scripts/simulate_baseline_growth.py --histories 200
 
-A history is one metric of one test, one session after the other: three runs, five and eight where the comparison is
-open, then the package's own `decide` and the package's own plan of an update. From session to session the truth gets
-worse by a fixed step. `below` is the number of stored sessions under which an INCONCLUSIVE comparison is no obstacle;
-0 is the rule "INCONCLUSIVE is always refused".
+A history is a series of sessions for one metric of one test. A session has three runs; an undecided comparison measures
+five or eight. Then the package's own `decide` and update plan follow. The true value gets worse by a fixed step per
+session. `below` is the number of stored sessions under which an INCONCLUSIVE comparison is no obstacle; 0 is the rule
+"INCONCLUSIVE is always refused".
 """
 
 from __future__ import annotations

@@ -59,13 +59,14 @@ STEP_NOISE = ((0.0025, 0.006), (0.005, 0.003), (0.005, 0.006), (0.0025, 0.01), (
 
 @dataclass(frozen=True)
 class Noise:
-    """What moves a metric's logarithm though nothing changed.
+    """Random changes of a metric's logarithm in A/A sessions.
 
     Args:
-        run, session: standard deviations.
-        run_df, session_df: Student's t of so many degrees of freedom, scaled to that sd; None for normal.
+        run, session: standard deviations between runs and between sessions.
+        run_df, session_df: degrees of freedom of a Student's t distribution with this sd; None for a normal
+            distribution.
         spoilt: share of runs that are 20 % slower in every metric.
-        host: sd between hosts, where all stored sessions are of one host and today's is another.
+        host: sd between hosts; all stored sessions are from one host, and the new session is from a second host.
     """
 
     run: float
@@ -172,7 +173,8 @@ def executed(suite: Suite, today: Array, stored: Array, reruns: int) -> Executed
 def execution(
     suite: Suite, today: Array, stored: Array, *, pooled: int, failed: bool, number: int
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """One execution of tests that have so many runs of earlier ones: verdicts and runs, as `compare` comes to them."""
+    """One execution of tests that pool `pooled` runs of earlier executions. Returns verdicts and numbers of runs, by
+    the rules of `compare`."""
     verdicts, runs = np.full(len(today), INCONCLUSIVE), np.zeros(len(today), dtype=np.int64)
     looked_at, count = (0 if failed else pooled), pooled + LOOKS[0]
     while True:

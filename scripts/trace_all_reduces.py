@@ -160,7 +160,7 @@ def rows(kind: str, engine: str | None, gpus: Sequence[int]) -> Iterable[str]:
 
 
 def row(gpus: int, streams: int, itl_ms: float, shares: Sequence[Share]) -> str:
-    """The ranks from the one that waits least to the one that waits most."""
+    """A table row for one load; ranges are over the ranks, from the shortest to the longest wait."""
     if not shares:
         return f"| {gpus} | {streams} | {itl_ms:.2f} | no all-reduce ran | | | | |"
     ranks = sorted(shares, key=lambda one: one.all_reduce_us / one.window_us)

@@ -1,15 +1,15 @@
-"""Request sequences that show a scheduler's rules: what is recorded from vLLM and replayed through the emulator.
+"""Request sequences that show the rules of a scheduler. vLLM's results are recorded and compared with the emulator.
 
-A case is plain JSON. `settings` are the engine's; `requests` come in the order in which they are handed over:
+A case is plain JSON. `settings` are the engine's settings; `requests` are in the order of submission:
 
-    prompt      parts in order: [first, count] is the ids first, first + 1, …; {"turn": i} is all of request i
-    max_tokens  how many it generates, never fewer
-    at_step     handed over before this step is scheduled (counted from 0; earlier where the engine runs dry), or
-    after       handed over as soon as that request has ended
-    abort_at    dropped before this step is scheduled, if it is there and has not ended
-    salt        separates prefix caches
+    prompt      parts in order: [first, count] is the ids first, first + 1, …; {"turn": i} is all of request i.
+    max_tokens  number of tokens that the request generates.
+    at_step     submitted before this step is scheduled (counted from 0; earlier if the engine is idle), or
+    after       submitted as soon as this request has ended.
+    abort_at    aborted before this step is scheduled, if the request is still unfinished.
+    salt        separates prefix caches.
 
-Every case is named after what it shows.
+The name of a case names the rule that it shows.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""SGLang's longest-prefix-match scheduling: it pays where prefixes compete for the cache, and only there."""
+"""SGLang's longest-prefix-match scheduling, which gains throughput only if prefixes compete for the cache."""
 
 from types import SimpleNamespace
 

@@ -1,4 +1,4 @@
-"""Tensor parallelism: it serves everywhere; that it scales is judged on GPUs, where there is something to gain."""
+"""Tensor parallelism: tests on all kinds check the answers, tests on GPUs check the speed-up on several GPUs."""
 
 from types import SimpleNamespace
 

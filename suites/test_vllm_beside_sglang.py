@@ -1,5 +1,5 @@
-"""vLLM beside SGLang on one workload: a report. Which is faster depends on the model, the load and the versions, so the
-ratios are told with their intervals and decide nothing; that both answer every request is what is judged."""
+"""vLLM and SGLang on one workload: a report. The faster engine depends on the model, the load and the versions, so the
+ratios are reported with their intervals and not judged. The test only checks that the engines answer all requests."""
 
 from types import SimpleNamespace
 

@@ -1,1 +1,1 @@
-"""Stored measurements to compare with: what a file holds, where it lies, how it is written, and what an update does."""
+"""Baselines: content and place of the files, atomic writes, and the plan of an update."""

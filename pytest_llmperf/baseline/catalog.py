@@ -17,8 +17,8 @@ def catalog(root: Path, kind: str | None = None) -> list[Entry]:
     """Every stored baseline, or those of one kind, by path.
 
     Raises:
-        UsageError: there is no such folder, or nothing of that kind in it.
-        BaselineError: a file cannot be read or believed.
+        UsageError: the folder does not exist, or has no baselines of the hardware kind.
+        BaselineError: a file is unreadable or invalid.
     """
     if not root.is_dir():
         raise UsageError(f"{root}: there is no such folder of baselines. {CREATE}")
@@ -30,10 +30,11 @@ def catalog(root: Path, kind: str | None = None) -> list[Entry]:
 
 
 def pick(entries: Sequence[Entry], name: str) -> list[Entry]:
-    """The baselines that a name means: a test's id, its function, its file, or a part of one; one test, any kind.
+    """The baselines of the single test that a name matches, on any hardware kind. The name is a test id, a function, a
+    baseline file, or a part of a test id or file.
 
     Raises:
-        UsageError: none, or several tests.
+        UsageError: the name matches no test or several tests.
     """
     whole = [entry for entry in entries if name in (entry.baseline.test, entry.path, _function(entry))]
     matches = whole or [entry for entry in entries if name in entry.baseline.test or name in entry.path]

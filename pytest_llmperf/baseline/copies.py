@@ -35,10 +35,10 @@ def copies_by_name(cases: Sequence[Case]) -> dict[str, list[Case]]:
 
 
 def merge_copies(cases: Sequence[Case], counting: Sequence[Case]) -> Case:
-    """One case for all copies: what any of them has against it is against all.
+    """A common case for all copies of a test. An obstacle of one copy is an obstacle for all copies.
 
     Args:
-        counting: those whose runs count; a run that two of them hold counts once.
+        counting: copies whose runs count. A run that two copies contain counts once.
     """
     runs: list[Run] = []
     for case in counting:

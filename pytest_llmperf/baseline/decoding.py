@@ -1,4 +1,4 @@
-"""A baseline file read back: strictly, so that what is wrong in it is an error and never a missing baseline."""
+"""Strict reader for baseline files. A wrong file is an error and never counts as a missing baseline."""
 
 from __future__ import annotations
 

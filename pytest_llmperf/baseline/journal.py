@@ -1,8 +1,9 @@
-"""Several files at once, or none: a redo log.
+"""A redo log, which writes several files atomically.
 
-New contents are written beside their targets as `.NAME.new`, then one rename makes the journal that lists them: from
-that moment on the update has happened. The renames onto the targets can be repeated by whoever comes next, and
-temporaries that no journal lists never happened. Only the holder of the lock calls what changes something.
+The new content of each file is first written as `.NAME.new` next to its target. Then one rename creates the journal,
+which lists these files; this rename commits the update. After a crash the next process repeats the renames onto the
+targets, and deletes temporary files that no journal lists. Only the holder of the lock may call methods that change
+files.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ class Journal:
         self._finish(targets[path] for path in files if files[path] is None)
 
     def recover(self) -> None:
-        """Finish what was committed, discard what was not."""
+        """Finish a committed update, and discard the files of an uncommitted update."""
         if self.pending:
             listed = parse(self._path.read_bytes(), str(self._path)).table()
             targets = {path: inside(self.root, path) for path in listed}

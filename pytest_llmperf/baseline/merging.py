@@ -1,4 +1,4 @@
-"""One measurement and what is stored of it: what would be stored then, and what speaks against it."""
+"""Merges a measurement with its baseline: the new content of the baseline, and the obstacles against storing."""
 
 from __future__ import annotations
 
@@ -55,15 +55,15 @@ class UpdateTerms:
 
 @dataclass(frozen=True, slots=True)
 class Merger:
-    """A measurement beside what is stored of it.
+    """A measurement together with its baseline.
 
     Args:
-        fresh: of this session.
-        stored: None where there is nothing yet.
-        acceptable_obstacles: what speaks against the fresh runs by themselves.
+        fresh: measurement of this session.
+        stored: the baseline; None without a baseline.
+        acceptable_obstacles: obstacles of the fresh runs themselves.
         improved: metrics that a check has proven to be better.
-        undecided: whether a comparison with few sessions was INCONCLUSIVE, which is no doubt by itself.
-        terms: what the update goes by.
+        undecided: whether a comparison with few stored sessions was INCONCLUSIVE, which is no obstacle.
+        terms: terms of the update.
     """
 
     fresh: Measurement
@@ -114,9 +114,10 @@ class Merger:
         if not self._has_newer_stored or self._stored_part_of_session is not None:
             return None
         if self._changed_conditions:
-            return f"older than what is stored, under other conditions: {self._changed_conditions}"
+            return f"older than the stored sessions, under different conditions: {self._changed_conditions}"
         if self._shifts and (self._before_anchor or not self._on_new_host):
-            return f"older than what is stored, at another level: {'; '.join(shift.text for shift in self._shifts)}"
+            shifts = "; ".join(shift.text for shift in self._shifts)
+            return f"older than the stored sessions, at a different level: {shifts}"
         return None
 
     def result(self) -> StoredMeasurement:
@@ -171,7 +172,7 @@ class Merger:
 
     @property
     def _on_new_host(self) -> bool:
-        """Then a shift is that host's own, and widens what is known of hosts; it is no new level of them all."""
+        """Whether no other session has this host. Then a shift is a difference between hosts and not a new level."""
         return all(other_session.host != self._session.host for other_session in self._other_sessions)
 
     @property
@@ -257,7 +258,7 @@ class Merger:
 
     @property
     def _metrics_of_old_formulas(self) -> set[str]:
-        """Metrics whose stored values are of another formula."""
+        """Metrics whose formula has changed since the stored values were computed."""
         stored_formulas = self.stored.formulas if self.stored is not None else {}
         return {name for name, formula in self._formulas_now.items() if stored_formulas.get(name, formula) != formula}
 
@@ -267,7 +268,7 @@ class Merger:
         return {name: conditions.get(name) for name in names if conditions.get(name) != now.get(name)}
 
     def _sessions_with(self, session: StoredSession) -> tuple[StoredSession, ...]:
-        """The sessions with this one in its place, or where its time puts it."""
+        """The stored sessions together with `session`, which replaces a session with the same id."""
         ids = [] if self.stored is None else [session.id for session in self.stored.sessions]
         sessions = self._other_sessions
         sessions.insert(ids.index(session.id) if session.id in ids else len(sessions), session)

@@ -32,7 +32,7 @@ class Obstacle:
 
 
 def blocking_obstacles(test: TestResult, fresh: Measurement) -> list[str]:
-    """What no reason outweighs: there is nothing that a later run could be compared with."""
+    """Obstacles that no reason can override, because the measurement is unusable as a baseline."""
     return list(_blocking_obstacles(test, fresh))
 
 

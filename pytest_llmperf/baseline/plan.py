@@ -23,8 +23,8 @@ Mode = Literal["all", "new"]
 
 THERE = "there is one already; --update-baselines takes this session in"
 STORED = "this session is stored already"
-REPEATED = "session {} has the same values: of another --emulate-seed there is more to learn"
-OLDER = "older than what is stored"
+REPEATED = "session {} has the same values; measure with a different --emulate-seed"
+OLDER = "older than the stored sessions"
 UNMEASURED = "this session did not measure it; remove it from the file where the name is gone"
 ORPHANED: dict[Mode, str] = {
     "all": "its test no longer exists: the file is removed",
@@ -103,7 +103,7 @@ def _by_path(tests: Sequence[TestResult]) -> dict[str, list[Case]]:
 def _plan_file(
     path: str, cases: Sequence[Case], stored_tests: Baseline | None, terms: UpdateTerms, mode: Mode
 ) -> tuple[list[Entry], Baseline | None]:
-    """The lines of one file, and its new content where that changes."""
+    """The plan entries of one file, and the new content of the file; None for an unchanged file."""
     owners = {case.owner for case in cases} | ({stored_tests.test} if stored_tests is not None else set())
     if len(owners) > 1 or len({case.test.test for case in cases}) > 1:
         names = sorted(owners if len(owners) > 1 else {case.test.test for case in cases})
@@ -125,12 +125,12 @@ def _plan_file(
 def _decide(
     path: str, copies: Sequence[Case], stored: StoredMeasurement | None, terms: UpdateTerms, mode: Mode, *, young: bool
 ) -> tuple[list[Entry], StoredMeasurement | None]:
-    """What happens to one measurement, and what to store where something does.
+    """The plan entries of one measurement, and the baseline to store; None to store no baseline.
 
     Args:
         copies: all measurements of this name in this session. Copies that can never be stored get one entry per set
             of reasons; all other copies share one entry.
-        young: whether what a comparison left open is no obstacle.
+        young: whether an INCONCLUSIVE comparison is no obstacle, because few sessions are stored.
     """
     name = copies[0].name
     if stored is not None and mode == "new":

@@ -47,8 +47,8 @@ def tolerated_distance(metric: str, margins: Mapping[str, float]) -> float:
 
 
 def comparable_sessions_on(sessions: Sequence[StoredSession], host: str) -> int:
-    """How many sessions a comparison on that host knows: all, or one per host where that host is new
-    (`sessions_by_host`)."""
+    """Number of sessions for a comparison on a host: all sessions, or one per host for a new host (`sessions_by_host`).
+    """
     hosts = {session.host for session in sessions}
     return len(sessions) if host in hosts else len(hosts)
 
@@ -71,12 +71,12 @@ def newest_sessions(sessions: Iterable[StoredSession]) -> tuple[StoredSession, .
 
 
 def merge_runs(stored: StoredSession, session: StoredSession, stale: Collection[str] = ()) -> StoredSession:
-    """Two results of one session: their runs together; a run that was stored before does not count twice.
+    """The runs of two results of one session together. A run that is already stored does not count twice.
 
-    Metrics that only another version has are not asked: this one's run files do not tell them.
+    Runs are compared by the metrics that this version knows, because its run files contain no others.
 
     Args:
-        stale: metrics whose stored values are of another formula; they tell no run from another either.
+        stale: metrics whose formula has changed since the stored values were computed; the comparison ignores them.
     """
     names = sorted(stored.metrics.keys() | session.metrics.keys())
     comparable_metrics = [name for name in names if is_metric(name) and name not in stale]
@@ -112,9 +112,9 @@ def gradual_drift(
 def far_from_anchor(
     session: StoredSession, anchor: StoredSession, primaries: Iterable[str], margins: Mapping[str, float]
 ) -> list[LevelShift]:
-    """Where a session that nothing else ties to the anchor's level lies further from it than is tolerated.
+    """Primary metrics of a session that differ from the anchor by more than the tolerated margin.
 
-    No comparison has vouched for it, or it is older than the anchor.
+    This check is for sessions without a decided comparison, and for sessions that are older than the anchor.
     """
     shifts = []
     for metric in primaries:
@@ -154,9 +154,10 @@ def outlier_shifts(
 def sessions_at_level(
     session: StoredSession, others: Sequence[StoredSession], primaries: Sequence[str], margins: Mapping[str, float]
 ) -> tuple[StoredSession, ...]:
-    """Those of the others that lie within the margins around a session whose level was accepted, none an anchor.
+    """The other sessions within the margins around a session whose level was accepted, without an anchor mark.
 
-    A mean over two levels would be neither, and the next session at the accepted level would fail against it.
+    Sessions at the old level are dropped. Otherwise the mean would lie between the two levels, and the next session at
+    the accepted level would fail.
     """
 
     def near(other: StoredSession, metric: str) -> bool:

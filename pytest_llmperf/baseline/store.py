@@ -50,7 +50,7 @@ class Store:
         """The baseline of one test, whose kind's parameter is not looked at; None where there is none.
 
         Raises:
-            BaselineError: there is one that cannot be read or believed.
+            BaselineError: the baseline file is unreadable or invalid.
         """
         self._settle()
         return self.owned(self._read(baseline_path(test, kind)), test, kind)
@@ -65,16 +65,16 @@ class Store:
         owner = bare_test(test, kind)
         if baseline is not None and baseline.test != owner:
             raise BaselineError(
-                f"{self.root / path} belongs to {baseline.test}, not to {owner}. Where the test was moved, correct "
-                '"test" in the file; where both exist, rename one of them or its file.'
+                f"{self.root / path} belongs to {baseline.test}, not to {owner}. If the test was moved, correct "
+                '"test" in the file. If both tests exist, rename a test or its file.'
             )
         return baseline
 
     def read_all(self, kind: str) -> dict[str, Baseline]:
-        """Path → baseline, of every test of a kind, as one update left them.
+        """Path → baseline, of all tests of a kind, in a consistent state between two updates.
 
         Raises:
-            BaselineError: one of them cannot be read or believed.
+            BaselineError: a baseline file is unreadable or invalid.
         """
         return believed(self.read_each(kind))
 
@@ -192,7 +192,7 @@ def believed(baselines: Mapping[str, Baseline | BaselineError]) -> dict[str, Bas
     """Path → baseline.
 
     Raises:
-        BaselineError: one of them cannot be read or believed.
+        BaselineError: a baseline file is unreadable or invalid.
     """
     for baseline in baselines.values():
         if isinstance(baseline, BaselineError):

@@ -38,14 +38,14 @@ class Entry:
     """A line of the plan.
 
     Args:
-        action: what happens.
-        path: of the file, relative to the folder of baselines.
-        measurement: its name; "" for a test's only one.
-        reasons: why, where it is kept, refused or orphaned; what to know, where it is written.
-        moves: every metric that is written, sorted by name.
-        primaries: those that comparisons judge.
-        sessions: how many are stored then.
-        acceptable: whether a person's reason would let a refused one in.
+        action: action of the update.
+        path: path of the file, relative to the folder of baselines.
+        measurement: name of the measurement; "" for the only measurement of a test.
+        reasons: reasons for a kept, refused or orphaned baseline; notes on a written baseline.
+        moves: the changes of all written metrics, sorted by name.
+        primaries: primary metrics.
+        sessions: number of stored sessions after the update.
+        acceptable: whether a person's reason can override the refusal.
     """
 
     action: Action
@@ -63,9 +63,9 @@ class Plan:
     """An update.
 
     Args:
-        entries: sorted by path and name.
-        files: path → what to write there; None removes the file. What is not named stays as it is.
-        untouched: how many files belong to tests that did not run.
+        entries: entries, sorted by path and name.
+        files: path → new content; None removes the file. Other files stay unchanged.
+        untouched: number of files whose tests did not run.
     """
 
     entries: tuple[Entry, ...]

@@ -50,17 +50,17 @@ class CalibratedMetric:
 def run_sessions(
     arguments: Sequence[str], count: int, runs_dir: Path, root: Path, tell: Callable[[str], None]
 ) -> list[Path]:
-    """Run pytest so many times, one after the other: each starts its servers anew.
+    """Run `count` pytest sessions in sequence; each session starts its own servers.
 
     Args:
-        arguments: for pytest; an emulated session gets another noise seed each time.
-        runs_dir: where run folders are written, one per session.
+        arguments: arguments for pytest. Each emulated session gets a different noise seed.
+        runs_dir: folder for the run folders, one per session.
 
     Returns:
-        Of each session its folder.
+        The folder of each session.
 
     Raises:
-        UsageError: pytest could not run the tests at all.
+        UsageError: pytest could not run the tests.
     """
     folders = []
     for number in range(1, count + 1):
@@ -70,8 +70,8 @@ def run_sessions(
         command = [sys.executable, "-m", "pytest", "-q", f"--llmperf-runs={folder}", *arguments, *seed]
         done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
         if not any(folder.glob("*/tests/*.json")):
-            told = f"{done.stdout[-800:]}{done.stderr[-800:]}"
-            raise UsageError(f"pytest measured nothing (exit code {done.returncode}): {told}")
+            output = f"{done.stdout[-800:]}{done.stderr[-800:]}"
+            raise UsageError(f"pytest measured nothing (exit code {done.returncode}): {output}")
         tell(f"session {number} of {count}: {done.stdout.strip().splitlines()[-1]}")
         folders.append(folder)
     return folders
@@ -90,13 +90,13 @@ def read_sessions(folders: Sequence[Path]) -> Sessions:
 
 
 def calibrate_metrics(sessions: Sessions, store: Store) -> tuple[list[CalibratedMetric], list[str]]:
-    """What was learned, metric by metric, and what could not be.
+    """The calibrated metrics, and the reasons why other metrics could not be calibrated.
 
     Args:
-        store: the project's baselines: what is judged shares its error with all that they hold.
+        store: the project's baselines. All baseline comparisons of a hardware kind share one error probability.
 
     Raises:
-        UsageError: nothing was compared with a baseline, or nothing could be learned.
+        UsageError: no measurement has a baseline comparison, or no metric could be calibrated.
     """
     if not sessions:
         raise UsageError("No valid measurement here is compared with a baseline: calibration is of those that are. "
@@ -119,7 +119,7 @@ def _kind(measurements: Sequence[Measurement]) -> str:
 
 
 def _comparison_count(kind: str, sessions: Sessions, store: Store) -> int:
-    """How many comparisons share an error: baselines of another kind of hardware have one of their own."""
+    """Number of baseline comparisons with a common error probability, which each hardware kind has of its own."""
     here = sum(len(session[0].primaries) for session in sessions.values() if _kind(session) == kind)
     stored = [
         measurement.primaries for each in store.read_all(kind).values() for measurement in each.measurements.values()

@@ -25,11 +25,11 @@ THRESHOLD = 0.05
 
 @dataclass(frozen=True, slots=True)
 class RuleInputs:
-    """One metric as the other rules see it.
+    """The data of one metric for the alternative rules.
 
     Args:
-        today, stored, last: of each run its value: today's, all stored ones, and those of the last session.
-        requests, last_requests: what each request contributed, pooled.
+        today, stored, last: a value per run: runs of this session, of all stored sessions, and of the last session.
+        requests, last_requests: pooled contributions of the requests of this session and of the last session.
     """
 
     today: Sequence[float]

@@ -169,7 +169,7 @@ def with_slowdown(experiment: Experiment, wanted: Slowdown, tpot: Callable[[floa
 def draw_baseline(
     drawn_sessions: dict[str, Baseline], lasts: Sequence[Last], rng: random.Random
 ) -> dict[str, Baseline]:
-    """Baselines whose sessions are other ones, as many as are stored."""
+    """Baselines with randomly drawn sessions, the same number of sessions as stored."""
     measured = {bare_test(test, kind_of(m.conditions)): test for last in lasts for test, m in last.items()}
 
     def redrawn(baseline: Baseline) -> Baseline:

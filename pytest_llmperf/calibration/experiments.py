@@ -71,11 +71,12 @@ MOST_OTHERS = 400
 
 
 def experiments(suite_runs: int, faults: int) -> list[Experiment]:
-    """All of them, those with nothing planted first.
+    """All experiments; A/A comparisons come first.
 
     Args:
-        suite_runs: with nothing planted, against the stored baselines; others get a tenth of them, at most 400.
-        faults: suite runs with each mechanism's fault; slowdowns get five times as many.
+        suite_runs: number of A/A suite runs with the stored baselines. Each other A/A experiment gets a tenth of this
+            number, at most 400.
+        faults: number of suite runs per planted fault. A slowdown gets five times this number.
     """
     planted = [
         Experiment(fault, faults, faults=(fault,), watched_by=test, cause=cause) for fault, test, cause in MECHANISMS

@@ -1,4 +1,4 @@
-"""Rows on disk, appended as they come: a calibration that was interrupted goes on where it stopped."""
+"""Appends each row to a file at once, so that an interrupted calibration continues at the next suite run."""
 
 from __future__ import annotations
 

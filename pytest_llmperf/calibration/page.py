@@ -23,14 +23,14 @@ OURS = "pytest-llmperf"
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where the figures come from: all for people.
+    """The conditions of the figures, as text for readers.
 
     Args:
         kind: emulated hardware.
-        command: that made the page, and makes it again.
+        command: command that produced the page and can reproduce it.
         commit, date, machine: of the run.
-        suite_primaries: metrics that the whole suite judges against baselines.
-        named: the tests that were run, where the command names some; empty: all that the suites have.
+        suite_primaries: number of metrics that the whole suite compares with baselines.
+        named: tests that the command names; empty if the command runs all tests of the suites.
         left_out: ids of tests of the suite that were not run, because they have fixtures of their own.
     """
 

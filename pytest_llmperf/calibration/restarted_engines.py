@@ -28,7 +28,8 @@ class EveryWorkload(set[str]):
 
 @dataclass(frozen=True, slots=True)
 class ReusedProcess:
-    """A process that has been a server before, what it was, and the plans that it knows."""
+    """A process that is reused for a new server start, with its previous server and the plans that the process
+    holds."""
 
     process: PipedProcess
     server: Server

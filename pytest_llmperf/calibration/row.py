@@ -1,4 +1,4 @@
-"""One suite run as the journal keeps it."""
+"""The journal row of one suite run."""
 
 from __future__ import annotations
 
@@ -71,12 +71,12 @@ def row_of(
     stored: Mapping[str, StoredMeasurement | None],
     suite_primaries: int,
 ) -> Row:
-    """A suite run in short.
+    """The journal row of a suite run.
 
     Args:
-        last: test → its compared measurement in the session that the other rules compare with.
-        stored: test → what is stored of that measurement.
-        suite_primaries: metrics that the whole suite judges.
+        last: test → measurement in the session with which the alternative rules compare.
+        stored: test → baseline of the measurement.
+        suite_primaries: number of metrics that the whole suite compares with baselines.
     """
     results = [(outcome.test, result) for outcome in outcomes for result in outcome.results]
     measured = {o.test: m for o in outcomes for m in o.measurements if m.baseline is not None}

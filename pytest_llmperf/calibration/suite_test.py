@@ -28,12 +28,12 @@ class SuiteTest:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a test came to.
+    """The results of one test.
 
     Args:
-        test: its id.
-        results: of all its checks; of one that could not go on an ERROR beside them.
-        measurements: all of them, in the order in which they were begun.
+        test: test id.
+        results: results of all checks, with an additional ERROR if the test was aborted.
+        measurements: all measurements, in the order of their starts.
     """
 
     test: str

@@ -25,19 +25,19 @@ def usable_cores() -> int:
 
 
 def rows_of(work: Work, numbers: Sequence[int], jobs: int) -> Generator[Row, None, None]:
-    """The rows of so many suite runs, as they come.
+    """Yields the rows of the suite runs in the order of their completion.
 
-    Processes are forked, so `work` may hold on to anything. They end with this iterator, with the first error, and,
-    whatever ends this process, within a suite run.
+    The worker processes are forked, so `work` need not be picklable. The workers end with this iterator or with the
+    first error. If the parent process dies, each worker ends after its current suite run.
 
     Args:
-        work: does the suite runs of such numbers, one after the other.
-        numbers: of all suite runs.
-        jobs: processes.
+        work: performs the suite runs with the given numbers in sequence.
+        numbers: numbers of all suite runs.
+        jobs: number of worker processes.
 
     Raises:
-        LlmperfError: `work` did.
-        InfrastructureError: a process died.
+        LlmperfError: `work` raised this error.
+        InfrastructureError: a worker process died.
     """
     context = get_context("fork")
     started: dict[Connection, ForkProcess] = {}
@@ -82,7 +82,8 @@ def _received(started: dict[Connection, ForkProcess]) -> Iterator[Row]:
 
 
 def _work(work: Work, numbers: Sequence[int], to: Connection, others: Sequence[Connection]) -> None:
-    """In the child: None after the last row. A parent that has gone breaks the pipe, and that ends it."""
+    """Main function of a worker process. It sends its rows, then None. If the parent has died, the pipe is broken and
+    the worker ends."""
     for connection in others:
         connection.close()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

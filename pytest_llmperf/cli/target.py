@@ -1,4 +1,4 @@
-"""What a command measures, as it is typed: an engine with its flags, a workload, and where it runs."""
+"""Parses the target of a command line: an engine with its flags, a workload, and the hardware."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def measuring(arguments: argparse.Namespace, name: str) -> Iterator[Execution]:
 
 
 def _watch() -> Watch:
-    """On stderr: what a command prints is its result alone."""
+    """A progress display on stderr, because stdout is reserved for the result of the command."""
     from pytest_llmperf.report.watch import LineWatch
 
     def line(text: str) -> None:

@@ -26,7 +26,7 @@ NEVER_ZERO = ("_timeout_s", "_interval_s", "answer_limit_mib", "response_limit_m
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Everything that can be set, validated.
+    """All validated settings.
 
     Args:
         engines: engine name → its environment (folder, interpreter or command); "engine@kind" for one kind only,

@@ -1,6 +1,6 @@
-"""What `llmperf doctor` looks at: this machine, the engines, the models, the baselines. It starts nothing.
+"""The checks of `llmperf doctor`: this machine, the engines, the models, the baselines. No check starts a server.
 
-Each part gives findings; one that is a problem says what to do about it.
+Each part returns findings. A finding that is a problem names its remedy.
 """
 
 from __future__ import annotations

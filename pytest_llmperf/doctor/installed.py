@@ -49,10 +49,10 @@ def engines(place: Place, versions: dict[str, str]) -> Iterator[Finding]:
 
 
 def environment_at(place: Place, name: str) -> Environment:
-    """Where an engine, or one of its installations, is there: "vllm", "vllm:old".
+    """The environment of an engine or of a named installation, such as "vllm" or "vllm:old".
 
     Raises:
-        EnvironmentMissing: it is not.
+        EnvironmentMissing: the engine is not installed.
     """
     kind = place.hardware.kind
     return find_environment(name, kind, configured_place(place.settings.engines, name, kind), place.root)

@@ -18,7 +18,7 @@ LEAST_FREE_BYTES = 5 * GIB
 
 
 def machine(place: Place) -> Iterator[Finding]:
-    """What it is, and what is too little."""
+    """Findings about accelerators, and about operating system limits that are too low."""
     yield from _accelerators(place)
     yield from _limits(place)
 

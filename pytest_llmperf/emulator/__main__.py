@@ -34,7 +34,8 @@ def build_service(options: Options) -> Service:
     """The server that the options describe, at the start of its clock.
 
     Raises:
-        UsageError, StartError: what is asked for cannot be emulated, or the engine would not start.
+        UsageError: the emulator cannot emulate an option.
+        StartError: the real engine would refuse to start.
     """
     return _start(options, resolve(options))
 

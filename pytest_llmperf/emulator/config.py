@@ -1,4 +1,4 @@
-"""What an emulated engine resolved from its flags: everything that the core needs to know."""
+"""The resolved configuration of an emulated engine: all settings that the emulator's core needs."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Speculation:
 
     Args:
         draft_tokens: proposed per step and sequence.
-        acceptance: probability that position i is accepted, given that all before it were.
-        draft: shape of the draft model; None where drafting costs nothing on the GPU (n-grams).
+        acceptance: probability that the target accepts draft position i after it accepted all earlier positions.
+        draft: shape of the draft model; None if drafting takes no GPU time (n-grams).
         of_target: the draft model reads the target's hidden states (EAGLE, MTP). Then vLLM computes the last cached
             block of a prompt again.
     """
@@ -32,19 +32,20 @@ class Speculation:
 
 @dataclass(frozen=True, slots=True)
 class Tier:
-    """A store of KV cache below the GPU's memory, as LMCache has it.
+    """A KV cache tier below GPU memory, modelled on LMCache.
 
     Args:
         name: "cpu" or "disk".
-        capacity_bytes: what fits, all GPUs together.
-        bytes_per_s: into the GPU.
-        latency_s: around the copies of one load, however small; those of several loads pass at once.
-        chunk_tokens: stored and found in multiples of this.
-        store_bytes_per_s: out of the GPU; None: as into it.
-        watermark: share of the capacity at which room is made; 1: when nothing more fits.
-        evicted_share: of what is held, goes then; 0: as much as has to.
-        own: the engine's, which empties it with its prefix cache: SGLang always, vLLM where it is asked to.
-        server: LMCache's, which runs beside the engine: all replicas have it together.
+        capacity_bytes: capacity for all GPUs together.
+        bytes_per_s: rate of loads into the GPU.
+        latency_s: fixed latency of a load. The latencies of several loads overlap.
+        chunk_tokens: number of tokens that are stored and matched together.
+        store_bytes_per_s: rate of stores out of the GPU; None for the rate of loads.
+        watermark: share of the capacity at which eviction starts; 1 evicts only if the tier is full.
+        evicted_share: share of the stored chunks that an eviction removes; 0 removes as few as needed.
+        own: whether the tier belongs to the engine. A reset of the prefix cache always empties SGLang's own tier, and
+            vLLM's if the reset asks for that.
+        server: whether the tier belongs to an LMCache server. All replicas share it.
     """
 
     name: str
@@ -59,7 +60,7 @@ class Tier:
     server: bool = False
 
     def faster(self, factor: float) -> Tier:
-        """The same tier at so many times its rates."""
+        """The same tier with its rates multiplied by `factor`."""
         stores = None if self.store_bytes_per_s is None else self.store_bytes_per_s * factor
         return replace(self, bytes_per_s=self.bytes_per_s * factor, store_bytes_per_s=stores)
 
@@ -77,17 +78,17 @@ class EngineConfig:
     """One emulated deployment.
 
     Args:
-        engine: whose rules it plays.
-        shape, gpu: the model and the hardware it is placed on.
+        engine: engine whose rules are emulated.
+        shape, gpu: the model and the GPU.
         max_model_len: longest sequence, tokens.
         max_num_batched_tokens: token budget of a step (SGLang: chunked_prefill_size, for prefill only).
         max_num_seqs: most sequences that run at once.
         block_size: tokens per KV block (SGLang: page size).
         num_blocks: KV blocks of one replica.
-        prefix_caching: whether finished blocks are found again.
-        chunked_prefill: whether a prompt may be cut to the budget.
-        policy: in which order waiting sequences are admitted.
-        weights, kv: how they are kept.
+        prefix_caching: whether the prefix cache is on.
+        chunked_prefill: whether a prompt may be cut to the token budget.
+        policy: order in which waiting sequences are admitted.
+        weights, kv: data types of the weights and of the KV cache.
         tensor_parallel, data_parallel: GPUs per replica, and replicas.
         expert_parallel: whether experts are spread whole over the GPUs instead of cut.
         cuda_graphs: whether decode steps replay a captured graph; False: eager.
@@ -95,7 +96,7 @@ class EngineConfig:
         async_scheduling: whether the next step is scheduled while the present one computes.
         speculation: None: one token per step.
         tiers: below the GPU, the fastest first.
-        transfer: not None: one prefill engine and one decode engine with this link between them.
+        transfer: link between one prefill engine and one decode engine; None if each engine does prefill and decode.
         max_prefill_tokens, mixed_chunk, conservativeness: SGLang's options of (nearly) these names.
     """
 

@@ -14,21 +14,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """What is wrong with this server; the defaults are health.
+    """The planted faults of a server; the defaults plant no fault.
 
     Args:
-        step_time: added to every step, as a fraction of it.
-        prefix_cache_off: the prefix cache never hits, whatever the flags say.
+        step_time: relative increase of the step time.
+        prefix_cache_off: whether the prefix cache never hits, independent of the flags.
         chunk_budget: divides the token budget of a step. Resolved, so it shows.
         kv: changes the number of KV blocks by this fraction. Resolved, so it shows.
         acceptance: added to the acceptance probability of each draft position.
         tp_link: divides the bandwidth between GPUs.
         offload_bandwidth: divides the bandwidth of the tiers below the GPU's memory.
         stalls, stall_s: share of the steps that the scheduler delays, and for how long.
-        leaked_blocks: KV blocks that a finished request keeps for ever.
-        throttle, throttle_steps: step time grows by this fraction, linearly over so many steps, and stays there.
-        errors, hangs, truncated: share of the requests that fail (half with an HTTP status, half in the stream),
-            that stop without an end, and that close without [DONE].
+        leaked_blocks: KV blocks that a finished request never frees.
+        throttle, throttle_steps: the step time grows linearly by the fraction `throttle` over `throttle_steps` steps,
+            and stays at this level.
+        errors, hangs, truncated: share of the requests that fail (half with an HTTP status, half in the stream), share
+            that hang before the end, and share that close without [DONE].
     """
 
     step_time: float = 0.0
@@ -122,10 +123,10 @@ FAULTS = tuple(f"{name}={value}" for name, (value, _) in _READERS.items())
 
 
 def parse_faults(options: Iterable[str]) -> Faults:
-    """Read options like "step_time=+5%" or "leak"; the later one wins.
+    """Read options like "step_time=+5%" or "leak". The last option of a fault overrides earlier options.
 
     Raises:
-        UsageError: no such fault, or a value that it cannot have.
+        UsageError: the fault does not exist, or its value is invalid.
     """
     found: dict[str, object] = {}
     for option in options:

@@ -1,7 +1,7 @@
-"""What makes one step longer than another of the same work: noise, stalls, throttling.
+"""Random factors on the step time: noise, stalls, throttling.
 
-Everything here is a function of a seed, the run and the number of the step, so that many steps at once get exactly the
-factors that they get one by one.
+Each factor is a function of a seed, the run and the number of the step. So a fast-forward over many steps gets exactly
+the factors of the single steps.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class Noise:
     """Standard deviations of the logarithm of step times.
 
     Args:
-        session: one factor for the life of the process.
-        run: one factor for each run.
-        step: of one step among its neighbours.
+        session: sd of the factor that holds for the life of the process.
+        run: sd of the factor of each run.
+        step: sd between the steps of a run.
         ar: autocorrelation of successive steps.
         seed: equal seeds give equal noise.
     """
@@ -41,10 +41,10 @@ class Noise:
 
 
 def parse_noise(text: str, seed: int) -> Noise:
-    """Read e.g. "session=0.3%,run=0.5%,step=1%,ar=0.6"; what is not named is 0, and "none" is none at all.
+    """Read e.g. "session=0.3%,run=0.5%,step=1%,ar=0.6". Components without a value are 0; "none" sets all to 0.
 
     Raises:
-        UsageError: the text is no such list.
+        UsageError: the text is not such a list.
     """
     known = [field.name for field in fields(Noise) if field.name != "seed"]
     values: dict[str, float] = {}
@@ -74,7 +74,7 @@ class Disturbance:
         self.leaked_blocks = self._faults.leaked_blocks
 
     def begin_run(self) -> None:
-        """Draw the run's factor anew."""
+        """Draw a new factor for the run."""
         self._runs += 1
         self._run = self._drawn(_RUN, self._runs, self._noise.run)
 

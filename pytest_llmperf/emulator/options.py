@@ -18,17 +18,17 @@ _ENGINE_OF_MODULE = {"vllm": "vllm", "sglang": "sglang"}
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What to emulate and how.
+    """The options of the emulator.
 
     Args:
-        machine: the hardware.
-        engine: whose command line `engine_argv` is.
-        mode: http: real time; virtual: a workload from stdin; pipe: commands from stdin.
-        faults, noise, seed: what is wrong, what varies, and the seed of everything random.
-        split: prefill and decode apart, joined by this link.
-        acceptance: of drafts, by position, in place of the method's own.
+        machine: the emulated hardware.
+        engine: engine of the command line `engine_argv`.
+        mode: http serves in real time; virtual reads a workload from stdin; pipe reads commands from stdin.
+        faults, noise, seed: planted faults, noise, and the seed of all random draws.
+        split: link between a prefill engine and a decode engine; None if one engine does both.
+        acceptance: acceptance probability by draft position; None for the default of the method.
         record: file for each token's intended and actual send time.
-        known_flags: only print the flags of the engine that are understood.
+        known_flags: whether to print only the flags of the engine that the emulator accepts.
     """
 
     machine: Machine
@@ -53,7 +53,7 @@ def read_options(argv: Sequence[str]) -> Options:
     """Read the command line.
 
     Raises:
-        UsageError: says what is wrong and what could be there.
+        UsageError: an argument is invalid. The message names the argument and the valid values.
     """
     own, theirs = _divided(list(argv))
     found, rest = _parser().parse_known_args(own)
@@ -113,7 +113,7 @@ def _divided(argv: list[str]) -> tuple[list[str], list[str]]:
 
 
 def _engine(named: str | None, argv: list[str]) -> tuple[str, list[str]]:
-    """The engine, and its arguments without `-m MODULE`, which names it too."""
+    """The name of the engine, and its arguments without `-m MODULE`. The module can also name the engine."""
     if argv[:1] != ["-m"]:
         return named or "vllm", argv
     module = argv[1] if len(argv) > 1 else ""

@@ -1,5 +1,6 @@
-"""Inference servers: what to start, how to start it, and how to read it.
+"""Inference servers: engine specs, launch, and control requests.
 
-`spec` says what; `environment` finds the installation; an adapter (`vllm_adapter`, `sglang_adapter`) knows one
-engine's arguments, routes and counters; `launch` starts a server and proves that it is ours; `pool` shares it.
+`spec` describes a server. `environment` finds the installation of the engine. An adapter (`vllm_adapter`,
+`sglang_adapter`) knows the arguments, routes and counters of an engine. `launch` starts a server and checks its
+identity. `pool` shares servers between tests.
 """

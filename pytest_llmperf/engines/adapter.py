@@ -72,7 +72,8 @@ class Adapter(Protocol):
     metrics_route: str
     """HTTP path of the server's Prometheus page."""
     tells_lmcache: bool
-    """Whether it tells an LMCache server beside it that it ends, where its first process is left to end the others."""
+    """Whether the engine notifies its LMCache server before it ends. Then only the first process gets the signal and
+    ends the other processes itself."""
 
     sizes_by_free_memory: bool
     """Whether the engine sizes its KV cache by the free GPU memory at its start, so that starts must not overlap."""

@@ -34,10 +34,10 @@ class VirtualLauncher:
     """Starts emulated engines in virtual time: no port, no watchdog, no waiting.
 
     Args:
-        emulation: what is emulated.
-        settings, root, run_dir, rng, progress: as of a `Launcher`.
-        clock: the session's, which the engines move on.
-        engines: those that run, by the host name that stands for them; shared with the transport.
+        emulation: the emulated hardware and its options.
+        settings, root, run_dir, rng, progress: as in `Launcher`.
+        clock: the session's clock, which the engines advance.
+        engines: running engines by their artificial host names; shared with the transport.
     """
 
     emulation: Emulation

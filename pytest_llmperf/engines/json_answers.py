@@ -1,4 +1,4 @@
-"""What a server answers to control requests: it may be anything, so nothing is taken for granted."""
+"""Reads JSON answers of servers to control requests. The content is untrusted, so each access checks the type."""
 
 from __future__ import annotations
 
@@ -30,6 +30,6 @@ def whole_number(text: str) -> int | None:
 
 
 def section(table: dict[str, object], name: str) -> dict[str, object]:
-    """The object under a name; empty where there is something else or nothing."""
+    """The JSON object under a name; empty if the value is missing or has a different type."""
     value = table.get(name)
     return value if isinstance(value, dict) else {}

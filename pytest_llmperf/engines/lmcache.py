@@ -1,4 +1,4 @@
-"""LMCache's server beside an engine: started before it, watched with it, stopped after it."""
+"""An LMCache server of an engine. It starts before the engine and stops after the engine; one watchdog watches both."""
 
 from __future__ import annotations
 
@@ -120,10 +120,10 @@ class LMCacheLaunch:
 
 
 def counters_of(page: str) -> dict[str, float]:
-    """What LMCache's page counts, under canonical names.
+    """The counters of LMCache's metrics page, under canonical names.
 
-    It shows a counter from the first count on, so one that is not there is 0. Left out is what this version does not
-    count at all, as others tell: hits by tier beside lookups, evictions without the loop that makes them.
+    LMCache shows a counter only after its first count, so a missing counter is 0. A counter that this LMCache version
+    lacks is left out. Two signs show this: the page counts lookups without hits by tier, or it has no eviction loop.
     """
     shown = parse(page)
     counters = {name: shown.total(sample) for name, sample in COUNTERS.items()}
@@ -167,10 +167,10 @@ class LMCacheServer:
         return counters_of(self._get("/metrics").text)
 
     def facts(self) -> dict[str, str]:
-        """What a comparison depends on, as the server resolved it.
+        """The conditions of the LMCache server, as the server resolved them.
 
         Raises:
-            WrongServer: it uses another chunk size than it was asked for.
+            WrongServer: the server uses a chunk size that differs from the requested size.
         """
         resolved = section(json_object(self._get("/config")), "mp").get("chunk_size")
         wanted = self.launch.wanted

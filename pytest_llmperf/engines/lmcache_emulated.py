@@ -38,7 +38,7 @@ class EmulatedLMCache:
         return counters_of(self._answer("GET", "/metrics").text)
 
     def facts(self) -> dict[str, str]:
-        """Nothing beside the flags: there is no LMCache that could have resolved them otherwise."""
+        """Empty: the emulated LMCache resolves no setting, so the engine's flags contain all conditions."""
         return {}
 
     def clear(self, tiers: Collection[str], clock: Clock) -> None:  # noqa: ARG002 - nothing has to be waited for

@@ -67,10 +67,12 @@ def _prompt_tokens(server: Server) -> int:
 
 
 def _chunk_size(spec: EngineSpec) -> int:
-    """A server's is on its command line; in the engine's process the spec's own variable comes before ours."""
+    """Chunk size in tokens. The spec's environment variable overrides the option if LMCache runs in the engine's
+    process.
+    """
     given = CHUNK_BY_DEFAULT if spec.lmcache is None else spec.lmcache.chunk_size
-    told = "" if spec.lmcache is not None and not spec.lmcache.in_process else dict(spec.env).get(CHUNK_SIZE, "")
-    return whole_number(told) or given
+    from_env = "" if spec.lmcache is not None and not spec.lmcache.in_process else dict(spec.env).get(CHUNK_SIZE, "")
+    return whole_number(from_env) or given
 
 
 def _send(server: Server, prompt: tuple[int, ...], timeout_s: float) -> None:

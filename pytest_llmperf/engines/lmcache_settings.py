@@ -12,7 +12,7 @@ DISK_GB = 64
 
 
 def in_process_settings(lmcache: LMCache) -> dict[str, str]:
-    """LMCache's variables; a server beside the engine has them on its command line, and these do no harm there."""
+    """LMCache's environment variables. An LMCache server reads its command line instead and ignores these variables."""
     env = {
         "LMCACHE_CHUNK_SIZE": str(lmcache.chunk_size),
         "LMCACHE_LOCAL_CPU": "True",

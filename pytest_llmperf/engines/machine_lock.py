@@ -17,14 +17,14 @@ TELL_EVERY_S = 5
 
 
 class MachineLock:
-    """This process's turn at something, or somebody else's.
+    """A lock on a machine or an endpoint, shared by all processes of this user.
 
     Args:
-        lock_path: its lock; who holds it stands in the file.
-        what: it is, for people: "this machine", "http://host:8000".
-        session: id of this session. Workers of one session wait for each other without a time limit.
-        timeout_s: how long a process waits while another session holds the lock.
-        tell: told while it waits.
+        lock_path: lock file, which names its holder.
+        what: name of the locked resource for messages: "this machine", "http://host:8000".
+        session: id of this session. Workers of the same session wait for each other without a timeout.
+        timeout_s: longest wait for a lock of a different session.
+        tell: receives the status while the process waits.
     """
 
     def __init__(self, lock_path: Path, what: str, session: str, timeout_s: int, tell: Tell) -> None:

@@ -12,8 +12,8 @@ COMPLETIONS = "/v1/completions"
 def completion_body(request: Request, model: str) -> bytes:
     """JSON body of a streamed completion of exactly `request.output_tokens` tokens.
 
-    Greedy, so that both sides of a comparison generate the same; usage in every chunk is the cheapest way to
-    learn how many tokens a chunk carries.
+    Sampling is greedy, so that the two sides of a comparison generate equal tokens. The usage in each chunk is the
+    cheapest way to count the tokens of the chunk.
     """
     return json.dumps(
         {

@@ -109,7 +109,7 @@ class SglangAdapter:
         return (FLASHINFER, *(("NCCL_NVLS_ENABLE",) if gpus_of(flags_of(spec)) > 1 else ()))
 
     def ready(self, client: httpx.Client) -> bool:
-        """Whether SGLang's own warm-up is over: its request would otherwise come among those that we count."""
+        """Whether SGLang's own warm-up is over. Otherwise its request would be counted with the measured requests."""
         return client.get("/health").status_code == 200
 
     def post(self, spec: EngineSpec, request: Request, model: str) -> tuple[str, bytes]:
@@ -207,10 +207,11 @@ def _server_info(client: httpx.Client) -> dict[str, object]:
 
 
 def _of_first_ranks(scrape: Scrape, sample: str) -> float | None:
-    """Summed over data-parallel ranks. All other ranks of one may say the same, so its first is believed.
+    """Sum of a counter over the data-parallel ranks. All ranks of one data-parallel rank may report the same counter,
+    so only its first rank counts.
 
-    Under DP attention tp_rank counts on over the data-parallel ranks: the first of the second is no 0. With priorities
-    each of them stands beside their sum, which has none.
+    Under DP attention tp_rank continues over the data-parallel ranks, so the first rank of the second group is not 0.
+    With priorities the page has a sample per priority and their sum, which has no priority label; only the sum counts.
     """
     groups: dict[str, dict[tuple[int, int], float]] = {}
     for one in scrape.samples:

@@ -126,7 +126,7 @@ def _around(centre: float, residuals: npt.NDArray[np.float64], cosines: int, con
 
 
 def _dependent(slo: Slo, sample: Sample) -> bool:
-    """Whether neighbouring requests are shown to be more alike than independent ones, as in `design.worth`."""
+    """Whether neighbouring requests are shown to be dependent, as in `design.effective_fraction`."""
     family = find(slo.metric).family
     if family is None or (quartile_ms := body_limit_ms(sample.runs, family)) is None:
         return False
@@ -148,7 +148,7 @@ def _dependent(slo: Slo, sample: Sample) -> bool:
 def _wider_over_starts(
     interval: Interval, values: Sequence[float], sample: Sample, confidence: float, *, on_log: bool
 ) -> Interval:
-    """That one, or Student's over server starts around the same middle where that is wider."""
+    """The wider of two intervals: the given interval, and Student's t interval over server starts around its centre."""
     by_start = list(map(mean, sample.by_start(values)))
     if len(by_start) < 2:
         return interval
@@ -157,7 +157,8 @@ def _wider_over_starts(
 
 
 def interval_within_seed(slo: Slo, values: Sequence[float], sample: Sample, confidence: float) -> Interval | None:
-    """Interval of runs of one seed: as one of them knows its own value, or as they differ where that is wider."""
+    """Interval for runs of a single seed: the wider of the intervals within the runs and the interval between the runs.
+    """
     run_intervals = [interval_within_run(slo, run, confidence) for run in sample.runs]
     intervals = [interval for interval in run_intervals if interval is not None]
     if len(intervals) < len(run_intervals) or len(values) == 1:
@@ -263,7 +264,7 @@ def _failures(slo: Slo, sample: Sample) -> Facts:
 
 
 def _failed_requests(slo: Slo, sample: Sample) -> int:
-    """Requests that failed and have no such latency."""
+    """Number of failed requests, which have no value of this latency; 0 for a metric that includes failed requests."""
     family = find(slo.metric).family
     if family is None or FAMILIES[family].with_failed:
         return 0

@@ -281,7 +281,7 @@ def comparison_of(
 
 
 def _sessions_with(stored: StoredMeasurement, name: str) -> list[StoredSession]:
-    """Those that know the metric; one that was measured before it was asked for has no value of it."""
+    """Stored sessions that have the metric in all runs. Older sessions may lack a metric that was added later."""
     return [session for session in stored.sessions if all(value is not None for value in session.values(name))]
 
 

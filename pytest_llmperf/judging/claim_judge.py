@@ -120,10 +120,10 @@ class ClaimJudge:
         causes: what one side must show for the claim to be believed.
         prices: how much worse A may be in other metrics.
         guards: how much worse it may be in primary metrics for which no price is named.
-        settings: of the validity gates.
-        start_sds: metric → how much it moves from one server start to the next, where the test or stored sessions know.
-        kind: of the hardware that serves, for what neither knows.
-        restartable: whether both sides can be started again: no endpoint is among them.
+        settings: settings of the validity checks.
+        start_sds: metric → between-start sd, for metrics whose sd the test states or the stored sessions show.
+        kind: hardware kind of the server, which selects the default between-start sd of the other metrics.
+        restartable: whether both sides can be started again; False if a side is an endpoint.
     """
 
     claim: Claim
@@ -168,9 +168,9 @@ class ClaimJudge:
         return replace(self, start_sds={**found, **self.start_sds})
 
     def alone(self, side: Measurement) -> list[CheckResult]:
-        """What one side decides against the claim before the other is measured; empty where it decides nothing.
+        """Results of one side that end the claim before the second side is measured; empty if the claim continues.
 
-        A run that is no evidence, or a mechanism that did not work, is not mended by another server start.
+        An invalid run or a failed mechanism ends the claim, because a further server start cannot change that result.
         """
         errors = invalid_results([(side.side.upper(), side, self._named(side.side))], self.settings)
         mechanism_results = [
@@ -184,7 +184,7 @@ class ClaimJudge:
 
     @property
     def metrics(self) -> set[str]:
-        """Metrics that the claim, its prices or its mechanisms name."""
+        """Metrics in the texts of the claim, the prices and the mechanisms."""
         return {self.claim.metric, *(price.metric for price in self.prices), *(cause.metric for cause in self.causes)}
 
     @property
@@ -193,7 +193,8 @@ class ClaimJudge:
         return self.metrics | {guard.metric for guard in self.guards}
 
     def _named(self, side: str) -> set[str]:
-        """Metrics whose deviations are judged on this side: what the other must show says nothing about it."""
+        """Metrics whose deviations are judged on this side. A mechanism check on one side does not relax the validity
+        checks of the other side."""
         ratios = judged_by_comparison(one.metric for one in (self.claim, *self.prices, *self.guards))
         return ratios | judged_by_requirements(cause for cause in self.causes if cause.side == side)
 
@@ -213,18 +214,18 @@ def claim_judge(
 
     Args:
         text, mechanisms, allow, start_sd: as `perf.claim` takes them.
-        settings: of the validity gates.
-        kind: of the hardware that serves, for the guards' margins and how much server starts differ.
-        margins: of guards that do not take their default.
-        restartable: as of `ClaimJudge`.
+        settings: settings of the validity checks.
+        kind: hardware kind of the server, which selects the guards' margins and the default between-start sd.
+        margins: guard metric → margin, for guard metrics without the default margin.
+        restartable: as in `ClaimJudge`.
 
     Raises:
-        SloError: a text cannot be read, or a number means nothing.
+        SloError: a text cannot be parsed, or a number is invalid.
     """
     claim = parse_claim(text)
     if not isinstance(claim, Claim):
         raise SloError(f"{text!r} is about one side. A claim is a ratio, e.g. \"ttft_p50(b) / ttft_p50(a) >= 3\"; "
-                       "what one side must show goes into mechanism=.")
+                       "write a requirement on a single side as mechanism=.")
     if not isinstance(allow, Mapping):
         raise SloError(f'allow={allow!r}: name the price of each metric, as in allow={{"tpot_mean": 1.2}}.')
     causes = tuple(_mechanism(cause) for cause in mechanisms)
@@ -294,12 +295,13 @@ def _finite_guard(guard: Claim, a: Measurement, b: Measurement) -> Claim:
 
 
 def _guard_result(demand: Claim, result: CheckResult, centre: CheckResult) -> CheckResult:
-    """A screen cannot prove the absence of a small loss: what looks like none passes, and claims no more than that.
+    """The result of a guard metric. A provisional result cannot exclude a small loss, so an undecided guard passes if
+    the estimate itself is within the margin. The result then states that the absence of a loss is not proven.
 
     Args:
-        demand: the loss that is tolerated.
-        result: of judging it.
-        centre: of judging the ratio itself, without its interval.
+        demand: the tolerated loss.
+        result: result for the ratio with its interval.
+        centre: result for the ratio without its interval.
     """
     if result.verdict is not Verdict.INCONCLUSIVE:
         return result

@@ -23,7 +23,7 @@ ALPHA = 0.01  # of each one-sided limit, as of a claim
 def judge_ratios(
     texts: Sequence[str], sides: Mapping[str, Measurement], settings: Settings, failed: Collection[str] = ()
 ) -> list[CheckResult]:
-    """One result per text: PASS, FAIL or INCONCLUSIVE where it has a limit, REPORTED where it has none.
+    """One result per text: PASS, FAIL or INCONCLUSIVE for a ratio with a limit, REPORTED for a ratio without a limit.
 
     Args:
         texts: "ttft_p50(disk) / ttft_p50(memory) >= 1.2", or without the limit.

@@ -12,9 +12,9 @@ from pytest_llmperf.metrics.run import RunMetrics
 
 
 def mean_concurrency(runs: Sequence[RunMetrics], family: str) -> float:
-    """Requests to which what a family measures happens at once, as a typical one of them sees, itself among them.
+    """Mean concurrency of requests in the phase that a latency family measures, weighted by request.
 
-    ∫ c² dt ÷ ∫ c dt, Kish's design effect of weights; at least 1.
+    With concurrency c at time t: ∫ c² dt ÷ ∫ c dt, Kish's design effect of weights; at least 1.
     """
     during = FAMILIES[family].during
     alone = concurrency = 0
@@ -26,13 +26,14 @@ def mean_concurrency(runs: Sequence[RunMetrics], family: str) -> float:
 
 
 def observations_per_step(runs: Sequence[RunMetrics], family: str, streams: float) -> float:
-    """Observations that one step of the server brings: the streams that it decodes × the tokens of a chunk where each
-    is one; 1 of what no single step makes.
+    """Mean number of observations per server step; 1 for a latency that does not arise in a single step.
+
+    A gap arises in one step of all decoded streams. A gap per token counts once for each token of a chunk.
 
     Args:
-        runs: one or more.
-        family: of latencies.
-        streams: their `overlap`.
+        runs: one or more runs.
+        family: latency family.
+        streams: mean concurrency of the streams.
     """
     if not FAMILIES[family].one_gap:
         return 1.0

@@ -53,7 +53,8 @@ def _half_width(groups: Sequence[Sequence[float]], least_sd: float, confidence: 
 
 
 def _judge_single_seed(slo: Slo, sample: Sample, rates: Sequence[float]) -> CheckResult:
-    """Searches of one seed have judged each rate that they tried: the verdict is what all proved of the limit."""
+    """Judges searches with a single seed. Each search has judged its rates, so the verdict is the weakest rate that all
+    searches proved or refuted, compared with the limit."""
     proven, refuted = (
         _worst_of_searches(sample, f"{SEARCHED}_proven", min),
         _worst_of_searches(sample, f"{SEARCHED}_refuted", max),

@@ -24,12 +24,12 @@ ONE_START = StartSd(0.0)
 
 
 def start_sd_prior(metric: Metric, hardware: str = "") -> StartSd:
-    """Start-to-start spread to assume where none was calibrated; `hardware` is the kind.
+    """Default between-start sd of a metric without calibration; `hardware` is the hardware kind.
 
-    A start-up's own: 83 to 110 s with a cold compile cache, 55 to 76 s with a warm one, on H200s.
-    Tails: a p99 of 300 requests rests on three of them. For a log-normal latency of 50 % spread its own sampling sd is
-    0.5 √(0.01 · 0.99 / 300) / φ(2.33) = 11 %; with a first token's 10 % on top, 15 %. Queues amplify likewise.
-    CPUs: 27 starts on shared cores differed by 16 to 17 % in TPOT, next to each other by 12 to 15 %; in median TTFT by
+    Start-up times on H200s: 83 to 110 s with a cold compile cache, 55 to 76 s with a warm cache.
+    Tails: a p99 of 300 requests rests on three requests. For a log-normal latency with an sd of 50 % the sampling sd of
+    the p99 is 0.5 √(0.01 · 0.99 / 300) / φ(2.33) = 11 %; with the 10 % of a first token, 15 %. Queues amplify likewise.
+    CPUs: 27 starts on shared cores differed by 16 to 17 % in TPOT, successive starts by 12 to 15 %; in median TTFT by
     7 to 11 %, in p99s by 6 to 12 % (stats/priors.py).
     """
     if metric.name == "startup_s":

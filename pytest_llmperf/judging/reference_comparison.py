@@ -56,11 +56,11 @@ def judge_against_reference(
 ) -> list[CheckResult]:
     """One result per primary metric.
 
-    FAIL where the candidate is proven to be worse by more than the negligible margin. PASS where a regression is proven
-    to be smaller than the tolerated margin. IMPROVED where the candidate is proven to be better by more than the
-    negligible margin. INCONCLUSIVE otherwise. Both builds ran on one machine in one session, so hosts and days add no
-    spread. The standard error has two parts: the spread between server starts, from a prior, and the spread of the
-    pairs.
+    FAIL: the candidate is proven to be worse by more than the negligible margin. PASS: a regression is proven to be
+    smaller than the tolerated margin. IMPROVED: the candidate is proven to be better by more than the negligible
+    margin. INCONCLUSIVE: none of the three is proven. The two builds ran on the same machine in the same session, so
+    differences between hosts and days do not matter. The standard error has two parts: the between-start sd, from a
+    prior, and the sd of the paired differences.
 
     Args:
         candidate, reference: runs of the same seeds in the same order.

@@ -1,13 +1,13 @@
-"""From a demand and runs to a verdict, with the figures that a reader needs to believe it.
+"""Judges requirements: from a requirement and runs to a verdict with its figures.
 
-percentile, error_rate, slo_attainment   exact binomial tests on the effective number of requests
-mean, p50, throughput, goodput, rates    intervals over seeds (or starts, or the batches of a single run)
-startup_s                                a screen with a stated start-to-start sd
-max_rate                                 what one search proved, or an interval over several
-counts, max, ==                          exactly, in every run
-claims                                   log ratio of pairs, a screen with a stated start-to-start sd
+percentile, error_rate, slo_attainment   exact binomial tests on the effective sample size.
+mean, p50, throughput, goodput, rates    intervals over seeds (or starts, or the segments of a single run).
+startup_s                                provisional, with a stated between-start sd.
+max_rate                                 rates that one search proved, or an interval over several searches.
+counts, max, ==                          exact, in each run.
+claims                                   log ratio of pairs, provisional with a stated between-start sd.
 
-What rests on token counts is INCONCLUSIVE where nothing but the usage says them.
+A metric that depends on token counts is INCONCLUSIVE if only the server's usage states the counts.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ def judge_slo(slo: Slo, runs: Sequence[RunMetrics], starts: Sequence[str], seeds
 
     Args:
         slo: the limit.
-        runs: of one workload on one engine.
-        starts: of each run a name of the server start it ran on.
-        seeds: of each run the one of its requests; None: each has its own.
-        confidence: of each one-sided decision; raise it where this is one of several looks.
+        runs: runs of one workload on one engine.
+        starts: server start of each run.
+        seeds: seed of each run; None if all seeds differ.
+        confidence: confidence of each one-sided decision. Several looks need a higher confidence.
 
     Raises:
-        ValueError: no run, or not one start and one seed per run.
+        ValueError: there are no runs, or the numbers of runs, starts and seeds differ.
     """
     sample = Sample(runs, starts, range(len(runs)) if seeds is None else seeds)
     return _confirmed(_judged(slo, sample, confidence), unverified(slo.named, runs))

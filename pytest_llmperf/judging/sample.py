@@ -25,12 +25,12 @@ class Sample:
     """Runs of one workload on one engine.
 
     Args:
-        runs: one or more.
-        starts: of each run a name of the server start it ran on.
-        seeds: of each run the one of its requests: runs of one seed sent the same, and are one draw of the traffic.
+        runs: one or more runs.
+        starts: server start of each run.
+        seeds: seed of each run. Runs with equal seeds sent equal requests, so they count as one draw of the traffic.
 
     Raises:
-        ValueError: no run, or another number of starts or seeds.
+        ValueError: there are no runs, or the numbers of runs, starts and seeds differ.
     """
 
     runs: Sequence[RunMetrics]
@@ -52,11 +52,11 @@ class Sample:
         return mean_repeats(self.seeds)
 
     def by_start(self, values: Sequence[T]) -> list[list[T]]:
-        """What each run has, together with that of the other runs on its server start."""
+        """The values of the runs, grouped by server start."""
         return _grouped(values, self.starts)
 
     def by_seed(self, values: Sequence[T]) -> list[list[T]]:
-        """What each run has, together with that of the other runs of its seed."""
+        """The values of the runs, grouped by seed."""
         return _grouped(values, self.seeds)
 
     @property
@@ -76,7 +76,7 @@ class Sample:
 
 
 def values_of(slo: Slo, runs: Sequence[RunMetrics]) -> list[float | None]:
-    """What a demand limits, of each run; None where a run does not have it."""
+    """The limited metric in each run; None for a run without the metric."""
     limits_ms = latency_limits(slo)
     if slo.metric == "goodput":
         return [goodput(run, limits_ms) for run in runs]

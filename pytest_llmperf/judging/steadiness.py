@@ -1,9 +1,9 @@
-"""Is what was measured one level at all? A server that still warms up, a GPU that heats up and a leak are none.
+"""Checks that the runs of a server start are steady. A server that still warms up, a heating GPU or a leak is not.
 
-The rule is fixed: a straight line through successive runs of one start that rises or falls by more than the tolerated
-margin of TPOT, with p below `ALPHA`. False alarms and power are measured by scripts/measure_steadiness.py. Nothing is
-cut off a run: a comparison pairs the same seeds, so a run-in that belongs to the workload cancels, and MSER on single
-runs calls one steady run in a hundred unsteady, because the load itself swings.
+The rule is fixed: a run series is not steady if a straight line through successive runs of one start rises or falls by
+more than the tolerated margin of TPOT, with p below `ALPHA`. scripts/measure_steadiness.py measures false alarms and
+power. No part of a run is cut off: a comparison pairs equal seeds, so a ramp-up of the workload cancels. MSER on single
+runs would call 1 % of steady runs unsteady, because the load itself varies.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FEWEST_SESSIONS = 2
 
 
 def steadiness_problems(measurement: Measurement) -> Iterator[Problem]:
-    """Runs of one server start that drift too much to be one level.
+    """A problem for each server start whose runs drift by more than the tolerated margin.
 
     Starts that take turns are judged separately: the runs of a start are those with its id, wherever they stand.
     Nothing on CPUs, whose noise is not known well enough.
@@ -57,9 +57,10 @@ def steadiness_problems(measurement: Measurement) -> Iterator[Problem]:
 
 
 def stored_run_sd(stored: StoredMeasurement) -> float | None:
-    """Of mean TPOT's logarithm, from sessions that share seeds: a host whose runs differ is noisy, and does not drift.
+    """Sd of mean TPOT's logarithm between stored runs with equal seeds. A host with a large sd is noisy, so differences
+    of its runs are no drift.
 
-    None where fewer than two sessions are stored.
+    None with fewer than two stored sessions.
     """
     values = [(session.runs, session.values(METRIC)) for session in stored.sessions if METRIC in session.metrics]
     sessions = [

@@ -30,7 +30,7 @@ def judged_by_comparison(metrics: Iterable[str]) -> set[str]:
 
 
 def judged_by_requirements(demands: Iterable[Slo | Mechanism]) -> set[str]:
-    """Metrics whose deviations these demands judge, so that they are a FAIL and no ERROR."""
+    """Metrics that these requirements judge. A deviation of such a metric is a FAIL instead of an ERROR."""
     judged_metrics: set[str] = set()
     for demand in demands:
         metrics = demand.named if isinstance(demand, Slo) else {demand.metric}

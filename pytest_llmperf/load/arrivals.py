@@ -26,14 +26,15 @@ def ask_for_stamps(connection: socket.socket) -> None:
 
 
 class Arrivals:
-    """Stamps reads, and counts how late they were made.
+    """Stamps reads, and counts how late the load process read the bytes.
 
-    The kernel stamps with the wall clock. `synchronise` is called before each batch of reads, so that a wall clock
-    that is set meanwhile moves no stamp; where one lands before `not_before_ns` or after now, now is taken instead.
+    The kernel stamps with the wall clock. `synchronise` is called before each batch of reads, so a change of the wall
+    clock during a run moves no stamp. A kernel stamp before `not_before_ns` or after now is replaced by now.
 
     Attributes:
-        delays: from the arrival of bytes to their reading, where the kernel says when they came.
-        errors: by how much the other stamps may be late: they came after the poll that did not yet report them.
+        delays: time from the arrival of bytes to their read, for reads with a kernel stamp.
+        errors: largest possible delay of each stamp without a kernel stamp: the time since the last poll that did not
+            report the bytes.
     """
 
     def __init__(self) -> None:
@@ -55,10 +56,11 @@ class Arrivals:
         self._asking.close()
 
     def polling(self, *, more: bool = False) -> None:
-        """The sockets are about to be asked who has data; whoever had some before was read since.
+        """Call this before each poll, when the data of the previous poll have been read.
 
         Args:
-            more: whether the poll before told as many as it could, so that others may have had some then, too.
+            more: whether the previous poll returned its largest number of sockets. Then further sockets may have had
+                data at that time.
         """
         if not more:
             self._silent_ns = self._polled_ns

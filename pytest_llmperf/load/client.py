@@ -18,17 +18,17 @@ _LOST_NS = 100_000_000  # what opens at all opens sooner; a lost SYN is repeated
 
 
 class Client:
-    """Sends requests, on connections that it keeps alive, opens ahead and watches.
+    """Sends requests. The client keeps connections alive, opens connections in advance and closes stale connections.
 
     Args:
-        watcher: the event loop that all of this runs in.
+        watcher: event loop of the connections.
         arrivals: stamps reads.
-        plan: with which headers, limits and channel.
-        route: where connections go.
-        on_end: called with each flight as soon as it ended.
+        plan: the headers, limits and channel of the requests.
+        route: address of the connections.
+        on_end: called with each request as soon as it ends.
 
     Attributes:
-        intake: what was read of the server's answers.
+        intake: counts the bytes that were read from the server.
     """
 
     def __init__(
@@ -47,15 +47,15 @@ class Client:
         self._payloads = {request.index: _payload(plan, request) for request in plan.requests}
         self._idle: list[Connection] = []
         self._warming: dict[Connection, None] = {}
-        self._flights: dict[RequestInFlight, Connection] = {}
+        self._in_flight: dict[RequestInFlight, Connection] = {}
         self._waiting: dict[RequestInFlight, None] = {}  # for a connection to open, the longest first
         self.intake = Intake(plan.limits)
         self.sent = 0
 
     def send(self, request: PlannedRequest, intended_ns: int) -> None:
-        """Send now on an open connection, else as soon as one is open that is opened ahead, or for it."""
+        """Send a request now on an idle connection, else on the next connection that opens."""
         in_flight = RequestInFlight(request, intended_ns, monotonic_ns())
-        connection = self._take_idle(in_flight.departed_ns)
+        connection = self._take_idle(in_flight.released_ns)
         if connection is None:
             self._open_for(in_flight)
         else:
@@ -75,18 +75,18 @@ class Client:
         return bool(self._warming)
 
     def sweep(self, now_ns: int, part: int, parts: int) -> None:
-        """Check the limits of every `parts`-th flight, and look for ends that came in an unusual shape."""
-        for request in [f for f in self._flights if f.request.index % parts == part]:
+        """Check the limits of one in `parts` requests in flight, and look for message ends that a read has missed."""
+        for request in [r for r in self._in_flight if r.request.index % parts == part]:
             # Bytes behind the end hide it, and no further read will come to reveal it.
             if request.stamps and now_ns - request.stamps[-1] > _QUIET_NS:
-                self._flights[request].look_for_end(request)
+                self._in_flight[request].look_for_end(request)
             ending = request.overdue(now_ns, self._plan.limits)
             if ending is not None:
                 self.finish(request, ending)
 
     def cancel(self) -> None:
-        """End every flight as CANCELLED, at once, and close every connection."""
-        for request in list(self._flights):
+        """End each request in flight as CANCELLED and close each connection."""
+        for request in list(self._in_flight):
             self.finish(request, Ending.CANCELLED)
         for connection in [*self._warming, *self._idle]:
             connection.close()
@@ -96,7 +96,7 @@ class Client:
 
         Without a waiting request the connection becomes idle."""
         self._warming.pop(connection, None)
-        request = connection.flight or self._swap()
+        request = connection.request or self._swap()
         if request is not None:
             self._write(connection, request)
         else:
@@ -111,10 +111,10 @@ class Client:
 
     def finish(self, request: RequestInFlight, ending: Ending, error: str | None = None) -> None:
         """End a request in flight and keep or close the connection. A second call has no effect."""
-        connection = self._flights.pop(request, None)
+        connection = self._in_flight.pop(request, None)
         if connection is None:
             return
-        connection.flight = None
+        connection.request = None
         self._waiting.pop(request, None)
         if ending is Ending.STALE and self._plan.retry_stale:
             self._retry(request)
@@ -140,7 +140,7 @@ class Client:
     def _retry(self, request: RequestInFlight) -> None:
         """Send the request again on a new connection, which cannot be stale."""
         request.reused, request.sent_ns = False, None
-        request.departed_ns = monotonic_ns()
+        request.released_ns = monotonic_ns()
         self._open_for(request)
 
     def _open_for(self, request: RequestInFlight) -> None:
@@ -149,16 +149,17 @@ class Client:
         young = (connection for connection in self._warming if connection.begun_ns > since_ns)
         connection = next(young, None) or self._connect()
         self._warming.pop(connection, None)
-        self._flights[request] = connection
+        self._in_flight[request] = connection
         self._waiting[request] = None
-        connection.flight = request
+        connection.request = request
 
     def _swap(self) -> RequestInFlight | None:
-        """What waits longest; the connection that was to open for it opens for nobody any more."""
+        """The request that has waited longest for a connection. The connection that is opening for this request becomes
+        a connection opened in advance."""
         request = next(iter(self._waiting), None)
         if request is not None:
-            released = self._flights[request]
-            released.flight = None
+            released = self._in_flight[request]
+            released.request = None
             self._warming[released] = None
         return request
 
@@ -174,7 +175,7 @@ class Client:
         return Connection(self._watcher, self._arrivals, self, self._route)
 
     def _write(self, connection: Connection, request: RequestInFlight) -> None:
-        self._flights[request] = connection
+        self._in_flight[request] = connection
         self._waiting.pop(request, None)
         self.sent += 1
         connection.send(request, self._payloads[request.request.index])

@@ -20,18 +20,18 @@ _ROOM = 1 << 16
 
 
 class Owner(Protocol):
-    """Whoever keeps the connections."""
+    """The client that holds the connections."""
 
     def opened(self, connection: Connection) -> None:
         """The connection can take a request."""
         ...
 
     def took(self, request: RequestInFlight, size: int) -> None:
-        """The flight was read so many bytes; a flight that exceeds a limit is finished."""
+        """Count the bytes of a read. The owner finishes a request whose answer exceeds a limit."""
         ...
 
     def finish(self, request: RequestInFlight, ending: Ending, error: str | None = None) -> None:
-        """The flight is over; calls after the first do nothing."""
+        """End a request; further calls for the same request do nothing."""
         ...
 
     def forget(self, connection: Connection) -> None:
@@ -48,13 +48,13 @@ class Watcher(Protocol):
 
 
 class Connection:
-    """One TCP connection, with TLS or not, serving one flight at a time.
+    """One TCP connection, with or without TLS. A connection serves one request at a time.
 
     Attributes:
-        flight: that it serves, or that waits for it to open; None while it is idle.
-        begun_ns: when it was asked for.
-        served: requests that it was given.
-        usable: open, and not closed since.
+        request: request that the connection serves, or that waits for the connection to open; None while idle.
+        begun_ns: time at which the connection was requested.
+        served: number of requests that used the connection.
+        usable: whether the connection is open.
     """
 
     def __init__(self, watcher: Watcher, arrivals: Arrivals, owner: Owner, route: Route) -> None:
@@ -63,7 +63,7 @@ class Connection:
         self._owner = owner
         self._unsent = b""
         self._closed = False
-        self.flight: RequestInFlight | None = None
+        self.request: RequestInFlight | None = None
         self.begun_ns = monotonic_ns()
         self.served = 0
         self.idle_since_ns = 0
@@ -85,14 +85,14 @@ class Connection:
 
     def send(self, request: RequestInFlight, payload: bytes) -> None:
         """Hand a request to the kernel now; what does not fit follows as soon as there is room."""
-        self.flight = request
+        self.request = request
         request.reused = self.served > 0
         self.served += 1
         self._write(payload if self._tls is None else self._tls.encrypt(payload))
         request.sent_ns = monotonic_ns()
 
     def close(self) -> None:
-        """Close at once, without a word to the server. The flight, if there is one, is the caller's business."""
+        """Close the connection at once. The caller must end the request in flight, if there is one."""
         if self._closed:
             return
         self._closed, self.usable = True, False
@@ -101,7 +101,7 @@ class Connection:
         self._owner.forget(self)
 
     def look_for_end(self, request: RequestInFlight) -> None:
-        """Finish the flight if the reads so far end the message."""
+        """Finish the request if the reads so far end the message."""
         try:
             if request.find_end():
                 self._owner.finish(request, Ending.COMPLETE)
@@ -115,7 +115,7 @@ class Connection:
                 self._watcher.watch(self._fd, self._open, READ if self._opening.connected else READ | WRITE)
                 return
         except OSError as problem:
-            request = self.flight
+            request = self.request
             self.close()
             if request is not None:
                 self._owner.finish(request, Ending.CONNECT_FAILED, str(problem))
@@ -135,12 +135,12 @@ class Connection:
         if not data:
             self._lost(None)
             return
-        request = self.flight
+        request = self.request
         if request is None:
             self._unasked(data)
             return
         stamps = request.stamps
-        stamp_ns = self._arrivals.stamp(ancillary, stamps[-1] if stamps else request.departed_ns)
+        stamp_ns = self._arrivals.stamp(ancillary, stamps[-1] if stamps else request.released_ns)
         if self._tls is not None:
             self._take_encrypted(self._tls, request, stamp_ns, data)
             return
@@ -153,7 +153,7 @@ class Connection:
             self.look_for_end(request)
 
     def _take_encrypted(self, tls: Tls, request: RequestInFlight, stamp_ns: int, data: bytes) -> None:
-        """The stamp is that of the read that completed a record."""
+        """Decrypt a read. The decrypted bytes have the stamp of the read that completed their TLS record."""
         try:
             said = tls.decrypt(data)
         except OSError as problem:
@@ -168,7 +168,8 @@ class Connection:
             self._lost(None)
 
     def _unasked(self, data: bytes) -> None:
-        """Session tickets of TLS are expected; anything that is said to nobody makes the connection unusable."""
+        """Handle bytes without a request in flight. TLS session tickets are expected; other bytes close the connection,
+        because no request could own them."""
         try:
             if self._tls is not None and not self._tls.decrypt(data) and not self._tls.closed:
                 return
@@ -197,7 +198,7 @@ class Connection:
         self._ready()
 
     def _lost(self, problem: OSError | None) -> None:
-        request = self.flight
+        request = self.request
         self.close()
         if request is not None:
             self.look_for_end(request)

@@ -83,23 +83,24 @@ class ProcessTransport:
         self, plan: LoadPlan, folder: Path, cancel: threading.Event, progress: Callable[[Progress], None] | None
     ) -> list[LoadProcess]:
         """Start the load processes, send each process its part of the plan, and wait for the end of all processes."""
-        crew = LoadProcesses(shards(plan, self._processes), folder, self._cores.load if self._cores.own else ())
+        load_processes = LoadProcesses(
+            shards(plan, self._processes), folder, self._cores.load if self._cores.own else ())
         try:
-            crew.send_plans()
-            reports = crew.reported
-            while crew.wait(_POLL_MS):
+            load_processes.send_plans()
+            reports = load_processes.reported
+            while load_processes.wait(_POLL_MS):
                 if cancel.is_set():
-                    crew.cancel()
-                if progress is not None and crew.reported != reports:
-                    reports = crew.reported
-                    progress(crew.progress())
+                    load_processes.cancel()
+                if progress is not None and load_processes.reported != reports:
+                    reports = load_processes.reported
+                    progress(load_processes.progress())
         except BaseException:
-            crew.kill()
+            load_processes.kill()
             raise
-        crew.end()
-        if progress is not None and crew.reported != reports:
-            progress(crew.progress())
-        return crew.workers
+        load_processes.end()
+        if progress is not None and load_processes.reported != reports:
+            progress(load_processes.progress())
+        return load_processes.workers
 
 
 def _death_report(worker: LoadProcess, recording: Recording, folder: Path) -> str:

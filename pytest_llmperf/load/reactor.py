@@ -27,7 +27,7 @@ class Reactor:
     """Runs handlers of descriptors, timers (coarse), and one alarm (exact).
 
     Args:
-        arrivals: told before each poll, so that it can stamp what is read after.
+        arrivals: notified before each poll, so that it can stamp the reads after the poll.
 
     Attributes:
         alarm_ns: when `on_alarm` is wanted; setting it to 0 means as soon as the handler that runs has returned.

@@ -149,13 +149,13 @@ class Replayer:
         self.reactor.alarm_ns = NEVER
         if self._over:
             return
-        for departure in self._schedule.depart(monotonic_ns(), _MOST_AT_ONCE):
-            del self._unsent[departure.request.index]
-            intended_ns = departure.intended_ns
+        for due in self._schedule.take_due(monotonic_ns(), _MOST_AT_ONCE):
+            del self._unsent[due.request.index]
+            intended_ns = due.intended_ns
             if intended_ns is None:
                 intended_ns = monotonic_ns()
-                self._turnarounds.add(intended_ns - departure.possible_ns)
-            self._client.send(departure.request, intended_ns)
+                self._turnarounds.add(intended_ns - due.possible_ns)
+            self._client.send(due.request, intended_ns)
         while self._client.intake.held_bytes > _MOST_HELD_BYTES and self._record_one():
             pass
         due_ns = self._schedule.next_due_ns

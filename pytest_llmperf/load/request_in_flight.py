@@ -44,18 +44,19 @@ class Intake:
 
 @dataclass(slots=True, eq=False)
 class RequestInFlight:
-    """Reads are kept as they came; only the framing looks at them, and only where the message may have ended.
+    """A request in flight with the unparsed reads of its answer. Only the framing parses the reads, and only if the
+    message may have ended.
 
     Attributes:
-        departed_ns: when the schedule let it go; it is sent once a connection is open.
-        chunked, until_close, keep_alive: what the head of the answer says, see `Framing`.
-        framed: reads that the framing has seen.
-        size_bytes: of the reads.
+        released_ns: time at which the schedule released the request. The request is sent once a connection is open.
+        chunked, until_close, keep_alive: facts from the head of the answer, see `Framing`.
+        framed: number of reads that the framing has parsed.
+        size_bytes: total size of the reads.
     """
 
     request: PlannedRequest
     intended_ns: int
-    departed_ns: int
+    released_ns: int
     sent_ns: int | None = None
     reused: bool = False
     stamps: array[int] = field(default_factory=lambda: array("q"))
@@ -73,7 +74,7 @@ class RequestInFlight:
     def overdue(self, now_ns: int, limits: StreamLimits) -> Ending | None:
         """Which limit it exceeds, if any."""
         if self.sent_ns is None:
-            return Ending.CONNECT_TIMEOUT if now_ns - self.departed_ns > limits.connect_ns else None
+            return Ending.CONNECT_TIMEOUT if now_ns - self.released_ns > limits.connect_ns else None
         if now_ns - self.sent_ns > limits.total_ns:
             return Ending.TOTAL_TIMEOUT
         if not self._answering:

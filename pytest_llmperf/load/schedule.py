@@ -12,7 +12,7 @@ from pytest_llmperf.model.plan import LoadPlan, PlannedRequest
 
 
 @dataclass(frozen=True, slots=True)
-class Departure:
+class DueRequest:
     """A request to send now. Times are CLOCK_MONOTONIC nanoseconds.
 
     Args:
@@ -29,11 +29,11 @@ class Departure:
 class Schedule:
     """Open loop by absolute times, closed loop by slots, conversations by their predecessors.
 
-    The intended time of a request is `at_ns` after the start; for the next turn of a conversation the end of
-    its predecessor plus `think_ns`, whatever became of the predecessor. In a closed loop nobody wants a request
-    without a time of its own at any moment: it is intended when it is sent, and the time that its slot stood empty
-    is the load generator's, not the server's. Next turns are served before new conversations. A request that is
-    late is sent late, and never skipped.
+    The intended send time of a request is `at_ns` after the start. The intended send time of the next turn of a
+    conversation is the end of its predecessor plus `think_ns`, even if the predecessor failed. In a closed loop a
+    request has no intended send time, so latency counts from the actual send time. The time in which a slot was empty
+    is a delay of the load generator, not of the server. Next turns are served before new conversations. A late request
+    is sent late and never skipped.
     """
 
     def __init__(self, plan: LoadPlan) -> None:
@@ -49,11 +49,11 @@ class Schedule:
         self._ready: list[tuple[bool, int, int]] = []
         self._slots: deque[int] | None = None
         self._times: list[int] = []
-        self._timed_departures = 0
+        self._timed_sends = 0
         self._turn_times: list[int] = []
 
     def start(self, started_ns: int) -> None:
-        """Fix time zero; nothing departs before."""
+        """Set the start of the schedule. No request is due before the start."""
         first = [r for r in self._requests.values() if r.after is None]
         self._started_ns = started_ns
         self._due = [(started_ns + (r.at_ns or 0), r.index) for r in first]
@@ -74,37 +74,38 @@ class Schedule:
         return self._due[0][0] if self._due else None
 
     def upcoming(self, until_ns: int) -> int:
-        """Requests of known time that become due until then and have not departed: so many connections are needed soon.
+        """Number of unsent requests with a known send time until `until_ns`, which is the number of connections needed.
 
-        In a closed loop next turns take the slots that are free now; another becomes free with its connection.
+        In a closed loop, next turns can only use the slots that are free now. A slot that becomes free later brings a
+        connection with it.
         """
-        timed = bisect_right(self._times, until_ns) - self._timed_departures
+        timed = bisect_right(self._times, until_ns) - self._timed_sends
         turns = bisect_right(self._turn_times, until_ns)
         return timed + (turns if self._slots is None else min(turns, len(self._slots)))
 
-    def depart(self, now_ns: int, most: int) -> list[Departure]:
-        """Requests to send now, in order, so many at most; they count as departed."""
+    def take_due(self, now_ns: int, most: int) -> list[DueRequest]:
+        """Remove and return the requests to send now, in order, at most `most` of them."""
         while self._due and self._due[0][0] <= now_ns:
             due_ns, index = heappop(self._due)
             heappush(self._ready, (self._requests[index].after is None, due_ns, index))
-        departures: list[Departure] = []
-        while len(departures) < most and self._ready and (self._slots is None or self._slots):
+        due_requests: list[DueRequest] = []
+        while len(due_requests) < most and self._ready and (self._slots is None or self._slots):
             _, due_ns, index = heappop(self._ready)
             free_ns = due_ns if self._slots is None else self._slots.popleft()
             request = self._requests[index]
             if request.at_ns is not None and request.after is None:
-                self._timed_departures += 1
+                self._timed_sends += 1
             if request.after is not None:
                 del self._turn_times[bisect_left(self._turn_times, due_ns)]
-            departures.append(self._departure(request, due_ns, free_ns))
-        return departures
+            due_requests.append(self._due_request(request, due_ns, free_ns))
+        return due_requests
 
-    def _departure(self, request: PlannedRequest, due_ns: int, free_ns: int) -> Departure:
+    def _due_request(self, request: PlannedRequest, due_ns: int, free_ns: int) -> DueRequest:
         possible_ns = max(due_ns, free_ns)
         if request.at_ns is not None:
-            return Departure(request, due_ns, possible_ns)
+            return DueRequest(request, due_ns, possible_ns)
         unscheduled = request.after is None and self._slots is not None
-        return Departure(request, None if unscheduled else possible_ns, possible_ns)
+        return DueRequest(request, None if unscheduled else possible_ns, possible_ns)
 
     def finished(self, index: int, ended_ns: int) -> None:
         """Free the slot of the request that ended at `ended_ns`, and make the requests due that waited for its end."""

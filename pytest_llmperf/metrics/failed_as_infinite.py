@@ -13,11 +13,13 @@ from pytest_llmperf.model.record import RequestRecord, RunRecords
 
 
 def value_with_failures(run: RunMetrics, name: str) -> float | None:
-    """A metric as it is judged, in its unit: infinite where failed requests leave it no end, which a mean never
-    survives and a median until half of them fail; None where the run does not have it.
+    """A metric with failed requests counted as infinitely slow, in the metric's unit.
+
+    One failed request makes a mean infinite. A median becomes infinite when half of the requests fail. None if the
+    metric is unavailable in this run.
 
     Raises:
-        SloError: no such metric.
+        SloError: the metric does not exist.
     """
     metric = find(name)
     if run.judged is not None:
@@ -64,9 +66,12 @@ def sample_with_failures_ms(run: RunMetrics, family: str) -> list[float]:
 
 
 def missing_observations(run: RunMetrics, family: str) -> dict[int, int]:
-    """Observations that each failed request, by position, would have brought: as many gaps as it had asked for,
-    if they come at the same rate per token as in the served requests. At least one, but of a time between tokens none
-    where it had asked for one token."""
+    """Number of observations that each failed request, by position, would have contributed.
+
+    A request contributes its requested number of gaps, times the number of gaps per requested gap in the served
+    requests, but at least one observation. A failed request for a single token has no gap, so it contributes no
+    observation to a latency between tokens.
+    """
     by_request = run.by_request(family) or ()
     between, per_request = FAMILIES[family].between_tokens, FAMILIES[family].per_request
     served = [(len(values), run.records[at].asked_output_tokens) for at, values in enumerate(by_request)

@@ -1,7 +1,7 @@
-"""What one request contributes to each latency sample, in nanoseconds.
+"""Contribution of one request to each latency sample, in nanoseconds.
 
-Each function takes the record of a served request. An empty tuple: this request has none by definition
-(a single token has no gap). None: the server did not say what is needed, so nobody can know.
+Each function takes the record of a served request. An empty tuple means that the latency does not exist for this
+request (a single token has no gap). None means that the server did not send the data that the formula needs.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ def itl_per_token(record: RequestRecord) -> Samples | None:
 
 
 def tpot(record: RequestRecord) -> Samples | None:
-    """None for one chunk, however many tokens it holds: nothing between them was timed, and 0 would be a lie."""
+    """Time per output token. An empty tuple for a single token, and for a single chunk of several tokens, whose times
+    are unknown. None if the number of output tokens is unknown."""
     tokens = output_tokens(record)
     if tokens is None:
         return None
@@ -75,7 +76,7 @@ def answering(record: RequestRecord) -> tuple[int, int]:
     return (record.arrivals_ns or (record.ended_ns,))[0], record.ended_ns
 
 
-def before_departure(record: RequestRecord) -> tuple[int, int]:
+def before_send(record: RequestRecord) -> tuple[int, int]:
     return record.intended_ns, record.ended_ns if record.sent_ns is None else record.sent_ns
 
 
@@ -97,15 +98,16 @@ class Family:
 
     Args:
         name: as in "ttft".
-        take: what a request contributes, in nanoseconds.
-        formula: in words.
-        formula_id: changes whenever the formula does.
-        needs: what must be there for the value to exist.
-        during: while the server does what may move it; others that it serves meanwhile see the same.
+        take: returns the contribution of a request, in nanoseconds.
+        formula: the formula in words.
+        formula_id: changes whenever the formula changes.
+        needs: the data that the formula requires.
+        during: the interval in which the server's load can affect the latency. Requests whose intervals overlap are
+            correlated.
         per_request: whether a request contributes at most one value.
-        between_tokens: whether it is a time between tokens, which an answer of one token does not have.
-        one_gap: whether it is a single gap, which one step of the server makes for all requests that it decodes.
-        with_failed: whether failed requests contribute too (it judges us, not the server).
+        between_tokens: whether the latency is a time between tokens, so an answer of one token has no value.
+        one_gap: whether a value is a single gap. One step of the server makes the gaps of all decoding requests.
+        with_failed: whether failed requests contribute too (the metric describes the load generator, not the server).
     """
 
     name: str
@@ -135,5 +137,5 @@ FAMILIES: dict[str, Family] = {family.name: family for family in (
     Family("largest_stall", largest_stall, "largest gap between consecutive content chunks of a request",
            "largest_stall.1", _TWO_CHUNKS, between_tokens=True, one_gap=True),
     Family("send_delay", send_delay, "actual send − intended send, failed requests included", "send_delay.1",
-           "a request that was sent", before_departure, with_failed=True),
+           "a request that was sent", before_send, with_failed=True),
 )}

@@ -1,4 +1,4 @@
-"""Requests that meet every one of several limits."""
+"""Attainment and goodput: requests that meet all given latency limits."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ GOODPUT_FAMILIES = ("ttft", "tpot", "e2el", "largest_stall")
 def attained(run: RunMetrics, limits_ms: Mapping[str, float]) -> tuple[bool, ...] | None:
     """Whether each request, by intended send time, was served within all limits.
 
-    A failed request misses. A limit on what a served request has not by definition (TPOT of a single token) is met.
+    A failed request never meets a limit. A served request meets a limit on a latency that does not exist for it (TPOT
+    of a single token).
 
     Args:
-        run: of one run.
+        run: metrics of one run.
         limits_ms: largest latency by sample name, of `GOODPUT_FAMILIES`.
 
     Returns:
-        None where a limited latency is unavailable or there is no request.
+        None if a limited latency is unavailable or the run has no requests.
 
     Raises:
-        SloError: no such latency sample.
+        SloError: the latency sample does not exist.
     """
     columns = [(run.by_request(name), round(limit_ms * 1e6)) for name, limit_ms in limits_ms.items()]
     if not run.records or any(column is None for column, _ in columns):
@@ -36,7 +37,7 @@ def attained(run: RunMetrics, limits_ms: Mapping[str, float]) -> tuple[bool, ...
 
 
 def goodput(run: RunMetrics, limits_ms: Mapping[str, float]) -> float | None:
-    """Requests within all limits per second of the run; None where `attained` is, or nothing was served."""
+    """Requests within all limits, per second of the run. None if `attained` is None or no request was served."""
     met, duration_s = attained(run, limits_ms), run.value("duration_s")
     return None if met is None or not duration_s else sum(met) / duration_s
 

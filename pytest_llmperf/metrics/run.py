@@ -26,14 +26,14 @@ class CountedBy(Enum):
 
 @dataclass(frozen=True, slots=True)
 class RunMetrics:
-    """What one run came to. Build it with `measure`.
+    """The metrics of one run. Build an instance with `measure`.
 
     Args:
-        source: the records of the run, by index. What is computed from them is kept as long as they are in memory.
-        values: metric → value, None where it is unavailable.
-        counted_by: what confirms the token counts of the usage; None: nothing does.
-        judged: the statistics that failed requests change, as a run file stores them (None is an infinite statistic);
-            None: they are computed from the records.
+        source: the records of the run, by index. Derived values are cached as long as the records are in memory.
+        values: metric → value; None if the metric is unavailable.
+        counted_by: the source that confirms the token counts of the usage; None if no source confirms the counts.
+        judged: statistics that failed requests change, as stored in a run file (None stands for an infinite value).
+            None if the statistics are computed from the records.
     """
 
     source: RunRecords = field(repr=False)
@@ -69,19 +69,19 @@ class RunMetrics:
         return tuple(value_ns / _NS_PER_MS for values in self.by_request(family) or () for value_ns in values or ())
 
     def value(self, name: str) -> float | None:
-        """Value in the metric's unit; None where this run does not have it.
+        """Value in the metric's unit; None if the metric is unavailable in this run.
 
         Raises:
-            SloError: no such metric.
+            SloError: the metric does not exist.
         """
         return self.values.get(find(name).name)
 
     def require(self, name: str) -> float:
-        """Like `value`, for those who cannot go on without it.
+        """Like `value`, but raises an error instead of returning None.
 
         Raises:
-            SloError: no such metric.
-            MetricUnavailable: this run does not have it; the message says what it needs.
+            SloError: the metric does not exist.
+            MetricUnavailable: the metric is unavailable in this run. The message names the required data.
         """
         value = self.value(name)
         if value is None:
@@ -127,7 +127,8 @@ def _counted_by(records: Sequence[RequestRecord], counters: Counters) -> Counted
 
 
 def _contributions(name: str, records: Sequence[RequestRecord]) -> tuple[Samples | None, ...] | None:
-    """See `RunMetrics.contributions_ns`. One request that cannot say makes all unknown: the rest is a selection."""
+    """See `RunMetrics.contributions_ns`. One request with missing data makes the whole sample unknown, because the
+    remaining requests would be a biased selection."""
     family = FAMILIES[name]
     contributions: list[Samples | None] = []
     for record in _ordered(records):
@@ -144,10 +145,12 @@ _BY_FAMILY = {name: partial(_contributions, name) for name in FAMILIES}  # compu
 
 
 def span_ns(records: Sequence[RequestRecord]) -> tuple[int, int] | None:
-    """First intended send, and last content chunk or last intended send, whichever is later; None: nothing was served.
+    """First intended send time, and the later of the last content chunk and the last intended send time. None if no
+    request was served.
 
-    Requests that fail at the end count: else a server that refuses the second half would have the first half's rate.
-    How long they take to fail does not: one that hangs would make any rate small.
+    The intended send times of failed requests count. Without them, a server that refuses the second half of the
+    requests would keep the rate of the first half. The end times of failed requests do not count, because a single
+    hanging request would make any rate small.
     """
     ends_ns = [record.arrivals_ns[-1] for record in records if record.ok and record.arrivals_ns]
     if not ends_ns:

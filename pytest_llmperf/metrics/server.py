@@ -1,7 +1,7 @@
 """Metrics from the server's own counters: differences over the run, and peaks of its gauges.
 
-Input is one mapping with canonical names, whatever the engine calls them. A counter that is absent, None or
-went backwards (the server restarted) makes the metrics that need it None.
+The input maps canonical names to values, independent of the engine's own names. A metric is None if one of its counters
+is absent, None or decreased (the server restarted).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class ServerFormula:
 
 
 def counter_difference(counters: Counters, name: str) -> float | None:
-    """A counter's difference, or None where it cannot be believed."""
+    """The increase of a counter over the run; None if the counter is absent or decreased."""
     value = counters.get(name)
     return value if value is not None and value >= 0 else None
 
@@ -53,7 +53,8 @@ def _queue_time_mean_ms(counters: Counters) -> float | None:
 
 
 def _acceptance_rate(counters: Counters) -> float | None:
-    """0 where the server says that it drafted nothing: speculation that never happens must not look unmeasured."""
+    """The acceptance rate. 0 if the server reports zero drafted tokens, so that a speculation that never runs is not
+    reported as unmeasured."""
     drafted = counter_difference(counters, "spec_draft_tokens")
     return 0.0 if drafted == 0 else ratio(counters, "spec_accepted_tokens", "spec_draft_tokens")
 

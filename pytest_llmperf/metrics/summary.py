@@ -1,4 +1,4 @@
-"""Mean and percentiles of a sample, without numpy: these run where numpy need not be loaded."""
+"""Mean and percentiles of a sample, in pure Python, so that importing this module does not import numpy."""
 
 from __future__ import annotations
 

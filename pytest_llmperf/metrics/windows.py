@@ -12,18 +12,18 @@ from pytest_llmperf.model.record import RequestRecord
 
 def window_rates(run: RunMetrics, name: str, limits_ms: Mapping[str, float],
                  windows: int = 10) -> tuple[float, ...] | None:
-    """The metric in each window, per second; their mean is the metric of the run.
+    """The metric per window of the run, per second. The mean of the windows is the metric of the run.
 
     A request counts in the window of its last content chunk.
 
     Args:
-        run: of one run.
+        run: metrics of one run.
         name: request_throughput, output_throughput, total_token_throughput or goodput.
-        limits_ms: of goodput, by latency sample; else ignored.
-        windows: how many.
+        limits_ms: latency limits of goodput, by latency sample. Other metrics ignore them.
+        windows: number of windows.
 
     Returns:
-        None where the metric is unavailable, or is none of these.
+        None if the metric is unavailable or has a different name.
     """
     weights = _weights(run, name, limits_ms)
     served = [record for record in run.records if record.ok and record.arrivals_ns]

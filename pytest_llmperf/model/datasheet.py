@@ -46,5 +46,5 @@ class LatencyBound:
         return max(self.step_ns, computed * self.prompt_token_ns)
 
     def decoding_ns(self, tokens: int) -> float:
-        """Least time from one token of a sequence to the one that comes so many later."""
+        """Lower bound of the time in which a sequence generates this many further tokens, in nanoseconds."""
         return -(-tokens // self.tokens_per_step) * self.step_ns

@@ -25,14 +25,14 @@ UNKNOWN_HARDWARE = "unknown"
 
 
 def serving_hardware(kind: str, url: str | None) -> str:
-    """The hardware kind of the machine that serves.
+    """The hardware kind of the machine that runs the server.
 
-    A machine without a GPU says nothing about the hardware of an endpoint on another machine. An endpoint on loopback
-    runs on this machine.
+    If this machine has no GPU, the hardware of an endpoint on another machine is unknown. An endpoint on loopback runs
+    on this machine.
 
     Args:
-        kind: what the test runs as here: "cpu" where this machine has no GPU.
-        url: of an endpoint; None for a server that was started here.
+        kind: hardware kind of the test on this machine: "cpu" if the machine has no GPU.
+        url: URL of an endpoint; None if this session started the server.
 
     >>> serving_hardware("cpu", "http://10.0.0.5:8000"), serving_hardware("cpu", "http://localhost:8000")
     ('unknown', 'cpu')
@@ -49,7 +49,7 @@ def _on_loopback(url: str) -> bool:
 
 
 def flags_as_json(engine: str, model: str, flags: Mapping[str, Flag]) -> tuple[tuple[str, str], ...]:
-    """Flags as a spec keeps them: (name, value as JSON), sorted; a flag that is None is left out.
+    """The flags as a spec stores them: sorted pairs of name and JSON value, without flags whose value is None.
 
     Raises:
         SpecError: a value cannot be a flag, or a flag is set by the launcher.
@@ -82,12 +82,12 @@ class EngineSpec:
     Args:
         engine: adapter name: "vllm", "endpoint", …
         model: name in the shape registry, path, or hub id.
-        flags: (name, value as JSON) in the engine's own names, sorted; kept as text so that the spec hashes.
+        flags: (name, value as JSON), sorted, with the engine's own names. Values are text so that the spec is hashable.
         env: further environment variables, sorted.
-        url: of a server that is already running; None where we start it.
-        lmcache: what is attached below the engine's own KV cache; None: nothing. See `with_lmcache`.
-        installation: which one of several of this engine; "": the engine's own. See `with_installation`.
-        model_aliases: further names by which the chunks of an answer may call the model.
+        url: URL of a server that is already running; None if the project starts the server.
+        lmcache: LMCache attached below the engine's own KV cache; None without LMCache. See `with_lmcache`.
+        installation: name of one of several installations of this engine; "" is the default. See `with_installation`.
+        model_aliases: further names that the chunks of an answer may give the model.
     """
 
     engine: str
@@ -119,13 +119,13 @@ class EngineSpec:
         return replace(self, flags=flags_as_json(self.engine, self.model, merged))
 
     def with_installation(self, name: str) -> EngineSpec:
-        """The same engine from another place: two builds beside each other in one session.
+        """The same engine from another installation, for instance to compare two builds in one session.
 
         Args:
-            name: as in `--llmperf-engine ENGINE:NAME=PLACE` or in `[tool.llmperf.engines]`; "" is the engine's own.
+            name: as in `--llmperf-engine ENGINE:NAME=PLACE` or in `[tool.llmperf.engines]`; "" is the default.
 
         Raises:
-            SpecError: no such name can be given to a place, or somebody else runs the engine.
+            SpecError: the name is invalid, or the engine is an endpoint.
         """
         if self.url is not None:
             raise SpecError(f"{self}.with_installation(…): an endpoint was started by somebody else.")

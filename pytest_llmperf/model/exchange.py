@@ -33,15 +33,16 @@ class Exchange:
 
     Args:
         index: the request's position in its workload.
-        intended_ns: when the schedule wanted it sent.
-        sent_ns: when its bytes were handed to the socket; None where that never happened.
-        ended_ns: when the last byte came or the exchange was given up.
-        ending: how it ended.
-        read_ns: one stamp per read: when the kernel received its last bytes, else when it was read.
+        intended_ns: intended send time.
+        sent_ns: time at which the request was written to the socket; None if the request was never sent.
+        ended_ns: time at which the last byte arrived or the load generator gave up.
+        ending: how the exchange ended.
+        read_ns: one stamp per read: the time at which the kernel received the last bytes of the read. Without a kernel
+            stamp, the time of the read.
         read_bytes: size of each read; as long as `read_ns`.
         data: all bytes of the answer, HTTP framing included.
-        reused: whether the connection had served another request before.
-        error: what the operating system said, where it said something.
+        reused: whether the connection had served a request before.
+        error: error message of the operating system; None without an error.
     """
 
     index: int
@@ -58,14 +59,14 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True)
 class EmulatedExchange:
-    """One request and its answer as an emulated engine itself tells it: in virtual time no bytes need to be read.
+    """The emulated record of a request and its answer. In virtual time there are no bytes to parse.
 
     Args:
-        index, intended_ns, sent_ns, ended_ns, ending: as an exchange has them.
-        outcome: what its bytes would have come to.
-        error: what the server said where it refused, or broke off with an error.
-        token_ns, token_counts: when a client would have read tokens, and how many at once.
-        prompt_tokens, output_tokens, cached_tokens: as usage would have them; None where none came.
+        index, intended_ns, sent_ns, ended_ns, ending: as in `Exchange`.
+        outcome: the outcome that the bytes of the answer would have had.
+        error: error message of the server, if the server refused the request or ended the answer with an error.
+        token_ns, token_counts: times at which a client would have read tokens, and the number of tokens at each time.
+        prompt_tokens, output_tokens, cached_tokens: the counts of the usage; None if the answer has no usage.
     """
 
     index: int
@@ -117,12 +118,12 @@ class Replay:
     Args:
         started_ns: time zero of the schedule.
         ended_ns: when the last exchange ended.
-        exchanges: one per planned request, by index; told ones in virtual time. Those of sockets are read from their
-            recording one by one, so hold none that is done with.
-        loop_lag_ns: how late each load process ran its heartbeat, one value per beat (every 10 ms).
-        clock_gap_ns: the largest time in which the loop did not run at all (a suspended machine, a starved process).
+        exchanges: one per planned request, by index; `EmulatedExchange` in virtual time. An `Exchange` is read from its
+            recording on access, so a caller limits memory by keeping no exchange longer than needed.
+        loop_lag_ns: delay of the heartbeat of each load process, one value per heartbeat (every 10 ms).
+        clock_gap_ns: longest time in which the event loop did not run (a suspended machine, a starved process).
         cpu_ns: CPU time that the load processes used during the replay.
-        load: how the load generator did; None where nothing was sent over sockets.
+        load: report of the load generator; None in virtual time, which sends no requests over sockets.
     """
 
     started_ns: int

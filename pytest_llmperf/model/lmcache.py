@@ -36,10 +36,10 @@ class LMCache:
 
 
 def lmcache_of(options: Mapping[str, object]) -> LMCache:
-    """The attachment that such options mean. LMCache itself only warns of a key that it does not know.
+    """LMCache with the given options. Unknown options are an error here, although LMCache itself only warns.
 
     Raises:
-        SpecError: an unknown option, or a value that cannot be meant.
+        SpecError: an option is unknown, or a value is invalid.
     """
     field_names = [field.name for field in fields(LMCache)]
     for name in options:
@@ -55,7 +55,7 @@ def lmcache_of(options: Mapping[str, object]) -> LMCache:
 
 
 def _problem(options: Mapping[str, object]) -> str | None:
-    """What no option may be; one that is left out has a default."""
+    """Why an option is invalid; None if all options are valid. A missing option has its default value."""
     chunk, size, path = options.get("chunk_size", 1), options.get("l1_size_gb", 1), options.get("l2_path")
     if type(chunk) is not int or chunk < 1:
         return "chunk_size is a number of tokens, at least 1."

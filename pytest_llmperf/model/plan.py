@@ -28,16 +28,17 @@ class PlannedRequest:
 
 @dataclass(frozen=True, slots=True)
 class StreamLimits:
-    """When to give up on a request. Times are checked off the hot path, ten times a second, sizes at every read.
+    """Limits after which the load generator gives up a request. It checks times ten times per second, outside the timed
+    path, and sizes at each read.
 
     Args:
-        connect_ns: from the departure to an open connection.
+        connect_ns: from the start of the send to an open connection.
         first_byte_ns: from the send to the first byte of the answer's body.
-        idle_ns: between two reads after that.
-        total_ns: from the send to the end.
-        response_bytes: how long the answer may be, its head included.
-        held_bytes: memory that one load process may hold of answers that it has not recorded yet.
-        replay_bytes: how long all answers of a replay may be together.
+        idle_ns: between two reads after the first byte.
+        total_ns: from the send to the end of the answer.
+        response_bytes: largest answer, including its head.
+        held_bytes: largest memory of one load process for answers that are not recorded yet.
+        replay_bytes: largest sum of all answers of a replay.
     """
 
     connect_ns: int = 10_000_000_000
@@ -51,15 +52,16 @@ class StreamLimits:
 
 @dataclass(frozen=True, slots=True)
 class Channel:
-    """By what way requests reach the server.
+    """How requests reach the server.
 
     Args:
-        tls: speak TLS.
-        tls_verify: check the server's certificate and its name.
-        tls_ca_file: certificates to trust instead of the system's, PEM.
-        proxy: host and port of an HTTP proxy: asked for the whole URL, or with TLS to CONNECT; None: none, whatever
-            the environment says.
-        fresh: a connection serves one request only. It is still opened ahead where the schedule allows it.
+        tls: whether connections use TLS.
+        tls_verify: whether to check the server's certificate and name.
+        tls_ca_file: PEM file of certificates to trust instead of the system's certificates.
+        proxy: host and port of an HTTP proxy. A request names the whole URL; with TLS the client sends CONNECT. None
+            uses no proxy and ignores the environment's proxy variables.
+        fresh: whether each connection serves a single request. If the schedule allows, connections are still opened in
+            advance.
     """
 
     tls: bool = False

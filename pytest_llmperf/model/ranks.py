@@ -12,7 +12,7 @@ DATA = ("data_parallel_size", "dp_size", "dp")
 
 
 def size_of(flags: Mapping[str, object], names: Collection[str], default: int = 1) -> int:
-    """The first of these flags that is given; what is no size ("auto") is the default."""
+    """Value of the first flag of `names` that is set. The default replaces a missing or non-numeric value ("auto")."""
     size = next((flags[name] for name in names if name in flags), default)
     return size if isinstance(size, int) and size > 0 else default
 

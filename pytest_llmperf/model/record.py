@@ -35,20 +35,21 @@ class RequestRecord:
 
     Args:
         index: position in the workload.
-        intended_ns: when the schedule wanted it sent; latency counts from here.
-        sent_ns: when it was handed to the socket; None where that never happened.
-        ended_ns: when its last byte came or it was given up.
-        outcome: OK, or why not.
-        detail: one line for people where the outcome is not OK.
-        arrivals_ns: one stamp per content chunk: when the read came that completed its event.
-        chunk_tokens: tokens in each content chunk, as long as `arrivals_ns`; None where the server does not say.
-        asked_prompt_tokens: what the workload said the prompt counts; None for text.
-        asked_output_tokens: what the workload asked for.
-        prompt_tokens, output_tokens, cached_tokens: from the server's usage; None where it did not say.
-        coalesced_chunks: content chunks that came in the same read as the one before, so their gap says nothing.
-        replaced_text: whether invalid UTF-8 had to be replaced.
-        tag: class within a mixed workload.
-        models: names of models that the answer's chunks gave, each once; empty where none gave one.
+        intended_ns: intended send time; latency counts from this time.
+        sent_ns: time at which the request was written to the socket; None if the request was never sent.
+        ended_ns: time at which the last byte arrived or the load generator gave up.
+        outcome: OK, or the kind of failure.
+        detail: explanation of a failure in one line; None for OK.
+        arrivals_ns: one stamp per content chunk: the arrival of the read that completed the chunk's event.
+        chunk_tokens: tokens in each content chunk, as long as `arrivals_ns`; None if the server sends no counts.
+        asked_prompt_tokens: prompt tokens according to the workload; None for text.
+        asked_output_tokens: output tokens that the workload requests.
+        prompt_tokens, output_tokens, cached_tokens: from the server's usage; None if the usage lacks the count.
+        coalesced_chunks: number of content chunks that arrived in the same read as the previous chunk, so the gap
+            between the two is unknown.
+        replaced_text: whether invalid UTF-8 was replaced.
+        tag: class of the request within a mixed workload.
+        models: the model names in the answer's chunks, each once; empty if no chunk names a model.
     """
 
     index: int

@@ -13,8 +13,8 @@ class Request:
         index: position in the workload, from 0.
         prompt: token ids, or text where text was asked for.
         output_tokens: exactly how many tokens the server must generate.
-        prompt_tokens: how many tokens the server must count in the prompt; None where only the server's
-            tokenizer knows (text).
+        prompt_tokens: number of prompt tokens that the server must count; None for text, whose count depends on the
+            server's tokenizer.
         at_ns: when to send, in nanoseconds after the start of the run; None in a closed loop.
         after: index of the request that must have ended before (the previous turn of a conversation).
         think_ns: pause between the end of `after` and this request.

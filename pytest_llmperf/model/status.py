@@ -41,13 +41,13 @@ class Measuring:
     Args:
         run, runs: "run 2 of 3".
         asked: requests of the workload.
-        done, failed: requests that ended, and of these the failed ones.
-        elapsed_s: since time zero of the schedule.
-        rate_asked: requests/s that the schedule asks for; None in a closed loop.
-        rate: requests/s that ended so far; None before the first.
-        ttft_ms, itl_ms: medians over the requests that ended, from the stamps of reads; None before the first.
-        left_s: until the last of the runs ends, as far as one can tell; None: one cannot.
-        label: which side of a claim, or which point of a search; "" where there is only one.
+        done, failed: number of ended requests, and number of failed requests among them.
+        elapsed_s: seconds since the start of the schedule.
+        rate_asked: requests/s of the schedule; None in a closed loop.
+        rate: ended requests per second so far; None before the first end.
+        ttft_ms, itl_ms: medians over the ended requests, from the stamps of reads; None before the first end.
+        left_s: estimated seconds until the last run ends; None if no estimate is possible.
+        label: side of a claim or point of a search; "" for a single measurement.
     """
 
     run: int

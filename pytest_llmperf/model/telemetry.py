@@ -8,16 +8,16 @@ from dataclasses import dataclass, fields
 
 @dataclass(frozen=True, slots=True)
 class GpuSample:
-    """One reading of one GPU; None is what its driver does not tell.
+    """One reading of one GPU. A value is None if the driver does not report it.
 
     Args:
         at_ns: nanoseconds after the run's start; below 0 while the load generator was still starting.
         device: NVML's index.
         utilization_pct: share of the driver's last sampling period in which a kernel ran.
-        memory_used_bytes: by all processes; without what the driver reserves, where it tells the two apart.
+        memory_used_bytes: memory of all processes. The driver's own reserve is excluded if the driver reports it apart.
         sm_clock_mhz, memory_clock_mhz: current clocks.
-        power_w: drawn.
-        temperature_c: of the GPU's core.
+        power_w: power draw.
+        temperature_c: temperature of the GPU's core.
         throttle_reasons: NVML's clock event reasons, a bit mask.
     """
 
@@ -62,14 +62,14 @@ class CpuUse:
 
 @dataclass(frozen=True, slots=True)
 class ForeignProcess:
-    """A process on one of our GPUs that is none of ours.
+    """A process on a GPU of the run that this session did not start.
 
     Args:
         device: NVML's index.
         pid: process id.
-        memory_bytes: the most that it held; None where the driver does not tell.
-        sm_pct: the most that it used of the SMs; None where the driver does not tell.
-        name, user: of the process, where it still ran when they were asked for.
+        memory_bytes: largest GPU memory of the process; None if the driver does not report memory per process.
+        sm_pct: largest SM utilization of the process, in percent; None if the driver does not report processes.
+        name, user: name and user of the process; None if the process had already ended when the session read them.
     """
 
     device: int
@@ -91,14 +91,14 @@ class GpuTrace:
     """The GPUs of one run.
 
     Args:
-        devices: those that the server may use.
-        samples: in the order of time.
-        strangers: who else used them.
-        pids_visible: whether the driver's process ids are this machine's; False in a container that hides them, where
-            nobody can tell a stranger; None where no process was ever listed.
+        devices: GPUs that the server may use.
+        samples: readings in the order of time.
+        strangers: foreign processes on these GPUs.
+        pids_visible: whether the driver lists process ids of this machine. False in a container that hides process ids,
+            so foreign processes cannot be detected. None if the driver never listed a process.
         faults: lost GPUs, uncorrected memory errors and Xids, one sentence each.
-        problem: why samples are missing, where they are.
-        sample_ms: what sampling all GPUs once took, mean; None without samples.
+        problem: why samples are missing; None if no samples are missing.
+        sample_ms: mean time to sample all GPUs once; None without samples.
     """
 
     devices: tuple[GpuDevice, ...]
@@ -111,7 +111,7 @@ class GpuTrace:
 
     @property
     def contended(self) -> str | None:
-        """Who else used the GPUs, as a sentence; None where nobody is known to have."""
+        """Sentence about the foreign processes on the GPUs; None if no foreign process is known."""
         return "; ".join(map(str, self.strangers)) or None
 
     def columns(self) -> dict[str, list[float | None]]:
@@ -128,7 +128,7 @@ class GaugeSample:
 
 
 def gauge_columns(samples: tuple[GaugeSample, ...]) -> dict[str, list[float | None]]:
-    """Gauges as a table: name → one value per sample, None where the server did not show it then."""
+    """Gauges as a table: name → one value per sample. A value is None if the sample does not have the gauge."""
     names = sorted({name for sample in samples for name in sample.values})
     stamps: dict[str, list[float | None]] = {"at_ns": [sample.at_ns for sample in samples]}
     return stamps | {name: [sample.values.get(name) for sample in samples] for name in names}

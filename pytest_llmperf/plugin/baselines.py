@@ -44,7 +44,7 @@ def add_options(group: pytest.OptionGroup) -> None:
         "--missing-baseline",
         choices=("fail", "skip"),
         default=None,
-        help="what a missing or incomparable baseline is to pytest (default: fail where CI is set, else skip)",
+        help="pytest outcome of a missing or incomparable baseline (default: fail if CI is set, else skip)",
     )
 
 
@@ -56,7 +56,7 @@ def mode_of(config: pytest.Config) -> Mode | None:
 
 
 def refuse_contradictory_options(config: pytest.Config) -> None:
-    """Options that contradict each other, before anything runs."""
+    """Raise UsageError for contradictory options, before the first test runs."""
     if config.getoption("--update-baselines") and config.getoption("--update-baselines-new"):
         raise pytest.UsageError("--update-baselines and --update-baselines-new: choose one.")
     if config.getoption("--plant-flag") and mode_of(config) is not None:

@@ -116,7 +116,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--inconclusive",
         choices=("skip", "fail"),
         default="skip",
-        help="what an INCONCLUSIVE verdict is to pytest (default: skip, exit code 11)",
+        help="pytest outcome of an INCONCLUSIVE verdict (default: skip, exit code 11)",
     )
 
 

@@ -37,7 +37,7 @@ def add_options(group: pytest.OptionGroup) -> None:
         "--llmperf-unchecked",
         choices=("report", "fail"),
         default="report",
-        help="what a test that measures and checks nothing is to pytest (default: report, a line of the summary)",
+        help="outcome of a test that measures but checks nothing (default: report, a line in the summary)",
     )
 
 

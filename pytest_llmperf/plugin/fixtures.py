@@ -45,7 +45,7 @@ def spec_of(item: pytest.Item) -> EngineSpec | None:
 
 
 def _spec_of_marker(item: pytest.Item) -> object:
-    """What the marker says for this item: a spec where it is right, None where there is none."""
+    """The argument of the engine marker for this item: an engine spec if the marker is valid, None without a marker."""
     params = params_of(item)
     marker = item.get_closest_marker("engine")
     chosen = params.get("engine", marker.args[0] if marker and marker.args else None)

@@ -54,7 +54,7 @@ class Reporter:
             self.text = f"no report of {folders[0]}: {error}. {where}: llmperf report {folders[0].name}"
 
     def _kept(self) -> Iterator[Path]:
-        """Folders of this session that hold tests: a worker that crashed sent no report of its last one."""
+        """Run folders of this session, found on disk, because a crashed worker sent no report of its last folder."""
         state = self.config.stash[STATE]
         if state.session_known:
             places = {self.config.rootpath / state.settings.runs_dir, *(folder.parent for folder in self.folders)}

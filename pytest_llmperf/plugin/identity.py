@@ -1,4 +1,5 @@
-"""Which test an item is: copies that only repeat it are one test, whose runs pool and which has one baseline."""
+"""Maps pytest items to tests. Items that only repeat a test belong to the same test; they pool runs and share a
+baseline."""
 
 from __future__ import annotations
 

@@ -47,7 +47,8 @@ def by_kind(**rows: Mapping[str, object]) -> pytest.MarkDecorator:
 
 
 def requested_kinds(expression: str) -> set[str]:
-    """Kinds that a `-m` expression explicitly asks for: without them it is false, with one of them alone true.
+    """Hardware kinds that a `-m` expression requests: the expression is false without kinds and true with only this
+    kind.
 
     Every other marker name is tried both as present and as absent, so that `h200 and slow` asks for h200.
     """
@@ -124,7 +125,7 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None, object, object]:
 
 
 def skip_what_cannot_run_here(item: pytest.Item) -> None:
-    """Skip it, with the reason, where its markers ask for other hardware."""
+    """Skip an item whose markers request hardware that this machine lacks, and name the reason."""
     kinds, needed = kinds_of(item), _gpus_of(item)
     if not kinds and not needed:
         return

@@ -1,4 +1,4 @@
-"""Tests with the same engine run one after the other, so that each server starts once."""
+"""Sorts tests by engine, so that tests with the same engine share one server start."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Move every item with a spec right behind the first item with the same spec; nothing else moves.
 
-    A fresh start belongs to its test alone: it comes last in its group, so that it costs the others no start.
+    A test that requests a fresh server start comes last in its group, so the rest of the group shares one server start.
     """
     groups: dict[object, list[pytest.Item]] = {}
     for position, item in enumerate(items):

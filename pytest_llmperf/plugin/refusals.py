@@ -42,7 +42,8 @@ def _refuse_options_without_emulation(config: pytest.Config) -> None:
 
 
 def _refuse_moving_the_root(config: pytest.Config) -> None:
-    """pytest looks for the root before it knows our options: a path after one counts as one of tests if it exists."""
+    """Refuse a folder option that would move pytest's rootdir. pytest determines the rootdir before it knows the
+    options of plugins, and takes the value of such an option for a test path if the path exists."""
     here = config.invocation_params.dir
     typed = [*map(str, config.invocation_params.args), *shlex.split(os.environ.get("PYTEST_ADDOPTS", ""))]
     for name in FOLDERS:
@@ -55,7 +56,8 @@ def _refuse_moving_the_root(config: pytest.Config) -> None:
 
 
 def _refuse_unreadable_values(config: pytest.Config) -> None:
-    """Settings, and what stands in the values of options: a run that has none of them imports nothing for it."""
+    """Read the settings and the option values early, so errors end the session at once. A session without settings and
+    without these options skips the imports."""
     state, option = config.stash[STATE], config.getoption
     emulated = bool(option("--emulate-fault") or option("--emulate-noise"))
     if not (emulated or option("--plant-flag") or option("--llmperf-engine") or option("--reference")

@@ -36,7 +36,8 @@ class SurvivingServers:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: WorkerNode) -> None:
-        """xdist's; a worker that crashed has no output, and its watchdogs end what it started."""
+        """Hook of xdist: takes over the notes of a worker. A crashed worker sends no output, and its watchdogs end the
+        processes that it started."""
         output = getattr(node, "workeroutput", {})
         self._state.unended += output.get(UNENDED, "").splitlines()
         self._state.last_notes += output.get(LAST_NOTES, "").splitlines()

@@ -1,4 +1,4 @@
-"""The end of a session on the terminal: what was found and what to do next; `-v` adds every metric."""
+"""The summary at the end of a session: verdicts and the next commands. `-v` adds all metrics."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ class EndSummary:
         return self._from_here(self._config.stash[STATE].settings.baselines_dir) if stored else ""
 
     def _write_metrics(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Of every test that measured something, as its run folder has it."""
+        """Write all metrics of each measured test, from the run folder."""
         from pytest_llmperf.baseline.store import Store
         from pytest_llmperf.errors import LlmperfError
         from pytest_llmperf.process.serverlog import plain
@@ -172,7 +172,7 @@ class NothingMeasured:
 
 
 def _unused_planted_flags(planted: Sequence[PlantedFlag], conditions: Iterable[str]) -> list[PlantedFlag]:
-    """Flags that no measurement's server had: that the suite is green says nothing about them."""
+    """Planted flags that no measured server had, so the suite did not test them."""
     measured = [json.loads(text) for text in conditions] if planted else []
     servers = [(server["engine"], json.loads(server["flags"])) for server in measured]
     return [flag for flag in planted if not any(flag.stands_in(*server) for server in servers)]

@@ -1,4 +1,4 @@
-"""How a verdict becomes a pytest outcome: the worst one speaks, on the test itself, in its call phase."""
+"""Converts verdicts to pytest outcomes: the worst verdict of a test decides the outcome of its call phase."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Something that goes on in a thread beside a block."""
+"""A task that runs in a background thread during a `with` block."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class Drain:
         return bool(data)
 
     def read_all(self) -> None:
-        """Take what is in the pipe now, at most 16 MiB where somebody keeps writing."""
+        """Read the current content of the pipe, at most 16 MiB even if a process keeps writing."""
         for _ in range(64):
             try:
                 data = os.read(self.read_end, CHUNK_BYTES)
@@ -46,7 +46,7 @@ class Drain:
             self._log.write(self._mask.feed(data))
 
     def last_words(self) -> None:
-        """Log what a process wrote before it ended, a line without end included."""
+        """Log the last output of a process that has ended, including an unfinished line."""
         self.read_all()
         self._log.write(self._mask.end_line())
 

@@ -1,4 +1,4 @@
-"""The system calls that supervision rests on, and what a child does before it becomes the server."""
+"""The system calls of the supervision, and the steps of a child process before it executes the server."""
 
 from __future__ import annotations
 

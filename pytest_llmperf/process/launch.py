@@ -97,11 +97,11 @@ class Launch:
             raise EngineError(f"{name} {CANNOT_BE_WRITTEN.format(error)}") from error
 
     def evidence(self, ending: str, elapsed_s: float, n_lines: int) -> Evidence:
-        """What a reader of a failure needs, with secrets masked: the last lines of a log that has any.
+        """Evidence about a failure, with the last lines of the log. Secrets are masked.
 
         Args:
             ending: "exit code 2", "signal 9 (SIGKILL)", "running", …
-            elapsed_s: since its start.
+            elapsed_s: seconds since the start of the process.
         """
         lines = tail_lines(self.log_path, n_lines)
         return Evidence(

@@ -20,12 +20,12 @@ _POLL_NS = 10_000_000
 
 @dataclass(frozen=True, slots=True)
 class Tag:
-    """Whose server a process belongs to.
+    """The owner of a server process.
 
     Args:
-        uid: user that started it.
-        parent: process that started it.
-        nonce: tells the servers of one parent apart.
+        uid: user that started the server.
+        parent: process that started the server.
+        nonce: distinguishes the servers of one parent.
     """
 
     uid: int
@@ -58,10 +58,10 @@ class Leftover:
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """What a sweep did.
+    """The result of a sweep.
 
     Args:
-        killed: leftovers that it ended.
+        killed: leftovers that the sweep ended.
         survivors: leftovers that even SIGKILL did not end.
         pending: leftovers whose watchdog still works on them; they were left to it.
         shm_removed: names of the shared-memory segments that they had created.
@@ -138,7 +138,7 @@ def kill(
     """SIGKILL these processes, each only if pid, starttime and tag still agree, and wait until they have gone.
 
     Args:
-        leftovers: whom to kill.
+        leftovers: the processes to kill.
         clock: for the wait.
         limit_s: how long to wait.
         segments: which shared memory they created; None: only segments in use by these processes are removed.

@@ -21,10 +21,10 @@ KILL_WAIT_S = 5.0
 class PipedProcess:
     """A child process that answers commands.
 
-    It needs no watchdog: whatever ends this process closes the pipe, and the child ends with it.
+    The child needs no watchdog: any end of this process closes the pipe, and the child ends at the end of the pipe.
 
     Args:
-        launch: what to start; its output beside the answers goes to the launch's log.
+        launch: the command to start. Output of the child other than answers goes to the launch's log.
         clock: stamps the start, for `Evidence.elapsed_s`.
 
     Raises:
@@ -99,12 +99,12 @@ class PipedProcess:
         return self.ending()
 
     def evidence(self, n_lines: int = 200) -> Evidence:
-        """What a reader of a failure needs, with secrets masked."""
+        """Evidence about a failure, with secrets masked."""
         elapsed_s = (self._clock.now_ns() - self._started_ns) / 1e9
         return self.launch.evidence(self.ending() or "running", elapsed_s, n_lines)
 
     def kill(self) -> None:
-        """End it at once: whoever waits for its answer gets an EngineError."""
+        """Kill the child. A thread that waits for an answer gets an EngineError."""
         self._popen.kill()
 
     def stop(self, grace_s: float | None = None) -> None:

@@ -78,7 +78,7 @@ def reserve_port(rng: random.Random, *, ports: range = PORTS, folder: Path | Non
 
 
 def lock_folder(name: str = "llmperf-ports") -> Path:
-    """The per-user folder of lock files; refuses one that belongs to somebody else.
+    """The per-user folder of lock files. A folder of another user is refused.
 
     Raises:
         InfrastructureError: it cannot be made, or is no folder of this user.
@@ -87,7 +87,7 @@ def lock_folder(name: str = "llmperf-ports") -> Path:
 
 
 def scratch_folder() -> Path:
-    """The per-user folder of what ends with its process; refuses one that belongs to somebody else.
+    """The per-user folder of scratch files, which end with their process. A folder of another user is refused.
 
     Raises:
         InfrastructureError: the folder cannot be made, or is no folder of this user.

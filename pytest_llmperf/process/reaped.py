@@ -61,7 +61,7 @@ class StopReport:
 
     @property
     def shm_note(self) -> str | None:
-        """What a reader should know of the segments that stay; None where none does."""
+        """Note about shared-memory segments that were not removed; None if all were removed."""
         if not self.shm_unproven:
             return None
         shown = ", ".join(self.shm_unproven[:MOST_NAMED])

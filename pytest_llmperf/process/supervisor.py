@@ -125,7 +125,7 @@ class Supervised:
         return tuple(s.identity.pid for s in tree.descendants(self._watchdog.pid) if s.alive) if self._watched() else ()
 
     def evidence(self, n_lines: int = 200) -> Evidence:
-        """What a reader of a failure needs, with secrets masked."""
+        """Evidence about a failure, with secrets masked."""
         elapsed_s = (self._clock.now_ns() - self._started_ns) / 1e9
         return self.launch.evidence(self.ending() or "running", elapsed_s, n_lines)
 

@@ -106,15 +106,14 @@ def environment_value(pid: int, name: str) -> str | None:
 
 
 def send(identity: Identity, signum: int, *, tag: tuple[str, str] | None = None) -> bool:
-    """Signal this very process, or nobody.
+    """Signal exactly this process, or no process.
 
-    The pidfd pins the process before its identity is read, so that a pid that was handed on in between
-    cannot be hit.
+    The pidfd pins the process before its identity is read, so a process that reuses the pid gets no signal.
 
     Args:
-        identity: whom to signal.
+        identity: the process to signal.
         signum: signal number.
-        tag: (variable, value) that its environment must hold as well.
+        tag: (variable, value) that the environment of the process must contain.
 
     Returns:
         Whether the signal was sent.
@@ -142,7 +141,7 @@ def describe_status(status: int) -> str:
 
 
 def describe_code(code: int) -> str:
-    """The same for an exit code as `subprocess` gives it: negative for a signal."""
+    """Text for an exit code of `subprocess`, in which a negative code stands for a signal."""
     return f"exit code {code}" if code >= 0 else describe_signal(-code)
 
 

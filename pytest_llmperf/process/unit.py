@@ -14,15 +14,15 @@ class Member:
     """One process of a unit.
 
     Args:
-        name: what events call it.
+        name: name of the process in events.
         argv: command line.
-        env: its complete environment.
+        env: complete environment of the process.
         cwd: working directory.
-        log_path: where its stdout and stderr go.
-        log_cap_bytes: size limit of that file.
-        cpus: on which it may run; none: on any.
-        needles: secrets as it may spell them; `***` stands in the log instead.
-        shapes: what looks like a secret, see `masking.Shape`.
+        log_path: file for stdout and stderr.
+        log_cap_bytes: size limit of the log file.
+        cpus: CPUs on which the process may run; empty for all CPUs.
+        needles: all spellings of secrets. The log contains `***` instead.
+        shapes: texts that look like a secret, see `masking.Shape`.
     """
 
     name: str

@@ -13,8 +13,8 @@ parent came to it, means stop. Standard output takes one JSON line per event:
 
 A unit without members watches the process that measures: `last_words` are for the case that nobody says stop.
 
-PR_SET_PDEATHSIG alone would not do: it does not reach grandchildren. It serves here for the direct children,
-should the watchdog itself be killed.
+PR_SET_PDEATHSIG alone does not suffice, because the kernel sends that signal to direct children only, and not to their
+children. It ends the direct children if the watchdog itself is killed.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Watchdog:
         self._watch_parent()
 
     def _watch_parent(self) -> None:
-        """A fork of the parent may hold the control pipe open after the parent's end; the pidfd tells all the same."""
+        """Watch the parent with a pidfd, because a fork of the parent can hold the control pipe open after its end."""
         pid, starttime = self._unit.parent
         try:
             handle = os.pidfd_open(pid)
@@ -243,7 +243,7 @@ class SegmentWatch:
 
 
 def _say(words: str, run_dir: Path) -> None:
-    """In the run folder, a line a process, and on standard error: nobody else is left to say it."""
+    """Write the last words to a file in the run folder and to standard error. The measuring process itself is dead."""
     line = f"{words}\n".encode()
     for place in (run_dir / LAST_WORDS, STDERR):
         with suppress(OSError), open(place, "ab", buffering=0, closefd=place != STDERR) as file:

@@ -29,11 +29,11 @@ Property = tuple[str, str]
 def read_release(path: Path) -> tuple[TestResult, ...]:
     """The tests of a run folder or of a JUnit file.
 
-    A test that was run again counts as it ended; of copies of one test (`--count`) the one that ended worst.
+    The last execution of a re-run test counts. Of several copies of one test (`--count`) the worst verdict counts.
 
     Raises:
-        UsageError: it is neither, or no test of it used llmperf.
-        BaselineError: what it holds cannot be believed.
+        UsageError: the path is neither a run folder nor a JUnit file, or none of its tests used llmperf.
+        BaselineError: the content is invalid.
     """
     if not path.is_file():
         return _one_each(read_run(path))
@@ -48,7 +48,7 @@ def read_release(path: Path) -> tuple[TestResult, ...]:
 
 
 def _one_each(tests: Iterable[TestResult]) -> tuple[TestResult, ...]:
-    """Of copies of one test the one that ended worst."""
+    """One result per test: the copy with the worst verdict."""
     found = {test.test: test for test in sorted(tests, key=lambda test: test.verdict.severity)}
     return tuple(found[name] for name in sorted(found))
 
@@ -86,7 +86,7 @@ def _test(case: ElementTree.Element, path: Path) -> TestResult | None:
 
 
 def _ended(case: ElementTree.Element) -> str | None:
-    """What ended it before its end, as the run folder has it; None where it passed."""
+    """Why a test case failed, was skipped or had an error, in the words of the run folder; None for a passed case."""
     for tag, word in ENDS.items():
         if (element := case.find(tag)) is not None:
             message = element.get("message", "")

@@ -27,9 +27,9 @@ class LiveWatch(Watch):
     """Two lines on a terminal.
 
     Args:
-        file: the terminal itself; nothing else writes to it while something is shown.
-        write: takes a line that stays, in the words of whoever owns the terminal.
-        column: where the cursor stands in its line, before anything is shown; it is put back there.
+        file: the terminal. No other code may write to the terminal while the display is shown.
+        write: prints a permanent line above the display.
+        column: returns the column of the cursor before the display is shown. The cursor returns to this column.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class LiveWatch(Watch):
 
 
 def display(subject: str, status: Status, elapsed_s: float) -> RenderableType:
-    """What is seen: what is worked on and how far it is, then what is known of it."""
+    """The two lines of the display: the subject with its progress, then the facts measured so far."""
     if isinstance(status, Note):
         return _line(status.text)
     if not isinstance(status, Measuring):

@@ -16,8 +16,9 @@ MOST_CHARACTERS = 60_000
 ROWS = (10_000, 100, 30, 10, 3)
 WORDS = {Verdict.FAIL: "worse", Verdict.IMPROVED: "better", Verdict.PASS: "same", Verdict.INCONCLUSIVE: "cannot tell"}
 RULE = (
-    "A metric is worse or better where that is proven, seed by seed, beyond its negligible margin, with one error of "
-    "1 % for the whole report; the same where its interval lies within the tolerated one. One session a side: a screen."
+    "A metric is worse or better if a change beyond its negligible margin is proven, seed by seed, with an error "
+    "probability of 1 % for the whole report. A metric is the same if its interval lies within the tolerated margin. "
+    "The result is provisional, because each side has a single session."
 )
 
 
@@ -36,7 +37,9 @@ class LinkedRun:
 def markdown(
     compared: Sequence[ComparedTest], before: LinkedRun, after: LinkedRun, *, most_characters: int = MOST_CHARACTERS
 ) -> str:
-    """The report; rows are left out, and counted, where it would be too long."""
+    """The report in Markdown. If the text exceeds `most_characters`, tables lose rows and state the number of lost
+    rows.
+    """
     text = ""
     for rows in ROWS:
         text = "\n".join(_lines(compared, before, after, rows)) + "\n"

@@ -73,7 +73,7 @@ def _change(metric: Metric, mean: float, before: float | None, stored: StoredMea
 
 
 def baseline_mean(stored: StoredMeasurement, metric: str) -> float | None:
-    """Mean over all stored runs; None where none of them has the metric."""
+    """Mean of a metric over all stored runs; None if no stored run has the metric."""
     available_values = [value for session in stored.sessions for value in session.values(metric) if value is not None]
     return fmean(available_values) if available_values else None
 

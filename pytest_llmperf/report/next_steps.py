@@ -23,11 +23,12 @@ class Invocation:
     """How the tests were run.
 
     Args:
-        options: what a pytest command must repeat to run the same tests in the same way.
-        virtual: in virtual time, where another run gives the same result.
-        extension_limit_s: how long an undecided check may measure more runs.
-        planted: with a flag planted: nothing of it becomes a baseline.
-        updated: verdicts whose update this session has asked for: what it did not store it would refuse again.
+        options: options that a pytest command must repeat to run the same tests in the same way.
+        virtual: whether the session runs in virtual time, in which a repeated run gives the same result.
+        extension_limit_s: how long an inconclusive check may measure more runs.
+        planted: whether the session plants a flag. Such a session never updates a baseline.
+        updated: verdicts whose baselines this session was asked to update. A repeated update would refuse the same
+            tests again.
     """
 
     options: tuple[str, ...] = ()
@@ -38,7 +39,7 @@ class Invocation:
 
 
 def next_steps(ended: Iterable[EndedTest], invocation: Invocation) -> Iterator[str]:
-    """The command for each thing that is open, in their order; one for all tests that need the same."""
+    """The next command for each verdict, in the order of the tests. Tests that need the same command share one line."""
     by_verdict: dict[str, list[EndedTest]] = {}
     for test in ended:
         by_verdict.setdefault(test.verdict, []).append(test)

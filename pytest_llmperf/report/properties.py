@@ -59,7 +59,7 @@ def _of_measurement(measurement: Measurement) -> Iterator[tuple[str, str]]:
 
 
 def _as_json(seed: int, metrics: RunMetrics) -> str:
-    """The run's seed, the metrics that it has and, where requests failed, what is judged apart from them."""
+    """The seed and the available metrics of a run, and the statistics that failed requests change."""
     available_values = {name: value for name, value in _rounded(metrics.all()).items() if value is not None}
     judged = _rounded(statistics_with_failures(metrics))
     return json.dumps({SEED: seed, **available_values, **({JUDGED: judged} if judged else {})}, allow_nan=False)

@@ -1,9 +1,9 @@
-"""Two runs compared, test by test: what got better, worse, stayed, or is unknown.
+"""Compares two runs, test by test: better, worse, unchanged or unknown.
 
-A primary metric is judged as against a baseline of one session (`stats.shift`): per seed, by its margins (the
-later run's own where its test has some), with the stored prior for how much sessions differ, and failed requests as
-answers without an end. All comparisons of a report share one error of 1 %. It is a screen: the verdicts of either run
-stand above it.
+A primary metric is compared as with a baseline of one session (`stats.shift`): per seed, within its margins, with the
+prior for the sd between sessions. Failed requests count as infinitely slow. If the test of the later run sets margins,
+these margins apply. All comparisons of a report share one error probability of 1 %. The result is provisional; the
+verdicts of each run itself take precedence.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Pair = tuple[Measurement, Measurement]
 
 
 class Trend(Enum):
-    """What became of a test."""
+    """How the result of a test changed."""
 
     WORSE = "worse"
     BETTER = "better"
@@ -58,11 +58,12 @@ class Change:
     """One metric of one measurement.
 
     Args:
-        metric: its name.
-        before, after: means over the runs, with unit; where failed requests leave one no end, how many failed.
-        change, interval: with unit; "" where they cannot be compared, and `change` says why where that is known.
-        verdict: FAIL is worse, IMPROVED better, PASS the same; INCONCLUSIVE cannot tell.
-        primary: whether it counts.
+        metric: name of the metric.
+        before, after: means over the runs, with unit. If failed requests make a mean infinite, the number of failures.
+        change, interval: change and its interval, with unit. Without a comparison `interval` is "", and `change` gives
+            the reason, or is "" if the reason is unknown.
+        verdict: FAIL for worse, IMPROVED for better, PASS for unchanged, INCONCLUSIVE for undecided.
+        primary: whether the metric counts for the trend of the test.
     """
 
     metric: str
@@ -99,10 +100,10 @@ class ComparedTest:
 def compare_runs(
     before: Sequence[TestResult], after: Sequence[TestResult], *, others: bool = False
 ) -> list[ComparedTest]:
-    """Every test of either run, by id.
+    """Each test of either run, sorted by test id.
 
     Args:
-        others: compare the metrics that are not primary, too; they never count.
+        others: whether to compare non-primary metrics as well, which never count.
     """
     old, new = ({test.test: test for test in tests} for tests in (before, after))
     both = sorted(old.keys() & new.keys())
@@ -224,7 +225,8 @@ def _change(
 
 
 def _formula(metric: Metric, side: Measurement) -> str | None:
-    """Its version; one by one, because a release that adds a metric must not void all others."""
+    """Formula version of one metric. Versions are compared per metric, so a release that adds a metric leaves all other
+    metrics comparable."""
     return formula_versions(side.conditions).get(metric.formula_id.partition("/")[0].rpartition(".")[0])
 
 

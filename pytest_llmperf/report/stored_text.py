@@ -1,4 +1,4 @@
-"""Stored baselines as text: lists, one in full, its history, and what set two states of it apart."""
+"""Stored baselines as text: lists, full details of a baseline, its history, and the differences of two versions."""
 
 from __future__ import annotations
 
@@ -50,10 +50,10 @@ def history(entry: Entry, metrics: Sequence[str] = ()) -> Iterator[str]:
     """A line per session, oldest first: the mean of each metric and its distance from the anchor session's.
 
     Args:
-        metrics: which; the primary ones where none is named.
+        metrics: names of the metrics; the primary metrics if empty.
 
     Raises:
-        SloError: no such metric, or it is not stored.
+        SloError: a metric does not exist or is not stored.
     """
     for name, stored in sorted(entry.baseline.measurements.items()):
         chosen = [metric if metric in stored.metrics else find(metric).name for metric in metrics]

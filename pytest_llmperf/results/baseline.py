@@ -33,7 +33,7 @@ class Provenance:
 
 @dataclass(frozen=True, slots=True)
 class StoredSession:
-    """What a baseline keeps of one pytest session.
+    """A pytest session in a baseline.
 
     Args:
         id, date, host: as in `Provenance`.

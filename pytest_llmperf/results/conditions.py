@@ -129,7 +129,7 @@ def asked_flags(*fingerprints: Mapping[str, str]) -> set[str]:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A condition that is not what it was; None where it is absent."""
+    """A condition that differs from the baseline. `stored` or `now` is None if the condition is absent."""
 
     field: str
     stored: str | None

@@ -47,28 +47,29 @@ class Run:
 
     Args:
         seed: added to the workload's own seed.
-        start_id: which server start of the session.
-        records: one per request, by index. Once the test is judged and written they live in the run folder alone, and
-            are read back when somebody asks.
-        counters: what the server's counters grew by, and peaks of its gauges; empty where it shows none.
+        start_id: number of the server start within the session.
+        records: one per request, by index. After the test is judged and written, the records are only in the run
+            folder and are read back on access.
+        counters: increases of the server's counters, and peaks of its gauges; empty if the server shows no counters.
         cache_reset: whether the prefix cache was emptied before the run.
-        restarted: what showed that the server's process began anew, in the run or since the one before; None: nothing.
-        loop_lag_p99_ms: how late the load process ran its heartbeat.
-        clock_gap_ms: the longest time that it did not run at all.
-        load: how the load generator itself did; None where nothing was sent over sockets.
+        restarted: evidence that the server's process restarted during the run or since the previous run; None without
+            evidence.
+        loop_lag_p99_ms: p99 delay of the load process's heartbeat.
+        clock_gap_ms: longest time in which the load process did not run.
+        load: report of the load generator; None in virtual time, which sends no requests over sockets.
         started_at: UTC, ISO 8601; a label, never used for durations.
-        wall_clock_jump_ms: by how much the wall clock was set during the run: `started_at` is doubtful where large.
-        gpu: what happened on the server's GPUs; None where there are none, or nobody can look.
-        cpu: what became of this machine's CPU time; None in virtual time, and where the system does not say.
-        gauges: the server's gauges over time; empty where they were not asked for.
-        execution: which execution of its test made it; a re-run is the second.
-        block: within a claim its place in the order of server starts, over both sides (A B B A: A's are 1 and 4);
-            pairs share execution and seed. None outside a claim.
-        expected_hit_rate: upper bound of the prefix-cache hit rate of these requests on this engine; None: unknown.
-        model_names: how the chunks of an answer may call the model, the requested name first; (): nobody knows.
-        precomputed: the metrics as a run file or a simulation has them; None: they are computed from the records.
-        stored_telemetry: of a stored run, which has neither `gpu` nor `gauges`, `cpu` nor `load`; None for a live run.
-        requests: the file of a stored run's requests; None for a live run, and where the file was not kept.
+        wall_clock_jump_ms: change of the wall clock during the run. After a large change `started_at` is unreliable.
+        gpu: telemetry of the server's GPUs; None without GPUs, and if they cannot be observed.
+        cpu: use of this machine's CPU time; None in virtual time, and if the system does not report it.
+        gauges: the server's gauges over time; empty if the test did not request gauges.
+        execution: number of the test's execution that made the run; a re-run is execution 2.
+        block: number of the run's block in the order of server starts of a claim (A B B A: A's blocks are 1 and 4).
+            Pairs share execution and seed. None outside a claim.
+        expected_hit_rate: upper bound of the prefix-cache hit rate of these requests on this engine; None if unknown.
+        model_names: names that the chunks of an answer may give the model, the requested name first; empty if unknown.
+        precomputed: metrics from a run file or a simulation; None if the metrics are computed from the records.
+        stored_telemetry: telemetry of a stored run instead of `gpu`, `gauges`, `cpu` and `load`; None for a live run.
+        requests: requests file of a stored run; None for a live run or a missing file.
     """
 
     seed: int
@@ -148,13 +149,13 @@ class Measurement:
         metrics: of each run, in the same order; by default `Run.metrics`.
         lmcache_reuse: share of the prompt tokens that repeat in whole chunks; None where no LMCache is attached.
         may_preempt: whether the test allows preemptions.
-        complete: whether all runs that were asked for are there.
-        baseline: name under which it is compared with a stored baseline, "" for a test's only one; None: it is not.
-        primaries: the metrics that such a comparison judges.
+        complete: whether all requested runs exist.
+        baseline: name of the baseline, "" for the only baseline of a test; None without a baseline comparison.
+        primaries: primary metrics of the baseline comparison.
         margins: metric → tolerated margin, for metrics without the default margin.
-        side: "a" or "b" of a claim; "" where it is no side.
-        bound: how fast the model on these GPUs can be at all; None where model or GPU is not known.
-        looks: how often its SLOs may have been judged, at most: they share one error rate (`perf.measure(until=…)`).
+        side: "a" or "b" of a claim; "" outside a claim.
+        bound: lower bound of the latencies for this model on these GPUs; None if model or GPU is unknown.
+        looks: largest number of looks at the measurement's SLOs, which share one error rate (`perf.measure(until=…)`).
         stored_run_sd: of mean TPOT's logarithm from run to run, as this test's stored sessions say; None without any.
     """
 
@@ -185,12 +186,12 @@ class Measurement:
 
     @property
     def tried(self) -> bool:
-        """Whether it is one rate of such a search; the number of tried rates depends on the results."""
+        """Whether the measurement belongs to a rate that a search tried. The results determine the number of rates."""
         return "tried_rate" in self.conditions
 
     @property
     def executions(self) -> int:
-        """How many executions of the test its runs come from; at least 1. Each is one more look at one question."""
+        """Number of test executions that made the runs; at least 1. Each execution is a further look at the data."""
         return len({run.execution for run in self.runs}) or 1
 
     def only(self, keep: Callable[[Run], bool]) -> Measurement:
@@ -234,10 +235,10 @@ class Measurement:
         return tuple(value_with_failures(metrics, name) for metrics in self.metrics)
 
     def value(self, name: str) -> float | None:
-        """Mean of a metric over the runs; None where a run does not have it.
+        """Mean of a metric over the runs; None if the metric is missing in a run.
 
         Raises:
-            SloError: no such metric.
+            SloError: the metric does not exist.
         """
         return _mean(self.values(name))
 
@@ -306,7 +307,7 @@ class TestResult:
         if self.error:
             return self.error.partition("\n")[0]
         if not self.complete:
-            return "It did not reach its end: it was interrupted, or failed outside its checks."
+            return "The test did not reach its end: the session was interrupted, or the test failed outside its checks."
         deciding = next((check for check in self.checks if check.verdict is self.verdict and check.cause), None)
         if deciding is None:
             return ""

@@ -23,8 +23,8 @@ def read_run(folder: Path) -> tuple[TestResult, ...]:
     """Every test of a run folder, by id.
 
     Raises:
-        UsageError: there is no such folder, or it is none of a run.
-        BaselineError: one of its files cannot be read or believed.
+        UsageError: the folder does not exist or is not a run folder.
+        BaselineError: a file is unreadable or invalid.
     """
     if not folder.is_dir():
         raise UsageError(f"{folder}: there is no such run folder. Run folders lie in .llmperf/runs/.")
@@ -57,7 +57,7 @@ def read_session(folder: Path) -> Mapping[str, object]:
 
 
 def names(measurements: Sequence[Measurement]) -> list[str]:
-    """Of each measurement of a test: a claim's side, its number where there is none, both where a side stands twice."""
+    """Name of each measurement of a test: the side of a claim, else a number; a repeated side also gets its number."""
     sides = [measurement.side for measurement in measurements]
     numbered = enumerate(sides, start=1)
     return [side if side and sides.count(side) == 1 else f"{side}{number}" for number, side in numbered]

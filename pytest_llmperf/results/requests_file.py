@@ -95,8 +95,8 @@ def decode(path: Path) -> Requests:
         columns = json.loads(_unpacked(path))
         _check_numbers(columns)
         records = tuple(_records(columns))
-        flights = zip(columns["sent_ns"], columns["ended_ns"], strict=True)
-        sent = tuple((int(sent_ns), int(ended_ns)) for sent_ns, ended_ns in flights if sent_ns is not None)
+        intervals = zip(columns["sent_ns"], columns["ended_ns"], strict=True)
+        sent = tuple((int(sent_ns), int(ended_ns)) for sent_ns, ended_ns in intervals if sent_ns is not None)
         return Requests(records, len(columns["index"]) - len(records), sent)
     except (OSError, EOFError, ValueError, KeyError, TypeError, AttributeError, RecursionError,
             zlib.error) as error:

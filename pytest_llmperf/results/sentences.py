@@ -35,12 +35,12 @@ EXPLAINED_BY_BUILD = (
 )  # fmt: skip
 MORE_STARTS = "measure on more server starts: perf.measure(spec, …, starts=N)"
 NOT_THE_ENGINE = (
-    "Something other than the engine's flags changed it: an unfinished warm-up, heat, a leak or a neighbour. Look at "
-    "the gpu and server tables of the run file, send more requests before measuring, and run the test again."
+    "The cause is no flag of the engine, but an unfinished warm-up, heat, a leak or another process. Look at the gpu "
+    "and server tables of the run file, send more warm-up requests, and run the test again."
 )
 BOUND_REMEDY = (
-    "Something other than this model on these GPUs answered: a cache, another model, other hardware, or a server that "
-    "invents its answers."
+    "This model on these GPUs cannot be that fast. The answers come from a cache, a different model, different "
+    "hardware, or a server that invents answers."
 )
 
 
@@ -379,9 +379,9 @@ def _starts_differ(result: CheckResult) -> str:
     facts, times = result.facts, result.facts["slowdown"]
     head = f"{_share(facts)}{_few_enough(facts)}, but the server starts"
     if times > LARGEST_KNOWN_SLOWDOWN:
-        return f"{head} are too few and differ too much to bound how slow another start is; {MORE_STARTS}"
+        return f"{head} are too few and differ too much to bound the slowdown of a further start; {MORE_STARTS}"
     slower = f"{100 * (times - 1):.2g} % slower" if times < 2 else f"{times:.2g} times as slow"
-    return f"{head} differ so much that another start may be {slower}; {MORE_STARTS}"
+    return f"{head} differ so much that a further start may be {slower}; {MORE_STARTS}"
 
 
 def _zero(result: CheckResult) -> str:
@@ -634,7 +634,8 @@ def _load_state(facts: Facts) -> str:
 
 
 def _load_remedy(facts: Facts) -> str:
-    """More processes help only where one was busy; else another program took the CPU."""
+    """Remedy for a late load generator. More load processes help only if a load process was busy; otherwise a different
+    program took the CPU."""
     ways = ["send from another host", "lower the rate", "or raise the limit"]
     if not facts.get("own_cpus"):
         ways.insert(0, "give it a free core (load_cpus)")

@@ -1,4 +1,4 @@
-"""JSON from outside, read strictly: every error says which file, where in it, what is wrong and what to do."""
+"""Strict reader for untrusted JSON. Each error names the file, the position, the problem and the remedy."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Node:
         return f"{self.where}.{name}" if self.where else name
 
     def fields(self, required: Collection[str], optional: Collection[str] = ()) -> dict[str, Node]:
-        """An object with these keys and no others."""
+        """The values of a JSON object that must have the required keys and may have the optional keys."""
         table = self.table()
         missing = sorted(set(required) - set(table))
         unknown = sorted(set(table) - set(required) - set(optional))
@@ -103,11 +103,11 @@ def parse(data: bytes, origin: str, repair: str = REPAIR) -> Node:
     """The top of a JSON file.
 
     Args:
-        origin: the file, for messages.
-        repair: what to do where it cannot be read.
+        origin: name of the file, for messages.
+        repair: remedy for an unreadable file, for messages.
 
     Raises:
-        BaselineError: it is no JSON, with the position.
+        BaselineError: the text is not valid JSON. The message names the position.
     """
     top = Node(None, origin, repair=repair)
     if b"\n<<<<<<< " in b"\n" + data:

@@ -18,11 +18,12 @@ PERCENTILES = ("p90", "p95", "p99")
 
 
 def vllm_json(metrics_of_runs: Sequence[RunMetrics], conditions: Mapping[str, str]) -> dict[str, object]:
-    """The runs one after the other as one result: durations and counts add up, latencies pool.
+    """All runs as a single result in the format of `vllm bench serve`: durations and counts are summed, latencies
+    pooled.
 
-    Latencies count from the intended send, where that tool counts from the actual one. Keys whose value is unknown
-    hold null. So does the duration where a run served nothing: without that run throughput would be better for it.
-    generated_texts is left out: answers are not kept.
+    Latencies count from the intended send time; `vllm bench serve` counts from the actual send time. A key with an
+    unknown value holds null. The duration is null if a run served no request, because leaving the run out would improve
+    the throughput. The key generated_texts is missing, because answers are not stored.
     """
     records = [record for metrics in metrics_of_runs for record in metrics.records]
     duration_s = _total([metrics.value("duration_s") for metrics in metrics_of_runs])

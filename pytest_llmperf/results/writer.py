@@ -1,6 +1,6 @@
-"""The run folder: one JSON file per test, written after each run, so that an interrupted session keeps what it has.
+"""The run folder: one JSON file per test. The file is written after each run, so an interrupted session keeps its runs.
 
-A file per run beside it has what each request did (`results.requests_file`). Charts and exports need the folder alone.
+A requests file per run stores the requests (`results.requests_file`). Charts and exports need only the run folder.
 
 docs/run_folder.md lists the keys of a run file; `results.reader` is the one reader.
 """
@@ -45,20 +45,21 @@ def write_test(
     earlier: Sequence[Mapping[str, object]] = (),
     worker: str = "",
 ) -> Path:
-    """Write `tests/<test>-<digest>.json`, whole or not at all. Holds metrics and times, never prompts or answers.
+    """Write `tests/<test>-<digest>.json` atomically. The file holds metrics and times, never prompts or answers.
 
-    Each run's requests go to `requests/` first, once: the test's file never names one that is not there.
+    The requests of each run are written to `requests/` first, and only once. So the test's file never names a missing
+    requests file.
 
     Args:
-        complete: whether the test reached its end; a file without that is no result, whatever it holds.
-        error: what ended it before, with the evidence.
-        claims: text, sides and order of each (`session.perf`).
-        earlier: executions of the test before this one (`session.executions.excluded_execution`); what counts of their
-            runs is in `measurements`.
-        worker: of xdist; all workers of a session write into one folder, each file has one writer.
+        complete: whether the test reached its end. An incomplete file is no result.
+        error: error that aborted the test, with the evidence; None without an error.
+        claims: text, sides and order of each claim (`session.perf`).
+        earlier: earlier executions of the test (`session.executions.excluded_execution`). Their pooled runs are in
+            `measurements`.
+        worker: name of the xdist worker. All workers write into one folder; each file has a single writer.
 
     Raises:
-        InfrastructureError: it cannot be written; a file that was there is whole.
+        InfrastructureError: the file cannot be written. An existing file stays whole.
     """
     path = run_dir / "tests" / file_name(test, worker)
     measurement_nodes = [
@@ -106,7 +107,8 @@ def file_name(test: str, worker: str = "") -> str:
 
 
 def _write_requests(run_dir: Path, stem: str, run: Run) -> str:
-    """The file of this run's requests, relative to the run folder. Its start tells it from that of a repeated test."""
+    """Write the requests file of a run, and return its path relative to the run folder. The start time in the name
+    distinguishes the file from the files of a repeated test."""
     records = run.records
     name = f"requests/{stem}-{records.start_ns}.json.gz"
     path = run_dir / name

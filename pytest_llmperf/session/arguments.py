@@ -24,10 +24,10 @@ Returned = TypeVar("Returned")
 
 
 def check_engine(engine: object, call: str) -> None:
-    """Refuse what is neither a server nor the spec of one.
+    """Refuse an engine argument that is neither a server nor an engine spec.
 
     Raises:
-        SpecError: it is something else.
+        SpecError: the argument has a different type.
     """
     if not isinstance(engine, Server | EngineSpec):
         raise SpecError(f"{call.replace('…', repr(engine))}: an engine is the `engine` fixture or a spec such as "
@@ -35,12 +35,12 @@ def check_engine(engine: object, call: str) -> None:
 
 
 def spec_of(engine: Server | EngineSpec) -> EngineSpec:
-    """What a server was started for, or the spec itself."""
+    """The spec of a server, or the spec itself."""
     return engine.spec if isinstance(engine, Server) else engine
 
 
 def check_sides_differ(a: Server | EngineSpec, b: Server | EngineSpec) -> None:
-    """Refuse a claim about one specification against itself: whatever it measures are two starts of one thing.
+    """Refuse a claim that compares an engine spec with itself, because such a claim compares only two server starts.
 
     Raises:
         SpecError: both sides are equal.
@@ -54,10 +54,10 @@ def check_sides_differ(a: Server | EngineSpec, b: Server | EngineSpec) -> None:
 
 
 def check_workload(workload: Workload, call: str) -> None:
-    """Refuse what is no workload.
+    """Refuse a workload argument of a different type.
 
     Raises:
-        SpecError: it is something else.
+        SpecError: the argument is not a workload.
     """
     if not isinstance(workload, Workload):
         raise SpecError(f"{call.replace('…', repr(workload))}: a workload is made by random_tokens(…), "
@@ -88,20 +88,20 @@ def check_context(spec: EngineSpec, workload: Workload, root: Path) -> None:
 
 
 def check_runs(runs: int, call: str) -> None:
-    """Refuse a number of runs that nobody can measure.
+    """Refuse an invalid number of runs.
 
     Raises:
-        SpecError: none, or a part of one.
+        SpecError: the number is below 1 or is no whole number.
     """
     if type(runs) is not int or runs < 1:
         raise SpecError(f"{call}(…, runs={runs!r}): at least one run, and a whole number.")
 
 
 def check_starts(starts: int, engine: object) -> None:
-    """Refuse a number of server starts that nobody can measure, and several of what we do not start.
+    """Refuse an invalid number of server starts, and several starts of a running server.
 
     Raises:
-        SpecError: none, a part of one, or several of a server that runs already.
+        SpecError: the number is below 1 or is no whole number, or the server runs already.
     """
     if type(starts) is not int or starts < 1:
         raise SpecError(f"perf.measure(…, starts={starts!r}): at least one start, and a whole number.")
@@ -111,20 +111,20 @@ def check_starts(starts: int, engine: object) -> None:
 
 
 def check_measurement(measurement: Measurement, call: str, argument: str = "the first argument") -> None:
-    """Refuse what was not measured.
+    """Refuse an argument that is no measurement.
 
     Raises:
-        UsageError: it is something else.
+        UsageError: the argument is not a measurement.
     """
     if not isinstance(measurement, Measurement):
         raise UsageError(f"{call}: {argument} is what perf.measure(…) returned, found {measurement!r}.")
 
 
 def check_name(name: object, call: str) -> None:
-    """Refuse what is no name of a stored measurement.
+    """Refuse an invalid name of a stored measurement.
 
     Raises:
-        SpecError: it is no text.
+        SpecError: the name is not a text.
     """
     if not isinstance(name, str):
         raise SpecError(f"{call}: the name of the stored measurement is a text, found {name!r}. Measurements of this "
@@ -153,8 +153,8 @@ def check_until(until: str | Sequence[str], starts: int) -> tuple[Slo, ...]:
     """
     slos = tuple(map(parse_slo, texts_of(until, "until")))
     if slos and starts > 1:
-        raise SpecError(f"perf.measure(…, until={until!r}, starts={starts}): a measurement that may end after one run "
-                        "has one server start. Leave out until= or starts=.")
+        raise SpecError(f"perf.measure(…, until={until!r}, starts={starts}): until= can end a measurement after "
+                        "the first run, so it needs starts=1. Leave out until= or starts=.")
     return slos
 
 

@@ -21,10 +21,10 @@ from pytest_llmperf.session.provenance import read_provenance
 
 @dataclass(frozen=True, slots=True)
 class MeasuredSession:
-    """What one pytest session has measured, by all of its workers.
+    """The results of one pytest session, from all of its workers.
 
     Args:
-        provenance: where and when.
+        provenance: place and time of the session.
         tests: one entry per run file.
     """
 
@@ -34,7 +34,7 @@ class MeasuredSession:
 
 @dataclass(frozen=True, slots=True)
 class UpdateScope:
-    """What an update may change.
+    """The baselines that an update may change.
 
     Args:
         mode: all, or missing ones only.
@@ -52,13 +52,13 @@ class UpdateScope:
 
 
 def read_sessions(run_files: Iterable[Path]) -> list[MeasuredSession]:
-    """Sessions, oldest first. Folders of one session's workers say the same id and are one session.
+    """Sessions, oldest first. Folders with the same session id belong to one session.
 
     Args:
-        run_files: `FOLDER/tests/*.json`; their folders say where they come from.
+        run_files: `FOLDER/tests/*.json`. Each folder contains the provenance of its session.
 
     Raises:
-        BaselineError: a file cannot be read, or one session claims two origins.
+        BaselineError: a file cannot be read, or two folders of one session have different provenances.
     """
     parts_by_session: dict[str, list[tuple[Provenance, TestResult]]] = defaultdict(list)
     origin_by_folder: dict[Path, Provenance] = {}
@@ -73,14 +73,14 @@ def update_baselines(
     store: Store, sessions: Sequence[MeasuredSession], scope: UpdateScope, show: Callable[[list[Plan]], None],
     *, dry_run: bool = False,
 ) -> list[Plan]:
-    """Take sessions into the baselines, one after the other; what was planned is what was written, all or nothing.
+    """Store sessions in the baselines, in order. The update writes exactly the plan, or no file.
 
     Args:
         store: the baselines.
-        sessions: oldest first.
-        scope: what may change.
-        show: called with one plan per session before anything is written.
-        dry_run: only plan.
+        sessions: sessions, oldest first.
+        scope: the baselines that may change.
+        show: called with one plan per session before the first write.
+        dry_run: whether to plan without writing.
 
     Raises:
         BaselineError: a baseline cannot be read, or the baselines cannot be written: nothing was changed.
@@ -110,7 +110,7 @@ def update_baselines(
 def _plans(
     existing: Mapping[str, Baseline], sessions: Sequence[MeasuredSession], scope: UpdateScope
 ) -> tuple[list[Plan], dict[str, Baseline | None]]:
-    """One plan per session, each on what the ones before it leave, and what they change together."""
+    """A plan per session, each based on the result of the previous plan, and the files that all plans change."""
     plans, now, files = list[Plan](), dict(existing), dict[str, Baseline | None]()
     for session in sessions:
         collected = scope.collected

@@ -18,9 +18,9 @@ class TriedRate:
 
     Args:
         rate: requests/s.
-        verdict: PASS where it is proven to be within the SLO, FAIL where over it, INCONCLUSIVE where neither.
-        holds: whether the SLO holds for what was measured, proven or not.
-        measured: metric → its value over all runs at this rate, of a latency in ms; None: it has none.
+        verdict: PASS if the rate is proven to meet the SLO, FAIL if it is proven to miss the SLO, else INCONCLUSIVE.
+        holds: whether the measured values meet the SLO, proven or not.
+        measured: metric → value over all runs at this rate (a latency in ms); None for a missing metric.
     """
 
     rate: float
@@ -30,18 +30,18 @@ class TriedRate:
 
     @property
     def within(self) -> bool:
-        """What is proven, and where nothing is, what was measured."""
+        """Whether the rate meets the SLO: the proven answer, or for an INCONCLUSIVE verdict the measured answer."""
         return self.verdict is Verdict.PASS or (self.verdict is Verdict.INCONCLUSIVE and self.holds)
 
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """What a search came to. Rates in requests/s.
+    """The result of a search. Rates are in requests/s.
 
     Args:
-        highest_within: highest rate within the SLO, as far as was measured; None: none was, however low.
-        lowest_over: lowest rate that was not; None: none was, however high.
-        points: every rate that was tried, in order.
+        highest_within: highest tried rate that met the SLO; None if no tried rate met it.
+        lowest_over: lowest tried rate that missed the SLO; None if no tried rate missed it.
+        points: all tried rates, in order.
     """
 
     highest_within: float | None
@@ -72,11 +72,11 @@ class SearchResult:
 def search_rate(judge: Callable[[float], TriedRate], start: float, precision: float) -> SearchResult:
     """Double or halve from `start` until the limit lies between two rates, then halve the interval on a log scale.
 
-    A rate at which nothing is proven is taken for what was measured there: taken for too high, it would make the
-    result depend on how much was measured.
+    For an undecided rate the measured answer counts. If undecided rates counted as too high, the result would depend on
+    the number of requests.
 
     Args:
-        judge: tries a rate.
+        judge: measures and judges a rate.
         start: the first rate.
         precision: the search ends when the rates on both sides differ by at most this share.
     """

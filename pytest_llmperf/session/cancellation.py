@@ -14,7 +14,7 @@ DEATH_POLL_S = 0.05
 
 @contextmanager
 def cancelled_at_deadline(timeout_s: float, cancel: threading.Event) -> Iterator[threading.Event]:
-    """Set `cancel` when the block takes longer; the event that it gives says whether that happened."""
+    """Set `cancel` if the block takes longer than `timeout_s`. The yielded event is set in that case."""
     late = threading.Event()
 
     def give_up() -> None:

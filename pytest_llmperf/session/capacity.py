@@ -52,12 +52,12 @@ LEAST_PRECISION = 0.001  # nobody measures a rate more exactly
 
 @dataclass(frozen=True, slots=True)
 class SearchTerms:
-    """What is searched for, and how exactly.
+    """The SLOs and the precision of a search.
 
     Args:
-        slos: all of them hold at the rate that is found.
-        precision: share by which the rates on both sides of the limit differ at the end.
-        cooldown_s: rest between two rates.
+        slos: SLOs that the resulting rate must meet.
+        precision: largest relative difference between the highest rate within the SLOs and the lowest rate over them.
+        cooldown_s: pause between two rates, in seconds.
     """
 
     slos: tuple[Slo, ...]
@@ -93,13 +93,13 @@ class RateSeries(Series):
 
 
 class Capacity(Series):
-    """Searches, one a run: each with seeds of its own, the same at every rate and on every engine.
+    """A series of searches; each run is a search. A search has seeds of its own, equal at all rates and on all engines.
 
     Args:
-        session, test, kind, engine, workload, on_run, side, label, beside: as of a `Series`; the workload's rate is the
-            first tried. All rates are of requests: of conversations, their rate times the requests of one.
-        terms: what is searched for.
-        keep: takes the series of every rate that is tried.
+        session, test, kind, engine, workload, on_run, side, label, beside: as in `Series`. The search first tries the
+            rate of the workload. All rates count requests; a rate of conversations is multiplied by their turns.
+        terms: terms of the search.
+        keep: called with the series of each tried rate.
     """
 
     def __init__(
@@ -131,13 +131,13 @@ class Capacity(Series):
 
     @property
     def shown(self) -> list[str]:
-        """The metrics that are told of each rate: the limited ones, then median latencies."""
+        """The metrics to show for each tried rate: the metrics of the SLOs, then median latencies."""
         limited = [slo.metric for slo in self.terms.slos if find(slo.metric).limited is False]
         return list(dict.fromkeys([*limited, *SHOWN]))
 
     @property
     def repeatable(self) -> bool:
-        """Always: a search sends prompts of its own where the cache is not emptied."""
+        """Always True, because each search sends new prompts if the cache is not emptied."""
         return True
 
     def twin(self, engine: EngineSpec, label: str, beside: tuple[EngineSpec, ...]) -> Capacity:
@@ -146,10 +146,10 @@ class Capacity(Series):
                         on_run=self._on_run, keep=self._keep_series, label=label, beside=beside)
 
     def extend(self, runs: int, *, seeds: int | None = None, block: int | None = None) -> Measurement:
-        """So many searches more; see `Series.extend`.
+        """Run `runs` further searches; see `Series.extend`.
 
         Raises:
-            LoadError: no rate is within the SLO, or a run at some rate is no evidence.
+            LoadError: no tried rate meets the SLO, or a run at a tried rate is invalid.
         """
         server = self._server()
         measurement = replace(self.measurement or self._continued_measurement(server), complete=False)
@@ -258,10 +258,10 @@ class Capacity(Series):
 
 
 def _holds(slo: Slo, measurement: Measurement) -> bool:
-    """Whether the limit is met as measured; False where that cannot be told.
+    """Whether the measured value meets the limit; False if the value is unavailable.
 
-    A latency's statistic is one of all runs together, where a failed request has none that is short enough: the mean
-    of the runs' percentiles lies below it where runs differ, as they do near the limit.
+    The statistic of a latency is computed over the pooled requests of all runs, with failed requests as infinitely
+    slow. The mean of the runs' percentiles would be too low if the runs differ, which is common near the limit.
     """
     metric = find(slo.metric)
     if metric.family is None or metric.stat is None:
@@ -287,9 +287,9 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 
 def _short_load_warning(measurement: Measurement, workload: Workload) -> str | None:
-    """What to say where all that comes at the rate came before a queue could grow; None where it lasts.
+    """Warning if the load ended before a queue could grow; None for a long enough load.
 
-    Of conversations it is their beginnings that come at it: later turns follow the answers.
+    For conversations the rate counts the first turns only, because later turns follow the answers.
     """
     known_ms = [value for value in measurement.values("e2el_p50") if value is not None]
     took_s = fmean(known_ms) / 1e3 if known_ms else 0.0

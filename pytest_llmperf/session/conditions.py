@@ -61,7 +61,7 @@ def conditions(
 
 
 def _lmcache(spec: EngineSpec) -> str:
-    """What is attached; where its disk is makes no difference."""
+    """The attached LMCache as a condition. The path of its disk tier is left out, because the path does not matter."""
     attached = spec.lmcache
     if attached is None:
         return "none"

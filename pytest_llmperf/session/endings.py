@@ -1,7 +1,7 @@
 """A test that measured and ended without a check: a forgotten check, or a check that was never reached?
 
-The source of the test and of its fixtures decides. A test that contains a check and reached none is an ERROR. A test
-that contains none only wanted figures: its verdict is REPORTED.
+The source code of the test and of its fixtures decides. A test whose source contains a check but that reached no check
+is an ERROR. A test without a check in its source only reports figures, so its verdict is REPORTED.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _nodes(function: Callable[..., object]) -> Iterator[ast.AST]:
 
 
 def _named(function: Callable[..., object], names: set[str]) -> Iterator[Callable[..., object]]:
-    """Functions with these names: of its module, of a module that it imports, of its closure, of its class."""
+    """Functions with these names in the module, the imported modules, the closure or the class of a function."""
     if not isinstance(function, FunctionType):
         return
     known = [function.__globals__[name] for name in names & function.__globals__.keys()]

@@ -1,8 +1,8 @@
-"""A test that is executed again within a session: what earlier executions leave to it.
+"""Repeated executions of a test within a session, and the runs that they share.
 
-A re-run is no new test. Its runs join those of the executions before, measured on an equal engine, workload and
-conditions, and the verdict is of all of them. An execution that ended in an ERROR is no evidence: its runs stay in the
-run file, and count nowhere.
+A re-run continues the same test. Its runs are pooled with the runs of earlier executions on an equal engine, workload
+and conditions, and the verdict rests on all of these runs. The runs of an execution that ended in an ERROR stay in the
+run file and do not count.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ def begin_execution(session: PerfSession, test: str, kind: str) -> Execution:
 
 
 class Execution:
-    """One execution of a test: its measurements, its check results, and its verdict or error.
+    """One execution of a test, with measurements, check results, and the verdict or error.
 
     Args:
-        session: of the process.
-        test: its id.
-        kind: hardware kind that the test runs as.
-        earlier: executions of the same test in this session.
+        session: session of the process.
+        test: test id.
+        kind: hardware kind of the test.
+        earlier: earlier executions of the same test in this session.
     """
 
     def __init__(self, session: PerfSession, test: str, kind: str, earlier: tuple[Execution, ...] = ()) -> None:
@@ -89,8 +89,8 @@ class Execution:
             if series.measurement is measurement:
                 return series
         raise UsageError(
-            f"{call}: this run was not measured by this test, or was extended or compared since. Give it what "
-            "perf.measure(…) or perf.extend(…) returned last."
+            f"{call}: this run was not measured by this test, or was extended or compared since. Pass the last "
+            "return value of perf.measure(…) or perf.extend(…)."
         )
 
     def begin(self, series: AnySeries) -> AnySeries:
@@ -116,13 +116,13 @@ class Execution:
         return [*properties(self.test, self.measurements, self.results), *execution_properties]
 
     def close(self) -> None:
-        """Write what was measured to the run folder, where the request records live from now on."""
+        """Write the measurements to the run folder, and release the request records from memory."""
         if self._begun:
             self.write()
         self.session.release_records()
 
     def write(self) -> None:
-        """Write the test's file in the run folder anew."""
+        """Write or replace the test's file in the run folder."""
         from pytest_llmperf.results.writer import write_test
 
         self.run_file = write_test(
@@ -174,7 +174,7 @@ def history(execution: Execution) -> str:
 
 
 def excluded_execution(earlier: Execution, execution: Execution) -> dict[str, object]:
-    """An earlier execution as the run file has it: how it ended, and those of its measurements that do not count."""
+    """An earlier execution for the run file: the ending, and the measurements whose runs are not pooled."""
     number = len(earlier.earlier) + 1
     apart = [
         member.own for member in earlier.series if member.own is not None and not _has_pooled_runs(member, execution)

@@ -83,7 +83,7 @@ class Perf:
 
     @property
     def emulated(self) -> bool:
-        """Whether an emulator stands in for the engines (`--emulate`), which has not everything that a server has."""
+        """Whether an emulator replaces the engines (`--emulate`). The emulator lacks some features of a real server."""
         return self._execution.session.hardware.emulated
 
     def record(self, *results: CheckResult) -> None:
@@ -117,24 +117,25 @@ class Perf:
 
         Args:
             engine: a running server (the `engine` fixture) or a spec to start.
-            workload: what to send; run i adds i to its seed, so that no prompt repeats.
-            runs: how many on each start; the run is the unit of replication.
-            until: SLOs such as "ttft_p99 <= 500ms". They are judged after each run, and the measurement ends, before
-                `runs`, once each of them is decided or a run is invalid. Each look has its part of the error of 5 %, so
-                the first run decides only what is far from its limit. Check the same SLOs afterwards.
-            starts: how many servers to start one after the other, for a spec; a verdict on one holds for it alone.
-            fresh: start the server anew, for a spec.
-            may_preempt: whether preemptions are part of what is measured; otherwise they make the run an ERROR.
-            gauges: sample gauges for kv_usage_peak, running_peak and waiting_peak, and keep them over time in the run
-                file. Off by default: rendering the page costs the server some ms, which p99 ITL shows.
-            keep: tiers of the cache that are not emptied before each run: "engine" (its own), "l1" (host memory,
-                LMCache's or what vLLM offloads there) and "l2" (LMCache's disk). Measured again, a workload finds what
-                its first measurement left there. With `fresh`, "l1" restarts the engine beside its LMCache server, and
-                "l2" alone restarts both. Like `fresh` and `gauges` it is a condition, `treatment`.
+            workload: the workload to send. Run i adds i to the seed of the workload, so no prompt repeats.
+            runs: number of runs on each server start; the run is the unit of replication.
+            until: SLOs such as "ttft_p99 <= 500ms". The SLOs are judged after each run. The measurement ends before
+                `runs` as soon as all SLOs are decided or a run is invalid. The looks share an error probability of 5 %,
+                so the first run decides only metrics far from their limits. Check the same SLOs afterwards.
+            starts: number of successive server starts of a spec. A verdict from one start holds only for this start.
+            fresh: whether to start a new server for a spec.
+            may_preempt: whether preemptions are allowed; otherwise a preemption makes the run an ERROR.
+            gauges: whether to sample gauges for kv_usage_peak, running_peak and waiting_peak, and to store them over
+                time in the run file. The default is off, because the server needs some ms to render its metrics page,
+                which raises p99 ITL.
+            keep: KV cache tiers that are not emptied before each run: "engine" (the engine's own), "l1" (host memory of
+                LMCache or of vLLM's offloading) and "l2" (LMCache's disk). A repeated measurement then hits the prompts
+                of the first measurement. With `fresh`, "l1" restarts the engine and keeps its LMCache server, and "l2"
+                alone restarts both. Like `fresh` and `gauges` it is part of the condition `treatment`.
 
         Raises:
             SpecError: an argument makes the measurement impossible, e.g. tiers that this engine empties only together.
-            InfrastructureError: the server or the load generator failed; nothing that was recorded is judged.
+            InfrastructureError: the server or the load generator failed; the recorded data are not judged.
         """
         check_engine(engine, "perf.measure(…, workload)")
         check_workload(workload, "perf.measure(engine, …)")
@@ -187,28 +188,31 @@ class Perf:
         precision: float = PRECISION,
         cooldown_s: float = COOLDOWN_S,
     ) -> Measurement:
-        """Search the highest request rate within the SLOs: bracket it, then bisect, the SLO rule at each rate.
+        """Search the highest request rate within the SLOs. The search brackets the rate and then bisects; each tried
+        rate is judged by the SLO rules.
 
-        The result is a measurement with the one metric `max_rate`: check it with "max_rate >= 12/s", or compare it with
-        the baseline. `max_rate` counts requests, also of conversations.
+        The result is a measurement with the single metric `max_rate`. Check the result with "max_rate >= 12/s", or
+        compare the result with the baseline. `max_rate` counts requests, also for conversations.
 
         Args:
             engine: a running server or a spec.
-            workload: what to send, with `constant`, `poisson` or `gamma` arrivals; the search begins at its rate, and
-                sends the same requests in the same pattern at every other. It is served in time what is over before a
-                queue has grown: send so many that the highest rate lasts for twenty answers' times; a note says so.
-            slo: limits, e.g. "ttft_p99 <= 500ms"; all of them hold at the rate that is found.
-            try_rates: requests per second, tried once the search has ended, where the search has neither proven nor
-                refuted them. Name the limit of a later check, so that a search in coarse steps decides it. Searches of
-                several seeds are judged by an interval, and try no further rate.
-            runs: searches, each with seeds of its own.
-            precision: share by which the rates on both sides of the limit differ in the end.
-            cooldown_s: rest between two rates.
+            workload: the workload to send, with `constant`, `poisson` or `gamma` arrivals. The search starts at the
+                rate of the workload and sends the same requests in the same pattern at each other rate. A short load
+                ends before a queue grows. Send enough requests that the load at the highest rate lasts 20 times the
+                duration of an answer; a note warns of shorter loads.
+            slo: limits that the resulting rate must meet, e.g. "ttft_p99 <= 500ms".
+            try_rates: rates in requests per second to try after the search, if the search has not decided them. Name
+                the limit of a later check, so that a coarse search decides this check. Searches with several seeds are
+                judged by an interval and try no further rates.
+            runs: number of searches, each with seeds of its own.
+            precision: largest relative difference between the highest rate within the SLOs and the lowest rate over
+                the SLOs.
+            cooldown_s: pause between two rates, in seconds.
 
         Raises:
-            SpecError: the workload has no one rate, no SLO is given, or a number cannot be meant.
-            SloError: an SLO cannot be read.
-            InfrastructureError: no rate is within the SLO, or a run is no evidence.
+            SpecError: the workload has no single rate, no SLO is given, or a number is invalid.
+            SloError: an SLO cannot be parsed.
+            InfrastructureError: no tried rate meets the SLOs, or a run is invalid.
         """
         check_engine(engine, "perf.max_rate(…, workload)")
         check_workload(workload, "perf.max_rate(engine, …)")
@@ -258,8 +262,8 @@ class Perf:
     ) -> list[CheckResult]:
         """Compare a measurement with the stored baseline of this test.
 
-        An undecided comparison extends the measurement, to 5 and then 8 runs. Call `check` first: metrics that an SLO
-        names are not errors of the comparison, too.
+        An undecided comparison extends the measurement to 5 and then 8 runs. Call `check` before this method, so that
+        the deviation of a metric with an SLO is a FAIL of the SLO and not also an ERROR of the comparison.
 
         Args:
             measurement: what `measure`, `extend` or `max_rate` returned last, or a side of a claim. None, a side that
@@ -270,10 +274,9 @@ class Perf:
             margins: how much worse a metric may be, as a share: {"ttft_p50": 0.1}, or (negligible, tolerated).
 
         Raises:
-            UsageError: this test has not measured it, or has extended or compared it since.
-            SloError: there is no such metric, or margins make no sense.
-            SpecError: an argument cannot be meant, or more runs are needed of a server that was stopped when this test
-                started another.
+            UsageError: this test did not make the measurement, or extended or compared it since.
+            SloError: a metric does not exist, or margins are invalid.
+            SpecError: an argument is invalid, or further runs need a server that this test has already stopped.
             InfrastructureError: the baseline cannot be read, or the server or the load generator failed.
         """
         check_name(name, "perf.compare_with_baseline(run, name)")
@@ -321,30 +324,30 @@ class Perf:
         runs: int = DEFAULT_RUNS,
         may_preempt: bool = False,
     ) -> ClaimResult:
-        """Judge a claim about A against B, e.g. "ttft_p50(b) / ttft_p50(a) >= 3", on the identical seeded workload.
+        """Judge a claim about A and B, e.g. "ttft_p50(b) / ttft_p50(a) >= 3", on the identical seeded workload.
 
-        Sequential: after `runs` seeds on one start of each side, an undecided claim measures as many again, at most
-        twice; the order turns each time (A B, B A, A B), so that a drift cancels and a look costs one start. B sends
-        the seeds of a look in reverse order: pairs then show a drift of the machine, for which the interval allows. So
-        few starts cannot show how much starts differ: that deviation is the test's own, what at least three stored
-        sessions of the same kind of hardware bound, or a stated default. A first side that is invalid, or whose
-        mechanism did not work, ends the claim before the other side starts.
+        The test is sequential. The first look uses `runs` seeds on one start of each side. An undecided claim measures
+        the same number of runs again, at most twice. The order of the sides alternates (A B, B A, A B), so a drift
+        cancels and a look needs only one server start. B sends the seeds of a look in reverse order, so the pairs show
+        a drift of the machine, and the interval includes this drift. A few starts cannot show the between-start sd. The
+        claim takes this sd from `start_sd`, else from at least three stored sessions on the same hardware kind, else
+        from a stated default. If the first side is invalid or its mechanism failed, the second side does not start.
 
         Args:
             a: the candidate.
             b: the reference.
-            workload: what both sides get.
-            text: a ratio of one metric on both sides against a number.
-            mechanism: what must be true for the number to have the claimed cause: "prefix_cache_hit_rate(a) >= 0.6".
-            allow: the price that the claim accepts: {"ttft_p50": 2.0} lets A be twice as bad there, and no worse is
-                proven. Median TTFT and mean TPOT without a price are guarded: a proven loss beyond the margin fails.
-            guards: the margin of a guarded metric, as a share, where it is not the default: {"ttft_p50": 0.2}.
-            start_sd: how much metrics move from one server start to the next, where you know: {"ttft_p50": 0.2} is
-                20 % of standard deviation.
-            runs, may_preempt: as of `measure`.
+            workload: the workload for A and B.
+            text: a ratio of one metric on the two sides, with a limit.
+            mechanism: conditions for the claimed cause, such as "prefix_cache_hit_rate(a) >= 0.6".
+            allow: prices that the claim accepts. With {"ttft_p50": 2.0} A may have twice the median TTFT of B; the
+                claim fails only for a larger proven loss. Median TTFT and mean TPOT without a price are guard metrics:
+                a proven loss beyond their margin fails the claim.
+            guards: margins of guard metrics, as a share, instead of the default: {"ttft_p50": 0.2}.
+            start_sd: known between-start sd of metrics, as a share: {"ttft_p50": 0.2} is an sd of 20 %.
+            runs, may_preempt: as in `measure`.
 
         Raises:
-            SloError: a text cannot be read, there is no such metric, or a number means nothing.
+            SloError: a text cannot be parsed, a metric does not exist, or a number is invalid.
             SpecError: an argument makes the measurement impossible, both sides have the same specification, or the
                 claim is about `max_rate`.
             InfrastructureError: a server or the load generator failed.
@@ -376,13 +379,13 @@ class Perf:
     ) -> ClaimResult:
         """Judge a claim about the highest rates within SLOs: "max_rate(a) / max_rate(b) >= 1.2".
 
-        The claim says that A serves 20 % more requests within the SLOs than B. Each run is a search, see `max_rate`;
-        everything else is as in `claim`.
+        The example claims that A serves 20 % more requests within the SLOs than B. Each run is a search, see
+        `max_rate`. All other rules are as in `claim`.
 
         Args:
-            a, b, workload, text, start_sd: as of `claim`.
-            slo: limits, as of `max_rate`.
-            runs: searches of each side at each look.
+            a, b, workload, text, start_sd: as in `claim`.
+            slo: limits, as in `max_rate`.
+            runs: number of searches per side and look.
 
         Raises:
             SloError, SpecError: as in `claim` and `max_rate`, or the claim is not about `max_rate`.
@@ -398,19 +401,19 @@ class Perf:
         return self._judged(judge, text, side_a, side_b, runs)
 
     def compare(self, *texts: str, **sides: Measurement) -> list[CheckResult]:
-        """Put measurements of one workload beside each other: the tiers of a cache, two engines.
+        """Compare measurements of one workload, for instance on several cache tiers or on two engines.
 
-        Unlike `claim` it starts nothing and measures nothing more; runs of equal seeds make the pairs.
+        Unlike `claim`, `compare` starts no server and measures no further runs. Runs with equal seeds form the pairs.
 
         Args:
-            texts: a ratio such as "ttft_p50(disk) / ttft_p50(memory) >= 1.2", judged at 99 %. Without a limit it is
-                REPORTED with its interval, and decides nothing.
-            sides: by the names that stand there, what `measure` gave, each with two runs or more.
+            texts: ratios such as "ttft_p50(disk) / ttft_p50(memory) >= 1.2", judged at 99 %. A ratio without a limit is
+                REPORTED with its interval and not judged.
+            sides: measurements by their names in the texts, each a result of `measure` with two runs or more.
 
         Raises:
-            UsageError: no ratio, fewer than two sides, or one that was not measured.
-            SloError: a text cannot be read.
-            SpecError: the workloads differ, or there are no two pairs.
+            UsageError: there is no ratio, there are fewer than two sides, or a side is not a measurement.
+            SloError: a text cannot be parsed.
+            SpecError: the workloads differ, or there are fewer than two pairs.
         """
         from pytest_llmperf.judging.compared_sides import judge_ratios
 

@@ -1,4 +1,4 @@
-"""What all tests of one process share."""
+"""The state that all tests of one process share."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ class PerfSession:
         self.accelerators.wait_free(self._gpus(spec, kind), stay)
 
     def hardware_of(self, spec: EngineSpec, kind: str) -> Hardware:
-        """What a server takes of this machine: one GPU of eight is one GPU."""
+        """The hardware that a server uses: a server on one of eight GPUs has one GPU."""
         taken = self._gpus(spec, kind)
         return replace(self.hardware, gpus=taken) if taken else self.hardware
 
@@ -204,10 +204,10 @@ class PerfSession:
                 measurement.release_records()
 
     def _place(self) -> Path:
-        """Where run folders go: nothing is written yet, but for a private folder where the project's cannot be written.
+        """The folder for run folders. If the project's folder is not writable, a private temporary folder is created.
 
         Raises:
-            InfrastructureError: somebody else has taken its place.
+            InfrastructureError: the path of the private folder belongs to another user.
         """
         folder = self.root / self.settings.runs_dir
         if writable(folder):
@@ -218,10 +218,10 @@ class PerfSession:
         return instead
 
     def begin(self) -> None:
-        """Leave in the run folder where its results come from, before the first of them.
+        """Write the provenance to the run folder, before the first result.
 
         Raises:
-            InfrastructureError: it cannot be written.
+            InfrastructureError: the run folder cannot be written.
         """
         if self._begun:
             return
@@ -232,8 +232,8 @@ class PerfSession:
                 origin = provenance(self.root, self.id, self.now(), [self.settings.baselines_dir], self.host)
                 write_provenance(self.run_dir, origin)
         except OSError as error:
-            raise InfrastructureError(f"The run folder cannot be written: {error}. Free space there, or name another "
-                                      "with --llmperf-runs=DIR.") from error
+            raise InfrastructureError(f"The run folder cannot be written: {error}. Free space there, or choose a "
+                                      "different folder with --llmperf-runs=DIR.") from error
         self._begun = True
         self._on_begin(self.run_dir)
 
@@ -255,5 +255,5 @@ class PerfSession:
             ignore.write_text("*\n", encoding="utf-8")
 
     def close(self) -> None:
-        """Stop whatever runs."""
+        """Stop all servers."""
         self.pool.close()

@@ -1,4 +1,4 @@
-"""What a replay's progress means to whoever watches: rates, latencies so far, time left."""
+"""Converts the progress of a replay to a status for the display: rates, latencies so far, time left."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ NS_PER_S = 1e9
 
 
 def measuring_status(progress: Progress, plan: LoadPlan, *, run: int, runs: int, label: str = "") -> Measuring:
-    """The status of a run that goes on.
+    """The status of an unfinished run.
 
     Args:
-        run, runs: which of how many, from 1.
-        label: what else tells this run from others.
+        run, runs: number of the run, from 1, and number of runs.
+        label: further name of the run, such as the side of a claim.
     """
     elapsed_s = progress.elapsed_ns / NS_PER_S
     last_s = _last_send_s(plan)
@@ -37,14 +37,14 @@ def measuring_status(progress: Progress, plan: LoadPlan, *, run: int, runs: int,
 
 
 def _last_send_s(plan: LoadPlan) -> float | None:
-    """When the last request is due; None where that depends on answers."""
+    """Intended send time of the last request, in seconds after the start; None if send times depend on answers."""
     due_ns = [request.at_ns for request in plan.requests]
     send_times_ns = [at_ns for at_ns in due_ns if at_ns is not None]
     return max(send_times_ns) / NS_PER_S if send_times_ns and len(send_times_ns) == len(due_ns) else None
 
 
 def _left_s(progress: Progress, asked: int, last_send_s: float | None) -> float | None:
-    """Of this run: what the schedule still has to send, or what is left at the pace so far."""
+    """Estimated remaining seconds of the run: the rest of the schedule, or an extrapolation of the pace so far."""
     elapsed_s = progress.elapsed_ns / NS_PER_S
     if progress.done >= asked:
         return 0.0

@@ -1,4 +1,4 @@
-"""Where results come from: this host, this commit, this day. Every run folder says it, to whoever takes it."""
+"""The provenance of results: host, commit and date. Each run folder contains a provenance file."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def session_id(now: datetime, rng: random.Random) -> str:
 
 
 def host_digest(hardware: Hardware, *, virtual: bool = False) -> str:
-    """Tells hosts apart without naming them; in virtual time all are the same one.
+    """A digest of the host, which does not reveal the name of the host. In virtual time all hosts have the same digest.
 
-    GPUs count, because rented machines share one name.
+    The digest includes GPU ids, because rented machines often share a host name.
     """
     if virtual:
         return VIRTUAL_HOST
@@ -43,13 +43,13 @@ def host_digest(hardware: Hardware, *, virtual: bool = False) -> str:
 
 
 def provenance(root: Path, session: str, now: datetime, ignored: Sequence[str], host: str) -> Provenance:
-    """What is stored beside values.
+    """The provenance that is stored with values.
 
     Args:
-        root: of the project; outside git there is no commit and nothing is dirty.
-        session: its id.
-        now: wall clock.
-        ignored: paths within the project whose changes do not count: the baselines themselves.
+        root: root of the project. Outside git the provenance has no commit and is never dirty.
+        session: session id.
+        now: wall-clock time.
+        ignored: paths in the project whose changes do not make it dirty: the baselines themselves.
         host: see `host_digest`.
     """
     commit = _git(root, "rev-parse", "--short=12", "HEAD")
@@ -71,10 +71,10 @@ def write_provenance(run_dir: Path, origin: Provenance) -> None:
 
 
 def read_provenance(run_dir: Path) -> Provenance:
-    """What a run folder says of itself.
+    """The provenance of a run folder.
 
     Raises:
-        BaselineError: it says nothing, or what cannot be read.
+        BaselineError: the provenance is missing or invalid.
     """
     path = run_dir / FILE
     try:

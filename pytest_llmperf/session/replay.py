@@ -48,18 +48,18 @@ class Replayer:
     """Replays workloads against servers.
 
     Args:
-        transport: what sends.
+        transport: sends the requests.
         now: the wall clock, for labels.
-        gauge_interval_s: how often gauges are sampled for their peak; None: never.
-        progress: called about four times a second during a run, with the plan that is replayed.
-        clock: tells the wall clock's jumps from the time that passed.
-        limits: when to give up on a request.
-        timeout_s: when to give up a run.
-        fresh_connections: each connection serves one request.
-        cpu_use: begins to count what becomes of this machine's CPU time; None: no machine's time passes.
-        keep: tiers of the cache that are not emptied before a run, see `Server.reset_cache`.
-        watched: looks at the GPUs of a server while a block runs; None: there are none to look at.
-        rng: draws new prompts for servers whose caches nobody can empty.
+        gauge_interval_s: sampling interval of gauges; None for no sampling.
+        progress: called about four times per second during a run, with the plan of the run.
+        clock: monotonic clock, which shows jumps of the wall clock.
+        limits: limits after which a request is given up.
+        timeout_s: limit after which a run is given up.
+        fresh_connections: whether each connection serves a single request.
+        cpu_use: starts to measure the use of this machine's CPU time; None in virtual time.
+        keep: KV cache tiers that are not emptied before a run, see `Server.reset_cache`.
+        watched: samples the GPUs of a server during a block; None without GPUs.
+        rng: draws new prompts for servers whose caches cannot be emptied.
     """
 
     transport: Transport
@@ -121,8 +121,8 @@ class Replayer:
         return records_of(requests, replay), replay
 
     def _requests(self, server: Server, workload: Workload, seed: int) -> tuple[Request, ...]:
-        """The requests of a seed. An endpoint may still cache what an earlier session sent, and nobody can see or empty
-        its cache: its prompts are relabelled anew for each run, and as they were last where tiers are kept."""
+        """The requests of a seed. An endpoint may still cache prompts of an earlier session, and its cache cannot be
+        emptied. So the prompts are relabelled for each run. If tiers are kept, a repeated seed keeps its labels."""
         requests = workload.requests(seed)
         if server.spec.url is None:
             return requests
@@ -188,7 +188,7 @@ class Replayer:
 
 
 def records_of(requests: tuple[Request, ...], replay: Replay) -> tuple[RequestRecord, ...]:
-    """What each request did, read from the bytes that came, or as it was told."""
+    """The record of each request, parsed from the bytes of its answer or converted from its emulated record."""
     return tuple(
         emulated_record(request, exchange) if isinstance(exchange, EmulatedExchange) else to_record(request, exchange)
         for request, exchange in zip(requests, replay.exchanges, strict=True)
@@ -226,10 +226,10 @@ def _constants(server: Server) -> dict[str, float]:
 
 
 def most_bytes(requests: Sequence[Request]) -> int:
-    """How long all answers may be together, by what was asked for: several times what engines send.
+    """Limit of the total size of all answers, in bytes: several times the size that engines send for these requests.
 
-    An event of vLLM or SGLang has 250 to 400 bytes a token. SGLang without a tokenizer repeats in each event all token
-    ids so far, 7 bytes each.
+    An event of vLLM or SGLang has 250 to 400 bytes per token. SGLang without a tokenizer repeats all previous token ids
+    in each event, with 7 bytes per id.
     """
     answers = sum(2048 * request.output_tokens + 8 * request.output_tokens**2 for request in requests)
     return ANSWERS_BYTES + answers + sum(32 * len(request.prompt) for request in requests)
@@ -241,7 +241,7 @@ def _planned(server: Server, request: Request) -> PlannedRequest:
 
 
 def stream_limits(settings: Settings) -> StreamLimits:
-    """When to give up on a request, as the settings say."""
+    """The limits of a request from the settings."""
     return StreamLimits(
         first_byte_ns=seconds(settings.first_byte_timeout_s),
         idle_ns=seconds(settings.idle_timeout_s),

@@ -43,12 +43,12 @@ def compare_with_baseline(
     *,
     failed_earlier: bool = False,
 ) -> list[CheckResult]:
-    """Judge against the baseline; where that is INCONCLUSIVE and time allows, buy runs: 3, 5, 8.
+    """Compare with the baseline. An INCONCLUSIVE comparison measures further runs while time allows: 3, 5, 8 runs.
 
     Args:
-        series: its measurement says under which name and by which metrics it is compared.
+        series: the series. Its measurement has the name and the primary metrics of the comparison.
         named: metrics whose deviations the test judges elsewhere (`judged_by_requirements`).
-        margins: the test's own.
+        margins: margins that the test sets.
         failed_earlier: whether an earlier execution, whose runs are pooled here, was a FAIL.
 
     Raises:
@@ -94,15 +94,15 @@ def compare_with_reference(
     named: Collection[str],
     begin: Callable[[Series], Series],
 ) -> list[CheckResult]:
-    """Measure the candidate and the reference build in turn and judge; where that is INCONCLUSIVE, buy pairs.
+    """Measure the candidate and the reference build in turn and judge. An INCONCLUSIVE result measures further pairs.
 
     The first start of each build makes 3, 5 and 8 pairs; a second start of each build makes 8 more pairs. Candidate and
     reference send new runs for these pairs, so that both builds are measured under equal conditions.
 
     Args:
-        series: its measurement says by which metrics it is compared.
+        series: the series. Its measurement has the primary metrics of the comparison.
         reference: the same specification on the reference build.
-        session: what starts servers and sends.
+        session: the session, which starts servers and sends requests.
         named: metrics whose deviations the test judges elsewhere (`judged_by_requirements`).
         begin: begins a series of the test (`Execution.begin`).
 
@@ -142,7 +142,7 @@ def compare_with_reference(
 def _why_no_further_runs(
     series: Series, terms: ComparisonTerms, elapsed_s: float, limit_s: float
 ) -> NoFurtherRuns | None:
-    """Why no more runs are bought; None where they can be."""
+    """Why the comparison measures no further runs; None if further runs are possible."""
     if not series.repeatable:  # what repeats a seed would find its own prompts, and new seeds have no stored partner
         return NoFurtherRuns.CACHE_NOT_RESET
     if any(infinite_runs(name, series.finished.metrics) for name in terms.primaries):

@@ -29,15 +29,15 @@ if TYPE_CHECKING:
 
 
 def run_in_turn(order: Sequence[Series], runs: int, first_block: int, *, together: bool) -> int:
-    """So many runs of each series; gives the block that follows.
+    """Measure `runs` runs of each series, and return the number of the next block.
 
     Servers that live together take turns run by run, and the order turns each time (A B, B A, A B), so that a drift of
     the machine cancels. Servers that run one after the other make all their runs at a time, because a turn costs a
     start.
 
     Args:
-        order: the series, the first to run first.
-        runs: of each.
+        order: the series in the order of their first runs.
+        runs: number of runs per series.
         first_block: number of the first block, see `Run`.
         together: whether the servers live together.
     """
@@ -53,16 +53,16 @@ class Series:
     """Runs of one workload on one engine. It can be extended later, on the same server start or on another.
 
     Args:
-        session: what starts servers and sends.
-        test: its id, for messages.
-        kind: hardware kind that the test runs as.
+        session: the session, which starts servers and sends requests.
+        test: test id, for messages.
+        kind: hardware kind of the test.
         engine: a running server, or a spec to start.
-        workload: run i adds i to its seed, so that no prompt repeats.
-        on_run: called after every run: an interruption loses only the run that it cuts short.
-        fresh, may_preempt, gauges, keep: as `perf.measure` says.
+        workload: the workload. Run i adds i to the seed of the workload, so no prompt repeats.
+        on_run: called after each run, so an interruption loses only the unfinished run.
+        fresh, may_preempt, gauges, keep: as in `perf.measure`.
         side: "a" or "b" of a claim.
-        looks: how often its SLOs are judged, at most.
-        label: tells whoever watches this series from the others of its test; the side where it is "".
+        looks: largest number of looks at the SLOs.
+        label: name of the series in the progress display; "" shows the side.
         beside: specs that are measured in turn with this one; if the memory suffices, all these servers run at the same
             time.
     """
@@ -112,20 +112,20 @@ class Series:
         """A series of the same workload and treatment on another specification, without runs.
 
         Args:
-            engine: what it measures.
-            label, beside: as of `Series`.
+            engine: the specification to measure.
+            label, beside: as in `Series`.
         """
         return Series(self.session, self.test, self.kind, engine, self.workload, on_run=self._on_run, fresh=self._fresh,
                       may_preempt=self._may_preempt, gauges=self._gauges, keep=self._keep_tiers, label=label,
                       beside=beside)
 
     def follow(self, before: Sequence[Series], *, execution: int, first_seed: int) -> None:
-        """Go on, in a re-run, from the same series of earlier executions; their runs count where conditions are equal.
+        """Continue the same series of earlier executions in a re-run. Earlier runs count if their conditions are equal.
 
         Args:
-            before: those series.
-            execution: of the test, from 1.
-            first_seed: of this execution's runs, so that it brings new prompts.
+            before: the same series in earlier executions.
+            execution: number of this execution, from 1.
+            first_seed: first seed of this execution's runs, which gives new prompts.
         """
         self._before, self.execution, self._first_seed = before, execution, first_seed
 
@@ -147,7 +147,7 @@ class Series:
 
     @property
     def keeps_tiers(self) -> bool:
-        """Whether its runs find what an earlier measurement left in a tier of the cache."""
+        """Whether runs can hit KV cache that an earlier measurement left in a tier."""
         return bool(self._keep_tiers)
 
     @property
@@ -161,23 +161,23 @@ class Series:
         self._on_run()
 
     def start_anew(self) -> None:
-        """Go on with a server of its own, after runs on another.
+        """Continue on a new server start, after runs on another start.
 
         Raises:
-            InfrastructureError: it does not start.
+            InfrastructureError: the server does not start.
         """
         self.measurement = replace(self.finished, complete=False)
         self._on_run()
         self._server(anew=True)
 
     def extend(self, runs: int, *, seeds: int | None = None, block: int | None = None) -> Measurement:
-        """So many runs more, with the seeds that follow.
+        """Measure `runs` further runs, with the next seeds.
 
         Args:
-            runs: how many.
-            seeds: begin again with the first seed after so many; None: every run has a seed of its own, unless an
-                earlier execution compared this series with a baseline, whose seeds are then repeated.
-            block: of a claim, see `Run`.
+            runs: number of further runs.
+            seeds: number of different seeds, after which the seeds repeat. None gives each run a new seed; but if an
+                earlier execution compared this series with a baseline, the seeds of that execution repeat.
+            block: block of a claim, see `Run`.
 
         Raises:
             InfrastructureError: the server or the load generator failed.
@@ -197,10 +197,10 @@ class Series:
         return measurement
 
     def _next_seeds(self, kept: Measurement, runs: int, seeds: int | None, block: int | None) -> list[int]:
-        """Seeds of so many runs more; arguments as of `extend`.
+        """Seeds of the next `runs` runs; arguments as in `extend`.
 
-        Side B of a claim sends the seeds of a block in reverse order. Pairs then lie a different number of runs apart,
-        and show a drift of the machine (`stats.ratio`).
+        Side B of a claim sends the seeds of a block in reverse order. So the number of runs between the two runs of a
+        pair varies, and the pairs show a drift of the machine (`stats.ratio`).
         """
         repeated = seeds if block is not None else seeds or self._seeds_to_repeat()
         if repeated is not None:
@@ -281,11 +281,11 @@ class Series:
         return "; ".join(treatments)
 
     def _expected_hit_rate(self, block_size: str, seed: int) -> float | None:
-        """None where prompts of an earlier run may be cached on purpose, or nobody knows.
+        """Upper bound of the hit rate; None if a kept tier may hold prompts of an earlier run, or if it is unknown.
 
-        Where the size of a block is unknown, blocks of one token bound what can hit, but not of text: the server puts
-        tokens of its own before it, which all prompts share. A word of text is several tokens: blocks of one word are
-        less rounded down than the engine's.
+        For an unknown block size, blocks of one token give an upper bound for token prompts. Text prompts have no bound
+        in this case, because the server may prepend tokens that all prompts share. For a known block size, a block of
+        text counts words. A word has at least one token, so the result is still an upper bound.
         """
         if self._keep_tiers:
             return None

@@ -40,10 +40,10 @@ class Baselines:
         return None if baseline is None else baseline.measurements.get(name)
 
     def of_test(self, test: str, kind: str) -> Baseline | None:
-        """The baseline of a test; None where nothing is stored.
+        """The baseline of a test; None without a baseline.
 
         Raises:
-            BaselineError: its file cannot be read or believed.
+            BaselineError: the baseline file is unreadable or invalid.
         """
         baseline = self._of_kind(kind).get(baseline_path(test, kind))
         if isinstance(baseline, BaselineError):
@@ -78,14 +78,14 @@ class Baselines:
         return median(others) if others else None
 
     def start_sd(self, test: str, kind: str, metric: str, server: str) -> StartSd | None:
-        """How much server starts differ at most, by what stored sessions show: see `stored_start_sd`.
+        """Upper bound of the between-start sd from stored sessions, see `stored_start_sd`.
 
-        Stored sessions of the test itself speak first. A test that stores too few is taken to be as noisy as the
-        noisiest test of its kind whose comparison judges this metric. A file that cannot be read says nothing here.
+        The stored sessions of the test itself come first. A test with too few stored sessions takes the largest sd of
+        all tests of its hardware kind that have this metric as a primary metric. Unreadable files are ignored here.
 
         Args:
-            test, kind, metric: whose, on which hardware, of what.
-            server: hardware kind of the machine that serves.
+            test, kind, metric: test id, hardware kind and metric.
+            server: hardware kind of the machine that runs the server.
         """
         with suppress(BaselineError):
             baseline = self.of_test(test, kind)

@@ -1,4 +1,4 @@
-"""Every combination of some flags, measured one after the other; an interrupted sweep goes on where it was."""
+"""Measures all combinations of flag values in sequence. An interrupted sweep continues at the next combination."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ def combinations(grid: Mapping[str, Sequence[object]]) -> Iterator[dict[str, obj
 
 @dataclass(frozen=True, slots=True)
 class SweepPlan:
-    """What is measured of each combination.
+    """The measurement of each combination.
 
     Args:
-        spec: the engine, before the combination's flags.
-        workload: what is sent.
-        metrics: by name.
-        slos: within which the highest rate is searched for, too; none: it is not.
-        runs: of each combination.
+        spec: the engine without the flags of a combination.
+        workload: the workload to send.
+        metrics: names of the metrics.
+        slos: SLOs for a search of the highest rate; empty for no search.
+        runs: number of runs per combination.
     """
 
     spec: EngineSpec
@@ -72,10 +72,10 @@ class SweepPlan:
 
 
 def measure_row(perf: Perf, settings: Settings, plan: SweepPlan, flags: Mapping[str, object]) -> Row:
-    """One row; an engine that refuses its flags or dies of them, and runs that are no evidence, are results, too.
+    """One row of the sweep. An engine that refuses its flags or dies, and invalid runs, also give a row.
 
     Raises:
-        EnvironmentMissing, HardwareBusy: the machine's fault, and no combination's.
+        EnvironmentMissing, HardwareBusy: the cause is the machine, not the combination of flags.
     """
     candidate = plan.spec.with_flags(**flags)  # type: ignore[arg-type]  # as JSON has it
     try:
@@ -100,11 +100,11 @@ def _error_text(error: InfrastructureError) -> str:
 
 
 class SweepFile:
-    """Rows of a sweep, appended one by one.
+    """A file of sweep rows, with one line appended per row.
 
     Args:
-        path: the file; its first line says what is swept.
-        what: engine, workload, metrics and place as text; a file of another sweep is refused.
+        path: path of the file. The first line describes the sweep.
+        what: engine, workload, metrics and place as text. A file of a different sweep is refused.
     """
 
     def __init__(self, path: Path, what: str) -> None:
@@ -112,10 +112,10 @@ class SweepFile:
         self.what = what
 
     def read(self) -> list[Row]:
-        """What is there already; a line that was cut off by a kill is not.
+        """The rows in the file, without an incomplete last line, which an interrupted sweep can leave.
 
         Raises:
-            UsageError: it is no file of this sweep.
+            UsageError: the file is not a file of this sweep.
         """
         try:
             text = self.path.read_text(encoding="utf-8")
@@ -163,7 +163,7 @@ class SweepFile:
             raise UsageError(f"{self.path}: cannot be written: {error}.") from error
 
     def _begun(self) -> bool:
-        """Whether it has its first line; what a kill cut off is cut away."""
+        """Whether the file has its first line. An incomplete last line is removed."""
         data = self.path.read_bytes()
         whole = data[: data.rfind(b"\n") + 1]
         if whole != data:

@@ -60,7 +60,7 @@ def warm_up(server: Server, workload: Workload, replayer: Replayer) -> None:
 
 
 def _batch(workload: Workload, seed: int) -> tuple[Request, ...]:
-    """The longest prompts of the workload, without its pauses: they compile what it will need."""
+    """The longest prompts of the workload, without pauses. They make the engine compile the kernels of the workload."""
     longest = sorted(workload.requests(seed), key=lambda request: -len(request.prompt))[:BATCH]
     return tuple(
         replace(

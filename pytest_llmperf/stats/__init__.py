@@ -1,1 +1,1 @@
-"""Inference: what a sample proves, and what it does not. Values in, values out."""
+"""Statistical inference: tests, intervals and estimates as pure functions of samples."""

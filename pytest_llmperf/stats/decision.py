@@ -36,16 +36,16 @@ def decide(
 ) -> list[Verdict]:
     """Verdicts on the primary metrics of one test.
 
-    FAIL where a metric is proven to be worse by more than the negligible margin, by Holm's rule among them. Else PASS
-    where it is proven to be worse by less than the tolerated one; IMPROVED where it is proven to be better by more than
-    the negligible one. Else INCONCLUSIVE.
+    FAIL: the metric is proven to be worse by more than the negligible margin (Holm's rule over the metrics). PASS: the
+    metric is proven to be worse by less than the tolerated margin. IMPROVED: the metric is proven to be better by more
+    than the negligible margin. FAIL precedes the other two verdicts. INCONCLUSIVE: none of the three is proven.
 
     Args:
         comparisons: one entry per metric.
-        alpha: of all of them together at this look; nothing fails at 0.
-        pass_confidence: of a PASS, over all looks together (`at_each_look`).
-        gross: only what is proven although sessions may differ by `spread.GROSS` times the estimate is FAIL or
-            IMPROVED (`looks.only_gross`).
+        alpha: error probability of all metrics together at this look; with 0 no metric can fail.
+        pass_confidence: confidence of a PASS, over all looks together (`at_each_look`).
+        gross: whether FAIL and IMPROVED need a proof that also holds if sessions differ by `spread.GROSS` times the
+            estimate (`looks.only_gross`).
     """
     tested = [
         (comparison.shift.gross() if gross else comparison.shift, comparison.margins.negligible)

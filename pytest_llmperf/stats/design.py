@@ -1,12 +1,13 @@
-"""How much a clustered observation is worth: the effective sample size of an exceedance rate.
+"""The effective sample size of an exceedance rate whose observations are clustered.
 
-Requests of one run, and runs of one server start, resemble each other. The variance of the exceedance rate, over that
-of independent requests, is the design effect (Kish, 1965). Between server starts it comes from the starts' rates.
-Within runs it comes from the slowest changes along the runs (`stretches`), at the limit and at the upper quartile of
-all observations: a limit that few observations exceed says little about dependence, the quartile says much.
+Requests of one run are correlated, and so are runs of one server start. The design effect is the variance of the
+exceedance rate ÷ its variance for independent requests (Kish, 1965). The design effect between server starts is
+estimated from the exceedance rates of the starts. The design effect within runs is estimated from the slowest changes
+along the runs (`segments`), at the limit and at the upper quartile of all observations. A limit with few exceedances
+gives little information about the dependence of requests; the quartile gives much more.
 
-Few clusters know the design effect badly, so the effective size shrinks further by a ratio of t quantiles (Korn and
-Graubard, 1998). Where the quartile does not show requests to depend, they count as independent, without that ratio.
+A design effect from few clusters is uncertain, so the effective sample size shrinks further by a ratio of t quantiles
+(Korn and Graubard, 1998). If the quartile shows no dependence, the requests count as independent, without this ratio.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ BODY_SHARE = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """`over` of `of` observations are over the limit, e.g. those of one request or of one cluster."""
+    """`over` of `of` observations are over the limit, for instance the observations of a request or of a cluster."""
 
     over: int
     of: int
@@ -63,22 +64,22 @@ def total(counts: Sequence[Count]) -> Count:
 
 
 def effective_n(weights: Sequence[float]) -> float:
-    """How many equal observations know a weighted share as well as these: (Σw)² ÷ Σw² (Kish, 1965); 1 … their number.
+    """Effective sample size of weighted observations: (Σw)² ÷ Σw² (Kish, 1965), between 1 and their number.
 
     Raises:
-        ZeroDivisionError: nothing weighs anything.
+        ZeroDivisionError: all weights are 0.
     """
     return sum(weights) ** 2 / sum(weight * weight for weight in weights)
 
 
 def design_effect(clusters: Sequence[Count], allowed: float, growth: float, per_step: float = 1.0) -> float:
-    """Variance of the exceedance rate of clusters, at the allowed rate, over that of independent observations.
+    """Variance of the exceedance rate at the allowed rate ÷ the variance for independent observations.
 
     Args:
-        clusters: two or more, e.g. of each server start all of its observations.
-        allowed: rate at which the test decides, above 0.
-        growth: exponent of (allowed ÷ observed) on the excess variance; 0 for none.
-        per_step: observations that one event brings; the prior is of events.
+        clusters: two or more clusters, e.g. the observations of each server start.
+        allowed: exceedance rate at which the test decides, above 0.
+        growth: exponent of (allowed ÷ observed rate) by which the excess variance grows; 0 for no growth.
+        per_step: observations per event. The weight of the prior is a number of events.
 
     Returns:
         1 or more.
@@ -95,13 +96,13 @@ def design_effect(clusters: Sequence[Count], allowed: float, growth: float, per_
 
 
 @dataclass(frozen=True, slots=True)
-class Worth:
-    """What an observation is worth.
+class EffectiveFraction:
+    """Effective sample size ÷ number of observations.
 
     Args:
-        value: effective observations per observation, above 0 and at most 1.
-        bounded: whether the data can bound slow changes of the server: False for one draw of the traffic whose
-            requests are shown to depend.
+        value: the fraction, above 0 and at most 1.
+        bounded: whether the data can bound slow changes of the server. False if all runs have the same seed and their
+            requests are shown to be dependent.
     """
 
     value: float
@@ -110,13 +111,13 @@ class Worth:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Counts of the same observations, cut one way: by request, or by time.
+    """Counts of the observations, grouped by request or by time.
 
     Args:
-        over: of each run its counts over the limit, in order of time.
-        bodies: the same for lower limits, each exceeded by about `BODY_SHARE` of all observations; none where there is
-            no lower limit.
-        overlap: requests that are served at once, on average, where the cut is by request; else 1.
+        over: per run, its counts over the limit in order of time.
+        bodies: the same counts for lower limits, each exceeded by about `BODY_SHARE` of all observations; empty without
+            a lower limit.
+        overlap: mean concurrency of the requests, if the observations are grouped by request; else 1.
     """
 
     over: Sequence[Sequence[Count]]
@@ -134,21 +135,21 @@ def effective_fraction(
     seeds: Sequence[int] | None = None,
     per_step: float = 1.0,
     given_level: bool = False,
-) -> Worth:
-    """Effective observations per observation: the smallest of all views' and of the server starts'.
+) -> EffectiveFraction:
+    """The smallest effective fraction of all views and of the server starts.
 
-    Requests that were sent again are one draw of the traffic, however often: they are worth their number once.
+    Runs with the same seed repeat the same requests, so their requests count only once.
 
     Args:
-        views: ways to cut the runs, by request first.
-        starts: of each run the server start that it ran on.
-        allowed: exceedance rate in question.
-        confidence: of the one-sided test that will use it.
-        growth_starts: as `growth` of `design_effect`, between starts.
-        seeds: of each run that of its requests; None: all differ.
-        per_step: observations that one moment brings, on average.
-        given_level: whether the limit allows for slow changes already (`reach.level_reach`), so that observations count
-            as independent where none is over.
+        views: groupings of the runs' observations, by request first.
+        starts: server start of each run.
+        allowed: exceedance rate at which the test decides.
+        confidence: confidence of the one-sided test.
+        growth_starts: `growth` of `design_effect` between starts.
+        seeds: seed of each run; None if all seeds differ.
+        per_step: mean number of observations per server step.
+        given_level: whether the limit already includes a pass margin for slow changes. Then observations count as
+            independent if no observation is over the limit.
     """
     seeds = range(len(starts)) if seeds is None else seeds
     within_runs = [_within_runs(view, seeds, allowed, confidence, per_step, given_level=given_level) for view in views]
@@ -190,7 +191,8 @@ def _within_runs(view: View, seeds: Sequence[int], allowed: float, confidence: f
 
 
 def _effect(runs: Sequence[Sequence[Count]], seeds: Sequence[int], cosines: int) -> tuple[float | None, int]:
-    """Design effect from the slowest changes, None where none or all are over; and its degrees of freedom."""
+    """Design effect from the slowest changes along the runs, with its degrees of freedom. The design effect is None if
+    no observation or each observation is over the limit."""
     over, of = _by_seed(runs, seeds)
     draws, rate = len(over), float(over.sum() / of.sum())
     expected = (over.sum(0) / of.sum(0) if draws > 1 else rate) * of
@@ -201,7 +203,8 @@ def _effect(runs: Sequence[Sequence[Count]], seeds: Sequence[int], cosines: int)
 
 
 def _by_seed(runs: Sequence[Sequence[Count]], seeds: Sequence[int]) -> tuple[Array, Array]:
-    """Seeds × parts: how many are over, of how many. Parts of runs of one seed are joined; empty runs are left out."""
+    """Exceedances and observations, each as a table of seeds × segments. Segments of runs with the same seed are
+    summed; empty runs are left out."""
     import numpy as np
 
     all_counts = [([count for count in run if count.of], seed) for run, seed in zip(runs, seeds, strict=True)]
@@ -216,10 +219,11 @@ def _by_seed(runs: Sequence[Sequence[Count]], seeds: Sequence[int]) -> tuple[Arr
 
 
 def _few(confidence: float, df: int) -> float:
-    """How many times more observations it takes because so few degrees of freedom know the design effect badly."""
+    """Factor on the number of observations, because an estimate of the design effect with few degrees of freedom is
+    uncertain."""
     return (t_quantile(confidence, df) / t_quantile(confidence, None)) ** 2
 
 
 def mean_repeats(seeds: Sequence[int]) -> float:
-    """How often the seed of a run was sent, averaged over the runs (Kish's weights); at least 1."""
+    """Mean number of runs with the same seed, averaged over the runs (Kish's weights); at least 1."""
     return sum(count**2 for count in Counter(seeds).values()) / len(seeds)

@@ -1,9 +1,9 @@
-"""Is a percentile below its limit? Counted, not estimated: how many are over, and how many could be by chance.
+"""Tests whether a percentile is below its limit, by counting exceedances.
 
-p99 ≤ L holds where at most 1 % lie over L. PASS and FAIL are exact one-sided binomial tests on the effective sample
-size; the interval of the percentile inverts the same tests, so it never contradicts them. Where server starts differ, a
-PASS must hold for a limit that is lower by as much as that may hide. A single run whose requests depend on each other
-cannot bound slow changes of its server, so it never passes.
+p99 ≤ L is true if at most 1 % of the observations exceed L. PASS and FAIL are exact one-sided binomial tests on the
+effective sample size. The interval of the percentile inverts the same tests, so it never contradicts them. If server
+starts differ, a PASS must also hold for the limit lowered by the pass margin. A single run with dependent requests
+cannot bound slow changes of its server, so such a run never passes.
 """
 
 from __future__ import annotations
@@ -35,16 +35,17 @@ class Exceedance:
     """What a count of observations over a limit proves.
 
     Args:
-        count: how many of how many.
-        allowed: share that may be over.
-        effective_fraction: effective observations per observation.
-        confidence: of each one-sided test.
-        pass_margin: log ratio by which a PASS must stay below the limit; 0 for none.
-        count_at_margin: how many are over the limit lowered by `pass_margin`; None where that is the limit itself.
-        repeats: how often these observations' requests were sent; further ones would be new.
-        single_segment: whether all of a run is served at once, so that only further runs would tell more.
-        bounded: whether the data can bound slow changes of the server, without which nothing passes.
-        by_level: whether a PASS rests on the level model (`reach.level_reach`).
+        count: exceedances and observations.
+        allowed: allowed exceedance rate.
+        effective_fraction: effective sample size ÷ number of observations.
+        confidence: confidence of each one-sided test.
+        pass_margin: log ratio by which a PASS must stay below the limit; 0 without a margin.
+        count_at_margin: exceedances of the limit lowered by `pass_margin`; None without a margin.
+        repeats: how often each request was sent, on average. Further requests would be new.
+        single_segment: whether a run serves all its requests at the same time, so that only further runs add
+            information.
+        bounded: whether the data can bound slow changes of the server. If not, no PASS is possible.
+        by_level: whether a PASS rests on the level model (`pass_margin.level_reach`).
     """
 
     count: Count
@@ -68,14 +69,14 @@ class Exceedance:
 
     @property
     def margin_prevents_pass(self) -> bool:
-        """Whether nothing but the reach stands against a PASS, now or with any number of observations."""
+        """Whether only the pass margin prevents a PASS, with these observations or with any larger number."""
         if self.verdict is not Verdict.INCONCLUSIVE or self.passes_without_margin:
             return self.verdict is Verdict.INCONCLUSIVE
         return self.still_needed() is None and self._without_margin.still_needed() is not None
 
     @property
     def passes_without_margin(self) -> bool:
-        """Whether it would PASS without the reach."""
+        """Whether the verdict would be PASS without the pass margin."""
         return replace(self._without_margin, bounded=True).verdict is Verdict.PASS
 
     @property
@@ -83,7 +84,7 @@ class Exceedance:
         return replace(self, pass_margin=0.0, count_at_margin=None)
 
     def still_needed(self) -> int | None:
-        """Further observations until this rate would be decided; None where it is too near the allowed one."""
+        """Further observations until the exceedance rate is decided; None for a rate too close to the allowed rate."""
         low = high = self.count.of
         while self._verdict(high) is Verdict.INCONCLUSIVE:
             low, high = high, high * 2
@@ -96,10 +97,10 @@ class Exceedance:
         return high - self.count.of
 
     def quantile_interval(self, values: Sequence[float]) -> Interval:
-        """Limits of the percentile between order statistics; infinite where the sample does not bound it.
+        """Interval of the percentile between order statistics; infinite on a side that the sample cannot bound.
 
         Args:
-            values: all observations, failed requests as infinity.
+            values: all observations, with infinity for failed requests.
         """
         falling = sorted(values, reverse=True)
         few = pass_limit(len(falling), self.allowed, self.confidence, self.effective_fraction)
@@ -125,16 +126,17 @@ def exceedance(views: Sequence[View], starts: Sequence[str], allowed: float, con
     """Judge an exceedance rate.
 
     Args:
-        views: ways to cut the runs (`design.View`), by request first.
-        starts: of each run the server start that it ran on.
-        allowed: share that may be over, between 0 and 1.
-        confidence: of each one-sided test.
-        pass_margin, count_at_margin: what is known beside these counts (`reach.start_pass_margin`), see `Exceedance`.
-        seeds: of each run that of its requests; None: all differ.
-        per_step: observations that one moment brings, see `design.worth`.
+        views: groupings of the runs' observations (`design.View`), by request first.
+        starts: server start of each run.
+        allowed: allowed exceedance rate, between 0 and 1.
+        confidence: confidence of each one-sided test.
+        pass_margin, count_at_margin: pass margin and its exceedances (`pass_margin.start_pass_margin`), see
+            `Exceedance`.
+        seeds: seed of each run; None if all seeds differ.
+        per_step: mean number of observations per server step, see `design.effective_fraction`.
 
     Raises:
-        ValueError: no observation, or nothing to decide at `allowed` = 0.
+        ValueError: there are no observations, or `allowed` is not between 0 and 1.
     """
     by_request = views[0]
     everything = total([total(run) for run in by_request.over])
@@ -157,13 +159,13 @@ def exceedance(views: Sequence[View], starts: Sequence[str], allowed: float, con
 
 def or_by_level(counted: Exceedance, views: Sequence[View], starts: Sequence[str], reach: float, *,
                 seeds: Sequence[int], at_once: float = 1.0) -> Exceedance:
-    """What was counted, or the level model's judgement where only that passes.
+    """The result of the level model if this result is PASS; else the counted result.
 
     Args:
-        counted: at the limit itself, INCONCLUSIVE and bounded.
-        views: at the limit lowered by `reach`.
-        starts, seeds, at_once: as of `exceedance`.
-        reach: log ratio that server starts and slow changes may hide.
+        counted: result at the limit itself, INCONCLUSIVE and bounded.
+        views: groupings at the limit lowered by `reach`.
+        starts, seeds, at_once: as `starts`, `seeds` and `per_step` of `exceedance`.
+        reach: pass margin (log ratio) for differences between server starts and for slow changes.
     """
     each = effective_fraction(views, starts, counted.allowed, counted.confidence, GROWTH_LEVELLED_STARTS, seeds=seeds,
                               per_step=at_once, given_level=True)

@@ -28,7 +28,7 @@ def sd(values: Sequence[float]) -> float:
 
 @lru_cache(maxsize=1024)
 def t_quantile(probability: float, df: float | None) -> float:
-    """Quantile of Student's t; of the normal distribution where `df` is None."""
+    """Quantile of Student's t distribution with `df` degrees of freedom; None stands for the normal distribution."""
     from scipy.special import stdtrit
 
     return NormalDist().inv_cdf(probability) if df is None else float(stdtrit(df, probability))

@@ -96,10 +96,11 @@ def smallest_detectable(
 def runs_needed(
     noise: NoiseEstimate, prior: Prior, negligible: float, alpha: float, effect: float, *, sessions: int, seeds: int
 ) -> int | None:
-    """Fewest of today's runs that show an effect in nine of ten cases, looked at once; None: more than 64.
+    """Fewest runs with which a comparison detects an effect with a probability of 90 % in one look; None for more than
+    64.
 
     Args:
-        alpha: that the comparison may make once all of it may be spent: so few runs that nothing can fail show nothing.
+        alpha: error probability of the comparison after its last look. Few runs may spend a part of alpha or none.
     """
     return next(
         (runs for runs in range(1, MOST_RUNS + 1)

@@ -1,11 +1,13 @@
-"""How far a PASS must stay below its limit because server starts differ, or because the server changes slowly.
+"""The pass margin: how far a PASS must stay below its limit because server starts differ or the server changes slowly.
 
-Counts alone cannot see starts that differ much: a tail comes from the few slow ones, and five lucky starts show both a
-low rate and an even one (up to 26 % false PASS at a shift of one sd). The latencies themselves do see it.
+Counts of exceedances cannot detect large differences between starts. The tail comes from a few slow starts, and five
+lucky starts show a low and even exceedance rate (up to 26 % false PASS at a shift of one sd). The means of the
+latencies do detect such differences.
 
-Nor can counts prove a limit that is far from all latencies of a server whose requests depend on each other: no request
-is over it, and few of them are independent. The level model can. It assumes that slow changes move all latencies by
-one factor, and that requests are independent beside it. A PASS that rests on the model says so.
+If requests depend on each other, counts cannot prove even a limit far above all latencies: no request exceeds the
+limit, and only few requests are independent. The level model can prove such a limit. The model assumes that slow
+changes multiply all latencies by a common factor, and that requests are independent otherwise. The sentence of such a
+PASS names the model.
 """
 
 from __future__ import annotations
@@ -27,12 +29,12 @@ LARGEST_MARGIN = 20.0
 
 
 def start_pass_margin(values: Sequence[Sequence[float]], starts: Sequence[str], confidence: float) -> float:
-    """How far, as a log ratio, a PASS must stay below its limit because server starts differ; 0 for a single start.
+    """Pass margin, as a log ratio, for differences between server starts; 0 for a single start.
 
     Args:
-        values: of each run its latencies; only finite ones above 0 count.
-        starts: of each run the server start that it ran on.
-        confidence: of the one-sided test that will use it.
+        values: latencies per run; only finite latencies above 0 count.
+        starts: server start of each run.
+        confidence: confidence of the one-sided test that uses the margin.
     """
     by_start: dict[str, list[float]] = {}
     for run, start in zip(values, starts, strict=True):
@@ -46,16 +48,16 @@ def start_pass_margin(values: Sequence[Sequence[float]], starts: Sequence[str], 
 
 
 def level_reach(values: Sequence[Sequence[float]], seeds: Sequence[int], overlap: float, confidence: float) -> float:
-    """How far, as a log ratio, a PASS by the level model must stay below its limit because the server changes slowly.
+    """Pass margin of the level model, as a log ratio, for slow changes of the server.
 
     Args:
-        values: of each run its latencies in order of time; only finite ones above 0 count.
-        seeds: of each run that of its requests.
-        overlap: requests that are served at once, on average; 1 where the latencies are single gaps by time.
-        confidence: of the one-sided test that will use it.
+        values: latencies per run in order of time; only finite latencies above 0 count.
+        seeds: seed of each run.
+        overlap: mean concurrency of the requests; 1 if the latencies are single gaps in order of time.
+        confidence: confidence of the one-sided test that uses the margin.
 
     Returns:
-        A large ratio where a run has too few latencies to show anything.
+        The largest margin if a run has too few latencies for an estimate.
     """
     import numpy as np
 

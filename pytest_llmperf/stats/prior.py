@@ -44,13 +44,13 @@ class Scale(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Prior:
-    """How noisy a metric is thought to be, and how firmly.
+    """Prior sds of a metric, with their weight.
 
     Args:
-        run_sd: from one run to the next of the same seed within a session, on the metric's scale; 0.005 is 0.5 %.
-        session_sd: from one session to the next.
-        df: degrees of freedom that both are worth beside what the data say.
-        source: where the figures come from, for the reader.
+        run_sd: sd between runs of the same seed within a session, on the metric's scale; 0.005 is 0.5 %.
+        session_sd: sd between sessions.
+        df: degrees of freedom with which each prior sd enters the estimate.
+        source: origin of the figures, as text for the reader.
 
     Raises:
         ValueError: a figure is not above 0.

@@ -1,9 +1,9 @@
-"""How noisy each kind of metric is where nobody calibrated, and the margins that noise leaves room for.
+"""Prior sds for each kind of metric without calibration, and the default margins that fit these sds.
 
-Measured on H200s under vLLM: between days on other hosts (33 pairs) median TTFT moves 2.7 % and TPOT 0.31 %; the same
-seed on two starts of one host moved TPOT by 0.3 %. Hosts of this project's own, three per test, differed by more where
-work waits for the CPU (docs/measured/h200.md): mean TPOT on one GPU by 0.7 to 2 % (sd), median TTFT by 2 to 36 %. The
-priors are worth few degrees of freedom, so that a few sessions of somebody's own outweigh them.
+GPUs: vLLM on H200s, on different hosts and days (33 pairs): median TTFT moves by 2.7 %, TPOT by 0.31 %. The same seed
+on two starts of one host moved TPOT by 0.3 %. Three hosts per test of this project differed more if work waits for the
+CPU (docs/measured/h200.md): mean TPOT on one GPU by 0.7 to 2 % (sd), median TTFT by 2 to 36 %. The priors have few
+degrees of freedom, so a few stored sessions outweigh the priors.
 
 The median gap between tokens is the decode step. Four suite tests compare the decode step with these margins: their 19
 stored H200 sessions on 12 hosts have an sd of 0.3 to 0.7 % between sessions (rms 0.57 %) and of 0.2 to 0.3 % between
@@ -17,13 +17,13 @@ one's own, so the priors keep a quiet one's runs and that host's proportion, in 
 runs: of TPOT 1.5. With a proportion of 1 one stored session of such a host alarmed falsely in 4.3 % of tests, with
 1.5 in 0.8 % (2,000 simulated), and a host of 2 % finds +30 % as before (99 and 100 %).
 
-An endpoint on another machine has unknown hardware and takes the priors and margins of GPUs. Its priors are worth half
-the degrees of freedom, so that its own stored sessions outweigh them sooner. The error
-rates are in docs/evidence/baseline_comparisons.md.
+An endpoint on a different machine has unknown hardware and takes the priors and margins of GPUs. Its priors have half
+the degrees of freedom, so stored sessions outweigh the priors sooner. The error rates are in
+docs/evidence/baseline_comparisons.md.
 
-Margins were chosen by simulation (scripts/simulate_verdicts.py). A median TTFT that moves 2.7 % from session to
-session is INCONCLUSIVE in 50 % (ten stored sessions) to 75 % (one) of comparisons under margins of 2 and 5 %, and in
-0.2 to 7 % under 3 and 15 %.
+Margins were chosen by simulation (scripts/simulate_verdicts.py), for a median TTFT that moves by 2.7 % between
+sessions. With margins of 2 and 5 % the comparison is INCONCLUSIVE in 50 % (ten stored sessions) to 75 % (one) of cases.
+With margins of 3 and 15 % the comparison is INCONCLUSIVE in 0.2 to 7 % of cases.
 """
 
 from __future__ import annotations

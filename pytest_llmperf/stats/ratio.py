@@ -36,10 +36,10 @@ class ProvisionalRatio:
     Args:
         ratio: geometric mean over the pairs.
         interval: of the ratio, each limit one-sided.
-        start_sd: what was said of starts before they were seen.
-        pair_sd: standard deviation of the pairs' log ratios; None with one pair, where the prior stands in.
-        pairs: how many.
-        drift: what the machine's drift adds to the logarithm of the ratio, as far as the pairs show it.
+        start_sd: prior for the between-start sd.
+        pair_sd: standard deviation of the pairs' log ratios; None for a single pair, which uses the prior instead.
+        pairs: number of pairs.
+        drift: estimated effect of the machine's drift on the logarithm of the ratio.
     """
 
     ratio: float
@@ -56,11 +56,11 @@ class PairedDifference:
 
     Args:
         centre: the mean difference.
-        se: its standard error, with the spread between server starts.
-        df: Satterthwaite's degrees of freedom; None where the spread counts as known.
+        se: standard error of the mean difference, with the between-start sd.
+        df: Satterthwaite's degrees of freedom; None if the sd counts as known.
         pair_sd: standard deviation of the pairs' differences; None with one pair.
-        pairs: how many.
-        drift: what the machine's drift adds to `centre`, as far as the pairs show it.
+        pairs: number of pairs.
+        drift: estimated effect of the machine's drift on `centre`.
     """
 
     centre: float
@@ -85,16 +85,16 @@ def paired_difference(
     """Mean difference of paired runs; the two runs of a pair have the same seed.
 
     SE² = s_start² (1/starts + 1/starts) + s_pair²/k. The prior counts as known; the degrees of freedom of the pairs
-    enter by Satterthwaite's formula (1946). One pair has no spread of its own: 2 s_start² stands in for s_pair².
+    enter by Satterthwaite's formula (1946). A single pair gives no estimate of s_pair², so 2 s_start² replaces s_pair².
 
     Args:
-        differences: of each pair.
-        start_sd: standard deviation from one server start to the next, on the scale of the differences.
-        starts: how many server starts each side has.
-        apart: of each pair how many runs after the second side's run the first side's run was made; empty: not known.
+        differences: the difference of each pair.
+        start_sd: between-start sd, on the scale of the differences.
+        starts: number of server starts of each side.
+        apart: per pair, number of runs from the second side's run to the first side's run; empty if unknown.
 
     Raises:
-        ValueError: no pair.
+        ValueError: there are no pairs.
     """
     if not differences:
         raise ValueError("no pair has no difference")
@@ -114,14 +114,14 @@ def provisional_ratio(numerators: Sequence[float], denominators: Sequence[float]
     """Ratio of paired values, the same workload and seed in each pair: `paired_difference` of their logarithms.
 
     Args:
-        numerators, denominators: of each pair the two values.
-        start_sd: how much starts differ.
-        numerator_starts, denominator_starts: how many starts each side has.
-        confidence: of each limit, one-sided.
-        apart: of each pair how many runs after the denominator's the numerator's was made; empty: not known.
+        numerators, denominators: the two values of each pair.
+        start_sd: prior for the between-start sd.
+        numerator_starts, denominator_starts: number of server starts of each side.
+        confidence: one-sided confidence of each limit.
+        apart: per pair, number of runs from the denominator's run to the numerator's run; empty if unknown.
 
     Raises:
-        ValueError: no pair, unequal numbers, or a value that is not above 0.
+        ValueError: there are no pairs, the sides have different numbers of values, or a value is not above 0.
     """
     if not numerators or len(numerators) != len(denominators):
         raise ValueError(f"{len(numerators)} values on one side and {len(denominators)} on the other make no pairs")

@@ -34,7 +34,7 @@ DEPENDENCE_ALPHA = 0.05
 
 
 def batches(items: Sequence[T], count: int) -> list[Sequence[T]]:
-    """Consecutive parts as equal as can be; fewer than `count` where there are fewer items."""
+    """Cuts items into `count` consecutive parts of nearly equal size; fewer items give fewer parts."""
     count = min(count, len(items))
     return [items[len(items) * i // count:len(items) * (i + 1) // count] for i in range(count)]
 

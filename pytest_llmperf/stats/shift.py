@@ -23,18 +23,18 @@ SeededRun = tuple[int, float]
 
 @dataclass(frozen=True, slots=True)
 class Shift:
-    """A difference on the metric's scale; above 0 today's runs are worse.
+    """A difference on the metric's scale; above 0 the new runs are worse.
 
     Args:
         effect: the difference.
-        se: its standard error.
+        se: standard error of the difference.
         df: Satterthwaite's degrees of freedom.
-        run_sd, session_sd: as estimated, prior included.
-        differences: of each of today's runs from the stored mean of its seed.
-        sessions: stored ones that share a seed with today's.
-        stored_runs: how many runs they have.
-        prior: the one used.
-        gross_se, gross_df: standard error and degrees of freedom where sessions differ by `spread.GROSS` times the
+        run_sd, session_sd: estimated sds, with the prior included.
+        differences: difference of each new run from the stored mean of its seed.
+        sessions: number of stored sessions that share a seed with the new runs.
+        stored_runs: number of runs in these stored sessions.
+        prior: the prior of the estimate.
+        gross_se, gross_df: standard error and degrees of freedom if sessions differ by `spread.GROSS` times the
             estimate.
     """
 
@@ -52,7 +52,7 @@ class Shift:
 
     @property
     def provisional(self) -> bool:
-        """Whether the spread between sessions is the prior's alone, so that the result is a screen."""
+        """Whether the sd between sessions rests on the prior alone, so that the result is provisional."""
         return self.sessions < 2
 
     def lower(self, confidence: float) -> float:
@@ -72,8 +72,10 @@ class Shift:
         return self.negated().p_worse(by)
 
     def shown_by_most_runs(self, beyond: float) -> bool:
-        """Whether nearly all of today's runs (of 3 all, of 5 but one, of 8 but two) show at least half of what the
-        effect has beyond a margin, so that no minority of spoilt runs carries it."""
+        """Whether nearly all new runs exceed the margin by at least half of the effect's excess over the margin.
+
+        All of 3 runs, 4 of 5 runs or 6 of 8 runs are required, so that a few disturbed runs cannot decide the verdict.
+        """
         half = (self.effect + beyond) / 2
         showing = sum(difference >= half for difference in self.differences)
         return showing >= len(self.differences) - len(self.differences) // 4
@@ -125,9 +127,9 @@ def shift(fresh: Sequence[SeededRun], stored: Sequence[Sequence[SeededRun]], pri
 
 
 def sessions_by_host(stored: Sequence[Sequence[SeededRun]], hosts: Sequence[str], today: str) -> list[list[SeededRun]]:
-    """Sessions as they are where today's host is among theirs; else one session per host.
+    """The stored sessions if today's host is one of their hosts; else one pooled session per host.
 
-    Ten sessions of one host say nothing of how much another host differs: against a new one they count as one.
+    Ten sessions of one host give no information about the difference to a new host, so they count as one session.
     """
     if today in hosts:
         return [list(session) for session in stored]

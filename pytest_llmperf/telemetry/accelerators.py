@@ -49,9 +49,10 @@ class Accelerators:
     _hangs: str | None = None  # how the driver was last asked in vain: it is not asked again
 
     def of_server(self, flags: Mapping[str, object], env: Mapping[str, str], kind: str | None) -> tuple[Gpu, ...]:
-        """The GPUs that a server with these flags takes: the first ones that it can see, or those that it is told.
+        """The GPUs that a server with these flags uses: the GPUs that the flags name, else the first visible GPUs.
 
-        Its own CUDA_VISIBLE_DEVICES takes the place of the session's, and may name GPUs that this one hides.
+        A CUDA_VISIBLE_DEVICES in the server's environment replaces the session's variable, and may name GPUs that the
+        session's variable hides.
         """
         if kind == "cpu" or self.hardware.emulated or not self.hardware.gpus:
             return ()
@@ -87,14 +88,16 @@ class Accelerators:
                 self._hung(hangs)
 
     def wait_free(self, gpus: tuple[Gpu, ...], stay: int = 0) -> None:
-        """Wait until nobody holds memory on these GPUs; the driver takes seconds to free a dead server's.
+        """Wait until no process holds memory on these GPUs. The driver takes seconds to free the memory of a dead
+        server.
 
         Args:
-            stay: so many processes of ours stay on each, and may have what a process needs there, but no more: what
-                they still map of a dead server is not free.
+            stay: number of the session's own processes that stay on each GPU. Each may hold a CUDA context. Memory of a
+                dead server that such a process still maps is not free.
 
         Raises:
-            HardwareBusy: somebody still does; names them, where process ids can be seen.
+            HardwareBusy: a process still holds memory after the timeout. The message names the process, if the driver
+                shows process ids.
         """
         if not gpus or self._hangs is not None:
             return
@@ -157,11 +160,12 @@ def _named(device_ids: object, shown: tuple[Gpu, ...], machine: tuple[Gpu, ...])
 
 
 def _own_context_note(allowed_bytes: int) -> str:
-    """Whom not to end, and what to do where it is the one that has too much."""
+    """Note for a busy GPU: the session's own LMCache server may stay, and how to free memory if that server holds too
+    much."""
     return (
-        ' The LMCache server kept by keep=("l1",) is ours and may stay: all may have '
-        f"{allowed_bytes / 2**20:,.0f} MiB there, and if it holds more, that is its last engine's. Raise "
-        'gpu_free_timeout_s until it lets go, or leave "l1" out of keep, which ends it.'
+        ' The session\'s own LMCache server stays because of keep=("l1",). Memory above '
+        f"{allowed_bytes / 2**20:,.0f} MiB may belong to the last engine, which the LMCache server still maps. Raise "
+        'gpu_free_timeout_s until the server releases it, or leave "l1" out of keep, which ends the server.'
     )
 
 

@@ -42,7 +42,7 @@ def read_sample(nvml: GpuNvml, handle: object, device: int, at_ns: int) -> GpuSa
 
 
 def memory_in_use(nvml: GpuNvml, handle: object) -> int | None:
-    """Bytes that processes hold, without the driver's own reserve; None where the driver does not tell them apart."""
+    """Bytes that processes hold, without the driver's own reserve; None if the driver reports only the sum."""
     used = getattr(query(nvml, "nvmlDeviceGetMemoryInfo", handle, MEMORY_V2), "used", None)
     return None if used is None else int(used)
 

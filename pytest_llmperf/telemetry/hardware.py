@@ -1,4 +1,4 @@
-"""What this machine has: accelerators, as NVML sees them, and its CPU."""
+"""The hardware of this machine: the GPUs that NVML lists, and the CPU."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class Gpu:
     """One device.
 
     Args:
-        index: NVML's.
-        name: its model.
-        kind: marker of that model; None for one that no marker stands for.
-        memory_bytes: None where nobody knows.
-        uuid: NVML's; "" where it does not tell.
+        index: NVML's index.
+        name: GPU model.
+        kind: marker of the GPU model; None if the model has no marker.
+        memory_bytes: total memory; None if unknown.
+        uuid: NVML's UUID; "" if NVML does not report it.
         settings: see `read_settings`.
-        problem: why it cannot be asked, where it cannot: then nothing else of it is known.
+        problem: why NVML cannot read the GPU; then all other facts are unknown. None if NVML can read the GPU.
     """
 
     index: int
@@ -49,16 +49,16 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """What this machine is, for markers and fingerprints.
+    """The hardware of this machine, for markers and fingerprints.
 
     Args:
-        gpus: those that CUDA_VISIBLE_DEVICES leaves visible, in its order; without it all, as NVML lists them.
-        hidden: those that it hides.
-        driver: NVIDIA driver version; None without one.
-        cuda: the latest CUDA that the driver supports, e.g. "13.0"; None where it does not tell.
-        cpu: None where it does not matter or nobody looked.
-        problem: why NVML could not be asked, where it could not.
-        emulated: nothing of it exists.
+        gpus: visible GPUs in the order of CUDA_VISIBLE_DEVICES; without this variable all GPUs in NVML's order.
+        hidden: GPUs that CUDA_VISIBLE_DEVICES hides.
+        driver: NVIDIA driver version; None without a driver.
+        cuda: latest CUDA version that the driver supports, e.g. "13.0"; None if the driver does not report a version.
+        cpu: facts about the CPU; None if they were not read or do not matter.
+        problem: why NVML could not be read; None if NVML was read.
+        emulated: whether the hardware is emulated and does not exist.
     """
 
     gpus: tuple[Gpu, ...] = ()
@@ -71,7 +71,7 @@ class Hardware:
 
     @property
     def kind(self) -> str:
-        """Kind of the first GPU, `OTHER_GPU` where no marker stands for it, "cpu" where there is none."""
+        """Hardware kind of the first GPU; `OTHER_GPU` if its model has no marker; "cpu" without a GPU."""
         return (self.gpus[0].kind or OTHER_GPU) if self.gpus else "cpu"
 
     def __str__(self) -> str:
@@ -83,7 +83,8 @@ class Hardware:
 
 
 def emulated_hardware(kind: str, gpus: int) -> Hardware:
-    """What an emulated host has. Its name says so wherever it is shown."""
+    """The GPUs of an emulated host. Each name starts with "emulated", so every display shows that the GPU is
+    emulated."""
     return Hardware(tuple(Gpu(index, f"emulated {kind}", kind) for index in range(gpus)), emulated=True)
 
 
@@ -143,7 +144,7 @@ def _cuda(nvml: Nvml) -> str | None:
 
 
 def _gpu(nvml: Nvml, index: int) -> Gpu:
-    """One device, read by itself: a dead one says nothing about the others."""
+    """One GPU. An error of this GPU becomes its `problem` and does not affect the reading of the other GPUs."""
     try:
         handle = nvml.nvmlDeviceGetHandleByIndex(index)
         name = str(nvml.nvmlDeviceGetName(handle))

@@ -1,4 +1,4 @@
-"""The part of NVML that watching GPUs needs, under pynvml's own names; what a driver does not support is None."""
+"""The NVML calls that the telemetry needs, under pynvml's names. A query returns None if the driver lacks support."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Nvml(Protocol):
 
 
 class GpuNvml(Nvml, Protocol):
-    """What else can be asked of each GPU; tests hand in `testing.fake_nvml.FakeNvml`."""
+    """The NVML calls for a single GPU. Tests pass a `testing.fake_nvml.FakeNvml`."""
 
     def nvmlDeviceGetUUID(self, handle: object) -> str: ...
     def nvmlDeviceGetPersistenceMode(self, handle: object) -> int: ...
@@ -62,10 +62,10 @@ class GpuLost(Exception):
 
 
 def query(nvml: Nvml, call: str, *arguments: object) -> Any:
-    """What the driver answers; None where it, or an old pynvml, cannot: every field is missing somewhere.
+    """The driver's answer. None if the driver or an old pynvml lacks the call, since each call is missing on some host.
 
     Raises:
-        GpuLost: the GPU is gone.
+        GpuLost: the GPU is lost.
     """
     try:
         return getattr(nvml, call)(*arguments)
@@ -77,7 +77,7 @@ def query(nvml: Nvml, call: str, *arguments: object) -> Any:
 
 
 def loss_reason(error: Exception) -> str | None:
-    """What became of a GPU, where an error of the driver says that it is gone; None for any other error."""
+    """Description of the loss if a driver error means that the GPU is lost; None for any other error."""
     return str(error) if isinstance(error, GpuLost) else LOST.get(getattr(error, "value", 0))
 
 

@@ -117,10 +117,10 @@ def _unescaped(found: re.Match[str]) -> str:
 
 
 def deltas(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float | None]:
-    """Counter differences; None where one side lacks the counter that the other has.
+    """Counter differences; None for a counter that is missing after the run.
 
-    A counter that appears during the run counts from 0, which is what Prometheus clients mean by it, but only
-    where the page was readable before.
+    A counter that appears during the run counts from 0, as Prometheus clients define it. If one of the two pages could
+    not be read, the result is empty.
     """
     if not before or not after:
         return {}

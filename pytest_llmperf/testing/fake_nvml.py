@@ -31,12 +31,12 @@ class FakeGpu:
     """One GPU; change any field at any time.
 
     Args:
-        used_bytes: in use, by whomever.
-        processes: process id → bytes that it holds, None where the driver does not tell.
-        sm_pct: process id → share of the SMs that it uses.
+        used_bytes: memory of all processes together.
+        processes: process id → bytes of the process; None if the driver does not report memory per process.
+        sm_pct: process id → SM utilization of the process, in percent.
         reasons: clock event reasons, a bit mask.
-        ecc_errors: uncorrected ones so far; None: it has no ECC.
-        lost: every question about it fails.
+        ecc_errors: number of uncorrected ECC errors so far; None for a GPU without ECC.
+        lost: whether each query for this GPU fails.
     """
 
     name: str = "NVIDIA H200"

@@ -23,7 +23,7 @@ def make_exchange(
     reused: bool = False,
     error: str | None = None,
 ) -> Exchange:
-    """An exchange of (stamp_ns, bytes) reads; it ends with the last of them where `ended_ns` is None."""
+    """An exchange from (stamp_ns, bytes) reads. If `ended_ns` is None, the exchange ends with the last read."""
     remaining_reads = list(reads)
     last_ns = remaining_reads[-1][0] if remaining_reads else intended_ns
     return Exchange(

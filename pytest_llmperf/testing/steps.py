@@ -1,4 +1,4 @@
-"""Requests whose tokens come from the same steps of a server: what one of them sees, all see that are there."""
+"""Requests whose tokens come from the same server steps, so a slow step delays all requests in flight."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Waiting in tests for what other processes do, on a machine that is busy with others."""
+"""Waits of tests for a condition in another process, with timeouts that suit a busy machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one event of an OpenAI-style stream says: content, tokens, usage, finish, error."""
+"""Parses one event of an OpenAI-style stream: content, tokens, usage, finish, error."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class Chunk:
     """One JSON event.
 
     Args:
-        model: the name of the model that answers; None where the event names none.
-        characters: of the text that its choices carry; a tool call counts as one. 0 for an event of /generate, whose
-            text may be cumulative.
-        token_ids: how many token ids its choices list; None where they list none.
-        finish_reason: of the first choice that has one.
-        usage: counts so far, or the final ones; None where the event has none.
-        error: the error that it reports, as one line; None where it reports none.
+        model: name of the model that answers; None if the event names no model.
+        characters: length of the text in the event's choices; a tool call counts as one character. 0 for an event of
+            /generate, whose text may be cumulative.
+        token_ids: number of token ids in the event's choices; None without token ids.
+        finish_reason: finish reason of the first choice that has one.
+        usage: token counts so far or final token counts; None if the event has no usage.
+        error: error message of the event, in one line; None without an error.
     """
 
     has_choices: bool
@@ -84,7 +84,7 @@ def _native_chunk(meta: dict[str, Any]) -> Chunk:
 
 
 def _model(name: object) -> str | None:
-    """An empty name names nothing: some gateways send it with their first event."""
+    """The model name, or None for an empty name, which some gateways send with the first event."""
     if name is not None and not isinstance(name, str):
         raise TypeError(f"the name of a model is {name!r}")
     return name[:LONGEST_NAME] if name else None

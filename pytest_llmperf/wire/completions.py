@@ -34,11 +34,12 @@ _CUT_SHORT = {
 
 
 def to_record(request: Request, exchange: Exchange) -> RequestRecord:
-    """Parse what came and say whether it is what was asked for.
+    """Parse an answer and check it against its request.
 
-    A content chunk is an event that brings at least one token: by the growth of its usage
-    (`continuous_usage_stats`), else by its `token_ids`, else by a text that is not empty. Its stamp is that of the read
-    that completed the event. Partial answers keep their arrivals.
+    A content chunk is an event with at least one token. The number of tokens is the growth of the usage
+    (`continuous_usage_stats`). Without such usage, the chunk's `token_ids` count. Without token ids, an event with a
+    non-empty text is a content chunk. A chunk has the stamp of the read that completed its event. A partial answer
+    keeps the arrival times of its chunks.
     """
     answer = read_answer(exchange)
     most_chunks = SPARE_CHUNKS + 2 * request.output_tokens

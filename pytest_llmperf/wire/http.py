@@ -17,15 +17,15 @@ class NotHttpError(ValueError):
 
 
 class Framing:
-    """Finds where one answer ends. The load process uses it as it is; `read_answer` adds the body.
+    """Finds the end of one HTTP answer. The load process uses this class alone; `read_answer` also returns the body.
 
     Attributes:
-        status: of the final answer; None until its head was read. Interim answers (1xx) are skipped.
-        chunked: whether the body comes in chunks.
-        until_close: the body has no announced end, so only the end of the connection ends it.
-        begun: bytes of the body have come.
-        complete: the message ended as it announced.
-        keep_alive: whether the connection may serve another request; known once complete.
+        status: status of the final answer; None until its head was read. Interim answers (1xx) are skipped.
+        chunked: whether the body is sent with chunked transfer encoding.
+        until_close: whether the body has no announced length, so the end of the connection ends the body.
+        begun: whether bytes of the body have arrived.
+        complete: whether the message ended as announced.
+        keep_alive: whether the connection may serve a further request; known once the message is complete.
     """
 
     def __init__(self) -> None:
@@ -92,14 +92,14 @@ class Framing:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One HTTP answer as far as it came.
+    """One HTTP answer, complete or partial.
 
     Args:
-        status: None where not even the head came.
-        headers: names in lower case.
-        pieces: (stamp of the read that brought it in nanoseconds, bytes) of each piece of the body.
-        complete: the message ended as announced (or, without announcement, with an orderly close).
-        problem: why the bytes are not HTTP; None where they are.
+        status: HTTP status; None if the head is incomplete.
+        headers: header fields, with names in lower case.
+        pieces: pieces of the body, each with the stamp of its read in nanoseconds.
+        complete: whether the message ended as announced (or, without an announced length, with an orderly close).
+        problem: why the bytes are not HTTP; None for valid HTTP.
     """
 
     status: int | None

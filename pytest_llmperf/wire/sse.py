@@ -24,11 +24,11 @@ class Event:
 
 
 class EventDecoder:
-    """Sans-IO decoder: feed it bytes, it returns the events that these bytes completed.
+    """Sans-IO decoder of server-sent events: `feed` takes bytes and returns the events that these bytes completed.
 
-    However the bytes are split, the events are the same. `id` and `retry` are dropped: they serve
-    reconnecting, which a measured request must not do. A line above `line_limit_bytes` sets
-    `overflowed`, and nothing is decoded from there on.
+    The events do not depend on how the bytes are split. The decoder drops `id` and `retry`, which serve reconnection; a
+    measured request must not reconnect. A line above `line_limit_bytes` sets `overflowed`, and the decoder ignores all
+    later bytes.
     """
 
     def __init__(self, line_limit_bytes: int = LINE_LIMIT_BYTES) -> None:
@@ -43,7 +43,8 @@ class EventDecoder:
 
     @property
     def pending(self) -> bool:
-        """Whether an unfinished event is held; the standard drops it where the stream ends."""
+        """Whether the decoder holds an unfinished event. At the end of the stream such an event is dropped, as the SSE
+        standard demands."""
         return bool(self._tail or self._data)
 
     def feed(self, data: bytes) -> list[Event]:

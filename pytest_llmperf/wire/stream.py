@@ -85,9 +85,10 @@ class Stream:
         self.chunk_tokens.append(tokens)
 
     def _tokens_of(self, chunk: Chunk) -> int | None:
-        """Tokens that this chunk brought: growth of the continuous usage, else the ids that it lists.
+        """Number of tokens in this chunk: the growth of the continuous usage, else the number of token ids.
 
-        Usage that begins after chunks that nobody counted has grown by theirs, too: it says nothing of this one.
+        If earlier chunks had no usage, the first usage includes the tokens of all these chunks. So it does not give the
+        number of tokens in this chunk.
         """
         begun_uncounted = bool(self.chunk_tokens) and self.chunk_tokens[-1] is None
         total = None if chunk.usage is None or not chunk.has_choices else chunk.usage.completion_tokens

@@ -54,20 +54,20 @@ class SharedPrefix(Workload):
 @keywords_only
 def shared_prefix(*, prefix: int = 4000, suffix: Length, output: Length, groups: int = 1, arrivals: Arrivals,
                   requests: int, seed: int = 0, text: bool = False) -> Workload:
-    """Requests that share a prefix within their group; the groups take turns.
+    """Requests in groups, each group with a prefix of its own. Successive requests belong to successive groups.
 
     Args:
-        prefix: tokens that all requests of a group share.
-        suffix: tokens after the prefix (words where `text`): a number, or (low, high) uniform with both included.
-        output: tokens to generate, likewise.
-        groups: how many different prefixes.
-        arrivals: when they come.
-        requests: how many in all.
-        seed: another seed has other prefixes, so nothing is shared between seeds.
-        text: send words instead of token ids.
+        prefix: number of tokens in the prefix of a group.
+        suffix: tokens after the prefix (words with `text`): a number, or (low, high) uniform with both included.
+        output: tokens to generate, in the same form.
+        groups: number of groups.
+        arrivals: arrival process of the requests.
+        requests: total number of requests.
+        seed: seed of the workload. Different seeds give different prefixes, so runs share no prefix.
+        text: whether to send words instead of token ids.
 
     Raises:
-        SpecError: an argument cannot be meant.
+        SpecError: an argument is invalid.
     """
     call = "shared_prefix"
     count = integer(call, "requests", requests)

@@ -13,7 +13,7 @@ from emulator_fit.splits import ROUNDS, Split
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A run, and its replay with coefficients that were fitted without it."""
+    """A run, and the result of its replay with coefficients that were fitted without this run."""
 
     row: Row
     means: Means

@@ -62,7 +62,7 @@ def fit_dense(rows: Sequence[Row], corrections: Mapping[str, Correction], with_a
 
 
 def fit_experts(rows: Sequence[Row], corrections: Mapping[str, Correction], numbers: Numbers) -> Numbers:
-    """What mixtures of experts need beyond that, everything else held."""
+    """Fits the coefficients of routed experts; all other coefficients stay fixed."""
     return _solve(lambda tried: np.array(_of_rows(rows, corrections, tried)), EXPERTS, numbers)
 
 

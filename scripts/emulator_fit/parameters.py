@@ -1,4 +1,4 @@
-"""What is fitted: where each coefficient starts, how far it may stray, and whose it is."""
+"""The fitted coefficients, each with its initial value, its bounds and its engine."""
 
 from __future__ import annotations
 

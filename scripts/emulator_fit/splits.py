@@ -23,7 +23,7 @@ OWN = "docs/measured/h200.md"
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Rows that were held out, and what was fitted without them."""
+    """Held-out rows, and the coefficients that were fitted to the remaining rows."""
 
     name: str
     rows: tuple[Row, ...]

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from pytest_llmperf.emulator.core.engine import FastForward, Step
 from pytest_llmperf.emulator.core.sequence import Sequence
-from pytest_llmperf.emulator.virtual.departures import Departures, Plan, Request
+from pytest_llmperf.emulator.virtual.send_schedule import Plan, Request, SendSchedule
 
 __all__ = ["Answer", "Plan", "Request", "replay"]
 
@@ -58,7 +58,7 @@ def replay(deployment: Server, plan: Plan) -> list[Answer]:
 class _Replay:
     def __init__(self, deployment: Server, plan: Plan) -> None:
         self._deployment = deployment
-        self._departures = Departures(plan, deployment.now_ns)
+        self._send_schedule = SendSchedule(plan, deployment.now_ns)
         self._unfinished = len(plan.requests)
         self._arrivals: list[tuple[int, int, Sequence]] = []
         self._answers: dict[int, Answer] = {}
@@ -67,7 +67,7 @@ class _Replay:
     def run(self) -> list[Answer]:
         advance = self._deployment.advance
         while self._unfinished:
-            for request, intended_ns in self._departures.known():
+            for request, intended_ns in self._send_schedule.take_timed():
                 self._send(request, intended_ns, intended_ns)
             until_ns = self._next_ns()
             done = advance(until_ns)
@@ -76,18 +76,18 @@ class _Replay:
             elif until_ns is None:
                 break
             else:
-                for request, intended_ns in self._departures.go(until_ns):
+                for request, intended_ns in self._send_schedule.take_due(until_ns):
                     self._send(request, intended_ns, until_ns)
                 self._arrive(until_ns)
         return [self._answers[index] for index in sorted(self._answers)]
 
     def _next_ns(self) -> int | None:
         """When something next happens at the client's side or reaches the server."""
-        departs_ns = self._departures.next_ns
+        send_ns = self._send_schedule.next_ns
         if not self._arrivals:
-            return departs_ns
+            return send_ns
         arrives_ns = self._arrivals[0][0]
-        return arrives_ns if departs_ns is None or arrives_ns < departs_ns else departs_ns
+        return arrives_ns if send_ns is None or arrives_ns < send_ns else send_ns
 
     def _send(self, request: Request, intended_ns: int, sent_ns: int) -> None:
         prompt = request.prompt
@@ -131,4 +131,4 @@ class _Replay:
         answer.cached_tokens = sequence.cached_tokens or 0
         answer.output_tokens = sequence.generated
         self._unfinished -= 1
-        self._departures.ended(answer.index, ended_ns)
+        self._send_schedule.ended(answer.index, ended_ns)

@@ -16,7 +16,7 @@ def test_the_list_is_sorted_and_complete():
 
 
 def test_documentation_of_public_functions_names_raised_errors():
-    """Functions, and the methods of `Perf`: all of them check what they are given."""
+    """The public functions and the methods of `Perf` validate their arguments, so each docstring names the errors."""
     public = [getattr(pytest_llmperf, name) for name in pytest_llmperf.__all__]
     methods = [method for name, method in vars(pytest_llmperf.Perf).items() if not name.startswith("_")]
     takers = [one for one in (*public, *methods)

@@ -1,4 +1,4 @@
-"""Imports point down. The walk reads the source that is installed, so it holds for what users get."""
+"""Imports point down. The test reads the installed source, so the result holds for the wheel that users get."""
 
 import ast
 from pathlib import Path

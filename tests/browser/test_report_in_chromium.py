@@ -1,4 +1,4 @@
-"""The report as a reader sees it: it loads at once, nothing overflows, nothing is unreadable, charts are there."""
+"""The report in a browser: the page loads fast, no element overflows, all text has enough contrast, charts appear."""
 
 import re
 

@@ -27,7 +27,7 @@ class Block:
     text: str
 
     def word(self, name):
-        """The value of NAME=VALUE, True for a word alone, None where it is not there."""
+        """The value of a word NAME=VALUE, True for the word NAME without a value, None if the word is missing."""
         for word in self.words:
             key, equals, value = word.partition("=")
             if key == name:

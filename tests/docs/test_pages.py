@@ -130,7 +130,7 @@ def test_unexecuted_commands_of_pages_are_parsed_successfully(page, pytester):
 
 
 def words_of(line):
-    """Of the first command; none where a placeholder makes it a text for people."""
+    """The words of the first command in a line. Empty if a placeholder means that the line cannot be executed."""
     if "…" in line or "[" in line:
         return []
     command = re.split(r"\s(?:#|\|\|?|&&|>)\s", line)[0].removeprefix(".venv/bin/")

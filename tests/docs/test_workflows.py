@@ -289,7 +289,7 @@ def artefact_step(job, verb):
 
 
 def download(artefacts, folder):
-    """As download-artifact does it: one alone gets no folder of its name."""
+    """Downloads artefacts like download-artifact: a single artefact is unpacked without a folder of its name."""
     options = artefact_step("attach", "download")
     for name, files in artefacts.items():
         into = folder / options["path"]

@@ -115,7 +115,7 @@ def with_baseline(project):
 
 
 def in_git(project):
-    """With the page: that it changes must not make another calibration of it."""
+    """A git repository that contains the calibration page. A change of this page must not start a new calibration."""
     (project / "page.md").write_text("# An old page\n")
     given = [["init", "-q"], ["add", "-A"], ["-c", "user.name=t", "-c", "user.email=t@t", "commit", "-qm", "A suite"]]
     for arguments in given:
@@ -151,7 +151,7 @@ def test_calibration_of_user_suite_reports_requested_suite_runs(project):
 
 
 def test_calibration_of_changed_suite_is_refused(project):
-    """Where there is no git, and where everything that changed is "with changes", no commit tells them apart."""
+    """Without git, and with uncommitted changes, the commit cannot distinguish the two versions of the suite."""
     with_baseline(project)
     given = (*SHORT, "--suite-runs", "10", "--out", "page.md")
     llmperf(project, *given)

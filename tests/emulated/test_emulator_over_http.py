@@ -254,10 +254,10 @@ def test_many_streams_are_scheduled_as_in_virtual_time(emulate, tmp_path, option
     first_ns = min(row["arrived_ns"] for row in rows)
     posts = [Posted(number, "/v1/completions", bodies[number].encode(), row["arrived_ns"] - first_ns)
              for number, row in enumerate(rows)]  # fmt: skip
-    flights = simulate_client(
+    requests = simulate_client(
         build_service(read_options(["--hardware", "h200", "--pipe", *options, "--", *flags])), posts
     )
-    for row, request in zip(rows, flights, strict=True):
-        assert request.arrived_ns - flights[0].arrived_ns == row["arrived_ns"] - rows[0]["arrived_ns"]
+    for row, request in zip(rows, requests, strict=True):
+        assert request.arrived_ns - requests[0].arrived_ns == row["arrived_ns"] - rows[0]["arrived_ns"]
         start_ns = row["arrived_ns"] - request.arrived_ns
         assert [at_ns - start_ns for at_ns in row["intended_ns"]] == request.token_times[0].token_ns

@@ -29,7 +29,7 @@ def replayed(emulate, client, pytester, monkeypatch):
     Path(pytester.path, "llmperf.toml").write_text(settings)
 
     def replayed(tests, *options, caches=True, slower=2000):
-        """Slower, %: what this machine adds to a request is little beside that."""
+        """Runs the suite on an emulator that is slower by `slower` %, so that the overhead of this machine is small."""
         server = emulate("--fault", f"step_time=+{slower}%", engine=SERVE if caches else (*SERVE, UNCACHED))
         (model,) = client.get(f"{server.url}/v1/models").json()["data"]
         pytester.makepyfile(test_it=SUITE.format(url=server.url, model=model["id"]))

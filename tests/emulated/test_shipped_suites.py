@@ -1,6 +1,6 @@
 """The shipped suites on the emulator: green on every kind, red for every planted fault, with the cause named.
 
-They take minutes, so they run apart from the fast tests: `make test-emulated`.
+These tests take minutes, so `make test-emulated` runs them separately from the fast tests.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""Real engines: where they are, how a test file runs with them, and what happens where one is missing."""
+"""Fixtures for real engines: they find the engines, run a test file with an engine, and skip if it is missing."""
 
 import os
 import xml.etree.ElementTree as ET

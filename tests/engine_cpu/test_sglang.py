@@ -1,4 +1,4 @@
-"""Real SGLang: it serves exactly what is asked, its counters agree, and a flag that it does not know says so."""
+"""Real SGLang: the server generates exactly the requested tokens, its counters agree, an unknown flag is reported."""
 
 import pytest
 

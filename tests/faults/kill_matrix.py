@@ -1,10 +1,10 @@
 """Seven ways in which a run can end, injected into any parent that holds a server.
 
-A parent is a function from a `Case` to a command. The command must start a server that writes
-`FOLDER/pids/<role>` ("PID STARTTIME") for each of its processes and then `FOLDER/ready`, write its own pid to
-`FOLDER/holder`, hold the server until `FOLDER/finish` appears, and leave `reaped.json` below `FOLDER/run`.
-A server that chooses its own port writes it to `FOLDER/port`; a `detached` process is deaf to SIGTERM and holds
-the shared-memory segment named in `FOLDER/segment`.
+A parent is a function from a `Case` to a command. The command must write its own pid to `FOLDER/holder` and start a
+server. The server writes `FOLDER/pids/<role>` ("PID STARTTIME") for each of its processes, and then `FOLDER/ready`. The
+command holds the server until `FOLDER/finish` appears, and leaves `reaped.json` below `FOLDER/run`. If the server
+chooses a port, `FOLDER/port` contains the port. A `detached` process ignores SIGTERM and holds the shared-memory
+segment that `FOLDER/segment` names.
 """
 
 import json

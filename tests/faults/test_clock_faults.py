@@ -97,7 +97,7 @@ def test_stopped_load_process_makes_test_an_error(suite):
 
 
 def test_stopped_pytest_process_does_not_disturb_load(suite):
-    """Fault 48: the load has a process of its own; what pytest does meanwhile does not reach it."""
+    """Fault 48: a separate load process sends the requests, so a stopped pytest process does not delay the load."""
     suite.settings(clock_gap_limit_ms=4500)
     result, _ = suite.run(STOPPED.format(what="pytest", for_s=5))
     result.assert_outcomes(passed=1)

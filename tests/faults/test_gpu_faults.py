@@ -86,7 +86,7 @@ def test_an_idle_context_of_a_monitor_is_no_competitor(measured):
 
 
 def test_hidden_process_ids_are_reported(measured):
-    """Ours is not among them, so nobody can tell who the others are: said, not guessed."""
+    """The driver lists no process of this session, so foreign processes cannot be recognized. The summary says so."""
     result, _, kept = measured("gpu.processes = {4_000_000: 70 << 30}")
     assert result.ret == 0
     assert kept["measurements"][0]["runs"][0]["gpu_state"]["pids_visible"] is False
@@ -212,7 +212,8 @@ def test_unknown_gpu_model_skips_tests_of_other_kinds(suite, measured):
 
 
 def test_unknown_gpu_model_has_separate_baselines(suite, measured, monkeypatch):
-    """Fault 75: where nothing is stored it says how to record, whatever another unknown model has stored."""
+    """Fault 75: without a baseline for this GPU model the message names the option that creates a baseline, even if a
+    different unknown GPU model has a baseline."""
     monkeypatch.setenv("CI", "true")
     text = SUITE.replace("@pytest.mark.h200\n", "") + "    perf.compare_with_baseline(run)\n"
     for model in ("L40S", "B200"):

@@ -42,7 +42,7 @@ MEASURING = pytest.mark.parametrize("moment", MOMENTS)
 
 
 def at(moment, suite, *args):
-    """A run that has come to that moment."""
+    """Starts a pytest run and waits until the run reaches the moment."""
     mode, itl_s, seen = MOMENTS[moment]
     process = suite.start(SUITE.format(mode=mode, itl_s=itl_s), *args)
     suite.until(lambda: seen(suite) or process.poll() is not None)
@@ -78,7 +78,7 @@ def test_signal_ends_session_and_marks_results_as_partial(suite, signum, moment)
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM], ids=lambda signum: signum.name)
 def test_signal_under_xdist_ends_session_and_marks_results_as_partial(suite, signum):
-    """The controller is told; its workers, and what they started, end with it."""
+    """The controller gets the signal. The workers and the processes of the workers end with the controller."""
     process = at("mid-run", suite, "-n1")
     process.send_signal(signum)
     assert process.wait(20) == 2, suite.output()
@@ -113,7 +113,7 @@ def test_interrupt_at_startup_leaves_no_process_and_no_results(suite):
 
 @MEASURING
 def test_killed_session_leaves_no_process_and_partial_results(suite, moment):
-    """Fault 4: what was kept says itself that it is partial, since nobody was left to say so."""
+    """Fault 4: the run file itself is marked as partial, because the killed process could print no message."""
     process = at(moment, suite)
     process.kill()
     process.wait()

@@ -216,7 +216,7 @@ def test_locks_memory_and_tensors_of_living_bystander_survive_cleanup(started, t
 
 @pytest.fixture
 def orphaned(tmp_path):
-    """A server whose run and whose watchdog were both killed; yields the roles that survived that."""
+    """A server whose pytest run and watchdog were both killed. Yields the surviving processes by role."""
     parent = subprocess.Popen(
         [sys.executable, str(STUBS / "hold_server.py"), str(tmp_path), "0"],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
@@ -330,7 +330,7 @@ def test_fork_that_inherits_control_pipe_does_not_keep_server_alive(tmp_path):
 
 
 def test_survivors_are_named(started, tmp_path):
-    """Nothing survives SIGKILL here, so the report of one that did is put in place."""
+    """No process survives SIGKILL on this machine, so the test inserts a report with a survivor."""
     server = started()
     report = server.stop()
     own = tree.identity_of(os.getpid())

@@ -1,4 +1,4 @@
-"""Faults 64-66, 76, 77: a server may write what it likes, as much as it likes."""
+"""Faults 64-66, 76, 77: a server may log arbitrary content of arbitrary length."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Faults 14, 16: ports that others take, and many processes that choose at once."""
+"""Faults 14, 16: occupied ports, and many processes that choose ports at the same time."""
 
 import os
 import random

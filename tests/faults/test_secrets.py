@@ -60,7 +60,7 @@ def secrets_in(data):
 
 @pytest.mark.parametrize(("mode", "code"), [("", 0), ("dies", 10), ("asserts", 1)])
 def test_secrets_of_an_engine_stay_inside(suite, canaries, mode, code):
-    """Fault 76: its environment, its command line, and what it logs in any spelling."""
+    """Fault 76: secrets in the engine's environment, command line and log, in any spelling."""
     result, _ = suite.run(SUITE.replace("@@", repr(mode)), "--update-baselines-new", "-rA")
     assert result.ret == code
     files = left_behind(suite)

@@ -124,7 +124,7 @@ def test_tokens_of_multi_token_chunks_are_counted():
 
 
 def test_coalesced_chunks_are_counted():
-    """Fault 32: three chunks in one write reach the client in one read, with the first one where it reads late."""
+    """Fault 32: three chunks of one write reach the client in one read. A late read also includes the first chunk."""
     first, *rest = EVENTS
     script = [Send(STREAM_HEAD + http_chunk(first)), Send(b"".join(map(http_chunk, rest)) + LAST_CHUNK, 0.05)]
     replayed = outcomes(script)

@@ -108,7 +108,8 @@ def test_update_with_equal_noise_seed_adds_no_session(emulate):
     for seed, sessions in (("1", 1), ("1", 1), ("2", 2), ("2", 2)):
         result, _ = emulate("--update-baselines", "--emulate-seed", seed)
         assert len(emulate.stored()["sessions"]) == sessions
-    result.stdout.fnmatch_lines(["baselines: 1 kept", "*kept*has the same values: of another --emulate-seed *"])
+    result.stdout.fnmatch_lines([
+        "baselines: 1 kept", "*kept*has the same values; measure with a different --emulate-seed"])
 
 
 def test_cause_of_invalid_runs_is_shown_once(emulate):
@@ -345,7 +346,7 @@ def test_a_folder_without_results_is_said(pytester):
 
 
 def test_a_young_baseline_grows_although_comparisons_stay_open(emulate):
-    """Where runs differ by several percent one session decides nothing; the next is taken in all the same."""
+    """With an sd of several percent between runs a single session is inconclusive, and the next session is stored."""
     noisy = ("--emulate-noise", "session=2%,run=3%,step=1%")
     for seed in "12":
         result, _ = emulate("--update-baselines", *noisy, "--emulate-seed", seed)

@@ -1,4 +1,4 @@
-"""`perf.compare` as a user has it: tiers of an emulated LMCache, emptied one by one, beside each other by name."""
+"""`perf.compare` in a user's test: the tiers of an emulated LMCache are emptied in turn and compared by name."""
 
 import json
 

@@ -127,7 +127,7 @@ def test_a_fail_that_all_runs_still_show_stands(execute):
 
 
 def test_copies_of_one_test_are_one_test(execute, pytester):
-    """pytest-repeat gives each its own id; they pool, and leave one file and one baseline."""
+    """pytest-repeat gives each copy a separate id. The copies pool their runs in a common run file and baseline."""
     body = 'perf.check(run, "error_rate == 0"); perf.compare_with_baseline(run)'
     result, _, (kept,) = execute(body, "--count=2", "--update-baselines")
     result.assert_outcomes(passed=2)

@@ -63,7 +63,7 @@ def test_slo"""
     result.assert_outcomes(passed=1, failed=1)
     text = Path(pytester.path, "site/report.html").read_text()
     assert text.index("test_it.py::test_crash") < text.index("test_it.py::test_slo")
-    assert "It did not reach its end" in text
+    assert "The test did not reach its end" in text
     (gone,) = (
         compared_test
         for compared_test in compare_runs(before, read_release(junit))

@@ -1,4 +1,4 @@
-"""Hardware markers: what is refused, what is skipped and why. These machines have no GPU."""
+"""Hardware markers: refused and skipped tests with their reasons. These machines have no GPU."""
 
 import pytest
 

@@ -39,7 +39,7 @@ def test_the_order_of_tests_does_not_matter(run, pytester, seed):
 
 @pytest.mark.emulated
 def test_selected_test_measures_same_values_as_whole_suite(run, pytester):
-    """Fault 82: nothing of one test reaches another, so a selection changes no number."""
+    """Fault 82: tests do not affect each other, so a test measures the same values in a selection as in the suite."""
     def values(*args):
         result, _ = run(SUITE, "--emulate", "h200", "--emulate-noise=none", *args)
         assert result.ret == 0, result.stdout.str()

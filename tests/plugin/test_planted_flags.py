@@ -1,4 +1,4 @@
-"""`--plant-flag`: a regression in every server, so that a suite can show that it notices."""
+"""`--plant-flag`: plants a regression in each server, to check that a suite detects the regression."""
 
 import json
 from pathlib import Path

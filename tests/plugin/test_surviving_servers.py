@@ -1,4 +1,4 @@
-"""A server that outlives its session is told in one sentence, and nobody takes that session for a green one."""
+"""A server that outlives its session is reported in one sentence, and the session does not pass."""
 
 import pytest
 

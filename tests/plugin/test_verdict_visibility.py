@@ -160,7 +160,7 @@ def test_server_start_failure_is_stored_in_run_folder(pytester, fixtures):
 
 @pytest.mark.parametrize("option", ["-p no:logging", "-p no:capture"])
 def test_disabled_pytest_plugin_does_not_prevent_measurement(run, option):
-    """Nothing but its options is asked of it, and then they are not there."""
+    """The plugin only reads the options of pytest's own plugins, and a disabled plugin has no options."""
     text = """
 from pytest_llmperf.model.status import Note
 

@@ -2,10 +2,10 @@
 
 It speaks what the launcher needs (models, one token, version, metrics, reset) and a stream of exact token counts.
 
-STUB_AFTER: how many streams go well before a mode sets in that breaks a run (12 is what a warm-up sends at least).
-STUB_NOTE: file that holds the time (CLOCK_MONOTONIC, s) of the latest stream's start, or of the server's own end.
-STUB_ALONE: file that a server locks; one that finds it locked exits.
-STUB_TELL: a word that the server logs at its start, beside its command line, its HF_TOKEN and that in other spellings.
+STUB_AFTER: number of good streams before the mode breaks a run (a warm-up sends at least 12 streams).
+STUB_NOTE: file for the time (CLOCK_MONOTONIC, s) of the latest stream's start, or of the server's own end.
+STUB_ALONE: file that a server locks. A second server finds the file locked and exits.
+STUB_TELL: word that the server logs at its start, with its command line and with several spellings of its HF_TOKEN.
 STUB_FAMILY: folder in which a child and a detached grandchild register, see tests/faults/stubs/stub_server.py.
 """
 
@@ -152,7 +152,7 @@ class Handler(BaseHTTPRequestHandler):
     held = b""
 
     def chunk(self, data, together=False):
-        """Together: it leaves with the next one, in one write."""
+        """Writes a chunk; with `together` the chunk waits and is sent in one write with the next chunk."""
         self.held += b"%x\r\n%s\r\n" % (len(data), data)
         if not together:
             self.wfile.write(self.held)

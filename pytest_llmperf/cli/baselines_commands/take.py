@@ -1,8 +1,8 @@
 """Take run folders into baselines/, as --update-baselines takes the run that it ends.
 
-Run folders come from anywhere: a GPU host without a git checkout, an artefact of CI. Each says in its session.json
-where and when it was measured; folders that name the same session are taken as one. What is printed is written whole
-or not at all. Exit code 1 where something was refused.
+Run folders can come from any machine: a GPU host without a git checkout, an artefact of CI. The session.json of a
+folder names the host and the time of its session; folders of the same session are taken together. The command writes
+all printed changes or none. The exit code is 1 if a change was refused.
 """
 
 from __future__ import annotations

@@ -1,15 +1,16 @@
-"""How often verdicts are wrong on the emulator, or how much one can see on this machine.
+"""Measure how often verdicts are wrong on the emulator, or the smallest detectable change on this machine.
 
-With --emulate KIND the suites run thousands of times in virtual time, each time with other noise: with nothing planted
-(every FAIL is a false alarm), and with known slowdowns and faults (every PASS is a miss). That writes a page of tables
-with Clopper-Pearson intervals, and beside it a row per suite run (FILE.jsonl). Interrupted, the same command goes on
-where it stopped. Suite runs are shared by --jobs processes, and are the same whatever their number.
+With --emulate KIND the suites run thousands of times in virtual time, each time with a new noise seed. Without a
+planted change each FAIL is a false alarm; with a known slowdown or fault each PASS is a miss. The command writes a page
+of tables with Clopper-Pearson intervals, and a row per suite run (FILE.jsonl). After an interruption the same command
+continues at the next suite run. --jobs processes share the suite runs, and their number does not change the results.
 
     llmperf calibrate --emulate h200 --suite-runs 10000 --faults 200 --out docs/calibration.md
 
-Without it the named tests run on this machine's engines, session after session with nothing changed between them. It
-prints the run and session sd of each metric that they compare with a baseline, the smallest change that a comparison
-would see, and the repeats that a change of 5 % or 10 % needs, and warns of margins below what can be seen.
+Without --emulate the named tests run on this machine's engines, in several sessions between which nothing changes. For
+each metric with a baseline comparison the command prints the sd between runs and between sessions, the smallest
+detectable change, and the repeats that a change of 5 % or 10 % needs. It warns if a margin is smaller than the smallest
+detectable change.
 
     llmperf calibrate suites/test_serving.py --sessions 5 --pytest="-m h200"
 """

@@ -1,7 +1,7 @@
 """Compare two runs, test by test: conditions that changed, metrics before and after, and what is proven.
 
-RUN is a run folder or the JUnit file of one. It judges nothing that a gate should rest on: `llmperf release-report`
-says by which rule a metric counts as worse.
+RUN is a run folder or its JUnit file. The exit code does not depend on the differences. To gate a release, use
+`llmperf release-report`, which states the rule for a worse metric.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Is this machine ready? Hardware, engines, models, suites and baselines; every problem with its remedy.
+"""Check whether this machine is ready: hardware, engines, models, suites and baselines; each problem with its remedy.
 
-Starts no engine. Ends with 1 where there is a problem.
+The command starts no engine. The exit code is 1 if there is a problem.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Export a run for other tools.
 
-pytest-benchmark  one file that `pytest-benchmark compare` and the GitHub actions for it read
-vllm              what `vllm bench serve --save-result --save-detailed` writes: a file a measurement, in a folder
-parquet, csv      one table of all requests, a row a request, by pandas (parquet: pip install pytest-llmperf[parquet])
+pytest-benchmark  one file for `pytest-benchmark compare` and for GitHub actions that read its format.
+vllm              one file per measurement, in the format of `vllm bench serve --save-result --save-detailed`.
+parquet, csv      one table with a row per request, by pandas (parquet: pip install pytest-llmperf[parquet]).
 """
 
 from __future__ import annotations

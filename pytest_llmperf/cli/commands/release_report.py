@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--new-link", default="", metavar="URL", help="where the new run can be looked at "
                         "(default: the GitHub Actions run that this is)")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write there instead of printing")
-    parser.add_argument("--step-summary", action="store_true", help=f"append to the file that ${SUMMARY} names, too")
+    parser.add_argument("--step-summary", action="store_true", help=f"also append the report to the file in ${SUMMARY}")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     spec, workload, grid = target.spec_of(arguments), target.workload_of(arguments), grid_of(arguments.grid)
     if spec.url is not None:
-        raise UsageError(f"{arguments.engine}: a server that already runs keeps its flags. Sweep ENGINE:MODEL.")
+        raise UsageError(f"{arguments.engine}: a sweep must start servers to change flags. Sweep ENGINE:MODEL.")
     metrics = [find(name).name for name in arguments.metric or DEFAULT_METRICS]
     if arguments.slo:
         search_terms(arguments.slo)  # a typo costs no server start

@@ -1,4 +1,4 @@
-"""What an engine asks of KV cache that lies outside its own GPU memory: a lower tier, or another engine's."""
+"""The interface to KV cache outside the engine's own GPU memory: a lower tier, or the KV cache of another engine."""
 
 from __future__ import annotations
 
@@ -9,32 +9,33 @@ from pytest_llmperf.emulator.core.sequence import Sequence
 
 
 class ExternalKv(Protocol):
-    """vLLM's KV connector as the scheduler sees it. Loads are asynchronous: the sequence waits, with its blocks
-    allocated and without a place among the running ones, while the steps of the others go on.
+    """The scheduler's interface to vLLM's KV connector. Loads are asynchronous: a loading sequence holds its blocks
+    but is not running, and the engine continues with the steps of the running sequences.
 
-    In an admission the scheduler asks `matched` after its own prefix cache, allocates blocks for both, then calls
-    `load`, keeps the sequence aside until the time it gives, and goes on with `computed` = local + matched tokens.
-    The hit counts once, with `length - local_tokens` as its query, and not again after a preemption.
+    To admit a sequence, the scheduler first looks in the GPU's prefix cache, then calls `matched`, and allocates blocks
+    for the hits of both. Then the scheduler calls `load` and sets the sequence aside until the load ends. The sequence
+    continues with `computed` = local + matched tokens. The counters count this hit once, with `length - local_tokens`
+    as queried tokens, and do not count a second lookup after a preemption.
 
     Attributes:
-        prefilled: whether a sequence that lacks just its last token goes on as a decoding one (SGLang's decode engine),
-            not as a short prompt.
+        prefilled: whether a sequence that lacks only its last token continues as a decoding sequence (SGLang's decode
+            engine) instead of a short prompt.
     """
 
     prefilled: bool
 
     def matched(self, sequence: Sequence, local_tokens: int, now_ns: int) -> int:
-        """Tokens after the first `local_tokens` that can be loaded now. Where these are all, the last one is computed
-        again."""
+        """Number of tokens after the first `local_tokens` that can be loaded now. If they complete the prompt, the
+        engine still computes the last token."""
         ...
 
     def load(self, sequence: Sequence, local_tokens: int, tokens: int, now_ns: int) -> int:
-        """Begins to load what `matched` gave; when it is there, ns."""
+        """Starts to load the matched tokens and returns the time at which the load ends, in ns."""
         ...
 
     def store_s(self, sequence: Sequence, before: int, after: int, end: End) -> float:
-        """Keeps what a step computes (`computed` goes from `before` to `after`), for others from its end on; seconds
-        that it adds to the step."""
+        """Stores the KV cache that a step computes (`computed` rises from `before` to `after`). Other sequences can
+        load it after the end of the step. Returns the seconds by which the store extends the step."""
         ...
 
     def forget(self, sequence: Sequence) -> None:

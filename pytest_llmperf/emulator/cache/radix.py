@@ -10,12 +10,12 @@ from pytest_llmperf.emulator.core.sequence import Sequence
 
 @dataclass(slots=True)
 class Holding:
-    """What a running sequence holds.
+    """KV cache that a running sequence holds.
 
     Args:
-        node: where its prefix in the tree ends, locked.
-        shared: tokens of that prefix.
-        owned: tokens of the pool that are its own, whole pages.
+        node: last tree node of the sequence's cached prefix. The node is locked against eviction.
+        shared: number of tokens of the cached prefix.
+        owned: number of pool tokens outside the tree that belong to the sequence, in whole pages.
     """
 
     node: Node
@@ -24,16 +24,17 @@ class Holding:
 
 
 class RadixCache:
-    """The pool and the tree, by the rules of SGLang 0.5.15.
+    """SGLang's KV cache: a pool of tokens and a radix tree, by the rules of SGLang 0.5.15.
 
-    Every token of the pool is empty, in the tree, or owned by a sequence. A prompt enters the tree when it, or a chunk
-    of it, has been computed, and the whole sequence when it finishes; what was there already is given back to the pool.
-    A retracted sequence leaves nothing behind. The tree gives up unlocked leaves when the pool is short.
+    Each token of the pool is empty, in the tree, or owned by a sequence. A prompt enters the tree when the prompt, or a
+    chunk of it, has been computed; the whole sequence enters the tree when it finishes. Tokens that the tree already
+    had are returned to the pool. A retracted sequence leaves no tokens in the tree. If the pool is short of tokens, the
+    tree evicts unlocked leaves.
 
     Args:
         capacity: tokens of KV cache.
-        page_size: tokens that are allocated and found together; 1: token-exact.
-        enabled: False: nothing is kept (--disable-radix-cache).
+        page_size: tokens that are allocated and matched together; 1 for single tokens.
+        enabled: whether the tree stores prefixes; False for --disable-radix-cache.
     """
 
     def __init__(self, capacity: int, page_size: int = 1, enabled: bool = True) -> None:
@@ -57,7 +58,7 @@ class RadixCache:
 
     @property
     def usage(self) -> float:
-        """Share of the pool that is held, 0 to 1; what is only cached does not count."""
+        """Share of the pool that sequences hold, 0 to 1. Cached tokens without a holder do not count."""
         return 1 - self.free / self.capacity if self.capacity else 0.0
 
     def holds(self, sequence: Sequence) -> bool:
@@ -75,7 +76,7 @@ class RadixCache:
         return self.tree.match(sequence.tokens(0, sequence.length - 1), sequence.salt)
 
     def hold(self, sequence: Sequence) -> int:
-        """Admits a sequence: locks the prefix that it shares, whose length it gives."""
+        """Admits a sequence: locks its cached prefix and returns the length of the prefix in tokens."""
         if sequence in self._held:
             raise RuntimeError(f"sequence {sequence.id} holds KV cache already")
         shared, node = self.match(sequence)
@@ -92,19 +93,19 @@ class RadixCache:
         return max(0, pages * self.page_size - holding.shared - holding.owned)
 
     def room(self, sequence: Sequence, computed: int) -> int:
-        """How many tokens a sequence could compute after so many."""
+        """Number of tokens that a sequence could compute after its first `computed` tokens."""
         holding = self._held[sequence]
         return holding.shared + holding.owned - computed + self.free // self.page_size * self.page_size
 
     def leak(self, tokens: int) -> None:
-        """Loses so many tokens for ever, or as many as there are."""
+        """Removes this many tokens from the pool permanently, or all free tokens if there are fewer."""
         tokens = min(tokens, self.free)
         self.make_room(tokens)
         self.empty -= tokens
         self.leaked += tokens
 
     def make_room(self, tokens: int) -> bool:
-        """Evicts until so many tokens are empty; False where they cannot be had."""
+        """Evicts until this many tokens are empty. False if eviction cannot free enough tokens."""
         if self.empty < tokens:
             evicted_blocks = self.tree.evict(tokens - self.empty)
             self.evicted += evicted_blocks
@@ -112,7 +113,8 @@ class RadixCache:
         return self.empty >= tokens
 
     def allocate(self, sequence: Sequence, upto: int) -> bool:
-        """Room for the first `upto` tokens of a sequence; False, and nothing changed, where there is none."""
+        """Allocates pool memory for the first `upto` tokens of a sequence. Returns False and changes nothing if the
+        pool has too little free memory."""
         tokens = self.needed(sequence, upto)
         if not self.make_room(tokens):
             return False
@@ -121,7 +123,7 @@ class RadixCache:
         return True
 
     def keep(self, sequence: Sequence, upto: int) -> None:
-        """Puts the first `upto` tokens, which are computed, in the tree; the sequence goes on sharing them."""
+        """Puts the first `upto` computed tokens into the tree. The sequence keeps these tokens locked."""
         if not self.enabled:
             return
         holding = self._held[sequence]
@@ -136,7 +138,8 @@ class RadixCache:
         holding.node, holding.shared = node, whole
 
     def release(self, sequence: Sequence, computed: int | None = None) -> None:
-        """A sequence ends: its first `computed` tokens stay in the tree, or nothing (retracted) where None."""
+        """Frees the memory of a sequence that ends. The tree keeps its first `computed` tokens; None keeps no tokens
+        (a retraction)."""
         if computed is not None:
             self.keep(sequence, computed)
         holding = self._held.pop(sequence)

@@ -1,4 +1,4 @@
-"""A tree of token prefixes whose edges hold runs of tokens: what is cached, what is in use, what goes first."""
+"""A radix tree of token prefixes: it stores cached prefixes, locks prefixes in use and chooses prefixes to evict."""
 
 from __future__ import annotations
 
@@ -81,7 +81,8 @@ class RadixTree:
         return self._walk(self._root(salt), tokens, len(tokens) - len(tokens) % self.page_size)
 
     def insert(self, tokens: tuple[int, ...], salt: str = "") -> tuple[int, Node]:
-        """Adds a prefix, rounded down to whole pages; gives how much of it was there before, and its last node."""
+        """Adds a prefix, rounded down to whole pages. Returns the number of tokens that the tree already had, and the
+        last node of the prefix."""
         length = len(tokens) - len(tokens) % self.page_size
         matched, node = self._walk(self._root(salt), tokens, length)
         if matched == length:
@@ -115,7 +116,8 @@ class RadixTree:
             node = node.parent
 
     def evict(self, tokens: int) -> int:
-        """Removes whole leaves until at least so many tokens are gone or only locked ones are left; gives how many."""
+        """Removes whole leaves until at least this many tokens are evicted or only locked leaves remain. Returns the
+        number of evicted tokens."""
         evicted_tokens = 0
         while evicted_tokens < tokens and self._leaves:
             used, _, leaf = heapq.heappop(self._leaves)
@@ -164,7 +166,8 @@ class RadixTree:
         return done, node
 
     def _split(self, node: Node, at: int) -> Node:
-        """The upper part is new and the lower one keeps its identity, for whoever has it locked."""
+        """Splits a node. The upper part is a new node; the lower part stays the same object, because sequences that
+        have locked the node refer to it."""
         if node.parent is None:
             raise RuntimeError("a root has no tokens to split")
         upper = Node(node.key[:at], node.parent)
@@ -176,7 +179,8 @@ class RadixTree:
         return upper
 
     def _offer(self, node: Node) -> None:
-        """Puts a node among those that eviction looks at, once; what has changed by then is seen there."""
+        """Queues a node for eviction, if the node is an unlocked leaf and not queued yet. Eviction checks again whether
+        the node is still unused."""
         if node.queued or node.locks or node.children or node.parent is None:
             return
         node.queued = True

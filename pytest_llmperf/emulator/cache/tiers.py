@@ -44,17 +44,17 @@ class ChunkStore:
         return len(self._chunks) * self.chunk_bytes
 
     def touch(self, keys: Iterable[int]) -> None:
-        """Uses those that it holds, one after the other."""
+        """Marks the stored chunks among these as most recently used, in the given order."""
         chunks = self._chunks
         for key in keys:
             if key in chunks:
                 chunks.move_to_end(key)
 
     def put(self, keys: Iterable[int], end: End) -> None:
-        """Takes them in, or uses them, one after the other.
+        """Stores the chunks in the given order; a chunk that is already stored becomes the most recently used.
 
         Args:
-            end: of the step that computes them.
+            end: of the step that computes the chunks.
         """
         chunks = self._chunks
         for key in keys if self.capacity else ():
@@ -85,8 +85,8 @@ class Lane:
         self._free_ns = 0
 
     def read(self, chunks: int, now_ns: int) -> int:
-        """Copies so many chunks after those that were asked for before; when the last one is on the GPU, ns. Latency
-        is around the copies: those of several reads go on at once."""
+        """Queues the copy of this many chunks to the GPU and returns the time at which the last chunk arrives, in ns.
+        Copies run one after the other. The latency of a read does not delay the copies of other reads."""
         self._free_ns = max(now_ns, self._free_ns) + round(1e9 * chunks * self._chunk_bytes / self._tier.bytes_per_s)
         return self._free_ns + round(1e9 * self._tier.latency_s)
 
@@ -94,23 +94,24 @@ class Lane:
 class Tiers:
     """LMCache 0.5 below one engine (an `ExternalKv`).
 
-    A prompt is cut in chunks; each whole chunk that has been computed is written to every tier, under a key of all
-    the tokens up to its end. A prompt is looked up from its start, chunk by chunk, the fastest tier first, until a
-    chunk is in none. What the GPU's own prefix cache does not have of this is loaded in place of prefill, whole chunks
-    at the tier's rate, one copy at a time per tier, and its latency around them; a chunk that came from a lower tier is
-    put into those above it. Generated tokens are not kept (save_decode_cache is off), nor is the rest below a chunk.
+    A prompt is cut into chunks. Each computed whole chunk is written to all tiers, under a key of all tokens up to the
+    end of the chunk. A lookup goes through the prompt chunk by chunk, and asks the fastest tier first, until no tier
+    has a chunk. Matched chunks that the GPU's prefix cache lacks are loaded instead of computed. A load copies whole
+    chunks at the rate of the tier, one copy at a time per tier, and adds the latency of the tier. A chunk from a lower
+    tier is also stored in the tiers above. Generated tokens are not stored (save_decode_cache is off), and neither is
+    an incomplete last chunk.
 
-    Loads are asynchronous, as LMCache's server does them and enable_async_loading has them: the sequence waits and the
-    others' steps go on. (In-process LMCache without that option loads within the step and stalls them.) Stores are not:
-    the step that computed a chunk ends when the chunk has left the GPU, at the rate of the fastest tier; tiers below
-    that one are written from there in the background.
+    Loads are asynchronous, as in LMCache's server and with enable_async_loading: the sequence waits, and the steps of
+    other sequences continue. (In-process LMCache without that option loads within the step and stalls all sequences.)
+    Stores are synchronous: the step that computed a chunk ends when the chunk has left the GPU, at the rate of the
+    fastest tier. The fastest tier then writes the chunk to the lower tiers in the background.
 
     Args:
-        tiers: the fastest first, all with the same chunk_tokens.
-        bytes_per_token: KV cache of a token, all GPUs together.
-        stores: another engine's, which has the same server; None: its own.
-        vllm_server: vLLM's connector to LMCache's server. It loads a prompt of whole chunks to its last token, which
-            all others leave, and nothing for a preempted sequence.
+        tiers: tiers, the fastest first, all with the same chunk_tokens.
+        bytes_per_token: KV cache bytes of a token, over all GPUs.
+        stores: stores of an engine with the same LMCache server; None creates stores for this engine.
+        vllm_server: whether vLLM's connector to LMCache's server is emulated. This connector also loads the last token
+            of a prompt of whole chunks, and loads no chunks for a preempted sequence.
     """
 
     prefilled = False
@@ -141,7 +142,8 @@ class Tiers:
 
     @property
     def hits(self) -> dict[str, int]:
-        """Tokens found at lookups, whatever the GPU's own cache had of them, by the tier that extended the prefix."""
+        """Matched tokens of all lookups by tier, including tokens that the GPU's prefix cache also had. A chunk counts
+        for the slowest tier up to this chunk."""
         return {store.tier.name: store.hits for store in self.stores}
 
     def clear(self, name: str | None = None) -> None:

@@ -23,20 +23,20 @@ if TYPE_CHECKING:
 
 
 class Deployment:
-    """What a client talks to, and the clock of its steps.
+    """One or more engines behind a router, with a common clock.
 
-    data_parallel makes as many engines, each with a prefix cache of its own and its share of the tiers' capacity (an
-    LMCache server's is one for all), behind a router: vLLM's internal balancing, or SGLang's router. transfer makes a
-    prefill and a decode engine (see Split).
+    data_parallel creates several engines, each with its own prefix cache and its share of the tiers' capacity; the
+    engines share the tiers of an LMCache server. The router is vLLM's internal balancing or SGLang's router. transfer
+    creates a prefill engine and a decode engine (see Split).
 
     Args:
-        step_time: of every engine.
-        disturbance: of every engine alike, by the number of its step.
-        router: None: the one that the engine comes with.
+        step_time: step-time model of all engines.
+        disturbance: noise of all engines, by the number of the step.
+        router: router; None for the default router of the engine.
 
     Attributes:
-        now_ns: when the last step that was run ends, or later.
-        tiers: of each engine that has any.
+        now_ns: end of the last computed step, or a later time.
+        tiers: the KV cache tiers of each engine that has tiers.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Deployment:
 
     @property
     def stores(self) -> list[ChunkStore]:
-        """What the tiers hold; one that several engines have is there once."""
+        """The chunk stores of all tiers; a store that several engines share is listed once."""
         return list(dict.fromkeys(store for tiers in self.tiers for store in tiers.stores))
 
     def ingress_ns(self, prompt_tokens: int) -> int:
@@ -104,10 +104,10 @@ class Deployment:
         return round(self.step_time.ingress_s(prompt_tokens) * 1e9)
 
     def submit(self, sequence: Sequence, now_ns: int) -> None:
-        """Queues a sequence. All steps that begin before now must have been advanced through.
+        """Queues a sequence. The caller must have advanced through all steps that begin before `now_ns`.
 
         Raises:
-            ValueError: it could never run to its end here.
+            ValueError: the engine can never finish the sequence: it exceeds max_model_len or the KV cache.
         """
         if self._split is not None:
             self._split.submit(sequence, now_ns)
@@ -116,7 +116,7 @@ class Deployment:
         self.now_ns = max(self.now_ns, now_ns)
 
     def abort(self, sequence: Sequence) -> None:
-        """Drops a sequence, whatever its state; no effect where it has ended."""
+        """Drops a sequence in any state; a finished sequence is ignored."""
         if self._split is not None:
             self._split.abort(sequence)
         else:
@@ -127,10 +127,10 @@ class Deployment:
         return (self._split or self._timeline).next_ns()
 
     def advance(self, until_ns: int | None, fast_forwarding: bool = True) -> Step | FastForward | None:
-        """Runs the next step, or leap of steps, that begins before `until_ns`; None where none does.
+        """Runs the next step or fast-forward that begins before `until_ns`; None if no step begins before this time.
 
-        What it gives lies in the future until `ended_ns`. With several engines the ends are not in order, and a step of
-        a prefill engine gives nothing.
+        The tokens of the step are in the future until `ended_ns`. With several engines the ends of successive steps are
+        not in order, and a step of a prefill engine returns no tokens.
         """
         if self._split is not None:
             done = self._split.advance(until_ns, fast_forwarding)
@@ -142,7 +142,7 @@ class Deployment:
         return done
 
     def sleep_until(self, now_ns: int) -> None:
-        """Lets time pass where nothing is to do."""
+        """Advances the clock of an idle deployment to `now_ns`."""
         self.now_ns = max(self.now_ns, now_ns)
 
     def reset_prefix_cache(self) -> bool:
@@ -163,7 +163,7 @@ class Deployment:
             tiers.clear(name)
 
     def clear_own_tiers(self) -> None:
-        """Empties what the engine itself keeps below its GPUs' memory."""
+        """Empties the engine's own KV cache tiers below GPU memory, and leaves the tiers of an LMCache server."""
         for name in {tier.name for tier in self.config.tiers if tier.own}:
             self.clear_tiers(name)
 

@@ -14,9 +14,9 @@ RouterName = Literal["cache-aware", "least-loaded", "round-robin"]
 @dataclass(frozen=True, slots=True)
 class EngineLoad:
     """Args:
-    in_flight: requests that were given to the engine and are not finished.
-    waiting: those of them that are in its queue.
-    kv_usage: share of its KV cache that is held, 0 to 1.
+    in_flight: requests that the router gave to the engine and that are not finished.
+    waiting: requests in flight that are still in the engine's queue.
+    kv_usage: share of the engine's KV cache that running sequences hold, 0 to 1.
     """
 
     in_flight: int
@@ -68,15 +68,17 @@ class LeastLoaded:
 
 
 class CacheAware:
-    """SGLang's router (sglang-router 0.3.2, its default policy and thresholds), on tokens where that has characters.
+    """SGLang's router (sglang-router 0.3.2, its default policy and thresholds). SGLang matches characters, this router
+    matches tokens.
 
-    Where loads differ by more than `balance_abs` and by more than the factor `balance_rel`: the shortest queue.
-    Otherwise the engine that was given the longest prefix of this prompt, if that is more than `cache_threshold` of
-    it; and the shortest queue for any other prompt. What it remembers is what it sent, not what the engines still hold.
+    If the loads differ by more than `balance_abs` and by more than the factor `balance_rel`, the router chooses the
+    shortest queue. Otherwise the router chooses the engine that earlier received the longest prefix of this prompt, if
+    the prefix is longer than `cache_threshold` of the prompt. Any other prompt goes to the shortest queue. The router
+    remembers the prompts that it sent, but does not know which prefixes the engines have evicted.
 
     Args:
-        engines: how many there are.
-        tree_tokens: what it remembers per engine; the least recently used goes first.
+        engines: number of engines.
+        tree_tokens: number of tokens that the router remembers per engine. It forgets the least recently used first.
     """
 
     def __init__(

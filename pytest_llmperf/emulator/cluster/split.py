@@ -13,16 +13,18 @@ PREFILL, DECODE = 0, 1
 
 
 class Split:
-    """The prefill engine computes the prompt and one token, as vLLM's proxies ask it to (max_tokens = 1); then the
-    decode engine gets the request, pulls the KV cache over the link and samples every token that the client gets, the
-    first one too: the proxy throws away the prefill engine's. So the time to first token contains the transfer and a
-    decode step, but no prefill. (SGLang's decode engine hands on the prefill engine's token and saves that step, too.)
+    """Disaggregated prefill by the rules of vLLM's proxies.
 
-    The prefill engine's blocks are free when it is done, not only when they were pulled.
+    The prefill engine computes the prompt and one token (max_tokens = 1). Then the decode engine gets the request,
+    pulls the KV cache over the link and samples all tokens of the client, including the first token, because the proxy
+    drops the token of the prefill engine. So the time to first token contains the transfer and a decode step after the
+    prefill. SGLang's decode engine forwards the token of the prefill engine and saves that decode step.
+
+    The blocks of the prefill engine are free after its step, even if the decode engine has not pulled them yet.
 
     Args:
-        timeline: of a prefill engine and a decode engine.
-        handed: what the decode engine has as its external KV cache.
+        timeline: timeline of a prefill engine and a decode engine.
+        handed: external KV cache of the decode engine.
     """
 
     def __init__(self, timeline: Timeline, handed: TransferredKv) -> None:
@@ -81,7 +83,7 @@ class Split:
         sequence.arrived_ns = arrived_ns
 
     def _decoded(self, done: Step | FastForward) -> Step | FastForward:
-        """The client is told what the prefill engine found cached, not that all came from there."""
+        """Reports the cached tokens of the prefill engine to the client, not the transferred tokens."""
         for sequence in done.finished:
             sequence.cached_tokens = self._found.pop(sequence, 0)
         return done

@@ -11,8 +11,9 @@ from pytest_llmperf.emulator.core.sequence import Sequence
 class Timeline:
     """Engines, each with the time at which its next step can begin.
 
-    Steps are run in the order in which they begin, so that nothing that one engine gives out comes too late for what
-    another one begins after it. A leap of one engine ends before any other can end a sequence.
+    The timeline runs the steps of all engines in the order of their start times. So the output of one engine is known
+    before another engine starts a later step. A fast-forward of one engine ends before another engine can finish a
+    sequence.
     """
 
     def __init__(self, engines: List[Engine]) -> None:
@@ -27,7 +28,7 @@ class Timeline:
         """Queues a sequence at an engine whose steps that begin before now have been run.
 
         Raises:
-            ValueError: it could never run to its end there.
+            ValueError: the engine can never finish the sequence: it exceeds max_model_len or the KV cache.
         """
         self.engines[index].add(sequence, now_ns)
         self._free_ns[index] = max(self._free_ns[index], now_ns)
@@ -49,7 +50,8 @@ class Timeline:
         return min(starts, default=None)
 
     def advance(self, until_ns: int | None, fast_forwarding: bool = True) -> tuple[int, Step | FastForward] | None:
-        """Runs the next step, or leap, that begins before `until_ns`: of which engine, and what it gave."""
+        """Runs the next step or fast-forward that begins before `until_ns`. Returns the index of its engine and the
+        result."""
         while True:
             started = [(start, i) for i in range(len(self.engines)) if (start := self._start_ns(i)) is not None]
             if not started:

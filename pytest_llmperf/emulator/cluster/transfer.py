@@ -22,7 +22,7 @@ class TransferLink:
         self._free_ns = 0
 
     def send(self, size: int, now_ns: int) -> int:
-        """Puts so many bytes on the link; when the last one is there, ns."""
+        """Sends `size` bytes over the link. Returns the time at which the last byte arrives, in ns."""
         took_ns = round(1e9 * (self.link.latency_s + size / self.link.bytes_per_s))
         self._free_ns = max(now_ns, self._free_ns) + took_ns
         self.transfers += 1
@@ -32,13 +32,13 @@ class TransferLink:
 
 
 class TransferredKv:
-    """The prefill engine's blocks as the decode engine finds them (an `ExternalKv`), by the rules of vLLM's NIXL
-    connector: the decode engine pulls the whole prompt but what its own prefix cache has, once it has allocated the
-    blocks; it computes the last prompt token again and so samples the first token itself. After a preemption the
-    prompt is computed here: the prefill engine's copy is gone.
+    """The blocks of the prefill engine as external KV cache of the decode engine (an `ExternalKv`), by the rules of
+    vLLM's NIXL connector. The decode engine allocates blocks and pulls all prompt tokens that its own prefix cache
+    lacks. It computes the last prompt token again and so samples the first output token itself. After a preemption the
+    decode engine computes the prompt itself, because the prefill engine has dropped its copy.
 
     Args:
-        bytes_per_token: KV cache of a token, all GPUs together.
+        bytes_per_token: KV cache bytes of a token, over all GPUs.
     """
 
     prefilled = True

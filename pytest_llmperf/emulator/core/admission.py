@@ -21,8 +21,8 @@ class Admission:
     decodes are equally long. `padded` is that length, 0 where the step does not only decode.
 
     Args:
-        external: KV cache outside of this engine's own. What is found there is loaded while the sequence is set aside
-            with blocks for it; that must leave enough blocks for those who are prefilling.
+        external: KV cache outside the GPU, such as LMCache. A sequence with a hit there gets blocks and is set aside
+            until the load ends. Such a load must leave enough blocks for the sequences that are prefilling.
     """
 
     def __init__(
@@ -51,7 +51,8 @@ class Admission:
     def admit_or_load(
         self, sequence: Sequence, budget: int, padded: int, prefilling: Iterable[Sequence], now_ns: int
     ) -> tuple[int, bool]:
-        """The same where there is external KV cache; and whether the sequence was set aside to load from there."""
+        """Like `admit`, with a lookup in the external KV cache. The second value is whether the sequence was set aside
+        to load external KV cache."""
         pool, external = self._pool, self.external
         hits = pool.found(sequence)
         local = len(hits) * pool.block_size
@@ -71,7 +72,7 @@ class Admission:
         return 0, True
 
     def resume(self, sequence: Sequence, budget: int, padded: int = 0) -> int:
-        """Tokens of the first chunk after what was loaded; 0 where it cannot go on yet."""
+        """Tokens of the first chunk after the loaded tokens; 0 if the sequence cannot continue yet."""
         return self._place(sequence, [], min(sequence.computed, sequence.length - 1), budget, padded)
 
     def _place(self, sequence: Sequence, hits: list[int], computed: int, budget: int, padded: int) -> int:
@@ -100,7 +101,7 @@ class Admission:
         return new
 
     def _reserved(self, prefilling: Iterable[Sequence]) -> int:
-        """Blocks that these, and those whose load goes on, will still take."""
+        """Blocks that the prefilling sequences and the loading sequences will still need."""
         size = self._pool.block_size
         partial = [*prefilling, *(sequence for _, sequence in self.loading)]
         lacking = (-(-(s.length + self._verified) // size) - len(s.blocks) for s in partial)

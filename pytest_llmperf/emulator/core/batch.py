@@ -18,17 +18,17 @@ class End:
 
 @dataclass(slots=True, eq=False)
 class Batch:
-    """The rows of a step and their sums, as StepLoad has them.
+    """The rows of a step and their sums, as in StepLoad.
 
     Args:
-        rows: sequence, tokens that are computed, drafts among them, whether a token is sampled.
-        unsampled: rows whose prompt goes on in a later step.
-        pairs2: twice the query–key pairs, a whole number.
-        drafted: tokens that a draft model proposes after it.
+        rows: per row: sequence, number of computed tokens, number of drafts among them, whether a token is sampled.
+        unsampled: number of rows whose prompt continues in a later step.
+        pairs2: twice the number of query–key pairs, which is a whole number.
+        drafted: tokens that a draft model proposes after this step.
         store_s: time that the step waits for KV cache to leave the GPU.
-        prefilling: with speculation: a sequence that was running before is still at its prompt.
-        blank: sequences whose drafts are none, only filling.
-        end: when the step ends; what it computes is there for nobody before.
+        prefilling: with speculation, whether a sequence that was already running is still prefilling.
+        blank: sequences whose drafts are empty padding.
+        end: end of the step. KV cache that the step computes is not available before this time.
     """
 
     rows: list[tuple[Sequence, int, int, bool]] = field(default_factory=list)

@@ -17,11 +17,12 @@ def _all(usable: int) -> tuple[int, ...]:
 
 
 class _Idle:
-    """Cached blocks that nobody holds, since the same moment; the last one of them goes first.
+    """Cached blocks that one sequence released at the same time. The last block is evicted first.
 
     Args:
-        blocks: in the order of their tokens. Some may have found a holder again, which is noted elsewhere.
-        sequence: whose they were, where nothing but its first block was hashed yet.
+        blocks: block ids in token order. A later sequence may hold some of the blocks again; such blocks are missing
+            from `BlockPool._idle`.
+        sequence: the sequence that released the blocks, while only its first block is hashed; else None.
     """
 
     __slots__ = ("blocks", "sequence")
@@ -34,15 +35,16 @@ class _Idle:
 class BlockPool:
     """Blocks are empty, held, or idle: cached and held by nobody.
 
-    A block that is needed comes from the empty ones, and from the idle ones in the order in which they became idle, the
-    last block of a sequence before its first one. Equal blocks that were computed side by side are kept side by side.
-    Of a sequence that begins as no other only the first block is hashed, until another one begins with it.
+    An allocation takes empty blocks first. Then it takes idle blocks in the order in which they became idle, the last
+    block of a sequence before its first block. If two sequences computed equal blocks at the same time, the pool keeps
+    both copies. If no other sequence shares the first block of a sequence, the pool hashes only that first block. The
+    other blocks are hashed when a second sequence begins with the same block.
 
     Args:
-        num_blocks: as the engine counts them; one is its null block, which is never given out.
+        num_blocks: number of blocks as the engine counts them, with the null block, which is never allocated.
         block_size: tokens per block.
-        caching: whether full blocks are found again.
-        last_again: whether the last of those that are found is computed again all the same.
+        caching: whether the prefix cache finds full blocks again.
+        last_again: whether the engine computes the last block of a hit again.
     """
 
     def __init__(self, num_blocks: int, block_size: int, caching: bool, last_again: bool = False) -> None:
@@ -95,7 +97,7 @@ class BlockPool:
         return sum([block in self._idle for block in blocks])
 
     def share(self, sequence: Sequence, blocks: list[int]) -> None:
-        """Lets a sequence that holds nothing hold these cached blocks too."""
+        """Gives these cached blocks to a sequence that holds no blocks yet."""
         for block in blocks:
             if self._idle.pop(block, None) is not None:
                 self.free -= 1
@@ -109,7 +111,7 @@ class BlockPool:
             self._tidy()
 
     def take(self, sequence: Sequence, count: int) -> None:
-        """Gives a sequence so many blocks; there must be as many."""
+        """Gives `count` blocks to a sequence. The caller must have checked that the pool has enough free blocks."""
         empty = self._empty
         while len(empty) < count:
             empty.append(self._evict())
@@ -160,7 +162,7 @@ class BlockPool:
         self._queue.append(idle)
 
     def leak(self, count: int) -> None:
-        """Loses so many blocks for ever, or as many as there are."""
+        """Removes this many blocks from the pool permanently, or all free blocks if there are fewer."""
         for _ in range(min(count, self.free)):
             self.leaked.append(self._empty.pop() if self._empty else self._evict())
             self.free -= 1
@@ -182,7 +184,7 @@ class BlockPool:
         return blocks == 0 or one.hashes[blocks - 1] == other.hashes[blocks - 1]
 
     def _has_others(self, block: int) -> bool:
-        """Whether a block that is given back has holders left; one of them counts as the first now."""
+        """Whether another sequence still holds a released block. Removes one of the additional holders."""
         others = self._further.get(block)
         if others is None:
             return False

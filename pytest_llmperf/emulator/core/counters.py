@@ -1,4 +1,4 @@
-"""What an engine counts, named as vLLM's /metrics names it."""
+"""Counters and gauges of an engine, with the names of vLLM's /metrics."""
 
 from __future__ import annotations
 
@@ -11,23 +11,25 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Counters:
-    """All of them only grow. Tokens unless said.
+    """Counters, which only increase. They count tokens unless the description says otherwise.
 
     Args:
-        prompt_tokens, prompt_tokens_cached: of prompts whose first token was given out; cached: not computed here.
-        prompt_tokens_external: those of the cached ones that came from a lower tier or another engine.
-        prefix_cache_queries, prefix_cache_hits: looked up and found at first admissions, not after a preemption.
-        external_queries, external_hits: the same beyond the GPU's own cache.
-        generation_tokens: given out.
-        preemptions: sequences that lost their blocks.
-        finished_length, finished_abort: requests by how they ended.
-        queue_time_ns, queue_time_count: from arrival to first schedule, of finished requests.
-        steps: engine steps.
-        iteration_tokens: how many steps gave out so many tokens (prompt tokens computed for a first token, and
-            generated ones).
-        spec_drafts: verifications of one sequence in one step.
-        spec_draft_tokens, spec_accepted_tokens: proposed, and accepted.
-        spec_accepted_per_position: accepted by draft position.
+        prompt_tokens, prompt_tokens_cached: tokens of prompts that have generated a token; cached tokens were not
+            computed by this engine.
+        prompt_tokens_external: cached tokens that came from a lower tier or from another engine.
+        prefix_cache_queries, prefix_cache_hits: tokens that first admissions queried and hit. Admissions after a
+            preemption do not count.
+        external_queries, external_hits: tokens that first admissions queried and hit outside the GPU's prefix cache.
+        generation_tokens: generated tokens.
+        preemptions: number of preemptions.
+        finished_length, finished_abort: number of requests by their ending.
+        queue_time_ns, queue_time_count: time from arrival to the first schedule, and number of finished requests.
+        steps: number of engine steps.
+        iteration_tokens: tokens of a step (generated tokens, and prompt tokens of a sequence's first token) → number
+            of steps.
+        spec_drafts: number of verifications; a step verifies each sequence once.
+        spec_draft_tokens, spec_accepted_tokens: proposed draft tokens and accepted draft tokens.
+        spec_accepted_per_position: accepted draft tokens by draft position.
     """
 
     prompt_tokens: int = 0
@@ -59,7 +61,8 @@ class Counters:
         return total
 
     def observe_lookup(self, sequence: Sequence, local: int | None, external: int | None) -> None:
-        """An admission that found so many tokens in the GPU's own cache, and beyond it; None where there is none."""
+        """Counts the lookup of a first admission: tokens that hit the GPU's prefix cache and tokens that hit external
+        KV cache. None without such a cache."""
         if sequence.preemptions:
             return
         sequence.cached_tokens = (local or 0) + (external or 0)
@@ -95,7 +98,7 @@ class Counters:
             self.queue_time_count += 1
 
     def observe_iteration(self, tokens: int, steps: int = 1) -> None:
-        """So many steps that gave out so many tokens each."""
+        """Counts `steps` steps that generated `tokens` tokens each."""
         self.iteration_tokens[tokens] = self.iteration_tokens.get(tokens, 0) + steps
 
 
@@ -108,11 +111,11 @@ def _merged(mine: dict[int, int] | list[int], theirs: dict[int, int] | list[int]
 
 @dataclass(frozen=True, slots=True)
 class Gauges:
-    """At this moment.
+    """Current values.
 
     Args:
-        running, waiting: sequences; those whose KV cache is being loaded wait.
-        kv_usage: share of the KV cache that is held, 0 to 1; what is only cached does not count.
+        running, waiting: number of sequences. A sequence whose KV cache is being loaded counts as waiting.
+        kv_usage: share of the KV cache that sequences hold, 0 to 1. Cached blocks without a holder do not count.
     """
 
     running: int

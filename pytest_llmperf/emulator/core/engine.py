@@ -1,4 +1,4 @@
-"""One engine on a clock that its caller keeps: what runs when, and who gets which tokens."""
+"""One engine: runs the scheduler's steps and gives tokens to sequences, at times that the caller passes."""
 
 from __future__ import annotations
 
@@ -82,13 +82,13 @@ class FastForward:
 
 
 class Engine:
-    """Steps through what was added. The caller keeps the time and never starts a step before the last one ended.
+    """Runs steps for the added sequences. The caller passes the time and starts no step before the last step has ended.
 
     Args:
-        step_time: how long a step takes.
-        disturbance: what multiplies that, and stalls between steps; None: nothing.
-        external: KV cache outside of this engine's own.
-        scheduler: None: vLLM's.
+        step_time: step-time model.
+        disturbance: factors on the step time and stalls between steps; None for no disturbance.
+        external: external KV cache; None without external KV cache.
+        scheduler: scheduler; None for vLLM's scheduler.
     """
 
     def __init__(
@@ -127,17 +127,19 @@ class Engine:
         """Queues a sequence; it can be in any step that is scheduled from now on.
 
         Raises:
-            ValueError: it could never run to its end here.
+            ValueError: the engine can never finish the sequence: it exceeds max_model_len or the KV cache.
         """
         sequence.arrived_ns = now_ns
         self.scheduler.add(sequence)
 
     def abort(self, sequence: Sequence) -> None:
-        """Drops a sequence, whatever its state; no effect where it has ended."""
+        """Drops a sequence in any state; a finished sequence is ignored."""
         self.scheduler.abort(sequence)
 
     def step(self, now_ns: int) -> Step | None:
-        """Runs the next step from now on; None where there is none. Its outcome is in the books at once."""
+        """Runs the next step, which starts at `now_ns`; None if no sequence can run. The scheduler state changes at
+        once.
+        """
         batch = self._pending or self.scheduler.schedule(now_ns)
         self._pending = None
         if batch is None:
@@ -150,9 +152,9 @@ class Engine:
         return Step(now_ns, ended_ns, tokens, finished)
 
     def fast_forward(self, now_ns: int, until_ns: int | None) -> FastForward | None:
-        """Runs all steps from now on that start before `until_ns` and in which nothing but decoding happens, at once.
+        """Computes at once all following steps that only decode and that start before `until_ns`.
 
-        The same as `step` after `step`. None where the next step is of another kind.
+        The result equals that of repeated calls of `step`. None if the next step does more than decode.
         """
         scheduler = self.scheduler
         steps, kv_tokens = scheduler.steady(self._pending)
@@ -209,7 +211,7 @@ class Engine:
         return self.scheduler.reset_prefix_cache()
 
     def begin_run(self) -> None:
-        """Draws the run's noise anew."""
+        """Draws new noise for the run."""
         if self._disturbance is not None:
             self._disturbance.begin_run()
         self.forget_noise()
@@ -239,7 +241,8 @@ class Engine:
         return np.maximum(np.rint(seconds * 1e9), 1.0).astype(np.int64)
 
     def _disturbed(self, first: int, count: int) -> int:
-        """Where the disturbance of these steps begins in what was asked for ahead."""
+        """Index of the first step's disturbance in the values that were drawn in advance; draws more values if
+        needed."""
         offset = first - self._first
         if self._disturbance is not None and not 0 <= offset <= len(self._factors) - count:
             ahead = max(count, _DRAWN_STEPS)

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 
 class FastForwardState(SchedulerState):
-    """Many steps at once, where nothing can be scheduled but one token for each running sequence."""
+    """Scheduler state with fast-forward over steps in which each running sequence decodes one token and no sequence can
+    join."""
 
     def steady(self, pending: Batch | None) -> tuple[int, int]:
         running = self.running
@@ -58,7 +59,7 @@ class FastForwardState(SchedulerState):
         return finished
 
     def _queue_stays_blocked(self, steps: int) -> bool:
-        """Whether the queue stays as it is for so many steady steps."""
+        """Whether no waiting sequence can be admitted during this many decode steps."""
         running = self.running
         if self._external is not None:
             return False

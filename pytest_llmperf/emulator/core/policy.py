@@ -1,4 +1,4 @@
-"""What an engine asks of its scheduler."""
+"""The interface between an engine and its scheduler."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Scheduler(Protocol):
         """Queues a sequence.
 
         Raises:
-            ValueError: it could never run to its end here.
+            ValueError: the engine can never finish the sequence: it exceeds max_model_len or the KV cache.
         """
         ...
 
@@ -55,7 +55,7 @@ class Scheduler(Protocol):
         ...
 
     def schedule(self, now_ns: int) -> Batch | None:
-        """The next batch; None where nothing can run now."""
+        """The next batch; None if no sequence can run now."""
         ...
 
     def complete(self, batch: Batch, now_ns: int) -> tuple[list[tuple[Sequence, int]], list[Sequence]]:
@@ -70,12 +70,12 @@ class Scheduler(Protocol):
         ...
 
     def advance_steps(self, steps: int, now_ns: int) -> list[Sequence]:
-        """Brings the books to after so many steady steps, that is to now, and the pending batch with them; which
-        sequences ended."""
+        """Updates the scheduler state and the pending batch to the end of this many decode steps. Returns the sequences
+        that ended."""
         ...
 
     def wake_ns(self) -> int | None:
-        """When a sequence that is set aside (its KV cache is being loaded) can go on; None where there is none."""
+        """Earliest time at which a sequence that loads KV cache can continue; None if no sequence loads."""
         ...
 
     def reset_prefix_cache(self) -> bool:

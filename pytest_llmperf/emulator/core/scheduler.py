@@ -10,12 +10,13 @@ from pytest_llmperf.emulator.core.sequence import Sequence
 class VllmScheduler(FastForwardState):
     """First come, first served.
 
-    Each running sequence gets the tokens that it lacks: the next chunk of its prompt, or its last token and the drafts
-    after it. Where blocks run out, the sequence that was admitted last loses its own and goes to the front of the
-    queue; a step in which that happened admits nobody.
+    A step computes for each running sequence the next chunk of its prompt, or its last token with the drafts after it.
+    If the pool has no free blocks, the scheduler preempts the sequence that was admitted last: the sequence loses its
+    blocks and goes to the front of the queue. A step with a preemption admits no sequence.
 
-    With asynchronous scheduling a batch is scheduled while the one before computes: what that one gives counts as
-    `expected`, and a sequence whose last token is in flight keeps its place and its blocks for one batch more.
+    With asynchronous scheduling the scheduler forms a batch while the previous batch computes. Tokens that the previous
+    batch will generate count as `expected`. A sequence whose last token is in flight keeps its place and its blocks for
+    one more batch.
     """
 
     def schedule(self, now_ns: int) -> Batch | None:
@@ -67,7 +68,7 @@ class VllmScheduler(FastForwardState):
         return given, finished
 
     def _continue_running(self, batch: Batch) -> int:
-        """Rows for running sequences; what is left of the budget."""
+        """Adds the rows of running sequences and returns the rest of the token budget."""
         budget, longest = self._config.max_num_batched_tokens, self._config.max_model_len
         running, rows, pool = self.running, batch.rows, self.pool
         size, lookahead, caching, expects = pool.block_size, self._lookahead, pool.caching, self._asynchronous
@@ -118,7 +119,8 @@ class VllmScheduler(FastForwardState):
         return budget
 
     def _make_room(self, blocks: int, sequence: Sequence) -> bool:
-        """Preempts from the end until so many blocks are free; False where the sequence itself had to go."""
+        """Preempts the sequences that were admitted last until this many blocks are free. False if the given sequence
+        was preempted itself."""
         while blocks > self.pool.free:
             victim = self.running.pop()
             self._preempt(victim)
@@ -127,7 +129,7 @@ class VllmScheduler(FastForwardState):
         return True
 
     def _enter(self, batch: Batch, sequence: Sequence, new: int, drafts: int) -> None:
-        """A row, and what it does to its sequence."""
+        """Adds a row to the batch and updates the state of its sequence."""
         before = sequence.computed
         sequence.computed = before + new
         sampling = before + new >= sequence.prompt_length + sequence.generated + sequence.expected

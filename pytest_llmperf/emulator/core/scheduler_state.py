@@ -1,4 +1,4 @@
-"""Which sequences an engine has, what they hold, and what becomes of it."""
+"""Scheduler state: the sequences of an engine, their KV blocks and their counters."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class SchedulerState:
         self.waiting.appendleft(sequence)
 
     def _accept(self, sequence: Sequence, drafts: int, blank: bool) -> int:
-        """Tokens that a row gives its sequence."""
+        """Number of tokens that a row generates for its sequence."""
         count, lag = 1, sequence.expected
         if drafts and self._acceptance is not None:
             accepted = 0 if blank else self._acceptance.draw(sequence.moment, drafts)

@@ -1,4 +1,4 @@
-"""One request on its way through the engine."""
+"""The state of one request in the engine."""
 
 from __future__ import annotations
 
@@ -13,29 +13,30 @@ _WHEEL = tuple(_LOWEST + position % _SPAN for position in range(_SPAN + 4096))
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """A prompt and the tokens that follow it. The scheduler changes it in place.
+    """A prompt and its generated tokens. The scheduler changes the sequence in place.
 
     Args:
         id: unique within an engine.
         prompt: token ids.
-        max_tokens: how many tokens it generates.
-        arrived_ns: when the engine got it.
-        salt: separates prefix caches ("" shares).
-        computed: tokens whose KV is in the cache or in a step in flight, prompt and generated ones together.
+        max_tokens: number of tokens to generate.
+        arrived_ns: time of arrival at the engine.
+        salt: separates prefix caches; sequences with an empty salt share prefixes.
+        computed: prompt and generated tokens whose KV is in the cache or in a step in flight.
         generated: tokens sampled so far.
-        cached_tokens: prompt tokens that its first admission found cached, anywhere; None before that.
-        external_tokens: those of them that came from outside the GPU's own cache.
-        preemptions: how often it lost its blocks.
-        first_scheduled_ns, first_token_ns, ended_ns: when it first left the queue, and when those steps ended.
-        end: why it ended; None while it goes on.
-        blocks: ids of the KV blocks that it holds, in the order of its tokens.
-        kept: how many of its blocks the prefix cache knows.
-        hashes: of its full blocks, each with all before it.
-        expected: tokens that the steps in flight are to give.
-        drafts: tokens proposed for its next step.
-        stale: it was preempted while a step in flight computed it.
-        prompt_length, limit: tokens of the prompt, and with all that it generates.
-        room: tokens that fit in its blocks.
+        cached_tokens: cached prompt tokens at the first admission, in any tier; None before the admission.
+        external_tokens: cached tokens that came from outside the GPU's prefix cache.
+        preemptions: number of preemptions.
+        first_scheduled_ns, first_token_ns, ended_ns: time of the first schedule, and ends of the steps with the first
+            and the last token.
+        end: why the sequence ended; None while it runs or waits.
+        blocks: ids of its KV blocks, in token order.
+        kept: number of its blocks that the prefix cache knows.
+        hashes: hash of each full block, which covers all tokens up to the end of the block.
+        expected: tokens that the steps in flight will generate.
+        drafts: draft tokens proposed for the next step.
+        stale: whether the sequence was preempted while a step in flight computed it.
+        prompt_length, limit: tokens of the prompt, and tokens of the prompt with all generated tokens.
+        room: capacity of its blocks in tokens.
     """
 
     id: int
@@ -96,7 +97,8 @@ class Sequence:
 
     @property
     def moment(self) -> int:
-        """A number for this prompt at this length: what is random in a text follows from it."""
+        """A number that depends on the prompt and the current length. It is the key of all random draws for the
+        text."""
         return hash((self._start(), self.generated))
 
     def _start(self) -> int:

@@ -17,13 +17,14 @@ SHORT_PREFIX = 32
 def by_longest_prefix(
     waiting: List[Sequence], matched: Callable[[Sequence], int], tokens: Callable[[Sequence], tuple[int, ...]]
 ) -> list[Sequence]:
-    """The order of policy lpm (0.5.15): the longest cached prefix first, equals as they were; as they were, too,
-    where more than 128 wait. Of several that hit at most 32 cached tokens but share a prefix of at least 32 among
-    themselves, all but the first go last: they will find it cached when that one is through.
+    """Sorts the queue by policy lpm (0.5.15): the longest cached prefix first; ties keep their order. A queue of more
+    than 128 sequences is not sorted. Some sequences hit at most 32 cached tokens but share a prefix of at least 32
+    tokens with each other. The first of these keeps its place and the rest go last, because the first will put the
+    shared prefix into the cache.
 
     Args:
         matched: cached prefix of a sequence, tokens.
-        tokens: its token ids.
+        tokens: token ids of a sequence.
     """
     if len(waiting) > LONGEST_MATCHED_QUEUE:
         return list(waiting)
@@ -42,8 +43,9 @@ def by_longest_prefix(
 
 
 class NewTokenRatio:
-    """The share of their remaining max_tokens that running sequences are expected to use. It falls with each decode
-    step from 0.7 × conservativeness to 0.14 of that within 600 steps; a retraction sets it to what was used so far.
+    """The share of their remaining max_tokens that running sequences are expected to use. The ratio starts at
+    0.7 × conservativeness and falls to 0.14 of this start value within 600 decode steps. A retraction sets the ratio
+    to the share that the remaining sequences have used so far.
 
     Args:
         conservativeness: --schedule-conservativeness.
@@ -71,15 +73,15 @@ class NewTokenRatio:
 
 @dataclass(slots=True)
 class PrefillBudget:
-    """What a prefill batch may still take.
+    """The remaining budget of a prefill batch.
 
     Args:
-        reserved: tokens of the pool that are spoken for: by the batch, and by what the running ones will generate.
-        chunk: tokens of this batch; None: prompts are not cut.
-        prefill: tokens of this batch, which only a first prompt that is not cut may pass.
-        taken: tokens of the pool that the batch itself takes.
-        ends: once somebody asked, of each sequence that runs or goes along how many tokens it has still to generate,
-            and how many it then gives back.
+        reserved: tokens of the pool that are reserved for the batch and for tokens of the running sequences.
+        chunk: remaining tokens of the chunk; None if prompts are not cut.
+        prefill: remaining tokens of the batch. Only a first prompt that is not cut may exceed this budget.
+        taken: tokens of the pool that the batch itself uses.
+        ends: per running or admitted sequence, number of tokens still to generate and number of tokens that its end
+            frees; None before the first call of `lasts`.
     """
 
     cache: RadixCache
@@ -94,10 +96,14 @@ class PrefillBudget:
         return self.cache.free - self.reserved
 
     def lasts(self, newcomer: Sequence, rest: int, going: List[Sequence]) -> bool:
-        """Whether the pool lasts until each has generated all that it may, if a newcomer with `rest` tokens to compute
-        goes along (0.5.15, without a prefix cache, for requests that ignore the end of text, as ours all do).
+        """Whether the pool is large enough for all sequences to generate max_tokens if a newcomer joins the batch.
 
-        As SGLang keeps its list: sorted once a batch, and who has most to generate goes before the last one then.
+        SGLang 0.5.15 checks this without a prefix cache, for requests that ignore the end of text; all requests of this
+        project do. Like SGLang, the method sorts its list once per batch. A newcomer that has more to generate than all
+        other sequences is inserted before the last entry.
+
+        Args:
+            rest: tokens of the newcomer's prompt that are not computed yet.
         """
         free = self.cache.free - self.taken
         if self._paged(rest) > min(free, self.pool):

@@ -1,4 +1,4 @@
-"""Which waiting sequences go into SGLang's next prefill batch (0.5.15), and how much of each."""
+"""Selects the waiting sequences of SGLang's next prefill batch (0.5.15), and the number of tokens of each."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ MOST_NEW_TOKENS = 4096
 
 
 class PrefillQueue:
-    """What waits, what loads KV cache from outside, and the prompt that was cut.
+    """The waiting sequences, the sequences that load external KV cache, and the prompt that was cut.
 
-    Admission reserves prompt + max_tokens (4096 of them at most) of the newcomer, and of the running ones a share of
-    their remaining max_tokens (0.5.23: all of it for requests with ignore_eos). Without a prefix cache it plays instead
-    how they all end (`PrefillBudget.lasts`). A prompt that passes the chunk is cut
-    and goes on in the next batch, before all others; only one can be cut at a time. Once the pool or the running places
-    were found full nobody is admitted until a sequence leaves.
+    Admission reserves prompt + max_tokens (at most 4096 of max_tokens) for a new sequence. For running sequences it
+    reserves a share of their remaining max_tokens (0.5.23: all of it for requests with ignore_eos). Without a prefix
+    cache, admission simulates the ends of all sequences instead (`PrefillBudget.lasts`). A prompt that exceeds the
+    chunk is cut and continues in the next batch, before all other prompts; only one prompt can be cut at a time. After
+    the pool or max_running_requests was found full, no sequence is admitted until a sequence ends.
 
     Attributes:
-        full: the pool or the running places were found full.
+        full: whether the pool or max_running_requests was found full.
     """
 
     def __init__(
@@ -52,8 +52,8 @@ class PrefillQueue:
         self.full = False
 
     def take_up_loaded(self, now_ns: int, places: int) -> list[Sequence]:
-        """Those whose load is over go to the front of the queue; or, so many at most, they are given to decode at once
-        where nothing is left to prefill."""
+        """Moves sequences whose load has ended to the front of the queue. Sequences without remaining prefill are
+        returned for decoding instead, at most `places` of them."""
         decoding: list[Sequence] = []
         at_once = self._external is not None and self._external.prefilled
         for entry in [entry for entry in self.loading if entry[0] <= now_ns]:
@@ -66,10 +66,10 @@ class PrefillQueue:
         return decoding
 
     def choose(self, running: list[Sequence], share: float, now_ns: int) -> list[tuple[Sequence, int]]:
-        """The next batch: sequences and how many tokens of each. They are no longer waiting.
+        """The next batch: sequences and the number of tokens of each. The sequences leave the queue.
 
         Args:
-            share: of the remaining max_tokens of running sequences that is reserved for them.
+            share: share of their remaining max_tokens that is reserved for running sequences.
         """
         if not running:
             self.full = False
@@ -135,7 +135,8 @@ class PrefillQueue:
             self._untangle(chosen, budget, now_ns)
 
     def _untangle(self, chosen: list[tuple[Sequence, int]], budget: PrefillBudget, now_ns: int) -> None:
-        """Nobody runs and nobody can go: of those that loaded KV cache and hold it, the last one loses it."""
+        """Resolves a deadlock, in which no sequence runs and the scheduler can admit no sequence: the last waiting
+        sequence that holds loaded KV cache loses it."""
         holding = [sequence for sequence in self.waiting if self._cache.holds(sequence)]
         if len(holding) > 1:
             self._cache.release(holding[-1])

@@ -1,4 +1,4 @@
-"""SGLang's scheduling rules, as of 0.5.15; where 0.5.23 differs in what matters here it is said."""
+"""SGLang's scheduling rules as of 0.5.15. The docstrings name the relevant differences of 0.5.23."""
 
 from __future__ import annotations
 
@@ -204,7 +204,7 @@ class SglangScheduler:
         return sum([needed(s, min(s.computed + steps, s.limit - 1)) for s in self._running])
 
     def _accept(self, sequence: Sequence, drafts: int) -> int:
-        """Tokens that a row gives its sequence."""
+        """Number of tokens that a row generates for its sequence."""
         count = 1
         if drafts and self._acceptance is not None:
             accepted = self._acceptance.draw(sequence.moment, drafts)
@@ -238,7 +238,7 @@ class SglangScheduler:
             self._external.forget(sequence)
 
     def _enter(self, batch: Batch, sequence: Sequence, new: int, drafts: int = 0) -> None:
-        """A row, the memory for it, and what it does to its sequence."""
+        """Adds a row to the batch, allocates its memory and updates the state of its sequence."""
         before = sequence.computed
         if not self.cache.allocate(sequence, before + new):
             raise RuntimeError(f"sequence {sequence.id} was scheduled without KV cache for {new} tokens")

@@ -1,4 +1,4 @@
-"""Stretches in which the running sequences decode and nothing else happens, taken at once."""
+"""Fast-forward over consecutive steps in which all running sequences decode and no sequence joins or leaves."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pytest_llmperf.emulator.core.sequence import Sequence
 
 
 def steps_until_blocks_run_out(pool: BlockPool, running: list[Sequence], steps: int) -> int:
-    """So many steady steps at most as there are blocks for, `steps` or fewer; 0: not even one."""
+    """Number of decode steps for which the pool has enough blocks, at most `steps`."""
     size, free = pool.block_size, pool.free
     if len(running) * (steps // size + 1) <= free:
         return steps
@@ -29,9 +29,10 @@ def steps_until_blocks_run_out(pool: BlockPool, running: list[Sequence], steps: 
 
 
 def queue_head_stays_blocked(pool: BlockPool, head: Sequence, running: Iterable[Sequence], steps: int) -> bool:
-    """Whether there will not be blocks for the head of the queue in so many steady steps, as there are none now.
+    """Whether the first waiting sequence has too few free blocks now and during this many decode steps.
 
-    Blocks get fewer in these steps, but a running sequence could fill just the one whose content the head needs next.
+    The number of free blocks falls in these steps. But a running sequence could fill a block that the waiting sequence
+    shares, and so increase the hit of the waiting sequence.
     """
     size = pool.block_size
     hits = pool.found(head)
@@ -46,10 +47,10 @@ def _completes_shared_block(pool: BlockPool, sequence: Sequence, head: Sequence,
 
 
 def advance(pool: BlockPool, running: list[Sequence], steps: int, lagging: bool) -> list[Sequence]:
-    """Gives each of these so many tokens, and blocks for them; those that have all their tokens now.
+    """Gives each running sequence `steps` tokens and the blocks for them. Returns the sequences that are finished.
 
     Args:
-        lagging: the step after these is scheduled too (asynchronous scheduling).
+        lagging: whether the next step is already scheduled (asynchronous scheduling).
     """
     size, caching = pool.block_size, pool.caching
     finished: list[Sequence] = []

@@ -1,4 +1,4 @@
-"""How much KV cache fits beside weights and activations."""
+"""The KV cache capacity: GPU memory without weights and activations."""
 
 from __future__ import annotations
 
@@ -64,7 +64,8 @@ def kv_blocks(  # noqa: PLR0917 - the arguments are the engine's own flags, in o
     `weight_gpus`: over how many GPUs the weights are spread, where not tp (experts over replicas).
 
     Raises:
-        DoesNotFit: says what the weights need and what there is.
+        DoesNotFit: the weights leave no memory for KV cache. The message names the memory that the weights need and
+            the memory that is available.
     """
     budget = gpu.memory_bytes * utilization
     held = weight_bytes_per_gpu(shape, weights, weight_gpus or tp)

@@ -1,4 +1,4 @@
-"""What a datasheet does not say: fitted numbers, and where they come from."""
+"""Fitted coefficients of the step-time model that datasheets lack, with their provenance."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class Coefficients:
         expert_layer_s: further time of a layer with routed experts.
         expert_ungraphed_layer_s: what a layer with routed experts adds to ungraphed_layer_s.
         stream_s: least time of a step per sequence in it: the front end cannot pass tokens on faster.
-        eager_layer_s, ungraphed_layer_s: least time of a layer where kernels are launched one by one: without any
-            graph, and in a batch of a kind or size that was not captured.
+        eager_layer_s, ungraphed_layer_s: least time of a layer whose kernels are launched without a CUDA graph: with
+            graphs disabled, and in a batch of a kind or size that was not captured.
         allreduce_s, allreduce_bandwidth: latency of one all-reduce, and share of the link's bandwidth.
         ingress_s, ingress_token_s: from the client's send to the queue and back, fixed and per token of the prompt.
-        provenance: where these numbers come from; starts with "extrapolated" where nothing was measured on that GPU.
+        provenance: source of these numbers. The text starts with "extrapolated" if they were not measured on this GPU.
     """
 
     weight_bandwidth: float

@@ -1,4 +1,4 @@
-"""The dimensions of a decoder-only transformer, and what a step reads and computes because of them."""
+"""The dimensions of a decoder-only transformer, and the bytes and operations of a step that follow from them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ class Latent:
     """Multi-head latent attention: one compressed key and value for all heads.
 
     Args:
-        query_rank, kv_rank: of the compressions; 0: queries are not compressed.
-        rope, nope, value: dimensions per head, of the rotated and the other part of a key, and of a value.
-        top_k: tokens that sparse attention looks at; 0: all.
+        query_rank, kv_rank: ranks of the compressions; a query_rank of 0 means no compression of queries.
+        rope, nope, value: dimensions per head of the rotated part of a key, of its other part, and of a value.
+        top_k: number of tokens that sparse attention reads; 0 for all tokens.
     """
 
     query_rank: int
@@ -134,7 +134,7 @@ class ModelShape:
         return self.expert_bits / 8 if self.expert_bits else float(BYTES[weights])
 
     def kv_bytes_per_token(self, kv: Dtype) -> int:
-        """Bytes that one token keeps in all layers; sliding windows are not subtracted."""
+        """KV cache bytes per token over all layers. Layers with a sliding window count in full."""
         values = self.latent.kv_rank + self.latent.rope if self.latent else 2 * self.kv_heads * self.head_dim
         return (self.layers - self.linear_layers) * values * BYTES[kv]
 

@@ -14,7 +14,8 @@ class Gpu:
     Args:
         name: its hardware kind.
         bf16_flops, fp8_flops: peak of dense matrix arithmetic, FLOP/s; None where it has no fp8.
-        memory_bytes: what CUDA reports, which is what engines take their share of; not the round figure of the name.
+        memory_bytes: total memory as CUDA reports it, not the round figure in the product name. An engine's
+            utilization flag is a share of this number.
         bandwidth_bytes_per_s: of that memory.
         link_bytes_per_s: NVLink, one direction; None where GPUs talk over PCIe.
         pcie_bytes_per_s: one direction.

@@ -1,4 +1,4 @@
-"""What one step computes, as the step-time model sees it."""
+"""The work of one step, as input of the step-time model."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class StepLoad:
-    """Sums over the sequences of one step. `kv_tokens` and `attention_pairs` may be arrays: one value per step of a
-    stretch in which nothing else changes.
+    """Sums over the sequences of one step. `kv_tokens` and `attention_pairs` are arrays with a value per step if the
+    load stands for consecutive steps in which only these two numbers change.
 
     Args:
         sequences: rows of the batch.
         tokens: new tokens, of prompts and of decoding sequences (drafts included).
-        prefill_tokens: those of `tokens` that belong to prompts.
+        prefill_tokens: new tokens that belong to prompts.
         sampled: rows of logits.
         kv_tokens: tokens of KV cache that attention reads, the new ones included.
         attention_pairs: query–key pairs: Σ new × (context before + (new + 1)/2).

@@ -1,4 +1,4 @@
-"""Time of the matrix products of a step: weights are read once, whatever the number of tokens."""
+"""Time of the matrix products of a step. A step reads the weights once, for any number of tokens."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ TILE = 64  # rows that a matrix product computes at once, needed or not
 
 @dataclass(frozen=True, slots=True)
 class Matrices:
-    """On one GPU, in seconds.
+    """Times of matrix products on one GPU, in seconds.
 
     Args:
-        dense_read_s, dense_token_s: reading what every token passes, and computing it for one token.
+        dense_read_s, dense_token_s: time to read the weights that every token uses, and to compute one token with them.
         head_read_s, head_row_s: the same for the output projection and one row of logits.
         expert_read_s, expert_row_s: the same for all routed experts of this GPU, and one row in one of each layer.
         experts, active: routed experts per layer, and per token.
@@ -58,7 +58,8 @@ class Matrices:
         return 1.0 - float((1.0 - self.active / self.experts) ** tokens)
 
     def _either(self, read_s: float, compute_s: float) -> float:
-        """The larger one, and a little more where they are close: not all of the smaller one is hidden."""
+        """Smooth maximum of the read time and the compute time. If the two times are close, the result is a little
+        larger than the maximum, because the shorter time is not completely hidden."""
         larger, smaller = (read_s, compute_s) if read_s >= compute_s else (compute_s, read_s)
         if larger == 0.0:
             return 0.0
@@ -67,7 +68,8 @@ class Matrices:
 
 
 def matrices_of(config: EngineConfig, coefficients: Coefficients) -> Matrices:
-    """Cut over the GPUs of a replica; experts over all replicas' GPUs where they are spread whole."""
+    """Matrix times of a deployment. The weights are divided over the GPUs of a replica. With expert parallelism the
+    experts are divided over the GPUs of all replicas."""
     shape, gpu, tp = config.shape, config.gpu, config.tensor_parallel
     replicas = config.data_parallel if config.expert_parallel else 1
     bandwidth = gpu.bandwidth_bytes_per_s * coefficients.weight_bandwidth

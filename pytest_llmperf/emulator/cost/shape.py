@@ -70,7 +70,7 @@ def read_shape(name_or_folder: str | Path) -> ModelShape:
     """The shape of a known model, or of a folder that holds config.json in Hugging Face form.
 
     Raises:
-        UnknownModel: says what is known, or which key of config.json is missing.
+        UnknownModel: the model is unknown. The message lists the known models or the missing key of config.json.
     """
     name = str(name_or_folder).lower()
     shape = SHAPES.get(_ALIASES.get(name, name))

@@ -27,8 +27,8 @@ class StepTime:
     matrices = smooth max(weights read once / bandwidth, FLOPs / peak), routed experts apart from the rest;
     attention = KV cache read / bandwidth + pairs × FLOPs / peak;
     all-reduces = 2 per layer × (latency + 2 (tp − 1)/tp × bytes / link).
-    Only additions and products touch the two fields of a load that may be arrays, so that a stretch of steps at once
-    has exactly the times of its steps one by one.
+    Only additions and products use the two load fields that may be arrays, so a fast-forward over many steps gets
+    exactly the times of the single steps.
     """
 
     def __init__(self, config: EngineConfig, coefficients: Coefficients) -> None:

@@ -1,4 +1,4 @@
-"""What a command line comes to: the engine's configuration and the server around it."""
+"""The result of a parsed command line: the configuration of the engine and of its server."""
 
 from __future__ import annotations
 
@@ -56,17 +56,18 @@ class Launch:
     """One emulated server.
 
     Args:
-        config: what the engine resolved.
-        host, port: where it listens.
-        model: as the command line names it.
-        served_names: under which names requests find it; the first is the one it answers with.
-        cached_details: whether usage tells how many prompt tokens were cached.
-        usage_always: whether streams end with usage unasked.
-        tokenizer: False: prompts must be token ids, and texts are empty.
-        incremental: SGLang's native stream sends what is new instead of all so far.
-        metrics: whether there is a /metrics page.
+        config: the resolved configuration.
+        host, port: address of the server.
+        model: model name of the command line.
+        served_names: model names that a request may use. Answers carry the first name.
+        cached_details: whether the usage contains the number of cached prompt tokens.
+        usage_always: whether streams end with a usage even without a request for it.
+        tokenizer: whether the server has a tokenizer. Without a tokenizer prompts must be token ids, and texts are
+            empty.
+        incremental: whether SGLang's native stream sends only new tokens instead of all tokens so far.
+        metrics: whether the server has a /metrics page.
         utilization: share of the GPU's memory.
-        facts: further resolved values that the server tells of itself, by vLLM's names.
+        facts: further resolved values that the server reports, with vLLM's names.
     """
 
     config: EngineConfig

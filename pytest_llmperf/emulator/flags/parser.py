@@ -1,4 +1,5 @@
-"""Engines' argument parsers, emulated: what is not known to be without effect is refused, never ignored."""
+"""Emulated argument parsers of the engines. A flag is ignored only if it is known to have no effect; all other unknown
+flags are refused."""
 
 from __future__ import annotations
 
@@ -15,17 +16,17 @@ _HUMAN = {"k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30
 
 
 class StartError(RuntimeError):
-    """The engine would not have started; the text is what it would have said. Exit code 1."""
+    """The real engine would refuse to start. The text is the engine's error message; the exit code is 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class Harmless:
-    """Flags that change nothing that is emulated, by the number of values they take.
+    """Flags that the emulator accepts and ignores, grouped by their number of values.
 
     Args:
-        switches: none (also as --no-…).
-        single: one.
-        several: one or more.
+        switches: flags without a value (also as --no-…).
+        single: flags with one value.
+        several: flags with one or more values.
     """
 
     switches: Sequence[str] = ()
@@ -151,10 +152,13 @@ def positive(text: str) -> int:
 
 
 def only(options: argparse.Namespace, engine: str, **values: Sequence[object]) -> None:
-    """Refuse options that have another than the given values, which change nothing.
+    """Refuse options whose value the emulator cannot play.
+
+    Args:
+        values: option name → the values that need no emulation.
 
     Raises:
-        UsageError: one has.
+        UsageError: an option has a different value.
     """
     for name, allowed in values.items():
         if (value := getattr(options, name)) not in allowed:
@@ -164,7 +168,7 @@ def only(options: argparse.Namespace, engine: str, **values: Sequence[object]) -
 
 
 def without_serve(argv: Sequence[str]) -> Sequence[str]:
-    """The arguments after the subcommand, where there is one."""
+    """The arguments without a leading subcommand `serve`."""
     return argv[1:] if argv and argv[0] == "serve" else argv
 
 

@@ -30,7 +30,7 @@ def sglang_launch(
     split: Link | None = None,
     acceptance: tuple[float, ...] | None = None,
 ) -> Launch:
-    """Resolve SGLang's arguments as it would on that machine; arguments and errors as those of vllm_launch."""
+    """Resolve SGLang's arguments as SGLang would on this machine. Arguments and errors are as in `vllm_launch`."""
     namespace = sglang_parser().read(without_serve(argv))
     only(namespace, "sglang", pp_size=(1,), stream_interval=(1,), speculative_eagle_topk=(1,),
          cuda_graph_config=(None,),
@@ -136,14 +136,14 @@ def _config(
 
 
 def _max_running(options: argparse.Namespace, tokens: int, length: int, drafts: Speculation | None) -> int:
-    """Requests that run at once on each replica of `tokens` KV tokens (0.5.15: model_runner_kv_cache_mixin)."""
+    """Largest number of running requests on a replica with `tokens` KV tokens (0.5.15: model_runner_kv_cache_mixin)."""
     asked = options.max_running_requests or (_MOST_DRAFTING if drafts else None)
     most = min(max(int(tokens / length * 512), 2048), 4096) if asked is None else asked // options.dp_size
     return max(1, min(int(most), tokens // 2))
 
 
 def _tiers(options: argparse.Namespace, gpu: Gpu, env: Mapping[str, str], kv_bytes: float) -> tuple[Tier, ...]:
-    """What lies below `kv_bytes` of KV cache on each GPU."""
+    """The KV cache tiers below GPU memory, for `kv_bytes` of KV cache on each GPU."""
     if options.enable_lmcache:
         named = {"LMCACHE_CONFIG_FILE": options.lmcache_config_file} if options.lmcache_config_file else {}
         return lmcache_tiers(gpu, options.tp_size * options.dp_size, {**env, **named}, server=True)

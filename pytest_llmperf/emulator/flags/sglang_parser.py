@@ -1,4 +1,4 @@
-"""SGLang's flags: those with an effect here, and those known to have none."""
+"""SGLang's flags: flags with an emulated effect, and flags that are accepted and ignored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Speculative decoding as the flags ask for it, and how often its drafts are right where nobody says."""
+"""Speculative decoding from the flags, with default acceptance rates."""
 
 from __future__ import annotations
 
@@ -66,10 +66,11 @@ def speculation(settings: dict[str, Any], target: ModelShape, target_name: str) 
 def synthetic_rates(tokens: int, rates: list[float] | None, length: float | None) -> tuple[float, ...]:
     """Conditional acceptance per position from unconditional rates or from a mean acceptance length.
 
-    A length L accepts floor(L − 1) positions always, the next with what is left, none after it.
+    With a mean length L the target accepts the first floor(L − 1) positions always, the next position with the
+    remaining probability, and no later position.
 
     Raises:
-        StartError: not exactly one of both, or values outside their range.
+        StartError: both or neither of `rates` and `length` are given, or a value is out of range.
     """
     if (rates is None) == (length is None):
         raise StartError("synthetic rejection needs either synthetic_acceptance_rates or synthetic_acceptance_length.")
@@ -106,7 +107,7 @@ def _accepted(
 
 
 def _draft_shape(method: str, settings: dict[str, Any], target: ModelShape) -> ModelShape | None:
-    """What drafts: a model of its own, or one layer of the target with its head."""
+    """Shape of the draft model: a separate model, or a single layer of the target with its head."""
     if method == "draft_model":
         if not settings.get("model"):
             raise StartError("speculative_config with method draft_model needs a model.")

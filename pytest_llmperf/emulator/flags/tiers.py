@@ -69,11 +69,11 @@ def connector_tiers(
 
 
 def lmcache_tiers(gpu: Gpu, workers: int, env: Mapping[str, str], *, server: bool) -> tuple[Tier, ...]:
-    """LMCache's stores: its file's keys, over which the environment goes, over its defaults.
+    """LMCache's tiers. Environment variables override the configuration file, and the file overrides the defaults.
 
     Args:
-        workers: GPUs, each with a store of its own where LMCache is in their process.
-        server: it runs beside the engine, one for all GPUs, which decides how it makes room.
+        workers: number of GPUs. Each GPU has a store of its own if LMCache runs in the engine's processes.
+        server: whether one LMCache server serves all GPUs. The server evicts a share of its chunks at a watermark.
 
     Raises:
         StartError: the file cannot be read, or a size is no number.
@@ -97,7 +97,7 @@ def lmcache_tiers(gpu: Gpu, workers: int, env: Mapping[str, str], *, server: boo
 
 
 def _file_values(path: str | None) -> dict[str, str]:
-    """The known keys of LMCache's flat YAML; it only warns of unknown ones, so they are passed over."""
+    """The known keys of LMCache's flat YAML file. Unknown keys are ignored, because LMCache only warns of them."""
     if path is None:
         return {}
     try:

@@ -22,18 +22,18 @@ def vllm_launch(
     split: Link | None = None,
     acceptance: tuple[float, ...] | None = None,
 ) -> Launch:
-    """Resolve vLLM's arguments as it would on that machine.
+    """Resolve vLLM's arguments as vLLM would on this machine.
 
     Args:
         argv: with or without a leading "serve".
         machine: GPUs.
-        env: environment variables, of which LMCache's are read.
-        split: not None: prefill and decode on GPUs of their own, joined by this link.
-        acceptance: of drafts, per position, in place of the method's own.
+        env: environment variables. Only LMCache's variables are read.
+        split: link between prefill GPUs and decode GPUs; None if each GPU does prefill and decode.
+        acceptance: acceptance probability per draft position, instead of the default of the speculation method.
 
     Raises:
-        UsageError: what cannot be emulated.
-        StartError: what vLLM itself would refuse, the model that does not fit among it.
+        UsageError: the emulator cannot emulate an argument.
+        StartError: vLLM itself would refuse to start, for instance because the model does not fit.
     """
     namespace = vllm_parser().read(without_serve(argv))
     only(namespace, "vllm", pipeline_parallel_size=(1,), scheduling_policy=("fcfs",), stream_interval=(1,),

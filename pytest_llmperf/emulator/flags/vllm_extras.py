@@ -27,7 +27,8 @@ def _asked_speculation(options: argparse.Namespace) -> dict[str, Any] | None:
 def vllm_speculation(
     options: argparse.Namespace, shape: ModelShape, model: str, acceptance: tuple[float, ...] | None
 ) -> Speculation | None:
-    """Drafts, with the given acceptance where the flags do not say it; None where none were asked for."""
+    """Speculation from the flags, with the given acceptance rates unless the flags set rates; None without
+    speculation."""
     asked = _asked_speculation(options)
     if asked is None:
         return None
@@ -39,7 +40,7 @@ def vllm_speculation(
 
 
 def asynchronous(options: argparse.Namespace) -> bool:
-    """Whether the next step is scheduled while the present one computes: unless drafts come from the host."""
+    """Whether the next step is scheduled while the current step computes. Drafts from the host prevent this."""
     asked = _asked_speculation(options) or {}
     unable = asked.get("method", "draft_model" if "model" in asked else None) in WITHOUT_ASYNC
     if options.async_scheduling and unable:

@@ -93,10 +93,10 @@ class App:
 
 
 async def _body(receive: Receive) -> bytes | None:
-    """The request's body; None where the client went before its end.
+    """The request's body; None if the client closed the connection before the end of the body.
 
     Raises:
-        Refusal: it is too large.
+        Refusal: the body is too large.
     """
     body = b""
     while True:

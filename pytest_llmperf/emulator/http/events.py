@@ -36,8 +36,8 @@ def events_of(ask: GenerationRequest, launch: Launch, number: int, created: int)
     """The writer for a request.
 
     Args:
-        ask, launch: what is asked of which server.
-        number: of the request; it makes the id.
+        ask, launch: the request and the server.
+        number: number of the request, from which its id follows.
         created: seconds since 1970.
     """
     if ask.kind == "generate":

@@ -29,7 +29,8 @@ class Histogram:
         self._sum += value * times
 
     def observe_all(self, values: npt.NDArray[np.float64]) -> None:
-        """The same as observing them one by one, but for rounding of the sum. Sorted in when somebody looks."""
+        """Observes many values. The result equals single observations, except for the rounding of the sum. The values
+        are sorted into bins when the histogram is read."""
         self._later.append(values)
         if len(self._later) == _MOST_LATER:
             self._sort_in()

@@ -1,4 +1,4 @@
-"""What a generation request asks for, checked as vLLM and SGLang check it."""
+"""Parses a generation request, with the checks of vLLM and SGLang."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class GenerationRequest:
     """One generation request.
 
     Args:
-        kind: by its route.
-        prompts: token ids; each prompt is a sequence of its own.
-        max_tokens: tokens that each of them generates.
-        stream: whether tokens are sent as they come.
-        include_usage, continuous_usage: usage at the end of the stream, and in each chunk.
-        token_ids: whether ids are sent beside texts.
+        kind: kind of the request, which follows from its route.
+        prompts: token ids; each prompt is a separate sequence.
+        max_tokens: number of tokens to generate per prompt.
+        stream: whether the answer is a stream.
+        include_usage, continuous_usage: whether the stream ends with a usage, and whether each chunk has a usage.
+        token_ids: whether chunks contain token ids in addition to texts.
         salt: separates prefix caches.
     """
 

@@ -55,14 +55,14 @@ class Latencies:
         self.time_to_first_token_seconds.observe((at_ns - sequence.arrived_ns) * _S)
 
     def gap(self, gap_ns: int, tokens: int) -> None:
-        """Between two emissions of a sequence, the second one of so many tokens."""
+        """Observes the gap between two emissions of a sequence; `tokens` is the number of tokens in the second."""
         if self._per_token:
             self.inter_token_latency_seconds.observe(gap_ns / tokens * _S, tokens)
         else:
             self.inter_token_latency_seconds.observe(gap_ns * _S)
 
     def emissions(self, sequence: Sequence, at_ns: list[int], counts: list[int]) -> None:
-        """All emissions of a sequence at once, from its first token on."""
+        """Observes all emissions of a sequence, from its first token on."""
         self.first_token(sequence, at_ns[0])
         gaps_s = np.diff(np.array(at_ns)) * _S
         if self._per_token and max(counts) > 1:
@@ -74,7 +74,7 @@ class Latencies:
         return {name: value for name, value in vars(self).items() if isinstance(value, Histogram)}
 
     def finished(self, sequence: Sequence, first_ns: int, last_ns: int) -> None:
-        """A sequence that ended with its last token."""
+        """Observes the latencies of a sequence that generated all its tokens."""
         scheduled = sequence.arrived_ns if sequence.first_scheduled_ns is None else sequence.first_scheduled_ns
         tokens = sequence.generated
         self.e2e_request_latency_seconds.observe((last_ns - sequence.arrived_ns) * _S)

@@ -1,4 +1,4 @@
-"""What LMCache's own server would tell and do; in an emulated unit its routes are the engine's, below /lmcache."""
+"""The routes of LMCache's server. The emulated engine serves these routes itself, below /lmcache."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TIERS = {"l1": "cpu", "l2": "disk"}
 
 
 def lmcache_page(deployment: Deployment) -> Reply:
-    """Tokens looked up below the GPU, where they were found, chunks read from disk, and how often room was made."""
+    """LMCache's metrics page: queried tokens, hits by tier, chunks read from disk, and evictions."""
     hits = deployment.tier_hits
     asked = sum(tiers.looked_up_tokens for tiers in deployment.tiers)
     counted = {"requested": asked, "hit": sum(hits.values())}

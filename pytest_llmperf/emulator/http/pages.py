@@ -1,4 +1,4 @@
-"""What a server tells of itself: models, version, configuration."""
+"""Information pages of a server: models, version, configuration."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def server_info(launch: Launch) -> Reply:
 
 
 def _vllm_server_info(launch: Launch) -> Reply:
-    """GET /server_info of vLLM in its development mode, as far as it is emulated."""
+    """GET /server_info of vLLM in its development mode, with the emulated fields."""
     config, facts = launch.config, launch.facts
     graphs = "FULL_AND_PIECEWISE" if config.cuda_graphs else "NONE"
     resolved = {
@@ -80,7 +80,7 @@ def _vllm_server_info(launch: Launch) -> Reply:
 
 
 def _sglang_server_info(launch: Launch) -> Reply:
-    """GET /server_info and /get_server_info of SGLang: its arguments, resolved, and what the scheduler adds."""
+    """GET /server_info and /get_server_info of SGLang: the resolved arguments and the scheduler's token limits."""
     config = launch.config
     arguments = {
         "model_path": launch.model,

@@ -39,7 +39,7 @@ class RealTime:
         self._interrupt()
 
     def leave(self, stream: Stream) -> None:
-        """Drop a request whose client has gone, whatever its state."""
+        """Drop a request in any state, after its client has disconnected."""
         self._arrivals = [entry for entry in self._arrivals if entry[2] is not stream]
         heapify(self._arrivals)
         for sequence in [sequence for sequence, (owner, _) in self._open.items() if owner is stream]:
@@ -61,7 +61,7 @@ class RealTime:
         return min(times if starts_ns is None else [starts_ns, *times], default=None)
 
     def _happen(self, now_ns: int) -> bool:
-        """The one event of this moment that comes first; whether others are to have their turn now."""
+        """Handles the earliest event that is due. Returns whether the loop should now yield to other tasks."""
         self._passed_ns = now_ns
         if self._steps and self._steps[0][0] <= now_ns:
             self._emit(heappop(self._steps)[2])
@@ -112,7 +112,7 @@ class RealTime:
                 open_request[0].finish_one()
 
     def _apply_fault(self, stream: Stream) -> None:
-        """A planted fault has ended the answer; a request that hangs goes on in the engine, unheard."""
+        """Handle an answer that a planted fault has ended. A hanging request keeps running in the engine."""
         if stream.ended.result() != "hang":
             self.leave(stream)
 

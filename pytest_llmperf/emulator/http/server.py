@@ -25,10 +25,10 @@ _BACKLOG = 2048
 
 
 def serve_http(service: Service, record: str | None = None) -> int:
-    """Serve until SIGTERM or SIGINT, which drop what is in flight; the exit code.
+    """Serve until SIGTERM or SIGINT, which drop all requests in flight. Returns the exit code.
 
     Raises:
-        StartError: it cannot listen there.
+        StartError: the server cannot listen on its address.
     """
     listener = _listening(service.launch.host, service.launch.port)
     recorder = Recorder(record) if record else None

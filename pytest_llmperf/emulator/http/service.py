@@ -58,7 +58,8 @@ class Service:
 
     @property
     def leaks(self) -> bool:
-        """Whether what does not fit waits for ever instead of being refused: nobody knows of the lost blocks."""
+        """Whether a request that no longer fits waits for ever instead of being refused. A server with leaked blocks
+        does not know its real capacity."""
         return self._faults.leaked_blocks > 0
 
     def generates(self, method: str, path: str) -> bool:
@@ -92,7 +93,7 @@ class Service:
         return made
 
     def finished(self, sequence: Sequence, first_ns: int, last_ns: int) -> None:
-        """Book a sequence that got all its tokens."""
+        """Count a sequence that generated all of its requested tokens."""
         self._served += 1
         self.latencies.finished(sequence, first_ns, last_ns)
 

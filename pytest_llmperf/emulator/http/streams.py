@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 
 
 class Stream:
-    """Takes the tokens of its sequences and sends them on, or keeps them where the answer is to come at once.
+    """Sends the tokens of a request's sequences, or collects them for an answer without streaming.
 
     Args:
         ask, number, fate: see service.py.
-        received_ns, arrived_ns: when the request was read, and when it reaches the engine's queue.
-        events, outlet: None where the answer comes at once.
+        received_ns, arrived_ns: time at which the request was read, and time of its arrival in the engine's queue.
+        events, outlet: writers of the stream; None for an answer without streaming.
 
     Attributes:
-        answers: what each prompt got.
+        answers: output of each prompt.
         intended_ns, sent_ns, counts: per emission.
-        ended: how it ended: complete, error, truncated, hang.
-        refusal: why, where the engine will never be able to serve it.
+        ended: the ending: complete, error, truncated, hang.
+        refusal: why the engine can never serve the request; None if it can.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Stream:
         self._first_ns = [0] * len(ask.prompts)
 
     def emission(self, index: int, sequence: Sequence, count: int, intended_ns: int) -> tuple[int, int]:
-        """Send what a step brought; when the sequence's first and previous tokens were intended."""
+        """Send the tokens of a step. Returns the intended times of the sequence's first and previous emission."""
         if self._cut(count):
             return self._first_ns[index], self._last_ns[index]
         if not self._total and self._events is not None and self._outlet is not None:
@@ -80,7 +80,7 @@ class Stream:
         return self._first_ns[index], previous_ns
 
     def finish_one(self) -> None:
-        """One of its sequences has all its tokens."""
+        """Counts a finished sequence of the request. After the last sequence the stream ends."""
         self._unfinished -= 1
         if self._unfinished or self.ended.done():
             return

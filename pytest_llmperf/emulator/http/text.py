@@ -1,7 +1,7 @@
 """Texts of token ids, and token ids of texts: a tokenizer without a vocabulary file.
 
-Every id has a text of its own, a space and four letters, so that answers that come back in a later prompt are the same
-tokens again. Other text is cut into pieces of up to four characters, about as many tokens as a real tokenizer makes.
+Each id has a unique text of a space and four letters. So an answer that is part of a later prompt gives the same tokens
+again. Other text is cut into pieces of up to four characters, which gives about as many tokens as a real tokenizer.
 """
 
 from __future__ import annotations

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Generated:
-    """What one prompt of a request has got so far.
+    """The output for one prompt of a request so far.
 
     Args:
-        cached: prompt tokens that came from the prefix cache.
-        ids: generated ones.
+        cached: number of prompt tokens that came from the prefix cache.
+        ids: token ids that were generated.
     """
 
     cached: int = 0

@@ -1,4 +1,4 @@
-"""A client that speaks HTTP in virtual time: requests as text, planted faults, and its own patience."""
+"""An HTTP client in virtual time: it sends requests as text, meets planted faults and has timeouts."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from pytest_llmperf.emulator.core.engine import FastForward, Step
 from pytest_llmperf.emulator.http.replies import Refusal
-from pytest_llmperf.emulator.virtual.departures import Departures, Plan, Request
 from pytest_llmperf.emulator.virtual.emulated_request import EmulatedRequest, TokenTimes
+from pytest_llmperf.emulator.virtual.send_schedule import Plan, Request, SendSchedule
 
 if TYPE_CHECKING:
     from pytest_llmperf.emulator.core.sequence import Sequence
@@ -29,7 +29,7 @@ class Patience:
     total_ns: int = 600_000_000_000
 
     def until_ns(self, request: EmulatedRequest) -> int:
-        """When it gives up unless it hears something."""
+        """The time at which the client cancels the request unless more tokens arrive."""
         return min(self._silent_until_ns(request), request.sent_ns + self.total_ns)
 
     def ending(self, request: EmulatedRequest) -> str:
@@ -39,7 +39,7 @@ class Patience:
         return "idle timeout" if request.streaming else "first byte timeout"
 
     def look_again_ns(self, request: EmulatedRequest, now_ns: int) -> int:
-        """When it may have given up: a first token brings that nearer, to an idle limit after it."""
+        """Time of the next check for a timeout. After the first token the idle limit applies, which can be earlier."""
         return min(self.until_ns(request), now_ns + max(self.idle_ns, 1))
 
     def _silent_until_ns(self, request: EmulatedRequest) -> int:
@@ -48,7 +48,8 @@ class Patience:
 
 @dataclass(frozen=True, slots=True)
 class Posted:
-    """One POST of a plan; times as in departures.Request. `ask`: its body, where somebody has read it already."""
+    """One POST of a plan, with times as in `send_schedule.Request`. `ask` is the parsed body; None if the body is not
+    parsed yet."""
 
     index: int
     path: str
@@ -62,7 +63,7 @@ class Posted:
 def simulate_client(
     service: Service, posts: List[Posted], concurrency: int | None = None, patience: Patience | None = None
 ) -> list[EmulatedRequest]:
-    """Send a plan from the present time on; flights by index.
+    """Send a plan from the present time on, and return its requests by index.
 
     Raises:
         ValueError: the plan cannot end.
@@ -77,7 +78,7 @@ class _Client:
         self._deployment = service.deployment
         self._posts = posts
         plan = Plan(tuple(Request(p.index, (), 0, p.at_ns, p.after, p.think_ns) for p in posts), concurrency)
-        self._departures = Departures(plan, self._deployment.now_ns)
+        self._send_schedule = SendSchedule(plan, self._deployment.now_ns)
         self._requests: list[EmulatedRequest] = []
         self._arrivals: list[tuple[int, int, EmulatedRequest]] = []
         self._deadlines: list[tuple[int, int, EmulatedRequest]] = []
@@ -102,12 +103,12 @@ class _Client:
         while self._deadlines and self._deadlines[0][2].ended_ns is not None:
             heappop(self._deadlines)
         heaps = [heap[0][0] for heap in (self._arrivals, self._deadlines) if heap]
-        departs_ns = self._departures.next_ns
-        return min(heaps if departs_ns is None else [departs_ns, *heaps], default=None)
+        send_ns = self._send_schedule.next_ns
+        return min(heaps if send_ns is None else [send_ns, *heaps], default=None)
 
     def _happen(self, now_ns: int) -> None:
-        for request, intended_ns in self._departures.go(now_ns):
-            self._depart(self._posts[request.index], intended_ns, now_ns)
+        for request, intended_ns in self._send_schedule.take_due(now_ns):
+            self._send(self._posts[request.index], intended_ns, now_ns)
         while self._arrivals and self._arrivals[0][0] <= now_ns:
             _, _, emulated_request = heappop(self._arrivals)
             self._arrive(emulated_request)
@@ -115,7 +116,7 @@ class _Client:
             _, _, emulated_request = heappop(self._deadlines)
             self._time_out(emulated_request, now_ns)
 
-    def _depart(self, post: Posted, intended_ns: int, now_ns: int) -> None:
+    def _send(self, post: Posted, intended_ns: int, now_ns: int) -> None:
         number = self._service.number()
         try:
             generation = post.ask or self._service.ask(post.path, post.body)
@@ -232,4 +233,4 @@ class _Client:
 
     def _end(self, request: EmulatedRequest, now_ns: int) -> None:
         request.ended_ns = now_ns
-        self._departures.ended(request.index, now_ns)
+        self._send_schedule.ended(request.index, now_ns)

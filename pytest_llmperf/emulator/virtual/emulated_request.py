@@ -21,10 +21,10 @@ SHOWN_BYTES = 200  # of a refusal's body
 
 @dataclass(slots=True)
 class TokenTimes:
-    """What one sequence of a request was given.
+    """The token times of one sequence of a request.
 
     Args:
-        token_ns, counts: when tokens came, and how many at once.
+        token_ns, counts: times at which tokens arrived, and the number of tokens at each time.
     """
 
     sequence: Sequence
@@ -37,16 +37,16 @@ class EmulatedRequest:
     """One request.
 
     Args:
-        index: in its plan.
-        intended_ns, sent_ns, arrived_ns: when it was to go, went, and reached the engine.
-        ask: what it asks for; None where it was refused at once.
-        number: the server's.
-        reply: an answer that is whole at once; None while tokens are to come.
-        fault: how a planted fault ends it.
-        token_times: by prompt.
-        unfinished: sequences that go on.
-        ended_ns, ending: when and how the client saw its end.
-        failed: an error event ends the stream.
+        index: position in the plan.
+        intended_ns, sent_ns, arrived_ns: intended send time, actual send time, and time of arrival at the engine.
+        ask: the parsed request; None for a refused request.
+        number: number of the request on the server.
+        reply: complete answer without tokens; None for an answer with tokens.
+        fault: planted fault that ends the request; None without a fault.
+        token_times: token times by prompt.
+        unfinished: number of unfinished sequences.
+        ended_ns, ending: time and kind of the end that the client saw.
+        failed: whether an error event ends the stream.
     """
 
     index: int

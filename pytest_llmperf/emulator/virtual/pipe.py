@@ -30,7 +30,7 @@ class CommandError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a client will do: see `fly`."""
+    """The requests and limits of a client, see `simulate_client`."""
 
     posts: list[Posted]
     concurrency: int | None
@@ -39,13 +39,13 @@ class Plan:
 
 @dataclass(slots=True)
 class Pipe:
-    """A server behind a pipe, with what it was told to keep.
+    """A server behind a pipe, with its stored plans.
 
     Args:
-        service: the server as it runs now.
-        start: starts it anew with that noise seed; None: it cannot be.
-        plans: by name.
-        token_ids: of all plans, each id once.
+        service: the running server.
+        start: starts a new server with the given noise seed; None if a restart is impossible.
+        plans: stored plans by name.
+        token_ids: token ids of all plans; equal ids share one object.
     """
 
     service: Service
@@ -63,7 +63,7 @@ def serve_pipe(pipe: Pipe, commands: TextIO, answers: TextIO) -> None:
 
 
 def answer(pipe: Pipe, line: str) -> dict[str, Any]:
-    """What one command comes to; an error is an answer too."""
+    """The answer to one command, which may be an error."""
     try:
         command = json.loads(line)
         if not isinstance(command, dict) or len(command) != 1:
@@ -82,11 +82,11 @@ def _http(pipe: Pipe, arguments: dict[str, Any]) -> dict[str, Any]:
     method, path = str(arguments["method"]).upper(), str(arguments["path"])
     service, deployment = pipe.service, pipe.service.deployment
     if service.generates(method, path.partition("?")[0]):
-        flights = simulate_client(service, [Posted(0, path.partition("?")[0], (arguments.get("body") or "").encode())])
-        _pass_time(service, flights)
-        data = b"".join(data for _, data in flights[0].reads(service))
+        answered = simulate_client(service, [Posted(0, path.partition("?")[0], (arguments.get("body") or "").encode())])
+        _pass_time(service, answered)
+        data = b"".join(data for _, data in answered[0].reads(service))
         if not data:
-            raise CommandError(f"{path} was not answered: {flights[0].ending}")
+            raise CommandError(f"{path} was not answered: {answered[0].ending}")
         status, content_type, body = _unframed(data)
     else:
         reply = service.reply(method, path)
@@ -169,9 +169,9 @@ def _run(service: Service, plan: Plan, name: str, shown: Callable[[EmulatedReque
     deployment = service.deployment
     deployment.begin_run()
     started_ns = deployment.now_ns
-    flights = simulate_client(service, plan.posts, plan.concurrency, plan.patience)
-    ended_ns = _pass_time(service, flights)
-    rows = [shown(request) for request in flights]
+    answered = simulate_client(service, plan.posts, plan.concurrency, plan.patience)
+    ended_ns = _pass_time(service, answered)
+    rows = [shown(request) for request in answered]
     return {"started_ns": started_ns, "ended_ns": ended_ns, "now_ns": deployment.now_ns, name: rows}
 
 
@@ -189,9 +189,9 @@ def _exchange(service: Service, request: EmulatedRequest) -> dict[str, Any]:
     }
 
 
-def _pass_time(service: Service, flights: list[EmulatedRequest]) -> int:
-    """Let the clock go to the last end, and return that."""
-    ended_ns = max((request.ended_ns or 0 for request in flights), default=0)
+def _pass_time(service: Service, answered: list[EmulatedRequest]) -> int:
+    """Advance the clock to the end of the last request, and return this time."""
+    ended_ns = max((request.ended_ns or 0 for request in answered), default=0)
     ended_ns = max(ended_ns, service.deployment.now_ns)
     service.deployment.sleep_until(ended_ns)
     return ended_ns

@@ -41,10 +41,10 @@ def run_workload(service: Service, lines: TextIO, records: TextIO) -> None:
         except (ValueError, TypeError) as error:
             raise UsageError(f"line {number} of the workload: {error}") from None
     try:
-        flights = simulate_client(service, posts, concurrency)
+        answered = simulate_client(service, posts, concurrency)
     except ValueError as error:
         raise UsageError(f"the workload: {error}") from None
-    for request in flights:
+    for request in answered:
         records.write(json.dumps(request.record(), separators=(",", ":")) + "\n")
     records.flush()
 
@@ -68,6 +68,6 @@ def _post(given: dict[str, Any], index: int, service: Service) -> Posted:
 
 
 def _unique_prompt(index: int, tokens: int, vocab: int) -> list[int]:
-    """A prompt that shares nothing with those of other indices: it begins with the index."""
+    """A prompt that shares no prefix with the prompt of any other index, because the prompt begins with its index."""
     start = [index % vocab, index // vocab % vocab]
     return (start + [(index + place) % vocab for place in range(tokens)])[:tokens]

@@ -29,14 +29,14 @@ Weights = Literal["dummy", "seeded", "checkpoint"]
 
 @dataclass(frozen=True, slots=True)
 class ResolvedModel:
-    """What to start an engine with.
+    """The model of a server start.
 
     Args:
         path_or_hub_id: the model argument of the engine.
-        weights: "dummy" (the engine makes them up), "seeded" (ours, random), "checkpoint" (somebody's).
-        load_format: value of the engine's load-format option; None: the engine's default.
-        shape: None where it is not of the registry.
-        name: for people and fingerprints, free of machine paths.
+        weights: "dummy" (the engine generates them), "seeded" (random weights of this project), "checkpoint" (given).
+        load_format: value of the engine's load-format option; None for the engine's default.
+        shape: shape in the registry; None for a model outside the registry.
+        name: name for messages and fingerprints, without machine paths.
     """
 
     path_or_hub_id: str

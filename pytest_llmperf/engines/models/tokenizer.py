@@ -43,7 +43,7 @@ def tokenizer_files(shape: Shape) -> dict[str, str]:
 
 
 def _byte_symbols() -> list[str]:
-    """A visible character for each byte, by byte: itself where Latin-1 shows it, else the next one from U+0100.
+    """A visible character for each byte: the Latin-1 character if it is visible, else the next character from U+0100.
 
     This is the alphabet of every byte-level BPE since GPT-2.
     """

@@ -33,7 +33,7 @@ def export(tests: Sequence[TestResult], form: str, out: Path) -> list[Path]:
     """
     files = EXPORTS[form](tests)
     if not files:
-        raise UsageError("nothing was measured by these tests, so there is nothing to export.")
+        raise UsageError("the tests of this run have no measurements to export.")
     paths = [out / name if name else out for name in files]
     if folder := next((path for path in paths if path.is_dir()), None):
         raise UsageError(f"{folder}: this is a folder. Name a file: --out={folder / SUGGESTED.get(form, 'run.json')}")

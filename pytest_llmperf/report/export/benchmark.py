@@ -26,8 +26,8 @@ def benchmark_file(tests: Sequence[TestResult]) -> bytes:
     """
     benchmarks = [benchmark for test in tests for benchmark in _benchmarks(test)]
     if not benchmarks:
-        raise UsageError("no latency was measured by these tests, rates that a search tried left out: "
-                         "there is nothing to export.")
+        raise UsageError("the tests of this run have no measurements to export: the export contains latencies, but "
+                         "not those at the rates that a search tried.")
     runs = [run for test in tests for measurement in test.measurements for run in measurement.runs]
     content = {
         "machine_info": _machine(tests),
@@ -40,7 +40,7 @@ def benchmark_file(tests: Sequence[TestResult]) -> bytes:
 
 
 def _machine(tests: Sequence[TestResult]) -> dict[str, str]:
-    """What was measured on; the file's reader may be on another machine."""
+    """The hardware of the runs, because the file may be read on a different machine."""
     names = ("hardware", "gpu", "gpu_count", "driver", "cuda", "cpu", "cpu_cores")
     each = (measurement.conditions for test in tests for measurement in test.measurements)
     return {name: value for conditions in each for name in names if (value := conditions.get(name))}
@@ -59,7 +59,8 @@ def _commit(test: TestResult) -> dict[str, object]:
 
 
 def _benchmarks(test: TestResult) -> Iterator[dict[str, object]]:
-    """Without the rates that a search tried: the next search tries others, and files are compared by name."""
+    """All benchmarks of a test, without measurements at the rates that a search tried. Files are compared by name, and
+    the next search tries other rates."""
     measured = [measurement for measurement in test.measurements if not measurement.tried]
     several = len(measured) > 1
     for name, measurement in zip(names(measured), measured, strict=True):
@@ -91,7 +92,7 @@ def _benchmark(
 
 
 def stats(values: Sequence[float]) -> dict[str, object]:
-    """The statistics that pytest-benchmark keeps of so many rounds, under its names and by its definitions."""
+    """pytest-benchmark's statistics of the values, one round per value, with pytest-benchmark's names and formulas."""
     ordered, mean = sorted(values), fmean(values)
     spread = stdev(values) if len(values) > 1 else 0.0
     q1, q3 = _quartiles(ordered)

@@ -13,11 +13,11 @@ from pytest_llmperf.results.writer import file_name
 
 
 def vllm_files(tests: Sequence[TestResult]) -> dict[str, bytes]:
-    """File name → content, a file a measurement; a search for a rate sends nothing itself and has none.
+    """File name → content, one file per measurement. A search for a rate has no requests, so it has no file.
 
     Raises:
-        UsageError: nothing was measured, or the requests of a run were not kept.
-        BaselineError: they cannot be read.
+        UsageError: the tests have no runs, or the requests of a run were not stored.
+        BaselineError: the stored requests cannot be read.
     """
     files = {}
     for test in tests:
@@ -29,5 +29,5 @@ def vllm_files(tests: Sequence[TestResult]) -> dict[str, bytes]:
             measurement.release_records()
             files[name] = json.dumps(content, indent=1, allow_nan=False).encode() + b"\n"
     if not files:
-        raise UsageError("nothing was measured by these tests, so there is nothing to export.")
+        raise UsageError("the tests of this run have no measurements to export.")
     return files

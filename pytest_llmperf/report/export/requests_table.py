@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 def requests_table(tests: Sequence[TestResult]) -> pd.DataFrame:
     """One row per request: test, measurement (number or side), then as `Measurement.to_pandas`.
 
-    A search for a rate sends nothing itself; the rates that it tried are measurements of their own.
+    A search for a rate adds no rows. Each rate that the search tried is a separate measurement with rows.
 
     Raises:
-        UsageError: nothing was measured, or the requests of a run were not kept.
-        BaselineError: they cannot be read.
+        UsageError: the tests have no runs, or the requests of a run were not stored.
+        BaselineError: the stored requests cannot be read.
     """
     import pandas as pd
 
@@ -35,7 +35,7 @@ def requests_table(tests: Sequence[TestResult]) -> pd.DataFrame:
             frame.insert(1, "measurement", name)
             frames.append(frame)
     if not frames:
-        raise UsageError("nothing was measured by these tests, so there is nothing to export.")
+        raise UsageError("the tests of this run have no measurements to export.")
     return pd.concat(frames, ignore_index=True)
 
 

@@ -1,9 +1,9 @@
 """One self-contained HTML file about a run.
 
-Charts are drawn by Plotly, whose Python package ships its script, so that no file of another project is copied into
-this one and pip keeps it current. The script (5 MB, 2 MB packed) and what lies below each test's verdicts stand gzipped
-in the page and are unpacked when a test is first opened: two hundred tests load as fast as one, and without a script
-every verdict and its reason is still there.
+Plotly draws the charts. Its script comes from the installed Python package, so this project contains no copy. The page
+contains the script (5 MB, 2 MB packed) and the details of each test in gzipped form, and unpacks them when a reader
+first opens a test. So two hundred tests load as fast as one test. Without JavaScript the page still shows each verdict
+and its reason.
 """
 
 from __future__ import annotations

@@ -42,7 +42,8 @@ def charts(test: TestResult) -> dict[str, object]:
 
 @dataclass(frozen=True, slots=True)
 class _Drawn:
-    """The numbers of one run that charts need: its records take ten times the memory, and are read run by run."""
+    """The numbers of a run that the charts show. The records of a run take ten times the memory of these numbers, so
+    the records are read run by run."""
 
     samples: Mapping[str, array[float]]
     timeline: Mapping[str, object]
@@ -57,14 +58,15 @@ def _drawn(run: Run) -> _Drawn:
 
 
 def labels(measurements: Sequence[Measurement]) -> list[str]:
-    """ "A" and "B" for a claim's sides, numbers for several measurements; a side that stands twice has one, too."""
+    """Chart labels: "A" and "B" for the sides of a claim, numbers for several measurements. A repeated side also gets a
+    number."""
     if [measurement.side for measurement in measurements] == [""]:
         return ["measured"]
     return [name.upper() for name in names(measurements)]
 
 
 def _distribution(label: str, family: str, runs: Sequence[_Drawn]) -> dict[str, object]:
-    """Quantiles of each run and of all of them, in ms."""
+    """Quantiles of each run, and of all runs together, in ms."""
     samples = [run.samples[family] for run in runs]
     pooled = array("d", chain.from_iterable(samples))
     request_count, left_out = sum(run.kept for run in runs), sum(run.left_out for run in runs)

@@ -15,7 +15,7 @@ from pytest_llmperf.results.measurement import Measurement, TestResult
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What is stored for one measurement.
+    """The baseline of one measurement.
 
     Args:
         side: as the charts call it.

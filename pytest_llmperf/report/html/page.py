@@ -100,7 +100,7 @@ def test_page(test: TestResult, number: int, read: ReadBaseline) -> TestPage:
 def _conditions(
     each: Sequence[Mapping[str, str]]
 ) -> tuple[tuple[tuple[str, tuple[str, ...]], ...], tuple[tuple[str, str], ...]]:
-    """Conditions in which the sides differ, and those that they share."""
+    """The conditions that differ between the sides, and the conditions that are equal on all sides."""
     names = sorted({name for conditions in each for name in conditions})
     rows = [(name, tuple(_short(conditions.get(name, "absent")) for conditions in each)) for name in names]
     differing = tuple(row for row in rows if len(set(row[1])) > 1)
@@ -139,7 +139,7 @@ def counts(tests: Sequence[TestResult]) -> list[tuple[Verdict, int]]:
 
 
 def session_facts(folders: Sequence[Path]) -> list[tuple[str, str]]:
-    """What the first folder says of its session."""
+    """Facts about the session, from the first run folder that has a session file."""
     content = next((session_file for folder in folders if (session_file := read_session(folder))), {})
     return [(name, str(value)) for name, value in content.items() if not isinstance(value, dict | list)]
 

@@ -44,7 +44,7 @@ def series_of(telemetry: Mapping[str, Mapping[str, Column]]) -> list[dict[str, o
 
 
 def words_and_unit(column: str) -> tuple[str, str, float]:
-    """What a column's name says, and what its values are divided by.
+    """The words and the unit in the name of a column, and the divisor that converts its values to this unit.
 
     >>> words_and_unit("sm_clock_mhz"), words_and_unit("kv_usage"), words_and_unit("running")
     (('sm clock', 'MHz', 1.0), ('kv usage', 'share', 1.0), ('running', '', 1.0))

@@ -1,4 +1,4 @@
-"""What a server was started with and what it said last."""
+"""Logs of the servers of a test: the command line and the last lines of output."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ServerLog:
 
 
 def servers_of(test: TestResult) -> tuple[ServerLog, ...]:
-    """The servers that a test's runs went to, and what ran beside them; nothing where the folder is gone."""
+    """Logs of the servers of a test's runs and of their companion processes; empty if the run folder is missing."""
     if test.folder is None:
         return ()
     starts = sorted({run.start_id for measurement in test.measurements for run in measurement.runs})

@@ -49,7 +49,7 @@ def metric_in_words(name: str) -> str:
 
 
 def in_words(check: CheckResult) -> str:
-    """What a check demands, as a sentence; "" where its own text says it all."""
+    """The requirement of a check as a sentence; "" for a check whose subject is neither a claim nor an SLO."""
     if check.compares_with_baseline:
         return f"{_capital(metric_in_words(check.metric))}: {_tolerated(check)} worse than the baseline"
     try:

@@ -31,7 +31,7 @@ def values(root):
 
 
 def attempt(root, value):
-    """Write; gives what it said and what is there now."""
+    """Write the value. Returns the error message and the stored values."""
     try:
         with Store(root, timeout_s=1).update() as update:
             update.write(files(value))

@@ -39,7 +39,11 @@ def generation_of(baseline):
 
 
 def consistent(found):
-    """The one generation that all files are of, and that decides whether the last one is there."""
+    """The common generation of all files. An odd generation also has the file `SOMETIMES`.
+
+    Raises:
+        ValueError: the files have different generations, or a file is missing or superfluous.
+    """
     generations = {generation_of(baseline) for baseline in found.values()} or {0}
     if len(generations) != 1:
         raise ValueError(f"files of generations {sorted(generations)}")

@@ -59,7 +59,7 @@ def segment(folder: Path) -> None:
 
 
 def zombie(folder: Path) -> None:
-    """A child that ends and that nobody waits for."""
+    """Start a child process that ends at once, without a parent that waits for it."""
     if os.fork() == 0:
         register(folder, "zombie")
         os._exit(0)

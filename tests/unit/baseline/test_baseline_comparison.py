@@ -1,4 +1,4 @@
-"""What a comparison with stored sessions judges, and what it says where there is nothing to judge."""
+"""Comparisons with stored sessions: verdicts, and the reasons if no comparison is possible."""
 
 import shutil
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What an update does, and what it refuses."""
+"""The plan of a baseline update: created, changed and refused baselines."""
 
 import json
 from dataclasses import replace
@@ -280,7 +280,7 @@ def test_other_obstacles_refuse_session_of_young_baseline(make, decide, value, v
 
 
 def test_a_new_host_makes_a_baseline_young_again(make, decide):
-    """Ten sessions of another host say nothing of this one."""
+    """Sessions of a different host give no information about this host, so its baseline has few sessions again."""
     stored = make.history(*[100.0] * 9)
     elsewhere = replace(stored, sessions=tuple(replace(session, host="other") for session in stored.sessions))
     open_ = make.result(make.fresh(tpot_mean=100.5), verdicts=[("INCONCLUSIVE", "tpot_mean")], subject="baseline")
@@ -364,7 +364,7 @@ class TestOlderSessions:
 
     @pytest.fixture
     def take(self, make):
-        """Sessions of these days of November, one after the other; gives (actions, measurement then)."""
+        """Updates with a session per given day of November, in order. Returns the actions and the final baselines."""
 
         def take(days, existing=None):
             existing, actions = dict(existing or {}), []
@@ -389,7 +389,7 @@ class TestOlderSessions:
     def test_session_older_than_ten_stored_sessions_is_not_stored(self, take):
         _, full = take(range(3, 13))
         actions, after = take((1, 2), full)
-        assert actions == [(Action.KEPT, ("older than what is stored",))] * 2
+        assert actions == [(Action.KEPT, ("older than the stored sessions",))] * 2
         assert after == full
 
     def test_repeated_update_with_same_sessions_changes_no_baseline(self, take):
@@ -457,7 +457,8 @@ class TestOlderSessions:
         stored = replace(stored, sessions=tuple(replace(session, host=host) for session in stored.sessions))
         entry, _ = decide(make.result(make.fresh(tpot_mean=107.0)), stored, session_id=self.OLD, accept="why")
         assert (entry.action, entry.acceptable) == (Action.REFUSED, False)
-        assert entry.reasons[0].startswith("older than what is stored, at another level: tpot_mean is an outlier")
+        reason = "older than the stored sessions, at a different level: tpot_mean is an outlier"
+        assert entry.reasons[0].startswith(reason)
 
     def test_accepted_older_session_does_not_become_anchor(self, make, decide):
         failed = make.result(make.fresh(tpot_mean=101.0), verdicts=[("FAIL", "tpot_mean")])
@@ -520,7 +521,7 @@ class TestMetricsOfAnotherVersion:
 
 
 class TestCopies:
-    """What several workers ran of one test (`--count`): each has a run file of its own."""
+    """Copies of one test on several workers (`--count`). Each copy has a run file of its own."""
 
     def copies(self, make, *verdicts, **second):
         """Two, 100.0 and 100.2."""

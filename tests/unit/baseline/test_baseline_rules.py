@@ -33,7 +33,8 @@ def sessions_of(make, values, metric="tpot_mean"):
 
 
 def test_offsets_are_paired_by_seed(make):
-    """Seeds differ by 20 %, the sessions by 1 %: only that counts, also where one has more runs of one seed."""
+    """Seeds differ by 20 % and the sessions by 1 %. The offset is 1 %, even if a session has two runs of the same
+    seed."""
     one = make.session(0, tpot_mean=(10.0, 12.0, 8.0))
     other = make.session(1, tpot_mean=(10.1, 12.0, 12.24), runs=((0, 1), (1, 1), (1, 2)))
     assert offset(other, one, "tpot_mean") == pytest.approx(log(1.01))

@@ -51,7 +51,7 @@ class Killed(BaseException):
 
 
 class DyingDisk(Disk):
-    """Dies at one step, in the middle of it where it can, and does nothing any more. Waits for no device."""
+    """A disk on which the process dies at step `at`. A write step dies after half of the data. It skips fsync."""
 
     def __init__(self, at=10**9):
         self.steps = []
@@ -89,7 +89,7 @@ class DyingDisk(Disk):
 
 
 class FullDisk(DyingDisk):
-    """From one step on there is no room; what takes none still works."""
+    """A disk that is full from step `at` on: writes and new folders fail, other steps still work."""
 
     def step(self, name, path):
         self.steps.append((name, Path(path).name))

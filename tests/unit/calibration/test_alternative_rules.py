@@ -1,4 +1,4 @@
-"""Other rules alarm as the tools do that have them."""
+"""Each alternative rule alarms on the same data as the tool that uses this rule."""
 
 import random
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""`llmperf capacity` and `llmperf sweep` on the emulator, and what they say to input that means nothing."""
+"""`llmperf capacity` and `llmperf sweep` on the emulator, and their messages for invalid input."""
 
 import signal
 import sys

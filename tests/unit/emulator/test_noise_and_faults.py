@@ -1,4 +1,4 @@
-"""Noise has the spread and the memory that was asked for; each fault changes what it says and nothing else."""
+"""Noise has the configured sd and autocorrelation; each fault changes its own metric and no other metric."""
 
 import math
 from dataclasses import replace

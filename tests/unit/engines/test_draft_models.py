@@ -18,7 +18,7 @@ from pytest_llmperf.errors import SpecError
 
 @pytest.fixture
 def project(tmp_path, monkeypatch):
-    """A project with a draft model in it, whose user has another one at home."""
+    """A project that contains a draft model. The user's home folder contains a second draft model of the same name."""
     for folder in ("project/drafts/eagle", "home/eagle", "project/ngram"):
         (tmp_path / folder).mkdir(parents=True)
     for folder in ("project/drafts/eagle", "home/eagle"):

@@ -262,7 +262,7 @@ THERE, ELSEWHERE = endpoint("http://h:1", model="m"), endpoint("http://h:2", mod
 
 
 class Worker(threading.Thread):
-    """Another worker of this session, with a pool of its own: acquires what it is told to, one after the other."""
+    """A second worker of this session, with a pool of its own. The worker acquires the given specs in sequence."""
 
     def __init__(self, pool, *specs):
         super().__init__(daemon=True)

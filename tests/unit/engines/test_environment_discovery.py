@@ -1,4 +1,4 @@
-"""Where an engine is looked for, and what is said where it is not found."""
+"""Search for the environment of an engine, and the message if no environment is found."""
 
 import os
 import sys

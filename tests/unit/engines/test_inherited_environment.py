@@ -127,7 +127,7 @@ def test_host_environment_records_unset_variables(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("suite", ["vllm/__init__.py", "vllm.py", "lmcache/__init__.py", "sglang/test_it.py"])
 def test_suite_folder_does_not_shadow_engine_module(monkeypatch, tmp_path, suite):
-    """`python -m` looks in the folder where it runs before it looks anywhere else."""
+    """`python -m` searches the current folder first, so a suite folder could shadow the engine's module."""
     monkeypatch.delenv("PYTHONSAFEPATH", raising=False)
     name = suite.partition("/")[0].removesuffix(".py")
     root, bundle = tmp_path / "root", tmp_path / "bundle"

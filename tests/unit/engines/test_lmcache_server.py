@@ -1,4 +1,4 @@
-"""LMCache's server as part of a unit: its counters, its tiers, its death, and the proof that it hits."""
+"""LMCache's server as part of a unit: counters, tiers, the death of the server, and the check for cache hits."""
 
 import json
 import random
@@ -219,7 +219,7 @@ def test_lmcache_without_hits_is_an_error_with_evidence(make_server, fake_engine
 
 
 def tokens_sent(make_server, fake_engine, spec, max_model_len=None):
-    """So many has the prompt that proves it."""
+    """The numbers of tokens in the prompts that check for LMCache hits."""
     sent = []
 
     def answer(request):
@@ -263,7 +263,7 @@ def test_verification_prompt_has_whole_lmcache_chunks(make_server, fake_engine, 
 def test_slow_first_verification_prompt_leaves_full_time_for_storing(
     make_server, fake_engine, left_s, given_s
 ):
-    """It compiled; what it was given for storing begins after that."""
+    """The first prompt is slow because kernels compile. The time limit for storing starts after this prompt."""
     clock, inner, timeouts = VirtualClock(), pages(fake_engine, [0, 0, 0, 0, 8]), []
 
     def answer(request):

@@ -30,7 +30,7 @@ def test_another_model_is_the_wrong_server(make_server, fake_engine):
 
 @pytest.mark.parametrize("status", [401, 403])
 def test_server_that_requires_api_key_is_refused(make_server, fake_engine, status):
-    """No matter which route: SGLang's may need one while its list of models needs none."""
+    """The error does not depend on the route: SGLang can require a key for completions and no key for /v1/models."""
     fake_engine.answers["/v1/completions"] = httpx.Response(status)
     with pytest.raises(WrongServer, match=f"refuses us: /v1/completions answered {status}"):
         make_server().generate_one_token(1.0)

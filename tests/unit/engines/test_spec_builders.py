@@ -1,4 +1,4 @@
-"""Specs: equal where they mean the same, hashable, and refused early where they cannot be meant."""
+"""Engine specs: specs with the same meaning are equal, specs are hashable, invalid specs are refused early."""
 
 import json
 from pathlib import Path
@@ -27,7 +27,7 @@ def test_flag_without_value_is_omitted():
 
 
 def test_environment_values_become_text_and_missing_values_are_omitted():
-    """What os.environ.get does not find would else be the text None."""
+    """Otherwise a missing variable from os.environ.get would become the text "None"."""
     assert vllm("m", env={"HF_TOKEN": None}) == vllm("m")
     assert vllm("m", env={"P": 1, "Q": 0.5, "R": Path("/x")}) == vllm("m", env={"P": "1", "Q": "0.5", "R": "/x"})
 

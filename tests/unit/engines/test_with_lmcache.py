@@ -131,7 +131,7 @@ def test_lmcache_is_recognised_in_spec_or_flags(spec, attached):
 
 
 def test_disk_pattern_matches_only_lmcache_files(tmp_path):
-    """The pattern is that of its file adapter: model@rank@group@hash.data."""
+    """LMCache's file adapter names its files model@rank@group@hash.data."""
     for name in ("-SEP-models-SEP-m@0x01000100@0@12fa.data", "thesis.data", "notes@home.txt"):
         (tmp_path / name).touch()
     assert [path.name for path in tmp_path.glob(DISK_FILES)] == ["-SEP-models-SEP-m@0x01000100@0@12fa.data"]

@@ -1,4 +1,4 @@
-"""`perf.compare`: measurements of one workload beside each other, judged where a limit is named and told where not."""
+"""`perf.compare` compares measurements of one workload: ratios with a limit are judged, other ratios are reported."""
 
 from dataclasses import replace
 

@@ -90,7 +90,7 @@ def test_tokens_of_a_chunk_come_at_once_and_means_do_not():
 
 
 def test_unsent_requests_do_not_change_mean_concurrency():
-    """Requests that were given up before their time end before they begin."""
+    """A request that is cancelled before its intended send time ends before it begins."""
     served = [make_record(i, intended_ms=10.0 * i) for i in range(50)]
     unsent = [replace(make_record(50 + i, intended_ms=2000.0 + 10 * i, outcome=Outcome.CANCELLED, chunks=0),
                       ended_ns=600_000_000, sent_ns=None) for i in range(50)]
@@ -126,7 +126,8 @@ def test_tpot_at_exact_limit_keeps_error_rates(shape, steps):
 @pytest.mark.parametrize("shape", ["10/s", "30/s"])
 @pytest.mark.parametrize("text", ["ttft_p90 <= {}ms", "slo_attainment(ttft <= {}ms) >= 90%"])
 def test_ttft_at_exact_limit_keeps_error_rates_despite_slow_seconds(shape, text):
-    """Who waits for a first token waits for what the others compute, so requests in flight are those that share."""
+    """A request that waits for its first token waits for the work of other requests, so all requests in flight are
+    correlated."""
     many = [SHAPES[shape](np.random.default_rng(seed), slow_at_times).samples("ttft") for seed in range(150)]
     limit_ms = np.quantile(np.concatenate(many), 0.9)
     assert max(rates(text.format(f"{limit_ms:.6f}"), lambda rng: SHAPES[shape](rng, slow_at_times))) <= MOST
@@ -197,7 +198,8 @@ def test_slow_seconds_make_tpot_slo_inconclusive_for_too_few_observations():
 
 
 def test_queue_growth_common_to_all_runs_does_not_prevent_decision():
-    """Each run takes the same course from an empty server on: that its late requests wait long is what is asked."""
+    """The queue grows in each run in the same way from an empty server on. So the long waits of late requests belong to
+    the workload, and the limit on p90 includes them."""
     grows = [measure([make_record(i, intended_ms=10.0 * i, ttft_ms=50 + 10 * i + shift, chunks=30) for i in range(200)])
              for shift in (0.0, 3.0, 6.0)]
     assert judge("ttft_p90 <= 2100ms", *grows).verdict is Verdict.PASS

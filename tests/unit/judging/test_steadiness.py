@@ -25,7 +25,7 @@ PRIOR = Prior(0.006, 0.004, 6, "test")
 
 @pytest.fixture
 def measured(make_run, make_measurement):
-    """Runs whose requests take so long per token; `starts` says on which server start each was made."""
+    """Runs with the given times per token, in ms. `starts` gives the server start of each run."""
 
     def measured(levels, starts=(1, 1, 1), conditions=None, spread=0.02):
         rng = np.random.default_rng(7)
@@ -124,7 +124,7 @@ def test_between_start_differences_are_no_drift():
 
 
 def test_effect_that_differs_between_seeds_is_no_drift():
-    """The prefix cache off: each seed's prompts are another multiple of what they were."""
+    """With the prefix cache switched off, the latency of each seed is multiplied by a different factor."""
     assert against((1.506, 0.3 + 0.935, 0.1 + 0.91), STORED) is None
 
 

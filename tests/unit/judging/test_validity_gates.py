@@ -1,4 +1,5 @@
-"""Each gate fires, says what to do, and is silent where the test itself judges what it looks at."""
+"""Each validity check fails on its condition and names a remedy. A check is skipped if the test judges the same metric
+itself."""
 
 from dataclasses import replace
 

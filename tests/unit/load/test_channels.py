@@ -144,7 +144,7 @@ def test_trust_that_cannot_be_read_is_an_error_of_the_load(identity, tmp_path):
 
 
 def test_a_server_without_tls_is_named():
-    """It answers what it takes for a bad request."""
+    """A server without TLS takes the TLS handshake for a bad request and answers 400."""
     def answer(listener):
         client, _ = listener.accept()
         with client:

@@ -45,7 +45,7 @@ class ByHand:
 
 
 class Pair:
-    """A connection that serves a flight, and the socket at its other end."""
+    """A connection that serves a request, and the socket at its other end."""
 
     def __init__(self, owner):
         self.watcher, self.arrivals = ByHand(), Arrivals()
@@ -54,7 +54,7 @@ class Pair:
             self.connection = Connection(self.watcher, self.arrivals, owner, route)
             self.server, _ = listener.accept()
         self.watcher.handler()
-        self.connection.flight = self.flight = RequestInFlight(PlannedRequest(0, "/", b""), 0, 0)
+        self.connection.request = self.request = RequestInFlight(PlannedRequest(0, "/", b""), 0, 0)
 
     def say(self, data):
         self.server.sendall(data)
@@ -103,7 +103,7 @@ def test_ends_with_the_read_that_completes_the_message(pair, owner, reads):
         assert owner.endings == []
     pair.say(reads[-1])
     assert owner.endings == [Ending.COMPLETE]
-    assert len(pair.flight.stamps) == len(reads)
+    assert len(pair.request.stamps) == len(reads)
 
 
 @pytest.mark.parametrize("line_end", [b"\n", b"\r\n"])
@@ -111,7 +111,7 @@ def test_stream_is_parsed_only_at_end(pair, line_end):
     pair.say(STREAM_HEAD)
     for _ in range(5):
         pair.say(http_chunk(StreamShape().events()[0].replace(b"\n", line_end)))
-    assert pair.flight.framed == 1
+    assert pair.request.framed == 1
 
 
 def test_kernel_stamp_gives_arrival_time_despite_late_read(pair):
@@ -121,7 +121,7 @@ def test_kernel_stamp_gives_arrival_time_despite_late_read(pair):
     after_ns = time.monotonic_ns()
     time.sleep(0.05)
     pair.watcher.handler()
-    (stamp_ns,) = pair.flight.stamps
+    (stamp_ns,) = pair.request.stamps
     assert before_ns - 50_000 <= stamp_ns <= after_ns + 50_000
 
 
@@ -138,7 +138,7 @@ def test_kernel_stamp_gives_arrival_time_despite_late_read(pair):
     ],
 )
 def test_lost_connection_has_ending_by_reuse_and_bytes(pair, owner, reads, reused, reset, ending):
-    pair.flight.reused = reused
+    pair.request.reused = reused
     for data in reads:
         pair.say(data)
     pair.hang_up(reset=reset)
@@ -210,12 +210,12 @@ INTERIM = b"HTTP/1.1 100 Continue\r\n\r\n"
 @pytest.mark.parametrize("head", [[STREAM_HEAD], [STREAM_HEAD[:30], STREAM_HEAD[30:]], [INTERIM + STREAM_HEAD]])
 def test_a_head_alone_is_no_first_byte(pair, head):
     """vLLM and SGLang send the head at once, and the first token when it is there."""
-    pair.flight.sent_ns = 0
+    pair.request.sent_ns = 0
     for data in head:
         pair.say(data)
-    pair.flight.stamps[-1] = 1
-    assert pair.flight.overdue(1000, PATIENCE) is None
-    assert pair.flight.overdue(1001, PATIENCE) is Ending.FIRST_BYTE_TIMEOUT
+    pair.request.stamps[-1] = 1
+    assert pair.request.overdue(1000, PATIENCE) is None
+    assert pair.request.overdue(1001, PATIENCE) is Ending.FIRST_BYTE_TIMEOUT
 
 
 @pytest.mark.parametrize("looks", [False, True])
@@ -223,11 +223,11 @@ def test_a_head_alone_is_no_first_byte(pair, head):
     [STREAM_HEAD, BODY], [STREAM_HEAD + BODY], [b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nx"],
 ])
 def test_silence_after_start_of_body_is_an_idle_timeout(pair, reads, looks):
-    pair.flight.sent_ns = 0
+    pair.request.sent_ns = 0
     for data in reads:
         pair.say(data)
     if looks:  # as the sweep does, where nothing has come for a while
-        pair.connection.look_for_end(pair.flight)
-    pair.flight.stamps[-1] = 2000
-    assert pair.flight.overdue(2030, PATIENCE) is None
-    assert pair.flight.overdue(2031, PATIENCE) is Ending.IDLE_TIMEOUT
+        pair.connection.look_for_end(pair.request)
+    pair.request.stamps[-1] = 2000
+    assert pair.request.overdue(2030, PATIENCE) is None
+    assert pair.request.overdue(2031, PATIENCE) is Ending.IDLE_TIMEOUT

@@ -1,4 +1,4 @@
-"""Who runs first, and when it stands back."""
+"""Scheduling priority of the load process, and the conditions under which the process lowers its priority."""
 
 import os
 import subprocess

@@ -165,7 +165,7 @@ def test_text_like_last_chunk_does_not_end_stream():
 
 
 def hanging(cancel, on_request, *, every_ns=0):
-    """A replay of four requests that nobody answers."""
+    """A replay of four requests whose answers never end."""
 
     def answer(_number, _received):
         on_request()

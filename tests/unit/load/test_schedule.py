@@ -19,7 +19,7 @@ def request(index, **options):
 def departed(schedule, now_ns):
     return [
         (d.request.index, None if d.intended_ns is None else d.intended_ns - START)
-        for d in schedule.depart(START + now_ns, 100)
+        for d in schedule.take_due(START + now_ns, 100)
     ]
 
 
@@ -38,7 +38,7 @@ def test_late_request_keeps_intended_send_time():
 
 def test_no_request_is_sent_before_start():
     schedule = Schedule(LoadPlan("127.0.0.1", 1, (request(0),)))
-    assert schedule.depart(10**18, 9) == []
+    assert schedule.take_due(10**18, 9) == []
     assert schedule.upcoming(10**18) == 0
 
 
@@ -47,8 +47,8 @@ def test_closed_loop_request_has_possible_time_but_no_intended_time():
     assert departed(schedule, 5) == [(0, None), (1, None)]
     assert departed(schedule, 50) == []
     schedule.finished(1, START + 60)
-    (departure,) = schedule.depart(START + 65, 9)
-    assert (departure.intended_ns, departure.possible_ns) == (None, START + 60)
+    (due,) = schedule.take_due(START + 65, 9)
+    assert (due.intended_ns, due.possible_ns) == (None, START + 60)
     schedule.finished(0, START + 70)
     schedule.finished(2, START + 80)
     assert departed(schedule, 85) == [(3, None)]
@@ -142,13 +142,13 @@ def test_plans_that_could_never_end_are_named():
 
 def test_a_burst_departs_in_parts_and_the_rest_is_due_at_once():
     schedule = schedule_of(*(request(i, at_ns=0) for i in range(5)))
-    assert [d.request.index for d in schedule.depart(START + 1, 2)] == [0, 1]
+    assert [d.request.index for d in schedule.take_due(START + 1, 2)] == [0, 1]
     assert schedule.next_due_ns <= START + 1
-    assert [d.request.index for d in schedule.depart(START + 1, 9)] == [2, 3, 4]
+    assert [d.request.index for d in schedule.take_due(START + 1, 9)] == [2, 3, 4]
     assert schedule.next_due_ns is None
 
 
 def test_a_ready_request_without_a_slot_is_not_due():
     schedule = schedule_of(request(0), request(1), concurrency=1)
-    assert [d.request.index for d in schedule.depart(START, 9)] == [0]
+    assert [d.request.index for d in schedule.take_due(START, 9)] == [0]
     assert schedule.next_due_ns is None

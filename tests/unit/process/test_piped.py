@@ -1,4 +1,4 @@
-"""A child that is told what to do through its pipes."""
+"""A child process that receives commands through its pipes."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Tags: who started a server, written so that it can be read back."""
+"""Tags: a tag names the process that started a server, and can be parsed again."""
 
 import os
 import sys

@@ -226,7 +226,7 @@ def test_log_mask_includes_secrets_of_environment_and_arguments(tmp_path):
     "value", ["-first-key", ["-first-key"], ["-first-key", "second-key"], ["second-key", "-first-key"], "-k"]
 )
 def test_a_secret_that_begins_like_an_option_is_hidden(tmp_path, value):
-    """argparse would take it for one, and who reads the command line, too."""
+    """argparse would take such a secret for an option, and a reader of the command line would do so as well."""
     spec = vllm("m", api_key=value, port_of_rpc=1)
     launch = Launch(tuple(command_line(flags_of(spec))), {}, tmp_path, tmp_path, hidden=secrets_of(spec))
     assert launch.command.replace("=", " ") in {"--api-key *** --port-of-rpc 1", "--api-key *** *** --port-of-rpc 1"}

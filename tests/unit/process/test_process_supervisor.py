@@ -1,4 +1,4 @@
-"""The handle on a server: what it says while it runs, when it has ended, and how it stops."""
+"""The handle on a server process: state of the running server, exit status, and stop."""
 
 import json
 import os
@@ -20,7 +20,7 @@ if sys.platform != "linux":
 
 
 class TickingClock:
-    """Every look at it is one second later."""
+    """A clock that advances by one second at each reading."""
 
     def __init__(self):
         self.now = 0

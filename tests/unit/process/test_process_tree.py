@@ -1,4 +1,4 @@
-"""Who a process is, what is below it, and that a signal reaches exactly it."""
+"""Process identity and process trees: a signal reaches exactly the intended process."""
 
 import os
 import signal

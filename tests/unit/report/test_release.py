@@ -177,7 +177,7 @@ def test_sides_without_a_counterpart_of_one_machine_are_not_compared():
 
 
 def searched(rate, *tried, primaries=("max_rate",)):
-    """A search that found this rate, and the rates that it tried."""
+    """A search with the given result, and a measurement for each rate that the search tried."""
     runs = tuple(Run.of_values(seed, 1, {"max_rate": rate * noise}) for seed, noise in enumerate(NOISE))
     known = CONDITIONS | {"search": "max_rate(ttft_p99 <= 1s)"}
     search = measured(runs=runs, conditions=known, primaries=primaries)

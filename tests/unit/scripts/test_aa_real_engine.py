@@ -1,4 +1,4 @@
-"""A/A on a real engine: what its exit code says of sessions that are made up here."""
+"""A/A on a real engine: the exit code of the script for artificial sessions."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What becomes of a suite's exit code where others use the machine, too."""
+"""The exit code of a suite on a machine that other processes use at the same time."""
 
 import subprocess
 from pathlib import Path

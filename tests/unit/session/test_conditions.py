@@ -1,4 +1,4 @@
-"""Conditions: what changes the digest, what must not, and what must not be in them."""
+"""Conditions: facts that change the digest, facts that leave the digest unchanged, and facts that are excluded."""
 
 from dataclasses import replace
 

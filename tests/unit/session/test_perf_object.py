@@ -216,7 +216,7 @@ def test_invalid_runs_are_errors(perf, make_server, fake_engine):
         (lambda perf, server: perf.measure(server, WORKLOAD, until="ttft <= 1s"), SloError, "ttft"),
         (lambda perf, server: perf.measure(server, WORKLOAD, until=5), SloError, "until=5: write one text, or a list"),
         (lambda perf, server: perf.measure(vllm("m"), WORKLOAD, until="ttft_p50 <= 1s", starts=2), SpecError,
-         "has one server start. Leave out until= or starts="),
+         "so it needs starts=1. Leave out until= or starts="),
         (lambda perf, server: perf.extend("run"), UsageError, r"extend\(run\): the first argument is what perf\.meas"),
         (lambda perf, server: perf.max_rate({"m": 1}, WORKLOAD, slo="ttft_p50 <= 1s"), SpecError,
          r"perf\.max_rate\({'m': 1}, workload\): an engine is"),

@@ -75,7 +75,8 @@ def test_two_spoilt_runs_of_three_do_not_fail_a_metric():
 
 
 def test_metrics_of_one_test_share_alpha_by_holm():
-    """Alone at a third of α the second would not fail; beside a clear first one it has a half."""
+    """The second metric does not fail at a third of α. After the clear failure of the first metric, Holm's rule gives
+    the second metric half of α, at which it fails."""
     t = scipy_stats.t(20)
     clear, fair = seen(0.09), seen(0.02 + t.ppf(1 - 0.001 / 2.5) * 0.003)
     assert decide([fair, seen(0), seen(0)], 0.001)[0] is not Verdict.FAIL

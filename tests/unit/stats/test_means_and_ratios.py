@@ -53,7 +53,7 @@ def test_on_logs_the_interval_scales_with_the_unit(values, factor):
 
 
 def test_on_logs_limits_lie_around_the_arithmetic_mean():
-    """A limit on a mean is on the arithmetic one; around the geometric one it would pass too often."""
+    """A limit on a mean applies to the arithmetic mean. An interval around the geometric mean would pass too often."""
     found = t_interval([1.0, 4.0], 0.95, on_log=True)
     assert sqrt(found.low * found.high) == pytest.approx(2.5)
 

@@ -1,4 +1,4 @@
-"""Noise learned from A/A sessions, and what it lets one see."""
+"""Noise estimates from A/A sessions, and the smallest detectable change that follows."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ def test_seeds_and_sessions_are_told_from_noise():
 
 
 def test_uneven_session_sizes_keep_noise_estimate_unbiased():
-    """One comparison bought more runs than the others."""
+    """The sessions have different numbers of runs, because undecided comparisons measured further runs."""
     rng = np.random.default_rng(2)
     seeds = [(0, 1, 2), (0, 1, 2, 0, 1), (0, 1, 2), (0, 1, 2, 0, 1, 2, 0, 1)]
     found = [estimate_noise([session(rng, 0.01, 0.02, seed) for seed in seeds]) for _ in range(400)]

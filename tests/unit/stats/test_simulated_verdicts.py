@@ -31,7 +31,7 @@ def made():
 
 
 def by_the_package(suite, today, stored):
-    """One test, look after look: its verdicts, and how many runs they took."""
+    """All looks of one test, computed by the package. Returns the verdicts and the number of runs."""
     seeds = [i % 3 for i in range(8)]
     hosts = ["a"] * suite.sessions
     looked_at = 0

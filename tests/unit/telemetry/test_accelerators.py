@@ -1,4 +1,4 @@
-"""Which GPUs a server takes, and that it starts only where they are free."""
+"""The GPUs that a server uses, and the wait until these GPUs are free."""
 
 import pytest
 
@@ -128,7 +128,7 @@ def test_kept_lmcache_memory_is_tolerated_only_up_to_limit(accelerators, nvml):
         accelerators.wait_free(FOUR.gpus[:1])
     assert "LMCache" not in str(busy.value)
     nvml.gpus[0].used_bytes = 115_855 << 20
-    ours = r'115,855 MiB .* kept by keep=\("l1",\) is ours .* 2,304 MiB .*leave "l1" out'
+    ours = r'115,855 MiB .* own LMCache server stays because of keep=\("l1",\).* 2,304 MiB .*leave "l1" out'
     with pytest.raises(HardwareBusy, match=ours):
         accelerators.wait_free(FOUR.gpus[:1], stay=1)
 

@@ -22,7 +22,7 @@ def nvml():
 
 @pytest.fixture
 def seen(nvml):
-    """The trace of a watch that took its first and its last sample, and what was done between them."""
+    """Returns a function that runs `between` after the first sample of a watch and returns the trace of the watch."""
 
     def seen(between=lambda: None, gpus=GPUS[:1], ours=lambda: [OURS], timeout_s=5.0):
         watch = GpuWatch(nvml, gpus, ours, SystemClock(), interval_s=0.002)

@@ -1,4 +1,4 @@
-"""What holds for every workload, and what each one is for."""
+"""Properties of all workloads, and the purpose of each workload."""
 
 import hashlib
 from dataclasses import replace

@@ -2,5 +2,5 @@
 
 
 def activate() -> str:
-    """Where the platform is, as SGLang asks; it imports that later, when its own modules are whole."""
+    """Import path of the platform class. SGLang imports the class later, after its own modules are loaded."""
     return "sglang_plain_cpu.platform.PlainCpu"

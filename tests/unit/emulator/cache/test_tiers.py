@@ -1,4 +1,4 @@
-"""LMCache's tiers: what is found where, how long it takes, and what makes room."""
+"""LMCache's tiers: hits per tier, load times and eviction."""
 
 from __future__ import annotations
 

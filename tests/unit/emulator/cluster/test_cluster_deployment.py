@@ -21,7 +21,7 @@ from pytest_llmperf.emulator.core.sglang_scheduler import SglangScheduler
 from pytest_llmperf.emulator.cost.gpu import GPUS
 from pytest_llmperf.emulator.cost.load import StepLoad
 from pytest_llmperf.emulator.cost.shape import SHAPES
-from pytest_llmperf.emulator.virtual.departures import Plan, Request
+from pytest_llmperf.emulator.virtual.send_schedule import Plan, Request
 
 sys.path.insert(0, str(Path(__file__).parents[4] / "scripts"))
 

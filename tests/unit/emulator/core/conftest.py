@@ -88,7 +88,7 @@ class Lab:
     def drive(
         self, engine: Engine, arrivals: list[tuple[int, Sequence]], leaping: bool, check: Any = None
     ) -> list[Event]:
-        """Runs all to the end; one event per step, those of leaps too."""
+        """Runs all sequences to the end. Returns an event per step; a fast-forward is expanded into its steps."""
         events: list[Event] = []
         coming = sorted(arrivals, key=lambda entry: entry[0])
         now_ns = 0

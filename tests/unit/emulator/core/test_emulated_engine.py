@@ -194,7 +194,7 @@ def test_fast_forward_stops_at_arrival(lab):
 
 
 def test_asynchronous_scheduling_lets_an_arrival_wait_for_one_more_step(lab):
-    """It meets a batch that was scheduled while the one before computed."""
+    """The arriving request waits for a batch that was scheduled while the previous batch computed."""
     waits = {}
     for asynchronous in (False, True):
         engine = lab.engine(async_scheduling=asynchronous)

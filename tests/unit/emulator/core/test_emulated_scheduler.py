@@ -1,4 +1,4 @@
-"""vLLM's rules one by one, where tests/emulated has whole recorded workloads."""
+"""vLLM's scheduling rules, each tested separately; tests/emulated replays whole recorded workloads."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Runs that were measured, replayed with coefficients that were fitted without them (what that shows: the page below).
+"""Replays measured runs with coefficients that were fitted without these runs.
 
-The whole table is docs/emulator_accuracy.md; here are the runs of at most 128 clients, whose replay takes little time.
+docs/emulator_accuracy.md has the whole table. The test replays only runs with at most 128 clients, to save time.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""Requests in real time: in which order they reach the engine, and how those end that it cannot serve."""
+"""Requests in real time: their order at the engine, and the answers to requests that the engine cannot serve."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_the_reason_is_told_where_the_engine_cannot_serve_a_request(stream: bool
 
 
 def test_the_query_says_which_tier_is_emptied() -> None:
-    """In virtual time it stands in the path; a web server hands it over by itself."""
+    """In virtual time the query is part of the path; a web server passes the query separately."""
     server = service(vllm_launch(["serve", "tiny", "--kv-offloading-size", "1"], machine("h200", 1), {}))
     for query, status in ((b"tier=l1", 200), (b"tier=l9", 400), (b"", 400)):
         assert asyncio.run(answer(server, b"", "/lmcache/cache/clear", query))[0] == status

@@ -1,4 +1,4 @@
-"""Other tools read what is exported; nothing half-written is left where it cannot be made."""
+"""Other tools can read the exported files. A failed export leaves no partial file."""
 
 import io
 import json
@@ -133,7 +133,7 @@ def test_two_claims_of_a_test_have_four_sides(tmp_path, measurement):
 @pytest.mark.parametrize("form", ["pytest-benchmark", "vllm", "parquet", "csv"])
 def test_export_without_measurements_is_refused_and_writes_no_file(tmp_path, form):
     write_test(tmp_path / "run", TEST, [], [], complete=False, error="died")
-    with pytest.raises(UsageError, match="nothing to export"):
+    with pytest.raises(UsageError, match="no measurements to export"):
         export(read_run(tmp_path / "run"), form, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

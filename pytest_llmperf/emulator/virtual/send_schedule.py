@@ -1,4 +1,4 @@
-"""When which request of a plan goes out."""
+"""Send times of the requests of a plan, in virtual time."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ class Request:
     Args:
         index: its position in the plan.
         prompt: token ids.
-        max_tokens: how many tokens are generated.
-        at_ns: when it is sent, after the start; None: as soon as a slot is free.
-        after: index of the request whose end it waits for.
-        think_ns: pause after that end.
+        max_tokens: number of tokens to generate.
+        at_ns: intended send time after the start; None sends the request as soon as a slot is free.
+        after: index of the predecessor, which must end first.
+        think_ns: pause after the end of the predecessor.
         salt: separates prefix caches.
     """
 
@@ -31,11 +31,11 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a client does.
+    """The requests of a client.
 
     Args:
-        requests: by index; one that waits for another comes after it.
-        concurrency: at most so many in flight (closed loop); None: no limit (open loop).
+        requests: requests by index. A request comes after its predecessor.
+        concurrency: largest number of requests in flight (closed loop); None for no limit (open loop).
     """
 
     requests: tuple[Request, ...]
@@ -51,9 +51,9 @@ class Plan:
             raise ValueError(f"concurrency {self.concurrency} lets nothing go")
 
 
-class Departures:
-    """A request is due at its time, or when its predecessor has ended and the client has thought, whatever became of
-    the predecessor; it goes when it is due and a slot is free, next turns before first ones."""
+class SendSchedule:
+    """A request is due at its time, or a think time after the end of its predecessor, even if the predecessor failed.
+    A due request is sent when a slot is free. Later turns of a conversation are sent before new conversations."""
 
     def __init__(self, plan: Plan, started_ns: int) -> None:
         self._requests = plan.requests
@@ -69,36 +69,36 @@ class Departures:
 
     @property
     def next_ns(self) -> int | None:
-        """When the next request goes; None where that depends on requests in flight."""
+        """Send time of the next request; None if the next request waits for a request in flight."""
         if self._slots is None:
             return self._due[0][0] if self._due else None
         if not self._slots or not (self._ready or self._due):
             return None
         return self._slots[0] if self._ready else max(self._slots[0], self._due[0][0])
 
-    def known(self) -> list[tuple[Request, int]]:
-        """Open loop: all requests whose time is known by now, each with that time; they count as gone."""
+    def take_timed(self) -> list[tuple[Request, int]]:
+        """Open loop: removes and returns all requests whose send time is known, each with this time."""
         if self._slots is not None or not self._due:
             return []
         due = sorted(self._due)
         self._due = []
         return [(self._requests[index], due_ns) for due_ns, index in due]
 
-    def go(self, now_ns: int) -> list[tuple[Request, int]]:
-        """Requests that go now, each with the time that was intended for it."""
+    def take_due(self, now_ns: int) -> list[tuple[Request, int]]:
+        """Removes and returns the requests to send now, each with its intended send time."""
         while self._due and self._due[0][0] <= now_ns:
             due_ns, index = heappop(self._due)
             heappush(self._ready, (self._requests[index].after is None, due_ns, index))
-        gone = []
+        due_requests = []
         while self._ready and (self._slots is None or (self._slots and self._slots[0] <= now_ns)):
             _, due_ns, index = heappop(self._ready)
             request = self._requests[index]
             free_ns = due_ns if self._slots is None else heappop(self._slots)
-            gone.append((request, max(due_ns, free_ns) if request.at_ns is None else due_ns))
-        return gone
+            due_requests.append((request, max(due_ns, free_ns) if request.at_ns is None else due_ns))
+        return due_requests
 
     def ended(self, index: int, ended_ns: int) -> None:
-        """A request has ended, or will at that time."""
+        """Records that a request ends at this time."""
         if self._slots is not None:
             heappush(self._slots, ended_ns)
         for request in self._followers.get(index, ()):
