@@ -161,11 +161,13 @@ def effective_fraction(
         all_over = all(cluster.over == cluster.of for cluster in clusters)
         few = 1.0 if all_over else _few(confidence, len(clusters) - 1)
         between_starts = 1 / (few * design_effect(clusters, allowed, growth_starts, per_step))
-    return Worth(min(between_starts, *(each.value for each in within_runs)), all(each.bounded for each in within_runs))
+    return EffectiveFraction(
+        min(between_starts, *(each.value for each in within_runs)), all(each.bounded for each in within_runs)
+    )
 
 
 def _within_runs(view: View, seeds: Sequence[int], allowed: float, confidence: float, per_step: float, *,
-                 given_level: bool) -> Worth:
+                 given_level: bool) -> EffectiveFraction:
     """From the slowest changes along the runs."""
     draws, sent = len(set(seeds)), mean_repeats(seeds)
     segments = independent_segments(
@@ -187,7 +189,8 @@ def _within_runs(view: View, seeds: Sequence[int], allowed: float, confidence: f
         effect = max(effect, (PRIOR_EVENTS * effect + events * grown) / (PRIOR_EVENTS + events))
     few = 1.0 if independent or pooled.over == pooled.of else _few(confidence, df)
     several_parts = draws > 1 or segments > 1
-    return Worth(1 / (few * effect * sent), several_parts and (draws > 1 or measured is None or measured <= bound))
+    bounded = several_parts and (draws > 1 or measured is None or measured <= bound)
+    return EffectiveFraction(1 / (few * effect * sent), bounded)
 
 
 def _effect(runs: Sequence[Sequence[Count]], seeds: Sequence[int], cosines: int) -> tuple[float | None, int]:

@@ -449,7 +449,7 @@ class TestOlderSessions:
         entry, _ = decide(result, make.history(100.0), session_id=self.OLD, accept="why")
         assert (entry.action, entry.acceptable) == (Action.REFUSED, False)
         conditions = "model: m stored, n now"
-        assert entry.reasons == (f"older than what is stored, under other conditions: {conditions}",)
+        assert entry.reasons == (f"older than the stored sessions, under different conditions: {conditions}",)
 
     @pytest.mark.parametrize("host", ["host", "elsewhere"])
     def test_older_session_at_different_level_is_refused(self, make, decide, host):
