@@ -244,8 +244,8 @@ class EnginePool:
             servers = [self.launcher.start(started[0], first_id, kind, lmcache)]
         else:
             servers = self.launcher.start_together(started, first_id, kind)
-        for server in servers:
-            server.siblings = len(servers) - 1
+        for asked, server in zip(group, servers, strict=True):
+            server.asked, server.siblings = asked, len(servers) - 1
         self._servers = dict(zip(group, servers, strict=True))
         self._kind = kind
 

@@ -91,6 +91,7 @@ class Server:
         self.began_s: float | None = None
         self._counter_log = CounterLog()
         self.fresh = False  # whether whoever asked for it last had it started anew
+        self.asked = spec  # before flags were planted and memory was shared out
         self.siblings = 0  # servers that run beside it, idle while it is measured
         self.client: httpx.Client = control_client(url, self.channel, limits, transport)
 

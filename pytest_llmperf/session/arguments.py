@@ -35,8 +35,8 @@ def check_engine(engine: object, call: str) -> None:
 
 
 def spec_of(engine: Server | EngineSpec) -> EngineSpec:
-    """The spec of a server, or the spec itself."""
-    return engine.spec if isinstance(engine, Server) else engine
+    """The spec that a server was asked for by, or the spec itself."""
+    return engine.asked if isinstance(engine, Server) else engine
 
 
 def check_sides_differ(a: Server | EngineSpec, b: Server | EngineSpec) -> None:

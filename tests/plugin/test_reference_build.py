@@ -15,6 +15,16 @@ def test_it(case, perf):
     perf.check(run, "error_rate == 0")
     perf.compare_with_baseline(run, primaries=["itl_p50"])
 """
+FIXTURE = """
+import pytest
+from pytest_llmperf import poisson, random_tokens, vllm
+
+@pytest.mark.h200
+@pytest.mark.engine(vllm("llama-3.1-8b", max_model_len=8192))
+def test_it(engine, perf):
+    run = perf.measure(engine, random_tokens(input=500, output=60, arrivals=poisson(10), requests=60))
+    perf.compare_with_baseline(run, primaries=["itl_p50"])
+"""
 CLAIM = """
 from pytest_llmperf import by_kind, poisson, random_tokens, vllm
 
@@ -77,8 +87,17 @@ def test_idle_sibling_is_a_condition_of_both_sides(emulate):
         "1 idle server beside it"}
 
 
-def test_planted_flag_reaches_the_candidate_alone(emulate):
-    result, run_file = emulate(SUITE, "--plant-flag", "vllm:enforce-eager")
+def test_server_of_the_fixture_is_the_candidate_of_the_comparison(emulate):
+    result, run_file = emulate(FIXTURE)
+    assert result.ret == 0
+    measured, candidate, reference = run_file["measurements"]
+    assert measured["runs"][0]["start_id"] == candidate["runs"][0]["start_id"] == 1
+    assert reference["runs"][0]["start_id"] == 2
+
+
+@pytest.mark.parametrize("suite", [SUITE, FIXTURE], ids=["spec", "fixture"])
+def test_planted_flag_reaches_the_candidate_alone(emulate, suite):
+    result, run_file = emulate(suite, "--plant-flag", "vllm:enforce-eager")
     assert result.ret == 1
     flags = [(measured["conditions"].get("installation"), "enforce_eager" in measured["conditions"]["flags"])
              for measured in run_file["measurements"]]

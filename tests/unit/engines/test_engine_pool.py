@@ -99,6 +99,7 @@ def test_specs_that_fit_start_together_and_stay(sharing_pool):
     one = sharing_pool.acquire(ONE, beside=[TWO])
     two = sharing_pool.acquire(TWO, beside=[ONE])
     assert (one.spec, two.spec) == tuple(shared([ONE, TWO], None))
+    assert (one.asked, two.asked) == (ONE, TWO)
     assert [one.start_id, two.start_id, sharing_pool.starts] == [1, 2, 2]
     assert [one.siblings, two.siblings] == [1, 1]
     assert sharing_pool.acquire(ONE) is one
