@@ -23,7 +23,10 @@ from pytest_llmperf.metrics.registry import find, is_metric
 from pytest_llmperf.metrics.units import Direction
 from pytest_llmperf.results.baseline import Provenance, StoredMeasurement, StoredSession
 from pytest_llmperf.results.conditions import (
+    DEFAULT_RULES,
     EMULATED,
+    FieldRules,
+    asked_flags,
     differences,
     fingerprint_of,
     formulas_of,
@@ -42,12 +45,12 @@ class UpdateTerms:
     Args:
         provenance: of today's runs.
         accept: a person's reason to take what would be refused.
-        across: conditions that may differ.
+        rules: which fields may differ.
     """
 
     provenance: Provenance
     accept: str | None = None
-    across: Collection[str] = ()
+    rules: FieldRules = DEFAULT_RULES
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,25 +184,31 @@ class Merger:
     def _changed_conditions(self) -> str:
         if self.stored is None:
             return ""
-        differing = differences(
-            self.stored, self.fresh.conditions, self._known_primaries, self._conditions_that_may_differ
-        )
-        return "; ".join(map(str, differing))
+        differing = differences(self.stored, self.fresh.conditions, self._known_primaries, self.terms.rules)
+        may_differ = self._conditions_that_may_differ
+        return "; ".join(str(difference) for difference in differing if difference.field not in may_differ)
 
     @property
     def _conditions_that_may_differ(self) -> set[str]:
-        """Conditions that may differ: by the settings, as one side did not record them, or as this session's do."""
+        """Fields that may differ: the build and what the settings name, what one side did not record, and what already
+        differs in the stored part of this session."""
         if self.stored is None:
             return set()
         stored_conditions, now = self.stored.fingerprint, self.fresh.conditions
         stored_differences = self._stored_part_of_session.differs if self._stored_part_of_session is not None else {}
         equal_conditions = {name for name, value in stored_differences.items() if value == now.get(name)}
+        names = stored_conditions.keys() | now.keys() | stored_differences.keys()
         return {
-            *self.terms.across,
+            *(name for name in names if self.terms.rules.may_differ(name, self._asked_flags)),
             *unrecorded_conditions(stored_conditions, now),
             *(unrecorded_conditions(now, stored_conditions) if self._has_newer_stored else ()),
             *equal_conditions,
         }
+
+    @property
+    def _asked_flags(self) -> set[str]:
+        stored_conditions = {} if self.stored is None else self.stored.fingerprint
+        return asked_flags(stored_conditions, self.fresh.conditions)
 
     @property
     def _stored_part_of_session(self) -> StoredSession | None:
@@ -269,11 +278,12 @@ class Merger:
         if self.stored is None or self._changed_conditions:
             return []
         primaries, margins, session = self._known_primaries, self._margins, self._session
+        rules, flags = self.terms.rules, self._asked_flags
         comparable = [
-            one for one in self._sessions_with(session) if one.id == session.id or is_comparable(one, self.terms.across)
+            one for one in self._sessions_with(session) if one.id == session.id or is_comparable(one, rules, flags)
         ]
         others = [
-            other_session for other_session in self._other_sessions if is_comparable(other_session, self.terms.across)
+            other_session for other_session in self._other_sessions if is_comparable(other_session, rules, flags)
         ]
         far = outlier_shifts(session, others, primaries, margins)
         outlier_metrics = {shift.metric for shift in far}

@@ -15,9 +15,9 @@ from pytest_llmperf.baseline.update_plan import Action, Entry, Move, Plan
 from pytest_llmperf.errors import UsageError
 from pytest_llmperf.metrics.registry import is_metric
 from pytest_llmperf.results.baseline import YOUNG_BELOW, Baseline, StoredMeasurement
-from pytest_llmperf.results.conditions import comparable_sessions, kind_of
+from pytest_llmperf.results.conditions import build_changes, comparable_sessions, kind_of
 from pytest_llmperf.results.levels import mean_level
-from pytest_llmperf.results.measurement import TestResult
+from pytest_llmperf.results.measurement import Measurement, TestResult
 
 Mode = Literal["all", "new"]
 
@@ -140,7 +140,7 @@ def _decide(
     counting = [case for case, reasons in zip(copies, never, strict=True) if not reasons]
     if not counting:
         return lines, None
-    if apart := differing_conditions(counting, terms.across):
+    if apart := differing_conditions(counting, terms.rules.compare_across):
         return [*lines, Entry(Action.REFUSED, path, name, reasons=(MIXED.format("; ".join(apart)),))], None
     entry, result = _merge(path, merge_copies(copies, counting), improved_metrics(counting), stored, terms, young=young)
     return [*lines, entry], result
@@ -175,7 +175,10 @@ def _merge(
         Action.CREATED if stored is None else Action.CHANGED,
         path,
         case.name,
-        reasons=(*accepted, *(_grows(test, stored) if young else ()), *_dropped(stored, result), *unknown),
+        reasons=(
+            *accepted, *(_grows(test, stored) if young else ()), *_dropped(stored, result), *_builds(stored, fresh),
+            *unknown,
+        ),
         moves=_moves(stored, result),
         primaries=tuple(filter(is_metric, result.primaries)),
         sessions=len(result.sessions),
@@ -185,7 +188,7 @@ def _merge(
 def _has_few_sessions(stored: StoredMeasurement | None, terms: UpdateTerms) -> bool:
     if stored is None:
         return True
-    comparable = comparable_sessions(stored, terms.across).sessions
+    comparable = comparable_sessions(stored, terms.rules).sessions
     return comparable_sessions_on(comparable, terms.provenance.host) < YOUNG_BELOW
 
 
@@ -194,6 +197,14 @@ def _grows(test: TestResult, stored: StoredMeasurement | None) -> list[str]:
     if stored is None or not any(map(is_undecided_comparison, test.checks)):
         return []
     return [f"its INCONCLUSIVE comparison is no obstacle: fewer than {YOUNG_BELOW} sessions were stored"]
+
+
+def _builds(stored: StoredMeasurement | None, fresh: Measurement) -> list[str]:
+    """What sets the build of a session apart from the builds of the stored sessions."""
+    changes = {} if stored is None else build_changes(stored, stored.sessions, fresh.conditions)
+    texts = [f"{name} {' and '.join(value or 'absent' for value in values[:-1])} → {values[-1] or 'absent'}"
+             for name, values in sorted(changes.items())]
+    return [f"another build: {', '.join(texts)}"] if texts else []
 
 
 def _moves(stored: StoredMeasurement | None, result: StoredMeasurement) -> tuple[Move, ...]:

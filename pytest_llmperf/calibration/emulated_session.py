@@ -15,7 +15,7 @@ from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.engines.emulated import VirtualLauncher
 from pytest_llmperf.engines.pool import EnginePool
 from pytest_llmperf.results.baseline import Baseline
-from pytest_llmperf.results.conditions import EMULATED
+from pytest_llmperf.results.conditions import EMULATED, FieldRules, field_rules
 from pytest_llmperf.session.perf_session import PerfSession
 from pytest_llmperf.session.replay import Replayer, Watch, stream_limits
 from pytest_llmperf.session.stored_baselines import Baselines
@@ -25,8 +25,8 @@ from pytest_llmperf.telemetry.hardware import emulated_hardware
 class DrawnBaselines(Baselines):
     """Baselines of one kind, whose tests compare with `drawn`: a calibration may replace it, and the folder stays."""
 
-    def __init__(self, store: Store, kind: str, host: str, across: tuple[str, ...]) -> None:
-        super().__init__(store, host, across)
+    def __init__(self, store: Store, kind: str, host: str, rules: FieldRules) -> None:
+        super().__init__(store, host, rules)
         self.drawn = store.read_all(kind)
 
     def of_test(self, test: str, kind: str) -> Baseline | None:
@@ -48,7 +48,7 @@ class EmulatedSession(PerfSession):
                          worker=f"p{os.getpid()}", rng=random.Random(0), emulation=emulation)
         self._asked: Asked = {}
         self.drawn_baselines = DrawnBaselines(Store(root / settings.baselines_dir), f"{EMULATED}{emulation.kind}",
-                                              self.host, settings.compare_across)
+                                              self.host, field_rules(settings))
         self.baselines = self.drawn_baselines
 
     def _in_virtual_time(self, root: Path, emulation: Emulation) -> EnginePool:

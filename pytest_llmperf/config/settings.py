@@ -59,7 +59,9 @@ class Settings:
         control_answer_limit_mib: how large such an answer may be, unpacked.
         response_limit_mib: how large the answer to one timed request may be.
         responses_memory_limit_mib: memory that the load processes may hold of answers under way, all together.
-        compare_across: conditions that may differ from a baseline's, e.g. "engine.version", "driver".
+        compare_across: conditions that may differ from a baseline's, e.g. "gpu.persistence".
+        same_build: fields of the build under test that must equal a baseline's, e.g. "engine.version", "driver"; by
+            default the whole build may differ.
         baselines_dir: where baselines lie.
         runs_dir: where run folders are written.
         cache_dir: where models are built.
@@ -92,6 +94,7 @@ class Settings:
     response_limit_mib: float = 64.0
     responses_memory_limit_mib: float = 512.0
     compare_across: tuple[str, ...] = ()
+    same_build: tuple[str, ...] = ()
     baselines_dir: str = "baselines"
     runs_dir: str = ".llmperf/runs"
     cache_dir: str = ".llmperf/models"

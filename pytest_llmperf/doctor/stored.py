@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from pytest_llmperf.baseline.store import Store
 from pytest_llmperf.doctor.finding import Finding
 from pytest_llmperf.doctor.place import Place
 from pytest_llmperf.errors import BaselineError
 from pytest_llmperf.results.baseline import StoredMeasurement
-from pytest_llmperf.results.conditions import kind_of
+from pytest_llmperf.results.conditions import BUILD, kind_of
 from pytest_llmperf.telemetry.hardware import Hardware
 
 PART = "baselines"
@@ -33,17 +33,27 @@ def baselines(place: Place, versions: Mapping[str, str]) -> Iterator[Finding]:
         yield Finding(PART, f"none for {kind} in {place.settings.baselines_dir}/: comparisons will be NO_BASELINE",
                       "create them: pytest suites --update-baselines-new")
         return
-    differs = [tuple(_differences(baseline, place, versions)) for baseline in stored]
-    matching = sum(not difference for difference in differs)
+    rules = place.settings
+    yield from _unknown_names(stored, "compare_across", rules.compare_across)
+    yield from _unknown_names(stored, "same_build", rules.same_build)
+    changes = [dict(_changes(baseline, place, versions)) for baseline in stored]
+    matching = sum(not change for change in changes)
     yield Finding(PART, f"{matching} of {len(stored)} measurements for {kind} match this machine")
+    counts = Counter(item for change in changes for item in change.items())
+    for (field, text), count in counts.items():
+        if field in BUILD and field not in rules.same_build:
+            yield Finding(PART, f"{count} with {text}: another build, which comparisons name")
+        else:
+            yield Finding(PART, f"{count} with {text}: INCOMPARABLE",
+                          'compare on the stored one, or start anew: --update-baselines --accept "REASON"')
+
+
+def _unknown_names(stored: Sequence[StoredMeasurement], setting: str, names: Sequence[str]) -> Iterator[Finding]:
+    """A fact and no problem: baselines of another kind may have the field."""
     recorded = {field for baseline in stored for field in baseline.fingerprint}
-    if unknown := [name for name in place.settings.compare_across if name not in recorded]:
-        # A fact and no problem: baselines of another kind may have it.
-        yield Finding(PART, f"compare_across names {', '.join(unknown)}, which none of them has; conditions that they "
-                            f"have are {', '.join(sorted(recorded))}")
-    for difference, count in Counter(one for each in differs for one in each).items():
-        yield Finding(PART, f"{count} with {difference}: INCOMPARABLE",
-                      'compare on the stored one, or start anew: --update-baselines --accept "REASON"')
+    if unknown := [name for name in names if name not in recorded]:
+        yield Finding(PART, f"{setting} names {', '.join(unknown)}, which none of them has; fields that they have are "
+                            f"{', '.join(sorted(recorded))}")
 
 
 def stored_kind(hardware: Hardware) -> str:
@@ -51,7 +61,10 @@ def stored_kind(hardware: Hardware) -> str:
     return kind_of({"hardware": hardware.kind, "gpu": hardware.gpus[0].name if hardware.gpus else "none"})
 
 
-def _differences(stored: StoredMeasurement, place: Place, versions: Mapping[str, str]) -> Iterator[str]:
+def _changes(
+    stored: StoredMeasurement, place: Place, versions: Mapping[str, str]
+) -> Iterator[tuple[str, str]]:
+    """Fields whose stored value is not the value here, each with both values as text."""
     hardware, stored_conditions = place.hardware, stored.fingerprint
     engine = stored_conditions.get("engine", "")
     now = {"engine.version": versions.get(engine)}
@@ -63,4 +76,4 @@ def _differences(stored: StoredMeasurement, place: Place, versions: Mapping[str,
         both_recorded = None not in (value, stored_conditions.get(field))
         if both_recorded and value != stored_conditions[field] and field not in place.settings.compare_across:
             name = f"{engine} version" if field == "engine.version" else field
-            yield f"{name} {stored_conditions[field]} (here {value})"
+            yield field, f"{name} {stored_conditions[field]} (here {value})"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 
 from pytest_llmperf.errors import SloError
@@ -17,7 +17,14 @@ from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.baseline import StoredMeasurement, StoredSession
 from pytest_llmperf.results.cause import Cause, Facts, NoFurtherRuns
 from pytest_llmperf.results.check import BASELINE_COMPARISON, CheckResult
-from pytest_llmperf.results.conditions import differences
+from pytest_llmperf.results.conditions import (
+    DEFAULT_RULES,
+    VERSION,
+    FieldRules,
+    build_changes,
+    build_differences,
+    differences,
+)
 from pytest_llmperf.results.measurement import Measurement
 from pytest_llmperf.slo.model import Comparison
 from pytest_llmperf.stats.decision import (
@@ -45,7 +52,6 @@ from pytest_llmperf.stats.shift import Shift, sessions_by_host, shift
 CLOSED_LOOP = ("ttft_p50", "tpot_mean", "output_throughput")
 OPEN_LOOP = ("ttft_p50", "tpot_mean")
 SEARCHED = ("max_rate",)
-OFTEN_COMPARED_ACROSS = ("driver", "cuda", "engine.version")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +64,7 @@ class ComparisonTerms:
         suite_primaries: how many metrics the whole suite judges.
         kind: hardware kind of the machine that serves, for noise and margins.
         host: digest of this host's name.
-        across: conditions that may differ.
+        rules: which fields may differ.
     """
 
     primaries: tuple[str, ...]
@@ -66,7 +72,7 @@ class ComparisonTerms:
     suite_primaries: int
     kind: str
     host: str
-    across: tuple[str, ...] = ()
+    rules: FieldRules = DEFAULT_RULES
 
 
 def default_primaries(
@@ -118,22 +124,24 @@ def incomparable_result(
     Args:
         stored: its sessions that were measured alike (`comparable_sessions`).
     """
-    differing = differences(stored, measurement.conditions, terms.primaries, terms.across)
+    differing = differences(stored, measurement.conditions, terms.primaries, terms.rules)
     missing = [name for name in terms.primaries if not _sessions_with(stored, name)]
-    if not differing and not missing:
+    changes = build_changes(stored, stored.sessions, measurement.conditions)
+    known = {*measurement.conditions, *stored.fingerprint}
+    misspelt = _similar_names([name for name in terms.rules.same_build if name not in known], changes)
+    if not differing and not missing and not misspelt:
         return None
     fields = [difference.field for difference in differing]
     facts: Facts = {"differing": {one.field: [one.stored, one.now] for one in differing}, "missing_metrics": missing}
-    unknown = [name for name in terms.across if name not in measurement.conditions and name not in stored.fingerprint]
-    facts["suggestions"] = _similar_names(unknown, fields)
-    if not missing and set(fields) <= set(OFTEN_COMPARED_ACROSS):
-        facts["comparable_fields"] = fields
+    facts["suggestions"] = _similar_names([name for name in terms.rules.compare_across if name not in known], fields)
+    facts["same_build_suggestions"] = misspelt
+    facts["same_build"] = [name for name in fields if name in terms.rules.same_build]
     return CheckResult(BASELINE_COMPARISON, Verdict.INCOMPARABLE, metric="fingerprint", cause=Cause.CONDITIONS_DIFFER,
                        facts=facts)
 
 
 def _similar_names(unknown: Sequence[str], differing: Collection[str]) -> dict[str, str]:
-    """Unknown name in compare_across → the differing field that it resembles; others may be another engine's fields.
+    """Unknown name in a setting → the differing field that it resembles; others may be another engine's fields.
 
     A field also resembles its part after the last dot: version, of engine.version.
     """
@@ -191,11 +199,36 @@ def judge_against_baseline(
                   only_gross(most_runs, session_count), no_further_runs)
     decided = decide(list(comparisons.values()), alpha, pass_confidence, gross=only_gross(paired, session_count))
     verdicts = dict(zip(comparisons, decided, strict=True))
-    return [
+    results = [
         unusable.get(metric.name)
         or _result(metric, verdicts[metric.name], comparisons[metric.name], power)
         for metric in metrics
     ]
+    return [_with_build(result, measurement, stored, terms.host) for result in results]
+
+
+def _with_build(
+    result: CheckResult, measurement: Measurement, stored: StoredMeasurement, host: str
+) -> CheckResult:
+    """The result with what it says of builds and hosts: which builds are compared, and whether it is provisional.
+
+    A comparison is provisional where no stored session is of today's build on today's host. This changes no verdict:
+    the spread between hosts is part of the interval (`sessions_by_host`), so a FAIL stands on another host, too.
+    """
+    sessions = _sessions_with(stored, result.metric)
+    conditions = measurement.conditions
+    changed = [session for session in sessions if build_differences(stored, session, conditions)]
+    facts: Facts = {"engine": conditions.get("engine", ""), "compared_sessions": len(sessions)}
+    if changed:
+        facts["build_changes"] = build_changes(stored, changed, conditions)
+        facts["changed_sessions"] = len(changed)
+    provisional = not any(session.host == host and session not in changed for session in sessions)
+    if provisional:
+        facts["stored_hosts"] = len({session.host for session in sessions})
+        facts["host_stored"] = any(session.host == host for session in sessions)
+        versions = (session.differs.get(VERSION, stored.fingerprint.get(VERSION)) for session in sessions)
+        facts["stored_versions"] = list(dict.fromkeys(version or "unknown" for version in versions))
+    return replace(result, facts={**result.facts, **facts}) if changed or provisional else result
 
 
 def paired_runs(measurement: Measurement, stored: StoredMeasurement) -> int:

@@ -143,6 +143,7 @@ class BaselineUpdater:
 
     def _update(self) -> list[Plan]:
         from pytest_llmperf.baseline.store import Store
+        from pytest_llmperf.results.conditions import field_rules
         from pytest_llmperf.session.baseline_update import UpdateScope, read_sessions, update_baselines
 
         settings = self.config.stash[STATE].settings
@@ -150,7 +151,7 @@ class BaselineUpdater:
         wanted = UpdateScope(
             self.mode,
             accept=self.config.getoption("--accept"),
-            across=settings.compare_across,
+            rules=field_rules(settings),
             collected=None if self._partial else self.collected,
             in_scope=self._whole_files(),
         )

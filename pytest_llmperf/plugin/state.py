@@ -96,6 +96,10 @@ class State:
             from pytest_llmperf.engines.adapters import check_configured
 
             check_configured(settings.engines)
+        if settings.compare_across or settings.same_build:
+            from pytest_llmperf.results.conditions import field_rules
+
+            field_rules(settings)  # refused before a server starts
         limit_s = self.config.getoption("--extension-limit")
         return replace(
             settings,

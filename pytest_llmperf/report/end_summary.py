@@ -11,6 +11,7 @@ from pytest_llmperf.report.next_steps import Invocation, next_steps
 
 MOST_LINES = 10  # of tests: with the next steps and pytest's own last lines that still fits 24
 MOST_ALONE = 18  # where there is nothing to do next
+MOST_BUILDS = 2
 GOOD = (Verdict.PASS.value, Verdict.IMPROVED.value, STORED)
 
 
@@ -36,7 +37,14 @@ def summary(ended: Sequence[EndedTest], invocation: Invocation, width: int, *, e
     ]
     if left_out := [test.outcome for test in ordered if test not in listed]:
         lines.append(f"{'…':<{column}}  and {_counts(left_out)}; each of them with -v")
+    lines += [cut(line, width) for line in _builds(ordered)]
     return [*lines, *(["next:"] if steps else []), *(f"  {step}" for step in steps)]
+
+
+def _builds(ended: Sequence[EndedTest]) -> list[str]:
+    """What baseline comparisons cross, the most frequent first: "compared with another build or host …"."""
+    texts = Counter(test.builds for test in ended if test.builds).most_common(MOST_BUILDS)
+    return [f"{count} compared across builds or hosts: {text}" for text, count in texts]
 
 
 def counts(ended: Iterable[EndedTest]) -> str:

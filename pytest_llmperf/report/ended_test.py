@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.cause import Cause, NoFurtherRuns
 from pytest_llmperf.results.check import CheckResult
-from pytest_llmperf.results.sentences import cause_text, estimate_text, limit_text
+from pytest_llmperf.results.sentences import builds_text, cause_text, estimate_text, limit_text
 
 NOT_COMPARED = (Verdict.NO_BASELINE.value, Verdict.INCOMPARABLE.value)
 STORED = "STORED"
@@ -58,6 +58,11 @@ class EndedTest:
         if self.verdict in NOT_COMPARED and self.undecided_requirements:
             return f"{text}; {Verdict.INCONCLUSIVE.value}: {_decision(self.undecided_requirements)}"
         return text
+
+    @property
+    def builds(self) -> str:
+        """Which builds and hosts its comparison with a baseline crosses; "" where host and build are stored."""
+        return next(filter(None, map(builds_text, self.checks)), "")
 
     @property
     def undecided_requirements(self) -> list[CheckResult]:

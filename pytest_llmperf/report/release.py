@@ -17,7 +17,13 @@ from pytest_llmperf.errors import SloError
 from pytest_llmperf.judging.baseline_comparison import OPEN_LOOP, SEARCHED
 from pytest_llmperf.metrics.registry import Metric, find
 from pytest_llmperf.model.verdict import Verdict
-from pytest_llmperf.results.conditions import formula_versions, server_kind, unrecorded_conditions
+from pytest_llmperf.results.conditions import (
+    asked_flags,
+    formula_versions,
+    is_of_build,
+    server_kind,
+    unrecorded_conditions,
+)
 from pytest_llmperf.results.measurement import Measurement, TestResult
 from pytest_llmperf.stats.decision import PASS_CONFIDENCE, MetricComparison, decide
 from pytest_llmperf.stats.looks import SUITE_ALPHA
@@ -77,7 +83,7 @@ class ComparedTest:
         before, after: it in each run; None where it is not there.
         reason: why, in one line; "" where the changes say it.
         changes: of the primary metrics.
-        differing_conditions: conditions that changed and may: name, before, after.
+        differing_conditions: fields of the build and conditions that changed and may: name, before, after.
     """
 
     test: str
@@ -252,6 +258,9 @@ def _value_text(metric: Metric, side: Measurement) -> str:
 
 
 def _differing_conditions(before: Measurement, after: Measurement) -> list[tuple[str, str, str]]:
+    """Fields of the build first, then conditions."""
     names = sorted((before.conditions.keys() | after.conditions.keys()) - {"formulas", *MUST_AGREE})
+    flags = asked_flags(before.conditions, after.conditions)
+    names.sort(key=lambda name: not is_of_build(name, flags))
     each = ((name, before.conditions.get(name, "absent"), after.conditions.get(name, "absent")) for name in names)
     return [row for row in each if row[1] != row[2]]

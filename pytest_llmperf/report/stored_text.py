@@ -131,7 +131,8 @@ def _change_since_anchor(stored: StoredMeasurement, session: StoredSession, metr
 
 def _remark(session: StoredSession) -> str:
     accepted = f"accepted: {session.accepted}" if session.accepted else ""
-    return ", ".join(filter(None, ("anchor" if session.anchor else "", accepted)))
+    differs = [f"{name} {'absent' if value is None else value}" for name, value in sorted(session.differs.items())]
+    return ", ".join(filter(None, ("anchor" if session.anchor else "", accepted, *differs)))
 
 
 def _measurement_name(test: str, name: str) -> str:

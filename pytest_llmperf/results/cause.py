@@ -127,6 +127,14 @@ class Facts(TypedDict, total=False):
     negligible: float  # change
     deciding_runs: int  # runs before which not every regression can fail
     deciding_sessions: int  # sessions below which that holds
+    # Builds and hosts of a baseline comparison
+    engine: str
+    compared_sessions: int
+    build_changes: dict[str, list[str | None]]  # field of the build → other stored values, then today's value
+    changed_sessions: int  # stored sessions of another build
+    stored_hosts: int  # with the next two: the result is provisional
+    host_stored: bool  # whether today's host is among them
+    stored_versions: list[str]  # of the engine
     # Why
     text: str
     texts: dict[str, str]  # sentences of a file that has no numbers
@@ -152,7 +160,8 @@ class Facts(TypedDict, total=False):
     differing: dict[str, list[str | None]]  # condition → stored value, value of today
     missing_metrics: list[str]
     suggestions: dict[str, str]  # unknown name in compare_across → the field that it resembles
-    comparable_fields: list[str]
+    same_build: list[str]  # fields of the build that differ and that the setting same_build names
+    same_build_suggestions: dict[str, str]  # unknown name in same_build → the changed field that it resembles
     kind: str
     p: float
     # Of an invalid run

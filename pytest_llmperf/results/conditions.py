@@ -1,4 +1,10 @@
-"""The conditions of a measurement: the hardware kind they name, and whether they equal those of a baseline."""
+"""The conditions of a measurement, the build under test among them, and how both compare with a baseline.
+
+Each field that a measurement records belongs to one of two classes. The build under test is the engine's version, the
+driver, CUDA, the installation, and each value that the engine resolved without a flag of the test. The build may differ
+from the build of a baseline, and the comparison is about this difference. Every other field is a condition: it must be
+equal.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +13,13 @@ import json
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 
+from pytest_llmperf.config.settings import Settings
+from pytest_llmperf.errors import ConfigError
 from pytest_llmperf.metrics.registry import find
 from pytest_llmperf.model.engine import serving_hardware
+from pytest_llmperf.model.ranks import DATA, PIPELINE, TENSOR
 from pytest_llmperf.results.baseline import StoredMeasurement, StoredSession
 
 EMULATED = "emulated-"
@@ -18,6 +28,103 @@ OTHER_GPU = "other-gpu"  # as in telemetry.hardware
 PER_METRIC = frozenset({"formulas"})
 # Names, up to a dot, of what the first baselines did not record: one without them says nothing of them.
 RECORDED_LATER = frozenset({"cuda", "cpu", "cpu_cores", "host_env"})
+VERSION = "engine.version"
+# FlashInfer is a package of the installation; the other variables of `host_env` are settings of the host.
+BUILD = frozenset({
+    VERSION, "engine.lmcache.version", "driver", "cuda", "installation",
+    "host_env.VLLM_USE_FLASHINFER_SAMPLER", "host_env.SGLANG_IS_FLASHINFER_AVAILABLE",
+})  # fmt: skip
+RESOLVED = "engine."
+#: A specification sets all values of LMCache.
+LMCACHE = "engine.lmcache."
+# Resolved value → flags that ask for that value, where a flag has another name than the value.
+ASKED_BY: Mapping[str, tuple[str, ...]] = {
+    "cache_dtype": ("kv_cache_dtype",),
+    "enforce_eager": ("compilation_config", "cudagraph_mode", "optimization_level"),
+    "block_size": ("page_size",),
+    "max_num_batched_tokens": ("chunked_prefill_size",),
+    "tp_size": TENSOR,
+    "pp_size": PIPELINE,
+    "dp_size": DATA,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class FieldRules:
+    """Which fields may differ between a measurement and its baseline.
+
+    Args:
+        compare_across: conditions that may differ.
+        same_build: fields of the build that must be equal.
+    """
+
+    compare_across: tuple[str, ...] = ()
+    same_build: tuple[str, ...] = ()
+
+    def may_differ(self, field: str, flags: Collection[str]) -> bool:
+        """Whether a comparison may cross a difference in this field.
+
+        Args:
+            flags: names of the flags that the test asked for.
+        """
+        return field in self.compare_across or (is_of_build(field, flags) and field not in self.same_build)
+
+
+#: The whole build may differ and no condition.
+DEFAULT_RULES = FieldRules()
+
+
+def field_rules(settings: Settings) -> FieldRules:
+    """The rules of a project.
+
+    Raises:
+        ConfigError: a name in `compare_across` or `same_build` belongs to the other class.
+    """
+    problems = [
+        f"compare_across names {field}, which belongs to the build under test and may differ. Leave the name out"
+        for field in settings.compare_across if field in BUILD
+    ]
+    for field in settings.same_build:
+        if field not in BUILD and not field.startswith(RESOLVED):
+            names = {part: name for name in sorted(BUILD) for part in (name, name.rpartition(".")[2])}
+            close = get_close_matches(field, names, n=1)
+            hint = f"Did you mean {names[close[0]]}?" if close else f"Known: {', '.join(sorted(BUILD))}, {RESOLVED}…"
+            problems.append(f"same_build names {field}, which is no field of the build. {hint}")
+    if problems:
+        raise ConfigError("; ".join(problems))
+    return FieldRules(settings.compare_across, settings.same_build)
+
+
+def is_of_build(field: str, flags: Collection[str]) -> bool:
+    """Whether a field belongs to the build under test.
+
+    Args:
+        flags: names of the flags that the test asked for.
+
+    >>> is_of_build("engine.max_num_seqs", flags=()), is_of_build("engine.max_num_seqs", flags=("max_num_seqs",))
+    (True, False)
+    """
+    return field in BUILD or is_default(field, flags)
+
+
+def is_default(field: str, flags: Collection[str] = ()) -> bool:
+    """Whether a field is a value that the engine resolved without a flag that asks for this value."""
+    if field in BUILD or not field.startswith(RESOLVED) or field.startswith(LMCACHE):
+        return False
+    name = field.removeprefix(RESOLVED)
+    return not {name, *ASKED_BY.get(name, ())} & set(flags)
+
+
+def asked_flags(*fingerprints: Mapping[str, str]) -> set[str]:
+    """Names of the flags that a test asked for, from the conditions of either side of a comparison."""
+    names: set[str] = set()
+    for fingerprint in fingerprints:
+        try:
+            flags = json.loads(fingerprint.get("flags", "{}"))
+        except ValueError:  # written by hand: then the flags differ
+            continue
+        names |= set(flags) if isinstance(flags, dict) else set()
+    return names
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,21 +187,18 @@ def formulas_of(metrics: Iterable[str]) -> dict[str, str]:
 
 
 def differences(
-    stored: StoredMeasurement, conditions: Mapping[str, str], primaries: Collection[str], across: Collection[str] = ()
+    stored: StoredMeasurement, conditions: Mapping[str, str], primaries: Collection[str],
+    rules: FieldRules = DEFAULT_RULES,
 ) -> tuple[Difference, ...]:
     """Why a measurement under `conditions` cannot be compared with what is stored; empty where it can.
 
     Args:
         primaries: the metrics that would be compared: their formulas must be the same.
-        across: fields that may differ (`compare_across`).
+        rules: which fields may differ.
     """
-    stored_conditions, now = stored.fingerprint, fingerprint_of(conditions)
-    passed_over = {*across, *PER_METRIC, *unrecorded_conditions(stored_conditions, now)}
-    changed = [
-        Difference(field, stored_conditions.get(field), now.get(field))
-        for field in sorted((stored_conditions.keys() | now.keys()) - passed_over)
-        if stored_conditions.get(field) != now.get(field)
-    ]
+    flags = asked_flags(stored.fingerprint, conditions)
+    changed = [each for each in _changed_fields(stored.fingerprint, conditions)
+               if not rules.may_differ(each.field, flags)]
     formulas = formulas_of(metric for metric in primaries if metric in stored.formulas)
     changed += [
         Difference(f"formula of {metric}", stored.formulas[metric], formula)
@@ -104,20 +208,54 @@ def differences(
     return tuple(changed)
 
 
-def is_comparable(session: StoredSession, across: Collection[str]) -> bool:
+def build_differences(
+    stored: StoredMeasurement, session: StoredSession, conditions: Mapping[str, str]
+) -> tuple[Difference, ...]:
+    """Fields in which the build of a measurement is not the build of a stored session."""
+    values = {**stored.fingerprint, **session.differs}
+    recorded = {name: value for name, value in values.items() if value is not None}
+    flags = asked_flags(stored.fingerprint, conditions)
+    return tuple(each for each in _changed_fields(recorded, conditions) if is_of_build(each.field, flags))
+
+
+def build_changes(
+    stored: StoredMeasurement, sessions: Iterable[StoredSession], conditions: Mapping[str, str]
+) -> dict[str, list[str | None]]:
+    """Field of the build → its other values in these sessions, oldest first, and then the measurement's value."""
+    other_values: dict[str, list[str | None]] = {}
+    for session in sessions:
+        for each in build_differences(stored, session, conditions):
+            values = other_values.setdefault(each.field, [])
+            values += [] if each.stored in values else [each.stored]
+    return {field: [*values, conditions.get(field)] for field, values in other_values.items()}
+
+
+def _changed_fields(before: Mapping[str, str], conditions: Mapping[str, str]) -> list[Difference]:
+    """Every field that differs, sorted; formulas are compared metric by metric elsewhere."""
+    now = fingerprint_of(conditions)
+    names = (before.keys() | now.keys()) - {*PER_METRIC, *unrecorded_conditions(before, now)}
+    return [Difference(name, before.get(name), now.get(name)) for name in sorted(names)
+            if before.get(name) != now.get(name)]
+
+
+def is_comparable(session: StoredSession, rules: FieldRules, flags: Collection[str]) -> bool:
     """Whether a stored session was measured under its baseline's conditions, but for those that may differ.
 
     A condition that it did not record yet speaks neither for nor against it.
+
+    Args:
+        flags: names of the flags that the test asked for.
     """
     def excused(field: str, value: str | None) -> bool:
-        return field in across or (value is None and _recorded_later(field))
+        return rules.may_differ(field, flags) or (value is None and _recorded_later(field))
 
     return all(excused(field, value) for field, value in session.differs.items())
 
 
-def comparable_sessions(stored: StoredMeasurement, across: Collection[str]) -> StoredMeasurement:
+def comparable_sessions(stored: StoredMeasurement, rules: FieldRules) -> StoredMeasurement:
     """Without the sessions that were taken in across other conditions, unless these may still differ."""
-    return replace(stored, sessions=tuple(session for session in stored.sessions if is_comparable(session, across)))
+    flags = asked_flags(stored.fingerprint)
+    return replace(stored, sessions=tuple(one for one in stored.sessions if is_comparable(one, rules, flags)))
 
 
 def unrecorded_conditions(before: Mapping[str, str], now: Mapping[str, str]) -> set[str]:

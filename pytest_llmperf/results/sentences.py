@@ -10,6 +10,7 @@ from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.baseline import YOUNG_BELOW
 from pytest_llmperf.results.cause import Cause, Facts, NoFurtherRuns, Problem
 from pytest_llmperf.results.check import CheckResult
+from pytest_llmperf.results.conditions import VERSION, is_default
 from pytest_llmperf.stats.looks import LOOKS
 
 #: A ratio above this says that the spread of server starts is unknown rather than large.
@@ -26,6 +27,10 @@ STOPS: Mapping[NoFurtherRuns, str] = {
     NoFurtherRuns.TOKENS_UNVERIFIED: "no further run confirms a token count: make the server count tokens per chunk",
     NoFurtherRuns.VALUES_INFINITE: "no further run brings the answers of failed requests: find out why requests fail",
 }
+#: Engines as their makers write them.
+ENGINES = {"vllm": "vLLM", "sglang": "SGLang"}
+#: Causes that another build may explain.
+EXPLAINED_BY_BUILD = (Cause.WORSE, Cause.SPREAD_TOO_LARGE, Cause.RUNS_TOO_FEW)
 MORE_STARTS = "measure on more server starts: perf.measure(spec, …, starts=N)"
 NOT_THE_ENGINE = (
     "Something other than the engine's flags changed it: an unfinished warm-up, heat, a leak or a neighbour. Look at "
@@ -78,6 +83,8 @@ def reason_text(result: CheckResult) -> str:
     text = REASONS[result.cause](result)
     if "guard" in result.facts:
         text += f'; or accept the loss: allow={{"{result.facts["guard"]}": …}}'
+    if "build_changes" in result.facts and result.cause in EXPLAINED_BY_BUILD:
+        text += f"; first suspect: {_suspect(result.facts)}"
     if "unmeasured_side" in result.facts:
         text += f"; side {result.facts['unmeasured_side']} was therefore not measured"
     return text
@@ -148,6 +155,69 @@ def _qualifications(result: CheckResult) -> Iterator[str]:
         yield _detectable(result)
     if "reference" in facts and result.verdict is not Verdict.FAIL:
         yield f"smallest detectable change {_change(result, facts['smallest_detectable'])}"
+    if compared := builds_text(result):
+        yield compared
+
+
+def builds_text(result: CheckResult) -> str:
+    """Which builds and hosts a comparison with a baseline crosses; "" where host and build are stored.
+
+    "vLLM 0.26.0 → 0.32.0; its defaults changed: max_num_batched_tokens 8192 → 16384".
+    """
+    facts = result.facts
+    texts = []
+    if "build_changes" in facts:
+        part = facts["changed_sessions"] < facts["compared_sessions"]
+        share = f"against {facts['changed_sessions']} of {facts['compared_sessions']} stored sessions: " if part else ""
+        texts.append(share + _build_text(facts))
+    if "stored_hosts" in facts:
+        texts.append(_origin(facts))
+    return "; ".join(texts)
+
+
+def _origin(facts: Facts) -> str:
+    """Where the stored sessions of a provisional comparison come from."""
+    others = facts["stored_hosts"] - facts["host_stored"]
+    hosts = [*(["this host"] if facts["host_stored"] else []), *([_number(others, "other host")] if others else [])]
+    versions = f"{_engine(facts)} {' and '.join(facts['stored_versions'])}"
+    sessions = _number(facts["compared_sessions"], "stored session")
+    return f"provisional: {sessions} of {' and '.join(hosts)} with {versions}"
+
+
+def _build_text(facts: Facts) -> str:
+    changes = facts["build_changes"]
+    defaults = {name: values for name, values in changes.items() if is_default(name)}
+    others = {name: values for name, values in changes.items() if name not in (VERSION, *defaults)}
+    texts = [f"{_engine(facts)} {_values(changes[VERSION])}"] if VERSION in changes else []
+    if defaults:
+        owner = "its" if VERSION in changes else f"{_engine(facts)}'s"
+        texts.append(f"{owner} {_set_by(facts)} changed: {_changes(defaults)}")
+    return "; ".join([*texts, *([_changes(others)] if others else [])])
+
+
+def _suspect(facts: Facts) -> str:
+    """The changed defaults, or the changed build if every default is equal."""
+    changes = facts["build_changes"]
+    defaults = {name: values for name, values in changes.items() if is_default(name)}
+    return f"changed {_set_by(facts)}, {_changes(defaults)}" if defaults else f"the build, {_build_text(facts)}"
+
+
+def _set_by(facts: Facts) -> str:
+    """Nobody here knows which flags the operator of an endpoint gave."""
+    return "settings" if facts["engine"] == "endpoint" else "defaults"
+
+
+def _engine(facts: Facts) -> str:
+    return ENGINES.get(facts["engine"], f"the {facts['engine'] or 'engine'}")
+
+
+def _changes(changes: Mapping[str, list[str | None]]) -> str:
+    return ", ".join(f"{name.removeprefix('engine.')} {_values(values)}" for name, values in sorted(changes.items()))
+
+
+def _values(values: list[str | None]) -> str:
+    *stored, now = ("absent" if value is None else value for value in values)
+    return f"{' and '.join(stored)} → {now}"
 
 
 def _of_runs(facts: Facts) -> str:
@@ -360,8 +430,8 @@ def _endpoint(result: CheckResult) -> str:
 
 def _conditions(result: CheckResult) -> str:
     facts = result.facts
-    across = facts.get("comparable_fields", [])
-    differ = f"let them differ: compare_across = {json.dumps(across)}, " if across else ""
+    required = facts.get("same_build", [])
+    differ = f"take {' and '.join(map(json.dumps, required))} out of same_build, " if required else ""
     return (f"{'; '.join(_differences(facts))}. Measure under the stored conditions, "
             f'{differ}or start the baseline anew with --update-baselines --accept "REASON".')
 
@@ -373,6 +443,8 @@ def _differences(facts: Facts) -> Iterator[str]:
         yield f"{metric} is not stored under these conditions"
     for name, field in facts["suggestions"].items():
         yield f"compare_across names {name}; did you mean {field}?"
+    for name, field in facts.get("same_build_suggestions", {}).items():
+        yield f"same_build names {name}; did you mean {field}?"
 
 
 def _no_primary(result: CheckResult) -> str:

@@ -13,7 +13,7 @@ from pytest_llmperf.baseline.store import Store
 from pytest_llmperf.baseline.update_plan import Plan
 from pytest_llmperf.errors import BaselineError
 from pytest_llmperf.results.baseline import Baseline, Provenance
-from pytest_llmperf.results.conditions import kind_of
+from pytest_llmperf.results.conditions import DEFAULT_RULES, FieldRules, kind_of
 from pytest_llmperf.results.measurement import TestResult
 from pytest_llmperf.results.reader import read_test
 from pytest_llmperf.session.provenance import read_provenance
@@ -39,14 +39,14 @@ class UpdateScope:
     Args:
         mode: all, or missing ones only.
         accept: a person's reason to take what would be refused.
-        across: conditions that may differ.
+        rules: which fields may differ.
         collected: ids of all tests that exist; None where only a part is known, and nothing is orphaned.
         in_scope: test files whose tests are all in `collected`; baselines of others count as existing.
     """
 
     mode: Mode
     accept: str | None = None
-    across: Collection[str] = ()
+    rules: FieldRules = DEFAULT_RULES
     collected: Collection[str] | None = None
     in_scope: Collection[str] = ()
 
@@ -116,7 +116,7 @@ def _plans(
         collected = scope.collected
         existing_tests = None if collected is None else {*collected, *_tests_out_of_scope(now, scope.in_scope)}
         planned = plan(
-            session.tests, now, UpdateTerms(session.provenance, scope.accept, scope.across), scope.mode, existing_tests
+            session.tests, now, UpdateTerms(session.provenance, scope.accept, scope.rules), scope.mode, existing_tests
         )
         plans.append(planned)
         files |= planned.files

@@ -34,6 +34,7 @@ from pytest_llmperf.model.engine import REFERENCE, EngineSpec
 from pytest_llmperf.model.status import Note, Tell
 from pytest_llmperf.process.ports import lock_folder, private_folder, scratch_folder
 from pytest_llmperf.process.scratch import sweep, temporaries
+from pytest_llmperf.results.conditions import field_rules
 from pytest_llmperf.results.measurement import Measurement
 from pytest_llmperf.results.writer import writable
 from pytest_llmperf.session.provenance import FILE as PROVENANCE
@@ -101,7 +102,7 @@ class PerfSession:
         self._sweep()  # before a server starts or a file is written: the disk may be full of leftovers
         store = Store(root / settings.baselines_dir)
         self.host = host_digest(hardware, virtual=virtual is not None)
-        self.baselines = Baselines(store, self.host, settings.compare_across)
+        self.baselines = Baselines(store, self.host, field_rules(settings))
         self.accelerators = Accelerators(
             hardware, self.clock, tell, settings.gpu_interval_s, round(settings.gpu_free_limit_mib * 2**20),
             settings.gpu_free_timeout_s,

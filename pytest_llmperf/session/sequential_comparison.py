@@ -62,7 +62,7 @@ def compare_with_baseline(
     if stored is None:
         return [_nothing_stored(kind)]
     terms = session.baselines.terms(kind, measurement.primaries, margins, server_kind(measurement.conditions))
-    stored = comparable_sessions(stored, terms.across)
+    stored = comparable_sessions(stored, terms.rules)
     different = incomparable_result(measurement, stored, terms)
     if different is not None:
         return [different]

@@ -13,6 +13,7 @@ from pytest_llmperf.judging.baseline_comparison import ComparisonTerms
 from pytest_llmperf.judging.start_spread import noisiest
 from pytest_llmperf.judging.steadiness import stored_run_sd
 from pytest_llmperf.results.baseline import Baseline, StoredMeasurement
+from pytest_llmperf.results.conditions import FieldRules
 from pytest_llmperf.stats.prior import Margins
 from pytest_llmperf.stats.ratio import StartSd
 
@@ -20,10 +21,10 @@ from pytest_llmperf.stats.ratio import StartSd
 class Baselines:
     """The stored baselines as a session sees them: the files of a hardware kind are read once, when first needed."""
 
-    def __init__(self, store: Store, host: str, across: tuple[str, ...]) -> None:
+    def __init__(self, store: Store, host: str, rules: FieldRules) -> None:
         self.store = store
         self.host = host
-        self.across = across
+        self.rules = rules
         self._by_kind: dict[str, dict[str, Baseline | BaselineError]] = {}
         self._primaries: dict[str, int] = {}
         self._run_sds: dict[str, list[float]] = {}
@@ -116,7 +117,7 @@ class Baselines:
             self._primaries[kind] = sum(
                 len(measurement.primaries) for each in stored for measurement in each.measurements.values()
             )
-        return ComparisonTerms(primaries, margins, self._primaries[kind], server or kind, self.host, self.across)
+        return ComparisonTerms(primaries, margins, self._primaries[kind], server or kind, self.host, self.rules)
 
 
 def _run_sds(baseline: Baseline) -> list[float]:

@@ -147,6 +147,53 @@ def test_other_flags_are_incomparable_and_named(emulate):
     assert result.ret == 1
 
 
+def measured_elsewhere(emulate, **fields):
+    """Turn the stored session into a session of another host, whose build and conditions had these fields."""
+    emulate("--update-baselines-new")
+    document = json.loads(emulate.path.read_text())
+    measurement = document["measurements"][""]
+    measurement["fingerprint"] |= fields
+    (session,) = measurement["sessions"]
+    session["host"] = "0" * len(session["host"])
+    emulate.path.write_text(json.dumps(document))
+
+
+def test_upgraded_engine_on_new_host_is_compared_and_not_red_in_ci(emulate, monkeypatch):
+    measured_elsewhere(emulate, **{"engine.version": "0.26.0", "engine.max_num_batched_tokens": "2048"})
+    monkeypatch.setenv("CI", "true")
+    result, _ = emulate()
+    assert result.ret == 0
+    crossed = ("vLLM 0.26.0 → 0.32.0+emulated; its defaults changed: max_num_batched_tokens 2048 → 8192; provisional: "
+               "1 stored session of 1 other host with vLLM 0.26.0")
+    assert f"1 compared across builds or hosts: {crossed}"[:79] in [line[:79] for line in result.outlines]
+    monkeypatch.setenv("COLUMNS", "400")
+    result, _ = emulate("--emulate-fault", "step_time=+40%")
+    assert result.ret == 1
+    result.stdout.fnmatch_lines([
+        "*baseline*", "*first suspect: changed defaults, max_num_batched_tokens 2048 → 8192*",
+        f"1 compared across builds or hosts: {crossed}",
+    ])
+
+
+def test_same_build_makes_changed_version_incomparable(emulate, pytester):
+    measured_elsewhere(emulate, **{"engine.version": "0.26.0"})
+    Path(pytester.path, "llmperf.toml").write_text('same_build = ["engine.version"]\n')
+    result, _ = emulate("-rs", "--missing-baseline", "fail")
+    assert result.ret == 1
+    result.stdout.fnmatch_lines(['*engine.version: 0.26.0 stored, 0.32.0+emulated now*take "engine.version" out of *'])
+
+
+@pytest.mark.parametrize(("setting", "text"), [
+    ('same_build = ["gpu"]', "*same_build names gpu, which is no field of the build.*"),
+    ('compare_across = ["driver"]', "*compare_across names driver, which belongs to the build under test*"),
+])
+def test_setting_with_field_of_other_class_is_refused_before_any_test(emulate, pytester, setting, text):
+    Path(pytester.path, "llmperf.toml").write_text(setting)
+    result, _ = emulate()
+    assert result.ret == 4
+    result.stderr.fnmatch_lines([text])
+
+
 def test_update_of_missing_baselines_keeps_existing_file(emulate):
     emulate("--update-baselines-new")
     before = emulate.path.read_bytes()

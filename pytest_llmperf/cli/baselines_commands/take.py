@@ -32,12 +32,13 @@ def run(arguments: argparse.Namespace) -> int:
     from pytest_llmperf.baseline.update_plan import Action
     from pytest_llmperf.config.root import project_root
     from pytest_llmperf.config.settings import read_settings
+    from pytest_llmperf.results.conditions import field_rules
     from pytest_llmperf.session.baseline_update import UpdateScope, read_sessions, update_baselines
 
     root = project_root()
     settings = read_settings(root)
     sessions = read_sessions(path for folder in arguments.run_dirs for path in _run_files(folder))
-    wanted = UpdateScope("new" if arguments.new else "all", arguments.accept, settings.compare_across)
+    wanted = UpdateScope("new" if arguments.new else "all", arguments.accept, field_rules(settings))
     store = Store(root / settings.baselines_dir)
     plans = update_baselines(store, sessions, wanted, lambda plans: _show(sessions, plans), dry_run=arguments.dry_run)
     if arguments.dry_run:

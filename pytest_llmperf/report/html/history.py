@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from math import isinf
 
 from pytest_llmperf.errors import BaselineError, SloError
 from pytest_llmperf.metrics import Unit, find
 from pytest_llmperf.results.baseline import ReadBaseline, StoredMeasurement
-from pytest_llmperf.results.conditions import Difference, differences, kind_of
+from pytest_llmperf.results.conditions import Difference, build_changes, differences, kind_of
 from pytest_llmperf.results.measurement import Measurement, TestResult
 
 
@@ -21,6 +22,7 @@ class History:
         stored: None where nothing is, or it cannot be read.
         problem: why it cannot be read; "" where it can.
         different: conditions that are not what they were.
+        build: field of the build under test → its other stored values, then today's value.
         charts: one per primary metric.
     """
 
@@ -28,6 +30,7 @@ class History:
     stored: StoredMeasurement | None = None
     problem: str = ""
     different: tuple[Difference, ...] = ()
+    build: Mapping[str, Sequence[str | None]] = field(default_factory=dict)
     charts: tuple[dict[str, object], ...] = ()
 
 
@@ -39,10 +42,11 @@ def history(test: TestResult, measurement: Measurement, side: str, read: ReadBas
         if stored is None:
             return History(side)
         different = differences(stored, measurement.conditions, measurement.primaries)
+        build = build_changes(stored, stored.sessions, measurement.conditions)
     except (BaselineError, SloError) as error:
         return History(side, problem=str(error))
     drawn = tuple(_chart(metric, measurement, stored) for metric in measurement.primaries if metric in stored.metrics)
-    return History(side, stored, "", different, drawn)
+    return History(side, stored, "", different, build, drawn)
 
 
 def _chart(metric: str, measurement: Measurement, stored: StoredMeasurement) -> dict[str, object]:

@@ -27,7 +27,7 @@ from pytest_llmperf.model.record import Outcome, RunRecords
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.baseline import StoredMeasurement, StoredSession
 from pytest_llmperf.results.cause import Cause, NoFurtherRuns
-from pytest_llmperf.results.conditions import comparable_sessions, server_kind
+from pytest_llmperf.results.conditions import DEFAULT_RULES, FieldRules, comparable_sessions, server_kind
 from pytest_llmperf.results.measurement import Measurement, Run
 from pytest_llmperf.results.sentences import basis_text, reason_text
 from pytest_llmperf.session.sequential_comparison import compare_with_baseline
@@ -61,39 +61,117 @@ def test_a_metric_that_no_session_has_is_not_stored(make, today):
     assert "ttft_p50 is not stored" in reason_text(result)
 
 
-@pytest.mark.parametrize(
-    ("changed", "way_out"),
-    [
-        (["driver"], 'let them differ: compare_across = ["driver"], or start'),
-        (["driver", "engine.version"], 'compare_across = ["driver", "engine.version"], or start'),
-        (["driver", "workload"], "conditions, or start"),
-        (["gpu"], "conditions, or start"),
-    ],
-)
-def test_incomparable_reason_names_conditions_that_may_differ(make, today, changed, way_out):
-    now = replace(today, conditions={**make.CONDITIONS, **dict.fromkeys(changed, "another")})
+def test_incomparable_reason_names_same_build_where_the_setting_is_the_cause(make, today):
     stored = make.stored(make.session(0, anchor=True, tpot_mean=(20.0, 15.5)))
-    assert way_out in reason_text(incomparable_result(now, stored, terms("tpot_mean")))
+
+    def reason(rules=DEFAULT_RULES, **changed):
+        now = replace(today, conditions=make.CONDITIONS | changed)
+        return reason_text(incomparable_result(now, stored, replace(terms("tpot_mean"), rules=rules)))
+
+    strict = FieldRules(same_build=("driver", "engine.version"))
+    assert 'conditions, take "driver" out of same_build, or start' in reason(strict, driver="5")
+    assert "conditions, or start" in reason(strict, gpu="another")
+    assert "conditions, or start" in reason(gpu="another")
 
 
-@pytest.mark.parametrize(("named", "said"), [("drver", True), ("model", False), ("engine.fast", False)])
+@pytest.mark.parametrize(("named", "said"), [("gpu.ec", True), ("model", False), ("engine.fast", False)])
 def test_a_typo_in_compare_across_is_named(make, today, named, said):
     before = make.session(0, anchor=True, tpot_mean=(20.0, 15.5))
-    stored = make.stored(before, conditions=make.CONDITIONS | {"driver": "5"})
-    wanted = replace(terms("tpot_mean"), across=(named,))
+    stored = make.stored(before, conditions=make.CONDITIONS | {"gpu.ecc": "on"})
+    wanted = replace(terms("tpot_mean"), rules=FieldRules(compare_across=(named,)))
     reason = reason_text(incomparable_result(today, stored, wanted))
-    assert ("compare_across names drver; did you mean driver?" in reason) is said
-    assert "driver: 5 stored, absent now" in reason
+    assert ("compare_across names gpu.ec; did you mean gpu.ecc?" in reason) is said
+    assert "gpu.ecc: on stored, absent now" in reason
     assert ("did you mean" in reason) is said
 
 
 def test_compare_across_without_prefix_suggests_full_condition_name(make, today):
     before = make.session(0, anchor=True, tpot_mean=(20.0, 15.5))
-    stored = make.stored(before, conditions=make.CONDITIONS | {"engine.dtype": "float16"})
-    wanted = replace(terms("tpot_mean"), across=("dtype", "type"))
+    stored = make.stored(before, conditions=make.CONDITIONS | {"gpu.persistence": "on"})
+    wanted = replace(terms("tpot_mean"), rules=FieldRules(compare_across=("persistence", "tence")))
     reason = reason_text(incomparable_result(today, stored, wanted))
-    assert "compare_across names dtype; did you mean engine.dtype?" in reason
-    assert "names type" not in reason
+    assert "compare_across names persistence; did you mean gpu.persistence?" in reason
+    assert "names tence" not in reason
+
+
+@pytest.mark.parametrize(("named", "refused"), [
+    ("engine.dtyp", True), ("engine.dtype", True), ("engine.page_size", False), ("driver", False)])
+def test_typo_in_same_build_makes_changed_build_incomparable(make, today, named, refused):
+    """Whoever asks for an equal build is not compared with another one because of a typo."""
+    before = make.session(0, anchor=True, tpot_mean=(20.0, 15.5))
+    stored = make.stored(before, conditions=make.CONDITIONS | {"engine.dtype": "float16"})
+    wanted = replace(terms("tpot_mean"), rules=FieldRules(same_build=(named,)))
+    result = incomparable_result(today, stored, wanted)
+    assert (result is not None) is refused
+    if named == "engine.dtyp":
+        assert "same_build names engine.dtyp; did you mean engine.dtype?" in reason_text(result)
+    same = make.stored(before, conditions=make.CONDITIONS)
+    assert incomparable_result(today, same, wanted) is None
+
+
+UPGRADED = {"engine": "vllm", "engine.version": "2.0", "engine.max_num_batched_tokens": "16384"}
+OLD = {"engine": "vllm", "engine.version": "1.0", "engine.max_num_batched_tokens": "8192"}
+
+
+@pytest.mark.parametrize(("change", "verdict"), [
+    (5.0, "FAIL"), (1.06, "INCONCLUSIVE"), (1.0, "PASS"), (0.2, "IMPROVED"),
+])
+def test_comparison_across_versions_names_builds_and_changed_default(make, three_runs, change, verdict):
+    stored = of_sessions(make, three_runs, 2, change)
+    stored = replace(stored, fingerprint=make.CONDITIONS | OLD)
+    upgraded = replace(three_runs, conditions=make.CONDITIONS | UPGRADED)
+    (result,) = judge_against_baseline(upgraded, stored, terms("tpot_mean"), 0, NoFurtherRuns.OUT_OF_TIME)
+    assert result.verdict.value == verdict
+    assert "vLLM 1.0 → 2.0; its defaults changed: max_num_batched_tokens 8192 → 16384" in basis_text(result)
+    suspected = "first suspect: changed defaults, max_num_batched_tokens 8192 → 16384" in reason_text(result)
+    assert suspected is (verdict in ("FAIL", "INCONCLUSIVE"))
+    assert result.facts["build_changes"] == {"engine.version": ["1.0", "2.0"],
+                                             "engine.max_num_batched_tokens": ["8192", "16384"]}
+
+
+def test_build_is_suspected_where_no_default_changed(make, three_runs):
+    stored = replace(of_sessions(make, three_runs, 3, 5.0), fingerprint=make.CONDITIONS | {"driver": "580"})
+    now = replace(three_runs, conditions=make.CONDITIONS | {"driver": "590"})
+    (result,) = judge_against_baseline(now, stored, terms("tpot_mean"), 0)
+    assert reason_text(result).endswith("first suspect: the build, driver 580 → 590")
+
+
+def test_unusable_comparison_names_builds(make, today):
+    stored = make.stored(make.session(0, anchor=True, tpot_mean=(20.0, 15.5)), conditions=make.CONDITIONS | OLD)
+    now = replace(today, conditions=make.CONDITIONS | UPGRADED, metrics=tuple(map(without_tpot, today.metrics)))
+    (result,) = judge_against_baseline(now, stored, terms("tpot_mean"), 0)
+    assert result.verdict is Verdict.ERROR
+    assert "vLLM 1.0 → 2.0" in basis_text(result)
+
+
+@pytest.mark.parametrize(("host", "version", "text"), [
+    ("host", "2.0", ""),
+    ("host", "3.0", "provisional: 4 stored sessions of this host and 1 other host with the engine 1.0 and 2.0"),
+    ("new", "2.0", "provisional: 4 stored sessions of 2 other hosts with the engine 1.0 and 2.0"),
+    ("other", "2.0", "provisional: 4 stored sessions of this host and 1 other host with the engine 1.0 and 2.0"),
+])
+def test_comparison_without_session_of_host_and_build_is_provisional(make, three_runs, host, version, text):
+    values = three_runs.values("tpot_mean")
+    old = [replace(make.session(day, anchor=not day, tpot_mean=values, differs={"engine.version": "1.0"}), host=host)
+           for day, host in enumerate(("host", "other"))]
+    new = [make.session(day, tpot_mean=values) for day in (2, 3)]
+    stored = make.stored(*old, *new, conditions=make.CONDITIONS | {"engine.version": "2.0"})
+    now = replace(three_runs, conditions=make.CONDITIONS | {"engine.version": version})
+    (result,) = judge_against_baseline(now, stored, replace(terms("tpot_mean"), host=host), 0)
+    assert result.verdict is Verdict.PASS
+    assert ("provisional: 4" in basis_text(result)) is bool(text)
+    assert text in basis_text(result)
+
+
+@pytest.mark.parametrize(("change", "verdict"), [(5.0, "FAIL"), (1.0, "PASS")])
+def test_new_host_and_build_can_pass_and_fail(make, three_runs, change, verdict):
+    """Provisional is a word, not an excuse: the interval holds the spread between hosts."""
+    stored = of_sessions(make, three_runs, 3, change)
+    now = replace(three_runs, conditions=make.CONDITIONS | UPGRADED)
+    here = replace(terms("tpot_mean"), host="never stored")
+    (result,) = judge_against_baseline(now, stored, here, 0, NoFurtherRuns.OUT_OF_TIME)
+    assert result.verdict.value == verdict
+    assert "provisional: 3 stored sessions of 1 other host" in basis_text(result)
 
 
 def test_a_metric_that_vanished_is_judged_and_is_an_error(make, today):
@@ -186,7 +264,7 @@ def test_runs_without_stored_seed_add_no_look(make, three_runs):
 def compared(three_runs):
     """Compare so many runs of today with what is stored, as a session does; gives results, and what was bought."""
 
-    def compared(stored, seeds, across=(), of=three_runs):
+    def compared(stored, seeds, rules=DEFAULT_RULES, of=three_runs):
         def so_many(seeds):
             runs = tuple(replace(of.runs[0], seed=seed) for seed in seeds)
             return replace(of, runs=runs, metrics=(of.metrics[0],) * len(runs))
@@ -196,7 +274,7 @@ def compared(three_runs):
             had = [run.seed for run in series.finished.runs]
             series.finished = so_many([*had, *((len(had) + i) % seeds for i in range(runs))])
 
-        bought, wanted = [], replace(terms("tpot_mean"), across=across)
+        bought, wanted = [], replace(terms("tpot_mean"), rules=rules)
         series = SimpleNamespace(test="t.py::x", execution=1, finished=so_many(seeds), extend=extend, repeatable=True)
         session = SimpleNamespace(
             settings=Settings(), clock=SimpleNamespace(now_ns=lambda: 0),
@@ -230,24 +308,34 @@ def test_comparison_uses_only_sessions_with_equal_conditions(make, three_runs, c
     here, other = (tuple(value / by for value in three_runs.values("tpot_mean")) for by in (1.0, 2.0))
     stored = make.stored(make.session(0, anchor=True, tpot_mean=here), make.session(1, tpot_mean=here),
                          make.session(2, tpot_mean=here), *(
-        make.session(day, tpot_mean=other, differs={"driver": "5"}) for day in (3, 4, 5)))
-    ((alone,), _), ((among,), _) = compared(stored, range(3)), compared(stored, range(3), across=("driver",))
+        make.session(day, tpot_mean=other, differs={"gpu.ecc": "on"}) for day in (3, 4, 5)))
+    across = FieldRules(("gpu.ecc",))
+    ((alone,), _), ((among,), _) = compared(stored, range(3)), compared(stored, range(3), rules=across)
     assert (alone.verdict, alone.facts["stored_runs"], alone.facts["stored_sessions"]) == (Verdict.PASS, 9, 3)
     assert basis_text(among).endswith("of 6 sessions")
 
 
 def test_sessions_with_different_conditions_count_if_condition_may_differ(make):
     here, before = make.session(0, anchor=True, tpot_mean=20.0), make.session(1, tpot_mean=20.0)
-    other = make.session(2, tpot_mean=20.0, differs={"driver": "5"})
+    other = make.session(2, tpot_mean=20.0, differs={"gpu.ecc": "on"})
     unrecorded = make.session(3, tpot_mean=20.0, differs={"cuda": None, "host_env.NCCL_NVLS_ENABLE": None})
     absent = make.session(4, tpot_mean=20.0, differs={"treatment": None})  # not unknown: caches were treated as usual
-    stored = make.stored(here, before, other, unrecorded, absent)
-    assert comparable_sessions(stored, ()).sessions == (here, before, unrecorded)
-    assert comparable_sessions(stored, ["driver", "treatment"]) == stored
+    build = make.session(5, tpot_mean=20.0, differs={"driver": "5", "engine.max_num_seqs": None})
+    stored = make.stored(here, before, other, unrecorded, absent, build)
+    assert comparable_sessions(stored, DEFAULT_RULES).sessions == (here, before, unrecorded, build)
+    assert comparable_sessions(stored, FieldRules(("gpu.ecc", "treatment"))) == stored
+    assert comparable_sessions(stored, FieldRules(same_build=("driver",))).sessions == (here, before, unrecorded)
+
+
+def test_session_with_another_value_of_an_asked_flag_does_not_count(make):
+    session = make.session(0, anchor=True, tpot_mean=20.0, differs={"engine.max_num_seqs": "256"})
+    stored = make.stored(session, conditions=make.CONDITIONS | {"flags": '{"max_num_seqs": 0}'})
+    assert comparable_sessions(stored, DEFAULT_RULES).sessions == ()
 
 
 def test_baseline_without_comparable_session_is_incomparable(make, today):
-    stored = comparable_sessions(make.stored(make.session(0, anchor=True, tpot_mean=20.0, differs={"driver": "5"})), ())
+    session = make.session(0, anchor=True, tpot_mean=20.0, differs={"gpu.ecc": "on"})
+    stored = comparable_sessions(make.stored(session), DEFAULT_RULES)
     assert "tpot_mean is not stored under these conditions" in \
         reason_text(incomparable_result(today, stored, terms("tpot_mean")))
 
@@ -268,7 +356,7 @@ def test_the_error_is_shared_by_all_that_the_suite_stores(make):
     of_two = make.stored(both, primaries=("tpot_mean", "ttft_p50"))
     kept = {"a": make.baseline(of_one, test="t.py::a"), "b": make.baseline(of_two, test="t.py::b")}
     store = SimpleNamespace(read_each={"h200": kept, "l4": {}}.get)
-    baselines = Baselines(store, "host", ())
+    baselines = Baselines(store, "host", DEFAULT_RULES)
     assert baselines.terms("h200", ("tpot_mean",), {}).suite_primaries == 3
     assert baselines.terms("l4", ("tpot_mean",), {}).suite_primaries == 0
 
@@ -278,7 +366,7 @@ def test_baselines_of_a_kind_are_read_once_a_session(make, tmp_path):
     store = Store(tmp_path / "baselines")
     with store.update() as update:
         update.write({baseline_path("t.py::x", "h200"): make.baseline(stored, test="t.py::x")})
-    baselines = Baselines(store, "host", ())
+    baselines = Baselines(store, "host", DEFAULT_RULES)
 
     assert baselines.find("t.py::x", "h200", "") is not None
     shutil.rmtree(store.root)
@@ -295,7 +383,7 @@ def test_unreadable_baseline_fails_only_comparisons_with_that_file(make, tmp_pat
         update.write({baseline_path(test, "h200"): make.baseline(sessions_of(make, 0.05, 10), test=test)
                       for test in ("t.py::x", "t.py::y")})
     (store.root / baseline_path("t.py::y", "h200")).write_text("{")
-    baselines = Baselines(store, "host", ())
+    baselines = Baselines(store, "host", DEFAULT_RULES)
     assert baselines.find("t.py::x", "h200", "") is not None
     assert baselines.run_sd("t.py::y", "h200") is not None
     with pytest.raises(BaselineError, match=r"y\.json"):
@@ -313,7 +401,7 @@ def start_sd(own, *others):
     stored = {} if own is None else {baseline_path("t.py::x", "h200"): own}
     stored |= {f"h200/t/other{number}.json": other for number, other in enumerate(others)}
     store = SimpleNamespace(read_each=lambda _: stored, owned=lambda baseline, *_: baseline)
-    return Baselines(store, "host", ()).start_sd("t.py::x", "h200", "ttft_p50", "h200")
+    return Baselines(store, "host", DEFAULT_RULES).start_sd("t.py::x", "h200", "ttft_p50", "h200")
 
 
 @pytest.mark.parametrize(("sd", "count", "shown"), [

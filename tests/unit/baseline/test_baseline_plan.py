@@ -12,6 +12,7 @@ from pytest_llmperf.baseline.text import decode, encode, rounded
 from pytest_llmperf.baseline.update_plan import Action
 from pytest_llmperf.errors import BaselineError, UsageError
 from pytest_llmperf.results.baseline import Baseline
+from pytest_llmperf.results.conditions import FieldRules, fingerprint_of
 from pytest_llmperf.results.reader import read_test
 
 PATH = "h200/serving/test_it.json"
@@ -164,30 +165,53 @@ def test_a_measurement_without_primaries_is_refused(make, decide):
 
 
 def test_other_conditions_begin_anew_where_accepted(make, decide):
-    result = make.result(make.fresh(tpot_mean=150.0, conditions=make.CONDITIONS | {"engine.version": "2.0"}))
+    result = make.result(make.fresh(tpot_mean=150.0, conditions=make.CONDITIONS | {"weights": "fp8"}))
     entry, _ = decide(result, make.history(100.0, 100.0))
     assert (entry.action, entry.acceptable) == (Action.REFUSED, True)
-    assert entry.reasons == ("other conditions: engine.version: 1.0 stored, 2.0 now",)
-    entry, written = decide(result, make.history(100.0, 100.0), accept="vLLM 2")
+    assert entry.reasons == ("other conditions: weights: absent stored, fp8 now",)
+    entry, written = decide(result, make.history(100.0, 100.0), accept="FP8 weights")
     assert entry.action is Action.CHANGED
-    assert [(session.anchor, session.accepted) for session in written.sessions] == [(True, "vLLM 2")]
-    assert written.fingerprint["engine.version"] == "2.0"
+    assert [(session.anchor, session.accepted) for session in written.sessions] == [(True, "FP8 weights")]
+    assert written.fingerprint["weights"] == "fp8"
     assert entry.moves[0].percent == pytest.approx(50)
     assert "drops out: 20260100T000000Z-000000, 20260101T000000Z-000001" in entry.reasons
 
 
-def test_session_stores_conditions_that_differ_from_newest(make, decide):
-    newer = make.CONDITIONS | {"engine.version": "2.0", "driver": "570"}
-    across = ("engine.version", "driver")
+def test_session_stores_fields_that_differ_from_newest(make, decide):
+    newer = make.CONDITIONS | {"engine.version": "2.0", "gpu.ecc": "on"}
+    rules = FieldRules(compare_across=("gpu.ecc",))
     result = make.result(make.fresh(tpot_mean=101.0, conditions=newer))
-    entry, written = decide(result, make.history(100.0), across=across)
+    entry, written = decide(result, make.history(100.0), rules=rules)
     assert entry.action is Action.CHANGED
-    assert [session.differs for session in written.sessions] == [{"engine.version": "1.0", "driver": None}, {}]
+    assert [session.differs for session in written.sessions] == [{"engine.version": "1.0", "gpu.ecc": None}, {}]
     assert written.fingerprint["engine.version"] == "2.0"
     # And back again: now the other one differs.
     older = make.result(make.fresh(tpot_mean=101.0))
-    _, written = decide(older, written, across=across, session_id="20260301T000000Z-later1")
-    assert [session.differs for session in written.sessions] == [{}, {"engine.version": "2.0", "driver": "570"}, {}]
+    _, written = decide(older, written, rules=rules, session_id="20260301T000000Z-later1")
+    assert [session.differs for session in written.sessions] == [{}, {"engine.version": "2.0", "gpu.ecc": "on"}, {}]
+
+
+def test_session_of_another_build_joins_baseline(make, decide):
+    """At the stored level without a reason; at another level with one, and the fingerprint follows the newest."""
+    upgraded = make.CONDITIONS | {"engine.version": "2.0", "engine.max_num_seqs": "512"}
+    history = make.history(100.0, 100.0)
+    entry, written = decide(make.result(make.fresh(tpot_mean=101.0, conditions=upgraded)), history)
+    assert (entry.action, len(written.sessions)) == (Action.CHANGED, 3)
+    assert written.sessions[0].differs == {"engine.version": "1.0", "engine.max_num_seqs": None}
+    assert written.fingerprint == fingerprint_of(upgraded)
+    slower = make.result(make.fresh(tpot_mean=150.0, conditions=upgraded))
+    entry, _ = decide(slower, history)
+    assert (entry.action, entry.acceptable) == (Action.REFUSED, True)
+    assert "outlier" in entry.reasons[0]
+    entry, written = decide(slower, history, accept="vLLM 2")
+    assert [(session.anchor, session.accepted) for session in written.sessions] == [(True, "vLLM 2")]
+
+
+def test_same_build_refuses_session_of_another_version(make, decide):
+    result = make.result(make.fresh(tpot_mean=100.0, conditions=make.CONDITIONS | {"engine.version": "2.0"}))
+    entry, _ = decide(result, make.history(100.0), rules=FieldRules(same_build=("engine.version",)))
+    assert (entry.action, entry.reasons) == (
+        Action.REFUSED, ("other conditions: engine.version: 1.0 stored, 2.0 now",))
 
 
 def test_condition_unrecorded_in_older_sessions_is_stored_as_unknown(make, decide):
@@ -394,11 +418,12 @@ class TestOlderSessions:
         newer = make.CONDITIONS | {"engine.version": "2.0"}
         stored = make.stored(make.session(5, anchor=True, tpot_mean=100.0, itl_mean=9.0), conditions=newer)
         fresh = make.fresh(tpot_mean=100.0, itl_mean=9.0)
-        _, written = decide(make.result(fresh), stored, across=("engine.version",), session_id=self.OLD)
+        _, written = decide(make.result(fresh), stored, session_id=self.OLD)
         assert written.fingerprint["engine.version"] == "2.0"
         assert [session.differs for session in written.sessions] == [{"engine.version": "1.0"}, {}]
         assert written.primaries == ("tpot_mean",)
-        entry, _ = decide(make.result(fresh), written, session_id=self.OLD)  # also where it may no longer differ
+        strict = FieldRules(same_build=("engine.version",))
+        entry, _ = decide(make.result(fresh), written, session_id=self.OLD, rules=strict)
         assert entry.reasons == ("this session is stored already",)
 
     def test_newest_session_determines_formulas(self, make, decide):
@@ -419,10 +444,10 @@ class TestOlderSessions:
             assert [session.differs for session in written.sessions] == differing
 
     def test_older_session_under_different_conditions_is_refused(self, make, decide):
-        result = make.result(make.fresh(tpot_mean=100.0, conditions=make.CONDITIONS | {"engine.version": "0.9"}))
+        result = make.result(make.fresh(tpot_mean=100.0, conditions=make.CONDITIONS | {"model": "n"}))
         entry, _ = decide(result, make.history(100.0), session_id=self.OLD, accept="why")
         assert (entry.action, entry.acceptable) == (Action.REFUSED, False)
-        conditions = "engine.version: 1.0 stored, 0.9 now"
+        conditions = "model: m stored, n now"
         assert entry.reasons == (f"older than what is stored, under other conditions: {conditions}",)
 
     @pytest.mark.parametrize("host", ["host", "elsewhere"])
@@ -540,7 +565,7 @@ class TestCopies:
     @pytest.mark.parametrize(("across", "action"), [((), Action.REFUSED), (("model",), Action.CREATED)])
     def test_copies_with_different_conditions_are_refused(self, make, across, action):
         copies = self.copies(make, "PASS", "PASS", conditions=make.CONDITIONS | {"model": "n"})
-        (entry,) = plan(copies, {}, make.terms(accept="why", across=across), "all").entries
+        (entry,) = plan(copies, {}, make.terms(accept="why", rules=FieldRules(across)), "all").entries
         assert (entry.action, entry.acceptable) == (action, False)
         if not across:
             assert entry.reasons == ("copies of the test ran under different conditions: model: m and n",)
@@ -744,15 +769,15 @@ def test_written_run_file_is_accepted_by_plan(tmp_path, make, fake_measurement):
     assert len(found.files[PATH].measurements[""].metrics) > 30
 
 
-@pytest.mark.parametrize("across", [(), ("driver",)])
+@pytest.mark.parametrize("across", [(), ("gpu.ecc",)])
 def test_sessions_across_conditions_count_if_condition_may_differ(make, decide, across):
-    """An update sees the sessions that a comparison sees: one here, as soon as drivers may no longer differ."""
-    conditions = make.CONDITIONS | {"driver": "6"}
-    older = [make.session(i, anchor=i == 0, tpot_mean=24.0, differs={"driver": "5"}) for i in range(5)]
+    """An update sees the sessions that a comparison sees: one here, unless ECC may differ."""
+    conditions = make.CONDITIONS | {"gpu.ecc": "off"}
+    older = [make.session(i, anchor=i == 0, tpot_mean=24.0, differs={"gpu.ecc": "on"}) for i in range(5)]
     stored = make.stored(*older, make.session(5, tpot_mean=20.0), conditions=conditions)
     fresh = make.fresh(tpot_mean=20.0, conditions=conditions)
     entry, written = decide(make.result(fresh, verdicts=[("INCONCLUSIVE", "tpot_mean")], subject="baseline"), stored,
-                            across=across)
+                            rules=FieldRules(across))
     if across:
         assert entry.action is Action.REFUSED
         assert any("INCONCLUSIVE" in reason for reason in entry.reasons)

@@ -1,14 +1,25 @@
-"""Which conditions must be equal."""
+"""Which fields of a measurement must be equal, and which belong to the build under test."""
 
 from dataclasses import replace
 
 import pytest
 
-from pytest_llmperf.results.conditions import differences, fingerprint_of
+from pytest_llmperf.config.settings import Settings
+from pytest_llmperf.errors import ConfigError
+from pytest_llmperf.results.conditions import (
+    DEFAULT_RULES,
+    FieldRules,
+    asked_flags,
+    build_changes,
+    differences,
+    field_rules,
+    fingerprint_of,
+    is_of_build,
+)
 
 
-def shown(make, conditions, primaries=("tpot_mean",), across=(), **stored):
-    return [str(difference) for difference in differences(make.history(1.0, **stored), conditions, primaries, across)]
+def shown(make, conditions, primaries=("tpot_mean",), rules=DEFAULT_RULES, **stored):
+    return [str(difference) for difference in differences(make.history(1.0, **stored), conditions, primaries, rules)]
 
 
 def test_equal_conditions_have_no_difference(make):
@@ -18,8 +29,7 @@ def test_equal_conditions_have_no_difference(make):
 @pytest.mark.parametrize(
     ("changed", "text"),
     [
-        ({"engine.version": "2.0"}, "engine.version: 1.0 stored, 2.0 now"),
-        ({"driver": "570"}, "driver: absent stored, 570 now"),
+        ({"gpu.persistence": "on"}, "gpu.persistence: absent stored, on now"),
         ({"model": "n"}, "model: m stored, n now"),
         ({"treatment": "keeps l1"}, "treatment: absent stored, keeps l1 now"),
     ],
@@ -27,8 +37,90 @@ def test_equal_conditions_have_no_difference(make):
 def test_each_changed_condition_is_a_difference_unless_allowed(make, changed, text):
     """Fault 57."""
     assert shown(make, make.CONDITIONS | changed) == [text]
-    assert shown(make, make.CONDITIONS | changed, across=tuple(changed)) == []
-    assert shown(make, make.CONDITIONS | changed, across=("other",)) == [text]
+    assert shown(make, make.CONDITIONS | changed, rules=FieldRules(compare_across=tuple(changed))) == []
+    assert shown(make, make.CONDITIONS | changed, rules=FieldRules(compare_across=("other",))) == [text]
+
+
+@pytest.mark.parametrize(
+    ("changed", "text"),
+    [
+        ({"engine.version": "2.0"}, "engine.version: 1.0 stored, 2.0 now"),
+        ({"driver": "570"}, "driver: absent stored, 570 now"),
+        ({"installation": "old"}, "installation: absent stored, old now"),
+        ({"engine.max_num_seqs": "512"}, "engine.max_num_seqs: absent stored, 512 now"),
+    ],
+)
+def test_changed_build_is_a_difference_only_with_same_build(make, changed, text):
+    assert shown(make, make.CONDITIONS | changed) == []
+    assert shown(make, make.CONDITIONS | changed, rules=FieldRules(same_build=tuple(changed))) == [text]
+    assert shown(make, make.CONDITIONS | changed, rules=FieldRules(same_build=("cuda",))) == []
+
+
+@pytest.mark.parametrize(
+    ("field", "flags", "of_build"),
+    [
+        ("engine.max_num_batched_tokens", (), True),
+        ("engine.max_num_batched_tokens", ("max_num_seqs",), True),
+        ("engine.max_num_batched_tokens", ("max_num_batched_tokens",), False),
+        ("engine.max_num_batched_tokens", ("chunked_prefill_size",), False),
+        ("engine.cache_dtype", ("kv_cache_dtype",), False),
+        ("engine.enforce_eager", ("compilation_config",), False),
+        ("engine.tp_size", ("tensor_parallel_size",), False),
+        ("engine.version", ("version",), True),
+        ("engine.lmcache.version", (), True),
+        ("engine.lmcache.chunk_size", (), False),
+        ("host_env.VLLM_USE_FLASHINFER_SAMPLER", (), True),
+        ("host_env.NCCL_NVLS_ENABLE", (), False),
+        *((field, (), True) for field in ("driver", "cuda", "installation")),
+        *((field, (), False) for field in ("hardware", "gpu", "gpu_count", "gpu.ecc", "cpu", "cpu_cores", "url",
+                                           "engine", "model", "weights", "model_alias", "lmcache", "flags", "env",
+                                           "workload", "warm_up", "connections", "treatment", "planted", "search")),
+    ],
+)
+def test_each_field_belongs_to_build_or_conditions(field, flags, of_build):
+    assert is_of_build(field, flags) is of_build
+
+
+def test_value_of_asked_flag_is_a_condition(make):
+    """Two versions that resolve one flag to two values do not run the same test."""
+    asked = make.CONDITIONS | {"flags": '{"max_num_seqs": 0}', "engine.max_num_seqs": "256"}
+    stored = replace(make.history(1.0), fingerprint=fingerprint_of(asked))
+    found = differences(stored, asked | {"engine.max_num_seqs": "512"}, ("tpot_mean",))
+    assert [str(one) for one in found] == ["engine.max_num_seqs: 256 stored, 512 now"]
+
+
+def test_flags_that_are_no_json_object_name_no_flag():
+    assert asked_flags({"flags": "{"}, {"flags": "[1]"}, {}, {"flags": '{"a": 1}'}) == {"a"}
+
+
+def test_build_changes_list_values_of_all_sessions_and_of_today(make):
+    fingerprint = make.CONDITIONS | {"engine.version": "2.0", "driver": "580", "cuda": "13.0"}
+    sessions = (make.session(0, tpot_mean=1.0, differs={"engine.version": "1.0", "cuda": None}),
+                make.session(1, tpot_mean=1.0))
+    stored = make.stored(*sessions, conditions=fingerprint)
+    now = fingerprint | {"engine.version": "3.0", "model": "n"}
+    assert build_changes(stored, sessions, now) == {"engine.version": ["1.0", "2.0", "3.0"]}
+    assert build_changes(stored, sessions[1:], fingerprint) == {}
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        (Settings(compare_across=("driver",)), "compare_across names driver, which belongs to the build"),
+        (Settings(same_build=("drivr",)), "drivr, which is no field of the build. Did you mean driver?"),
+        (Settings(same_build=("version",)), "Did you mean engine.version?"),
+        (Settings(same_build=("gpu",)), "Known: cuda, driver, engine.lmcache.version, engine.version"),
+    ],
+)
+def test_field_of_other_class_is_refused_in_settings(settings, problem):
+    with pytest.raises(ConfigError) as error:
+        field_rules(settings)
+    assert problem in str(error.value)
+
+
+def test_conditions_and_build_fields_are_accepted_in_settings():
+    settings = Settings(compare_across=("url", "gpu.ecc"), same_build=("cuda", "engine.max_num_seqs"))
+    assert field_rules(settings) == FieldRules(("url", "gpu.ecc"), ("cuda", "engine.max_num_seqs"))
 
 
 @pytest.mark.parametrize(
@@ -37,14 +129,15 @@ def test_each_changed_condition_is_a_difference_unless_allowed(make, changed, te
         ("cuda", "12.9", "13.0"),
         ("cpu", "AMD EPYC 7763", "Intel Xeon"),
         ("cpu_cores", "64", "2"),
-        ("host_env.VLLM_USE_FLASHINFER_SAMPLER", "0", "unset"),
+        ("host_env.NCCL_NVLS_ENABLE", "0", "unset"),
     ],
 )
 def test_condition_missing_in_older_baseline_differs_once_stored(make, field, was, now):
-    assert shown(make, make.CONDITIONS | {field: now}) == []
+    rules = FieldRules(same_build=("cuda",))
+    assert shown(make, make.CONDITIONS | {field: now}, rules=rules) == []
     stored = replace(make.history(1.0), fingerprint=make.CONDITIONS | {field: was})
     for conditions, text in ((make.CONDITIONS | {field: now}, now), (make.CONDITIONS, "absent")):
-        found = differences(stored, conditions, ("tpot_mean",))
+        found = differences(stored, conditions, ("tpot_mean",), rules)
         assert [str(one) for one in found] == [f"{field}: {was} stored, {text} now"]
 
 

@@ -138,21 +138,19 @@ def test_downloaded_hub_models_are_listed(place):
     assert "org/name" in the(found(place), "models", "downloaded").text
 
 
-def test_baselines_with_other_driver_or_version_are_reported_as_incomparable(place):
+def test_baselines_of_another_build_are_a_problem_only_with_same_build(place):
     store_baseline(place, driver="550.0", **{"engine.version": "0.31.0"})
     assert the(found(place), "baselines", "0 of 1").text
-    texts = [problem.text for problem in problems(place)]
-    assert texts == [
-        "1 with vllm version 0.31.0 (here 0.32.0): INCOMPARABLE",
-        "1 with driver 550.0 (here 560.1): INCOMPARABLE",
-    ]
-    across = replace(place, settings=Settings(compare_across=("driver", "engine.version")))
-    assert problems(across) == []
+    assert problems(place) == []
+    assert the(found(place), "baselines", "1 with vllm version 0.31.0 (here 0.32.0): another build").text
+    assert the(found(place), "baselines", "1 with driver 550.0 (here 560.1): another build").text
+    strict = replace(place, settings=Settings(same_build=("driver",)))
+    assert [problem.text for problem in problems(strict)] == ["1 with driver 550.0 (here 560.1): INCOMPARABLE"]
 
 
-def test_baselines_with_other_cuda_are_reported_as_incomparable(place):
+def test_baselines_with_other_cuda_are_incomparable_with_same_build(place):
     store_baseline(place, cuda="12.9")
-    here = replace(place, hardware=replace(H200, cuda="13.0"))
+    here = replace(place, hardware=replace(H200, cuda="13.0"), settings=Settings(same_build=("cuda",)))
     assert [problem.text for problem in problems(here)] == ["1 with cuda 12.9 (here 13.0): INCOMPARABLE"]
     assert the(found(here), "hardware", "CUDA").text == "driver 560.1, CUDA 13.0"
 
@@ -166,11 +164,12 @@ def test_baselines_with_other_cpu_are_reported_as_incomparable(place):
 
 def test_unknown_condition_in_compare_across_is_reported(place):
     store_baseline(place)
-    place = replace(place, settings=Settings(compare_across=("driver", "engine.verson", "cpu")))
+    place = replace(place, settings=Settings(compare_across=("gp", "gpu", "cpu"), same_build=("engine.verson",)))
     told = the(found(place), "baselines", "compare_across")
-    assert told.text == ("compare_across names engine.verson, cpu, which none of them has; conditions that they have "
-                         "are driver, engine, engine.version, gpu")
+    assert told.text == ("compare_across names gp, cpu, which none of them has; fields that they have are driver, "
+                         "engine, engine.version, gpu")
     assert not told.problem
+    assert "same_build names engine.verson" in the(found(place), "baselines", "same_build").text
 
 
 def test_missing_or_corrupt_baselines_are_a_problem(place):

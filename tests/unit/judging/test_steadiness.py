@@ -11,6 +11,7 @@ from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.judging.steadiness import drift_p, steadiness_problems, stored_run_sd
 from pytest_llmperf.judging.validity import validity_problems
 from pytest_llmperf.results.baseline import Baseline, StoredMeasurement, StoredSession
+from pytest_llmperf.results.conditions import DEFAULT_RULES
 from pytest_llmperf.results.sentences import problem_text
 from pytest_llmperf.session.stored_baselines import Baselines
 from pytest_llmperf.stats.prior import Prior
@@ -147,6 +148,6 @@ def test_without_baseline_uses_run_sd_of_other_tests():
     found = {name: baseline(name, spread) for name, spread in (("quiet", 0.01), ("loud", 0.4), ("louder", 0.5))}
     stored = {baseline_path(name, "h200"): stored_baseline for name, stored_baseline in found.items()}
     store = SimpleNamespace(read_each=lambda _: stored, owned=lambda stored_baseline, *_: stored_baseline)
-    baselines = Baselines(store, "host", ())
+    baselines = Baselines(store, "host", DEFAULT_RULES)
     assert baselines.run_sd("quiet", "h200") < 0.01 < baselines.run_sd("loud", "h200")
     assert baselines.run_sd("another", "h200") == baselines.run_sd("loud", "h200")

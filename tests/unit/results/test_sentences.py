@@ -37,6 +37,11 @@ RATE = {**OVER, "share": 0.012, "allowed_share": 0.01}
 PAIRS = {"pairs": 3, "starts_a": 1, "starts_b": 1, "start_sd": 0.03, "start_sd_source": "default for throughput"}
 STORED = {"runs": 3, "stored_runs": 9, "stored_sessions": 3, "run_sd": 0.008, "session_sd": 0.012,
           "session_sd_source": "prior of TPOT", "negligible": 0.02, "smallest_detectable": 0.031}
+NEW_HOST = {"engine": "vllm", "compared_sessions": 3, "stored_hosts": 3, "host_stored": False,
+            "stored_versions": ["0.26.0"]}
+NEW_BUILD = {"engine": "vllm", "compared_sessions": 3, "changed_sessions": 3,
+             "build_changes": {"engine.version": ["0.26.0", "0.32.0"], "driver": ["580", "590"],
+                               "engine.max_num_batched_tokens": ["8192", "16384"]}}
 GONE = {"metric": "ttft_p50", "missing_runs": 1, "of_runs": 3}
 LOAD = {"load_processes": 2, "load_cpus": 2, "own_cpus": False, "busy": 0.87, "read_delay_ms": 4.2}
 HERE = {"run": 2, "seed": 1}
@@ -130,13 +135,20 @@ RESULTS = [
     change(Verdict.IMPROVED, Cause.BETTER, estimate=-0.08, interval=Interval(-0.1, -0.06, 0.95)),
     change(OPEN, Cause.SPREAD_TOO_LARGE),
     change(OPEN, Cause.SPREAD_TOO_LARGE, {"stored_sessions": 7}),
+    change(Verdict.PASS, facts=NEW_HOST, estimate=0.004, interval=Interval(-0.01, 0.018, 0.95)),
+    change(Verdict.PASS, facts={**NEW_HOST, "stored_hosts": 2, "host_stored": True}),
+    change(FAIL, Cause.WORSE, NEW_HOST | NEW_BUILD),
+    change(FAIL, Cause.WORSE, {**NEW_BUILD, "changed_sessions": 2, "build_changes": {"driver": ["580", "590", "600"]}}),
+    change(OPEN, Cause.SPREAD_TOO_LARGE, {**NEW_BUILD, "engine": "endpoint",
+                                          "build_changes": {"engine.max_num_seqs": ["256", None]}}),
     *(change(OPEN, Cause.RUNS_TOO_FEW, {"deciding_runs": 8, "deciding_sessions": 3, "no_further_runs": stop})
       for stop in STOPS),
     of_cause(Cause.NO_PRIMARY_METRIC, {"runs": 3}),
     of_cause(Cause.NOTHING_STORED, {"kind": "h200"}, Verdict.NO_BASELINE),
     of_cause(Cause.CONDITIONS_DIFFER, {"differing": {"engine.version": ["0.26.0", "0.27.0"], "cuda": [None, "13.0"]},
                                        "missing_metrics": ["itl_p99"], "suggestions": {"version": "engine.version"},
-                                       "comparable_fields": ["engine.version"]}, Verdict.INCOMPARABLE, "fingerprint"),
+                                       "same_build_suggestions": {"engine.dtyp": "engine.dtype"},
+                                       "same_build": ["engine.version"]}, Verdict.INCOMPARABLE, "fingerprint"),
     of_cause(Cause.VALUE_NOT_COMPARABLE, {"text": "a run's value is missing"}, metric="tpot_mean"),
     of_cause(Cause.RUNS_DRIFT, {"p": 0.0004}, metric="tpot_mean"),
     of_cause(Cause.STATED, {"text": "the reason of a test's own check"}, FAIL, metric=""),
