@@ -1,4 +1,4 @@
-"""Merges a measurement with its baseline: the new content of the baseline, and the obstacles against storing."""
+"""One measurement and what is stored of it: what would be stored then, and what speaks against it."""
 
 from __future__ import annotations
 
@@ -54,274 +54,273 @@ class UpdateTerms:
 
 
 @dataclass(frozen=True, slots=True)
-class Merger:
-    """A measurement together with its baseline.
+class Merge:
+    """The effect of an update on one stored measurement.
 
     Args:
-        fresh: measurement of this session.
-        stored: the baseline; None without a baseline.
-        acceptable_obstacles: obstacles of the fresh runs themselves.
-        improved: metrics that a check has proven to be better.
-        undecided: whether a comparison with few stored sessions was INCONCLUSIVE, which is no obstacle.
-        terms: terms of the update.
+        result: the stored measurement, if a person accepts every obstacle.
+        obstacles: reasons against the update that a person may accept.
+        barred: reason against the update that nobody can accept; None if there is no such reason.
+        outdated: whether all stored sessions are newer and leave no place for this session.
+        repeats: id of a stored session with the same values to the digit, because the emulator's noise had the same
+            seed; None if no session has the same values.
+        unknown: metrics of the runs that this version does not know, and so does not store.
     """
 
-    fresh: Measurement
-    stored: StoredMeasurement | None
-    acceptable_obstacles: Sequence[Obstacle]
-    improved: Collection[str]
-    undecided: bool
-    terms: UpdateTerms
+    result: StoredMeasurement
+    obstacles: tuple[Obstacle, ...]
+    barred: str | None
+    outdated: bool
+    repeats: str | None
+    unknown: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Aligned:
+    """This session and the stored sessions, under common conditions, primaries and formulas.
+
+    Args:
+        session: this session, with the runs that its earlier executions have stored.
+        others: the other stored sessions, without values of changed formulas.
+        sessions: the sessions to store if the level has not moved, oldest first.
+        anchor: the stored session from which a gradual drift is measured.
+        fingerprint, primaries, formulas: of the newest session, with what only other sessions recorded.
+        margins: tolerated change of each primary metric.
+        changed_conditions: conditions that differ and may not, as text; "" if there are none.
+        asked_flags: flags that either side asked for.
+        has_newer: whether a stored session is newer than this session.
+        before_anchor: whether this session is older than the anchor.
+        is_rerun: whether an earlier execution of this session is stored.
+    """
+
+    session: StoredSession
+    others: tuple[StoredSession, ...]
+    sessions: tuple[StoredSession, ...]
+    anchor: StoredSession
+    fingerprint: Mapping[str, str]
+    primaries: tuple[str, ...]
+    formulas: Mapping[str, str]
+    margins: Mapping[str, float]
+    changed_conditions: str
+    asked_flags: set[str]
+    has_newer: bool
+    before_anchor: bool
+    is_rerun: bool
 
     @property
-    def obstacles(self) -> list[Obstacle]:
-        """What a person would have to accept."""
-        if changed := self._changed_conditions:
-            return [*self.acceptable_obstacles, Obstacle(f"other conditions: {changed}", level=True)]
-        return [
-            *self.acceptable_obstacles,
-            *(Obstacle(shift.text, level=True) for shift in self._shifts if not self._proven(shift)),
-        ]
+    def is_on_new_host(self) -> bool:
+        """Whether no other session is of this host. A shift may then be the host's own, and is no new level."""
+        return all(other.host != self.session.host for other in self.others)
 
     @property
-    def unknown(self) -> list[str]:
-        """Metrics of its runs that this version does not have, and so does not store."""
-        return sorted(name for name in _names(self.fresh) if not is_metric(name))
+    def known_primaries(self) -> list[str]:
+        """Primary metrics that this version knows."""
+        return list(filter(is_metric, self.primaries))
 
-    @property
-    def outdated(self) -> bool:
-        """Whether what is stored is newer, and leaves this session no place."""
-        return not any(one.id == self._session.id for one in self._sessions_with(self._session))
 
-    @property
-    def repeats(self) -> str | None:
-        """Id of a session that virtual time has repeated to the digit: its seed of noise was the same. None: none."""
-        if not kind_of(self.fresh.conditions).startswith(EMULATED):
-            return None
-        (now,) = _filled((self._session,))
-        same = (
-            other_session
-            for other_session in self._other_sessions
-            if (other_session.runs, other_session.metrics) == (now.runs, now.metrics)
+def merge_measurement(
+    fresh: Measurement, stored: StoredMeasurement | None, acceptable_obstacles: Sequence[Obstacle],
+    improved: Collection[str], terms: UpdateTerms, *, undecided: bool,
+) -> Merge:
+    """Merge a measurement of this session into the stored measurement.
+
+    Args:
+        fresh: of this session.
+        stored: None if nothing is stored yet.
+        acceptable_obstacles: reasons against the fresh runs by themselves.
+        improved: metrics that a check has proven to be better.
+        terms: the terms of the update.
+        undecided: whether a comparison with few sessions was INCONCLUSIVE, which is no obstacle by itself.
+    """
+    unknown = sorted(name for name in _names(fresh) if not is_metric(name))
+    if stored is None:
+        result = _first_stored(fresh, terms, accepted=bool(acceptable_obstacles))
+        return Merge(result, tuple(acceptable_obstacles), None, outdated=False, repeats=None, unknown=unknown)
+    aligned = _aligned(fresh, stored, terms)
+    shifts = [] if aligned.changed_conditions else _level_shifts(aligned, terms.rules, undecided=undecided)
+    unproven_shifts = [shift for shift in shifts if not _is_improvement(shift, improved)]
+    new_obstacles = [Obstacle(shift.text, level=True) for shift in unproven_shifts]
+    if changed := aligned.changed_conditions:
+        new_obstacles = [Obstacle(f"other conditions: {changed}", level=True)]
+    obstacles = (*acceptable_obstacles, *new_obstacles)
+    has_moved = any(obstacle.level for obstacle in obstacles) or len(unproven_shifts) < len(shifts)
+    return Merge(
+        result=_merged(aligned, terms.accept if obstacles else None, has_moved=has_moved),
+        obstacles=obstacles,
+        barred=_barred(aligned, shifts),
+        outdated=not any(session.id == aligned.session.id for session in aligned.sessions),
+        repeats=_repeated_session(aligned) if kind_of(fresh.conditions).startswith(EMULATED) else None,
+        unknown=unknown,
+    )
+
+
+def _first_stored(fresh: Measurement, terms: UpdateTerms, *, accepted: bool) -> StoredMeasurement:
+    session = replace(fresh_session(fresh, terms.provenance), accepted=terms.accept if accepted else None, anchor=True)
+    sessions = _filled((session,))
+    formulas = formulas_of(sessions[0].metrics)
+    return StoredMeasurement(fingerprint_of(fresh.conditions), sessions, fresh.primaries, formulas)
+
+
+def _aligned(fresh: Measurement, stored: StoredMeasurement, terms: UpdateTerms) -> _Aligned:
+    now, session_id = fresh.conditions, terms.provenance.session
+    has_newer = any(session_time(session.id) > session_time(session_id) for session in stored.sessions)
+    stored_part = next((session for session in stored.sessions if session.id == session_id), None)
+    fingerprint = _newest_fingerprint(now, stored, has_newer=has_newer)
+    primaries = stored.primaries if has_newer else fresh.primaries
+    known_primaries = list(filter(is_metric, primaries))
+    flags = asked_flags(stored.fingerprint, now)
+    may_differ = _fields_that_may_differ(now, stored, stored_part, terms.rules, flags, has_newer=has_newer)
+    changed = [each for each in differences(stored, now, known_primaries, terms.rules) if each.field not in may_differ]
+    formulas = formulas_of(filter(is_metric, _names(fresh)))
+    stale = {name for name, formula in formulas.items() if stored.formulas.get(name, formula) != formula}
+    session = _without(fresh_session(fresh, terms.provenance), stale if has_newer else ())
+    session = replace(session, differs=_differing(now, may_differ, fingerprint))
+    if stored_part is not None:
+        session = merge_runs(stored_part, session, stale)
+    others = tuple(
+        replace(
+            _without(other, () if has_newer else stale),
+            differs=_differing({**stored.fingerprint, **other.differs}, {*may_differ, *other.differs}, fingerprint),
         )
-        return next((one.id for one in same), None)
+        for other in stored.sessions if other.id != session_id
+    )
+    return _Aligned(
+        session=session,
+        others=others,
+        sessions=_in_stored_order(session, others, stored),
+        anchor=stored.anchor,
+        fingerprint=fingerprint,
+        primaries=primaries,
+        formulas={**formulas, **stored.formulas} if has_newer else {**stored.formulas, **formulas},
+        margins=_tolerances(fresh, known_primaries),
+        changed_conditions="; ".join(map(str, changed)),
+        asked_flags=flags,
+        has_newer=has_newer,
+        before_anchor=session_time(session_id) < session_time(stored.anchor.id),
+        is_rerun=stored_part is not None,
+    )
 
-    @property
-    def barred(self) -> str | None:
-        """Why no reason lets this session in; None where one may."""
-        if self._changed_conditions and self._stored_part_of_session is not None:
-            return f"this session stored runs under other conditions before: {self._changed_conditions}"
-        if not self._has_newer_stored or self._stored_part_of_session is not None:
-            return None
-        if self._changed_conditions:
-            return f"older than the stored sessions, under different conditions: {self._changed_conditions}"
-        if self._shifts and (self._before_anchor or not self._on_new_host):
-            shifts = "; ".join(shift.text for shift in self._shifts)
-            return f"older than the stored sessions, at a different level: {shifts}"
+
+def _fields_that_may_differ(
+    now: Mapping[str, str], stored: StoredMeasurement, stored_part: StoredSession | None, rules: FieldRules,
+    flags: Collection[str], *, has_newer: bool,
+) -> set[str]:
+    """Fields that may differ: the build and what the settings name, what one side did not record, and what already
+    differs in the stored part of this session."""
+    stored_differences = {} if stored_part is None else stored_part.differs
+    return {
+        *(name for name in {*stored.fingerprint, *now, *stored_differences} if rules.may_differ(name, flags)),
+        *unrecorded_conditions(stored.fingerprint, now),
+        *(unrecorded_conditions(now, stored.fingerprint) if has_newer else ()),
+        *(name for name, value in stored_differences.items() if value == now.get(name)),
+    }
+
+
+def _differing(
+    conditions: Mapping[str, str | None], names: Collection[str], fingerprint: Mapping[str, str]
+) -> dict[str, str | None]:
+    """The named conditions that differ from the newest session's."""
+    return {name: conditions.get(name) for name in names if conditions.get(name) != fingerprint.get(name)}
+
+
+def _without(session: StoredSession, names: Collection[str]) -> StoredSession:
+    """The session without the values of these metrics."""
+    return replace(session, metrics={name: values for name, values in session.metrics.items() if name not in names})
+
+
+def _newest_fingerprint(
+    conditions: Mapping[str, str], stored: StoredMeasurement, *, has_newer: bool
+) -> dict[str, str]:
+    """Conditions of the newest session, and conditions that only an older session recorded."""
+    now = fingerprint_of(conditions)
+    if not has_newer:
+        return now
+    return {**stored.fingerprint, **{name: now[name] for name in unrecorded_conditions(stored.fingerprint, now)}}
+
+
+def _tolerances(fresh: Measurement, primaries: Sequence[str]) -> dict[str, float]:
+    kind = server_kind(fresh.conditions).removeprefix(EMULATED)
+    return tolerances(primaries, {metric: margins.tolerated for metric, margins in fresh.margins.items()}, kind)
+
+
+def _in_stored_order(
+    session: StoredSession, others: Sequence[StoredSession], stored: StoredMeasurement
+) -> tuple[StoredSession, ...]:
+    """The newest sessions, with this session at its stored place, or where its time puts it."""
+    ids = [each.id for each in stored.sessions]
+    place = ids.index(session.id) if session.id in ids else len(others)
+    return newest_sessions((*others[:place], session, *others[place:]))
+
+
+def _level_shifts(aligned: _Aligned, rules: FieldRules, *, undecided: bool) -> list[LevelShift]:
+    """Primary metrics whose level this session moves too far: at once, or gradually since the anchor."""
+    session, primaries, margins = aligned.session, aligned.known_primaries, aligned.margins
+    others = [other for other in aligned.others if is_comparable(other, rules, aligned.asked_flags)]
+    outliers = outlier_shifts(session, others, primaries, margins)
+    comparable = [
+        each for each in aligned.sessions
+        if each.id == session.id or is_comparable(each, rules, aligned.asked_flags)
+    ]
+    gradual: list[LevelShift] = []
+    if any(each.anchor for each in comparable):
+        gradual = gradual_drift(comparable, primaries, margins)
+        if undecided or aligned.before_anchor:
+            gradual = [*gradual, *far_from_anchor(session, aligned.anchor, primaries, margins)]
+    outlier_metrics = {shift.metric for shift in outliers}
+    return [*outliers, *(shift for shift in gradual if shift.metric not in outlier_metrics)]
+
+
+def _is_improvement(shift: LevelShift, improved: Collection[str]) -> bool:
+    """Whether a check has proven that the metric is better, so that nobody must accept the shift."""
+    direction = find(shift.metric).direction
+    better = (direction is Direction.LOWER and shift.distance < 0) or (
+        direction is Direction.HIGHER and shift.distance > 0
+    )
+    return better and shift.metric in improved
+
+
+def _barred(aligned: _Aligned, shifts: Sequence[LevelShift]) -> str | None:
+    changed = aligned.changed_conditions
+    if changed and aligned.is_rerun:
+        return f"this session stored runs under other conditions before: {changed}"
+    if not aligned.has_newer or aligned.is_rerun:
         return None
+    if changed:
+        return f"older than the stored sessions, under different conditions: {changed}"
+    if shifts and (aligned.before_anchor or not aligned.is_on_new_host):
+        return f"older than the stored sessions, at a different level: {'; '.join(shift.text for shift in shifts)}"
+    return None
 
-    def result(self) -> StoredMeasurement:
-        """What is stored when every obstacle is accepted."""
-        obstacles = self.obstacles
-        begins = self.stored is None or bool(self._changed_conditions)
-        moved = any(obstacle.level for obstacle in obstacles) or any(map(self._proven, self._shifts))
-        level = begins or (moved and not self._has_newer_stored and not self._on_new_host)
-        accepted = self.terms.accept if obstacles else None
-        session = self._session
-        session = replace(session, accepted=accepted or session.accepted, anchor=level or session.anchor)
-        if begins:
-            sessions: tuple[StoredSession, ...] = (session,)
-        elif level:
-            near = sessions_at_level(session, self._other_sessions, self._known_primaries, self._margins)
-            sessions = newest_sessions((*near, session))
-        else:
-            sessions = self._sessions_with(session)
-        sessions = _filled(sessions)
-        formulas = self._formulas(sessions[0].metrics)
-        return StoredMeasurement(self._fingerprint, sessions, self._primaries, formulas)
 
-    @property
-    def _has_newer_stored(self) -> bool:
-        """Whether something newer is stored, which then speaks for conditions, primaries and formulas."""
-        sessions = self.stored.sessions if self.stored is not None else ()
-        return any(session_time(session.id) > session_time(self.terms.provenance.session) for session in sessions)
+def _repeated_session(aligned: _Aligned) -> str | None:
+    """Id of another session with the same runs and values."""
+    (now,) = _filled((aligned.session,))
+    return next((other.id for other in aligned.others if (other.runs, other.metrics) == (now.runs, now.metrics)), None)
 
-    @property
-    def _before_anchor(self) -> bool:
-        return self.stored is not None and session_time(self.terms.provenance.session) < session_time(
-            self.stored.anchor.id
-        )
 
-    @property
-    def _fingerprint(self) -> dict[str, str]:
-        """Conditions of the newest session, and what only an older one recorded."""
-        now = fingerprint_of(self.fresh.conditions)
-        if self.stored is None or not self._has_newer_stored:
-            return now
-        stored_conditions = self.stored.fingerprint
-        return {**stored_conditions, **{name: now[name] for name in unrecorded_conditions(stored_conditions, now)}}
+def _merged(aligned: _Aligned, accept: str | None, *, has_moved: bool) -> StoredMeasurement:
+    """The stored measurement with this session.
 
-    @property
-    def _primaries(self) -> tuple[str, ...]:
-        return self.stored.primaries if self.stored is not None and self._has_newer_stored else self.fresh.primaries
-
-    @property
-    def _known_primaries(self) -> list[str]:
-        """Primaries that this version has."""
-        return list(filter(is_metric, self._primaries))
-
-    @property
-    def _on_new_host(self) -> bool:
-        """Whether no other session has this host. Then a shift is a difference between hosts and not a new level."""
-        return all(other_session.host != self._session.host for other_session in self._other_sessions)
-
-    @property
-    def _margins(self) -> dict[str, float]:
-        kind = server_kind(self.fresh.conditions).removeprefix(EMULATED)
-        tolerated = {metric: margins.tolerated for metric, margins in self.fresh.margins.items()}
-        return tolerances(self._known_primaries, tolerated, kind)
-
-    @property
-    def _changed_conditions(self) -> str:
-        if self.stored is None:
-            return ""
-        differing = differences(self.stored, self.fresh.conditions, self._known_primaries, self.terms.rules)
-        may_differ = self._conditions_that_may_differ
-        return "; ".join(str(difference) for difference in differing if difference.field not in may_differ)
-
-    @property
-    def _conditions_that_may_differ(self) -> set[str]:
-        """Fields that may differ: the build and what the settings name, what one side did not record, and what already
-        differs in the stored part of this session."""
-        if self.stored is None:
-            return set()
-        stored_conditions, now = self.stored.fingerprint, self.fresh.conditions
-        stored_differences = self._stored_part_of_session.differs if self._stored_part_of_session is not None else {}
-        equal_conditions = {name for name, value in stored_differences.items() if value == now.get(name)}
-        names = stored_conditions.keys() | now.keys() | stored_differences.keys()
-        return {
-            *(name for name in names if self.terms.rules.may_differ(name, self._asked_flags)),
-            *unrecorded_conditions(stored_conditions, now),
-            *(unrecorded_conditions(now, stored_conditions) if self._has_newer_stored else ()),
-            *equal_conditions,
-        }
-
-    @property
-    def _asked_flags(self) -> set[str]:
-        stored_conditions = {} if self.stored is None else self.stored.fingerprint
-        return asked_flags(stored_conditions, self.fresh.conditions)
-
-    @property
-    def _stored_part_of_session(self) -> StoredSession | None:
-        """What is stored of this very session: the first try of a re-run."""
-        sessions = self.stored.sessions if self.stored is not None else ()
-        return next((session for session in sessions if session.id == self.terms.provenance.session), None)
-
-    @property
-    def _session(self) -> StoredSession:
-        fresh = fresh_session(self.fresh, self.terms.provenance)
-        metrics = _without(fresh.metrics, self._metrics_of_old_formulas if self._has_newer_stored else ())
-        fresh = replace(
-            fresh, metrics=metrics, differs=self._differing(self.fresh.conditions, self._conditions_that_may_differ)
-        )
-        return (
-            fresh
-            if self._stored_part_of_session is None
-            else merge_runs(self._stored_part_of_session, fresh, self._metrics_of_old_formulas)
-        )
-
-    @property
-    def _other_sessions(self) -> list[StoredSession]:
-        """The other sessions, without values of formulas that have changed, and with conditions that have."""
-        if self.stored is None:
-            return []
-        stored_conditions, stale = (
-            self.stored.fingerprint,
-            () if self._has_newer_stored else self._metrics_of_old_formulas,
-        )
-        return [
-            replace(
-                session,
-                metrics=_without(session.metrics, stale),
-                differs=self._differing(
-                    {**stored_conditions, **session.differs}, {*self._conditions_that_may_differ, *session.differs}
-                ),
-            )
-            for session in self.stored.sessions
-            if session.id != self.terms.provenance.session
-        ]
-
-    @property
-    def _formulas_now(self) -> dict[str, str]:
-        """Formulas of this session's metrics."""
-        return formulas_of(filter(is_metric, _names(self.fresh)))
-
-    @property
-    def _metrics_of_old_formulas(self) -> set[str]:
-        """Metrics whose formula has changed since the stored values were computed."""
-        stored_formulas = self.stored.formulas if self.stored is not None else {}
-        return {name for name, formula in self._formulas_now.items() if stored_formulas.get(name, formula) != formula}
-
-    def _differing(self, conditions: Mapping[str, str | None], names: Collection[str]) -> dict[str, str | None]:
-        """Those of the named conditions that are not the newest session's."""
-        now = self._fingerprint
-        return {name: conditions.get(name) for name in names if conditions.get(name) != now.get(name)}
-
-    def _sessions_with(self, session: StoredSession) -> tuple[StoredSession, ...]:
-        """The stored sessions together with `session`, which replaces a session with the same id."""
-        ids = [] if self.stored is None else [session.id for session in self.stored.sessions]
-        sessions = self._other_sessions
-        sessions.insert(ids.index(session.id) if session.id in ids else len(sessions), session)
-        return newest_sessions(sessions)
-
-    @property
-    def _shifts(self) -> list[LevelShift]:
-        if self.stored is None or self._changed_conditions:
-            return []
-        primaries, margins, session = self._known_primaries, self._margins, self._session
-        rules, flags = self.terms.rules, self._asked_flags
-        comparable = [
-            one for one in self._sessions_with(session) if one.id == session.id or is_comparable(one, rules, flags)
-        ]
-        others = [
-            other_session for other_session in self._other_sessions if is_comparable(other_session, rules, flags)
-        ]
-        far = outlier_shifts(session, others, primaries, margins)
-        outlier_metrics = {shift.metric for shift in far}
-        crept: list[LevelShift] = []
-        if any(one.anchor for one in comparable):
-            unproven = self.undecided or self._before_anchor
-            away = far_from_anchor(session, self.stored.anchor, primaries, margins) if unproven else []
-            crept = [*gradual_drift(comparable, primaries, margins), *away]
-        return [*far, *(shift for shift in crept if shift.metric not in outlier_metrics)]
-
-    def _proven(self, shift: LevelShift) -> bool:
-        """A move to the better that a check has proven needs nobody's word."""
-        direction = find(shift.metric).direction
-        better = (direction is Direction.LOWER and shift.distance < 0) or (
-            direction is Direction.HIGHER and shift.distance > 0
-        )
-        return better and shift.metric in self.improved
-
-    def _formulas(self, names: Collection[str]) -> dict[str, str]:
-        """Those of the newest session, and of metrics that only older ones have."""
-        stored_formulas = self.stored.formulas if self.stored is not None else {}
-        formulas = (
-            {**self._formulas_now, **stored_formulas}
-            if self._has_newer_stored
-            else {**stored_formulas, **self._formulas_now}
-        )
-        return {name: formulas[name] for name in names}
+    Changed conditions begin it anew. A moved level makes this session the anchor and keeps the sessions at its level.
+    """
+    begins = bool(aligned.changed_conditions)
+    is_anchor = begins or (has_moved and not aligned.has_newer and not aligned.is_on_new_host)
+    session = replace(
+        aligned.session, accepted=accept or aligned.session.accepted, anchor=is_anchor or aligned.session.anchor
+    )
+    sessions = tuple(session if each.id == session.id else each for each in aligned.sessions)
+    if begins:
+        sessions = (session,)
+    elif is_anchor:
+        at_level = sessions_at_level(session, aligned.others, aligned.known_primaries, aligned.margins)
+        sessions = newest_sessions((*at_level, session))
+    sessions = _filled(sessions)
+    formulas = {name: aligned.formulas[name] for name in sessions[0].metrics}
+    return StoredMeasurement(aligned.fingerprint, sessions, aligned.primaries, formulas)
 
 
 def _names(fresh: Measurement) -> set[str]:
     return {name for metrics in fresh.metrics for name in values_with_failures(metrics)}
-
-
-def _without(
-    metrics: Mapping[str, tuple[float | None, ...]], names: Collection[str]
-) -> dict[str, tuple[float | None, ...]]:
-    return {name: values for name, values in metrics.items() if name not in names}
 
 
 def _filled(sessions: Sequence[StoredSession]) -> tuple[StoredSession, ...]:

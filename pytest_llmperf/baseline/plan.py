@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Literal
 
 from pytest_llmperf.baseline.copies import Case, copies_by_name, differing_conditions, improved_metrics, merge_copies
-from pytest_llmperf.baseline.merging import Merger, UpdateTerms
+from pytest_llmperf.baseline.merging import UpdateTerms, merge_measurement
 from pytest_llmperf.baseline.obstacles import acceptable_obstacles, blocking_obstacles, is_undecided_comparison
 from pytest_llmperf.baseline.paths import bare_test, baseline_path
 from pytest_llmperf.baseline.rules import comparable_sessions_on
@@ -156,21 +156,22 @@ def _merge(
     """
     test, fresh = case.test, case.fresh
     left_over = young and any(map(is_undecided_comparison, test.checks))
-    merger = Merger(
-        fresh, stored, acceptable_obstacles(test, fresh, terms.provenance, young=young), better, left_over, terms
+    merge = merge_measurement(
+        fresh, stored, acceptable_obstacles(test, fresh, terms.provenance, young=young), better, terms,
+        undecided=left_over,
     )
-    result = merger.result()
-    if merger.outdated or result == stored:
-        return Entry(Action.KEPT, path, case.name, reasons=(OLDER if merger.outdated else STORED,)), None
-    if merger.barred is not None:
-        return Entry(Action.REFUSED, path, case.name, reasons=(merger.barred,)), None
-    obstacles = tuple(obstacle.text for obstacle in merger.obstacles)
+    result = merge.result
+    if merge.outdated or result == stored:
+        return Entry(Action.KEPT, path, case.name, reasons=(OLDER if merge.outdated else STORED,)), None
+    if merge.barred is not None:
+        return Entry(Action.REFUSED, path, case.name, reasons=(merge.barred,)), None
+    obstacles = tuple(obstacle.text for obstacle in merge.obstacles)
     if obstacles and terms.accept is None:
         return Entry(Action.REFUSED, path, case.name, reasons=obstacles, acceptable=True), None
-    if merger.repeats is not None:
-        return Entry(Action.KEPT, path, case.name, reasons=(REPEATED.format(merger.repeats),)), None
+    if merge.repeats is not None:
+        return Entry(Action.KEPT, path, case.name, reasons=(REPEATED.format(merge.repeats),)), None
     accepted = (f"accepted ({terms.accept}): {'; '.join(obstacles)}",) if obstacles else ()
-    unknown = (UNKNOWN.format(", ".join(merger.unknown)),) if merger.unknown else ()
+    unknown = (UNKNOWN.format(", ".join(merge.unknown)),) if merge.unknown else ()
     return Entry(
         Action.CREATED if stored is None else Action.CHANGED,
         path,
