@@ -1,4 +1,4 @@
-"""One measurement and what is stored of it: what would be stored then, and what speaks against it."""
+"""Merge a fresh measurement into its stored baseline, and list the reasons against the merge."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Merge:
     Args:
         result: the stored measurement, if a person accepts every obstacle.
         obstacles: reasons against the update that a person may accept.
-        barred: reason against the update that nobody can accept; None if there is no such reason.
+        barred: reason that refuses the update even if a person accepts; None if there is no such reason.
         outdated: whether all stored sessions are newer and leave no place for this session.
         repeats: id of a stored session with the same values to the digit, because the emulator's noise had the same
             seed; None if no session has the same values.
@@ -246,7 +246,7 @@ def _tolerances(fresh: Measurement, primaries: Sequence[str]) -> dict[str, float
 def _in_stored_order(
     session: StoredSession, others: Sequence[StoredSession], stored: StoredMeasurement
 ) -> tuple[StoredSession, ...]:
-    """The newest sessions, with this session at its stored place, or where its time puts it."""
+    """The newest sessions. A stored session keeps its place; a new session is placed by its time."""
     ids = [each.id for each in stored.sessions]
     place = ids.index(session.id) if session.id in ids else len(others)
     return newest_sessions((*others[:place], session, *others[place:]))

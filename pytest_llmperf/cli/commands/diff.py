@@ -10,11 +10,13 @@ import argparse
 from pathlib import Path
 
 from pytest_llmperf.cli.output import say
+from pytest_llmperf.cli.runs import newest_run, run_before
+from pytest_llmperf.errors import UsageError
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("before", type=Path, metavar="OLD", help="run folder, or JUnit file")
-    parser.add_argument("after", type=Path, metavar="NEW", help="run folder, or JUnit file")
+    parser.add_argument("runs", nargs="*", type=Path, metavar="RUN",
+                        help="OLD NEW; one run is compared with the run before it, and by default the two newest runs")
     parser.add_argument("--all", action="store_true", help="every metric, not the primary ones alone")
 
 
@@ -23,6 +25,21 @@ def run(arguments: argparse.Namespace) -> int:
     from pytest_llmperf.report.release import compare_runs
     from pytest_llmperf.report.terminal_text import comparison_text
 
-    compared = compare_runs(read_release(arguments.before), read_release(arguments.after), others=arguments.all)
+    before, after = _compared_runs(arguments.runs)
+    compared = compare_runs(read_release(before), read_release(after), others=arguments.all)
     say("\n\n".join(comparison_text(compared_test) for compared_test in compared))
     return 0
+
+
+def _compared_runs(named: list[Path]) -> tuple[Path, Path]:
+    """The older and the newer run.
+
+    Raises:
+        UsageError: three runs or more are named, or no older run is stored.
+    """
+    if len(named) > 2:
+        raise UsageError(f"llmperf diff compares two runs, and {len(named)} are named: llmperf diff OLD NEW.")
+    if len(named) == 2:
+        return named[0], named[1]
+    after = named[0] if named else newest_run()
+    return run_before(after), after

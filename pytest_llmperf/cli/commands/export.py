@@ -11,12 +11,14 @@ import argparse
 from pathlib import Path
 
 from pytest_llmperf.cli.output import say
+from pytest_llmperf.cli.runs import newest_run
 
 FORMATS = ("pytest-benchmark", "vllm", "parquet", "csv")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folder", type=Path, metavar="RUN", help="run folder, .llmperf/runs/…")
+    parser.add_argument("folder", nargs="?", type=Path, metavar="RUN",
+                        help="run folder, .llmperf/runs/…; by default the newest")
     parser.add_argument("--format", required=True, choices=FORMATS, help="see above")
     parser.add_argument("--out", required=True, type=Path, metavar="PATH", help="file; for vllm a folder")
     parser.add_argument("--test", metavar="TEST", help="a part of a test's id: only such tests")
@@ -26,9 +28,10 @@ def run(arguments: argparse.Namespace) -> int:
     from pytest_llmperf.report.export import export
     from pytest_llmperf.results.reader import choose, read_run
 
-    tests = read_run(arguments.folder)
+    folder = arguments.folder or newest_run()
+    tests = read_run(folder)
     if arguments.test is not None:
-        tests = choose(tests, arguments.test, arguments.folder)
+        tests = choose(tests, arguments.test, folder)
     for path in export(tests, arguments.format, arguments.out):
         say(path)
     return 0

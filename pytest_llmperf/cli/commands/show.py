@@ -6,10 +6,11 @@ import argparse
 from pathlib import Path
 
 from pytest_llmperf.cli.output import say
+from pytest_llmperf.cli.runs import newest_run, stored_runs
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folder", type=Path, metavar="RUN", help="run folder, .llmperf/runs/…")
+    parser.add_argument("folder", nargs="?", metavar="RUN", help="run folder, .llmperf/runs/…; by default the newest")
     parser.add_argument("test", nargs="?", metavar="TEST", help="a part of a test's id: everything about such tests")
 
 
@@ -17,9 +18,19 @@ def run(arguments: argparse.Namespace) -> int:
     from pytest_llmperf.report.terminal_text import overview, text_of_test
     from pytest_llmperf.results.reader import choose, read_run
 
-    tests = read_run(arguments.folder)
-    if arguments.test is None:
+    folder, part = _folder_and_test(arguments.folder, arguments.test)
+    tests = read_run(folder)
+    if part is None:
         say(overview(tests))
     else:
-        say("\n\n".join(text_of_test(test) for test in choose(tests, arguments.test, arguments.folder)))
+        say("\n\n".join(text_of_test(test) for test in choose(tests, part, folder)))
     return 0
+
+
+def _folder_and_test(folder: str | None, test: str | None) -> tuple[Path, str | None]:
+    """One word that is no path names a test of the newest run."""
+    if folder is None:
+        return newest_run(), None
+    if test is None and not Path(folder).exists() and "/" not in folder and stored_runs():
+        return newest_run(), folder
+    return Path(folder), test

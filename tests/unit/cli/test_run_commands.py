@@ -280,3 +280,45 @@ def test_export_writes_file_in_each_format(here, capsys, form, written):
     assert main(["export", "good", "--format", form, "--out", "out", "--test", "test_x"]) == 0
     (path,) = here.glob(written)
     assert capsys.readouterr().out == f"{path.relative_to(here)}\n"
+
+
+@pytest.fixture
+def project(here):
+    """A project with two stored runs; the newer one is slower and fails."""
+    (here / "llmperf.toml").write_text("")
+    runs = here / ".llmperf/runs"
+    write_run(runs / "20261124T100000Z-aaaaaa")
+    write_run(runs / "20261125T100000Z-bbbbbb", verdict=Verdict.FAIL, ttft_ms=80)
+    return runs
+
+
+def test_command_without_run_takes_the_newest_run(project, capsys):
+    assert main(["show"]) == 0
+    shown = capsys.readouterr()
+    assert "FAIL" in shown.out
+    assert shown.err == "The newest run: .llmperf/runs/20261125T100000Z-bbbbbb\n"
+    assert main(["report", "--out", "out"]) == 0
+    assert main(["export", "--format", "csv", "--out", "requests.csv"]) == 0
+    assert "80" in Path("requests.csv").read_text()
+
+
+def test_show_with_one_word_takes_a_test_of_the_newest_run(project, capsys):
+    assert main(["show", "test_x"]) == 0
+    assert "bbbbbb" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("named", [[], ["20261125T100000Z-bbbbbb"]])
+def test_diff_with_less_than_two_runs_takes_the_run_before(project, capsys, named):
+    assert main(["diff", *(str(project / name) for name in named)]) == 0
+    assert "aaaaaa" in capsys.readouterr().err
+
+
+def test_diff_of_the_oldest_run_asks_for_both_runs(project, capsys):
+    assert main(["diff", str(project / "20261124T100000Z-aaaaaa")]) == 2
+    assert "llmperf diff OLD NEW" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", [["show"], ["report"], ["diff"], ["export", "--format", "csv", "--out", "out"]])
+def test_command_without_any_stored_run_says_what_to_do(here, capsys, command):
+    assert main(command) == 2
+    assert "No run is stored in this project. Run pytest first, or name a run folder." in capsys.readouterr().err

@@ -1,0 +1,53 @@
+"""Which run a command is about when none is named: the newest one of this project."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pytest_llmperf.cli.output import remark
+from pytest_llmperf.errors import UsageError
+
+
+def stored_runs() -> list[Path]:
+    """The run folders of this project that hold a test, oldest first: their names begin with the time.
+
+    Raises:
+        ConfigError: the project's settings cannot be read.
+    """
+    from pytest_llmperf.config.root import project_root
+    from pytest_llmperf.config.settings import read_settings
+
+    root = project_root()
+    runs = root / read_settings(root).runs_dir
+    return sorted(folder.parent for folder in runs.glob("*/tests") if any(folder.glob("*.json")))
+
+
+def newest_run() -> Path:
+    """The newest run of this project; its folder is named on standard error.
+
+    Raises:
+        UsageError: no run is stored.
+    """
+    runs = stored_runs()
+    if not runs:
+        raise UsageError("No run is stored in this project. Run pytest first, or name a run folder.")
+    remark(f"The newest run: {_shown(runs[-1])}")
+    return runs[-1]
+
+
+def run_before(run: Path) -> Path:
+    """The run before a stored run; its folder is named on standard error.
+
+    Raises:
+        UsageError: no older run is stored.
+    """
+    older = [stored for stored in stored_runs() if stored.name < run.resolve().name]
+    if not older:
+        raise UsageError(f"No run before {run} is stored in this project. Name both runs: llmperf diff OLD NEW.")
+    remark(f"The run before: {_shown(older[-1])}")
+    return older[-1]
+
+
+def _shown(folder: Path) -> Path:
+    here = Path.cwd()
+    return folder.relative_to(here) if folder.is_relative_to(here) else folder
