@@ -319,6 +319,6 @@ def test_diff_of_the_oldest_run_asks_for_both_runs(project, capsys):
 
 
 @pytest.mark.parametrize("command", [["show"], ["report"], ["diff"], ["export", "--format", "csv", "--out", "out"]])
-def test_command_without_any_stored_run_says_what_to_do(here, capsys, command):
+def test_command_in_project_without_runs_asks_for_a_run(here, capsys, command):
     assert main(command) == 2
     assert "No run is stored in this project. Run pytest first, or name a run folder." in capsys.readouterr().err
