@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from difflib import get_close_matches
 
 from pytest_llmperf.errors import SloError
+from pytest_llmperf.judging.outcome import change_of, change_result
 from pytest_llmperf.judging.ratios import infinite_values
 from pytest_llmperf.judging.sample import unverified
 from pytest_llmperf.judging.steadiness import drift_p
 from pytest_llmperf.metrics.failed_as_infinite import value_with_failures
 from pytest_llmperf.metrics.registry import Metric, find
-from pytest_llmperf.metrics.units import Unit
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.baseline import StoredMeasurement, StoredSession
 from pytest_llmperf.results.cause import Cause, Facts, NoFurtherRuns
@@ -27,7 +27,6 @@ from pytest_llmperf.results.conditions import (
     session_conditions,
 )
 from pytest_llmperf.results.measurement import Measurement
-from pytest_llmperf.slo.model import Comparison
 from pytest_llmperf.stats.decision import (
     PASS_CONFIDENCE,
     MetricComparison,
@@ -35,7 +34,6 @@ from pytest_llmperf.stats.decision import (
     decide,
     smallest_detectable_effect,
 )
-from pytest_llmperf.stats.interval import Interval
 from pytest_llmperf.stats.looks import (
     ENOUGH_SESSIONS,
     LOOKS,
@@ -45,7 +43,7 @@ from pytest_llmperf.stats.looks import (
     only_gross,
     spent_share,
 )
-from pytest_llmperf.stats.prior import NEGLIGIBLE_PART, Margins, Scale
+from pytest_llmperf.stats.prior import NEGLIGIBLE_PART, Margins
 from pytest_llmperf.stats.priors import margins_for, prior_for, scale_of, worse_when_larger
 from pytest_llmperf.stats.shift import Shift, sessions_by_host, shift
 
@@ -314,36 +312,23 @@ class Power:
 
 
 def _result(metric: Metric, verdict: Verdict, comparison: MetricComparison, power: Power) -> CheckResult:
-    shift, margins, scale = comparison.shift, comparison.margins, scale_of(metric)
-    larger_is_worse = worse_when_larger(metric)
-
-    def change(distance: float) -> float:
-        return scale.change(distance, worse_when_larger=larger_is_worse)
-
+    shift, margins = comparison.shift, comparison.margins
     confidence = at_each_look(power.confidence, shift.sessions)
-    low, high = sorted((change(shift.lower(confidence)), change(shift.upper(confidence))))
     facts: Facts = {
         "runs": len(shift.differences), "stored_runs": shift.stored_runs, "stored_sessions": shift.sessions,
         "run_sd": shift.run_sd, "session_sd": shift.session_sd, "session_sd_source": shift.prior.source,
-        "negligible": change(margins.negligible), **power.facts,
+        "negligible": change_of(metric, margins.negligible), **power.facts,
     }
     if power.alpha:
-        facts["smallest_detectable"] = change(power.smallest_seen(shift, margins.negligible))
+        facts["smallest_detectable"] = change_of(metric, power.smallest_seen(shift, margins.negligible))
     cause = {Verdict.FAIL: Cause.WORSE, Verdict.IMPROVED: Cause.BETTER}.get(verdict)
     if verdict is Verdict.INCONCLUSIVE:
         cause = Cause.SPREAD_TOO_LARGE
         if power.facts and power.no_further_runs:
             cause = Cause.RUNS_TOO_FEW
             facts["no_further_runs"] = power.no_further_runs.value
-    return CheckResult(
-        subject=f"{BASELINE_COMPARISON} {metric.name}",
-        verdict=verdict,
-        metric=metric.name,
-        unit=Unit.CHANGE if scale is Scale.LOG else Unit.POINTS,
-        comparison=Comparison.AT_MOST if larger_is_worse else Comparison.AT_LEAST,
-        limit=change(margins.tolerated),
-        estimate=change(shift.effect),
-        interval=Interval(low, high, confidence),
-        cause=cause,
-        facts=facts,
+    return change_result(
+        BASELINE_COMPARISON, metric, verdict, effect=shift.effect,
+        limits=(shift.lower(confidence), shift.upper(confidence)), confidence=confidence,
+        tolerated=margins.tolerated, cause=cause, facts=facts,
     )

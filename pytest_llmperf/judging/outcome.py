@@ -7,13 +7,16 @@ from dataclasses import replace
 from math import exp
 
 from pytest_llmperf.judging.sample import Sample
-from pytest_llmperf.metrics.registry import find
+from pytest_llmperf.metrics.registry import Metric, find
+from pytest_llmperf.metrics.units import Unit
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.cause import Cause, Facts
 from pytest_llmperf.results.check import CheckResult
 from pytest_llmperf.slo.model import Comparison, Mechanism, Slo
 from pytest_llmperf.stats.exceedance import Exceedance
 from pytest_llmperf.stats.interval import Interval
+from pytest_llmperf.stats.prior import Scale
+from pytest_llmperf.stats.priors import scale_of, worse_when_larger
 
 
 def requirement_result(requirement: Slo | Mechanism, verdict: Verdict, cause: Cause | None = None, *,
@@ -113,3 +116,35 @@ def exceedance_cause(exceedance: Exceedance, margin: float) -> tuple[Cause, Fact
     if (needed := exceedance.still_needed()) is None:
         return Cause.SHARE_NEAR_LIMIT, facts
     return Cause.OBSERVATIONS_TOO_FEW, facts | {"needed": needed}
+
+
+def change_of(metric: Metric, distance: float) -> float:
+    """A distance on the metric's scale, above 0 for worse, as the change of the metric: 0.02 for +2 %."""
+    return scale_of(metric).change(distance, worse_when_larger=worse_when_larger(metric))
+
+
+def change_result(
+    comparison: str, metric: Metric, verdict: Verdict, *, effect: float, limits: tuple[float, float],
+    confidence: float, tolerated: float, cause: Cause | None, facts: Facts,
+) -> CheckResult:
+    """The result of a comparison of a metric with a baseline or a reference build.
+
+    Args:
+        comparison: first word of the subject.
+        effect, limits, tolerated: the difference, its confidence limits and the margin, as distances on the metric's
+            scale.
+        confidence: one-sided confidence of each limit.
+    """
+    low, high = sorted(change_of(metric, limit) for limit in limits)
+    return CheckResult(
+        subject=f"{comparison} {metric.name}",
+        verdict=verdict,
+        metric=metric.name,
+        unit=Unit.CHANGE if scale_of(metric) is Scale.LOG else Unit.POINTS,
+        comparison=Comparison.AT_MOST if worse_when_larger(metric) else Comparison.AT_LEAST,
+        limit=change_of(metric, tolerated),
+        estimate=change_of(metric, effect),
+        interval=Interval(low, high, confidence),
+        cause=cause,
+        facts=facts,
+    )

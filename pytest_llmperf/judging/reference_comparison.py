@@ -6,22 +6,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pytest_llmperf.judging.claim_judge import runs_apart
+from pytest_llmperf.judging.outcome import change_of, change_result
 from pytest_llmperf.judging.ratios import start_sd_prior, unusable_values
 from pytest_llmperf.judging.sample import unverified
 from pytest_llmperf.metrics.failed_as_infinite import value_with_failures
 from pytest_llmperf.metrics.registry import Metric, find
-from pytest_llmperf.metrics.units import Unit
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.cause import Cause, Facts, NoFurtherRuns
 from pytest_llmperf.results.check import REFERENCE_COMPARISON, CheckResult
 from pytest_llmperf.results.conditions import build_differences
 from pytest_llmperf.results.measurement import Measurement
-from pytest_llmperf.slo.model import Comparison
 from pytest_llmperf.stats.decision import PASS_CONFIDENCE, at_each_look
-from pytest_llmperf.stats.interval import Interval
 from pytest_llmperf.stats.looks import ENOUGH_SESSIONS, SUITE_ALPHA
 from pytest_llmperf.stats.mean import t_quantile
-from pytest_llmperf.stats.prior import Margins, Scale
+from pytest_llmperf.stats.prior import Margins
 from pytest_llmperf.stats.priors import reference_margins_for, scale_of, start_sd_for, worse_when_larger
 from pytest_llmperf.stats.ratio import PairedDifference, StartSd, paired_difference
 
@@ -145,36 +143,24 @@ class _Look:
     def _result(
         self, metric: Metric, difference: PairedDifference, margins: Margins, start_sd: StartSd
     ) -> CheckResult:
-        scale, larger_is_worse = scale_of(metric), worse_when_larger(metric)
-
-        def change(distance: float) -> float:
-            return scale.change(distance, worse_when_larger=larger_is_worse)
-
         confidence = at_each_look(PASS_CONFIDENCE, ENOUGH_SESSIONS)
         verdict = self._verdict(difference, margins, confidence)
-        low, high = sorted((change(difference.lower(confidence)), change(difference.upper(confidence))))
         starts = self._starts
         facts: Facts = {
             "pairs": difference.pairs, "starts_a": starts[0], "starts_b": starts[1], "start_sd": start_sd.value,
-            "start_sd_source": start_sd.source, "negligible": change(margins.negligible),
-            "smallest_detectable": change(_smallest_detectable(difference, margins.negligible, self.final_alpha)),
+            "start_sd_source": start_sd.source, "negligible": change_of(metric, margins.negligible),
+            "smallest_detectable": change_of(
+                metric, _smallest_detectable(difference, margins.negligible, self.final_alpha)),
             "reference": build_text(self.reference),
         }
         if self.no_further_runs is not None and verdict is Verdict.INCONCLUSIVE:
             facts["no_further_runs"] = self.no_further_runs.value
         causes = {Verdict.FAIL: Cause.WORSE_THAN_REFERENCE, Verdict.IMPROVED: Cause.BETTER_THAN_REFERENCE,
                   Verdict.INCONCLUSIVE: Cause.CHANGE_UNDECIDED}
-        return CheckResult(
-            subject=f"{REFERENCE_COMPARISON} {metric.name}",
-            verdict=verdict,
-            metric=metric.name,
-            unit=Unit.CHANGE if scale is Scale.LOG else Unit.POINTS,
-            comparison=Comparison.AT_MOST if larger_is_worse else Comparison.AT_LEAST,
-            limit=change(margins.tolerated),
-            estimate=change(difference.centre),
-            interval=Interval(low, high, confidence),
-            cause=causes.get(verdict),
-            facts=facts,
+        return change_result(
+            REFERENCE_COMPARISON, metric, verdict, effect=difference.centre,
+            limits=(difference.lower(confidence), difference.upper(confidence)), confidence=confidence,
+            tolerated=margins.tolerated, cause=causes.get(verdict), facts=facts,
         )
 
 

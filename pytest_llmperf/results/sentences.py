@@ -468,17 +468,19 @@ def _runs_drift(result: CheckResult) -> str:
             f"(p = {result.facts['p']:.1g}). {NOT_THE_ENGINE}")
 
 
-def _off_baseline(result: CheckResult) -> str:
-    return f"{result.metric} is {estimate_text(result)} off its baseline"
+def _off_level(result: CheckResult) -> str:
+    facts = result.facts
+    level = f"the reference build ({facts['reference']})" if "reference" in facts else "its baseline"
+    return f"{result.metric} is {estimate_text(result)} off {level}"
 
 
 def _worse(result: CheckResult) -> str:
-    return (f"{_off_baseline(result)}; the regression is proven to exceed the negligible "
+    return (f"{_off_level(result)}; the regression is proven to exceed the negligible "
             f"{_change(result, result.facts['negligible'])}")
 
 
 def _better(result: CheckResult) -> str:
-    return f"{_off_baseline(result)}: better. Store the new level with --update-baselines"
+    return f"{_off_level(result)}: better. Store the new level with --update-baselines"
 
 
 def _runs_too_few(result: CheckResult) -> str:
@@ -501,19 +503,10 @@ def _spread(result: CheckResult) -> str:
             f"{more}, or give this metric a wider margin")
 
 
-def _off_reference(result: CheckResult) -> str:
-    return f"{result.metric} is {estimate_text(result)} off the reference build ({result.facts['reference']})"
-
-
-def _worse_than_reference(result: CheckResult) -> str:
-    return (f"{_off_reference(result)}; the regression is proven to exceed the negligible "
-            f"{_change(result, result.facts['negligible'])}")
-
-
 def _change_undecided(result: CheckResult) -> str:
     facts = result.facts
     stop = f"; {_stop_text(facts)}" if "no_further_runs" in facts else ""
-    return (f"{_off_reference(result)}, and the {_bare_interval(result)} proves neither more than the negligible "
+    return (f"{_off_level(result)}, and the {_bare_interval(result)} proves neither more than the negligible "
             f"{_change(result, facts['negligible'])} nor less than the tolerated change{stop}")
 
 
@@ -559,8 +552,8 @@ REASONS: Mapping[Cause, Callable[[CheckResult], str]] = {
     Cause.BETTER: _better,
     Cause.RUNS_TOO_FEW: _runs_too_few,
     Cause.SPREAD_TOO_LARGE: _spread,
-    Cause.WORSE_THAN_REFERENCE: _worse_than_reference,
-    Cause.BETTER_THAN_REFERENCE: lambda result: f"{_off_reference(result)}: better",
+    Cause.WORSE_THAN_REFERENCE: _worse,
+    Cause.BETTER_THAN_REFERENCE: lambda result: f"{_off_level(result)}: better",
     Cause.CHANGE_UNDECIDED: _change_undecided,
 }
 

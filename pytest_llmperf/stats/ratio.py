@@ -97,7 +97,7 @@ def paired_difference(
         ValueError: there are no pairs.
     """
     if not differences:
-        raise ValueError("no pair has no difference")
+        raise ValueError("there is no pair, and so no difference")
     pairs = len(differences)
     pair_sd = sd(differences) if pairs > 1 else None
     from_starts = start_sd**2 * (1 / starts[0] + 1 / starts[1])
