@@ -45,8 +45,8 @@ class Recipe:
         check: Python code that imports what serving needs and fails where something is missing.
         local: folders beside the pins whose packages become a distribution of that name; their entry points.
         partial: distributions that are installed without all of their own requirements, which `check` stands in for.
-        base: another recipe whose environment lies beside this one and lends its packages; "": none. So a second build
-            of an engine takes the room of the engine alone.
+        base: recipe of an installed environment whose packages this environment imports; "": none. A second build of
+            an engine then needs disk space for the engine only.
     """
 
     python: str
@@ -174,7 +174,7 @@ def make_environment(python: str, directory: Path) -> None:
 
 
 def lend_packages(base: Path, directory: Path) -> None:
-    """Let an environment import what another one has; what it has itself comes first."""
+    """Let an environment import the packages of the base environment, after its own packages."""
     if not (base / STAMP).is_file():
         raise InstallError(f"{directory} needs the packages of {base}, which is not installed. Install it first: "
                            f"python scripts/install_engine.py {base.name} {base}")

@@ -127,7 +127,7 @@ def resident_values(folder: Path) -> dict[str, pd.DataFrame]:
 
 
 def planted_table(hosts: Mapping[str, pd.DataFrame]) -> Iterator[str]:
-    """Pairs of one seed: planted servers against the mean of both plain ones, and the plain ones against each other."""
+    """Pairs of one seed: each planted server against the mean of both plain servers, and plain server 2 against 1."""
     yield from heading("", "metric", *(f"{host}: {what}" for host, values in hosts.items() for what in (
         f"plain pair (n {len(values)})", "+1.0 % planted", "+2.0 % planted", "change per planted %", "pair sd ÷ that")))
     for metric in METRICS:

@@ -1,7 +1,9 @@
 """How often baseline verdicts are wrong, on noise whose truth is known. Prints Markdown tables.
 
     python scripts/simulate_verdicts.py alarms reruns gross steps slower power margins --suites 10000
+
     python scripts/simulate_verdicts.py robust hosts others --suites 10000
+
     python scripts/simulate_verdicts.py endpoints drift starts suites --suites 20000
 
 A suite run is M primary metrics, three to a test, each test against D stored sessions of three runs (seeds 0, 1, 2),
