@@ -97,7 +97,7 @@ def paired_difference(
         ValueError: there are no pairs.
     """
     if not differences:
-        raise ValueError("there is no pair, and so no difference")
+        raise ValueError("the mean difference needs at least 1 pair")
     pairs = len(differences)
     pair_sd = sd(differences) if pairs > 1 else None
     from_starts = start_sd**2 * (1 / starts[0] + 1 / starts[1])
