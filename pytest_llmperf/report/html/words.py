@@ -21,6 +21,16 @@ _FAMILIES = {
     "send_delay": "send delay",
 }
 _STATISTIC = re.compile(rf"({'|'.join(_FAMILIES)})_(mean|p\d+|max)")
+#: Latency sample → heading of its metrics.
+FAMILY_WORDS = {
+    "ttft": "Time to first token (TTFT)",
+    "tpot": "Time per output token (TPOT)",
+    "itl": "Gaps between chunks (ITL)",
+    "itl_per_token": "Gaps per token",
+    "e2el": "End-to-end latency",
+    "largest_stall": "Longest stall of a request",
+    "send_delay": "Send delay of the load generator",
+}
 _SIGNS = {Comparison.AT_MOST: "at most", Comparison.AT_LEAST: "at least", Comparison.EQUAL: "exactly"}
 
 

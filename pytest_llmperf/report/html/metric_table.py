@@ -1,0 +1,151 @@
+"""Every metric of a test in groups: each side's mean beside its baseline and the change, without rows of zeros."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import isinf
+
+from pytest_llmperf.metrics import find, is_metric
+from pytest_llmperf.metrics.units import Direction, Unit
+from pytest_llmperf.report.html.words import FAMILY_WORDS
+from pytest_llmperf.report.metric_rows import baseline_mean
+from pytest_llmperf.report.value_text import value_text
+from pytest_llmperf.results.baseline import StoredMeasurement
+from pytest_llmperf.results.measurement import Measurement
+
+#: Statistics of a latency in the table; the values run by run have all.
+STATISTICS = ("mean", "p50", "p90", "p99", "max")
+GROUPS = {
+    "Throughput and errors": ("request_throughput", "output_throughput", "total_token_throughput", "duration_s",
+                              "error_rate", "goodput", "slo_attainment"),
+    "Caches": ("prefix_cache_hit_rate", "cached_tokens", "external_cache_hit_rate", "external_cached_tokens",
+               "lmcache_hit_rate", "lmcache_l1_hit_rate", "lmcache_l2_hit_rate", "lmcache_evictions"),
+    "Scheduler": ("queue_time_mean", "running_peak", "waiting_peak", "preemptions", "kv_usage_peak", "kv_blocks",
+                  "chunk_budget"),
+    "Highest rate": ("max_rate", "max_rate_proven", "max_rate_refuted"),
+}  # fmt: skip
+OTHERS = "Other"
+
+
+@dataclass(frozen=True, slots=True)
+class SideCells:
+    """A metric of one side: mean over the runs, stored mean and change; "" where there is none."""
+
+    mean: str
+    baseline: str
+    change: str
+    worse: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class MetricRow:
+    """One metric: name, formula, the cells of each side, B ÷ A of a test with two sides, and the values run by run."""
+
+    name: str
+    formula: str
+    cells: tuple[SideCells, ...]
+    ratio: str
+    runs: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MetricGroup:
+    """Metrics of one kind; `main` has no rare statistics."""
+
+    title: str
+    main: tuple[MetricRow, ...]
+    rows: tuple[MetricRow, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MetricTable:
+    """All groups, and the names of the metrics that are 0 in every run."""
+
+    groups: tuple[MetricGroup, ...] = ()
+    zeros: tuple[str, ...] = ()
+
+
+def metric_table(measurements: Sequence[Measurement], stored: Sequence[StoredMeasurement | None]) -> MetricTable:
+    """The metrics of all sides.
+
+    Args:
+        stored: of each measurement the baseline that it is compared with; None without a baseline.
+    """
+    runs = [run for measurement in measurements for run in measurement.runs]
+    values: dict[str, list[float]] = {}
+    for run in runs:
+        for name, value in run.metrics.values.items():
+            if value is not None:
+                values.setdefault(name, []).append(value)
+    zeros = tuple(name for name, known in values.items() if not any(known))
+    names_by_title: dict[str, list[str]] = {}
+    for name in values:
+        if name not in zeros:
+            names_by_title.setdefault(_title(name), []).append(name)
+    order = [*FAMILY_WORDS.values(), *GROUPS]
+    titles = sorted(names_by_title, key=lambda title: order.index(title) if title in order else len(order))
+    groups = (_group(title, names_by_title[title], measurements, stored) for title in titles)
+    return MetricTable(tuple(groups), zeros)
+
+
+def _title(name: str) -> str:
+    if is_metric(name) and (family := find(name).family) is not None:
+        return FAMILY_WORDS[family]
+    return next((title for title, names in GROUPS.items() if name in names), OTHERS)
+
+
+def _group(
+    title: str, names: Sequence[str], measurements: Sequence[Measurement], stored: Sequence[StoredMeasurement | None]
+) -> MetricGroup:
+    rows = tuple(_row(name, measurements, stored) for name in names)
+    return MetricGroup(title, tuple(row for row in rows if _is_main(row.name)), rows)
+
+
+def _is_main(name: str) -> bool:
+    if not is_metric(name):
+        return True
+    metric = find(name)
+    return metric.stat is None or metric.stat in STATISTICS
+
+
+def _row(
+    name: str, measurements: Sequence[Measurement], stored: Sequence[StoredMeasurement | None]
+) -> MetricRow:
+    cells = tuple(_cells(name, *pair) for pair in zip(measurements, stored, strict=True))
+    runs = tuple(
+        tuple(value_text(name, run.metrics.values.get(name)) for run in measurement.runs)
+        for measurement in measurements
+    )
+    return MetricRow(name, find(name).formula if is_metric(name) else "", cells, _ratio(name, measurements), runs)
+
+
+def _cells(name: str, measurement: Measurement, stored: StoredMeasurement | None) -> SideCells:
+    mean = _mean(name, measurement)
+    before = None if stored is None else baseline_mean(stored, name)
+    baseline = "" if before is None else value_text(name, before)
+    if stored is None or mean is None or not before or not is_metric(name) or isinf(mean):
+        return SideCells(value_text(name, mean), baseline, "")
+    if stored.formulas.get(name) != find(name).formula_id:
+        return SideCells(value_text(name, mean), baseline, "another formula")
+    direction = find(name).direction
+    worse = direction is not Direction.NEITHER and (mean > before) is (direction is Direction.LOWER)
+    return SideCells(value_text(name, mean), baseline, f"{100 * (mean / before - 1):+.1f} %", worse)
+
+
+def _mean(name: str, measurement: Measurement) -> float | None:
+    if is_metric(name):
+        return measurement.value_with_failures(name)
+    values = [run.metrics.values.get(name) for run in measurement.runs]
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known and len(known) == len(values) else None
+
+
+def _ratio(name: str, measurements: Sequence[Measurement]) -> str:
+    """B ÷ A; "" for a test without exactly these two sides."""
+    if [measurement.side for measurement in measurements] != ["a", "b"]:
+        return ""
+    first, second = (_mean(name, measurement) for measurement in measurements)
+    if not first or second is None or isinf(second) or isinf(first):
+        return ""
+    return Unit.RATIO.show(second / first)
