@@ -14,9 +14,21 @@ from typing import TYPE_CHECKING
 from pytest_llmperf.errors import UsageError
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.process.scratch import write_whole
-from pytest_llmperf.report.html.overview import bar_of, csv_text, groups, headline, headroom_text, row_of, tiles
+from pytest_llmperf.report.html.overview import (
+    COLUMNS,
+    MeasuredRow,
+    bar_of,
+    csv_text,
+    groups,
+    headline,
+    headroom_text,
+    measured_values,
+    row_of,
+    tiles,
+)
 from pytest_llmperf.report.html.page import TestPage, counts, pack, test_page
 from pytest_llmperf.report.html.session_facts import SessionFacts, session_facts
+from pytest_llmperf.results.conditions import EMULATED, kind_of
 from pytest_llmperf.results.reader import read_run
 from pytest_llmperf.results.sentences import basis_text, estimate_text, interval_text, limit_text, reason_text
 
@@ -45,7 +57,9 @@ def write_report(folders: Sequence[Path], read: ReadBaseline, out: Path) -> Path
     """
     tests = [test for folder in folders for test in read_run(folder)]
     tests.sort(key=lambda test: -test.verdict.severity)
-    pages = [test_page(test, number, read) for number, test in enumerate(tests, start=1)]
+    kinds = {kind_of(measurement.conditions) for test in tests for measurement in test.measurements}
+    kind = kinds.pop().removeprefix(EMULATED) if len(kinds) == 1 else ""
+    pages = [test_page(test, number, read, kind) for number, test in enumerate(tests, start=1)]
     text = render(pages, session_facts(folders, tests))
     path = out / FILE
     try:
@@ -70,8 +84,17 @@ def render(pages: Sequence[TestPage], session: SessionFacts) -> str:
     return environment.get_template("report.html.j2").render(
         title=headline(tests, session), session=session, tiles=list(tiles(tests)), groups=groups(rows),
         pages={page.anchor: page for page in pages}, opened=_opened(pages), count=len(pages), counts=counts(tests),
-        csv=csv_text(rows), packed=lambda page: pack(more.render(page=page)),
+        csv=csv_text(rows), measured=_measured(pages),
+        measured_names=list(COLUMNS.values()), packed=lambda page: pack(more.render(page=page)),
     )
+
+
+def _measured(pages: Sequence[TestPage]) -> list[MeasuredRow]:
+    """What each measurement did, in the order of the page; without the single rates of a search."""
+    return [
+        MeasuredRow(page.anchor, page.title, side.label, measured_values(side.measurement))
+        for page in pages for side in page.sides if side.measurement.runs and not side.measurement.tried
+    ]
 
 
 def _opened(pages: Sequence[TestPage]) -> set[str]:

@@ -8,7 +8,7 @@ from itertools import zip_longest
 from typing import Any
 
 from pytest_llmperf.report.html.charts import PROBABILITIES
-from pytest_llmperf.report.html.plot import Axis, Line, Mark, linear_axis, log_axis, plot
+from pytest_llmperf.report.html.plot import Axis, Line, Mark, linear_axis, log_axis, plot, time_axis
 
 FAMILIES = {"ttft": "Time to first token", "itl": "Gaps between chunks (ITL)"}
 PERCENT = Axis(0, 101, tuple((value, str(value)) for value in (0, 25, 50, 75, 100)), "% of values")
@@ -92,8 +92,8 @@ def _rows(present: Sequence[tuple[int, str, Numbers]]) -> Iterator[str]:
                 Line(f"{name} {line['name']}", line["time_s"], line["values"], number, line["style"])
                 for line in sampled["lines"]
             )
-    seconds = [at for lines in rows.values() for line in lines for at in line.x]
-    x = linear_axis(seconds, "s after the first intended send", from_zero=True)
+    seconds = [at for lines in rows.values() for line in lines for at in line.x if at is not None]
+    x = time_axis(seconds, "s after the first intended send")
     for title, lines in rows.items():
         if any(line.x for line in lines):
             values = [value for line in lines for value in line.y]

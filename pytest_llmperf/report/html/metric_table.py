@@ -124,7 +124,9 @@ def _cells(name: str, measurement: Measurement, stored: StoredMeasurement | None
     mean = _mean(name, measurement)
     before = None if stored is None else baseline_mean(stored, name)
     baseline = "" if before is None else value_text(name, before)
-    if stored is None or mean is None or not before or not is_metric(name) or isinf(mean):
+    if mean is not None and isinf(mean):
+        return SideCells("infinite", baseline, "")
+    if stored is None or mean is None or not before or not is_metric(name):
         return SideCells(value_text(name, mean), baseline, "")
     if stored.formulas.get(name) != find(name).formula_id:
         return SideCells(value_text(name, mean), baseline, "another formula")

@@ -17,19 +17,24 @@ from pytest_llmperf.report.ended_test import precedence
 from pytest_llmperf.report.html.session_facts import SessionFacts
 from pytest_llmperf.report.html.words import metric_in_words
 from pytest_llmperf.report.status_text import duration
+from pytest_llmperf.report.value_text import value_text
 from pytest_llmperf.results.check import CheckResult
 from pytest_llmperf.results.conditions import VERSION
 from pytest_llmperf.results.measurement import Measurement, TestResult
-from pytest_llmperf.results.sentences import ENGINES, estimate_text, interval_text, limit_text
+from pytest_llmperf.results.sentences import ENGINES, estimate_text, interval_text, limit_text, reason_text
 from pytest_llmperf.slo.model import Comparison
 
 GOOD = (Verdict.PASS, Verdict.IMPROVED, Verdict.REPORTED)
 MOST_NAMES = 2
 CSV_HEAD = ("test", "verdict", "metric", "measured", "limit", "headroom", "interval", "reason")
 #: Metrics of the tiles, with their names.
-TILES = {"output_throughput": "Output throughput", "ttft_p50": "TTFT, median", "ttft_p99": "TTFT, p99",
-         "tpot_p50": "TPOT, median", "itl_p99": "ITL, p99", "prefix_cache_hit_rate": "Prefix cache hit rate",
-         "lmcache_hit_rate": "LMCache hit rate", "max_rate_proven": "Highest proven rate"}  # fmt: skip
+TILES = {"output_throughput": "Output throughput", "ttft_p50": "TTFT, median", "tpot_p50": "TPOT, median",
+         "prefix_cache_hit_rate": "Prefix cache hit rate", "lmcache_hit_rate": "LMCache hit rate",
+         "max_rate_proven": "Highest proven rate"}  # fmt: skip
+#: Metrics of the table of all measurements, with their names.
+COLUMNS = {"request_throughput": "requests/s", "output_throughput": "output tokens/s", "ttft_p50": "TTFT p50",
+           "ttft_p99": "TTFT p99", "tpot_p50": "TPOT p50", "itl_p99": "ITL p99", "prefix_cache_hit_rate": "hit rate",
+           "error_rate": "failed"}  # fmt: skip
 
 
 def headline(tests: Sequence[TestResult], session: SessionFacts) -> str:
@@ -80,7 +85,7 @@ def _length(duration_s: float | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """One figure of the session: name, value, and a note on the measurements behind the value."""
+    """One figure of the session: name, value, and a note with the unit and the number of measurements."""
 
     name: str
     value: str
@@ -88,14 +93,34 @@ class Tile:
 
 
 def tiles(tests: Sequence[TestResult]) -> Iterator[Tile]:
-    """Requests and tokens of the session, then the range of the most important metrics over all measurements."""
+    """Requests and tokens of the session, then the main metrics: of both sides of one claim, or as a range."""
     measurements = [measurement for test in tests for measurement in test.measurements]
+    sides = [measurement.side for measurement in measurements]
     served, failed, tokens = map(sum, zip(*map(_totals, measurements), strict=True)) if measurements else (0, 0, 0)
     if served or failed:
         yield Tile("Requests", f"{served + failed:,.0f}", f"{failed:,.0f} failed, {tokens:,.0f} output tokens")
     for metric, name in TILES.items():
         if values := [value for value in _means(metric, measurements) if isfinite(value)]:
-            yield Tile(name, _range(find(metric).unit, values), _over(len(values)))
+            unit = find(metric).unit
+            both = sides == ["a", "b"] and len(values) == 2
+            shown = f"A {unit.number(values[0])} · B {unit.number(values[1])}" if both else _range(unit, values)
+            yield Tile(name, shown, unit.value if both else f"{unit.value}, {_over(len(values))}")
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredRow:
+    """One measurement in the table of all measurements: its test, its side, and the values of `COLUMNS`."""
+
+    anchor: str
+    title: str
+    label: str
+    values: tuple[str, ...]
+
+
+def measured_values(measurement: Measurement) -> tuple[str, ...]:
+    """The mean of each of the `COLUMNS` over the runs; "" for a missing metric."""
+    values = ((name, measurement.value_with_failures(name)) for name in COLUMNS)
+    return tuple("" if value is None else value_text(name, value) for name, value in values)
 
 
 def _means(metric: str, measurements: Sequence[Measurement]) -> Iterator[float]:
@@ -121,8 +146,8 @@ def _totals(measurement: Measurement) -> tuple[float, float, float]:
 
 
 def _range(unit: Unit, values: Sequence[float]) -> str:
-    low, high = f"{unit.show(min(values))}", f"{unit.show(max(values))}"
-    return high if low == high else f"{unit.number(min(values))} – {high}"
+    low, high = unit.number(min(values)), unit.number(max(values))
+    return high if low == high else f"{low} – {high}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +174,11 @@ class Row:
             return ""
         proven = self.check.facts.get("proven_rate")
         return f"{Unit.REQUESTS_PER_S.show(proven)}, proven" if proven is not None else estimate_text(self.check)
+
+    @property
+    def reason(self) -> str:
+        """Why the deciding check did not pass, or what ended the test early; "" for a plain PASS."""
+        return self.test.reason if self.check is None else reason_text(self.check)
 
     @property
     def limit(self) -> str:
@@ -200,7 +230,9 @@ def headroom_text(check: CheckResult) -> str:
         return ""
     if check.unit in (Unit.CHANGE, Unit.POINTS):
         return f"{100 * room * abs(check.limit):+.1f} pp"
-    return f"{100 * room:+.0f} %" if abs(room) < 10 else f"{room:+.0f}×"
+    if abs(room) >= 10:
+        return f"{room:+.0f}×"
+    return f"{100 * room:+.{0 if abs(room) >= 0.01 else 1}f} %"
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,7 +310,7 @@ def csv_text(rows: Sequence[Row]) -> str:
     for row in rows:
         interval = "" if row.check is None else interval_text(row.check)
         cells = (row.test.test, row.test.verdict.value, row.metric, row.measured, row.limit, row.headroom, interval,
-                 row.test.reason)
+                 row.reason)
         writer.writerow(map(_plain_cell, cells))
     return out.getvalue()
 

@@ -66,8 +66,14 @@ class TestPage:
         return any(row.ratio for group in self.metrics.groups for row in group.main)
 
 
-def test_page(test: TestResult, number: int, read: ReadBaseline) -> TestPage:
-    """Everything about one test; what cannot be read is said, and the rest is there."""
+def test_page(test: TestResult, number: int, read: ReadBaseline, kind: str) -> TestPage:
+    """Everything about one test; what cannot be read is said, and the rest is there.
+
+    Args:
+        number: of the test on the page.
+        read: gives the test's baseline.
+        kind: the hardware kind of all tests of the page; "" for several kinds.
+    """
     names = labels(test.measurements)
     histories = [
         history(test, measurement, name, read) if measurement.baseline is not None else None
@@ -84,7 +90,7 @@ def test_page(test: TestResult, number: int, read: ReadBaseline) -> TestPage:
     differing, shared = _conditions([measurement.conditions for measurement in test.measurements])
     return TestPage(
         anchor=f"test-{number}",
-        title=title(test.test),
+        title=title(test.test, kind),
         test=test,
         claims=tuple((check, in_words(check)) for check in test.checks),
         sides=tuple(Side(*side) for side in zip(names, test.measurements, histories, strict=True)),

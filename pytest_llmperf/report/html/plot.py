@@ -77,6 +77,13 @@ class Mark:
     vertical: bool = False
 
 
+def time_axis(values: Iterable[float], title: str) -> Axis:
+    """A linear axis from 0 to the largest value."""
+    wide = linear_axis(values := list(values), title, from_zero=True)
+    high = max(values, default=0.0) or wide.high
+    return Axis(0.0, high, tuple(tick for tick in wide.ticks if tick[0] <= high), title)
+
+
 def linear_axis(values: Iterable[float | None], title: str = "", *, from_zero: bool = False) -> Axis:
     """A linear axis with round labels that holds the values."""
     known = [value for value in values if value is not None] or [0.0, 1.0]

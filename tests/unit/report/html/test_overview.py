@@ -2,6 +2,7 @@
 
 import csv
 import io
+from dataclasses import replace
 
 import pytest
 
@@ -62,9 +63,15 @@ def test_tiles_have_totals_and_the_range_of_each_metric():
     found = {tile.name: (tile.value, tile.note) for tile in tiles([TestResult("t", True, None, tuple(measured), ())])}
     assert found == {
         "Requests": ("200", "20 failed, 2,000 output tokens"),
-        "Output throughput": ("100 tokens/s", "over 2 measurements"),
-        "TTFT, median": ("20 – 35.5 ms", "over 2 measurements"),
+        "Output throughput": ("100", "tokens/s, over 2 measurements"),
+        "TTFT, median": ("20 – 35.5", "ms, over 2 measurements"),
     }
+
+
+def test_tiles_of_one_claim_have_both_sides():
+    measured = [replace(measurement_with({"ttft_p50": value}), side=side) for side, value in (("a", 20.0), ("b", 35.5))]
+    found = {tile.name: tile.value for tile in tiles([TestResult("t", True, None, tuple(measured), ())])}
+    assert found["TTFT, median"] == "A 20 · B 35.5"
 
 
 @pytest.mark.parametrize(

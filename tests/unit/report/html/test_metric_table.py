@@ -1,0 +1,64 @@
+"""Metrics in groups beside baseline and change."""
+
+from pytest_llmperf.report.html.metric_table import metric_table
+from pytest_llmperf.results.baseline import StoredMeasurement, StoredSession
+from pytest_llmperf.results.conditions import formulas_of
+from pytest_llmperf.results.measurement import Measurement, Run
+
+
+def side(values, name="", judged=None):
+    return Measurement("e", "w", {}, tuple(Run.of_values(seed, 1, values, judged) for seed in range(2)), side=name)
+
+
+def stored(values, *, formulas=None):
+    session = StoredSession("s", "2026-01-01", None, "h", None, True, ((0, 1),), {k: (v,) for k, v in values.items()})
+    return StoredMeasurement({}, (session,), (), formulas_of(values) if formulas is None else formulas)
+
+
+def cells(table):
+    return {row.name: row.cells[0] for group in table.groups for row in group.rows}
+
+
+def test_metrics_are_in_groups_and_rare_statistics_apart():
+    table = metric_table([side({"ttft_p50": 1.0, "ttft_p75": 2.0, "request_throughput": 3.0, "from_the_future": 4.0})],
+                         [None])
+    assert [(group.title, [row.name for row in group.main]) for group in table.groups] == [
+        ("Time to first token (TTFT)", ["ttft_p50"]),
+        ("Throughput and errors", ["request_throughput"]),
+        ("Other", ["from_the_future"]),
+    ]
+    assert [row.name for row in table.groups[0].rows] == ["ttft_p50", "ttft_p75"]
+    assert table.groups[0].rows[0].runs == (("1 ms", "1 ms"),)
+
+
+def test_metrics_that_are_zero_in_every_run_are_only_named():
+    table = metric_table([side({"preemptions": 0.0, "ttft_p50": 1.0}), side({"preemptions": 0.0})], [None, None])
+    assert table.zeros == ("preemptions",)
+    assert list(cells(table)) == ["ttft_p50"]
+
+
+def test_baseline_and_change_stand_beside_the_mean():
+    now = {"ttft_p50": 12.0, "output_throughput": 90.0, "ttft_p99": 5.0}
+    found = cells(metric_table([side(now)], [stored({"ttft_p50": 10.0, "output_throughput": 100.0})]))
+    assert (found["ttft_p50"].mean, found["ttft_p50"].baseline, found["ttft_p50"].change) == (
+        "12 ms", "10 ms", "+20.0 %")
+    assert found["ttft_p50"].worse
+    assert found["output_throughput"].worse
+    assert (found["ttft_p99"].baseline, found["ttft_p99"].change) == ("", "")
+
+
+def test_value_of_another_formula_has_no_change():
+    before = stored({"ttft_p50": 10.0}, formulas={"ttft_p50": "ttft.0"})
+    found = cells(metric_table([side({"ttft_p50": 12.0})], [before]))
+    assert found["ttft_p50"].change == "another formula"
+
+
+def test_failed_requests_make_the_mean_infinite():
+    measured = side({"ttft_max": 12.0}, judged={"ttft_max": float("inf")})
+    found = cells(metric_table([measured], [stored({"ttft_max": 9.0})]))
+    assert (found["ttft_max"].mean, found["ttft_max"].change) == ("infinite", "")
+
+
+def test_two_sides_have_the_ratio_of_b_to_a():
+    table = metric_table([side({"ttft_p50": 10.0}, "a"), side({"ttft_p50": 25.0}, "b")], [None, None])
+    assert table.groups[0].rows[0].ratio == "2.5×"
