@@ -106,7 +106,7 @@ def test_pointer_and_arrow_keys_read_values_of_all_lines(open_page, report):
 def test_keyboard_alone_opens_a_test_and_filters(open_page, report):
     page = open_page(report(*STATES))
     focused, seen = "document.activeElement.matches({!r})", []
-    for _ in range(12):
+    for _ in range(30):
         page.keyboard.press("Tab")
         seen.append(page.evaluate("document.activeElement.className || document.activeElement.id"))
         if page.evaluate(focused.format(".filter[data-verdict=PASS]")):
