@@ -84,7 +84,7 @@ def _rows(present: Sequence[tuple[int, str, Numbers]]) -> Iterator[str]:
     """Rows of one run number of all sides: gaps, requests in flight, then the samples."""
     rows = {"gap, ms": list(_gap_lines(present)), "requests in flight": [
         Line(name, run["in_flight"]["time_s"], run["in_flight"]["requests"], number, step=True)
-        for number, name, run in present
+        for number, name, run in present if run["in_flight"]["time_s"]
     ]}  # fmt: skip
     for number, name, run in present:
         for sampled in run["telemetry"]:
@@ -104,6 +104,8 @@ def _rows(present: Sequence[tuple[int, str, Numbers]]) -> Iterator[str]:
 def _gap_lines(present: Sequence[tuple[int, str, Numbers]]) -> Iterator[Line]:
     for number, name, run in present:
         gaps = run["gaps"]
+        if not gaps["time_s"]:
+            continue
         yield Line(f"{name} largest", gaps["time_s"], gaps["largest"], number)
         if len(present) <= MOST_MEDIANS:
             yield Line(f"{name} median", gaps["time_s"], gaps["median"], number, 1)
@@ -120,16 +122,13 @@ def _history(baseline: Numbers) -> str:
     if dates and len(sessions) - dates[-1][0] <= every / 2:
         dates.pop()
     x = Axis(-0.5, len(sessions) + 0.5, (*dates, (len(sessions), "this run")))
-    y = linear_axis([*stored.y, *today.y, *(mark.value for mark in _marks(baseline))], baseline["unit"])
-    chart = plot([stored, today], x, y, f"Baseline of {baseline['metric']}", marks=_marks(baseline))
+    limit = baseline["limit"]
+    y = linear_axis([*stored.y, *today.y, limit], baseline["unit"])
+    marks = [] if limit is None else [Mark(limit, "tolerated")]
+    chart = plot([stored, today], x, y, f"Baseline of {baseline['metric']}", marks=marks)
     return figure(f"Baseline of {baseline['metric']}", f"{baseline['side']}, {baseline['unit']}; a mark a run", chart)
 
 
 def _columns(groups: Sequence[Sequence[float | None]]) -> tuple[list[float | None], list[float | None]]:
     points = [(float(place), value) for place, group in enumerate(groups) for value in group]
     return [place for place, _ in points], [value for _, value in points]
-
-
-def _marks(baseline: Numbers) -> list[Mark]:
-    limit = baseline.get("limit")
-    return [] if limit is None else [Mark(limit, "tolerated")]

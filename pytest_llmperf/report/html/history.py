@@ -8,6 +8,7 @@ from math import isinf
 
 from pytest_llmperf.errors import BaselineError, SloError
 from pytest_llmperf.metrics import Unit, find
+from pytest_llmperf.report.metric_rows import baseline_mean
 from pytest_llmperf.results.baseline import ReadBaseline, StoredMeasurement
 from pytest_llmperf.results.conditions import Difference, build_changes, differences, kind_of
 from pytest_llmperf.results.measurement import Measurement, TestResult
@@ -45,11 +46,22 @@ def history(test: TestResult, measurement: Measurement, side: str, read: ReadBas
         build = build_changes(stored, stored.sessions, measurement.conditions)
     except (BaselineError, SloError) as error:
         return History(side, problem=str(error))
-    drawn = tuple(_chart(metric, measurement, stored) for metric in measurement.primaries if metric in stored.metrics)
+    drawn = tuple(
+        _chart(metric, measurement, stored, _tolerated(test, metric))
+        for metric in measurement.primaries if metric in stored.metrics
+    )
     return History(side, stored, "", different, build, drawn)
 
 
-def _chart(metric: str, measurement: Measurement, stored: StoredMeasurement) -> dict[str, object]:
+def _tolerated(test: TestResult, metric: str) -> float | None:
+    """The tolerated change of a metric; None where several measurements of the test are compared."""
+    limits = [check.limit for check in test.checks if check.compares_with_baseline and check.metric == metric]
+    return limits[0] if len(limits) == len(test.compared) == 1 else None
+
+
+def _chart(
+    metric: str, measurement: Measurement, stored: StoredMeasurement, tolerated: float | None
+) -> dict[str, object]:
     unit = find(metric).unit
     scale = 100 if unit is Unit.SHARE else 1
 
@@ -64,8 +76,16 @@ def _chart(metric: str, measurement: Measurement, stored: StoredMeasurement) -> 
             {"label": f"{session.date} {_short(session.commit)}", "values": list(map(shown, session.values(metric)))}
             for session in stored.sessions
         ],
+        "limit": shown(_limit(unit, baseline_mean(stored, metric), tolerated)),
         "today": list(map(shown, measurement.values_with_failures(metric))),
     }
+
+
+def _limit(unit: Unit, mean: float | None, tolerated: float | None) -> float | None:
+    """The value that the tolerated change allows; a change of a share is in points."""
+    if mean is None or tolerated is None:
+        return None
+    return mean + tolerated if unit is Unit.SHARE else mean * (1 + tolerated)
 
 
 def _short(commit: str | None) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import isinf
 
 from pytest_llmperf.metrics import find, is_metric
-from pytest_llmperf.metrics.units import Direction, Unit
+from pytest_llmperf.metrics.units import Unit
 from pytest_llmperf.report.html.words import FAMILY_WORDS
 from pytest_llmperf.report.metric_rows import baseline_mean
 from pytest_llmperf.report.value_text import value_text
@@ -26,6 +26,7 @@ GROUPS = {
     "Highest rate": ("max_rate", "max_rate_proven", "max_rate_refuted"),
 }  # fmt: skip
 OTHERS = "Other"
+SHARED_GAPS = "itl_per_token_"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,6 @@ class SideCells:
     mean: str
     baseline: str
     change: str
-    worse: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +60,16 @@ class MetricGroup:
 
 @dataclass(frozen=True, slots=True)
 class MetricTable:
-    """All groups, and the names of the metrics that are 0 in every run."""
+    """All groups, and the metrics that are left out.
+
+    Args:
+        zeros: names of the metrics that are 0 in every run.
+        one_token: whether each chunk has one token, so that the gaps per token are the gaps between chunks.
+    """
 
     groups: tuple[MetricGroup, ...] = ()
     zeros: tuple[str, ...] = ()
+    one_token: bool = False
 
 
 def metric_table(measurements: Sequence[Measurement], stored: Sequence[StoredMeasurement | None]) -> MetricTable:
@@ -80,13 +86,19 @@ def metric_table(measurements: Sequence[Measurement], stored: Sequence[StoredMea
                 values.setdefault(name, []).append(value)
     zeros = tuple(name for name, known in values.items() if not any(known))
     names_by_title: dict[str, list[str]] = {}
+    per_token = [name for name in values if name.startswith(SHARED_GAPS)]
+    one_token = bool(per_token) and all(values[name] == values.get(_per_chunk(name)) for name in per_token)
     for name in values:
-        if name not in zeros:
+        if name not in zeros and not (one_token and name in per_token):
             names_by_title.setdefault(_title(name), []).append(name)
     order = [*FAMILY_WORDS.values(), *GROUPS]
     titles = sorted(names_by_title, key=lambda title: order.index(title) if title in order else len(order))
     groups = (_group(title, names_by_title[title], measurements, stored) for title in titles)
-    return MetricTable(tuple(groups), zeros)
+    return MetricTable(tuple(groups), zeros, one_token)
+
+
+def _per_chunk(name: str) -> str:
+    return "itl_" + name.removeprefix(SHARED_GAPS)
 
 
 def _title(name: str) -> str:
@@ -130,9 +142,7 @@ def _cells(name: str, measurement: Measurement, stored: StoredMeasurement | None
         return SideCells(value_text(name, mean), baseline, "")
     if stored.formulas.get(name) != find(name).formula_id:
         return SideCells(value_text(name, mean), baseline, "another formula")
-    direction = find(name).direction
-    worse = direction is not Direction.NEITHER and (mean > before) is (direction is Direction.LOWER)
-    return SideCells(value_text(name, mean), baseline, f"{100 * (mean / before - 1):+.1f} %", worse)
+    return SideCells(value_text(name, mean), baseline, f"{100 * (mean / before - 1):+.1f} %")
 
 
 def _mean(name: str, measurement: Measurement) -> float | None:

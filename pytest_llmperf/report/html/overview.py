@@ -173,7 +173,7 @@ class Row:
         if self.check is None:
             return ""
         proven = self.check.facts.get("proven_rate")
-        return f"{Unit.REQUESTS_PER_S.show(proven)}, proven" if proven is not None else estimate_text(self.check)
+        return f"{Unit.REQUESTS_PER_S.number(proven)}/s, proven" if proven is not None else estimate_text(self.check)
 
     @property
     def reason(self) -> str:

@@ -163,11 +163,10 @@ def _mark(mark: Mark, x: Axis, y: Axis) -> str:
 
 
 def _mark_label(mark: Mark, x: Axis, y: Axis) -> str:
-    if not mark.vertical:
-        return f'<span class="at" style="bottom:{100 * y.share(mark.value):.4g}%">{escape(mark.label)}</span>'
-    share = x.share(mark.value)
-    side = f"left:{100 * share:.4g}%" if share < 0.6 else f"right:{100 * (1 - share):.4g}%"
-    return f'<span class="at" style="top:0;{side}">{escape(mark.label)}</span>'
+    share = x.share(mark.value) if mark.vertical else y.share(mark.value)
+    sides = ("left", "right") if mark.vertical else ("bottom", "top")
+    place = f"{sides[0]}:{100 * share:.4g}%" if share < 0.6 else f"{sides[1]}:{100 * (1 - share):.4g}%"
+    return f'<span class="at" style="{"bottom:0;" if mark.vertical else ""}{place}">{escape(mark.label)}</span>'
 
 
 def _line(line: Line, x: Axis, y: Axis) -> str:

@@ -37,13 +37,20 @@ def test_metrics_that_are_zero_in_every_run_are_only_named():
     assert list(cells(table)) == ["ttft_p50"]
 
 
+def test_gaps_per_token_are_left_out_where_each_chunk_has_one_token():
+    gaps = {"itl_p50": 5.0, "itl_per_token_p50": 5.0}
+    table = metric_table([side(gaps)], [None])
+    assert (list(cells(table)), table.one_token) == (["itl_p50"], True)
+    table = metric_table([side(gaps), side(gaps | {"itl_per_token_p50": 2.5})], [None, None])
+    assert (list(cells(table)), table.one_token) == (["itl_p50", "itl_per_token_p50"], False)
+
+
 def test_baseline_and_change_stand_beside_the_mean():
     now = {"ttft_p50": 12.0, "output_throughput": 90.0, "ttft_p99": 5.0}
     found = cells(metric_table([side(now)], [stored({"ttft_p50": 10.0, "output_throughput": 100.0})]))
     assert (found["ttft_p50"].mean, found["ttft_p50"].baseline, found["ttft_p50"].change) == (
         "12 ms", "10 ms", "+20.0 %")
-    assert found["ttft_p50"].worse
-    assert found["output_throughput"].worse
+    assert found["output_throughput"].change == "-10.0 %"
     assert (found["ttft_p99"].baseline, found["ttft_p99"].change) == ("", "")
 
 

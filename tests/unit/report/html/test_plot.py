@@ -52,7 +52,7 @@ def test_limit_is_drawn_and_labelled_within_the_chart():
     text = plot([], UNIT, UNIT, "a", marks=[Mark(2.5, "limit 2.5 ms"), Mark(9, "proven", vertical=True)])
     assert re.findall(r'class="limit" d="([^"]*)"', text) == ["M0 750H1000", "M900 0V1000"]
     assert '<span class="at" style="bottom:25%">limit 2.5 ms</span>' in text
-    assert '<span class="at" style="top:0;right:10%">proven</span>' in text
+    assert '<span class="at" style="bottom:0;right:10%">proven</span>' in text
 
 
 def test_names_in_charts_are_escaped():
