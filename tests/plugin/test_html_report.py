@@ -38,6 +38,19 @@ def test_report_is_written_to_run_folder_and_named_in_output(run, pytester):
     assert "--frobnicate" in text  # what the server that did not start said
 
 
+def test_report_states_planted_fault_duration_and_skipped_tests(run, pytester):
+    needs_cpu = "\n@pytest.mark.cpu\ndef test_cpu(): pass\n\ndef test_left_out(): pytest.skip('not today')\n"
+    run(SUITE + needs_cpu, "--emulate", "h200", "--emulate-fault", "step_time=+5%", "-k", "not broken")
+    (folder,) = Path(pytester.path, ".llmperf/runs").iterdir()
+    session = json.loads((folder / "session.json").read_text())
+    assert session["emulated"] == "emulated h200, virtual time, planted: step_time=+5%"
+    assert session["skipped"] == {"needs cpu": 1, "not today": 1}
+    assert 0 < session["duration_s"] < 60
+    text = (folder / "report.html").read_text()
+    for said in ("1 of 1 PASS · emulated H200 · vLLM ", "planted: step_time=+5%", "2 skipped", "1: needs cpu"):
+        assert said in text
+
+
 def test_report_option_writes_tests_of_all_workers_to_given_folder(run, pytester):
     run(SUITE, "--emulate", "h200", "-n", "2", "--llmperf-report", "site/perf")
     text = Path(pytester.path, "site/perf/report.html").read_text()

@@ -90,10 +90,11 @@ def render(pages: Sequence[TestPage], session: SessionFacts) -> str:
 
 
 def _measured(pages: Sequence[TestPage]) -> list[MeasuredRow]:
-    """What each measurement did, in the order of the page; without the single rates of a search."""
+    """What each measurement did, in the order of the page; a search has a table of its own."""
     return [
-        MeasuredRow(page.anchor, page.title, side.label, measured_values(side.measurement))
-        for page in pages for side in page.sides if side.measurement.runs and not side.measurement.tried
+        MeasuredRow(page.anchor, page.title, side.label, measured_values(measurement))
+        for page in pages for side in page.sides
+        if (measurement := side.measurement).runs and not (measurement.tried or measurement.searched)
     ]
 
 

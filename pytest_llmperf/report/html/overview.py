@@ -17,7 +17,6 @@ from pytest_llmperf.report.ended_test import precedence
 from pytest_llmperf.report.html.session_facts import SessionFacts
 from pytest_llmperf.report.html.words import metric_in_words
 from pytest_llmperf.report.status_text import duration
-from pytest_llmperf.report.value_text import value_text
 from pytest_llmperf.results.check import CheckResult
 from pytest_llmperf.results.conditions import VERSION
 from pytest_llmperf.results.measurement import Measurement, TestResult
@@ -85,10 +84,11 @@ def _length(duration_s: float | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """One figure of the session: name, value, and a note with the unit and the number of measurements."""
+    """One figure of the session: name, value, unit, and a note on the measurements behind the value."""
 
     name: str
     value: str
+    unit: str
     note: str
 
 
@@ -98,13 +98,13 @@ def tiles(tests: Sequence[TestResult]) -> Iterator[Tile]:
     sides = [measurement.side for measurement in measurements]
     served, failed, tokens = map(sum, zip(*map(_totals, measurements), strict=True)) if measurements else (0, 0, 0)
     if served or failed:
-        yield Tile("Requests", f"{served + failed:,.0f}", f"{failed:,.0f} failed, {tokens:,.0f} output tokens")
+        yield Tile("Requests", f"{served + failed:,.0f}", "", f"{failed:,.0f} failed, {tokens:,.0f} output tokens")
     for metric, name in TILES.items():
         if values := [value for value in _means(metric, measurements) if isfinite(value)]:
             unit = find(metric).unit
             both = sides == ["a", "b"] and len(values) == 2
             shown = f"A {unit.number(values[0])} · B {unit.number(values[1])}" if both else _range(unit, values)
-            yield Tile(name, shown, unit.value if both else f"{unit.value}, {_over(len(values))}")
+            yield Tile(name, shown, unit.value, "" if both else _over(len(values)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +119,14 @@ class MeasuredRow:
 
 def measured_values(measurement: Measurement) -> tuple[str, ...]:
     """The mean of each of the `COLUMNS` over the runs; "" for a missing metric."""
-    values = ((name, measurement.value_with_failures(name)) for name in COLUMNS)
-    return tuple("" if value is None else value_text(name, value) for name, value in values)
+    return tuple(_column_text(name, measurement.value_with_failures(name)) for name in COLUMNS)
+
+
+def _column_text(metric: str, value: float | None) -> str:
+    if value is None:
+        return ""
+    unit = find(metric).unit
+    return unit.number(value) if COLUMNS[metric].endswith("/s") else unit.show(value)
 
 
 def _means(metric: str, measurements: Sequence[Measurement]) -> Iterator[float]:

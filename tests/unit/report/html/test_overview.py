@@ -60,11 +60,11 @@ def test_title_of_many_builds_states_the_number_of_builds():
 
 def test_tiles_have_totals_and_the_range_of_each_metric():
     measured = [measurement_with({"ttft_p50": value, "output_throughput": 100.0}) for value in (20.0, 35.5)]
-    found = {tile.name: (tile.value, tile.note) for tile in tiles([TestResult("t", True, None, tuple(measured), ())])}
+    found = {tile.name: (tile.value, tile.unit, tile.note) for tile in tiles([TestResult("t", True, None, tuple(measured), ())])}
     assert found == {
-        "Requests": ("200", "20 failed, 2,000 output tokens"),
-        "Output throughput": ("100", "tokens/s, over 2 measurements"),
-        "TTFT, median": ("20 – 35.5", "ms, over 2 measurements"),
+        "Requests": ("200", "", "20 failed, 2,000 output tokens"),
+        "Output throughput": ("100", "tokens/s", "over 2 measurements"),
+        "TTFT, median": ("20 – 35.5", "ms", "over 2 measurements"),
     }
 
 
