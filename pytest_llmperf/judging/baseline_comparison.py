@@ -328,7 +328,7 @@ def _result(metric: Metric, verdict: Verdict, comparison: MetricComparison, powe
             cause = Cause.RUNS_TOO_FEW
             facts["no_further_runs"] = power.no_further_runs.value
     return change_result(
-        BASELINE_COMPARISON, metric, verdict, effect=shift.effect,
+        BASELINE_COMPARISON, metric, verdict, level=shift.level, effect=shift.effect,
         limits=(shift.lower(confidence), shift.upper(confidence)), confidence=confidence,
         tolerated=margins.tolerated, cause=cause, facts=facts,
     )

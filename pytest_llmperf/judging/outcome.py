@@ -124,18 +124,24 @@ def change_of(metric: Metric, distance: float) -> float:
 
 
 def change_result(
-    comparison: str, metric: Metric, verdict: Verdict, *, effect: float, limits: tuple[float, float],
+    comparison: str, metric: Metric, verdict: Verdict, *, level: float, effect: float, limits: tuple[float, float],
     confidence: float, tolerated: float, cause: Cause | None, facts: Facts,
 ) -> CheckResult:
     """The result of a comparison of a metric with a baseline or a reference build.
 
+    `after` is the mean of today's runs on the metric's scale (a geometric mean for latencies). `before` is that mean
+    less the effect: the level of the other side on the seeds of today's runs, weighted as the effect weights it.
+
     Args:
         comparison: first word of the subject.
+        level: mean of today's compared runs on the metric's scale.
         effect, limits, tolerated: the difference, its confidence limits and the margin, as distances on the metric's
             scale.
         confidence: one-sided confidence of each limit.
     """
     low, high = sorted(change_of(metric, limit) for limit in limits)
+    before, after = (scale_of(metric).in_unit(reading, worse_when_larger=worse_when_larger(metric))
+                     for reading in (level - effect, level))
     return CheckResult(
         subject=f"{comparison} {metric.name}",
         verdict=verdict,
@@ -144,6 +150,8 @@ def change_result(
         comparison=Comparison.AT_MOST if worse_when_larger(metric) else Comparison.AT_LEAST,
         limit=change_of(metric, tolerated),
         estimate=change_of(metric, effect),
+        before=before,
+        after=after,
         interval=Interval(low, high, confidence),
         cause=cause,
         facts=facts,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 
 from pytest_llmperf.judging.claim_judge import runs_apart
 from pytest_llmperf.judging.outcome import change_of, change_result
@@ -101,16 +102,17 @@ class _Look:
             if uncounted := unverified([metric.name], measurement.metrics):
                 return _unusable(metric, Verdict.INCONCLUSIVE, Cause.TOKENS_UNVERIFIED, uncounted)
         try:
-            differences = self._differences(metric)
+            pairs = self._pairs(metric)
         except ValueError as error:
             return _unusable(metric, Verdict.ERROR, Cause.VALUE_NOT_COMPARABLE, {"text": str(error)})
         scale, start_sd = scale_of(metric), _start_sd(metric, self.terms.kind)
         difference = paired_difference(
-            differences, start_sd.value, starts=self._starts,
+            [candidate - reference for candidate, reference in pairs], start_sd.value, starts=self._starts,
             apart=[-distance for distance in runs_apart(self.candidate, self.reference)],
         )
         margins = self.terms.margins.get(metric.name) or reference_margins_for(metric, self.terms.kind)
-        return self._result(metric, difference, margins.on(scale), start_sd)
+        level = fmean(candidate for candidate, _ in pairs)
+        return self._result(metric, level, difference, margins.on(scale), start_sd)
 
     @property
     def _starts(self) -> tuple[int, int]:
@@ -119,8 +121,8 @@ class _Look:
         )
         return candidate, reference
 
-    def _differences(self, metric: Metric) -> list[float]:
-        """Candidate less reference on the metric's scale, pair by pair; above 0 the candidate is worse."""
+    def _pairs(self, metric: Metric) -> list[tuple[float, float]]:
+        """Candidate and reference on the metric's scale, pair by pair; the larger of the two is worse."""
         scale, larger_is_worse = scale_of(metric), worse_when_larger(metric)
 
         def read(measurement: Measurement) -> dict[tuple[int, int], float]:
@@ -131,7 +133,7 @@ class _Look:
             }
 
         of_candidate, of_reference = read(self.candidate), read(self.reference)
-        return [of_candidate[key] - of_reference[key] for key in sorted(of_candidate.keys() & of_reference.keys())]
+        return [(of_candidate[key], of_reference[key]) for key in sorted(of_candidate.keys() & of_reference.keys())]
 
     def _verdict(self, difference: PairedDifference, margins: Margins, confidence: float) -> Verdict:
         if self.alpha and difference.lower(1 - self.alpha) > margins.negligible:
@@ -141,7 +143,7 @@ class _Look:
         return Verdict.PASS if difference.upper(confidence) < margins.tolerated else Verdict.INCONCLUSIVE
 
     def _result(
-        self, metric: Metric, difference: PairedDifference, margins: Margins, start_sd: StartSd
+        self, metric: Metric, level: float, difference: PairedDifference, margins: Margins, start_sd: StartSd
     ) -> CheckResult:
         confidence = at_each_look(PASS_CONFIDENCE, ENOUGH_SESSIONS)
         verdict = self._verdict(difference, margins, confidence)
@@ -158,7 +160,7 @@ class _Look:
         causes = {Verdict.FAIL: Cause.WORSE_THAN_REFERENCE, Verdict.IMPROVED: Cause.BETTER_THAN_REFERENCE,
                   Verdict.INCONCLUSIVE: Cause.CHANGE_UNDECIDED}
         return change_result(
-            REFERENCE_COMPARISON, metric, verdict, effect=difference.centre,
+            REFERENCE_COMPARISON, metric, verdict, level=level, effect=difference.centre,
             limits=(difference.lower(confidence), difference.upper(confidence)), confidence=confidence,
             tolerated=margins.tolerated, cause=causes.get(verdict), facts=facts,
         )

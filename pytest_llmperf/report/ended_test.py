@@ -98,7 +98,7 @@ def _decision(checks: Sequence[CheckResult]) -> str:
         return cause_text(check)
     label = check.subject
     if check.compares_with_baseline and check.limit is not None:
-        label += f" (tolerated {limit_text(check)})"
+        label += f" ({limit_text(check)})"
     if check.verdict in EXPLAINED:
         label += f": {cause_text(check)}"
     number = estimate_text(check)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from math import isinf
 from statistics import fmean
@@ -12,8 +12,10 @@ from pytest_llmperf.metrics.failed_as_infinite import value_with_failures
 from pytest_llmperf.metrics.registry import Metric, all_metrics
 from pytest_llmperf.report.table import aligned
 from pytest_llmperf.results.baseline import ReadBaseline, StoredMeasurement
+from pytest_llmperf.results.check import CheckResult
 from pytest_llmperf.results.conditions import kind_of
 from pytest_llmperf.results.measurement import Run, TestResult
+from pytest_llmperf.results.sentences import change_text
 from pytest_llmperf.stats.mean import t_interval
 
 HEAD = ("metric", "mean", "90 % CI", "baseline", "change")
@@ -22,6 +24,7 @@ CONFIDENCE = 0.95  # of each limit
 
 def every_metric(test: TestResult, read: ReadBaseline) -> Iterator[str]:
     """A table for each measurement of a test; a baseline that cannot be read is told by its own check."""
+    compared_measurements = [measurement for measurement in test.measurements if measurement.baseline is not None]
     for measurement in test.measurements:
         baseline = None
         with suppress(BaselineError):
@@ -29,32 +32,43 @@ def every_metric(test: TestResult, read: ReadBaseline) -> Iterator[str]:
         compared = measurement.baseline
         stored = None if baseline is None or compared is None else baseline.measurements.get(compared)
         yield from ("", test.test, f"{measurement.engine}, {measurement.workload}")
-        yield from (f"  {line}" for line in metric_table(measurement.runs, stored))
+        checks = test.checks if compared_measurements == [measurement] else ()
+        yield from (f"  {line}" for line in metric_table(measurement.runs, stored, checks))
 
 
-def metric_table(runs: Sequence[Run], stored: StoredMeasurement | None) -> list[str]:
+def metric_table(
+    runs: Sequence[Run], stored: StoredMeasurement | None, checks: Sequence[CheckResult] = ()
+) -> list[str]:
     """Aligned lines, one per metric that every run has: of served requests, and how these changed as they are judged.
 
     Args:
         runs: of the measurement.
         stored: the measurement's baseline; None: it has none.
+        checks: comparisons of this measurement, whose baseline value and change are shown as they were judged.
     """
-    return aligned([HEAD, *_rows(runs, stored)])
+    judged = {check.metric: (check.before, check) for check in checks if check.before is not None}
+    return aligned([HEAD, *_rows(runs, stored, judged)])
 
 
-def _rows(runs: Sequence[Run], stored: StoredMeasurement | None) -> Iterator[tuple[str, ...]]:
+def _rows(
+    runs: Sequence[Run], stored: StoredMeasurement | None, judged: Mapping[str, tuple[float, CheckResult]]
+) -> Iterator[tuple[str, ...]]:
     for metric in all_metrics().values():
         run_values = [run.metrics.value(metric.name) for run in runs]
         values = [value for value in run_values if value is not None]
         if not values or len(values) < len(run_values):
             continue
-        stored_mean = None if stored is None else baseline_mean(stored, metric.name)
+        before = None if stored is None else baseline_mean(stored, metric.name)
+        change = _change(metric, _mean_with_failures(runs, metric.name), before, stored)
+        if metric.name in judged:
+            before, check = judged[metric.name]
+            change = change_text(check)
         yield (
             metric.name,
             metric.unit.show(fmean(values)),
             _interval(metric, values),
-            "-" if stored_mean is None else metric.unit.show(stored_mean),
-            _change(metric, _mean_with_failures(runs, metric.name), stored_mean, stored),
+            "-" if before is None else metric.unit.show(before),
+            change,
         )
 
 

@@ -59,7 +59,9 @@ class Change:
 
     Args:
         metric: name of the metric.
-        before, after: means over the runs, with unit. If failed requests make a mean infinite, the number of failures.
+        before, after: the two values that `change` is computed from, with unit: means of the compared runs on the
+            metric's scale. Without a comparison means over the runs; if failed requests make a mean infinite, the
+            number of failures.
         change, interval: change and its interval, with unit. Without a comparison `interval` is "", and `change` gives
             the reason, or is "" if the reason is unknown.
         verdict: FAIL for worse, IMPROVED for better, PASS for unchanged, INCONCLUSIVE for undecided.
@@ -219,6 +221,8 @@ def _change(
         same = {value for side in (before, after) for value in side.values_with_failures(metric.name)} == {0}
         return Change(metric.name, was, now, "", "", Verdict.PASS if same else Verdict.INCONCLUSIVE, primary)
     (verdict,) = decide([comparison], alpha)
+    was, now = (_level_text(metric, level) for level in (comparison.shift.level - comparison.shift.effect,
+                                                         comparison.shift.level))
     limits = [_percent(metric, limit(PASS_CONFIDENCE)) for limit in (comparison.shift.lower, comparison.shift.upper)]
     low, high = limits if worse_when_larger(metric) else reversed(limits)
     return Change(metric.name, was, now, _percent(metric, comparison.shift.effect), f"{low} … {high}", verdict, primary)
@@ -249,6 +253,10 @@ def _percent(metric: Metric, distance: float) -> str:
     scale = scale_of(metric)
     change = 100 * scale.change(distance, worse_when_larger=worse_when_larger(metric))
     return f"{change:+.1f} {'%' if scale is Scale.LOG else 'pp'}"
+
+
+def _level_text(metric: Metric, level: float) -> str:
+    return metric.unit.show(scale_of(metric).in_unit(level, worse_when_larger=worse_when_larger(metric)))
 
 
 def _value_text(metric: Metric, side: Measurement) -> str:

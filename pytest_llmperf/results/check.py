@@ -30,6 +30,8 @@ class CheckResult:
         cause: why the verdict is not a plain PASS; None for PASS and REPORTED.
         facts: the numbers behind the cause, and how much data the verdict rests on.
         problems: why runs are invalid, where that is the cause.
+        before, after: the metric of the baseline or reference build, and of today's runs, in the unit of the metric;
+            `estimate` is the change from one to the other. None without a comparison.
     """
 
     subject: str
@@ -43,6 +45,8 @@ class CheckResult:
     cause: Cause | None = None
     facts: Facts = field(default_factory=Facts)
     problems: tuple[Problem, ...] = ()
+    before: float | None = None
+    after: float | None = None
 
     @classmethod
     def stated(cls, subject: str, verdict: Verdict, reason: str, *, metric: str = "") -> CheckResult:

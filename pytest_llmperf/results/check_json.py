@@ -45,6 +45,8 @@ def check_json(result: CheckResult) -> dict[str, object]:
         "comparison": None if result.comparison is None else result.comparison.value,
         "limit_value": result.limit,
         "estimate": result.estimate,
+        "before": result.before,
+        "after": result.after,
         "low": None if interval is None else _finite(interval.low),
         "high": None if interval is None else _finite(interval.high),
         "confidence": None if interval is None else interval.confidence,
@@ -105,6 +107,9 @@ def _check_from(node: Node) -> CheckResult:
         comparison=None if comparison is None else _member(_COMPARISONS, fields["comparison"], "comparison"),
         limit=fields["limit_value"].number_or_none(),
         estimate=fields["estimate"].number_or_none(),
+        # Run files of older versions have the change alone.
+        before=fields["before"].number_or_none() if "before" in fields else None,
+        after=fields["after"].number_or_none() if "after" in fields else None,
         interval=_interval(fields),
         cause=None if cause is None else _member(_CAUSES, fields["cause"], "cause"),
         facts=_facts(fields["facts"]),

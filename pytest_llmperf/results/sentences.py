@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 
+from pytest_llmperf.metrics import find, is_metric
 from pytest_llmperf.metrics.units import Unit
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.baseline import YOUNG_BELOW
@@ -45,20 +46,37 @@ BOUND_REMEDY = (
 
 
 def limit_text(result: CheckResult) -> str:
-    """"≤ 500 ms", "≥ 3×", "≤ +5.0 %"; "" without a limit."""
+    """"≤ 500 ms", "≥ 3×", "≤ +5.0 % tolerated, +2.0 % negligible"; "" without a limit."""
     if (texts := result.facts.get("texts")) is not None:
         return texts.get("limit", "")
     if result.unit is None or result.comparison is None or result.limit is None:
         return ""
     shown = f"{result.limit:g}×" if result.unit is Unit.RATIO else result.unit.show(result.limit)
-    return f"{result.comparison.sign} {shown}"
+    limit = f"{result.comparison.sign} {shown}"
+    if "negligible" in result.facts:
+        limit += f" tolerated, {_change(result, result.facts['negligible'])} negligible"
+    return limit
 
 
 def estimate_text(result: CheckResult) -> str:
-    """The measured value with its unit; "-" where there is none."""
+    """The measured value with its unit; of a comparison "12.97 → 14.64 ms, +12.9 %"; "-" where there is none."""
     if (texts := result.facts.get("texts")) is not None:
         return texts.get("measured", "")
-    return "-" if result.estimate is None or result.unit is None else result.unit.show(result.estimate)
+    if result.estimate is None or result.unit is None:
+        return "-"
+    shown = result.unit.show(result.estimate)
+    return shown if result.before is None or result.after is None else f"{_before_after(result)}, {shown}"
+
+
+def change_text(result: CheckResult) -> str:
+    """The change against a baseline or a reference build: "+12.9 %"; "-" where there is none."""
+    return "-" if result.estimate is None else _change(result, result.estimate)
+
+
+def _before_after(result: CheckResult) -> str:
+    before, after = result.before or 0.0, result.after or 0.0
+    unit = find(result.metric).unit if is_metric(result.metric) else Unit.COUNT
+    return f"{unit.number(before)} → {unit.show(after)}"
 
 
 def interval_text(result: CheckResult) -> str:
@@ -468,19 +486,22 @@ def _runs_drift(result: CheckResult) -> str:
             f"(p = {result.facts['p']:.1g}). {NOT_THE_ENGINE}")
 
 
-def _off_level(result: CheckResult) -> str:
+def _changed_from(result: CheckResult) -> str:
     facts = result.facts
     level = f"the reference build ({facts['reference']})" if "reference" in facts else "its baseline"
-    return f"{result.metric} is {estimate_text(result)} off {level}"
+    change = _change(result, result.estimate or 0.0)
+    if result.before is None or result.after is None:
+        return f"{result.metric} changed by {change} against {level}"
+    return f"{result.metric} changed {_before_after(result)} ({change}) against {level}"
 
 
 def _worse(result: CheckResult) -> str:
-    return (f"{_off_level(result)}; the regression is proven to exceed the negligible "
+    return (f"{_changed_from(result)}; the regression is proven to exceed the negligible "
             f"{_change(result, result.facts['negligible'])}")
 
 
 def _better(result: CheckResult) -> str:
-    return f"{_off_level(result)}: better. Store the new level with --update-baselines"
+    return f"{_changed_from(result)}: better. Store the new level with --update-baselines"
 
 
 def _runs_too_few(result: CheckResult) -> str:
@@ -506,8 +527,9 @@ def _spread(result: CheckResult) -> str:
 def _change_undecided(result: CheckResult) -> str:
     facts = result.facts
     stop = f"; {_stop_text(facts)}" if "no_further_runs" in facts else ""
-    return (f"{_off_level(result)}, and the {_bare_interval(result)} proves neither more than the negligible "
-            f"{_change(result, facts['negligible'])} nor less than the tolerated change{stop}")
+    negligible, tolerated = (_change(result, margin) for margin in (facts["negligible"], result.limit or 0.0))
+    return (f"{_changed_from(result)}, and the {_bare_interval(result)} proves neither more than the negligible "
+            f"{negligible} nor less than the tolerated {tolerated}{stop}")
 
 
 REASONS: Mapping[Cause, Callable[[CheckResult], str]] = {
@@ -553,7 +575,7 @@ REASONS: Mapping[Cause, Callable[[CheckResult], str]] = {
     Cause.RUNS_TOO_FEW: _runs_too_few,
     Cause.SPREAD_TOO_LARGE: _spread,
     Cause.WORSE_THAN_REFERENCE: _worse,
-    Cause.BETTER_THAN_REFERENCE: lambda result: f"{_off_level(result)}: better",
+    Cause.BETTER_THAN_REFERENCE: lambda result: f"{_changed_from(result)}: better",
     Cause.CHANGE_UNDECIDED: _change_undecided,
 }
 

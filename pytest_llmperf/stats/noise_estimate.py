@@ -86,7 +86,7 @@ def smallest_detectable(
     plan = layout(tuple(number % seeds for number in range(runs)), (tuple(range(seeds)),) * sessions)
     run, session = noise.run_sd**2, noise.session_sd**2
     expected = spread(plan, run * plan.leftover_df, (session + plan.levels_runs * run) * (sessions - 1), prior, max)
-    expected_shift = Shift(0.0, expected.variance**0.5, expected.df, noise.run_sd, noise.session_sd, (), sessions,
+    expected_shift = Shift(0.0, 0.0, expected.variance**0.5, expected.df, noise.run_sd, noise.session_sd, (), sessions,
                            sessions * seeds, prior, expected.gross_variance**0.5, expected.gross_df)
     return smallest_detectable_effect(
         expected_shift.gross() if only_gross(runs, sessions) else expected_shift, negligible, alpha

@@ -32,6 +32,11 @@ class Scale(Enum):
         number = log(value) if self is Scale.LOG else value
         return number if worse_when_larger else -number
 
+    def in_unit(self, reading: float, *, worse_when_larger: bool = True) -> float:
+        """The value in the metric's unit whose reading this is: the inverse of `read`."""
+        number = reading if worse_when_larger else -reading
+        return factor(number) if self is Scale.LOG else number
+
     def width(self, share: float) -> float:
         """A share of change, 0.02 for 2 % or for 2 percentage points, as a distance on this scale."""
         return log1p(share) if self is Scale.LOG else share

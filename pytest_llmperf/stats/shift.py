@@ -26,6 +26,7 @@ class Shift:
     """A difference on the metric's scale; above 0 the new runs are worse.
 
     Args:
+        level: mean of the new runs whose seed is stored.
         effect: the difference.
         se: standard error of the difference.
         df: Satterthwaite's degrees of freedom.
@@ -38,6 +39,7 @@ class Shift:
             estimate.
     """
 
+    level: float
     effect: float
     se: float
     df: float
@@ -111,7 +113,9 @@ def shift(fresh: Sequence[SeededRun], stored: Sequence[Sequence[SeededRun]], pri
     plan = layout(tuple(seed for seed, _ in fresh), tuple(tuple(seed for seed, _ in session) for session in paired))
     values = np.array([value for session in (fresh, *paired) for _, value in session])
     estimated_spread = spread(plan, float(plan.run_squares(values)), float(plan.session_squares(values)), prior, max)
+    stored_seeds = {seed for session in paired for seed, _ in session}
     return Shift(
+        level=fmean(value for seed, value in fresh if seed in stored_seeds),
         effect=float(plan.differ(values)),
         se=estimated_spread.variance**0.5,
         df=estimated_spread.df,

@@ -360,7 +360,7 @@ def test_pass_shows_smallest_detectable_change(emulate, pytester):
         emulate("--update-baselines", "--emulate-seed", seed)
     result, junit = emulate("--emulate-seed", "4")
     assert result.ret == 0
-    told = r"PASS +test_decode\[h200\] +[+-][\d.]+ %  baseline itl_p50 \(tolerated ≤ \+5.0 %\)"
+    told = r"PASS +test_decode\[h200\] +[\d.]+ → [\d.]+ ms, [+-][\d.]+ %  baseline itl_p50 \(≤ \+5.0 %"
     result.stdout.re_match_lines([told])
     run_file = sorted(Path(pytester.path).glob(".llmperf/runs/*/tests/*.json"))[-1]
     basis = {check["metric"]: check["n"] for check in json.loads(run_file.read_text())["checks"]}

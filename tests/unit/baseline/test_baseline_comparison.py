@@ -228,6 +228,15 @@ def test_few_runs_against_few_sessions_decide_only_large_changes(make, three_run
     assert result.verdict.value == verdict
 
 
+@pytest.mark.parametrize("change", [5.0, 1.06, 0.2])
+def test_values_before_and_after_differ_by_change_of_verdict(make, three_runs, change):
+    stored = of_sessions(make, three_runs, 2, change)
+    (result,) = judge_against_baseline(three_runs, stored, terms("tpot_mean"), 0, NoFurtherRuns.OUT_OF_TIME)
+    now = three_runs.values("tpot_mean")[0]
+    assert (result.before, result.after) == (pytest.approx(now / change), pytest.approx(now))
+    assert result.after / result.before - 1 == pytest.approx(result.estimate)
+
+
 def test_inconclusive_comparison_names_smallest_detectable_change_and_needed_runs(make, three_runs):
     (result,) = judge_against_baseline(
         three_runs, of_sessions(make, three_runs, 2, 1.06), terms("tpot_mean"), 0, NoFurtherRuns.OUT_OF_TIME

@@ -89,11 +89,11 @@ def test_failed_comparison_is_named_before_a_failed_slo():
     assert lines(ended("FAIL", "test_a", slo, compared))[0] == "FAIL  test_a  +9.0 %  baseline tpot_mean"
 
 
-def test_failed_comparison_shows_change_and_tolerated_change():
+def test_failed_comparison_shows_both_values_change_and_margins():
     failed = CheckResult("baseline tpot_mean", Verdict.FAIL, "tpot_mean", Unit.CHANGE, Comparison.AT_MOST, 0.05, 0.129,
-                         cause=Cause.WORSE)
+                         before=12.97, after=14.64, cause=Cause.WORSE, facts={"negligible": 0.02})
     assert lines(ended("FAIL", "test_a", failed), width=120)[0] == (
-        "FAIL  test_a  +12.9 %  baseline tpot_mean (tolerated ≤ +5.0 %)")
+        "FAIL  test_a  12.97 → 14.64 ms, +12.9 %  baseline tpot_mean (≤ +5.0 % tolerated, +2.0 % negligible)")
 
 
 def test_summary_shows_first_problem_of_invalid_runs():

@@ -2,8 +2,11 @@
 
 from dataclasses import replace
 
+from pytest_llmperf import Verdict
+from pytest_llmperf.metrics.units import Unit
 from pytest_llmperf.report.metric_rows import every_metric, metric_table
 from pytest_llmperf.results.baseline import Baseline, StoredMeasurement, StoredSession
+from pytest_llmperf.results.check import CheckResult
 from pytest_llmperf.results.conditions import formulas_of
 from pytest_llmperf.results.measurement import Measurement, Run, TestResult
 
@@ -28,6 +31,14 @@ def test_metric_table_shows_mean_interval_baseline_and_change():
     # log 44/40 = 0.0953, sd 0.0674; t(0.95, 1 df) = 6.314; 6.314 · 0.0674 / √2 = 0.301; 42 · e^±0.301
     assert cells(ttft) == ["ttft_p50", "42 ms", "31.09–56.74 ms", "40 ms", "+5.0 %"]
     assert cells(errors) == ["error_rate", "0 %", "-", "-"]
+
+
+def test_judged_metric_row_shows_baseline_value_and_change_of_verdict():
+    runs = runs_of({"ttft_p50": 40.0}, {"ttft_p50": 44.0})
+    judged = CheckResult("baseline ttft_p50", Verdict.PASS, "ttft_p50", Unit.CHANGE, estimate=0.042, before=40.3,
+                         after=41.95)
+    _, ttft = metric_table(runs, stored(ttft_p50=(40.0, 40.0)), [judged])
+    assert cells(ttft)[-2:] == ["40.3 ms", "+4.2 %"]
 
 
 def test_numbers_of_another_formula_are_never_compared():

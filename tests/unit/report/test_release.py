@@ -5,11 +5,16 @@ from dataclasses import replace
 import pytest
 
 from pytest_llmperf import CheckResult, Verdict
+from pytest_llmperf.judging.baseline_comparison import ComparisonTerms, judge_against_baseline
+from pytest_llmperf.metrics.run import CountedBy
 from pytest_llmperf.report.markdown import LinkedRun, markdown
 from pytest_llmperf.report.release import Trend, compare_runs
 from pytest_llmperf.report.terminal_text import comparison_text, overview, text_of_test
+from pytest_llmperf.results.baseline import StoredMeasurement, StoredSession
 from pytest_llmperf.results.cause import Cause
+from pytest_llmperf.results.conditions import formulas_of
 from pytest_llmperf.results.measurement import Measurement, Run, TestResult
+from pytest_llmperf.results.sentences import estimate_text
 from pytest_llmperf.stats.prior import Margins
 
 CONDITIONS = {"hardware": "h200", "model": "m", "workload": "w", "engine.version": "1", "formulas": "tpot.1 ttft.1"}
@@ -71,6 +76,18 @@ def test_release_comparison_uses_margins_of_later_run():
     assert compare(ran(measured(margins=wide)), ran(measured(tpot_ms=11))).trend is Trend.WORSE
     assert compare(ran(), ran(measured(ttft_ms=100, margins=wide))).trend is Trend.WORSE
     assert compare(ran(), ran(measured(tpot_ms=10.4, margins=narrow))).trend is Trend.WORSE
+
+
+def test_diff_and_baseline_verdict_state_equal_change_of_equal_runs():
+    before, after = measured(), measured(tpot_ms=11.29)
+    session = StoredSession("s", "2026-01-02", None, "host", None, True, tuple((run.seed, 1) for run in before.runs),
+                            {"tpot_mean": tuple(before.values("tpot_mean"))})
+    after = replace(after, metrics=tuple(replace(run, counted_by=CountedBy.CHUNKS) for run in after.metrics))
+    stored = StoredMeasurement({}, (session,), ("tpot_mean",), formulas_of(["tpot_mean"]))
+    (verdict,) = judge_against_baseline(after, stored, ComparisonTerms(("tpot_mean",), {}, 1, "h200", "host"), 0)
+    (change,) = (one for one in compare(ran(before), ran(after)).changes if one.metric == "tpot_mean")
+    assert f"{change.before.removesuffix(' ms')} → {change.after}, {change.change}" == estimate_text(verdict)
+    assert estimate_text(verdict) == "10 → 11.29 ms, +12.9 %"
 
 
 @pytest.mark.parametrize(

@@ -64,6 +64,7 @@ def ratio(verdict, cause=None, facts=None, **fields):
 def change(verdict, cause=None, facts=None, **fields):
     """A result of a comparison with a baseline."""
     values = {"estimate": 0.129, "interval": Interval(0.098, 0.161, 0.95)} | fields
+    values = {"before": 12.97, "after": 12.97 * (1 + values["estimate"]), **values}
     return CheckResult("baseline tpot_mean", verdict, "tpot_mean", Unit.CHANGE, Comparison.AT_MOST, 0.05, cause=cause,
                        facts={**STORED, **(facts or {})}, **values)
 
@@ -71,6 +72,7 @@ def change(verdict, cause=None, facts=None, **fields):
 def against_reference(verdict, cause=None, facts=None, **fields):
     """A result of a comparison with a reference build."""
     values = {"estimate": 0.0213, "interval": Interval(0.015, 0.028, 0.965)} | fields
+    values = {"before": 5.21, "after": 5.21 * (1 + values["estimate"]), **values}
     more = {"reference": "vllm 0.26.0", "negligible": 0.003, "smallest_detectable": 0.017}
     return CheckResult("reference itl_p50", verdict, "itl_p50", Unit.CHANGE, Comparison.AT_MOST, 0.01, cause=cause,
                        facts={**PAIRS, **more, **(facts or {})}, **values)

@@ -19,7 +19,7 @@ PRIOR = Prior(0.005, 0.004, 6, "test")
 
 def seen(effect, se=0.003, df=20.0, runs=None):
     return MetricComparison(
-        Shift(effect, se, df, 0.005, 0.004, tuple(runs or [effect] * 3), 10, 30, PRIOR, GROSS * se, df), MARGINS
+        Shift(0.0, effect, se, df, 0.005, 0.004, tuple(runs or [effect] * 3), 10, 30, PRIOR, GROSS * se, df), MARGINS
     )
 
 
