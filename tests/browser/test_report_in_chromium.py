@@ -127,7 +127,7 @@ def test_overview_is_copied_as_csv(open_page, report):
     page.evaluate("document.getElementById('search').type = 'text'")
     page.keyboard.press("Control+V")
     pasted = page.evaluate("document.getElementById('search').value")  # one line: an input drops the ends of lines
-    assert pasted.startswith("test,verdict,metric,measured,limit,headroom,interval,reason")
+    assert pasted.startswith("test,verdict,metric,measured,limit,headroom,interval,before,after,reason")
     assert pasted.count("suites/test_it.py::") == 4
     assert "itl_p99(b) / itl_p99(a),6.4×,≥ 2×,+220 %" in pasted
 

@@ -122,9 +122,9 @@ def _history(baseline: Numbers) -> str:
     if dates and len(sessions) - dates[-1][0] <= every / 2:
         dates.pop()
     x = Axis(-0.5, len(sessions) + 0.5, (*dates, (len(sessions), "this run")))
-    limit = baseline["limit"]
-    y = linear_axis([*stored.y, *today.y, limit], baseline["unit"])
-    marks = [] if limit is None else [Mark(limit, "tolerated")]
+    levels = {"baseline": baseline["before"], "tolerated": baseline["limit"]}
+    marks = [Mark(value, name) for name, value in levels.items() if value is not None]
+    y = linear_axis([*stored.y, *today.y, *levels.values()], baseline["unit"])
     chart = plot([stored, today], x, y, f"Baseline of {baseline['metric']}", marks=marks)
     return figure(f"Baseline of {baseline['metric']}", f"{baseline['side']}, {baseline['unit']}; a mark a run", chart)
 

@@ -8,8 +8,9 @@ from math import isinf
 
 from pytest_llmperf.errors import BaselineError, SloError
 from pytest_llmperf.metrics import Unit, find
-from pytest_llmperf.report.metric_rows import baseline_mean
+from pytest_llmperf.report.metric_rows import comparisons_of
 from pytest_llmperf.results.baseline import ReadBaseline, StoredMeasurement
+from pytest_llmperf.results.check import CheckResult
 from pytest_llmperf.results.conditions import Difference, build_changes, differences, kind_of
 from pytest_llmperf.results.measurement import Measurement, TestResult
 
@@ -46,21 +47,16 @@ def history(test: TestResult, measurement: Measurement, side: str, read: ReadBas
         build = build_changes(stored, stored.sessions, measurement.conditions)
     except (BaselineError, SloError) as error:
         return History(side, problem=str(error))
+    checks = {check.metric: check for check in comparisons_of(test, measurement)}
     drawn = tuple(
-        _chart(metric, measurement, stored, _tolerated(test, metric))
+        _chart(metric, measurement, stored, checks.get(metric))
         for metric in measurement.primaries if metric in stored.metrics
     )
     return History(side, stored, "", different, build, drawn)
 
 
-def _tolerated(test: TestResult, metric: str) -> float | None:
-    """The tolerated change of a metric; None where several measurements of the test are compared."""
-    limits = [check.limit for check in test.checks if check.compares_with_baseline and check.metric == metric]
-    return limits[0] if len(limits) == len(test.compared) == 1 else None
-
-
 def _chart(
-    metric: str, measurement: Measurement, stored: StoredMeasurement, tolerated: float | None
+    metric: str, measurement: Measurement, stored: StoredMeasurement, check: CheckResult | None
 ) -> dict[str, object]:
     unit = find(metric).unit
     scale = 100 if unit is Unit.SHARE else 1
@@ -76,16 +72,17 @@ def _chart(
             {"label": f"{session.date} {_short(session.commit)}", "values": list(map(shown, session.values(metric)))}
             for session in stored.sessions
         ],
-        "limit": shown(_limit(unit, baseline_mean(stored, metric), tolerated)),
+        "before": None if check is None else shown(check.before),
+        "limit": None if check is None else shown(_limit(check)),
         "today": list(map(shown, measurement.values_with_failures(metric))),
     }
 
 
-def _limit(unit: Unit, mean: float | None, tolerated: float | None) -> float | None:
+def _limit(check: CheckResult) -> float | None:
     """The value that the tolerated change allows; a change of a share is in points."""
-    if mean is None or tolerated is None:
+    if check.before is None or check.limit is None:
         return None
-    return mean + tolerated if unit is Unit.SHARE else mean * (1 + tolerated)
+    return check.before + check.limit if check.unit is Unit.POINTS else check.before * (1 + check.limit)
 
 
 def _short(commit: str | None) -> str:

@@ -9,9 +9,10 @@ from math import isinf
 from pytest_llmperf.metrics import find, is_metric
 from pytest_llmperf.metrics.units import Unit
 from pytest_llmperf.report.html.words import FAMILY_WORDS
-from pytest_llmperf.report.metric_rows import baseline_mean
+from pytest_llmperf.report.metric_rows import before_and_change
 from pytest_llmperf.report.value_text import value_text
 from pytest_llmperf.results.baseline import StoredMeasurement
+from pytest_llmperf.results.check import CheckResult
 from pytest_llmperf.results.measurement import Measurement
 
 #: Statistics of a latency in the table; the values run by run have all.
@@ -27,6 +28,15 @@ GROUPS = {
 }  # fmt: skip
 OTHERS = "Other"
 SHARED_GAPS = "itl_per_token_"
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedSide:
+    """A measurement with its baseline and the checks that compare the two; None and empty without a baseline."""
+
+    measurement: Measurement
+    stored: StoredMeasurement | None = None
+    checks: tuple[CheckResult, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +82,9 @@ class MetricTable:
     one_token: bool = False
 
 
-def metric_table(measurements: Sequence[Measurement], stored: Sequence[StoredMeasurement | None]) -> MetricTable:
-    """The metrics of all sides.
-
-    Args:
-        stored: of each measurement the baseline that it is compared with; None without a baseline.
-    """
-    runs = [run for measurement in measurements for run in measurement.runs]
+def metric_table(sides: Sequence[ComparedSide]) -> MetricTable:
+    """The metrics of all sides."""
+    runs = [run for side in sides for run in side.measurement.runs]
     values: dict[str, list[float]] = {}
     for run in runs:
         for name, value in run.metrics.values.items():
@@ -93,7 +99,7 @@ def metric_table(measurements: Sequence[Measurement], stored: Sequence[StoredMea
             names_by_title.setdefault(_title(name), []).append(name)
     order = [*FAMILY_WORDS.values(), *GROUPS]
     titles = sorted(names_by_title, key=lambda title: order.index(title) if title in order else len(order))
-    groups = (_group(title, names_by_title[title], measurements, stored) for title in titles)
+    groups = (_group(title, names_by_title[title], sides) for title in titles)
     return MetricTable(tuple(groups), zeros, one_token)
 
 
@@ -107,10 +113,8 @@ def _title(name: str) -> str:
     return next((title for title, names in GROUPS.items() if name in names), OTHERS)
 
 
-def _group(
-    title: str, names: Sequence[str], measurements: Sequence[Measurement], stored: Sequence[StoredMeasurement | None]
-) -> MetricGroup:
-    rows = tuple(_row(name, measurements, stored) for name in names)
+def _group(title: str, names: Sequence[str], sides: Sequence[ComparedSide]) -> MetricGroup:
+    rows = tuple(_row(name, sides) for name in names)
     return MetricGroup(title, tuple(row for row in rows if _is_main(row.name)), rows)
 
 
@@ -121,28 +125,22 @@ def _is_main(name: str) -> bool:
     return metric.stat is None or metric.stat in STATISTICS
 
 
-def _row(
-    name: str, measurements: Sequence[Measurement], stored: Sequence[StoredMeasurement | None]
-) -> MetricRow:
-    cells = tuple(_cells(name, *pair) for pair in zip(measurements, stored, strict=True))
+def _row(name: str, sides: Sequence[ComparedSide]) -> MetricRow:
+    cells = tuple(_cells(name, side) for side in sides)
     runs = tuple(
-        tuple(value_text(name, run.metrics.values.get(name)) for run in measurement.runs)
-        for measurement in measurements
+        tuple(value_text(name, run.metrics.values.get(name)) for run in side.measurement.runs) for side in sides
     )
-    return MetricRow(name, find(name).formula if is_metric(name) else "", cells, _ratio(name, measurements), runs)
+    return MetricRow(name, find(name).formula if is_metric(name) else "", cells, _ratio(name, sides), runs)
 
 
-def _cells(name: str, measurement: Measurement, stored: StoredMeasurement | None) -> SideCells:
-    mean = _mean(name, measurement)
-    before = None if stored is None else baseline_mean(stored, name)
-    baseline = "" if before is None else value_text(name, before)
-    if mean is not None and isinf(mean):
-        return SideCells("infinite", baseline, "")
-    if stored is None or mean is None or not before or not is_metric(name):
-        return SideCells(value_text(name, mean), baseline, "")
-    if stored.formulas.get(name) != find(name).formula_id:
-        return SideCells(value_text(name, mean), baseline, "another formula")
-    return SideCells(value_text(name, mean), baseline, f"{100 * (mean / before - 1):+.1f} %")
+def _cells(name: str, side: ComparedSide) -> SideCells:
+    judged = next((check.after for check in side.checks if check.metric == name), None)
+    mean = _mean(name, side.measurement) if judged is None else judged
+    shown = "infinite" if mean is not None and isinf(mean) else value_text(name, mean)
+    if side.stored is None or mean is None or not is_metric(name):
+        return SideCells(shown, "", "")
+    before, change = before_and_change(find(name), side.measurement.runs, side.stored, side.checks)
+    return SideCells(shown, "" if before is None else value_text(name, before), "" if change == "-" else change)
 
 
 def _mean(name: str, measurement: Measurement) -> float | None:
@@ -153,11 +151,11 @@ def _mean(name: str, measurement: Measurement) -> float | None:
     return sum(known) / len(known) if known and len(known) == len(values) else None
 
 
-def _ratio(name: str, measurements: Sequence[Measurement]) -> str:
+def _ratio(name: str, sides: Sequence[ComparedSide]) -> str:
     """B ÷ A; "" for a test without exactly these two sides."""
-    if [measurement.side for measurement in measurements] != ["a", "b"]:
+    if [side.measurement.side for side in sides] != ["a", "b"]:
         return ""
-    first, second = (_mean(name, measurement) for measurement in measurements)
+    first, second = (_mean(name, side.measurement) for side in sides)
     if not first or second is None or isinf(second) or isinf(first):
         return ""
     return Unit.RATIO.show(second / first)

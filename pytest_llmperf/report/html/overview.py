@@ -25,7 +25,7 @@ from pytest_llmperf.slo.model import Comparison
 
 GOOD = (Verdict.PASS, Verdict.IMPROVED, Verdict.REPORTED)
 MOST_NAMES = 2
-CSV_HEAD = ("test", "verdict", "metric", "measured", "limit", "headroom", "interval", "reason")
+CSV_HEAD = ("test", "verdict", "metric", "measured", "limit", "headroom", "interval", "before", "after", "reason")
 #: Metrics of the tiles, with their names.
 TILES = {"output_throughput": "Output throughput", "ttft_p50": "TTFT, median", "tpot_p50": "TPOT, median",
          "prefix_cache_hit_rate": "Prefix cache hit rate", "lmcache_hit_rate": "LMCache hit rate",
@@ -315,8 +315,10 @@ def csv_text(rows: Sequence[Row]) -> str:
     writer.writerow(CSV_HEAD)
     for row in rows:
         interval = "" if row.check is None else interval_text(row.check)
+        levels = (None, None) if row.check is None else (row.check.before, row.check.after)
+        before, after = ("" if level is None else f"{level:.6g}" for level in levels)
         cells = (row.test.test, row.test.verdict.value, row.metric, row.measured, row.limit, row.headroom, interval,
-                 row.reason)
+                 before, after, row.reason)
         writer.writerow(map(_plain_cell, cells))
     return out.getvalue()
 

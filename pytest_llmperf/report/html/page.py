@@ -14,10 +14,11 @@ from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.report.html.charts import charts, labels
 from pytest_llmperf.report.html.figures import figures
 from pytest_llmperf.report.html.history import History, history
-from pytest_llmperf.report.html.metric_table import MetricTable, metric_table
+from pytest_llmperf.report.html.metric_table import ComparedSide, MetricTable, metric_table
 from pytest_llmperf.report.html.search import SearchTable, searches
 from pytest_llmperf.report.html.servers import ServerLog, servers_of
 from pytest_llmperf.report.html.words import in_words, title
+from pytest_llmperf.report.metric_rows import comparisons_of
 from pytest_llmperf.results.baseline import ReadBaseline
 from pytest_llmperf.results.check import CheckResult
 from pytest_llmperf.results.measurement import Measurement, TestResult
@@ -96,7 +97,10 @@ def test_page(test: TestResult, number: int, read: ReadBaseline, kind: str) -> T
         sides=tuple(Side(*side) for side in zip(names, test.measurements, histories, strict=True)),
         differing=differing,
         shared=shared,
-        metrics=metric_table(test.measurements, [None if one is None else one.stored for one in histories]),
+        metrics=metric_table([
+            ComparedSide(measurement, None if one is None else one.stored, tuple(comparisons_of(test, measurement)))
+            for measurement, one in zip(test.measurements, histories, strict=True)
+        ]),
         servers=servers_of(test),
         searches=searches(test),
         figures=figures(drawn),

@@ -60,7 +60,8 @@ def test_title_of_many_builds_states_the_number_of_builds():
 
 def test_tiles_have_totals_and_the_range_of_each_metric():
     measured = [measurement_with({"ttft_p50": value, "output_throughput": 100.0}) for value in (20.0, 35.5)]
-    found = {tile.name: (tile.value, tile.unit, tile.note) for tile in tiles([TestResult("t", True, None, tuple(measured), ())])}
+    test = TestResult("t", True, None, tuple(measured), ())
+    found = {tile.name: (tile.value, tile.unit, tile.note) for tile in tiles([test])}
     assert found == {
         "Requests": ("200", "", "20 failed, 2,000 output tokens"),
         "Output throughput": ("100", "tokens/s", "over 2 measurements"),
@@ -139,7 +140,8 @@ def test_failures_of_one_cause_are_grouped_and_the_others_follow():
 def test_csv_has_a_line_per_test_and_no_formula():
     tests = [ended(FAILED, name='t.py::test_x[a,"b"]'), ended(error="=cmd()")]
     rows = list(csv.reader(io.StringIO(csv_text([row_of(test, "a") for test in tests]))))
-    assert rows[0] == ["test", "verdict", "metric", "measured", "limit", "headroom", "interval", "reason"]
+    assert rows[0] == ["test", "verdict", "metric", "measured", "limit", "headroom", "interval",
+                       "before", "after", "reason"]
     assert rows[1][:6] == ['t.py::test_x[a,"b"]', "FAIL", "ttft_p50", "12 ms", "≤ 10 ms", "-20 %"]
     assert rows[2][-1] == "'=cmd()"
 
