@@ -14,7 +14,7 @@ FAMILIES = {"ttft": "Time to first token", "itl": "Gaps between chunks (ITL)"}
 PERCENT = Axis(0, 101, tuple((value, str(value)) for value in (0, 25, 50, 75, 100)), "% of values")
 #: More sides than this draw only the largest gaps.
 MOST_MEDIANS = 3
-MOST_SESSION_LABELS = 4
+MOST_SESSION_LABELS = 2
 Numbers = Mapping[str, Any]
 
 

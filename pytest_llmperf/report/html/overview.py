@@ -8,7 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import inf, isfinite
+from math import copysign, inf, isfinite
 
 from pytest_llmperf.metrics import find
 from pytest_llmperf.metrics.units import Unit
@@ -188,7 +188,14 @@ class Row:
 
     @property
     def limit(self) -> str:
-        return "" if self.check is None else limit_text(self.check)
+        """The limit; of a comparison the margin that its verdict rests on."""
+        if self.check is None:
+            return ""
+        margin = deciding_limit(self.check)
+        if margin is None or self.check.unit is None or "negligible" not in self.check.facts:
+            return limit_text(self.check)
+        name = "tolerated" if margin == self.check.limit else "negligible"
+        return f"{_sign(self.check)} {self.check.unit.show(margin)} {name}"
 
     @property
     def headroom(self) -> str:
@@ -223,19 +230,32 @@ def headroom(check: CheckResult) -> float | None:
 
 
 def _room(check: CheckResult, value: float) -> float | None:
-    if not check.limit or check.comparison in (None, Comparison.EQUAL):
+    limit = deciding_limit(check)
+    if not limit or check.comparison in (None, Comparison.EQUAL):
         return None
-    distance = check.limit - value if check.comparison is Comparison.AT_MOST else value - check.limit
-    return distance / abs(check.limit)
+    distance = limit - value if check.comparison is Comparison.AT_MOST else value - limit
+    return distance / abs(limit)
+
+
+def deciding_limit(check: CheckResult) -> float | None:
+    """The limit that the verdict rests on: a comparison fails beyond its negligible margin, however much is tolerated.
+    """
+    if check.verdict is Verdict.FAIL and check.limit is not None and "negligible" in check.facts:
+        return copysign(check.facts["negligible"], check.limit)
+    return check.limit
+
+
+def _sign(check: CheckResult) -> str:
+    return "" if check.comparison is None else check.comparison.sign
 
 
 def headroom_text(check: CheckResult) -> str:
     """"+31 %" of the limit; of a change in percentage points."""
-    room = headroom(check)
-    if room is None or check.limit is None:
+    room, limit = headroom(check), deciding_limit(check)
+    if room is None or limit is None:
         return ""
     if check.unit in (Unit.CHANGE, Unit.POINTS):
-        return f"{100 * room * abs(check.limit):+.1f} pp"
+        return f"{100 * room * abs(limit):+.1f} pp"
     if abs(room) >= 10:
         return f"{room:+.0f}×"
     return f"{100 * room:+.{0 if abs(room) >= 0.01 else 1}f} %"

@@ -89,11 +89,12 @@ def test_page(test: TestResult, number: int, read: ReadBaseline, kind: str) -> T
         {"side": history.side, **chart} for history in histories if history is not None for chart in history.charts
     ]
     differing, shared = _conditions([measurement.conditions for measurement in test.measurements])
+    worst_first = sorted(test.checks, key=lambda check: -check.verdict.severity)
     return TestPage(
         anchor=f"test-{number}",
         title=title(test.test, kind),
         test=test,
-        claims=tuple((check, in_words(check)) for check in test.checks),
+        claims=tuple((check, in_words(check)) for check in worst_first),
         sides=tuple(Side(*side) for side in zip(names, test.measurements, histories, strict=True)),
         differing=differing,
         shared=shared,

@@ -91,6 +91,14 @@ def test_headroom_is_distance_from_limit_with_good_side_positive(check, text, go
     assert bar_of(check).good is good
 
 
+def test_failed_comparison_is_measured_from_the_negligible_margin():
+    check = at_most(0.25, 0.127, unit=Unit.CHANGE, verdict=Verdict.FAIL, cause=Cause.WORSE, negligible=0.1)
+    row = row_of(ended(check), "a")
+    assert (row.limit, row.headroom, row.bar.good) == ("≤ +10.0 % negligible", "-2.7 pp", False)
+    row = row_of(ended(at_most(0.25, 0.127, unit=Unit.CHANGE, negligible=0.1)), "a")
+    assert (row.limit, row.headroom, row.bar.good) == ("≤ +25.0 % tolerated", "+12.3 pp", True)
+
+
 @pytest.mark.parametrize("check", [at_most(0, 0), at_most(10, None), at_most(None, 3), CheckResult("x", Verdict.PASS)])
 def test_check_without_a_distance_has_no_headroom_and_no_bar(check):
     assert (headroom_text(check), bar_of(check)) == ("", None)
