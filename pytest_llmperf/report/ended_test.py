@@ -93,7 +93,7 @@ def _decision(checks: Sequence[CheckResult]) -> str:
     """"14.6 ms  tpot_mean <= 12ms", with the cause where the verdict needs one."""
     if not checks:
         return ""
-    check = min(checks, key=_place)
+    check = min(checks, key=precedence)
     if check.cause is Cause.RUNS_INVALID:
         return cause_text(check)
     label = check.subject
@@ -107,7 +107,7 @@ def _decision(checks: Sequence[CheckResult]) -> str:
     return f"{label}: {check.facts['text']}" if check.cause is Cause.STATED and check.verdict is Verdict.FAIL else label
 
 
-def _place(check: CheckResult) -> int:
+def precedence(check: CheckResult) -> int:
     """Order of checks of one verdict in the summary: what explains the others first."""
     if check.verdict is Verdict.FAIL:
         if check.metric.startswith("error_rate") or check.cause is Cause.NO_REQUEST_SERVED:
