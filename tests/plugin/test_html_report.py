@@ -1,11 +1,11 @@
 """The HTML report and JUnit of a session, as a user gets them."""
 
-import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from junitparser import JUnitXml, Properties
 
 from pytest_llmperf.report.junit import read_release
 from pytest_llmperf.report.release import Trend, compare_runs
@@ -14,6 +14,7 @@ from pytest_llmperf.results.reader import read_run
 pytestmark = pytest.mark.emulated
 SUITE = """
 import pytest
+from junitparser import JUnitXml, Properties
 from pytest_llmperf import closed, random_tokens, vllm
 
 TRAFFIC = random_tokens(input=100, output=20, arrivals=closed(2), requests=12)
@@ -157,13 +158,19 @@ from pytest_llmperf.stats.interval import Interval
 
 def test_it(perf):
     perf.record(CheckResult("baseline ttft_p50", Verdict.PASS, "ttft_p50", Unit.CHANGE, Comparison.AT_MOST, 0.15, 0.045,
-                            Interval(0.01, 0.08, 0.95)))
+                            Interval(0.01, 0.08, 0.95), before=40.0, after=41.8))
 """
     )
     found = {element.get("name"): element.get("value") for element in junit.iter("property")}
-    assert found["llmperf.baseline.ttft_p50"] == "+4.5 % (90 % CI +1.0 % … +8.0 %)"
-    check = json.loads(found["llmperf.result1"])
-    assert check["interval"] == "90 % CI +1.0 % … +8.0 %"
-    assert [check[name] for name in ("estimate", "low", "high", "confidence", "limit_value")] == [
-        0.045, 0.01, 0.08, 0.95, 0.15]
+    assert [found[f"llmperf.{name}"] for name in (
+        "baseline.ttft_p50_ms", "change.ttft_p50_pct", "change_low.ttft_p50_pct", "change_high.ttft_p50_pct",
+    )] == ["40", "4.5", "1", "8"]
     assert found["llmperf.test"] == "test_it.py::test_it"
+
+
+def test_junit_file_is_read_by_junitparser(run):
+    run('def test_it(perf): give(perf, "PASS")')
+    (suite,) = JUnitXml.fromfile("junit.xml")
+    (case,) = suite
+    found = {one.name: one.value for one in case.child(Properties)}
+    assert (found["llmperf.verdict"], found["llmperf.decided_by"]) == ("PASS", "2 ms  ttft_p99 <= PASS")
