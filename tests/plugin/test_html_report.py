@@ -1,5 +1,6 @@
 """The HTML report and JUnit of a session, as a user gets them."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
