@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class EmulatedLMCache:
-    """Replaces the `LMCacheServer` of a real unit. It starts and ends with its emulated engine.
+    """Replaces the `LMCacheServer` of a real unit. The emulated engine starts and stops it.
 
     Args:
         client: client of the emulated engine, which serves LMCache's routes below /lmcache.

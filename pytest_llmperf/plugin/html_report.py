@@ -42,18 +42,20 @@ class Reporter:
 
     @pytest.hookimpl(trylast=True)  # after the baselines were updated
     def pytest_sessionfinish(self) -> None:
+        report_path = self.config.getoption("--llmperf-report")
+        folders = sorted(self.folders | set(self._kept()))
+        if folders:
+            self._write(folders, self.config.invocation_params.dir / report_path if report_path else folders[0])
+        elif report_path:
+            self.text = f"no report in {report_path}: nothing was measured"
+
+    def _write(self, folders: list[Path], out: Path) -> None:
         from pytest_llmperf.baseline.store import Store
         from pytest_llmperf.errors import LlmperfError
         from pytest_llmperf.report.html import write_report
 
-        report_path = self.config.getoption("--llmperf-report")
-        folders, root = sorted(self.folders | set(self._kept())), self.config.rootpath
-        if not folders:
-            self.text = f"no report in {report_path}: nothing was measured" if report_path else ""
-            return
         self._complete_provenance(folders)
-        store = Store(root / self.config.stash[STATE].settings.baselines_dir)
-        out = self.config.invocation_params.dir / report_path if report_path else folders[0]
+        store = Store(self.config.rootpath / self.config.stash[STATE].settings.baselines_dir)
         try:
             self.text = f"report: {write_report(folders, store.read, out)}"
         except LlmperfError as error:  # the verdicts stand without it
