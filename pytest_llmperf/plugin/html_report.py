@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -32,11 +32,16 @@ class Reporter:
         self.folders: set[Path] = set()
         self._started_ns = SystemClock().now_ns()
         self._skipped: Counter[str] = Counter()
+        self._seconds: defaultdict[str, float] = defaultdict(float)  # node id → setup, call and teardown
+        self._test_by_node: dict[str, str] = {}
         self.text = ""
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if (path := run_file_of(report)) is not None:
             self.folders.add(path.parents[1])
+        self._seconds[report.nodeid] += report.duration
+        for test in (str(value) for name, value in report.user_properties if name == "llmperf.test"):
+            self._test_by_node[report.nodeid] = test
         if report.skipped and not hasattr(report, "wasxfail"):
             self._skipped[_reason(report)] += 1
 
@@ -65,11 +70,12 @@ class Reporter:
             self.text = f"no report of {folders[0]}: {error}. {where}: llmperf report {folders[0].name}"
 
     def _complete_provenance(self, folders: Iterable[Path]) -> None:
-        """State in each run folder of this session how long the session took, what it emulated and what it skipped."""
+        """State in each run folder how long session and tests took, what was emulated and what was skipped."""
         from pytest_llmperf.session.provenance import add_to_provenance
 
         state = self.config.stash[STATE]
         facts: dict[str, object] = {"duration_s": round((SystemClock().now_ns() - self._started_ns) / 1e9, 1)}
+        facts["durations_s"] = {test: round(self._seconds[node], 2) for node, test in self._test_by_node.items()}
         if state.emulation is not None:
             facts["emulated"] = str(state.emulation)
         if self._skipped:
