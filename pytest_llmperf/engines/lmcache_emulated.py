@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class EmulatedLMCache:
-    """Replaces the `LMCacheServer` of a real unit. The emulated engine starts and stops it.
+    """Replaces the `LMCacheServer` of a real unit. The emulated engine starts and ends this LMCache.
 
     Args:
         client: client of the emulated engine, which serves LMCache's routes below /lmcache.

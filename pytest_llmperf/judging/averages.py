@@ -1,4 +1,4 @@
-"""Demands on averages: means, medians, throughputs, rates of the server. Intervals over the seeds that were sent."""
+"""Judges averages: means, medians, throughputs, rates of the server. Intervals over the seeds that were sent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From measurements to verdicts: validity first, then the statistics of `slo`."""
+"""Judges the SLOs and claims of measurements. Invalid runs give one ERROR; otherwise `requirements` judges the runs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from pytest_llmperf.stats.prior import Margins
 from pytest_llmperf.stats.priors import margins_for
 from pytest_llmperf.stats.ratio import StartSd
 
-# What a claim may not make worse unless `allow` says so. Throughput follows from the two: it is no third.
+# Guard metrics of a claim, unless `allow` names them. Throughput follows from these two metrics, so it is no guard.
 PRIMARIES = ("ttft_p50", "tpot_mean")
 EVEN_ODDS = 0.5  # an interval at this confidence is its centre
 SLO_ALPHA = 0.05
@@ -158,10 +158,10 @@ class ClaimJudge:
         ]
 
     def learning(self, stored: Callable[[str], StartSd | None]) -> ClaimJudge:
-        """With what stored sessions say of the start-to-start spread of metrics of which the test says nothing.
+        """A judge with the between-start sd of stored sessions, for metrics whose sd the test does not state.
 
         Args:
-            stored: gives it for a metric; None: they say nothing.
+            stored: returns the sd of a metric; None if the stored sessions do not bound the sd.
         """
         judged = {self.claim.metric, *(one.metric for one in (*self.prices, *self.guards))}
         found = {name: sd for name in judged if (sd := stored(name)) is not None}
@@ -264,10 +264,10 @@ def guard(name: str, kind: str = "", margins: Mapping[str, Margins] = MappingPro
 
 
 def _start_sds(given: Mapping[str, float], judged: Collection[str]) -> dict[str, StartSd]:
-    """Of metrics that the claim judges.
+    """The between-start sds that the test states, by metric.
 
     Raises:
-        SloError: no table, of another metric, or no deviation.
+        SloError: the argument is no table, names a metric that the claim does not judge, or has an invalid sd.
     """
     if not isinstance(given, Mapping):
         raise SloError(f'start_sd={given!r}: name the deviation of each metric, as in start_sd={{"ttft_p50": 0.2}}.')
@@ -287,7 +287,7 @@ def _is_measured(metric: str, a: Measurement, b: Measurement) -> bool:
 
 
 def _finite_guard(guard: Claim, a: Measurement, b: Measurement) -> Claim:
-    """The guard; of a mean that failed requests left without an end, the median, which the same loss would move."""
+    """The guard. If failed requests make its mean infinite, the guard on the median, which shows the same loss."""
     median = guard.metric.replace("_mean", "_p50")
     if not any(infinite_runs(guard.metric, side.metrics) for side in (a, b)):
         return guard

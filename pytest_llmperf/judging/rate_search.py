@@ -1,4 +1,4 @@
-"""Demands on the highest rate within an SLO, which searches have found."""
+"""Judges the highest rate within an SLO, which searches have found."""
 
 from __future__ import annotations
 

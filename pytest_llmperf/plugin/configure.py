@@ -107,9 +107,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type=_seconds,
         default=None,
         metavar="SECONDS",
-        help="a claim or comparison that is still open buys no further runs once it has taken this long; 0: its "
-        "first three runs decide, for hardware that is lent for minutes; against fewer than 3 stored sessions they "
-        "cannot FAIL (default: extension_limit_s, 600)",
+        help="an undecided claim or comparison measures no further runs once it has taken this long; 0: its first "
+        "three runs decide, for hardware that is lent for minutes; against fewer than 3 stored sessions only a gross "
+        "regression can FAIL then (default: extension_limit_s, 600)",
     )
     add_options(group)
     add_report_options(group)
