@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, NoReturn
 import pytest
 
 from pytest_llmperf.plugin.baselines import BaselineUpdater, add_options, mode_of
+from pytest_llmperf.plugin.budget import add_options as add_budget_options
+from pytest_llmperf.plugin.budget import register as register_budget
 from pytest_llmperf.plugin.endings import add_options as add_ending_options
 from pytest_llmperf.plugin.html_report import Reporter
 from pytest_llmperf.plugin.html_report import add_options as add_report_options
@@ -112,6 +114,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     add_options(group)
     add_report_options(group)
     add_ending_options(group)
+    add_budget_options(group)
     group.addoption(
         "--inconclusive",
         choices=("skip", "fail"),
@@ -150,6 +153,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(WorkerProgress(config), "llmperf-workers")
         config.pluginmanager.register(EndSummary(config), "llmperf-summary")
         config.pluginmanager.register(NothingMeasured(config), "llmperf-nothing")
+    register_budget(config)
     config.pluginmanager.register(SurvivingServers(config), "llmperf-stopping")
     config.pluginmanager.register(DisplayPauses(config.stash[STATE]), "llmperf-showing")
     _end_cleanly_on_sigterm()

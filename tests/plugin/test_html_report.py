@@ -1,5 +1,6 @@
 """The HTML report and JUnit of a session, as a user gets them."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -34,9 +35,22 @@ def test_report_is_written_to_run_folder_and_named_in_output(run, pytester):
     (path,) = Path(pytester.path, ".llmperf/runs").glob("*/report.html")
     result.stdout.fnmatch_lines([f"llmperf report: {path}"])
     text = path.read_text()
-    assert "Emulated: nothing here was measured on hardware" in text
+    assert "Emulated h200, virtual time. Nothing here was measured on hardware" in text
     assert text.index("test_it.py::test_broken") < text.index("test_it.py::test_slo")
     assert "--frobnicate" in text  # what the server that did not start said
+
+
+def test_report_states_planted_fault_duration_and_skipped_tests(run, pytester):
+    needs_cpu = "\n@pytest.mark.cpu\ndef test_cpu(): pass\n\ndef test_left_out(): pytest.skip('not today')\n"
+    run(SUITE + needs_cpu, "--emulate", "h200", "--emulate-fault", "step_time=+5%", "-k", "not broken")
+    (folder,) = Path(pytester.path, ".llmperf/runs").iterdir()
+    session = json.loads((folder / "session.json").read_text())
+    assert session["emulated"] == "emulated h200, virtual time, planted: step_time=+5%"
+    assert session["skipped"] == {"needs cpu": 1, "not today": 1}
+    assert session["duration_s"] > 0
+    text = (folder / "report.html").read_text()
+    for said in ("1 of 1 PASS · emulated H200 · vLLM ", "planted: step_time=+5%", "2 skipped", "1: needs cpu"):
+        assert said in text
 
 
 def test_report_option_writes_tests_of_all_workers_to_given_folder(run, pytester):

@@ -71,3 +71,17 @@ def test_a_run_without_performance_tests_is_left_alone(pytester, args):
     assert "llmperf:" not in result.stdout.str()
     assert not Path(pytester.path, ".llmperf").exists()
     assert not Path(pytester.path, "baselines").exists()
+
+
+def test_unrelated_run_loads_no_heavy_module(pytester):
+    """An unrelated run must stay cheap: the installed plugin is part of every pytest run of its environment."""
+    pytester.makeconftest(
+        "import sys, pytest\n\n@pytest.hookimpl(trylast=True)\ndef pytest_unconfigure():\n"
+        "    with open('modules.txt', 'w') as file:\n        file.write('\\n'.join(sys.modules))\n"
+    )
+    pytester.makepyfile("import pytest\n\ndef test_passes(): pass\n\ndef test_skips(): pytest.skip('why')\n")
+    assert pytester.runpytest_subprocess("-p", "no:cacheprovider").ret == 0
+    modules = set(Path(pytester.path, "modules.txt").read_text().splitlines())
+    assert modules.isdisjoint({"numpy", "scipy", "pandas", "httpx", "rich", "jinja2", "uvloop", "httptools"})
+    ours = {name for name in modules if name.startswith("pytest_llmperf.") and ".plugin" not in name}
+    assert ours == {f"pytest_llmperf.{part}" for part in ("clock", "errors", "version")}
