@@ -19,7 +19,9 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from xml.etree import ElementTree
+
+from pytest_llmperf.report.junit import read_release
+from pytest_llmperf.results.sentences import estimate_text
 
 SUITE = '''
 import os, signal, threading, time
@@ -92,8 +94,8 @@ def session(project: Path, name: str, *options: str, **env: str) -> list[str]:
                f"--junitxml={junit}", "--llmperf-missing-baseline=skip", *options]
     done = subprocess.run(command, cwd=project, env=os.environ | env, capture_output=True, text=True, check=False)
     (project / f"{name}.log").write_text(done.stdout + done.stderr, encoding="utf-8")
-    checks = [element.get("value", "") for element in ElementTree.parse(junit).iter("property")
-              if element.get("name", "").startswith("llmperf.check")]
+    checks = [f"{check.verdict.value}: {check.subject}: {estimate_text(check)}"
+              for test in read_release(junit) for check in test.checks]
     told = [check for check in checks if ": baseline" in check or "tpot_mean(held)" in check]
     print("\n    ".join([f"{name}: exit code {done.returncode}", *told]), flush=True)
     return told

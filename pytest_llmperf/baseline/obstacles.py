@@ -11,11 +11,11 @@ from pytest_llmperf.metrics.registry import is_metric
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.baseline import Provenance
 from pytest_llmperf.results.check import CheckResult
+from pytest_llmperf.results.conditions import PLANTED
 from pytest_llmperf.results.measurement import Measurement, TestResult
 
 REFUSED = (Verdict.FAIL, Verdict.ERROR, Verdict.INCONCLUSIVE)
 SHOWN = 3
-PLANTED = "planted"  # condition of runs whose servers had a regression planted into them
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ import pytest
 
 from pytest_llmperf.plugin.shutdown import EXITED
 from pytest_llmperf.plugin.verdicts import (
+    EVIDENCE,
     EXECUTION,
     HEARD,
     UNCHECKED,
@@ -58,8 +59,9 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[
     None, pytest.TestReport, pytest.TestReport
 ]:
-    """An `xfail` marker excuses no test that has measured."""
+    """An `xfail` marker excuses no test that has measured. Checks and conditions travel to the controller."""
     report = yield
+    report.llmperf = item.stash.get(EVIDENCE, {})  # type: ignore[attr-defined]
     raised = call.excinfo is not None and not isinstance(call.excinfo.value, pytest.xfail.Exception)
     if raised and hasattr(report, "wasxfail") and has_measured(item):
         report.outcome = "failed"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 # The same tuples as in telemetry.hardware, without its import.
 GPU_KINDS = ("l4", "a100", "h100", "h200")
 KINDS = (*GPU_KINDS, "cpu")
-CANNOT_RUN = "llmperf_cannot_run"  # of a test that is skipped because of its hardware: the kind that it needs
+CANNOT_RUN = "llmperf.cannot_run"  # of a test that is skipped because of its hardware: the kind that it needs
 
 
 def by_kind(**rows: Mapping[str, object]) -> pytest.MarkDecorator:

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 EXECUTION = pytest.StashKey["Execution"]()
 HEARD = pytest.StashKey[int]()  # how many checks had spoken when the test ended
 UNCHECKED = pytest.StashKey[str]()  # how a test left that measured and checked nothing: a fixture may still check
-VERDICT = "llmperf_verdict"
-EARLIER = "llmperf_earlier"
+VERDICT = "llmperf.verdict"
+EARLIER = "llmperf.earlier"
+EVIDENCE = pytest.StashKey[dict[str, list[str]]]()  # what reports hand to the controller, beside JUnit
 EXIT_ERROR = 10
 EXIT_INCONCLUSIVE = 11
 EXIT_PASS_AFTER_FAIL = 12
@@ -89,6 +90,7 @@ def uses_llmperf(item: pytest.Item) -> bool:
 
 
 def untell(item: pytest.Item) -> None:
+    item.stash[EVIDENCE] = {}
     item.user_properties[:] = [(name, value) for name, value in item.user_properties if not name.startswith("llmperf")]
 
 
@@ -98,7 +100,9 @@ def tell(item: pytest.Item, ended: str) -> None:
     if execution is None:
         return
     execution.ended = ended
+    execution.keep_results()
     item.user_properties.extend(execution.properties())
+    item.stash[EVIDENCE] = execution.evidence()
     if execution.run_file is not None:
         item.user_properties.append((RUN_FILE, str(execution.run_file)))
     if execution.earlier:

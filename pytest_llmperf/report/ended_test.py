@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pytest_llmperf.metrics.units import Unit
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.cause import Cause, NoFurtherRuns
 from pytest_llmperf.results.check import CheckResult
@@ -90,10 +91,10 @@ def short_id(test: str) -> str:
 
 
 def _decision(checks: Sequence[CheckResult]) -> str:
-    """"14.6 ms  tpot_mean <= 12ms", with the cause where the verdict needs one."""
+    """"14.6 ms  tpot_mean <= 12ms" or "6.4× (≥ 2×)  itl_p99(b) / itl_p99(a)", with the cause where one is needed."""
     if not checks:
         return ""
-    check = min(checks, key=_place)
+    check = min(checks, key=precedence)
     if check.cause is Cause.RUNS_INVALID:
         return cause_text(check)
     label = check.subject
@@ -103,11 +104,13 @@ def _decision(checks: Sequence[CheckResult]) -> str:
         label += f": {cause_text(check)}"
     number = estimate_text(check)
     if number not in ("", "-"):
+        if check.unit is Unit.RATIO and check.limit is not None:  # a narrow terminal cuts the end of the line
+            number, label = f"{number} ({limit_text(check)})", label.replace(check.subject, check.metric)
         return f"{number}  {label}"
     return f"{label}: {check.facts['text']}" if check.cause is Cause.STATED and check.verdict is Verdict.FAIL else label
 
 
-def _place(check: CheckResult) -> int:
+def precedence(check: CheckResult) -> int:
     """Order of checks of one verdict in the summary: what explains the others first."""
     if check.verdict is Verdict.FAIL:
         if check.metric.startswith("error_rate") or check.cause is Cause.NO_REQUEST_SERVED:

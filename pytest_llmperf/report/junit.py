@@ -1,39 +1,36 @@
-"""A run read from the JUnit file that our plugin wrote: tests, verdicts, metrics; no requests."""
+"""The tests of a JUnit file that our plugin wrote: each from the run file that the JUnit file names."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
 from pytest_llmperf.errors import UsageError
-from pytest_llmperf.report.properties import JUDGED, SEED
-from pytest_llmperf.results.check import worst
-from pytest_llmperf.results.check_json import check_from
-from pytest_llmperf.results.measurement import Measurement, Run, TestResult
-from pytest_llmperf.results.reader import margins_from, numbers, read_run
-from pytest_llmperf.results.strict_json import Node, parse
-from pytest_llmperf.stats.prior import Margins
+from pytest_llmperf.model.verdict import Verdict
+from pytest_llmperf.results.check import CheckResult, worst
+from pytest_llmperf.results.measurement import TestResult
+from pytest_llmperf.results.reader import read_run, read_test
 
 REPAIR = "Write the file anew: pytest --junitxml=FILE."
-_RUN = re.compile(r"run(-?\d{1,18})")
 #: What JUnit has of a test that did not pass, what ended it last first, and what that is called.
 ENDS = {"error": "", "failure": "failed", "skipped": "skipped"}
 OURS = re.compile(r"(?:Failed: )?llmperf (?:ERROR: )?")
 IN_FIXTURE = re.compile(r'failed on (?:setup|teardown) with "(.*)"', re.DOTALL)  # pytest's own words around the reason
-Property = tuple[str, str]
 
 
 def read_release(path: Path) -> tuple[TestResult, ...]:
     """The tests of a run folder or of a JUnit file.
 
-    The last execution of a re-run test counts. Of several copies of one test (`--count`) the worst verdict counts.
+    A test of a JUnit file has its measurements from the run file that the JUnit file names: under that path, or in a
+    run folder beside the JUnit file. Where the run file is in neither place, the test has its verdict alone. The last
+    execution of a re-run test counts. Of several copies of one test (`--count`) the worst verdict counts.
 
     Raises:
         UsageError: the path is neither a run folder nor a JUnit file, or none of its tests used llmperf.
-        BaselineError: the content is invalid.
+        BaselineError: a run file is invalid.
     """
     if not path.is_file():
         return _one_each(read_run(path))
@@ -61,21 +58,16 @@ def _last(root: ElementTree.Element) -> Iterator[ElementTree.Element]:
 
 def _test(case: ElementTree.Element, path: Path) -> TestResult | None:
     """None for a test that did not use llmperf, or was skipped before it measured."""
-    each = [(element.get("name", ""), element.get("value", "")) for element in case.iter("property")]
-    property_by_name = dict(each)
-    test = property_by_name.get("llmperf.test")
+    property_by_name = {element.get("name", ""): element.get("value", "") for element in case.iter("property")}
+    test, stored_verdict = (property_by_name.get(f"llmperf.{name}") for name in ("test", "verdict"))
     if test is None:
         return None
-    checks = [value for name, value in each if re.fullmatch(r"llmperf\.result\d+", name)]
-    origin = f"{path}: {test}"
-    stored_test = TestResult(
-        test=test,
-        complete=True,
-        error=None,
-        measurements=tuple(_measurements(each, origin)),
-        checks=tuple(check_from(_json(text, origin)) for text in checks),
-    )
-    stored_verdict, error = property_by_name.get("llmperf_verdict"), _ended(case)
+    run_file = _run_file(property_by_name.get("llmperf.run_file", ""), path)
+    if run_file is None:
+        stored_test = TestResult(test, True, None, (), _verdict_alone(stored_verdict, property_by_name))
+    else:
+        stored_test = replace(read_test(run_file), complete=True, error=None)
+    error = _ended(case)
     if stored_verdict in (stored_test.verdict.value, worst(stored_test.checks).value) or (
         stored_verdict is None and error is None
     ):
@@ -83,6 +75,23 @@ def _test(case: ElementTree.Element, path: Path) -> TestResult | None:
     if not stored_test.measurements and case.find("skipped") is not None:
         return None
     return replace(stored_test, complete=False, error=error)
+
+
+def _run_file(named: str, path: Path) -> Path | None:
+    """Where the run file lies: as named, or in a copy of its run folder beside the JUnit file."""
+    *_, run, tests, name = ("", "", "", *Path(named).parts)
+    beside = path.parent
+    places = (Path(named), *(beside / folder / run / tests / name for folder in ("", "runs", ".llmperf/runs")))
+    return next((place for place in places if named and place.is_file()), None)
+
+
+def _verdict_alone(verdict: str | None, property_by_name: dict[str, str]) -> tuple[CheckResult, ...]:
+    """The deciding check as a text, without its numbers. An ERROR has no check here: JUnit has the reason."""
+    known = verdict is not None and verdict in Verdict.__members__ and "llmperf.decided_by" in property_by_name
+    if not known or verdict == Verdict.ERROR.value:
+        return ()
+    reason = property_by_name["llmperf.decided_by"]
+    return (CheckResult.stated(reason, Verdict[str(verdict)], "" if verdict == Verdict.PASS.value else reason),)
 
 
 def _ended(case: ElementTree.Element) -> str | None:
@@ -94,45 +103,3 @@ def _ended(case: ElementTree.Element) -> str | None:
             ours = OURS.match(reason)
             return reason[ours.end():] if ours else ": ".join(filter(None, (word, message)))
     return None
-
-
-def _measurements(each: Sequence[Property], origin: str) -> Iterator[Measurement]:
-    numbers = sorted({int(match[1]) for name, _ in each if (match := re.match(r"llmperf\.(\d{1,18})\.", name))})
-    for number in numbers:
-        prefix = f"llmperf.{number}."
-        properties = [(name.removeprefix(prefix), value) for name, value in each if name.startswith(prefix)]
-        yield _measurement(dict(properties), properties, origin)
-
-
-def _measurement(named: Mapping[str, str], own: Sequence[Property], origin: str) -> Measurement:
-    runs = [(int(match[1]), value) for name, value in own if (match := _RUN.fullmatch(name))]
-    engine = named.get("engine", "unknown")
-    return Measurement(
-        engine=engine,
-        workload=named.get("workload", "unknown"),
-        conditions=_json(named.get("conditions", "{}"), origin).texts(),
-        runs=tuple(_run(number, _json(text, origin), engine) for number, text in runs),
-        primaries=tuple(node.text() for node in _json(named.get("primaries", "[]"), origin).items()),
-        side=named.get("side", ""),
-        margins=dict(_margins(_json(named.get("margins", "{}"), origin))),
-    )
-
-
-def _margins(node: Node) -> Iterator[tuple[str, Margins]]:
-    for metric, both in node.table().items():
-        limits = [limit for one in both.items() if (limit := one.number_or_none()) is not None]
-        if len(limits) != 2:
-            both.refuse("two numbers belong here: negligible and tolerated")
-        yield metric, margins_from(both, *limits)
-
-
-def _run(number: int, node: Node, engine: str) -> Run:
-    """Older files have the seed in the property's name instead."""
-    fields = node.table()
-    metrics = {name: value.number_or_none() for name, value in fields.items() if name not in (SEED, JUDGED)}
-    seed = fields[SEED].integer() if SEED in fields else number
-    return Run.of_values(seed, 0, metrics, numbers(fields, JUDGED), engine=engine)
-
-
-def _json(text: str, origin: str) -> Node:
-    return parse(text.encode(), origin, REPAIR)

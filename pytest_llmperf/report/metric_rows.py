@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from math import isinf
 from statistics import fmean
@@ -14,7 +14,7 @@ from pytest_llmperf.report.table import aligned
 from pytest_llmperf.results.baseline import ReadBaseline, StoredMeasurement
 from pytest_llmperf.results.check import CheckResult
 from pytest_llmperf.results.conditions import kind_of
-from pytest_llmperf.results.measurement import Run, TestResult
+from pytest_llmperf.results.measurement import Measurement, Run, TestResult
 from pytest_llmperf.results.sentences import change_text
 from pytest_llmperf.stats.mean import t_interval
 
@@ -24,7 +24,6 @@ CONFIDENCE = 0.95  # of each limit
 
 def every_metric(test: TestResult, read: ReadBaseline) -> Iterator[str]:
     """A table for each measurement of a test; a baseline that cannot be read is told by its own check."""
-    compared_measurements = [measurement for measurement in test.measurements if measurement.baseline is not None]
     for measurement in test.measurements:
         baseline = None
         with suppress(BaselineError):
@@ -32,8 +31,13 @@ def every_metric(test: TestResult, read: ReadBaseline) -> Iterator[str]:
         compared = measurement.baseline
         stored = None if baseline is None or compared is None else baseline.measurements.get(compared)
         yield from ("", test.test, f"{measurement.engine}, {measurement.workload}")
-        checks = test.checks if compared_measurements == [measurement] else ()
+        checks = comparisons_of(test, measurement)
         yield from (f"  {line}" for line in metric_table(measurement.runs, stored, checks))
+
+
+def comparisons_of(test: TestResult, measurement: Measurement) -> list[CheckResult]:
+    """Comparisons of a measurement with its baseline; empty where the checks of several measurements are alike."""
+    return [check for check in test.checks if check.compares_with_baseline] if test.compared == (measurement,) else []
 
 
 def metric_table(
@@ -46,23 +50,33 @@ def metric_table(
         stored: the measurement's baseline; None: it has none.
         checks: comparisons of this measurement, whose baseline value and change are shown as they were judged.
     """
-    judged = {check.metric: (check.before, check) for check in checks if check.before is not None}
-    return aligned([HEAD, *_rows(runs, stored, judged)])
+    return aligned([HEAD, *_rows(runs, stored, checks)])
+
+
+def before_and_change(
+    metric: Metric, runs: Sequence[Run], stored: StoredMeasurement | None, checks: Sequence[CheckResult]
+) -> tuple[float | None, str]:
+    """The value of the baseline and the change; as judged where a check compares the metric.
+
+    Args:
+        runs, stored, checks: as in `metric_table`.
+    """
+    for check in checks:
+        if check.metric == metric.name and check.before is not None:
+            return check.before, change_text(check)
+    before = None if stored is None else baseline_mean(stored, metric.name)
+    return before, _change(metric, _mean_with_failures(runs, metric.name), before, stored)
 
 
 def _rows(
-    runs: Sequence[Run], stored: StoredMeasurement | None, judged: Mapping[str, tuple[float, CheckResult]]
+    runs: Sequence[Run], stored: StoredMeasurement | None, checks: Sequence[CheckResult]
 ) -> Iterator[tuple[str, ...]]:
     for metric in all_metrics().values():
         run_values = [run.metrics.value(metric.name) for run in runs]
         values = [value for value in run_values if value is not None]
         if not values or len(values) < len(run_values):
             continue
-        before = None if stored is None else baseline_mean(stored, metric.name)
-        change = _change(metric, _mean_with_failures(runs, metric.name), before, stored)
-        if metric.name in judged:
-            before, check = judged[metric.name]
-            change = change_text(check)
+        before, change = before_and_change(metric, runs, stored, checks)
         yield (
             metric.name,
             metric.unit.show(fmean(values)),

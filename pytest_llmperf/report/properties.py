@@ -1,69 +1,105 @@
-"""What JUnit keeps of a test, as (name, value) pairs: for people, and for `llmperf release-report` (`report.junit`)."""
+"""What JUnit keeps of a test, as flat (name, value) pairs for dashboards; the run folder has the rest."""
 
 from __future__ import annotations
 
-import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from html import escape
+from math import isfinite
 
-from pytest_llmperf.metrics.failed_as_infinite import statistics_with_failures
-from pytest_llmperf.results.check import CheckResult
-from pytest_llmperf.results.check_json import check_json
-from pytest_llmperf.results.conditions import digest
-from pytest_llmperf.results.sentences import estimate_text, interval_text
+from pytest_llmperf.metrics.registry import Metric, find, is_metric
+from pytest_llmperf.metrics.units import Unit
+from pytest_llmperf.model.verdict import Verdict
+from pytest_llmperf.report.ended_test import EndedTest
+from pytest_llmperf.results.check import CheckResult, verdict_of_test
+from pytest_llmperf.results.conditions import VERSION
+from pytest_llmperf.results.measurement import Measurement
 
-if TYPE_CHECKING:
-    from pytest_llmperf.metrics import RunMetrics
-    from pytest_llmperf.results.measurement import Measurement
-
-DECIMALS = 6
-SEED, JUDGED = "seed", "judged"  # beside the metrics of a run
+#: Metrics of every test that has them, beside those that it judges.
+USUAL = (
+    "ttft_p50", "ttft_p99", "tpot_mean", "itl_p50", "itl_p99", "e2el_p50", "output_throughput", "request_throughput",
+    "error_rate", "prefix_cache_hit_rate", "spec_acceptance_length", "max_rate",
+)  # fmt: skip
+#: Bytes of all pairs in the file, so that verdict and run file, which the plugin adds, fit into 2 kB.
+MOST_BYTES = 1700
+MARKUP_BYTES = len('<property name="" value="" />')
+LONGEST_TEXT = 120
+SUFFIXES = {
+    Unit.MS: "_ms", Unit.REQUESTS_PER_S: "_requests_per_s", Unit.TOKENS_PER_S: "_tokens_per_s",
+    Unit.CHANGE: "_pct", Unit.POINTS: "_pp",
+}  # fmt: skip
+_RATIO = re.compile(r"(\w+)\(b\) / \1\(a\)")
 
 
 def properties(
     test: str, measurements: Sequence[Measurement], results: Sequence[CheckResult]
 ) -> list[tuple[str, str]]:
-    """The test's id; per measurement its engine, workload, conditions with their digest, and the metrics of each run;
-    then every verdict, as a line and as an object, and the change against each baseline.
+    """Each quantity has the same name in all tests. All pairs together stay below 2 kB.
 
-    Some 2 kB for each run, 3 kB where requests failed, whatever the number of requests.
+    `llmperf.metric.…` are means over the runs of the test's subject: side A of a claim, else the first measurement.
+    Shares are 0 … 1, changes are in per cent or percentage points, other numbers have their unit in the name.
     """
     pairs = [("llmperf.test", test)]
-    for number, measurement in enumerate(measurements, start=1):
-        pairs += ((f"llmperf.{number}.{name}", value) for name, value in _of_measurement(measurement))
-    for number, result in enumerate(results, start=1):
-        line = f"{result.verdict.value}: {result.subject}: {estimate_text(result)} {interval_text(result)}"
-        pairs.append((f"llmperf.check{number}", line.rstrip()))
-        pairs.append((f"llmperf.result{number}", json.dumps(check_json(result))))
-        if result.compares_with_baseline and result.interval:
-            pairs.append((f"llmperf.baseline.{result.metric}", f"{estimate_text(result)} ({interval_text(result)})"))
-    return pairs
+    if results:
+        ended = EndedTest(test, verdict_of_test(results).value, tuple(results))
+        pairs.append(("llmperf.decided_by", _cut(ended.decided_by)))
+    if measurements:
+        subject = measurements[0]
+        texts = {"hardware": subject.conditions.get("hardware"), "engine_version": subject.conditions.get(VERSION),
+                 "engine": subject.engine, "workload": subject.workload}
+        pairs += [(f"llmperf.{name}", _cut(text)) for name, text in texts.items() if text]
+    pairs += _compared(results)
+    if measurements:
+        pairs += _metrics(measurements[0], results)
+    return list(_that_fit(dict(pairs)))
 
 
-def _of_measurement(measurement: Measurement) -> Iterator[tuple[str, str]]:
-    yield "engine", measurement.engine
-    yield "workload", measurement.workload
-    yield "hardware", measurement.conditions.get("hardware", "unknown")
-    yield "fingerprint", digest(measurement.conditions)
-    yield "weights", measurement.conditions.get("weights", "unknown")
-    yield "conditions", json.dumps(dict(measurement.conditions), sort_keys=True)
-    yield "side", measurement.side
-    yield "primaries", json.dumps(measurement.primaries)
-    yield (
-        "margins",
-        json.dumps({name: [margin.negligible, margin.tolerated] for name, margin in measurement.margins.items()}),
-    )
-    runs = zip(measurement.runs, measurement.metrics, strict=True)
-    for number, (run, metrics) in enumerate(runs, start=1):  # an extension repeats seeds
-        yield f"run{number}", _as_json(run.seed, metrics)
+def _that_fit(pairs: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """The first pairs, up to `MOST_BYTES` together."""
+    left = MOST_BYTES
+    for name, value in pairs.items():
+        left -= MARKUP_BYTES + len(name.encode()) + len(escape(value).encode())
+        if left < 0:
+            return
+        yield name, value
 
 
-def _as_json(seed: int, metrics: RunMetrics) -> str:
-    """The seed and the available metrics of a run, and the statistics that failed requests change."""
-    available_values = {name: value for name, value in _rounded(metrics.all()).items() if value is not None}
-    judged = _rounded(statistics_with_failures(metrics))
-    return json.dumps({SEED: seed, **available_values, **({JUDGED: judged} if judged else {})}, allow_nan=False)
+def _metrics(subject: Measurement, results: Sequence[CheckResult]) -> Iterator[tuple[str, str]]:
+    judged = [name for result in results for name in re.findall(r"\w+", result.metric) if is_metric(name)]
+    names = dict.fromkeys([*subject.primaries, *judged, *USUAL])
+    values = [(name, subject.value_with_failures(name)) for name in names if is_metric(name)]
+    for name, value in values:
+        if value is not None and isfinite(value):
+            yield f"llmperf.metric.{_with_unit(find(name))}", _number(value)
 
 
-def _rounded(values: Mapping[str, float | None]) -> dict[str, float | None]:
-    return {name: None if value is None else round(value, DECIMALS) for name, value in values.items()}
+def _compared(results: Sequence[CheckResult]) -> Iterator[tuple[str, str]]:
+    """Values of baselines or reference builds with the change, and ratios of claims; the most severe verdicts first."""
+    ordered = sorted((result for result in results if result.estimate is not None), key=_severity)
+    for result in ordered:
+        if match := _RATIO.fullmatch(result.metric):
+            yield f"llmperf.ratio.{match[1]}", _number(result.estimate or 0.0)
+        if result.before is None or not is_metric(result.metric):
+            continue
+        metric, change = find(result.metric), SUFFIXES.get(result.unit or Unit.CHANGE, "")
+        yield f"llmperf.baseline.{_with_unit(metric)}", _number(result.before or 0.0)
+        yield f"llmperf.change.{metric.name}{change}", _number(100 * (result.estimate or 0.0))
+        if result.interval is not None:
+            yield f"llmperf.change_low.{metric.name}{change}", _number(100 * result.interval.low)
+            yield f"llmperf.change_high.{metric.name}{change}", _number(100 * result.interval.high)
+
+
+def _severity(result: CheckResult) -> int:
+    return -Verdict(result.verdict).severity
+
+
+def _with_unit(metric: Metric) -> str:
+    return metric.name + SUFFIXES.get(metric.unit, "")
+
+
+def _number(value: float) -> str:
+    return f"{value:.6g}"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= LONGEST_TEXT else f"{text[: LONGEST_TEXT - 1]}…"

@@ -23,6 +23,7 @@ from pytest_llmperf.model.ranks import DATA, PIPELINE, TENSOR
 from pytest_llmperf.results.baseline import StoredMeasurement, StoredSession
 
 EMULATED = "emulated-"
+PLANTED = "planted"  # condition of runs whose servers had a regression planted into them
 OTHER_GPU = "other-gpu"  # as in telemetry.hardware
 # Formulas are compared metric by metric: a digest of all would void every baseline when one metric is added.
 PER_METRIC = frozenset({"formulas"})

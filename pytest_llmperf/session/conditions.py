@@ -6,12 +6,12 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from pytest_llmperf.baseline.obstacles import PLANTED
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.engines.spec import flags_of
 from pytest_llmperf.masking import mask, masked, masked_env, secret_values
 from pytest_llmperf.metrics.registry import all_metrics
 from pytest_llmperf.model.engine import EngineSpec
+from pytest_llmperf.results.conditions import PLANTED
 from pytest_llmperf.session.warm_up import RULE
 from pytest_llmperf.telemetry.hardware import Hardware
 from pytest_llmperf.workload import Workload

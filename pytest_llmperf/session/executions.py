@@ -7,6 +7,7 @@ run file and do not count.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 from pytest_llmperf.errors import UsageError
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.check import CheckResult
+from pytest_llmperf.results.check_json import check_json
 from pytest_llmperf.results.measurement import Measurement
 from pytest_llmperf.session.arguments import check_context, spec_of
 from pytest_llmperf.session.series import Series
@@ -102,14 +104,29 @@ class Execution:
         check_context(spec_of(series.engine), series.workload, self.session.root)
         self.series.append(series)
         continue_earlier(series, self)
+        self._open_run_file()
+        return series
+
+    def _open_run_file(self) -> None:
         if not self._begun:
             self._begun = True
             self.session.begin()
             self.write()
-        return series
+
+    def keep_results(self) -> None:
+        """Give a run file also to a test that only checks what another test has measured."""
+        if self.results:
+            self._open_run_file()
+
+    def evidence(self) -> dict[str, list[str]]:
+        """What the end of the session needs of this test: its checks and the conditions of its servers, as JSON."""
+        return {
+            "checks": [json.dumps(check_json(result)) for result in self.results],
+            "conditions": [json.dumps(dict(each.conditions), sort_keys=True) for each in self.measurements],
+        }
 
     def properties(self) -> list[tuple[str, str]]:
-        """What JUnit keeps of this test: per measurement its metrics and conditions, and every verdict."""
+        """What JUnit keeps of this test."""
         from pytest_llmperf.report.properties import properties
 
         execution_properties = [("llmperf.executions", history(self))] if self.earlier else []

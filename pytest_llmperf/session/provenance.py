@@ -7,7 +7,7 @@ import json
 import platform
 import random
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -68,6 +68,22 @@ def write_provenance(run_dir: Path, origin: Provenance) -> None:
     """
     content = {"schema": SCHEMA, "pytest_llmperf": VERSION, **asdict(origin)}
     write_whole(run_dir / FILE, f"{json.dumps(content, indent=1)}\n".encode())
+
+
+def add_to_provenance(run_dir: Path, facts: Mapping[str, object]) -> None:
+    """Add what is only known at the end of a session to its provenance file; without a file nothing is written.
+
+    Args:
+        facts: key → value as JSON.
+
+    Raises:
+        OSError: it cannot be written.
+        ValueError: the file is not JSON.
+    """
+    path = run_dir / FILE
+    if path.is_file():
+        content = json.loads(path.read_bytes())
+        write_whole(path, f"{json.dumps(content | dict(facts), indent=1)}\n".encode())
 
 
 def read_provenance(run_dir: Path) -> Provenance:

@@ -1,5 +1,6 @@
 """Each test runs a real pytest with our plugin in a folder of its own."""
 
+import json
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
@@ -32,3 +33,14 @@ def run(pytester):
         return result, ET.parse(path).getroot() if path.exists() else None
 
     return run
+
+
+@pytest.fixture
+def stored_checks():
+    """The checks of a JUnit test case, from the run file that it names; none where it names no file."""
+
+    def read(case):
+        paths = [element.get("value") for element in case.iter("property") if element.get("name") == "llmperf.run_file"]
+        return json.loads(Path(paths[-1]).read_text())["checks"] if paths else []
+
+    return read

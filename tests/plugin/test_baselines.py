@@ -355,7 +355,7 @@ def test_a_young_baseline_grows_although_comparisons_stay_open(emulate):
     assert len(emulate.stored()["sessions"]) == 2
 
 
-def test_pass_shows_smallest_detectable_change(emulate, pytester):
+def test_pass_shows_smallest_detectable_change(emulate, pytester, stored_checks):
     for seed in "123":
         emulate("--update-baselines", "--emulate-seed", seed)
     result, junit = emulate("--emulate-seed", "4")
@@ -365,7 +365,7 @@ def test_pass_shows_smallest_detectable_change(emulate, pytester):
     run_file = sorted(Path(pytester.path).glob(".llmperf/runs/*/tests/*.json"))[-1]
     basis = {check["metric"]: check["n"] for check in json.loads(run_file.read_text())["checks"]}
     assert "smallest detectable change +" in basis["tpot_mean"]
-    checks = [json.loads(node.get("value")) for node in junit.iter("property") if "llmperf.result" in node.get("name")]
+    checks = [check for case in junit.iter("testcase") for check in stored_checks(case)]
     (tpot,) = [check for check in checks if check["subject"] == "baseline tpot_mean"]
     assert 0 < tpot["facts"]["smallest_detectable"] < 0.1
 

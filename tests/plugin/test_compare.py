@@ -1,6 +1,5 @@
 """`perf.compare` in a user's test: the tiers of an emulated LMCache are emptied in turn and compared by name."""
 
-import json
 
 import pytest
 
@@ -28,22 +27,11 @@ def test_tiers(name, perf):
 """
 
 
-def kept(junit):
-    """The checks of each test, as JUnit keeps them."""
-    for case in junit.iter("testcase"):
-        texts = [
-            element.get("value")
-            for element in case.iter("property")
-            if element.get("name").startswith("llmperf.result")
-        ]
-        yield case, [json.loads(text) for text in texts]
-
-
-def test_a_ratio_is_judged_and_one_without_a_limit_is_reported(run):
+def test_a_ratio_is_judged_and_one_without_a_limit_is_reported(run, stored_checks):
     result, junit = run(TIERS.replace("*MORE, ", ""), "--emulate", "h200", "-rP")
     result.assert_outcomes(passed=2)
     assert result.ret == 0
-    for _, checks in kept(junit):
+    for checks in map(stored_checks, junit.iter("testcase")):
         assert [check["verdict"] for check in checks] == ["PASS", "REPORTED"]
         assert checks[1]["metric"] == "ttft_p50(cold) / ttft_p50(memory)"
         assert checks[1]["interval"].startswith("98 % CI ")
@@ -51,11 +39,11 @@ def test_a_ratio_is_judged_and_one_without_a_limit_is_reported(run):
     result.stdout.fnmatch_lines(["ttft_p50(cold) / ttft_p50(memory) * REPORTED *"])
 
 
-def test_slower_tier_fails_and_wrong_side_name_is_usage_error(run):
+def test_slower_tier_fails_and_wrong_side_name_is_usage_error(run, stored_checks):
     result, junit = run(TIERS.replace("*MORE", '"ttft_p50(memory) / ttft_p50(disk) >= 1"'), "--emulate", "h200",
                         "-k", "vllm")
     assert result.ret == 1
-    ((case, checks),) = [(case, checks) for case, checks in kept(junit) if checks]
+    ((case, checks),) = [(case, checks) for case in junit.iter("testcase") if (checks := stored_checks(case))]
     assert [check["verdict"] for check in checks] == ["PASS", "REPORTED", "FAIL"]
     assert case.find("failure") is not None
     result, _ = run(TIERS.replace("*MORE", '"ttft_p50(memroy) / ttft_p50(disk)"'), "--emulate", "h200", "-k", "vllm")

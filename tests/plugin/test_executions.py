@@ -68,7 +68,7 @@ def test_rerun_pools_runs_of_both_executions_and_is_reported(execute, args):
     result.stdout.fnmatch_lines(["*llmperf: not failed only after a failure*", "*::test_it: FAIL, then PASS"])
     found = properties(junit)
     assert found["llmperf.executions"] == "execution 1: FAIL, 3 of its 3 runs count; execution 2: PASS"
-    assert found["llmperf_verdict"] == "PASS"
+    assert found["llmperf.verdict"] == "PASS"
     names = [node.get("name") for node in list(junit.iter("testcase"))[-1].iter("property")]
     assert len(names) == len(set(names))  # nothing of the first execution is told twice
     (measurement,) = kept["measurements"]

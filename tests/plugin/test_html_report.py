@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from junitparser import JUnitXml, Properties
 
 from pytest_llmperf.report.junit import read_release
 from pytest_llmperf.report.release import Trend, compare_runs
@@ -14,6 +15,7 @@ from pytest_llmperf.results.reader import read_run
 pytestmark = pytest.mark.emulated
 SUITE = """
 import pytest
+from junitparser import JUnitXml, Properties
 from pytest_llmperf import closed, random_tokens, vllm
 
 TRAFFIC = random_tokens(input=100, output=20, arrivals=closed(2), requests=12)
@@ -33,9 +35,22 @@ def test_report_is_written_to_run_folder_and_named_in_output(run, pytester):
     (path,) = Path(pytester.path, ".llmperf/runs").glob("*/report.html")
     result.stdout.fnmatch_lines([f"llmperf report: {path}"])
     text = path.read_text()
-    assert "Emulated: nothing here was measured on hardware" in text
+    assert "Emulated h200, virtual time. Nothing here was measured on hardware" in text
     assert text.index("test_it.py::test_broken") < text.index("test_it.py::test_slo")
     assert "--frobnicate" in text  # what the server that did not start said
+
+
+def test_report_states_planted_fault_duration_and_skipped_tests(run, pytester):
+    needs_cpu = "\n@pytest.mark.cpu\ndef test_cpu(): pass\n\ndef test_left_out(): pytest.skip('not today')\n"
+    run(SUITE + needs_cpu, "--emulate", "h200", "--emulate-fault", "step_time=+5%", "-k", "not broken")
+    (folder,) = Path(pytester.path, ".llmperf/runs").iterdir()
+    session = json.loads((folder / "session.json").read_text())
+    assert session["emulated"] == "emulated h200, virtual time, planted: step_time=+5%"
+    assert session["skipped"] == {"needs cpu": 1, "not today": 1}
+    assert session["duration_s"] > 0
+    text = (folder / "report.html").read_text()
+    for said in ("1 of 1 PASS · emulated H200 · vLLM ", "planted: step_time=+5%", "2 skipped", "1: needs cpu"):
+        assert said in text
 
 
 def test_report_option_writes_tests_of_all_workers_to_given_folder(run, pytester):
@@ -144,13 +159,19 @@ from pytest_llmperf.stats.interval import Interval
 
 def test_it(perf):
     perf.record(CheckResult("baseline ttft_p50", Verdict.PASS, "ttft_p50", Unit.CHANGE, Comparison.AT_MOST, 0.15, 0.045,
-                            Interval(0.01, 0.08, 0.95)))
+                            Interval(0.01, 0.08, 0.95), before=40.0, after=41.8))
 """
     )
     found = {element.get("name"): element.get("value") for element in junit.iter("property")}
-    assert found["llmperf.baseline.ttft_p50"] == "+4.5 % (90 % CI +1.0 % … +8.0 %)"
-    check = json.loads(found["llmperf.result1"])
-    assert check["interval"] == "90 % CI +1.0 % … +8.0 %"
-    assert [check[name] for name in ("estimate", "low", "high", "confidence", "limit_value")] == [
-        0.045, 0.01, 0.08, 0.95, 0.15]
+    assert [found[f"llmperf.{name}"] for name in (
+        "baseline.ttft_p50_ms", "change.ttft_p50_pct", "change_low.ttft_p50_pct", "change_high.ttft_p50_pct",
+    )] == ["40", "4.5", "1", "8"]
     assert found["llmperf.test"] == "test_it.py::test_it"
+
+
+def test_junit_file_is_read_by_junitparser(run):
+    run('def test_it(perf): give(perf, "PASS")')
+    (suite,) = JUnitXml.fromfile("junit.xml")
+    (case,) = suite
+    found = {one.name: one.value for one in case.child(Properties)}
+    assert (found["llmperf.verdict"], found["llmperf.decided_by"]) == ("PASS", "2 ms  ttft_p99 <= PASS")

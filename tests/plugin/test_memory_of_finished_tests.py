@@ -1,7 +1,6 @@
 """After a test is judged and written, its request records live in the run folder alone."""
 
 import json
-import re
 from pathlib import Path
 
 import pytest
@@ -39,14 +38,12 @@ def test_shared_measurement(perf):
 def test_end():
     assert records_in_memory() == 0
 """
-CHECK = re.compile(r"llmperf\.result\d+")
 
-
-def test_records_of_finished_tests_leave_memory_and_are_judged_again_alike(run):
+def test_records_of_finished_tests_leave_memory_and_are_judged_again_alike(run, stored_checks):
     result, junit = run(SUITE, "--emulate", "h200", "-p", "no:randomly")
     result.assert_outcomes(passed=6)
     own, *_, shared, _ = junit.iter("testcase")
-    assert _checks(own) == _checks(shared) != []
+    assert stored_checks(own) == stored_checks(shared) != []
 
 
 def test_pooled_execution_reads_released_records_from_run_folder(run):
@@ -64,7 +61,3 @@ def test_it(perf):
     (kept,) = Path(".llmperf/runs").glob("*/tests/*.json")
     (measurement,) = json.loads(kept.read_text())["measurements"]
     assert len({run["requests"] for run in measurement["runs"]}) == 4
-
-
-def _checks(case):
-    return [element.get("value") for element in case.iter("property") if CHECK.fullmatch(element.get("name"))]

@@ -102,8 +102,8 @@ def test_error_report_names_test_call(run):
 def test_the_verdict_and_the_table_are_in_junit(run):
     _, junit = run(one("FAIL"))
     properties = {node.get("name"): node.get("value") for node in junit.iter("property")}
-    assert properties["llmperf_verdict"] == "FAIL"
-    assert properties["llmperf.check1"].startswith("FAIL: ttft_p99")
+    assert properties["llmperf.verdict"] == "FAIL"
+    assert properties["llmperf.decided_by"] == "2 ms  ttft_p99 <= FAIL"
     (failure,) = junit.iter("failure")
     for word in ("metric", "limit", "measured", "interval", "verdict", "because of FAIL"):
         assert word in failure.text

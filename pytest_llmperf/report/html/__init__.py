@@ -1,9 +1,8 @@
 """One self-contained HTML file about a run.
 
-Plotly draws the charts. Its script comes from the installed Python package, so this project contains no copy. The page
-contains the script (5 MB, 2 MB packed) and the details of each test in gzipped form, and unpacks them when a reader
-first opens a test. So two hundred tests load as fast as one test. Without JavaScript the page still shows each verdict
-and its reason.
+The page contains its style sheet, its script and the charts as SVG; it loads nothing. The details of each test are in
+the page in gzipped form, and the script unpacks them when a reader first opens the test. So two hundred tests load as
+fast as one test. Without JavaScript the page still shows each verdict, its number and its reason.
 """
 
 from __future__ import annotations
@@ -13,8 +12,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_llmperf.errors import UsageError
+from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.process.scratch import write_whole
-from pytest_llmperf.report.html.page import TestPage, counts, pack, session_facts, test_page
+from pytest_llmperf.report.html.overview import (
+    COLUMNS,
+    MeasuredRow,
+    bar_of,
+    csv_text,
+    groups,
+    headline,
+    headroom_text,
+    measured_values,
+    row_of,
+    tiles,
+)
+from pytest_llmperf.report.html.page import TestPage, counts, pack, test_page
+from pytest_llmperf.report.html.session_facts import SessionFacts, session_facts
+from pytest_llmperf.results.conditions import EMULATED, kind_of
 from pytest_llmperf.results.reader import read_run
 from pytest_llmperf.results.sentences import basis_text, estimate_text, interval_text, limit_text, reason_text
 
@@ -24,13 +38,16 @@ if TYPE_CHECKING:
     from pytest_llmperf.results.baseline import ReadBaseline
 
 FILE = "report.html"
+#: A page of few tests opens the first of those that are not good.
+MOST_TESTS_OPENED = 12
+MOST_OPENED = 3
 
 
 def write_report(folders: Sequence[Path], read: ReadBaseline, out: Path) -> Path:
     """Write `out/report.html`, whole or not at all.
 
     Args:
-        folders: run folders; the first names the page.
+        folders: run folders.
         read: gives a test's baseline, for its history.
         out: a folder; made where it is missing.
 
@@ -40,8 +57,10 @@ def write_report(folders: Sequence[Path], read: ReadBaseline, out: Path) -> Path
     """
     tests = [test for folder in folders for test in read_run(folder)]
     tests.sort(key=lambda test: -test.verdict.severity)
-    pages = [test_page(test, number, read) for number, test in enumerate(tests, start=1)]
-    text = render(pages, title=folders[0].resolve().name, facts=session_facts(folders))
+    kinds = {kind_of(measurement.conditions) for test in tests for measurement in test.measurements}
+    kind = kinds.pop().removeprefix(EMULATED) if len(kinds) == 1 else ""
+    pages = [test_page(test, number, read, kind) for number, test in enumerate(tests, start=1)]
+    text = render(pages, session_facts(folders, tests))
     path = out / FILE
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -51,27 +70,40 @@ def write_report(folders: Sequence[Path], read: ReadBaseline, out: Path) -> Path
     return path
 
 
-def render(pages: Sequence[TestPage], *, title: str, facts: Sequence[tuple[str, str]]) -> str:
+def render(pages: Sequence[TestPage], session: SessionFacts) -> str:
     """The page as text.
 
     Args:
-        title: of the run.
-        facts: what is known of the session, name and value.
+        pages: of each test, the worst verdict first.
+        session: the facts of the session.
     """
-    from pytest_llmperf.report.html.plotly import packed_script
-
     tests = [page.test for page in pages]
-    emulated = any(side.hardware.startswith("emulated") for page in pages for side in page.sides)
+    rows = [row_of(page.test, page.anchor) for page in pages]
     environment = _environment()
     more = environment.get_template("more.html.j2")
-
-    def packed(page: TestPage) -> str:
-        return pack({**page.drawn, "more": more.render(page=page)})
-
     return environment.get_template("report.html.j2").render(
-        title=title, facts=facts, pages=pages, packed=packed, counts=counts(tests), emulated=emulated,
-        plotly=packed_script(),
+        title=headline(tests, session), session=session, tiles=list(tiles(tests)), groups=groups(rows),
+        pages={page.anchor: page for page in pages}, opened=_opened(pages), count=len(pages), counts=counts(tests),
+        csv=csv_text(rows), measured=_measured(pages),
+        measured_names=list(COLUMNS.values()), packed=lambda page: pack(more.render(page=page)),
     )
+
+
+def _measured(pages: Sequence[TestPage]) -> list[MeasuredRow]:
+    """What each measurement did, in the order of the page; a search has a table of its own."""
+    return [
+        MeasuredRow(page.anchor, page.title, side.label, measured_values(measurement))
+        for page in pages for side in page.sides
+        if (measurement := side.measurement).runs and not (measurement.tried or measurement.searched)
+    ]
+
+
+def _opened(pages: Sequence[TestPage]) -> set[str]:
+    """Anchors of the tests that are open at first: a single test, or the worst of a few."""
+    if len(pages) == 1:
+        return {pages[0].anchor}
+    bad = [page.anchor for page in pages if page.test.verdict.severity > Verdict.IMPROVED.severity]
+    return set(bad[:MOST_OPENED]) if len(pages) <= MOST_TESTS_OPENED else set()
 
 
 def _environment() -> jinja2.Environment:
@@ -85,5 +117,6 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     environment.filters |= {"reason": reason_text, "estimate": estimate_text, "limit": limit_text,
-                            "interval": interval_text, "basis": basis_text}
+                            "interval": interval_text, "basis": basis_text,
+                            "headroom": headroom_text, "bar": bar_of}
     return environment

@@ -59,10 +59,16 @@ def _drawn(run: Run) -> _Drawn:
 
 def labels(measurements: Sequence[Measurement]) -> list[str]:
     """Chart labels: "A" and "B" for the sides of a claim, numbers for several measurements. A repeated side also gets a
-    number."""
+    number. The rates of a search are labelled with the rate."""
     if [measurement.side for measurement in measurements] == [""]:
         return ["measured"]
-    return [name.upper() for name in names(measurements)]
+    return [_label(*pair) for pair in zip(measurements, names(measurements), strict=True)]
+
+
+def _label(measurement: Measurement, name: str) -> str:
+    if measurement.tried:
+        return measurement.conditions["tried_rate"]
+    return f"search {name.upper()}" if measurement.searched else name.upper()
 
 
 def _distribution(label: str, family: str, runs: Sequence[_Drawn]) -> dict[str, object]:

@@ -8,7 +8,9 @@ from math import isinf
 
 from pytest_llmperf.errors import BaselineError, SloError
 from pytest_llmperf.metrics import Unit, find
+from pytest_llmperf.report.metric_rows import comparisons_of
 from pytest_llmperf.results.baseline import ReadBaseline, StoredMeasurement
+from pytest_llmperf.results.check import CheckResult
 from pytest_llmperf.results.conditions import Difference, build_changes, differences, kind_of
 from pytest_llmperf.results.measurement import Measurement, TestResult
 
@@ -45,11 +47,17 @@ def history(test: TestResult, measurement: Measurement, side: str, read: ReadBas
         build = build_changes(stored, stored.sessions, measurement.conditions)
     except (BaselineError, SloError) as error:
         return History(side, problem=str(error))
-    drawn = tuple(_chart(metric, measurement, stored) for metric in measurement.primaries if metric in stored.metrics)
+    checks = {check.metric: check for check in comparisons_of(test, measurement)}
+    drawn = tuple(
+        _chart(metric, measurement, stored, checks.get(metric))
+        for metric in measurement.primaries if metric in stored.metrics
+    )
     return History(side, stored, "", different, build, drawn)
 
 
-def _chart(metric: str, measurement: Measurement, stored: StoredMeasurement) -> dict[str, object]:
+def _chart(
+    metric: str, measurement: Measurement, stored: StoredMeasurement, check: CheckResult | None
+) -> dict[str, object]:
     unit = find(metric).unit
     scale = 100 if unit is Unit.SHARE else 1
 
@@ -64,8 +72,17 @@ def _chart(metric: str, measurement: Measurement, stored: StoredMeasurement) -> 
             {"label": f"{session.date} {_short(session.commit)}", "values": list(map(shown, session.values(metric)))}
             for session in stored.sessions
         ],
+        "before": None if check is None else shown(check.before),
+        "limit": None if check is None else shown(_limit(check)),
         "today": list(map(shown, measurement.values_with_failures(metric))),
     }
+
+
+def _limit(check: CheckResult) -> float | None:
+    """The value that the tolerated change allows; a change of a share is in points."""
+    if check.before is None or check.limit is None:
+        return None
+    return check.before + check.limit if check.unit is Unit.POINTS else check.before * (1 + check.limit)
 
 
 def _short(commit: str | None) -> str:

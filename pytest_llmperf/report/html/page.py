@@ -1,28 +1,27 @@
-"""What the template is filled with: words and tables; numbers for charts packed apart."""
+"""What the template is filled with: words, tables and charts of each test."""
 
 from __future__ import annotations
 
 import base64
 import gzip
-import json
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from pytest_llmperf.errors import BaselineError
-from pytest_llmperf.metrics import find, is_metric
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.report.html.charts import charts, labels
+from pytest_llmperf.report.html.figures import figures
 from pytest_llmperf.report.html.history import History, history
+from pytest_llmperf.report.html.metric_table import ComparedSide, MetricTable, metric_table
+from pytest_llmperf.report.html.search import SearchTable, searches
 from pytest_llmperf.report.html.servers import ServerLog, servers_of
 from pytest_llmperf.report.html.words import in_words, title
-from pytest_llmperf.report.value_text import value_text
+from pytest_llmperf.report.metric_rows import comparisons_of
 from pytest_llmperf.results.baseline import ReadBaseline
 from pytest_llmperf.results.check import CheckResult
 from pytest_llmperf.results.measurement import Measurement, TestResult
-from pytest_llmperf.results.reader import read_session
 
 _DIGEST = re.compile(r"[0-9a-f]{40,}")
 
@@ -41,15 +40,6 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True)
-class MetricRow:
-    """A metric of every run: name, formula, and per side the value of each run, with unit."""
-
-    name: str
-    formula: str
-    cells: tuple[tuple[str, ...], ...]
-
-
-@dataclass(frozen=True, slots=True)
 class TestPage:
     """One test: words, tables, and the numbers behind its charts."""
 
@@ -60,14 +50,31 @@ class TestPage:
     sides: tuple[Side, ...]
     differing: tuple[tuple[str, tuple[str, ...]], ...]
     shared: tuple[tuple[str, str], ...]
-    metrics: tuple[MetricRow, ...]
+    metrics: MetricTable
     servers: tuple[ServerLog, ...]
-    drawn: Mapping[str, object]
+    searches: tuple[SearchTable, ...]
+    figures: str
     problem: str
 
+    @property
+    def compared(self) -> bool:
+        """Whether a side has a baseline to compare with."""
+        return any(side.history is not None and side.history.stored is not None for side in self.sides)
 
-def test_page(test: TestResult, number: int, read: ReadBaseline) -> TestPage:
-    """Everything about one test; what cannot be read is said, and the rest is there."""
+    @property
+    def ratio(self) -> bool:
+        """Whether a metric has a ratio of side B to side A."""
+        return any(row.ratio for group in self.metrics.groups for row in group.main)
+
+
+def test_page(test: TestResult, number: int, read: ReadBaseline, kind: str) -> TestPage:
+    """Everything about one test; what cannot be read is said, and the rest is there.
+
+    Args:
+        number: of the test on the page.
+        read: gives the test's baseline.
+        kind: the hardware kind of all tests of the page; "" for several kinds.
+    """
     names = labels(test.measurements)
     histories = [
         history(test, measurement, name, read) if measurement.baseline is not None else None
@@ -82,17 +89,22 @@ def test_page(test: TestResult, number: int, read: ReadBaseline) -> TestPage:
         {"side": history.side, **chart} for history in histories if history is not None for chart in history.charts
     ]
     differing, shared = _conditions([measurement.conditions for measurement in test.measurements])
+    worst_first = sorted(test.checks, key=lambda check: -check.verdict.severity)
     return TestPage(
         anchor=f"test-{number}",
-        title=title(test.test),
+        title=title(test.test, kind),
         test=test,
-        claims=tuple((check, in_words(check)) for check in test.checks),
+        claims=tuple((check, in_words(check)) for check in worst_first),
         sides=tuple(Side(*side) for side in zip(names, test.measurements, histories, strict=True)),
         differing=differing,
         shared=shared,
-        metrics=_metrics(test.measurements),
+        metrics=metric_table([
+            ComparedSide(measurement, None if one is None else one.stored, tuple(comparisons_of(test, measurement)))
+            for measurement, one in zip(test.measurements, histories, strict=True)
+        ]),
         servers=servers_of(test),
-        drawn=drawn,
+        searches=searches(test),
+        figures=figures(drawn),
         problem=problem,
     )
 
@@ -112,39 +124,12 @@ def _short(value: str) -> str:
     return f"{value[:12]}…" if _DIGEST.fullmatch(value) else value
 
 
-def _metrics(measurements: Sequence[Measurement]) -> tuple[MetricRow, ...]:
-    runs = [run for measurement in measurements for run in measurement.runs]
-    names = dict.fromkeys(name for run in runs for name, value in run.metrics.values.items() if value is not None)
-    return tuple(
-        MetricRow(
-            name,
-            _formula(name),
-            tuple(
-                tuple(value_text(name, run.metrics.values.get(name)) for run in measurement.runs)
-                for measurement in measurements
-            ),
-        )
-        for name in names
-    )
-
-
-def _formula(name: str) -> str:
-    return find(name).formula if is_metric(name) else ""
-
-
 def counts(tests: Sequence[TestResult]) -> list[tuple[Verdict, int]]:
     """How many tests came to which verdict, worst first."""
     count_by_verdict = Counter(test.verdict for test in tests)
     return sorted(count_by_verdict.items(), key=lambda pair: -pair[0].severity)
 
 
-def session_facts(folders: Sequence[Path]) -> list[tuple[str, str]]:
-    """Facts about the session, from the first run folder that has a session file."""
-    content = next((session_file for folder in folders if (session_file := read_session(folder))), {})
-    return [(name, str(value)) for name, value in content.items() if not isinstance(value, dict | list)]
-
-
-def pack(content: object) -> str:
-    """JSON that the page's script unpacks when somebody looks at it."""
-    text = json.dumps(content, separators=(",", ":"), allow_nan=False)
-    return base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
+def pack(text: str) -> str:
+    """HTML that the page's script unpacks when somebody opens the test."""
+    return base64.b64encode(gzip.compress(text.encode("utf-8", "replace"), mtime=0)).decode()

@@ -21,18 +21,32 @@ _FAMILIES = {
     "send_delay": "send delay",
 }
 _STATISTIC = re.compile(rf"({'|'.join(_FAMILIES)})_(mean|p\d+|max)")
+#: Latency sample → heading of its metrics.
+FAMILY_WORDS = {
+    "ttft": "Time to first token (TTFT)",
+    "tpot": "Time per output token (TPOT)",
+    "itl": "Gaps between chunks (ITL)",
+    "itl_per_token": "Gaps per token",
+    "e2el": "End-to-end latency",
+    "largest_stall": "Longest stall of a request",
+    "send_delay": "Send delay of the load generator",
+}
 _SIGNS = {Comparison.AT_MOST: "at most", Comparison.AT_LEAST: "at least", Comparison.EQUAL: "exactly"}
 
 
-def title(test: str) -> str:
+def title(test: str, kind: str = "") -> str:
     """The name of a test as a sentence.
+
+    Args:
+        kind: the hardware kind of all tests of the page, which the sentence then omits.
 
     >>> title("suites/test_cache.py::TestA::test_prefixes_come_from_the_cache[h200-big]")
     'Prefixes come from the cache · h200-big'
     """
-    function, bracket, parameters = test.rpartition("::")[2].partition("[")
+    function, _, parameters = test.rpartition("::")[2].partition("[")
     words = function.removeprefix("test_").replace("_", " ").strip() or test
-    return words[:1].upper() + words[1:] + (f" · {parameters.removesuffix(']')}" if bracket else "")
+    shown = "-".join(part for part in parameters.removesuffix("]").split("-") if part != kind)
+    return words[:1].upper() + words[1:] + (f" · {shown}" if shown else "")
 
 
 def metric_in_words(name: str) -> str:

@@ -97,9 +97,9 @@ def test_terminal_controls_in_run_file_or_junit_are_not_printed(here, capsys, co
 
 def junit_of(content):
     """What JUnit holds of a test; XML has no place for most controls."""
-    check = content["checks"][0] | {"reason": "a\x9b31mb\u202ec\x7f"}
+    verdict, text = content["checks"][0]["verdict"], "a\x9b31mb\u202ec\x7f"
     test = content["test"].partition("\x1b")[0] + "\x9b2J"
-    properties = [("llmperf.test", test), ("llmperf.result1", json.dumps(check)), ("llmperf_verdict", check["verdict"])]
+    properties = [("llmperf.test", test), ("llmperf.decided_by", text), ("llmperf.verdict", verdict)]
     shown = "".join(f"<property name={quoteattr(name)} value={quoteattr(value)}/>" for name, value in properties)
     return f"<testsuite><testcase name='x' classname='y'><properties>{shown}</properties></testcase></testsuite>"
 

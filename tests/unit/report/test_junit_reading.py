@@ -1,13 +1,14 @@
-"""What JUnit keeps of a run is enough to compare it."""
+"""What JUnit keeps of a run: flat numbers for dashboards, and the way to the run file."""
 
 from dataclasses import replace
-from math import inf
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
 from pytest_llmperf import CheckResult, Verdict
-from pytest_llmperf.errors import BaselineError, UsageError
+from pytest_llmperf.errors import UsageError
+from pytest_llmperf.metrics.registry import all_metrics
 from pytest_llmperf.metrics.units import Unit
 from pytest_llmperf.report.junit import read_release
 from pytest_llmperf.report.properties import properties
@@ -16,7 +17,6 @@ from pytest_llmperf.results.reader import read_run
 from pytest_llmperf.results.writer import write_test
 from pytest_llmperf.slo.model import Comparison
 from pytest_llmperf.stats.interval import Interval
-from pytest_llmperf.stats.prior import Margins
 
 TEST = "tests/test_a.py::test_x[h200]"
 CHECK = CheckResult("baseline ttft_p50", Verdict.FAIL, "ttft_p50", Unit.CHANGE, Comparison.AT_MOST, 0.15, 0.2,
@@ -39,34 +39,67 @@ def junit(tmp_path):
     return write
 
 
-def test_junit_contains_everything_of_run_folder_except_requests(tmp_path, junit, measurement_of, measurement):
-    measurement = replace(measurement, margins={"tpot_mean": Margins(0.06, 0.15)})
-    named = properties(TEST, [measurement], [CHECK])
-    (read,) = read_release(junit([*named, ("llmperf_verdict", "FAIL")], ("failure", "x")))
-    write_test(tmp_path / "run", TEST, [measurement], [CHECK])
-    (kept,) = read_run(tmp_path / "run")
-    assert (read.test, read.checks, read.verdict) == (kept.test, kept.checks, kept.verdict)
-    (one,), (other,) = read.measurements, kept.measurements
-    assert (one.engine, one.workload, one.conditions, one.primaries) == (
-        other.engine, other.workload, other.conditions, other.primaries)  # fmt: skip
-    assert one.margins == other.margins == measurement.margins
-    assert [run.seed for run in one.runs] == [run.seed for run in other.runs]
-    assert one.value_with_failures("ttft_p50") == pytest.approx(other.value_with_failures("ttft_p50"))
+@pytest.fixture
+def named(tmp_path, measurement):
+    """Properties of a test whose run file lies in a run folder."""
+
+    def write(*checks, run="20260102T000000Z-abcdef"):
+        path = write_test(tmp_path / "runs" / run, TEST, [measurement], checks)
+        return [*properties(TEST, [measurement], checks), ("llmperf.run_file", str(path))]
+
+    return write
 
 
-def test_junit_values_count_failed_requests_as_infinite(tmp_path, junit, measurement):
-    """One of the two requests of the second run failed."""
-    write_test(tmp_path / "run", TEST, [measurement], [CHECK])
-    (kept,), (read,) = read_run(tmp_path / "run"), read_release(junit(properties(TEST, [measurement], [CHECK])))
-    for test in (kept, read):
-        (one,) = test.measurements
-        assert one.values_with_failures("ttft_p50") == (50.0, inf)
-        assert one.values("ttft_p50") == (50.0, 50.0)
-        assert (
-            one.value_with_failures("ttft_p50"),
-            one.value_with_failures("error_rate"),
-            one.value_with_failures("kv_usage_peak"),
-        ) == (inf, 0.25, None)
+def test_junit_test_is_read_from_named_run_file(junit, named, tmp_path):
+    pairs = named(CHECK)
+    (read,) = read_release(junit([*pairs, ("llmperf.verdict", "FAIL")], ("failure", "x")))
+    (kept,) = read_run(tmp_path / "runs" / "20260102T000000Z-abcdef")
+    assert read == kept
+
+
+def test_run_folder_beside_junit_file_replaces_missing_named_path(junit, named):
+    pairs = dict(named(CHECK))
+    path = Path(pairs.pop("llmperf.run_file"))
+    elsewhere = Path("/runner/work/.llmperf/runs", *path.parts[-3:])
+    read = read_release(junit([*pairs.items(), ("llmperf.run_file", str(elsewhere)), ("llmperf.verdict", "FAIL")]))
+    assert len(read[0].measurements) == 1
+
+
+@pytest.mark.parametrize("verdict", ["PASS", "FAIL", "INCONCLUSIVE"])
+def test_junit_test_without_run_file_keeps_verdict_and_deciding_check(junit, measurement, verdict):
+    pairs = properties(TEST, [measurement], [replace(CHECK, verdict=Verdict[verdict])])
+    named = [*pairs, ("llmperf.verdict", verdict), ("llmperf.run_file", "/gone/runs/x/tests/t.json")]
+    (read,) = read_release(junit(named))
+    assert (read.verdict.value, read.measurements) == (verdict, ())
+    assert "baseline ttft_p50" in read.checks[0].subject
+
+
+def test_junit_properties_are_flat_and_named_with_unit(measurement):
+    check = replace(CHECK, before=50.0, after=60.0)
+    pairs = properties(TEST, [measurement], [check])
+    named = dict(pairs)
+    assert len(named) == len(pairs)
+    assert [named[f"llmperf.{name}"] for name in (
+        "baseline.ttft_p50_ms", "change.ttft_p50_pct", "change_low.ttft_p50_pct", "change_high.ttft_p50_pct",
+    )] == ["50", "20", "17", "23"]
+    assert named["llmperf.metric.error_rate"] == "0.25"
+    assert not any(value.startswith(("{", "[")) for value in named.values())
+
+
+def test_ratio_of_claim_is_a_number_in_junit(measurement):
+    claim = CheckResult("ttft_p50(b) / ttft_p50(a) >= 3", Verdict.PASS, "ttft_p50(b) / ttft_p50(a)", Unit.RATIO,
+                        Comparison.AT_LEAST, 3.0, 3.204)
+    assert dict(properties(TEST, [measurement], [claim]))["llmperf.ratio.ttft_p50"] == "3.204"
+
+
+def test_properties_of_a_test_with_many_checks_stay_below_2_kb(measurement):
+    checks = [replace(CHECK, metric=name, subject=f"baseline {name}", before=50.0, after=60.0)
+              for name in all_metrics()]
+    claims = [replace(CHECK, metric=f"{name}(b) / {name}(a)", subject="x" * 500) for name in all_metrics()]
+    wordy = replace(measurement, engine="e" * 5000, workload="w" * 5000)
+    pairs = properties(TEST, [wordy] * 5, [*checks, *claims])
+    xml = "".join(f'<property name="{name}" value="{value}" />' for name, value in pairs)
+    assert len(xml.encode()) <= 1700  # 2 kB with verdict and run file, which the plugin adds
 
 
 @pytest.mark.parametrize("verdicts", [("FAIL", "PASS"), ("PASS", "FAIL"), ("FAIL", "FAIL")])
@@ -74,52 +107,19 @@ def test_worst_verdict_of_test_copies_is_read_from_junit(junit, measurement, ver
     roots = []
     for verdict in verdicts:
         named = properties(TEST, [measurement], [replace(CHECK, verdict=Verdict[verdict])])
-        roots.append(ElementTree.parse(path := junit([*named, ("llmperf_verdict", verdict)])).getroot())
+        roots.append(ElementTree.parse(path := junit([*named, ("llmperf.verdict", verdict)])).getroot())
     roots[0].extend(roots[1])
     ElementTree.ElementTree(roots[0]).write(path)
     (read,) = read_release(path)
     assert read.verdict is Verdict.FAIL
 
 
-def test_runs_of_one_seed_are_all_kept(junit, measurement):
-    again = replace(measurement, runs=measurement.runs * 2, metrics=measurement.metrics * 2)
-    named = properties(TEST, [again], [])
-    (read,) = read_release(junit(named))
-    assert len(dict(named)) == len(named)
-    assert [run.seed for run in read.measurements[0].runs] == [run.seed for run in again.runs]
-
-
-def test_files_that_had_the_seed_in_the_name_are_read(junit):
-    values = [("llmperf.1.run7", '{"ttft_p50": 1.0}'), ("llmperf.1.run-3", '{"ttft_p50": 2.0}')]
-    (read,) = read_release(junit([("llmperf.test", TEST), *values]))
-    assert [(run.seed, run.metrics.all()) for run in read.measurements[0].runs] == [
-        (7, {"ttft_p50": 1.0}), (-3, {"ttft_p50": 2.0})]  # fmt: skip
-
-
-def test_records_of_a_run_in_junit_are_a_usage_error(junit, measurement):
-    (read,) = read_release(junit(properties(TEST, [measurement], [])))
-    with pytest.raises(UsageError, match=r"vllm\('m'\), seed 0: what each request did was not kept"):
-        read.measurements[0].to_pandas()
-
-
-def test_baseline_change_is_a_separate_junit_property(measurement):
-    stored = dict(properties(TEST, [measurement], [CHECK]))
-    assert stored["llmperf.baseline.ttft_p50"] == "+20.0 % (90 % CI +17.0 % … +23.0 %)"
-
-
-@pytest.mark.parametrize("margins", ["[0.1]", "[0.2, 0.1]", '["a", "b"]', "0.1"])
-def test_malformed_margins_in_junit_are_refused(junit, margins):
-    path = junit([("llmperf.test", TEST), ("llmperf.1.margins", f'{{"tpot_mean": {margins}}}')])
-    with pytest.raises(BaselineError, match="tpot_mean"):
-        read_release(path)
-
-
 @pytest.mark.parametrize(
     ("more", "outcome", "verdict"),
     [
         ([], [], Verdict.REPORTED),
-        ([("llmperf_verdict", "ERROR")], [("error", "it died")], Verdict.ERROR),
-        ([("llmperf_verdict", "USAGE")], [("failure", "typo")], Verdict.ERROR),
+        ([("llmperf.verdict", "ERROR")], [("error", "it died")], Verdict.ERROR),
+        ([("llmperf.verdict", "USAGE")], [("failure", "typo")], Verdict.ERROR),
         ([], [("failure", "assert 1 == 2")], Verdict.ERROR),
         ([], [("error", "teardown failed")], Verdict.ERROR),
     ],
@@ -133,13 +133,13 @@ def test_junit_verdict_of_test_without_checks_follows_outcome(junit, more, outco
 def test_a_teardown_that_fails_leaves_the_verdict(junit, measurement, verdict):
     """Also a FAIL that was found in a teardown, which is no `<failure>` to pytest."""
     named = properties(TEST, [measurement], [replace(CHECK, verdict=Verdict[verdict])])
-    (read,) = read_release(junit([*named, ("llmperf_verdict", verdict)], ("error", "failed on teardown")))
+    (read,) = read_release(junit([*named, ("llmperf.verdict", verdict)], ("error", "failed on teardown")))
     assert read.verdict is Verdict[verdict]
 
 
 def test_an_error_in_a_teardown_is_one_whatever_was_checked(junit, measurement):
     named = properties(TEST, [measurement], [replace(CHECK, verdict=Verdict.PASS)])
-    both = [("llmperf_verdict", "PASS"), ("llmperf_verdict", "ERROR")]
+    both = [("llmperf.verdict", "PASS"), ("llmperf.verdict", "ERROR")]
     (read,) = read_release(junit([*named, *both], ("error", "the server died")))
     assert (read.verdict, read.reason) == (Verdict.ERROR, "the server died")
 
@@ -147,11 +147,11 @@ def test_an_error_in_a_teardown_is_one_whatever_was_checked(junit, measurement):
 @pytest.mark.parametrize(("more", "outcome", "reason"), [
     ([], ("failure", "assert 1 == 2\n +  where"), "failed: assert 1 == 2"), ([], ("skipped", ""), "skipped"),
     ([], ("skipped", "no time"), "skipped: no time"),
-    ([("llmperf_verdict", "USAGE")], ("failure", "Failed: llmperf USAGE: no such metric"), "USAGE: no such metric"),
-    ([("llmperf_verdict", "ERROR")], ("error", "Failed: llmperf ERROR: it died"), "it died"),
+    ([("llmperf.verdict", "USAGE")], ("failure", "Failed: llmperf USAGE: no such metric"), "USAGE: no such metric"),
+    ([("llmperf.verdict", "ERROR")], ("error", "Failed: llmperf ERROR: it died"), "it died"),
 ])
-def test_aborted_test_has_outcome_as_reason(junit, measurement, more, outcome, reason):
-    (read,) = read_release(junit([*properties(TEST, [measurement], []), *more], outcome))
+def test_aborted_test_has_outcome_as_reason(junit, named, more, outcome, reason):
+    (read,) = read_release(junit([*named(), *more], outcome))
     assert (read.verdict, read.complete, read.reason) == (Verdict.ERROR, False, reason)
 
 
@@ -167,7 +167,7 @@ def test_rerun_counts_last_verdict_and_copies_count_worst_verdict(junit, measure
     cases = []
     for verdict, name in zip(verdicts, names, strict=True):
         named = properties(TEST, [measurement], [replace(CHECK, verdict=Verdict[verdict])])
-        cases.append(ElementTree.parse(path := junit([*named, ("llmperf_verdict", verdict)])).find(".//testcase"))
+        cases.append(ElementTree.parse(path := junit([*named, ("llmperf.verdict", verdict)])).find(".//testcase"))
         cases[-1].set("name", name)
     root = ElementTree.Element("testsuites")
     ElementTree.SubElement(root, "testsuite").extend(cases)
@@ -189,8 +189,3 @@ def test_file_without_measured_tests_is_refused(tmp_path, text, complaint):
     (tmp_path / "x.xml").write_text(text)
     with pytest.raises(UsageError, match=complaint):
         read_release(tmp_path / "x.xml")
-
-
-def test_edited_junit_property_is_refused(junit):
-    with pytest.raises(BaselineError, match=r"test_x\[h200\]: .*Write the file anew"):
-        read_release(junit([("llmperf.test", TEST), ("llmperf.1.run0", '{"ttft_p50": ')]))

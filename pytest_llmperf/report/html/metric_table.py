@@ -1,0 +1,161 @@
+"""Every metric of a test in groups: each side's mean beside its baseline and the change, without rows of zeros."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import isinf
+
+from pytest_llmperf.metrics import find, is_metric
+from pytest_llmperf.metrics.units import Unit
+from pytest_llmperf.report.html.words import FAMILY_WORDS
+from pytest_llmperf.report.metric_rows import before_and_change
+from pytest_llmperf.report.value_text import value_text
+from pytest_llmperf.results.baseline import StoredMeasurement
+from pytest_llmperf.results.check import CheckResult
+from pytest_llmperf.results.measurement import Measurement
+
+#: Statistics of a latency in the table; the values run by run have all.
+STATISTICS = ("mean", "p50", "p90", "p99", "max")
+GROUPS = {
+    "Throughput and errors": ("request_throughput", "output_throughput", "total_token_throughput", "duration_s",
+                              "error_rate", "goodput", "slo_attainment"),
+    "Caches": ("prefix_cache_hit_rate", "cached_tokens", "external_cache_hit_rate", "external_cached_tokens",
+               "lmcache_hit_rate", "lmcache_l1_hit_rate", "lmcache_l2_hit_rate", "lmcache_evictions"),
+    "Scheduler": ("queue_time_mean", "running_peak", "waiting_peak", "preemptions", "kv_usage_peak", "kv_blocks",
+                  "chunk_budget"),
+    "Highest rate": ("max_rate", "max_rate_proven", "max_rate_refuted"),
+}  # fmt: skip
+OTHERS = "Other"
+SHARED_GAPS = "itl_per_token_"
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedSide:
+    """A measurement with its baseline and the checks that compare the two; None and empty without a baseline."""
+
+    measurement: Measurement
+    stored: StoredMeasurement | None = None
+    checks: tuple[CheckResult, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SideCells:
+    """A metric of one side: mean over the runs, stored mean and change; "" where there is none."""
+
+    mean: str
+    baseline: str
+    change: str
+
+
+@dataclass(frozen=True, slots=True)
+class MetricRow:
+    """One metric: name, formula, the cells of each side, B ÷ A of a test with two sides, and the values run by run."""
+
+    name: str
+    formula: str
+    cells: tuple[SideCells, ...]
+    ratio: str
+    runs: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MetricGroup:
+    """Metrics of one kind; `main` has no rare statistics."""
+
+    title: str
+    main: tuple[MetricRow, ...]
+    rows: tuple[MetricRow, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MetricTable:
+    """All groups, and the metrics that are left out.
+
+    Args:
+        zeros: names of the metrics that are 0 in every run.
+        one_token: whether each chunk has one token, so that the gaps per token are the gaps between chunks.
+    """
+
+    groups: tuple[MetricGroup, ...] = ()
+    zeros: tuple[str, ...] = ()
+    one_token: bool = False
+
+
+def metric_table(sides: Sequence[ComparedSide]) -> MetricTable:
+    """The metrics of all sides."""
+    runs = [run for side in sides for run in side.measurement.runs]
+    values: dict[str, list[float]] = {}
+    for run in runs:
+        for name, value in run.metrics.values.items():
+            if value is not None:
+                values.setdefault(name, []).append(value)
+    zeros = tuple(name for name, known in values.items() if not any(known))
+    names_by_title: dict[str, list[str]] = {}
+    per_token = [name for name in values if name.startswith(SHARED_GAPS)]
+    one_token = bool(per_token) and all(values[name] == values.get(_per_chunk(name)) for name in per_token)
+    for name in values:
+        if name not in zeros and not (one_token and name in per_token):
+            names_by_title.setdefault(_title(name), []).append(name)
+    order = [*FAMILY_WORDS.values(), *GROUPS]
+    titles = sorted(names_by_title, key=lambda title: order.index(title) if title in order else len(order))
+    groups = (_group(title, names_by_title[title], sides) for title in titles)
+    return MetricTable(tuple(groups), zeros, one_token)
+
+
+def _per_chunk(name: str) -> str:
+    return "itl_" + name.removeprefix(SHARED_GAPS)
+
+
+def _title(name: str) -> str:
+    if is_metric(name) and (family := find(name).family) is not None:
+        return FAMILY_WORDS[family]
+    return next((title for title, names in GROUPS.items() if name in names), OTHERS)
+
+
+def _group(title: str, names: Sequence[str], sides: Sequence[ComparedSide]) -> MetricGroup:
+    rows = tuple(_row(name, sides) for name in names)
+    return MetricGroup(title, tuple(row for row in rows if _is_main(row.name)), rows)
+
+
+def _is_main(name: str) -> bool:
+    if not is_metric(name):
+        return True
+    metric = find(name)
+    return metric.stat is None or metric.stat in STATISTICS
+
+
+def _row(name: str, sides: Sequence[ComparedSide]) -> MetricRow:
+    cells = tuple(_cells(name, side) for side in sides)
+    runs = tuple(
+        tuple(value_text(name, run.metrics.values.get(name)) for run in side.measurement.runs) for side in sides
+    )
+    return MetricRow(name, find(name).formula if is_metric(name) else "", cells, _ratio(name, sides), runs)
+
+
+def _cells(name: str, side: ComparedSide) -> SideCells:
+    judged = next((check.after for check in side.checks if check.metric == name), None)
+    mean = _mean(name, side.measurement) if judged is None else judged
+    shown = "infinite" if mean is not None and isinf(mean) else value_text(name, mean)
+    if side.stored is None or mean is None or not is_metric(name):
+        return SideCells(shown, "", "")
+    before, change = before_and_change(find(name), side.measurement.runs, side.stored, side.checks)
+    return SideCells(shown, "" if before is None else value_text(name, before), "" if change == "-" else change)
+
+
+def _mean(name: str, measurement: Measurement) -> float | None:
+    if is_metric(name):
+        return measurement.value_with_failures(name)
+    values = [run.metrics.values.get(name) for run in measurement.runs]
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known and len(known) == len(values) else None
+
+
+def _ratio(name: str, sides: Sequence[ComparedSide]) -> str:
+    """B ÷ A; "" for a test without exactly these two sides."""
+    if [side.measurement.side for side in sides] != ["a", "b"]:
+        return ""
+    first, second = (_mean(name, side.measurement) for side in sides)
+    if not first or second is None or isinf(second) or isinf(first):
+        return ""
+    return Unit.RATIO.show(second / first)

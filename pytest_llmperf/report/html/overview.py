@@ -1,0 +1,348 @@
+"""The overview of a report: the title with counts and builds, tiles, and a row per test with the deciding check."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import copysign, inf, isfinite
+
+from pytest_llmperf.metrics import find
+from pytest_llmperf.metrics.units import Unit
+from pytest_llmperf.model.verdict import Verdict
+from pytest_llmperf.report.ended_test import precedence
+from pytest_llmperf.report.html.session_facts import SessionFacts
+from pytest_llmperf.report.html.words import metric_in_words
+from pytest_llmperf.report.status_text import duration
+from pytest_llmperf.results.check import CheckResult
+from pytest_llmperf.results.conditions import VERSION
+from pytest_llmperf.results.measurement import Measurement, TestResult
+from pytest_llmperf.results.sentences import ENGINES, estimate_text, interval_text, limit_text, reason_text
+from pytest_llmperf.slo.model import Comparison
+
+GOOD = (Verdict.PASS, Verdict.IMPROVED, Verdict.REPORTED)
+MOST_NAMES = 2
+CSV_HEAD = ("test", "verdict", "metric", "measured", "limit", "headroom", "interval", "before", "after", "reason")
+#: Metrics of the tiles, with their names.
+TILES = {"output_throughput": "Output throughput", "ttft_p50": "TTFT, median", "tpot_p50": "TPOT, median",
+         "prefix_cache_hit_rate": "Prefix cache hit rate", "lmcache_hit_rate": "LMCache hit rate",
+         "max_rate_proven": "Highest proven rate"}  # fmt: skip
+#: Metrics of the table of all measurements, with their names.
+COLUMNS = {"request_throughput": "requests/s", "output_throughput": "output tokens/s", "ttft_p50": "TTFT p50",
+           "ttft_p99": "TTFT p99", "tpot_p50": "TPOT p50", "itl_p99": "ITL p99", "prefix_cache_hit_rate": "hit rate",
+           "error_rate": "failed"}  # fmt: skip
+
+
+def headline(tests: Sequence[TestResult], session: SessionFacts) -> str:
+    """"9 of 33 FAIL · H200 · vLLM 0.26.0 · driver 580.159.04 · 14 min"."""
+    conditions = [measurement.conditions for test in tests for measurement in test.measurements]
+    hardware = _few((_hardware(each.get("hardware", "")) for each in conditions), "hardware kinds")
+    engines = _few((_build(each) for each in conditions), "builds")
+    drivers = _few((each.get("driver", "") for each in conditions if each.get("driver") != "none"), "drivers")
+    parts = (_outcome(tests), hardware, engines, drivers and f"driver {drivers}", _length(session.duration_s))
+    return " · ".join(filter(None, parts))
+
+
+def _outcome(tests: Sequence[TestResult]) -> str:
+    count_by_verdict = Counter(test.verdict for test in tests)
+    bad = {verdict: count for verdict, count in count_by_verdict.items() if verdict not in GOOD}
+    shown = sorted((bad or count_by_verdict).items(), key=lambda pair: -pair[0].severity)
+    if len(shown) == 1:
+        return f"{shown[0][1]} of {len(tests)} {_name(shown[0][0])}"
+    return ", ".join(f"{count} {_name(verdict)}" for verdict, count in shown) + f" of {len(tests)}"
+
+
+def _name(verdict: Verdict) -> str:
+    return verdict.value.replace("_", " ")
+
+
+def _hardware(kind: str) -> str:
+    """A hardware kind in its maker's spelling: "emulated H200"."""
+    return " ".join(word if word == "emulated" else word.upper() for word in kind.split())
+
+
+def _build(conditions: Mapping[str, str]) -> str:
+    engine = conditions.get("engine", "")
+    version = conditions.get(VERSION, "").removesuffix("+emulated")
+    return f"{ENGINES.get(engine, engine)} {version}".strip()
+
+
+def _few(names: Iterable[str], what: str) -> str:
+    """At most two names, or else the number of names."""
+    unique = [name for name in dict.fromkeys(names) if name]
+    return " and ".join(unique) if len(unique) <= MOST_NAMES else f"{len(unique)} {what}"
+
+
+def _length(duration_s: float | None) -> str:
+    if duration_s is None:
+        return ""
+    return duration(duration_s) if duration_s < 120 else f"{duration_s / 60:.0f} min"
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """One figure of the session: name, value, unit, and a note on the measurements behind the value."""
+
+    name: str
+    value: str
+    unit: str
+    note: str
+
+
+def tiles(tests: Sequence[TestResult]) -> Iterator[Tile]:
+    """Requests and tokens of the session, then the main metrics: of both sides of one claim, or as a range."""
+    measurements = [measurement for test in tests for measurement in test.measurements]
+    sides = [measurement.side for measurement in measurements]
+    served, failed, tokens = map(sum, zip(*map(_totals, measurements), strict=True)) if measurements else (0, 0, 0)
+    if served or failed:
+        yield Tile("Requests", f"{served + failed:,.0f}", "", f"{failed:,.0f} failed, {tokens:,.0f} output tokens")
+    for metric, name in TILES.items():
+        if values := [value for value in _means(metric, measurements) if isfinite(value)]:
+            unit = find(metric).unit
+            both = sides == ["a", "b"] and len(values) == 2
+            shown = f"A {unit.number(values[0])} · B {unit.number(values[1])}" if both else _range(unit, values)
+            yield Tile(name, shown, unit.value, "" if both else _over(len(values)))
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredRow:
+    """One measurement in the table of all measurements: its test, its side, and the values of `COLUMNS`."""
+
+    anchor: str
+    title: str
+    label: str
+    values: tuple[str, ...]
+
+
+def measured_values(measurement: Measurement) -> tuple[str, ...]:
+    """The mean of each of the `COLUMNS` over the runs; "" for a missing metric."""
+    return tuple(_column_text(name, measurement.value_with_failures(name)) for name in COLUMNS)
+
+
+def _column_text(metric: str, value: float | None) -> str:
+    if value is None:
+        return ""
+    unit = find(metric).unit
+    return unit.number(value) if COLUMNS[metric].endswith("/s") else unit.show(value)
+
+
+def _means(metric: str, measurements: Sequence[Measurement]) -> Iterator[float]:
+    for measurement in measurements:
+        if not measurement.tried and (value := measurement.value_with_failures(metric)) is not None:
+            yield value
+
+
+def _over(count: int) -> str:
+    return "one measurement" if count == 1 else f"over {count} measurements"
+
+
+def _totals(measurement: Measurement) -> tuple[float, float, float]:
+    """Served requests, failed requests and output tokens of all runs."""
+    served = failed = tokens = 0.0
+    for metrics in measurement.metrics:
+        names = ("duration_s", "request_throughput", "output_throughput", "error_rate")
+        duration_s, requests, output, errors = (metrics.value(name) or 0.0 for name in names)
+        served += round(requests * duration_s)
+        failed += round(requests * duration_s * errors / (1 - errors)) if errors < 1 else 0
+        tokens += round(output * duration_s)
+    return served, failed, tokens
+
+
+def _range(unit: Unit, values: Sequence[float]) -> str:
+    low, high = unit.number(min(values)), unit.number(max(values))
+    return high if low == high else f"{low} – {high}"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One test in the overview.
+
+    Args:
+        anchor: where the page has the test.
+        check: the deciding check; None for a test that an error ended early, and for a test without checks.
+    """
+
+    anchor: str
+    test: TestResult
+    check: CheckResult | None
+
+    @property
+    def metric(self) -> str:
+        return "" if self.check is None else self.check.metric or self.check.subject
+
+    @property
+    def measured(self) -> str:
+        """The estimate with its unit; for a search the proven rate."""
+        if self.check is None:
+            return ""
+        proven = self.check.facts.get("proven_rate")
+        return f"{Unit.REQUESTS_PER_S.number(proven)}/s, proven" if proven is not None else estimate_text(self.check)
+
+    @property
+    def reason(self) -> str:
+        """Why the deciding check did not pass, or what ended the test early; "" for a plain PASS."""
+        return self.test.reason if self.check is None else reason_text(self.check)
+
+    @property
+    def limit(self) -> str:
+        """The limit; of a comparison the margin that its verdict rests on."""
+        if self.check is None:
+            return ""
+        margin = deciding_limit(self.check)
+        if margin is None or self.check.unit is None or "negligible" not in self.check.facts:
+            return limit_text(self.check)
+        name = "tolerated" if margin == self.check.limit else "negligible"
+        return f"{_sign(self.check)} {self.check.unit.show(margin)} {name}"
+
+    @property
+    def headroom(self) -> str:
+        return "" if self.check is None else headroom_text(self.check)
+
+    @property
+    def bar(self) -> Bar | None:
+        return None if self.check is None else bar_of(self.check)
+
+
+def row_of(test: TestResult, anchor: str) -> Row:
+    """The overview's row of a test: the first cause of a bad verdict, or the check with the least headroom."""
+    deciding = [check for check in test.checks if check.verdict is test.verdict]
+    if test.error or not deciding:
+        return Row(anchor, test, None)
+    if test.verdict in GOOD:
+        return Row(anchor, test, min(deciding, key=_says_least))
+    return Row(anchor, test, min(deciding, key=precedence))
+
+
+def _says_least(check: CheckResult) -> tuple[int, float]:
+    """Order of checks of a good verdict: claims, then SLOs and comparisons, then mechanisms; least headroom first."""
+    room = headroom(check)
+    kind = 0 if " / " in check.metric else 2 if re.search(r"\([a-z]\)$", check.metric) else 1
+    return kind, inf if room is None else room
+
+
+def headroom(check: CheckResult) -> float | None:
+    """How far the measured value is on the good side of the limit, as a share of the limit; None without a distance."""
+    measured = check.facts.get("proven_rate", check.estimate)
+    return None if measured is None else _room(check, measured)
+
+
+def _room(check: CheckResult, value: float) -> float | None:
+    limit = deciding_limit(check)
+    if not limit or check.comparison in (None, Comparison.EQUAL):
+        return None
+    distance = limit - value if check.comparison is Comparison.AT_MOST else value - limit
+    return distance / abs(limit)
+
+
+def deciding_limit(check: CheckResult) -> float | None:
+    """The limit that the verdict rests on: a comparison fails beyond its negligible margin, however much is tolerated.
+    """
+    if check.verdict is Verdict.FAIL and check.limit is not None and "negligible" in check.facts:
+        return copysign(check.facts["negligible"], check.limit)
+    return check.limit
+
+
+def _sign(check: CheckResult) -> str:
+    return "" if check.comparison is None else check.comparison.sign
+
+
+def headroom_text(check: CheckResult) -> str:
+    """"+31 %" of the limit; of a change in percentage points."""
+    room, limit = headroom(check), deciding_limit(check)
+    if room is None or limit is None:
+        return ""
+    if check.unit in (Unit.CHANGE, Unit.POINTS):
+        return f"{100 * room * abs(limit):+.1f} pp"
+    if abs(room) >= 10:
+        return f"{room:+.0f}×"
+    return f"{100 * room:+.{0 if abs(room) >= 0.01 else 1}f} %"
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A bar from the limit in the middle: to the right with headroom, to the left beyond the limit; all in percent.
+
+    Args:
+        left, width: of the bar.
+        low, high: ends of the confidence interval; None without an interval.
+        good: whether the value is on the good side.
+    """
+
+    left: float
+    width: float
+    good: bool
+    low: float | None = None
+    high: float | None = None
+
+
+def bar_of(check: CheckResult) -> Bar | None:
+    """The bar of a check; None without a distance to the limit."""
+    room = headroom(check)
+    if room is None:
+        return None
+    at, interval = _place(room), check.interval
+    ends = [_room(check, end) for end in (interval.low, interval.high)] if interval is not None else []
+    places = sorted(_place(end) for end in ends if end is not None)
+    low, high = places if len(places) == 2 else (None, None)
+    return Bar(min(at, 50), abs(at - 50), room >= 0, low, high)
+
+
+def _place(room: float) -> float:
+    """A headroom of ±100 % and more reaches the end of the bar."""
+    return round(50 + 50 * min(max(room, -1), 1), 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Tests that ended alike for one cause: a sentence, and their rows."""
+
+    verdict: Verdict
+    cause: str
+    rows: tuple[Row, ...]
+
+
+def groups(rows: Sequence[Row]) -> list[Group]:
+    """Rows by verdict, worst first; bad verdicts by cause, the most frequent cause first."""
+    rows_by_key: dict[tuple[Verdict, str], list[Row]] = {}
+    for row in rows:
+        rows_by_key.setdefault((row.test.verdict, _cause(row)), []).append(row)
+    merged: dict[tuple[Verdict, str], list[Row]] = {}
+    for (verdict, cause), alike in rows_by_key.items():
+        merged.setdefault((verdict, cause if len(alike) > 1 else ""), []).extend(alike)
+    made = [Group(*key, tuple(alike)) for key, alike in merged.items()]
+    return sorted(made, key=lambda group: (-group.verdict.severity, not group.cause, -len(group.rows)))
+
+
+def _cause(row: Row) -> str:
+    """The cause of a bad verdict in words that equal causes share; "" for a good verdict."""
+    if row.test.verdict in GOOD:
+        return ""
+    check = row.check
+    if check is None or check.cause is None:
+        return re.sub(r"\d+", "…", row.test.reason)
+    words = check.cause.value.replace("_", " ")
+    metrics = dict.fromkeys(re.findall(r"[a-z][a-z0-9_]+(?=\(| |$)", check.metric))
+    return f"{' and '.join(map(metric_in_words, metrics))}: {words}" if metrics else words
+
+
+def csv_text(rows: Sequence[Row]) -> str:
+    """The overview as CSV with a line per test."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(CSV_HEAD)
+    for row in rows:
+        interval = "" if row.check is None else interval_text(row.check)
+        levels = (None, None) if row.check is None else (row.check.before, row.check.after)
+        before, after = ("" if level is None else f"{level:.6g}" for level in levels)
+        cells = (row.test.test, row.test.verdict.value, row.metric, row.measured, row.limit, row.headroom, interval,
+                 before, after, row.reason)
+        writer.writerow(map(_plain_cell, cells))
+    return out.getvalue()
+
+
+def _plain_cell(text: str) -> str:
+    """A spreadsheet takes a cell that begins with one of these signs for a formula."""
+    return f"'{text}" if text[:1] in ("=", "@") else text
