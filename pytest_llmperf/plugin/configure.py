@@ -36,6 +36,18 @@ MARKERS = (
 )
 
 
+# Earlier names of options, which other plugins may use for options of their own.
+RENAMED = {
+    f"--{name}": f"--llmperf-{name}" for name in ("accept", "extension-limit", "inconclusive", "missing-baseline")
+}
+
+
+def pytest_load_initial_conftests(parser: pytest.Parser, args: list[str]) -> None:
+    """Name the new option where pytest refuses the old one as an unrecognized argument."""
+    for option in {argument.partition("=")[0] for argument in args} & RENAMED.keys():
+        parser.extra_info[option] = f"is now {RENAMED[option]} (pytest-llmperf)"
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("llmperf", "LLM inference server performance")
     group.addoption(
@@ -103,7 +115,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "notices, e.g. vllm:enforce-eager; may be repeated, is recorded in the run, and never becomes a baseline",
     )
     group.addoption(
-        "--extension-limit",
+        "--llmperf-extension-limit",
         type=_seconds,
         default=None,
         metavar="SECONDS",
@@ -116,7 +128,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     add_ending_options(group)
     add_budget_options(group)
     group.addoption(
-        "--inconclusive",
+        "--llmperf-inconclusive",
         choices=("skip", "fail"),
         default="skip",
         help="pytest outcome of an INCONCLUSIVE verdict (default: skip, exit code 11)",
