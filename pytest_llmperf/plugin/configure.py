@@ -17,6 +17,8 @@ from pytest_llmperf.plugin.html_report import Reporter
 from pytest_llmperf.plugin.html_report import add_options as add_report_options
 from pytest_llmperf.plugin.kinds import GPU_KINDS
 from pytest_llmperf.plugin.progress import DisplayPauses, WorkerProgress
+from pytest_llmperf.plugin.resume import add_options as add_resume_options
+from pytest_llmperf.plugin.resume import register as register_resume
 from pytest_llmperf.plugin.shutdown import SurvivingServers
 from pytest_llmperf.plugin.state import STATE, State
 from pytest_llmperf.plugin.summary import EndSummary, NothingMeasured
@@ -127,6 +129,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     add_report_options(group)
     add_ending_options(group)
     add_budget_options(group)
+    add_resume_options(group)
     group.addoption(
         "--llmperf-inconclusive",
         choices=("skip", "fail"),
@@ -165,6 +168,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(WorkerProgress(config), "llmperf-workers")
         config.pluginmanager.register(EndSummary(config), "llmperf-summary")
         config.pluginmanager.register(NothingMeasured(config), "llmperf-nothing")
+    register_resume(config)
     register_budget(config)
     config.pluginmanager.register(SurvivingServers(config), "llmperf-stopping")
     config.pluginmanager.register(DisplayPauses(config.stash[STATE]), "llmperf-showing")
