@@ -1,11 +1,11 @@
 """The exception tree of this package.
 
 LlmperfError
-├── UsageError                 what the user wrote cannot be meant
+├── UsageError                 an input of the user is invalid
 │   ├── ConfigError            configuration file or option
 │   ├── SpecError              engine, model, workload or marker
 │   └── SloError               text of an SLO, claim or mechanism
-└── InfrastructureError        the run is no evidence: verdict ERROR, never FAIL
+└── InfrastructureError        the run is invalid: verdict ERROR, never FAIL
     ├── EngineError            (carries `Evidence`)
     │   ├── EnvironmentMissing the engine is not installed where it was looked for
     │   ├── ExitedEarly        the server ended before it was ready
@@ -33,7 +33,7 @@ class LlmperfError(Exception):
 
 
 class UsageError(LlmperfError):
-    """What the user wrote cannot be meant."""
+    """An input of the user is invalid."""
 
 
 class ConfigError(UsageError):
@@ -49,7 +49,7 @@ class SloError(UsageError):
 
 
 class InfrastructureError(LlmperfError):
-    """The run is no evidence, for a reason that no check asked about."""
+    """The run is invalid, for a reason that no check of the test judges."""
 
 
 @dataclass(frozen=True, slots=True)

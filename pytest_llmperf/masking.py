@@ -102,7 +102,7 @@ def is_secret_name(name: str) -> bool:
 
 
 def secret_values(flags: Mapping[str, object], env: Mapping[str, str] | None = None) -> list[str]:
-    """The secrets in flags and an environment, as deep as they nest, without those too short to be told from text."""
+    """The secrets in flags and an environment, as deep as they nest, without secrets too short to mask."""
     found = {*_secrets(flags), *(text for name, value in (env or {}).items() for text in _secrets(value, name.upper()))}
     found |= {password for value in (env or {}).values() for password in _USERINFO.findall(value)}
     return sorted(text for text in found if len(text) >= MIN_LENGTH)

@@ -1,4 +1,4 @@
-"""Emulated engines that start thousands of times: one process per engine, told to begin anew with other noise."""
+"""Emulated engines that start thousands of times: one process per engine, which starts anew with different noise."""
 
 from __future__ import annotations
 

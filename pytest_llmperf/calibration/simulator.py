@@ -1,4 +1,4 @@
-"""Runs against emulated engines that are told each plan once."""
+"""Runs against emulated engines that receive each plan once."""
 
 from __future__ import annotations
 

@@ -45,5 +45,5 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(arguments: argparse.Namespace) -> int:
     code = int(arguments.run(arguments))
-    sys.stdout.flush()  # what cannot be written is told here, and not as Python exits
+    sys.stdout.flush()  # a failed write is reported here, and not when Python exits
     return code

@@ -48,7 +48,7 @@ def spec_of(arguments: argparse.Namespace) -> EngineSpec:
     """The engine.
 
     Raises:
-        SpecError: it cannot be meant.
+        SpecError: it is invalid.
     """
     from pytest_llmperf.engines.adapters import startable
     from pytest_llmperf.engines.spec import build_spec, endpoint
@@ -90,7 +90,7 @@ def workload_of(arguments: argparse.Namespace) -> Workload:
     """The workload.
 
     Raises:
-        SpecError: a number cannot be meant.
+        SpecError: a number is invalid.
     """
     from pytest_llmperf.workload import poisson, random_tokens
 

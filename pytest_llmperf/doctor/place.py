@@ -34,7 +34,7 @@ class Place:
         open_files: how many files a process may have open at most.
         free_bytes: of the disk that holds the run folders.
         hub: the hub's cache of downloaded models.
-        version_in: version of an engine in its environment; None where that cannot be told.
+        version_in: returns the version of an engine in its environment; None if unknown.
     """
 
     root: Path

@@ -71,7 +71,7 @@ def resolve(options: Options) -> Launch:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run until told to stop; the exit code."""
+    """Run until a stop signal, and return the exit code."""
     try:
         options = read_options(argv)
         if options.known_flags:

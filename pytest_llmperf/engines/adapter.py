@@ -133,5 +133,5 @@ class Adapter(Protocol):
         ...
 
     def loaded(self, client: httpx.Client) -> str | None:
-        """Path or hub id of the model that it loaded; None where it does not tell."""
+        """Path or hub id of the loaded model; None if the server reports no model."""
         ...

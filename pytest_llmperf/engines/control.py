@@ -1,6 +1,6 @@
 """Control requests over sockets, each within limits, or through the pipe of an emulated engine.
 
-httpx limits each wait for bytes. Neither a server that sends a byte now and then nor a page without an end exceeds such
+httpx limits each wait for bytes. Neither a server that sends a byte now and then nor an infinite page exceeds such
 a limit, so answers have a deadline and a size here.
 """
 

@@ -58,7 +58,7 @@ class Launcher:
         run_dir: folder for logs; each start gets a folder below it.
         kind: hardware kind of this session.
         clock, rng: time and chance.
-        progress: told about once a second how a start goes on.
+        progress: called about once a second with the progress of a start.
         cpus: on which servers run; none: on any.
         emulation: the emulator takes the place of every engine; None: the engines themselves.
         worker: of xdist, whose starts have a folder of their own.

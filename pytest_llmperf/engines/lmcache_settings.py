@@ -1,4 +1,4 @@
-"""How engines are told of LMCache: names of connectors, flags, and the environment of one in the engine's process."""
+"""Settings with which engines use LMCache: connectors, flags, and the environment of LMCache in an engine process."""
 
 from __future__ import annotations
 

@@ -250,7 +250,7 @@ class EnginePool:
         self._kind = kind
 
     def _all_live(self) -> bool:
-        """Whoever measured when a server died or hung was told so; the next one gets another, not the same error."""
+        """Replaces servers that died or hung. Their measurement got an error; the next one gets a new server."""
         living = [self._lives(server) for server in self._servers.values()]  # each is asked, so that each is told
         return all(living)
 

@@ -148,7 +148,7 @@ class Server:
         """One reading of its Prometheus page; None where the server has none.
 
         Raises:
-            EngineError: the page has no end, or comes too slowly.
+            EngineError: the page is too large or arrives too slowly.
         """
         import httpx
 
@@ -217,7 +217,7 @@ class Server:
         self.began_s = self.counters().get(START_TIME)
 
     def restarted_since(self) -> bool:
-        """Whether another process answers than the one that was remembered; False where nothing tells."""
+        """Whether a different process answers than the remembered process; False without a sign of that."""
         now_s = self.counters().get(START_TIME)
         return None not in (self.began_s, now_s) and self.began_s != now_s
 

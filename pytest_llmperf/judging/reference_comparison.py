@@ -26,7 +26,7 @@ from pytest_llmperf.stats.ratio import PairedDifference, StartSd, paired_differe
 
 #: Pairs at each look, and the share of α that is spent by then. The last look is of two starts a side.
 REFERENCE_LOOKS = {3: 0.4, 5: 0.6, 8: 0.8, 16: 1.0}
-#: Once there are so many pairs, both servers start anew: more pairs of the same starts tell little.
+#: After this number of pairs both servers start anew, because more pairs of the same starts add little information.
 PAIRS_OF_START = 8
 #: Probability with which the smallest detectable change fails.
 POWER = 0.9

@@ -40,7 +40,7 @@ class Arrivals:
     def __init__(self) -> None:
         self.delays = Histogram()
         self.errors = Histogram()
-        # The kernel begins to stamp a moment after the first socket asks, and stops when the last one has closed.
+        # The kernel begins to stamp shortly after the first socket asks, and stops when the last one has closed.
         self._asking = socket.socket()
         ask_for_stamps(self._asking)
         self._offset_ns = 0

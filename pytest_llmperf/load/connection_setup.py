@@ -107,7 +107,7 @@ class Opening:
         self._tunnel = (self._tunnel or b"") + received
         if b"\r\n\r\n" not in self._tunnel:
             if len(self._tunnel) > _ANSWER_LIMIT_BYTES:
-                raise OSError("the proxy's answer to CONNECT has no end")
+                raise OSError("the proxy's answer to CONNECT is too long")
             return False
         status = self._tunnel.split(b"\r\n", 1)[0].decode("latin-1")
         if status.split(" ")[1:2] != ["200"]:

@@ -1,7 +1,7 @@
 """The event loop of a load process. Between any two reads it looks whether a request is due.
 
 asyncio runs every callback that is ready before it looks at the clock again, its timers count milliseconds, and it
-reads by itself, without the kernel's timestamps. This one reads nothing: it tells who can.
+reads by itself, without the kernel's timestamps. This reactor reads nothing and reports the readable connections.
 """
 
 from __future__ import annotations

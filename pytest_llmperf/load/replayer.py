@@ -137,7 +137,7 @@ class Replayer:
             self.reactor.alarm_ns = 0
 
     def _record_one(self) -> bool:
-        """Record a finished request in an idle moment; returns whether more finished requests remain."""
+        """Record a finished request while the loop is idle; returns whether more finished requests remain."""
         if self._landed:
             request = self._landed.popleft()
             self._client.intake.recorded(request)

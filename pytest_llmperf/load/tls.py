@@ -37,7 +37,7 @@ class Tls:
         self.established = self.closed = False
 
     def shake_hands(self, received: bytes = b"") -> bytes:
-        """Take what came; what to send. `established` tells the end.
+        """Take what came; what to send. `established` is then true.
 
         Raises:
             ssl.SSLError: no agreement, or a certificate that is not trusted.

@@ -81,7 +81,7 @@ class VirtualTransport:
         cancel: threading.Event,
         progress: Callable[[Progress], None] | None = None,
     ) -> Replay:
-        """One answer per request, told and not read: nothing is late and nothing coalesces, since time waits for us.
+        """One reported answer per request, without bytes. Virtual time has no send delay and no coalesced chunks.
 
         Raises:
             EngineError: the emulator ended, or the replay was given up.

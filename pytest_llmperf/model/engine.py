@@ -141,7 +141,7 @@ class EngineSpec:
                 `eviction_policy`, `in_process` (LMCacheConnectorV1, vLLM only); defaults as in `LMCache`.
 
         Raises:
-            SpecError: an unknown option, a value that cannot be meant, or an engine that somebody else runs.
+            SpecError: an option is unknown, a value is invalid, or the engine is an endpoint.
         """
         if self.url is not None:
             raise SpecError(f"{self}.with_lmcache(…): an endpoint was started by somebody else, with its own caches.")

@@ -1,4 +1,4 @@
-"""What the load generator is told to do: bytes and times, nothing about tokens."""
+"""The plan of the load generator: bytes and send times, without tokens."""
 
 from __future__ import annotations
 

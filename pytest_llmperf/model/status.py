@@ -1,4 +1,4 @@
-"""What goes on now, for whoever watches; `phase` tells one stage of the work from the next."""
+"""Status of a session for its display. `phase` names the stage of the work."""
 
 from __future__ import annotations
 

@@ -121,7 +121,7 @@ class GpuTrace:
 
 @dataclass(frozen=True, slots=True)
 class GaugeSample:
-    """The server's gauges at one moment: name → value; `at_ns` as in `GpuSample`."""
+    """One sample of the server's gauges: name → value; `at_ns` as in `GpuSample`."""
 
     at_ns: int
     values: Mapping[str, float]

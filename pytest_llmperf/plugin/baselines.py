@@ -158,9 +158,9 @@ class BaselineUpdater:
         return update_baselines(Store(self.config.rootpath / settings.baselines_dir), sessions, wanted, self._show)
 
     def _whole_files(self) -> set[str]:
-        """Stored test files below what was named as a whole that are gone, or all of whose tests were told.
+        """Stored test files below what was named as a whole that are gone, or all of whose tests pytest has collected.
 
-        Nothing under --last-failed, which hides tests before anybody is told of them.
+        Nothing under --last-failed, which deselects tests before any hook sees them.
         """
         if self.config.getoption("lf", False):
             return set()

@@ -1,4 +1,4 @@
-"""What cannot be meant is refused before anything is collected: one sentence, exit code 4."""
+"""Refuses invalid options and settings before collection, with one sentence and exit code 4."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def refuse(config: pytest.Config) -> None:
     """Ask everything that needs no test.
 
     Raises:
-        UsageError: an option or a setting cannot be meant, contradicts another one, or is not for this machine.
+        UsageError: an option or a setting is invalid, contradicts another one, or is not for this machine.
     """
     _refuse_wrong_plugin_name(config)
     _refuse_options_without_emulation(config)

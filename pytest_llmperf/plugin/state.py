@@ -148,7 +148,7 @@ class State:
             self.watchdog = SessionWatchdog(run_dir, who)
 
     def end_watchdog(self) -> None:
-        """The verdicts are told."""
+        """Records that the verdicts are reported."""
         if self.watchdog is not None:
             self.watchdog.end()
 

@@ -58,11 +58,11 @@ def ended_by(error: BaseException) -> str:
     if isinstance(error, LlmperfError):
         return "ERROR" if isinstance(error, InfrastructureError) else "USAGE"
     cut_short = isinstance(error, pytest.fail.Exception) and TIMEOUT in str(error)
-    return "ERROR" if cut_short else "failed"  # cut short: no evidence for or against anything
+    return "ERROR" if cut_short else "failed"  # an interrupted test proves nothing
 
 
 def forget_execution(item: pytest.Item) -> None:
-    """A re-run reports for itself: what an earlier execution of this item told is not told again, nor changed."""
+    """A re-run reports only its own results. Reports of earlier executions are neither repeated nor changed."""
     keys: tuple[pytest.StashKey[Any], ...] = (EXECUTION, HEARD, UNCHECKED)
     for key in keys:
         if key in item.stash:

@@ -42,7 +42,7 @@ class SessionWatchdog:
         self._send(unit.to_json())
 
     def end(self) -> None:
-        """The verdicts are told. May be called again."""
+        """Records that the verdicts are reported. May be called again."""
         self._send('{"do": "stop", "grace_s": 0}')
         with suppress(OSError):
             if self._process.stdin is not None:

@@ -20,7 +20,7 @@ FileId = tuple[int, int]  # device and inode
 
 @dataclass(frozen=True, slots=True, order=True)
 class Segment:
-    """A file in /dev/shm; device and inode tell it from a later file of the same name."""
+    """A file in /dev/shm; device and inode distinguish the file from a later file of the same name."""
 
     name: str
     device: int

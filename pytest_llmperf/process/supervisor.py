@@ -108,7 +108,7 @@ class Supervised:
         return identity
 
     def alive(self) -> bool:
-        """Whether the server process has not ended yet. Costs nothing: the watchdog tells."""
+        """Whether the server process has not ended yet. Costs no system call, because the watchdog reports the end."""
         return not self.exited_event.is_set()
 
     def ending(self) -> str | None:

@@ -1,4 +1,4 @@
-"""What the watchdog is told on its control pipe, as one line of JSON."""
+"""Orders to the watchdog on its control pipe, one line of JSON each."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ LAST_WORDS = "ended_without_verdict.txt"
 
 
 class Watchdog:
-    """Starts the members of a unit, reports their ends, and ends them all when told or left alone."""
+    """Starts the members of a unit, reports their ends, and ends all members on an order or after the session died."""
 
     def __init__(self, unit: Unit, control: bytes = b"") -> None:
         self._unit = unit

@@ -14,7 +14,7 @@ from pytest_llmperf.results.measurement import TestResult
 #: A GitHub comment takes 65,536 characters, a step's summary more.
 MOST_CHARACTERS = 60_000
 ROWS = (10_000, 100, 30, 10, 3)
-WORDS = {Verdict.FAIL: "worse", Verdict.IMPROVED: "better", Verdict.PASS: "same", Verdict.INCONCLUSIVE: "cannot tell"}
+WORDS = {Verdict.FAIL: "worse", Verdict.IMPROVED: "better", Verdict.PASS: "same", Verdict.INCONCLUSIVE: "undecided"}
 RULE = (
     "A metric is worse or better if a change beyond its negligible margin is proven, seed by seed, with an error "
     "probability of 1 % for the whole report. A metric is the same if its interval lies within the tolerated margin. "

@@ -23,7 +23,7 @@ CONFIDENCE = 0.95  # of each limit
 
 
 def every_metric(test: TestResult, read: ReadBaseline) -> Iterator[str]:
-    """A table for each measurement of a test; a baseline that cannot be read is told by its own check."""
+    """A table for each measurement of a test; a baseline that cannot be read is reported by its own check."""
     for measurement in test.measurements:
         baseline = None
         with suppress(BaselineError):
@@ -96,7 +96,7 @@ def _change(metric: Metric, mean: float, before: float | None, stored: StoredMea
     if stored.formulas.get(metric.name) != metric.formula_id:
         return "another formula"
     if isinf(mean):
-        return "no end"
+        return "infinite"
     return f"{100 * (mean / before - 1):+.1f} %"
 
 

@@ -264,7 +264,7 @@ def _value_text(metric: Metric, side: Measurement) -> str:
     if value is None:
         return "–"
     if isinf(value):
-        return f"no end: {_value_text(find('error_rate'), side)} of requests failed"
+        return f"infinite: {_value_text(find('error_rate'), side)} of requests failed"
     return metric.unit.show(value)
 
 

@@ -241,7 +241,7 @@ def _changed_fields(before: Mapping[str, str], conditions: Mapping[str, str]) ->
 
 
 def is_comparable(session: StoredSession, rules: FieldRules, flags: Collection[str]) -> bool:
-    """Whether a stored session was measured under its baseline's conditions, but for those that may differ.
+    """Whether a stored session was measured under its baseline's conditions, except for those that may differ.
 
     A condition that it did not record yet speaks neither for nor against it.
 

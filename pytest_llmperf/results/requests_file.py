@@ -138,7 +138,7 @@ def _check_number(name: str, value: object) -> None:
 
 
 def read_back(path: Path, origin_ns: int) -> Iterator[RequestRecord]:
-    """The records as they were written, but for the texts of failed requests.
+    """The records as they were written, without the texts of failed requests.
 
     Args:
         path: the file.

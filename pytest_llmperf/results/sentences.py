@@ -380,8 +380,8 @@ def _observations(result: CheckResult) -> str:
 def _dependent(result: CheckResult) -> str:
     facts = result.facts
     share = f"{_share(facts)}{_few_enough(facts)}, but " if "share" in facts else ""
-    return (f"{share}neighbouring requests are more alike than independent ones, and runs of one seed cannot tell a "
-            "slow change of the server from the course of the workload: measure more runs, of other seeds")
+    return (f"{share}neighbouring requests are more alike than independent ones, and runs of one seed cannot "
+            "separate slow changes of the server from the course of the workload: measure runs of other seeds")
 
 
 def _concurrent(result: CheckResult) -> str:

@@ -1,4 +1,4 @@
-"""Arguments of `perf.…(…)` that cannot be meant: found before anything is sent."""
+"""Refuses invalid arguments of `perf.…(…)` before any request is sent."""
 
 from __future__ import annotations
 

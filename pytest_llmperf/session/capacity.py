@@ -73,7 +73,7 @@ def search_terms(slo: str | Sequence[str], precision: float = PRECISION, cooldow
 
     Raises:
         SloError: a text cannot be read.
-        SpecError: no SLO, or a precision that cannot be meant.
+        SpecError: there is no SLO, or the precision is invalid.
     """
     if not (texts := texts_of(slo, "slo")):
         raise SpecError('max_rate: say within which SLO: slo="ttft_p99 <= 500ms".')
@@ -197,7 +197,7 @@ class Capacity(Series):
             self.session.clock.sleep_ns(seconds(self.terms.cooldown_s))
         workload = self.workload.at_rate(rate / self._per_arrival, seed * SEEDS_PER_SEARCH)
         server = self._server()
-        # Rates are compared on equal prompts, but for a server whose cache we cannot empty.
+        # Rates are compared on equal prompts, except on a server whose cache cannot be emptied.
         first_seed = 0 if server.spec.url is None else self._tried_rates * SEEDS_PER_RATE
         self._tried_rates += 1
         if str(self.workload) in server.warmed_for:  # the same shapes, only more often
@@ -230,7 +230,7 @@ class Capacity(Series):
             judge_slo(slo, measurement.metrics, starts, seeds, confidence=confidence) for slo in self.terms.slos
         ]
         if any(result.verdict is Verdict.FAIL for result in results):
-            return Verdict.FAIL  # over it, whatever an overloaded server no longer tells
+            return Verdict.FAIL  # over the limit, although an overloaded server reports less
         if worst(results) is Verdict.ERROR:
             error = next(result for result in results if result.verdict is Verdict.ERROR)
             raise LoadError(f"at {rate:.4g}/s: {reason_text(error)}")

@@ -170,7 +170,7 @@ class Perf:
 
         Raises:
             UsageError: this test has not measured it, or it was extended or compared since.
-            SpecError: `runs` cannot be meant, or that server was stopped when this test started another.
+            SpecError: `runs` is invalid, or that server was stopped when this test started another.
             InfrastructureError: the server or the load generator failed.
         """
         check_measurement(measurement, "perf.extend(run)")

@@ -94,7 +94,7 @@ class PerfSession:
         self.now = now
         self.rng = rng or random.Random()
         self._executions: dict[str, list[MeasuringTest]] = {}
-        self._on_begin = on_begin  # is told the run folder before the first measurement
+        self._on_begin = on_begin  # called with the run folder before the first measurement
         self._begun = False
         self.id = session_id or new_session_id(now(), self.rng)
         self.worker = re.sub(r"[^A-Za-z0-9_-]+", "-", worker)  # of xdist; all of them write into one folder

@@ -76,7 +76,7 @@ class Replayer:
     rng: Random = field(default_factory=Random)
 
     def run(self, server: Server, workload: Workload, seed: int) -> Run:
-        """One run, the cache emptied before it but for the tiers of `keep`.
+        """One run after emptying the cache, except for the tiers of `keep`.
 
         Raises:
             ServerDied: the server ended before the last answer.
@@ -141,7 +141,7 @@ class Replayer:
             try:
                 replay = self.transport.replay(plan, cancel=cancel, progress=progress)
             except EngineError as error:
-                # Virtual time is given up by ending the emulator, which then is no evidence of its own.
+                # Ending the emulator ends a run in virtual time, so that end is not a failure of the emulator.
                 if not late.is_set():
                     raise
                 raise self._timeout_error() from error

@@ -109,7 +109,7 @@ class Series:
         self._before: Sequence[Series] = ()
 
     def twin(self, engine: EngineSpec, label: str, beside: tuple[EngineSpec, ...]) -> Series:
-        """A series of the same workload and treatment on another specification, without runs.
+        """A series of the same workload and cache settings on another specification, without runs.
 
         Args:
             engine: the specification to measure.

@@ -1,4 +1,4 @@
-"""Who else is on our GPUs. Where a container hides process ids nobody can tell, and nothing is guessed."""
+"""Finds other processes on the GPUs of a server. In a container that hides process ids the result is unknown."""
 
 from __future__ import annotations
 

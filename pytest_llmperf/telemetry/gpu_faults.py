@@ -12,7 +12,7 @@ MOST_XIDS = 20  # a broken GPU repeats itself
 
 
 class FaultWatch:
-    """Counts before, looks after. A driver or container without events or ECC counters tells of none.
+    """Counts before, looks after. Without events or ECC counters of the driver there are no faults.
 
     Args:
         nvml: the driver's library.

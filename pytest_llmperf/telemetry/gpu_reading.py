@@ -72,7 +72,7 @@ def busy_since(nvml: GpuNvml, handle: object, since_us: int) -> tuple[list[Occup
 
 
 def read_settings(nvml: Nvml, handle: object) -> tuple[tuple[str, str], ...]:
-    """How a GPU is set, as far as the driver tells: what a comparison depends on, name → value as text.
+    """Settings of a GPU that a comparison depends on, as far as the driver reports them: name → value as text.
 
     A clock that `nvidia-smi --lock-gpu-clocks` locked has no getter; it shows in the sampled clocks alone.
     """

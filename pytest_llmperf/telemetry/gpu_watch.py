@@ -109,7 +109,7 @@ class GpuWatch:
         for index, handle in handles.items():
             sample = read_sample(self._nvml, handle, index, self._clock.now_ns())
             if sample == GpuSample(sample.at_ns, index):
-                raise OSError(f"the driver tells nothing of GPU {index} any more")
+                raise OSError(f"the driver no longer reports GPU {index}")
             self._samples.append(sample)
             if with_processes:
                 self._strangers.look(index, handle)

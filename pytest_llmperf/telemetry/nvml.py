@@ -10,7 +10,7 @@ SM, MEMORY = 1, 2                        # nvmlClockType_t
 CORE = 0                                 # nvmlTemperatureSensors_t
 UNCORRECTED, VOLATILE = 1, 0             # nvmlMemoryErrorType_t, nvmlEccCounterType_t
 XID = 8                                  # nvmlEventTypeXidCriticalError
-MEMORY_V2 = 0x02000028                   # nvmlMemory_v2: tells used from reserved
+MEMORY_V2 = 0x02000028                   # nvmlMemory_v2: separates used from reserved
 LOST = {15: "fell off the bus", 16: "needs a reset"}  # NVML_ERROR_GPU_IS_LOST, NVML_ERROR_RESET_REQUIRED
 
 REASONS = {
@@ -21,7 +21,7 @@ REASONS = {
 
 
 class Nvml(Protocol):
-    """What tells which GPUs there are; tests hand in their own."""
+    """Source of GPU facts; tests replace the driver."""
 
     def nvmlInit(self) -> None: ...
     def nvmlShutdown(self) -> None: ...

@@ -1,4 +1,4 @@
-"""From what an emulated engine tells of a request to its record."""
+"""Makes the record of a request from the facts that an emulated engine reports."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class EventDecoder:
     @property
     def pending(self) -> bool:
         """Whether the decoder holds an unfinished event. At the end of the stream such an event is dropped, as the SSE
-        standard demands."""
+        standard requires."""
         return bool(self._tail or self._data)
 
     def feed(self, data: bytes) -> list[Event]:

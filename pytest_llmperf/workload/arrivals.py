@@ -20,7 +20,7 @@ from pytest_llmperf.workload.seeds import stream
 
 # A gap is a power of a draw of 53 bits: 2 ** (-53 / burstiness) at least, and below 2 ** -1074 a float is 0.
 _LEAST_BURSTINESS = 0.05
-_MOST = 1e9  # beyond it, and below its inverse, times are nothing that a clock could tell
+_MOST = 1e9  # beyond it, and below its inverse, no clock resolves the times
 
 
 class Arrivals(ABC):

@@ -83,7 +83,7 @@ def multi_turn(*, input: Length, output: Length, turns: int, think_s: float = 0.
         text: send words instead of token ids.
 
     Raises:
-        SpecError: an argument cannot be meant.
+        SpecError: an argument is invalid.
     """
     call = "multi_turn"
     count = integer(call, "conversations", conversations)

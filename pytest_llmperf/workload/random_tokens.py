@@ -62,7 +62,7 @@ def random_tokens(*, input: Length, output: Length, arrivals: Arrivals, requests
         text: send words instead of token ids.
 
     Raises:
-        SpecError: an argument cannot be meant.
+        SpecError: an argument is invalid.
     """
     call = "random_tokens"
     count = integer(call, "requests", requests)

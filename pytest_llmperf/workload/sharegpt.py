@@ -75,7 +75,7 @@ def sharegpt(*, path: str | Path, arrivals: Arrivals, requests: int, seed: int =
         seed: which of the conversations, and in which order.
 
     Raises:
-        SpecError: an argument cannot be meant; once the requests are made also where the file cannot be
+        SpecError: an argument is invalid; once the requests are made also where the file cannot be
             read or has too few conversations.
     """
     try:

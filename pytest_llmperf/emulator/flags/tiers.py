@@ -1,4 +1,4 @@
-"""Stores of KV cache below the GPU's memory, as vLLM's connectors and LMCache are told of them."""
+"""Stores of KV cache below the GPU's memory, from the flags of vLLM's connectors and LMCache."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def error_event(refusal: Refusal = CRASHED) -> bytes:
 
 
 def usage_of(prompt_tokens: int, completion_tokens: int, cached: int | None) -> dict[str, object]:
-    """OpenAI's usage; `cached` None: the server does not tell."""
+    """OpenAI's usage; `cached` None: the server does not report cached tokens."""
     usage: dict[str, object] = {
         "prompt_tokens": prompt_tokens,
         "total_tokens": prompt_tokens + completion_tokens,
@@ -130,7 +130,7 @@ class _OpenAiEvents:
 
 
 class _GenerateEvents:
-    """SGLang's native stream: text and ids are all so far, unless the server was told otherwise."""
+    """SGLang's native stream: each event has all text and ids so far, unless a flag of the server changes that."""
 
     def __init__(self, ask: GenerationRequest, launch: Launch, number: int) -> None:
         self._ask = ask

@@ -1,7 +1,7 @@
 """The deployment in real time: steps end when the model says, and their tokens leave then.
 
 The order of events is that of virtual time: a step begins at the intended end of the one before it, however late that
-was noticed, with the requests that had arrived by then; so lateness never adds up.
+was noticed, with the requests that had arrived by then; so delays never add up.
 """
 
 from __future__ import annotations

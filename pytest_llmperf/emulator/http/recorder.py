@@ -1,4 +1,4 @@
-"""Each token's intended and actual send time, so that a client's error can be told from the server's."""
+"""Each token's intended and actual send time, so that a client's error can be separated from the server's error."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def _finished(page: Page, launch: Launch, counters: Counters) -> None:
 
 
 def _scheduler(page: Page, launch: Launch, rank: int, counters: Counters, gauges: Gauges) -> None:
-    """What SGLang's scheduler processes tell."""
+    """The metrics page of SGLang's scheduler processes."""
     name = {"dp_rank": str(rank), "engine_type": "unified", "model_name": launch.served_names[0], "pp_rank": "0",
             "tp_rank": "0"}  # fmt: skip
     tokens = launch.config.num_blocks * launch.config.block_size

@@ -120,7 +120,7 @@ def _conditions(
 
 
 def _short(value: str) -> str:
-    """A digest needs few digits to be told from another."""
+    """The first digits of a digest, which suffice to distinguish digests."""
     return f"{value[:12]}…" if _DIGEST.fullmatch(value) else value
 
 

@@ -176,24 +176,24 @@ def slow_tail(outcome):
 def test_dropped_slowest_requests_are_shown_as_infinite_and_not_as_faster(here, capsys):
     for name, outcome in (("slow", Outcome.OK), ("drops", Outcome.TIMEOUT)):
         write_run(here / name, records=slow_tail(outcome), primaries=("ttft_p50", "ttft_p99"))
-    endless = "no end: 3 % of requests failed"
+    endless = "infinite: 3 % of requests failed"
     for runs, tail in ((["slow", "drops"], f"500 ms +{endless}"), (["drops", "slow"], f"{endless} +500 ms")):
         assert main(["diff", *runs]) == 0
         told = capsys.readouterr().out
         assert told.startswith(f"UNKNOWN: {TEST}: PASS\n")
         assert re.search(r"ttft_p50 +149.5 ms +149.5 ms +\+0.0 % ", told)  # the dropped are above it both times
-        assert re.search(f"ttft_p99 +{tail} +cannot tell", told)
+        assert re.search(f"ttft_p99 +{tail} +undecided", told)
         assert "better" not in told
     assert main(["release-report", "slow", "drops"]) == 0
     told = capsys.readouterr().out
     assert "**1 unknown**" in told
-    assert f"`ttft_p99` | 500 ms | {endless} |  |  | cannot tell |" in told
+    assert f"`ttft_p99` | 500 ms | {endless} |  |  | undecided |" in told
 
 
 def test_trend_of_infinite_values_in_both_runs_is_unknown(here, capsys):
     write_run(here / "drops", records=slow_tail(Outcome.TIMEOUT), primaries=("ttft_p99",))
     assert main(["diff", "drops", "drops"]) == 0
-    assert re.match(r"UNKNOWN: (.*\n)+.*ttft_p99 +no end: .* failed +no end: .* failed +cannot tell",
+    assert re.match(r"UNKNOWN: (.*\n)+.*ttft_p99 +infinite: .* failed +infinite: .* failed +undecided",
                     capsys.readouterr().out)
 
 
@@ -203,7 +203,7 @@ def test_metrics_that_no_request_has_any_more_are_still_compared(here, capsys):
     told = capsys.readouterr().out
     assert told.startswith("UNKNOWN")
     for metric in ("ttft_p50", "tpot_mean"):
-        assert re.search(f"{metric} .*no end: 100 % of requests failed +cannot tell", told)
+        assert re.search(f"{metric} .*infinite: 100 % of requests failed +undecided", told)
 
 
 def test_undefined_metric_is_omitted_instead_of_infinite(here, capsys):

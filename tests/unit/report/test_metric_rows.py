@@ -51,7 +51,7 @@ def test_metric_table_computes_change_with_failed_as_infinite():
     """Of a server that dropped its slowest: served requests are shown, and are no improvement."""
     run = Run.of_values(0, 1, {"ttft_p50": 40.0, "ttft_mean": 30.0}, {"ttft_p50": 44.0, "ttft_mean": None})
     rows = [cells(line) for line in metric_table([run], stored(ttft_p50=(40.0,), ttft_mean=(40.0,)))[1:]]
-    assert sorted(row[0::len(row) - 1] for row in rows) == [["ttft_mean", "no end"], ["ttft_p50", "+10.0 %"]]
+    assert sorted(row[0::len(row) - 1] for row in rows) == [["ttft_mean", "infinite"], ["ttft_p50", "+10.0 %"]]
 
 
 def test_a_metric_that_a_run_misses_is_left_out():

@@ -150,7 +150,7 @@ def test_lost_gpu_is_reported_and_earlier_samples_are_kept(seen, nvml):
 
 def test_silent_driver_is_reported_and_earlier_samples_are_kept(seen, nvml):
     trace = seen(lambda: nvml.broken.update({*vars(FakeNvml), "nvmlDeviceGetMemoryInfo_v2"}))
-    assert trace.problem == "NVML: the driver tells nothing of GPU 0 any more"
+    assert trace.problem == "NVML: the driver no longer reports GPU 0"
     assert trace.samples
     assert trace.faults == ()
 

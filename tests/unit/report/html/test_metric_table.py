@@ -65,7 +65,7 @@ def test_value_of_another_formula_has_no_change():
 def test_failed_requests_make_the_mean_infinite():
     measured = side({"ttft_max": 12.0}, judged={"ttft_max": float("inf")}, stored=stored({"ttft_max": 9.0}))
     found = cells(metric_table([measured]))
-    assert (found["ttft_max"].mean, found["ttft_max"].change) == ("infinite", "no end")
+    assert (found["ttft_max"].mean, found["ttft_max"].change) == ("infinite", "infinite")
 
 
 def test_judged_metric_has_the_values_of_the_check():
