@@ -155,7 +155,7 @@ class Recorded(Arrivals):
         if self.rate is None:
             return tuple(round((time - first) / self.speed) for time in times_ns)
         if first == last:
-            raise SpecError(f"{self}: all {len(times_ns)} requests have one time, so they have no rate. "
+            raise SpecError(f"{self}: {len(times_ns)} requests at one time have no rate to scale. "
                             f"Use recorded() or poisson({plain(self.rate)}).")
         span_ns = seconds(len(times_ns) / self.rate)
         return tuple(round((time - first) * span_ns / (last - first)) for time in times_ns)

@@ -59,7 +59,7 @@ def test_window_and_length_limit_select_requests(folder):
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_broken_line_names_its_number(folder, name):
+def test_message_on_broken_line_has_line_number(folder, name):
     lines = (folder / name).read_text().splitlines()
     (folder / name).write_text("\n".join([*lines[:9], "broken", *lines[9:]]))
     with pytest.raises(SpecError, match=rf"{name}, line 10: "):
