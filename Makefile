@@ -1,4 +1,4 @@
-# `make demo` (ten claims on an emulated H200), `make test` (no engine, minutes), `make test-engines` (real vLLM
+# `make demo` (eleven claims on an emulated H200), `make test` (no engine, minutes), `make test-engines` (real vLLM
 # and SGLang with LMCache on this machine's CPU).
 # What is tested is the wheel, installed; the checkout itself is never importable.
 PYTHON ?= python3
@@ -16,7 +16,7 @@ SOURCES := $(shell find pytest_llmperf -type f -not -path '*/__pycache__/*') pyp
 .PHONY: venv
 venv: $(VENV)/wheel
 
-# Ten claims on an emulated H200, in an environment that holds the plugin and what it needs to run, nothing else.
+# Eleven claims on an emulated H200, in an environment that holds the plugin and what it needs to run, nothing else.
 DEMO := .venv-demo
 CLAIMS := shared_prefixes or small_chunks or without_chunks or fp8 or evicted_prefixes or graphs_decode or ngram \
 	or two_gpus_decode or warm_prefixes
@@ -59,7 +59,7 @@ test-browser: $(VENV)/wheel
 test-engines: $(VENV)/wheel engine-vllm-cpu-before engine-sglang-cpu
 	$(BIN)/pytest tests/engine_cpu -m "real_engine and not thorough" --durations 0 --durations-min 1
 	$(MEASURED) $(BIN)/pytest -m cpu $(addprefix suites/test_,$(addsuffix .py,startup prefix_caching chunked_prefill radix_cache vllm_beside_sglang)) \
-		--extension-limit 0 -rs --durations 0 --durations-min 1 --junitxml=.llmperf/suites-cpu.xml
+		--llmperf-extension-limit 0 -rs --durations 0 --durations-min 1 --junitxml=.llmperf/suites-cpu.xml
 
 # What test-engines leaves out: what repeats on a real engine what others show of it, and all suites, with as many starts
 # as they ask for. Before a release; the better part of an hour on a quiet machine.

@@ -163,7 +163,7 @@ def _shown(value: float) -> str:
 def written(demands: Iterable[Row]) -> str:
     """The table of predictions, and the coefficients that it rests on."""
     lines = [
-        "| test | demand | predicted | measured (host) | prediction ÷ measured |",
+        "| test | requirement | predicted | measured (host) | prediction ÷ measured |",
         "|---|---|---|---|---|",
         *map(_line, demands),
     ]

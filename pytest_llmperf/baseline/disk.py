@@ -1,4 +1,4 @@
-"""The few things that an update does to a file system, each durable when it returns. Tests let them fail one by one."""
+"""File operations of a baseline update, each durable when it returns. Tests replace the class to inject failures."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Disk:
             os.fsync(file.fileno())
 
     def rename(self, source: Path, target: Path) -> None:
-        """Put `source` in the place of `target`: whoever opens that sees either, whole."""
+        """Replace `target` by `source` atomically: a reader of `target` gets the whole old or the whole new file."""
         source.replace(target)
 
     def remove(self, path: Path) -> None:

@@ -49,22 +49,23 @@ def calibrate_emulated(
     """Run what the journal beside the page does not have yet, and write the page, experiment by experiment.
 
     Args:
-        tests: of the suites.
-        named: they are some of the suites, not all.
-        left_out: ids of those that can not be calibrated, for the page.
-        kind: hardware kind that is emulated.
-        suite_runs, faults, limits: how many of each, see `experiments` and `limits`.
-        jobs: processes that share the suite runs; the rows are the same whatever their number.
-        out: the page; its rows lie beside it, as FILE.jsonl.
-        root: of the project.
-        command: for the page.
-        tell: takes a line of progress.
+        tests: tests of the suites to calibrate.
+        named: whether the command named these tests; False for all suites.
+        left_out: ids of tests that cannot be calibrated, for the page.
+        kind: emulated hardware kind.
+        suite_runs, faults, limits: number of suite runs, runs per fault and trials per limit, see `experiments` and
+            `limits`.
+        jobs: number of processes for the suite runs. The rows do not depend on it.
+        out: path of the page. The rows are in the same folder, as FILE.jsonl.
+        root: root of the project.
+        command: the command line, for the page.
+        tell: receives each line of progress.
 
     Returns:
         The page.
 
     Raises:
-        UsageError: a number that cannot be meant, no baselines, or a journal of something else.
+        UsageError: a number is invalid, there are no baselines, or the journal belongs to other tests or baselines.
     """
     if min(suite_runs, faults, limits) < 0 or not suite_runs + faults + limits:
         raise UsageError("--suite-runs, --faults and --limits are numbers of at least 0, not all 0.")
@@ -107,8 +108,8 @@ def _is_watched(experiment: Experiment, tests: Sequence[SuiteTest], tell: Callab
 
 
 def _planned_row_count(journal: RowJournal, todo: Sequence[Experiment], limits: int) -> list[Row]:
-    """The rows that this command would make. A longer run before it left more, and one with fewer trials of a limit
-    the same ones once more."""
+    """The rows of the journal that belong to this command. An earlier command with more suite runs, or with another
+    number of trials per limit, leaves further rows in the journal."""
     wanted = {experiment.name: range(FIRST, FIRST + experiment.suite_runs) for experiment in todo}
     wanted |= {limit_name(setting): range(limits, limits + 1) for setting in SETTINGS}
     trials = min(limits, MOST_SLOW_TRIALS)
@@ -118,7 +119,7 @@ def _planned_row_count(journal: RowJournal, todo: Sequence[Experiment], limits: 
 
 
 def _digest(stored: Mapping[str, Baseline]) -> str:
-    """Of the baselines: with others the rows would be others."""
+    """Digest of the baselines, because the rows depend on the baselines."""
     found = hashlib.sha256()
     for path in sorted(stored):
         found.update(path.encode() + b"\n" + encode(stored[path]))
@@ -126,7 +127,7 @@ def _digest(stored: Mapping[str, Baseline]) -> str:
 
 
 def _sources(root: Path, tests: Sequence[SuiteTest]) -> str:
-    """Of the tests' files, the settings and this package: a commit does not tell what is changed or not in git."""
+    """Digest of the tests' files, the settings and this package. The commit does not cover uncommitted changes."""
     package = PACKAGE_DIR
     suites = sorted({root / test.name.partition("::")[0] for test in tests})
     found = hashlib.sha256()
@@ -138,7 +139,7 @@ def _sources(root: Path, tests: Sequence[SuiteTest]) -> str:
 
 
 def _count_limits(journal: RowJournal, trials: int, tell: Callable[[str], None]) -> None:
-    """One row for all trials of a setting."""
+    """Adds one row per setting to the journal, for all trials of that setting."""
     for setting in SETTINGS if trials else ():
         name = limit_name(setting)
         if (name, trials) not in journal.rows:
@@ -148,7 +149,7 @@ def _count_limits(journal: RowJournal, trials: int, tell: Callable[[str], None])
 
 
 def _count_slow_servers(journal: RowJournal, trials: int, tell: Callable[[str], None]) -> None:
-    """Of each case and length of a run, one row for all trials at each of its limits."""
+    """Adds one row per case, run length and limit to the journal, for all trials."""
     for case in CASES if trials else ():
         for requests in case.requests:
             names = slow_names(case, requests)

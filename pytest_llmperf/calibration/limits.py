@@ -1,7 +1,7 @@
 """How often an SLO passes at its exact limit, where it should do so in at most 5 % of cases.
 
-Requests of a run resemble their neighbours (AR(1) of 0.6) and server starts differ; the limit is the true percentile
-over all starts, so that a PASS is a false one as often as confidence allows.
+Latencies of successive requests are autocorrelated (AR(1) of 0.6), and server starts differ. The limit is the true
+percentile over all starts, so each PASS and each FAIL is false, and both should have the nominal rate of 5 % at most.
 """
 
 from __future__ import annotations

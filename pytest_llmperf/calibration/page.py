@@ -77,18 +77,19 @@ def limit_name(setting: Setting) -> str:
 
 
 def _top(origin: Origin) -> Iterator[str]:
-    yield f"""# How often verdicts are wrong
+    subject = f"verdicts of {len(origin.named)} tests" if origin.named else "verdicts"
+    yield f"""# How often {subject} are wrong
 
 Written by `{origin.command}` on {origin.date}, commit {origin.commit}, {origin.machine}. Intervals are Clopper–Pearson,
-95 %. The page is written anew by the same command; what is on it nobody has typed.
+95 %. The command generates the whole page.
 
 A suite run is every check of {_scope_text(origin)}: SLOs, claims with their
-mechanisms, and comparisons with the stored baselines, of which {origin.suite_primaries} metrics share an error of 1 %.
-The tests' own functions run, and the code that judges is the product's. Only this differs from
+mechanisms, and comparisons with the stored baselines, whose {origin.suite_primaries} metrics share an error
+probability of 1 %. The tests' own functions run, and the code that judges is the product's. Only this differs from
 `pytest suites --emulate {origin.kind}`: an engine restarts within its process and is sent each workload once,
 servers are not warmed up (an emulator is warm), and nothing is written. Every suite run has a noise seed of its own: a
-factor per server start (sd 0.3 %), one per run (0.5 %), and one per step (1 %, autocorrelation 0.6). Queues make more
-of it: in an open loop a step that is 1 % longer makes mean TPOT about 1.4 % longer."""
+factor per server start (sd 0.3 %), one per run (0.5 %), and one per step (1 %, autocorrelation 0.6). Queues amplify
+the noise: in an open loop a step that is 1 % longer makes mean TPOT about 1.4 % longer."""
     if origin.left_out:
         names = ", ".join(f"`{test}`" for test in origin.left_out)
         yield f"\nLeft out, because they have fixtures of their own: {names}."
@@ -114,10 +115,10 @@ def _unchanged_section(experiments: Sequence[Experiment], rows: Mapping[str, Seq
             share(tpot[Verdict.INCONCLUSIVE.value], sum(tpot.values())),
             sum(Verdict.IMPROVED.value in row.verdicts for row in found),
         )
-    yield ("\nA false alarm is a FAIL or an ERROR of any check. The stored baselines are one draw of noise. Drawn "
-           "ones are other sessions for every suite run, as many as are stored: they show what the next set may be "
-           "like. With a run sd of 3.5 % and a session sd of 2 % of a step's time baselines are drawn, too, so that "
-           "they have that noise.")
+    yield ("\nA false alarm is a FAIL or an ERROR of any check. The stored baselines are one random draw of the "
+           'noise. In the row "drawn baselines" each suite run is compared with newly simulated sessions, as many as '
+           'are stored. The row "run sd 3.5 %" has a session sd of 2 % of a step\'s time; simulated baselines '
+           "have the same two sds.")
 
 
 def _slowdown_section(experiments: Sequence[Experiment], rows: Mapping[str, Sequence[Row]]) -> Iterator[str]:
@@ -132,8 +133,8 @@ def _slowdown_section(experiments: Sequence[Experiment], rows: Mapping[str, Sequ
             _share_of(found, _is_inconclusive),
             _share_of(found, _is_green),
         )
-    yield ("\nFound: mean TPOT itself fails against the stored baseline. The step time that is planted is the one that "
-           "changes mean TPOT by just so much, and noise is scaled so that mean TPOT has the sd that is named.")
+    yield ("\nFound: mean TPOT itself fails against the stored baseline. The planted step time changes mean TPOT by "
+           "the stated percentage, and the noise is scaled so that mean TPOT has the stated sd.")
 
 
 def _mechanism_section(experiments: Sequence[Experiment], rows: Mapping[str, Sequence[Row]]) -> Iterator[str]:

@@ -35,7 +35,7 @@ class Settings:
         stop_grace_s: between SIGTERM and SIGKILL.
         send_delay_p99_limit_ms: above it the load generator is late and a run is an ERROR.
         stamp_error_p99_limit_ms: above it stamps are too late to be evidence; 0 where the kernel stamps arrivals.
-        coalesced_limit: share of chunks that may arrive together with the one before; above it ITL is no evidence.
+        coalesced_limit: share of chunks that may arrive together with the one before; above it ITL is invalid.
         load_processes: that share the requests of a run, for loads that one core cannot send and read.
         load_cpus: where they run: "auto" (CPUs of their own where there are at least eight; servers that we start get
             the others), "shared", or numbers: "6,7".

@@ -45,7 +45,7 @@ def baselines(place: Place, versions: Mapping[str, str]) -> Iterator[Finding]:
             yield Finding(PART, f"{count} with {text}: another build, which comparisons name")
         else:
             yield Finding(PART, f"{count} with {text}: INCOMPARABLE",
-                          'compare on the stored one, or start anew: --update-baselines --accept "REASON"')
+                          'compare on the stored one, or start anew: --update-baselines --llmperf-accept "REASON"')
 
 
 def _unknown_names(stored: Sequence[StoredMeasurement], setting: str, names: Sequence[str]) -> Iterator[Finding]:

@@ -83,7 +83,7 @@ class Adapter(Protocol):
         ...
 
     def environment(self, spec: EngineSpec, placement: Placement) -> dict[str, str]:
-        """Environment variables beside the inherited ones; the spec's own come on top."""
+        """Environment variables to add to the inherited variables. Variables of the spec override them."""
         ...
 
     def host_variables(self, spec: EngineSpec, placement: Placement) -> tuple[str, ...]:
@@ -125,7 +125,7 @@ class Adapter(Protocol):
         ...
 
     def resolved(self, client: httpx.Client) -> Mapping[str, str]:
-        """The configuration that the server resolved, whatever its flags were; empty where it does not tell.
+        """The configuration that the server resolved from its flags and defaults; empty if it does not report it.
 
         `block_size`, `num_gpu_blocks` (metric kv_blocks) and `max_num_batched_tokens` (metric chunk_budget) are
         vLLM's names, and mean the same for every engine.

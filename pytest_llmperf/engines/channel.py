@@ -47,13 +47,13 @@ def control_limits(settings: Settings) -> ControlLimits:
 def control_client(
     url: str, channel: Channel, limits: ControlLimits | None = None, transport: httpx.BaseTransport | None = None
 ) -> httpx.Client:
-    """For whatever is not timed. Proxies of the environment are not used.
+    """An HTTP client for control requests, which are not timed. It ignores the environment's proxy variables.
 
     Args:
-        url: where the server answers.
+        url: URL of the server.
         channel: TLS and proxy.
-        limits: of every answer; None: the default ones.
-        transport: takes the place of a socket.
+        limits: limits of each answer; None for the defaults.
+        transport: replaces the socket.
     """
     import httpx
 

@@ -28,11 +28,11 @@ _ZLIB_OR_GZIP = 32 + zlib.MAX_WBITS
 
 @dataclass(frozen=True, slots=True)
 class ControlLimits:
-    """What one answer to a control request may take.
+    """Limits of an answer to a control request.
 
     Args:
-        timeout_s: from the request to the last byte of the answer, where the request names no other time.
-        answer_bytes: of the body, as it is sent and unpacked.
+        timeout_s: longest time from the request to the last byte of the answer, if the request sets no timeout.
+        answer_bytes: largest body, both as sent and unpacked.
     """
 
     timeout_s: float = 10.0
@@ -100,7 +100,7 @@ class SocketControl(httpx.BaseTransport):
             answer.close()
 
     def _unpacked(self, packed: bytes, encodings: list[str]) -> bytes:
-        """The body as it was before the server packed it, which it was asked not to do."""
+        """The unpacked body, for a server that packs its answer although the request forbids it."""
         most, body = self._limits.answer_bytes, packed
         for encoding in reversed([encoding for encoding in encodings if encoding not in ("", "identity")]):
             if encoding not in ("gzip", "x-gzip", "deflate"):
@@ -134,12 +134,12 @@ class PipeControl(httpx.BaseTransport):
 
 @dataclass(slots=True)
 class _Allowance:
-    """What is left to one request.
+    """The remaining time and bytes of a request.
 
     Attributes:
-        deadline_s: on the monotonic clock.
-        most_bytes: that may be received.
-        received: bytes so far.
+        deadline_s: deadline on the monotonic clock.
+        most_bytes: largest number of bytes to receive.
+        received: number of bytes received so far.
     """
 
     deadline_s: float

@@ -1,4 +1,5 @@
-"""Where an engine is installed: each has an environment of its own, because they pin different PyTorch versions."""
+"""Finds the environment of an engine. Each engine has a separate environment, because engines pin different PyTorch
+versions."""
 
 from __future__ import annotations
 
@@ -44,14 +45,14 @@ class Environment:
 
 
 def configured_place(engines: Mapping[str, str], name: str, kind: str) -> str | None:
-    """What the settings say of an engine, or of one of its installations, for this hardware kind.
+    """The configured place of an engine or of a named installation on this hardware kind; None without a setting.
 
     Args:
         engines: "NAME" or "NAME@kind" → place.
         name: "vllm", "vllm:old".
 
     Raises:
-        EnvironmentMissing: nobody says where that installation is.
+        EnvironmentMissing: a named installation has no configured place.
     """
     place = engines.get(f"{name}@{kind}", engines.get(name))
     if place is None and ":" in name:
@@ -90,13 +91,14 @@ def find_environment(name: str, kind: str, configured: str | None, root: Path) -
 def emulator_environment(
     emulation: Emulation, engine: str, start_id: int, *, faults: bool = True
 ) -> Environment:
-    """The emulator as an engine's command. Every start draws noise of its own, in every session the same.
+    """The emulator as the command of an engine. The noise differs between server starts, and is equal for start k of
+    each session.
 
     Args:
-        emulation: what is emulated.
-        engine: whose command line the emulator understands.
-        start_id: of the session.
-        faults: False leaves the planted faults out: the emulator as the reference build.
+        emulation: the emulated hardware and its options.
+        engine: engine whose command line the emulator accepts.
+        start_id: number of the server start within the session.
+        faults: whether to plant the faults; False for the emulator as a reference build.
     """
     prefix = [sys.executable, "-m", EMULATOR, "--hardware", emulation.kind, "--gpus", str(GPUS), "--engine", engine]
     if emulation.clock == "virtual":

@@ -52,17 +52,17 @@ def version_in(environment: Environment, engine: str) -> str | None:
 def known_flags(
     environment: Environment, engine: str, program: tuple[str, ...], env: Mapping[str, str], cache_dir: Path
 ) -> frozenset[str] | None:
-    """The options that an installed engine knows, e.g. "--max-num-seqs"; asked once per installed version.
+    """The options that an installed engine knows, e.g. "--max-num-seqs". The answer is cached per installed version.
 
     Args:
-        environment: where it is installed.
-        engine: its distribution.
-        program: module of its server, and what must follow on the command line.
-        env: of the question.
-        cache_dir: where answers are kept.
+        environment: environment of the engine.
+        engine: name of the engine's distribution.
+        program: module of the server, and the arguments that must follow on the command line.
+        env: environment variables of the query.
+        cache_dir: folder for cached answers.
 
     Returns:
-        None where the engine cannot be asked: it is a command without an interpreter beside it, or does not answer.
+        None if the engine cannot be queried: its command has no interpreter in the same folder, or gives no answer.
     """
     version = _version(environment, engine)
     if version is None:
@@ -115,10 +115,10 @@ def _place(environment: Environment) -> tuple[object, ...]:
 
 
 def check_emulated_reference(engine: str, engines: Mapping[str, str]) -> None:
-    """The only build that the emulator can stand in for as a reference is itself without planted faults.
+    """Refuse a reference build for the emulator other than the emulator itself without planted faults.
 
     Raises:
-        ConfigError: another place is named.
+        ConfigError: the reference is a different build.
     """
     place = engines[f"{engine}:{REFERENCE}"]
     if place != "emulator":
@@ -160,7 +160,7 @@ def _version(environment: Environment, engine: str) -> str | None:
 
 
 def _python(environment: Environment) -> str:
-    """`vllm` of a virtual environment lies beside its interpreter."""
+    """The interpreter of an environment. The command `vllm` is in the same folder as its interpreter."""
     program = Path(environment.prefix[0])
     return str(program if environment.is_python else program.with_name("python"))
 

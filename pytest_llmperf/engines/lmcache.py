@@ -51,18 +51,18 @@ CLEAR_TIMEOUT_S = 10.0  # chunks that are being stored are not cleared before th
 
 @dataclass(frozen=True, slots=True)
 class LMCacheLaunch:
-    """Everything about one start that the spec does not say.
+    """The launch of an LMCache server.
 
     Args:
         wanted: chunk size, tiers, policy.
         kind: hardware kind.
-        environment: the engine's, which has LMCache installed, too.
+        environment: environment of the engine, which also contains LMCache.
         env: environment variables.
-        root: project root, for relative places.
-        run_dir: folder for the log and the file that tells SGLang where the server is.
-        ports: of its message queue and of its HTTP side.
-        cpus: on which it may run; none: on any.
-        limits: of answers to control requests; None: the default ones.
+        root: project root, for relative paths.
+        run_dir: folder for the log, and for the file with the server's address for SGLang.
+        ports: ports of the message queue and of HTTP.
+        cpus: CPUs on which the server may run; empty for all CPUs.
+        limits: limits of answers to control requests; None for the defaults.
     """
 
     wanted: LMCache
@@ -82,7 +82,7 @@ class LMCacheLaunch:
 
     @property
     def config_file(self) -> Path:
-        """Tells SGLang where the server is."""
+        """The file with the server's address for SGLang."""
         return self.run_dir / "lmcache.yaml"
 
     def prepare(self) -> None:
@@ -271,7 +271,7 @@ def _wait_healthy(server: LMCacheServer, clock: Clock, timeout_s: float) -> None
 
 
 def _wait_s(server: LMCacheServer, left_ns: int) -> float:
-    """For one answer while it starts: never longer than what is left of the start."""
+    """Timeout of an answer while the server starts, at most the remaining time of the start."""
     return min(server.client.timeout.read or inf, max(POLL_S, left_ns / 1e9))
 
 

@@ -1,4 +1,4 @@
-"""LMCache within an emulated engine: no process and no port of its own, and tiers that can be emptied one by one."""
+"""LMCache within an emulated engine. It has no separate process and port; each tier can be emptied separately."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 class EmulatedLMCache:
-    """Stands where an `LMCacheServer` stands in a unit that really runs; it begins and ends with its engine.
+    """Replaces the `LMCacheServer` of a real unit. The emulated engine starts and ends this LMCache.
 
     Args:
-        client: of the emulated engine, which answers for LMCache below /lmcache.
+        client: client of the emulated engine, which serves LMCache's routes below /lmcache.
     """
 
     process = None
@@ -31,7 +31,7 @@ class EmulatedLMCache:
         return f"<EmulatedLMCache of {self.client.base_url}>"
 
     def check_alive(self) -> None:
-        """It lives as long as its engine."""
+        """Does nothing, because the emulated LMCache lives as long as its engine."""
 
     def counters(self) -> dict[str, float]:
         """Counters now, under canonical names."""

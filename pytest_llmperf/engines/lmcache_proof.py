@@ -22,14 +22,14 @@ IGNORED_KEY = "Unknown configuration key"
 
 
 def prove_hits(server: Server, rng: random.Random, timeout_s: float) -> None:
-    """Send a prompt, empty the engine's own cache, and send it again: part of it must come from LMCache.
+    """Send a prompt, empty the engine's own cache, and send the prompt again. A part of the prompt must hit LMCache.
 
     Args:
-        timeout_s: for each answer, but no less than 10 s; the first one of that length may have to compile.
+        timeout_s: timeout of each answer, at least 10 s, because the first prompt may compile kernels.
 
     Raises:
-        EngineError: nothing did, LMCache ignores a part of its configuration, no prompt is as long as a chunk, or the
-            server does not answer.
+        EngineError: the prompt has no hit, LMCache ignores a part of its configuration, no prompt can be as long as a
+            chunk, or the server does not answer.
     """
     _check_configuration(server)
     prompt = tuple(FIRST_TOKEN + rng.randrange(TOKENS) for _ in range(_prompt_tokens(server)))
@@ -81,7 +81,7 @@ def _send(server: Server, prompt: tuple[int, ...], timeout_s: float) -> None:
 
 
 def _check_configuration(server: Server) -> None:
-    """LMCache passes over what it does not understand with a warning; here that is an error."""
+    """Refuse a configuration that LMCache ignores in part. LMCache itself only logs a warning for unknown keys."""
     evidence = server.process.evidence() if server.process else None
     if evidence is None or evidence.log_path is None:
         return

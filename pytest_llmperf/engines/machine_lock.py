@@ -40,14 +40,15 @@ class MachineLock:
         return self._lock is not None
 
     def take(self, before_waiting: Callable[[], None]) -> None:
-        """Wait for it; nothing to do where it is ours.
+        """Wait for the lock; returns at once if this process holds it.
 
         Args:
-            before_waiting: called where somebody else has it: gives back what must not be held while waiting.
+            before_waiting: called if another process holds the lock. It must release the locks that this process must
+                not hold while it waits.
 
         Raises:
-            HardwareBusy: another run kept it for too long.
-            InfrastructureError: the lock cannot be kept.
+            HardwareBusy: another run held the lock for longer than the timeout.
+            InfrastructureError: the lock file cannot be used.
         """
         if self.is_ours or self._try(0):
             return
@@ -65,7 +66,7 @@ class MachineLock:
         )
 
     def end(self) -> None:
-        """Let others have it; harmless where it is not ours."""
+        """Release the lock; does nothing if this process does not hold it."""
         if self._lock is not None:
             with suppress(OSError):
                 self._path.unlink()
@@ -90,7 +91,7 @@ class MachineLock:
         return True
 
     def _held_by(self) -> str:
-        """Session and process of whoever has it, as it told."""
+        """Session and process of the holder, from the lock file."""
         try:
             return self._path.read_text(errors="replace")[:200]
         except OSError:

@@ -1,4 +1,4 @@
-"""How fast an engine can be at all: memory bandwidth and arithmetic bound it, whatever the engine does."""
+"""Lower bounds of latencies from memory bandwidth and peak arithmetic. No engine can be faster."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def decode_floor_ms(model: str, kind: str, *, gpus: int = 1) -> float:
 def latency_bound(
     spec: EngineSpec, model: ResolvedModel | None, kind: str, facts: Mapping[str, str]
 ) -> LatencyBound | None:
-    """How fast this engine can be at all; None where model, GPU or a flag's meaning is not known.
+    """Lower bound of the latencies of an engine; None if the model, the GPU or the effect of a flag is unknown.
 
     A step reads the weights on a token's path; of routed experts it reads only the active ones. Tensor parallelism
     splits these weights over GPUs, and second-level caches may still contain a part of the weights. Pipeline
@@ -56,9 +56,9 @@ def latency_bound(
     all GPUs. KV cache, attention, communication and overheads take additional time, so no engine reaches the bound.
 
     Args:
-        spec, model: what was started; an endpoint, whose GPUs and flags nobody knows, has no bound.
-        kind: of the GPUs.
-        facts: what the server resolved.
+        spec, model: the started engine. An endpoint has no bound, because its GPUs and flags are unknown.
+        kind: hardware kind of the GPUs.
+        facts: configuration that the server resolved.
     """
     shape, flags = None if model is None else model.shape, flags_of(spec)
     weight, tokens = _bytes_per_weight(flags), _tokens_per_step(flags, facts)
@@ -87,13 +87,13 @@ def _flops(shape: Shape) -> str:
 
 
 def _bytes_per_weight(flags: Mapping[str, object]) -> int | None:
-    """Of the weights in memory: more of a wider `dtype` only raises the true time. None where nobody knows."""
+    """Lower bound of the bytes per weight in memory; a wider `dtype` only increases the real time. None if unknown."""
     quantization = flags.get("quantization")
     return 2 if quantization is None else BYTES_PER_WEIGHT.get(str(quantization))
 
 
 def _tokens_per_step(flags: Mapping[str, object], facts: Mapping[str, str]) -> int | None:
-    """The most tokens of one sequence that a step yields: accepted drafts and one more. None where nobody knows."""
+    """Largest number of tokens that a step generates for one sequence: all drafts and one more. None if unknown."""
     if not any(name.startswith(SPECULATION) for name in flags):
         return 1
     config = flags.get("speculative_config")

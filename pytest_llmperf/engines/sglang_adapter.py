@@ -202,7 +202,7 @@ def generate_body(request: Request) -> bytes:
 
 
 def _server_info(client: httpx.Client) -> dict[str, object]:
-    """Its arguments as it resolved them; before 0.5.23 some builds know the older name only."""
+    """The arguments that the server resolved. Some builds before 0.5.23 know only the older route."""
     return json_object(client.get("/server_info")) or json_object(client.get("/get_server_info"))
 
 
@@ -223,7 +223,7 @@ def _of_first_ranks(scrape: Scrape, sample: str) -> float | None:
 
 
 def _cached(scrape: Scrape, prompt_tokens: float | None) -> dict[str, float | None]:
-    """Prompt tokens by where they came from; a source is absent until its first hit."""
+    """Cached prompt tokens by source. SGLang shows a source only after its first hit."""
     by_source = scrape.by_label(CACHED_TOKENS, "cache_source")
     total = by_source.pop("total", None) if by_source else scrape.total(CACHED_TOKENS)
     device = by_source.pop("device", 0.0)

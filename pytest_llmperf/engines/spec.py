@@ -98,7 +98,7 @@ def endpoint(url: str, *, model: str, model_alias: str | Sequence[str] = ()) -> 
 
 
 def build_spec(engine: str, model: str, env: Mapping[str, Variable], flags: Mapping[str, Flag]) -> EngineSpec:
-    """The spec of an engine that we start; equal arguments in any order give equal specs."""
+    """The spec of a server to start. Equal arguments in any order give equal specs."""
     if not isinstance(model, str) or not model:
         raise SpecError(f"{engine}({model!r}): the model is a shape name, a path or a hub id, as text.")
     if not isinstance(env, Mapping):  # not shown: it may hold secrets

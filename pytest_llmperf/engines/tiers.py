@@ -1,4 +1,4 @@
-"""The tiers of a cache, and which of them an engine can keep while the others are emptied."""
+"""KV cache tiers, and the combinations of tiers that an engine can keep while it empties the other tiers."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Measurements, baselines and demands in; results with a cause out. Nothing here starts, sends or reads files."""
+"""Judges measurements by requirements and baselines; each result has a cause. Judges start and read nothing."""

@@ -1,4 +1,4 @@
-"""Demands on averages: means, medians, throughputs, rates of the server. Intervals over the seeds that were sent."""
+"""Judges averages: means, medians, throughputs, rates of the server. Intervals over the seeds that were sent."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _WORSE_THAN = {Direction.LOWER: Comparison.AT_MOST, Direction.HIGHER: Comparison
 
 
 def judge_average(slo: Slo, sample: Sample, confidence: float) -> CheckResult:
-    """PASS where the interval lies on the right side of the limit, FAIL on the wrong one."""
+    """PASS if the whole interval meets the limit, FAIL if the whole interval misses the limit, else INCONCLUSIVE."""
     if (unserved := _failure_without_answers(slo, sample)) is not None:
         return unserved
     values = [value for value in _values_with_failures(slo, sample) if value is not None]
@@ -67,7 +67,7 @@ def judge_average(slo: Slo, sample: Sample, confidence: float) -> CheckResult:
 
 
 def judge_exact(slo: Slo, sample: Sample) -> CheckResult:
-    """Counts, maxima and equalities are facts of each run: every run must meet the limit."""
+    """Judges counts, maxima and equalities, which have no interval. Each run must meet the limit."""
     if (unserved := _failure_without_answers(slo, sample)) is not None:
         return unserved
     values = [value for value in sample.values(slo) if value is not None]
@@ -118,7 +118,8 @@ def _separate(runs: Sequence[RunMetrics], family: str) -> int:
 
 
 def _around(centre: float, residuals: npt.NDArray[np.float64], cosines: int, confidence: float) -> Interval:
-    """Student's interval of a mean from slow changes; of each run or seed a row, of each of its parts a residual."""
+    """Student's t interval of a mean, with the variance from slow changes. `residuals` has a row per run or seed and a
+    column per segment."""
     variance, df = slow_variance(residuals, cosines)
     draws, parts = residuals.shape
     margin = t_quantile(confidence, df) * (variance / draws) ** 0.5 / parts
@@ -173,10 +174,11 @@ def interval_within_seed(slo: Slo, values: Sequence[float], sample: Sample, conf
 
 
 def interval_within_run(slo: Slo, run: RunMetrics, confidence: float) -> Interval | None:
-    """Interval from the parts of one run; for a share, as if each request decided all of its tokens at once.
+    """Interval from the segments of one run; None if the run cannot be split.
 
-    No variable of the same mean between 0 and 1 varies more than one of zeros and ones, so the latter is careful; how
-    much a few long requests decide, Kish's n says. None where the run cannot be split.
+    A share of tokens is treated as if each request decided all of its tokens together. This is conservative, because no
+    variable between 0 and 1 has a larger variance than a variable of zeros and ones with the same mean. Kish's
+    effective sample size accounts for requests of different lengths.
     """
     import numpy as np
 
@@ -251,14 +253,14 @@ def _failure_without_answers(slo: Slo, sample: Sample) -> CheckResult | None:
 
 
 def _values_with_failures(slo: Slo, sample: Sample) -> list[float | None]:
-    """The metric of each run. A limit on a mean or median counts failed requests, too: as answers without an end."""
+    """The metric of each run. In a mean or median of a latency, failed requests count as infinitely slow."""
     if find(slo.metric).family is None:
         return sample.values(slo)
     return [value_with_failures(run, slo.metric) for run in sample.runs]
 
 
 def _failures(slo: Slo, sample: Sample) -> Facts:
-    """How many failed requests count as infinitely slow; empty where none does."""
+    """Number of failed requests that count as infinitely slow; empty if there are none."""
     failed = _failed_requests(slo, sample)
     return {"failed_requests": failed} if failed else {}
 

@@ -242,7 +242,7 @@ def _with_build(
 
 
 def paired_runs(measurement: Measurement, stored: StoredMeasurement) -> int:
-    """How many of its runs have a seed that is stored: others are no evidence in a comparison."""
+    """Number of runs whose seed is in the baseline. Other runs do not count in the comparison."""
     seeds = {seed for session in stored.sessions for seed, _ in session.runs}
     return sum(run.seed in seeds for run in measurement.runs)
 
@@ -254,10 +254,10 @@ def _unusable(metric: Metric, verdict: Verdict, cause: Cause, facts: Facts) -> C
 def comparison_of(
     measurement: Measurement, stored: StoredMeasurement, metric: Metric, terms: ComparisonTerms
 ) -> tuple[MetricComparison, float | None]:
-    """The comparison, and the p value of a drift that makes today's runs invalid; None where they are steady.
+    """The comparison, and the p value of a drift that makes the new runs invalid; None for steady runs.
 
     Raises:
-        ValueError: a value is missing, or has no place on the metric's scale.
+        ValueError: a value is missing or is outside the metric's scale.
     """
     scale, larger_is_worse = scale_of(metric), worse_when_larger(metric)
 
@@ -285,13 +285,13 @@ def _sessions_with(stored: StoredMeasurement, name: str) -> list[StoredSession]:
 
 @dataclass(frozen=True, slots=True)
 class Power:
-    """What a comparison could have seen.
+    """The power of a comparison.
 
     Args:
-        alpha: that it may spend in the end on a FAIL; 0: nothing can fail.
-        confidence: of a PASS.
-        gross: only gross regressions can fail (`looks.only_gross`).
-        no_further_runs: why there are no more runs; None where there are.
+        alpha: error probability of a FAIL over all looks; with 0 no metric can fail.
+        confidence: confidence of a PASS.
+        gross: whether only gross regressions can fail (`looks.only_gross`).
+        no_further_runs: why no further runs follow; None if further runs can follow.
     """
 
     alpha: float
@@ -300,7 +300,7 @@ class Power:
     no_further_runs: NoFurtherRuns | None
 
     def smallest_seen(self, found: Shift, negligible: float) -> float:
-        """Smallest effect that would have failed with 90 % probability; infinite where nothing can fail."""
+        """Smallest detectable change: the smallest effect that fails with 90 % probability; infinite with alpha 0."""
         return smallest_detectable_effect(found.gross() if self.gross else found, negligible, self.alpha)
 
     @property

@@ -1,4 +1,4 @@
-"""From measurements to verdicts: validity first, then the statistics of `slo`."""
+"""Judges the SLOs and claims of measurements. Invalid runs give one ERROR; otherwise `requirements` judges the runs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from pytest_llmperf.stats.prior import Margins
 from pytest_llmperf.stats.priors import margins_for
 from pytest_llmperf.stats.ratio import StartSd
 
-# What a claim may not make worse unless `allow` says so. Throughput follows from the two: it is no third.
+# Guard metrics of a claim, unless `allow` names them. Throughput follows from these two metrics, so it is no guard.
 PRIMARIES = ("ttft_p50", "tpot_mean")
 EVEN_ODDS = 0.5  # an interval at this confidence is its centre
 SLO_ALPHA = 0.05
@@ -58,7 +58,7 @@ def judge_slos(
 
 
 def _bounded(result: CheckResult, measurement: Measurement) -> CheckResult:
-    """The result of a latency, which says so where no bound tells whether such a latency is possible at all."""
+    """The result of a latency with a note if the lower bound of the hardware is unknown."""
     family = find(result.metric.partition("(")[0]).family
     latency = family is not None and not FAMILIES[family].with_failed
     if latency and result.facts and measurement.bound is None:
@@ -69,13 +69,14 @@ def _bounded(result: CheckResult, measurement: Measurement) -> CheckResult:
 def judge_pooled_executions(
     judge: Callable[[float], list[CheckResult]], alpha: float, executions: int, failed: Collection[str]
 ) -> list[CheckResult]:
-    """Judge pooled executions: what is new at the α that is left to them, a FAIL from before at the α that it had.
+    """Judge the pooled runs of several executions. New verdicts use the reduced α of the latest execution. A subject
+    that was a FAIL in an earlier execution is judged again at the α of a first execution, so that its FAIL can persist.
 
     Args:
-        judge: gives one result per question, always in the same order, at an α per decision.
-        alpha: of a first execution.
-        executions: how many are pooled.
-        failed: subjects that were a FAIL before.
+        judge: returns one result per subject, in a fixed order, for a given α per decision.
+        alpha: α of a first execution.
+        executions: number of pooled executions.
+        failed: subjects that were a FAIL in an earlier execution.
     """
     results = judge(alpha_of_execution(alpha, executions))
     if executions == 1 or not failed:
@@ -88,8 +89,7 @@ def judge_pooled_executions(
 
 
 def paired_sides(a: Measurement, b: Measurement) -> tuple[Measurement, Measurement]:
-    """The runs of a claim's sides that have a partner on the other, in order of time; a pair shares execution and seed.
-    """
+    """The paired runs of the two sides of a claim, in the order of time. A pair shares execution and seed."""
     keys = [{(run.execution, run.seed) for run in side.runs if run.block is not None} for side in (a, b)]
     both = keys[0] & keys[1]
 
@@ -100,7 +100,7 @@ def paired_sides(a: Measurement, b: Measurement) -> tuple[Measurement, Measureme
 
 
 def runs_apart(a: Measurement, b: Measurement) -> list[int]:
-    """Of each pair, in the order of `by_seed`, how many runs after A's run B's was made."""
+    """Number of runs from A's run to B's run of each pair, in the order of `by_seed`."""
     made = sorted((run.execution, run.block or 0, place, side) for side, runs in enumerate((a.runs, b.runs))
                   for place, run in enumerate(runs))
     position = {(side, place): number for number, (_, _, place, side) in enumerate(made)}
@@ -117,9 +117,9 @@ class ClaimJudge:
 
     Args:
         claim: the ratio.
-        causes: what one side must show for the claim to be believed.
-        prices: how much worse A may be in other metrics.
-        guards: how much worse it may be in primary metrics for which no price is named.
+        causes: mechanisms, which are conditions on a single side for the claimed cause.
+        prices: accepted losses of A in other metrics.
+        guards: tolerated losses of A in guard metrics, which have no price.
         settings: settings of the validity checks.
         start_sds: metric → between-start sd, for metrics whose sd the test states or the stored sessions show.
         kind: hardware kind of the server, which selects the default between-start sd of the other metrics.
@@ -136,7 +136,7 @@ class ClaimJudge:
     restartable: bool = True
 
     def both(self, a: Measurement, b: Measurement, confidence: float) -> list[CheckResult]:
-        """Judge runs in pairs; `confidence` is of each one-sided decision."""
+        """Judge paired runs of the two sides. `confidence` is the confidence of each one-sided decision."""
         errors = invalid_results([("A", a, self._named("a")), ("B", b, self._named("b"))], self.settings)
         if errors:
             return errors
@@ -158,10 +158,10 @@ class ClaimJudge:
         ]
 
     def learning(self, stored: Callable[[str], StartSd | None]) -> ClaimJudge:
-        """With what stored sessions say of the start-to-start spread of metrics of which the test says nothing.
+        """A judge with the between-start sd of stored sessions, for metrics whose sd the test does not state.
 
         Args:
-            stored: gives it for a metric; None: they say nothing.
+            stored: returns the sd of a metric; None if the stored sessions do not bound the sd.
         """
         judged = {self.claim.metric, *(one.metric for one in (*self.prices, *self.guards))}
         found = {name: sd for name in judged if (sd := stored(name)) is not None}
@@ -258,16 +258,16 @@ def _price(name: str, factor: float) -> Claim:
 
 
 def guard(name: str, kind: str = "", margins: Mapping[str, Margins] = MappingProxyType({})) -> Claim:
-    """What a claim demands of a primary metric for which no price is named; see `claim_judge`."""
+    """The requirement of a claim on a guard metric, which has no price; see `claim_judge`."""
     margin = margins.get(name) or margins_for(find(name), kind)
     return _price(name, 1 + margin.tolerated)
 
 
 def _start_sds(given: Mapping[str, float], judged: Collection[str]) -> dict[str, StartSd]:
-    """Of metrics that the claim judges.
+    """The between-start sds that the test states, by metric.
 
     Raises:
-        SloError: no table, of another metric, or no deviation.
+        SloError: the argument is no table, names a metric that the claim does not judge, or has an invalid sd.
     """
     if not isinstance(given, Mapping):
         raise SloError(f'start_sd={given!r}: name the deviation of each metric, as in start_sd={{"ttft_p50": 0.2}}.')
@@ -287,7 +287,7 @@ def _is_measured(metric: str, a: Measurement, b: Measurement) -> bool:
 
 
 def _finite_guard(guard: Claim, a: Measurement, b: Measurement) -> Claim:
-    """The guard; of a mean that failed requests left without an end, the median, which the same loss would move."""
+    """The guard. If failed requests make its mean infinite, the guard on the median, which shows the same loss."""
     median = guard.metric.replace("_mean", "_p50")
     if not any(infinite_runs(guard.metric, side.metrics) for side in (a, b)):
         return guard

@@ -1,4 +1,4 @@
-"""Measurements of one workload beside each other: the tiers of a cache on one server, or two engines."""
+"""Compares measurements of one workload: cache tiers of a server, or two engines."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def judge_ratios(
     """One result per text: PASS, FAIL or INCONCLUSIVE for a ratio with a limit, REPORTED for a ratio without a limit.
 
     Args:
-        texts: "ttft_p50(disk) / ttft_p50(memory) >= 1.2", or without the limit.
-        sides: measurements by the names that stand there. What is measured with equal seeds makes a pair; pairs on one
-            server start need no start-to-start spread.
-        failed: subjects that an earlier execution, whose runs are pooled here, has found to FAIL.
+        texts: "ttft_p50(disk) / ttft_p50(memory) >= 1.2", or a ratio without a limit.
+        sides: measurements by their names in the texts. Runs with equal seeds form a pair. Pairs on a single server
+            start need no between-start sd.
+        failed: subjects that were a FAIL in an earlier execution whose runs are pooled here.
 
     Raises:
-        SloError: a text cannot be read.
-        SpecError: the workloads of two sides differ, or they make no two pairs.
+        SloError: a text cannot be parsed.
+        SpecError: the workloads of two sides differ, or there are fewer than two pairs.
     """
     ratios = [parse_ratio(text, tuple(sides)) for text in texts]
     pairs = [_paired_sides(names, sides) for _, names in ratios]

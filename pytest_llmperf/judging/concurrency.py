@@ -1,4 +1,4 @@
-"""Requests that a server has at the same time see the same of it: a stall, a queue, a slow second.
+"""Concurrency of requests. Concurrent requests share the server's stalls, queues and slow periods.
 
 Concurrent requests are therefore less evidence than as many successive requests. docs/verdicts.md states the rule.
 """
@@ -45,7 +45,7 @@ def observations_per_step(runs: Sequence[RunMetrics], family: str, streams: floa
 
 
 def _concurrency_intervals(spans: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """How many of the spans hold a moment, and for how many nanoseconds."""
+    """Numbers of overlapping spans in the order of time, each with its duration in nanoseconds."""
     changes = sorted(change for begin, end in spans if begin < end for change in ((begin, 1), (end, -1)))
     requests, since_ns = 0, 0
     for at_ns, change in changes:

@@ -76,7 +76,7 @@ def unavailable(metric: str, missing: int, runs: int, side: str = "") -> Facts:
 
 
 def exceedance_facts(exceedance: Exceedance, sample: Sample, counted_as: str) -> Facts:
-    """What a count of exceedances rests on; of a PASS also what the count could not see.
+    """Facts about a count of exceedances. A PASS also states the slow changes that the count cannot exclude.
 
     Args:
         exceedance: the judged count.

@@ -70,14 +70,14 @@ def judge_percentile(slo: Slo, sample: Sample, confidence: float) -> CheckResult
 
 def views(runs: Sequence[RunMetrics], family: str, limit_ms: float, over: Sequence[Sequence[Count]],
           concurrency: float) -> list[View]:
-    """The counts of a latency by request and, where a request brings many observations, by time.
+    """Exceedances of a latency, grouped by request and, if a request has several observations, also by time.
 
     Args:
-        runs: one or more.
-        family: of latencies.
-        limit_ms: in question.
-        over: of each run and request how many are over it.
-        concurrency: requests that are served at once (`overlap`).
+        runs: one or more runs.
+        family: latency family.
+        limit_ms: the limit.
+        over: exceedances per run and request.
+        concurrency: mean concurrency of the requests.
     """
     quartile_ms = body_limit_ms(runs, family)
     lower = [] if quartile_ms is None else [quartile_ms]
@@ -99,7 +99,7 @@ def body_limit_ms(runs: Sequence[RunMetrics], family: str) -> float | None:
 
 
 def _or_by_level(counted: Exceedance, slo: Slo, sample: Sample, margin: float) -> Exceedance:
-    """What was counted, or the judgement of the level model where only that passes."""
+    """The counted result, or the result of the level model if only the level model passes."""
     if counted.verdict is not Verdict.INCONCLUSIVE or not counted.bounded:
         return counted
     family = find(slo.metric).family or ""
@@ -112,7 +112,7 @@ def _or_by_level(counted: Exceedance, slo: Slo, sample: Sample, margin: float) -
 
 
 def level_reach_of(sample: Sample, family: str, confidence: float) -> float:
-    """What slow changes of the server may hide of a latency, see `reach.level_reach`."""
+    """Pass margin of a latency for slow changes of the server, see `pass_margin.level_reach`."""
     if FAMILIES[family].per_request:
         runs: Sequence[Sequence[float]] = [run.samples(family) for run in sample.runs]
         return level_reach(runs, sample.seeds, mean_concurrency(sample.runs, family), confidence)
@@ -121,7 +121,7 @@ def level_reach_of(sample: Sample, family: str, confidence: float) -> float:
 
 
 def exceedances_by_request(run: RunMetrics, family: str, limit_ms: float) -> list[Count] | None:
-    """Of each request, by intended send time, how many of its observations are over; None where unavailable."""
+    """Exceedances of each request, by intended send time; None if the latency is unavailable."""
     by_request = run.by_request(family)
     if by_request is None:
         return None

@@ -1,4 +1,5 @@
-"""Is what was measured possible at all? What lies below the hardware's bound came from somewhere else."""
+"""Checks that measured latencies are possible. The model on its GPUs cannot cause a latency below the hardware's lower
+bound, so such answers came from a different source."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Demands on the highest rate within an SLO, which searches have found."""
+"""Judges the highest rate within an SLO, which searches have found."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ SEARCHED = "max_rate"
 
 
 def judge_searched(slo: Slo, sample: Sample, confidence: float) -> CheckResult:
-    """What one search proved, or the interval of several.
+    """Judges one search by the rates that it proved, and several searches by an interval.
 
-    A search ends between two rates that it tried, so several may end alike although the limit lies anywhere between:
-    each is taken to be off by that step's standard deviation, step ÷ √12, at least.
+    A search ends between two tried rates, so several searches can give equal results although the true limit is
+    anywhere between these rates. So each result has at least the sd of a uniform distribution over the step,
+    step ÷ √12.
     """
     rates = [value for value in sample.values(slo) if value is not None]
     missing = len(sample.runs) - len(rates)

@@ -1,4 +1,4 @@
-"""Claims: one side against the other, and what a side must show for the claim to be believed."""
+"""Judges claims: the ratio of two sides, and the mechanism checks on a single side."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def judge_ratio(
 
 
 def unusable_values(metric: str, runs: Sequence[RunMetrics], side: str = "") -> Facts:
-    """Why a metric's values cannot be compared: missing (with `needs`) or infinite; empty where they can."""
+    """Why the values of a metric cannot be compared: missing (with `needs`) or infinite; empty if they can."""
     missing = sum(value_with_failures(run, metric) is None for run in runs)
     if missing:
         return unavailable(metric, missing, len(runs), side)
@@ -158,7 +158,8 @@ def _undecided(
 
 
 def _hinges_on_drift(claim: Claim, estimate: ProvisionalRatio) -> bool:
-    """Whether the ratio without the drift is on the other side of the limit, or the allowance for drift decides."""
+    """Whether the drift decides the verdict: without the drift the ratio would be on the other side of the limit, or
+    the interval without its allowance for drift would not contain the limit."""
     beyond = log(estimate.ratio) - log(claim.ratio)
     margin = (log(estimate.interval.high) - log(estimate.interval.low) - abs(estimate.drift)) / 2
     return beyond * (beyond - estimate.drift) < 0 or abs(beyond) > margin

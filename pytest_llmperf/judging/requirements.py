@@ -70,20 +70,20 @@ def judge_claim(claim: Claim | Mechanism | Ratio, runs_a: Sequence[RunMetrics], 
                 starts_a: Sequence[str] | None = None, starts_b: Sequence[str] | None = None,
                 start_sd: StartSd | None = None, hardware: str = "", confidence: float = 0.99,
                 apart: Sequence[int] = (), restartable: bool = True) -> CheckResult:
-    """Judge a ratio of two sides, or what one side must show.
+    """Judge a ratio of two sides, or a mechanism on one side.
 
     Args:
-        claim: the demand.
-        runs_a, runs_b: in pairs of the same workload and seed.
-        starts_a, starts_b: of each run its server start; one start per side where not given.
-        start_sd: calibrated start-to-start spread of the metric; None for the careful default of the hardware.
-        hardware: its kind.
-        confidence: of each one-sided decision.
-        apart: of each pair how many runs after A's run B's was made; empty: not known.
-        restartable: whether both sides can be started again: no endpoint is among them.
+        claim: the ratio or the mechanism.
+        runs_a, runs_b: paired runs with the same workload and seed.
+        starts_a, starts_b: server start of each run; None for one start per side.
+        start_sd: calibrated between-start sd of the metric; None for the conservative default of the hardware.
+        hardware: hardware kind.
+        confidence: confidence of each one-sided decision.
+        apart: per pair, number of runs from A's run to B's run; empty if unknown.
+        restartable: whether both sides can be started again; False if a side is an endpoint.
 
     Raises:
-        ValueError: no runs, runs that make no pairs, or not one start per run.
+        ValueError: there are no runs, the runs form no pairs, or the numbers of runs and starts differ.
     """
     a = Sample(runs_a, starts_a or ["a"] * len(runs_a), range(len(runs_a)))
     b = Sample(runs_b, starts_b or ["b"] * len(runs_b), range(len(runs_b)))

@@ -1,4 +1,4 @@
-"""What a verdict rests on: the runs and the server starts they ran on."""
+"""The sample of a verdict: runs with their server starts and seeds."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Sample:
 
     @property
     def longest_unseen_s(self) -> float:
-        """Slow spells that are rarer than one in so many seconds are not excluded: a tenth of the shortest run."""
+        """Longest period of slow spells that the runs can exclude, in seconds: a tenth of the shortest run."""
         lengths_ns = [span[1] - span[0] for run in self.runs if (span := span_ns(run.records)) is not None]
         return min(lengths_ns, default=0) / 1e9 / PERIODS_PER_RUN
 

@@ -100,7 +100,7 @@ def _judge_misses(slo: Slo, sample: Sample, misses: Sequence[Sequence[Count]], a
 
 
 def _over(runs: Sequence[RunMetrics], family: str, limit_ms: float) -> list[list[Count]]:
-    """Of each run and request whether it misses one limit."""
+    """Misses of one limit, per run and request."""
     return [[Count(int(not good), 1) for good in attained(run, {family: limit_ms}) or ()] for run in runs]
 
 
@@ -115,8 +115,7 @@ def _total_misses(sample: Sample, slo: Slo, margins: Mapping[str, float]) -> Cou
 
 
 def _misses(run: RunMetrics, slo: Slo, margins: Mapping[str, float] = MappingProxyType({})) -> list[Count]:
-    """Of each request whether it misses, within limits that are lower by what server starts may hide; none where a
-    latency is unavailable."""
+    """Misses per request, with limits that are lowered by the pass margins; empty if a latency is unavailable."""
     if slo.metric == "error_rate":
         return [Count(int(not record.ok), 1) for record in run.records]
     limits_ms = {family: limit_ms * exp(-margins.get(family, 0.0))

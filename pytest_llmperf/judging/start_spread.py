@@ -1,8 +1,9 @@
-"""How much server starts differ, as far as stored sessions bound it.
+"""Upper bounds of the between-start sd from stored sessions.
 
-A session is a server start of its own, on another day and often another host. So sessions differ at least as much as
-starts within one session do. Stored sessions can therefore only lower the default of `judging.ratios.start_sd_prior`,
-and never below the prior's sd of sessions. Error rates: scripts/simulate_claims.py and docs/evidence/claims.md.
+Each session has its own server start, on a different day and often on a different host. So the sd between sessions is
+at least as large as the sd between starts of one session. Stored sessions can therefore only lower the default of
+`judging.ratios.start_sd_prior`, and never below the prior sd between sessions. Error rates: scripts/simulate_claims.py
+and docs/evidence/claims.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Demands on the time a server takes to start."""
+"""Judges the start time of a server."""
 
 from __future__ import annotations
 

@@ -75,14 +75,14 @@ def stored_run_sd(stored: StoredMeasurement) -> float | None:
 def drift_p(
     today: Shift, stored: Sequence[Sequence[SeededRun]], tolerated: float, starts: Sequence[int] = ()
 ) -> float | None:
-    """The p value of a drift of today's runs against the stored runs of their seeds; None where they are steady.
+    """The p value of a drift of the new runs relative to the stored runs of their seeds; None for steady runs.
 
     Args:
-        today: its differences are in the order in which the runs were made.
-        stored: the runs of each stored session. They say how noisy runs are; today's drift would call itself noise.
-        tolerated: the margin, on the metric's scale.
-        starts: of each difference the server start that it is of; none: all are of one. What starts differ by is no
-            drift.
+        today: the comparison, with differences in the order of the runs.
+        stored: runs of each stored session, which give the noise. The new runs cannot give it, because a drift would
+            increase their noise.
+        tolerated: the tolerated margin, on the metric's scale.
+        starts: server start of each difference; empty for a single start. Differences between starts are no drift.
     """
     of_starts: dict[int, list[float]] = {}
     for start, difference in zip(starts or [0] * len(today.differences), today.differences, strict=True):
@@ -107,5 +107,5 @@ def _stored_sd(stored: Sequence[Sequence[SeededRun]], prior: Prior) -> float:
 
 
 def _tpot_by_request(metrics: RunMetrics) -> list[float]:
-    """TPOT of each request in the order of sending; empty where the server does not say enough."""
+    """TPOT of each request in send order; empty if the server does not report the data for TPOT."""
     return [value for values in metrics.by_request(FAMILY) or () for value in values or () if value > 0]

@@ -109,7 +109,8 @@ def _failed_requests(run: Run, named: Collection[str]) -> Iterator[Problem]:
 
 
 def _unstreamed_answers(run: Run, named: Collection[str], settings: Settings) -> Iterator[Problem]:
-    """Answers of several tokens whose first and last token came at once show neither TTFT nor time per token."""
+    """A problem if too many answers arrived in a single read, because such answers show no TTFT and no time per
+    token."""
     if not any(name.startswith(STREAMED) for name in named):
         return
     several = [record for record in run.records if record.ok and (output_tokens(record) or 0) > 1]

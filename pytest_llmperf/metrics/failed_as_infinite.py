@@ -1,4 +1,4 @@
-"""A failed request is an answer without an end: what it would have brought to a latency is infinite."""
+"""Counts failed requests as infinitely slow in judged latencies."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def value_with_failures(run: RunMetrics, name: str) -> float | None:
 
 
 def statistics_with_failures(run: RunMetrics) -> dict[str, float | None]:
-    """Of each latency that requests failed to have, every statistic as it is judged; None where it has no end."""
+    """Judged value of every statistic of the latencies that failed requests lack; None for an infinite value."""
     if run.judged is not None:
         return dict(run.judged)
     return run.source.derived(_statistics_with_failures)  # each run is written again after every other

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, NoReturn
 import pytest
 
 from pytest_llmperf.plugin.baselines import BaselineUpdater, add_options, mode_of
+from pytest_llmperf.plugin.budget import add_options as add_budget_options
+from pytest_llmperf.plugin.budget import register as register_budget
 from pytest_llmperf.plugin.endings import add_options as add_ending_options
 from pytest_llmperf.plugin.html_report import Reporter
 from pytest_llmperf.plugin.html_report import add_options as add_report_options
@@ -32,6 +34,18 @@ MARKERS = (
     "engine(*specs, fresh=False, ids=None): engines that the `engine` fixture starts; a spec, or a function of the "
     "case that gives one; fresh=True never shares the server",
 )
+
+
+# Earlier names of options, which other plugins may use for options of their own.
+RENAMED = {
+    f"--{name}": f"--llmperf-{name}" for name in ("accept", "extension-limit", "inconclusive", "missing-baseline")
+}
+
+
+def pytest_load_initial_conftests(parser: pytest.Parser, args: list[str]) -> None:
+    """Name the new option where pytest refuses the old one as an unrecognized argument."""
+    for option in {argument.partition("=")[0] for argument in args} & RENAMED.keys():
+        parser.extra_info[option] = f"is now {RENAMED[option]} (pytest-llmperf)"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -101,19 +115,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "notices, e.g. vllm:enforce-eager; may be repeated, is recorded in the run, and never becomes a baseline",
     )
     group.addoption(
-        "--extension-limit",
+        "--llmperf-extension-limit",
         type=_seconds,
         default=None,
         metavar="SECONDS",
-        help="a claim or comparison that is still open buys no further runs once it has taken this long; 0: its "
-        "first three runs decide, for hardware that is lent for minutes; against fewer than 3 stored sessions they "
-        "cannot FAIL (default: extension_limit_s, 600)",
+        help="an undecided claim or comparison measures no further runs once it has taken this long; 0: its first "
+        "three runs decide, for hardware that is lent for minutes; against fewer than 3 stored sessions only a gross "
+        "regression can FAIL then (default: extension_limit_s, 600)",
     )
     add_options(group)
     add_report_options(group)
     add_ending_options(group)
+    add_budget_options(group)
     group.addoption(
-        "--inconclusive",
+        "--llmperf-inconclusive",
         choices=("skip", "fail"),
         default="skip",
         help="pytest outcome of an INCONCLUSIVE verdict (default: skip, exit code 11)",
@@ -150,6 +165,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(WorkerProgress(config), "llmperf-workers")
         config.pluginmanager.register(EndSummary(config), "llmperf-summary")
         config.pluginmanager.register(NothingMeasured(config), "llmperf-nothing")
+    register_budget(config)
     config.pluginmanager.register(SurvivingServers(config), "llmperf-stopping")
     config.pluginmanager.register(DisplayPauses(config.stash[STATE]), "llmperf-showing")
     _end_cleanly_on_sigterm()

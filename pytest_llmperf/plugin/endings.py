@@ -155,11 +155,11 @@ def _conclude(item: pytest.Item, left: str = "") -> None:
     Args:
         left: how the test ended before its last line, e.g. "skipped: no time"; "" where it returned.
     """
-    from pytest_llmperf.results.check import verdict_of_test
-
     execution = item.stash.get(EXECUTION, None)
     if execution is None:
         return
+    from pytest_llmperf.results.check import verdict_of_test
+
     item.stash[HEARD] = len(execution.results)
     if execution.results:
         execution.complete, execution.error = True, None

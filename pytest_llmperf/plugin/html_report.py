@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -32,28 +32,35 @@ class Reporter:
         self.folders: set[Path] = set()
         self._started_ns = SystemClock().now_ns()
         self._skipped: Counter[str] = Counter()
+        self._seconds: defaultdict[str, float] = defaultdict(float)  # node id → setup, call and teardown
+        self._test_by_node: dict[str, str] = {}
         self.text = ""
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if (path := run_file_of(report)) is not None:
             self.folders.add(path.parents[1])
+        self._seconds[report.nodeid] += report.duration
+        for test in (str(value) for name, value in report.user_properties if name == "llmperf.test"):
+            self._test_by_node[report.nodeid] = test
         if report.skipped and not hasattr(report, "wasxfail"):
             self._skipped[_reason(report)] += 1
 
     @pytest.hookimpl(trylast=True)  # after the baselines were updated
     def pytest_sessionfinish(self) -> None:
+        report_path = self.config.getoption("--llmperf-report")
+        folders = sorted(self.folders | set(self._kept()))
+        if folders:
+            self._write(folders, self.config.invocation_params.dir / report_path if report_path else folders[0])
+        elif report_path:
+            self.text = f"no report in {report_path}: nothing was measured"
+
+    def _write(self, folders: list[Path], out: Path) -> None:
         from pytest_llmperf.baseline.store import Store
         from pytest_llmperf.errors import LlmperfError
         from pytest_llmperf.report.html import write_report
 
-        report_path = self.config.getoption("--llmperf-report")
-        folders, root = sorted(self.folders | set(self._kept())), self.config.rootpath
-        if not folders:
-            self.text = f"no report in {report_path}: nothing was measured" if report_path else ""
-            return
         self._complete_provenance(folders)
-        store = Store(root / self.config.stash[STATE].settings.baselines_dir)
-        out = self.config.invocation_params.dir / report_path if report_path else folders[0]
+        store = Store(self.config.rootpath / self.config.stash[STATE].settings.baselines_dir)
         try:
             self.text = f"report: {write_report(folders, store.read, out)}"
         except LlmperfError as error:  # the verdicts stand without it
@@ -63,11 +70,12 @@ class Reporter:
             self.text = f"no report of {folders[0]}: {error}. {where}: llmperf report {folders[0].name}"
 
     def _complete_provenance(self, folders: Iterable[Path]) -> None:
-        """State in each run folder of this session how long the session took, what it emulated and what it skipped."""
+        """State in each run folder how long session and tests took, what was emulated and what was skipped."""
         from pytest_llmperf.session.provenance import add_to_provenance
 
         state = self.config.stash[STATE]
         facts: dict[str, object] = {"duration_s": round((SystemClock().now_ns() - self._started_ns) / 1e9, 1)}
+        facts["durations_s"] = {test: round(self._seconds[node], 2) for node, test in self._test_by_node.items()}
         if state.emulation is not None:
             facts["emulated"] = str(state.emulation)
         if self._skipped:

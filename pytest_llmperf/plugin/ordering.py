@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,11 +18,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     A test that requests a fresh server start comes last in its group, so the rest of the group shares one server start.
     """
+    items[:] = [item for group in groups_of_one_server(items) for item in sorted(group, key=_wants_fresh)]
+
+
+def groups_of_one_server(items: Sequence[pytest.Item]) -> list[list[pytest.Item]]:
+    """The items, grouped by the spec of their engine marker; an item without a spec is a group of its own."""
     groups: dict[object, list[pytest.Item]] = {}
     for position, item in enumerate(items):
         spec = _spec_or_none(item)
         groups.setdefault(position if spec is None else spec, []).append(item)
-    items[:] = [item for group in groups.values() for item in sorted(group, key=_wants_fresh)]
+    return list(groups.values())
 
 
 def _spec_or_none(item: pytest.Item) -> EngineSpec | None:

@@ -1,4 +1,4 @@
-"""What this session started ends with it; what would not end is told, and makes the session an ERROR."""
+"""Ends the servers of a session. A server that does not end is reported and makes the session an ERROR."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pytest_llmperf.plugin.state import STATE
 
 UNENDED = "llmperf_unended"
 LAST_NOTES = "llmperf_last_notes"
-EXITED = "pytest.exit: "  # how the reason of a session begins that a failing test stopped
+EXITED = "pytest.exit: "  # prefix of pytest's reason if a test called `pytest.exit`
 
 
 class WorkerNode(Protocol):
@@ -20,7 +20,7 @@ class WorkerNode(Protocol):
 
 
 class SurvivingServers:
-    """One per process: a worker hands what it has to tell to the controller."""
+    """Plugin object, one per process. A worker passes its notes to the controller."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
@@ -32,7 +32,7 @@ class SurvivingServers:
         if hasattr(self._config, "workeroutput"):
             self._config.workeroutput[UNENDED] = "\n".join(self._state.unended)
             self._config.workeroutput[LAST_NOTES] = "\n".join(self._state.last_notes)
-            self._state.end_watchdog()  # the controller tells the verdicts; it may kill this worker from now on
+            self._state.end_watchdog()  # the controller reports the verdicts, and may kill this worker from now on
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: WorkerNode) -> None:

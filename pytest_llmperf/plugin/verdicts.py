@@ -152,8 +152,8 @@ def _fails(config: pytest.Config, verdict: Verdict) -> bool:
     if verdict.value == "REPORTED":
         return bool(config.getoption("--llmperf-unchecked") == "fail")
     if verdict.value == "INCONCLUSIVE":
-        return bool(config.getoption("--inconclusive") == "fail")
-    policy = config.getoption("--missing-baseline")
+        return bool(config.getoption("--llmperf-inconclusive") == "fail")
+    policy = config.getoption("--llmperf-missing-baseline")
     return bool(policy == "fail" if policy else os.environ.get("CI"))
 
 

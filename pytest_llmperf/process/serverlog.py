@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
-# Controls of a terminal (C0, C1), what turns the direction of text around, and what else XML 1.0 forbids.
+# Terminal controls (C0, C1), controls of the text direction, and other characters that XML 1.0 forbids.
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
 _TAIL_READ_BYTES = 1 << 20
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pytest_llmperf.metrics.units import Unit
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.cause import Cause, NoFurtherRuns
 from pytest_llmperf.results.check import CheckResult
@@ -90,7 +91,7 @@ def short_id(test: str) -> str:
 
 
 def _decision(checks: Sequence[CheckResult]) -> str:
-    """"14.6 ms  tpot_mean <= 12ms", with the cause where the verdict needs one."""
+    """"14.6 ms  tpot_mean <= 12ms" or "6.4× (≥ 2×)  itl_p99(b) / itl_p99(a)", with the cause where one is needed."""
     if not checks:
         return ""
     check = min(checks, key=precedence)
@@ -103,6 +104,8 @@ def _decision(checks: Sequence[CheckResult]) -> str:
         label += f": {cause_text(check)}"
     number = estimate_text(check)
     if number not in ("", "-"):
+        if check.unit is Unit.RATIO and check.limit is not None:  # a narrow terminal cuts the end of the line
+            number, label = f"{number} ({limit_text(check)})", label.replace(check.subject, check.metric)
         return f"{number}  {label}"
     return f"{label}: {check.facts['text']}" if check.cause is Cause.STATED and check.verdict is Verdict.FAIL else label
 

@@ -1,1 +1,1 @@
-"""What a test demands: SLOs, claims and mechanisms, as texts, as values, and judged."""
+"""Requirements of tests (SLOs, claims and mechanisms) as texts and as values."""

@@ -1,4 +1,4 @@
-"""Demands as values. `str()` of each is its canonical text, which parses back to an equal value."""
+"""Requirements as values. `str()` of each is its canonical text, which parses back to an equal value."""
 
 from __future__ import annotations
 

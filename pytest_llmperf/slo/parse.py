@@ -1,4 +1,4 @@
-"""From texts to demands.
+"""Parses the texts of requirements.
 
 SLO        ttft_p99 <= 500ms · error_rate == 0 · goodput(ttft <= 500ms, tpot <= 60ms) >= 4/s
 claim      ttft_p50(b) / ttft_p50(a) >= 3
@@ -157,14 +157,14 @@ def _check_comparable(cursor: Cursor, metric: Metric, token: Token) -> None:
 
 
 def _check_same(cursor: Cursor, metric: Metric) -> None:
-    """The same metric comes again."""
+    """Read the second metric of a ratio, which must equal the first metric."""
     other, token = _read_metric(cursor)
     if other.name != metric.name:
         raise cursor.error(token, f"a claim compares one metric on two sides; did you mean {metric.name}?")
 
 
 def _read_bound(cursor: Cursor, metric: Metric, comparison: Comparison) -> float:
-    """A limit that can be missed: no share is above 100 % or below 0."""
+    """Read a limit. A limit that no value can miss is refused, such as a share of at most 100 %."""
     token = cursor.next
     limit = read_quantity(cursor, metric.name, metric.unit)
     always = {Comparison.AT_MOST: 1.0, Comparison.AT_LEAST: 0.0}.get(comparison)

@@ -1,7 +1,7 @@
 """Exact one-sided binomial tests, also for the fractional counts that an effective sample size brings.
 
-Tails come from the regularised incomplete beta function (Abramowitz and Stegun 26.5.24), which does not ask for
-whole numbers; limits from its inverse (Clopper and Pearson, 1934).
+Tails come from the regularised incomplete beta function (Abramowitz and Stegun 26.5.24), which accepts
+fractional numbers. Confidence limits come from its inverse (Clopper and Pearson, 1934).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Whether successive runs still get faster or slower: a server that is not warm looks like noise, and is none."""
+"""Detects a drift of successive runs, for instance of a server that still warms up."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class Drift:
     """A straight line through successive runs.
 
     Args:
-        total: what it rises from the first run to the last, on the runs' scale; below 0 where they get faster.
-        p: two-sided, of no drift.
+        total: rise of the line from the first run to the last run, on the scale of the values; negative for a fall.
+        p: two-sided p value under no drift.
     """
 
     total: float
@@ -30,9 +30,9 @@ def drift(values: Sequence[float], sd: float, df: float = inf) -> Drift:
     """Least squares through equidistant runs, whose noise is known from elsewhere.
 
     Args:
-        values: of each run in the order of time, on a scale where errors add up; best the differences from a baseline
-            of the same seeds, else the seeds' own spread belongs into `sd`.
-        sd: of one value.
+        values: value of each run in the order of time, on a scale with additive errors. Differences from a baseline of
+            the same seeds are best; for other values `sd` must include the sd between seeds.
+        sd: sd of one value.
         df: degrees of freedom of `sd`.
 
     Raises:

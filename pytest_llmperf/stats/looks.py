@@ -1,11 +1,11 @@
 """How the error that a whole suite run may make is shared out: among its metrics, and over successive looks.
 
-A comparison begins with 3 runs and asks for more only where they do not decide, so it looks up to three times at one
-question. Each look spends a part of the comparison's α; the parts add up to it (Bonferroni over looks).
+A comparison begins with 3 runs and measures more runs only while it is undecided, so it has up to three looks.
+Each look spends a part of the comparison's α. The parts add up to α (Bonferroni over looks).
 
-A re-run of a test pools its runs with those of the executions before and is one look more, so it is no free second
-chance: what it decides anew it decides at half the α of the execution before (`alpha_of_execution`). A FAIL that an
-earlier execution has raised has spent its α already; it stands as long as all runs together still show it at that α.
+A re-run of a test pools its runs with the runs of earlier executions and is a further look. Its new verdicts use half
+the α of the execution before (`alpha_of_execution`). An earlier FAIL has spent its α already. It stands while the
+pooled runs still show the regression at the α of the first execution.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ LOOKS = (3, 5, 8)
 SPENT = (0.5, 0.75, 1.0)
 #: One suite run in a hundred may raise a false alarm.
 SUITE_ALPHA = 0.01
-#: Fewer stored sessions say too little about noise, so nearly all α waits for the last look. By simulation: on hardware
-#: six times noisier than the prior says, one session and α from the first look on alarm falsely in 17 % of suite runs,
-#: and in 0.6 % if all α waits.
+#: With fewer stored sessions the noise is hardly known, so the last look spends nearly all α. Simulated false alarms on
+#: hardware with six times the prior's sd, against one stored session: 17 % of suite runs if the first look may spend
+#: its usual share of α, and 0.6 % if the last look spends all α.
 ENOUGH_SESSIONS = 3
-#: What the first look may spend of α against fewer sessions, on gross regressions alone (`only_gross`).
+#: Share of α that the first look may spend against fewer sessions, on gross regressions alone (`only_gross`).
 GROSS_SHARE = 0.1
 
 

@@ -1,8 +1,8 @@
 """The pass margin: how far a PASS must stay below its limit because server starts differ or the server changes slowly.
 
 Counts of exceedances cannot detect large differences between starts. The tail comes from a few slow starts, and five
-lucky starts show a low and even exceedance rate (up to 26 % false PASS at a shift of one sd). The means of the
-latencies do detect such differences.
+starts without a slow one show a low and uniform exceedance rate (up to 26 % false PASS at a shift of one sd).
+The means of the latencies do detect such differences.
 
 If requests depend on each other, counts cannot prove even a limit far above all latencies: no request exceeds the
 limit, and only few requests are independent. The level model can prove such a limit. The model assumes that slow
@@ -24,7 +24,7 @@ MARGIN_HALF_WIDTHS = 2.0
 #: The same for the level of a server that changes slowly. Behind a queue at 85 % load (3 × 1,000 requests, p99 at its
 #: exact limit, 200 trials) 3 gives 6 % false PASS and 4 gives 4 %; a limit of twice the truth passes in 76 and 62 %.
 LEVEL_REACH = 3.0
-#: Beyond it nothing is known of the levels, and no number says more.
+#: Upper bound of the pass margin, as a log ratio; also the margin if too few latencies allow no estimate.
 LARGEST_MARGIN = 20.0
 
 

@@ -1,4 +1,4 @@
-"""Which CPU this machine has, how much of it is ours, and what became of its time."""
+"""Reads the CPU model, the cores that this process may use, and the busy and stolen shares of CPU time."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _allowed(quota: Path) -> int | None:
 
 
 def use_from_now(stat: Path = STAT) -> Callable[[], CpuUse | None]:
-    """Begin to count; what is returned tells the use since then, None where the system does not say.
+    """Start to count CPU time. The returned function gives the use since then; None without CPU statistics.
 
     The columns are proc_stat(5)'s: user, nice, system, idle, iowait, irq, softirq, steal. Later ones are guests', whose
     time is in the first two already.
@@ -67,7 +67,7 @@ def use_from_now(stat: Path = STAT) -> Callable[[], CpuUse | None]:
         spent = [late - early for early, late in zip(first_ticks, after, strict=True)]
         user, nice, system, _idle, _iowait, irq, softirq, steal = spent
         total = sum(spent)
-        # The kernel may take idle time back, and a file that stands still says nothing.
+        # The kernel can reduce the idle time, and without new ticks there is no share.
         return CpuUse((user + nice + system + irq + softirq) / total, steal / total) if total > 0 else None
 
     return use

@@ -12,14 +12,14 @@ from types import MappingProxyType
 from pytest_llmperf.errors import EngineError, MetricUnavailable
 
 START_TIME = "process_start_time_s"
-#: Differences of counters (`engines.sglang_adapter`): a page that a server is just changing may show a smaller one.
+#: Differences of counters (`engines.sglang_adapter`), which can fall if the server updates counters during a scrape.
 DERIVED = frozenset({"external_cache_queries", "spec_accepted_tokens"})
 #: Beyond it a float skips whole numbers, so no counter counts there.
 LARGEST_COUNT = 2.0**53
 
 MOST_SAMPLES = 100_000
 MOST_LINE_CHARACTERS = 64 * 1024
-# No quantifier gives back what it took: a line that fits nowhere costs time in proportion to its length.
+# Possessive quantifiers do not backtrack, so the time for a line that does not match is linear in its length.
 _PAIR = r'[ \t]*+([a-zA-Z_]\w*+)[ \t]*+=[ \t]*+"((?:[^"\\]|\\.)*+)"[ \t]*+(?:,|(?=\}|$))'
 _LABEL = re.compile(_PAIR)
 _ESCAPE = re.compile(r"\\(.)")

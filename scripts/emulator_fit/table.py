@@ -25,7 +25,8 @@ def text(root: Path) -> str:
     transfer = found["H100 → H200"]
     dense = [outcome for outcome in folds if outcome.row.dense]
     parts = {
-        "summary": _table("what was held out", {**_kinds("folds: ", folds), **_kinds("H100 → H200: ", transfer)}),
+                "summary": _table("tested on runs outside the fit",
+                          {**_kinds("folds: ", folds), **_kinds("H100 → H200: ", transfer)}),
         "by_gpu": _table("engine, GPU, models", _groups(folds, _by_gpu)),
         "by_cause": _table("dense: engine, version, model, GPU, tp", _groups(dense, _by_configuration)),
         "knee": _knee(dense),

@@ -69,7 +69,7 @@ def test_emulated_stream_is_accepted_by_client(engine, flags):
         assert max(first.chunk_tokens) > 1
 
 
-def told(server, path, body, tokens=20):
+def simulated_record(server, path, body, tokens=20):
     (found,) = posted(server, "simulate", path, body)["records"]
     return emulated_record(Request(0, PROMPT, tokens, len(PROMPT)), emulated_exchange(found, 0))
 
@@ -82,12 +82,12 @@ def told(server, path, body, tokens=20):
     ids=["vllm", "sglang", "drafts"],
 )  # fmt: skip
 def test_emulated_record_equals_record_parsed_from_bytes(engine, flags, fault):
-    """In virtual time nobody reads bytes: the record has to be that of a client that did, but for the model's name."""
+    """Virtual time has no bytes. So the emulated record must equal a client's record, except for the model's name."""
     options = ["--fault", fault] if fault else []
     path, body = adapter_of(engine).post(build_spec(engine, "tiny", {}, {}), Request(0, PROMPT, 20, 40), "tiny")
-    reading, telling = service(engine, flags, *options), service(engine, flags, *options)
+    byte_server, emulated_server = service(engine, flags, *options), service(engine, flags, *options)
     for _ in range(8):  # the fault's kind is drawn per request
-        assert told(telling, path, body) == replace(record(reading, path, body), models=())
+        assert simulated_record(emulated_server, path, body) == replace(record(byte_server, path, body), models=())
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ def test_next_command_repeats_emulate_option(run):
     result.stdout.fnmatch_lines(["  pytest test_it.py::test_missing --emulate h200 --update-baselines-new"])
 
 
-def test_commands_run_where_the_user_is_and_find_the_same_engines(run, pytester, monkeypatch):
+def test_suggested_command_repeats_relative_path_and_engine_options(run, pytester, monkeypatch):
     monkeypatch.chdir(pytester.mkdir("sub"))
     again = ["--emulate-clock", "real", "--emulate-noise", "none", "--llmperf-engine=vllm=/x y", "--llmperf-runs=../r"]
     result, _ = run(TEXT, f"--rootdir={pytester.path}", "../test_it.py", "--emulate", "h200", *again)

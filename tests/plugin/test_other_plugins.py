@@ -61,6 +61,13 @@ def test_disabled_plugin_has_no_fixture_and_no_run_folder(pytester):
     assert not Path(pytester.path, ".llmperf").exists()
 
 
+@pytest.mark.parametrize("name", ["llmperf", "pytest_llmperf", "pytest-llmperf"])
+def test_disabling_under_another_name_is_refused_with_registered_name(pytester, name):
+    result = pytester.runpytest_subprocess("-p", f"no:{name}", "-p", "no:cacheprovider")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*Write -p no:pytest_llmperf.plugin"])
+
+
 @pytest.mark.parametrize("args", [[], ["-n", "2"], ["--reruns=1"], ["--timeout=60"], ["--count=2"]], ids=" ".join)
 def test_a_run_without_performance_tests_is_left_alone(pytester, args):
     """No file, no line of output, no exit code of ours; a flaky test of somebody else's included."""
@@ -71,3 +78,17 @@ def test_a_run_without_performance_tests_is_left_alone(pytester, args):
     assert "llmperf:" not in result.stdout.str()
     assert not Path(pytester.path, ".llmperf").exists()
     assert not Path(pytester.path, "baselines").exists()
+
+
+def test_unrelated_run_loads_no_heavy_module(pytester):
+    """An unrelated run must stay cheap: the installed plugin is part of every pytest run of its environment."""
+    pytester.makeconftest(
+        "import sys, pytest\n\n@pytest.hookimpl(trylast=True)\ndef pytest_unconfigure():\n"
+        "    with open('modules.txt', 'w') as file:\n        file.write('\\n'.join(sys.modules))\n"
+    )
+    pytester.makepyfile("import pytest\n\ndef test_passes(): pass\n\ndef test_skips(): pytest.skip('why')\n")
+    assert pytester.runpytest_subprocess("-p", "no:cacheprovider").ret == 0
+    modules = set(Path(pytester.path, "modules.txt").read_text().splitlines())
+    assert modules.isdisjoint({"numpy", "scipy", "pandas", "httpx", "rich", "jinja2", "uvloop", "httptools"})
+    ours = {name for name in modules if name.startswith("pytest_llmperf.") and ".plugin" not in name}
+    assert ours == {f"pytest_llmperf.{part}" for part in ("clock", "errors", "version")}

@@ -1,4 +1,4 @@
-"""From the name of a model to what an engine is given."""
+"""Resolves the name of a model to the model argument of an engine."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def longest_sequence(name_or_path: str, root: Path = Path()) -> int | None:
 
 
 def _is_model(path: Path, name: str) -> bool:
-    """Whether it is on disk; something else that lies there is refused."""
+    """Whether the path is a model folder. A path that exists but is no model folder is refused."""
     try:
         if not path.exists():
             return False

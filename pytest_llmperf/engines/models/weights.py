@@ -59,7 +59,7 @@ def _size(dimensions: list[int]) -> int:
 
 
 def _values(name: str, size: int, seed: int) -> bytes:
-    """Little-endian bfloat16: ones for norms, else random, from a stream of its own for each tensor."""
+    """Little-endian bfloat16 values: ones for norms, else random values with a separate random stream per tensor."""
     if name.endswith("norm.weight"):
         return _ONE.to_bytes(2, "little") * size
     rng = Random(int.from_bytes(hashlib.sha256(f"{seed}/{name}".encode()).digest(), "big"))

@@ -89,7 +89,7 @@ def test_bundle_without_flashinfer_does_not_use_flashinfer_sampler(tmp_path):
     assert "VLLM_USE_FLASHINFER_SAMPLER" not in VllmAdapter().environment(spec, placement(environment=bundle))
 
 
-def test_a_forbidden_multicast_is_passed_on(monkeypatch):
+def test_symmetric_memory_of_vllm_is_disabled_with_nccl_multicast(monkeypatch):
     monkeypatch.setenv("NCCL_NVLS_ENABLE", "0")
     assert VllmAdapter().environment(vllm("tiny"), placement())["VLLM_ALLREDUCE_USE_SYMM_MEM"] == "0"
 

@@ -156,7 +156,7 @@ def test_unusual_last_chunk_ends_answer(last):
     assert server.connections == 1
 
 
-def test_text_like_last_chunk_does_not_end_stream():
+def test_sse_comment_with_bytes_of_last_http_chunk_does_not_end_stream():
     first, *rest = StreamShape().events()
     script = [Send(STREAM_HEAD), Send(http_chunk(first)), Send(http_chunk(b": 0\r\n\r\n")[:-2]), Send(b"\r\n", 0.05)]
     script += [Send(http_chunk(e)) for e in rest] + [Send(LAST_CHUNK)]

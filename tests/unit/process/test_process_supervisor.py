@@ -194,7 +194,7 @@ def test_abandoned_start_leaves_no_watchdog(tmp_path):
     assert not tree.is_alive(watchdog)
 
 
-def test_a_program_that_may_not_be_executed_is_missing(start, tmp_path):
+def test_non_executable_program_raises_environment_missing_without_secrets(start, tmp_path):
     (tmp_path / "engine").write_text("not executable")
     with pytest.raises(EnvironmentMissing, match="cannot start") as caught:
         start(str(tmp_path / "engine"), "--api-key", "hush-hush")

@@ -55,7 +55,7 @@ def test_constant_keeps_one_gap_from_zero_on():
 
 @pytest.mark.parametrize("arrivals", [poisson(8), gamma(8, 0.25), gamma(8, 4), ramp(2, 14)], ids=str)
 @pytest.mark.parametrize("seed", [0, 1])
-def test_the_last_arrival_fixes_the_rate_whatever_the_seed(arrivals, seed):
+def test_last_arrival_is_at_count_over_rate_for_every_seed(arrivals, seed):
     assert arrivals.offsets_ns(300, seed)[-1] == pytest.approx(300 / 8 * 1e9, abs=10)
 
 

@@ -135,7 +135,7 @@ def test_every_request_gets_all_tokens_in_increasing_time(lab, requests, flags, 
 
 @settings(max_examples=200, deadline=None)
 @given(REQUESTS, ENGINES)
-def test_first_token_follows_computation_of_whole_context(lab, requests, flags):
+def test_first_token_follows_a_step_per_chunk_of_uncached_prompt(lab, requests, flags):
     engine = lab.engine(**flags)
     arrivals = workload(requests)
     config = engine.config

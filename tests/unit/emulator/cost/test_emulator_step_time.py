@@ -84,7 +84,7 @@ def test_fp8_is_quicker_where_weights_or_flops_are_the_limit(engine):
         assert timer(engine, weights="fp8").seconds(load) < timer(engine).seconds(load)
 
 
-def test_a_gpu_without_fp8_reads_less_and_computes_no_faster():
+def test_fp8_weights_do_not_speed_up_computing_on_gpu_without_fp8():
     small, large = prefill(16), prefill(8192)
     fp8, bf16 = timer(gpu="a100", weights="fp8"), timer(gpu="a100")
     assert fp8.seconds(small) < bf16.seconds(small)
@@ -93,7 +93,7 @@ def test_a_gpu_without_fp8_reads_less_and_computes_no_faster():
 
 @pytest.mark.parametrize("model", ["llama-3.1-8b", "gpt-oss-120b"])
 def test_batched_step_times_equal_single_step_times(model):
-    """Otherwise virtual time would depend on how far it leaps."""
+    """Otherwise virtual time would depend on the length of a fast-forward."""
     step = timer(model=model)
     kv = np.arange(16000, 16000 + 16 * 300, 16)
     at_once = step.seconds(StepLoad(16, 16, 0, 16, kv, kv.astype(np.float64)))

@@ -91,7 +91,7 @@ def test_time_goes_on_between_replays():
     assert third.sent_ns == second.ended_ns + 7
 
 
-def test_refused_request_ends_and_next_request_is_sent():
+def test_follower_of_refused_request_is_sent():
     plan = Plan((Request(0, prompt(0), 600), Request(1, prompt(1), 2, after=0)))
     refused, served = replay(deployment(), plan)
     assert "maximum context length" in refused.refusal

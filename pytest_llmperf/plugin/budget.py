@@ -1,0 +1,161 @@
+"""`--budget 15min`: the tests that decide most per minute come first, and no test begins that would not end in time."""
+
+from __future__ import annotations
+
+import json
+import re
+from argparse import ArgumentTypeError
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from statistics import median
+
+import pytest
+
+from pytest_llmperf.clock import Clock, SystemClock
+from pytest_llmperf.plugin.identity import test_id
+from pytest_llmperf.plugin.kinds import kind_of
+from pytest_llmperf.plugin.ordering import groups_of_one_server
+from pytest_llmperf.plugin.state import STATE
+from pytest_llmperf.plugin.verdicts import uses_llmperf
+
+NAME = "llmperf-budget"
+NOT_BEGUN = "llmperf.not_begun"
+SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0}
+NEXT_S = 900.0
+SHOWN = 5
+
+
+def add_options(group: pytest.OptionGroup) -> None:
+    group.addoption(
+        "--budget",
+        type=budget_s,
+        default=None,
+        metavar="TIME",
+        help="begin no performance test that would not end within this time, judged by earlier runs; the tests that "
+        "decide most per minute come first, e.g. 15min (s, min or h)",
+    )
+
+
+def budget_s(text: str) -> float:
+    """Seconds of "90s", "15min" or "1h".
+
+    Raises:
+        ArgumentTypeError: the text is no time, or the time is 0.
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?) ?(s|min|h)", text.strip())
+    if match is None or float(match[1]) == 0:
+        raise ArgumentTypeError(f"{text!r} is no time: write --budget 15min (s, min or h)")
+    return float(match[1]) * SECONDS[match[2]]
+
+
+class Budget:
+    """One per process: orders and skips. The controller reports at the end.
+
+    Args:
+        config: pytest's.
+        seconds: time for the tests of this process, from its first test on.
+        durations_s: test → seconds, of earlier runs.
+        clock: measures the time that is used.
+    """
+
+    def __init__(self, config: pytest.Config, seconds: float, durations_s: Mapping[str, float],
+                 clock: Clock | None = None) -> None:
+        self._config, self._seconds, self._durations_s = config, seconds, durations_s
+        self._clock = clock or SystemClock()
+        self._began_ns: int | None = None
+        self._begun: set[str] = set()
+        self._not_begun: dict[str, str] = {}  # test → seconds that it needs, "" where unknown
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Groups that share a server stay together; the group with the shortest mean duration comes first.
+
+        Raises:
+            pytest.UsageError: no test fits into the budget.
+        """
+        groups = sorted(groups_of_one_server(items), key=self._mean_s)
+        items[:] = [item for group in groups for item in group]
+        runnable = [item for item in items if uses_llmperf(item) and kind_of(item) is not None]
+        known = {test_id(item): self.needed_s(item) for item in runnable}
+        if runnable and (shortest := min(known.values())) > self._seconds:
+            name = min(known, key=lambda test: known[test])
+            raise pytest.UsageError(
+                f"--budget {duration(self._seconds)}: the shortest test, {name}, took {duration(shortest)} in an "
+                f"earlier run. Write --budget {duration(shortest)} or more."
+            )
+
+    def needed_s(self, item: pytest.Item) -> float:
+        """Seconds of the item's newest run; the median of all tests for a new item, 0 without earlier runs."""
+        unknown_s = median(self._durations_s.values()) if self._durations_s else 0.0
+        return self._durations_s.get(test_id(item), unknown_s)
+
+    def _mean_s(self, group: Sequence[pytest.Item]) -> float:
+        measuring = [self.needed_s(item) for item in group if uses_llmperf(item)]
+        return sum(measuring) / len(measuring) if measuring else 0.0
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        """Skip an item that needs more time than is left."""
+        if not uses_llmperf(item):
+            return
+        now_ns = self._clock.now_ns()
+        self._began_ns = now_ns if self._began_ns is None else self._began_ns
+        left_s = self._seconds - (now_ns - self._began_ns) / 1e9
+        needed_s = self.needed_s(item)
+        if left_s <= 0 or needed_s > left_s:
+            known = test_id(item) in self._durations_s
+            item.user_properties.append((NOT_BEGUN, f"{needed_s:.0f}" if known else ""))
+            needs = f"about {duration(needed_s)} needed, " if known else ""
+            pytest.skip(f"not begun: {needs}{duration(max(0.0, left_s))} of --budget {duration(self._seconds)} left")
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        needs = [str(value) for name, value in report.user_properties if name == NOT_BEGUN]
+        if needs:
+            self._not_begun[report.nodeid] = needs[-1]
+        elif report.when == "call" and any(name.startswith("llmperf") for name, _ in report.user_properties):
+            self._begun.add(report.nodeid)
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        for line in self.summary():
+            terminalreporter.write_line(line)
+
+    def summary(self) -> Iterator[str]:
+        """What the budget was used for, and what one more quarter of an hour would buy."""
+        count = len(self._not_begun)
+        yield (f"budget {duration(self._seconds)}: {len(self._begun)} tests begun"
+               + (f", {count} not begun" if count else ", and none left"))
+        known = {test: float(needs) for test, needs in self._not_begun.items() if needs}
+        left_s, more = NEXT_S, []
+        for test, needed in sorted(known.items(), key=lambda one: one[1]):
+            if needed <= left_s:
+                left_s -= needed
+                more.append(f"{test.partition('::')[2]} ({duration(needed)})")
+        rest = f" and {len(more) - SHOWN} more" if len(more) > SHOWN else ""
+        if more:
+            yield f"  {duration(NEXT_S)} more would be enough for {', '.join(more[:SHOWN])}{rest}"
+        if unknown := count - len(known):
+            yield f"  no earlier run says how long {unknown} of them take"
+
+
+def duration(seconds: float) -> str:
+    """"45s" below two minutes, else "15min": as `--budget` takes it, rounded up."""
+    return f"{-(-seconds // 1):.0f}s" if seconds < 120 else f"{-(-seconds // 60):.0f}min"
+
+
+def known_durations_s(runs_dir: Path) -> dict[str, float]:
+    """Test → seconds with the start of its servers, of the newest run of this project that has the test."""
+    durations_s: dict[str, float] = {}
+    for path in sorted(runs_dir.glob("*/session.json")):
+        with suppress(OSError, ValueError, AttributeError, TypeError):
+            stored = json.loads(path.read_bytes()).get("durations_s", {})
+            durations_s.update({str(test): float(seconds) for test, seconds in stored.items()})
+    return durations_s
+
+
+def register(config: pytest.Config) -> None:
+    """Register the budget of a session that has one."""
+    seconds = config.getoption("--budget")
+    if seconds is not None:
+        runs_dir = config.rootpath / config.stash[STATE].settings.runs_dir
+        config.pluginmanager.register(Budget(config, seconds, known_durations_s(runs_dir)), NAME)
