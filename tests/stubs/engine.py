@@ -5,6 +5,7 @@ It speaks what the launcher needs (models, one token, version, metrics, reset) a
 STUB_AFTER: number of good streams before the mode breaks a run (a warm-up sends at least 12 streams).
 STUB_NOTE: file for the time (CLOCK_MONOTONIC, s) of the latest stream's start, or of the server's own end.
 STUB_ALONE: file that a server locks. A second server finds the file locked and exits.
+STUB_KEY: key that each request must have, as Authorization: Bearer KEY.
 STUB_TELL: word that the server logs at its start, with its command line and with several spellings of its HF_TOKEN.
 STUB_FAMILY: folder in which a child and a detached grandchild register, see tests/faults/stubs/stub_server.py.
 """
@@ -62,8 +63,12 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(data)
 
+    def lacks_key(self):
+        key = os.environ.get("STUB_KEY")
+        return key is not None and self.headers.get("Authorization") != f"Bearer {key}"
+
     def do_GET(self):
-        if MODE == "wants-a-key":
+        if MODE == "wants-a-key" or self.lacks_key():
             self.send(401, {"error": "Unauthorized"})
         elif self.path == "/v1/models":
             name = "somebody-else" if MODE == "foreign" else option("--served-model-name")
@@ -97,6 +102,8 @@ class Handler(BaseHTTPRequestHandler):
         if self.path.partition("?")[0] == "/reset_prefix_cache":
             MEASURED.append(STREAMS["ended"])
             return self.send(200, {"success": True})
+        if self.lacks_key():
+            return self.send(401, {"error": "Unauthorized"})
         if MODE == "no-tokens":
             return self.send(500, {"error": "engine core is dead"})
         asked = json.loads(body)
@@ -114,6 +121,9 @@ class Handler(BaseHTTPRequestHandler):
             note()
         if broken and MODE == "errors":
             return self.send(500, {"error": "engine core is dead"})
+        if broken and MODE == "repeats-the-key":
+            return self.send(401, {"error": f"Incorrect API key: {self.headers['Authorization'].split()[1]}",
+                                   "headers": {"X-Team": self.headers["X-Team"]}})
         if broken and MODE in ("short", "long"):
             tokens += -2 if MODE == "short" else 2
             usage |= {"completion_tokens": tokens}
