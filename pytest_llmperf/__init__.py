@@ -31,8 +31,10 @@ if TYPE_CHECKING:
         poisson,
         ramp,
         random_tokens,
+        recorded,
         shared_prefix,
         sharegpt,
+        trace,
     )
 
 __version__ = VERSION
@@ -57,9 +59,11 @@ _HOME = {
     "poisson": "workload",
     "ramp": "workload",
     "random_tokens": "workload",
+    "recorded": "workload",
     "sglang": "engines.spec",
     "shared_prefix": "workload",
     "sharegpt": "workload",
+    "trace": "workload",
     "vllm": "engines.spec",
 }
 
@@ -83,9 +87,11 @@ __all__ = [
     "poisson",
     "ramp",
     "random_tokens",
+    "recorded",
     "sglang",
     "shared_prefix",
     "sharegpt",
+    "trace",
     "vllm",
 ]
 

@@ -91,7 +91,7 @@ def session(project: Path, name: str, *options: str, **env: str) -> list[str]:
     """One pytest session; what each judgement came to. Prints that and the exit code."""
     junit = project / f"{name}.xml"
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-m", "cpu", "-rs",
-               f"--junitxml={junit}", "--missing-baseline=skip", *options]
+               f"--junitxml={junit}", "--llmperf-missing-baseline=skip", *options]
     done = subprocess.run(command, cwd=project, env=os.environ | env, capture_output=True, text=True, check=False)
     (project / f"{name}.log").write_text(done.stdout + done.stderr, encoding="utf-8")
     checks = [f"{check.verdict.value}: {check.subject}: {estimate_text(check)}"

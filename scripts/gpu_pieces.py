@@ -2,7 +2,7 @@
 """Run pieces of the suites side by side on the GPUs of a host that is lent for minutes.
 
     python scripts/gpu_pieces.py --seconds 560 --piece 4:240:four_gpus_prefill --piece 1:375:evicted_prefixes \\
-        -- -m h200 suites/ --llmperf-engine vllm=/tmp/llmperf/engine --extension-limit 0
+        -- -m h200 suites/ --llmperf-engine vllm=/tmp/llmperf/engine --llmperf-extension-limit 0
 
 A piece is GPUS:SECONDS:EXPRESSION. The piece runs the tests that pytest -k EXPRESSION selects, on GPUS neighbouring
 GPUs. It does not start if less than SECONDS remain. Pieces start in the given order, each as soon as its GPUs are free;

@@ -6,8 +6,8 @@ from pytest_llmperf.baseline.update_plan import Action, Entry, Move, Plan
 from pytest_llmperf.metrics.registry import find
 
 HOW_TO_ACCEPT = (
-    'What is refused can be taken in with --accept "REASON", which is stored beside it'
-    "; what is incomplete cannot: measure it again."
+    'pytest --llmperf-accept "REASON", or llmperf baselines take --accept "REASON", stores a refused session with its '
+    "reason. An incomplete session cannot be stored: measure it again."
 )
 
 

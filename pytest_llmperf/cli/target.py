@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_llmperf.cli.output import remark
@@ -30,7 +31,11 @@ def add_arguments(parser: argparse.ArgumentParser, engine: str) -> None:
     parser.add_argument("--flag", action="append", default=[], metavar="NAME=VALUE", help="of the engine; repeatable")
     parser.add_argument("--model-alias", action="append", default=[], metavar="NAME",
                         help="a further name by which answers may call the model; repeatable")
-    load = parser.add_argument_group("workload: random prompts")
+    load = parser.add_argument_group("workload: random prompts, or a trace")
+    load.add_argument("--trace", metavar="FILE", help="send recorded requests instead: Mooncake, BurstGPT, Azure, "
+                      "OpenTelemetry spans, a requests file of a run folder, or ShareGPT")
+    load.add_argument("--trace-window", metavar="FROM:TO", help="seconds of the trace to use (default: all)")
+    load.add_argument("--most-tokens", type=int, metavar="N", help="leave out longer requests of a trace")
     load.add_argument("--input", default="400:1200", metavar="N|LOW:HIGH",
                       help="tokens of a prompt (default: 400:1200)")
     load.add_argument("--output", default="128", metavar="N|LOW:HIGH", help="tokens of an answer (default: 128)")
@@ -94,10 +99,30 @@ def workload_of(arguments: argparse.Namespace) -> Workload:
     """
     from pytest_llmperf.workload import poisson, random_tokens
 
+    if arguments.trace is not None:
+        return _recorded_workload(arguments)
     return random_tokens(
         input=_length("--input", arguments.input), output=_length("--output", arguments.output),
         arrivals=poisson(arguments.rate), requests=arguments.requests, seed=arguments.seed,
     )
+
+
+def _recorded_workload(arguments: argparse.Namespace) -> Workload:
+    """The workload of --trace, whose recorded times are scaled to --rate. ShareGPT has no times."""
+    from pytest_llmperf.workload import poisson, recorded, sharegpt, trace
+
+    path = Path(arguments.trace).expanduser()
+    if path.suffix == ".json":
+        return sharegpt(path=path, arrivals=poisson(arguments.rate), requests=arguments.requests, seed=arguments.seed)
+    begin, colon, end = (arguments.trace_window or "0:").partition(":")
+    try:
+        begin_s, end_s = float(begin or 0), float(end) if end else None
+    except ValueError as error:
+        raise UsageError(f"--trace-window {arguments.trace_window}: write FROM:TO in seconds.") from error
+    if not colon:
+        raise UsageError(f"--trace-window {arguments.trace_window}: write FROM:TO in seconds.")
+    return trace(path=path, arrivals=recorded(rate=arguments.rate), requests=arguments.requests, begin_s=begin_s,
+                 end_s=end_s, most_tokens=arguments.most_tokens, seed=arguments.seed)
 
 
 def _length(option: str, text: str) -> Length:

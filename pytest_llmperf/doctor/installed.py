@@ -44,7 +44,8 @@ def engines(place: Place, versions: dict[str, str]) -> Iterator[Finding]:
             yield Finding("engines", f"{name} {version} at {environment.origin}")
     for name, why in missing:
         fact, _, remedy = why.partition(". ")
-        needed = not versions or name in configured
+        measures_gpu = place.hardware.kind != "cpu"  # without a GPU, --emulate needs no engine
+        needed = name in configured or (measures_gpu and not versions)
         yield Finding("engines", fact, remedy if needed else "")
 
 

@@ -30,8 +30,9 @@ def baselines(place: Place, versions: Mapping[str, str]) -> Iterator[Finding]:
         return
     stored = [measurement for baseline in stored_baselines.values() for measurement in baseline.measurements.values()]
     if not stored:
+        remedy = "create them: pytest suites --update-baselines-new"
         yield Finding(PART, f"none for {kind} in {place.settings.baselines_dir}/: comparisons will be NO_BASELINE",
-                      "create them: pytest suites --update-baselines-new")
+                      "" if kind == "cpu" else remedy)  # a machine without a GPU may only emulate
         return
     rules = place.settings
     yield from _unknown_names(stored, "compare_across", rules.compare_across)
@@ -45,7 +46,7 @@ def baselines(place: Place, versions: Mapping[str, str]) -> Iterator[Finding]:
             yield Finding(PART, f"{count} with {text}: another build, which comparisons name")
         else:
             yield Finding(PART, f"{count} with {text}: INCOMPARABLE",
-                          'compare on the stored one, or start anew: --update-baselines --accept "REASON"')
+                          'compare on the stored one, or start anew: --update-baselines --llmperf-accept "REASON"')
 
 
 def _unknown_names(stored: Sequence[StoredMeasurement], setting: str, names: Sequence[str]) -> Iterator[Finding]:

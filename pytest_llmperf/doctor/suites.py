@@ -13,12 +13,22 @@ from xml.etree import ElementTree
 from pytest_llmperf.doctor.finding import Finding
 
 PART = "suites"
+DEFAULT = "suites"
+NO_GPU = "this machine has no GPU"  # in the reason of a skipped test
 TIMEOUT_S = 120.0
 ASK = ("--setup-plan", "-p", "no:cacheprovider")  # reaches every skip and starts nothing
 
 
 def suites(root: Path, paths: Sequence[str]) -> Iterator[Finding]:
-    """Counts, with the reasons of those that would be skipped."""
+    """Counts, with the reasons of those that would be skipped.
+
+    Args:
+        paths: files and folders that the user named; empty for the folder `suites`, which a project need not have.
+    """
+    if not paths and not (root / DEFAULT).exists():
+        yield Finding(PART, f"no folder {DEFAULT}/ here; llmperf doctor PATH examines the suites in PATH")
+        return
+    paths = paths or [DEFAULT]
     if absent := [path for path in paths if not (root / path).exists()]:
         yield Finding(PART, f"{', '.join(absent)}: not there", "llmperf doctor PATH: say where the suites are")
         return
@@ -50,8 +60,9 @@ def _read(report: ElementTree.Element, paths: Sequence[str]) -> Iterator[Finding
     broken = [case for case in cases if case.find("error") is not None]
     reasons = Counter(skip.get("message", "") for case in cases if (skip := case.find("skipped")) is not None)
     would = len(cases) - len(broken) - sum(reasons.values())
+    without_gpu = bool(reasons) and not broken and all(NO_GPU in reason for reason in reasons)
     yield Finding(PART, f"{would} of {len(cases)} tests would run",
-                  "" if would else "run on other hardware, or try them on the emulator: --emulate h200")
+                  "" if would or without_gpu else "run on other hardware, or try them on the emulator: --emulate h200")
     for reason, count in sorted(reasons.items()):
         yield Finding(PART, f"{count} would not: {reason}")
     for case in broken:

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from pytest_llmperf.plugin.configure import pytest_addoption, pytest_configure, pytest_report_header, pytest_unconfigure
+from pytest_llmperf.plugin.configure import (
+    pytest_addoption,
+    pytest_configure,
+    pytest_load_initial_conftests,
+    pytest_report_header,
+    pytest_unconfigure,
+)
 from pytest_llmperf.plugin.endings import pytest_runtest_call, pytest_runtest_makereport, pytest_runtest_teardown
 from pytest_llmperf.plugin.fixtures import engine, perf, pytest_generate_tests
 from pytest_llmperf.plugin.kinds import pytest_runtest_setup
@@ -19,6 +25,7 @@ __all__ = [
     "pytest_collection_modifyitems",
     "pytest_configure",
     "pytest_generate_tests",
+    "pytest_load_initial_conftests",
     "pytest_report_header",
     "pytest_report_teststatus",
     "pytest_runtest_call",

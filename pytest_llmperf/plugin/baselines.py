@@ -35,13 +35,13 @@ def add_options(group: pytest.OptionGroup) -> None:
         help="create missing baselines; change none that exists",
     )
     group.addoption(
-        "--accept",
+        "--llmperf-accept",
         default=None,
         metavar="REASON",
         help="with --update-baselines: take in what would be refused; the reason is stored",
     )
     group.addoption(
-        "--missing-baseline",
+        "--llmperf-missing-baseline",
         choices=("fail", "skip"),
         default=None,
         help="pytest outcome of a missing or incomparable baseline (default: fail if CI is set, else skip)",
@@ -61,10 +61,10 @@ def refuse_contradictory_options(config: pytest.Config) -> None:
         raise pytest.UsageError("--update-baselines and --update-baselines-new: choose one.")
     if config.getoption("--plant-flag") and mode_of(config) is not None:
         raise pytest.UsageError("--plant-flag plants a regression: what it measures never becomes a baseline.")
-    if config.getoption("--accept") is not None and mode_of(config) is None:
-        raise pytest.UsageError("--accept REASON goes with --update-baselines or --update-baselines-new.")
-    if config.getoption("--accept") is not None and not config.getoption("--accept").strip():
-        raise pytest.UsageError('--accept "": say why; the reason is stored beside the values.')
+    if config.getoption("--llmperf-accept") is not None and mode_of(config) is None:
+        raise pytest.UsageError("--llmperf-accept REASON goes with --update-baselines or --update-baselines-new.")
+    if config.getoption("--llmperf-accept") is not None and not config.getoption("--llmperf-accept").strip():
+        raise pytest.UsageError('--llmperf-accept "": say why; the reason is stored beside the values.')
 
 
 class BaselineUpdater:
@@ -150,7 +150,7 @@ class BaselineUpdater:
         sessions = read_sessions(dict.fromkeys(self.run_files[test] for test in sorted(self.run_files)))
         wanted = UpdateScope(
             self.mode,
-            accept=self.config.getoption("--accept"),
+            accept=self.config.getoption("--llmperf-accept"),
             rules=field_rules(settings),
             collected=None if self._partial else self.collected,
             in_scope=self._whole_files(),

@@ -17,6 +17,8 @@ from pytest_llmperf.plugin.html_report import Reporter
 from pytest_llmperf.plugin.html_report import add_options as add_report_options
 from pytest_llmperf.plugin.kinds import GPU_KINDS
 from pytest_llmperf.plugin.progress import DisplayPauses, WorkerProgress
+from pytest_llmperf.plugin.resume import add_options as add_resume_options
+from pytest_llmperf.plugin.resume import register as register_resume
 from pytest_llmperf.plugin.shutdown import SurvivingServers
 from pytest_llmperf.plugin.state import STATE, State
 from pytest_llmperf.plugin.summary import EndSummary, NothingMeasured
@@ -34,6 +36,18 @@ MARKERS = (
     "engine(*specs, fresh=False, ids=None): engines that the `engine` fixture starts; a spec, or a function of the "
     "case that gives one; fresh=True never shares the server",
 )
+
+
+# Earlier names of options, which other plugins may use for options of their own.
+RENAMED = {
+    f"--{name}": f"--llmperf-{name}" for name in ("accept", "extension-limit", "inconclusive", "missing-baseline")
+}
+
+
+def pytest_load_initial_conftests(parser: pytest.Parser, args: list[str]) -> None:
+    """Name the new option where pytest refuses the old one as an unrecognized argument."""
+    for option in {argument.partition("=")[0] for argument in args} & RENAMED.keys():
+        parser.extra_info[option] = f"is now {RENAMED[option]} (pytest-llmperf)"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -103,7 +117,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "notices, e.g. vllm:enforce-eager; may be repeated, is recorded in the run, and never becomes a baseline",
     )
     group.addoption(
-        "--extension-limit",
+        "--llmperf-extension-limit",
         type=_seconds,
         default=None,
         metavar="SECONDS",
@@ -115,8 +129,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     add_report_options(group)
     add_ending_options(group)
     add_budget_options(group)
+    add_resume_options(group)
     group.addoption(
-        "--inconclusive",
+        "--llmperf-inconclusive",
         choices=("skip", "fail"),
         default="skip",
         help="pytest outcome of an INCONCLUSIVE verdict (default: skip, exit code 11)",
@@ -153,6 +168,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(WorkerProgress(config), "llmperf-workers")
         config.pluginmanager.register(EndSummary(config), "llmperf-summary")
         config.pluginmanager.register(NothingMeasured(config), "llmperf-nothing")
+    register_resume(config)
     register_budget(config)
     config.pluginmanager.register(SurvivingServers(config), "llmperf-stopping")
     config.pluginmanager.register(DisplayPauses(config.stash[STATE]), "llmperf-showing")

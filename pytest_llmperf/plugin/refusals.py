@@ -21,11 +21,22 @@ def refuse(config: pytest.Config) -> None:
     Raises:
         UsageError: an option or a setting is invalid, contradicts another one, or is not for this machine.
     """
+    _refuse_wrong_plugin_name(config)
     _refuse_options_without_emulation(config)
     _refuse_moving_the_root(config)
     refuse_contradictory_options(config)
     _refuse_unreadable_values(config)
     refuse_missing_hardware(config)
+
+
+def _refuse_wrong_plugin_name(config: pytest.Config) -> None:
+    """Refuse `-p no:llmperf`, because no plugin is registered under this name."""
+    for name in ("pytest_llmperf", "pytest-llmperf"):  # `no:llmperf` blocks the first name, too
+        if config.pluginmanager.is_blocked(name):
+            raise pytest.UsageError(
+                "-p no:llmperf does not disable pytest-llmperf: the plugin is registered under the name of its module. "
+                "Write -p no:pytest_llmperf.plugin"
+            )
 
 
 def _refuse_options_without_emulation(config: pytest.Config) -> None:

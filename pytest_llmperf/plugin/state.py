@@ -100,7 +100,7 @@ class State:
             from pytest_llmperf.results.conditions import field_rules
 
             field_rules(settings)  # refused before a server starts
-        limit_s = self.config.getoption("--extension-limit")
+        limit_s = self.config.getoption("--llmperf-extension-limit")
         return replace(
             settings,
             runs_dir=expanded(self.config.getoption("--llmperf-runs") or settings.runs_dir),

@@ -80,7 +80,7 @@ class EndSummary:
             yield "NO_BASELINE"
         if mode == "all":
             yield "IMPROVED"
-            if self._config.getoption("--accept") is not None:
+            if self._config.getoption("--llmperf-accept") is not None:
                 yield "INCOMPARABLE"
 
     def _options(self) -> Iterator[str]:

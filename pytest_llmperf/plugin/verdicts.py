@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 
@@ -14,9 +14,10 @@ from pytest_llmperf.plugin.state import STATE
 
 if TYPE_CHECKING:
     from pytest_llmperf.model.verdict import Verdict
+    from pytest_llmperf.results.check import CheckResult
     from pytest_llmperf.session.executions import Execution
 
-EXECUTION = pytest.StashKey["Execution"]()
+EXECUTION: pytest.StashKey[Execution] = pytest.StashKey()
 HEARD = pytest.StashKey[int]()  # how many checks had spoken when the test ended
 UNCHECKED = pytest.StashKey[str]()  # how a test left that measured and checked nothing: a fixture may still check
 VERDICT = "llmperf.verdict"
@@ -109,19 +110,28 @@ def tell(item: pytest.Item, ended: str) -> None:
         item.user_properties.append((EARLIER, ",".join(earlier.ended or "not ended" for earlier in execution.earlier)))
 
 
-def text_of(item: pytest.Item, execution: Execution) -> str:
+class Judged(Protocol):
+    """What a verdict is raised from: an execution, or the stored checks of a resumed run."""
+
+    @property
+    def results(self) -> Sequence[CheckResult]: ...
+    @property
+    def earlier(self) -> Sequence[object]: ...
+
+
+def text_of(item: pytest.Item, execution: Judged) -> str:
     """The verdict, the table of the checks, and which executions came before."""
     from pytest_llmperf.process.serverlog import plain
     from pytest_llmperf.report.table import table
     from pytest_llmperf.results.check import verdict_of_test
-    from pytest_llmperf.session.executions import history
+    from pytest_llmperf.session.executions import Execution, history
 
-    earlier = f"\n  {history(execution)}" if execution.earlier else ""
+    earlier = f"\n  {history(execution)}" if isinstance(execution, Execution) and execution.earlier else ""
     return plain(f"llmperf {verdict_of_test(execution.results).value}: {item.name}\n"
                  f"{table(execution.results)}{earlier}")
 
 
-def raise_worst(item: pytest.Item, execution: Execution) -> None:
+def raise_worst(item: pytest.Item, execution: Judged) -> None:
     from pytest_llmperf.model.verdict import Verdict
     from pytest_llmperf.results.check import verdict_of_test
 
@@ -152,8 +162,8 @@ def _fails(config: pytest.Config, verdict: Verdict) -> bool:
     if verdict.value == "REPORTED":
         return bool(config.getoption("--llmperf-unchecked") == "fail")
     if verdict.value == "INCONCLUSIVE":
-        return bool(config.getoption("--inconclusive") == "fail")
-    policy = config.getoption("--missing-baseline")
+        return bool(config.getoption("--llmperf-inconclusive") == "fail")
+    policy = config.getoption("--llmperf-missing-baseline")
     return bool(policy == "fail" if policy else os.environ.get("CI"))
 
 

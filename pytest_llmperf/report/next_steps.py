@@ -13,7 +13,7 @@ MOST_STEPS = 3  # of one kind
 NEW = "--update-baselines-new"
 AGAIN = {
     Verdict.NO_BASELINE.value: NEW,
-    Verdict.INCOMPARABLE.value: '--update-baselines --accept "REASON"',
+    Verdict.INCOMPARABLE.value: '--update-baselines --llmperf-accept "REASON"',
     Verdict.IMPROVED.value: "--update-baselines",
 }
 
@@ -74,7 +74,7 @@ def _deciding_commands(tests: Sequence[EndedTest], invocation: Invocation) -> li
     show` prints the cause and the remedy.
     """
     hurried = [] if invocation.virtual else [test for test in tests if test.ran_out_of_time]
-    limit = f"--extension-limit={max(60, 2 * invocation.extension_limit_s):g}"
+    limit = f"--llmperf-extension-limit={max(60, 2 * invocation.extension_limit_s):g}"
     again = [_pytest(hurried, invocation.options, limit)] if hurried else []
     return [*again, *_show_commands([test for test in tests if test not in hurried])]
 

@@ -20,7 +20,7 @@ SHOWN_PROBLEMS = 2
 SHOWN_NAME = 80
 #: Why an undecided comparison measured no more runs, and the remedy.
 STOPS: Mapping[NoFurtherRuns, str] = {
-    NoFurtherRuns.OUT_OF_TIME: "--extension-limit (or extension_limit_s) ended the comparison: allow more time",
+    NoFurtherRuns.OUT_OF_TIME: "--llmperf-extension-limit (or extension_limit_s) ended the comparison: allow more time",
     NoFurtherRuns.CACHE_NOT_RESET: (
         "no seed is sent again, because the cache is not emptied between runs: measure and store "
         f"perf.measure(…, runs={LOOKS[-1]})"
@@ -431,7 +431,7 @@ def _pairs(result: CheckResult) -> str:
 def _drift(result: CheckResult) -> str:
     return (f"the pairs show that the machine drifts from run to run, which may explain "
             f"{result.facts['drift_share']:.0%} of this ratio; allow more pairs, whose order is reversed "
-            "(--extension-limit), or find what changes during the measurement")
+            "(--llmperf-extension-limit), or find what changes during the measurement")
 
 
 def _starts(result: CheckResult) -> str:
@@ -453,7 +453,7 @@ def _conditions(result: CheckResult) -> str:
     required = facts.get("same_build", [])
     differ = f"take {' and '.join(map(json.dumps, required))} out of same_build, " if required else ""
     return (f"{'; '.join(_differences(facts))}. Measure under the stored conditions, "
-            f'{differ}or start the baseline anew with --update-baselines --accept "REASON".')
+            f'{differ}or start the baseline anew with --update-baselines --llmperf-accept "REASON".')
 
 
 def _differences(facts: Facts) -> Iterator[str]:

@@ -61,7 +61,7 @@ def check_workload(workload: Workload, call: str) -> None:
     """
     if not isinstance(workload, Workload):
         raise SpecError(f"{call.replace('…', repr(workload))}: a workload is made by random_tokens(…), "
-                        "shared_prefix(…), mixed(…), multi_turn(…) or sharegpt(…).")
+                        "shared_prefix(…), mixed(…), multi_turn(…), sharegpt(…) or trace(…).")
 
 
 def check_context(spec: EngineSpec, workload: Workload, root: Path) -> None:

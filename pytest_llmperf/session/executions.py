@@ -120,10 +120,7 @@ class Execution:
 
     def evidence(self) -> dict[str, list[str]]:
         """What the end of the session needs of this test: its checks and the conditions of its servers, as JSON."""
-        return {
-            "checks": [json.dumps(check_json(result)) for result in self.results],
-            "conditions": [json.dumps(dict(each.conditions), sort_keys=True) for each in self.measurements],
-        }
+        return evidence_of(self.results, self.measurements)
 
     def properties(self) -> list[tuple[str, str]]:
         """What JUnit keeps of this test."""
@@ -153,6 +150,14 @@ class Execution:
             earlier=[excluded_execution(earlier, self) for earlier in self.earlier],
             worker=self.session.worker,
         )
+
+
+def evidence_of(results: Sequence[CheckResult], measurements: Sequence[Measurement]) -> dict[str, list[str]]:
+    """Checks and conditions as JSON, which travel from an xdist worker to the controller."""
+    return {
+        "checks": [json.dumps(check_json(result)) for result in results],
+        "conditions": [json.dumps(dict(each.conditions), sort_keys=True) for each in measurements],
+    }
 
 
 def pooled_executions(execution: Execution) -> list[Execution]:

@@ -8,6 +8,7 @@ import platform
 import random
 import subprocess
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,6 +22,7 @@ from pytest_llmperf.version import VERSION
 
 GIT_TIMEOUT_S = 10.0
 SCHEMA = 1
+HOSTS = "hosts"  # of a session that went on elsewhere
 FILE = "session.json"
 VIRTUAL_HOST = "virtual"
 REPAIR = "Take the folder of one pytest run, .llmperf/runs/DATE-ID, whole"
@@ -86,6 +88,15 @@ def add_to_provenance(run_dir: Path, facts: Mapping[str, object]) -> None:
         write_whole(path, f"{json.dumps(content | dict(facts), indent=1)}\n".encode())
 
 
+def add_host(run_dir: Path, host: str) -> None:
+    """Note that a session went on in this run folder on this host; a single host is in the provenance already."""
+    with suppress(OSError, ValueError):  # no baseline is taken of a folder that cannot be read
+        content = json.loads((run_dir / FILE).read_bytes())
+        hosts = list(dict.fromkeys([content.get("host"), *content.get(HOSTS, []), host]))
+        if len(hosts) > 1:
+            add_to_provenance(run_dir, {HOSTS: hosts})
+
+
 def read_provenance(run_dir: Path) -> Provenance:
     """The provenance of a run folder.
 
@@ -102,6 +113,9 @@ def read_provenance(run_dir: Path) -> Provenance:
         raise BaselineError(
             f"{path}: schema {table['schema'].value}, and this pytest-llmperf reads {SCHEMA}. Install a newer one."
         )
+    if HOSTS in table:
+        raise BaselineError(f"{path}: this session went on on another host, and a baseline holds one host a session. "
+                            "Measure on one host, without --resume.")
     fields = top.fields(("schema", "session", "date", "commit", "dirty", "host"), optional=table)
     return Provenance(
         session=fields["session"].text(),

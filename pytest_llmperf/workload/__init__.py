@@ -1,16 +1,18 @@
 """Seeded requests and their arrival times: the same values on every machine, for every engine and every model."""
 
-from pytest_llmperf.workload.arrivals import Arrivals, at_times, closed, constant, gamma, poisson, ramp
+from pytest_llmperf.workload.arrivals import Arrivals, at_times, closed, constant, gamma, poisson, ramp, recorded
 from pytest_llmperf.workload.base import Workload
 from pytest_llmperf.workload.mixed import mixed
 from pytest_llmperf.workload.multi_turn import multi_turn
 from pytest_llmperf.workload.random_tokens import random_tokens
 from pytest_llmperf.workload.shared_prefix import shared_prefix
 from pytest_llmperf.workload.sharegpt import sharegpt
+from pytest_llmperf.workload.trace import anonymise, trace
 
 __all__ = [
     "Arrivals",
     "Workload",
+    "anonymise",
     "at_times",
     "closed",
     "constant",
@@ -20,6 +22,8 @@ __all__ = [
     "poisson",
     "ramp",
     "random_tokens",
+    "recorded",
     "shared_prefix",
     "sharegpt",
+    "trace",
 ]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from random import Random
@@ -136,6 +136,45 @@ class _AtTimes(Arrivals):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
+class Recorded(Arrivals):
+    """Built by `recorded`."""
+
+    speed: float = 1.0
+    rate: float | None = None
+
+    def offsets_ns(self, count: int, seed: int) -> tuple[int, ...]:  # noqa: ARG002 - the trace has the times
+        raise SpecError(f"{self}: only trace(…) has recorded times.")
+
+    def replayed_ns(self, times_ns: Sequence[int]) -> tuple[int, ...]:
+        """Offsets from the first of these ascending times, at the speed or at the rate that was asked for.
+
+        Raises:
+            SpecError: a rate was asked for and all times are equal.
+        """
+        first, last = times_ns[0], times_ns[-1]
+        if self.rate is None:
+            return tuple(round((time - first) / self.speed) for time in times_ns)
+        if first == last:
+            raise SpecError(f"{self}: {len(times_ns)} requests at one time have no rate to scale. "
+                            f"Use recorded() or poisson({plain(self.rate)}).")
+        span_ns = seconds(len(times_ns) / self.rate)
+        return tuple(round((time - first) * span_ns / (last - first)) for time in times_ns)
+
+    @property
+    def mean_rate(self) -> float:
+        if self.rate is None:
+            raise SpecError(f"{self} has the trace's own rate. Use recorded(rate=8) for a search.")
+        return self.rate
+
+    def at_rate(self, rate: float) -> Arrivals:
+        return recorded(rate=rate)
+
+    def __str__(self) -> str:
+        given = f"rate={plain(self.rate)}" if self.rate is not None else f"speed={plain(self.speed)}"
+        return f"recorded({'' if given == 'speed=1' else given})"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
 class _Closed(Arrivals):
     limit: int
 
@@ -208,6 +247,23 @@ def at_times(times_s: Iterable[float]) -> Arrivals:
             raise SpecError(f"at_times: times are in ascending order, and times_s[{place}] is {plain(later)} after "
                             f"{plain(earlier)}. Sort them.")
     return _AtTimes(times)
+
+
+def recorded(speed: float | None = None, rate: float | None = None) -> Arrivals:
+    """Send the requests of a `trace` at its recorded times.
+
+    Args:
+        speed: 2 replays the trace in half of its time.
+        rate: scale the times so that the last of n requests arrives at n / rate seconds.
+
+    Raises:
+        SpecError: both are given, or one is not a number from 1e-9 to 1e9.
+    """
+    if rate is None:
+        return Recorded(_rate("recorded", 1.0 if speed is None else speed, "speed"))
+    if speed is not None:
+        raise SpecError("recorded: give speed= or rate=, not both.")
+    return Recorded(rate=_rate("recorded", rate))
 
 
 def closed(concurrency: int) -> Arrivals:

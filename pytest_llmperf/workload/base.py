@@ -12,7 +12,7 @@ from typing import Any, Self, cast
 from pytest_llmperf.errors import SpecError
 from pytest_llmperf.model.request import Request
 from pytest_llmperf.workload.arguments import integer
-from pytest_llmperf.workload.arrivals import Arrivals
+from pytest_llmperf.workload.arrivals import Arrivals, Recorded
 
 # Raise it when the same definition begins to give other requests: old baselines must not match.
 FORMAT = 1
@@ -113,6 +113,8 @@ def check_arrivals(call: str, arrivals: object, count: int) -> None:
     if not isinstance(arrivals, Arrivals):
         raise SpecError(f"{call}: arrivals must be one of constant, poisson, gamma, ramp, at_times and closed, as in "
                         f"arrivals=poisson(8), got {arrivals!r}.")
+    if isinstance(arrivals, Recorded):
+        raise SpecError(f"{call}: arrivals={arrivals} needs recorded times, and only trace(…) has them.")
     if arrivals.capacity is not None and arrivals.capacity < count:
         raise SpecError(f"{call}: {count} requests need {count} arrival times, at_times has {arrivals.capacity}.")
 

@@ -171,7 +171,7 @@ def test_gpu_job_passes_inconclusive_suite_with_warning(tmp_path, code, red):
     ({"UPDATE": "", "ACCEPT": ""}, "-rs"),
     ({"UPDATE": "--update-baselines", "ACCEPT": ""}, "-rs --update-baselines"),
     ({"UPDATE": "--update-baselines", "ACCEPT": "new; driver $(x)"},
-     "-rs --update-baselines --accept new; driver $(x)"),
+     "-rs --update-baselines --llmperf-accept new; driver $(x)"),
 ])
 def test_gpu_job_changes_baselines_only_if_requested(tmp_path, given, options):
     stub(tmp_path / ".venv" / "bin" / "pytest", tmp_path / "log")

@@ -51,7 +51,7 @@ def suites(tmp_path):
     def suites(*args):
         junit = tmp_path / "junit.xml"
         command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", "-q", f"--junitxml={junit}",
-                   f"--llmperf-runs={tmp_path / 'runs'}", "--missing-baseline", "fail", *args]
+                   f"--llmperf-runs={tmp_path / 'runs'}", "--llmperf-missing-baseline", "fail", *args]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
         return done, ET.parse(junit).getroot()
 

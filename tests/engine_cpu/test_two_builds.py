@@ -27,7 +27,8 @@ def compared(run_real, pytester):
         pytest.fail(f"{BEFORE} is missing: make engine-vllm-cpu-before")
 
     def compared(*options):
-        result, _ = run_real(SUITE.format(seqs=8), f"--reference=vllm={BEFORE}", "--extension-limit=0", *options)
+        reference = f"--reference=vllm={BEFORE}"
+        result, _ = run_real(SUITE.format(seqs=8), reference, "--llmperf-extension-limit=0", *options)
         (path,) = Path(pytester.path, ".llmperf/runs").glob("*/tests/*.json")
         return result, json.loads(path.read_text())
 

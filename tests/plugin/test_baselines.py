@@ -54,7 +54,7 @@ def test_a_plan_is_shown_before_a_write_that_fails(emulate, pytester):
     log = Path(pytester.path, "baselines/.update")
     log.mkdir(parents=True)
     (log / "journal.new").symlink_to("/dev/full")
-    result, _ = emulate("--update-baselines-new", "--missing-baseline", "skip")
+    result, _ = emulate("--update-baselines-new", "--llmperf-missing-baseline", "skip")
     assert result.ret == 1
     result.stdout.fnmatch_lines([
         "baselines: 1 created", f"  created * {STORED.partition('/')[2]} *",
@@ -72,7 +72,7 @@ def test_a_plan_is_shown_before_a_write_that_fails(emulate, pytester):
 def test_a_missing_baseline_fails_in_ci(emulate, monkeypatch, how):
     if how == "ci":
         monkeypatch.setenv("CI", "true")
-    result, _ = emulate(*(["--missing-baseline", "fail"] if how == "option" else []))
+    result, _ = emulate(*(["--llmperf-missing-baseline", "fail"] if how == "option" else []))
     assert result.ret == 1
     result.stdout.fnmatch_lines(["*no baseline is stored for this test on emulated-h200*"])
     assert not emulate.path.exists()
@@ -130,7 +130,7 @@ def test_a_failed_comparison_is_taken_in_only_with_a_reason(emulate):
     assert result.ret == 1
     result.stdout.fnmatch_lines(["baselines: 1 refused"])
     assert emulate.path.read_bytes() == before
-    result, _ = emulate(*slower, "--accept", "larger vocabulary")
+    result, _ = emulate(*slower, "--llmperf-accept", "larger vocabulary")
     result.stdout.fnmatch_lines(["baselines: 1 changed"])
     assert emulate.stored()["sessions"][-1]["accepted"] == "larger vocabulary"
 
@@ -140,11 +140,11 @@ def test_other_flags_are_incomparable_and_named(emulate):
     result, _ = emulate("-rs", length=4096)
     assert result.ret == 11
     result.stdout.fnmatch_lines([
-        "next:", "  pytest 'test_it.py::test_decode[[]h200[]]' --emulate h200 --update-baselines --accept *",
+        "next:", "  pytest 'test_it.py::test_decode[[]h200[]]' --emulate h200 --update-baselines --llmperf-accept *",
         "*engine.max_model_len: 8192 stored, 4096 now*"
-        '*start the baseline anew with --update-baselines --accept "REASON".*',
+        '*start the baseline anew with --update-baselines --llmperf-accept "REASON".*',
     ])
-    result, _ = emulate("--missing-baseline", "fail", length=4096)
+    result, _ = emulate("--llmperf-missing-baseline", "fail", length=4096)
     assert result.ret == 1
 
 
@@ -179,7 +179,7 @@ def test_upgraded_engine_on_new_host_is_compared_and_not_red_in_ci(emulate, monk
 def test_same_build_makes_changed_version_incomparable(emulate, pytester):
     measured_elsewhere(emulate, **{"engine.version": "0.26.0"})
     Path(pytester.path, "llmperf.toml").write_text('same_build = ["engine.version"]\n')
-    result, _ = emulate("-rs", "--missing-baseline", "fail")
+    result, _ = emulate("-rs", "--llmperf-missing-baseline", "fail")
     assert result.ret == 1
     result.stdout.fnmatch_lines(['*engine.version: 0.26.0 stored, 0.32.0+emulated now*take "engine.version" out of *'])
 
@@ -275,8 +275,8 @@ def test_changed_code_is_refused_as_dirty(emulate, pytester):
     ("args", "complaint"),
     [
         (("--update-baselines", "--update-baselines-new"), "*choose one*"),
-        (("--accept", "why"), "*goes with --update-baselines*"),
-        (("--update-baselines", "--accept", " "), "*say why*"),
+        (("--llmperf-accept", "why"), "*goes with --update-baselines*"),
+        (("--update-baselines", "--llmperf-accept", " "), "*say why*"),
     ],
 )
 def test_contradictory_baseline_options_are_refused(emulate, args, complaint):
@@ -376,7 +376,7 @@ def test_update_of_missing_baselines_keeps_incomparable_baseline(emulate):
     result, _ = emulate("--update-baselines-new", "-rs", length=4096)
     assert result.ret == 11
     result.stdout.fnmatch_lines(["*engine.max_model_len: 8192 stored, 4096 now*"])
-    result, _ = emulate("--update-baselines-new", "--missing-baseline", "fail", length=4096)
+    result, _ = emulate("--update-baselines-new", "--llmperf-missing-baseline", "fail", length=4096)
     assert result.ret == 1
     assert emulate.path.read_bytes() == before
 
@@ -396,7 +396,7 @@ def test_update_with_hidden_test_keeps_baseline(emulate, pytester, monkeypatch, 
     if hidden_by == "importorskip":
         pytester.makepyfile(test_it=f"import pytest\npytest.importorskip('no_such_module')\n{SUITE}")
     hiding = {"ignore": ["--ignore=test_it.py"], "lf": ["--lf"]}.get(hidden_by, [])
-    result = pytester.run(*emulated, ".", *hiding, "--update-baselines", "--accept", "a new driver")
+    result = pytester.run(*emulated, ".", *hiding, "--update-baselines", "--llmperf-accept", "a new driver")
     result.stdout.fnmatch_lines(["baselines: 1 created*"])
     assert emulate.path.exists()
 

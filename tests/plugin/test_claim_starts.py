@@ -67,7 +67,7 @@ def test_undecided_comparison_after_a_claim_starts_the_candidate_again(claim):
 
 def test_undecided_claim_continues_seed_order_of_both_sides(claim):
     equal = {"slow": 512, "claimed": 1}
-    claim("", "--update-baselines-new", "--accept=open on purpose", **equal)
+    claim("", "--update-baselines-new", "--llmperf-accept=open on purpose", **equal)
     _, kept = claim("", SLOWER, **equal)
     a, b = kept["measurements"]
     pairs = [[run["seed"] for run in side["runs"] if run["block"]] for side in (a, b)]
@@ -78,16 +78,16 @@ def test_undecided_claim_continues_seed_order_of_both_sides(claim):
 def test_extension_limit_of_zero_prevents_further_runs(claim):
     """Three runs a side on one start, whatever stays open, and no start of the candidate for the baseline."""
     equal = {"slow": 512, "claimed": 1}
-    result, kept = claim("", "--extension-limit=0", compared=False, **equal)
+    result, kept = claim("", "--llmperf-extension-limit=0", compared=False, **equal)
     assert result.ret == 11
     assert [[run["seed"] for run in side["runs"]] for side in kept["measurements"]] == [[0, 1, 2], [2, 1, 0]]
     claim("", "--update-baselines-new")
-    _, kept = claim("", SLOWER, "--extension-limit=0")
+    _, kept = claim("", SLOWER, "--llmperf-extension-limit=0")
     assert [len(side["runs"]) for side in kept["measurements"]] == [3, 3]
 
 
 @pytest.mark.parametrize("text", ["-1", "nan", "soon"])
 def test_invalid_extension_limit_is_refused(run, text):
-    result, _ = run("def test_it(): ...", "--emulate", "h200", f"--extension-limit={text}")
+    result, _ = run("def test_it(): ...", "--emulate", "h200", f"--llmperf-extension-limit={text}")
     assert result.ret == 4
-    result.stderr.fnmatch_lines([f"*--extension-limit:*{text}*"])
+    result.stderr.fnmatch_lines([f"*--llmperf-extension-limit:*{text}*"])

@@ -61,6 +61,13 @@ def test_disabled_plugin_has_no_fixture_and_no_run_folder(pytester):
     assert not Path(pytester.path, ".llmperf").exists()
 
 
+@pytest.mark.parametrize("name", ["llmperf", "pytest_llmperf", "pytest-llmperf"])
+def test_disabling_under_another_name_is_refused_with_registered_name(pytester, name):
+    result = pytester.runpytest_subprocess("-p", f"no:{name}", "-p", "no:cacheprovider")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*Write -p no:pytest_llmperf.plugin"])
+
+
 @pytest.mark.parametrize("args", [[], ["-n", "2"], ["--reruns=1"], ["--timeout=60"], ["--count=2"]], ids=" ".join)
 def test_a_run_without_performance_tests_is_left_alone(pytester, args):
     """No file, no line of output, no exit code of ours; a flaky test of somebody else's included."""

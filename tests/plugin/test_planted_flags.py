@@ -51,7 +51,7 @@ def test_planted_flag_without_matching_server_is_reported(emulate):
 
 def test_planted_flag_makes_baseline_incomparable(emulate):
     assert emulate("--update-baselines-new")[0].ret == 0
-    result, _ = emulate("--plant-flag", "vllm:max-num-seqs=999", "--missing-baseline", "fail")
+    result, _ = emulate("--plant-flag", "vllm:max-num-seqs=999", "--llmperf-missing-baseline", "fail")
     assert result.ret == 1
     result.stdout.fnmatch_lines(["*INCOMPARABLE*", "*planted: absent stored, vllm:max_num_seqs=999 now*"])
     result.stdout.no_fnmatch_line("  pytest *")  # which would be refused

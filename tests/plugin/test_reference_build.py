@@ -57,7 +57,7 @@ def reference_result(run_file):
 
 
 def test_build_with_slower_steps_fails_against_reference_without_a_stored_baseline(emulate):
-    result, run_file = emulate(SUITE, "--emulate-fault", "step_time=+3%", "--missing-baseline", "fail")
+    result, run_file = emulate(SUITE, "--emulate-fault", "step_time=+3%", "--llmperf-missing-baseline", "fail")
     assert result.ret == 1
     check = reference_result(run_file)
     assert (check["verdict"], check["cause"]) == ("FAIL", "worse_than_reference")

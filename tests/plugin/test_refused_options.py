@@ -52,3 +52,16 @@ def test_settings_refused_by_machine_do_not_affect_other_tests(run, pytester):
     result.assert_outcomes(passed=1, errors=1)
     result.stdout.fnmatch_lines(["llmperf USAGE: load_cpus = '4711': CPU 4711 is not usable here*"])
     assert "plugin/state.py" not in result.stdout.str()
+
+
+@pytest.mark.parametrize("name", ["accept", "extension-limit", "inconclusive", "missing-baseline"])
+def test_earlier_option_name_is_refused_with_the_new_name(run, name):
+    for words in ([f"--{name}=0"], [f"--{name}", "0"]):
+        result, _ = run(PLAIN, *words)
+        assert result.ret == pytest.ExitCode.USAGE_ERROR
+        result.stderr.fnmatch_lines([f"*unrecognized arguments: --{name}*", f"*--{name}: is now --llmperf-{name} *"])
+
+
+def test_another_plugin_may_own_an_earlier_option_name(run, pytester):
+    pytester.makeconftest("def pytest_addoption(parser):\n    parser.addoption('--accept', action='store_true')\n")
+    assert run(PLAIN, "--accept")[0].ret == 0

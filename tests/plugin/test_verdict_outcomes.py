@@ -82,7 +82,7 @@ def test_open(perf, n):
 @pytest.mark.l4
 def test_elsewhere(perf, n): pass
 """
-    result, _ = run(text, "-rs", "--missing-baseline=skip")
+    result, _ = run(text, "-rs", "--llmperf-missing-baseline=skip")
     words = ("SKIPPED [", "INCONCLUSIVE [", "NO_BASELINE [")
     summary = [line for line in result.stdout.lines if line.startswith(words)]
     assert [line.split("] ")[0] for line in summary] == ["SKIPPED [1", "SKIPPED [1", "SKIPPED [2"]
@@ -110,18 +110,18 @@ def test_the_verdict_and_the_table_are_in_junit(run):
 
 
 def test_inconclusive_is_a_failure_where_asked(run):
-    result, junit = run(one("INCONCLUSIVE"), "--inconclusive=fail")
+    result, junit = run(one("INCONCLUSIVE"), "--llmperf-inconclusive=fail")
     result.assert_outcomes(failed=1)
     assert result.ret == 1
     assert len(list(junit.iter("failure"))) == 1
 
 
-@pytest.mark.parametrize("option", ["--missing-baseline=skip", "--update-baselines-new"])
+@pytest.mark.parametrize("option", ["--llmperf-missing-baseline=skip", "--update-baselines-new"])
 def test_missing_baseline_does_not_hide_inconclusive_verdict(run, option):
     text = one("INCONCLUSIVE", "NO_BASELINE")
-    assert run(text, option, "--inconclusive=fail")[0].parseoutcomes()["failed"] == 1
+    assert run(text, option, "--llmperf-inconclusive=fail")[0].parseoutcomes()["failed"] == 1
     assert run(text, option)[0].parseoutcomes()["skipped"] == 1
-    assert run(text, "--missing-baseline=fail")[0].parseoutcomes()["failed"] == 1
+    assert run(text, "--llmperf-missing-baseline=fail")[0].parseoutcomes()["failed"] == 1
 
 
 def test_infrastructure_error_in_test_keeps_server_log(run):

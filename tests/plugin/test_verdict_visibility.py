@@ -179,7 +179,7 @@ def test_workers_that_cannot_be_started_are_no_reason_to_wait(pytester):
 
 
 def test_copies_of_a_test_are_asked_for_once(run):
-    result, _ = run("def test_it(perf): give(perf, 'NO_BASELINE')", "--count=2", "--missing-baseline=skip")
+    result, _ = run("def test_it(perf): give(perf, 'NO_BASELINE')", "--count=2", "--llmperf-missing-baseline=skip")
     result.stdout.fnmatch_lines(["next:", "  pytest test_it.py::test_it --update-baselines-new"])
 
 

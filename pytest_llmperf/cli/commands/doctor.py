@@ -1,6 +1,6 @@
 """Check whether this machine is ready: hardware, engines, models, suites and baselines; each problem with its remedy.
 
-The command starts no engine. The exit code is 1 if there is a problem.
+The command starts no engine. The exit code is 1 if there is a problem. A machine without a GPU is no problem.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(f"--root {arguments.root}: there is no such folder.")
     root = root.absolute()
     place = this_place(root, read_settings(root), detect())
-    found = [*examine(place), *suites(root, paths or ["suites"])]
+    found = [*examine(place), *suites(root, paths)]
     print_findings(found)
     return int(any(finding.problem for finding in found))
 
@@ -56,4 +56,4 @@ def print_findings(found: Iterable[Finding]) -> None:
         say(f"  {'!' if finding.problem else ' '} {finding.text}")
         if finding.problem:
             say(f"      → {finding.remedy}")
-    say(f"{problems} problem{'s' if problems != 1 else ''}" if problems else "ready")
+    say(f"{problems} problem{'s' if problems != 1 else ''}" if problems else "no problems")

@@ -34,8 +34,8 @@ name is gone
   created   h200/serving/test_new.json  output_throughput 1234 tokens/s, tpot_mean 6.5 ms; 1 session
   created   h200/serving/test_share.json  prefix_cache_hit_rate 50 %; 1 session
   kept      1 of tests that this session did not update
-What is refused can be taken in with --accept "REASON", which is stored beside it; what is incomplete cannot: \
-measure it again."""
+pytest --llmperf-accept "REASON", or llmperf baselines take --accept "REASON", stores a refused session with its \
+reason. An incomplete session cannot be stored: measure it again."""
 
 
 def test_empty_plan_shows_no_work_to_do(make):
@@ -48,7 +48,7 @@ def test_summary_shows_accepted_change_with_reason(make):
                         make.terms(accept="new sampler"), "all"))  # fmt: skip
     assert "tpot_mean 100 → 150 ms (+50.0 %); 1 session; accepted (new sampler): tpot_mean is an outlier" in text
     assert "drops out: 20260100T000000Z-000000" in text
-    assert "--accept" not in text
+    assert "-accept" not in text
 
 
 def test_numbers_of_another_formula_are_not_compared(make):

@@ -4,12 +4,12 @@ from pytest_llmperf.cli import main
 
 
 def test_doctor_reports_problems_with_remedies_and_exits_with_1(tmp_path, capsys):
-    assert main(["doctor", "--root", str(tmp_path)]) == 1
+    assert main(["doctor", "--root", str(tmp_path), "nowhere"]) == 1
     told = capsys.readouterr().out
     for part in ("hardware", "engines", "models", "baselines", "suites"):
         assert f"\n{part}\n" in f"\n{told}"
-    assert "! suites: not there\n      → " in told
-    assert told.rstrip().endswith("problems")
+    assert "! nowhere: not there\n      → " in told
+    assert told.rstrip().endswith(("problem", "problems"))
     assert list(tmp_path.iterdir()) == []  # it only looks
 
 

@@ -71,7 +71,7 @@ def test_a_driver_that_does_not_answer_is_no_machine_without_a_gpu(place):
 
     broken = replace(place, hardware=detect(Nvml()))
     assert "nvidia-smi" in the(problems(broken), "hardware", "version mismatch").remedy
-    assert [problem.part for problem in problems(replace(broken, has_device=False))] == ["baselines"]
+    assert problems(replace(broken, has_device=False)) == []
 
 
 def test_unknown_gpu_model_is_a_problem_with_baseline_folder(place):
@@ -207,6 +207,22 @@ def test_doctor_shows_tests_that_would_run_and_reasons_for_others(tmp_path):
     would, skipped = suites(tmp_path, ["suites"])
     assert (would.text, would.problem) == ("1 of 3 tests would run", False)
     assert skipped.text.startswith("2 would not: needs l4; this machine has no GPU")
+
+
+@pytest.mark.skipif(DEVICE.exists(), reason="this machine has a GPU")
+def test_suite_that_only_lacks_a_gpu_is_no_problem(tmp_path):
+    (tmp_path / "test_s.py").write_text(SUITE.partition("def test_any")[0])
+    would, _ = suites(tmp_path, ["test_s.py"])
+    assert (would.text, would.problem) == ("0 of 2 tests would run", False)
+
+
+def test_laptop_without_gpu_engine_baselines_and_suites_has_no_problems(place):
+    (place.root / ".engines" / "vllm").rename(place.root / "elsewhere")
+    laptop = replace(place, hardware=Hardware(()), has_device=False)
+    assert problems(laptop) == []
+    (absent,) = suites(place.root, [])
+    assert not absent.problem
+    assert "llmperf doctor PATH" in absent.text
 
 
 def test_broken_or_missing_suites_are_problems(tmp_path):

@@ -111,9 +111,9 @@ NO_RESET = check("INCONCLUSIVE: baseline ttft_p50: +4.0 %", "too few runs",
 
 
 @pytest.mark.parametrize(("open_check", "limit_s", "step"), [
-    (HURRIED, 300, "pytest suites/test_s.py::test_a --extension-limit=600"),
-    (HURRIED, 0, "pytest suites/test_s.py::test_a --extension-limit=60"),
-    (DRIFTING, 300, "pytest suites/test_s.py::test_a --extension-limit=600"),
+    (HURRIED, 300, "pytest suites/test_s.py::test_a --llmperf-extension-limit=600"),
+    (HURRIED, 0, "pytest suites/test_s.py::test_a --llmperf-extension-limit=60"),
+    (DRIFTING, 300, "pytest suites/test_s.py::test_a --llmperf-extension-limit=600"),
     (NO_RESET, 300, "llmperf show R1 test_a"),
 ])
 def test_undecided_test_gets_more_time_only_where_time_ran_out(open_check, limit_s, step):
@@ -125,7 +125,7 @@ def test_undecided_test_gets_more_time_only_where_time_ran_out(open_check, limit
 def test_one_step_for_each_reason_why_tests_are_undecided():
     shown = lines(ended("INCONCLUSIVE", "test_a", HURRIED), ended("INCONCLUSIVE", "test_b"), extension_limit_s=300)
     assert shown[shown.index("next:") + 1:] == [
-        "  pytest suites/test_s.py::test_a --extension-limit=600", "  llmperf show R1 test_b"]
+        "  pytest suites/test_s.py::test_a --llmperf-extension-limit=600", "  llmperf show R1 test_b"]
 
 
 def test_more_time_is_not_advised_for_a_check_that_is_decided():
@@ -157,7 +157,7 @@ def test_next_commands_cover_all_undecided_tests():
     steps = {line.strip() for line in shown[shown.index("next:") + 1 :]}
     assert steps == {
         "llmperf baselines take R1 R2 --new",
-        "pytest suites/test_s.py::test_c --emulate h200 --update-baselines --accept \"REASON\"",
+        "pytest suites/test_s.py::test_c --emulate h200 --update-baselines --llmperf-accept \"REASON\"",
         "llmperf show R1 test_o",
         "pytest suites/test_s.py::test_i --emulate h200 --update-baselines",
     }
@@ -250,7 +250,7 @@ def test_baseline_stored_by_the_session_is_not_reported_as_missing(verdict):
 
 
 BESIDE = ("NO_BASELINE: baseline: -", "INCONCLUSIVE: ttft_p99 <= 1s: 1.01 s")
-ACCEPT = 'pytest suites/test_s.py::test_a --update-baselines --accept "REASON"'
+ACCEPT = 'pytest suites/test_s.py::test_a --update-baselines --llmperf-accept "REASON"'
 
 
 def test_open_slo_is_shown_beside_missing_baseline():

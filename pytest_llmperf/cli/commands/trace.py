@@ -1,0 +1,26 @@
+"""Work with recorded traffic.
+
+  llmperf trace anonymise IN OUT    the same lengths, times and shared blocks without contents, as Mooncake JSONL
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from pytest_llmperf.cli.output import say
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    anonymise = actions.add_parser("anonymise", help="write a trace without contents and with other block ids")
+    anonymise.add_argument("source", metavar="IN", help="Mooncake, BurstGPT, Azure, OpenTelemetry or a requests file")
+    anonymise.add_argument("target", type=Path, metavar="OUT", help="Mooncake JSONL; replaced where it exists")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from pytest_llmperf.workload import anonymise
+
+    count = anonymise(arguments.source, arguments.target)
+    say(f"{arguments.target}: {count:,} requests without contents")
+    return 0

@@ -1,0 +1,181 @@
+"""Recorded traffic as a workload, and traces without their contents."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
+from hashlib import blake2b
+from itertools import islice
+from pathlib import Path
+
+from pytest_llmperf.clock import seconds
+from pytest_llmperf.errors import SpecError
+from pytest_llmperf.model.request import Request
+from pytest_llmperf.workload.arguments import as_call, integer, keywords_only, number
+from pytest_llmperf.workload.arrivals import Arrivals, Recorded
+from pytest_llmperf.workload.base import FORMAT, Workload, check_arrivals
+from pytest_llmperf.workload.prompts import draw_tokens
+from pytest_llmperf.workload.seeds import stream
+from pytest_llmperf.workload.trace_file import BLOCK_TOKENS, TraceLine, read_lines
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Trace(Workload):
+    """Built by `trace`."""
+
+    path: str
+    arrivals: Arrivals
+    count: int = field(metadata={"argument": "requests"})
+    begin_s: float = 0.0
+    end_s: float | None = None
+    most_tokens: int | None = None
+    seed: int = 0
+
+    def requests(self, seed_offset: int = 0) -> tuple[Request, ...]:
+        seed, lines = self.seed + seed_offset, self._lines()
+        if isinstance(self.arrivals, Recorded):
+            offsets_ns: tuple[int, ...] | None = self.arrivals.replayed_ns([line.at_ns for line in lines])
+        else:
+            offsets_ns = self.arrivals.offsets_ns(self.count, seed)
+        return tuple(
+            Request(index, _prompt(line, seed, index), line.output_tokens, line.input_tokens,
+                    at_ns=None if offsets_ns is None else offsets_ns[index])
+            for index, line in enumerate(lines)
+        )
+
+    @property
+    def concurrency(self) -> int | None:
+        return self.arrivals.concurrency
+
+    def digest(self) -> str:
+        """As everywhere, but over the selected lines in place of the path and of the selection."""
+        lines = [(line.at_ns, line.input_tokens, line.output_tokens, line.blocks) for line in self._lines()]
+        definition = f"trace({lines}, {self.arrivals}, {self.seed})"
+        return hashlib.sha256(f"workload format {FORMAT}: {definition}".encode()).hexdigest()
+
+    def _lines(self) -> tuple[TraceLine, ...]:
+        try:
+            changed_ns = Path(self.path).expanduser().stat().st_mtime_ns
+        except OSError:
+            changed_ns = 0  # the reader names the cause
+        return _selected(self.path, changed_ns, self.count, self.begin_s, end_s=self.end_s,
+                         most_tokens=self.most_tokens)
+
+    def __str__(self) -> str:
+        return as_call("trace", self)
+
+
+@keywords_only
+def trace(*, path: str | Path, arrivals: Arrivals, requests: int, begin_s: float = 0.0, end_s: float | None = None,
+          most_tokens: int | None = None, seed: int = 0) -> Workload:
+    """Recorded requests: lengths, times and shared blocks of the trace, with random tokens as contents.
+
+    The formats are Mooncake JSONL, BurstGPT CSV, Azure LLM inference CSV, OpenTelemetry spans (OTLP JSON lines) and the
+    requests files of run folders. Two prompts share the tokens of each block whose id they share. Requests without
+    input or output tokens (failed requests) are left out.
+
+    Args:
+        path: the file; read when the requests are made.
+        arrivals: `recorded()` for the times of the trace; any other arrival process replaces these times.
+        requests: how many: the first in the file that the other arguments select.
+        begin_s: leave out requests before this time, in seconds after the first request of the trace.
+        end_s: leave out requests from this time on.
+        most_tokens: leave out requests with more tokens in prompt and answer together.
+        seed: seed of the tokens. Lengths, times and shared blocks do not depend on the seed.
+
+    Raises:
+        SpecError: an argument cannot be meant; once the requests are made also if the file cannot be read, has a broken
+            line, or has too few requests.
+    """
+    call = "trace"
+    try:
+        Path(path)
+    except TypeError:
+        raise SpecError(f"trace: path must be a text or a path, got {path!r}.") from None
+    count = integer(call, "requests", requests)
+    if not isinstance(arrivals, Recorded):
+        check_arrivals(call, arrivals, count)
+    begin = number(call, "begin_s", begin_s, least=0)
+    return Trace(str(path), arrivals, count, begin,
+                 None if end_s is None else number(call, "end_s", end_s, above=begin),
+                 None if most_tokens is None else integer(call, "most_tokens", most_tokens, least=2),
+                 integer(call, "seed", seed, least=None))
+
+
+def anonymise(source: str, target: Path) -> int:
+    """Write a trace in the Mooncake format without contents, models and absolute times; the number of its requests.
+
+    Lengths, times after the first request and equal blocks stay. Block ids become 63-bit numbers of a keyed hash. The
+    key is random and is not stored, so memory does not grow with the number of ids.
+
+    Raises:
+        SpecError: the file cannot be read or has a broken line. Then `target` does not exist.
+    """
+    key, partial, count = secrets.token_bytes(32), target.with_name(f"{target.name}.partial"), 0
+    try:
+        with partial.open("w", encoding="utf-8") as file:
+            for text in _anonymous(source, key):
+                file.write(text)
+                count += 1
+        partial.replace(target)
+    except OSError as error:
+        raise SpecError(f"trace: cannot write {target}: {error.strerror}.") from error
+    finally:
+        partial.unlink(missing_ok=True)
+    return count
+
+
+def _anonymous(source: str, key: bytes) -> Iterator[str]:
+    origin_ns: int | None = None
+    for line in read_lines(source):
+        origin_ns = line.at_ns if origin_ns is None else origin_ns
+        entry: dict[str, object] = {
+            "timestamp": max(0, line.at_ns - origin_ns) / 1e6,
+            "input_length": line.input_tokens,
+            "output_length": line.output_tokens,
+        }
+        if line.blocks:
+            entry["hash_ids"] = [_other_id(block, key) for block in line.blocks]
+        yield json.dumps(entry) + "\n"
+
+
+def _other_id(block: int, key: bytes) -> int:
+    return int.from_bytes(blake2b(str(block).encode(), key=key, digest_size=8).digest(), "big") >> 1
+
+
+@lru_cache(maxsize=8)  # every run asks, and a window may begin late in a long file
+def _selected(path: str, changed_ns: int, count: int, /, begin_s: float, *,  # noqa: ARG001 - a changed file is new
+              end_s: float | None, most_tokens: int | None) -> tuple[TraceLine, ...]:
+    """The first `count` requests of the selection, by time."""
+    lines = tuple(islice(_within(path, begin_s, end_s, most_tokens), count))
+    if len(lines) < count:
+        raise SpecError(f"trace: {path} has {len(lines)} usable requests (input and output tokens, within begin_s, "
+                        f"end_s and most_tokens), {count} were asked for. Ask for fewer requests or widen the "
+                        "selection. Nothing was sent.")
+    return tuple(sorted(lines, key=lambda line: line.at_ns))
+
+
+def _within(path: str, begin_s: float, end_s: float | None, most_tokens: int | None) -> Iterator[TraceLine]:
+    begin_ns, end_ns = seconds(begin_s), None if end_s is None else seconds(end_s)
+    origin_ns: int | None = None
+    for line in read_lines(path):
+        origin_ns = line.at_ns if origin_ns is None else origin_ns
+        since_ns, tokens = line.at_ns - origin_ns, line.input_tokens + line.output_tokens
+        if line.input_tokens == 0 or line.output_tokens == 0 or (most_tokens is not None and tokens > most_tokens):
+            continue
+        if since_ns >= begin_ns and (end_ns is None or since_ns < end_ns):
+            yield line
+
+
+def _prompt(line: TraceLine, seed: int, index: int) -> tuple[int, ...]:
+    """The tokens of each block depend on its id; a trace without blocks shares nothing."""
+    if not line.blocks:
+        return draw_tokens(stream(seed, "tokens", index), line.input_tokens)
+    tokens: list[int] = []
+    for block in line.blocks:
+        tokens += draw_tokens(stream(seed, "block", block), BLOCK_TOKENS)
+    return tuple(tokens[: line.input_tokens])

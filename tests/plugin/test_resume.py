@@ -1,0 +1,72 @@
+"""--resume: a session goes on in an earlier run folder and keeps the verdicts of that run."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.emulated
+SUITE = """
+import pytest
+from pytest_llmperf import closed, random_tokens, vllm
+
+LOAD = random_tokens(input=32, output=8, arrivals=closed(1), requests=6)
+LIMITS = {"good": "error_rate == 0", "bad": "ttft_p50 <= 1us"}
+
+@pytest.mark.parametrize("name", LIMITS)
+def test_answers(perf, name):
+    perf.check(perf.measure(vllm("llama-3.1-8b", max_model_len=4096), LOAD), LIMITS[name])
+"""
+
+
+def stored_runs():
+    return {path.name: json.loads(path.read_text()) for path in Path(".llmperf/runs").glob("*/tests/*.json")}
+
+
+def test_resumed_session_measures_only_undecided_tests_and_reports_all(run):
+    result, _ = run(SUITE, "--emulate", "h200", "-k", "bad")
+    assert result.ret == 1
+    before = stored_runs()
+    result, junit = run(SUITE, "--emulate", "h200", "--resume", "newest")
+    assert result.ret == 1
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(["llmperf FAIL: test_answers[[]bad]", "1 verdicts are of the resumed run"])
+    after = stored_runs()
+    assert len(after) == 2
+    assert before.items() <= after.items()  # nothing of it was measured again
+    assert len(list(Path(".llmperf/runs").iterdir())) == 1 + Path(".llmperf/runs/.gitignore").exists()
+    found = [{node.get("name"): node.get("value") for node in case.iter("property")} for case in junit.iter("testcase")]
+    assert sorted(names["llmperf.verdict"] for names in found) == ["FAIL", "PASS"]
+    (resumed,) = [names for names in found if "llmperf.resumed" in names]
+    assert resumed["llmperf.verdict"] == "FAIL"
+    assert Path(resumed["llmperf.run_file"]).name in before
+
+
+def test_test_that_was_interrupted_is_measured_again(run):
+    run(SUITE, "--emulate", "h200")
+    (path,) = Path(".llmperf/runs").glob("*/tests/*good*.json")
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps(content | {"complete": False}))
+    result, _ = run(SUITE, "--emulate", "h200", "--resume", "newest")
+    result.assert_outcomes(passed=1, failed=1)
+    assert json.loads(path.read_text())["complete"] is True
+    result.stdout.fnmatch_lines(["1 verdicts are of the resumed run"])
+
+
+@pytest.mark.parametrize(("arguments", "complaint"), [
+    (["--resume", "newest"], "*--resume newest: no run is stored in*Drop --resume*"),
+    (["--resume", "elsewhere"], "*--resume elsewhere: the run folder must lie in*"),
+    (["--resume", ".llmperf/runs/gone"], "*--resume .llmperf/runs/gone: *"),
+    (["--resume", "newest", "-n", "2"], "*--resume and -n: one process goes on in a run folder. Drop -n.*"),
+])
+def test_resume_without_usable_run_is_refused(run, arguments, complaint):
+    result, _ = run(SUITE, "--emulate", "h200", *arguments)
+    assert result.ret == 4
+    result.stderr.fnmatch_lines([complaint])
+
+
+def test_resume_of_other_hardware_is_refused(run):
+    run(SUITE, "--emulate", "h200", "-k", "good")
+    result, _ = run(SUITE, "--emulate", "l4", "--resume", "newest")
+    assert result.ret == 4
+    result.stderr.fnmatch_lines(["*its hardware is emulated h200, and this is emulated l4*Drop --resume*"])

@@ -1,0 +1,102 @@
+"""Recorded traffic: formats, selection, times, shared blocks and anonymised traces."""
+
+import json
+import runpy
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from pytest_llmperf.errors import SpecError
+from pytest_llmperf.workload import anonymise, poisson, random_tokens, recorded, trace
+from pytest_llmperf.workload.trace_file import read_lines
+
+WRITE = runpy.run_path(str(Path(__file__).parents[3] / "scripts" / "write_traces.py"))["write"]
+FORMATS = ["mooncake.jsonl", "burstgpt.csv", "azure.csv", "spans.jsonl"]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    WRITE(tmp_path, 60)
+    return tmp_path
+
+
+def replay(path, **changes):
+    return trace(**{"path": path, "arrivals": recorded(), "requests": 20} | changes).requests()
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_each_format_gives_recorded_lengths_and_times(folder, name):
+    entries = [json.loads(line) for line in (folder / "mooncake.jsonl").read_text().splitlines()[:20]]
+    requests = replay(folder / name)
+    assert [request.prompt_tokens for request in requests] == [entry["input_length"] for entry in entries]
+    assert [len(request.prompt) for request in requests] == [entry["input_length"] for entry in entries]
+    assert [request.output_tokens for request in requests] == [entry["output_length"] for entry in entries]
+    assert [request.at_ns for request in requests] == [
+        (entry["timestamp"] - entries[0]["timestamp"]) * 1_000_000 for entry in entries
+    ]
+
+
+def test_equal_block_ids_give_equal_tokens_and_other_seed_gives_other_tokens(folder):
+    first, second, _, fourth = replay(folder / "mooncake.jsonl", requests=4)
+    assert first.prompt[:512] == fourth.prompt[:512] != second.prompt[:512]
+    assert replay(folder / "mooncake.jsonl", seed=1)[0].prompt != first.prompt
+
+
+def test_speed_and_rate_scale_recorded_times(folder):
+    plain, fast = replay(folder / "azure.csv"), replay(folder / "azure.csv", arrivals=recorded(speed=2))
+    assert fast[-1].at_ns == round(plain[-1].at_ns / 2)
+    assert replay(folder / "azure.csv", arrivals=recorded(rate=4))[-1].at_ns == 5_000_000_000
+    assert trace(path="x", arrivals=recorded(), requests=2).at_rate(3).rate == 3
+
+
+def test_window_and_length_limit_select_requests(folder):
+    requests = replay(folder / "azure.csv", begin_s=2, end_s=8, most_tokens=1500, requests=5)
+    assert max(request.prompt_tokens + request.output_tokens for request in requests) <= 1500
+    assert all(earlier.at_ns <= later.at_ns for earlier, later in pairwise(requests))
+    with pytest.raises(SpecError, match=r"\d+ usable requests .* 60 were asked for"):
+        replay(folder / "azure.csv", end_s=1, requests=60)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_message_on_broken_line_has_line_number(folder, name):
+    lines = (folder / name).read_text().splitlines()
+    (folder / name).write_text("\n".join([*lines[:9], "broken", *lines[9:]]))
+    with pytest.raises(SpecError, match=rf"{name}, line 10: "):
+        replay(folder / name)
+
+
+def test_unknown_format_is_refused(tmp_path):
+    (tmp_path / "notes.txt").write_text("hello")
+    with pytest.raises(SpecError, match="begins no known format"):
+        replay(tmp_path / "notes.txt")
+
+
+def test_recorded_arrivals_of_another_workload_are_refused():
+    with pytest.raises(SpecError, match="only trace"):
+        random_tokens(input=8, output=8, requests=2, arrivals=recorded())
+    with pytest.raises(SpecError, match="not both"):
+        recorded(speed=1, rate=2)
+
+
+def test_other_arrivals_replace_recorded_times(folder):
+    requests = replay(folder / "azure.csv", arrivals=poisson(10))
+    assert requests[-1].at_ns == 2_000_000_000
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_anonymised_trace_keeps_lengths_and_times_without_contents(folder, name):
+    assert anonymise(str(folder / name), folder / "out.jsonl") == 60
+    before, after = list(read_lines(str(folder / name))), list(read_lines(str(folder / "out.jsonl")))
+    for line, other in zip(before, after, strict=True):
+        assert (other.input_tokens, other.output_tokens) == (line.input_tokens, line.output_tokens)
+        assert other.at_ns == line.at_ns - before[0].at_ns
+    assert "private" not in (folder / "out.jsonl").read_text()
+
+
+def test_anonymised_trace_keeps_shared_blocks_under_other_ids(folder):
+    anonymise(str(folder / "mooncake.jsonl"), folder / "out.jsonl")
+    before = [b for line in read_lines(str(folder / "mooncake.jsonl")) for b in line.blocks]
+    after = [b for line in read_lines(str(folder / "out.jsonl")) for b in line.blocks]
+    assert [before.index(block) for block in before] == [after.index(block) for block in after]
+    assert not set(before) & set(after)
