@@ -96,7 +96,7 @@ def test_completion_script_names_commands_and_options(capsys, shell):
     assert "trace-window" in script
 
 
-def test_bash_completes_first_letters_of_commands(capsys, tmp_path):
+def test_bash_completion_contains_matching_commands(capsys, tmp_path):
     assert main(["completion", "bash"]) == 0
     (tmp_path / "llmperf.bash").write_text(capsys.readouterr().out)
     ask = "source ./llmperf.bash; COMP_WORDS=(llmperf re); COMP_CWORD=1; _shtab_llmperf; echo ${COMPREPLY[@]}"
