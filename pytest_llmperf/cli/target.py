@@ -115,6 +115,9 @@ def _recorded_workload(arguments: argparse.Namespace) -> Workload:
 
     path = Path(arguments.trace).expanduser()
     if path.suffix == ".json":
+        if arguments.trace_window is not None or arguments.most_tokens is not None:
+            raise UsageError(f"--trace {path}: ShareGPT has no times, and --trace-window and --most-tokens do not "
+                             "apply to it. Drop these options.")
         return sharegpt(path=path, arrivals=poisson(arguments.rate), requests=arguments.requests, seed=arguments.seed)
     begin, colon, end = (arguments.trace_window or "0:").partition(":")
     try:

@@ -1,7 +1,7 @@
 """How several servers share the memory of one GPU: each gets a KV cache of a stated size.
 
 An engine sizes its KV cache by the memory that it finds free, so two servers that start at the same time would each
-measure the other. With an absolute size each server takes what it is told, whatever its siblings do.
+measure the other. With an absolute size each server takes that size, whatever its siblings do.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def memory_shares(specs: Sequence[EngineSpec], memory_bytes: int | None) -> list
         return (f"{len(specs)} servers need {fixed_bytes / GIB:.0f} GiB beside their KV caches, and the GPU has "
                 f"{memory_bytes / GIB:.0f} GiB")
     share = int(90 / len(specs)) / 100
-    return [spec.with_flags(**SHARE_FLAGS[spec.engine](shapes[spec], kv_bytes, share)) for spec in specs]
+    return [spec.with_flags(**SHARE_FLAGS[spec.engine](spec, shapes[spec], kv_bytes, share)) for spec in specs]
 
 
 def _shape_or_reason(spec: EngineSpec) -> Shape | str:
@@ -80,16 +80,19 @@ def _weight_bytes(spec: EngineSpec, shape: Shape) -> int:
     return draft_bytes + shape.weight_bytes // size_of(flags, TENSOR)
 
 
-def _vllm_flags(_shape: Shape, kv_bytes: int, share: float) -> Mapping[str, Flag]:
+def _vllm_flags(_spec: EngineSpec, _shape: Shape, kv_bytes: int, share: float) -> Mapping[str, Flag]:
     """At its start vLLM refuses a GPU on which less than `gpu_memory_utilization` is free."""
     return {"gpu_memory_utilization": share, "kv_cache_memory_bytes": kv_bytes}
 
 
-def _sglang_flags(shape: Shape, kv_bytes: int, _share: float) -> Mapping[str, Flag]:
-    return {"max_total_tokens": kv_bytes // shape.kv_bytes_per_token}
+def _sglang_flags(spec: EngineSpec, shape: Shape, kv_bytes: int, _share: float) -> Mapping[str, Flag]:
+    """Tensor parallelism splits the KV heads over the GPUs. Each GPU keeps at least one head."""
+    heads_on_each_gpu = max(1, shape.kv_heads // size_of(flags_of(spec), TENSOR))
+    return {"max_total_tokens": kv_bytes * shape.kv_heads // (shape.kv_bytes_per_token * heads_on_each_gpu)}
 
 
-#: Engine → from the model's dimensions, the bytes of the KV cache and the share of the GPU to the flags that say so.
-SHARE_FLAGS: Mapping[str, Callable[[Shape, int, float], Mapping[str, Flag]]] = {
+#: Engine → from the spec, its model's dimensions, the bytes of the KV cache on each GPU and the share of the GPU to the
+#: flags that say so.
+SHARE_FLAGS: Mapping[str, Callable[[EngineSpec, Shape, int, float], Mapping[str, Flag]]] = {
     "vllm": _vllm_flags, "sglang": _sglang_flags,
 }

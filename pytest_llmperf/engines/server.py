@@ -307,8 +307,8 @@ class Server:
     def check_configuration(self) -> None:
         """Raise WrongServer where it loaded another model, or resolved a flag to another number, than was asked for.
 
-        Only what the server tells is compared, and only numbers above 0: words have several spellings, and -1 or 0
-        leaves the number to the engine.
+        Only reported values are compared, and only numbers above 0: words have several spellings, and -1 or 0 leaves
+        the number to the engine.
         """
         wanted = self.model.path_or_hub_id if self.model else None
         with self.answering("its model"):

@@ -32,6 +32,14 @@ def test_sglang_gets_a_number_of_tokens():
     assert flags(sglang_share) == {"max_total_tokens": kv_bytes // (128 * 1024)}  # 128 KiB a token of this shape
 
 
+@pytest.mark.parametrize(("size", "bytes_per_token"), [(1, 128 * 1024), (2, 64 * 1024), (16, 16 * 1024)])
+def test_tensor_parallel_sglang_keeps_share_of_kv_heads_on_each_gpu(size, bytes_per_token):
+    split = sglang("llama-3.1-8b", tp_size=size)  # 8 KV heads: with more GPUs, several GPUs keep the same head
+    vllm_share, sglang_share = memory_shares([vllm("llama-3.1-8b", tensor_parallel_size=size), split], H200)
+    kv_bytes = flags(vllm_share)["kv_cache_memory_bytes"]
+    assert flags(sglang_share)["max_total_tokens"] == kv_bytes // bytes_per_token
+
+
 @pytest.mark.parametrize(
     ("specs", "memory_bytes", "reason"),
     [
