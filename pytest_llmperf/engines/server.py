@@ -362,11 +362,18 @@ class Server:
             EngineError: the server answers, and not with a token.
             WrongServer: the server refuses the API key or requires an API key.
         """
-        path, streamed = self.adapter.post(self.spec, Request(0, prompt, 1, len(prompt)), self.served_name)
+        chat = self.spec.protocol == "chat"
+        request = Request(0, "Hello", 1, None) if chat else Request(0, prompt, 1, len(prompt))
+        path, streamed = self.adapter.post(self.spec, request, self.served_name)
         body = json.loads(streamed) | {"stream": False}
         body.pop("stream_options", None)
         response = self.client.post(path, json=body, timeout=timeout_s)
         self._check_admitted(response)
+        if chat and response.status_code in (404, 405):
+            raise WrongServer(
+                f"The server at {self.url} has no chat endpoint: POST {path} answered {response.status_code}. Nothing "
+                'was measured. Leave protocol="chat" out, or serve a model with a chat template.'
+            )
         answer = json_object(response)
         counts = section(answer, "usage") or section(answer, "meta_info")
         if counts.get("completion_tokens") != 1:

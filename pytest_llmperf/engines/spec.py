@@ -13,6 +13,7 @@ from pytest_llmperf.errors import SpecError
 from pytest_llmperf.masking import secret_values
 from pytest_llmperf.model.engine import EngineSpec, Flag, flags_as_json
 
+PROTOCOLS = ("completions", "chat")
 Variable = str | int | float | PathLike[str] | None
 
 
@@ -74,6 +75,7 @@ def endpoint(
     *,
     model: str,
     model_alias: str | Sequence[str] = (),
+    protocol: str = "completions",
     api_key_env: str | None = None,
     api_key_file: str | None = None,
     headers_env: Mapping[str, str] | None = None,
@@ -89,13 +91,14 @@ def endpoint(
         model: the model id that the server lists under /v1/models.
         model_alias: further model name, or list of names, that the chunks of an answer may contain, such as
             "gpt-x-2024-08-06" for "gpt-x". Any other name makes the test an ERROR.
+        protocol: "completions" (`/v1/completions`) or "chat" (`/v1/chat/completions`, which takes text prompts only).
         api_key_env: environment variable, in upper case, whose value is sent as `Authorization: Bearer VALUE`.
         api_key_file: file with the key instead; a relative path starts at the project root.
         headers_env: environment variable by HTTP header, `{"X-Api-Key": "SERVICE_KEY"}`.
         api_key, headers: rejected with what to write instead, because a test must not contain a key.
 
     Raises:
-        SpecError: the URL, the model, an alias or the source of a key is not valid.
+        SpecError: the URL, the model, an alias or the source of a key or the protocol is not valid.
     """
     if api_key is not None or headers is not None:
         given, instead = ("api_key", 'api_key_env="VARIABLE"') if headers is None else (
@@ -114,9 +117,12 @@ def endpoint(
     if not isinstance(model, str) or not model:
         raise SpecError(f"endpoint({url!r}, model={model!r}): the model is the id that /v1/models lists, as text.")
     aliases = _aliases(f"endpoint({url!r}", model_alias)
+    if protocol not in PROTOCOLS:
+        raise SpecError(f"endpoint({url!r}, protocol={protocol!r}): write one of {', '.join(map(repr, PROTOCOLS))}.")
     sources = secret_headers(f"endpoint({url!r}", api_key_env, api_key_file, headers_env)
     return EngineSpec(
-        engine="endpoint", model=model, url=url.rstrip("/"), model_aliases=aliases, secret_headers=sources
+        engine="endpoint", model=model, url=url.rstrip("/"), model_aliases=aliases, secret_headers=sources,
+        protocol=protocol,
     )
 
 

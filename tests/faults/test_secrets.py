@@ -134,6 +134,14 @@ def test_api_key_of_an_endpoint_is_sent_and_is_in_no_artefact(suite, canaries, m
     assert not secrets_in(shown.encode() + result.stderr.str().encode())
 
 
+def test_chat_endpoint_with_a_key_is_measured_over_a_socket(suite, canaries):
+    with service("") as port:
+        call = SERVICE.replace("@PORT@", str(port)).replace('api_key_env=', 'protocol="chat", api_key_env=').replace(
+            "FEW)", 'random_tokens(input=8, output=20, text=True, arrivals=closed(2), requests=12))')
+        result, _ = suite.run(call.replace("    assert False, ", "    assert run.runs[0].records[0].ok, "), "-rA")
+    result.assert_outcomes(passed=1)
+
+
 def test_endpoint_without_key_names_the_argument_to_write(suite, canaries):
     with service("") as port:
         call = SERVICE.replace("@PORT@", str(port)).replace(

@@ -107,7 +107,9 @@ class Handler(BaseHTTPRequestHandler):
         if MODE == "no-tokens":
             return self.send(500, {"error": "engine core is dead"})
         asked = json.loads(body)
-        prompt, tokens = len(asked["prompt"]), asked["max_tokens"]
+        chat = self.path == "/v1/chat/completions"
+        text = asked["messages"][0]["content"] if chat else asked["prompt"]
+        prompt, tokens = len(text), asked["max_tokens"]
         usage = {"prompt_tokens": prompt, "completion_tokens": tokens, "total_tokens": prompt + tokens}
         if MODE == "dies-of-long-prompts" and prompt > 10:
             print("stub: illegal memory access in a connector", flush=True)
@@ -127,7 +129,7 @@ class Handler(BaseHTTPRequestHandler):
         if broken and MODE in ("short", "long"):
             tokens += -2 if MODE == "short" else 2
             usage |= {"completion_tokens": tokens}
-        self.stream(tokens, usage)
+        self.stream(tokens, usage, {"delta": {"content": "x"}} if chat else {"text": "x"})
         with LOCK:
             STREAMS["ended"] += 1
             if MODE == "resets" and STREAMS["ended"] == due():
@@ -140,7 +142,7 @@ class Handler(BaseHTTPRequestHandler):
                 note()
                 os.kill(os.getpid(), signal.SIGKILL if MODE == "dies" else signal.SIGSTOP)
 
-    def stream(self, tokens, usage):
+    def stream(self, tokens, usage, content):
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
         self.send_header("Transfer-Encoding", "chunked")
@@ -150,7 +152,7 @@ class Handler(BaseHTTPRequestHandler):
                 time.sleep(ITL_S)
             so_far = usage | {"completion_tokens": done}
             last = "length" if done == tokens else None
-            self.event({"choices": [{"index": 0, "text": "x", "finish_reason": last}], "usage": so_far},
+            self.event({"choices": [{"index": 0, **content, "finish_reason": last}], "usage": so_far},
                        together=MODE == "coalesces" and done % 2 and done < tokens)
         self.event({"choices": [], "usage": usage})
         self.chunk(b"data: [DONE]\n\n")
