@@ -55,20 +55,21 @@ def canaries(monkeypatch):
         monkeypatch.setenv(f"CANARY_{number}", value)
 
 
-def left_behind(suite):
+def left_behind(suite, measured=True):
     """Every file that the run wrote, by its path."""
     own = {"test_it.py", "stubbed.py"}
     paths = [path for path in suite.folder.rglob("*") if path.is_file() and path.name not in own]
-    return {str(path.relative_to(suite.folder)): readable(path) for path in paths if "__pycache__" not in path.parts}
+    artefacts = [path for path in paths if "__pycache__" not in path.parts]
+    return {str(path.relative_to(suite.folder)): readable(path, measured) for path in artefacts}
 
 
-def readable(path):
+def readable(path, measured):
     """A file's bytes with whatever is packed in them: requests are gzipped, a report's pages in base64, too."""
     data = path.read_bytes()
     if path.suffix == ".gz":
         return gzip.decompress(data)
     packed = re.findall(rb'data-packed="([^"]+)"', data)
-    assert packed or path.name != "report.html"
+    assert packed or not measured or path.name != "report.html"
     return b"\n".join([data, *(gzip.decompress(base64.b64decode(one)) for one in packed)])
 
 
@@ -111,7 +112,7 @@ def service(mode):
     with closing(socket.create_server(("127.0.0.1", 0))) as listener:
         port = listener.getsockname()[1]
     command = [sys.executable, str(ENGINE), "serve", "m", "--port", str(port), "--served-model-name", "m"]
-    environment = os.environ | {"STUB_MODE": mode, "STUB_KEY": KEY, "STUB_AFTER": "12"}
+    environment = os.environ | {"STUB_MODE": mode, "STUB_KEY": KEY, "STUB_AFTER": "0"}
     with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         try:
             until(lambda: answers(port), 20)
@@ -126,9 +127,8 @@ def test_api_key_of_an_endpoint_is_sent_and_is_in_no_artefact(suite, canaries, m
     with service(mode) as port:
         result, _ = suite.run(SERVICE.replace("@PORT@", str(port)), "-rA", "--showlocals")
     shown = result.stdout.str()
-    assert "header.Authorization=key-env:CANARY_1" in shown
-    files = left_behind(suite)
-    assert ("Incorrect API key: ***" in shown) == bool(mode)
+    files = left_behind(suite, measured=not mode)
+    assert ("Incorrect API key: ***" if mode else "header.Authorization=key-env:CANARY_1") in shown
     assert any("runs/" in path for path in files)
     assert {path: found for path, data in files.items() if (found := secrets_in(data))} == {}
     assert not secrets_in(shown.encode() + result.stderr.str().encode())
