@@ -143,7 +143,7 @@ def test_buildkite_step_accepts_only_inconclusive_exit_code(project):
     assert f"gh pr comment 7 --body-file {COMMENT}\n" in (project / "calls.log").read_text()
 
 
-def test_workflow_and_jenkinsfile_post_comment_on_pull_request(project):
+def test_workflow_and_jenkinsfile_comment_is_one_command(project):
     (step,) = [step for step in loaded("github/llmperf.yml")["jobs"]["llmperf"]["steps"] if "run" in step]
     bash(step["run"], project, PR="7")
     assert (project / "calls.log").read_text() == f"gh pr comment 7 --body-file {COMMENT}\n"
