@@ -6,24 +6,31 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import Enum
 from itertools import product
+from math import isfinite
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.errors import EngineError, EnvironmentMissing, HardwareBusy, InfrastructureError, UsageError
 from pytest_llmperf.judging.claim_judge import invalid_results
+from pytest_llmperf.judging.ratios import start_sd_prior
 from pytest_llmperf.judging.validity import judged_by_comparison
 from pytest_llmperf.metrics.registry import find
 from pytest_llmperf.metrics.units import Direction
 from pytest_llmperf.model.engine import EngineSpec
+from pytest_llmperf.results.conditions import server_kind
 from pytest_llmperf.results.sentences import reason_text
 from pytest_llmperf.session.capacity import METRIC
 from pytest_llmperf.session.perf import Perf
+from pytest_llmperf.stats.priors import scale_of
+from pytest_llmperf.stats.ratio import paired_difference
 from pytest_llmperf.workload import Workload
 
-SCHEMA = 1
+SCHEMA = 2
+CONFIDENCE = 0.99  # of each limit of a difference between two combinations
 Values = Mapping[str, float | None]
 
 
@@ -35,11 +42,15 @@ class Row:
         flags: name → value, as JSON has it.
         metrics: name → mean over the runs; empty where it could not be measured.
         problem: why it could not; "" where it could.
+        runs: name → value of each run, in the order of the seeds; None for a missing or infinite value.
+        kind: hardware kind of the server, for the spread between server starts.
     """
 
     flags: Mapping[str, object]
     metrics: Values
     problem: str = ""
+    runs: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
+    kind: str = ""
 
 
 def combinations(grid: Mapping[str, Sequence[object]]) -> Iterator[dict[str, object]]:
@@ -83,13 +94,19 @@ def measure_row(perf: Perf, settings: Settings, plan: SweepPlan, flags: Mapping[
         if errors := invalid_results([("", measurement, judged_by_comparison(plan.metrics))], settings):
             return Row(flags, {}, reason_text(errors[0]))
         values = {name: measurement.value(name) for name in plan.metrics}
+        runs = {name: _finite(measurement.values_with_failures(name)) for name in plan.metrics}
         if plan.slos:
-            values[METRIC] = perf.max_rate(candidate, plan.workload, slo=plan.slos).value(METRIC)
+            searched = perf.max_rate(candidate, plan.workload, slo=plan.slos)
+            values[METRIC], runs[METRIC] = searched.value(METRIC), _finite(searched.values_with_failures(METRIC))
     except (EnvironmentMissing, HardwareBusy):
         raise
     except InfrastructureError as error:
         return Row(flags, {}, _error_text(error))
-    return Row(flags, values)
+    return Row(flags, values, runs=runs, kind=server_kind(measurement.conditions))
+
+
+def _finite(values: Iterable[float | None]) -> list[float | None]:
+    return [value if value is not None and isfinite(value) else None for value in values]
 
 
 def _error_text(error: InfrastructureError) -> str:
@@ -147,7 +164,9 @@ class SweepFile:
         Raises:
             UsageError: it cannot be written.
         """
-        line = json.dumps({"flags": row.flags, "metrics": row.metrics, "problem": row.problem}, allow_nan=False)
+        content = {"flags": row.flags, "metrics": row.metrics, "problem": row.problem, "runs": row.runs,
+                   "kind": row.kind}
+        line = json.dumps(content, allow_nan=False)
         with self._open() as file:
             head = "" if self._begun() else json.dumps({"schema": SCHEMA, "sweep": self.what}) + "\n"
             file.write(f"{head}{line}\n")
@@ -183,22 +202,62 @@ class SweepFile:
         return lines[1:]
 
     @staticmethod
-    def _row(content: Mapping[str, Mapping[str, float | None] | str]) -> Row:
-        flags, metrics, problem = content["flags"], content["metrics"], content["problem"]
-        if not isinstance(flags, dict) or not isinstance(metrics, dict) or not isinstance(problem, str):
-            raise TypeError("a row must have flags, metrics and problem")
-        return Row(flags, metrics, problem)
+    def _row(content: Mapping[str, Any]) -> Row:
+        row = Row(**content)
+        if not all(isinstance(table, dict) for table in (row.flags, row.metrics, row.runs)) or not isinstance(
+            row.problem, str
+        ):
+            raise TypeError("a row must have flags, metrics, problem, runs and kind")
+        return row
 
 
-def pareto_front(rows: Iterable[Row], metrics: Sequence[str]) -> list[Row]:
-    """Rows that no other row beats: as good in every metric and better in one."""
-    complete_rows = [row for row in rows if all(row.metrics.get(metric) is not None for metric in metrics)]
-    points = [tuple(_cost(metric, row.metrics[metric]) for metric in metrics) for row in complete_rows]
+class Standing(Enum):
+    """How a combination stands among all combinations of a sweep."""
 
-    def beaten(point: tuple[float, ...]) -> bool:
-        return any(other != point and all(o <= p for o, p in zip(other, point, strict=True)) for other in points)
+    FRONT = "*"
+    UNDECIDED = "~"
+    BEATEN = ""
 
-    return [row for row, point in zip(complete_rows, points, strict=True) if not beaten(point)]
+
+def standings(rows: Sequence[Row], metrics: Sequence[str]) -> list[Standing]:
+    """The standing of each row.
+
+    BEATEN: another row has means that are as good in every metric, and is proven to be better in one. UNDECIDED:
+    another row has such means, and no difference is proven. FRONT: no other row has such means. The difference of two
+    rows is the mean of the paired differences of equal seeds on the metric's scale; its standard error includes the
+    spread between server starts, because each combination has one start.
+    """
+    return [_standing(row, rows, metrics) for row in rows]
+
+
+def _standing(row: Row, rows: Sequence[Row], metrics: Sequence[str]) -> Standing:
+    if any(row.metrics.get(metric) is None for metric in metrics):
+        return Standing.BEATEN
+    better = [other for other in rows if _has_better_means(other, row, metrics)]
+    if any(_is_proven_better(other, row, metric) for other in better for metric in metrics):
+        return Standing.BEATEN
+    return Standing.UNDECIDED if better else Standing.FRONT
+
+
+def _has_better_means(other: Row, row: Row, metrics: Sequence[str]) -> bool:
+    """Whether the means of `other` are as good as the means of `row` in every metric and better in one."""
+    if any(other.metrics.get(metric) is None for metric in metrics):
+        return False
+    costs = [(_cost(metric, other.metrics[metric]), _cost(metric, row.metrics[metric])) for metric in metrics]
+    return all(theirs <= ours for theirs, ours in costs) and any(theirs < ours for theirs, ours in costs)
+
+
+def _is_proven_better(other: Row, row: Row, name: str) -> bool:
+    metric = find(name)
+    scale, larger_is_worse = scale_of(metric), metric.direction is not Direction.HIGHER
+    pairs = zip(other.runs.get(name, ()), row.runs.get(name, ()), strict=False)
+    try:
+        differences = [scale.read(theirs, worse_when_larger=larger_is_worse)
+                       - scale.read(ours, worse_when_larger=larger_is_worse) for theirs, ours in pairs]
+        difference = paired_difference(differences, start_sd_prior(metric, row.kind).value)
+    except ValueError:  # no runs, or a value that is missing or 0
+        return False
+    return difference.upper(CONFIDENCE) < 0
 
 
 def _cost(metric: str, value: float | None) -> float:

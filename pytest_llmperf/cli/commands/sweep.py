@@ -84,17 +84,19 @@ def grid_of(texts: list[str]) -> dict[str, list[object]]:
 
 
 def sweep_table(rows: Sequence[Row], names: Sequence[str], metrics: Sequence[str]) -> list[str]:
-    """The table; a star marks the Pareto front."""
+    """The table; a star marks the Pareto front, a tilde what is not proven to be beaten."""
     from pytest_llmperf.metrics.registry import find
     from pytest_llmperf.report.table import aligned
-    from pytest_llmperf.session.sweep import pareto_front
+    from pytest_llmperf.session.sweep import CONFIDENCE, standings
 
-    front = pareto_front(rows, metrics)
     table = [("", *names, *metrics, "")]
-    for row in rows:
+    for row, standing in zip(rows, standings(rows, metrics), strict=True):
         values = [row.metrics.get(name) for name in metrics]
         cells = ["-" if value is None else find(name).unit.show(value)
                  for name, value in zip(metrics, values, strict=True)]
-        table.append(("*" if row in front else "", *(str(row.flags[name]) for name in names), *cells, row.problem))
-    meaning = f"* Pareto front: no other combination is as good in {', '.join(metrics)} and better in one"
-    return [*aligned(table), meaning]
+        table.append((standing.value, *(str(row.flags[name]) for name in names), *cells, row.problem))
+    return [
+        *aligned(table),
+        f"* Pareto front: no other combination has means as good in {', '.join(metrics)} and better in one",
+        f"~ another combination has such means, and no difference between the two is proven ({CONFIDENCE:.0%})",
+    ]

@@ -8,7 +8,7 @@ from pytest_llmperf import closed, random_tokens, vllm
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.errors import EnvironmentMissing, HardwareBusy, ServerDied, UsageError
 from pytest_llmperf.model.record import Outcome
-from pytest_llmperf.session.sweep import Row, SweepFile, SweepPlan, combinations, measure_row, pareto_front
+from pytest_llmperf.session.sweep import Row, Standing, SweepFile, SweepPlan, combinations, measure_row, standings
 from pytest_llmperf.testing.records import make_record
 
 
@@ -51,13 +51,13 @@ def test_row_truncated_by_kill_is_dropped_and_file_accepts_rows(file):
     ("content", "words"),
     [
         ("no json\n", "no file of a sweep"),
-        ('{"schema": 2, "sweep": "x"}\n', "schema 2"),
-        ('{"schema": 1, "sweep": "another"}\n', "holds another sweep"),
+        ('{"schema": 1, "sweep": "x"}\n', "schema 1"),
+        ('{"schema": 2, "sweep": "another"}\n', "holds another sweep"),
         ("[]\n", "no file of a sweep"),
-        ('{"schema": 1, "sweep": "vllm(\'m\'), …"}\n{"flags": []}\n', "no file of a sweep"),
+        ('{"schema": 2, "sweep": "vllm(\'m\'), …"}\n{"flags": []}\n', "no file of a sweep"),
         (b"\xff\n", "cannot be read"),
     ],
-    ids=["text", "newer", "another", "list", "row", "bytes"],
+    ids=["text", "older", "another", "list", "row", "bytes"],
 )
 def test_a_file_of_something_else_is_refused_and_left_alone(file, content, words):
     data = content if isinstance(content, bytes) else content.encode()
@@ -67,15 +67,34 @@ def test_a_file_of_something_else_is_refused_and_left_alone(file, content, words
     assert file.path.read_bytes() == data
 
 
-def row(ttft_ms, throughput):
-    return Row({}, {"ttft_p95": ttft_ms, "output_throughput": throughput})
+def row(ttft_ms, throughput, spread=0.002, kind="h200"):
+    """A combination with three runs around these means."""
+    means = {"ttft_p95": ttft_ms, "output_throughput": throughput}
+    runs = {name: [None if mean is None else mean * (1 + spread * step) for step in (-1, 0, 1)]
+            for name, mean in means.items()}
+    return Row({}, means, runs=runs, kind=kind)
 
 
-def test_pareto_front_uses_direction_of_each_metric():
-    slow_much, fast_little, beaten, equal = row(90, 900), row(30, 300), row(95, 800), row(30, 300)
+METRICS = ("ttft_p95", "output_throughput")
+
+
+def test_standings_use_direction_of_each_metric():
+    slow_much, fast_little, beaten, equal = row(90, 900), row(30, 300), row(200, 400), row(30, 300)
     unknown = row(None, 9000)
-    front = pareto_front([slow_much, fast_little, beaten, equal, unknown], ("ttft_p95", "output_throughput"))
-    assert front == [slow_much, fast_little, equal]
+    assert standings([slow_much, fast_little, beaten, equal, unknown], METRICS) == [
+        Standing.FRONT, Standing.FRONT, Standing.BEATEN, Standing.FRONT, Standing.BEATEN]
+
+
+def test_worse_means_without_proven_difference_are_undecided():
+    best, near = row(100, 900), row(104, 897)
+    assert standings([best, near], METRICS) == [Standing.FRONT, Standing.UNDECIDED]
+    far = row(300, 897)
+    assert standings([best, far], METRICS) == [Standing.FRONT, Standing.BEATEN]
+
+
+def test_combination_without_runs_is_never_proven_to_be_beaten():
+    stored = Row({}, {"ttft_p95": 900.0, "output_throughput": 1.0})
+    assert standings([row(100, 900), stored], METRICS) == [Standing.FRONT, Standing.UNDECIDED]
 
 
 def test_unwritable_sweep_file_is_refused_before_measuring(tmp_path):
@@ -88,7 +107,7 @@ def test_unwritable_sweep_file_is_refused_before_measuring(tmp_path):
 def test_the_lines_are_json(file):
     file.append(ROWS[0])
     head, line = map(json.loads, file.path.read_text().splitlines())
-    assert head["schema"] == 1
+    assert head["schema"] == 2
     assert line["flags"] == {"a": 1}
 
 
