@@ -10,7 +10,7 @@ from pytest_llmperf.results.conditions import EMULATED
 
 LONGEST = 150  # file systems take 255 bytes
 _FOLDER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
-# A function has neither brackets nor "-", so the first "-" tells where its parameters begin.
+# A function has neither brackets nor "-", so its parameters begin at the first "-".
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*(-[A-Za-z0-9_.-]+)?")
 
 

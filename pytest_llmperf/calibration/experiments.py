@@ -56,8 +56,8 @@ MECHANISMS = (
     ("chunk_budget=/4", "small_chunks", "max_num_batched_tokens"),
     ("kv=-50%", "the_memory_becomes_blocks", "kv_blocks"),
     ("acceptance=-0.2", "speculative_decoding", "spec_acceptance_rate(a)"),
-    ("tp_link=/2", "four_gpus_prefill", "ttft_p50 is"),
-    ("offload_bandwidth=/4", "evicted_prefixes", "ttft_mean is"),
+    ("tp_link=/2", "four_gpus_prefill", "ttft_p50 changed"),
+    ("offload_bandwidth=/4", "evicted_prefixes", "ttft_mean changed"),
     ("stalls=1%", SERVING, "largest_stall_p75"),
     ("leak", SERVING, "blocks are still held"),
     ("throttle", SERVING, "not steady: tpot_mean"),
@@ -66,7 +66,7 @@ SLOWDOWNS = {
     "TPOT +5 %, run sd 0.5 %": Slowdown(0.05, run_sd=0.005, session_sd=0.003),
     "TPOT +10 %, run sd 1 %": Slowdown(0.10, run_sd=0.01, session_sd=0.005),
 }
-SLOWER = "tpot_mean is"
+SLOWER = "tpot_mean changed"
 MOST_OTHERS = 400
 
 

@@ -31,6 +31,8 @@ def add_arguments(parser: argparse.ArgumentParser, engine: str) -> None:
     parser.add_argument("--flag", action="append", default=[], metavar="NAME=VALUE", help="of the engine; repeatable")
     parser.add_argument("--model-alias", action="append", default=[], metavar="NAME",
                         help="a further name by which answers may call the model; repeatable")
+    parser.add_argument("--api-key-env", metavar="VARIABLE",
+                        help="environment variable with the API key of a running server")
     load = parser.add_argument_group("workload: random prompts, or a trace")
     load.add_argument("--trace", metavar="FILE", help="send recorded requests instead: Mooncake, BurstGPT, Azure, "
                       "OpenTelemetry spans, a requests file of a run folder, or ShareGPT")
@@ -63,7 +65,7 @@ def spec_of(arguments: argparse.Namespace) -> EngineSpec:
         url, colon, model = text.rpartition(":")
         if flags or not colon or model.isdigit():
             raise SpecError(f"{text!r}: write a running server as http://HOST:PORT:MODEL; it takes no --flag.")
-        return endpoint(url, model=model, model_alias=arguments.model_alias)
+        return endpoint(url, model=model, model_alias=arguments.model_alias, api_key_env=arguments.api_key_env)
     name, _, model = text.partition(":")
     if name not in startable() or not model:
         raise SpecError(f"{text!r}: write the engine as {' or '.join(f'{engine}:MODEL' for engine in startable())}.")
@@ -113,6 +115,9 @@ def _recorded_workload(arguments: argparse.Namespace) -> Workload:
 
     path = Path(arguments.trace).expanduser()
     if path.suffix == ".json":
+        if arguments.trace_window is not None or arguments.most_tokens is not None:
+            raise UsageError(f"--trace {path}: ShareGPT has no times, and --trace-window and --most-tokens do not "
+                             "apply to it. Drop these options.")
         return sharegpt(path=path, arrivals=poisson(arguments.rate), requests=arguments.requests, seed=arguments.seed)
     begin, colon, end = (arguments.trace_window or "0:").partition(":")
     try:

@@ -7,10 +7,12 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from pytest_llmperf.engines.adapter import Adapter, Placement
+from pytest_llmperf.engines.openai import CHAT, chat_body
 from pytest_llmperf.engines.sglang_adapter import SglangAdapter
 from pytest_llmperf.engines.vllm_adapter import VllmAdapter
 from pytest_llmperf.errors import ConfigError, SpecError
 from pytest_llmperf.model.engine import INSTALLATION, EngineSpec
+from pytest_llmperf.model.request import Request
 from pytest_llmperf.telemetry.hardware import KINDS, OTHER_GPU
 
 if TYPE_CHECKING:
@@ -27,6 +29,9 @@ class EndpointAdapter(VllmAdapter):
 
     def environment(self, spec: EngineSpec, placement: Placement) -> dict[str, str]:
         raise NotImplementedError("an endpoint is never started")
+
+    def post(self, spec: EngineSpec, request: Request, model: str) -> tuple[str, bytes]:
+        return (CHAT, chat_body(request, model)) if spec.protocol == "chat" else super().post(spec, request, model)
 
     def reset_cache(self, client: httpx.Client, *, external: bool) -> bool:  # noqa: ARG002 - other people's caches
         return False

@@ -45,7 +45,8 @@ def control_limits(settings: Settings) -> ControlLimits:
 
 
 def control_client(
-    url: str, channel: Channel, limits: ControlLimits | None = None, transport: httpx.BaseTransport | None = None
+    url: str, channel: Channel, limits: ControlLimits | None = None, transport: httpx.BaseTransport | None = None,
+    headers: tuple[tuple[str, str], ...] = (),
 ) -> httpx.Client:
     """An HTTP client for control requests, which are not timed. It ignores the environment's proxy variables.
 
@@ -54,6 +55,7 @@ def control_client(
         channel: TLS and proxy.
         limits: limits of each answer; None for the defaults.
         transport: replaces the socket.
+        headers: further headers of every request.
     """
     import httpx
 
@@ -65,6 +67,6 @@ def control_client(
         base_url=url,
         timeout=limits.timeout_s,
         trust_env=False,
-        headers={"accept-encoding": "identity"},
+        headers={"accept-encoding": "identity", **dict(headers)},
         transport=over_sockets if transport is None else transport,
     )

@@ -193,7 +193,7 @@ class _Stream(httpcore.NetworkStream):
         self._stream = stream
         self._current = current
 
-    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ARG002 - the deadline tells
+    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:  # noqa: ARG002 - the deadline decides
         allowance: _Allowance = self._current.allowance
         return allowance.take(self._stream.read(max_bytes, allowance.left_s()))
 

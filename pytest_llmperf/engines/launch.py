@@ -17,6 +17,7 @@ from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.engines.adapter import Adapter, Placement
 from pytest_llmperf.engines.adapters import adapter_of, startable
 from pytest_llmperf.engines.channel import channel_of, control_limits
+from pytest_llmperf.engines.credentials import header_values
 from pytest_llmperf.engines.draft_models import needs_hub, with_draft_resolved
 from pytest_llmperf.engines.environment import Environment, configured_place, emulator_environment, find_environment
 from pytest_llmperf.engines.installed import check_flags, emulated_flags, known_flags
@@ -89,6 +90,7 @@ class Launcher:
             check_emulated(spec)
         if spec.url is not None:
             _check_url(spec)
+            header_values(spec, self.root, os.environ)
         else:
             models_dir = self.root / self.settings.cache_dir
             resolve_model(spec.model, models_dir, self.root)
@@ -155,7 +157,7 @@ class Launcher:
 
         channel = channel_of(self.settings, str(spec.url), self.root)
         server = Server(spec, adapter, str(spec.url), spec.model, start_id=start_id, channel=channel,
-                        limits=control_limits(self.settings))
+                        headers=header_values(spec, self.root, os.environ), limits=control_limits(self.settings))
         try:
             server.check_identity()
             server.generate_one_token(self.settings.ready_timeout_s)

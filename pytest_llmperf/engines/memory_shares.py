@@ -1,7 +1,7 @@
 """How several servers share the memory of one GPU: each gets a KV cache of a stated size.
 
 An engine sizes its KV cache by the memory that it finds free, so two servers that start at the same time would each
-measure the other. With an absolute size each server takes what it is told, whatever its siblings do.
+measure the other. With an absolute size each server takes that size, whatever its siblings do.
 """
 
 from __future__ import annotations

@@ -109,7 +109,7 @@ class EnginePool:
         self._servers: dict[EngineSpec, Server] = {}  # by the spec that was asked for
         self._unended: list[Server] = []  # their stops failed
         self._kind: str | None = None
-        self._reasons: set[str] = set()  # why specs did not live together, as far as told
+        self._reasons: set[str] = set()  # reported reasons why specs did not run at the same time
         self._endpoints: dict[EngineSpec, Server] = {}
         self._lock_path = lock_path
         self._session = session
@@ -250,8 +250,8 @@ class EnginePool:
         self._kind = kind
 
     def _all_live(self) -> bool:
-        """Replaces servers that died or hung. Their measurement got an error; the next one gets a new server."""
-        living = [self._lives(server) for server in self._servers.values()]  # each is asked, so that each is told
+        """Whether all servers live. The measurement of a dead server got an error; the next one starts anew."""
+        living = [self._lives(server) for server in self._servers.values()]  # a list: checks all servers
         return all(living)
 
     def _attached(self, spec: EngineSpec, *, fresh: bool) -> Server:

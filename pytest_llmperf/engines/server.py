@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING
 from pytest_llmperf.clock import Clock, SystemClock, seconds
 from pytest_llmperf.engines.adapter import Adapter
 from pytest_llmperf.engines.channel import control_client
+from pytest_llmperf.engines.credentials import sent_secrets
 from pytest_llmperf.engines.json_answers import json_object, section, whole_number
 from pytest_llmperf.engines.lmcache_settings import is_attached
 from pytest_llmperf.engines.models import ResolvedModel
 from pytest_llmperf.engines.spec import flags_of
 from pytest_llmperf.errors import EngineError, MetricUnavailable, ServerDied, SpecError, WrongServer
+from pytest_llmperf.masking import mask
 from pytest_llmperf.model.engine import EngineSpec
 from pytest_llmperf.model.plan import Channel
 from pytest_llmperf.model.request import Request
@@ -52,6 +54,7 @@ class Server:
         clock: what waiting is measured by.
         lmcache: the LMCache server of this unit, which ends with it; None: there is none.
         limits: of answers to control requests; None: the default ones.
+        headers: further headers of every request, such as an API key.
         host_env: variables by which this machine changes performance, see `Adapter.host_variables`.
     """
 
@@ -71,6 +74,7 @@ class Server:
         clock: Clock | None = None,
         lmcache: LMCacheServer | EmulatedLMCache | None = None,
         host_env: Mapping[str, str] | None = None,
+        headers: tuple[tuple[str, str], ...] = (),
         limits: ControlLimits | None = None,
     ) -> None:
         self.spec = spec
@@ -86,6 +90,7 @@ class Server:
         self.lmcache = lmcache
         self.host_env = dict(host_env or {})
         self.channel = channel or Channel()
+        self.headers = headers
         self.warmed_for: set[str] = set()
         self.labels: dict[tuple[str, int], int] = {}  # of an endpoint: how each workload's seed was last relabelled
         self.began_s: float | None = None
@@ -93,11 +98,16 @@ class Server:
         self.fresh = False  # whether whoever asked for it last had it started anew
         self.asked = spec  # before flags were planted and memory was shared out
         self.siblings = 0  # servers that run beside it, idle while it is measured
-        self.client: httpx.Client = control_client(url, self.channel, limits, transport)
+        self.client: httpx.Client = control_client(url, self.channel, limits, transport, headers)
 
     def __repr__(self) -> str:
         state = "not ours" if self.process is None else repr(self.process)
         return f"<Server {self.spec} at {self.url}, {state}>"
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """What the server was sent and must not be written down, even where the server repeats it."""
+        return sent_secrets(self.headers)
 
     @property
     def address(self) -> tuple[str, int]:
@@ -282,7 +292,7 @@ class Server:
             ) from error
 
     def check_identity(self) -> None:
-        """Raise WrongServer unless the served models hold our name, and can be asked for without an API key."""
+        """Raise WrongServer unless the served models contain our name and the server accepts our key."""
         names = self.served_models()
         if self.served_name not in names:
             raise WrongServer(
@@ -297,8 +307,8 @@ class Server:
     def check_configuration(self) -> None:
         """Raise WrongServer where it loaded another model, or resolved a flag to another number, than was asked for.
 
-        Only what the server tells is compared, and only numbers above 0: words have several spellings, and -1 or 0
-        leaves the number to the engine.
+        Only reported values are compared, and only numbers above 0: words have several spellings, and -1 or 0 leaves
+        the number to the engine.
         """
         wanted = self.model.path_or_hub_id if self.model else None
         with self.answering("its model"):
@@ -318,16 +328,26 @@ class Server:
         self._check_admitted(response)
         listed = json_object(response).get("data")
         if not isinstance(listed, list):
-            raise EngineError(f"{self.url}/v1/models answered {response.status_code}: {response.text[:200]!r}")
+            raise EngineError(f"{self.url}/v1/models answered {response.status_code}: {self._shown(response)!r}")
         return [entry for entry in listed if isinstance(entry, dict) and "id" in entry]
 
+    def _shown(self, response: httpx.Response) -> str:
+        """The begin of an answer, without the keys that it may repeat."""
+        return mask(response.text, self.secrets)[:200]
+
     def _check_admitted(self, response: httpx.Response) -> None:
-        """Raise WrongServer where it wants a key: it will want one as long as it lives, and none is ever sent."""
+        """Raise WrongServer where the server refuses the key, or the lack of a key."""
         if response.status_code in UNAUTHORIZED:
+            names = ", ".join(f"{header} ({source})" for header, source in self.spec.secret_headers)
+            if names:
+                remedy = f"The request had the headers {names}. Check that this key is valid and may use this model."
+            elif self.spec.url is not None:
+                remedy = 'The request had no API key. Write endpoint(…, api_key_env="VARIABLE").'
+            else:
+                remedy = "The request had no API key. Leave api_key and VLLM_API_KEY out of the spec."
             raise WrongServer(
                 f"The server at {self.url} refuses us: {response.request.url.path} answered {response.status_code}. "
-                "Requests are sent without an API key: leave api_key and VLLM_API_KEY out of the spec, and measure an "
-                "endpoint that wants one behind a local proxy that adds it. Nothing was measured."
+                f"{remedy} Nothing was measured."
             )
 
     def check_ready(self) -> None:
@@ -340,19 +360,26 @@ class Server:
 
         Raises:
             EngineError: the server answers, and not with a token.
-            WrongServer: it wants an API key.
+            WrongServer: the server refuses the API key or requires an API key.
         """
-        path, streamed = self.adapter.post(self.spec, Request(0, prompt, 1, len(prompt)), self.served_name)
+        chat = self.spec.protocol == "chat"
+        request = Request(0, "Hello", 1, None) if chat else Request(0, prompt, 1, len(prompt))
+        path, streamed = self.adapter.post(self.spec, request, self.served_name)
         body = json.loads(streamed) | {"stream": False}
         body.pop("stream_options", None)
         response = self.client.post(path, json=body, timeout=timeout_s)
         self._check_admitted(response)
+        if chat and response.status_code in (404, 405):
+            raise WrongServer(
+                f"The server at {self.url} has no chat endpoint: POST {path} answered {response.status_code}. Nothing "
+                'was measured. Leave protocol="chat" out, or serve a model with a chat template.'
+            )
         answer = json_object(response)
         counts = section(answer, "usage") or section(answer, "meta_info")
         if counts.get("completion_tokens") != 1:
             raise EngineError(
                 f"{self.url} is up but generates nothing: POST {path} for one token answered "
-                f"{response.status_code}: {response.text[:200]!r}"
+                f"{response.status_code}: {self._shown(response)!r}"
             )
 
     def wait_idle(self, finished_before: float, requests: int, timeout_s: float = 5.0) -> Mapping[str, float]:

@@ -89,7 +89,7 @@ class SglangAdapter:
 
     def environment(self, spec: EngineSpec, placement: Placement) -> dict[str, str]:
         env = {
-            "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "0",  # /health tells, and generates nothing
+            "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "0",  # /health reports, and generates nothing
             "PYTHONHASHSEED": "0",
             **AT_ONCE_WHEN_IT_CRASHES,
         }
@@ -143,7 +143,7 @@ class SglangAdapter:
         values["kv_usage"] = scrape.largest(KV_USAGE)
         return {name: value for name, value in values.items() if value is not None}
 
-    def facts(self, scrape: Scrape) -> Mapping[str, str]:  # noqa: ARG002 - its configuration tells everything
+    def facts(self, scrape: Scrape) -> Mapping[str, str]:  # noqa: ARG002 - its configuration has all facts
         return {}
 
     def resolved(self, client: httpx.Client) -> Mapping[str, str]:

@@ -8,10 +8,12 @@ from dataclasses import replace
 from os import PathLike
 from urllib.parse import urlsplit
 
+from pytest_llmperf.engines.credentials import secret_headers
 from pytest_llmperf.errors import SpecError
 from pytest_llmperf.masking import secret_values
 from pytest_llmperf.model.engine import EngineSpec, Flag, flags_as_json
 
+PROTOCOLS = ("completions", "chat")
 Variable = str | int | float | PathLike[str] | None
 
 
@@ -68,7 +70,18 @@ def sglang(
     return replace(spec, model_aliases=_aliases(f"sglang({model!r}", model_alias))
 
 
-def endpoint(url: str, *, model: str, model_alias: str | Sequence[str] = ()) -> EngineSpec:
+def endpoint(
+    url: str,
+    *,
+    model: str,
+    model_alias: str | Sequence[str] = (),
+    protocol: str = "completions",
+    api_key_env: str | None = None,
+    api_key_file: str | None = None,
+    headers_env: Mapping[str, str] | None = None,
+    api_key: object = None,
+    headers: object = None,
+) -> EngineSpec:
     """Describe an OpenAI-compatible server that is already running.
 
     The session measures this server and never starts, stops or resets the server.
@@ -78,23 +91,39 @@ def endpoint(url: str, *, model: str, model_alias: str | Sequence[str] = ()) -> 
         model: the model id that the server lists under /v1/models.
         model_alias: further model name, or list of names, that the chunks of an answer may contain, such as
             "gpt-x-2024-08-06" for "gpt-x". Any other name makes the test an ERROR.
+        protocol: "completions" (`/v1/completions`) or "chat" (`/v1/chat/completions`, which takes text prompts only).
+        api_key_env: environment variable, in upper case, whose value is sent as `Authorization: Bearer VALUE`.
+        api_key_file: file with the key instead; a relative path starts at the project root.
+        headers_env: environment variable by HTTP header, `{"X-Api-Key": "SERVICE_KEY"}`.
+        api_key, headers: rejected with what to write instead, because a test must not contain a key.
 
     Raises:
-        SpecError: the URL, the model or an alias is not valid.
+        SpecError: the URL, the model, an alias or the source of a key or the protocol is not valid.
     """
+    if api_key is not None or headers is not None:
+        given, instead = ("api_key", 'api_key_env="VARIABLE"') if headers is None else (
+            "headers", 'headers_env={"HEADER": "VARIABLE"}')
+        raise SpecError(f"endpoint(…, {given}=…): a test must not contain a key. Put the value into an environment "
+                        f"variable and write {instead}.")
     if not isinstance(url, str):
         raise SpecError(f'endpoint({url!r}): a URL is text. Write it as endpoint("http://HOST:PORT", model="ID").')
     if "@" in url:  # not shown: what stands before it may be a password
         raise SpecError(
             "endpoint(…): the URL holds credentials (an @), which would end up in results. Leave them out; "
-            "for a server with a login, run a local proxy that adds the credentials."
+            'for a server with a login write headers_env={"Authorization": "VARIABLE"}.'
         )
     if (problem := _url_problem(url)) is not None:
         raise SpecError(f'endpoint({url!r}): {problem} Write it as endpoint("http://HOST:PORT", model="ID").')
     if not isinstance(model, str) or not model:
         raise SpecError(f"endpoint({url!r}, model={model!r}): the model is the id that /v1/models lists, as text.")
     aliases = _aliases(f"endpoint({url!r}", model_alias)
-    return EngineSpec(engine="endpoint", model=model, url=url.rstrip("/"), model_aliases=aliases)
+    if protocol not in PROTOCOLS:
+        raise SpecError(f"endpoint({url!r}, protocol={protocol!r}): write one of {', '.join(map(repr, PROTOCOLS))}.")
+    sources = secret_headers(f"endpoint({url!r}", api_key_env, api_key_file, headers_env)
+    return EngineSpec(
+        engine="endpoint", model=model, url=url.rstrip("/"), model_aliases=aliases, secret_headers=sources,
+        protocol=protocol,
+    )
 
 
 def build_spec(engine: str, model: str, env: Mapping[str, Variable], flags: Mapping[str, Flag]) -> EngineSpec:

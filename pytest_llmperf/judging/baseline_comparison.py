@@ -175,8 +175,8 @@ def judge_against_baseline(
         measurement: today's runs, paired with the stored ones by seed.
         looked_at: how many paired runs there were at the look before, 0 at the first: looks share the error. Also 0
             where an earlier execution was a FAIL: an alarm that was raised costs nothing to keep.
-        no_further_runs: why what stays open is not looked at again, and what these runs could have seen is told; None:
-            it is.
+        no_further_runs: why an undecided comparison measures no further runs. The result then states the smallest
+            detectable change. None if further runs can follow.
     """
     pass_confidence = 1 - alpha_of_execution(1 - PASS_CONFIDENCE, measurement.executions)
     suite_primaries = max(terms.suite_primaries, len(terms.primaries))

@@ -148,7 +148,7 @@ class Connection:
         request.reads.append(data)
         self._owner.took(request, len(data))
         # The end of a chunked stream is an empty line behind text, trailers included. The chunk of an event that ends
-        # so itself ends with two of them, so a running stream is hardly ever looked at. A shorter read cannot tell.
+        # so itself ends with two of them, so a running stream is hardly ever looked at. A shorter read shows no end.
         if not request.chunked or (data.endswith(_EMPTY_LINE) and data[-5:-4] != b"\n") or len(data) < 5:
             self.look_for_end(request)
 
@@ -185,7 +185,7 @@ class Connection:
             written = self._socket.send(data)
         except BlockingIOError:
             written = 0
-        except OSError:  # broken: reading tells how
+        except OSError:  # broken: the next read reports the error
             return
         if written < len(data):
             self._unsent = data[written:]

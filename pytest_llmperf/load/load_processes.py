@@ -172,6 +172,7 @@ class LoadProcesses:
             max(report.elapsed_ns for report in self.reported),
             self._running_medians.ttft_ns,
             self._running_medians.itl_ns,
+            self._running_medians.durations_ns,
         )
 
     def end(self) -> None:

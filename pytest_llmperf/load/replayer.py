@@ -27,7 +27,7 @@ _BEATS_PER_REPORT = 25
 _AHEAD_NS = 60_000_000   # connections are opened so long before a timed request needs them
 _WARM_LIMIT = 1024
 _WARM_NS = 1_000_000_000
-# Of answers that ended or run. Recording costs 24 µs a request and waits for a quiet moment, unless more is held.
+# Of answers that ended or run. Recording costs 24 µs a request and waits until the loop is idle, unless more is held.
 _MOST_HELD_BYTES = 96 * 2**20
 _MOST_AT_ONCE = 8        # requests sent between two reads
 

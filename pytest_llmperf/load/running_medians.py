@@ -16,9 +16,12 @@ class RunningMedians:
     def __init__(self) -> None:
         self._ttfts_ns = array("q")
         self._gaps_ns = array("d")
+        self.durations_ns: dict[int, int] = {}  # index of the request → time from send to end
 
     def add(self, exchange: Exchange | EmulatedExchange) -> None:
-        """Take in one exchange; one without content changes nothing."""
+        """Take in one exchange; one without content does not change the medians."""
+        if exchange.sent_ns is not None:
+            self.durations_ns[exchange.index] = exchange.ended_ns - exchange.sent_ns
         stamps = exchange.token_ns if isinstance(exchange, EmulatedExchange) else _content_stamps(exchange)
         if not stamps:
             return

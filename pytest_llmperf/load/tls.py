@@ -37,7 +37,7 @@ class Tls:
         self.established = self.closed = False
 
     def shake_hands(self, received: bytes = b"") -> bytes:
-        """Take what came; what to send. `established` is then true.
+        """Process received bytes and return the bytes to send. At the end of the handshake `established` is true.
 
         Raises:
             ssl.SSLError: no agreement, or a certificate that is not trusted.

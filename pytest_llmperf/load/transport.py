@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from pytest_llmperf.model.exchange import Replay
@@ -21,6 +21,7 @@ class Progress:
         failed: ended requests with an incomplete HTTP message.
         elapsed_ns: since time zero of the schedule.
         ttft_ns, itl_ns: running medians as `RunningMedians` has them; None before the first answer.
+        durations_ns: time from send to end of each ended request, by the index of the request.
     """
 
     sent: int
@@ -29,6 +30,7 @@ class Progress:
     elapsed_ns: int
     ttft_ns: int | None = None
     itl_ns: int | None = None
+    durations_ns: Mapping[int, int] = field(default_factory=dict)
 
 
 class Transport(Protocol):

@@ -101,7 +101,8 @@ class VirtualTransport:
             for exchange in replay.exchanges:
                 so_far.add(exchange)
             elapsed_ns = replay.ended_ns - replay.started_ns
-            progress(Progress(sent, sent, failed, elapsed_ns, so_far.ttft_ns, so_far.itl_ns))
+            progress(Progress(sent, sent, failed, elapsed_ns, so_far.ttft_ns, so_far.itl_ns,
+                              so_far.durations_ns))
         return replay
 
 

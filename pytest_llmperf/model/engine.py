@@ -88,6 +88,8 @@ class EngineSpec:
         lmcache: LMCache attached below the engine's own KV cache; None without LMCache. See `with_lmcache`.
         installation: name of one of several installations of this engine; "" is the default. See `with_installation`.
         model_aliases: further names that the chunks of an answer may give the model.
+        secret_headers: of an endpoint, pairs of HTTP header and source, such as "env:VARIABLE"; never a value.
+        protocol: of an endpoint, "completions" or "chat".
     """
 
     engine: str
@@ -98,6 +100,8 @@ class EngineSpec:
     lmcache: LMCache | None = None
     installation: str = ""
     model_aliases: tuple[str, ...] = ()
+    secret_headers: tuple[tuple[str, str], ...] = ()
+    protocol: str = "completions"
 
     @property
     def installed_as(self) -> str:
@@ -154,6 +158,8 @@ class EngineSpec:
         shown = [repr(self.model)] if self.url is None else [repr(self.url), f"model={self.model!r}"]
         shown += [f"model_alias={list(self.model_aliases)!r}"] if self.model_aliases else []
         shown = [mask(text, secrets) for text in shown]
+        shown += [f"protocol={self.protocol!r}"] if self.protocol != "completions" else []
+        shown += [f"header.{header}={source}" for header, source in self.secret_headers]
         shown += [f"{name}={json.dumps(masked(value, secrets, name=name), sort_keys=True)}"
                   for name, value in flags.items()]
         shown += [f"env.{name}={value}" for name, value in masked_env(env, secrets).items()]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class LoadPlan:
     host: str
     port: int
     requests: tuple[PlannedRequest, ...]
-    headers: tuple[tuple[str, str], ...] = ()
+    headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)  # may hold a key
     concurrency: int | None = None
     limits: StreamLimits = StreamLimits()
     channel: Channel = Channel()

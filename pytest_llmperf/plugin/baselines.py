@@ -80,7 +80,7 @@ class BaselineUpdater:
         self.mode = mode
         self.run_files: dict[str, Path] = {}
         self.collected: set[str] | None = None
-        self.read: set[str] = set()  # test files whose tests pytest has told us, none of them hidden
+        self.read: set[str] = set()  # test files whose tests pytest has collected, without deselected tests
         self.problem = ""
         self._written: set[tuple[str, str]] = set()  # kinds and tests that this session has created or changed
 

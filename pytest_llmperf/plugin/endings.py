@@ -79,7 +79,7 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object
             return (yield)
     except pytest.fail.Exception:
         if EXECUTION in item.stash:
-            with suppress(InfrastructureError):  # what cannot be written has been told
+            with suppress(InfrastructureError):  # a failed write was already reported
                 item.stash[EXECUTION].close()  # again: it closed before the fixture that ended so
         raise
 

@@ -59,7 +59,7 @@ def requested_kinds(expression: str) -> set[str]:
 
     try:
         parsed = Expression.compile(expression)
-    except SyntaxError:  # pytest itself says so a moment later
+    except SyntaxError:  # pytest itself reports the error later
         return set()
 
     def holds(kind: str | None, others: bool) -> bool:

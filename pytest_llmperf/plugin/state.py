@@ -36,7 +36,7 @@ class State:
         self.left_open: set[str] = set()
         self.exited = False  # a failing test on a worker called pytest.exit; xdist makes an interrupt of it
         self.unended: list[str] = []  # what was started and would not end
-        self.last_notes: list[str] = []  # told while the last server stopped, when the display had ended
+        self.last_notes: list[str] = []  # notes while the last server stopped, after the end of the display
         self._closing = False
         self.subject = ""  # the test that runs now
         self.watchdog: SessionWatchdog | None = None  # from the first measurement on
@@ -148,7 +148,7 @@ class State:
             self.watchdog = SessionWatchdog(run_dir, who)
 
     def end_watchdog(self) -> None:
-        """Records that the verdicts are reported."""
+        """Ends the watchdog once the verdicts are reported."""
         if self.watchdog is not None:
             self.watchdog.end()
 

@@ -129,7 +129,7 @@ def write_whole(path: Path, content: bytes, *, durable: bool = False) -> None:
 
 
 def _written(path: Path, temporary: Path, content: bytes, *, durable: bool) -> bool:
-    """False where a sweep has removed the temporary in one of the two moments in which nobody has its lock."""
+    """False if a sweep has removed the temporary file while no process held its lock."""
     descriptor = _created(temporary)
     if descriptor is None:
         return False

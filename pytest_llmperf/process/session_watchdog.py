@@ -42,7 +42,7 @@ class SessionWatchdog:
         self._send(unit.to_json())
 
     def end(self) -> None:
-        """Records that the verdicts are reported. May be called again."""
+        """Ends the watchdog once the verdicts are reported. May be called again."""
         self._send('{"do": "stop", "grace_s": 0}')
         with suppress(OSError):
             if self._process.stdin is not None:
@@ -54,7 +54,7 @@ class SessionWatchdog:
             self._process.wait()
 
     def _send(self, line: str) -> None:
-        with suppress(OSError, ValueError):  # somebody has killed it: then nobody tells
+        with suppress(OSError, ValueError):  # the watchdog was killed
             if self._process.stdin is not None:
                 self._process.stdin.write(line.encode() + b"\n")
                 self._process.stdin.flush()

@@ -39,7 +39,7 @@ class Status:
         self._thread.start()
 
     def send(self, order: dict[str, Any]) -> None:
-        """Write one order; a watchdog that has ended does not take the order; `finished` reports this."""
+        """Write one order; a watchdog that has ended ignores the order, and `finished` is then true."""
         control = self._pipes[0]
         with self._sending, suppress(OSError, ValueError):
             if control is not None:

@@ -13,7 +13,7 @@ HEAD = ("metric", "limit", "measured", "verdict", "interval", "n")
 def table(results: Sequence[CheckResult]) -> str:
     """Aligned columns, one line per result, reasons below; plain text for terminals and JUnit."""
     lines = aligned([HEAD, *(_cells(result) for result in results)])
-    reasons = [f"  {result.metric or result.subject}: {reason_text(result)}" for result in results if result.cause]
+    reasons = [f"  {_named_reason(result)}" for result in results if result.cause]
     return "\n".join(lines + reasons)
 
 
@@ -21,6 +21,11 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
     """Rows of equally many cells as lines whose columns line up."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def _named_reason(result: CheckResult) -> str:
+    name, reason = result.metric or result.subject, reason_text(result)
+    return reason if reason.startswith(name) else f"{name}: {reason}"
 
 
 def _cells(result: CheckResult) -> tuple[str, ...]:

@@ -40,6 +40,8 @@ class Watch(ABC):
             if self._over.is_set():
                 return
             if isinstance(status, Note):
+                if isinstance(self._status, Measuring) and self._status.done == self._status.asked:
+                    self.rest()  # the result of the run comes before what is said about the run
                 self._note(status)
                 return
             if self._status is None or isinstance(self._status, Note) or self._status.phase != status.phase:
@@ -108,7 +110,7 @@ class LineWatch(Watch):
         self._write = write
         self._pace = pace or Pace()
         self._told_ns: int | None = None  # of this phase; None: not yet
-        self._last = ""
+        self._last: Status | None = None
 
     def _show(self, status: Status, elapsed_s: float) -> None:
         now_ns = self._clock.now_ns()
@@ -119,9 +121,10 @@ class LineWatch(Watch):
         if due:
             self._told_ns = now_ns
             self._say(sentence(status, elapsed_s))
+            self._last = status
 
     def _next_phase(self, status: Status | None) -> None:  # noqa: ARG002
-        if self._told_ns is not None and isinstance(self._status, Measuring):
+        if self._told_ns is not None and isinstance(self._status, Measuring) and self._status != self._last:
             self._say(sentence(self._status, 0))
         self._told_ns = None
 
@@ -129,7 +132,4 @@ class LineWatch(Watch):
         self._say(note.text)
 
     def _say(self, text: str) -> None:
-        line = f"{self.subject}: {text}" if self.subject else text
-        if line != self._last:
-            self._write(line)
-        self._last = line
+        self._write(f"{self.subject}: {text}" if self.subject else text)

@@ -48,6 +48,8 @@ def conditions(
         values_by_name["installation"] = spec.installation
     if spec.model_aliases:
         values_by_name["model_alias"] = json.dumps(sorted(spec.model_aliases))
+    if spec.protocol != "completions":
+        values_by_name["protocol"] = spec.protocol
     if connections != "keep-alive":
         values_by_name["connections"] = connections
     if treatment:

@@ -58,7 +58,7 @@ def provenance(root: Path, session: str, now: datetime, ignored: Sequence[str], 
     within = [path for path in ignored if (root / path).resolve().is_relative_to(root.resolve())]
     changed = _git(root, "status", "--porcelain", "--untracked-files=no", "--", ".",
                    *(f":(exclude){path}" for path in within))
-    dirty = commit is not None and changed != ""  # a status that git does not tell is not clean
+    dirty = commit is not None and changed != ""  # an unknown status is not clean
     return Provenance(session, f"{now.astimezone(UTC):%Y-%m-%d}", commit or None, dirty, host)
 
 

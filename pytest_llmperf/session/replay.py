@@ -15,6 +15,7 @@ from pytest_llmperf.engines.json_answers import whole_number
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.errors import EngineError, LoadError
 from pytest_llmperf.load.transport import Progress, Transport
+from pytest_llmperf.masking import mask
 from pytest_llmperf.metrics import percentile
 from pytest_llmperf.model.exchange import EmulatedExchange, Ending, Replay
 from pytest_llmperf.model.plan import LoadPlan, PlannedRequest, StreamLimits
@@ -118,7 +119,7 @@ class Replayer:
         """What each request of a run did, and the replay that says so."""
         requests = self._requests(server, workload, seed)
         replay = self.replay(server, requests, workload.concurrency)
-        return records_of(requests, replay), replay
+        return records_of(requests, replay, server.secrets), replay
 
     def _requests(self, server: Server, workload: Workload, seed: int) -> tuple[Request, ...]:
         """The requests of a seed. An endpoint may still cache prompts of an earlier session, and its cache cannot be
@@ -167,7 +168,7 @@ class Replayer:
         planned = tuple(_planned(server, request) for request in requests)
         channel = replace(server.channel, fresh=self.fresh_connections)
         limits = replace(self.limits, replay_bytes=most_bytes(requests))
-        return LoadPlan(host, port, planned, concurrency=concurrency, limits=limits, channel=channel)
+        return LoadPlan(host, port, planned, server.headers, concurrency, limits, channel)
 
     @contextmanager
     def _sampling(self, server: Server) -> Iterator[list[GaugeSample]]:
@@ -187,12 +188,25 @@ class Replayer:
             yield samples
 
 
-def records_of(requests: tuple[Request, ...], replay: Replay) -> tuple[RequestRecord, ...]:
-    """The record of each request, parsed from the bytes of its answer or converted from its emulated record."""
-    return tuple(
+def records_of(
+    requests: tuple[Request, ...], replay: Replay, secrets: Sequence[str] = ()
+) -> tuple[RequestRecord, ...]:
+    """The record of each request, parsed from the bytes of its answer or converted from its emulated record.
+
+    Args:
+        secrets: texts to mask in the answers.
+    """
+    records = tuple(
         emulated_record(request, exchange) if isinstance(exchange, EmulatedExchange) else to_record(request, exchange)
         for request, exchange in zip(requests, replay.exchanges, strict=True)
     )
+    return tuple(_masked(record, secrets) for record in records) if secrets else records
+
+
+def _masked(record: RequestRecord, secrets: Sequence[str]) -> RequestRecord:
+    """The record without secrets in the texts that the server wrote."""
+    models = tuple(mask(name, secrets) for name in record.models)
+    return replace(record, detail=None if record.detail is None else mask(record.detail, secrets), models=models)
 
 
 def _check_counted(before: Mapping[str, float], after: Mapping[str, float]) -> None:

@@ -84,7 +84,7 @@ def compare_with_baseline(
             return results
         series.extend(further - looked_at, seeds=seeds)
         if paired_runs(series.finished, stored) == looked_at:
-            return results  # none of these seeds is stored: more of them would not tell either
+            return results  # none of these seeds is stored, so more of these runs cannot decide
 
 
 def compare_with_reference(

@@ -18,7 +18,7 @@ from pytest_llmperf.model.status import WarmingUp
 from pytest_llmperf.results.conditions import kind_of
 from pytest_llmperf.results.measurement import Measurement, Run
 from pytest_llmperf.session.conditions import conditions
-from pytest_llmperf.session.progress import measuring_status
+from pytest_llmperf.session.progress import RunProgress
 from pytest_llmperf.session.replay import Replayer, Watch
 from pytest_llmperf.session.warm_up import warm_up
 from pytest_llmperf.stats.prior import Margins
@@ -237,8 +237,10 @@ class Series:
         return self.engine
 
     def _watch(self, run: int, runs: int) -> Watch:
+        shown = RunProgress(run, runs, self.label)
+
         def tell(progress: Progress, plan: LoadPlan) -> None:
-            self.session.tell(measuring_status(progress, plan, run=run, runs=runs, label=self.label))
+            self.session.tell(shown.status(progress, plan))
 
         return tell
 

@@ -35,7 +35,7 @@ def warm_up(server: Server, workload: Workload, replayer: Replayer) -> None:
     for batch in range(MOST_BATCHES):
         requests = _batch(workload, SEED + batch)
         replay = replayer.replay(server, requests, CONCURRENCY)
-        records = records_of(requests, replay)
+        records = records_of(requests, replay, server.secrets)
         failed = next((record for record in records if not record.ok), None)
         if failed is not None:
             raise EngineError(

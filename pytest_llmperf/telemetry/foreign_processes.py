@@ -43,7 +43,7 @@ class ForeignProcesses:
         return False if self._seen else None
 
     def begin(self, index: int, handle: object) -> None:
-        """What was used before the run is not held against anybody."""
+        """Ignore the use of the GPU before the run."""
         self._since_us[index] = busy_since(self._nvml, handle, 0)[1]
 
     def look(self, index: int, handle: object) -> None:

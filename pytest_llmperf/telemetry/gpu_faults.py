@@ -12,7 +12,7 @@ MOST_XIDS = 20  # a broken GPU repeats itself
 
 
 class FaultWatch:
-    """Counts before, looks after. Without events or ECC counters of the driver there are no faults.
+    """Finds the GPU faults of a run from events and ECC counters. A driver without them shows no faults.
 
     Args:
         nvml: the driver's library.

@@ -21,7 +21,7 @@ REASONS = {
 
 
 class Nvml(Protocol):
-    """Source of GPU facts; tests replace the driver."""
+    """The NVML calls that list the GPUs. Tests pass a fake."""
 
     def nvmlInit(self) -> None: ...
     def nvmlShutdown(self) -> None: ...

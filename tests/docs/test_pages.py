@@ -125,7 +125,8 @@ def test_unexecuted_commands_of_pages_are_parsed_successfully(page, pytester):
         elif words[:1] == ["pytest"]:
             pytester.parseconfig(*words[1:])
         elif words[:1] == ["llmperf"] and len(words) > 1:
-            named = len(words) == 2 or (words[1] == "baselines" and len(words) == 3)  # a command without its arguments
+            of_group = words[1] in ("baselines", "trace") and len(words) == 3
+            named = len(words) == 2 or of_group  # a command without its arguments
             assert llmperf_takes([*words[1:], "--help"] if named else words[1:]), line
 
 

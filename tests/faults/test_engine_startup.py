@@ -158,7 +158,7 @@ def test_somebody_else_on_the_port_is_not_measured(launcher):
 
 def test_a_server_that_wants_a_key_fails_at_once(launcher):
     began = time.monotonic()
-    with pytest.raises(WrongServer, match=r"/v1/models answered 401.*leave api_key and VLLM_API_KEY out"):
+    with pytest.raises(WrongServer, match=r"/v1/models answered 401.*Leave api_key and VLLM_API_KEY out"):
         launcher.start(spec("wants-a-key"), 1)
     assert time.monotonic() - began < 10  # the readiness timeout is 20 s
     assert not left_running(launcher)

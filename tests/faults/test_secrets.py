@@ -3,11 +3,20 @@
 import base64
 import gzip
 import json
+import os
 import re
+import socket
+import subprocess
+import sys
+from contextlib import closing, contextmanager
+from pathlib import Path
 
 import pytest
 
 from pytest_llmperf.masking import spellings
+from pytest_llmperf.testing.waiting import until
+
+ENGINE = Path(__file__).parents[1] / "stubs" / "engine.py"
 
 TOKEN, KEY, PASSWORD = "canary/token+1f0e9d8c", "sk-canary-key-7b6a5948", "canary-password-3c2b1a"
 SUITE = """
@@ -28,6 +37,16 @@ def test_x(perf):
     spec = endpoint(f"http://somebody:{os.environ['CANARY_2']}@127.0.0.1:9", model="m")
     perf.check(perf.measure(spec, FEW), "error_rate == 0")
 """
+SERVICE = """
+from pytest_llmperf import endpoint
+
+SPEC = endpoint("http://127.0.0.1:@PORT@", model="m", api_key_env="CANARY_1", headers_env={"X-Team": "CANARY_2"})
+
+def test_x(perf):
+    run = perf.measure(SPEC, FEW)
+    perf.check(run, "error_rate == 0")
+    assert False, repr(perf) + repr(SPEC) + str(run.runs[0].records[0].detail)
+"""
 
 
 @pytest.fixture
@@ -36,20 +55,21 @@ def canaries(monkeypatch):
         monkeypatch.setenv(f"CANARY_{number}", value)
 
 
-def left_behind(suite):
+def left_behind(suite, measured=True):
     """Every file that the run wrote, by its path."""
     own = {"test_it.py", "stubbed.py"}
     paths = [path for path in suite.folder.rglob("*") if path.is_file() and path.name not in own]
-    return {str(path.relative_to(suite.folder)): readable(path) for path in paths if "__pycache__" not in path.parts}
+    artefacts = [path for path in paths if "__pycache__" not in path.parts]
+    return {str(path.relative_to(suite.folder)): readable(path, measured) for path in artefacts}
 
 
-def readable(path):
+def readable(path, measured):
     """A file's bytes with whatever is packed in them: requests are gzipped, a report's pages in base64, too."""
     data = path.read_bytes()
     if path.suffix == ".gz":
         return gzip.decompress(data)
     packed = re.findall(rb'data-packed="([^"]+)"', data)
-    assert packed or path.name != "report.html"
+    assert packed or not measured or path.name != "report.html"
     return b"\n".join([data, *(gzip.decompress(base64.b64decode(one)) for one in packed)])
 
 
@@ -79,6 +99,55 @@ def test_a_password_in_an_address_stays_inside(suite, canaries):
     found = {path: found for path, data in left_behind(suite).items() if (found := secrets_in(data))}
     assert found == {}
     assert not secrets_in(result.stdout.str().encode())
+
+
+def answers(port):
+    with closing(socket.socket()) as client:
+        return client.connect_ex(("127.0.0.1", port)) == 0
+
+
+@contextmanager
+def service(mode):
+    """The stub as a service that wants the key; gives its port."""
+    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
+        port = listener.getsockname()[1]
+    command = [sys.executable, str(ENGINE), "serve", "m", "--port", str(port), "--served-model-name", "m"]
+    environment = os.environ | {"STUB_MODE": mode, "STUB_KEY": KEY, "STUB_AFTER": "0"}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        try:
+            until(lambda: answers(port), 20)
+            yield port
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("mode", ["", "repeats-the-key"])
+def test_api_key_of_an_endpoint_is_sent_and_is_in_no_artefact(suite, canaries, mode):
+    """Fault 76: the key and the header are in memory only, even where the service repeats them in an answer."""
+    with service(mode) as port:
+        result, _ = suite.run(SERVICE.replace("@PORT@", str(port)), "-rA", "--showlocals")
+    shown = result.stdout.str()
+    files = left_behind(suite, measured=not mode)
+    assert ("Incorrect API key: ***" if mode else "header.Authorization=key-env:CANARY_1") in shown
+    assert any("runs/" in path for path in files)
+    assert {path: found for path, data in files.items() if (found := secrets_in(data))} == {}
+    assert not secrets_in(shown.encode() + result.stderr.str().encode())
+
+
+def test_chat_endpoint_with_a_key_is_measured_over_a_socket(suite, canaries):
+    with service("") as port:
+        call = SERVICE.replace("@PORT@", str(port)).replace('api_key_env=', 'protocol="chat", api_key_env=').replace(
+            "FEW)", 'random_tokens(input=8, output=20, text=True, arrivals=closed(2), requests=12))')
+        result, _ = suite.run(call.replace("    assert False, ", "    assert run.runs[0].records[0].ok, "), "-rA")
+    result.assert_outcomes(passed=1)
+
+
+def test_endpoint_without_key_names_the_argument_to_write(suite, canaries):
+    with service("") as port:
+        call = SERVICE.replace("@PORT@", str(port)).replace(
+            'api_key_env="CANARY_1", headers_env={"X-Team": "CANARY_2"}', "")
+        result, _ = suite.run(call, "-rA")
+    assert 'answered 401. The request had no API key. Write endpoint(…, api_key_env="VARIABLE")' in result.stdout.str()
 
 
 def test_the_environment_is_not_written_down(suite, monkeypatch):

@@ -5,6 +5,7 @@ It speaks what the launcher needs (models, one token, version, metrics, reset) a
 STUB_AFTER: number of good streams before the mode breaks a run (a warm-up sends at least 12 streams).
 STUB_NOTE: file for the time (CLOCK_MONOTONIC, s) of the latest stream's start, or of the server's own end.
 STUB_ALONE: file that a server locks. A second server finds the file locked and exits.
+STUB_KEY: key that each request must have, as Authorization: Bearer KEY.
 STUB_TELL: word that the server logs at its start, with its command line and with several spellings of its HF_TOKEN.
 STUB_FAMILY: folder in which a child and a detached grandchild register, see tests/faults/stubs/stub_server.py.
 """
@@ -62,8 +63,12 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(data)
 
+    def lacks_key(self):
+        key = os.environ.get("STUB_KEY")
+        return key is not None and self.headers.get("Authorization") != f"Bearer {key}"
+
     def do_GET(self):
-        if MODE == "wants-a-key":
+        if MODE == "wants-a-key" or self.lacks_key():
             self.send(401, {"error": "Unauthorized"})
         elif self.path == "/v1/models":
             name = "somebody-else" if MODE == "foreign" else option("--served-model-name")
@@ -97,10 +102,14 @@ class Handler(BaseHTTPRequestHandler):
         if self.path.partition("?")[0] == "/reset_prefix_cache":
             MEASURED.append(STREAMS["ended"])
             return self.send(200, {"success": True})
+        if self.lacks_key():
+            return self.send(401, {"error": "Unauthorized"})
         if MODE == "no-tokens":
             return self.send(500, {"error": "engine core is dead"})
         asked = json.loads(body)
-        prompt, tokens = len(asked["prompt"]), asked["max_tokens"]
+        chat = self.path == "/v1/chat/completions"
+        text = asked["messages"][0]["content"] if chat else asked["prompt"]
+        prompt, tokens = len(text), asked["max_tokens"]
         usage = {"prompt_tokens": prompt, "completion_tokens": tokens, "total_tokens": prompt + tokens}
         if MODE == "dies-of-long-prompts" and prompt > 10:
             print("stub: illegal memory access in a connector", flush=True)
@@ -114,10 +123,13 @@ class Handler(BaseHTTPRequestHandler):
             note()
         if broken and MODE == "errors":
             return self.send(500, {"error": "engine core is dead"})
+        if broken and MODE == "repeats-the-key":
+            return self.send(401, {"error": f"Incorrect API key: {self.headers['Authorization'].split()[1]}",
+                                   "headers": {"X-Team": self.headers["X-Team"]}})
         if broken and MODE in ("short", "long"):
             tokens += -2 if MODE == "short" else 2
             usage |= {"completion_tokens": tokens}
-        self.stream(tokens, usage)
+        self.stream(tokens, usage, {"delta": {"content": "x"}} if chat else {"text": "x"})
         with LOCK:
             STREAMS["ended"] += 1
             if MODE == "resets" and STREAMS["ended"] == due():
@@ -130,7 +142,7 @@ class Handler(BaseHTTPRequestHandler):
                 note()
                 os.kill(os.getpid(), signal.SIGKILL if MODE == "dies" else signal.SIGSTOP)
 
-    def stream(self, tokens, usage):
+    def stream(self, tokens, usage, content):
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
         self.send_header("Transfer-Encoding", "chunked")
@@ -140,7 +152,7 @@ class Handler(BaseHTTPRequestHandler):
                 time.sleep(ITL_S)
             so_far = usage | {"completion_tokens": done}
             last = "length" if done == tokens else None
-            self.event({"choices": [{"index": 0, "text": "x", "finish_reason": last}], "usage": so_far},
+            self.event({"choices": [{"index": 0, **content, "finish_reason": last}], "usage": so_far},
                        together=MODE == "coalesces" and done % 2 and done < tokens)
         self.event({"choices": [], "usage": usage})
         self.chunk(b"data: [DONE]\n\n")

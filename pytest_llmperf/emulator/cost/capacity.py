@@ -15,7 +15,7 @@ class DoesNotFit(ValueError):
 
 
 def default_utilization(engine: str, gpu: Gpu, max_num_batched_tokens: int = 8192, tp: int = 1) -> float:
-    """Share of the GPU's memory that an engine takes unless told: vLLM 0.92, SGLang by its own reckoning.
+    """Share of the GPU's memory that an engine takes by default: vLLM 0.92, SGLang by its own formula.
 
     SGLang keeps aside, in MiB: 512, 1.5 per token of a chunk, 2 per captured batch size, and 128 per GPU.
     """

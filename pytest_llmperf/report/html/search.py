@@ -18,7 +18,7 @@ from pytest_llmperf.slo.model import Slo
 from pytest_llmperf.slo.parse import parse_slo
 
 SHOWN = ("request_throughput", "output_throughput", "ttft_p50", "tpot_p50", "error_rate")
-#: State of a tried rate → tone and mark of its points. The mark tells the states apart without the colour.
+#: State of a tried rate → tone and mark of its points. The mark distinguishes the states without the colour.
 STATES = {"within the SLO, proven": (0, "round"), "within as measured, not proven": (2, "ring"),
           "over as measured, not proven": (4, "ring"), "over the SLO, proven": (1, "square")}  # fmt: skip
 BETWEEN_SLOS = re.compile(r", (?![^(]*\))")

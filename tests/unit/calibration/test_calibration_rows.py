@@ -11,7 +11,7 @@ from pytest_llmperf.calibration.row import Row
 from pytest_llmperf.errors import UsageError
 
 ABOUT = {"calibration": "h200"}
-FAIL = ("t", "baseline tpot_mean", "FAIL", "tpot_mean +5 %: tpot_mean is +5 % off its baseline")
+FAIL = ("t", "baseline tpot_mean", "FAIL", "tpot_mean +5 %: tpot_mean changed 10 → 10.5 ms (+5 %) against its baseline")
 
 
 def row(number=1, experiment=A_A, bad=(), **more):
@@ -27,7 +27,7 @@ def test_an_interrupted_journal_goes_on(tmp_path):
         file.write('{"experiment": "A/A", "num')  # killed while writing
     with RowJournal(path, ABOUT) as journal:
         assert list(journal.rows) == [(A_A, 1)]
-        assert journal.rows[A_A, 1].says("tpot_mean is")
+        assert journal.rows[A_A, 1].says("tpot_mean changed")
         journal.add(row(2))
     with RowJournal(path, ABOUT) as journal:
         assert list(journal.rows) == [(A_A, 1), (A_A, 2)]

@@ -1,5 +1,6 @@
 """`llmperf capacity` and `llmperf sweep` on the emulator, and their messages for invalid input."""
 
+import json
 import signal
 import sys
 from argparse import Namespace
@@ -203,3 +204,52 @@ def test_a_sweep_file_of_another_sweep_is_left_alone(tmp_path, capsys):
     assert "another" in capsys.readouterr().err
     assert path.read_text() == '{"schema": 1, "sweep": "another"}\n'
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.fixture
+def mooncake(tmp_path):
+    path = tmp_path / "trace.jsonl"
+    lines = [{"timestamp": 100 * n, "input_length": 600, "output_length": 8, "hash_ids": [0, n + 1]} for n in range(60)]
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    return path
+
+
+@pytest.mark.emulated
+def test_capacity_of_recorded_requests_names_trace_and_finds_a_rate(mooncake, capsys):
+    assert main(["capacity", *SMALL, "--trace", str(mooncake), "--slo", "ttft_p90 <= 500ms"]) in (0, 11)
+    shown = capsys.readouterr().out
+    assert "/s" in shown
+
+
+@pytest.mark.parametrize(("options", "complaint"), [
+    (["--trace-window", "soon"], "--trace-window soon: write FROM:TO in seconds"),
+    (["--trace-window", "5"], "--trace-window 5: write FROM:TO in seconds"),
+    (["--most-tokens", "10"], "trace.jsonl has 0 usable requests"),
+])
+def test_unusable_selection_of_trace_is_refused_before_anything_is_sent(mooncake, capsys, options, complaint):
+    assert main(["capacity", *SMALL, "--trace", str(mooncake), *options, "--slo", "ttft_p90 <= 500ms"]) == 2
+    assert complaint in capsys.readouterr().err
+
+
+def test_sharegpt_with_a_time_window_is_refused(tmp_path, capsys):
+    options = ["--trace", str(tmp_path / "chat.json"), "--trace-window", "0:5"]
+    assert main(["capacity", *SMALL, *options, "--slo", "ttft_p90 <= 500ms"]) == 2
+    assert "ShareGPT has no times" in capsys.readouterr().err
+
+
+def test_anonymised_trace_keeps_lengths_and_shared_blocks_and_changes_ids(mooncake, tmp_path, capsys):
+    assert main(["trace", "anonymise", str(mooncake), str(tmp_path / "out.jsonl")]) == 0
+    assert capsys.readouterr().out == f"{tmp_path / 'out.jsonl'}: 60 requests without contents\n"
+    old, new = ([json.loads(line) for line in path.read_text().splitlines()]
+                for path in (mooncake, tmp_path / "out.jsonl"))
+    assert [(line["input_length"], line["output_length"]) for line in new] == [(600, 8)] * 60
+    assert len({line["hash_ids"][0] for line in new}) == 1
+    assert {block for line in new for block in line["hash_ids"]}.isdisjoint(
+        block for line in old for block in line["hash_ids"])
+
+
+def test_broken_line_of_trace_is_named_and_leaves_no_output(mooncake, tmp_path, capsys):
+    mooncake.write_text(mooncake.read_text() + "{broken\n")
+    assert main(["trace", "anonymise", str(mooncake), str(tmp_path / "out.jsonl")]) == 2
+    assert "trace.jsonl, line 61: " in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["trace.jsonl"]

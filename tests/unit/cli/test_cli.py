@@ -86,3 +86,25 @@ def test_calibrate_refuses_options_of_the_other_calibration_before_running(capsy
 def test_unparsable_pytest_options_are_refused(capsys):
     assert main(["calibrate", "--pytest", "-k 'x"]) == 2
     assert "No closing quotation" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "tcsh"])
+def test_completion_script_names_commands_and_options(capsys, shell):
+    assert main(["completion", shell]) == 0
+    script = capsys.readouterr().out
+    assert "release-report" in script
+    assert "trace-window" in script
+
+
+def test_bash_completion_contains_matching_commands(capsys, tmp_path):
+    assert main(["completion", "bash"]) == 0
+    (tmp_path / "llmperf.bash").write_text(capsys.readouterr().out)
+    ask = "source ./llmperf.bash; COMP_WORDS=(llmperf re); COMP_CWORD=1; _shtab_llmperf; echo ${COMPREPLY[@]}"
+    offered = subprocess.run(["bash", "-c", ask], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    assert sorted(offered.split()) == ["release-report", "report"]
+
+
+def test_completion_without_shtab_names_the_extra(capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "shtab", None)
+    assert main(["completion", "bash"]) == 2
+    assert "pip install 'pytest-llmperf[completion]'" in capsys.readouterr().err

@@ -79,6 +79,27 @@ def test_note_is_shown_immediately(watch):
     assert watch.lines == ["test_it: The server died."]
 
 
+def test_note_about_run_follows_result_shown_once(watch, clock):
+    watch.tell(run(4))
+    after(watch, clock, 2)
+    watch.tell(run(10))
+    watch.tell(Note("12/s: within"))
+    watch.tell(run(0, 2))
+    after(watch, clock, 0.5)
+    assert [line.split(",")[0] for line in watch.lines] == [
+        "test_it: run 1 of 3: 4 of 10 answered", "test_it: run 1 of 3: 10 of 10 answered", "test_it: 12/s: within"]
+
+
+def test_note_within_run_does_not_end_the_run(watch, clock):
+    watch.tell(run(4))
+    after(watch, clock, 2)
+    watch.tell(Note("NVML is silent"))
+    watch.tell(run(10))
+    watch.rest()
+    assert [line.split(",")[0] for line in watch.lines] == [
+        "test_it: run 1 of 3: 4 of 10 answered", "test_it: NVML is silent", "test_it: run 1 of 3: 10 of 10 answered"]
+
+
 def test_watch_is_silent_at_rest_and_after_close(watch, clock):
     watch.tell(Starting("e"))
     watch.rest()

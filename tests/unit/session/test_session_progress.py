@@ -4,7 +4,7 @@ import pytest
 
 from pytest_llmperf.load.transport import Progress
 from pytest_llmperf.model.plan import LoadPlan, PlannedRequest
-from pytest_llmperf.session.progress import measuring_status
+from pytest_llmperf.session.progress import RunProgress
 
 S = 1_000_000_000
 
@@ -17,9 +17,7 @@ CLOSED = LoadPlan("h", 1, tuple(PlannedRequest(i, "/", b"") for i in range(20)),
 
 
 def test_open_loop_status_shows_rates_and_remaining_time():
-    status = measuring_status(
-        Progress(30, 20, 1, 4 * S, 45_000_000, 6_000_000), timed(101, 10), run=2, runs=3, label="A"
-    )
+    status = RunProgress(2, 3, "A").status(Progress(30, 20, 1, 4 * S, 45_000_000, 6_000_000), timed(101, 10))
     assert (status.run, status.runs, status.label, status.asked) == (2, 3, "A", 101)
     assert (status.done, status.failed, status.elapsed_s) == (20, 1, 4.0)
     assert status.rate_asked == pytest.approx(10)
@@ -29,20 +27,49 @@ def test_open_loop_status_shows_rates_and_remaining_time():
 
 
 def test_status_before_first_answer_has_no_rates():
-    status = measuring_status(Progress(4, 0, 0, S), CLOSED, run=1, runs=3)
+    status = RunProgress(1, 3).status(Progress(4, 0, 0, S), CLOSED)
     assert (status.rate, status.rate_asked, status.left_s, status.ttft_ms) == (None, None, None, None)
 
 
 def test_closed_loop_status_predicts_remaining_time_from_pace():
-    status = measuring_status(Progress(8, 5, 0, 10 * S), CLOSED, run=1, runs=2)
+    status = RunProgress(1, 2).status(Progress(8, 5, 0, 10 * S), CLOSED)
     assert status.left_s == pytest.approx(30 + 40)
+
+
+def test_open_loop_remaining_time_includes_the_last_answer():
+    durations_ns = dict.fromkeys(range(20), 3 * S)
+    status = RunProgress(1, 1).status(Progress(30, 20, 0, 4 * S, durations_ns=durations_ns), timed(101, 10))
+    assert status.left_s == pytest.approx(6 + 3)
+
+
+@pytest.mark.parametrize(("elapsed_s", "done"), [(4.1, 4), (7.9, 4), (8.1, 8)])
+def test_closed_loop_remaining_time_counts_requests_in_flight(elapsed_s, done):
+    """20 requests in 4 slots, 4 s each, end after 20 s, whether a wave has just begun or is about to end."""
+    progress = Progress(done + 4, done, 0, round(elapsed_s * S), durations_ns=dict.fromkeys(range(done), 4 * S))
+    assert RunProgress(1, 1).status(progress, CLOSED).left_s == pytest.approx(20 - elapsed_s)
+
+
+def test_closed_loop_remaining_time_weighs_requests_by_output_tokens():
+    """The short requests end first; the long ones take four times as long."""
+    bodies = [b'{"max_tokens": %d}' % (100 if i % 2 else 25) for i in range(16)]
+    requests = tuple(PlannedRequest(i, "/", body) for i, body in enumerate(bodies))
+    plan = LoadPlan("h", 1, requests, concurrency=4)
+    progress = Progress(6, 2, 0, 2 * S, durations_ns={0: S, 2: S})
+    assert RunProgress(1, 1).status(progress, plan).left_s == pytest.approx(10 - 2, abs=2)
+
+
+def test_conversation_remaining_time_is_extrapolated_from_pace():
+    requests = tuple(PlannedRequest(i, "/", b"", after=i - 1 if i else None) for i in range(10))
+    plan = LoadPlan("h", 1, requests, concurrency=1)
+    progress = Progress(3, 2, 0, 10 * S, durations_ns={0: S, 1: S})
+    assert RunProgress(1, 1).status(progress, plan).left_s == pytest.approx(40)
 
 
 def test_after_the_last_answer_only_other_runs_are_left():
     plan = timed(11, 10)
-    assert measuring_status(Progress(11, 11, 0, 2 * S), plan, run=3, runs=3).left_s == 0
-    assert measuring_status(Progress(11, 11, 0, 2 * S), plan, run=1, runs=3).left_s == pytest.approx(4)
+    assert RunProgress(3, 3).status(Progress(11, 11, 0, 2 * S), plan).left_s == 0
+    assert RunProgress(1, 3).status(Progress(11, 11, 0, 2 * S), plan).left_s == pytest.approx(4)
 
 
 def test_remaining_time_includes_answers_after_last_send():
-    assert measuring_status(Progress(11, 10, 0, 2 * S), timed(11, 10), run=1, runs=1).left_s == pytest.approx(0.2)
+    assert RunProgress(1, 1).status(Progress(11, 10, 0, 2 * S), timed(11, 10)).left_s == pytest.approx(0.2)

@@ -1,0 +1,26 @@
+#!/bin/sh
+# Installs pytest-llmperf and judges suites/ on one kind of GPU. Copy to ci/llmperf.sh of your project.
+# Arguments go to pytest; `KIND=h200 sh ci/llmperf.sh --emulate h200` tries the script without a GPU.
+#   KIND    kind of GPU: l4, a100, h100, h200
+#   ENGINE  environment of vLLM, such as /opt/engines/vllm (default: vllm on PATH)
+#   WHEEL   what pip installs (default: pytest-llmperf)
+#   LIMIT   time after which pytest is interrupted; it judges and stores what is measured until then
+# Leaves .llmperf/junit.xml, .llmperf/runs/ and .llmperf/comment.md. Exit code: pytest's; 11 is INCONCLUSIVE.
+set -eu
+: "${KIND:?set KIND to the kind of GPU, such as h200}"
+venv=${VENV:-.venv-llmperf}
+test -x "$venv/bin/python" || "${PYTHON:-python3}" -m venv "$venv"
+"$venv/bin/python" -m pip install --quiet --disable-pip-version-check "${WHEEL:-pytest-llmperf}"
+mkdir -p .llmperf
+code=0
+timeout --foreground --signal=INT --kill-after=5m "${LIMIT:-320m}" \
+    "$venv/bin/pytest" -m "$KIND" suites/ --junitxml=.llmperf/junit.xml -rs \
+    ${ENGINE:+--llmperf-engine "vllm=$ENGINE"} "$@" || code=$?
+{
+    echo "### pytest-llmperf on $KIND: exit code $code"
+    echo
+    echo '```text'
+    "$venv/bin/llmperf" show || echo "no run was stored"
+    echo '```'
+} > .llmperf/comment.md
+exit "$code"

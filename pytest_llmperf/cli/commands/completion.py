@@ -1,0 +1,27 @@
+"""Print the shell's completion of llmperf, for bash, zsh or tcsh.
+
+  llmperf completion bash > ~/.local/share/bash-completion/completions/llmperf
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from pytest_llmperf.cli.output import say
+from pytest_llmperf.errors import UsageError
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("shell", choices=("bash", "zsh", "tcsh"))
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from pytest_llmperf.cli.parser import parser
+
+    try:
+        import shtab
+    except ImportError as error:
+        raise UsageError("The package shtab is missing, which writes completions: "
+                         "pip install 'pytest-llmperf[completion]'.") from error
+    say(shtab.complete(parser(), shell=arguments.shell))
+    return 0

@@ -1,0 +1,188 @@
+"""`docs/ci`: checked by schema and linter, and their scripts run here in a project that has only `suites/`."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+CI = ROOT / "docs" / "ci"
+BIN = Path(sys.executable).parent
+SCHEMAS = {
+    "github/action.yml": ("vendor.github-actions",),
+    "github/llmperf.yml": ("vendor.github-workflows",),
+    "gitlab-ci.yml": ("vendor.gitlab-ci", "--data-transform", "gitlab-ci"),
+    "buildkite.yml": ("vendor.buildkite",),
+}
+COMMENT = ".llmperf/comment.md"
+SUITE = """
+import pytest
+from pytest_llmperf import closed, random_tokens, vllm
+
+@pytest.mark.h200
+def test_it(perf):
+    run = perf.measure(vllm("llama-3.1-8b", max_model_len=8192),
+                       random_tokens(input=64, output=8, arrivals=closed(2), requests=12))
+    perf.check(run, "error_rate == 0")
+"""
+
+
+def loaded(name):
+    return yaml.safe_load((CI / name).read_text())
+
+
+def executable(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+
+
+def bash(text, folder, **variables):
+    path = f"{folder / 'bin'}:{os.environ['PATH']}"
+    kept = {name: value for name, value in os.environ.items() if name not in ("PYTEST_ADDOPTS", "CI")}
+    return subprocess.run(["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", text], cwd=folder, timeout=120,
+                          env=kept | {"PATH": path} | variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                          text=True, check=False)
+
+
+@pytest.fixture
+def project(tmp_path):
+    """A project with `suites/` and the copied script; its environment has the plugin, and pip installs nothing."""
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    (tmp_path / "suites").mkdir()
+    (tmp_path / "suites" / "test_it.py").write_text(SUITE)
+    (tmp_path / "ci").mkdir()
+    for name in ("llmperf.sh", "slurm.sh"):
+        shutil.copy(CI / name, tmp_path / "ci" / name)
+    environment = tmp_path / ".venv-llmperf" / "bin"
+    executable(environment / "python", 'echo "$@" >> pip.log')
+    executable(environment / "pytest", f'exec "{sys.executable}" -m pytest -p no:cacheprovider "$@"')
+    executable(environment / "llmperf", f'exec "{sys.executable}" -m pytest_llmperf "$@"')
+    executable(tmp_path / "bin" / "gh", 'echo gh "$@" >> calls.log')
+    executable(tmp_path / "bin" / "glab", 'echo glab "$@" >> calls.log')
+    executable(tmp_path / "bin" / "buildkite-agent", 'echo buildkite-agent "$@" >> calls.log')
+    return tmp_path
+
+
+def replace_pytest(project, code):
+    executable(project / ".venv-llmperf" / "bin" / "pytest", f'echo "$@" >> pytest.log; exit {code}')
+    executable(project / ".venv-llmperf" / "bin" / "llmperf", "echo verdicts")
+
+
+@pytest.mark.parametrize("name", SCHEMAS)
+def test_ci_file_matches_schema(name):
+    schema, *options = SCHEMAS[name]
+    command = [BIN / "check-jsonschema", "--builtin-schema", schema, *options, CI / name]
+    checked = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+def test_ci_scripts_pass_shellcheck():
+    checked = subprocess.run([BIN / "shellcheck", *CI.glob("*.sh")], capture_output=True, text=True, check=False)
+    assert checked.returncode == 0, checked.stdout
+
+
+def test_reusable_workflow_passes_actionlint(tmp_path):
+    """In a project of its own, where actionlint also finds the composite action and compares its inputs."""
+    for source, copy in (("llmperf.yml", "workflows/llmperf.yml"), ("action.yml", "actions/llmperf/action.yml")):
+        (tmp_path / ".github" / copy).parent.mkdir(parents=True)
+        shutil.copy(CI / "github" / source, tmp_path / ".github" / copy)
+    shutil.copy(ROOT / ".github" / "actionlint.yaml", tmp_path / ".github")
+    checked = bash(f"git init -q . && {BIN}/actionlint -shellcheck {BIN}/shellcheck", tmp_path)
+    assert checked.returncode == 0, checked.stdout
+
+
+@pytest.mark.emulated
+def test_script_measures_suites_and_writes_comment(project):
+    done = bash("sh ci/llmperf.sh --emulate h200", project, KIND="h200", WHEEL="plugin.whl")
+    assert done.returncode == 0, done.stdout
+    assert (project / "pip.log").read_text().endswith("plugin.whl\n")
+    assert 'name="test_it"' in (project / ".llmperf" / "junit.xml").read_text()
+    assert "test_it" in (project / COMMENT).read_text()
+
+
+def test_script_without_gpu_fails_and_writes_comment(project):
+    if shutil.which("nvidia-smi"):
+        pytest.skip("this machine may have that GPU")
+    done = bash("sh ci/llmperf.sh", project, KIND="h200")
+    assert done.returncode == 4, done.stdout
+    assert "exit code 4" in (project / COMMENT).read_text()
+
+
+@pytest.mark.parametrize(("code", "red"), [(0, 0), (1, 1), (4, 4), (11, 0)])
+def test_github_action_passes_inconclusive_suite_with_warning(project, code, red):
+    replace_pytest(project, code)
+    (step,) = loaded("github/action.yml")["runs"]["steps"]
+    done = bash(step["run"], project, KIND="h200", ENGINE="/opt/v", OPTIONS="-k it",
+                GITHUB_STEP_SUMMARY=str(project / "summary.md"))
+    assert done.returncode == red, done.stdout
+    assert ("::warning" in done.stdout) == (code == 11)
+    assert "--llmperf-engine vllm=/opt/v -k it" in (project / "pytest.log").read_text()
+    assert "verdicts" in (project / "summary.md").read_text()
+
+
+def test_gitlab_job_accepts_only_inconclusive_exit_code(project):
+    replace_pytest(project, 11)
+    job = loaded("gitlab-ci.yml")["llmperf"]
+    done = bash("\n".join(job["script"]), project, **job["variables"])
+    assert [done.returncode] == job["allow_failure"]["exit_codes"]
+    bash("\n".join(loaded("gitlab-ci.yml")["llmperf-comment"]["script"]), project, CI_MERGE_REQUEST_IID="7")
+    assert (project / "calls.log").read_text().startswith("glab mr note 7 --message ### pytest-llmperf on h200")
+
+
+def test_buildkite_step_accepts_only_inconclusive_exit_code(project):
+    replace_pytest(project, 11)
+    measure, _, comment = loaded("buildkite.yml")["steps"]
+    done = bash(measure["command"], project, **measure["env"])
+    assert [{"exit_status": done.returncode}] == measure["soft_fail"]
+    bash(comment["command"].replace("$$", "$"), project, BUILDKITE_PULL_REQUEST="7")
+    assert f"gh pr comment 7 --body-file {COMMENT}\n" in (project / "calls.log").read_text()
+
+
+def test_workflow_and_jenkinsfile_comment_is_one_command(project):
+    (step,) = [step for step in loaded("github/llmperf.yml")["jobs"]["llmperf"]["steps"] if "run" in step]
+    bash(step["run"], project, PR="7")
+    assert (project / "calls.log").read_text() == f"gh pr comment 7 --body-file {COMMENT}\n"
+    assert f'gh pr comment "$CHANGE_ID" --body-file {COMMENT}' in (CI / "Jenkinsfile").read_text()
+
+
+def test_jenkinsfile_marks_inconclusive_build_unstable():
+    text = (CI / "Jenkinsfile").read_text()
+    assert text.count("{") == text.count("}")
+    assert text.count("(") == text.count(")")
+    assert "sh(returnStatus: true, script: 'sh ci/llmperf.sh')" in text
+    assert "if (code == 11) {\n                        unstable(" in text
+
+
+def test_slurm_script_ends_with_exit_code_of_pytest(project):
+    replace_pytest(project, 11)
+    (project / "elsewhere").mkdir()
+    executable(project / "bin" / "sbatch", 'shift; cd elsewhere && SLURM_SUBMIT_DIR="$OLDPWD" exec bash "../$@"')
+    done = bash("sbatch --wait ci/slurm.sh -k it", project)
+    assert done.returncode == 11, done.stdout
+    assert (project / "pytest.log").read_text().startswith("-m h200 suites/")
+
+
+def test_kubernetes_job_runs_once_on_one_gpu():
+    job = loaded("kubernetes-job.yaml")
+    pod = job["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert (job["apiVersion"], job["kind"], job["spec"]["backoffLimit"]) == ("batch/v1", "Job", 0)
+    assert pod["restartPolicy"] == "Never"
+    assert container["resources"]["limits"]["nvidia.com/gpu"] == "1"
+    assert {mount["name"] for mount in container["volumeMounts"]} == {volume["name"] for volume in pod["volumes"]}
+
+
+def test_container_runs_script_in_installed_environment():
+    instructions = [line.split(maxsplit=1) for line in (CI / "Containerfile").read_text().splitlines()
+                    if line and not line.startswith("#")]
+    assert instructions[0][0] == "FROM"
+    assert instructions[-1] == ["ENTRYPOINT", '["sh", "ci/llmperf.sh"]']
+    variables = dict(pair.split("=") for name, rest in instructions if name == "ENV" for pair in rest.split())
+    assert variables["VENV"] == "/opt/llmperf"
+    made = {rest.split()[3] for name, rest in instructions if name == "RUN" and "venv" in rest}
+    assert made == {variables["ENGINE"], variables["VENV"]}
