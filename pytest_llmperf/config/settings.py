@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -14,11 +15,15 @@ from types import MappingProxyType
 from urllib.parse import urlsplit
 
 from pytest_llmperf.errors import ConfigError
+from pytest_llmperf.masking import mask
 from pytest_llmperf.model.engine import REFERENCE
 
 CHOICES = {"connections": ("keep-alive", "fresh")}
 SHARES = ("coalesced_limit",)
 CPUS = re.compile(r"auto|shared|\s*\d+\s*(,\s*\d+\s*)*")
+IMAGE = "image:"
+DOCKER = ("docker run --rm --name {name} --gpus all --network host --ipc host --volume {root}:{root} --workdir {root} "
+          "--entrypoint= {env} {image} {command}")
 PLACES = ("tls_ca_file", "baselines_dir", "runs_dir", "cache_dir")
 # A request without time or room always fails, sampling without pause never rests.
 NEVER_ZERO = ("_timeout_s", "_interval_s", "answer_limit_mib", "response_limit_mib", "memory_limit_mib")
@@ -29,8 +34,12 @@ class Settings:
     """All validated settings.
 
     Args:
-        engines: engine name → its environment (folder, interpreter or command); "engine@kind" for one kind only,
-            "engine:NAME" for another installation of it, which a test asks for by that name.
+        engines: engine name → its environment (folder, interpreter, command or "image:NAME"); "engine@kind" for one
+            kind only, "engine:NAME" for another installation of it, which a test asks for by that name.
+        engine_command: how an engine runs in the container image of a place "image:NAME". Its last word is {command}.
+            {image}, {root} (the project) and {name} (of the container) are replaced in each word; the word {env}
+            becomes `--env VARIABLE` for each variable of the server.
+        engine_stop_command: ends the container {name} after its client has ended, however it ended; "": none.
         ready_timeout_s: from launch to the first generated token.
         stop_grace_s: between SIGTERM and SIGKILL.
         send_delay_p99_limit_ms: above it the load generator is late and a run is an ERROR.
@@ -68,6 +77,8 @@ class Settings:
     """
 
     engines: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    engine_command: str = DOCKER
+    engine_stop_command: str = "docker rm --force {name}"
     ready_timeout_s: float = 600.0
     stop_grace_s: float = 15.0
     send_delay_p99_limit_ms: float = 10.0
@@ -131,7 +142,7 @@ def settings_from(values: Mapping[str, object], origin: str) -> Settings:
             hint = f"Did you mean {close[0]}?" if close else f"Known: {', '.join(default_values)}."
             problems.append(f"{key}: unknown. {hint}")
         elif (problem := _problem(key, value, default_values[key])) is not None:
-            shown = "…" if key == "proxy" and "@" in str(value) else repr(value)
+            shown = "…" if key == "proxy" and "@" in str(value) else mask(repr(value))
             problems.append(f"{key} = {shown}: {problem}")
         else:
             accepted[key] = expanded(str(value)) if key in PLACES else _frozen(value)
@@ -152,11 +163,11 @@ def with_engine_options(settings: Settings, options: list[str]) -> Settings:
         if not (name and equals and place):
             raise ConfigError(
                 f"--llmperf-engine {option!r}: write it as NAME=PLACE, e.g. vllm=.engines/vllm-cpu "
-                "(a folder, an interpreter or a command)."
+                "(a folder, an interpreter, a command or image:NAME)."
             )
         given[name] = place
     other_engines = {name: place for name, place in settings.engines.items() if name.partition("@")[0] not in given}
-    return replace(settings, engines=MappingProxyType(other_engines | given))
+    return replace(settings, engines=_with_images(other_engines | given, settings.engine_command))
 
 
 def with_references(settings: Settings, options: list[str]) -> Settings:
@@ -171,12 +182,20 @@ def with_references(settings: Settings, options: list[str]) -> Settings:
         if not (engine and equals and place) or ":" in engine or "@" in engine:
             raise ConfigError(
                 f"--reference {option!r}: write it as ENGINE=PLACE, e.g. vllm=/opt/engines/vllm-0.26 "
-                "(a folder, an interpreter or a command)."
+                "(a folder, an interpreter, a command or image:NAME)."
             )
         if f"{engine}:{REFERENCE}" in given:
             raise ConfigError(f"--reference names two builds of {engine}. Name one.")
         given[f"{engine}:{REFERENCE}"] = place
-    return replace(settings, engines=MappingProxyType({**settings.engines, **given}))
+    return replace(settings, engines=_with_images({**settings.engines, **given}, settings.engine_command))
+
+
+def _with_images(engines: Mapping[str, str], command: str) -> Mapping[str, str]:
+    """The places, with the command of its container in place of each "image:NAME"."""
+    return MappingProxyType({
+        name: command.replace("{image}", shlex.quote(place.removeprefix(IMAGE))) if place.startswith(IMAGE) else place
+        for name, place in engines.items()
+    })
 
 
 def expanded(place: str) -> str:
@@ -232,13 +251,25 @@ def _number_problem(key: str, value: object, default: object) -> str | None:
 
 
 def _text_problem(key: str, value: object) -> str | None:
+    if key == "engine_stop_command" and value == "":
+        return None
     if not isinstance(value, str) or not value:
         return "must be a text"
+    if key == "engine_command":
+        return _template_problem(value)
     if key in CHOICES and value not in CHOICES[key]:
         return f"must be {' or '.join(CHOICES[key])}"
     if key == "load_cpus" and not CPUS.fullmatch(value):
         return 'must be "auto", "shared", or numbers of CPUs with commas: "6,7"'
     return _proxy_problem(value) if key == "proxy" else None
+
+
+def _template_problem(template: str) -> str | None:
+    try:
+        good = "{image}" in template and shlex.split(template)[-1:] == ["{command}"]
+    except ValueError:  # a quote that is never closed
+        good = False
+    return None if good else 'must contain {image} and end in {command}: "docker run … {env} {image} {command}"'
 
 
 def _proxy_problem(url: str) -> str | None:

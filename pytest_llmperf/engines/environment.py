@@ -10,7 +10,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,12 +18,16 @@ from pathlib import Path
 from pytest_llmperf.config.emulation import GPUS, Emulation
 from pytest_llmperf.config.settings import expanded
 from pytest_llmperf.errors import ConfigError, EnvironmentMissing
-from pytest_llmperf.masking import mask
+from pytest_llmperf.masking import mask, secret_values
+from pytest_llmperf.process.arguments import mask_argv
 from pytest_llmperf.version import PACKAGE_DIR
 
 EMULATOR = "pytest_llmperf.emulator"
 EMULATOR_REFUSES = 2  # its exit code for options of its own
 BY_MAKE = {"vllm": "make engine-vllm-cpu", "sglang": "make engine-sglang-cpu"}
+COMMAND = "{command}"  # the last word of a container's command
+ASSIGNED = re.compile(r"(?:^|=)(\w+)=(.+)")
+CONTAINER_PYTHON = "python3"
 INSTALLER = Path("scripts", "install_engine.py")  # what make calls: only a clone of ours has it
 
 
@@ -36,12 +40,34 @@ class Environment:
         is_python: whether `prefix` is an interpreter, so that "-m MODULE" must follow.
         pythonpath: folder of an unpacked bundle, for an interpreter that does not have the engine itself.
         origin: where it was found, for people.
+        is_container: `prefix` starts a container. {name} in it is the container's name, {env} its variables.
     """
 
     prefix: tuple[str, ...]
     is_python: bool
     pythonpath: Path | None
     origin: str
+    is_container: bool = False
+
+    def command(self, container: str = "", variables: Iterable[str] = ()) -> tuple[str, ...]:
+        """The prefix for one process.
+
+        Args:
+            container: name of the container. Without a container, the name has no effect.
+            variables: names of the variables that the container takes over from its client. Their values are not part
+                of the command line.
+        """
+        if not self.is_container:
+            return self.prefix
+        options = [word for name in sorted(variables) for word in ("--env", name)]
+        words = [options if word == "{env}" else [word.replace("{name}", container)] for word in self.prefix]
+        return tuple(word for group in words for word in group)
+
+    def secrets(self) -> list[str]:
+        """Secret values that a container's command contains as NAME=VALUE, to mask in the server's log."""
+        words = self.prefix if self.is_container else ()
+        return [secret for word in words for name, value in ASSIGNED.findall(word)
+                for secret in secret_values({}, {name: value})]
 
 
 def configured_place(engines: Mapping[str, str], name: str, kind: str) -> str | None:
@@ -145,6 +171,8 @@ def _configured(name: str, value: str, root: Path) -> Environment:
                 f"{mask(str(error))}. Name a place that this user can read: {_named(name)}."
             ) from error
     words = _words(value)
+    if words[-1:] == [COMMAND]:
+        return _container(name, words[:-1], root)
     command = shutil.which(words[0]) if words else None
     if command is not None:
         interpreter = len(words) == 1 and Path(command).name.startswith("python")
@@ -153,6 +181,17 @@ def _configured(name: str, value: str, root: Path) -> Environment:
         f"The environment of {name} is set to {mask(value)!r}, which is neither a folder, an interpreter nor a "
         f"command (looked at {mask(str(path))} and on PATH). Correct {_named(name)}."
     )
+
+
+def _container(name: str, words: list[str], root: Path) -> Environment:
+    """The environment of an engine in a container image. Its interpreter is the image's `python3`."""
+    runtime = shutil.which(words[0]) if words else None
+    if runtime is None:
+        program = mask(words[0]) if words else "a container runtime"
+        raise EnvironmentMissing(f"The container of {name} needs {program}, which is not on PATH. Install it, or "
+                                 "correct engine_command in [tool.llmperf].")
+    prefix = (runtime, *(word.replace("{root}", str(root)) for word in words[1:]), CONTAINER_PYTHON)
+    return Environment(prefix, True, None, mask_argv([*words, CONTAINER_PYTHON]), is_container=True)
 
 
 def _named(name: str) -> str:

@@ -16,10 +16,12 @@ from pathlib import Path
 from pytest_llmperf.engines.environment import EMULATOR, Environment, configured_place, find_environment
 from pytest_llmperf.engines.spec import command_line, flags_of
 from pytest_llmperf.errors import ConfigError, EnvironmentMissing, SpecError
+from pytest_llmperf.masking import mask
 from pytest_llmperf.model.engine import REFERENCE, EngineSpec
 
 TIMEOUT_S = 30.0
 FLAGS_TIMEOUT_S = 120.0  # vLLM imports PyTorch before it knows its flags: 10 s on an idle machine
+PULL_TIMEOUT_S = 900.0
 LEAST_FLAGS = 20  # fewer are the options of a small parser before the server's own
 ASK = "import importlib.metadata, sys; print(importlib.metadata.version(sys.argv[1]))"
 # Runs an engine's own program up to the point where it parses its command line, and prints the options that it knows.
@@ -46,7 +48,8 @@ runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 def version_in(environment: Environment, engine: str) -> str | None:
     """The version in the metadata of the distribution, read without an import; None for a command without metadata."""
-    return _answer([_python(environment), "-c", ASK, engine], _with_bundle(environment, os.environ), TIMEOUT_S)
+    return _answer([*_python(environment), "-c", ASK, engine], _with_bundle(environment, os.environ),
+                   _timeout_s(environment, TIMEOUT_S))
 
 
 def known_flags(
@@ -71,8 +74,8 @@ def known_flags(
     cache_file = cache_dir / f"flags-{engine}-{hashlib.sha256(key.encode()).hexdigest()[:12]}.json"
     with suppress(OSError, ValueError):
         return frozenset(json.loads(cache_file.read_text(encoding="utf-8")))
-    question = [_python(environment), "-c", ASK_FLAGS, *program, "--help"]
-    flags = _flags(_answer(question, _with_bundle(environment, env), FLAGS_TIMEOUT_S))
+    question = [*_python(environment), "-c", ASK_FLAGS, *program, "--help"]
+    flags = _flags(_answer(question, _with_bundle(environment, env), _timeout_s(environment, FLAGS_TIMEOUT_S)))
     if flags is not None:
         temporary = cache_file.with_suffix(f".{os.getpid()}.tmp")
         with suppress(OSError):  # asked again next time
@@ -98,12 +101,12 @@ def check_reference(engine: str, kind: str, engines: Mapping[str, str], root: Pa
     name = f"{engine}:{REFERENCE}"
     reference = find_environment(name, kind, configured_place(engines, name, kind), root)
     if reference.is_python and version_in(reference, engine) is None:
-        raise EnvironmentMissing(f"--reference {engine}={engines[name]}: {engine} is not installed there. Name the "
-                                 f"environment of another build of {engine}.")
+        raise EnvironmentMissing(f"--reference {engine}={mask(engines[name])}: {engine} is not installed there. "
+                                 f"Name the environment of another build of {engine}.")
     candidate = find_environment(engine, kind, configured_place(engines, engine, kind), root)
     if _place(candidate) == _place(reference):
-        raise ConfigError(f"--reference {engine}={engines[name]} is the build under test itself ({candidate.origin}). "
-                          f"Name the environment of another build, or of the build under test: "
+        raise ConfigError(f"--reference {engine}={mask(engines[name])} is the build under test itself "
+                          f"({candidate.origin}). Name the environment of another build, or of the build under test: "
                           f"--llmperf-engine {engine}=PLACE.")
 
 
@@ -159,10 +162,16 @@ def _version(environment: Environment, engine: str) -> str | None:
     return version_in(environment, engine)
 
 
-def _python(environment: Environment) -> str:
+def _python(environment: Environment) -> tuple[str, ...]:
     """The interpreter of an environment. The command `vllm` is in the same folder as its interpreter."""
-    program = Path(environment.prefix[0])
-    return str(program if environment.is_python else program.with_name("python"))
+    if environment.is_python:
+        return environment.command(f"llmperf-query-{os.urandom(6).hex()}")
+    return (str(Path(environment.prefix[0]).with_name("python")),)
+
+
+def _timeout_s(environment: Environment, timeout_s: float) -> float:
+    """A query in a container may have to pull the image."""
+    return PULL_TIMEOUT_S if environment.is_container else timeout_s
 
 
 def _with_bundle(environment: Environment, env: Mapping[str, str]) -> dict[str, str]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Sequence
+import shlex
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -47,6 +48,8 @@ NOT_INHERITED = (
 )  # fmt: skip
 # Where a site keeps what engines compile and look up: it changes no measurement but that of the start.
 INHERITED_PLACES = frozenset({"VLLM_CACHE_ROOT", "VLLM_CONFIG_ROOT", "SGLANG_CACHE_DIR", "SGLANG_DG_CACHE_DIR"})
+# Variables of this process that a server in a container gets beside those of its spec and adapter.
+INTO_CONTAINER = ("HF_", "CUDA_VISIBLE_DEVICES", "PYTHONSAFEPATH")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +96,9 @@ class Launcher:
             resolve_model(spec.model, models_dir, self.root)
             with_draft_resolved(flags_of(spec), models_dir, self.root)
             environment = self._environment(spec, kind or self.kind, 0)
+            if environment.is_container and spec.lmcache is not None:
+                raise SpecError(f"{spec}: LMCache cannot run beside an engine in a container. Use an environment with "
+                                "both instead of the image.")
             self._check_flags(spec, environment)
 
     def _check_flags(self, spec: EngineSpec, environment: Environment) -> None:
@@ -241,15 +247,20 @@ class Launcher:
             self.progress(Note(note))
 
     def _spawn(self, spec: EngineSpec, adapter: Adapter, placement: Placement, folder: Path) -> Supervised:
+        env = child_environment(spec, adapter, placement)
+        container = f"llmperf-{os.urandom(6).hex()}"
+        stop = shlex.split(self.settings.engine_stop_command.replace("{name}", container))
         launch = Launch(
-            argv=(*placement.environment.prefix, *adapter.arguments(spec, placement)),
-            env=child_environment(spec, adapter, placement),
+            argv=(*placement.environment.command(container, _container_variables(spec, adapter, placement, env)),
+                  *adapter.arguments(spec, placement)),
+            env=env,
+            stop_argv=tuple(stop) if placement.environment.is_container else (),
             cwd=self.root,
             run_dir=folder,
             abandoned_grace_s=min(ABANDONED_GRACE_S, self.settings.stop_grace_s),
             leader_first=placement.lmcache is not None and adapter.tells_lmcache,
             cpus=self.cpus,
-            hidden=secrets_of(spec),
+            hidden=(*secrets_of(spec), *placement.environment.secrets()),
         )
         self.progress(Starting(str(spec)))
         return Supervised.start(launch, self.clock)
@@ -405,6 +416,14 @@ def child_environment(spec: EngineSpec, adapter: Adapter, placement: Placement) 
     if Path(placement.model.path_or_hub_id).exists() and not needs_hub(flags_of(spec), placement.root):
         env.setdefault("HF_HUB_OFFLINE", "1")  # a hub that does not answer must not delay the start
     return env | adapter.environment(spec, placement) | dict(spec.env)
+
+
+def _container_variables(
+    spec: EngineSpec, adapter: Adapter, placement: Placement, env: Mapping[str, str]
+) -> frozenset[str]:
+    """Names of the variables that a server in a container gets. The image defines PATH and all other variables."""
+    ours = {*adapter.environment(spec, placement), *dict(spec.env), *adapter.host_variables(spec, placement)}
+    return frozenset(name for name in env if name in ours or name.startswith(INTO_CONTAINER))
 
 
 def host_environment(spec: EngineSpec, adapter: Adapter, placement: Placement) -> dict[str, str]:

@@ -57,8 +57,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="append",
         default=[],
         metavar="NAME=PLACE",
-        help="where an engine is installed: a folder, an interpreter or a command, e.g. vllm=.engines/vllm-cpu; "
-        "vllm:old=… is an installation that a test asks for by name",
+        help="where an engine is installed: a folder, an interpreter, a command or image:NAME, e.g. "
+        "vllm=.engines/vllm-cpu; vllm:old=… is an installation that a test asks for by name",
     )
     group.addoption(
         "--reference",
@@ -66,8 +66,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=[],
         metavar="ENGINE=PLACE",
         help="compare with this build of an engine, measured in turn on the same hardware and seeds, instead of with "
-        "stored baselines, e.g. vllm=/opt/engines/vllm-0.26 (a folder, an interpreter or a command); under --emulate "
-        "vllm=emulator, which has none of the planted faults and flags",
+        "stored baselines, e.g. vllm=/opt/engines/vllm-0.26 (a folder, an interpreter, a command or image:NAME); under "
+        "--emulate vllm=emulator, which has none of the planted faults and flags",
     )
     group.addoption(
         "--llmperf-runs",

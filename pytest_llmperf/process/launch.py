@@ -40,6 +40,7 @@ class Launch:
         leader_first: the server's first process alone gets the SIGTERM; those below it once it has ended, or in the
             last 3 s of the grace.
         hidden: further texts that must not be written down.
+        stop_argv: command that runs after all processes of the server have ended, e.g. "docker rm --force NAME".
     """
 
     argv: tuple[str, ...]
@@ -54,6 +55,7 @@ class Launch:
     leader_first: bool = False
     cpus: tuple[int, ...] = ()
     hidden: tuple[str, ...] = ()
+    stop_argv: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         return f"Launch({self.command})"
@@ -124,4 +126,5 @@ class Launch:
             cpus=list(self.cpus),
             needles=needles(self.secrets),
             shapes=list(SHAPES),
+            stop_argv=list(self.stop_argv),
         )

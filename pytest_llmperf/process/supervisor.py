@@ -24,6 +24,7 @@ __all__ = ["Launch", "Reaped", "StopReport", "Supervised"]
 
 ERRORS = "watchdog.log"
 HANDSHAKE_S = 20.0
+STOP_COMMAND_S = 10.0
 STOP_MARGIN_S = 15.0  # the watchdog waits 10 s after SIGKILL before it names survivors
 
 
@@ -149,7 +150,7 @@ class Supervised:
         """
         grace_s = self.launch.grace_s if grace_s is None else grace_s
         self._status.send({"do": "stop", "grace_s": grace_s})
-        self._status.finished.wait(grace_s + STOP_MARGIN_S)
+        self._status.finished.wait(grace_s + self._stop_margin_s())
         with self._lock:
             if self._report is None:
                 self._report = self._status.report or self._stop_without_watchdog()
@@ -187,8 +188,11 @@ class Supervised:
 
     def _abandon(self) -> None:
         self._status.hang_up()
-        self._status.finished.wait(self.launch.abandoned_grace_s + STOP_MARGIN_S)
+        self._status.finished.wait(self.launch.abandoned_grace_s + self._stop_margin_s())
         self._close()
+
+    def _stop_margin_s(self) -> float:
+        return STOP_MARGIN_S + (STOP_COMMAND_S if self.launch.stop_argv else 0.0)
 
     def _watched(self) -> bool:
         return not self._status.finished.is_set()
@@ -202,6 +206,7 @@ class Supervised:
         survivors = [leftover for leftover, tag in leftovers.tagged() if str(tag) == self.launch.tag]
         self._segments.created |= self._status.segments
         swept = leftovers.kill(survivors, self._clock, segments=self._segments)
+        self.launch.member().run_stop_command(STOP_COMMAND_S)
         report = StopReport(
             tag=self.launch.tag,
             why="watchdog lost",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 
 TAG = "LLMPERF_TAG"
@@ -23,6 +25,7 @@ class Member:
         cpus: CPUs on which the process may run; empty for all CPUs.
         needles: all spellings of secrets. The log contains `***` instead.
         shapes: texts that look like a secret, see `masking.Shape`.
+        stop_argv: command that runs after all processes of the unit have ended, however they ended.
     """
 
     name: str
@@ -34,6 +37,14 @@ class Member:
     cpus: list[int] = field(default_factory=list)
     needles: list[str] = field(default_factory=list)
     shapes: list[tuple[str, str, str, tuple[str, ...]]] = field(default_factory=list)
+    stop_argv: list[str] = field(default_factory=list)
+
+    def run_stop_command(self, timeout_s: float) -> None:
+        """Run `stop_argv`. It fails without consequence if nothing is left to stop."""
+        if self.stop_argv:
+            with suppress(OSError, subprocess.SubprocessError):
+                subprocess.run(self.stop_argv, env=self.env, cwd=self.cwd, stdin=subprocess.DEVNULL,
+                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False, timeout=timeout_s)
 
 
 @dataclass(frozen=True, slots=True)
