@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from heapq import heapreplace
+from statistics import linear_regression
 
 from pytest_llmperf.load.transport import Progress
 from pytest_llmperf.model.plan import LoadPlan
 from pytest_llmperf.model.status import Measuring
 
 NS_PER_S = 1e9
+FITTED_REQUESTS = 8
 _OUTPUT_TOKENS = re.compile(rb'"max_tokens": ?(\d+)')
 
 
@@ -31,7 +33,7 @@ class RunProgress:
             self._plan = plan
             self._last_send_s = _last_send_s(plan)
             self._tokens = [_output_tokens(request.body) for request in plan.requests]
-            self._slot_tokens = _slot_tokens(plan, self._tokens)
+            self._slots = _slots(plan)
         elapsed_s = progress.elapsed_ns / NS_PER_S
         left_s = self._left_s(progress)
         whole_s = None if left_s is None else elapsed_s + left_s
@@ -54,23 +56,42 @@ class RunProgress:
         """Estimated remaining seconds of the run.
 
         An open loop ends when the last request of the schedule is answered. A closed loop ends when its slots have
-        generated all output tokens at the speed of the requests that ended. Otherwise the pace so far is extrapolated.
+        answered all requests. Otherwise the pace so far is extrapolated.
         """
         elapsed_s, asked = progress.elapsed_ns / NS_PER_S, len(self._tokens)
         if progress.done >= asked:
             return 0.0
-        token_s = self._token_s(progress)
+        durations_s = self._durations_s(progress)
         if self._last_send_s is not None and elapsed_s < self._last_send_s:
-            return self._last_send_s - elapsed_s + (token_s or 0.0) * self._tokens[-1]
+            return self._last_send_s - elapsed_s + (durations_s[-1] if durations_s else 0.0)
         pace_left_s = elapsed_s * (asked - progress.done) / progress.done if progress.done else None
-        if self._slot_tokens is None or token_s is None:
+        if self._slots is None or not durations_s:
             return pace_left_s
-        return max(self._slot_tokens * token_s - elapsed_s, 0.0) or pace_left_s
+        return max(_end_s(durations_s, self._slots) - elapsed_s, 0.0) or pace_left_s
 
-    def _token_s(self, progress: Progress) -> float | None:
-        """Seconds of a request per output token, over the ended requests."""
-        tokens = sum(self._tokens[index] for index in progress.durations_ns)
-        return sum(progress.durations_ns.values()) / NS_PER_S / tokens if tokens else None
+    def _durations_s(self, progress: Progress) -> list[float]:
+        """Seconds of every request: measured for an ended request, otherwise predicted from its output tokens.
+
+        Empty before the first end.
+        """
+        ended_s = {index: duration_ns / NS_PER_S for index, duration_ns in progress.durations_ns.items()}
+        if not ended_s:
+            return []
+        first_s, token_s = _duration_line([self._tokens[index] for index in ended_s], list(ended_s.values()))
+        return [ended_s.get(index, first_s + token_s * tokens) for index, tokens in enumerate(self._tokens)]
+
+
+def _duration_line(tokens: list[int], durations_s: list[float]) -> tuple[float, float]:
+    """Seconds of a request before its tokens, and seconds per output token.
+
+    The short requests of a closed loop end first, and their wait before the first token is a larger part of their
+    duration. The line takes this wait apart, where enough requests of different lengths have ended.
+    """
+    if len(tokens) >= FITTED_REQUESTS and min(tokens) < max(tokens):
+        token_s, first_s = linear_regression(tokens, durations_s)
+        if token_s > 0 and first_s > 0:
+            return first_s, token_s
+    return 0.0, sum(durations_s) / sum(tokens)
 
 
 def _output_tokens(body: bytes) -> int:
@@ -79,17 +100,17 @@ def _output_tokens(body: bytes) -> int:
     return int(tokens[1]) if tokens else 1
 
 
-def _slot_tokens(plan: LoadPlan, tokens: list[int]) -> int | None:
-    """Output tokens of the slot that ends last, if each request takes the slot that is free first.
+def _slots(plan: LoadPlan) -> int | None:
+    """Slots of a closed loop; None for an open loop and for conversations with pauses."""
+    return None if any(request.after is not None for request in plan.requests) else plan.concurrency
 
-    None without slots, and for conversations, which pause between their requests.
-    """
-    if plan.concurrency is None or any(request.after is not None for request in plan.requests):
-        return None
-    slots = [0] * plan.concurrency
-    for request_tokens in tokens:
-        heapreplace(slots, slots[0] + request_tokens)
-    return max(slots)
+
+def _end_s(durations_s: list[float], slots: int) -> float:
+    """Seconds until the last request ends, if each request takes the slot that is free first."""
+    ends_s = [0.0] * slots
+    for duration_s in durations_s:
+        heapreplace(ends_s, ends_s[0] + duration_s)
+    return max(ends_s)
 
 
 def _last_send_s(plan: LoadPlan) -> float | None:

@@ -58,6 +58,16 @@ def test_closed_loop_remaining_time_weighs_requests_by_output_tokens():
     assert RunProgress(1, 1).status(progress, plan).left_s == pytest.approx(10 - 2, abs=2)
 
 
+def test_closed_loop_remaining_time_separates_wait_from_tokens():
+    """Each request waits 2 s and takes 10 ms per token; the 8 that ended have 25 to 60 tokens, the others 200."""
+    tokens = [25 + 5 * i for i in range(8)] + [200] * 32
+    requests = tuple(PlannedRequest(i, "/", b'{"max_tokens": %d}' % count) for i, count in enumerate(tokens))
+    plan = LoadPlan("h", 1, requests, concurrency=8)
+    durations_ns = {i: round((2 + tokens[i] / 100) * S) for i in range(8)}
+    status = RunProgress(1, 1).status(Progress(16, 8, 0, 3 * S, durations_ns=durations_ns), plan)
+    assert status.left_s == pytest.approx(2.6 + 4 * 4 - 3)
+
+
 def test_conversation_remaining_time_is_extrapolated_from_pace():
     requests = tuple(PlannedRequest(i, "/", b"", after=i - 1 if i else None) for i in range(10))
     plan = LoadPlan("h", 1, requests, concurrency=1)
