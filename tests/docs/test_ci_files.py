@@ -1,4 +1,4 @@
-"""`docs/ci`: checked by schema and linter, and their scripts run here in a project that has only `suites/`."""
+"""`docs/ci`: schemas and linters where the test environment has them; scripts run in a project with only `suites/`."""
 
 import os
 import shutil
