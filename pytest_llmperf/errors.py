@@ -1,23 +1,7 @@
-"""The exception tree of this package.
+"""The exceptions of this package.
 
-LlmperfError
-├── UsageError                 an input of the user is invalid
-│   ├── ConfigError            configuration file or option
-│   ├── SpecError              engine, model, workload or marker
-│   └── SloError               text of an SLO, claim or mechanism
-└── InfrastructureError        the run is invalid: verdict ERROR, never FAIL
-    ├── EngineError            (carries `Evidence`)
-    │   ├── EnvironmentMissing the engine is not installed where it was looked for
-    │   ├── ExitedEarly        the server ended before it was ready
-    │   ├── StartupTimeout     it never became ready
-    │   ├── WrongServer        somebody else answers, the model is not ours, or it refuses us
-    │   ├── ServerDied         it ended while it was being measured
-    │   └── StopFailed         something of it survived the stop
-    ├── LoadError              the load generator failed or cannot be believed
-    ├── MetricUnavailable      a metric was asked for that this run does not have
-    ├── NotJudged              a test measured and ended before any check
-    ├── BaselineError          a stored baseline cannot be read, believed or written
-    └── HardwareBusy           somebody else uses the accelerator
+A `UsageError` says that an input of the user is invalid. An `InfrastructureError` says that a run is invalid: the
+verdict is ERROR, never FAIL.
 
 A message says what, where, why, and the next command. `Evidence` adds facts about the process: command, exit status,
 duration and the last lines of the log.
@@ -103,7 +87,7 @@ class StartupTimeout(EngineError):
 
 
 class WrongServer(EngineError):
-    """Somebody else answers on the port, or the served model is not the one asked for."""
+    """Another process answers on the port, the served model is another one, or the server refuses the key."""
 
 
 class ServerDied(EngineError):

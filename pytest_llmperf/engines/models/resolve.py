@@ -71,7 +71,7 @@ def resolve_model(name_or_path: str, cache_dir: Path, root: Path = Path()) -> Re
 
 
 def longest_sequence(name_or_path: str, root: Path = Path()) -> int | None:
-    """Tokens of the longest sequence, from the model's configuration; None if the configuration has no such limit.
+    """Tokens of the longest sequence, from the model's configuration; None if the configuration sets no limit.
 
     Engines read rope scaling in ways of their own, so a folder's model with it is left to them.
     """
