@@ -16,6 +16,7 @@ from pytest_llmperf.plugin.verdicts import (
     HEARD,
     UNCHECKED,
     VERDICT,
+    earlier_text,
     ended_by,
     first_line,
     leave_without_traceback,
@@ -146,7 +147,7 @@ def _conclude_failed(item: pytest.Item) -> None:
     item.stash[HEARD] = len(execution.results)
     tell(item, "FAIL")
     item.user_properties.append((VERDICT, "FAIL"))
-    item.add_report_section("call", "llmperf", text_of(item, execution))
+    item.add_report_section("call", "llmperf", text_of(item, execution.results, earlier_text(execution)))
 
 
 def _conclude(item: pytest.Item, left: str = "") -> None:
@@ -164,7 +165,7 @@ def _conclude(item: pytest.Item, left: str = "") -> None:
     if execution.results:
         execution.complete, execution.error = True, None
         tell(item, verdict_of_test(execution.results).value)
-        raise_worst(item, execution)
+        raise_worst(item, execution.results, earlier_text(execution))
     elif execution.series and (left.startswith(EXITED) or not _may_check_late(item)):  # after an exit nobody reports
         _conclude_unchecked(item, execution, left)
     else:

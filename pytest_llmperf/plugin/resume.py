@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,6 @@ from pytest_llmperf.plugin.state import STATE
 from pytest_llmperf.plugin.verdicts import EVIDENCE, raise_worst
 
 if TYPE_CHECKING:
-    from pytest_llmperf.results.check import CheckResult
     from pytest_llmperf.results.measurement import TestResult
 
 RESUMED = "llmperf.resumed"
@@ -29,14 +27,6 @@ def add_options(group: pytest.OptionGroup) -> None:
         help="go on in this run folder: the tests that it has decided do not run again and are reported with their "
         "verdicts, all others run; for hardware that is lent for minutes (newest: the newest run folder)",
     )
-
-
-@dataclass(frozen=True, slots=True)
-class StoredChecks:
-    """The checks of a stored test in the place of an execution."""
-
-    results: list[CheckResult]
-    earlier: tuple[object, ...] = ()
 
 
 class DecidedTest(pytest.Item):
@@ -62,7 +52,7 @@ class DecidedTest(pytest.Item):
         self.user_properties += properties(stored.test, stored.measurements, stored.checks)
         self.user_properties += [(RUN_FILE, str(path)), (RESUMED, folder.name)]
         self.stash[EVIDENCE] = evidence_of(stored.checks, stored.measurements)
-        raise_worst(self, StoredChecks(list(stored.checks)))
+        raise_worst(self, stored.checks)
 
     def reportinfo(self) -> tuple[Any, int | None, str]:
         path, line, name = self._item.reportinfo()

@@ -39,7 +39,7 @@ class EndSummary:
         self._conditions: set[str] = set()  # of everything that was measured, with verdict or without
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self._conditions.update(evidence_of(report, "conditions"))
+        self._conditions.update(stored_texts(report, "conditions"))
         verdict, earlier = verdict_of(report), self._reports.get(report.nodeid)
         late = report.when == "teardown" and (earlier is None or verdict_of(earlier) != verdict)
         if verdict is not None and (report.when == "call" or report.failed or late):
@@ -98,7 +98,7 @@ class EndSummary:
         from pytest_llmperf.results.check_json import check_from
         from pytest_llmperf.results.strict_json import parse
 
-        checks = tuple(check_from(parse(text.encode(), report.nodeid)) for text in evidence_of(report, "checks"))
+        checks = tuple(check_from(parse(text.encode(), report.nodeid)) for text in stored_texts(report, "checks"))
         verdict, text, path = str(verdict_of(report)), report.longreprtext, run_file_of(report)
         _, start, error = text.rpartition(f"llmperf {verdict}: ")  # the last: what was raised stands above it
         cut_short = report.failed and start and not any(check.verdict.value == verdict for check in checks)
@@ -107,7 +107,7 @@ class EndSummary:
         return EndedTest(
             f"{self._from_here(file)}{colons}{name}", verdict, checks,
             error=error if cut_short else "",
-            run=self._from_here(path.parents[1]) if path is not None and evidence_of(report, "conditions") else "",
+            run=self._from_here(path.parents[1]) if path is not None and stored_texts(report, "conditions") else "",
             stored=self._stored(report),
         )
 
@@ -178,7 +178,7 @@ def _unused_planted_flags(planted: Sequence[PlantedFlag], conditions: Iterable[s
     return [flag for flag in planted if not any(flag.stands_in(*server) for server in servers)]
 
 
-def evidence_of(report: pytest.TestReport, name: str) -> list[str]:
+def stored_texts(report: pytest.TestReport, name: str) -> list[str]:
     """Checks or conditions of a test as JSON, also from an xdist worker; empty for tests of others."""
     texts: list[str] = getattr(report, "llmperf", {}).get(name, [])
     return texts

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -110,37 +110,37 @@ def tell(item: pytest.Item, ended: str) -> None:
         item.user_properties.append((EARLIER, ",".join(earlier.ended or "not ended" for earlier in execution.earlier)))
 
 
-class Judged(Protocol):
-    """What a verdict is raised from: an execution, or the stored checks of a resumed run."""
+def earlier_text(execution: Execution) -> str:
+    """Which executions came before, as a line below the table; "" for a first execution."""
+    from pytest_llmperf.session.executions import history
 
-    @property
-    def results(self) -> Sequence[CheckResult]: ...
-    @property
-    def earlier(self) -> Sequence[object]: ...
+    return f"\n  {history(execution)}" if execution.earlier else ""
 
 
-def text_of(item: pytest.Item, execution: Judged) -> str:
-    """The verdict, the table of the checks, and which executions came before."""
+def text_of(item: pytest.Item, results: Sequence[CheckResult], earlier: str = "") -> str:
+    """The verdict and the table of the checks, followed by `earlier`."""
     from pytest_llmperf.process.serverlog import plain
     from pytest_llmperf.report.table import table
     from pytest_llmperf.results.check import verdict_of_test
-    from pytest_llmperf.session.executions import Execution, history
 
-    earlier = f"\n  {history(execution)}" if isinstance(execution, Execution) and execution.earlier else ""
-    return plain(f"llmperf {verdict_of_test(execution.results).value}: {item.name}\n"
-                 f"{table(execution.results)}{earlier}")
+    return plain(f"llmperf {verdict_of_test(results).value}: {item.name}\n{table(results)}{earlier}")
 
 
-def raise_worst(item: pytest.Item, execution: Judged) -> None:
+def raise_worst(item: pytest.Item, results: Sequence[CheckResult], earlier: str = "") -> None:
+    """Raise the pytest outcome of the worst verdict; a green verdict adds its table to the report.
+
+    Args:
+        earlier: text below the table, see `earlier_text`.
+    """
     from pytest_llmperf.model.verdict import Verdict
     from pytest_llmperf.results.check import verdict_of_test
 
-    verdict, text = verdict_of_test(execution.results), text_of(item, execution)
+    verdict, text = verdict_of_test(results), text_of(item, results, earlier)
     item.user_properties.append((VERDICT, verdict.value))
     if verdict.severity >= Verdict.FAIL.severity or (verdict is Verdict.REPORTED and _fails(item.config, verdict)):
         raise pytest.fail.Exception(text, pytrace=False) from None
     unknown = [
-        one for one in {result.verdict for result in execution.results}
+        one for one in {result.verdict for result in results}
         if one in (Verdict.INCONCLUSIVE, Verdict.NO_BASELINE, Verdict.INCOMPARABLE)
         and not _is_fixed_by_update(item.config, one)
     ]

@@ -87,11 +87,10 @@ def _run_file(named: str, path: Path) -> Path | None:
 
 def _verdict_alone(verdict: str | None, property_by_name: dict[str, str]) -> tuple[CheckResult, ...]:
     """The deciding check as a text, without its numbers. An ERROR has no check here: JUnit has the reason."""
-    known = verdict is not None and verdict in Verdict.__members__ and "llmperf.decided_by" in property_by_name
-    if not known or verdict == Verdict.ERROR.value:
+    known, reason = Verdict.__members__.get(verdict or ""), property_by_name.get("llmperf.decided_by")
+    if known in (None, Verdict.ERROR) or reason is None:
         return ()
-    reason = property_by_name["llmperf.decided_by"]
-    return (CheckResult.stated(reason, Verdict[str(verdict)], "" if verdict == Verdict.PASS.value else reason),)
+    return (CheckResult.stated(reason, known, "" if known is Verdict.PASS else reason),)
 
 
 def _ended(case: ElementTree.Element) -> str | None:

@@ -9,7 +9,6 @@ from math import isfinite
 
 from pytest_llmperf.metrics.registry import Metric, find, is_metric
 from pytest_llmperf.metrics.units import Unit
-from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.report.ended_test import EndedTest
 from pytest_llmperf.results.check import CheckResult, verdict_of_test
 from pytest_llmperf.results.conditions import VERSION
@@ -90,7 +89,7 @@ def _compared(results: Sequence[CheckResult]) -> Iterator[tuple[str, str]]:
 
 
 def _severity(result: CheckResult) -> int:
-    return -Verdict(result.verdict).severity
+    return -result.verdict.severity
 
 
 def _with_unit(metric: Metric) -> str:

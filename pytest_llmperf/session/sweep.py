@@ -25,7 +25,7 @@ from pytest_llmperf.results.conditions import server_kind
 from pytest_llmperf.results.sentences import reason_text
 from pytest_llmperf.session.capacity import METRIC
 from pytest_llmperf.session.perf import Perf
-from pytest_llmperf.stats.priors import scale_of
+from pytest_llmperf.stats.priors import scale_of, worse_when_larger
 from pytest_llmperf.stats.ratio import paired_difference
 from pytest_llmperf.workload import Workload
 
@@ -249,7 +249,7 @@ def _has_better_means(other: Row, row: Row, metrics: Sequence[str]) -> bool:
 
 def _is_proven_better(other: Row, row: Row, name: str) -> bool:
     metric = find(name)
-    scale, larger_is_worse = scale_of(metric), metric.direction is not Direction.HIGHER
+    scale, larger_is_worse = scale_of(metric), worse_when_larger(metric)
     pairs = zip(other.runs.get(name, ()), row.runs.get(name, ()), strict=False)
     try:
         differences = [scale.read(theirs, worse_when_larger=larger_is_worse)
