@@ -8,18 +8,18 @@ from pytest_llmperf.cli.output import remark
 from pytest_llmperf.errors import UsageError
 
 
-def stored_runs() -> list[Path]:
-    """The run folders of this project that hold a test, oldest first: their names begin with the time.
+def project_runs() -> list[Path]:
+    """The stored runs of this project, oldest first.
 
     Raises:
         ConfigError: the project's settings cannot be read.
     """
     from pytest_llmperf.config.root import project_root
     from pytest_llmperf.config.settings import read_settings
+    from pytest_llmperf.results.reader import stored_runs
 
     root = project_root()
-    runs = root / read_settings(root).runs_dir
-    return sorted(folder.parent for folder in runs.glob("*/tests") if any(folder.glob("*.json")))
+    return stored_runs(root / read_settings(root).runs_dir)
 
 
 def newest_run() -> Path:
@@ -28,7 +28,7 @@ def newest_run() -> Path:
     Raises:
         UsageError: no run is stored.
     """
-    runs = stored_runs()
+    runs = project_runs()
     if not runs:
         raise UsageError("No run is stored in this project. Run pytest first, or name a run folder.")
     remark(f"The newest run: {_shown(runs[-1])}")
@@ -41,7 +41,7 @@ def run_before(run: Path) -> Path:
     Raises:
         UsageError: no older run is stored.
     """
-    older = [stored for stored in stored_runs() if stored.name < run.resolve().name]
+    older = [stored for stored in project_runs() if stored.name < run.resolve().name]
     if not older:
         raise UsageError(f"No run before {run} is stored in this project. Name both runs: llmperf diff OLD NEW.")
     remark(f"The run before: {_shown(older[-1])}")

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import re
 from argparse import ArgumentTypeError
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
-from pathlib import Path
 from statistics import median
 
 import pytest
@@ -16,6 +13,7 @@ from pytest_llmperf.clock import Clock, SystemClock
 from pytest_llmperf.plugin.identity import test_id
 from pytest_llmperf.plugin.kinds import kind_of
 from pytest_llmperf.plugin.ordering import groups_of_one_server
+from pytest_llmperf.plugin.session_record import known_durations_s
 from pytest_llmperf.plugin.state import STATE
 from pytest_llmperf.plugin.verdicts import uses_llmperf
 
@@ -53,15 +51,13 @@ class Budget:
     """One per process: orders and skips. The controller reports at the end.
 
     Args:
-        config: pytest's.
         seconds: time for the tests of this process, from its first test on.
         durations_s: test → seconds, of earlier runs.
         clock: measures the time that is used.
     """
 
-    def __init__(self, config: pytest.Config, seconds: float, durations_s: Mapping[str, float],
-                 clock: Clock | None = None) -> None:
-        self._config, self._seconds, self._durations_s = config, seconds, durations_s
+    def __init__(self, seconds: float, durations_s: Mapping[str, float], clock: Clock | None = None) -> None:
+        self._seconds, self._durations_s = seconds, durations_s
         self._clock = clock or SystemClock()
         self._began_ns: int | None = None
         self._begun: set[str] = set()
@@ -76,9 +72,9 @@ class Budget:
         """
         groups = sorted(groups_of_one_server(items), key=self._mean_s)
         items[:] = [item for group in groups for item in group]
-        runnable = [item for item in items if uses_llmperf(item) and kind_of(item) is not None]
-        known = {test_id(item): self.needed_s(item) for item in runnable}
-        if runnable and (shortest := min(known.values())) > self._seconds:
+        tests = [test_id(item) for item in items if uses_llmperf(item) and kind_of(item) is not None]
+        known = {test: self._durations_s[test] for test in tests if test in self._durations_s}
+        if known and len(known) == len(set(tests)) and (shortest := min(known.values())) > self._seconds:
             name = min(known, key=lambda test: known[test])
             raise pytest.UsageError(
                 f"--budget {duration(self._seconds)}: the shortest test, {name}, took {duration(shortest)} in an "
@@ -143,19 +139,11 @@ def duration(seconds: float) -> str:
     return f"{-(-seconds // 1):.0f}s" if seconds < 120 else f"{-(-seconds // 60):.0f}min"
 
 
-def known_durations_s(runs_dir: Path) -> dict[str, float]:
-    """Test → seconds with the start of its servers, of the newest run of this project that has the test."""
-    durations_s: dict[str, float] = {}
-    for path in sorted(runs_dir.glob("*/session.json")):
-        with suppress(OSError, ValueError, AttributeError, TypeError):
-            stored = json.loads(path.read_bytes()).get("durations_s", {})
-            durations_s.update({str(test): float(seconds) for test, seconds in stored.items()})
-    return durations_s
-
-
 def register(config: pytest.Config) -> None:
     """Register the budget of a session that has one."""
     seconds = config.getoption("--budget")
     if seconds is not None:
-        runs_dir = config.rootpath / config.stash[STATE].settings.runs_dir
-        config.pluginmanager.register(Budget(config, seconds, known_durations_s(runs_dir)), NAME)
+        state = config.stash[STATE]
+        durations_s = known_durations_s(config.rootpath / state.settings.runs_dir,
+                                        emulated=state.emulation is not None)
+        config.pluginmanager.register(Budget(seconds, durations_s), NAME)

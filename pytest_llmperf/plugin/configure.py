@@ -19,6 +19,7 @@ from pytest_llmperf.plugin.kinds import GPU_KINDS
 from pytest_llmperf.plugin.progress import DisplayPauses, WorkerProgress
 from pytest_llmperf.plugin.resume import add_options as add_resume_options
 from pytest_llmperf.plugin.resume import register as register_resume
+from pytest_llmperf.plugin.session_record import SessionRecord
 from pytest_llmperf.plugin.shutdown import SurvivingServers
 from pytest_llmperf.plugin.state import STATE, State
 from pytest_llmperf.plugin.summary import EndSummary, NothingMeasured
@@ -162,6 +163,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
         refuse(config)
         config.pluginmanager.register(ReportWatcher(config), "llmperf-reports")
+        config.pluginmanager.register(SessionRecord(config), "llmperf-record")
         config.pluginmanager.register(Reporter(config), "llmperf-html")
         if (mode := mode_of(config)) is not None:
             config.pluginmanager.register(BaselineUpdater(config, mode), "llmperf-baselines")

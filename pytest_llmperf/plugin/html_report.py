@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from pytest_llmperf.clock import SystemClock
 from pytest_llmperf.plugin.baselines import run_file_of
-from pytest_llmperf.plugin.kinds import CANNOT_RUN
 from pytest_llmperf.plugin.state import STATE
 
 
@@ -30,20 +26,11 @@ class Reporter:
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
         self.folders: set[Path] = set()
-        self._started_ns = SystemClock().now_ns()
-        self._skipped: Counter[str] = Counter()
-        self._seconds: defaultdict[str, float] = defaultdict(float)  # node id → setup, call and teardown
-        self._test_by_node: dict[str, str] = {}
         self.text = ""
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if (path := run_file_of(report)) is not None:
             self.folders.add(path.parents[1])
-        self._seconds[report.nodeid] += report.duration
-        for test in (str(value) for name, value in report.user_properties if name == "llmperf.test"):
-            self._test_by_node[report.nodeid] = test
-        if report.skipped and not hasattr(report, "wasxfail"):
-            self._skipped[_reason(report)] += 1
 
     @pytest.hookimpl(trylast=True)  # after the baselines were updated
     def pytest_sessionfinish(self) -> None:
@@ -59,7 +46,6 @@ class Reporter:
         from pytest_llmperf.errors import LlmperfError
         from pytest_llmperf.report.html import write_report
 
-        self._complete_provenance(folders)
         store = Store(self.config.rootpath / self.config.stash[STATE].settings.baselines_dir)
         try:
             self.text = f"report: {write_report(folders, store.read, out)}"
@@ -68,21 +54,6 @@ class Reporter:
         except ImportError as error:  # a GPU host without a registry has not everything
             where = "Copy it to where jinja2 is installed"
             self.text = f"no report of {folders[0]}: {error}. {where}: llmperf report {folders[0].name}"
-
-    def _complete_provenance(self, folders: Iterable[Path]) -> None:
-        """State in each run folder how long session and tests took, what was emulated and what was skipped."""
-        from pytest_llmperf.session.provenance import add_to_provenance
-
-        state = self.config.stash[STATE]
-        facts: dict[str, object] = {"duration_s": round((SystemClock().now_ns() - self._started_ns) / 1e9, 1)}
-        facts["durations_s"] = {test: round(self._seconds[node], 2) for node, test in self._test_by_node.items()}
-        if state.emulation is not None:
-            facts["emulated"] = str(state.emulation)
-        if self._skipped:
-            facts["skipped"] = dict(self._skipped.most_common())
-        for folder in folders:
-            with suppress(OSError, ValueError):  # the verdicts stand without it
-                add_to_provenance(folder, facts)
 
     def _kept(self) -> Iterator[Path]:
         """Run folders of this session, found on disk, because a crashed worker sent no report of its last folder."""
@@ -95,10 +66,3 @@ class Reporter:
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if self.text:
             terminalreporter.write_line(f"llmperf {self.text}")
-
-
-def _reason(report: pytest.TestReport) -> str:
-    """Why a test was skipped, without the place of the skip; the needed hardware of a test that cannot run here."""
-    reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longreprtext
-    text = reason.removeprefix("Skipped: ").partition("\n")[0]
-    return text.partition(";")[0] if any(name == CANNOT_RUN for name, _ in report.user_properties) else text

@@ -9,13 +9,13 @@ import pytest
 
 from pytest_llmperf.plugin.baselines import RUN_FILE
 from pytest_llmperf.plugin.identity import test_id
+from pytest_llmperf.plugin.session_record import RESUMED
 from pytest_llmperf.plugin.state import STATE
 from pytest_llmperf.plugin.verdicts import EVIDENCE, raise_worst
 
 if TYPE_CHECKING:
     from pytest_llmperf.results.measurement import TestResult
 
-RESUMED = "llmperf.resumed"
 DECIDED = ("PASS", "IMPROVED", "FAIL", "REPORTED")
 
 
@@ -93,6 +93,7 @@ def register(config: pytest.Config) -> None:
     if named is None:
         return
     from pytest_llmperf.errors import LlmperfError
+    from pytest_llmperf.session.provenance import add_host
 
     if config.getoption("numprocesses", default=None):
         raise pytest.UsageError("--resume and -n: one process goes on in a run folder. Drop -n.")
@@ -105,15 +106,18 @@ def register(config: pytest.Config) -> None:
     state.session_id = folder.name  # before the session is built, which writes there
     try:
         decided = _decided(config, folder)
-    except LlmperfError as error:
+        add_host(folder, state.session.host)
+    except (LlmperfError, OSError) as error:
         raise pytest.UsageError(f"--resume {named}: {error}") from error
     config.pluginmanager.register(Resume(decided), "llmperf-resume")
 
 
-def _newest(runs: Path) -> Path:
-    folders = sorted(path.parent for path in runs.glob("*/session.json"))
+def _newest(runs_dir: Path) -> Path:
+    from pytest_llmperf.results.reader import stored_runs
+
+    folders = stored_runs(runs_dir)
     if not folders:
-        raise pytest.UsageError(f"--resume newest: no run is stored in {runs}. Drop --resume.")
+        raise pytest.UsageError(f"--resume newest: no run is stored in {runs_dir}. Drop --resume.")
     return folders[-1].resolve()
 
 
@@ -127,20 +131,19 @@ def _decided(config: pytest.Config, folder: Path) -> dict[str, TestResult]:
     from datetime import UTC, datetime
 
     from pytest_llmperf.results.reader import read_run
-    from pytest_llmperf.session.provenance import add_host, provenance, read_provenance
+    from pytest_llmperf.session.provenance import provenance, read_provenance
 
     state = config.stash[STATE]
     tests, stored = read_run(folder), read_provenance(folder)
-    host = state.session.host
-    now = provenance(config.rootpath, folder.name, datetime.now(UTC), [state.settings.baselines_dir], host)
+    now = provenance(config.rootpath, folder.name, datetime.now(UTC), [state.settings.baselines_dir],
+                     state.session.host)
     kinds = {measurement.conditions.get("hardware", "") for test in tests for measurement in test.measurements}
-    kind = f"emulated {state.hardware.kind}" if state.hardware.emulated else state.hardware.kind
+    kind = state.hardware.labelled(state.hardware.kind)
     differing = [("commit", stored.commit, now.commit)] if stored.commit != now.commit else []
-    if kinds and kind not in kinds:
+    if kinds and kinds.isdisjoint({kind, "cpu"} if not state.hardware.emulated else {kind}):
         differing.append(("hardware", ", ".join(sorted(kinds)), kind))
     if differing:
         texts = "; ".join(f"its {name} is {was}, and this is {is_}" for name, was, is_ in differing)
         raise pytest.UsageError(f"--resume {folder.name}: {texts}. Verdicts of another {differing[0][0]} do not "
                                 "belong to this session. Drop --resume.")
-    add_host(folder, host)
     return {test.test: test for test in tests if test.complete and not test.error and test.verdict.value in DECIDED}

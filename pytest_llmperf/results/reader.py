@@ -47,6 +47,11 @@ def choose(tests: Sequence[TestResult], part: str, folder: Path) -> tuple[TestRe
     return matches
 
 
+def stored_runs(runs_dir: Path) -> list[Path]:
+    """The run folders that hold a test, oldest first: their names begin with the time."""
+    return sorted(folder.parent for folder in runs_dir.glob("*/tests") if any(folder.glob("*.json")))
+
+
 def read_session(folder: Path) -> Mapping[str, object]:
     """What `session.json` says of the session; empty where there is none."""
     try:

@@ -33,7 +33,7 @@ def conditions(
     spec, env, flags = server.spec, dict(server.spec.env), flags_of(server.spec)
     secrets = secret_values(flags, env)
     values_by_name = {
-        "hardware": f"emulated {kind}" if hardware.emulated else kind,
+        "hardware": hardware.labelled(kind),
         "engine": spec.engine,
         "model": server.model.name if server.model else spec.model,
         "weights": server.model.weights if server.model else "unknown",

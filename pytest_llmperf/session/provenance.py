@@ -8,7 +8,6 @@ import platform
 import random
 import subprocess
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,6 +15,7 @@ from pathlib import Path
 from pytest_llmperf.errors import BaselineError
 from pytest_llmperf.process.scratch import write_whole
 from pytest_llmperf.results.baseline import Provenance
+from pytest_llmperf.results.reader import read_session
 from pytest_llmperf.results.strict_json import parse
 from pytest_llmperf.telemetry.hardware import Hardware
 from pytest_llmperf.version import VERSION
@@ -89,12 +89,15 @@ def add_to_provenance(run_dir: Path, facts: Mapping[str, object]) -> None:
 
 
 def add_host(run_dir: Path, host: str) -> None:
-    """Note that a session went on in this run folder on this host; a single host is in the provenance already."""
-    with suppress(OSError, ValueError):  # no baseline is taken of a folder that cannot be read
-        content = json.loads((run_dir / FILE).read_bytes())
-        hosts = list(dict.fromkeys([content.get("host"), *content.get(HOSTS, []), host]))
-        if len(hosts) > 1:
-            add_to_provenance(run_dir, {HOSTS: hosts})
+    """Note that a session went on in this run folder on this host; a single host is in the provenance already.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    stored = read_session(run_dir)
+    earlier = stored.get(HOSTS, [stored.get("host")])
+    if isinstance(earlier, list) and host not in earlier:
+        add_to_provenance(run_dir, {HOSTS: [*earlier, host]})
 
 
 def read_provenance(run_dir: Path) -> Provenance:

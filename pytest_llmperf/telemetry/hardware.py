@@ -74,6 +74,10 @@ class Hardware:
         """Hardware kind of the first GPU; `OTHER_GPU` if its model has no marker; "cpu" without a GPU."""
         return (self.gpus[0].kind or OTHER_GPU) if self.gpus else "cpu"
 
+    def labelled(self, kind: str) -> str:
+        """A kind as conditions state it: "h200" on hardware, "emulated h200" on the emulator."""
+        return f"emulated {kind}" if self.emulated else kind
+
     def __str__(self) -> str:
         if self.emulated:
             return f"{len(self.gpus)} × {self.gpus[0].name}"

@@ -22,12 +22,14 @@ def test_plain(): pass
 """
 
 
-def remember(seconds):
-    """An earlier run in which the tests took so long."""
-    folder = Path(".llmperf/runs/20260101T000000Z-000000")
-    folder.mkdir(parents=True)
+def remember(seconds, run="20260101T000000Z-000000", **facts):
+    """An earlier emulated run in which the tests took so long."""
+    folder = Path(".llmperf/runs", run)
+    (folder / "tests").mkdir(parents=True)
+    (folder / "tests" / "any.json").write_text("{}")
     stored = {f"test_it.py::test_answers[{name}]": value for name, value in seconds.items()}
-    (folder / "session.json").write_text(json.dumps({"schema": 1, "durations_s": stored}))
+    content = {"schema": 1, "emulated": "emulated h200", "durations_s": stored} | facts
+    (folder / "session.json").write_text(json.dumps({key: value for key, value in content.items() if value}))
 
 
 def test_budget_begins_shortest_tests_and_names_the_others(run, pytester):
@@ -60,9 +62,24 @@ def test_budget_below_time_of_shortest_test_is_refused(run, pytester):
 def test_first_run_begins_all_tests_and_stores_durations(run, pytester):
     result, _ = run(SUITE, "--emulate", "h200", "--budget", "10min")
     result.assert_outcomes(passed=4)
-    known = known_durations_s(Path(".llmperf/runs"))
+    known = known_durations_s(Path(".llmperf/runs"), emulated=True)
     assert sorted(known) == [f"test_it.py::test_answers[{name}]" for name in ("long", "middle", "short")]
     assert all(0 < seconds < 60 for seconds in known.values())
+
+
+def test_emulated_budget_ignores_durations_measured_on_hardware(run, pytester):
+    remember({"long": 1, "short": 1, "middle": 1})
+    remember({"long": 4000, "short": 4000, "middle": 4000}, "20260102T000000Z-000000", emulated="")
+    result, _ = run(SUITE, "--emulate", "h200", "--budget", "5min")
+    result.assert_outcomes(passed=4)
+    assert set(known_durations_s(Path(".llmperf/runs"), emulated=False).values()) == {4000}
+
+
+def test_budget_is_not_refused_while_duration_of_a_test_is_unknown(run, pytester):
+    remember({"long": 840, "middle": 300})
+    result, _ = run(SUITE, "--emulate", "h200", "--budget", "60s")
+    result.assert_outcomes(passed=1, skipped=3)
+    assert result.ret == 0
 
 
 def test_workers_of_xdist_keep_to_the_budget(run, pytester):
@@ -89,8 +106,8 @@ def test_duration_is_rounded_up(seconds, text):
     assert duration(seconds) == text
 
 
-def test_summary_counts_tests_of_unknown_duration(pytestconfig):
-    budget = Budget(pytestconfig, 900, {})
+def test_summary_counts_tests_of_unknown_duration():
+    budget = Budget(900, {})
     budget._not_begun |= {"t.py::test_a": "", "t.py::test_b": "100"}
     assert [*budget.summary()] == [
         "budget 15min: 0 tests begun, 2 not begun", "  15min more would be enough for test_b (100s)",

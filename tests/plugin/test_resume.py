@@ -42,6 +42,16 @@ def test_resumed_session_measures_only_undecided_tests_and_reports_all(run):
     assert Path(resumed["llmperf.run_file"]).name in before
 
 
+def test_resumed_verdict_keeps_stored_duration(run):
+    run(SUITE, "--emulate", "h200", "-k", "bad")
+    (path,) = Path(".llmperf/runs").glob("*/session.json")
+    before = json.loads(path.read_text())["durations_s"]
+    run(SUITE, "--emulate", "h200", "--resume", "newest")
+    after = json.loads(path.read_text())["durations_s"]
+    assert len(after) == 2
+    assert before.items() <= after.items()
+
+
 def test_test_that_was_interrupted_is_measured_again(run):
     run(SUITE, "--emulate", "h200")
     (path,) = Path(".llmperf/runs").glob("*/tests/*good*.json")

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from pytest_llmperf.cli.output import say
-from pytest_llmperf.cli.runs import newest_run, stored_runs
+from pytest_llmperf.cli.runs import newest_run, project_runs
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,6 +31,6 @@ def _folder_and_test(folder: str | None, test: str | None) -> tuple[Path, str | 
     """One word that is no path names a test of the newest run."""
     if folder is None:
         return newest_run(), None
-    if test is None and not Path(folder).exists() and "/" not in folder and stored_runs():
+    if test is None and not Path(folder).exists() and "/" not in folder and project_runs():
         return newest_run(), folder
     return Path(folder), test
