@@ -110,6 +110,10 @@ class Settings:
     runs_dir: str = ".llmperf/runs"
     cache_dir: str = ".llmperf/models"
 
+    def __post_init__(self) -> None:
+        """Each place "image:NAME" becomes the command of its container, wherever the place was written."""
+        object.__setattr__(self, "engines", _with_images(self.engines, self.engine_command))
+
 
 def read_settings(root: Path) -> Settings:
     """Settings of the project at `root`.
@@ -167,7 +171,7 @@ def with_engine_options(settings: Settings, options: list[str]) -> Settings:
             )
         given[name] = place
     other_engines = {name: place for name, place in settings.engines.items() if name.partition("@")[0] not in given}
-    return replace(settings, engines=_with_images(other_engines | given, settings.engine_command))
+    return replace(settings, engines=other_engines | given)
 
 
 def with_references(settings: Settings, options: list[str]) -> Settings:
@@ -187,7 +191,7 @@ def with_references(settings: Settings, options: list[str]) -> Settings:
         if f"{engine}:{REFERENCE}" in given:
             raise ConfigError(f"--reference names two builds of {engine}. Name one.")
         given[f"{engine}:{REFERENCE}"] = place
-    return replace(settings, engines=_with_images({**settings.engines, **given}, settings.engine_command))
+    return replace(settings, engines={**settings.engines, **given})
 
 
 def _with_images(engines: Mapping[str, str], command: str) -> Mapping[str, str]:

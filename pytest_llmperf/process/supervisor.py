@@ -18,13 +18,12 @@ from . import leftovers, shm, tree
 from .launch import Launch
 from .reaped import Reaped, StopReport, write_report
 from .status import Status
-from .unit import WATCHDOG_TAG, Unit
+from .unit import STOP_COMMAND_S, WATCHDOG_TAG, Unit
 
 __all__ = ["Launch", "Reaped", "StopReport", "Supervised"]
 
 ERRORS = "watchdog.log"
 HANDSHAKE_S = 20.0
-STOP_COMMAND_S = 10.0
 STOP_MARGIN_S = 15.0  # the watchdog waits 10 s after SIGKILL before it names survivors
 
 
@@ -206,7 +205,7 @@ class Supervised:
         survivors = [leftover for leftover, tag in leftovers.tagged() if str(tag) == self.launch.tag]
         self._segments.created |= self._status.segments
         swept = leftovers.kill(survivors, self._clock, segments=self._segments)
-        self.launch.member().run_stop_command(STOP_COMMAND_S)
+        self.launch.member().run_stop_command()
         report = StopReport(
             tag=self.launch.tag,
             why="watchdog lost",

@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 
 TAG = "LLMPERF_TAG"
+STOP_COMMAND_S = 10.0
 WATCHDOG_TAG = "LLMPERF_WATCHDOG"
 
 
@@ -39,12 +40,12 @@ class Member:
     shapes: list[tuple[str, str, str, tuple[str, ...]]] = field(default_factory=list)
     stop_argv: list[str] = field(default_factory=list)
 
-    def run_stop_command(self, timeout_s: float) -> None:
-        """Run `stop_argv`. It fails without consequence if nothing is left to stop."""
+    def run_stop_command(self) -> None:
+        """Run `stop_argv`, for `STOP_COMMAND_S` at most. A failure means that nothing was left to stop."""
         if self.stop_argv:
             with suppress(OSError, subprocess.SubprocessError):
-                subprocess.run(self.stop_argv, env=self.env, cwd=self.cwd, stdin=subprocess.DEVNULL,
-                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False, timeout=timeout_s)
+                subprocess.run(self.stop_argv, env=self.env, cwd=self.cwd, timeout=STOP_COMMAND_S, check=False,
+                               stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
 @dataclass(frozen=True, slots=True)

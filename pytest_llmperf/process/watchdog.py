@@ -45,7 +45,6 @@ from .unit import Member, Unit
 
 CONTROL, STATUS, STDERR = 0, 1, 2
 STEP_S = 0.02
-STOP_COMMAND_S = 10.0
 PARENT_GONE = "parent gone"
 LAST_WORDS = "ended_without_verdict.txt"
 
@@ -182,7 +181,7 @@ class Watchdog:
         for drain in self._drains:
             drain.close()
         for member in self._unit.members:
-            member.run_stop_command(STOP_COMMAND_S)
+            member.run_stop_command()
         if self._unit.last_words and self._why == PARENT_GONE:
             _say(self._unit.last_words, Path(self._unit.run_dir))
         if self._unit.members:

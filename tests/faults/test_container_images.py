@@ -95,6 +95,11 @@ def test_reference_in_other_image_is_accepted(runtime, launcher, tmp_path):
     check_reference("vllm", "cpu", with_references(launcher.settings, ["vllm=image:old"]).engines, tmp_path)
 
 
+def test_image_of_settings_file_is_found_without_options(runtime, tmp_path):
+    settings = settings_from({"engines": {"vllm": "image:old"}}, "here")
+    assert version_in(find_environment("vllm", "cpu", settings.engines["vllm"], tmp_path), "vllm") == "9.1"
+
+
 def test_missing_container_runtime_is_named(tmp_path):
     settings = with_engine_options(Settings(engine_command="no-runtime {image} {command}"), ["vllm=image:new"])
     with pytest.raises(EnvironmentMissing, match="no-runtime, which is not on PATH"):
