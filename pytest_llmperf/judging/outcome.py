@@ -123,6 +123,18 @@ def change_of(metric: Metric, distance: float) -> float:
     return scale_of(metric).change(distance, worse_when_larger=worse_when_larger(metric))
 
 
+def before_and_after(metric: Metric, level: float, effect: float) -> tuple[float, float]:
+    """The two values of a comparison, in the metric's unit.
+
+    Args:
+        level: mean of the later runs on the metric's scale (its exponential is a geometric mean for latencies).
+        effect: the difference between the two sides on that scale.
+    """
+    before, after = (scale_of(metric).in_unit(reading, worse_when_larger=worse_when_larger(metric))
+                     for reading in (level - effect, level))
+    return before, after
+
+
 def change_result(
     comparison: str, metric: Metric, verdict: Verdict, *, level: float, effect: float, limits: tuple[float, float],
     confidence: float, tolerated: float, cause: Cause | None, facts: Facts,
@@ -140,8 +152,7 @@ def change_result(
         confidence: one-sided confidence of each limit.
     """
     low, high = sorted(change_of(metric, limit) for limit in limits)
-    before, after = (scale_of(metric).in_unit(reading, worse_when_larger=worse_when_larger(metric))
-                     for reading in (level - effect, level))
+    before, after = before_and_after(metric, level, effect)
     return CheckResult(
         subject=f"{comparison} {metric.name}",
         verdict=verdict,

@@ -15,6 +15,7 @@ from math import isinf
 
 from pytest_llmperf.errors import SloError
 from pytest_llmperf.judging.baseline_comparison import SEARCHED
+from pytest_llmperf.judging.outcome import before_and_after
 from pytest_llmperf.metrics.registry import Metric, find
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.results.conditions import (
@@ -221,8 +222,7 @@ def _change(
         same = {value for side in (before, after) for value in side.values_with_failures(metric.name)} == {0}
         return Change(metric.name, was, now, "", "", Verdict.PASS if same else Verdict.INCONCLUSIVE, primary)
     (verdict,) = decide([comparison], alpha)
-    was, now = (_level_text(metric, level) for level in (comparison.shift.level - comparison.shift.effect,
-                                                         comparison.shift.level))
+    was, now = map(metric.unit.show, before_and_after(metric, comparison.shift.level, comparison.shift.effect))
     limits = [_percent(metric, limit(PASS_CONFIDENCE)) for limit in (comparison.shift.lower, comparison.shift.upper)]
     low, high = limits if worse_when_larger(metric) else reversed(limits)
     return Change(metric.name, was, now, _percent(metric, comparison.shift.effect), f"{low} … {high}", verdict, primary)
@@ -253,10 +253,6 @@ def _percent(metric: Metric, distance: float) -> str:
     scale = scale_of(metric)
     change = 100 * scale.change(distance, worse_when_larger=worse_when_larger(metric))
     return f"{change:+.1f} {'%' if scale is Scale.LOG else 'pp'}"
-
-
-def _level_text(metric: Metric, level: float) -> str:
-    return metric.unit.show(scale_of(metric).in_unit(level, worse_when_larger=worse_when_larger(metric)))
 
 
 def _value_text(metric: Metric, side: Measurement) -> str:
