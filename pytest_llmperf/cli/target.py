@@ -119,15 +119,24 @@ def _recorded_workload(arguments: argparse.Namespace) -> Workload:
             raise UsageError(f"--trace {path}: ShareGPT has no times, and --trace-window and --most-tokens do not "
                              "apply to it. Drop these options.")
         return sharegpt(path=path, arrivals=poisson(arguments.rate), requests=arguments.requests, seed=arguments.seed)
-    begin, colon, end = (arguments.trace_window or "0:").partition(":")
-    try:
-        begin_s, end_s = float(begin or 0), float(end) if end else None
-    except ValueError as error:
-        raise UsageError(f"--trace-window {arguments.trace_window}: write FROM:TO in seconds.") from error
-    if not colon:
-        raise UsageError(f"--trace-window {arguments.trace_window}: write FROM:TO in seconds.")
+    begin_s, end_s = _window(arguments.trace_window or "0:")
     return trace(path=path, arrivals=recorded(rate=arguments.rate), requests=arguments.requests, begin_s=begin_s,
                  end_s=end_s, most_tokens=arguments.most_tokens, seed=arguments.seed)
+
+
+def _window(text: str) -> tuple[float, float | None]:
+    """"60:120" in seconds; "60:" has no end.
+
+    Raises:
+        UsageError: it has no such form.
+    """
+    begin, colon, end = text.partition(":")
+    try:
+        if colon:
+            return float(begin or 0), float(end) if end else None
+    except ValueError:
+        pass
+    raise UsageError(f"--trace-window {text}: write FROM:TO in seconds.")
 
 
 def _length(option: str, text: str) -> Length:
