@@ -17,12 +17,12 @@ from pytest_llmperf.metrics.families import FAMILIES
 from pytest_llmperf.metrics.registry import find
 from pytest_llmperf.metrics.units import Direction
 from pytest_llmperf.model.verdict import Verdict
-from pytest_llmperf.results.cause import Cause, Problem
+from pytest_llmperf.results.cause import Cause, Facts, Problem
 from pytest_llmperf.results.check import CheckResult
 from pytest_llmperf.results.measurement import Measurement, Run
 from pytest_llmperf.slo.model import Claim, Comparison, Mechanism, Slo
 from pytest_llmperf.slo.parse import parse_claim
-from pytest_llmperf.stats.looks import alpha_of_execution
+from pytest_llmperf.stats.looks import SLO_ALPHA, alpha_of_execution
 from pytest_llmperf.stats.prior import Margins
 from pytest_llmperf.stats.priors import margins_for
 from pytest_llmperf.stats.ratio import StartSd
@@ -30,7 +30,6 @@ from pytest_llmperf.stats.ratio import StartSd
 # Guard metrics of a claim, unless `allow` names them. Throughput follows from these two metrics, so it is no guard.
 PRIMARIES = ("ttft_p50", "tpot_mean")
 EVEN_ODDS = 0.5  # an interval at this confidence is its centre
-SLO_ALPHA = 0.05
 
 
 def judge_slos(
@@ -52,18 +51,19 @@ def judge_slos(
         return [judge_slo(slo, measurement.metrics, starts, seeds, confidence=1 - alpha) for slo in slos]
 
     return [
-        _bounded(result, measurement)
+        _with_notes(result, measurement)
         for result in judge_pooled_executions(judge, SLO_ALPHA / measurement.looks, measurement.executions, failed)
     ]
 
 
-def _bounded(result: CheckResult, measurement: Measurement) -> CheckResult:
-    """The result of a latency with a note if the lower bound of the hardware is unknown."""
+def _with_notes(result: CheckResult, measurement: Measurement) -> CheckResult:
+    """The result with the number of looks that share its error, and a note on a latency without a hardware bound."""
     family = find(result.metric.partition("(")[0]).family
     latency = family is not None and not FAMILIES[family].with_failed
-    if latency and result.facts and measurement.bound is None:
-        return replace(result, facts=result.facts | {"hardware_bound_unknown": True})
-    return result
+    notes: Facts = {"looks": measurement.looks} if measurement.looks > 1 and not result.facts.get("exact") else {}
+    if latency and measurement.bound is None:
+        notes["hardware_bound_unknown"] = True
+    return replace(result, facts=result.facts | notes) if result.facts else result
 
 
 def judge_pooled_executions(

@@ -131,7 +131,15 @@ def _measurement(node: Node, folder: Path) -> Measurement:
         primaries=tuple(name.text() for name in fields["primaries"].items()) if "primaries" in fields else (),
         margins=dict(_margins(fields)),
         side=fields["side"].text() if "side" in fields else "",
+        looks=_looks(fields["looks"]) if "looks" in fields else 1,
     )
+
+
+def _looks(node: Node) -> int:
+    looks = node.integer()
+    if looks < 1:
+        node.refuse(f"{looks} is no number of looks; a measurement has at least 1")
+    return looks
 
 
 def _margins(fields: Mapping[str, Node]) -> Iterator[tuple[str, Margins]]:

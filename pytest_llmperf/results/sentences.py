@@ -12,7 +12,7 @@ from pytest_llmperf.results.baseline import YOUNG_BELOW
 from pytest_llmperf.results.cause import Cause, Facts, NoFurtherRuns, Problem
 from pytest_llmperf.results.check import CheckResult
 from pytest_llmperf.results.conditions import VERSION, is_default
-from pytest_llmperf.stats.looks import LOOKS
+from pytest_llmperf.stats.looks import LOOKS, SLO_ALPHA
 
 #: A ratio above this says that the spread of server starts is unknown rather than large.
 LARGEST_KNOWN_SLOWDOWN = 3
@@ -167,16 +167,22 @@ def _qualifications(result: CheckResult) -> Iterator[str]:
             yield f"{facts[name]:.4g}/s proven to be {side} the SLO"  # type: ignore[literal-required]
     if facts.get("no_loss_proven"):
         yield "no loss proven, none excluded"
-    if "longest_unseen_s" in facts:
-        yield f"slow spells rarer than one in {facts['longest_unseen_s']:.2g} s are not excluded"
-    if facts.get("hardware_bound_unknown"):
-        yield "no hardware bound known"
+    yield from _notes_on_slo(facts)
     if result.verdict is Verdict.PASS and "stored_runs" in facts:
         yield _detectable(result)
     if "reference" in facts and result.verdict is not Verdict.FAIL:
         yield f"smallest detectable change {_change(result, facts['smallest_detectable'])}"
     if compared := builds_text(result):
         yield compared
+
+
+def _notes_on_slo(facts: Facts) -> Iterator[str]:
+    if "longest_unseen_s" in facts:
+        yield f"slow spells rarer than one in {facts['longest_unseen_s']:.2g} s are not excluded"
+    if "looks" in facts:
+        yield f"error of {100 * SLO_ALPHA:g} % shared by {_number(facts['looks'], 'look')}"
+    if facts.get("hardware_bound_unknown"):
+        yield "no hardware bound known"
 
 
 def builds_text(result: CheckResult) -> str:

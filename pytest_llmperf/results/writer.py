@@ -154,6 +154,7 @@ def _measurement(measurement: Measurement, requests: Sequence[str]) -> dict[str,
         "margins": {metric: margin.tolerated for metric, margin in measurement.margins.items()},
         "negligible": {metric: margin.negligible for metric, margin in measurement.margins.items()},
         "side": measurement.side,
+        "looks": measurement.looks,
         "conditions": dict(measurement.conditions),
         "runs": [
             _run(run, metrics, name)

@@ -17,6 +17,8 @@ LOOKS = (3, 5, 8)
 SPENT = (0.5, 0.75, 1.0)
 #: One suite run in a hundred may raise a false alarm.
 SUITE_ALPHA = 0.01
+#: Error of one SLO, on either side, over all looks at its measurement.
+SLO_ALPHA = 0.05
 #: With fewer stored sessions the noise is hardly known, so the last look spends nearly all α. Simulated false alarms on
 #: hardware with six times the prior's sd, against one stored session: 17 % of suite runs if the first look may spend
 #: its usual share of α, and 0.6 % if the last look spends all α.

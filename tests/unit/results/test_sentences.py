@@ -88,6 +88,7 @@ RESULTS = [
     latency(Verdict.PASS, facts={**OVER, "longest_unseen_s": 3.0}),
     latency(Verdict.PASS, facts={**OVER, "level_exceedances": 3, "level_margin": 0.08, "longest_unseen_s": 3.0,
                                  "hardware_bound_unknown": True}),
+    latency(Verdict.PASS, facts={**OVER, "looks": 3}),
     latency(OPEN, Cause.LIMIT_IN_INTERVAL, {**RUNS, "failed_requests": 2}, interval=Interval(431.0, inf, 0.95)),
     latency(FAIL, Cause.BEYOND_LIMIT, {"runs": 6, "seeds": 3, "starts": 2}, estimate=521.0,
             interval=Interval(508.0, 533.0, 0.95)),

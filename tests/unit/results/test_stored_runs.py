@@ -1,6 +1,7 @@
 """A run folder read back: what was written is what is read, and what cannot be believed is refused in a sentence."""
 
 import json
+from dataclasses import replace
 from math import isinf
 
 import pytest
@@ -40,6 +41,17 @@ def test_stored_run_equals_written_measurement(tmp_path, written, measurement):
     assert isinf(kept.value_with_failures("ttft_mean"))
     assert not any(run.records.loaded for run in kept.runs)  # no value needs the requests
     assert kept.value_with_failures("prefix_cache_hit_rate") is None
+
+
+def test_number_of_looks_survives_the_run_file(tmp_path, measurement):
+    write_test(tmp_path, TEST, [replace(measurement, looks=3)], [])
+    assert read_run(tmp_path)[0].measurements[0].looks == 3
+
+
+def test_run_file_without_a_look_is_refused(tmp_path, written):
+    written.write_text(written.read_text().replace('"looks": 1', '"looks": 0'))
+    with pytest.raises(BaselineError, match="0 is no number of looks"):
+        read_run(tmp_path)
 
 
 def test_measurement_is_restored_from_stored_requests(tmp_path, written, measurement):

@@ -14,7 +14,7 @@ from pytest_llmperf.errors import ConfigError, EngineError, SloError, SpecError,
 from pytest_llmperf.judging.claim_judge import runs_apart
 from pytest_llmperf.model.status import Measuring, WarmingUp
 from pytest_llmperf.results.cause import Cause
-from pytest_llmperf.results.sentences import limit_text
+from pytest_llmperf.results.sentences import basis_text, limit_text
 from pytest_llmperf.session.executions import begin_execution
 from pytest_llmperf.session.perf_session import PerfSession
 from pytest_llmperf.telemetry.hardware import Hardware
@@ -307,6 +307,7 @@ def test_measurement_ends_at_the_first_look_that_decides_the_slos(perf, make_ser
     results = perf.check(run, "ttft_mean <= 10s")
     assert results[0].verdict is Verdict.PASS
     assert results[0].interval.confidence == pytest.approx(1 - 0.05 / 4)
+    assert "error of 5 % shared by 4 looks" in basis_text(results[0])
     assert perf.results == tuple(results)  # a look is not a check
 
 
