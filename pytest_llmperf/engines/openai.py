@@ -43,6 +43,7 @@ def _body(request: Request, prompt: dict[str, object], model: str) -> bytes:
             "temperature": 0,
             "stream": True,
             "stream_options": {"include_usage": True, "continuous_usage_stats": True},
+            **({"return_token_ids": True} if request.answer_used and isinstance(request.prompt, tuple) else {}),
         },
         separators=(",", ":"),
     ).encode()

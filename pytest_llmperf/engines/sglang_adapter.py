@@ -113,7 +113,9 @@ class SglangAdapter:
         return client.get("/health").status_code == 200
 
     def post(self, spec: EngineSpec, request: Request, model: str) -> tuple[str, bytes]:
-        if flags_of(spec).get("skip_tokenizer_init") is True:  # its OpenAI routes answer with text, and it has none
+        continued = isinstance(request.prompt, tuple) and (request.continues or request.answer_used)
+        # The OpenAI routes answer with text: without a tokenizer there is none, and a next turn needs token ids.
+        if continued or flags_of(spec).get("skip_tokenizer_init") is True:
             return GENERATE, generate_body(request)
         return COMPLETIONS, completion_body(request, model)
 

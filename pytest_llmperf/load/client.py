@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from time import monotonic_ns
 
 from pytest_llmperf.load.arrivals import Arrivals
@@ -11,6 +13,7 @@ from pytest_llmperf.load.connection_setup import Route, authority
 from pytest_llmperf.load.request_in_flight import Intake, RequestInFlight
 from pytest_llmperf.model.exchange import Ending
 from pytest_llmperf.model.plan import LoadPlan, PlannedRequest
+from pytest_llmperf.wire.conversation import AnswerReader
 
 _REUSE_NS = 3_000_000_000  # servers close idle connections from 5 s on: a request must not race with that
 _QUIET_NS = 100_000_000
@@ -29,6 +32,7 @@ class Client:
 
     Attributes:
         intake: counts the bytes that were read from the server.
+        unheard: requests whose reader has not taken all that was read.
     """
 
     def __init__(
@@ -50,16 +54,21 @@ class Client:
         self._in_flight: dict[RequestInFlight, Connection] = {}
         self._waiting: dict[RequestInFlight, None] = {}  # for a connection to open, the longest first
         self.intake = Intake(plan.limits)
+        self.unheard: deque[RequestInFlight] = deque()
         self.sent = 0
 
-    def send(self, request: PlannedRequest, intended_ns: int) -> None:
+    def send(self, request: PlannedRequest, intended_ns: int, reader: AnswerReader | None = None) -> None:
         """Send a request now on an idle connection, else on the next connection that opens."""
-        in_flight = RequestInFlight(request, intended_ns, monotonic_ns())
+        in_flight = RequestInFlight(request, intended_ns, monotonic_ns(), reader=reader)
         connection = self._take_idle(in_flight.released_ns)
         if connection is None:
             self._open_for(in_flight)
         else:
             self._write(connection, in_flight)
+
+    def complete(self, request: PlannedRequest, body: bytes) -> None:
+        """Set the body of a turn, once the answers that it contains are known."""
+        self._payloads[request.index] = _payload(self._plan, replace(request, body=body))
 
     def warm(self, connections: int) -> None:
         """Open connections in advance until `connections` connections are idle or opening."""
@@ -105,6 +114,8 @@ class Client:
 
     def took(self, request: RequestInFlight, size: int) -> None:
         """See `Owner.took`."""
+        if request.reader is not None:
+            self.unheard.append(request)
         exceeded = self.intake.take(request, size)
         if exceeded is not None:
             self.finish(request, Ending.TOO_LARGE, exceeded)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import struct
-from dataclasses import asdict
+from dataclasses import asdict, astuple
 
-from pytest_llmperf.model.plan import Channel, LoadPlan, PlannedRequest, StreamLimits
+from pytest_llmperf.model.plan import Channel, ConversationPart, LoadPlan, PlannedRequest, StreamLimits
 
 SIZE = struct.Struct("<Q")
 PROGRESS = struct.Struct("<IIIq")  # the way back: sent, done, failed, elapsed_ns
@@ -25,7 +25,10 @@ def pack_plan(plan: LoadPlan) -> bytes:
         "limits": asdict(plan.limits),
         "channel": asdict(plan.channel),
         "retry_stale": plan.retry_stale,
-        "requests": [(r.index, r.path, len(r.body), r.at_ns, r.after, r.think_ns) for r in plan.requests],
+        "requests": [
+            (r.index, r.path, len(r.body), r.at_ns, r.after, r.think_ns, r.part and astuple(r.part))
+            for r in plan.requests
+        ],
     }
     text = json.dumps(head).encode()
     packed = b"".join((SIZE.pack(len(text)), text, *(r.body for r in plan.requests)))
@@ -39,8 +42,9 @@ def unpack_plan(packed: bytes) -> LoadPlan:
     head = json.loads(packed[SIZE.size : start])
     channel = head["channel"]
     requests = []
-    for index, path, length, at_ns, after, think_ns in head["requests"]:
-        requests.append(PlannedRequest(index, path, packed[start : start + length], at_ns, after, think_ns))
+    for index, path, length, at_ns, after, think_ns, part in head["requests"]:
+        body = packed[start : start + length]
+        requests.append(PlannedRequest(index, path, body, at_ns, after, think_ns, part and ConversationPart(*part)))
         start += length
     return LoadPlan(
         host=head["host"],

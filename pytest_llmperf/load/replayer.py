@@ -13,6 +13,7 @@ from time import monotonic_ns
 from pytest_llmperf.load.arrivals import Arrivals, Histogram
 from pytest_llmperf.load.client import Client
 from pytest_llmperf.load.connection_setup import Route
+from pytest_llmperf.load.conversations import Conversations
 from pytest_llmperf.load.pipe_protocol import PROGRESS, READY
 from pytest_llmperf.load.reactor import NEVER, Reactor
 from pytest_llmperf.load.recording import End, RecordingWriter
@@ -52,6 +53,7 @@ class Replayer:
         self.reactor = Reactor(self._arrivals)
         self._client = Client(self.reactor, self._arrivals, plan, route, self._on_end)
         self._schedule = Schedule(plan)
+        self._conversations = Conversations(plan.requests)
         self._landed: deque[RequestInFlight] = deque()
         self._over = False
         self._unsent = {request.index: request for request in plan.requests}
@@ -65,7 +67,7 @@ class Replayer:
         self._begun_ns, self._begun_cpu_ns = monotonic_ns(), time.process_time_ns()
         self._beat_due_ns = self._boot_due_ns = 0
         self.reactor.on_alarm = self._pump
-        self.reactor.on_idle = self._record_one
+        self.reactor.on_idle = self._work_while_idle
 
     def run(self) -> None:
         """Open connections, say READY, and replay from the time that `start` gives; returns when all is recorded."""
@@ -108,10 +110,7 @@ class Replayer:
         self._client.cancel()
         for request in self._unsent.values():
             intended_ns = self._started_ns + (request.at_ns or 0)
-            empty: array[int] = array("q")
-            self._writer.exchange(
-                Exchange(request.index, intended_ns, None, now_ns, Ending.NOT_SENT, empty, empty, b"")
-            )
+            self._writer.exchange(_unsent(request.index, intended_ns, Ending.NOT_SENT, now_ns))
 
     def _get_ready(self, deadline_ns: int) -> None:
         if self._client.warming and monotonic_ns() < deadline_ns:
@@ -130,11 +129,28 @@ class Replayer:
         self._landed.append(request)
         if self._over:
             return
-        self._schedule.finished(request.request.index, request.ended_ns)
+        next_turns = self._conversations.ended(request)
+        for turn, body in next_turns or ():
+            self._client.complete(turn, body)
+        dropped = self._schedule.finished(request.request.index, request.ended_ns, answered=next_turns is not None)
+        for turn in dropped:
+            del self._unsent[turn.index]
+            self._done += 1
+            self._failed += 1
+            intended_ns = request.ended_ns + turn.think_ns
+            self._writer.exchange(_unsent(turn.index, intended_ns, Ending.NOT_CONTINUED, intended_ns))
         if self._schedule.done:
             self._finish()
         else:
             self.reactor.alarm_ns = 0
+
+    def _work_while_idle(self) -> bool:
+        """Read a part of an answer that a next turn will contain, else record a finished request. Returns whether more
+        remains."""
+        if not self._client.unheard:
+            return self._record_one()
+        self._client.unheard.popleft().listen()
+        return True
 
     def _record_one(self) -> bool:
         """Record a finished request while the loop is idle; returns whether more finished requests remain."""
@@ -155,7 +171,7 @@ class Replayer:
             if intended_ns is None:
                 intended_ns = monotonic_ns()
                 self._turnarounds.add(intended_ns - due.possible_ns)
-            self._client.send(due.request, intended_ns)
+            self._client.send(due.request, intended_ns, self._conversations.reader_for(due.request))
         while self._client.intake.held_bytes > _MOST_HELD_BYTES and self._record_one():
             pass
         due_ns = self._schedule.next_due_ns
@@ -200,6 +216,12 @@ class Replayer:
             stamp_errors=self._arrivals.errors,
             turnarounds=self._turnarounds,
         )
+
+
+def _unsent(index: int, intended_ns: int, ending: Ending, ended_ns: int) -> Exchange:
+    """The exchange of a request that was never sent."""
+    empty: array[int] = array("q")
+    return Exchange(index, intended_ns, None, ended_ns, ending, empty, empty, b"")
 
 
 def _peak_memory_bytes() -> int:

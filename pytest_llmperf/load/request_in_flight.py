@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from pytest_llmperf.model.exchange import Ending, Exchange
 from pytest_llmperf.model.plan import PlannedRequest, StreamLimits
+from pytest_llmperf.wire.conversation import AnswerReader
 from pytest_llmperf.wire.http import Framing
 
 _READ_BYTES = 80  # that a read takes in memory beside its content: an object, a stamp, their places in lists
@@ -52,6 +53,8 @@ class RequestInFlight:
         chunked, until_close, keep_alive: facts from the head of the answer, see `Framing`.
         framed: number of reads that the framing has parsed.
         size_bytes: total size of the reads.
+        reader: takes the answer that a later turn will contain; None where no turn does.
+        heard: number of reads that `reader` has taken.
     """
 
     request: PlannedRequest
@@ -70,6 +73,14 @@ class RequestInFlight:
     ending: Ending = Ending.NOT_SENT
     ended_ns: int = 0
     error: str | None = None
+    reader: AnswerReader | None = None
+    heard: int = 0
+
+    def listen(self) -> None:
+        """Give the reader what was read since the last call."""
+        if self.reader is not None and self.heard < len(self.reads):
+            fresh, self.heard = self.reads[self.heard :], len(self.reads)
+            self.reader.feed(b"".join(fresh))
 
     def overdue(self, now_ns: int, limits: StreamLimits) -> Ending | None:
         """Which limit it exceeds, if any."""

@@ -107,17 +107,29 @@ class Schedule:
         unscheduled = request.after is None and self._slots is not None
         return DueRequest(request, None if unscheduled else possible_ns, possible_ns)
 
-    def finished(self, index: int, ended_ns: int) -> None:
-        """Free the slot of the request that ended at `ended_ns`, and make the requests due that waited for its end."""
+    def finished(self, index: int, ended_ns: int, *, answered: bool = True) -> list[PlannedRequest]:
+        """Free the slot of the request that ended at `ended_ns`, and make the requests due that waited for its end.
+
+        Returns the requests that can never be sent: without an answer, the turns that would contain it.
+        """
         self._unfinished -= 1
         if self._slots is not None:
             self._slots.append(ended_ns)
-        for request in self._followers.get(index, ()):
+        followers = self._followers.get(index, ())
+        dropped = [] if answered else [r for r in followers if r.part is not None and r.part.continues]
+        for request in dropped:  # grows by the turns after each of them
+            dropped += self._followers.get(request.index, ())
+        self._unfinished -= len(dropped)
+        dropped_indices = {request.index for request in dropped}
+        for request in followers:
+            if request.index in dropped_indices:
+                continue
             due_ns = ended_ns + request.think_ns
             if request.at_ns is not None:
                 due_ns = max(due_ns, self._started_ns + request.at_ns)
             heappush(self._due, (due_ns, request.index))
             insort(self._turn_times, due_ns)
+        return dropped
 
 
 def problem_of(requests: Sequence[PlannedRequest]) -> str | None:

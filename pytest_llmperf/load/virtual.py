@@ -122,6 +122,7 @@ def _as_json(plan: LoadPlan) -> dict[str, object]:
                 "at_ns": request.at_ns,
                 "after": request.after,
                 "think_ns": request.think_ns,
+                "continues": request.part is not None and request.part.continues,
             }
             for request in plan.requests
         ],
@@ -133,7 +134,7 @@ def emulated_exchange(record: Mapping[str, Any], begun_ns: int) -> EmulatedExcha
     return EmulatedExchange(
         index=record["index"],
         intended_ns=begun_ns + record["intended_ns"],
-        sent_ns=begun_ns + record["sent_ns"],
+        sent_ns=None if record["sent_ns"] is None else begun_ns + record["sent_ns"],
         ended_ns=begun_ns + record["ended_ns"],
         ending=Ending(record["ending"]),
         outcome=Outcome(record["outcome"]),

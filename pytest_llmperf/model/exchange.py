@@ -25,6 +25,7 @@ class Ending(Enum):
     TOO_LARGE = "response too large"
     CANCELLED = "cancelled"                    # the run was given up (the server died, the user interrupted)
     NOT_SENT = "not sent"
+    NOT_CONTINUED = "not sent, because the turn before has no complete answer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,7 @@ class EmulatedExchange:
 
     index: int
     intended_ns: int
-    sent_ns: int
+    sent_ns: int | None
     ended_ns: int
     ending: Ending
     outcome: Outcome

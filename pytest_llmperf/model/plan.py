@@ -3,6 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
+
+Form = Literal["ids", "text", "messages"]
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationPart:
+    """Where a turn's own part of a conversation stands in its body.
+
+    Args:
+        form: token ids of a JSON list, characters of a JSON string, or messages of a JSON list.
+        start, end: first byte of the part, and the byte after it, without the brackets or quotation marks around it.
+        continues: whether the parts and answers of the earlier turns belong before the part. They are known when the
+            answer to `after` has ended.
+    """
+
+    form: Form
+    start: int
+    end: int
+    continues: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +36,7 @@ class PlannedRequest:
         at_ns: when to send, in nanoseconds after the start of the replay; None: as soon as a slot is free.
         after: index of the request whose end this one waits for.
         think_ns: pause after that end.
+        part: of a turn that continues an earlier one or is continued; None for any other request.
     """
 
     index: int
@@ -24,6 +45,7 @@ class PlannedRequest:
     at_ns: int | None = None
     after: int | None = None
     think_ns: int = 0
+    part: ConversationPart | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ class Outcome(Enum):
     RESET = "reset"
     STALE = "stale connection"
     CANCELLED = "cancelled"
+    NOT_CONTINUED = "conversation ended"   # an earlier turn failed, and this turn would contain its answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,9 @@ class RequestRecord:
         replaced_text: whether invalid UTF-8 was replaced.
         tag: class of the request within a mixed workload.
         models: the model names in the answer's chunks, each once; empty if no chunk names a model.
+        turn: number of the request within its conversation, from 1.
+        after: index of the turn before; None for a first turn.
+        answer_hash: of the answer that the next turn contains; None where the next turn contains a seeded reply.
     """
 
     index: int
@@ -69,6 +73,9 @@ class RequestRecord:
     replaced_text: bool = False
     tag: str = ""
     models: tuple[str, ...] = ()
+    turn: int = 1
+    after: int | None = None
+    answer_hash: str | None = None
 
     @property
     def ok(self) -> bool:

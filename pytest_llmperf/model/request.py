@@ -19,6 +19,11 @@ class Request:
         after: index of the request that must have ended before (the previous turn of a conversation).
         think_ns: pause between the end of `after` and this request.
         tag: class of the request within a mixed workload ("stream", "prefill"), "" where there is one class.
+        turn: number of the request within its conversation, from 1.
+        continues: whether the prompt is sent behind the whole prompt of `after` and the server's answer to it. Then
+            `prompt` holds the new tokens only, and `prompt_tokens` counts all tokens, if each earlier answer has the
+            length that was asked for.
+        answer_used: whether a later request continues this one, so its answer must arrive as token ids or text.
     """
 
     index: int
@@ -29,3 +34,6 @@ class Request:
     after: int | None = None
     think_ns: int = 0
     tag: str = ""
+    turn: int = 1
+    continues: bool = False
+    answer_used: bool = False

@@ -28,6 +28,7 @@ COUNTS = (
     "index", "asked_prompt_tokens", "asked_output_tokens", "prompt_tokens", "output_tokens", "cached_tokens",
     "coalesced_chunks",
 )  # fmt: skip
+TURNS = ("turn", "after")  # only in files of conversations
 FLAGS = ("replaced_text",)
 STAMPS = ("intended_ns", "sent_ns", "ended_ns")
 LISTS = ("arrivals_ns", "chunk_tokens")
@@ -65,6 +66,8 @@ def encode(records: Sequence[RequestRecord], most_arrivals: int = MOST_ARRIVALS)
             for sampled_record in sampled_records
         ],
     }
+    if any(record.turn > 1 for record in records):
+        columns |= {name: [getattr(record, name) for record in records] for name in (*TURNS, "answer_hash")}
     text = json.dumps(columns, separators=(",", ":"))
     return gzip.compress(text.encode(), compresslevel=LEVEL, mtime=0)
 
@@ -123,7 +126,7 @@ def all_records(path: Path | None, run: str) -> tuple[RequestRecord, ...]:
 
 def _check_numbers(columns: Mapping[str, list[Any]]) -> None:
     """Raise ValueError unless every count and time is null or a whole number of at most 63 bits."""
-    for name in (*COUNTS, *STAMPS):
+    for name in (*COUNTS, *STAMPS, *(name for name in TURNS if name in columns)):
         for value in columns[name]:
             _check_number(name, value)
     for name in LISTS:

@@ -17,8 +17,8 @@ from pytest_llmperf.errors import EngineError, LoadError
 from pytest_llmperf.load.transport import Progress, Transport
 from pytest_llmperf.masking import mask
 from pytest_llmperf.metrics import percentile
-from pytest_llmperf.model.exchange import EmulatedExchange, Ending, Replay
-from pytest_llmperf.model.plan import LoadPlan, PlannedRequest, StreamLimits
+from pytest_llmperf.model.exchange import EmulatedExchange, Ending, Exchange, Replay
+from pytest_llmperf.model.plan import Form, LoadPlan, PlannedRequest, StreamLimits
 from pytest_llmperf.model.record import RequestRecord, RunRecords
 from pytest_llmperf.model.request import Request
 from pytest_llmperf.model.telemetry import CpuUse, GaugeSample
@@ -28,6 +28,7 @@ from pytest_llmperf.session.cancellation import cancelled_at_deadline, cancelled
 from pytest_llmperf.telemetry.accelerators import TraceOf
 from pytest_llmperf.telemetry.prometheus import deltas
 from pytest_llmperf.wire.completions import to_record
+from pytest_llmperf.wire.conversation import part_of, read_reply
 from pytest_llmperf.wire.emulated_record import emulated_record
 from pytest_llmperf.workload import Workload
 from pytest_llmperf.workload.prompts import relabelled
@@ -196,11 +197,29 @@ def records_of(
     Args:
         secrets: texts to mask in the answers.
     """
+    lengths: dict[int, int] = {}  # tokens that a turn and its answer bring into the next turn
     records = tuple(
-        emulated_record(request, exchange) if isinstance(exchange, EmulatedExchange) else to_record(request, exchange)
-        for request, exchange in zip(requests, replay.exchanges, strict=True)
+        _record(request, exchange, lengths) for request, exchange in zip(requests, replay.exchanges, strict=True)
     )
     return tuple(_masked(record, secrets) for record in records) if secrets else records
+
+
+def _record(request: Request, exchange: Exchange | EmulatedExchange, lengths: dict[int, int]) -> RequestRecord:
+    """The record of one request. The prompt tokens of a live conversation are known after its earlier answers."""
+    if request.continues and request.after in lengths:
+        request = replace(request, prompt_tokens=lengths[request.after] + len(request.prompt))
+    if isinstance(exchange, EmulatedExchange):
+        record = emulated_record(request, exchange)
+        answer_tokens = record.output_tokens if record.ok else None
+    else:
+        record = to_record(request, exchange)
+        form: Form = "ids" if isinstance(request.prompt, tuple) else "text"
+        reply = read_reply(exchange, form) if request.answer_used else None
+        answer_tokens, answer_hash = reply or (None, None)
+        record = replace(record, answer_hash=answer_hash)
+    if request.answer_used and request.prompt_tokens is not None and answer_tokens is not None:
+        lengths[request.index] = request.prompt_tokens + answer_tokens
+    return record
 
 
 def _masked(record: RequestRecord, secrets: Sequence[str]) -> RequestRecord:
@@ -246,12 +265,13 @@ def most_bytes(requests: Sequence[Request]) -> int:
     in each event, with 7 bytes per id.
     """
     answers = sum(2048 * request.output_tokens + 8 * request.output_tokens**2 for request in requests)
-    return ANSWERS_BYTES + answers + sum(32 * len(request.prompt) for request in requests)
+    return ANSWERS_BYTES + answers + sum(32 * (request.prompt_tokens or len(request.prompt)) for request in requests)
 
 
 def _planned(server: Server, request: Request) -> PlannedRequest:
     path, body = server.post(request)
-    return PlannedRequest(request.index, path, body, request.at_ns, request.after, request.think_ns)
+    return PlannedRequest(request.index, path, body, request.at_ns, request.after, request.think_ns,
+                          part_of(request, body))
 
 
 def stream_limits(settings: Settings) -> StreamLimits:

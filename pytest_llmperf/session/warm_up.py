@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from statistics import median
 
 from pytest_llmperf.engines.server import Server
-from pytest_llmperf.errors import EngineError, WrongServer
+from pytest_llmperf.errors import EngineError, SpecError, WrongServer
 from pytest_llmperf.judging.validity import other_model
+from pytest_llmperf.model.exchange import Exchange, Replay
+from pytest_llmperf.model.record import RequestRecord
 from pytest_llmperf.model.request import Request
 from pytest_llmperf.results.sentences import problem_text
 from pytest_llmperf.session.replay import Replayer, records_of
 from pytest_llmperf.workload import Workload
+from pytest_llmperf.workload.prompts import with_seeded_replies
 
 # The rule is fixed beforehand and part of the fingerprint. Its seed lies apart from any that is measured.
 RULE = "batches of 6, 2 at a time, ≤ 32 tokens, until the e2el medians of two in a row agree within 25 %, at most 12"
@@ -42,6 +46,7 @@ def warm_up(server: Server, workload: Workload, replayer: Replayer) -> None:
                 f"A warm-up request failed: {failed.outcome.value}: {failed.detail}. Nothing was measured.",
                 server.process.evidence() if server.process else None,
             )
+        _check_answers(requests, replay, records)
         if (stranger := other_model(records, server.model_names)) is not None:
             raise WrongServer(
                 f"Another model answered the warm-up: {problem_text(stranger)} Nothing was measured."
@@ -59,9 +64,22 @@ def warm_up(server: Server, workload: Workload, replayer: Replayer) -> None:
     )
 
 
+def _check_answers(requests: Sequence[Request], replay: Replay, records: Sequence[RequestRecord]) -> None:
+    """Raise SpecError where the next turn could not contain an answer, because the server does not send it."""
+    for request, exchange, record in zip(requests, replay.exchanges, records, strict=True):
+        if request.answer_used and isinstance(exchange, Exchange) and record.answer_hash is None:
+            needed = "token ids" if isinstance(request.prompt, tuple) else "text"
+            raise SpecError(
+                f'reply="server" needs the {needed} of each answer, and this server sends none. Write '
+                f'{"text=True, or " if needed == "token ids" else ""}reply="seeded". Nothing was measured.'
+            )
+
+
 def _batch(workload: Workload, seed: int) -> tuple[Request, ...]:
     """The longest prompts of the workload, without pauses. They make the engine compile the kernels of the workload."""
-    longest = sorted(workload.requests(seed), key=lambda request: -len(request.prompt))[:BATCH]
+    whole = [request for request, _ in with_seeded_replies(workload.requests(seed))]
+    longest = sorted(whole, key=lambda request: -len(request.prompt))[:BATCH]
+    answer_used = any(request.answer_used for request in whole)
     return tuple(
         replace(
             request,
@@ -70,6 +88,7 @@ def _batch(workload: Workload, seed: int) -> tuple[Request, ...]:
             at_ns=None,
             after=None,
             think_ns=0,
+            answer_used=answer_used,
         )
         for index, request in enumerate(longest)
     )

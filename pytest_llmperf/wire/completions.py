@@ -20,6 +20,7 @@ _GIVEN_UP = {
     Ending.CANCELLED: Outcome.CANCELLED,
     Ending.NOT_SENT: Outcome.CANCELLED,
     Ending.CONNECT_FAILED: Outcome.NO_CONNECTION,
+    Ending.NOT_CONTINUED: Outcome.NOT_CONTINUED,
     Ending.STALE: Outcome.STALE,
 }
 _CUT_SHORT = {
@@ -64,6 +65,8 @@ def to_record(request: Request, exchange: Exchange) -> RequestRecord:
         replaced_text=stream.replaced,
         tag=request.tag,
         models=tuple(stream.models),
+        turn=request.turn,
+        after=request.after if request.turn > 1 else None,
     )
 
 

@@ -24,6 +24,8 @@ def emulated_record(request: Request, emulated: EmulatedExchange) -> RequestReco
         output_tokens=emulated.output_tokens,
         cached_tokens=emulated.cached_tokens,
         tag=request.tag,
+        turn=request.turn,
+        after=request.after if request.turn > 1 else None,
     )
 
 

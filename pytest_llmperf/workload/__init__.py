@@ -7,6 +7,7 @@ from pytest_llmperf.workload.multi_turn import multi_turn
 from pytest_llmperf.workload.random_tokens import random_tokens
 from pytest_llmperf.workload.shared_prefix import shared_prefix
 from pytest_llmperf.workload.sharegpt import sharegpt
+from pytest_llmperf.workload.think_time import exponential
 from pytest_llmperf.workload.trace import anonymise, trace
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "at_times",
     "closed",
     "constant",
+    "exponential",
     "gamma",
     "mixed",
     "multi_turn",

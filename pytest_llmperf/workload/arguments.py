@@ -66,12 +66,22 @@ def length(call: str, name: str, value: object, *, least: int = 1) -> Length:
     """`value` as a fixed length or as (low, high), both included."""
     if not isinstance(value, (tuple, list)):
         return integer(call, name, value, least=least)
-    if len(value) != 2:
-        raise SpecError(f"{call}: {name} must be an integer or (low, high), got {value!r}.")
-    low, high = (integer(call, name, bound, least=least) for bound in value)
-    if low > high:
-        raise SpecError(f"{call}: {name} must have low <= high, got {value!r}; did you mean ({high}, {low})?")
+    low, high = (integer(call, name, bound, least=least) for bound in pair(call, name, value))
     return (low, high)
+
+
+def pair(call: str, name: str, value: tuple[Any, ...] | list[Any]) -> tuple[Any, Any]:
+    """`value` as (low, high)."""
+    if len(value) != 2:
+        raise SpecError(f"{call}: {name} must be a number or (low, high), got {value!r}.")
+    low, high = value
+    try:
+        swapped = low > high
+    except TypeError:
+        raise SpecError(f"{call}: {name} must be two numbers (low, high), got {value!r}.") from None
+    if swapped:
+        raise SpecError(f"{call}: {name} must have low <= high, got {value!r}; did you mean ({high}, {low})?")
+    return low, high
 
 
 def plain(value: float) -> str:

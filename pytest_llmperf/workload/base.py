@@ -13,6 +13,7 @@ from pytest_llmperf.errors import SpecError
 from pytest_llmperf.model.request import Request
 from pytest_llmperf.workload.arguments import integer
 from pytest_llmperf.workload.arrivals import Arrivals, Recorded
+from pytest_llmperf.workload.prompts import with_seeded_replies
 
 # Raise it when the same definition begins to give other requests: old baselines must not match.
 FORMAT = 1
@@ -124,18 +125,17 @@ def ideal_hit_rate(requests: Iterable[Request], block_size: int) -> float:
 
     A block is a hit if an earlier prompt starts with the same tokens up to the end of the block. The last token of a
     prompt is always computed, so a repeated prompt of P tokens hits floor((P - 1) / block_size) blocks. Generated
-    tokens do not count, because the workload does not know them. In a text prompt words replace tokens, so the bound
-    is an estimate.
+    tokens count where the next turn contains them. In a text prompt words replace tokens, so the bound is an estimate.
     """
     seen: set[int] = set()
     hits = total = 0
-    for request in requests:
-        prompt = request.prompt.split() if isinstance(request.prompt, str) else request.prompt
+    for request, answered in with_seeded_replies(requests):
+        prompt, whole = (part.split() if isinstance(part, str) else part for part in (request.prompt, answered))
         chain = _chain(prompt, block_size)
         usable = (len(prompt) - 1) // block_size
         hits += block_size * next((i for i, key in enumerate(chain[:usable]) if key not in seen), usable)
         total += len(prompt)
-        seen.update(chain)
+        seen.update(chain if whole == prompt else _chain(whole, block_size))
     return hits / total if total else 0.0
 
 

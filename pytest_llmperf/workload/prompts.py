@@ -9,14 +9,14 @@ from __future__ import annotations
 import re
 import sys
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import cache
 from random import Random
 
 from pytest_llmperf.model.request import Request
 from pytest_llmperf.workload.arguments import Length
-from pytest_llmperf.workload.seeds import uniform_int
+from pytest_llmperf.workload.seeds import stream, uniform_int
 
 FIRST_ID, LAST_ID = 1_000, 9_999
 _CONSONANTS, _VOWELS = "bdfghjklmnprstvz", "aeiou"
@@ -59,6 +59,29 @@ def relabelled(requests: Iterable[Request], rng: Random) -> tuple[Request, ...]:
         return tuple(other.get(token, token) for token in sent)
 
     return tuple(replace(request, prompt=prompt(request.prompt)) for request in requests)
+
+
+def with_seeded_replies(requests: Iterable[Request]) -> Iterator[tuple[Request, tuple[int, ...] | str]]:
+    """Each request with its whole prompt, and this prompt with the answer, if a later turn contains the answer. Seeded
+    tokens stand for the answers, which only the server knows."""
+    answered: dict[int, tuple[int, ...] | str] = {}
+    for request in requests:
+        prompt = request.prompt
+        if request.continues and request.after is not None:
+            prompt = _behind(answered[request.after], prompt)
+        whole = prompt
+        if request.answer_used:
+            reply = draw_tokens(stream(request.index, "reply"), request.output_tokens)
+            whole = _behind(prompt, reply if isinstance(prompt, tuple) else f" {as_text(reply)}")
+            answered[request.index] = whole
+        yield replace(request, prompt=prompt, continues=False), whole
+
+
+def _behind(first: tuple[int, ...] | str, second: tuple[int, ...] | str) -> tuple[int, ...] | str:
+    """Two prompts of one kind as one."""
+    if isinstance(first, str) or isinstance(second, str):
+        return f"{first}{second}"
+    return first + second
 
 
 @cache

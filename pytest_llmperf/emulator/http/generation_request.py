@@ -55,7 +55,7 @@ def read_generation_request(path: str, body: bytes, launch: Launch) -> Generatio
     kind = KINDS[path]
     asked = _json_object(body)
     if kind == "generate":
-        return _checked(_generate(asked, launch), launch)
+        return checked(_generate(asked, launch), launch)
     model = asked.get("model") or launch.served_names[0]
     if model not in launch.served_names:
         names = ", ".join(launch.served_names)
@@ -69,7 +69,7 @@ def read_generation_request(path: str, body: bytes, launch: Launch) -> Generatio
     options = asked.get("stream_options") or {}
     if options and not asked.get("stream"):
         raise Refusal(400, "Stream options can only be defined when `stream=True`.", param="stream_options")
-    return _checked(
+    return checked(
         GenerationRequest(
             kind=kind,
             prompts=prompts,
@@ -168,7 +168,7 @@ def _generate(body: Mapping[str, Any], launch: Launch) -> GenerationRequest:
     )
 
 
-def _checked(ask: GenerationRequest, launch: Launch) -> GenerationRequest:
+def checked(ask: GenerationRequest, launch: Launch) -> GenerationRequest:
     """The request, if it fits the model's context.
 
     Raises:

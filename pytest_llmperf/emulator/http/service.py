@@ -10,7 +10,7 @@ from pytest_llmperf.emulator.core.counters import Gauges
 from pytest_llmperf.emulator.core.sequence import Sequence
 from pytest_llmperf.emulator.http import lmcache, pages
 from pytest_llmperf.emulator.http.exposition import CONTENT_TYPE
-from pytest_llmperf.emulator.http.generation_request import KINDS, GenerationRequest, read_generation_request
+from pytest_llmperf.emulator.http.generation_request import KINDS, GenerationRequest, checked, read_generation_request
 from pytest_llmperf.emulator.http.latencies import Latencies
 from pytest_llmperf.emulator.http.replies import TEXT, Refusal, Reply, json_reply
 from pytest_llmperf.emulator.http.sglang_page import sglang_page
@@ -73,6 +73,14 @@ class Service:
             Refusal: it cannot be served.
         """
         return read_generation_request(path, body, self.launch)
+
+    def checked(self, generation: GenerationRequest) -> GenerationRequest:
+        """The request, if it fits the model's context.
+
+        Raises:
+            Refusal: it does not.
+        """
+        return checked(generation, self.launch)
 
     def number(self) -> int:
         """Numbers requests in the order in which they come."""

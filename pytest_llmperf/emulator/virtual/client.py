@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as List
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
 from pytest_llmperf.emulator.core.engine import FastForward, Step
 from pytest_llmperf.emulator.http.replies import Refusal
-from pytest_llmperf.emulator.virtual.emulated_request import EmulatedRequest, TokenTimes
+from pytest_llmperf.emulator.virtual.emulated_request import EmulatedRequest, TokenTimes, not_continued
 from pytest_llmperf.emulator.virtual.send_schedule import Plan, Request, SendSchedule
 
 if TYPE_CHECKING:
@@ -48,8 +48,8 @@ class Patience:
 
 @dataclass(frozen=True, slots=True)
 class Posted:
-    """One POST of a plan, with times as in `send_schedule.Request`. `ask` is the parsed body; None if the body is not
-    parsed yet."""
+    """One POST of a plan, with times and `continues` as in `send_schedule.Request`. `ask` is the parsed body; None if
+    the body is not parsed yet."""
 
     index: int
     path: str
@@ -58,6 +58,7 @@ class Posted:
     after: int | None = None
     think_ns: int = 0
     ask: GenerationRequest | None = None
+    continues: bool = False
 
 
 def simulate_client(
@@ -77,7 +78,10 @@ class _Client:
         self._service = service
         self._deployment = service.deployment
         self._posts = posts
-        plan = Plan(tuple(Request(p.index, (), 0, p.at_ns, p.after, p.think_ns) for p in posts), concurrency)
+        plan = Plan(tuple(Request(p.index, (), 0, p.at_ns, p.after, p.think_ns, continues=p.continues) for p in posts),
+                    concurrency)
+        self._continued = {post.after for post in posts if post.continues}
+        self._answers: dict[int, tuple[int, ...]] = {}  # prompt and answer of each turn that is continued
         self._send_schedule = SendSchedule(plan, self._deployment.now_ns)
         self._requests: list[EmulatedRequest] = []
         self._arrivals: list[tuple[int, int, EmulatedRequest]] = []
@@ -119,7 +123,7 @@ class _Client:
     def _send(self, post: Posted, intended_ns: int, now_ns: int) -> None:
         number = self._service.number()
         try:
-            generation = post.ask or self._service.ask(post.path, post.body)
+            generation = self._generation(post)
         except Refusal as refusal:
             arrived_ns = now_ns + self._deployment.ingress_ns(0)
             request = EmulatedRequest(post.index, intended_ns, now_ns, arrived_ns, None, number, reply=refusal.reply())
@@ -131,6 +135,13 @@ class _Client:
                 request.reply = REFUSED.reply()
         self._requests.append(request)
         heappush(self._arrivals, (arrived_ns, number, request))
+
+    def _generation(self, post: Posted) -> GenerationRequest:
+        """What a POST asks for. The prompt of a later turn begins with the earlier turns and their answers."""
+        own = post.ask or self._service.ask(post.path, post.body)
+        if not post.continues or post.after is None:
+            return own
+        return self._service.checked(replace(own, prompts=(self._answers[post.after] + own.prompts[0],)))
 
     def _arrive(self, request: EmulatedRequest) -> None:
         if request.ask is None or request.reply is not None:
@@ -233,4 +244,9 @@ class _Client:
 
     def _end(self, request: EmulatedRequest, now_ns: int) -> None:
         request.ended_ns = now_ns
-        self._send_schedule.ended(request.index, now_ns)
+        answered = request.outcome == "ok"
+        if answered and request.index in self._continued:
+            sequence = request.token_times[0].sequence
+            self._answers[request.index] = sequence.tokens(0, sequence.length)
+        for turn in self._send_schedule.ended(request.index, now_ns, answered=answered):
+            self._requests.append(not_continued(turn.index, now_ns + turn.think_ns))

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pytest_llmperf.emulator.http_faults import HttpFault
 
 SHOWN_BYTES = 200  # of a refusal's body
+NOT_CONTINUED = "not sent, because the turn before has no complete answer"
 
 
 @dataclass(slots=True)
@@ -79,7 +80,8 @@ class EmulatedRequest:
             return "http status"
         if self.failed:
             return "error in stream"
-        return {"complete": "ok", "closed early": "truncated"}.get(self.ending, "timeout")
+        others = {"complete": "ok", "closed early": "truncated", NOT_CONTINUED: "conversation ended"}
+        return others.get(self.ending, "timeout")
 
     def record(self) -> dict[str, object]:
         """The request's facts, without bytes."""
@@ -87,7 +89,7 @@ class EmulatedRequest:
         return {
             "index": self.index,
             "intended_ns": self.intended_ns,
-            "sent_ns": self.sent_ns,
+            "sent_ns": None if self.ending == NOT_CONTINUED else self.sent_ns,
             "ended_ns": self.ended_ns,
             "token_ns": [at_ns for at_ns, _, _, _ in emissions],
             "token_counts": [count for _, _, count, _ in emissions],
@@ -170,3 +172,9 @@ class EmulatedRequest:
             )
             for line in self.token_times
         ]
+
+
+def not_continued(index: int, intended_ns: int) -> EmulatedRequest:
+    """A turn that is never sent, because its prompt would contain an answer that is missing."""
+    return EmulatedRequest(index, intended_ns, intended_ns, intended_ns, None, -1, ended_ns=intended_ns,
+                           ending=NOT_CONTINUED)

@@ -145,6 +145,7 @@ def _plan(arguments: dict[str, Any]) -> Plan:
             at_ns=given.get("at_ns"),
             after=given.get("after"),
             think_ns=given.get("think_ns") or 0,
+            continues=bool(given.get("continues")),
         )
         for given in arguments["requests"]
     ]

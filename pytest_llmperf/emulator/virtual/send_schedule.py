@@ -18,6 +18,7 @@ class Request:
         after: index of the predecessor, which must end first.
         think_ns: pause after the end of the predecessor.
         salt: separates prefix caches.
+        continues: whether the prompt contains the predecessor's answer.
     """
 
     index: int
@@ -27,6 +28,7 @@ class Request:
     after: int | None = None
     think_ns: int = 0
     salt: str = ""
+    continues: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +99,19 @@ class SendSchedule:
             due_requests.append((request, max(due_ns, free_ns) if request.at_ns is None else due_ns))
         return due_requests
 
-    def ended(self, index: int, ended_ns: int) -> None:
-        """Records that a request ends at this time."""
+    def ended(self, index: int, ended_ns: int, *, answered: bool = True) -> list[Request]:
+        """Records that a request ends at this time. Without an answer, returns the turns that would contain the answer
+        and all later turns: these turns are never sent."""
         if self._slots is not None:
             heappush(self._slots, ended_ns)
+        dropped = [] if answered else [request for request in self._followers.get(index, ()) if request.continues]
+        for request in dropped:
+            dropped += self._followers.get(request.index, ())
         for request in self._followers.get(index, ()):
+            if request in dropped:
+                continue
             due_ns = ended_ns + request.think_ns
             if request.at_ns is not None:
                 due_ns = max(due_ns, self._started_ns + request.at_ns)
             heappush(self._due, (due_ns, request.index))
+        return dropped

@@ -1,8 +1,8 @@
 """A workload as JSON lines in, records as JSON lines out, in virtual time.
 
 A line is one request: {"prompt": text or token ids, or "prompt_tokens": how many, "max_tokens", "at_ns", "after",
-"think_ns", "cache_salt"}; all but the prompt have defaults, and `index` is its position. A line {"concurrency": n}
-makes it a closed loop.
+"think_ns", "continues", "cache_salt"}; all but the prompt have defaults, and `index` is its position. With "continues"
+the prompt is sent behind the prompt of `after` and its answer. A line {"concurrency": n} makes it a closed loop.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from pytest_llmperf.emulator.http.service import Service
 
 _KEYS = frozenset({
-    "index", "prompt", "prompt_tokens", "max_tokens", "at_ns", "after", "think_ns", "cache_salt", "path", "body",
+    "index", "prompt", "prompt_tokens", "max_tokens", "at_ns", "after", "think_ns", "continues", "cache_salt", "path",
+    "body",
 })  # fmt: skip
 
 
@@ -54,7 +55,7 @@ def _post(given: dict[str, Any], index: int, service: Service) -> Posted:
         raise ValueError(f"{unknown[0]!r} is none of {', '.join(sorted(_KEYS))}")
     if given.get("index", index) != index:
         raise ValueError(f"index {given['index']} at position {index}")
-    times: dict[str, Any] = {name: given[name] for name in ("at_ns", "after", "think_ns") if name in given}
+    times: dict[str, Any] = {name: given[name] for name in ("at_ns", "after", "think_ns", "continues") if name in given}
     path = given.get("path", "/v1/completions")
     if "body" in given:
         return Posted(index, path, str(given["body"]).encode(), **times)

@@ -1,0 +1,133 @@
+"""What a server answered, as the next turn of a conversation sends it back."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from pytest_llmperf.errors import SpecError
+from pytest_llmperf.model.exchange import Ending, Exchange
+from pytest_llmperf.model.plan import ConversationPart, Form
+from pytest_llmperf.model.request import Request
+from pytest_llmperf.wire.http import BodyFraming, NotHttpError
+from pytest_llmperf.wire.sse import EventDecoder
+
+_HASH_BYTES = 8
+
+
+class AnswerReader:
+    """Reads one streamed answer, piece by piece: its token ids and its text.
+
+    Reasoning is left out, because clients do not send the reasoning of earlier turns again.
+
+    Attributes:
+        ids: token ids of the answer, as far as the server sends them.
+        finished: whether the stream has ended with a finish reason and without an error.
+    """
+
+    def __init__(self) -> None:
+        self.ids: list[int] = []
+        self.finished = False
+        self._texts: list[str] = []
+        self._framing = BodyFraming()
+        self._events = EventDecoder()
+        self._broken = False
+
+    @property
+    def text(self) -> str:
+        return "".join(self._texts)
+
+    @property
+    def complete(self) -> bool:
+        return self.finished and not self._broken and self._framing.status == 200
+
+    def feed(self, data: bytes) -> None:
+        """Take further bytes of the answer. What cannot be understood makes the answer incomplete."""
+        if self._broken:
+            return
+        try:
+            self._framing.feed(data)
+            pieces, self._framing.pieces = self._framing.pieces, []
+            for _, piece in pieces:
+                for event in self._events.feed(piece):
+                    if event.data.strip() and event.data != "[DONE]":
+                        self._take(json.loads(event.data))
+        except (NotHttpError, ValueError, TypeError, AttributeError, KeyError, IndexError, RecursionError):
+            self._broken = True
+
+    def _take(self, message: dict[str, Any]) -> None:
+        if message.get("error") is not None:
+            self._broken = True
+        elif "meta_info" in message:
+            self._take_native(message)
+        elif message.get("choices"):
+            choice = message["choices"][0]
+            said = choice.get("delta") or {}
+            self.ids += choice.get("token_ids") or ()
+            self._texts.append(choice.get("text") or said.get("content") or "")
+            self.finished = self.finished or bool(choice.get("finish_reason"))
+
+    def _take_native(self, message: dict[str, Any]) -> None:
+        """An event of SGLang's /generate: its ids and text are cumulative, unless a flag of the server changes that."""
+        meta, ids, text = message["meta_info"], message.get("output_ids") or [], message.get("text") or ""
+        cumulative = len(ids) == meta["completion_tokens"] if ids else text.startswith(self.text)
+        if cumulative:
+            self.ids, self._texts = list(ids), [text]
+        else:
+            self.ids += ids
+            self._texts.append(text)
+        reason = meta.get("finish_reason") or {}
+        self._broken = self._broken or reason.get("type") == "abort"
+        self.finished = self.finished or bool(reason)
+
+
+def part_of(request: Request, body: bytes) -> ConversationPart | None:
+    """Where the request's own part of a conversation stands in its body; None for a request outside a conversation.
+
+    Raises:
+        SpecError: the body has no place for a conversation.
+    """
+    if not (request.continues or request.answer_used):
+        return None
+    if isinstance(request.prompt, tuple):
+        places: tuple[tuple[Form, object, int], ...] = (("ids", list(request.prompt), 1),)
+    else:
+        message = {"role": "user", "content": request.prompt}
+        places = (("messages", message, 0), ("text", request.prompt, 1))
+    for form, value, quote in places:
+        written = json.dumps(value, separators=(",", ":")).encode()
+        start = body.find(written)
+        if start >= 0:
+            return ConversationPart(form, start + quote, start + len(written) - quote, request.continues)
+    raise SpecError('reply="server": the requests of this protocol have no place for earlier turns. '
+                    'Write reply="seeded".')
+
+
+def answer_part(reader: AnswerReader, form: Form) -> bytes | None:
+    """A complete answer as part of a body; None where the answer is incomplete, or is not there in this form."""
+    if not reader.complete:
+        return None
+    if form == "ids":
+        return ",".join(map(str, reader.ids)).encode() or None
+    if not reader.text:
+        return None
+    if form == "text":
+        return json.dumps(reader.text).encode()[1:-1]
+    return json.dumps({"role": "assistant", "content": reader.text}, separators=(",", ":")).encode()
+
+
+def joined(form: Form, parts: Iterable[bytes]) -> bytes:
+    """The parts of a conversation in one piece."""
+    return (b"" if form == "text" else b",").join(parts)
+
+
+def read_reply(exchange: Exchange, form: Form) -> tuple[int, str] | None:
+    """Number of token ids and hash of the answer that the next turn contains; None where no turn can contain it."""
+    reader = AnswerReader()
+    reader.feed(exchange.data)
+    part = answer_part(reader, form)
+    if part is None or exchange.ending is not Ending.COMPLETE:
+        return None
+    return len(reader.ids), hashlib.sha256(part).hexdigest()[: 2 * _HASH_BYTES]

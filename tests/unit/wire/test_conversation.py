@@ -1,0 +1,96 @@
+"""What a server answered, read from its bytes and placed into the body of the next turn."""
+
+import json
+
+import pytest
+
+from pytest_llmperf.engines.openai import chat_body, completion_body
+from pytest_llmperf.engines.sglang_adapter import generate_body
+from pytest_llmperf.model.request import Request
+from pytest_llmperf.testing.streams import DONE, LAST_CHUNK, STREAM_HEAD, error_event, event, http_chunk
+from pytest_llmperf.wire.conversation import AnswerReader, answer_part, joined, part_of
+
+
+def read(*events, cut=None):
+    data = STREAM_HEAD + b"".join(map(http_chunk, events)) + LAST_CHUNK
+    reader = AnswerReader()
+    for start in range(0, len(data), cut or len(data)):
+        reader.feed(data[start : start + (cut or len(data))])
+    return reader
+
+
+def completion(text, ids, finish=None):
+    return event({"choices": [{"index": 0, "text": text, "token_ids": ids, "finish_reason": finish}]})
+
+
+def chat(content, finish=None, **delta):
+    return event({"choices": [{"index": 0, "delta": {"content": content, **delta}, "finish_reason": finish}]})
+
+
+def native(text, ids, tokens, finish=None):
+    return event({"text": text, "output_ids": ids, "meta_info": {"completion_tokens": tokens, "finish_reason": finish}})
+
+
+WHOLE = {
+    "completions": (completion(" a", [7]), completion(' "b"\n', [8, 9], "length"), DONE),
+    "generate, cumulative": (native(" a", [7], 1), native(' a "b"\n', [7, 8, 9], 3, {"type": "length"}), DONE),
+    "generate, incremental": (native(" a", [7], 1), native(' "b"\n', [8, 9], 3, {"type": "length"}), DONE),
+}
+
+
+@pytest.mark.parametrize("cut", [None, 7])
+@pytest.mark.parametrize("events", WHOLE.values(), ids=WHOLE)
+def test_answer_has_ids_and_text_in_order(events, cut):
+    reader = read(*events, cut=cut)
+    assert answer_part(reader, "ids") == b"7,8,9"
+    assert json.loads(b'"%b"' % answer_part(reader, "text")) == ' a "b"\n'
+
+
+def test_chat_answer_becomes_message_without_reasoning():
+    reader = read(chat(None, role="assistant"), chat(None, reasoning_content="hm"), chat("yes"), chat("", "stop"), DONE)
+    assert json.loads(answer_part(reader, "messages")) == {"role": "assistant", "content": "yes"}
+
+
+@pytest.mark.parametrize(("form", "events"), [
+    ("ids", (completion("a", None, "stop"), DONE)),
+    ("text", (completion("", [1], "length"), DONE)),
+    ("ids", (completion("a", [1]), DONE)),
+    ("ids", (completion("a", [1], "length"), error_event("gone"), DONE)),
+    ("ids", (b"data: {no json\n\n", completion("a", [1], "length"), DONE)),
+    ("ids", (native("", [1], 1, {"type": "abort"}), DONE)),
+], ids=["no ids", "no text", "no finish", "error", "no json", "abort"])
+def test_incomplete_answer_cannot_be_continued(form, events):
+    assert answer_part(read(*events), form) is None
+
+
+def test_refusal_is_no_answer():
+    reader = AnswerReader()
+    reader.feed(b"HTTP/1.1 500 Internal Server Error\r\ncontent-length: 2\r\n\r\n{}")
+    assert answer_part(reader, "text") is None
+
+
+@pytest.mark.parametrize(("prompt", "write", "answer", "expected"), [
+    ((1, 2), completion_body, b"7,8", ("prompt", [1, 2, 7, 8, 3])),
+    ((1, 2), lambda request, _: generate_body(request), b"7,8", ("input_ids", [1, 2, 7, 8, 3])),
+    ('say "a"', completion_body, b" b\\n", ("prompt", 'say "a" b\n more')),
+    ("say", chat_body, b'{"role":"assistant","content":"b"}',
+     ("messages", [{"role": "user", "content": "say"}, {"role": "assistant", "content": "b"},
+                   {"role": "user", "content": " more"}])),
+], ids=["ids", "generate", "text", "messages"])
+def test_next_body_contains_earlier_turn_and_answer(prompt, write, answer, expected):
+    later = (3,) if isinstance(prompt, tuple) else " more"
+    requests = Request(0, prompt, 2, None, answer_used=True), Request(1, later, 2, None, after=0, continues=True)
+    (first, part), (body, own) = ((written, part_of(r, written)) for r in requests for written in [write(r, "m")])
+    whole = joined(own.form, (first[part.start : part.end], answer, body[own.start : own.end]))
+    name, value = expected
+    assert json.loads(body[: own.start] + whole + body[own.end :])[name] == value
+
+
+def test_request_outside_conversation_has_no_part():
+    assert part_of(Request(0, (1,), 1, 1), b"{}") is None
+
+
+def test_body_asks_for_token_ids_of_continued_turns_only():
+    plain, followed = Request(0, (1,), 1, 1), Request(0, (1,), 1, 1, answer_used=True)
+    assert b"return_token_ids" not in completion_body(plain, "m")
+    assert json.loads(completion_body(followed, "m"))["return_token_ids"] is True
