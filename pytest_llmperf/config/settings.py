@@ -18,7 +18,7 @@ from pytest_llmperf.errors import ConfigError
 from pytest_llmperf.masking import mask
 from pytest_llmperf.model.engine import REFERENCE
 
-CHOICES = {"connections": ("keep-alive", "fresh")}
+CHOICES = {"connections": ("keep-alive", "fresh"), "resident_servers": ("auto", "share", "sleep", "none")}
 SHARES = ("coalesced_limit",)
 CPUS = re.compile(r"auto|shared|\s*\d+\s*(,\s*\d+\s*)*")
 IMAGE = "image:"
@@ -48,6 +48,8 @@ class Settings:
         load_processes: that share the requests of a run, for loads that one core cannot send and read.
         load_cpus: where they run: "auto" (CPUs of their own where there are at least eight; servers that we start get
             the others), "shared", or numbers: "6,7".
+        resident_servers: how servers that are measured in turn live: "share" (of the GPU's memory), "sleep" (all but
+            the measured server), "none" (they start in sequence), or "auto": the first way for which memory suffices.
         connections: "keep-alive" as clients do, or "fresh": each serves one request.
         tls_verify: check the certificate of an https endpoint.
         tls_ca_file: certificates to trust instead of the system's, PEM, relative to the project; "": the system's.
@@ -86,6 +88,7 @@ class Settings:
     coalesced_limit: float = 0.05
     load_processes: int = 1
     load_cpus: str = "auto"
+    resident_servers: str = "auto"
     connections: str = "keep-alive"
     tls_verify: bool = True
     tls_ca_file: str = ""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from pytest_llmperf.engines.environment import Environment
 from pytest_llmperf.engines.models import ResolvedModel
-from pytest_llmperf.model.engine import EngineSpec
+from pytest_llmperf.model.engine import EngineSpec, Flag
 from pytest_llmperf.model.request import Request
 
 if TYPE_CHECKING:
@@ -77,6 +77,9 @@ class Adapter(Protocol):
 
     sizes_by_free_memory: bool
     """Whether the engine sizes its KV cache by the free GPU memory at its start, so that starts must not overlap."""
+    sleep_flags: Mapping[str, Flag]
+    """Flags with which a server can release its GPU memory while another server is measured; empty if the engine has
+    no such mode."""
 
     def arguments(self, spec: EngineSpec, placement: Placement) -> list[str]:
         """The engine's command line after the interpreter or command of its environment."""
@@ -106,6 +109,22 @@ class Adapter(Protocol):
 
         Raises:
             EngineError: the server supports the reset, and the reset failed.
+        """
+        ...
+
+    def sleep(self, client: httpx.Client) -> None:
+        """Release the GPU memory of an idle server, which keeps its weights in host memory.
+
+        Raises:
+            EngineError: the server does not sleep.
+        """
+        ...
+
+    def wake(self, client: httpx.Client) -> None:
+        """Take the GPU memory back, so that the server serves again.
+
+        Raises:
+            EngineError: the server is not awake.
         """
         ...
 

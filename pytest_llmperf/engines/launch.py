@@ -149,7 +149,7 @@ class Launcher:
         except BaseException as error:
             for start in starts:
                 if start.server is not None:
-                    _stop_after(error, start.server, self.settings.stop_grace_s)
+                    stop_after(error, start.server, self.settings.stop_grace_s)
             raise
 
     def _attach(self, spec: EngineSpec, adapter: Adapter, start_id: int) -> Server:
@@ -218,7 +218,7 @@ class Launcher:
         except BaseException as error:  # also KeyboardInterrupt: whatever happens, nothing stays behind
             if isinstance(error, EngineError):
                 error.evidence = error.evidence or process.evidence()
-            _stop_after(error, server, self.settings.stop_grace_s)
+            stop_after(error, server, self.settings.stop_grace_s)
             raise
 
     def _lmcache(self, spec: EngineSpec, kind: str, environment: Environment, folder: Path) -> LMCacheServer | None:
@@ -380,7 +380,7 @@ def _check_url(spec: EngineSpec) -> None:
         raise SpecError(f'{spec}: {error}. Write it as endpoint("http://HOST:PORT", model="ID").') from error
 
 
-def _stop_after(error: BaseException, server: Server, grace_s: float) -> None:
+def stop_after(error: BaseException, server: Server, grace_s: float) -> None:
     """What went wrong first is what a reader needs; a stop that fails, too, is a note on it."""
     try:
         server.stop(grace_s)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
@@ -10,10 +11,11 @@ from typing import Protocol
 
 from pytest_llmperf.clock import Clock, seconds
 from pytest_llmperf.config.settings import Settings
+from pytest_llmperf.engines.launch import stop_after
 from pytest_llmperf.engines.lmcache import LMCacheServer
 from pytest_llmperf.engines.machine_lock import MachineLock
 from pytest_llmperf.engines.server import Server
-from pytest_llmperf.errors import HardwareBusy, ServerDied, SpecError, StopFailed
+from pytest_llmperf.errors import EngineError, HardwareBusy, ServerDied, SpecError, StopFailed
 from pytest_llmperf.model.engine import EngineSpec
 from pytest_llmperf.model.status import Note, Tell
 from pytest_llmperf.process.leftovers import Sweep, sweep
@@ -58,22 +60,35 @@ class Starter(Protocol):
         ...
 
 
-#: Specs that should live together and the hardware kind → the same specs with a share of the memory each, or the reason
-#: why they cannot live together.
-ShareMemory = Callable[[Sequence[EngineSpec], str | None], Sequence[EngineSpec] | str]
+#: Specs that should live together, the hardware kind and whether all but one sleep → the same specs with the flags that
+#: this takes, or the reason why they cannot live together so.
+ShareMemory = Callable[[Sequence[EngineSpec], str | None, bool], Sequence[EngineSpec] | str]
 
 
-def never_together(_specs: Sequence[EngineSpec], _kind: str | None) -> str:
+def never_together(_specs: Sequence[EngineSpec], _kind: str | None, _sleep: bool) -> str:
     """Servers that take the whole machine each."""
     return "one server runs at a time"
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Servers that live together.
+
+    Args:
+        started: each spec that was asked for → the same spec as it is started.
+        in_turn: whether one of them is awake at a time and the others sleep.
+    """
+
+    started: Mapping[EngineSpec, EngineSpec]
+    in_turn: bool = False
 
 
 class EnginePool:
     """Starts, shares and stops servers.
 
-    One server runs at a time, except for specs that `acquire` names together and that fit into the memory at the same
-    time. A lock makes other processes of this user (xdist workers, a second CI job) wait for the machine; another lock
-    does so for each endpoint.
+    One server runs at a time, except for specs that `acquire` names together. These run at the same time if the memory
+    of the GPU suffices; otherwise all but one sleep, if their engines can. A lock makes other processes of this user
+    (xdist workers, a second CI job) wait for the machine; another lock does so for each endpoint.
 
     Args:
         launcher: how to start one.
@@ -109,7 +124,8 @@ class EnginePool:
         self._servers: dict[EngineSpec, Server] = {}  # by the spec that was asked for
         self._unended: list[Server] = []  # their stops failed
         self._kind: str | None = None
-        self._reasons: set[str] = set()  # reported reasons why specs did not run at the same time
+        self._plans: set[str] = set()  # reported lines: how specs live together, and why
+        self._sleepless: dict[EngineSpec, str] = {}  # specs whose servers did not take turns → why
         self._endpoints: dict[EngineSpec, Server] = {}
         self._lock_path = lock_path
         self._session = session
@@ -143,7 +159,7 @@ class EnginePool:
             fresh: start anew even if one runs, and alone.
             keep_lmcache: a fresh start takes over the LMCache server of this spec's running unit, memory and all.
             beside: specs that will be measured in turn with this one, the most important first. Their servers start
-                together with this one and stay, as far as they fit into the memory.
+                together with this one and stay, as far as they fit into the memory or can sleep.
 
         Raises:
             SpecError: an endpoint was asked for a fresh start, or there is no such model.
@@ -154,17 +170,18 @@ class EnginePool:
             self.check(each, kind)  # before another one stops, and hardware is waited for
         if spec.url is not None:
             return self._attached(spec, fresh=fresh)
-        group = {spec: self._plant(spec)} if fresh else self._group(spec, beside, kind)
+        group = Group({spec: self._plant(spec)}) if fresh else self._group(spec, beside, kind)
         server = self._servers.get(spec) if self._kind == kind else None
-        if server is not None and group.keys() <= self._servers.keys() and self._all_live() and not fresh:
+        if server is not None and group.started.keys() <= self._servers.keys() and self._all_live() and not fresh:
             server.fresh = False
+            self.wake(server)
             return server
         lmcache = server.detach_lmcache() if keep_lmcache and server is not None else None
         try:
             self.release()
             self._end_what_survived()
             self._take_hardware()
-            self._start(group, kind, lmcache)
+            self._start_or_alone(group, spec, kind, lmcache)
         except BaseException:
             if lmcache is not None:  # harmless where the start that failed has stopped it
                 lmcache.stop(self.launcher.settings.stop_grace_s)
@@ -174,7 +191,19 @@ class EnginePool:
 
     def lives_beside(self, spec: EngineSpec, others: Sequence[EngineSpec], kind: str | None = None) -> bool:
         """Whether servers of all these specs run at the same time once `spec` is acquired with `beside=others`."""
-        return self._group(spec, others, kind).keys() >= {spec, *others}
+        return self._group(spec, others, kind).started.keys() >= {spec, *others}
+
+    def wake(self, server: Server) -> None:
+        """Let this server be the one that is awake, where servers of a group take turns.
+
+        Raises:
+            EngineError: a server does not sleep or wake up; the next `acquire` starts anew.
+        """
+        if server.asleep:
+            for other in self._servers.values():
+                if other is not server and not other.asleep:
+                    other.sleep()
+            server.wake()
 
     def release(self) -> None:
         """Stop what runs. The next `acquire` starts anew.
@@ -213,28 +242,48 @@ class EnginePool:
     ) -> None:
         self.close()
 
-    def _group(
-        self, spec: EngineSpec, beside: Sequence[EngineSpec], kind: str | None
-    ) -> dict[EngineSpec, EngineSpec]:
-        """What is started for `spec`: each spec that was asked for, and the same spec as it is started."""
+    def _group(self, spec: EngineSpec, beside: Sequence[EngineSpec], kind: str | None) -> Group:
+        """What is started for `spec`. Of three specs that do not fit, the first two may; awake siblings come first."""
         asked = list(dict.fromkeys((spec, *(other for other in beside if other.url is None))))
         planted = [self._plant(each) for each in asked]
-        for count in range(len(asked), 1, -1):  # of three that do not fit the first two may
-            shared = self._share_memory(planted[:count], kind)
-            if not isinstance(shared, str):
-                return dict(zip(asked, shared, strict=False))
-            self._tell_reason(f"{count} servers do not run at the same time: {shared}.")
-        return {spec: planted[0]}
+        reasons: dict[int, str] = {}
+        for in_turn in (False, True):
+            for count in range(len(asked), 1, -1):
+                specs = self._together(planted[:count], kind, in_turn=in_turn)
+                if not isinstance(specs, str):
+                    if in_turn:
+                        self._tell_plan(f"{count} servers take turns, one is awake and the others sleep: "
+                                        f"{reasons[count]}.")
+                    return Group(dict(zip(asked, specs, strict=False)), in_turn)
+                if not in_turn:
+                    reasons[count] = specs
+                    continue
+                also = "" if specs == reasons[count] else f". They do not sleep in turn: {specs}"
+                self._tell_plan(f"{count} servers do not run at the same time: {reasons[count]}{also}.")
+        return Group({spec: planted[0]})
 
-    def _tell_reason(self, reason: str) -> None:
-        if reason not in self._reasons:
-            self._reasons.add(reason)
-            self.launcher.progress(Note(reason))
+    def _together(
+        self, planted: Sequence[EngineSpec], kind: str | None, *, in_turn: bool
+    ) -> Sequence[EngineSpec] | str:
+        """The specs as they are started together, or the reason why they cannot be."""
+        if in_turn and (failed := next((self._sleepless[spec] for spec in planted if spec in self._sleepless), None)):
+            return failed
+        specs = self._share_memory(planted, kind, in_turn)
+        if in_turn and not isinstance(specs, str):
+            try:
+                for each in specs:
+                    self.launcher.check(each, kind)
+            except SpecError as error:  # a version without such a mode has no such flag
+                return str(error)
+        return specs
 
-    def _start(
-        self, group: Mapping[EngineSpec, EngineSpec], kind: str | None, lmcache: LMCacheServer | None
-    ) -> None:
-        started = list(group.values())
+    def _tell_plan(self, line: str) -> None:
+        if line not in self._plans:
+            self._plans.add(line)
+            self.launcher.progress(Note(line))
+
+    def _start(self, group: Group, kind: str | None, lmcache: LMCacheServer | None) -> None:
+        started = list(group.started.values())
         for each in started:
             self.launcher.check(each, kind)  # with its share of the memory, which is a flag
             self._wait_free(each, kind, 0 if lmcache is None else 1)
@@ -242,12 +291,42 @@ class EnginePool:
         self.starts += len(started)
         if len(started) == 1:
             servers = [self.launcher.start(started[0], first_id, kind, lmcache)]
+        elif group.in_turn:
+            servers = self._started_in_turn(started, first_id, kind)
         else:
             servers = self.launcher.start_together(started, first_id, kind)
-        for asked, server in zip(group, servers, strict=True):
-            server.asked, server.siblings = asked, len(servers) - 1
-        self._servers = dict(zip(group, servers, strict=True))
+        for asked, server in zip(group.started, servers, strict=True):
+            server.asked, server.siblings, server.takes_turns = asked, len(servers) - 1, group.in_turn
+        self._servers = dict(zip(group.started, servers, strict=True))
         self._kind = kind
+
+    def _started_in_turn(self, specs: Sequence[EngineSpec], first_id: int, kind: str | None) -> list[Server]:
+        """Servers of which the first is awake. It starts last: each start has the GPU without the others."""
+        servers: list[Server] = []
+        try:
+            for number, spec in enumerate(reversed(specs)):
+                if servers:
+                    servers[-1].sleep()
+                servers.append(self.launcher.start(spec, first_id + number, kind))
+        except BaseException as error:
+            for server in servers:
+                stop_after(error, server, self.launcher.settings.stop_grace_s)
+            raise
+        return servers[::-1]
+
+    def _start_or_alone(
+        self, group: Group, spec: EngineSpec, kind: str | None, lmcache: LMCacheServer | None
+    ) -> None:
+        """Start the group. If a server does not start or sleep in turn, `spec` starts alone, as without a group."""
+        try:
+            self._start(group, kind, lmcache)
+        except EngineError as error:
+            if not group.in_turn:
+                raise
+            alone = {asked: self._plant(asked) for asked in group.started}
+            self._sleepless |= dict.fromkeys(alone.values(), f"an earlier try failed: {error.message}")
+            self._tell_plan(f"{len(alone)} servers do not take turns: {error.message} Each starts alone.")
+            self._start(Group({spec: alone[spec]}), kind, lmcache)
 
     def _all_live(self) -> bool:
         """Whether all servers live. The measurement of a dead server got an error; the next one starts anew."""

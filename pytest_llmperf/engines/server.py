@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -98,6 +98,8 @@ class Server:
         self.fresh = False  # whether whoever asked for it last had it started anew
         self.asked = spec  # before flags were planted and memory was shared out
         self.siblings = 0  # servers that run beside it, idle while it is measured
+        self.takes_turns = False  # its siblings sleep while it is measured
+        self.asleep = False  # its GPU memory is released, and it must not get requests
         self.client: httpx.Client = control_client(url, self.channel, limits, transport, headers)
 
     def __repr__(self) -> str:
@@ -267,6 +269,35 @@ class Server:
         """By what it says of itself."""
         facts = self.facts
         return facts.get("enable_prefix_caching") == "False" or facts.get("disable_radix_cache") == "True"
+
+    def sleep(self) -> None:
+        """Release its GPU memory until `wake`. Nothing is warm afterwards.
+
+        Raises:
+            EngineError: it does not sleep; nobody should measure on it any more.
+        """
+        self._move(self.adapter.sleep, "its released memory")
+        self.asleep = True
+        self.warmed_for.clear()
+
+    def wake(self) -> None:
+        """Take its GPU memory back.
+
+        Raises:
+            EngineError: it is not awake; nobody should measure on it any more.
+        """
+        self._move(self.adapter.wake, "its memory")
+        self.asleep = False
+
+    def _move(self, move: Callable[[httpx.Client], None], what: str) -> None:
+        self.check_alive()
+        try:
+            with self.answering(what):
+                move(self.client)
+        except EngineError as error:
+            self._hangs = True
+            error.evidence = error.evidence or (self.process.evidence() if self.process else None)
+            raise
 
     def check_responsive(self, timeout_s: float) -> None:
         """Raise EngineError where the server runs and yet answers nothing within `timeout_s`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from pytest_llmperf.engines.adapter import Placement
@@ -14,7 +15,7 @@ from pytest_llmperf.engines.lmcache_settings import in_process_settings
 from pytest_llmperf.engines.openai import COMPLETIONS, completion_body
 from pytest_llmperf.engines.spec import command_line, flags_of
 from pytest_llmperf.errors import EngineError, SpecError
-from pytest_llmperf.model.engine import EngineSpec
+from pytest_llmperf.model.engine import EngineSpec, Flag
 from pytest_llmperf.model.ranks import TENSOR, gpus_of, size_of
 from pytest_llmperf.model.request import Request
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from pytest_llmperf.telemetry.prometheus import Scrape
 
 GENERATE = "/generate"
+MOVING_TIMEOUT_S = 120.0  # to move weights between GPU and host
 FLUSH_TIMEOUT_S = 5  # it refuses while requests or stores are under way, and waits that long for their end
 
 COUNTERS = {
@@ -81,6 +83,7 @@ class SglangAdapter:
     metrics_route = "/metrics"
     tells_lmcache = False
     sizes_by_free_memory = True
+    sleep_flags: Mapping[str, Flag] = MappingProxyType({"enable_memory_saver": True})
 
     def arguments(self, spec: EngineSpec, placement: Placement) -> list[str]:
         command = ["-m", *self.program] if placement.environment.is_python else ["serve"]
@@ -129,6 +132,13 @@ class SglangAdapter:
                 "Wait until none does, or ask for a fresh start."
             )
         return True
+
+    def sleep(self, client: httpx.Client) -> None:
+        """SGLang has no route that reports whether its memory is released."""
+        _move_memory(client, "/release_memory_occupation")
+
+    def wake(self, client: httpx.Client) -> None:
+        _move_memory(client, "/resume_memory_occupation")
 
     def counters(self, scrape: Scrape) -> Mapping[str, float]:
         values = {name: scrape.total(sample) for name, sample in COUNTERS.items()}
@@ -194,6 +204,13 @@ def _lacks_flashinfer(environment: Environment) -> bool:
     """Whether it is an unpacked bundle without FlashInfer, or with a hollow one only."""
     bundle = environment.pythonpath
     return environment.is_python and bundle is not None and not list(bundle.glob("flashinfer_python-*.dist-info"))
+
+
+def _move_memory(client: httpx.Client, route: str) -> None:
+    response = client.post(route, json={}, timeout=MOVING_TIMEOUT_S)
+    if response.status_code != 200:
+        raise EngineError(f"SGLang does not move its memory: {route} answered {response.status_code} "
+                          f"{response.text[:100]!r}. Its log has the reason.")
 
 
 def generate_body(request: Request) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from pytest_llmperf.engines.adapter import Placement
@@ -13,7 +14,7 @@ from pytest_llmperf.engines.lmcache_settings import CONNECTORS, in_process_setti
 from pytest_llmperf.engines.openai import COMPLETIONS, completion_body
 from pytest_llmperf.engines.spec import command_line, flags_of
 from pytest_llmperf.errors import EngineError
-from pytest_llmperf.model.engine import EngineSpec
+from pytest_llmperf.model.engine import EngineSpec, Flag
 from pytest_llmperf.model.lmcache import LMCache
 from pytest_llmperf.model.request import Request
 
@@ -67,6 +68,7 @@ CPU_FLAGS = {"dtype": "bfloat16", "enforce_eager": True}
 LMCACHE_SERVER_FLAGS = {"shutdown_timeout": 10}
 NO_GRAPHS = (0, "NONE")  # of compilation_config.cudagraph_mode, as JSON shows it
 SAMPLER = "VLLM_USE_FLASHINFER_SAMPLER"
+MOVING_TIMEOUT_S = 120.0  # a server of 33 GB in host memory needed 11 s to fall asleep and 0.4 s to wake up
 MULTICAST = ("NCCL_NVLS_ENABLE", "VLLM_ALLREDUCE_USE_SYMM_MEM")
 
 
@@ -79,6 +81,7 @@ class VllmAdapter:
     metrics_route = "/metrics"
     tells_lmcache = True  # unless a second SIGTERM, ours beside its API server's, ends its engine process meanwhile
     sizes_by_free_memory = False
+    sleep_flags: Mapping[str, Flag] = MappingProxyType({"enable_sleep_mode": True})
 
     def arguments(self, spec: EngineSpec, placement: Placement) -> list[str]:
         module, command = self.program
@@ -126,6 +129,12 @@ class VllmAdapter:
                 "blocks are still held. Wait until no request runs, or ask for a fresh start."
             )
         return True
+
+    def sleep(self, client: httpx.Client) -> None:
+        _set_sleeping(client, sleeping=True)
+
+    def wake(self, client: httpx.Client) -> None:
+        _set_sleeping(client, sleeping=False)
 
     def counters(self, scrape: Scrape) -> Mapping[str, float]:
         values = {name: scrape.total(sample) for name, sample in COUNTERS.items()}
@@ -178,6 +187,14 @@ class VllmAdapter:
             if not spec.lmcache.in_process:
                 defaults |= LMCACHE_SERVER_FLAGS
         return defaults | with_draft_resolved(flags_of(spec), placement.models_dir, placement.root)
+
+
+def _set_sleeping(client: httpx.Client, *, sleeping: bool) -> None:
+    route, params = ("/sleep", {"level": 1}) if sleeping else ("/wake_up", {})
+    response = client.post(route, params=params, timeout=MOVING_TIMEOUT_S)
+    if response.status_code != 200 or json_object(client.get("/is_sleeping")).get("is_sleeping") is not sleeping:
+        raise EngineError(f"vLLM does not {'sleep' if sleeping else 'wake up'}: {route} answered "
+                          f"{response.status_code} {response.text[:100]!r}. Its log has the reason.")
 
 
 def _connector(lmcache: LMCache, placement: Placement) -> dict[str, object]:

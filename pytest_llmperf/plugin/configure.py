@@ -71,6 +71,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--emulate vllm=emulator, which has none of the planted faults and flags",
     )
     group.addoption(
+        "--llmperf-resident",
+        choices=("auto", "share", "sleep", "none"),
+        default=None,
+        help="how a candidate and a reference live on one GPU: share its memory, sleep while the other server is "
+        "measured, or start in sequence (none); auto: the first way that fits (default: resident_servers, auto)",
+    )
+    group.addoption(
         "--llmperf-runs",
         default=None,
         metavar="DIR",

@@ -101,9 +101,11 @@ class State:
 
             field_rules(settings)  # refused before a server starts
         limit_s = self.config.getoption("--llmperf-extension-limit")
+        resident = self.config.getoption("--llmperf-resident")
         return replace(
             settings,
             runs_dir=expanded(self.config.getoption("--llmperf-runs") or settings.runs_dir),
+            resident_servers=resident or settings.resident_servers,
             extension_limit_s=settings.extension_limit_s if limit_s is None else limit_s,
         )
 

@@ -20,7 +20,7 @@ from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.engines.adapters import check_configured
 from pytest_llmperf.engines.emulated import VirtualLauncher
 from pytest_llmperf.engines.launch import Launcher
-from pytest_llmperf.engines.memory_shares import memory_shares
+from pytest_llmperf.engines.memory_shares import memory_shares, sleeping_specs, with_sleep_flags
 from pytest_llmperf.engines.planted_flags import PlantedFlag, with_planted_flags
 from pytest_llmperf.engines.pool import EnginePool, lock_of_this_machine
 from pytest_llmperf.engines.server import Server
@@ -45,6 +45,7 @@ from pytest_llmperf.session.stored_baselines import Baselines
 from pytest_llmperf.telemetry.accelerators import Accelerators, TraceOf
 from pytest_llmperf.telemetry.cpu import use_from_now
 from pytest_llmperf.telemetry.hardware import Gpu, Hardware
+from pytest_llmperf.telemetry.host_memory import free_host_memory_bytes
 
 
 class MeasuringTest(Protocol):
@@ -172,15 +173,25 @@ class PerfSession:
     def _plant(self, spec: EngineSpec) -> EngineSpec:
         return with_planted_flags(spec, self.planted_in(spec))
 
-    def _share_memory(self, specs: Sequence[EngineSpec], kind: str | None) -> Sequence[EngineSpec] | str:
-        """A server in virtual time and one on a CPU take little memory; on a GPU each gets a share of it."""
+    def _share_memory(
+        self, specs: Sequence[EngineSpec], kind: str | None, in_turn: bool
+    ) -> Sequence[EngineSpec] | str:
+        """A server in virtual time and one on a CPU take little memory; on a GPU each gets a share of it, or a turn."""
+        wanted = self.settings.resident_servers
+        if wanted not in ("auto", "sleep" if in_turn else "share"):
+            return f'resident_servers is "{wanted}"'
         taken = [self._gpus(spec, kind) for spec in specs]
-        if self.hardware.emulated or not any(taken):
-            return specs
+        if self.hardware.emulated:
+            return [with_sleep_flags(spec) for spec in specs] if in_turn else specs
+        if not any(taken):
+            return "a CPU has no memory of its own to release" if in_turn else specs
         if any(gpus != taken[0] for gpus in taken):
             return "they take different GPUs"
         sizes = [gpu.memory_bytes for gpu in taken[0] if gpu.memory_bytes is not None]
-        return memory_shares(specs, min(sizes) if len(sizes) == len(taken[0]) else None)
+        memory_bytes = min(sizes) if len(sizes) == len(taken[0]) else None
+        if in_turn:
+            return sleeping_specs(specs, memory_bytes, free_host_memory_bytes())
+        return memory_shares(specs, memory_bytes)
 
     def _wait_free(self, spec: EngineSpec, kind: str | None, stay: int) -> None:
         self.accelerators.wait_free(self._gpus(spec, kind), stay)

@@ -234,6 +234,7 @@ class Series:
         if self.engine.spec.url is not None and self.engine.client.is_closed:  # others had a turn at it meanwhile
             return self.session.pool.acquire(self.engine.spec, self.kind)
         self.engine.check_alive()
+        self.session.pool.wake(self.engine)
         return self.engine
 
     def _watch(self, run: int, runs: int) -> Watch:
@@ -279,7 +280,8 @@ class Series:
         if self._gauges:
             treatments.append(f"gauges every {self.session.settings.gauge_interval_s:g} s")
         if server.siblings:
-            treatments.append(f"{server.siblings} idle server{'s' if server.siblings > 1 else ''} beside it")
+            state = "sleeping" if server.takes_turns else "idle"
+            treatments.append(f"{server.siblings} {state} server{'s' if server.siblings > 1 else ''} beside it")
         return "; ".join(treatments)
 
     def _expected_hit_rate(self, block_size: str, seed: int) -> float | None:

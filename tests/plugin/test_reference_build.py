@@ -87,6 +87,24 @@ def test_idle_sibling_is_a_condition_of_both_sides(emulate):
         "1 idle server beside it"}
 
 
+@pytest.mark.parametrize("suite", [SUITE, FIXTURE], ids=["spec", "fixture"])
+def test_sleeping_sibling_is_a_condition_and_each_build_starts_once(emulate, suite):
+    result, run_file = emulate(suite, "--llmperf-resident", "sleep")
+    assert result.ret == 0
+    assert reference_result(run_file)["verdict"] == "PASS"
+    conditions = [measured["conditions"] for measured in run_file["measurements"]]
+    assert {each["treatment"] for each in conditions} == {"1 sleeping server beside it"}
+    assert all('"enable_sleep_mode": true' in each["flags"] for each in conditions)
+    starts = [{run["start_id"] for run in measured["runs"][:8]} for measured in run_file["measurements"]]
+    assert starts == [{2}, {2}, {1}]
+
+
+def test_servers_that_may_not_live_together_start_in_sequence(emulate):
+    result, run_file = emulate(SUITE, "--llmperf-resident", "none")
+    assert result.ret == 0
+    assert not any("treatment" in measured["conditions"] for measured in run_file["measurements"])
+
+
 def test_server_of_the_fixture_is_the_candidate_of_the_comparison(emulate):
     result, run_file = emulate(FIXTURE)
     assert result.ret == 0

@@ -46,7 +46,8 @@ class FakeProcess:
 
 
 class FakeEngine:
-    """Counts what it is sent. `answers` replaces a path's answer: a Response, or an exception to raise."""
+    """Counts what it is sent. `answers` replaces a path's answer: a Response, a function of the request, or an
+    exception to raise."""
 
     def __init__(self):
         self.answers = {}
@@ -65,7 +66,7 @@ class FakeEngine:
         found = self.answers.get(path, self.routes().get(path, httpx.Response(404)))
         if isinstance(found, Exception):
             raise found
-        return found
+        return found(request) if callable(found) else found
 
     def routes(self):
         usage = {"completion_tokens": 1}

@@ -67,6 +67,7 @@ def sglang_parser() -> EngineParser:
     for name in (
         "disable-radix-cache", "disable-cuda-graph", "disable-overlap-schedule", "enable-mixed-chunk", "enable-metrics",
         "enable-cache-report", "incremental-streaming-output", "skip-tokenizer-init", "enable-lmcache",
+        "enable-memory-saver",
     ):  # fmt: skip
         parser.switch(f"--{name}", default=False)
     parser.switch("--enable-hierarchical-cache", "--enable-hicache", default=False)

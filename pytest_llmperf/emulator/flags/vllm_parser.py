@@ -52,6 +52,7 @@ def vllm_parser() -> EngineParser:
     parser.switch("--enable-prompt-tokens-details", default=False)
     parser.switch("--enable-force-include-usage", default=False)
     parser.switch("--skip-tokenizer-init", default=False)
+    parser.switch("--enable-sleep-mode", default=False)
     return parser
 
 

@@ -44,7 +44,9 @@ class App:
                 await self._generate(path, body, received_ns, receive, send)
             else:
                 query = scope.get("query_string", b"").decode("latin-1")
-                await _send_reply(send, self._service.reply(method, f"{path}?{query}" if query else path))
+                reply = self._service.reply(method, f"{path}?{query}" if query else path)
+                self._realtime.follow_sleep()
+                await _send_reply(send, reply)
         except Refusal as refusal:
             await _send_reply(send, refusal.reply())
 

@@ -31,20 +31,37 @@ class RealTime:
         self._passed_ns = 0
         self._open: dict[Sequence, tuple[Stream, int]] = {}
         self._wake: asyncio.Future[None] | None = None
+        self._held: list[Stream] = []  # requests to a sleeping server
 
     def arrive(self, stream: Stream) -> None:
-        """Take a request; it reaches the queue at its `arrived_ns`, which moves on if that is history already."""
+        """Take a request; it reaches the queue at its `arrived_ns`, which moves on if that is history already. A
+        sleeping server gets the request when it is awake."""
+        if self._service.asleep:
+            self._held.append(stream)
+            return
         stream.arrived_ns = max(stream.arrived_ns, self._passed_ns + 1)
         heappush(self._arrivals, (stream.arrived_ns, stream.number, stream))
         self._interrupt()
 
     def leave(self, stream: Stream) -> None:
         """Drop a request in any state, after its client has disconnected."""
+        self._held = [held for held in self._held if held is not stream]
         self._arrivals = [entry for entry in self._arrivals if entry[2] is not stream]
         heapify(self._arrivals)
         for sequence in [sequence for sequence, (owner, _) in self._open.items() if owner is stream]:
             del self._open[sequence]
             self._deployment.abort(sequence)
+
+    def follow_sleep(self) -> None:
+        """Abort what runs on a server that has gone to sleep; let a server that is awake have the held requests."""
+        if self._service.asleep:
+            for stream in {owner for owner, _ in self._open.values()} | {entry[2] for entry in self._arrivals}:
+                self.leave(stream)
+                stream.refuse("The request was aborted: the server went to sleep.")
+        else:
+            held, self._held = self._held, []
+            for stream in held:
+                self.arrive(stream)
 
     async def run(self) -> None:
         """Until cancelled."""

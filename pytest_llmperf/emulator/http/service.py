@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 _COMMON = {"/health", "/ping", "/v1/models", "/version", "/metrics"}
 _OF_VLLM = {"/reset_prefix_cache", "/server_info", "/load"}
 _OF_SGLANG = {"/health_generate", "/get_server_info", "/server_info", "/model_info", "/get_model_info", "/flush_cache"}
-_POSTED = {"/reset_prefix_cache", "/lmcache/cache/clear"}
+_SLEEP_OF_VLLM = {"/sleep", "/wake_up", "/is_sleeping"}
+_SLEEP_OF_SGLANG = {"/release_memory_occupation", "/resume_memory_occupation"}
+_POSTED = {"/reset_prefix_cache", "/lmcache/cache/clear", "/sleep", "/wake_up"}
 
 
 class Service:
@@ -51,6 +53,7 @@ class Service:
         self._numbers = 0
         self._ids = 0
         self._served = 0
+        self.asleep = False  # vLLM keeps new requests until it is awake; SGLang must not get any
 
     def unix_s(self, now_ns: int) -> float:
         """Seconds since 1970."""
@@ -72,6 +75,8 @@ class Service:
         Raises:
             Refusal: it cannot be served.
         """
+        if self.asleep and self._sglang:
+            raise Refusal(500, "The memory of weights and KV cache is released.", "InternalServerError")
         return read_generation_request(path, body, self.launch)
 
     def checked(self, generation: GenerationRequest) -> GenerationRequest:
@@ -111,6 +116,8 @@ class Service:
         known = _COMMON | (_OF_SGLANG if self._sglang else _OF_VLLM)
         if self.launch.config.tiers:
             known |= lmcache.ROUTES
+        if self.launch.sleeps:
+            known |= _SLEEP_OF_SGLANG if self._sglang else _SLEEP_OF_VLLM
         if path in KINDS or path in known:
             posted = path in KINDS or path in _POSTED
             if method not in (("POST",) if posted else ("GET", "HEAD", "POST")):
@@ -131,6 +138,11 @@ class Service:
             "/reset_prefix_cache": lambda: self._reset(external="reset_external=true" in query.lower().split("&")),
             "/flush_cache": lambda: self._reset(external=True),
             "/load": self._load,
+            "/sleep": self._sleep,
+            "/wake_up": self._wake,
+            "/is_sleeping": lambda: json_reply({"is_sleeping": self.asleep}),
+            "/release_memory_occupation": self._sleep,
+            "/resume_memory_occupation": self._wake,
             "/lmcache/metrics": lambda: lmcache.lmcache_page(self.deployment),
             "/lmcache/cache/clear": lambda: lmcache.clear_tier(self.deployment, query),
         }
@@ -158,6 +170,17 @@ class Service:
             said = "Cache flushed.\n" if done else "Flush cache failed: requests run or wait.\n"
             return Reply(200 if done else 400, said.encode(), TEXT)
         return json_reply({"success": done})
+
+    def _sleep(self) -> Reply:
+        """The weights go to host memory and the KV cache is discarded. A busy SGLang refuses; a real one dies."""
+        if not self.deployment.reset_prefix_cache() and self._sglang:
+            return Refusal(500, "Memory is released only while no request runs.", "InternalServerError").reply()
+        self.asleep = True
+        return json_reply({"status": "sleeping", "level": 1}) if not self._sglang else Reply(200, b"", TEXT)
+
+    def _wake(self) -> Reply:
+        self.asleep = False
+        return json_reply({"status": "awake", "tags": None}) if not self._sglang else Reply(200, b"", TEXT)
 
     def _engines(self) -> list[tuple[Counters, Gauges, Latencies]]:
         """One row per data-parallel engine; latencies are kept for all together, under the first."""

@@ -147,6 +147,9 @@ class _Client:
         if request.ask is None or request.reply is not None:
             self._end(request, request.arrived_ns)
             return
+        if self._service.asleep:  # nothing wakes the server before the client has given up
+            self._watch(request, request.arrived_ns)
+            return
         self._requests_with_faults += request.fault is not None
         for sequence in self._service.sequences(request.ask, request.arrived_ns):
             line = TokenTimes(sequence)

@@ -10,7 +10,7 @@ import pytest
 from filelock import FileLock
 
 from pytest_llmperf.config.settings import Settings
-from pytest_llmperf.engines.launch import _stop_after
+from pytest_llmperf.engines.launch import stop_after
 from pytest_llmperf.engines.pool import EnginePool, lock_of_this_machine
 from pytest_llmperf.engines.spec import endpoint, vllm
 from pytest_llmperf.errors import (
@@ -84,9 +84,9 @@ def test_planted_server_is_shared_under_requested_spec(launcher, tmp_path):
         assert pool.acquire(ONE) is server
 
 
-def shared(specs, _kind):
+def shared(specs, _kind, in_turn=False):
     """Each spec with a third of the memory."""
-    return [spec.with_flags(gpu_memory_utilization=0.3) for spec in specs]
+    return "sharing suffices" if in_turn else [spec.with_flags(gpu_memory_utilization=0.3) for spec in specs]
 
 
 @pytest.fixture
@@ -131,7 +131,7 @@ def test_dead_sibling_makes_both_start_anew(sharing_pool):
 
 def test_specs_too_large_together_run_in_sequence_and_reason_is_told(launcher, tmp_path):
     with EnginePool(launcher, tmp_path / "lock", lambda _clock: Sweep(),
-                    share_memory=lambda _specs, _kind: "they do not fit") as pool:
+                    share_memory=lambda _specs, _kind, _in_turn: "they do not fit") as pool:
         assert not pool.lives_beside(ONE, [TWO])
         one = pool.acquire(ONE, beside=[TWO])
         pool.acquire(TWO, beside=[ONE])
@@ -140,8 +140,8 @@ def test_specs_too_large_together_run_in_sequence_and_reason_is_told(launcher, t
 
 
 def test_two_of_three_specs_run_together_where_three_do_not_fit(launcher, tmp_path):
-    def two_fit(specs, kind):
-        return "the GPU is too small" if len(specs) > 2 else shared(specs, kind)
+    def two_fit(specs, kind, in_turn):
+        return "the GPU is too small" if len(specs) > 2 else shared(specs, kind, in_turn)
 
     three = vllm("three")
     with EnginePool(launcher, tmp_path / "lock", lambda _clock: Sweep(), share_memory=two_fit) as pool:
@@ -149,6 +149,84 @@ def test_two_of_three_specs_run_together_where_three_do_not_fit(launcher, tmp_pa
         assert (pool.runs(ONE), pool.runs(TWO), pool.runs(three)) == (True, True, False)
         assert pool.lives_beside(ONE, [TWO])
         assert not pool.lives_beside(ONE, [TWO, three])
+
+
+def in_turn_only(specs, _kind, in_turn):
+    return [spec.with_flags(enable_sleep_mode=True) for spec in specs] if in_turn else "the GPU is too small"
+
+
+@pytest.fixture
+def turns(launcher, tmp_path, fake_engine):
+    """A pool of servers that take turns. The engine notes which server sleeps by the order of its requests."""
+    fake_engine.answers |= {
+        "/sleep": httpx.Response(200, json={"status": "sleeping"}),
+        "/wake_up": httpx.Response(200, json={"status": "awake"}),
+    }
+
+    def is_sleeping(request):
+        state = fake_engine.asked[-2] == "/sleep"
+        return httpx.Response(200, json={"is_sleeping": state})
+
+    fake_engine.answers["/is_sleeping"] = is_sleeping
+    with EnginePool(launcher, tmp_path / "lock", lambda _clock: Sweep(), share_memory=in_turn_only) as pool:
+        yield pool
+
+
+def test_servers_that_take_turns_start_once_and_sleep_in_turn(turns, launcher):
+    assert turns.lives_beside(ONE, [TWO])
+    one = turns.acquire(ONE, beside=[TWO])
+    assert [(server.spec.model, server.asleep) for server in (one, turns._servers[TWO])] == [
+        ("one", False), ("two", True)]
+    one.warmed_for.add("a workload")
+    two = turns.acquire(TWO, beside=[ONE])
+    assert (one.asleep, two.asleep) == (True, False)
+    assert not one.warmed_for
+    assert turns.acquire(TWO, beside=[ONE]) is two
+    turns.wake(one)
+    assert (one.asleep, two.asleep) == (False, True)
+    assert turns.starts == 2
+    assert [one.takes_turns, one.siblings] == [True, 1]
+    assert [note.text for note in launcher.lines] == [
+        "2 servers take turns, one is awake and the others sleep: the GPU is too small."]
+
+
+def test_engine_without_sleep_flag_runs_in_sequence_and_reason_is_told(turns, launcher):
+    knows = launcher.check
+
+    def check(spec, kind=None):
+        if "enable_sleep_mode" in dict(spec.flags):
+            raise SpecError("vllm does not know enable_sleep_mode.")
+        knows(spec, kind)
+
+    launcher.check = check
+    assert not turns.lives_beside(ONE, [TWO])
+    assert turns.acquire(ONE, beside=[TWO]).spec == ONE
+    assert [note.text for note in launcher.lines] == [
+        "2 servers do not run at the same time: the GPU is too small. They do not sleep in turn: vllm does not know "
+        "enable_sleep_mode.."]
+
+
+def test_failed_sleep_stops_both_servers_and_starts_the_asked_server_alone(turns, launcher, fake_engine):
+    fake_engine.answers["/sleep"] = httpx.Response(500, text="not supported")
+    one = turns.acquire(ONE, beside=[TWO])
+    assert (one.spec, one.asleep, one.siblings) == (ONE, False, 0)
+    assert not turns.lives_beside(ONE, [TWO])
+    assert "vLLM does not sleep: /sleep answered 500 'not supported'" in launcher.lines[-2].text
+    assert "an earlier try failed" in launcher.lines[-1].text
+    two = turns.acquire(TWO, beside=[ONE])
+    assert two.spec == TWO
+    assert one.process.stopped == 1
+
+
+def test_server_that_does_not_wake_up_is_started_anew(turns, fake_engine):
+    one = turns.acquire(ONE, beside=[TWO])
+    turns.acquire(TWO, beside=[ONE])
+    fake_engine.answers["/wake_up"] = httpx.Response(500)
+    with pytest.raises(EngineError, match="does not wake up"):
+        turns.acquire(ONE, beside=[TWO])
+    fake_engine.answers["/wake_up"] = httpx.Response(200)
+    assert turns.acquire(ONE, beside=[TWO]) is not one
+    assert one.process.stopped == 1
 
 
 def test_fresh_acquire_starts_a_new_server(pool):
@@ -357,7 +435,7 @@ def test_close_stops_everything_and_gives_the_machine_back(pool, launcher, tmp_p
 def test_a_stop_that_fails_does_not_hide_why_the_start_failed(make_server, fake_process):
     fake_process.stop = survives
     error = ExitedEarly("exit code 2")
-    _stop_after(error, make_server(ONE, process=fake_process), 1.0)
+    stop_after(error, make_server(ONE, process=fake_process), 1.0)
     assert "pid 7" in error.__notes__[0]
 
 

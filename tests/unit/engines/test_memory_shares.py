@@ -5,7 +5,7 @@ import json
 import pytest
 
 from pytest_llmperf import sglang, vllm
-from pytest_llmperf.engines.memory_shares import GIB, USED_SHARE, memory_shares
+from pytest_llmperf.engines.memory_shares import ASLEEP_BYTES, GIB, USED_SHARE, memory_shares, sleeping_specs
 
 H200 = 140 * GIB
 LLAMA = vllm("llama-3.1-8b", max_model_len=8192)
@@ -62,3 +62,36 @@ def test_weights_are_split_by_tensor_parallelism():
     llama_70b = vllm("llama-3.1-70b")
     assert isinstance(memory_shares([llama_70b] * 2, H200), str)
     assert not isinstance(memory_shares([llama_70b.with_flags(tensor_parallel_size=8)] * 2, H200), str)
+
+
+H100, HOST = 80 * GIB, 200 * GIB
+
+
+def test_sleeping_specs_have_the_gpu_without_remains_of_sleeping_siblings():
+    one, two = sleeping_specs([LLAMA, sglang("llama-3.1-8b")], 40 * GIB, HOST)
+    assert flags(one)["enable_sleep_mode"] is True
+    assert flags(two)["enable_memory_saver"] is True
+    kv_bytes = flags(one)["kv_cache_memory_bytes"]
+    assert flags(two)["max_total_tokens"] == kv_bytes // (128 * 1024)
+    assert 10 * GIB < kv_bytes < USED_SHARE * 40 * GIB - ASLEEP_BYTES - 15 * GIB
+    assert flags(one)["gpu_memory_utilization"] == pytest.approx(USED_SHARE - 0.1, abs=0.011)
+
+
+@pytest.mark.parametrize(
+    ("specs", "memory_bytes", "host_bytes", "reason"),
+    [
+        ([LLAMA] * 2, None, HOST, "size of the GPU's memory is not known"),
+        ([LLAMA] * 2, H100, None, "size of the host's memory is not known"),
+        ([LLAMA] * 2, H100, 60 * GIB, "2 sleeping servers need 63 GiB of host memory, and 60 GiB are free"),
+        ([LLAMA] * 2, 24 * GIB, HOST, "leave no 6 GiB for the KV cache on a GPU of 24 GiB"),
+        ([LLAMA, LLAMA.with_flags(num_gpu_blocks_override=100)], H100, HOST, "sets num_gpu_blocks_override itself"),
+        ([LLAMA, LLAMA.with_lmcache()], H100, HOST, "has an LMCache server"),
+    ],
+)
+def test_specs_that_cannot_take_turns_get_reason(specs, memory_bytes, host_bytes, reason):
+    assert reason in sleeping_specs(specs, memory_bytes, host_bytes)
+
+
+def test_sleeping_tensor_parallel_server_needs_host_memory_of_all_ranks():
+    large = vllm("llama-3.1-70b", tensor_parallel_size=8)
+    assert "need 552 GiB of host memory" in sleeping_specs([large] * 2, H200, HOST)

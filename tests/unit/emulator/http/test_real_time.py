@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -40,10 +42,8 @@ def completion(**asked: object) -> bytes:
     return json.dumps({"model": "tiny", "prompt": [1, 2, 3], "max_tokens": 4, "ignore_eos": True, **asked}).encode()
 
 
-async def answer(server: Service, body: bytes, path: str = "/v1/completions", query: bytes = b"") -> tuple[int, bytes]:
-    """Status and body of what is posted, by default a request for a completion."""
-    realtime = RealTime(server)
-    running = asyncio.ensure_future(realtime.run())
+async def posted(app: App, body: bytes, path: str = "/v1/completions", query: bytes = b"") -> tuple[int, bytes]:
+    """Status and body of the answer to a POST."""
     sent: list[Any] = []
     asked = [{"type": "http.request", "body": body}]
 
@@ -53,12 +53,26 @@ async def answer(server: Service, body: bytes, path: str = "/v1/completions", qu
     async def send(message: Any) -> None:
         sent.append(message)
 
-    try:
-        scope = {"type": "http", "method": "POST", "path": path, "query_string": query}
-        await asyncio.wait_for(App(server, realtime)(scope, receive, send), 10)
-    finally:
-        running.cancel()
+    scope = {"type": "http", "method": "POST", "path": path, "query_string": query}
+    await asyncio.wait_for(app(scope, receive, send), 10)
     return sent[0]["status"], b"".join(message.get("body", b"") for message in sent)
+
+
+@asynccontextmanager
+async def running(server: Service) -> AsyncIterator[App]:
+    """The server in real time."""
+    realtime = RealTime(server)
+    engine = asyncio.ensure_future(realtime.run())
+    try:
+        yield App(server, realtime)
+    finally:
+        engine.cancel()
+
+
+async def answer(server: Service, body: bytes, path: str = "/v1/completions", query: bytes = b"") -> tuple[int, bytes]:
+    """Status and body of what is posted, by default a request for a completion."""
+    async with running(server) as app:
+        return await posted(app, body, path, query)
 
 
 def test_requests_on_the_way_keep_order_if_client_disconnects(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,3 +118,34 @@ def test_the_query_says_which_tier_is_emptied() -> None:
     for query, status in ((b"tier=l1", 200), (b"tier=l9", 400), (b"", 400)):
         assert asyncio.run(answer(server, b"", "/lmcache/cache/clear", query))[0] == status
     assert asyncio.run(answer(server, b"", "/reset_prefix_cache", b"reset_external=true"))[0] == 200
+
+
+def test_request_to_sleeping_server_is_answered_after_wake_up() -> None:
+    async def woken() -> tuple[int, bytes]:
+        server = service(vllm_launch(["serve", "tiny", "--enable-sleep-mode"], machine("h200", 1), {}))
+        async with running(server) as app:
+            await posted(app, b"", "/sleep")
+            held = asyncio.ensure_future(posted(app, completion()))
+            await asyncio.sleep(0.05)
+            assert not held.done()
+            await posted(app, b"", "/wake_up")
+            return await held
+
+    status, content = asyncio.run(woken())
+    assert status == 200
+    assert json.loads(content)["usage"]["completion_tokens"] == 4
+
+
+def test_running_request_is_aborted_by_sleep() -> None:
+    async def aborted() -> tuple[int, bytes]:
+        server = service(vllm_launch(["serve", "tiny", "--enable-sleep-mode"], machine("h200", 1), {}))
+        async with running(server) as app:
+            request = asyncio.ensure_future(posted(app, completion(max_tokens=20_000)))
+            while not any(engine.gauges.running for engine in server.deployment.engines):
+                await asyncio.sleep(0)
+            await posted(app, b"", "/sleep")
+            return await request
+
+    status, content = asyncio.run(aborted())
+    assert status == 400
+    assert b"went to sleep" in content

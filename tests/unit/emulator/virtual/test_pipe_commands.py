@@ -314,3 +314,46 @@ def test_malformed_workload_is_refused_with_line(line):
 
     with pytest.raises(UsageError, match="workload"):
         run_workload(service(), io.StringIO(line + "\n"), io.StringIO())
+
+
+
+def http(server, path, method="POST", given=None):
+    return say(server, http={"method": method, "path": path, "body": given})
+
+
+def test_sleeping_vllm_answers_no_request_before_wake_up():
+    server = service(flags=("--enable-sleep-mode",))
+    assert json.loads(http(server, "/is_sleeping", "GET")["body"]) == {"is_sleeping": False}
+    assert http(server, "/sleep?level=1")["status"] == 200
+    assert json.loads(http(server, "/is_sleeping", "GET")["body"]) == {"is_sleeping": True}
+    (exchange,) = replay(server, post(0))["exchanges"]
+    assert exchange["ending"] == "first byte timeout"
+    assert not texts(exchange)
+    assert http(server, "/wake_up")["status"] == 200
+    (exchange,) = replay(server, post(0))["exchanges"]
+    assert exchange["ending"] == "complete"
+
+
+def test_prefix_cache_is_empty_after_sleep():
+    server = service(flags=("--enable-sleep-mode", "--enable-prompt-tokens-details"))
+    long = body(prompt=range(100))
+    replay(server, post(0, body=long))
+    http(server, "/sleep?level=1")
+    http(server, "/wake_up")
+    (record,) = replay(server, post(0, body=long), name="simulate")["records"]
+    assert record["cached_tokens"] == 0
+
+
+def test_sglang_refuses_requests_while_memory_is_released():
+    argv = ["--hardware", "h200", "--pipe", "--engine", "sglang", "--", "--model-path", "tiny", "--enable-memory-saver"]
+    server = build_service(read_options(argv))
+    whole = json.dumps({"prompt": [1, 2, 3], "max_tokens": 4})
+    assert http(server, "/release_memory_occupation", given="{}")["status"] == 200
+    assert http(server, "/v1/completions", given=whole)["status"] == 500
+    assert http(server, "/resume_memory_occupation", given="{}")["status"] == 200
+    assert http(server, "/v1/completions", given=whole)["status"] == 200
+
+
+@pytest.mark.parametrize("path", ["/sleep", "/wake_up", "/is_sleeping"])
+def test_server_without_sleep_mode_has_no_routes_for_sleep(path):
+    assert http(service(), path)["status"] == 404
