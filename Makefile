@@ -47,7 +47,9 @@ test: $(VENV)/wheel lint types
 	$(BIN)/pytest tests -n 3 --dist worksteal -q --timeout 180 --durations 15 -m "not real_engine and not emulated and not browser"
 
 # The plugin on the emulator: options, baselines, the shipped suites on every kind and with every planted fault.
+# Some tests put services behind nginx and HAProxy, from the distribution's packages.
 test-emulated: $(VENV)/wheel
+	sh scripts/install_proxies.sh
 	$(BIN)/pytest tests -n 3 --dist worksteal -q --timeout 600 --durations 5 -m emulated
 
 # The HTML report in headless Chromium, which comes from the distribution's packages where none is there.

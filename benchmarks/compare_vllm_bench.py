@@ -184,7 +184,7 @@ def one_round(
 
 def server_tpot(server: Server) -> tuple[float, float]:
     """Sum in seconds and count of the server's own time per output token."""
-    scrape = server.scrape()
+    scrape = server.pages().get("")
     assert scrape is not None
     return scrape.total(f"{SERVER_TPOT}_sum") or 0.0, scrape.total(f"{SERVER_TPOT}_count") or 0.0
 

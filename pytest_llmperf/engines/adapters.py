@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from pytest_llmperf.engines.adapter import Adapter, Placement
+from pytest_llmperf.engines.metric_families import PageNames, PlainNames, family_of
 from pytest_llmperf.engines.openai import CHAT, chat_body
 from pytest_llmperf.engines.sglang_adapter import SglangAdapter
 from pytest_llmperf.engines.vllm_adapter import VllmAdapter
@@ -18,9 +19,11 @@ from pytest_llmperf.telemetry.hardware import KINDS, OTHER_GPU
 if TYPE_CHECKING:
     import httpx
 
+    from pytest_llmperf.telemetry.prometheus import Scrape
+
 
 class EndpointAdapter(VllmAdapter):
-    """An attached server: vLLM's counters are read if the server exports them; the server is never started or reset."""
+    """An attached server, which is never started or reset. Its metrics page shows the family of the server."""
 
     name = "endpoint"
 
@@ -35,6 +38,21 @@ class EndpointAdapter(VllmAdapter):
 
     def reset_cache(self, client: httpx.Client, *, external: bool) -> bool:  # noqa: ARG002 - other people's caches
         return False
+
+    def counters(self, scrape: Scrape) -> Mapping[str, float]:
+        return _names_of(scrape).counters(scrape)
+
+    def gauges(self, scrape: Scrape) -> Mapping[str, float]:
+        return _names_of(scrape).gauges(scrape)
+
+    def facts(self, scrape: Scrape) -> Mapping[str, str]:
+        return _names_of(scrape).facts(scrape)
+
+
+def _names_of(scrape: Scrape) -> PageNames:
+    """The names of the page's family; of an unknown family only the start of the process is read."""
+    family = family_of(scrape)
+    return PlainNames({}, {}) if family is None else family.names
 
 
 ADAPTERS: dict[str, Adapter] = {"vllm": VllmAdapter(), "sglang": SglangAdapter(), "endpoint": EndpointAdapter()}

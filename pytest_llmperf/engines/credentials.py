@@ -58,17 +58,21 @@ def secret_headers(
     return tuple(sorted(sources.items()))
 
 
-def header_values(spec: EngineSpec, root: Path, environ: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+def header_values(
+    spec: EngineSpec, root: Path, environ: Mapping[str, str], sources: tuple[tuple[str, str], ...] | None = None
+) -> tuple[tuple[str, str], ...]:
     """The headers of an endpoint with their values.
 
     Args:
+        sources: pairs of header and source; None for those of the endpoint itself.
         root: project root, for relative paths.
         environ: the environment variables.
 
     Raises:
         SpecError: a variable is not set, a file cannot be read, or a value cannot be sent. No value is shown.
     """
-    return tuple((header, _value(spec, header, source, root, environ)) for header, source in spec.secret_headers)
+    pairs = spec.secret_headers if sources is None else sources
+    return tuple((header, _value(spec, header, source, root, environ)) for header, source in pairs)
 
 
 def sent_secrets(headers: tuple[tuple[str, str], ...]) -> tuple[str, ...]:

@@ -10,13 +10,15 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from pytest_llmperf.clock import Clock
 from pytest_llmperf.config.emulation import Emulation
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.engines.adapter import Adapter, Placement
 from pytest_llmperf.engines.adapters import adapter_of, startable
-from pytest_llmperf.engines.channel import channel_of, control_limits
+from pytest_llmperf.engines.channel import channel_of, control_client, control_limits
 from pytest_llmperf.engines.credentials import header_values
 from pytest_llmperf.engines.draft_models import needs_hub, with_draft_resolved
 from pytest_llmperf.engines.environment import Environment, configured_place, emulator_environment, find_environment
@@ -26,6 +28,7 @@ from pytest_llmperf.engines.lmcache_emulated import EmulatedLMCache
 from pytest_llmperf.engines.lmcache_proof import prove_hits
 from pytest_llmperf.engines.lmcache_settings import is_attached
 from pytest_llmperf.engines.models import resolve_model
+from pytest_llmperf.engines.replica_pages import ReplicaPages
 from pytest_llmperf.engines.server import Server
 from pytest_llmperf.engines.spec import flags_of, secrets_of
 from pytest_llmperf.errors import EngineError, Evidence, ExitedEarly, SpecError, StartupTimeout, WrongServer
@@ -33,6 +36,9 @@ from pytest_llmperf.model.engine import REFERENCE, EngineSpec
 from pytest_llmperf.model.status import Note, Starting, Tell, ignore_status
 from pytest_llmperf.process.ports import reserve_port
 from pytest_llmperf.process.supervisor import Launch, Supervised
+
+if TYPE_CHECKING:
+    import httpx
 
 PORT_ATTEMPTS = 5
 POLL_S = 0.1
@@ -91,6 +97,7 @@ class Launcher:
         if spec.url is not None:
             _check_url(spec)
             header_values(spec, self.root, os.environ)
+            header_values(spec, self.root, os.environ, spec.metrics_headers)
         else:
             models_dir = self.root / self.settings.cache_dir
             resolve_model(spec.model, models_dir, self.root)
@@ -157,9 +164,11 @@ class Launcher:
 
         channel = channel_of(self.settings, str(spec.url), self.root)
         server = Server(spec, adapter, str(spec.url), spec.model, start_id=start_id, channel=channel,
-                        headers=header_values(spec, self.root, os.environ), limits=control_limits(self.settings))
+                        headers=header_values(spec, self.root, os.environ), limits=control_limits(self.settings),
+                        replicas=self._replicas(spec))
         try:
             server.check_identity()
+            server.check_replicas()
             server.generate_one_token(self.settings.ready_timeout_s)
         except httpx.HTTPError as error:
             server.stop(0)
@@ -171,6 +180,20 @@ class Launcher:
             server.stop(0)
             raise
         return server
+
+    def _replicas(self, spec: EngineSpec) -> ReplicaPages | None:
+        """Readers of the replicas' pages. A page on the endpoint's own host and port also gets its headers."""
+        if spec.metrics is None:
+            return None
+        headers = header_values(spec, self.root, os.environ, spec.metrics_headers)
+        own = header_values(spec, self.root, os.environ)
+
+        def client_of(origin: str) -> httpx.Client:
+            same = urlsplit(origin)[:2] == urlsplit(str(spec.url))[:2]
+            return control_client(origin, channel_of(self.settings, origin, self.root), control_limits(self.settings),
+                                  headers=tuple({**dict(own if same else ()), **dict(headers)}.items()))
+
+        return ReplicaPages(spec.metrics, client_of, self.clock)
 
     def launched(
         self, spec: EngineSpec, start_id: int, kind: str, *, attempt: int, lmcache: LMCacheServer | None

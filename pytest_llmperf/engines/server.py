@@ -21,7 +21,8 @@ from pytest_llmperf.masking import mask
 from pytest_llmperf.model.engine import EngineSpec
 from pytest_llmperf.model.plan import Channel
 from pytest_llmperf.model.request import Request
-from pytest_llmperf.telemetry.prometheus import DERIVED, LARGEST_COUNT, START_TIME, CounterLog, Scrape, parse
+from pytest_llmperf.telemetry.prometheus import DERIVED, LARGEST_COUNT, Scrape, parse
+from pytest_llmperf.telemetry.replicas import ALONE, Counters, PagesReading, ReplicaLog
 
 if TYPE_CHECKING:
     import httpx
@@ -29,12 +30,15 @@ if TYPE_CHECKING:
     from pytest_llmperf.engines.control import ControlLimits
     from pytest_llmperf.engines.lmcache import LMCacheServer
     from pytest_llmperf.engines.lmcache_emulated import EmulatedLMCache
+    from pytest_llmperf.engines.replica_pages import ReplicaPages
     from pytest_llmperf.process.piped import PipedProcess
     from pytest_llmperf.process.supervisor import Supervised
 
 IDLE_POLL_NS = 50_000_000
 DEATH_TELLS_S = 0.5  # a dying server's sockets close before its end is known
 UNAUTHORIZED = (401, 403)
+SHARES = ("kv_usage",)  # gauges that have no sum over replicas
+ONE_PAGE_READINGS = 4
 
 
 class Server:
@@ -55,6 +59,7 @@ class Server:
         lmcache: the LMCache server of this unit, which ends with it; None: there is none.
         limits: of answers to control requests; None: the default ones.
         headers: further headers of every request, such as an API key.
+        replicas: metrics pages of the replicas of a service; None: the server has a page of its own.
         host_env: variables by which this machine changes performance, see `Adapter.host_variables`.
     """
 
@@ -76,6 +81,7 @@ class Server:
         host_env: Mapping[str, str] | None = None,
         headers: tuple[tuple[str, str], ...] = (),
         limits: ControlLimits | None = None,
+        replicas: ReplicaPages | None = None,
     ) -> None:
         self.spec = spec
         self.adapter = adapter
@@ -93,8 +99,9 @@ class Server:
         self.headers = headers
         self.warmed_for: set[str] = set()
         self.labels: dict[tuple[str, int], int] = {}  # of an endpoint: how each workload's seed was last relabelled
-        self.began_s: float | None = None
-        self._counter_log = CounterLog()
+        self.replicas = replicas
+        self._began: dict[str, float] = {}
+        self._log = ReplicaLog()
         self.fresh = False  # whether whoever asked for it last had it started anew
         self.asked = spec  # before flags were planted and memory was shared out
         self.siblings = 0  # servers that run beside it, idle while it is measured
@@ -156,12 +163,20 @@ class Server:
         beside = None if self.lmcache is None else self.lmcache.process
         return beside is not None and beside.ending() is not None
 
-    def scrape(self) -> Scrape | None:
-        """One reading of its Prometheus page; None where the server has none.
+    def pages(self, *, fresh: bool = True) -> Mapping[str, Scrape]:
+        """One reading of each Prometheus page by replica; empty if the server shows no page.
+
+        Args:
+            fresh: whether a Prometheus server must have scraped the replicas after this call.
 
         Raises:
-            EngineError: the page is too large or arrives too slowly.
+            EngineError: a page is too large or arrives too slowly, or a Prometheus server does not answer.
         """
+        reading = self._own_page() if self.replicas is None else self.replicas.read(fresh=fresh)
+        self._log.take({name: self.adapter.counters(page) for name, page in reading.pages.items()}, reading.silent)
+        return reading.pages
+
+    def _own_page(self) -> PagesReading:
         import httpx
 
         from pytest_llmperf.engines.control import AnswerTooLarge
@@ -179,40 +194,57 @@ class Server:
             ) from problem
         except (httpx.HTTPError, MetricUnavailable):
             self.check_alive()
-            return None
-        if scrape is not None:
-            self._counter_log.take(self.adapter.counters(scrape))
-        return scrape
+            scrape = None
+        return PagesReading({} if scrape is None else {ALONE: scrape})
 
-    def counters(self) -> Mapping[str, float]:
+    def counters(self, *, fresh: bool = True) -> Counters:
         """Counters now, under canonical names; empty where the server shows none.
+
+        Args:
+            fresh: as in `pages`.
 
         Raises:
             EngineError: a counter has a value that no counter can have.
         """
-        scrape = self.scrape()
-        if scrape is None:
-            return {}
-        beside = {} if self.lmcache is None else self.lmcache.counters()
-        self._counter_log.take(beside)
-        counters = {**self.adapter.counters(scrape), **beside}
-        for name, value in counters.items():
-            if not 0 <= value <= LARGEST_COUNT and name not in DERIVED:
-                raise EngineError(
-                    f"The server's counter {name} is {value:.15g}, and a counter lies between 0 and 2^53. The run is "
-                    f"invalid. Look at {self.adapter.metrics_route}."
-                )
-        return counters
+        replicas = {name: dict(self.adapter.counters(page)) for name, page in self.pages(fresh=fresh).items()}
+        if self.lmcache is not None and replicas:
+            replicas[ALONE] |= self.lmcache.counters()
+            self._log.take(replicas, {})
+        for replica, counters in replicas.items():
+            for name, value in counters.items():
+                if not 0 <= value <= LARGEST_COUNT and name not in DERIVED:
+                    page = self.adapter.metrics_route + (f" of replica {replica}" if replica else "")
+                    raise EngineError(
+                        f"The server's counter {name} is {value:.15g}, and a counter lies between 0 and 2^53. The run "
+                        f"is invalid. Look at {page}."
+                    )
+        return Counters(replicas)
+
+    @property
+    def replica_count(self) -> int:
+        """Number of replicas at the last reading; 0 for a server alone."""
+        return len(self._log.present)
 
     def restart(self) -> str | None:
         """What its readings showed since the last call of a process that began anew; None where nothing did."""
-        return self._counter_log.restart()
+        return self._log.restart()
+
+    def scaling(self) -> str | None:
+        """Which replicas appeared or vanished since the last call, as its readings showed; None where none did."""
+        return self._log.scaling()
 
     def gauges(self) -> Mapping[str, float]:
-        """Gauges now, under canonical names; one with a value that no gauge can have is left out."""
-        scrape = self.scrape()
-        gauges = {} if scrape is None else self.adapter.gauges(scrape)
-        return {name: value for name, value in gauges.items() if 0 <= value <= LARGEST_COUNT}
+        """Gauges now, under canonical names: requests of all replicas, and the share of the fullest replica.
+
+        A value that no gauge can have is left out.
+        """
+        gauges: dict[str, float] = {}
+        for page in self.pages(fresh=False).values():
+            for name, value in self.adapter.gauges(page).items():
+                if 0 <= value <= LARGEST_COUNT:
+                    before = gauges.get(name, 0.0)
+                    gauges[name] = max(before, value) if name in SHARES else before + value
+        return gauges
 
     @contextmanager
     def answers_within(self, timeout_s: float) -> Iterator[None]:
@@ -225,23 +257,24 @@ class Server:
             self.client.timeout = usual
 
     def remember_process(self) -> None:
-        """Keep when its process began, for `began_anew`. Of what we start the watchdog knows."""
-        self.began_s = self.counters().get(START_TIME)
+        """Keep when its processes began, for `restarted_since`. Of what we start the watchdog knows."""
+        self._began = self.counters(fresh=False).start_times
 
     def restarted_since(self) -> bool:
-        """Whether a different process answers than the remembered process; False without a sign of that."""
-        now_s = self.counters().get(START_TIME)
-        return None not in (self.began_s, now_s) and self.began_s != now_s
+        """Whether different processes answer than the remembered processes; False without a sign of that."""
+        now = self.counters(fresh=False).start_times
+        return bool(self._began and now) and self._began != now
 
     @cached_property
     def facts(self) -> Mapping[str, str]:
         """Version, resolved configuration and what else a comparison depends on; asked once per start."""
-        scrape = self.scrape()
+        pages = self.pages(fresh=False)
         with self.answering("its configuration"):
             found = dict(self.adapter.resolved(self.client))
             response = self.client.get("/version")
-        if scrape is not None:
-            found |= self.adapter.facts(scrape)
+        of_replicas = [self.adapter.facts(page) for page in pages.values()]
+        for name in dict.fromkeys(name for facts in of_replicas for name in facts):
+            found[name] = " / ".join(dict.fromkeys(facts.get(name, "unknown") for facts in of_replicas))
         if "version" in (body := json_object(response)):
             found["version"] = str(body["version"])
         return found if self.lmcache is None else found | self.lmcache.facts()
@@ -321,6 +354,30 @@ class Server:
                 f"({type(error).__name__}: {error}).",
                 self.process.evidence() if self.process else None,
             ) from error
+
+    def check_replicas(self) -> None:
+        """Refuse replicas that are not equal or cannot be told apart.
+
+        Raises:
+            EngineError: a page of a replica cannot be read.
+            WrongServer: replicas differ, or several processes answer for one page.
+        """
+        if self.replicas is not None:
+            self.replicas.check()
+            return
+        page = self.pages().get(ALONE)
+        if page is None or page.total("process_start_time_seconds") is None:
+            return
+        for _ in range(ONE_PAGE_READINGS - 1):  # each over a connection of its own: some balance by connection
+            again = self.client.get(self.adapter.metrics_route, headers={"connection": "close"})
+            begins = {parse(again.text).total("process_start_time_seconds"), page.total("process_start_time_seconds")}
+            if again.status_code == 200 and len(begins - {None}) > 1:
+                raise WrongServer(
+                    f"Several servers answer for {self.url}{self.adapter.metrics_route}: their processes started at "
+                    f"{' and '.join(f'{at:.15g}' for at in sorted(at for at in begins if at is not None))}. Nothing "
+                    'was measured. Name the page of each replica, endpoint(…, metrics=["http://HOST:PORT/metrics", '
+                    "…]), or metrics=[] to measure without counters."
+                )
 
     def check_identity(self) -> None:
         """Raise WrongServer unless the served models contain our name and the server accepts our key."""
@@ -413,13 +470,15 @@ class Server:
                 f"{response.status_code}: {self._shown(response)!r}"
             )
 
-    def wait_idle(self, finished_before: float, requests: int, timeout_s: float = 5.0) -> Mapping[str, float]:
+    def wait_idle(self, finished_before: float, requests: int, timeout_s: float = 5.0) -> Counters:
         """Counters once the server has counted `requests` more finished ones: they lag the last byte by a step."""
         deadline_ns = self.clock.now_ns() + seconds(timeout_s)
         while True:
             counters = self.counters()
             finished = counters.get("requests_finished")
-            if finished is None or finished - finished_before >= requests or self.clock.now_ns() > deadline_ns:
+            if finished is None or finished - finished_before >= requests or self._log.scaled:
+                return counters
+            if self.clock.now_ns() > deadline_ns:
                 return counters
             self.clock.sleep_ns(IDLE_POLL_NS)
 
@@ -430,6 +489,8 @@ class Server:
             StopFailed: something of it survived.
         """
         self.client.close()
+        if self.replicas is not None:
+            self.replicas.close()
         try:
             if self.process is not None:
                 self.process.stop(grace_s)

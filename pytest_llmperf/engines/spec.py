@@ -9,6 +9,7 @@ from os import PathLike
 from urllib.parse import urlsplit
 
 from pytest_llmperf.engines.credentials import secret_headers
+from pytest_llmperf.engines.metrics_address import metrics_addresses
 from pytest_llmperf.errors import SpecError
 from pytest_llmperf.masking import secret_values
 from pytest_llmperf.model.engine import EngineSpec, Flag, flags_as_json
@@ -79,6 +80,8 @@ def endpoint(
     api_key_env: str | None = None,
     api_key_file: str | None = None,
     headers_env: Mapping[str, str] | None = None,
+    metrics: str | Sequence[str] | None = None,
+    metrics_headers_env: Mapping[str, str] | None = None,
     api_key: object = None,
     headers: object = None,
 ) -> EngineSpec:
@@ -95,10 +98,14 @@ def endpoint(
         api_key_env: environment variable, in upper case, whose value is sent as `Authorization: Bearer VALUE`.
         api_key_file: file with the key instead; a relative path starts at the project root.
         headers_env: environment variable by HTTP header, `{"X-Api-Key": "SERVICE_KEY"}`.
+        metrics: where the counters of a service of several replicas are read: a list with the metrics page of each
+            replica, "dns://NAME:PORT" for a headless service, or "prometheus+http://HOST:PORT?match={…}". By default
+            the page `/metrics` of `url` is read; an empty list reads no counters.
+        metrics_headers_env: environment variable by HTTP header for `metrics`. The headers of `url` are not sent there.
         api_key, headers: rejected with what to write instead, because a test must not contain a key.
 
     Raises:
-        SpecError: the URL, the model, an alias or the source of a key or the protocol is not valid.
+        SpecError: the URL, the model, an alias, the source of a key, the protocol or `metrics` is not valid.
     """
     if api_key is not None or headers is not None:
         given, instead = ("api_key", 'api_key_env="VARIABLE"') if headers is None else (
@@ -119,10 +126,16 @@ def endpoint(
     aliases = _aliases(f"endpoint({url!r}", model_alias)
     if protocol not in PROTOCOLS:
         raise SpecError(f"endpoint({url!r}, protocol={protocol!r}): write one of {', '.join(map(repr, PROTOCOLS))}.")
-    sources = secret_headers(f"endpoint({url!r}", api_key_env, api_key_file, headers_env)
+    call = f"endpoint({url!r}"
+    sources = secret_headers(call, api_key_env, api_key_file, headers_env)
+    addresses = metrics_addresses(call, metrics)
+    if metrics_headers_env and not addresses:
+        raise SpecError(f"{call}, metrics_headers_env=…): the headers need an address. "
+                        "Add metrics=.")
+    metrics_headers = secret_headers(call, None, None, metrics_headers_env)
     return EngineSpec(
         engine="endpoint", model=model, url=url.rstrip("/"), model_aliases=aliases, secret_headers=sources,
-        protocol=protocol,
+        protocol=protocol, metrics=addresses, metrics_headers=metrics_headers,
     )
 
 

@@ -63,6 +63,8 @@ def _run_problems(
         yield stranger
     if measurement.bound is not None:
         yield from impossible(run, measurement.bound)
+    if (text := _scaling(measurement, run)) is not None:
+        yield Problem(Cause.SERVICE_SCALED, {"text": text})
     yield from _failed_requests(run, named)
     yield from _unstreamed_answers(run, named, settings)
     yield from load_generator_problems(run, metrics, named, settings)
@@ -118,6 +120,16 @@ def _unstreamed_answers(run: Run, named: Collection[str], settings: Settings) ->
     if whole > settings.coalesced_limit * len(several):
         yield Problem(Cause.ANSWERS_NOT_STREAMED,
                       {"answers": whole, "of_answers": len(several), "limit": settings.coalesced_limit})
+
+
+def _scaling(measurement: Measurement, run: Run) -> str | None:
+    """Which replicas appeared or vanished; None where run and measurement had the same replicas all the time."""
+    first = measurement.runs[0].replicas
+    if run.scaled is not None or run.replicas.keys() == first.keys():
+        return run.scaled
+    gone = [f"replica {name} vanished" for name in first if name not in run.replicas]
+    new = [f"replica {name} appeared" for name in run.replicas if name not in first]
+    return f"{', '.join([*gone, *new])} since the first run"
 
 
 def _server_problems(

@@ -90,6 +90,8 @@ class EngineSpec:
         model_aliases: further names that the chunks of an answer may give the model.
         secret_headers: of an endpoint, pairs of HTTP header and source, such as "env:VARIABLE"; never a value.
         protocol: of an endpoint, "completions" or "chat".
+        metrics: of an endpoint, addresses of the replicas' counters; None: the page of `url`; (): no page at all.
+        metrics_headers: of an endpoint, pairs of HTTP header and source for `metrics`; never a value.
     """
 
     engine: str
@@ -102,6 +104,8 @@ class EngineSpec:
     model_aliases: tuple[str, ...] = ()
     secret_headers: tuple[tuple[str, str], ...] = ()
     protocol: str = "completions"
+    metrics: tuple[str, ...] | None = None
+    metrics_headers: tuple[tuple[str, str], ...] = ()
 
     @property
     def installed_as(self) -> str:
@@ -160,6 +164,8 @@ class EngineSpec:
         shown = [mask(text, secrets) for text in shown]
         shown += [f"protocol={self.protocol!r}"] if self.protocol != "completions" else []
         shown += [f"header.{header}={source}" for header, source in self.secret_headers]
+        shown += [f"metrics={list(self.metrics)!r}"] if self.metrics is not None else []
+        shown += [f"metrics_header.{header}={source}" for header, source in self.metrics_headers]
         shown += [f"{name}={json.dumps(masked(value, secrets, name=name), sort_keys=True)}"
                   for name, value in flags.items()]
         shown += [f"env.{name}={value}" for name, value in masked_env(env, secrets).items()]

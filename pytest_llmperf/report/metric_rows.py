@@ -10,15 +10,19 @@ from statistics import fmean
 from pytest_llmperf.errors import BaselineError
 from pytest_llmperf.metrics.failed_as_infinite import value_with_failures
 from pytest_llmperf.metrics.registry import Metric, all_metrics
+from pytest_llmperf.metrics.server import SERVER
 from pytest_llmperf.report.table import aligned
+from pytest_llmperf.report.value_text import value_text
 from pytest_llmperf.results.baseline import ReadBaseline, StoredMeasurement
 from pytest_llmperf.results.check import CheckResult
 from pytest_llmperf.results.conditions import kind_of
 from pytest_llmperf.results.measurement import Measurement, Run, TestResult
 from pytest_llmperf.results.sentences import change_text
 from pytest_llmperf.stats.mean import t_interval
+from pytest_llmperf.telemetry.replicas import total_increases
 
 HEAD = ("metric", "mean", "90 % CI", "baseline", "change")
+HIT_RATE = "prefix_cache_hit_rate"
 CONFIDENCE = 0.95  # of each limit
 
 
@@ -111,3 +115,18 @@ def _interval(metric: Metric, values: Sequence[float]) -> str:
         return ""
     interval = t_interval(values, CONFIDENCE, on_log=min(values) > 0)
     return metric.unit.show_range(interval.low, interval.high)
+
+
+def replica_rows(measurement: Measurement) -> list[tuple[str, ...]]:
+    """A row for each replica of a service: finished requests, prompt tokens and hit rate over all runs, after a head.
+
+    Empty for a server alone.
+    """
+    rows: list[tuple[str, ...]] = []
+    for name in dict.fromkeys(name for run in measurement.runs for name in run.replicas):
+        sums = total_increases({str(number): run.replicas.get(name, {}) for number, run in enumerate(measurement.runs)})
+        requests, prompt_tokens = sums.get("requests_finished"), sums.get("prompt_tokens")
+        hit_rate = SERVER[HIT_RATE].take(sums)
+        counts = ("-" if count is None else f"{count:.0f}" for count in (requests, prompt_tokens))
+        rows.append((name, *counts, value_text(HIT_RATE, hit_rate)))
+    return [("replica", "requests", "prompt tokens", "hit rate"), *rows] if rows else []

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from pytest_llmperf.report.markdown import WORDS
+from pytest_llmperf.report.metric_rows import replica_rows
 from pytest_llmperf.report.release import ComparedTest
 from pytest_llmperf.report.table import aligned, table
 from pytest_llmperf.report.value_text import value_text
@@ -41,6 +42,7 @@ def _test_lines(test: TestResult) -> Iterator[str]:
         yield f"   {measurement.workload}"
         yield from ("   " + line for line in aligned(sorted(measurement.conditions.items())))
         yield from ("   " + line for line in aligned(_metrics(measurement)))
+        yield from ("   " + line for line in aligned(replica_rows(measurement)))
 
 
 def _metrics(measurement: Measurement) -> list[tuple[str, ...]]:

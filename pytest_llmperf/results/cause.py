@@ -69,6 +69,7 @@ class Cause(StrEnum):
     CHUNKS_COALESCED = auto()
     LOAD_PROCESS_SUSPENDED = auto()
     SERVER_RESTARTED = auto()
+    SERVICE_SCALED = auto()
     CACHE_NOT_EMPTY = auto()
     LMCACHE_UNUSED = auto()
     PREEMPTIONS = auto()

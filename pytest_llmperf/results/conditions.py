@@ -28,7 +28,7 @@ OTHER_GPU = "other-gpu"  # as in telemetry.hardware
 # Formulas are compared metric by metric: a digest of all would void every baseline when one metric is added.
 PER_METRIC = frozenset({"formulas"})
 # Names, up to a dot, of what the first baselines did not record: one without them says nothing of them.
-RECORDED_LATER = frozenset({"cuda", "cpu", "cpu_cores", "host_env"})
+RECORDED_LATER = frozenset({"cuda", "cpu", "cpu_cores", "host_env", "replicas"})
 VERSION = "engine.version"
 # FlashInfer is a package of the installation; the other variables of `host_env` are settings of the host.
 BUILD = frozenset({

@@ -54,6 +54,9 @@ class Run:
         cache_reset: whether the prefix cache was emptied before the run.
         restarted: evidence that the server's process restarted during the run or since the previous run; None without
             evidence.
+        scaled: which replicas of the service appeared or vanished during the run or since the previous run; None where
+            none did.
+        replicas: replica → increases of its counters; empty for a server alone.
         loop_lag_p99_ms: p99 delay of the load process's heartbeat.
         clock_gap_ms: longest time in which the load process did not run.
         load: report of the load generator; None in virtual time, which sends no requests over sockets.
@@ -78,6 +81,8 @@ class Run:
     counters: Mapping[str, float | None] = field(default_factory=dict, repr=False)
     cache_reset: bool = False
     restarted: str | None = None
+    scaled: str | None = None
+    replicas: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict, repr=False)
     loop_lag_p99_ms: float | None = None
     clock_gap_ms: float = 0.0
     started_at: str = ""

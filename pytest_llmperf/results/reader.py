@@ -171,6 +171,12 @@ def numbers(fields: Mapping[str, Node], name: str) -> dict[str, float | None]:
     return {key: value.number_or_none() for key, value in table.items()}
 
 
+def _tables(fields: Mapping[str, Node], name: str) -> dict[str, dict[str, float | None]]:
+    """Tables of numbers by name; empty where there are none."""
+    tables = fields[name].table() if name in fields else {}
+    return {key: numbers(tables, key) for key in tables}
+
+
 def _run(node: Node, folder: Path, engine: str) -> Run:
     fields = node.fields(("seed", "start_id", "metrics"), optional=node.table())
     values, judged = numbers(fields, "metrics"), numbers(fields, "judged")
@@ -178,6 +184,7 @@ def _run(node: Node, folder: Path, engine: str) -> Run:
     return replace(
         Run.of_values(seed, start_id, values, judged, requests=_requests(fields, folder), engine=engine),
         counters=numbers(fields, "counters"),
+        replicas=_tables(fields, "replicas"),
         started_at=fields["started_at"].text() if "started_at" in fields else "",
         execution=fields["execution"].integer() if "execution" in fields else 1,
         stored_telemetry=StoredTelemetry(

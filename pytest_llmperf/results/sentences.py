@@ -701,6 +701,9 @@ PROBLEMS: Mapping[Cause, Callable[[Facts], str]] = {
         f"the load process did not run for {facts['measured_ms']:.0f} ms (limit {facts['limit_ms']:g} ms): the machine "
         "was suspended or lacked CPU."),
     Cause.SERVER_RESTARTED: lambda facts: f"the server restarted itself: {facts['text']} between two readings.",
+    Cause.SERVICE_SCALED: lambda facts: (
+        f"the service was not steady: {facts['text']}. Its runs are of different services: keep the number of replicas "
+        "fixed while you measure (no autoscaler, no rollout), and find out why a replica ended."),
     Cause.CACHE_NOT_EMPTY: _cache_not_empty,
     Cause.LMCACHE_UNUSED: lambda facts: (
         f"LMCache is attached and had no hit: {facts['reuse']:.0%} of the prompt tokens repeat, and the engine's own "

@@ -183,6 +183,7 @@ def _run(run: Run, metrics: RunMetrics, requests: str) -> dict[str, object]:
         "cpu": None if run.cpu is None else asdict(run.cpu),
         "contended": run.contended,
         "counters": dict(run.counters),
+        "replicas": {name: dict(counters) for name, counters in run.replicas.items()},
         "metrics": metrics.all(),
         "judged": statistics_with_failures(metrics),
         "requests": requests,

@@ -50,6 +50,8 @@ def conditions(
         values_by_name["model_alias"] = json.dumps(sorted(spec.model_aliases))
     if spec.protocol != "completions":
         values_by_name["protocol"] = spec.protocol
+    if server.replica_count:
+        values_by_name["replicas"] = str(server.replica_count)
     if connections != "keep-alive":
         values_by_name["connections"] = connections
     if treatment:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -26,7 +26,7 @@ from pytest_llmperf.process.background_thread import in_background
 from pytest_llmperf.results.measurement import Run
 from pytest_llmperf.session.cancellation import cancelled_at_deadline, cancelled_on_death
 from pytest_llmperf.telemetry.accelerators import TraceOf
-from pytest_llmperf.telemetry.prometheus import deltas
+from pytest_llmperf.telemetry.replicas import ALONE, Counters, increases, total_increases
 from pytest_llmperf.wire.completions import to_record
 from pytest_llmperf.wire.conversation import part_of, read_reply
 from pytest_llmperf.wire.emulated_record import emulated_record
@@ -96,15 +96,19 @@ class Replayer:
         served = sum(record.ok for record in records)
         after = server.wait_idle(counters_before.get("requests_finished", 0.0), served)
         server.check_alive()
-        _check_counted(counters_before, after)
+        scaled = server.scaling()
+        _check_counted(counters_before, after, scaled)
+        by_replica = increases(counters_before, after)
         lag = percentile(sorted(lag_ns / 1e6 for lag_ns in replay.loop_lag_ns), 0.99) if replay.loop_lag_ns else None
         return Run(
             seed=seed,
             start_id=server.start_id,
             records=RunRecords(records),
-            counters=deltas(counters_before, after) | _peaks(gauges) | _constants(server),
+            counters=total_increases(by_replica) | _peaks(gauges) | _constants(server),
             cache_reset=cache_reset,
             restarted=server.restart(),
+            scaled=scaled,
+            replicas={name: counters for name, counters in by_replica.items() if name != ALONE},
             loop_lag_p99_ms=lag,
             clock_gap_ms=replay.clock_gap_ns / 1e6,
             load=replay.load,
@@ -228,11 +232,12 @@ def _masked(record: RequestRecord, secrets: Sequence[str]) -> RequestRecord:
     return replace(record, detail=None if record.detail is None else mask(record.detail, secrets), models=models)
 
 
-def _check_counted(before: Mapping[str, float], after: Mapping[str, float]) -> None:
+def _check_counted(before: Counters, after: Counters, scaled: str | None) -> None:
     """Raise EngineError where one of the readings is missing: no gate that asks the counters would see anything."""
     if bool(before) == bool(after):
         return
     when = "before the run, and not after it" if before else "after the run, and not before it"
+    when += f" ({scaled})" if scaled else ""
     raise EngineError(
         f"The server showed its counters {when}: nobody could see a restart, prompts that were still cached, or "
         "preemptions. Run it again; if that does not help, see in the server's log whether it was replaced, or too "

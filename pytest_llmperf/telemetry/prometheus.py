@@ -63,6 +63,10 @@ class Scrape:
                 sums[sample.labels[label]] = sums.get(sample.labels[label], 0.0) + sample.value
         return sums
 
+    def has_prefix(self, prefix: str) -> bool:
+        """Whether the page has a sample whose name begins so."""
+        return any(sample.name.startswith(prefix) for sample in self.samples)
+
     def labels(self, name: str) -> Mapping[str, str]:
         """Labels of the first such sample; empty where there is none."""
         return next((s.labels for s in self.samples if s.name == name), {})
@@ -133,17 +137,36 @@ class CounterLog:
 
     def __init__(self) -> None:
         self._last: dict[str, float] = {}
+        self._latest_begin = 0.0
         self._restart: str | None = None
+        self._other_process: str | None = None
 
     def take(self, reading: Mapping[str, float]) -> None:
         """Compare a reading with the last one of each counter."""
-        self._restart = self._restart or _restart(self._last, reading)
+        earlier = _earlier_process(self._last, self._latest_begin, reading)
+        self._other_process = self._other_process or earlier
+        self._restart = None if self._other_process else self._restart or _restart(self._last, reading)
         self._last |= reading
+        self._latest_begin = max(self._latest_begin, reading.get(START_TIME, 0.0))
+
+    def other_process(self) -> str | None:
+        """What showed since the last call that several processes answer for one page; None where nothing did."""
+        other, self._other_process = self._other_process, None
+        return other
 
     def restart(self) -> str | None:
         """What showed since the last call that the server's process began anew; None where nothing did."""
         restart, self._restart = self._restart, None
         return restart
+
+
+def _earlier_process(before: Mapping[str, float], latest_begin_s: float, after: Mapping[str, float]) -> str | None:
+    """Evidence of several processes: a process that restarted is the latest one, and this page is of an earlier one."""
+    began, begins = before.get(START_TIME), after.get(START_TIME)
+    if began is None or begins is None or begins == began or begins > latest_begin_s:
+        return None
+    return (f"several processes answer for one /metrics (started at {began:.15g} and {begins:.15g}); name the page of "
+            "each replica with endpoint(…, metrics=[…])")
 
 
 def _restart(before: Mapping[str, float], after: Mapping[str, float]) -> str | None:

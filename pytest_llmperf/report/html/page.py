@@ -18,7 +18,7 @@ from pytest_llmperf.report.html.metric_table import ComparedSide, MetricTable, m
 from pytest_llmperf.report.html.search import SearchTable, searches
 from pytest_llmperf.report.html.servers import ServerLog, servers_of
 from pytest_llmperf.report.html.words import in_words, title
-from pytest_llmperf.report.metric_rows import comparisons_of
+from pytest_llmperf.report.metric_rows import comparisons_of, replica_rows
 from pytest_llmperf.results.baseline import ReadBaseline
 from pytest_llmperf.results.check import CheckResult
 from pytest_llmperf.results.measurement import Measurement, TestResult
@@ -55,6 +55,12 @@ class TestPage:
     searches: tuple[SearchTable, ...]
     figures: str
     problem: str
+
+    @property
+    def replicas(self) -> list[tuple[str, list[tuple[str, ...]]]]:
+        """The replicas of each side that is a service: label and rows, the head first."""
+        tables = ((side.label, replica_rows(side.measurement)) for side in self.sides)
+        return [(label, rows) for label, rows in tables if rows]
 
     @property
     def compared(self) -> bool:

@@ -254,3 +254,16 @@ def test_problem_names_number_and_seed_of_run(make_run, make_measurement):
     measurement = make_measurement(make_run(), make_run(seed=1, restarted="its counter prompt_tokens fell from 9 to 0"))
     (text,) = map(problem_text, validity_problems(measurement, set(), SETTINGS))
     assert text.startswith("run 2 (seed 1): ")
+
+
+def test_replica_that_appears_or_vanishes_during_a_run_invalidates_the_run(found):
+    (text,) = found(["ttft_p99"], scaled="replica b:1 vanished (ConnectError: refused)")
+    assert text.startswith("run 1 (seed 0): the service was not steady: replica b:1 vanished (ConnectError: refused).")
+    assert "no autoscaler" in text
+
+
+def test_service_that_scales_between_two_runs_is_not_steady(make_run, make_measurement):
+    runs = [make_run(seed=seed, replicas={name: {}}) for seed, name in enumerate(("a:1", "b:1"))]
+    (problem,) = validity_problems(make_measurement(*runs), set(), SETTINGS)
+    assert "run 2 (seed 1): the service was not steady: replica a:1 vanished, replica b:1 appeared since the first " \
+        "run." in problem_text(problem)

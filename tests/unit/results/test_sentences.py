@@ -171,6 +171,7 @@ PROBLEM_FACTS = {
     Cause.CHUNKS_COALESCED: {**LOAD, "share": 0.31, "limit": 0.1},
     Cause.LOAD_PROCESS_SUSPENDED: {"measured_ms": 812.0, "limit_ms": 250.0},
     Cause.SERVER_RESTARTED: {"text": "its counters fell"},
+    Cause.SERVICE_SCALED: {"text": "replica 10.0.0.5:8000 vanished (ConnectError: refused)"},
     Cause.CACHE_NOT_EMPTY: {"hit_rate": 0.62, "most_hit_rate": 0.1, "by_usage": True},
     Cause.LMCACHE_UNUSED: {"reuse": 0.8, "hit_rate": 0.02},
     Cause.PREEMPTIONS: {"count": 12.0},

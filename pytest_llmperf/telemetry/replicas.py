@@ -1,0 +1,116 @@
+"""Counters of a service of several replicas: their sums, and what successive readings show about the replicas."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from pytest_llmperf.telemetry.prometheus import START_TIME, CounterLog, Scrape, deltas
+
+#: Name of a server that is no replica of a service.
+ALONE = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PagesReading:
+    """One reading of all metrics pages of a service.
+
+    Args:
+        pages: page by replica.
+        silent: replica whose page could not be read → reason.
+    """
+
+    pages: Mapping[str, Scrape]
+    silent: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, eq=False)  # equal as mappings are
+class Counters(Mapping[str, float]):
+    """Counters at one time. As a mapping: the sum over all replicas by canonical name.
+
+    Args:
+        replicas: replica → its counters by canonical name.
+    """
+
+    replicas: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> float:
+        values = [counters[name] for counters in self.replicas.values() if name in counters]
+        if not values:
+            raise KeyError(name)
+        return sum(values)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(dict.fromkeys(name for counters in self.replicas.values() for name in counters))
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))
+
+    @property
+    def start_times(self) -> dict[str, float]:
+        """When the process of each replica began, as far as the pages say so."""
+        return {name: counters[START_TIME] for name, counters in self.replicas.items() if START_TIME in counters}
+
+
+def increases(before: Counters, after: Counters) -> dict[str, dict[str, float | None]]:
+    """Counter differences by replica, see `prometheus.deltas`, of the replicas that are in both readings."""
+    return {name: deltas(counters, after.replicas[name])
+            for name, counters in before.replicas.items() if name in after.replicas}
+
+
+def total_increases(increases_by_replica: Mapping[str, Mapping[str, float | None]]) -> dict[str, float | None]:
+    """The sum over the replicas that have a counter; None if such a replica lost the counter during the run."""
+    sums: dict[str, float | None] = {}
+    for counters in increases_by_replica.values():
+        for name, value in counters.items():
+            before = sums.get(name, 0.0)
+            sums[name] = None if value is None or before is None else before + value
+    return sums
+
+
+class ReplicaLog:
+    """Compares each reading of a service with the reading before."""
+
+    def __init__(self) -> None:
+        self._logs: dict[str, CounterLog] = {}
+        self._present: set[str] | None = None
+        self._changes: list[str] = []
+
+    def take(self, replicas: Mapping[str, Mapping[str, float]], silent: Mapping[str, str]) -> None:
+        """Compare a reading with the last one.
+
+        Args:
+            replicas: replica → its counters.
+            silent: replica whose page could not be read → reason.
+        """
+        for name, counters in replicas.items():
+            self._logs.setdefault(name, CounterLog()).take(counters)
+        present = {name for name in replicas if name != ALONE}
+        if self._present is not None:
+            for name in sorted(self._present - present):
+                reason = silent.get(name, "nothing lists the replica any more")
+                self._changes.append(f"replica {name} vanished ({reason})")
+            self._changes += [f"replica {name} appeared" for name in sorted(present - self._present)]
+        self._present = present
+
+    @property
+    def present(self) -> frozenset[str]:
+        """The replicas of the last reading; empty for a server alone."""
+        return frozenset(self._present or ())
+
+    @property
+    def scaled(self) -> bool:
+        """Whether a replica appeared or vanished since the last call of `scaling`."""
+        return bool(self._changes)
+
+    def restart(self) -> str | None:
+        """Which processes began anew since the last call, and what shows that; None where nothing does."""
+        texts = [(name, log.restart()) for name, log in self._logs.items()]
+        named = [f"replica {name}, {text}" if name != ALONE else text for name, text in texts if text is not None]
+        return "; ".join(named) or None
+
+    def scaling(self) -> str | None:
+        """Which replicas appeared or vanished since the last call; None where none did."""
+        changes, self._changes = self._changes, []
+        several = next((text for log in self._logs.values() if (text := log.other_process()) is not None), None)
+        return several or ", ".join(changes) or None

@@ -1,0 +1,23 @@
+#!/bin/sh
+# nginx and HAProxy for the tests of services, from the distribution's packages; nothing to do where both are there.
+set -eu
+PATH="$PATH:/usr/sbin:/sbin"
+missing=""
+command -v nginx > /dev/null || missing="nginx-light"
+command -v haproxy > /dev/null || missing="$missing haproxy"
+if [ -z "$missing" ]; then exit 0; fi
+if [ "$(id -u)" -eq 0 ]; then as_root=""; else as_root="sudo"; fi
+# The packages start their servers at once, on every address of the machine. This file is how Debian prevents that.
+policy=/usr/sbin/policy-rc.d
+if [ ! -e "$policy" ]; then
+    printf '#!/bin/sh\nexit 101\n' | $as_root tee "$policy" > /dev/null
+    $as_root chmod 755 "$policy"
+    # shellcheck disable=SC2064
+    trap "$as_root rm -f $policy" EXIT
+fi
+# A mirror that fails once, a package manager that somebody else has locked: no reason to give up.
+patient="-o Acquire::Retries=3 -o DPkg::Lock::Timeout=120"
+# shellcheck disable=SC2086
+$as_root apt-get update -q $patient
+# shellcheck disable=SC2086
+$as_root apt-get install -q -y --no-install-recommends $patient $missing

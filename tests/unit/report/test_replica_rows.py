@@ -1,0 +1,20 @@
+"""The report shows the requests and the hit rate of each replica of a service."""
+
+from pytest_llmperf.report.metric_rows import replica_rows
+from pytest_llmperf.report.terminal_text import text_of_test
+from pytest_llmperf.results.measurement import TestResult
+
+HALF = {"requests_finished": 10.0, "prompt_tokens": 100.0, "prompt_tokens_cached": 50.0}
+NONE = {"requests_finished": 10.0, "prompt_tokens": 100.0, "prompt_tokens_cached": 0.0}
+
+
+def test_hit_rate_of_each_replica_is_over_all_runs(make_run, make_measurement):
+    runs = [make_run(seed=0, replicas={"a:1": HALF, "b:1": NONE}), make_run(seed=1, replicas={"a:1": NONE, "b:1": {}})]
+    measurement = make_measurement(*runs)
+    assert replica_rows(measurement) == [
+        ("replica", "requests", "prompt tokens", "hit rate"), ("a:1", "20", "200", "25 %"), ("b:1", "10", "100", "0 %")]
+    assert "a:1" in text_of_test(TestResult("t", complete=True, error=None, measurements=(measurement,), checks=()))
+
+
+def test_server_alone_has_no_replicas_in_the_report(make_run, make_measurement):
+    assert replica_rows(make_measurement(make_run())) == []
