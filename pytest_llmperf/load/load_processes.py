@@ -7,16 +7,18 @@ import select
 import subprocess
 import sys
 import time
-from collections.abc import Collection, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
 from pytest_llmperf.errors import LoadError
+from pytest_llmperf.load.cores import Cores
+from pytest_llmperf.load.merging import replay_of
 from pytest_llmperf.load.pipe_protocol import CANCEL, PROGRESS, READY, START, pack_plan
-from pytest_llmperf.load.recording import RecordingTail
-from pytest_llmperf.load.running_medians import RunningMedians
+from pytest_llmperf.load.recording import Recording, RecordingTail
 from pytest_llmperf.load.transport import Progress
+from pytest_llmperf.model.exchange import Replay
 from pytest_llmperf.model.plan import LoadPlan
 
 # The worker finds modules where we do, as multiprocessing has it: the package may be on sys.path in any way.
@@ -50,6 +52,10 @@ class LoadProcess:
     @property
     def recording(self) -> Path:
         return self.folder / "recording"
+
+    @property
+    def host(self) -> str:
+        return ""
 
     @property
     def status(self) -> int:
@@ -108,14 +114,23 @@ class LoadProcess:
 
 
 class LoadProcesses:
-    """Several load processes that work as one: they start at the same time, and end all."""
+    """The load processes of this machine, a `RunningLoad`.
 
-    def __init__(self, plans: Sequence[LoadPlan], folder: Path, cpus: Sequence[int]) -> None:
+    Args:
+        plans: the part of each process.
+        folder: for their recordings.
+        cores: on which they run.
+        starts_alone: whether the schedule starts as soon as all processes are ready; else `start` starts it.
+    """
+
+    def __init__(self, plans: Sequence[LoadPlan], folder: Path, cores: Cores, *, starts_alone: bool = True) -> None:
         self.workers: list[LoadProcess] = []
+        self._cores = cores
+        self._starts_alone = starts_alone
         self._cancelled = False
         self._quiet_until_s = 0.0
         self._readable = select.poll()
-        self._running_medians = RunningMedians()
+        cpus = cores.load if cores.own else ()
         try:
             for number, plan in enumerate(plans):
                 self.workers.append(LoadProcess(plan, folder / str(number), _cpus_of(number, len(plans), cpus)))
@@ -129,6 +144,11 @@ class LoadProcesses:
             worker.send_plan()
             self._readable.register(worker.reports, select.POLLIN)
         self._quiet_until_s = time.monotonic() + _SILENCE_LIMIT_S
+
+    def start(self, started_ns: int) -> None:
+        """Time zero of the schedule is then."""
+        for worker in self.workers:
+            worker.start(started_ns)
 
     def cancel(self) -> None:
         """Have all give up; calls after the first do nothing."""
@@ -151,29 +171,13 @@ class LoadProcesses:
                     self._quiet_until_s = time.monotonic() + _SILENCE_LIMIT_S
         if any(worker.failed for worker in self.workers):
             self.cancel()  # what the others still find out could not be used
-        elif not all_ready and all(worker.ready for worker in self.workers):
-            self._start()
+        elif self._starts_alone and not all_ready and all(worker.ready for worker in self.workers):
+            self.start(time.monotonic_ns() + _START_DELAY_NS)
         return any(not worker.ended for worker in self.workers) and time.monotonic() <= self._quiet_until_s
 
-    @property
-    def reported(self) -> tuple[Progress, ...]:
-        """What each process reported last."""
-        return tuple(worker.last for worker in self.workers)
-
-    def progress(self) -> Progress:
-        """Of all processes together; latencies from the recordings: a load process counts and computes nothing."""
-        for worker in self.workers:
-            for exchange in worker.tail.exchanges():
-                self._running_medians.add(exchange)
-        return Progress(
-            sum(report.sent for report in self.reported),
-            sum(report.done for report in self.reported),
-            sum(report.failed for report in self.reported),
-            max(report.elapsed_ns for report in self.reported),
-            self._running_medians.ttft_ns,
-            self._running_medians.itl_ns,
-            self._running_medians.durations_ns,
-        )
+    def replay(self, recordings: Sequence[Recording], plan: LoadPlan) -> Replay:
+        """See `RunningLoad.replay`."""
+        return replay_of(recordings, plan, self._cores)
 
     def end(self) -> None:
         """Wait for all."""
@@ -186,10 +190,18 @@ class LoadProcesses:
             worker.kill()
             worker.end()
 
-    def _start(self) -> None:
-        started_ns = time.monotonic_ns() + _START_DELAY_NS
-        for worker in self.workers:
-            worker.start(started_ns)
+
+@contextmanager
+def local_load(plans: Sequence[LoadPlan], folder: Path, cores: Cores) -> Iterator[LoadProcesses]:
+    """Load processes of this machine while a block runs; killed where the block fails."""
+    load_processes = LoadProcesses(plans, folder, cores)
+    try:
+        load_processes.send_plans()
+        yield load_processes
+    except BaseException:
+        load_processes.kill()
+        raise
+    load_processes.end()
 
 
 def _cpus_of(number: int, processes: int, cpus: Sequence[int]) -> Sequence[int]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import select
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from pytest_llmperf.errors import LoadError
 from pytest_llmperf.load.cores import Cores
-from pytest_llmperf.load.load_processes import LoadProcess, LoadProcesses
-from pytest_llmperf.load.merging import replay_of
+from pytest_llmperf.load.load_processes import local_load
 from pytest_llmperf.load.recording import Recording, read_recording
+from pytest_llmperf.load.running_load import ProgressOfAll, RecordingProcess, RunningLoad
 from pytest_llmperf.load.schedule import problem_of
 from pytest_llmperf.load.sharding import shards
 from pytest_llmperf.load.transport import Progress
@@ -52,12 +53,12 @@ class ProcessTransport:
             raise LoadError(f"this plan cannot be replayed: {problem}")
         scratch = self._scratch()
         try:
-            workers = self._work(plan, scratch.path, cancel, progress)
+            load = self._work(plan, scratch.path, cancel, progress)
         except BaseException:
             scratch.remove()
             raise
         try:
-            replay = self._read(workers, plan, scratch.path)
+            replay = _read(load, plan, scratch.path)
         except BaseException:
             scratch.leave()
             raise
@@ -72,38 +73,40 @@ class ProcessTransport:
             raise LoadError(f"Answers cannot be recorded in {folder}: {error}. Free space there, or set TMPDIR to "
                             "another folder.") from error
 
-    def _read(self, workers: list[LoadProcess], plan: LoadPlan, folder: Path) -> Replay:
-        recordings = [read_recording(worker.recording) for worker in workers]
-        for worker, recording in zip(workers, recordings, strict=True):
-            if worker.status != 0 or not recording.whole(worker.plan):
-                raise LoadError(_death_report(worker, recording, folder))
-        return replay_of(recordings, plan, self._cores)
-
     def _work(
         self, plan: LoadPlan, folder: Path, cancel: threading.Event, progress: Callable[[Progress], None] | None
-    ) -> list[LoadProcess]:
+    ) -> RunningLoad:
         """Start the load processes, send each process its part of the plan, and wait for the end of all processes."""
-        load_processes = LoadProcesses(
-            shards(plan, self._processes), folder, self._cores.load if self._cores.own else ())
-        try:
-            load_processes.send_plans()
-            reports = load_processes.reported
-            while load_processes.wait(_POLL_MS):
+        reports: list[Progress] = []
+        progress_of_all = ProgressOfAll()
+
+        def tell(load: RunningLoad) -> None:
+            if progress is not None and (latest := [worker.last for worker in load.workers]) != reports:
+                reports[:] = latest
+                progress(progress_of_all.of(load.workers))
+
+        with self._loading(plan, folder) as load:
+            reports += [worker.last for worker in load.workers]
+            while load.wait(_POLL_MS):
                 if cancel.is_set():
-                    load_processes.cancel()
-                if progress is not None and load_processes.reported != reports:
-                    reports = load_processes.reported
-                    progress(load_processes.progress())
-        except BaseException:
-            load_processes.kill()
-            raise
-        load_processes.end()
-        if progress is not None and load_processes.reported != reports:
-            progress(load_processes.progress())
-        return load_processes.workers
+                    load.cancel()
+                tell(load)
+        tell(load)
+        return load
+
+    def _loading(self, plan: LoadPlan, folder: Path) -> AbstractContextManager[RunningLoad]:
+        return local_load(shards(plan, self._processes), folder, self._cores)
 
 
-def _death_report(worker: LoadProcess, recording: Recording, folder: Path) -> str:
+def _read(load: RunningLoad, plan: LoadPlan, folder: Path) -> Replay:
+    recordings = [read_recording(worker.recording) for worker in load.workers]
+    for worker, recording in zip(load.workers, recordings, strict=True):
+        if worker.status != 0 or not recording.whole(worker.plan):
+            raise LoadError(_death_report(worker, recording, folder))
+    return load.replay(recordings, plan)
+
+
+def _death_report(worker: RecordingProcess, recording: Recording, folder: Path) -> str:
     status = worker.status
     how = (
         "hung and was ended" if worker.hung
@@ -111,7 +114,9 @@ def _death_report(worker: LoadProcess, recording: Recording, folder: Path) -> st
         else f"ended with exit code {status}"
     )
     last = f": {said}" if (said := worker.last_error_line()) else ""
+    where = f" on {worker.host}" if worker.host else ""
+    done = f"{len(recording.exchanges)} of {len(worker.plan.requests)} requests"
     return (
-        f"the load process {how} after {len(recording.exchanges)} of {len(worker.plan.requests)} requests{last}\n"
+        f"the load process{where} {how} after {done}{last}\n"
         f"what it recorded is in {folder} until the next run"
     )
