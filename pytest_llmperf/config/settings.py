@@ -45,9 +45,12 @@ class Settings:
         send_delay_p99_limit_ms: above it the load generator is late and a run is an ERROR.
         stamp_error_p99_limit_ms: above it stamps are too late to be evidence; 0 where the kernel stamps arrivals.
         coalesced_limit: share of chunks that may arrive together with the one before; above it ITL is invalid.
-        load_processes: that share the requests of a run, for loads that one core cannot send and read.
+        load_processes: that share the requests of a run, for loads that one core cannot send and read; on each load
+            host.
         load_cpus: where they run: "auto" (CPUs of their own where there are at least eight; servers that we start get
             the others), "shared", or numbers: "6,7".
+        load_hosts: ray://HOST:PORT of a Ray cluster on whose nodes the load processes run, for loads that one machine
+            cannot send and read; "": on this machine.
         resident_servers: how servers that are measured in turn live: "share" (of the GPU's memory), "sleep" (all but
             the measured server), "none" (they start in sequence), or "auto": the first way for which memory suffices.
         connections: "keep-alive" as clients do, or "fresh": each serves one request.
@@ -88,6 +91,7 @@ class Settings:
     coalesced_limit: float = 0.05
     load_processes: int = 1
     load_cpus: str = "auto"
+    load_hosts: str = ""
     resident_servers: str = "auto"
     connections: str = "keep-alive"
     tls_verify: bool = True
@@ -262,13 +266,38 @@ def _text_problem(key: str, value: object) -> str | None:
         return None
     if not isinstance(value, str) or not value:
         return "must be a text"
-    if key == "engine_command":
-        return _template_problem(value)
+    if key in _PROBLEMS:
+        return _PROBLEMS[key](value)
     if key in CHOICES and value not in CHOICES[key]:
         return f"must be {' or '.join(CHOICES[key])}"
     if key == "load_cpus" and not CPUS.fullmatch(value):
         return 'must be "auto", "shared", or numbers of CPUs with commas: "6,7"'
-    return _proxy_problem(value) if key == "proxy" else None
+    return None
+
+
+def _load_hosts_problem(address: str) -> str | None:
+    return None if _is_ray_address(address) else 'must be the address of a Ray client server: "ray://HOST:10001"'
+
+
+def _is_ray_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme == "ray" and bool(parts.hostname and parts.port) and not (parts.path or parts.query)
+    except ValueError:
+        return False
+
+
+def with_load_hosts(settings: Settings, address: str | None) -> Settings:
+    """Apply `--llmperf-load-hosts ADDRESS`; None: the option was not given.
+
+    Raises:
+        ConfigError: the address is not of that form.
+    """
+    if address is None:
+        return settings
+    if not _is_ray_address(address):
+        raise ConfigError(f'--llmperf-load-hosts {address!r}: write the address of a Ray client server: ray://HOST:10001')
+    return replace(settings, load_hosts=address)
 
 
 def _template_problem(template: str) -> str | None:
@@ -288,3 +317,6 @@ def _proxy_problem(url: str) -> str | None:
     if "@" in url:  # what stands before it may be a password
         return "must be without credentials"
     return None if good else "must be http://HOST:PORT"
+
+
+_PROBLEMS = {"engine_command": _template_problem, "load_hosts": _load_hosts_problem, "proxy": _proxy_problem}

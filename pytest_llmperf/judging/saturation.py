@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from operator import attrgetter
 
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.metrics import RunMetrics
@@ -49,6 +50,9 @@ def _lateness(run: Run, metrics: RunMetrics, named: Collection[str], settings: S
     if empty_ms > limit_ms:
         return Problem(Cause.SLOTS_EMPTY, {"measured_ms": empty_ms, "limit_ms": limit_ms})
     error_ms, error_limit_ms = run.load.stamp_error_p99_ns / 1e6, settings.stamp_error_p99_limit_ms
+    if error_ms > error_limit_ms and (worst := max(run.load.hosts, key=attrgetter("clock_error_ns"), default=None)):
+        return Problem(Cause.CLOCKS_UNCERTAIN, {"measured_ms": error_ms, "limit_ms": error_limit_ms,
+                                                "clock_error_ms": worst.clock_error_ns / 1e6, "load_host": worst.name})
     if error_ms > error_limit_ms:
         return Problem(Cause.ARRIVALS_STAMPED_LATE, {"measured_ms": error_ms, "limit_ms": error_limit_ms,
                                                      "kernel_stamped": run.load.kernel_stamped or 0.0})

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import overload
 
 from pytest_llmperf.load.arrivals import Histogram
 from pytest_llmperf.load.cores import Cores
+from pytest_llmperf.load.host_clock import HostClock
 from pytest_llmperf.load.recording import End, Exchanges, Recording
-from pytest_llmperf.model.exchange import Exchange, LoadReport, Replay
+from pytest_llmperf.model.exchange import Exchange, HostReport, LoadReport, Replay
 from pytest_llmperf.model.plan import LoadPlan
 
 
@@ -33,8 +35,20 @@ class _InOrder(Sequence[Exchange]):
         return len(self._indices)
 
 
-def replay_of(recordings: Sequence[Recording], plan: LoadPlan, cores: Cores) -> Replay:
-    """The replay of a plan from recordings that are whole, one for each process."""
+def in_our_time(recording: Recording, clock: HostClock) -> Recording:
+    """The whole recording of another host, with all times on our clock."""
+    if recording.started_ns is not None:
+        recording.started_ns = clock.our_ns(recording.started_ns)
+    if recording.end is not None:
+        recording.end = replace(recording.end, ended_ns=clock.our_ns(recording.end.ended_ns))
+    recording.exchanges.convert(clock.our_ns)
+    return recording
+
+
+def replay_of(
+    recordings: Sequence[Recording], plan: LoadPlan, cores: Cores, hosts: Sequence[HostReport] = ()
+) -> Replay:
+    """The replay of a plan from recordings that are whole, one for each process, all in our time."""
     ends = [recording.end for recording in recordings if recording.end is not None]
     ended_ns = [at_ns for recording in recordings if (at_ns := recording.exchanges.ended_ns) is not None]
     return Replay(
@@ -44,11 +58,11 @@ def replay_of(recordings: Sequence[Recording], plan: LoadPlan, cores: Cores) -> 
         loop_lag_ns=tuple(lag for recording in recordings for lag in recording.loop_lag_ns),
         clock_gap_ns=max(end.clock_gap_ns for end in ends),
         cpu_ns=sum(end.cpu_ns for end in ends),
-        load=_report(ends, cores),
+        load=_report(ends, cores, hosts),
     )
 
 
-def _report(ends: Sequence[End], cores: Cores) -> LoadReport:
+def _report(ends: Sequence[End], cores: Cores, hosts: Sequence[HostReport]) -> LoadReport:
     delays, errors, turnarounds = Histogram(), Histogram(), Histogram()
     for end in ends:
         delays.merge(end.read_delays)
@@ -60,11 +74,12 @@ def _report(ends: Sequence[End], cores: Cores) -> LoadReport:
         cpus=cores.load,
         own_cpus=cores.own,
         kernel_stamped=kernel / (kernel + own) if kernel + own else None,
-        stamp_error_p99_ns=_p99_of_all(errors, kernel),
+        stamp_error_p99_ns=_p99_of_all(errors, kernel) + max((host.clock_error_ns for host in hosts), default=0),
         read_delay_p99_ns=delays.quantile_ns(0.99),
         turnaround_p99_ns=turnarounds.quantile_ns(0.99),
         busy=max(end.cpu_ns / max(1, end.elapsed_ns) for end in ends),
         peak_memory_bytes=sum(end.memory_bytes for end in ends),
+        hosts=tuple(hosts),
     )
 
 

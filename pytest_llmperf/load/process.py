@@ -21,6 +21,8 @@ from pytest_llmperf.model.plan import LoadPlan
 from pytest_llmperf.process.ports import scratch_folder
 from pytest_llmperf.process.scratch import Scratch
 
+Loading = Callable[[LoadPlan, Path], AbstractContextManager[RunningLoad]]
+
 _POLL_MS = 50
 
 
@@ -32,12 +34,18 @@ class ProcessTransport:
             worked. After one that did not, the error names it, and the next run on this host removes it.
         processes: that share the requests, by one schedule.
         cores: on which they run; None: wherever this process may.
+        loading: runs the load processes of a plan elsewhere while a block runs, with recordings in the given folder;
+            None: they run on this machine.
     """
 
-    def __init__(self, *, folder: Path | None = None, processes: int = 1, cores: Cores | None = None) -> None:
+    def __init__(
+        self, *, folder: Path | None = None, processes: int = 1, cores: Cores | None = None,
+        loading: Loading | None = None,
+    ) -> None:
         self._folder = folder
         self._processes = processes
         self._cores = cores or Cores.shared()
+        self._loading = loading or self._local_load
 
     def replay(
         self,
@@ -94,7 +102,7 @@ class ProcessTransport:
         tell(load)
         return load
 
-    def _loading(self, plan: LoadPlan, folder: Path) -> AbstractContextManager[RunningLoad]:
+    def _local_load(self, plan: LoadPlan, folder: Path) -> AbstractContextManager[RunningLoad]:
         return local_load(shards(plan, self._processes), folder, self._cores)
 
 

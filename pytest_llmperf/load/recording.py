@@ -9,8 +9,8 @@ import os
 import struct
 import weakref
 from array import array
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pytest_llmperf.load.arrivals import BINS, Histogram
@@ -92,6 +92,7 @@ class Exchanges(Mapping[int, Exchange]):
     def __init__(self, fd: int | None = None) -> None:
         self._fd = fd
         self._places: dict[int, tuple[int, int]] = {}  # position and size of the payload
+        self._our_ns: Callable[[int], int] | None = None
         self.ended_ns: int | None = None
         if fd is not None:
             weakref.finalize(self, os.close, fd)
@@ -102,11 +103,21 @@ class Exchanges(Mapping[int, Exchange]):
         self._places[index] = place
         self.ended_ns = ended_ns if self.ended_ns is None else max(self.ended_ns, ended_ns)
 
+    def convert(self, our_ns: Callable[[int], int]) -> None:
+        """Convert the times of another clock: all times of an exchange move by the same amount, so its latencies stay.
+
+        Args:
+            our_ns: our time at a time of that clock.
+        """
+        self._our_ns = our_ns
+        self.ended_ns = None if self.ended_ns is None else our_ns(self.ended_ns)
+
     def __getitem__(self, index: int) -> Exchange:
         position, size = self._places[index]
         if self._fd is None:
             raise KeyError(index)
-        return _read_exchange(memoryview(os.pread(self._fd, size, position)))
+        exchange = _read_exchange(memoryview(os.pread(self._fd, size, position)))
+        return exchange if self._our_ns is None else _moved(exchange, self._our_ns(exchange.intended_ns))
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._places)
@@ -194,6 +205,18 @@ def _read_end(payload: memoryview) -> End:
     delays, errors, turnarounds = (Histogram(array("q", bytes(payload[at : at + width]))) for at in starts)
     ended_ns, clock_gap_ns, cpu_ns, elapsed_ns, memory_bytes = _END.unpack_from(payload)
     return End(ended_ns, clock_gap_ns, cpu_ns, elapsed_ns, memory_bytes, delays, errors, turnarounds)
+
+
+def _moved(exchange: Exchange, intended_ns: int) -> Exchange:
+    """The exchange with another intended send time, and all other times moved by the same amount."""
+    move_ns = intended_ns - exchange.intended_ns
+    return replace(
+        exchange,
+        intended_ns=intended_ns,
+        sent_ns=None if exchange.sent_ns is None else exchange.sent_ns + move_ns,
+        ended_ns=exchange.ended_ns + move_ns,
+        read_ns=array("q", (read_ns + move_ns for read_ns in exchange.read_ns)),
+    )
 
 
 def _read_exchange(payload: memoryview) -> Exchange:

@@ -85,6 +85,30 @@ class EmulatedExchange:
 
 
 @dataclass(frozen=True, slots=True)
+class HostReport:
+    """What one load host contributed to a replay, and how its clock compares with the clock of this machine.
+
+    Args:
+        name: address and hostname.
+        processes: load processes.
+        requests: its share of the requests.
+        clock_offset_ns: its time minus our time, at the first comparison.
+        clock_error_ns: largest possible error of a converted time during the replay.
+        drift_ppm, drift_error_ppm: rate of its clock against ours minus 1, and the largest error of this rate.
+        cpu_ns: CPU time that its load processes used.
+    """
+
+    name: str
+    processes: int
+    requests: int
+    clock_offset_ns: int
+    clock_error_ns: int
+    drift_ppm: float | None
+    drift_error_ppm: float | None
+    cpu_ns: int
+
+
+@dataclass(frozen=True, slots=True)
 class LoadReport:
     """How well the load generator itself did in one replay. Quantiles are upper edges of 65.5 µs wide bins.
 
@@ -93,12 +117,14 @@ class LoadReport:
         cpus: on which they may run.
         own_cpus: whether the servers that we start keep off these.
         kernel_stamped: share of the reads that the kernel stamped as they arrived; None: nothing was read.
-        stamp_error_p99_ns: how late a stamp may be: 0 where the kernel stamped it.
+        stamp_error_p99_ns: largest error of a stamp: its delay, which is 0 where the kernel stamped it, plus the
+            largest clock error of a load host.
         read_delay_p99_ns: how long bytes lay in the kernel before they were read; moves no stamp, coalesces chunks;
             None where the kernel stamped none.
         turnaround_p99_ns: closed loop only: from the end of an answer to the next request; None in an open loop.
         busy: CPU time over elapsed time of the busiest process.
         peak_memory_bytes: largest resident size, all processes together.
+        hosts: the load hosts; empty where the load ran on this machine.
     """
 
     processes: int
@@ -110,6 +136,7 @@ class LoadReport:
     turnaround_p99_ns: int | None
     busy: float
     peak_memory_bytes: int
+    hosts: tuple[HostReport, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,6 +84,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="where run folders are written (default: .llmperf/runs)",
     )
     group.addoption(
+        "--llmperf-load-hosts",
+        default=None,
+        metavar="ADDRESS",
+        help="send the load from the nodes of this Ray cluster, e.g. ray://head:10001 (default: load_hosts, else this "
+        "machine); needs pytest-llmperf[ray]",
+    )
+    group.addoption(
         "--emulate",
         choices=GPU_KINDS,
         default=None,

@@ -72,7 +72,7 @@ def _refuse_unreadable_values(config: pytest.Config) -> None:
     state, option = config.stash[STATE], config.getoption
     emulated = bool(option("--emulate-fault") or option("--emulate-noise"))
     if not (emulated or option("--plant-flag") or option("--llmperf-engine") or option("--reference")
-            or _has_settings(config.rootpath)):
+            or option("--llmperf-load-hosts") or _has_settings(config.rootpath)):
         return
     from pytest_llmperf.errors import EnvironmentMissing, UsageError
 
@@ -85,6 +85,10 @@ def _refuse_unreadable_values(config: pytest.Config) -> None:
             check_emulation(state.emulation)
         if option("--reference"):
             _refuse_references(state)
+        if state.settings.load_hosts and (state.emulation is None or state.emulation.clock == "real"):
+            from pytest_llmperf.load.ray_hosts import check_load_hosts
+
+            check_load_hosts(state.settings.load_hosts)
     except (UsageError, EnvironmentMissing) as error:
         raise pytest.UsageError(str(error)) from error
 

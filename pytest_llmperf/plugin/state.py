@@ -87,11 +87,18 @@ class State:
 
     @cached_property
     def settings(self) -> Settings:
-        from pytest_llmperf.config.settings import expanded, read_settings, with_engine_options, with_references
+        from pytest_llmperf.config.settings import (
+            expanded,
+            read_settings,
+            with_engine_options,
+            with_load_hosts,
+            with_references,
+        )
 
         settings = read_settings(self.config.rootpath)
         settings = with_engine_options(settings, self.config.getoption("--llmperf-engine"))
         settings = with_references(settings, self.config.getoption("--reference"))
+        settings = with_load_hosts(settings, self.config.getoption("--llmperf-load-hosts"))
         if settings.engines:
             from pytest_llmperf.engines.adapters import check_configured
 

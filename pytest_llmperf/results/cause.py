@@ -66,6 +66,7 @@ class Cause(StrEnum):
     REQUESTS_SENT_LATE = auto()
     SLOTS_EMPTY = auto()
     ARRIVALS_STAMPED_LATE = auto()
+    CLOCKS_UNCERTAIN = auto()
     CHUNKS_COALESCED = auto()
     LOAD_PROCESS_SUSPENDED = auto()
     SERVER_RESTARTED = auto()
@@ -182,6 +183,8 @@ class Facts(TypedDict, total=False):
     limit: float
     limit_ms: float
     kernel_stamped: float
+    clock_error_ms: float
+    load_host: str
     load_processes: int
     load_cpus: int
     own_cpus: bool

@@ -696,6 +696,11 @@ PROBLEMS: Mapping[Cause, Callable[[Facts], str]] = {
     Cause.SLOTS_EMPTY: _late("slots of the closed loop stood empty for {ms:.1f} ms (p99, limit {limit_ms:g} ms)"),
     Cause.ARRIVALS_STAMPED_LATE: _late("arrivals may be stamped {ms:.1f} ms late (p99, limit {limit_ms:g} ms), because "
                                        "the kernel stamped only {kernel:.0%} of the reads"),
+    Cause.CLOCKS_UNCERTAIN: lambda facts: (
+        f"the clock of load host {facts['load_host']} is known to {facts['clock_error_ms']:.1f} ms only, so stamps may "
+        f"be wrong by {facts['measured_ms']:.1f} ms (limit {facts['limit_ms']:g} ms): questions for its time took too "
+        "long. Start Ray on a head node near the load hosts, end what else runs there, lower the rate, or raise "
+        "stamp_error_p99_limit_ms."),
     Cause.CHUNKS_COALESCED: _coalesced,
     Cause.LOAD_PROCESS_SUSPENDED: lambda facts: (
         f"the load process did not run for {facts['measured_ms']:.0f} ms (limit {facts['limit_ms']:g} ms): the machine "

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -27,7 +28,7 @@ from pytest_llmperf.engines.server import Server
 from pytest_llmperf.engines.spec import flags_of
 from pytest_llmperf.errors import InfrastructureError
 from pytest_llmperf.load.cores import Cores, cores_for
-from pytest_llmperf.load.process import ProcessTransport
+from pytest_llmperf.load.process import Loading, ProcessTransport
 from pytest_llmperf.load.transport import Transport
 from pytest_llmperf.load.virtual import VirtualEngine, VirtualTransport
 from pytest_llmperf.model.engine import REFERENCE, EngineSpec
@@ -55,6 +56,15 @@ class MeasuringTest(Protocol):
     def measurements(self) -> list[Measurement]:
         """Measurements so far."""
         ...
+
+
+def _loading(settings: Settings) -> Loading | None:
+    """What runs load processes on other hosts; None where they run on this machine."""
+    if not settings.load_hosts:
+        return None
+    from pytest_llmperf.load.ray_hosts import ray_load
+
+    return partial(ray_load, settings.load_hosts, settings.load_processes, settings.load_cpus)
 
 
 class PerfSession:
@@ -88,8 +98,9 @@ class PerfSession:
         self.clock = clock or SystemClock()
         virtual = emulation if emulation is not None and emulation.clock == "virtual" else None
         self.cpu_use = use_from_now if virtual is None else None
-        cores = Cores.shared() if virtual else self._cores(worker)
-        self.transport = transport or ProcessTransport(processes=settings.load_processes, cores=cores)
+        cores = Cores.shared() if virtual or settings.load_hosts else self._cores(worker)
+        self.transport = transport or ProcessTransport(
+            processes=settings.load_processes, cores=cores, loading=_loading(settings))
         if transport is None and cores.own:
             self.tell(Note(str(cores)))
         self.now = now

@@ -24,6 +24,8 @@ def test_relative_run_folder_is_accepted(run):
 @pytest.mark.parametrize(
     ("options", "told"),
     [
+        (("--llmperf-load-hosts=here:1",), "*'here:1': write the address of a Ray client server: ray://HOST:10001*"),
+        (("--llmperf-load-hosts=ray://127.0.0.1:1",), "*load_hosts = 'ray://127.0.0.1:1': *Ray*: *"),
         (("--llmperf-engine=vllm",), "*write it as NAME=PLACE*"),
         (("--llmperf-engine=vlm=/x",), "*There is no engine 'vlm'. Did you mean 'vllm'?*"),
         (("--emulate=h200", "--emulate-seed=-1"), "*--emulate-seed: -1: a whole number, 0 or more*"),

@@ -101,6 +101,8 @@ def test_malformed_engine_option_is_refused_with_correct_form(option):
         ("tls_verify", 1, "must be true or false"),
         ("connections", "new", "must be keep-alive or fresh"),
         ("load_cpus", "abc", "must be .auto., .shared., or numbers of CPUs"),
+        ("load_hosts", "10.0.0.1:10001", "must be the address of a Ray client server"),
+        ("load_hosts", "ray://10.0.0.1", "must be the address of a Ray client server"),
         ("load_cpus", "6,,7", "must be .auto., .shared., or numbers of CPUs"),
         ("proxy", "10.0.0.1:3128", "must be http://HOST:PORT"),
         ("proxy", "https://10.0.0.1:3128", "must be http://HOST:PORT"),

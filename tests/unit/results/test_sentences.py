@@ -167,6 +167,8 @@ PROBLEM_FACTS = {
     Cause.ANSWERS_NOT_STREAMED: {"answers": 19, "of_answers": 20, "limit": 0.1},
     Cause.REQUESTS_SENT_LATE: {**LOAD, "measured_ms": 8.25, "limit_ms": 5.0},
     Cause.SLOTS_EMPTY: {**LOAD, "own_cpus": True, "busy": 0.2, "measured_ms": 8.25, "limit_ms": 5.0},
+    Cause.CLOCKS_UNCERTAIN: {"measured_ms": 7.25, "limit_ms": 5.0, "clock_error_ms": 7.1,
+                             "load_host": "10.0.0.7 (load-2)"},
     Cause.ARRIVALS_STAMPED_LATE: {**LOAD, "measured_ms": 3.25, "limit_ms": 2.0, "kernel_stamped": 0.4},
     Cause.CHUNKS_COALESCED: {**LOAD, "share": 0.31, "limit": 0.1},
     Cause.LOAD_PROCESS_SUSPENDED: {"measured_ms": 812.0, "limit_ms": 250.0},

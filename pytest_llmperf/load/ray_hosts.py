@@ -1,0 +1,261 @@
+"""Load hosts as actors of a Ray cluster, one on each node."""
+
+from __future__ import annotations
+
+import logging
+import platform
+import socket
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from importlib.util import find_spec
+from ipaddress import ip_address
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from urllib.parse import urlsplit
+
+from pytest_llmperf.errors import ConfigError, LlmperfError, LoadError
+from pytest_llmperf.load.cores import Cores
+from pytest_llmperf.load.host_load import HostLoad, ProcessState
+from pytest_llmperf.load.load_hosts import LoadHosts, hosted_load
+from pytest_llmperf.load.sharding import shards
+from pytest_llmperf.model.plan import LoadPlan
+from pytest_llmperf.version import VERSION
+
+NODE_RESOURCE = "llmperf_load"  # nodes with this resource send the load; every node where no node has it
+_CONNECT_S = 5.0
+_PLACE_S = 60.0
+_ANSWER_S = 30.0
+_INSTALL = "pip install 'pytest-llmperf[ray]'"
+
+
+def check_load_hosts(address: str) -> None:
+    """Check that Ray is installed here and that something answers at the address.
+
+    Raises:
+        ConfigError: Ray is not installed, or nothing answers.
+    """
+    if find_spec("ray") is None or find_spec("grpc") is None:
+        raise ConfigError(f"load_hosts = {address!r}: Ray is not installed here. Install it: {_INSTALL}")
+    parts = urlsplit(address)
+    try:
+        socket.create_connection((parts.hostname or "", parts.port or 0), _CONNECT_S).close()
+    except OSError as error:
+        raise ConfigError(
+            f"load_hosts = {address!r}: nothing answers at {parts.netloc} ({error.strerror or error}). Start Ray on "
+            f"the head node: ray start --head --ray-client-server-port={parts.port}"
+        ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class RayHost:
+    """A node of the cluster, a `Host`.
+
+    Args:
+        name: IP address and hostname, for messages.
+        address: IP address of the node.
+        actor: a `HostLoad` there.
+        ray: the module.
+    """
+
+    name: str
+    address: str
+    actor: Any
+    ray: ModuleType
+
+    def now_ns(self) -> int:
+        return int(self._call("now_ns"))
+
+    def begin(self, plans: Sequence[bytes], load_cpus: str) -> Cores:
+        cores: Cores = self._call("begin", plans, load_cpus)
+        return cores
+
+    def start(self, started_ns: int) -> None:
+        self._call("start", started_ns)
+
+    def cancel(self) -> None:
+        self._call("cancel")
+
+    def states(self, positions: Sequence[int]) -> list[ProcessState]:
+        states: list[ProcessState] = self._call("states", positions)
+        return states
+
+    def end(self) -> None:
+        self._call("end")
+
+    def _call(self, method: str, *arguments: object) -> Any:  # noqa: ANN401 - each method states its type
+        from ray.exceptions import GetTimeoutError, RayError, RayTaskError
+
+        try:
+            return self.ray.get(getattr(self.actor, method).remote(*arguments), timeout=_ANSWER_S)
+        except GetTimeoutError as error:
+            raise LoadError(f"Load host {self.name} did not answer for {_ANSWER_S:g} s. Look at the node: ray status, "
+                            "and its load.") from error
+        except RayTaskError as error:
+            cause = error.cause if isinstance(error.cause, LlmperfError) else str(error.cause).strip()
+            raise LoadError(f"Load host {self.name}: {cause}") from error
+        except (RayError, ConnectionError) as error:
+            raise LoadError(f"Load host {self.name} died ({type(error).__name__}). See why on the node: ray status, "
+                            "and the log in /tmp/ray/session_latest/logs.") from error
+
+
+@contextmanager
+def ray_hosts(address: str, processes: int, server: str) -> Iterator[list[RayHost]]:
+    """One actor on each load node of the cluster while a block runs.
+
+    Args:
+        address: ray://HOST:PORT of the cluster's client server.
+        processes: load processes on each node, each of which takes one of the node's CPUs.
+        server: host of the server, which every node must reach.
+
+    Raises:
+        ConfigError: Ray is not installed here, or nothing answers.
+        LoadError: the cluster cannot be used: versions differ, no free CPUs, …
+    """
+    check_load_hosts(address)
+    with _connected(address) as ray:
+        nodes = _load_nodes(ray)
+        _check_reach(server, nodes)
+        _check_versions(ray, nodes)
+        hosts: list[RayHost] = []
+        try:
+            hosts += [_placed(ray, node, processes) for node in nodes]
+            for host in hosts:
+                _wait_for(host, processes)
+            yield hosts
+        finally:
+            for host in hosts:
+                with suppress(Exception):
+                    ray.kill(host.actor, no_restart=True)
+
+
+@contextmanager
+def _connected(address: str) -> Iterator[ModuleType]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of Ray's imports, which are not the user's
+        import ray
+    if ray.is_initialized():
+        raise LoadError("This process is connected to a Ray cluster already, and load_hosts needs a connection of its "
+                        "own. Call ray.shutdown() before the measurement.")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            ray.init(address, namespace="llmperf", log_to_driver=False, logging_level=logging.ERROR)
+    except (RuntimeError, ConnectionError, ValueError, OSError) as error:
+        raise LoadError(f"load_hosts = {address!r}: the Ray cluster refuses this client: {_first_line(error)} Install "
+                        "the cluster's versions of Python and Ray here, and see that the port is the one of Ray's "
+                        "client server (10001).") from error
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
+
+
+def _load_nodes(ray: ModuleType) -> list[dict[str, Any]]:
+    alive = [node for node in ray.nodes() if node["Alive"]]
+    named = [node for node in alive if NODE_RESOURCE in node["Resources"]]
+    return sorted(named or alive, key=lambda node: str(node["NodeManagerAddress"]))
+
+
+def _name(node: dict[str, Any]) -> str:
+    address, hostname = str(node["NodeManagerAddress"]), str(node["NodeManagerHostname"])
+    return address if hostname == address else f"{address} ({hostname})"
+
+
+def _on(ray: ModuleType, node: dict[str, Any], thing: Any, **options: object) -> Any:  # noqa: ANN401 - Ray's types
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    place = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+    return ray.remote(thing).options(scheduling_strategy=place, **options)
+
+
+def _check_reach(server: str, nodes: Sequence[dict[str, Any]]) -> None:
+    """A server that listens on loopback is out of reach for other machines."""
+    if not _is_loopback(server):
+        return
+    for node in nodes:
+        if not _is_loopback(str(node["NodeManagerAddress"])):
+            raise LoadError(f"The server listens on {server}, which load host {_name(node)} cannot reach. Measure a "
+                            "server with an address in the network: endpoint(\"http://HOST:PORT\"), or leave "
+                            "load_hosts out.")
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _versions() -> Callable[[], dict[str, str]]:
+    """A function that reads the versions of a node. Ray sends the code of a local function, so it runs on a node
+    without this package."""
+
+    def read() -> dict[str, str]:
+        import platform
+        from importlib import metadata
+
+        import ray
+
+        try:
+            ours = metadata.version("pytest-llmperf")
+        except metadata.PackageNotFoundError:
+            ours = "none"
+        return {"Python": platform.python_version(), "Ray": str(ray.__version__), "pytest-llmperf": ours}
+
+    return read
+
+
+def _check_versions(ray: ModuleType, nodes: Sequence[dict[str, Any]]) -> None:
+    here = {"Python": platform.python_version(), "Ray": str(ray.__version__), "pytest-llmperf": VERSION}
+    reads = [_on(ray, node, _versions(), num_cpus=0, max_retries=0).remote() for node in nodes]
+    for node, read in zip(nodes, reads, strict=True):
+        try:
+            there: dict[str, str] = ray.get(read, timeout=_PLACE_S)
+        except Exception as error:
+            raise LoadError(f"Load host {_name(node)} ran no task within {_PLACE_S:g} s: {_first_line(error)} Look at "
+                            "the node: ray status.") from error
+        differing = [f"{name} {there[name]} (here {here[name]})" for name in here if there[name] != here[name]]
+        if differing:
+            raise LoadError(f"Load host {_name(node)} has {', '.join(differing)}. Install the same versions on every "
+                            f"node: pip install 'pytest-llmperf[ray]=={VERSION}' 'ray=={here['Ray']}'")
+
+
+def _placed(ray: ModuleType, node: dict[str, Any], processes: int) -> RayHost:
+    actor = _on(ray, node, HostLoad, num_cpus=processes, max_restarts=0, max_concurrency=4).remote()
+    return RayHost(_name(node), str(node["NodeManagerAddress"]), actor, ray)
+
+
+def _wait_for(host: RayHost, processes: int) -> None:
+    from ray.exceptions import GetTimeoutError, RayError
+
+    try:
+        host.ray.get(host.actor.now_ns.remote(), timeout=_PLACE_S)
+    except (GetTimeoutError, RayError) as error:
+        raise LoadError(f"Load host {host.name} has no {processes} free CPUs for load processes "
+                        f"({type(error).__name__} after {_PLACE_S:g} s). End what runs there (ray status), or lower "
+                        f"load_processes (now {processes}).") from error
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0].rstrip(".") + "."
+
+
+@contextmanager
+def ray_load(
+    address: str, processes: int, load_cpus: str, plan: LoadPlan, folder: Path
+) -> Iterator[LoadHosts]:
+    """The load processes of a replay on the nodes of a cluster while a block runs.
+
+    Args:
+        address, processes: see `ray_hosts`, also for what it raises.
+        load_cpus: see the setting.
+        plan: what to send.
+        folder: for copies of the recordings.
+    """
+    with ray_hosts(address, processes, plan.host) as hosts, \
+            hosted_load(hosts, shards(plan, processes * len(hosts)), folder, load_cpus) as load:
+        yield load
