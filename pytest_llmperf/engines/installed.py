@@ -52,6 +52,12 @@ def version_in(environment: Environment, engine: str) -> str | None:
                    _timeout_s(environment, TIMEOUT_S))
 
 
+@cache
+def installed_version(environment: Environment, engine: str) -> str | None:
+    """As `version_in`; asked once."""
+    return version_in(environment, engine)
+
+
 def known_flags(
     environment: Environment, engine: str, program: tuple[str, ...], env: Mapping[str, str], cache_dir: Path
 ) -> frozenset[str] | None:
@@ -67,7 +73,7 @@ def known_flags(
     Returns:
         None if the engine cannot be queried: its command has no interpreter in the same folder, or gives no answer.
     """
-    version = _version(environment, engine)
+    version = installed_version(environment, engine)
     if version is None:
         return None
     key = json.dumps([environment.prefix, str(environment.pythonpath), version])
@@ -155,11 +161,6 @@ def check_flags(spec: EngineSpec, known: Collection[str], *, near_only: bool = F
             meant = f" Did you mean {near[0].removeprefix('--').replace('-', '_')}?" if near else ""
             raise SpecError(f"{spec.engine}({spec.model!r}, {name}=…): {spec.engine} has no flag {root}.{meant} "
                             "No server was started.")
-
-
-@cache
-def _version(environment: Environment, engine: str) -> str | None:
-    return version_in(environment, engine)
 
 
 def _python(environment: Environment) -> tuple[str, ...]:

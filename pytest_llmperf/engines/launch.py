@@ -22,7 +22,7 @@ from pytest_llmperf.engines.channel import channel_of, control_client, control_l
 from pytest_llmperf.engines.credentials import header_values
 from pytest_llmperf.engines.draft_models import needs_hub, with_draft_resolved
 from pytest_llmperf.engines.environment import Environment, configured_place, emulator_environment, find_environment
-from pytest_llmperf.engines.installed import check_flags, emulated_flags, known_flags
+from pytest_llmperf.engines.installed import check_flags, emulated_flags, installed_version, known_flags
 from pytest_llmperf.engines.lmcache import LMCacheLaunch, LMCacheServer, start_lmcache
 from pytest_llmperf.engines.lmcache_emulated import EmulatedLMCache
 from pytest_llmperf.engines.lmcache_proof import prove_hits
@@ -107,6 +107,10 @@ class Launcher:
                 raise SpecError(f"{spec}: LMCache cannot run beside an engine in a container. Use an environment with "
                                 "both instead of the image.")
             self._check_flags(spec, environment)
+
+    def version(self, spec: EngineSpec, kind: str | None = None) -> str | None:
+        """The installed version of the engine that would be started; None for a command without metadata."""
+        return installed_version(self._environment(spec, kind or self.kind, 0), spec.engine)
 
     def _check_flags(self, spec: EngineSpec, environment: Environment) -> None:
         """Only where its engine, or the emulator, can be asked which flags it knows."""

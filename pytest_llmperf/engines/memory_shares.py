@@ -8,19 +8,23 @@ small for all servers, one server is awake at a time and the others keep their w
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from pytest_llmperf.engines.adapters import adapter_of
+from pytest_llmperf.engines.measured_memory import GIB, MeasuredMemory
 from pytest_llmperf.engines.models import SHAPES
 from pytest_llmperf.engines.models.shape import Shape
 from pytest_llmperf.engines.spec import flags_of
 from pytest_llmperf.model.engine import EngineSpec, Flag
 from pytest_llmperf.model.ranks import TENSOR, size_of
 
-GIB = 2**30
 #: Of a GPU's memory that all servers together may take.
 USED_SHARE = 0.92
-#: What a server needs beside weights and KV cache: context, activations, CUDA graphs. Two vLLM 0.26.0 servers with
-#: the Llama-3.1-8B shape took 3.1 GiB each on an H100 while they answered.
+#: A server that answers holds more than one that has just started, by no more than this.
+AFTER_START_BYTES = GIB
+#: What a server needs beside weights and KV cache, before it was ever measured: context, activations, CUDA graphs. Two
+#: vLLM 0.26.0 servers with the Llama-3.1-8B shape took 3.1 GiB each on an H100 while they answered.
 BESIDE_BYTES = 4 * GIB
 #: What a sleeping server keeps on the GPU: context, CUDA graphs and what its allocator does not release.
 ASLEEP_BYTES = 4 * GIB
@@ -36,58 +40,101 @@ ABOUT_MEMORY = frozenset({
     "enable_hierarchical_cache", "hicache_ratio", "hicache_size",
 })
 SHAPE_CHANGING = frozenset({"hf_overrides", "json_model_override_args"})
+NOT_MEASURED: Mapping[EngineSpec, MeasuredMemory] = MappingProxyType({})
 
 
-def memory_shares(specs: Sequence[EngineSpec], memory_bytes: int | None) -> list[EngineSpec] | str:
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """Specs that live together, with the flags that this takes.
+
+    Args:
+        specs: as they are started.
+        text: sizes and their sources, for people; "" where memory does not matter.
+    """
+
+    specs: tuple[EngineSpec, ...]
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Need:
+    """Memory of a server on each GPU.
+
+    Args:
+        weight_bytes: weights alone.
+        beside_kv_bytes: everything but the KV cache.
+        shape: dimensions of the model; None if unknown.
+        measured: whether an earlier start was measured.
+    """
+
+    weight_bytes: int
+    beside_kv_bytes: int
+    shape: Shape | None
+    measured: bool
+
+
+def memory_shares(
+    specs: Sequence[EngineSpec], memory_bytes: int | None, measured: Mapping[EngineSpec, MeasuredMemory] = NOT_MEASURED
+) -> Shares | str:
     """The specs with a KV cache of a stated size each, or the reason why they cannot live on one GPU together.
 
     Args:
         specs: as they would be started alone.
         memory_bytes: of each GPU that they take; None where nobody knows.
+        measured: what earlier starts of these specs held.
     """
     if memory_bytes is None:
         return "the size of the GPU's memory is not known"
-    shapes = _shapes_or_reason(specs)
-    if isinstance(shapes, str):
-        return shapes
-    fixed_bytes = sum(_weight_bytes(spec, shapes[spec]) + BESIDE_BYTES for spec in specs)
+    needs = _needs_or_reason(specs, measured)
+    if isinstance(needs, str):
+        return needs
+    fixed_bytes = sum(need.beside_kv_bytes for need in needs)
     kv_bytes = int((USED_SHARE * memory_bytes - fixed_bytes) / len(specs)) // GIB * GIB
     if kv_bytes < LEAST_KV_BYTES:
         return (f"{len(specs)} servers need {fixed_bytes / GIB:.0f} GiB beside their KV caches, and the GPU has "
-                f"{memory_bytes / GIB:.0f} GiB")
-    share = int(90 / len(specs)) / 100
-    return [spec.with_flags(**SHARE_FLAGS[spec.engine](spec, shapes[spec], kv_bytes, share)) for spec in specs]
+                f"{memory_bytes / GIB:.0f} GiB ({_text(needs)})")
+    return _sized(specs, needs, kv_bytes, int(90 / len(specs)) / 100)
 
 
 def sleeping_specs(
-    specs: Sequence[EngineSpec], memory_bytes: int | None, host_bytes: int | None
-) -> list[EngineSpec] | str:
+    specs: Sequence[EngineSpec], memory_bytes: int | None, host_bytes: int | None,
+    measured: Mapping[EngineSpec, MeasuredMemory] = NOT_MEASURED,
+) -> Shares | str:
     """The specs as servers of which one is awake at a time, or the reason why they cannot take turns.
 
     Args:
-        specs: as they would be started alone.
-        memory_bytes: of each GPU that they take; None where nobody knows.
+        specs, memory_bytes, measured: as in `memory_shares`.
         host_bytes: free memory of the host; None where nobody knows.
     """
     if memory_bytes is None or host_bytes is None:
         return f"the size of the {'host' if memory_bytes else 'GPU'}'s memory is not known"
-    shapes = _shapes_or_reason(specs)
-    if isinstance(shapes, str):
-        return shapes
-    weights = [_weight_bytes(spec, shapes[spec]) for spec in specs]
+    needs = _needs_or_reason(specs, measured)
+    if isinstance(needs, str):
+        return needs
     ranks = [size_of(flags_of(spec), TENSOR) for spec in specs]
-    asleep_host_bytes = ASLEEP_HOST_FACTOR * sum(size * count for size, count in zip(weights, ranks, strict=True))
+    weight_bytes = sum(need.weight_bytes * count for need, count in zip(needs, ranks, strict=True))
+    asleep_host_bytes = ASLEEP_HOST_FACTOR * weight_bytes
     if asleep_host_bytes > host_bytes:
         return (f"{len(specs)} sleeping servers need {asleep_host_bytes / GIB:.0f} GiB of host memory, and "
                 f"{host_bytes / GIB:.0f} GiB are free")
     awake_bytes = USED_SHARE * memory_bytes - (len(specs) - 1) * ASLEEP_BYTES
-    kv_bytes = int(awake_bytes - max(weights) - BESIDE_BYTES) // GIB * GIB
+    kv_bytes = int(awake_bytes - max(need.beside_kv_bytes for need in needs)) // GIB * GIB
     if kv_bytes < LEAST_KV_BYTES:
         return (f"a server and {len(specs) - 1} sleeping ones leave no {LEAST_KV_BYTES / GIB:.0f} GiB for the KV cache "
                 f"on a GPU of {memory_bytes / GIB:.0f} GiB")
-    share = int(100 * awake_bytes / memory_bytes) / 100
-    sized = [spec.with_flags(**SHARE_FLAGS[spec.engine](spec, shapes[spec], kv_bytes, share)) for spec in specs]
-    return [with_sleep_flags(spec) for spec in sized]
+    shares = _sized(specs, needs, kv_bytes, int(100 * awake_bytes / memory_bytes) / 100)
+    return replace(shares, specs=tuple(map(with_sleep_flags, shares.specs)))
+
+
+def _sized(specs: Sequence[EngineSpec], needs: Sequence[_Need], kv_bytes: int, share: float) -> Shares:
+    sized = [spec.with_flags(**SHARE_FLAGS[spec.engine](spec, need.shape, kv_bytes, share))
+             for spec, need in zip(specs, needs, strict=True)]
+    return Shares(tuple(sized), f"KV caches of {kv_bytes // GIB} GiB, and beside each {_text(needs)}")
+
+
+def _text(needs: Sequence[_Need]) -> str:
+    return ", ".join(f"{need.beside_kv_bytes / GIB:.1f} GiB ({'measured' if need.measured else 'estimated'})"
+                     for need in needs)
 
 
 def with_sleep_flags(spec: EngineSpec) -> EngineSpec:
@@ -95,19 +142,21 @@ def with_sleep_flags(spec: EngineSpec) -> EngineSpec:
     return spec.with_flags(**adapter_of(spec.engine).sleep_flags)
 
 
-def _shapes_or_reason(specs: Sequence[EngineSpec]) -> dict[EngineSpec, Shape] | str:
-    """The dimensions of each model, or why these servers cannot live on one GPU."""
-    shapes: dict[EngineSpec, Shape] = {}
+def _needs_or_reason(
+    specs: Sequence[EngineSpec], measured: Mapping[EngineSpec, MeasuredMemory]
+) -> list[_Need] | str:
+    """What each server takes, or why these servers cannot live on one GPU."""
+    needs: list[_Need] = []
     for spec in specs:
-        shape = _shape_or_reason(spec)
-        if isinstance(shape, str):
-            return f"{spec} {shape}"
-        shapes[spec] = shape
-    return shapes
+        need = _need_or_reason(spec, measured.get(spec))
+        if isinstance(need, str):
+            return f"{spec} {need}"
+        needs.append(need)
+    return needs
 
 
-def _shape_or_reason(spec: EngineSpec) -> Shape | str:
-    """The model's dimensions, or why this server cannot share a GPU, as the end of a sentence."""
+def _need_or_reason(spec: EngineSpec, memory: MeasuredMemory | None) -> _Need | str:
+    """What this server takes, or why it cannot live with others, as the end of a sentence."""
     flags = flags_of(spec)
     if spec.engine not in SHARE_FLAGS:
         return "has no flag for the size of its KV cache"
@@ -115,10 +164,17 @@ def _shape_or_reason(spec: EngineSpec) -> Shape | str:
         return "has an LMCache server"
     if about := sorted(ABOUT_MEMORY & set(flags)):
         return f"sets {about[0]} itself"
-    if about := sorted(SHAPE_CHANGING & set(flags)):
-        return f"changes its model by {about[0]}"
-    shape = SHAPES.get(spec.model)
-    return "has a model of unknown size" if shape is None else shape
+    changing = sorted(SHAPE_CHANGING & set(flags))
+    shape = None if changing else SHAPES.get(spec.model)
+    if shape is None and (memory is None or spec.engine in SIZED_BY_SHAPE):
+        return f"changes its model by {changing[0]}" if changing else "has a model of unknown size"
+    if memory is None:
+        assert shape is not None
+        weight_bytes = _weight_bytes(spec, shape)
+        return _Need(weight_bytes, weight_bytes + BESIDE_BYTES, shape, measured=False)
+    estimate_bytes = memory.beside_kv_bytes if shape is None else _weight_bytes(spec, shape)
+    weight_bytes = estimate_bytes if memory.weights_bytes is None else memory.weights_bytes
+    return _Need(weight_bytes, memory.beside_kv_bytes + AFTER_START_BYTES, shape, measured=True)
 
 
 def _weight_bytes(spec: EngineSpec, shape: Shape) -> int:
@@ -131,19 +187,22 @@ def _weight_bytes(spec: EngineSpec, shape: Shape) -> int:
     return draft_bytes + shape.weight_bytes // size_of(flags, TENSOR)
 
 
-def _vllm_flags(_spec: EngineSpec, _shape: Shape, kv_bytes: int, share: float) -> Mapping[str, Flag]:
+def _vllm_flags(_spec: EngineSpec, _shape: Shape | None, kv_bytes: int, share: float) -> Mapping[str, Flag]:
     """At its start vLLM refuses a GPU on which less than `gpu_memory_utilization` is free."""
     return {"gpu_memory_utilization": share, "kv_cache_memory_bytes": kv_bytes}
 
 
-def _sglang_flags(spec: EngineSpec, shape: Shape, kv_bytes: int, _share: float) -> Mapping[str, Flag]:
+def _sglang_flags(spec: EngineSpec, shape: Shape | None, kv_bytes: int, _share: float) -> Mapping[str, Flag]:
     """Tensor parallelism splits the KV heads over the GPUs. Each GPU keeps at least one head."""
+    assert shape is not None, "`SIZED_BY_SHAPE`"
     heads_on_each_gpu = max(1, shape.kv_heads // size_of(flags_of(spec), TENSOR))
     return {"max_total_tokens": kv_bytes * shape.kv_heads // (shape.kv_bytes_per_token * heads_on_each_gpu)}
 
 
 #: Engine → from the spec, its model's dimensions, the bytes of the KV cache on each GPU and the share of the GPU to the
 #: flags that say so.
-SHARE_FLAGS: Mapping[str, Callable[[EngineSpec, Shape, int, float], Mapping[str, Flag]]] = {
+SHARE_FLAGS: Mapping[str, Callable[[EngineSpec, Shape | None, int, float], Mapping[str, Flag]]] = {
     "vllm": _vllm_flags, "sglang": _sglang_flags,
 }
+#: Engines whose flag counts tokens, so that the dimensions of the model must be known.
+SIZED_BY_SHAPE = frozenset({"sglang"})

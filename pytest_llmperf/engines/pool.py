@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
@@ -11,6 +10,7 @@ from typing import Protocol
 
 from pytest_llmperf.clock import Clock, seconds
 from pytest_llmperf.config.settings import Settings
+from pytest_llmperf.engines.groups import Group, GroupPlans, ShareMemory, never_together
 from pytest_llmperf.engines.launch import stop_after
 from pytest_llmperf.engines.lmcache import LMCacheServer
 from pytest_llmperf.engines.machine_lock import MachineLock
@@ -60,29 +60,6 @@ class Starter(Protocol):
         ...
 
 
-#: Specs that should live together, the hardware kind and whether all but one sleep → the same specs with the flags that
-#: this takes, or the reason why they cannot live together so.
-ShareMemory = Callable[[Sequence[EngineSpec], str | None, bool], Sequence[EngineSpec] | str]
-
-
-def never_together(_specs: Sequence[EngineSpec], _kind: str | None, _sleep: bool) -> str:
-    """Servers that take the whole machine each."""
-    return "one server runs at a time"
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """Servers that live together.
-
-    Args:
-        started: each spec that was asked for → the same spec as it is started.
-        in_turn: whether one of them is awake at a time and the others sleep.
-    """
-
-    started: Mapping[EngineSpec, EngineSpec]
-    in_turn: bool = False
-
-
 class EnginePool:
     """Starts, shares and stops servers.
 
@@ -98,7 +75,9 @@ class EnginePool:
         wait_free: called before each start, with how many processes of ours stay on the accelerators; raises
             HardwareBusy where a stranger is on them.
         plant: what is started for a spec that was asked for: the spec itself unless a regression is planted.
-        share_memory: how specs that are named together share the memory.
+        share_memory: how specs that are named together share the memory. One answer holds for the whole session, so
+            that a second start has the flags of the first.
+        on_start: called with the spec that was asked for, the server and the hardware kind once a server is ready.
         session: its id: workers of one session wait for each other as long as it takes.
         lock_timeout_s: how long others wait.
     """
@@ -112,6 +91,7 @@ class EnginePool:
         plant: Callable[[EngineSpec], EngineSpec] = lambda spec: spec,
         *,
         share_memory: ShareMemory = never_together,
+        on_start: Callable[[EngineSpec, Server, str | None], None] = lambda _spec, _server, _kind: None,
         session: str = "",
         lock_timeout_s: int = LOCK_TIMEOUT_S,
     ) -> None:
@@ -119,13 +99,12 @@ class EnginePool:
         self._sweep = sweep
         self._wait_free = wait_free
         self._plant = plant
-        self._share_memory = share_memory
+        self._on_start = on_start
+        self._plans = GroupPlans(share_memory, launcher.check, launcher.progress)
         self.starts = 0
         self._servers: dict[EngineSpec, Server] = {}  # by the spec that was asked for
         self._unended: list[Server] = []  # their stops failed
         self._kind: str | None = None
-        self._plans: set[str] = set()  # reported lines: how specs live together, and why
-        self._sleepless: dict[EngineSpec, str] = {}  # specs whose servers did not take turns → why
         self._endpoints: dict[EngineSpec, Server] = {}
         self._lock_path = lock_path
         self._session = session
@@ -243,44 +222,9 @@ class EnginePool:
         self.close()
 
     def _group(self, spec: EngineSpec, beside: Sequence[EngineSpec], kind: str | None) -> Group:
-        """What is started for `spec`. Of three specs that do not fit, the first two may; awake siblings come first."""
-        asked = list(dict.fromkeys((spec, *(other for other in beside if other.url is None))))
-        planted = [self._plant(each) for each in asked]
-        reasons: dict[int, str] = {}
-        for in_turn in (False, True):
-            for count in range(len(asked), 1, -1):
-                specs = self._together(planted[:count], kind, in_turn=in_turn)
-                if not isinstance(specs, str):
-                    if in_turn:
-                        self._tell_plan(f"{count} servers take turns, one is awake and the others sleep: "
-                                        f"{reasons[count]}.")
-                    return Group(dict(zip(asked, specs, strict=False)), in_turn)
-                if not in_turn:
-                    reasons[count] = specs
-                    continue
-                also = "" if specs == reasons[count] else f". They do not sleep in turn: {specs}"
-                self._tell_plan(f"{count} servers do not run at the same time: {reasons[count]}{also}.")
-        return Group({spec: planted[0]})
-
-    def _together(
-        self, planted: Sequence[EngineSpec], kind: str | None, *, in_turn: bool
-    ) -> Sequence[EngineSpec] | str:
-        """The specs as they are started together, or the reason why they cannot be."""
-        if in_turn and (failed := next((self._sleepless[spec] for spec in planted if spec in self._sleepless), None)):
-            return failed
-        specs = self._share_memory(planted, kind, in_turn)
-        if in_turn and not isinstance(specs, str):
-            try:
-                for each in specs:
-                    self.launcher.check(each, kind)
-            except SpecError as error:  # a version without such a mode has no such flag
-                return str(error)
-        return specs
-
-    def _tell_plan(self, line: str) -> None:
-        if line not in self._plans:
-            self._plans.add(line)
-            self.launcher.progress(Note(line))
+        """The group of servers that is started for `spec`."""
+        started_here = (other for other in beside if other.url is None)
+        return self._plans.group({each: self._plant(each) for each in (spec, *started_here)}, kind)
 
     def _start(self, group: Group, kind: str | None, lmcache: LMCacheServer | None) -> None:
         started = list(group.started.values())
@@ -292,22 +236,26 @@ class EnginePool:
         if len(started) == 1:
             servers = [self.launcher.start(started[0], first_id, kind, lmcache)]
         elif group.in_turn:
-            servers = self._started_in_turn(started, first_id, kind)
+            servers = self._started_in_turn(group, first_id, kind)
         else:
             servers = self.launcher.start_together(started, first_id, kind)
         for asked, server in zip(group.started, servers, strict=True):
             server.asked, server.siblings, server.takes_turns = asked, len(servers) - 1, group.in_turn
+            if not group.in_turn:
+                self._on_start(self._plant(asked), server, kind)
         self._servers = dict(zip(group.started, servers, strict=True))
         self._kind = kind
 
-    def _started_in_turn(self, specs: Sequence[EngineSpec], first_id: int, kind: str | None) -> list[Server]:
+    def _started_in_turn(self, group: Group, first_id: int, kind: str | None) -> list[Server]:
         """Servers of which the first is awake. It starts last: each start has the GPU without the others."""
         servers: list[Server] = []
         try:
-            for number, spec in enumerate(reversed(specs)):
+            for number, (asked, spec) in enumerate(reversed(list(group.started.items()))):
                 if servers:
                     servers[-1].sleep()
                 servers.append(self.launcher.start(spec, first_id + number, kind))
+                servers[-1].siblings = number
+                self._on_start(self._plant(asked), servers[-1], kind)
         except BaseException as error:
             for server in servers:
                 stop_after(error, server, self.launcher.settings.stop_grace_s)
@@ -323,10 +271,8 @@ class EnginePool:
         except EngineError as error:
             if not group.in_turn:
                 raise
-            alone = {asked: self._plant(asked) for asked in group.started}
-            self._sleepless |= dict.fromkeys(alone.values(), f"an earlier try failed: {error.message}")
-            self._tell_plan(f"{len(alone)} servers do not take turns: {error.message} Each starts alone.")
-            self._start(Group({spec: alone[spec]}), kind, lmcache)
+            self._plans.give_up_turns(map(self._plant, group.started), error.message)
+            self._start(Group({spec: self._plant(spec)}), kind, lmcache)
 
     def _all_live(self) -> bool:
         """Whether all servers live. The measurement of a dead server got an error; the next one starts anew."""

@@ -21,7 +21,8 @@ from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.engines.adapters import check_configured
 from pytest_llmperf.engines.emulated import VirtualLauncher
 from pytest_llmperf.engines.launch import Launcher
-from pytest_llmperf.engines.memory_shares import memory_shares, sleeping_specs, with_sleep_flags
+from pytest_llmperf.engines.measured_memory import MemoryRecords
+from pytest_llmperf.engines.memory_shares import Shares, memory_shares, sleeping_specs, with_sleep_flags
 from pytest_llmperf.engines.planted_flags import PlantedFlag, with_planted_flags
 from pytest_llmperf.engines.pool import EnginePool, lock_of_this_machine
 from pytest_llmperf.engines.server import Server
@@ -32,18 +33,19 @@ from pytest_llmperf.load.process import Loading, ProcessTransport
 from pytest_llmperf.load.transport import Transport
 from pytest_llmperf.load.virtual import VirtualEngine, VirtualTransport
 from pytest_llmperf.model.engine import REFERENCE, EngineSpec
-from pytest_llmperf.model.status import Note, Tell
+from pytest_llmperf.model.status import Note, Starting, Tell
 from pytest_llmperf.process.ports import lock_folder, private_folder, scratch_folder
 from pytest_llmperf.process.scratch import sweep, temporaries
 from pytest_llmperf.results.conditions import field_rules
 from pytest_llmperf.results.measurement import Measurement
 from pytest_llmperf.results.writer import writable
 from pytest_llmperf.session.provenance import FILE as PROVENANCE
-from pytest_llmperf.session.provenance import host_digest, provenance, write_provenance
+from pytest_llmperf.session.provenance import add_canary, host_digest, lacks_canary, provenance, write_provenance
 from pytest_llmperf.session.provenance import session_id as new_session_id
 from pytest_llmperf.session.replay import Replayer, Watch, stream_limits
 from pytest_llmperf.session.stored_baselines import Baselines
 from pytest_llmperf.telemetry.accelerators import Accelerators, TraceOf
+from pytest_llmperf.telemetry.canary import canary
 from pytest_llmperf.telemetry.cpu import use_from_now
 from pytest_llmperf.telemetry.hardware import Gpu, Hardware
 from pytest_llmperf.telemetry.host_memory import free_host_memory_bytes
@@ -108,6 +110,7 @@ class PerfSession:
         self._executions: dict[str, list[MeasuringTest]] = {}
         self._on_begin = on_begin  # called with the run folder before the first measurement
         self._begun = False
+        self._canary_seen = False
         self.id = session_id or new_session_id(now(), self.rng)
         self.worker = re.sub(r"[^A-Za-z0-9_-]+", "-", worker)  # of xdist; all of them write into one folder
         self.run_dir = self._place() / self.id
@@ -124,10 +127,11 @@ class PerfSession:
         else:
             launcher = Launcher(settings, root, self.run_dir, hardware.kind, self.clock, self.rng, tell, emulation,
                                 cpus=cores.servers if cores.own else (), worker=self.worker)
+            self._memories = MemoryRecords(self.run_dir.parent, launcher.version)
             # An emulator in real time takes nothing of this machine's accelerators.
             lock = None if emulation else lock_of_this_machine()
             self.pool = EnginePool(launcher, lock, wait_free=self._wait_free, plant=self._plant,
-                                   share_memory=self._share_memory, session=self.id)
+                                   share_memory=self._share_memory, on_start=self._measure_memory, session=self.id)
 
     def _cores(self, worker: str) -> Cores:
         """CPUs for the load and for servers; workers that measure at the same time take different ones."""
@@ -186,26 +190,45 @@ class PerfSession:
 
     def _share_memory(
         self, specs: Sequence[EngineSpec], kind: str | None, in_turn: bool
-    ) -> Sequence[EngineSpec] | str:
+    ) -> Shares | str:
         """A server in virtual time and one on a CPU take little memory; on a GPU each gets a share of it, or a turn."""
         wanted = self.settings.resident_servers
         if wanted not in ("auto", "sleep" if in_turn else "share"):
             return f'resident_servers is "{wanted}"'
         taken = [self._gpus(spec, kind) for spec in specs]
         if self.hardware.emulated:
-            return [with_sleep_flags(spec) for spec in specs] if in_turn else specs
+            return Shares(tuple(map(with_sleep_flags, specs) if in_turn else specs))
         if not any(taken):
-            return "a CPU has no memory of its own to release" if in_turn else specs
+            return "a CPU has no memory of its own to release" if in_turn else Shares(tuple(specs))
         if any(gpus != taken[0] for gpus in taken):
             return "they take different GPUs"
         sizes = [gpu.memory_bytes for gpu in taken[0] if gpu.memory_bytes is not None]
         memory_bytes = min(sizes) if len(sizes) == len(taken[0]) else None
+        measured = self._memories.of(specs, taken[0][0].name, kind)
         if in_turn:
-            return sleeping_specs(specs, memory_bytes, free_host_memory_bytes())
-        return memory_shares(specs, memory_bytes)
+            return sleeping_specs(specs, memory_bytes, free_host_memory_bytes(), measured)
+        return memory_shares(specs, memory_bytes, measured)
+
+    def _measure_memory(self, spec: EngineSpec, server: Server, kind: str | None) -> None:
+        """Keep what a server holds on its GPUs right after its start, for the plans of later sessions."""
+        if gpus := self._gpus(server.spec, kind):
+            held_bytes = self.accelerators.held_bytes(gpus, server.pids(), alone=not server.siblings)
+            self._memories.add(spec, gpus[0].name, kind, server, held_bytes)
 
     def _wait_free(self, spec: EngineSpec, kind: str | None, stay: int) -> None:
-        self.accelerators.wait_free(self._gpus(spec, kind), stay)
+        gpus = self._gpus(spec, kind)
+        self.accelerators.wait_free(gpus, stay)
+        if gpus and not self._canary_seen:
+            self._canary_seen = True
+            self._record_canary(gpus[0])
+
+    def _record_canary(self, gpu: Gpu) -> None:
+        """Once per host of a run folder, while the GPU is free: the machine's lock keeps other workers out."""
+        self.begin()
+        with suppress(OSError, ValueError):  # data beside the results, which stand without it
+            if lacks_canary(self.run_dir, self.host):
+                self.tell(Starting("the canary of this host"))
+                add_canary(self.run_dir, self.host, {"gpu": gpu.name, **canary()})
 
     def hardware_of(self, spec: EngineSpec, kind: str) -> Hardware:
         """The hardware that a server uses: a server on one of eight GPUs has one GPU."""

@@ -23,6 +23,7 @@ from pytest_llmperf.version import VERSION
 GIT_TIMEOUT_S = 10.0
 SCHEMA = 1
 HOSTS = "hosts"  # of a session that went on elsewhere
+CANARY = "canary"
 FILE = "session.json"
 VIRTUAL_HOST = "virtual"
 REPAIR = "Take the folder of one pytest run, .llmperf/runs/DATE-ID, whole"
@@ -98,6 +99,25 @@ def add_host(run_dir: Path, host: str) -> None:
     earlier = stored.get(HOSTS, [stored.get("host")])
     if isinstance(earlier, list) and host not in earlier:
         add_to_provenance(run_dir, {HOSTS: [*earlier, host]})
+
+
+def lacks_canary(run_dir: Path, host: str) -> bool:
+    """Whether the provenance has no canary of this host yet."""
+    return all(entry.get("host") != host for entry in _canaries(run_dir))
+
+
+def add_canary(run_dir: Path, host: str, values: Mapping[str, object]) -> None:
+    """Note how fast this host is at fixed work, see `telemetry.canary`.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    add_to_provenance(run_dir, {CANARY: [*_canaries(run_dir), {"host": host, **values}]})
+
+
+def _canaries(run_dir: Path) -> list[dict[str, object]]:
+    stored = read_session(run_dir).get(CANARY)
+    return [entry for entry in stored if isinstance(entry, dict)] if isinstance(stored, list) else []
 
 
 def read_provenance(run_dir: Path) -> Provenance:

@@ -115,6 +115,24 @@ class Accelerators:
             self.tell(Waiting("; ".join(busy)))
             self.clock.sleep_ns(seconds(POLL_S))
 
+    def held_bytes(self, gpus: tuple[Gpu, ...], pids: Collection[int], *, alone: bool) -> int | None:
+        """Memory of a server on its fullest GPU; None if the driver does not report the memory of processes.
+
+        Args:
+            gpus: the GPUs of the server.
+            pids: its processes.
+            alone: whether no other process holds memory on these GPUs. If the driver hides process ids, all memory in
+                use is then the server's.
+        """
+        nvml = self.nvml or pynvml()
+        if not gpus or nvml is None or self._hangs is not None:
+            return None
+        held = call_with_timeout(lambda: _held(nvml, gpus, frozenset(pids), alone=alone), NVML_TIMEOUT_S)
+        if held is None:
+            self._hung(f"NVML did not answer within {NVML_TIMEOUT_S:g} s")
+            return None
+        return max(held, default=None)
+
     def _in_use(self, gpus: tuple[Gpu, ...], free_bytes: int) -> list[str]:
         """A sentence for each GPU on which somebody holds more; none where the driver does not say."""
         nvml = self.nvml or pynvml()
@@ -176,6 +194,25 @@ def _busy(nvml: GpuNvml, gpus: tuple[Gpu, ...], free_bytes: int) -> list[str]:
         return [sentences for gpu in gpus if (sentences := _busy_gpu(nvml, gpu, free_bytes)) is not None]
     except Exception:
         return []
+    finally:
+        with suppress(Exception):
+            nvml.nvmlShutdown()
+
+
+def _held(nvml: GpuNvml, gpus: tuple[Gpu, ...], pids: frozenset[int], *, alone: bool) -> list[int]:
+    """Bytes on each GPU for which the driver reports them."""
+    try:
+        nvml.nvmlInit()
+        held = []
+        for gpu in gpus:
+            handle = nvml.nvmlDeviceGetHandleByIndex(gpu.index)
+            own = [each.memory_bytes for each in occupants(nvml, handle) if each.pid in pids]
+            sizes = own or ([memory_in_use(nvml, handle)] if alone else [])
+            held += [sum(size for size in sizes if size is not None)] if sizes and None not in sizes else []
+    except Exception:
+        return []
+    else:
+        return held
     finally:
         with suppress(Exception):
             nvml.nvmlShutdown()

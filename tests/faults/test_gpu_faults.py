@@ -1,5 +1,7 @@
 """Faults 68 to 75 at the user's door: a pytest run on a stub engine that finds a fake `pynvml` on its path."""
 
+import json
+
 import pytest
 
 FAKE = """
@@ -50,7 +52,7 @@ def measured(suite, monkeypatch):
     return measured
 
 
-def test_a_healthy_gpu_is_in_the_run_file(measured):
+def test_a_healthy_gpu_is_in_the_run_file(measured, suite):
     result, _, kept = measured("gpu.power_mw = 650_000; gpu.reasons = 0x4  # sw power cap: an H200 under load")
     assert result.ret == 0
     (run,) = kept["measurements"][0]["runs"]
@@ -64,6 +66,10 @@ def test_a_healthy_gpu_is_in_the_run_file(measured):
     assert run["contended"] is None
     assert run["gpu_state"]["pids_visible"]
     assert run["gpu_state"]["sample_ms"] > 0
+    (session,) = suite.folder.glob(".llmperf/runs/*/session.json")
+    (canary,) = json.loads(session.read_text())["canary"]
+    assert canary["gpu"] == "NVIDIA H200"
+    assert canary["one_core_ms"] > 0
 
 
 @pytest.mark.parametrize(

@@ -15,13 +15,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from pytest_llmperf.report.html.session_facts import canary_texts
     from pytest_llmperf.report.terminal_text import overview, text_of_test
-    from pytest_llmperf.results.reader import choose, read_run
+    from pytest_llmperf.results.reader import choose, read_run, read_session
 
     folder, part = _folder_and_test(arguments.folder, arguments.test)
     tests = read_run(folder)
     if part is None:
-        say(overview(tests))
+        say("\n".join([overview(tests), *(f"canary: {text}" for text in canary_texts(read_session(folder)))]))
     else:
         say("\n\n".join(text_of_test(test) for test in choose(tests, part, folder)))
     return 0

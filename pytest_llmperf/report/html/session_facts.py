@@ -13,6 +13,12 @@ from pytest_llmperf.results.reader import read_session
 
 #: Keys of `session.json` that the page shows in other places than the list of facts.
 APART = ("schema", "duration_s", "emulated")
+#: Key, words and unit of each value of a canary.
+CANARY_VALUES = (
+    ("kernel_launch_us", "kernel launch", "µs"), ("kernel_round_trip_us", "launch and end", "µs"),
+    ("to_host_gb_per_s", "GPU to host", "GB/s"), ("one_core_ms", "one core", "ms"),
+    ("host_copy_gb_per_s", "host copy", "GB/s"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,18 +44,33 @@ def session_facts(folders: Sequence[Path], tests: Sequence[TestResult]) -> Sessi
     """The facts of the run folders and of their tests' conditions."""
     sessions = [content for folder in folders if (content := read_session(folder))]
     origin = sessions[0] if sessions else {}
+    canaries = dict.fromkeys(text for content in sessions for text in canary_texts(content))
     durations = [float(value) for content in sessions if isinstance(value := content.get("duration_s"), int | float)]
     emulated = [str(content["emulated"]) for content in sessions if content.get("emulated")]
     conditions = [measurement.conditions for test in tests for measurement in test.measurements]
     kinds = [each["hardware"] for each in conditions if each.get("hardware", "").startswith("emulated")]
     return SessionFacts(
         origin=tuple((name, str(value)) for name, value in origin.items()
-                     if name not in APART and not isinstance(value, dict | list)),
+                     if name not in APART and not isinstance(value, dict | list))
+        + tuple(("canary", text) for text in canaries),
         duration_s=sum(durations) if durations else None,
         emulated="; ".join(dict.fromkeys(emulated or kinds)),
         planted="; ".join(dict.fromkeys(each[PLANTED] for each in conditions if PLANTED in each)),
         skipped=_skipped(sessions),
     )
+
+
+def canary_texts(session: Mapping[str, object]) -> list[str]:
+    """A line per host: how fast it was at fixed work, as far as that was seen."""
+    stored = session.get("canary")
+    entries = [entry for entry in stored if isinstance(entry, dict)] if isinstance(stored, list) else []
+    return [
+        ", ".join([f"host {entry.get('host', '?')}"]
+                  + [f"{words} {entry[name]:g} {unit}" for name, words, unit in CANARY_VALUES
+                     if isinstance(entry.get(name), int | float)]
+                  + ([f"GPU not seen: {entry['not_seen']}"] if "not_seen" in entry else []))
+        for entry in entries
+    ]
 
 
 def _skipped(sessions: Sequence[Mapping[str, object]]) -> dict[str, int]:

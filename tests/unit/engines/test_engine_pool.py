@@ -11,6 +11,7 @@ from filelock import FileLock
 
 from pytest_llmperf.config.settings import Settings
 from pytest_llmperf.engines.launch import stop_after
+from pytest_llmperf.engines.memory_shares import Shares
 from pytest_llmperf.engines.pool import EnginePool, lock_of_this_machine
 from pytest_llmperf.engines.spec import endpoint, vllm
 from pytest_llmperf.errors import (
@@ -36,12 +37,14 @@ class FakeLauncher:
         self.settings = Settings()
         self.clock = SimpleNamespace(now_ns=lambda: 0)
         self.make_server, self.make_process = make_server, make_process
-        self.lines, self.kinds, self.failure = [], [], None
+        self.lines, self.kinds, self.failure, self.unknown_flag = [], [], None, None
         self.progress = self.lines.append
 
     def check(self, spec, kind=None):
         if spec.model == "nosuch":
             raise SpecError("no model 'nosuch'")
+        if self.unknown_flag in dict(spec.flags):
+            raise SpecError(f"vllm does not know {self.unknown_flag}.")
 
     def start(self, spec, start_id, kind=None, lmcache=None):
         self.kinds.append(kind)
@@ -86,7 +89,8 @@ def test_planted_server_is_shared_under_requested_spec(launcher, tmp_path):
 
 def shared(specs, _kind, in_turn=False):
     """Each spec with a third of the memory."""
-    return "sharing suffices" if in_turn else [spec.with_flags(gpu_memory_utilization=0.3) for spec in specs]
+    flagged = tuple(spec.with_flags(gpu_memory_utilization=0.3) for spec in specs)
+    return "sharing suffices" if in_turn else Shares(flagged, "each has a third")
 
 
 @pytest.fixture
@@ -98,7 +102,7 @@ def sharing_pool(launcher, tmp_path):
 def test_specs_that_fit_start_together_and_stay(sharing_pool):
     one = sharing_pool.acquire(ONE, beside=[TWO])
     two = sharing_pool.acquire(TWO, beside=[ONE])
-    assert (one.spec, two.spec) == tuple(shared([ONE, TWO], None))
+    assert (one.spec, two.spec) == shared([ONE, TWO], None).specs
     assert (one.asked, two.asked) == (ONE, TWO)
     assert [one.start_id, two.start_id, sharing_pool.starts] == [1, 2, 2]
     assert [one.siblings, two.siblings] == [1, 1]
@@ -152,7 +156,8 @@ def test_two_of_three_specs_run_together_where_three_do_not_fit(launcher, tmp_pa
 
 
 def in_turn_only(specs, _kind, in_turn):
-    return [spec.with_flags(enable_sleep_mode=True) for spec in specs] if in_turn else "the GPU is too small"
+    flagged = tuple(spec.with_flags(enable_sleep_mode=True) for spec in specs)
+    return Shares(flagged, "one at a time") if in_turn else "the GPU is too small"
 
 
 @pytest.fixture
@@ -187,23 +192,37 @@ def test_servers_that_take_turns_start_once_and_sleep_in_turn(turns, launcher):
     assert turns.starts == 2
     assert [one.takes_turns, one.siblings] == [True, 1]
     assert [note.text for note in launcher.lines] == [
-        "2 servers take turns, one is awake and the others sleep: the GPU is too small."]
+        "2 servers take turns, one is awake and the others sleep: the GPU is too small; one at a time."]
 
 
 def test_engine_without_sleep_flag_runs_in_sequence_and_reason_is_told(turns, launcher):
-    knows = launcher.check
-
-    def check(spec, kind=None):
-        if "enable_sleep_mode" in dict(spec.flags):
-            raise SpecError("vllm does not know enable_sleep_mode.")
-        knows(spec, kind)
-
-    launcher.check = check
+    launcher.unknown_flag = "enable_sleep_mode"
     assert not turns.lives_beside(ONE, [TWO])
     assert turns.acquire(ONE, beside=[TWO]).spec == ONE
     assert [note.text for note in launcher.lines] == [
         "2 servers do not run at the same time: the GPU is too small. They do not sleep in turn: vllm does not know "
-        "enable_sleep_mode.."]
+        "enable_sleep_mode."]
+
+
+def test_plan_of_a_session_does_not_change(launcher, tmp_path):
+    """A second start has the flags of the first, whatever was measured meanwhile."""
+    sizes = itertools.count(1)
+
+    def growing(specs, _kind, _in_turn):
+        size = next(sizes)
+        return Shares(tuple(spec.with_flags(kv_cache_memory_bytes=size) for spec in specs))
+
+    with EnginePool(launcher, tmp_path / "lock", lambda _clock: Sweep(), share_memory=growing) as pool:
+        first = [pool.acquire(ONE, beside=[TWO]).spec, pool.acquire(TWO, beside=[ONE]).spec]
+        pool.release()
+        assert [pool.acquire(ONE, beside=[TWO]).spec, pool.acquire(TWO, beside=[ONE]).spec] == first
+
+
+def test_memory_is_measured_while_started_server_is_awake(launcher, tmp_path, turns):
+    told = []
+    turns._on_start = lambda spec, server, kind: told.append((spec, server.spec.model, server.asleep, kind))
+    turns.acquire(ONE, "h200", beside=[TWO])
+    assert told == [(TWO, "two", False, "h200"), (ONE, "one", False, "h200")]
 
 
 def test_failed_sleep_stops_both_servers_and_starts_the_asked_server_alone(turns, launcher, fake_engine):
@@ -211,8 +230,9 @@ def test_failed_sleep_stops_both_servers_and_starts_the_asked_server_alone(turns
     one = turns.acquire(ONE, beside=[TWO])
     assert (one.spec, one.asleep, one.siblings) == (ONE, False, 0)
     assert not turns.lives_beside(ONE, [TWO])
-    assert "vLLM does not sleep: /sleep answered 500 'not supported'" in launcher.lines[-2].text
-    assert "an earlier try failed" in launcher.lines[-1].text
+    texts = [note.text for note in launcher.lines]
+    assert "vLLM does not sleep: /sleep answered 500 'not supported'" in texts[1]
+    assert "an earlier try failed" in texts[2]
     two = turns.acquire(TWO, beside=[ONE])
     assert two.spec == TWO
     assert one.process.stopped == 1

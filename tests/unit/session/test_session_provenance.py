@@ -11,7 +11,15 @@ import pytest
 from pytest_llmperf.errors import BaselineError
 from pytest_llmperf.results.baseline import Provenance
 from pytest_llmperf.session.baseline_update import read_sessions
-from pytest_llmperf.session.provenance import FILE, provenance, read_provenance, session_id, write_provenance
+from pytest_llmperf.session.provenance import (
+    FILE,
+    add_canary,
+    lacks_canary,
+    provenance,
+    read_provenance,
+    session_id,
+    write_provenance,
+)
 
 KNOWN = Provenance("20260102T030405Z-abcdef", "2026-01-02", "0123456789ab", False, "f00")
 
@@ -126,3 +134,13 @@ def test_a_status_that_git_does_not_tell_is_not_clean(repository):
 def test_provenance_outside_repository_has_no_commit(tmp_path):
     known = provenance(tmp_path, "s", datetime(2026, 1, 2, tzinfo=UTC), [], "host")
     assert (known.commit, known.dirty) == (None, False)
+
+
+def test_canary_is_kept_once_per_host(tmp_path):
+    (tmp_path / "session.json").write_text('{"schema": 1}')
+    for host in ("one", "two"):
+        assert lacks_canary(tmp_path, host)
+        add_canary(tmp_path, host, {"one_core_ms": 5.0})
+        assert not lacks_canary(tmp_path, host)
+    stored = json.loads((tmp_path / "session.json").read_text())
+    assert stored["canary"] == [{"host": "one", "one_core_ms": 5.0}, {"host": "two", "one_core_ms": 5.0}]

@@ -185,3 +185,23 @@ def test_hanging_driver_in_failed_run_is_reported(accelerators, nvml, told, monk
     finally:
         nvml.answering.set()
     assert told == [Note("the GPUs were not watched: NVML did not answer within 0.05 s")]
+
+
+@pytest.mark.parametrize(
+    ("processes", "alone", "held"),
+    [({7: 20 << 30, 8: 3 << 30, 9: 40 << 30}, False, 23 << 30), ({9: 40 << 30}, False, None),
+     ({9: 40 << 30}, True, 50 << 30), ({7: None}, True, None)],
+)
+def test_held_memory_is_of_own_processes_or_of_all_if_alone(accelerators, nvml, processes, alone, held):
+    nvml.gpus[0].processes, nvml.gpus[0].used_bytes = processes, 50 << 30
+    gpus = accelerators.of_server({}, {}, "h200")
+    assert accelerators.held_bytes(gpus, (7, 8), alone=alone) == held
+
+
+def test_held_memory_is_of_fullest_gpu_and_missing_without_driver(accelerators, nvml):
+    nvml.gpus[0].processes, nvml.gpus[1].processes = {7: 1 << 30}, {7: 2 << 30}
+    gpus = accelerators.of_server({"tensor_parallel_size": 2}, {}, "h200")
+    assert accelerators.held_bytes(gpus, (7,), alone=False) == 2 << 30
+    nvml.broken.add("nvmlInit")
+    assert accelerators.held_bytes(gpus, (7,), alone=False) is None
+    assert accelerators.held_bytes((), (7,), alone=False) is None

@@ -9,7 +9,7 @@ import pytest
 from pytest_llmperf import CheckResult, Verdict
 from pytest_llmperf.metrics.units import Unit
 from pytest_llmperf.report.html.overview import bar_of, csv_text, groups, headline, headroom_text, row_of, tiles
-from pytest_llmperf.report.html.session_facts import SessionFacts, session_facts
+from pytest_llmperf.report.html.session_facts import SessionFacts, canary_texts, session_facts
 from pytest_llmperf.results.cause import Cause
 from pytest_llmperf.results.measurement import Measurement, Run, TestResult
 from pytest_llmperf.slo.model import Comparison
@@ -162,3 +162,12 @@ def test_session_facts_add_up_folders_and_ignore_values_of_wrong_type(tmp_path):
     facts = session_facts([tmp_path / name for name in "abc"], [ended(conditions=H200 | {"planted": "vllm:eager"})])
     assert (facts.duration_s, facts.skipped, facts.emulated, facts.planted) == (
         90, {"needs l4": 3}, "emulated l4", "vllm:eager")
+
+
+def test_canary_line_names_host_values_and_missing_gpu():
+    entries = [{"host": "0a1b", "gpu": "NVIDIA H200", "one_core_ms": 5.25, "kernel_launch_us": 2.1},
+               {"host": "2c3d", "one_core_ms": 6, "not_seen": "cuInit: error 100"}, "no entry"]
+    assert canary_texts({"canary": entries}) == [
+        "host 0a1b, kernel launch 2.1 µs, one core 5.25 ms",
+        "host 2c3d, one core 6 ms, GPU not seen: cuInit: error 100"]
+    assert canary_texts({"canary": 1}) == []
