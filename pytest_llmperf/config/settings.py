@@ -40,6 +40,8 @@ class Settings:
             {image}, {root} (the project) and {name} (of the container) are replaced in each word; the word {env}
             becomes `--env VARIABLE` for each variable of the server.
         engine_stop_command: ends the container {name} after its client has ended, however it ended; "": none.
+        engine_processes_command: prints the process ids of the container {name} on this host, with which the search for
+            other processes on a GPU knows our own; "": none.
         ready_timeout_s: from launch to the first generated token.
         stop_grace_s: between SIGTERM and SIGKILL.
         send_delay_p99_limit_ms: above it the load generator is late and a run is an ERROR.
@@ -84,6 +86,7 @@ class Settings:
     engines: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     engine_command: str = DOCKER
     engine_stop_command: str = "docker rm --force {name}"
+    engine_processes_command: str = "docker top {name} -eo pid"
     ready_timeout_s: float = 600.0
     stop_grace_s: float = 15.0
     send_delay_p99_limit_ms: float = 10.0
@@ -262,7 +265,7 @@ def _number_problem(key: str, value: object, default: object) -> str | None:
 
 
 def _text_problem(key: str, value: object) -> str | None:
-    if key == "engine_stop_command" and value == "":
+    if key in ("engine_stop_command", "engine_processes_command") and value == "":
         return None
     if not isinstance(value, str) or not value:
         return "must be a text"

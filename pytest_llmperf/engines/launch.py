@@ -276,12 +276,16 @@ class Launcher:
     def _spawn(self, spec: EngineSpec, adapter: Adapter, placement: Placement, folder: Path) -> Supervised:
         env = child_environment(spec, adapter, placement)
         container = f"llmperf-{os.urandom(6).hex()}"
-        stop = shlex.split(self.settings.engine_stop_command.replace("{name}", container))
+        listing, stop = (
+            tuple(shlex.split(template.replace("{name}", container))) if placement.environment.is_container else ()
+            for template in (self.settings.engine_processes_command, self.settings.engine_stop_command)
+        )
         launch = Launch(
             argv=(*placement.environment.command(container, _container_variables(spec, adapter, placement, env)),
                   *adapter.arguments(spec, placement)),
             env=env,
-            stop_argv=tuple(stop) if placement.environment.is_container else (),
+            pids_argv=listing,
+            stop_argv=stop,
             cwd=self.root,
             run_dir=folder,
             abandoned_grace_s=min(ABANDONED_GRACE_S, self.settings.stop_grace_s),

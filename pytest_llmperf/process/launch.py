@@ -40,6 +40,7 @@ class Launch:
         leader_first: the server's first process alone gets the SIGTERM; those below it once it has ended, or in the
             last 3 s of the grace.
         hidden: further texts that must not be written down.
+        pids_argv: command that prints the process ids of the server's container, e.g. "docker top NAME -eo pid".
         stop_argv: command that runs after all processes of the server have ended, e.g. "docker rm --force NAME".
     """
 
@@ -55,6 +56,7 @@ class Launch:
     leader_first: bool = False
     cpus: tuple[int, ...] = ()
     hidden: tuple[str, ...] = ()
+    pids_argv: tuple[str, ...] = ()
     stop_argv: tuple[str, ...] = ()
 
     def __repr__(self) -> str:

@@ -15,6 +15,7 @@ from pytest_llmperf.clock import Clock, SystemClock
 from pytest_llmperf.errors import EngineError, EnvironmentMissing, Evidence, StopFailed
 
 from . import leftovers, shm, tree
+from .container import ContainerProcesses
 from .launch import Launch
 from .reaped import Reaped, StopReport, write_report
 from .status import Status
@@ -71,6 +72,7 @@ class Supervised:
         self._report: StopReport | None = None
         self._lock = threading.RLock()
         self._segments = shm.Attribution()
+        self._container = ContainerProcesses(launch.pids_argv, launch.env, clock)
         self._on_gone: list[Callable[[], None]] = []
         with launch.open_log(ERRORS) as errors:
             self._watchdog = subprocess.Popen(
@@ -121,8 +123,12 @@ class Supervised:
         return self.ending()
 
     def pids(self) -> tuple[int, ...]:
-        """The living processes of this server, wherever they detached themselves to; not the watchdog."""
-        return tuple(s.identity.pid for s in tree.descendants(self._watchdog.pid) if s.alive) if self._watched() else ()
+        """The living processes of this server, wherever they detached themselves to, those of its container among them;
+        not the watchdog."""
+        if not self._watched():
+            return ()
+        below = (stat.identity.pid for stat in tree.descendants(self._watchdog.pid) if stat.alive)
+        return (*below, *self._container.pids())
 
     def evidence(self, n_lines: int = 200) -> Evidence:
         """Evidence about a failure, with secrets masked."""

@@ -17,6 +17,9 @@ from pytest_llmperf.engines.environment import find_environment
 from pytest_llmperf.engines.installed import check_reference, version_in
 from pytest_llmperf.engines.launch import Launcher
 from pytest_llmperf.errors import ConfigError, EnvironmentMissing, SpecError
+from pytest_llmperf.telemetry.gpu_watch import GpuWatch
+from pytest_llmperf.telemetry.hardware import Gpu
+from pytest_llmperf.testing.fake_nvml import FakeGpu, FakeNvml
 
 STUBS = Path(__file__).parents[1] / "stubs"
 KEY = "canary-key-9a8b7c6d"
@@ -74,6 +77,32 @@ def test_killed_watchdog_leaves_removal_of_container_to_stop(runtime, launcher):
     server.stop(2.0)
     (name,) = container_names(runtime())
     assert f"rm --force {name}" in runtime()
+
+
+def test_processes_of_container_are_no_strangers_on_gpu(runtime, launcher, monkeypatch):
+    """The driver lists processes of the container, which are not below its client."""
+    monkeypatch.setenv("DOCKER_TOP", "4000001 4000002")
+    nvml = FakeNvml([FakeGpu(used_bytes=9 << 30, processes={4000001: 9 << 30})])
+    server = launcher.start(vllm("tiny"), 1)
+    try:
+        watch = GpuWatch(nvml, [Gpu(0, "NVIDIA H200", "h200")], server.pids, SystemClock(), interval_s=10)
+        watch.start()
+        watch.stop()
+        assert server.process.pid in server.pids()
+    finally:
+        server.stop(2.0)
+    trace = watch.trace(0)
+    assert (trace.pids_visible, trace.strangers) == (True, ())
+    (name,) = container_names(runtime())
+    assert f"top {name} -eo pid" in runtime()
+
+
+@pytest.mark.parametrize("command", ["", "no-such-runtime top {name}", "docker fails {name}"])
+def test_server_without_process_list_has_processes_of_client(runtime, tmp_path, command):
+    settings = Settings(ready_timeout_s=20.0, stop_grace_s=2.0, engine_processes_command=command)
+    server = launcher_with(tmp_path, settings).start(vllm("tiny"), 1)
+    assert server.pids() == (server.process.pid,)
+    server.stop(2.0)
 
 
 def test_version_is_read_in_image(runtime, launcher, tmp_path):

@@ -1,4 +1,5 @@
-"""A container runtime for tests: `run` has the variables named by --env only, and PYTHONPATH is the image.
+"""A container runtime for tests: `run` has the variables named by --env only, and PYTHONPATH is the image. `top` prints
+the process ids in DOCKER_TOP below a heading.
 
 A file DOCKER_LOG gets each command line. The image NAME is the folder NAME below DOCKER_IMAGES.
 """
@@ -11,6 +12,8 @@ VALUED = {"--name", "--gpus", "--network", "--ipc", "--volume", "--workdir", "--
 
 with Path(os.environ["DOCKER_LOG"]).open("a") as log:
     log.write(" ".join(sys.argv[1:]) + "\n")
+if sys.argv[1] == "top":
+    print("PID", *os.environ["DOCKER_TOP"].split(), sep="\n")
 if sys.argv[1] == "run":
     words, env = sys.argv[2:], {"PATH": os.environ["PATH"]}
     while words[0].startswith("--"):
