@@ -4,6 +4,8 @@
 
     python scripts/simulate_verdicts.py robust hosts others --suites 10000
 
+    python scripts/simulate_verdicts.py means --suites 3000
+
     python scripts/simulate_verdicts.py endpoints drift starts suites --suites 20000
 
 A suite run is M primary metrics, three to a test, each test against D stored sessions of three runs (seeds 0, 1, 2),
@@ -20,6 +22,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 import simulate_claims
+import simulate_means
 from scipy.special import stdtr, stdtrit
 from scipy.stats import beta, rankdata
 from simulate_claims import heading, row
@@ -590,6 +593,7 @@ TABLES = {
     "alarms": alarms_table, "reruns": reruns_table, "gross": gross_table, "steps": steps_table, "slower": slower_table,
     "endpoints": endpoints_table, "power": power_table, "margins": margins_table, "robust": robust_table,
     "hosts": hosts_table, "others": others_table, "reference": reference_table, **simulate_claims.TABLES,
+    **simulate_means.TABLES,
 }  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from pytest_llmperf.calibration.experiments import A_A, Experiment
 from pytest_llmperf.calibration.limits import SETTINGS, Setting
 from pytest_llmperf.calibration.row import Row
 from pytest_llmperf.calibration.slow_servers import CASES, RUNS, TRUTH_REQUESTS, slow_names
+from pytest_llmperf.calibration.traffic import QUEUES, REQUESTS_OF_QUEUE
 from pytest_llmperf.judging.sample import PERIODS_PER_RUN
 from pytest_llmperf.model.verdict import Verdict
 from pytest_llmperf.stats.binomial import share_interval
@@ -179,9 +180,9 @@ def _slow_servers(rows: Mapping[str, Sequence[Row]]) -> Iterator[str]:
                     *(share(counts[verdict], sum(counts.values()))
                       for counts, verdict in ((exact, "PASS"), (beyond, "PASS"), (exact, "FAIL"), (far, "PASS"))))
     yield ("\nSimulated request records, ten requests per second, the exact limit from a simulation of "
-           f"{TRUTH_REQUESTS:,} requests. A period is the correlation time of the server, or the mean time between its "
-           f"spells. Where a run is shorter than {PERIODS_PER_RUN} periods, the verdict says that such changes are "
-           "not excluded.")
+           f"{TRUTH_REQUESTS:,} requests, behind a queue of {QUEUES * REQUESTS_OF_QUEUE:,}. A period is the "
+           "correlation time of the server, or the mean time between its spells. Where a run is shorter than "
+           f"{PERIODS_PER_RUN} periods, the verdict says that such changes are not excluded.")
 
 
 def _alternative_rules_section(experiments: Sequence[Experiment], rows: Mapping[str, Sequence[Row]]) -> Iterator[str]:

@@ -1,17 +1,28 @@
-"""Simulated servers whose requests are not independent: queues, slow spells, outages, speed that varies slowly.
+"""SLOs on simulated servers whose requests are not independent (`calibration.traffic`), and how often they are wrong.
 
-Each process is stationary, so its true percentiles, means and rates do not depend on the length of a run. They are
-read from one long simulation of the same process.
+The true percentiles, means and rates are read from one long simulation of the same process, and for a queue from many
+simulated side by side: behind a queue at 95 % load the mean TTFT of 400,000 requests has a standard error of 4 %.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from heapq import heapify, heapreplace
 from typing import TYPE_CHECKING
 
+from pytest_llmperf.calibration.traffic import (
+    RATE_PER_S,
+    Process,
+    Queue,
+    Traffic,
+    outages,
+    slow_spells,
+    stalled_requests,
+    stalling_steps,
+    steady,
+    varying_speed,
+)
 from pytest_llmperf.judging.requirements import judge_slo
 from pytest_llmperf.metrics.run import CountedBy, RunMetrics
 from pytest_llmperf.metrics.summary import STATS, percentile
@@ -24,179 +35,10 @@ if TYPE_CHECKING:
 
     Array = npt.NDArray[np.float64]
 
-RATE_PER_S = 10.0
-STEP_S = 0.02
-TTFT_S = 0.1
 TOKENS = 24
-#: Log-sd of one request's TTFT, and of one gap, beside what the process does to all of them.
-TTFT_SPREAD, GAP_SPREAD = 0.3, 0.1
-#: Slots of the queue's server, and requests that are served before a run is recorded.
-SLOTS, BURN_IN = 4, 4000
-SERVICE_SPREAD = 0.5
 TRUTH_REQUESTS = 400_000
 #: Runs of a measurement, and how many times the limit the truth is: the exact limit, beyond it, and far within it.
 RUNS, BEYOND = 3, (1.0, 1.1, 0.5)
-
-
-@dataclass(frozen=True, slots=True)
-class Traffic:
-    """What a simulated server did to the requests of one run, by intended send time.
-
-    Args:
-        intended_s: when each request was due.
-        ttft_s: of each request.
-        gaps_s: requests × gaps between tokens.
-        failed: whether each request failed.
-    """
-
-    intended_s: Array
-    ttft_s: Array
-    gaps_s: Array
-    failed: npt.NDArray[np.bool_]
-
-
-#: (random generator, number of requests, gaps of each answer) → what they saw.
-Process = Callable[["np.random.Generator", int, int], Traffic]
-
-
-def steady(rng: np.random.Generator, requests: int, gaps: int) -> Traffic:
-    """Independent requests."""
-    return _served(rng, requests, gaps)
-
-
-def varying_speed(correlation_s: float, spread: float = 0.3) -> Process:
-    """The logarithm of the speed is a stationary Ornstein–Uhlenbeck process.
-
-    Args:
-        correlation_s: time in which its autocorrelation falls to 1/e.
-        spread: its standard deviation.
-    """
-    def process(rng: np.random.Generator, requests: int, gaps: int) -> Traffic:
-        import numpy as np
-        from scipy.signal import lfilter
-
-        intended_s, cells = _timeline(rng, requests, gaps)
-        keep = float(np.exp(-STEP_S / correlation_s))
-        shocks = rng.standard_normal(cells) * (1 - keep**2) ** 0.5
-        shocks[0] /= (1 - keep**2) ** 0.5
-        return _served(rng, requests, gaps, intended_s, np.exp(spread * lfilter([1.0], [1.0, -keep], shocks)))
-
-    return process
-
-
-def slow_spells(every_s: float, length_s: float, times: float) -> Process:
-    """Spells in which everything takes `times` as long; the pauses between them are exponential.
-
-    Args:
-        every_s: mean time from one spell to the next.
-        length_s: of a spell.
-        times: how many times slower.
-    """
-    def process(rng: np.random.Generator, requests: int, gaps: int) -> Traffic:
-        import numpy as np
-
-        intended_s, cells = _timeline(rng, requests, gaps)
-        slow = _spells(rng, np.linspace(0, cells * STEP_S, cells), every_s, length_s)
-        return _served(rng, requests, gaps, intended_s, np.where(slow, times, 1.0))
-
-    return process
-
-
-def stalling_steps(share: float, times: float) -> Process:
-    """Single steps, independent of each other, that take `times` as long for every stream."""
-    def process(rng: np.random.Generator, requests: int, gaps: int) -> Traffic:
-        import numpy as np
-
-        intended_s, cells = _timeline(rng, requests, gaps)
-        return _served(rng, requests, gaps, intended_s, np.where(rng.random(cells) < share, times, 1.0))
-
-    return process
-
-
-def stalled_requests(share: float, times: float) -> Process:
-    """Single requests, independent of each other, whose first token takes `times` as long."""
-    def process(rng: np.random.Generator, requests: int, gaps: int) -> Traffic:
-        import numpy as np
-
-        found = _served(rng, requests, gaps)
-        found.ttft_s[:] *= np.where(rng.random(requests) < share, times, 1.0)
-        return found
-
-    return process
-
-
-def outages(every_s: float, length_s: float) -> Process:
-    """Every request that is due in an outage fails; the pauses between outages are exponential."""
-    def process(rng: np.random.Generator, requests: int, gaps: int) -> Traffic:
-        found = _served(rng, requests, gaps)
-        found.failed[:] = _spells(rng, found.intended_s, every_s, length_s)
-        return found
-
-    return process
-
-
-def queue(load: float) -> Process:
-    """M/G/c: Poisson arrivals wait for one of `SLOTS` slots; the service time is the TTFT of an empty server."""
-    def process(rng: np.random.Generator, requests: int, gaps: int) -> Traffic:
-        import numpy as np
-
-        found = _served(rng, requests, gaps)
-        before_s = found.intended_s[0] - rng.exponential(1 / RATE_PER_S, BURN_IN).cumsum()[::-1]
-        due_s = np.concatenate([before_s, found.intended_s])
-        service_s = load * SLOTS / RATE_PER_S * rng.lognormal(-SERVICE_SPREAD**2 / 2, SERVICE_SPREAD, len(due_s))
-        found.ttft_s[:] = (_waits_s(due_s, service_s) + service_s)[BURN_IN:]
-        return found
-
-    return process
-
-
-def _waits_s(due_s: Array, service_s: Array) -> list[float]:
-    """First come, first served, by the slot that is free first (Kiefer and Wolfowitz, 1955)."""
-    free_s = [float(due_s[0])] * SLOTS
-    heapify(free_s)
-    waits_s = []
-    for due, service in zip(due_s.tolist(), service_s.tolist(), strict=True):
-        start = max(due, free_s[0])
-        heapreplace(free_s, start + service)
-        waits_s.append(start - due)
-    return waits_s
-
-
-def _timeline(rng: np.random.Generator, requests: int, gaps: int) -> tuple[Array, int]:
-    """When each request is due, and the steps of `STEP_S` until all answers have ended, however slow they were."""
-    intended_s = rng.exponential(1 / RATE_PER_S, requests).cumsum()
-    return intended_s, int((intended_s[-1] + 10 * (TTFT_S + gaps * STEP_S)) / STEP_S) + 1000
-
-
-def _spells(rng: np.random.Generator, at_s: Array, every_s: float, length_s: float) -> npt.NDArray[np.bool_]:
-    """Whether each time lies in a spell; the first time is a random one of the process."""
-    import numpy as np
-
-    count = int(2 * (at_s[-1] + 60 * every_s) / every_s) + 20
-    starts_s = (rng.exponential(every_s - length_s, count) + length_s).cumsum() - 50 * every_s
-    latest = starts_s.searchsorted(at_s, side="right") - 1
-    return np.asarray(at_s - starts_s[latest] < length_s)
-
-
-def _served(rng: np.random.Generator, requests: int, gaps: int, intended_s: Array | None = None,
-            slowness: Array | None = None) -> Traffic:
-    """Requests on a server whose every step of `STEP_S` has a factor; 1 where there is none."""
-    import numpy as np
-
-    due_s = rng.exponential(1 / RATE_PER_S, requests).cumsum() if intended_s is None else intended_s
-    factors = np.ones(1) if slowness is None else slowness
-
-    def factor(at_s: Array) -> Array:
-        return np.asarray(factors[np.minimum((at_s / STEP_S).astype(np.int64), len(factors) - 1)])
-
-    ttft_s = TTFT_S * rng.lognormal(0, TTFT_SPREAD, requests) * factor(due_s)
-    noise = STEP_S * rng.lognormal(0, GAP_SPREAD, (gaps, requests))
-    now_s = due_s + ttft_s
-    gaps_s = np.empty((gaps, requests))
-    for number in range(gaps):
-        gaps_s[number] = noise[number] * factor(now_s)
-        now_s = now_s + gaps_s[number]
-    return Traffic(due_s, ttft_s, gaps_s.T, np.zeros(requests, dtype=np.bool_))
 
 
 def measured(traffic: Traffic, family: str) -> RunMetrics:
@@ -231,13 +73,19 @@ def truth(process: Process, metric: str, rng: np.random.Generator) -> float:
     import numpy as np
 
     family, _, stat = metric.rpartition("_")
-    gaps = {"ttft": 1, "error": 1}.get(family, TOKENS - 1)
-    found = process(rng, TRUTH_REQUESTS, gaps)
     if metric == "error_rate":
-        return float(found.failed.mean())
-    values = {"ttft": found.ttft_s, "itl": found.gaps_s, "tpot": found.gaps_s.mean(1)}[family]
-    share = STATS[stat]
+        return float(process(rng, TRUTH_REQUESTS, 1).failed.mean())
+    values, share = _stationary_values_s(process, family, rng), STATS[stat]
     return 1e3 * float(values.mean() if share is None else np.quantile(values, share))
+
+
+def _stationary_values_s(process: Process, family: str, rng: np.random.Generator) -> Array:
+    """Many values of a latency."""
+    if isinstance(process, Queue) and family == "ttft":
+        return process.stationary()[0]
+    found = process(rng, TRUTH_REQUESTS, 1 if family == "ttft" else TOKENS - 1)
+    values: Array = {"ttft": found.ttft_s, "itl": found.gaps_s, "tpot": found.gaps_s.mean(1)}[family]
+    return values
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,10 +120,10 @@ CASES = (
     *(Case("independent", steady, metric, 0) for metric in ("ttft_p95", "ttft_p99", "itl_p99", "tpot_mean")),
     *(Case(f"speed ±30 % over {seconds} s", varying_speed(seconds), metric, seconds)
       for seconds in (1, 10) for metric in ("ttft_p95", "itl_p95", "itl_p99", "tpot_p95", "tpot_mean", "ttft_p50")),
-    *(Case("queue at 50 % load", queue(0.5), metric, 0.1) for metric in ("ttft_p95", "ttft_p99", "ttft_mean")),
-    *(Case("queue at 70 % load", queue(0.7), metric, 1.0) for metric in ("ttft_p95", "ttft_p99", "ttft_mean")),
-    *(Case("queue at 85 % load", queue(0.85), metric, 4.1) for metric in ("ttft_p95", "ttft_p99", "ttft_mean")),
-    *(Case("queue at 95 % load", queue(0.95), metric, 38.0, (1000, 5000)) for metric in ("ttft_p95", "ttft_mean")),
+    *(Case("queue at 50 % load", Queue(0.5), metric, 0.1) for metric in ("ttft_p95", "ttft_p99", "ttft_mean")),
+    *(Case("queue at 70 % load", Queue(0.7), metric, 1.0) for metric in ("ttft_p95", "ttft_p99", "ttft_mean")),
+    *(Case("queue at 85 % load", Queue(0.85), metric, 4.1) for metric in ("ttft_p95", "ttft_p99", "ttft_mean")),
+    *(Case("queue at 95 % load", Queue(0.95), metric, 38.0, (1000, 5000)) for metric in ("ttft_p95", "ttft_mean")),
     *(Case("spells of 1 s, 3 × slower, every 10 s", slow_spells(10, 1, 3), metric, 10)
       for metric in ("ttft_p95", "ttft_p90", "itl_p95", "tpot_p90", "tpot_mean", "ttft_p50")),
     Case("outages of 0.5 s every 50 s", outages(50, 0.5), "error_rate", 50, (300, 1000, 5000)),

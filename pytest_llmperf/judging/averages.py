@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import reduce
 from math import isfinite
-from typing import TYPE_CHECKING
 
 from pytest_llmperf.judging.concurrency import mean_concurrency, observations_per_step
 from pytest_llmperf.judging.gaps import gap_segments_ns
@@ -26,12 +25,8 @@ from pytest_llmperf.slo.model import Comparison, Slo
 from pytest_llmperf.stats.binomial import share_interval
 from pytest_llmperf.stats.design import BODY_SHARE, effective_fraction, effective_n
 from pytest_llmperf.stats.interval import Interval
-from pytest_llmperf.stats.mean import mean, t_interval, t_quantile, wider
-from pytest_llmperf.stats.segments import batches, cosines_for, independent_segments, slow_variance
-
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
+from pytest_llmperf.stats.mean import mean, t_interval, wider
+from pytest_llmperf.stats.segments import batches, cosines_for, independent_segments, slow_interval
 
 #: Parts of a run, each of so many served requests at least; a run of fewer parts than `_FEWEST_PARTS` is not cut.
 _PARTS, _FEWEST_PARTS, _REQUESTS_PER_PART = 10, 5, 10
@@ -82,10 +77,10 @@ def judge_exact(slo: Slo, sample: Sample) -> CheckResult:
 
 
 def interval_over_seeds(slo: Slo, values: Sequence[float], sample: Sample, confidence: float) -> Interval | None:
-    """The widest interval over seeds, over server starts, and from slow changes along the runs; None for a single seed.
+    """The widest limits over seeds, over server starts, and from slow changes along the runs; None for a single seed.
 
-    Few runs that were lucky look alike: behind a queue at 70 % load three runs of 300 requests pass a mean TTFT at its
-    exact limit in 11 %, and with slow changes in 8 %.
+    Few runs that were lucky look alike. Example: three runs of 300 requests behind a queue at 70 % load, mean TTFT at
+    its exact limit. 11 % pass by the seeds alone, 8 % with slow changes, and 6 % with the skewness of slow changes.
     """
     by_seed = list(map(mean, sample.by_seed(values)))
     if len(by_seed) < 2:
@@ -108,22 +103,12 @@ def _slow(slo: Slo, sample: Sample, centre: float, confidence: float) -> Interva
         return None
     parts = min(map(len, cut))
     rows = np.array([np.mean([run[:parts] for run in of_seed], axis=0) for of_seed in sample.by_seed(cut)])
-    draws = len(rows)
-    return _around(centre, rows - rows.mean(0), cosines_for(_separate(sample.runs, family), draws), confidence)
+    return slow_interval(centre, rows, cosines_for(_separate(sample.runs, family), len(rows)), confidence)
 
 
 def _separate(runs: Sequence[RunMetrics], family: str) -> int:
     """Parts of the shortest run that hardly share a request."""
     return independent_segments([len(run.records) for run in runs], mean_concurrency(runs, family))
-
-
-def _around(centre: float, residuals: npt.NDArray[np.float64], cosines: int, confidence: float) -> Interval:
-    """Student's t interval of a mean, with the variance from slow changes. `residuals` has a row per run or seed and a
-    column per segment."""
-    variance, df = slow_variance(residuals, cosines)
-    draws, parts = residuals.shape
-    margin = t_quantile(confidence, df) * (variance / draws) ** 0.5 / parts
-    return Interval(centre - margin, centre + margin, confidence)
 
 
 def _dependent(slo: Slo, sample: Sample) -> bool:
@@ -189,8 +174,8 @@ def interval_within_run(slo: Slo, run: RunMetrics, confidence: float) -> Interva
         return share_interval(min(1.0, value) * n, n, confidence) if n else None
     cut = [np.array([replicates]) for replicates in _replicates(slo, run)]
     separate = _PARTS if metric.family is None else _separate([run], metric.family)
-    intervals = [_around(float(row.mean()) if value is None else value, row - row.mean(), cosines_for(separate, 1),
-                         confidence) for row in cut]
+    intervals = [slow_interval(float(row.mean()) if value is None else value, row, cosines_for(separate, 1), confidence)
+                 for row in cut]
     return _clipped(reduce(wider, intervals), metric.unit) if intervals else None
 
 

@@ -13,6 +13,9 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, TypeVar
 
+from pytest_llmperf.stats.interval import Interval
+from pytest_llmperf.stats.mean import skewed_interval
+
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
@@ -29,6 +32,8 @@ COSINES = 5
 #: Requests of the same server time resemble each other: a part that one cosine distinguishes is at least so many times
 #: as long as what requests share.
 PART_OVERLAPS = 2
+#: Values of which a third cumulant can be estimated.
+FEWEST_OF_CUMULANT = 3
 #: One in twenty measurements with independent requests is taken for a dependent one.
 DEPENDENCE_ALPHA = 0.05
 
@@ -70,6 +75,39 @@ def slow_variance(residuals: Array, cosines: int) -> tuple[float, int]:
     projected = residuals @ _cosines(parts, cosines, constant=rows > 1).T
     df = projected.shape[1] * max(1, rows - 1)
     return float((projected**2).sum()) / df, df
+
+
+def slow_interval(centre: float, parts: Array, cosines: int, confidence: float) -> Interval:
+    """Interval of a mean, with variance and skewness from slow changes along the rows.
+
+    Args:
+        centre: the mean.
+        parts: rows × parts; one row per run or seed, 3 parts or more.
+        cosines: 1 or more (`cosines_for`).
+        confidence: of each limit, one-sided.
+    """
+    variance, df = slow_variance(parts - (parts.mean(0) if len(parts) > 1 else parts.mean()), cosines)
+    error = (len(parts) * variance) ** 0.5 / parts.size
+    skewness = skewness_of_mean(parts, error) if error > 0 else 0.0
+    return skewed_interval(centre, error, skewness, confidence, df)
+
+
+def skewness_of_mean(parts: Array, error: float) -> float:
+    """Skewness of the mean of all parts, between 0 and 1, from the third cumulant of a part.
+
+    Parts of three or more rows are compared with the parts at the same place, so the course that every row takes does
+    not count. Parts of fewer rows are compared with their own row. No mean of independent parts shows a skewness above
+    1: there one part has the whole deviation.
+
+    Args:
+        parts: rows × parts; 3 parts or more.
+        error: standard error of the mean of all parts, above 0.
+    """
+    groups = parts.T if len(parts) >= FEWEST_OF_CUMULANT else parts
+    deviations, count = groups - groups.mean(1, keepdims=True), groups.shape[1]
+    cumulant = float((deviations**3).sum(1).mean()) * count / ((count - 1) * (count - 2))
+    skewness: float = cumulant / parts.size**2 / error**3
+    return min(1.0, max(0.0, skewness))
 
 
 def dependent_above(df: int) -> float:

@@ -3,18 +3,8 @@
 import numpy as np
 import pytest
 
-from pytest_llmperf.calibration.slow_servers import (
-    CASES,
-    RATE_PER_S,
-    measured,
-    outages,
-    queue,
-    slow_spells,
-    steady,
-    truth,
-    varying_speed,
-    verdicts,
-)
+from pytest_llmperf.calibration.slow_servers import CASES, measured, truth, verdicts
+from pytest_llmperf.calibration.traffic import RATE_PER_S, Queue, outages, slow_spells, steady, varying_speed
 from pytest_llmperf.metrics import measure
 
 #: Of 60 trials, what a rule of 5 % false PASS exceeds in one of a thousand simulations.
@@ -40,7 +30,7 @@ def test_slow_spells_and_outages_occur_at_given_rate():
 
 
 def test_queue_waits_grow_with_the_load():
-    waits = [queue(load)(np.random.default_rng(3), 20_000, 1).ttft_s.mean() / load for load in (0.5, 0.85, 0.95)]
+    waits = [Queue(load).stationary()[0].mean() / load for load in (0.5, 0.85, 0.95)]
     assert waits[0] == pytest.approx(0.42, abs=0.04)  # hardly more than the service time, 0.4 s
     assert waits[0] < waits[1] / 1.5 < waits[2] / 3
 
@@ -57,6 +47,14 @@ def test_simulated_truth_equals_the_mean_of_many_runs():
     exact = truth(steady, "ttft_p95", np.random.default_rng(5))
     runs = [measured(steady(np.random.default_rng(seed), 2000, 1), "ttft") for seed in range(10)]
     assert np.mean([value > exact for run in runs for value in run.samples("ttft")]) == pytest.approx(0.05, abs=0.005)
+
+
+def test_queues_side_by_side_have_the_waits_of_one_long_queue():
+    """40,000 s at 50 % load: 400,000 correlation times, so both means are known to 0.3 %."""
+    one_queue = Queue(0.5)(np.random.default_rng(6), 400_000, 1).ttft_s
+    many_queues = Queue(0.5).stationary()[0]
+    assert many_queues.mean() == pytest.approx(one_queue.mean(), rel=0.005)
+    assert np.quantile(many_queues, 0.99) == pytest.approx(np.quantile(one_queue, 0.99), rel=0.02)
 
 
 @pytest.mark.parametrize(("server", "metric"), [

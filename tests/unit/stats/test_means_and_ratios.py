@@ -10,8 +10,9 @@ from scipy import stats as scipy_stats
 from statsmodels.stats.weightstats import DescrStatsW
 
 from pytest_llmperf.stats.interval import Interval
-from pytest_llmperf.stats.mean import mean, sd, t_interval, t_quantile, wider
+from pytest_llmperf.stats.mean import mean, sd, skewed_interval, t_interval, t_quantile, wider
 from pytest_llmperf.stats.ratio import StartSd, provisional_ratio
+from pytest_llmperf.stats.segments import skewness_of_mean
 
 samples = st.lists(st.floats(1, 1e6), min_size=2, max_size=30)
 
@@ -63,9 +64,34 @@ def test_external_estimate_is_centre_of_interval():
     assert (found.low + found.high) / 2 == pytest.approx(10)
 
 
-def test_wider_interval_is_chosen_in_either_order():
-    narrow, wide = Interval(1, 2, 0.95), Interval(0, 3, 0.95)
-    assert wider(narrow, wide) is wider(wide, narrow) is wide
+def test_wider_interval_has_the_more_careful_limit_on_each_side():
+    low, high = Interval(0, 2, 0.95), Interval(1, 4, 0.95)
+    assert wider(low, high) == wider(high, low) == Interval(0, 4, 0.95)
+
+
+def test_interval_without_skewness_is_students():
+    reference = scipy_stats.t(10).ppf(0.95)
+    found = skewed_interval(5.0, 0.5, 0.0, 0.95, 10)
+    assert (found.low, found.high) == pytest.approx((5 - 0.5 * reference, 5 + 0.5 * reference))
+
+
+def test_small_skewness_raises_only_the_upper_limit_by_the_edgeworth_term():
+    """To first order Hall's limit adds skewness × (1 + 2 t²) ÷ 6 standard errors (Johnson, 1978)."""
+    symmetric, skewed = (skewed_interval(0.0, 1.0, skewness, 0.95, 10) for skewness in (0.0, 0.001))
+    assert skewed.low == symmetric.low
+    assert skewed.high - symmetric.high == pytest.approx(0.001 * (1 + 2 * symmetric.high**2) / 6, rel=0.01)
+
+
+def test_upper_limit_covers_the_mean_of_skewed_values_in_95_percent():
+    """Means of 20 exponential values are at most one twentieth as often below the truth as the limit allows."""
+    rng = np.random.default_rng(1)
+    missed = {"student": 0, "skewed": 0}
+    for values in rng.exponential(1.0, (4000, 3, 10)):
+        error = float(values.std(ddof=1)) / 30**0.5
+        for name, skewness in (("student", 0.0), ("skewed", skewness_of_mean(values, error))):
+            missed[name] += skewed_interval(float(values.mean()), error, skewness, 0.95, 29).high < 1
+    assert missed["student"] / 4000 > 0.08
+    assert missed["skewed"] / 4000 < 0.07
 
 
 def test_ratio_with_a_negligible_prior_is_the_paired_t_interval_of_logs():

@@ -13,6 +13,7 @@ from pytest_llmperf.stats.segments import (
     cosines_for,
     dependent_above,
     independent_segments,
+    skewness_of_mean,
     slow_variance,
 )
 
@@ -77,3 +78,23 @@ def test_independent_segments_are_called_dependent_in_5_percent():
     rng = np.random.default_rng(3)
     found = [slow_variance(residuals(rng, 3), COSINES) for _ in range(4000)]
     assert np.mean([variance / PARTS > dependent_above(df) for variance, df in found]) == pytest.approx(0.05, abs=0.012)
+
+
+@pytest.mark.parametrize("rows", [1, 3, 8])
+def test_mean_of_exponential_parts_has_the_skewness_of_a_gamma_distribution(rows):
+    """The mean of n exponential values has a skewness of 2 ÷ √n."""
+    rng, n = np.random.default_rng(4), rows * PARTS
+    draws = rng.exponential(1.0, (2000, rows, PARTS))
+    assert np.mean([skewness_of_mean(parts, n**-0.5) for parts in draws]) == pytest.approx(2 / n**0.5, rel=0.1)
+
+
+def test_course_common_to_all_runs_adds_no_skewness():
+    course = np.tile(np.exp(np.arange(PARTS) / 5), (3, 1))
+    assert skewness_of_mean(course, 1.0) == pytest.approx(0, abs=1e-9)
+
+
+def test_skewness_of_mean_is_between_0_and_1():
+    outlier = np.zeros((1, 10))
+    outlier[0, 3] = 1
+    assert skewness_of_mean(outlier, 1e-3) == 1
+    assert skewness_of_mean(-outlier, 1e-3) == 0
